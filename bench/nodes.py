@@ -23,13 +23,13 @@ from statistics import median
 import numpy as np
 from break_even import break_even
 
+from dysharp.arrays import F64
 from dysharp.compute.transfer import expected_copies
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import fabric_of
 from dysharp.engine.packet.program import run_packet
 from dysharp.measured.classify import Parsed, classify
 from dysharp.measured.ep_kernels import done_ps
-from dysharp.measured.family import F64
 from dysharp.measured.fitting import spread_of, standard_errors
 from dysharp.measured.hold_out import FITTED, fitted_to, predicted_by_programs, rows_of
 from dysharp.measured.measurements import read_measurements

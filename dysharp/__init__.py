@@ -16,8 +16,6 @@ Modelled: one MoE layer on the GPUs of one NVLink domain; some systems also on s
 Names load when first used, so that `import dysharp` is quick.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from dysharp.lazy import loader

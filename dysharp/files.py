@@ -1,7 +1,5 @@
 """Writes the files of a user: complete, or not at all. No other module writes them."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable

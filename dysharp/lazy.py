@@ -1,7 +1,5 @@
 """Names of a package that load when they are first used, so that one command does not pay for the modules of another."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """A digest of the package's own sources and data, so that a kept result is never one of other code."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from functools import cache

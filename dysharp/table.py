@@ -1,7 +1,5 @@
 """Tables without lines, by rich: columns where they fit, else a block of lines per row, so that no number is ever cut."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Results as plain text for `print` (a table, a cell, facts by name, wrapped sentences; at most 100 columns) and as HTML for notebooks."""
 
-from __future__ import annotations
-
 import csv
 import io
 import textwrap

@@ -4,8 +4,6 @@ GB and GB/s are decimal (1e9). KiB, MiB and GiB are binary. A conversion to an i
 It raises `ValueError` for a negative, infinite or not-a-number input.
 """
 
-from __future__ import annotations
-
 import math
 
 KiB = 1 << 10

@@ -1,7 +1,5 @@
 """The answer of `advise`: three lines that a person can paste."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from dysharp.advice.prediction import Predicted

@@ -1,7 +1,5 @@
 """Which systems `advise` ranks, with which options, and why it leaves out the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from dysharp.errors import ConfigError

@@ -1,7 +1,5 @@
 """One predicted layer of `advise` with its error bar, and the runs that one piece of advice shares."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The settings that users of a system tune, searched on few tokens: the same grid size for every system, then one run of the best."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The what-ifs of `advise`: one change each, to the placement, the rows, the software, the switches, the links or the number of GPUs."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass

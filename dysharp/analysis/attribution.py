@@ -34,17 +34,15 @@ The same picoseconds are also split by operator. Each picosecond is charged to t
 at (Dispatch, a GEMM, Combine, else `other`). A wait for another GPU is so charged to the operators of that GPU.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.analysis.count import copied_members, remote_members, sums_that_passed
+from dysharp.arrays import I32, I64, Bools
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import group
 from dysharp.program.operators import Nature
@@ -53,8 +51,6 @@ from dysharp.program.tables import Discipline, Kind, Point, Program, Template
 from dysharp.program.trace import Trace
 from dysharp.units import PS_PER_US
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 Index = TypeVar("Index")
 Key = TypeVar("Key")
 UP, DOWN = 0, 1
@@ -66,7 +62,7 @@ def attribute(program: Program, trace: Trace) -> dict[str, int]:
     return critical_path(program, trace)[0]
 
 
-def critical_path(program: Program, trace: Trace, passed: NDArray[np.bool_] | None = None) -> tuple[dict[str, int], dict[str, int]]:
+def critical_path(program: Program, trace: Trace, passed: Bools | None = None) -> tuple[dict[str, int], dict[str, int]]:
     """Picoseconds of `trace.time_ps` by cause (`CAUSES`) and by operator (`Program.operators`). Both sums are exact.
 
     `passed`: as from `count.sums_that_passed`, if the caller has it.
@@ -110,7 +106,7 @@ class _Walk:
 
     program: Program
     trace: Trace
-    passed: NDArray[np.bool_] | None = None
+    passed: Bools | None = None
     parts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
 
     def __post_init__(self) -> None:
@@ -130,7 +126,7 @@ class _Walk:
         self._turns: dict[int, tuple[list[int], list[int]]] = {}
         self._releases: dict[int, tuple[I64, I64]] = {}
         self._servers: dict[tuple[int, int], tuple[tuple[I64, I64], tuple[I64, I64]]] = {}
-        self._remote: NDArray[np.bool_] | None = None
+        self._remote: Bools | None = None
         self._sem_rows: tuple[I32, I64] | None = None
         self._op_holds: tuple[I32, I64] | None = None
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.analysis.count import TERMS, WireTable, wire_table
+from dysharp.arrays import F64, I64, Bools
 from dysharp.errors import SimulationError
 from dysharp.program.payload import link_name
 from dysharp.program.tables import Head, Kind, Program, Tail
@@ -17,8 +17,6 @@ from dysharp.workload import Routing, rows_per_slot, traffic
 from dysharp.workload.levels import dysharp
 
 _MAX_PS = 2.0**63  # of int64
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,7 @@ def _of_tasks(program: Program, table: I64) -> tuple[I64, I64]:
     return ops, tasks[template] * table[duration[template], program.ops.rows[ops]]
 
 
-def _template_columns(program: Program) -> tuple[I64, I64, NDArray[np.bool_]]:
+def _template_columns(program: Program) -> tuple[I64, I64, Bools]:
     """Per template: number of tasks, row of durations, whether the template has a duration."""
     t = program.templates
     timed = np.array([x.kind in (Kind.COMPUTE, Kind.DELAY) for x in t], np.bool_)

@@ -6,20 +6,16 @@ other, as in every forward pass. In a backward pass weight gradients run beside 
 SMs of Combine.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.analysis.intervals import union_ps
+from dysharp.arrays import I64
 from dysharp.program.operators import Nature
 from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
 from dysharp.units import ps_to_us
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

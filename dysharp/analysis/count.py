@@ -3,20 +3,17 @@
 Both counts group the ops by (node, template, wire row). A layer with millions of ops has a few dozen groups.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import I64, Bools
 from dysharp.program.builder import PULLS
 from dysharp.program.operators import Nature
 from dysharp.program.payload import sides_of
 from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
 
-I64 = NDArray[np.int64]
 TERMS = ("payload", "headers", "requests", "acks", "notifications")
 
 
@@ -36,20 +33,20 @@ class Groups:
     template: I64
     wire: I64
     payload: I64  # bytes of one copy, aux excluded
-    is_pull: NDArray[np.bool_]
+    is_pull: Bools
     sent: I64
     copies: I64
     ext: I64
 
 
-def remote_members(program: Program) -> NDArray[np.bool_]:
+def remote_members(program: Program) -> Bools:
     """`[n_members]` bool: the member is on another node than the source of its op, so its copy uses links."""
     source = np.repeat(program.ops.node, np.diff(program.members.ptr))
-    remote: NDArray[np.bool_] = source != program.members.node
+    remote: Bools = source != program.members.node
     return remote
 
 
-def sums_that_passed(program: Program, trace: Trace) -> NDArray[np.bool_]:
+def sums_that_passed(program: Program, trace: Trace) -> Bools:
     """`[n_sessions]` bool: the sum had no place in the switch, so its contributions were delivered one by one.
 
     Contributions of a sum that was added are delivered at one instant; single ones follow each other on one link.
@@ -74,7 +71,7 @@ def _contributions(program: Program) -> tuple[I64, I64]:
     return ops[order], session[order]
 
 
-def copied_members(program: Program, passed: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+def copied_members(program: Program, passed: Bools | None = None) -> Bools:
     """`[n_members]` bool: a copy for the member, or a request, uses a link of its node.
 
     Of a sum in the switch one copy goes on, for its first contribution here. `passed`: as from `sums_that_passed`; None: no sum.
@@ -88,7 +85,7 @@ def copied_members(program: Program, passed: NDArray[np.bool_] | None = None) ->
     return copied
 
 
-def group_transfers(program: Program, happened: NDArray[np.bool_] | None = None, passed: NDArray[np.bool_] | None = None) -> Groups:
+def group_transfers(program: Program, happened: Bools | None = None, passed: Bools | None = None) -> Groups:
     """Group the transfers of `program`. `happened`: `[n_members]` bool, members to count (default: all). `passed`: as for `copied_members`."""
     ops, members, n_nodes = program.ops, program.members, program.n_nodes
     n_wires = max(1, len(program.wires.up))

@@ -1,11 +1,8 @@
 """Unions of time intervals, vectorised."""
 
-from __future__ import annotations
-
 import numpy as np
-from numpy.typing import NDArray
 
-I64 = NDArray[np.int64]
+from dysharp.arrays import I64
 
 
 def union_ps(start: I64, end: I64) -> int:

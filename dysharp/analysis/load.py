@@ -1,20 +1,17 @@
 """The balance of load that a Routing puts on GPUs and on pairs of GPUs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import I64
 from dysharp.compute.gemm import ELEMENT_BYTES
 from dysharp.specs import Cluster, Model
 from dysharp.workload import Routing, needed_gpus, rows_per_slot
 from dysharp.workload.levels import two_hop
 from dysharp.workload.routing import max_over_mean
 
-I64 = NDArray[np.int64]
 MOST_GPUS = 72  # above, `to_dict` leaves the table of pairs out
 EPLB = "eplb"
 

@@ -1,7 +1,5 @@
 """A forward and a backward pass of one layer as one Row."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from typing import Any

@@ -1,18 +1,14 @@
 """Phases, exposed communication and waits of the GPU that finishes last, and utilization of links and SMs."""
 
-from __future__ import annotations
-
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.analysis.intervals import union_ps
+from dysharp.arrays import F64, I64
 from dysharp.program.builder import WIRED
 from dysharp.program.payload import sides_of
 from dysharp.program.tables import Discipline, Kind, Point, Program
 from dysharp.program.trace import Trace
 from dysharp.units import PS_PER_US, ps_to_us
-
-I64 = NDArray[np.int64]
 
 
 class LastGpu:
@@ -99,7 +95,7 @@ def utilization(program: Program, trace: Trace, pool_busy: I64) -> dict[str, flo
     if trace.time_ps == 0:
         return out
     capacity = (trace.time_ps * program.port_rate / PS_PER_US).reshape(-1, program.n_nodes)
-    of_side: dict[str, list[NDArray[np.float64]]] = {name: [] for name in names}  # links between pairs have one name
+    of_side: dict[str, list[F64]] = {name: [] for name in names}  # links between pairs have one name
     for net, sides in enumerate(sides_of(program)):
         for side, busy in zip(sides, (trace.up_busy, trace.down_busy), strict=True):
             of_side[side].append(busy.reshape(capacity.shape)[net] / capacity[net])

@@ -1,18 +1,14 @@
 """Lifetimes of rows in the AL TLB of their hub: from the first Dispatch packet to the first Combine packet."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.analysis.count import remote_members
+from dysharp.arrays import I64
 from dysharp.program.builder import PULLS
 from dysharp.program.tables import Program
 from dysharp.program.trace import Trace
-
-I64 = NDArray[np.int64]
 
 
 def row_visits(program: Program, trace: Trace, al_read: I64) -> dict[str, Any] | None:

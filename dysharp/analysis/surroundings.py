@@ -5,8 +5,6 @@ forms of `compute.moe` for the GPU with the most rows. `make_row` adds them to t
 the family `layer` adds them for `validate` (`measured/families/layer.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.analysis.intervals import merged, union_ps
+from dysharp.arrays import I64
 from dysharp.program.builder import PUSHES
 from dysharp.program.skew import START
 from dysharp.program.tables import Discipline, Kind, Program
@@ -36,7 +36,6 @@ from dysharp.units import ps_to_us
 if TYPE_CHECKING:
     from dysharp.analysis.spans import Unions
 
-I64 = NDArray[np.int64]
 Spans = tuple[I64, I64]
 """Starts and ends of intervals, `[n]` ps each."""
 PARTS = ("moving", "resource", "own", "peers")

@@ -1,7 +1,5 @@
 """The public verbs. `import dysharp` re-exports them; see README.md in this folder. Names load when first used."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from dysharp.lazy import loader

@@ -1,7 +1,5 @@
 """The setting that `network` simulates, from a cluster, from the name of a recorded curve, or from numbers."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass, replace

@@ -14,8 +14,8 @@ from dysharp.runs.progress import Progress, Step
 
 if TYPE_CHECKING:
     from dysharp.api.own_rows import Report
+    from dysharp.arrays import F64
     from dysharp.measured.classify import Classified, Missing, Parsed
-    from dysharp.measured.family import F64
     from dysharp.measured.measurements import Measurement
     from dysharp.specs import Cluster
     from dysharp.specs.fitted import Fitted

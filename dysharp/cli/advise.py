@@ -1,7 +1,5 @@
 """`dysharp advise`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

@@ -1,7 +1,5 @@
 """`main` runs the command line and turns exceptions into exit codes and one-line messages."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """Examples of every command, for `--help` and the reference page."""
 
-from __future__ import annotations
-
 import click
 
 EXAMPLES: dict[str, tuple[str, ...]] = {

@@ -1,7 +1,5 @@
 """`--fresh`, and the results that `compare` and `advise` keep in the user's cache."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Progress on stderr: a bar on a terminal, elsewhere a line per ten seconds. The time left, where it is known."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator

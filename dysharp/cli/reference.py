@@ -1,7 +1,5 @@
 """The reference page of the command line, generated from the commands themselves."""
 
-from __future__ import annotations
-
 import copy
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """`dysharp routing`: the layers as plain values, and as a table."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any

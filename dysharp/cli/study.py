@@ -1,7 +1,5 @@
 """`dysharp study` and `dysharp query`: many points, and questions about them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

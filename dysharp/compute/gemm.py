@@ -1,22 +1,17 @@
 """One thread-block task of a grouped GEMM: its time on the tensor cores of an SM, and its memory bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import F64, I32, I64
 from dysharp.compute.gemm_tiles import hides_stores
 from dysharp.compute.operators import hbm_us, sustained_flops_per_us
 from dysharp.specs import Cluster, choice_int, choice_str
 from dysharp.units import PS_PER_US
 
-F64 = NDArray[np.float64]
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 ELEMENT_BYTES: Mapping[str, float] = {"fp4": 0.5, "fp8": 1, "bf16": 2}
 ACCUMULATOR_BYTES = 4  # weight gradients are FP32 sums
 # Most tasks in the gang of a weight gradient: about twice the SMs of a GPU. More tasks would only slow the simulation.

@@ -9,19 +9,16 @@ A tile is the part of the output that one SM computes at a time. On Blackwell tw
 | "deepgemm" | fewest waves, then the fullest last wave | DeepGEMM get_best_configs (jit_kernels/gemm.py), heuristics/sm100.hpp |
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import F64
 from dysharp.errors import ConfigError, nearest
 from dysharp.specs.gpu import Gpu
 
-F64 = NDArray[np.float64]
 GUIDE_TILES = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64))
 """Typical tiles of cuBLAS, rows x columns."""
 SPLITS = (1, 2, 4, 8, 16)

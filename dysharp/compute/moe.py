@@ -4,11 +4,10 @@ Functions are pure, take numbers or arrays and return microseconds. A gated expe
 `[H, I]`, an ungated expert `[I, H]` and `[H, I]`.
 """
 
-from __future__ import annotations
-
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dysharp.arrays import F64
 from dysharp.compute.collectives import link_us, sync_us
 from dysharp.compute.operators import (
     CAST_BYTES,
@@ -26,7 +25,6 @@ from dysharp.compute.operators import (
 )
 from dysharp.specs.gpu import Gpu
 
-F64 = NDArray[np.float64]
 MLP_CALLS = {"hopper": 10.0, "blackwell": 9.0}
 """Host calls of an eager grouped MLP: copy of the counts, two kernels of the scatter, GEMM, activation, quantise, GEMM,
 gather. Hopper aligns the scales before each GEMM. Blackwell clears the packed scales once.

@@ -5,17 +5,15 @@ rows, columns and bytes. `constants`: `specs.fitted.fitted_values()` or a varian
 NVIDIA's matrix multiplication guide. `gemm_tiles` has the tiles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dysharp.arrays import F64
 from dysharp.compute.gemm_tiles import Problem, feed, hides_stores, promoted, tiles_of
 from dysharp.specs.gpu import Gpu
 
-F64 = NDArray[np.float64]
 Constants = Mapping[str, float]
 ELEMENT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
 BF16_PER_CLOCK = {"ampere": 2048.0, "hopper": 4096.0, "blackwell": 8192.0, "cdna3": 2048.0, "cdna4": 4096.0}

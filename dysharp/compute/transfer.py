@@ -7,18 +7,16 @@ with the source GPU (`expected_copies` for uniform routing). Source of the mecha
 (deepseek-ai/DeepEP V1, NVIDIA/TensorRT-LLM).
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dysharp.arrays import F64
 from dysharp.compute.collectives import link_us, round_trip_us, sync_us
 from dysharp.compute.operators import Constants, arch_of, hbm_us, launch_us, overlap
 from dysharp.specs.gpu import Gpu
 
-F64 = NDArray[np.float64]
 CHUNK_TOKENS = 6.0
 """Tokens that a DeepEP ring releases at once on 8 GPUs (the tuned value of DeepEP's tests)."""
 NORMAL_BARRIERS = 2.0

@@ -1,7 +1,5 @@
 """Recorded tables that ship with the package. See README.md in this folder."""
 
-from __future__ import annotations
-
 import gzip
 from importlib.resources import files
 

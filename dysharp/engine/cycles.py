@@ -1,7 +1,5 @@
 """The first cycle in a relation "waits for", for the errors of networks that stand still."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """A check of a figure: a simulated number beside the paper's number, and what is claimed of it. Tables [[check]] of a figure's TOML file."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 from typing import Any

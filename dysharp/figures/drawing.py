@@ -1,7 +1,5 @@
 """How the picture of a figure is drawn: the table [drawing] of its TOML file."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A figure: the points to run, and the numbers to compare with the paper. A TOML names metrics and holds no code."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -1,7 +1,5 @@
 """Tables of a figure's TOML file as typed values. Errors name the file, the key, what was found and what is expected."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """Where the Row of a point comes from: a simulation, or a calculation (`figures.metric.calculated`). No other module asks which of the two it is."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs points in processes and stores each finished point. A run that is killed repeats none of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Any

@@ -1,7 +1,5 @@
 """The numbers of a figure's picture."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The Row of one point of a figure or study, simulated in its part of the memory."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The effect of each free choice on the headline ratios: one choice moves to the ends of its range at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 

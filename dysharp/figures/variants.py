@@ -1,7 +1,5 @@
 """Points at other values of free choices: the points of a figure's variants."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from dysharp.figures.figure import Figure, Variant

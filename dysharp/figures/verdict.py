@@ -1,7 +1,5 @@
 """Simulated numbers beside the paper's numbers. No other module reads the paper's numbers."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

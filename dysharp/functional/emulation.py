@@ -1,7 +1,5 @@
 """`emulate`: one MoE layer on the functional machine, compared with its references."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.errors import ConfigError, nearest
 from dysharp.functional.experts import Experts, GatedExperts, IntegerExperts
 from dysharp.functional.faults import ROUTING, routing_cases, why_not
@@ -21,8 +19,6 @@ from dysharp.functional.reference import dense_backward, dense_forward, recorded
 from dysharp.functional.torch.blocks import BLOCKS as TORCH_BLOCKS
 from dysharp.text import facts
 from dysharp.workload import needed_gpus
-
-Array = NDArray[Any]
 
 PLAIN_BLOCKS = {
     "integer": "plain experts on integers: every sum is exact (dtype int32)",

@@ -1,13 +1,11 @@
 """The contract `Experts`, and two kinds of experts in NumPy: integers and gated floats."""
 
-from __future__ import annotations
-
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from dysharp.arrays import Array
+
 EXACT = 1 << 53  # integers below this limit are exact in float64, and float64 GEMMs are fast
 
 

@@ -1,17 +1,13 @@
 """Faults to inject: faults of the machine (packet path) and hard cases of the routing (both paths)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.errors import ConfigError, nearest
 
-Array = NDArray[Any]
 DROPPED = -1
 
 

@@ -1,17 +1,14 @@
 """Turns instructions of the runtime API into transactions, and locates their blocks in bound memory."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.errors import EmulationMismatch, IsaError
 from dysharp.functional.faults import Faults
 from dysharp.functional.multicast import ALIGN, DyMulticastObject
@@ -24,8 +21,6 @@ from dysharp.functional.operands import is_whole, show
 from dysharp.functional.orders import RandomPool
 from dysharp.isa.commands import Command, Stage
 from dysharp.isa.packets import Packet
-
-Array = NDArray[Any]
 
 
 @dataclass(slots=True, eq=False)

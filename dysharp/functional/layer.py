@@ -1,14 +1,12 @@
 """Data of both paths of the machine: tensors of a layer, places of rows, the GEMMs of a tile, the record of a run."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import I32, Array
 from dysharp.errors import ConfigError, EmulationMismatch
 from dysharp.functional.experts import Experts
 from dysharp.functional.numbers import Number
@@ -17,7 +15,6 @@ from dysharp.program import Alloc, Kind, Program
 from dysharp.program.tables import ALL_COLUMNS, ColumnRange, columns_of
 from dysharp.workload import Routing
 
-Array = NDArray[Any]
 UNBOUND = -1
 
 
@@ -51,7 +48,7 @@ class Saved:
     a: Array
     weight: Array
     key: Array
-    row_slot: NDArray[np.int32]
+    row_slot: I32
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +184,7 @@ class Layout:
         region = self.region[row]
         return self.tile_ptr[region] + (self.place[row] - self.row_ptr[region]) // self.tile_rows[region]
 
-    def row_slot(self) -> NDArray[np.int32]:
+    def row_slot(self) -> I32:
         """`[rows]` slot inside the region, -1 = never bound (as `Trace.row_slot`)."""
         start = np.array(self.row_ptr, np.int64)[np.array(self.region, np.int64)] if self.region else np.zeros(0, np.int64)
         place = np.array(self.place, np.int64)

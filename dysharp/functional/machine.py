@@ -1,14 +1,12 @@
 """`Machine` runs MoE layers, forward and backward, on real tensors through one registered system."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.errors import ConfigError, nearest
 from dysharp.functional.experts import Experts
 from dysharp.functional.faults import SCALE_OUT, Faults
@@ -24,7 +22,6 @@ from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.systems import get_system
 from dysharp.workload import Routing, routing_from
 
-Array = NDArray[Any]
 PATHS = ("auto", "row", "packet")
 PACKETS_IN_A_MOMENT = 20_000  # most packets for which path "auto" takes the packet path (about ten seconds)
 

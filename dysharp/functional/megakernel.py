@@ -5,20 +5,17 @@ to all targets, so the gate weights of all experts of a token follow its row as 
 (docs/design/0004). The epilogue of GEMM-2 applies the weight of its own expert.
 """
 
-from __future__ import annotations
-
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.errors import ConfigError, EmulationMismatch
 from dysharp.functional.experts import Experts
 from dysharp.functional.runtime import ALIGN, TILE_ROWS, Device, DyMulticastObject, DyMulticastObjectProp, Handle
 from dysharp.protocol import readiness
 from dysharp.protocol.tracker import Tile
 
-Array = NDArray[Any]
 OR_ENTRIES: Final = 1024
 RECORD_BYTES: Final = 8  # expert and weight, four bytes each
 

@@ -1,7 +1,5 @@
 """Messages of the scale-out in the row path: numbered by queue pair, lost, repeated and reordered where a fault says so."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from enum import Enum, auto
 

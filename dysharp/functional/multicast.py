@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, Final, Protocol
 
-from numpy.typing import NDArray
-
+from dysharp.arrays import Array
 from dysharp.errors import ConfigError, IsaError
 from dysharp.functional.network.network import Network
 from dysharp.functional.network.transaction import Transaction
@@ -31,7 +30,6 @@ from dysharp.functional.operands import few, is_whole, show
 from dysharp.isa.commands import RULES, Command
 from dysharp.protocol import al_table, tracker
 
-Array = NDArray[Any]
 ALIGN: Final = 16  # bytes; one flit, and the grain in which the tracker counts a row
 TILE_ROWS, TLB_ENTRIES, TRACKER_ENTRIES = 128, 512, 1024
 ST, LD = RULES[Command.DYST].name, RULES[Command.DYLD].name

@@ -1,17 +1,13 @@
 """Number formats of a payload: stored dtype, dtype of sums, and the rounding between both."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.errors import ConfigError, nearest
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

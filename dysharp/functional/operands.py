@@ -1,7 +1,5 @@
 """Operands of the runtime API as plain values: NumPy scalars and arrays are read, anything else is an error by name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from operator import index
 from typing import Any, Final

@@ -3,8 +3,6 @@
 Every policy is a legal machine. Tensors must not depend on the policy.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import deque
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Dependencies, issuing order and semaphores of a Program, without times. Both paths of the machine obey them."""
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from typing import Protocol

@@ -1,20 +1,15 @@
 """References: the recorded sums on independently moved data (bit for bit), and a dense layer in plain order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.errors import EmulationMismatch
 from dysharp.functional.layer import Record, RecordedTile, Tensors, run_tile
 from dysharp.functional.sums import evaluate, slots_of
 from dysharp.program.tables import ALL_COLUMNS, ColumnRange
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,13 @@
 """The row path: runs a Program on real tensors, one row per transfer. It is fast and has no packets and no tables."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.errors import ConfigError, EmulationMismatch
 from dysharp.functional.faults import Faults
 from dysharp.functional.layer import UNBOUND, ExpertMemory, Layout, Record, Saved, Tensors
@@ -20,8 +17,6 @@ from dysharp.functional.progress import Progress
 from dysharp.functional.sums import Expression, Sums, add_in_order
 from dysharp.program import Kind, Program, Tail, Trace
 from dysharp.program.builder import PULLS, PUSHES
-
-Array = NDArray[Any]
 
 ISSUE, DELIVER, RESPOND, DONE, NOTIFY = range(5)
 ALL = slice(None)

@@ -14,8 +14,6 @@ Packets travel on the links of `functional/network` in any order, encoded. A sto
 
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 

@@ -16,16 +16,14 @@ Python or of NumPy. Integer results do not depend on the order of packets; float
 the seed lets packets arrive. Decisions where the paper is silent: docs/design/0004.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Sequence
 from operator import index
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.errors import ConfigError, EmulationMismatch, IsaError
 from dysharp.functional.issue import Handle, IssueUnit
 from dysharp.functional.multicast import ALIGN, LD, ST, TILE_ROWS, DyMulticastObject, DyMulticastObjectProp
@@ -36,7 +34,6 @@ from dysharp.protocol import tracker
 
 __all__ = ["ALIGN", "TILE_ROWS", "Device", "DyMulticastObject", "DyMulticastObjectProp", "Handle"]
 
-Array = NDArray[Any]
 MAX_GPUS, SPACE = 1 << 12, 1 << 47  # fields of a packet: source, address of a replica
 MAX_TOKENS, MAX_ELEMENTS = 1 << 32, 1 << 48  # field of a notification; more than any block has
 REDUCTION_ENTRIES: Final = 256

@@ -12,20 +12,17 @@ Numbers):
 | `("source", parts)` | final value | yes |
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.errors import ConfigError
 from dysharp.functional.numbers import Number
 from dysharp.program import Kind, Program
 
-Array = NDArray[Any]
 Expression = tuple[Any, ...]
 
 

@@ -4,8 +4,6 @@ The CRC detects every damage within eight neighbouring bits, and every odd numbe
 the check of NVLink is not public.
 """
 
-from __future__ import annotations
-
 POLYNOMIAL = 0x107
 PERIOD = 127  # x^127 = 1 modulo the polynomial
 

@@ -1,7 +1,5 @@
 """Readable text of a packet, flit by flit, as a protocol analyser prints it."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from typing import Final

@@ -5,8 +5,6 @@ eight GPUs, with requests and acknowledgements. Two functions give the efficienc
 trains of `framing`, the other encodes packets and counts their flits.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from dysharp.errors import ConfigError, nearest

@@ -7,8 +7,6 @@
 {'high': 10, 'low': 3}
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import index

@@ -8,8 +8,6 @@
 | one acknowledgement flit per packet and copy, merged in the switch | derived, docs/assumptions.md |
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """`Sram`: the record of a table on chip, declared beside the state machine of the table in `protocol/`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

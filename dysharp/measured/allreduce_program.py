@@ -4,8 +4,6 @@ The steps of each kernel come from `compute.allreduce`. All-reduces are not syst
 instead of a Routing (docs/design/0008). Only measurements use them.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -12,17 +12,16 @@ Eager layers have two parts (`part_of`). All of them are judged, and tables show
 The rules are the same for every GPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from dysharp.arrays import F64
 from dysharp.compute import moe
 from dysharp.measured.classify import Classified, Missing, Parsed
 from dysharp.measured.config_json import is_weak
-from dysharp.measured.family import F64, Constants, Level
+from dysharp.measured.family import Constants, Level
 from dysharp.measured.predictions import errors_of, measured_values, predict
 from dysharp.specs.gpu import load_gpu
 

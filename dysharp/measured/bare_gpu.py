@@ -4,15 +4,14 @@ Each of them fixes a constant, so `calibrate` reads them. They judge no predicti
 families are not registered.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
+from dysharp.arrays import F64
 from dysharp.compute import moe, operators
 from dysharp.measured.config_json import number
-from dysharp.measured.family import F64, Case, Constants, Family, Level
+from dysharp.measured.family import Case, Constants, Family, Level
 from dysharp.measured.measurements import Measurement
 from dysharp.measured.scope import gpu_of
 from dysharp.specs.gpu import Gpu

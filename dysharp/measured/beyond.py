@@ -1,14 +1,13 @@
 """The table of families beyond the bars, whose measurements are in no mean, coverage, bar, fit or hold-out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
+from dysharp.arrays import F64
 from dysharp.measured.classify import Classified, Missing, Parsed
 from dysharp.measured.closed_forms import ClosedForms
-from dysharp.measured.family import F64, Constants, all_families
+from dysharp.measured.family import Constants, all_families
 from dysharp.measured.predictions import errors_of, measured_values, predict
 
 ALL = "all"

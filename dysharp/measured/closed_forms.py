@@ -1,7 +1,5 @@
 """Closed forms of many measurements. Cases are put into arrays once, because a fit evaluates them many times."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -9,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.arrays import F64
 from dysharp.measured.classify import Parsed
-from dysharp.measured.family import F64, Case, Constants
+from dysharp.measured.family import Case, Constants
 from dysharp.specs.gpu import load_gpu
 
 

@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.arrays import F64
 from dysharp.compute.moe import host_constant
 from dysharp.measured.bare_gpu import BARE, HOST
 from dysharp.measured.classify import Classified, Missing, Parsed, classify, parse
 from dysharp.measured.closed_forms import ClosedForms
 from dysharp.measured.config_json import is_weak
-from dysharp.measured.family import F64, Level, families_in_bars
+from dysharp.measured.family import Level, families_in_bars
 from dysharp.measured.fitting import LEAST_EFFECT, LEAST_ROWS, LEAST_SPREAD, MOST_ERROR, Free, fit, spread_of, standard_errors
 from dysharp.measured.hold_out import folds, label_of
 from dysharp.measured.measurements import Measurement, Unsupported

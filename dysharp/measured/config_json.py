@@ -1,7 +1,5 @@
 """Readers of numbers, data types and labels in `config_json`. Each reader raises `Unsupported` with the reason."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ A Program runs with few tokens. The time of more tokens lies on the line through
 ops repeat the kinds and resources of earlier ops. `tests/measured/test_ep_kernels.py` compares the line with full runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache

@@ -3,17 +3,14 @@
 A rank is one GPU with consecutive experts. Draws are seeded: equal arguments give equal loads.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import F64
 from dysharp.measured.measurements import Unsupported
 
-F64 = NDArray[np.float64]
 DRAWS = 24  # draws of a load distribution; the median draw is used
 
 

@@ -4,8 +4,6 @@ A family is one file of `measured/families`, found by scanning the folder; packa
 group `dysharp.families`.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Callable, Hashable, Mapping
@@ -15,15 +13,12 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, Literal, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dysharp.arrays import F64
 from dysharp.errors import ConfigError, nearest
 from dysharp.measured.measurements import Measurement
 from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu
 
-F64 = NDArray[np.float64]
 Constants = Mapping[str, float]
 Part = Literal["dispatch", "combine", "gemm1", "gemm2", "layer", "sum"]
 Between = Literal["", "bars", "beyond"]

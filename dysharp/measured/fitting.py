@@ -5,15 +5,13 @@ clipped to [low, high], and a loss that grows linearly for large errors, so that
 constant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-F64 = NDArray[np.float64]
+from dysharp.arrays import F64
+
 Values = Mapping[str, float]
 Predict = Callable[[Values], F64]
 STEP = 1e-4  # of a logarithm, for the Jacobian

@@ -1,24 +1,21 @@
 """Errors of measurements whose shape, GPU or number of nodes was held out of the fit, beside their errors in the fit to all."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import F64, I64, Bools
 from dysharp.measured.classify import Parsed
 from dysharp.measured.closed_forms import ClosedForms
 from dysharp.measured.ep_kernels import EpCase
-from dysharp.measured.family import F64, families_in_bars
+from dysharp.measured.family import families_in_bars
 from dysharp.measured.predictions import errors_of, measured_values, predict_folds
 from dysharp.measured.program_times import OnProgress
 from dysharp.measured.refit import neutral, refit
 from dysharp.specs.fitted import Fitted
 
-Bools = NDArray[np.bool_]
 MOST_FOLDS = 8
 SAMPLE = 24
 """Rule: measurements of a family whose Programs run for the fit of a fold. More take longer."""
@@ -138,7 +135,7 @@ def hold_out_table(parsed: Sequence[Parsed], predicted: F64, held: F64, by: str)
     return rows
 
 
-def rows_of(parsed: Sequence[Parsed]) -> tuple[list[Parsed], NDArray[np.int64]]:
+def rows_of(parsed: Sequence[Parsed]) -> tuple[list[Parsed], I64]:
     """The measurements that the hold-out judges, the times of `FAMILY`, and `[rows]` their GPUs."""
     rows = [entry for entry in parsed if entry.family.name == FAMILY and entry.case.work == 0 and "proto" in entry.measurement.config]
     return rows, np.array([entry.case.gpus if isinstance(entry.case, EpCase) else 0 for entry in rows], np.int64)

@@ -3,18 +3,17 @@
 Machines are the packaged node of the measured GPU, with the NICs of `NICS_OF`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 
+from dysharp.arrays import F64
 from dysharp.compute.operators import overlap
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import EpCase, Layout, Options, RoutingOf, cluster_of, done_ps, marks_us, program_of, uniform
-from dysharp.measured.family import F64, Constants
+from dysharp.measured.family import Constants
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.program_times import Frozen, frozen
 from dysharp.measured.scope import CLUSTERS, NICS_OF

@@ -3,8 +3,6 @@
 The reader is strict: a value that is silently misread would look like an error of the model.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

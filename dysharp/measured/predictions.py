@@ -1,20 +1,16 @@
 """The predictions that `validate` judges, of the Program if the family has one, else of the closed form; and their relative errors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import F64, Bools
 from dysharp.errors import SimulationError
 from dysharp.measured.classify import Classified, Missing, Parsed
 from dysharp.measured.closed_forms import ClosedForms
-from dysharp.measured.family import F64, Constants
+from dysharp.measured.family import Constants
 from dysharp.measured.program_times import OnProgress, ProgramRequest, frozen, program_times
-
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """Times from Programs for many cases: equal cases run once, cases that share runs stay in one process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -3,8 +3,6 @@
 A stage is a set of families and the constants that their measurements fix; `fitted.toml` names it with each constant.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,10 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.arrays import F64
 from dysharp.measured import apart
 from dysharp.measured.classify import Classified, Parsed
 from dysharp.measured.closed_forms import ClosedForms
-from dysharp.measured.family import F64, Level, get_family
+from dysharp.measured.family import Level, get_family
 from dysharp.measured.fitting import LEAST_ROWS, Free, fit, seen_by
 from dysharp.measured.predictions import measured_values, predict
 from dysharp.measured.program_times import OnProgress

@@ -14,8 +14,6 @@ tables show the regimes apart.
 | not stated | not stated | not stated |
 """
 
-from __future__ import annotations
-
 from dysharp.measured.measurements import Measurement
 
 GRAPH, KERNEL, CHAINED = "CUDA graph", "kernel times", "chained calls"

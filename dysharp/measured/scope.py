@@ -1,7 +1,5 @@
 """The machine of a measurement, and whether measurements of that machine are predicted."""
 
-from __future__ import annotations
-
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.specs import load_cluster
 from dysharp.specs.gpu import list_gpus

@@ -1,7 +1,5 @@
 """How far the sources of one kernel differ: no prediction can be nearer to all of them than they are to each other."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import combinations

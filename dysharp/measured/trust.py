@@ -5,8 +5,6 @@ ranges of tokens, hidden sizes and GPUs. `summary.py` writes the table. A family
 layer it judges (`family.judges_of`). A system without such a family has no error bar.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Predictions against measurements: errors by group, family and size, reasons without prediction, and the bars."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -9,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from dysharp.arrays import F64
 from dysharp.measured.apart import part_of
 from dysharp.measured.beyond import ALL
 from dysharp.measured.classify import Classified, Missing, Parsed
 from dysharp.measured.closed_forms import ClosedForms
-from dysharp.measured.family import F64, families_in_bars
+from dysharp.measured.family import families_in_bars
 from dysharp.measured.fitting import seen_by
 from dysharp.measured.predictions import errors_of, measured_values, predict
 from dysharp.measured.refit import stages

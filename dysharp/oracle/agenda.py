@@ -1,7 +1,5 @@
 """Pending events in the order of docs/design/0001, Order."""
 
-from __future__ import annotations
-
 import heapq
 from enum import IntEnum
 

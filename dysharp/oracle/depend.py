@@ -1,7 +1,5 @@
 """Dependencies of ops, responses and tiles, and the edges that fall at a point (docs/design/0001, Ops and edges)."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass

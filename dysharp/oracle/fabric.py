@@ -1,7 +1,5 @@
 """The way of trains: up server, switch buffers, down server (docs/design/0001)."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One table of one hub: when the places of asked rows are known (docs/design/0001, Tables)."""
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
 

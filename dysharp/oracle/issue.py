@@ -1,7 +1,5 @@
 """Issuers, their queues and the SM slots of their pools (docs/design/0001, Ops)."""
 
-from __future__ import annotations
-
 import heapq
 from collections import defaultdict
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A Program as plain Python lists, so that the interpreter reads no array."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The loop: all releases of an instant, then all grants, until the instant is over (docs/design/0001, Order)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Servers of link directions and memory, virtual channels, and round robin (docs/design/0001)."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Regions: deliveries fill rows and tiles, tiles notify the ops of their rows (docs/design/0001, Regions)."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass
 

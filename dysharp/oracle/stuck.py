@@ -1,7 +1,5 @@
 """The deadlock report: the waits of stuck ops when no event is pending."""
 
-from __future__ import annotations
-
 from typing import NoReturn
 
 from dysharp.errors import SimulationError

@@ -1,7 +1,5 @@
 """Transfers from issue to completion: acknowledgements, responses, results (docs/design/0001), sessions (0002)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from dysharp.oracle.agenda import Event

@@ -1,7 +1,5 @@
 """State that all parts of the oracle share: the clock, the record, and the list of points that were just passed."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`ProgramBuilder`: builds Programs from arrays, a batch of ops at a time. Millions of ops take well under a second."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

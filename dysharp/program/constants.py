@@ -1,7 +1,5 @@
 """The constants of a Cluster at burst level: links, classes of virtual channels, reduction tables."""
 
-from __future__ import annotations
-
 from dysharp.program.tables import Hardware
 from dysharp.specs import Cluster, choice_int
 from dysharp.units import ns_to_ps

@@ -1,7 +1,5 @@
 """Groups rows of a table by their owner, and sorts small integers."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,20 +1,14 @@
 """Checks of Programs of several NVLink domains: networks, and who may send to whom (docs/design/0012-several-domains.md)."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.errors import ProgramError
 from dysharp.program.builder import WIRED
 from dysharp.program.names import row_name
 from dysharp.program.payload import Columns
 from dysharp.program.refuse import fail_where
 from dysharp.program.tables import Kind, Program
-
-Array = NDArray[Any]
 
 
 def domain_of(program: Program) -> Array:

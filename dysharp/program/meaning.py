@@ -1,21 +1,16 @@
 """Checks on the data of ops: declared functions, tiled regions, reads that wait for a write."""
 
-from __future__ import annotations
-
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.errors import ProgramError
 from dysharp.program.names import region_name, region_of_row, region_of_tile
 from dysharp.program.payload import Columns
 from dysharp.program.refuse import fail_where
 from dysharp.program.schema import CARRIES_NOTHING
 from dysharp.program.tables import ALL_COLUMNS, Alloc, ColumnRange, Kind, Program
-
-Array = NDArray[Any]
 
 
 def check_functions(p: Program) -> None:

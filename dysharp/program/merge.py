@@ -3,8 +3,6 @@
 The result is an ordinary Program, so every interpreter takes it unchanged. `sections.part_of` gives a part back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise

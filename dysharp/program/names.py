@@ -1,7 +1,5 @@
 """Names of ops, rows, tiles, regions and edges in messages, so that a reader finds them in the plan."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.program.tables import Head, Program, Tail

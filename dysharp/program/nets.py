@@ -1,7 +1,5 @@
 """The kinds of networks besides NVLink, each with its words: a fourth kind is one more `add(NetKind(...))`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Operators: what the ops of a Program are for. The Program declares them; every reader loops over the declaration."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

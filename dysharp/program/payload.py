@@ -1,21 +1,16 @@
 """Bytes that the ops of a Program move into rows and over links. The verifier compares them with declared bytes."""
 
-from __future__ import annotations
-
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.errors import ProgramError
 from dysharp.program.builder import PULLS, PUSHES, WIRED
 from dysharp.program.names import op_name, row_name
 from dysharp.program.operators import Nature
 from dysharp.program.refuse import fail_where
 from dysharp.program.tables import Kind, Program
-
-Array = NDArray[Any]
 
 
 class Columns:

@@ -1,15 +1,9 @@
 """Refusals of the verifier: one line about the first bad row of a column."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import Any
 
-from numpy.typing import NDArray
-
+from dysharp.arrays import Array
 from dysharp.errors import ProgramError
-
-Array = NDArray[Any]
 
 
 def fail_where(bad: Array, message: Callable[[int], str]) -> None:

@@ -1,17 +1,13 @@
 """`relayout`: a backward Program with the row layout of its forward run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import I32
 from dysharp.errors import ProgramError
 from dysharp.program.refuse import fail_where
 from dysharp.program.tables import Alloc, Point, Program, Tail
-
-I32 = NDArray[np.int32]
 
 
 def relayout(program: Program, row_slot: I32) -> Program:

@@ -1,7 +1,5 @@
 """What the data of a Program is: buffers and functions. The Program declares them; verifier and functional machine read them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 CARRIES_NOTHING = ("", "control", "delay", "join")

@@ -3,8 +3,6 @@
 Checks of data and the functional machine read a part, because a token, a buffer or an expert slot means something in its part only.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -12,8 +12,6 @@ for whose end it waits, or the op that makes its tile. A pull of rows of x or dy
 their layer has not begun. Rows that others push to a late node arrive, because its memory is there.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 from typing import Any
 

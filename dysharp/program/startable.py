@@ -8,19 +8,14 @@ that never happens. If the outcome depends on arrival, the peel assumes the best
 - A JOIN that may be cancelled, or that counts announced events, counts as reached.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.program.builder import PUSHES
 from dysharp.program.csr import group
 from dysharp.program.stuck import stuck_text
 from dysharp.program.tables import Alloc, Discipline, Head, Kind, Program, Tail
 
-Array = NDArray[Any]
 EMPTY = np.zeros(0, np.int64)
 
 

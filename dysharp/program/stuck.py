@@ -5,20 +5,16 @@ and so on. It ends when a thing comes a second time, or when no further need is 
 so it may be slow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.program.builder import PUSHES
 from dysharp.program.csr import group
 from dysharp.program.names import member_owner, op_name, region_of_row, region_of_tile, row_name, tile_name
 from dysharp.program.tables import Alloc, Discipline, Head, Program, Tail
 
-Array = NDArray[Any]
 OP, TILE, ROW, NOTIFICATION = range(4)
 EMPTY: Array = np.zeros(0, np.int64)
 Thing = tuple[int, int]

@@ -7,8 +7,6 @@ Their meaning in time: `docs/design/0001`. Reasons for the columns: `docs/design
 and Other points says which interpreter takes the rest.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import IntEnum
 

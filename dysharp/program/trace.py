@@ -1,15 +1,11 @@
 """`Trace`: the record of a run, with its digest. Every interpreter of Programs returns one."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
-I64 = NDArray[np.int64]
-I32 = NDArray[np.int32]
+from dysharp.arrays import I32, I64
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,6 @@ only. Faults that depend on times (semaphores that no op gives back, rows of a f
 left to the deadlock check of the run.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -7,8 +7,6 @@ Source: DySHARP (arXiv 2605.05607), memory manager of the destination GPU. The p
 the replacement of entries and the life of a table: docs/design/0004, Blocks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 

@@ -7,8 +7,6 @@ in the same way, with 0 as their value. DySHARP (arXiv 2605.05607) does not desc
 Blocks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar

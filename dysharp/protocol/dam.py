@@ -10,8 +10,6 @@ stops early where more come; it is here to be refuted.
 Source: MoE-Hub (arXiv 2605.05888), dependency table, status counters, global counter. Announced totals: docs/design/0013.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 from dysharp.isa.sram import GPU, Sram, entry

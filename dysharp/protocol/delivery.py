@@ -4,8 +4,6 @@ The sender numbers messages from 0. The receiver takes every number once, in any
 sent again with its number.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -5,8 +5,6 @@ number. The tag stays outstanding until one attempt is done. Source: DySHARP (ar
 target lists: docs/design/0004, Decisions where the paper is silent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 

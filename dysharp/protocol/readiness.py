@@ -5,8 +5,6 @@ expert, so a repeated notice counts once. Source: DySHARP (arXiv 2605.05607), to
 Blocks.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 from dysharp.isa.sram import GPU, Sram, entry

@@ -8,8 +8,6 @@ Source: DySHARP (arXiv 2605.05607), switch; CAIS (HPCA 2026), eviction and timeo
 session and the rounding: docs/design/0004, Blocks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar

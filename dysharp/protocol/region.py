@@ -4,8 +4,6 @@ Source: MoE-Hub (AAU, Address Allocation Unit, and DAM, Data Availability Manage
 tracker (TS table).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 

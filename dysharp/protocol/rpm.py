@@ -12,8 +12,6 @@ Partial entries wait for more bytes until the timer expires, their partition is 
 Source: MoE-Hub (arXiv 2605.05888). The paper leaves the order of rules 2 to 5 among each other open: docs/design/0013.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 

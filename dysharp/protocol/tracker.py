@@ -6,8 +6,6 @@ updates happen when data is visible. Source: DySHARP (arXiv 2605.05607), token t
 the token ids and the spilling of entries: docs/design/0004, Blocks.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 from dysharp.isa.sram import GPU, Sram, entry

@@ -1,7 +1,5 @@
 """Pictures of the papers' figures: bars, lines, and bars in two parts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Protocol
 

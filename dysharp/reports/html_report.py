@@ -1,7 +1,5 @@
 """A report of runs: one HTML file without scripts that loads nothing. Built from plain Rows (`Row.to_dict`), so any stored run can be shown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache

@@ -1,7 +1,5 @@
 """The load of a workload as the report draws it: tokens per pair of GPUs, rows per expert, rows per GPU."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Text from files as Markdown: the text is shown as it is, and makes no link, image, heading, table cell or HTML of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from dysharp.errors import one_line

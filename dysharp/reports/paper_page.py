@@ -1,7 +1,5 @@
 """One page per paper: a summary to read in a minute, then each figure with its picture. All numbers lie beside it as CSV."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The picture of a study with two objectives: all points, and the front: points that no other point beats in both objectives."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Figures: `plot_x(rows, *, ax=None) -> Axes`. No function shows a figure, and only `save_figure` writes a file."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence

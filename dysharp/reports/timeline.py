@@ -1,19 +1,16 @@
 """A Timeline as a picture: one row per GPU, for papers and issues."""
 
-from __future__ import annotations
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
-from numpy.typing import NDArray
 
+from dysharp.arrays import F64
 from dysharp.program import Nature
 from dysharp.reports.plots import drawn, operator_colours
 from dysharp.timeline import Timeline
 from dysharp.units import ps_to_us
 
-F64 = NDArray[np.float64]
 BINS = 1000
 BANDS = ("up link", "operators", "down link")
 """Bands of each row, from the top. The band of the SMs shows whether a GEMM runs."""

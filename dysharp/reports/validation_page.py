@@ -1,7 +1,5 @@
 """The validation page and its correlation plot."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence

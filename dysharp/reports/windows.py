@@ -1,7 +1,5 @@
 """The map of layer time over dispatch window and combine window."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Names of what takes the time of a layer: causes of `Row.attribution` and waits of `Row.stalls`, for all texts and pages."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from dysharp.analysis import Row

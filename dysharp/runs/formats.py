@@ -1,7 +1,5 @@
 """Settings of a system and names of resources as words."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

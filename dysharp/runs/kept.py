@@ -1,7 +1,5 @@
 """Rows that were simulated before, so that `compare` and `advise` read an equal run in place of running it."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The key of a Row: all that the Row depends on."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

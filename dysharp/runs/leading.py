@@ -5,8 +5,6 @@ so start-up and drain, which both runs have, cancel. GEMMs have no steady rate: 
 GEMMs that run alone are taken out of the line. They grow as the GEMMs of a run without transfers, which has all tokens.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass

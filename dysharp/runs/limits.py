@@ -1,7 +1,5 @@
 """What limits a layer, in sentences: the first line of every screen that shows Rows."""
 
-from __future__ import annotations
-
 from dysharp.analysis import Row
 from dysharp.runs.causes import cause_names
 from dysharp.runs.formats import resource_words

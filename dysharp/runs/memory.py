@@ -1,7 +1,5 @@
 """How much memory a point will take, estimated before anything large is made, and how much this process may take."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Tasks on the workers of a dask scheduler. Dask does the retries, the lost workers and the cancellation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from importlib import import_module

@@ -1,7 +1,5 @@
 """What each option means, which values an option takes, and where it has an effect; a warning for an option without effect."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The phases of a model's life: what they mean for tokens, passes and kernels."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from dysharp.errors import ConfigError, nearest

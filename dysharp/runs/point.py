@@ -1,7 +1,5 @@
 """A point: one simulation as plain values, so that it can be stored, sent and run anywhere."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A point of a figure or study as a task that runs anywhere."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Start times and slow ranks as a user writes them: `--start` and `--slow`."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """Warnings of several predictions as few lines."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container, Iterable, Mapping
 

@@ -1,7 +1,5 @@
 """SRAM of tables from their records (`isa.sram.Sram`): an estimate, not a synthesis. Logic, CAM cells and wires are not in it."""
 
-from __future__ import annotations
-
 from dysharp.isa.sram import Sram
 from dysharp.protocol.aau import APT, RAT
 from dysharp.protocol.al_table import AL_TLB

@@ -1,7 +1,5 @@
 """From a name or a path to a `Model` or a `Cluster`."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

@@ -1,7 +1,5 @@
 """Modelling choices where a paper is silent (`data/choices.toml`). Options of systems take their defaults from here."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

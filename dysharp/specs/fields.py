@@ -6,8 +6,6 @@ can build a bad spec. The check uses a pydantic model that is made from the data
 dataclass itself would call `__post_init__` again.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import reprlib

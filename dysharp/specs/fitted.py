@@ -1,7 +1,5 @@
 """`Fitted`: one constant that is fitted to measurements, with its unit, its meaning and the measurements behind it."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """`Gpu`: the datasheet of one GPU. Fitted constants are a separate table (`fitted.py`)."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from pathlib import Path

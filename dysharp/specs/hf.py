@@ -5,8 +5,6 @@ Phi-3.5-MoE, OLMoE and every family with the same field names. A config gives ne
 routing: `tokens_per_gpu` is 1024, and `routing` is a synthetic distribution with the skew of large models.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

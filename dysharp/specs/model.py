@@ -1,7 +1,5 @@
 """`Model`: the shape of one mixture-of-experts layer and the number of such layers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from dysharp.specs.fields import DispatchFormat, Experts, GemmDtype, Name, Small, Text, Tokens, Width, check_fields, raise_if, show

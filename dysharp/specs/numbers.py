@@ -12,8 +12,6 @@ inside functions of `compute`. Each has one of these kinds:
 | counted | none of these: it counts beside the fitted constants |
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass

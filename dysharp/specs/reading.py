@@ -1,7 +1,5 @@
 """Files to plain values: bounded reading of TOML and JSON. Errors are one line with line and column."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`ScaleOut`: the network between NVLink domains, as the table `[scale_out]` of a cluster file."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 

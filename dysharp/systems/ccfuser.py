@@ -1,12 +1,11 @@
 """CCFuser: thread blocks get remote row tiles while they compute local ones, and put results as tiles are finished."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.arrays import I32, I64
 from dysharp.compute import Tiling
 from dysharp.program import Alloc, Discipline, Head, Kind, Program, Tail, Template
 from dysharp.program.constants import OTHER
@@ -14,7 +13,6 @@ from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Batch, ids
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import add_stage, stages
-from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
 from dysharp.systems.building.mediation import mediate
 from dysharp.systems.building.software_steps import WORD_BYTES, SoftwareSteps

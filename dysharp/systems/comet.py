@@ -1,7 +1,5 @@
 """COMET, paper form: tiles start as their rows arrive, results leave as tiles finish; a barrier splits the GEMMs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from dysharp.program import Discipline, Program

@@ -1,12 +1,11 @@
 """COMET as released (flux): an all-gather before GEMM-1, tiles in list order; GEMM-2 in slices of columns, SMs that only return results."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
 
+from dysharp.arrays import I32, I64
 from dysharp.errors import ConfigError
 from dysharp.program import Alloc, Discipline, Head, Program, Tail
 from dysharp.program.tables import ColumnRange
@@ -14,7 +13,6 @@ from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.collective import collective
 from dysharp.systems.building.experts import FILLER, GemmOps, add_stage, blocks_in_order, stages
-from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
 from dysharp.systems.building.slices import add_sliced_stage, column_slices, sliced_sums

@@ -12,12 +12,11 @@ rows out of the rings of its own GPU.
 - A receiver sees a row when the sender has moved the tail of the ring, after the acknowledgement of the row.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
+from dysharp.arrays import I32, I64
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
@@ -25,7 +24,6 @@ from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.between.deepep_internode import MOST_DOMAINS, Internode
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
-from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps

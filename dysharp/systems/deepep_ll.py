@@ -1,16 +1,14 @@
 """DeepEP low-latency kernels: a message per (token, expert) into fixed slots, count words behind it, no barrier."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
+from dysharp.arrays import I32
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
-from dysharp.systems.building.index import I32
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_expert
 from dysharp.systems.building.software_steps import SoftwareSteps

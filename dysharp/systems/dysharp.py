@@ -1,7 +1,5 @@
 """DySHARP: dynamic multicast and reduction in the switch, and token-centric fusion of Dispatch, GEMMs and Combine."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from dysharp.isa.framing import Framing

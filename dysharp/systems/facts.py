@@ -1,7 +1,5 @@
 """What a system says about itself, as values. An ablation is `dataclasses.replace` of the facts of its system."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

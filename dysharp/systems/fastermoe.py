@@ -1,18 +1,16 @@
 """FasterMoE: all-to-alls by groups of peers, whose GEMMs overlap the exchange with other groups."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.arrays import I32
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.between.rails import nccl_layer
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, stream_order
-from dysharp.systems.building.index import I32
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
 from dysharp.systems.building.weights import GRADIENTS, broadcast, reduce

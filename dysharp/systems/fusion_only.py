@@ -1,7 +1,5 @@
 """Token-centric fusion without in-switch computing: Dispatch, GEMMs and Combine overlap, one copy per GPU each way."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 
 from dysharp.program import Discipline, Program

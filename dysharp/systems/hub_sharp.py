@@ -1,7 +1,5 @@
 """hub-sharp: MoE-Hub's address-free stores with a list of regions, multicast and summed in DySHARP's switches."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from dysharp.isa.framing import Framing

@@ -1,7 +1,5 @@
 """Lower bound: communication takes no time, experts run at full speed; all tensors are still produced."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,18 +1,16 @@
 """Mega MoE: one persistent kernel pulls rows, runs both GEMMs as tiles fill and pushes every expert's row back."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
+from dysharp.arrays import I64
 from dysharp.compute.operators import CAST_BYTES
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.experts import fused
 from dysharp.systems.building.formats import row_bytes
 from dysharp.systems.building.fused_kernel import fused_tiling
-from dysharp.systems.building.index import I64
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.facts import Costs, Facts, Moves, Ships, Shown

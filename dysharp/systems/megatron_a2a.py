@@ -3,12 +3,11 @@
 The all-to-all moves one row per (token, expert).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
+from dysharp.arrays import I32, I64
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model
@@ -16,7 +15,6 @@ from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.rails import RailLayer, nccl_layer
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate, sorted_at_receiver
 from dysharp.systems.building.paper_layers import one_copy_per_expert

@@ -1,18 +1,16 @@
 """Megatron-Core's allgather dispatcher: NCCL all-gather, local permutation, grouped GEMMs, NCCL reduce-scatter."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
+from dysharp.arrays import I32
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.rings import Pace, gather, scatter
 from dysharp.systems.building.collective import collective, surplus_arrived
 from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.index import I32
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown

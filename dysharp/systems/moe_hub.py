@@ -1,17 +1,15 @@
 """MoE-Hub: stores name an expert's region and a row, and the hub of the receiver gives the row its place on arrival."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dysharp.arrays import I32
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Head, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import GemmOps, blocks_in_order, fused, in_pairs
-from dysharp.systems.building.index import I32
 from dysharp.systems.building.layer import STORE, LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.facts import Costs, Facts, Moves, Reach, Shown

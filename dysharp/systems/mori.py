@@ -1,11 +1,10 @@
 """MoRI, AMD's kernels: one copy per GPU on the link of its pair; over nodes once per node by NIC."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
+from dysharp.arrays import I32
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
@@ -13,7 +12,6 @@ from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import row_bytes
-from dysharp.systems.building.index import I32
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps

@@ -1,7 +1,5 @@
 """NVLS: Dispatch as multimem AllGather, Combine as multimem ReduceScatter, operators one after the other."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from dysharp.errors import ConfigError

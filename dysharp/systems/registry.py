@@ -3,8 +3,6 @@
 `_scan` imports every module of this folder, then every entry point of the group `dysharp.systems`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import pkgutil

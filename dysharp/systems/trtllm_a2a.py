@@ -3,12 +3,11 @@
 One-sided: slots fixed by the source, and a barrier. Two-sided: FIFOs behind an exchange of counts.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
+from dysharp.arrays import I32
 from dysharp.compute.transfer import TRT_LAUNCHES
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
@@ -16,7 +15,6 @@ from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import SIDES, check, row_bytes
-from dysharp.systems.building.index import I32
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps

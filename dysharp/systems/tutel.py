@@ -1,19 +1,17 @@
 """Tutel: padded all-to-alls of a fixed capacity per expert, in chunks that overlap the GEMMs of other chunks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.arrays import I64
 from dysharp.errors import ConfigError, nearest
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.rails import TwoLevelLayer, nccl_layer
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, padding_rows, pair_order, stream_order
-from dysharp.systems.building.index import I64
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
 from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown

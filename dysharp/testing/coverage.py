@@ -1,7 +1,5 @@
 """Counts of visits: how often a Program and its run visited each branch of docs/design/0001."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -4,8 +4,6 @@ A wrong input has to end with exit code 2 (or 1) and one line. A finding is: a t
 character on the terminal, a line of garbage, memory beyond the limit.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Generated inputs of the command line: arguments and files, most of them damaged. Equal seeds give equal inputs."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

@@ -1,7 +1,5 @@
 """The engine's sources as plain Python: without numba, with changed texts if wanted, with a limit on loops."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 from collections.abc import Mapping

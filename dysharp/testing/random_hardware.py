@@ -1,7 +1,5 @@
 """Random hardware and framings. Events of different kinds often fall on one picosecond."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.isa.framing import Framing

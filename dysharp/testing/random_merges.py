@@ -3,8 +3,6 @@
 Edges lead from a smaller label to a larger one, and no gang holds a semaphore, so a part never waits for a later one but for slots, links and tables.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

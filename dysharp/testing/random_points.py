@@ -4,19 +4,15 @@ They are those of `random_program`, changed so that they still end: an edge is o
 semaphore is waited for in program order only, behind the ops that give it back; an op is cancelled only if nothing but such ops needs it.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.program.builder import PULLS
 from dysharp.program.tables import Alloc, Chains, Discipline, Edges, Head, Holds, Issuers, Kind, Point, Pools, Program, Semaphores, Tail
 from dysharp.testing.random_programs import random_program
 
-Array = NDArray[Any]
 PARTS = ("chains", "issued", "delivered", "rows", "respond", "announced", "pace", "early", "by data", "cancelled")
 
 

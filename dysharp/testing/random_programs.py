@@ -5,8 +5,6 @@ precede the readers of its tile. A semaphore that an op holds beyond its own end
 that op only, on an issuer for such ops.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

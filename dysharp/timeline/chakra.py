@@ -4,8 +4,6 @@ Field numbers and types: et_def.proto of mlcommons/chakra (schema 0.0.4); names 
 same repository, which ASTRA-sim reads traces with. Each message follows its length as a varint; GlobalMetadata is the first.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import import_module

@@ -1,16 +1,15 @@
 """Counters of a Timeline: link use, tokens in flight, reductions in the switch, SM slots in use, entries of the hubs' tables."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis.count import remote_members
+from dysharp.arrays import I64
 from dysharp.program.tables import Kind, Program
 from dysharp.timeline.links import Trains, link_groups
-from dysharp.timeline.record import I64, Recording
+from dysharp.timeline.record import Recording
 
 BINS = 500
 """Samples of a counter that changes at every train."""

@@ -1,16 +1,15 @@
 """The way of single tokens: dispatch up and down, the tiles that hold the token's rows, combine up and down."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.arrays import I64
 from dysharp.program.builder import PUSHES
 from dysharp.program.tables import Kind, Program
 from dysharp.timeline.links import RESPONSE, Trains
-from dysharp.timeline.record import I64, Recording
+from dysharp.timeline.record import Recording
 
 IDS_PER_TOKEN = 4096  # flows of a token have ids of their own, one for each GPU
 

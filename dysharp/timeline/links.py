@@ -4,19 +4,18 @@ Where intervals of one link touch, they are cut so that their lengths sum exactl
 to a picosecond (docs/design/0014-look-and-studies.md).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis.count import remote_members
+from dysharp.arrays import I64
 from dysharp.errors import SimulationError
 from dysharp.program.builder import PULLS
 from dysharp.program.payload import sides_of
 from dysharp.program.tables import Program
-from dysharp.timeline.record import I64, Log, Recording
+from dysharp.timeline.record import Log, Recording
 from dysharp.units import PS_PER_US
 
 UP, DOWN = 0, 1

@@ -4,8 +4,6 @@ Slices are written as arrays of packets of equal length: a protobuf reader accep
 are written by the protobuf library.
 """
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Iterator
 from itertools import pairwise

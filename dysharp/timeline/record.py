@@ -1,15 +1,13 @@
 """`record`: one run of a Program with the log of its links and tables."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.analysis import program_bound
+from dysharp.arrays import I64
 from dysharp.engine.burst.lower import lower
 from dysharp.engine.burst.run import TableReads, Timing, deadlock_text, table_reads, trace_of
 from dysharp.errors import SimulationError
@@ -19,7 +17,6 @@ from dysharp.program.trace import Trace
 from dysharp.uarch.state import BurstState
 from dysharp.units import PS_PER_US
 
-I64 = NDArray[np.int64]
 SAMPLES = 1000
 """Samples of the hubs' tables in the time that the busiest resource needs."""
 _FIRST_ROOM = 1 << 18

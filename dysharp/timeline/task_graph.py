@@ -4,17 +4,16 @@ The level of an op is the length of the longest path to it. Tasks depend on task
 Rows lie in the tiles where the run has bound them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.arrays import I64
 from dysharp.errors import ConfigError
 from dysharp.program.builder import PUSHES
 from dysharp.program.tables import Head, Program, Tail
-from dysharp.timeline.record import I64, Recording
+from dysharp.timeline.record import Recording
 
 Pairs = tuple[I64, I64]
 

@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis.intervals import merged
+from dysharp.arrays import I32, I64, Bools
 from dysharp.program.operators import Operator
 from dysharp.program.tables import Kind, Program
 from dysharp.timeline.counters import Counter, counters
 from dysharp.timeline.flows import Flow, steps_of, token_rows
 from dysharp.timeline.links import ACKS, KINDS, POOL_GROUP, RESPONSE, RESULT, UP, Trains, link_groups, link_trains
-from dysharp.timeline.record import I64, Recording
+from dysharp.timeline.record import Recording
 from dysharp.workload import Routing
 
-I32 = NDArray[np.int32]
 MOST_SLICES = 1_000_000
 """Slices of a Timeline above which neighbours of a track become one."""
 _NO_PEER = 1 << 30
@@ -146,7 +146,7 @@ def make_timeline(
     )
 
 
-def _merged(s: Slices, bin_ps: int, alone: NDArray[np.bool_]) -> tuple[Slices, I64]:
+def _merged(s: Slices, bin_ps: int, alone: Bools) -> tuple[Slices, I64]:
     """Slices of a track that begin in the same bin of time as one slice of their summed length; and the new place of each.
 
     The slice begins with the first of them and has its name. The sum of a track does not change.

@@ -4,8 +4,6 @@
 with the few words that it uses. These arrays have rows and columns and `len`, and no negative index.
 """
 
-from __future__ import annotations
-
 import hashlib
 import operator
 from collections.abc import Iterator

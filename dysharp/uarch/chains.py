@@ -1,33 +1,6 @@
 """Chains: ops that follow each other on one SM slot (oracle/issue.py)."""
 
-from dysharp.uarch.columns import (
-    CANCELLED,
-    CHAIN,
-    CHAIN_LEFT,
-    CHAIN_ON,
-    CHAIN_POOL,
-    CHAIN_YIELD,
-    DEPS,
-    DURATION,
-    FLAGS,
-    HARDWARE_MEMORY,
-    HAS_CHAIN,
-    ISSUE,
-    ISSUER_POOL,
-    KIND,
-    LEAF_PACE,
-    NEXT2,
-    NODE,
-    PACE_NEXT,
-    PACE_PS,
-    POOL_BASE,
-    POOL_FREE,
-    POOL_SIZE,
-    RUN_NOW,
-    START,
-    TEMPLATE,
-    WIRE,
-)
+from dysharp.uarch import columns as col
 from dysharp.uarch.fifo import fifo_pop
 from dysharp.uarch.heap import heap_push
 from dysharp.uarch.issue import BATCH_BITS, issuer_drop, issuer_head, issuer_take, op_issue, rests
@@ -42,18 +15,18 @@ KIND_DELAY = 1
 @block
 def chain_leave(o, ops, issue, slots, x, points):
     """Op o is done. If it is of a chain, that may give its slot back."""
-    if points is not None and ops.op[o, FLAGS] & HAS_CHAIN:
-        slot_leave(ops.op[o, CHAIN], points.chains, issue, slots, x)
+    if points is not None and ops.op[o, col.FLAGS] & col.HAS_CHAIN:
+        slot_leave(ops.op[o, col.CHAIN], points.chains, issue, slots, x)
 
 
 @kernel
 def slot_leave(c, chains, issue, slots, x):
     """Chain c has one op less. The chain gives its slot back if it is over, or if it gives the slot back at every end."""
-    chains[c, CHAIN_LEFT] -= 1
-    if chains[c, CHAIN_ON] == 1 and (chains[c, CHAIN_LEFT] == 0 or chains[c, CHAIN_YIELD] == 1):
-        chains[c, CHAIN_ON] = 0
-        p = chains[c, CHAIN_POOL]
-        slots.pools[p, POOL_FREE] += 1
+    chains[c, col.CHAIN_LEFT] -= 1
+    if chains[c, col.CHAIN_ON] == 1 and (chains[c, col.CHAIN_LEFT] == 0 or chains[c, col.CHAIN_YIELD] == 1):
+        chains[c, col.CHAIN_ON] = 0
+        p = chains[c, col.CHAIN_POOL]
+        slots.pools[p, col.POOL_FREE] += 1
         for k in range(slots.pool_issuer_ptr[p], slots.pool_issuer_ptr[p + 1]):
             mark(issue.dirty_issuers, x, slots.pool_issuer[k])
 
@@ -61,16 +34,16 @@ def slot_leave(c, chains, issue, slots, x):
 @block
 def task_start(o, p, ops, slots, nodes, clock):
     """Op o of a chain starts its task on the slot that the chain has in pool p."""
-    m, now = clock.m, clock.x[RUN_NOW]
-    took = ops.templates[ops.op[o, TEMPLATE], DURATION]
-    n_bytes = slots.task_bytes[took, ops.op[o, WIRE]]
-    end = now + slots.durations[took, ops.op[o, WIRE]]
-    ops.ot[o, START] = now
-    if m[HARDWARE_MEMORY] > 0 and n_bytes > 0:
-        end = max(end, memory_take(nodes, ops.op[o, NODE], n_bytes, m, now))
-    base = slots.pools[p, POOL_BASE]
-    heap_push(slots.pool_keys, slots.pool_ids, base, slots.pools[p, POOL_SIZE], end, (o << BATCH_BITS) | 1)
-    slots.pools[p, POOL_SIZE] += 1
+    m, now = clock.m, clock.x[col.RUN_NOW]
+    took = ops.templates[ops.op[o, col.TEMPLATE], col.DURATION]
+    n_bytes = slots.task_bytes[took, ops.op[o, col.WIRE]]
+    end = now + slots.durations[took, ops.op[o, col.WIRE]]
+    ops.ot[o, col.START] = now
+    if m[col.HARDWARE_MEMORY] > 0 and n_bytes > 0:
+        end = max(end, memory_take(nodes, ops.op[o, col.NODE], n_bytes, m, now))
+    base = slots.pools[p, col.POOL_BASE]
+    heap_push(slots.pool_keys, slots.pool_ids, base, slots.pools[p, col.POOL_SIZE], end, (o << BATCH_BITS) | 1)
+    slots.pools[p, col.POOL_SIZE] += 1
     tree_set(clock.tree, p, slots.pool_keys[base])
 
 
@@ -85,19 +58,19 @@ def chain_take(i, ops, holds, issue, pools, x, points):
         o = issuer_head(i, issue, ops)
     if o < 0:
         return -1
-    pool = issue.issuers[i, ISSUER_POOL]
-    chained = ops.op[o, FLAGS] & HAS_CHAIN != 0
-    is_task = ops.templates[ops.op[o, TEMPLATE], KIND] <= KIND_DELAY
-    if (is_task or chained) and not passes and pools[pool, POOL_FREE] == 0:
+    pool = issue.issuers[i, col.ISSUER_POOL]
+    chained = ops.op[o, col.FLAGS] & col.HAS_CHAIN != 0
+    is_task = ops.templates[ops.op[o, col.TEMPLATE], col.KIND] <= KIND_DELAY
+    if (is_task or chained) and not passes and pools[pool, col.POOL_FREE] == 0:
         return -1
-    if ops.ot[o, ISSUE] < 0 and not op_issue(o, ops, holds, issue, x):
+    if ops.ot[o, col.ISSUE] < 0 and not op_issue(o, ops, holds, issue, x):
         return -1
     if passes:
-        fifo_pop(points.resident, i, ops.op, NEXT2)
-        ops.op[o, DEPS] = CANCELLED  # no place in the program order any more
+        fifo_pop(points.resident, i, ops.op, col.NEXT2)
+        ops.op[o, col.DEPS] = col.CANCELLED  # no place in the program order any more
     elif chained:
-        points.chains[ops.op[o, CHAIN], CHAIN_ON] = 1
-        pools[pool, POOL_FREE] -= 1
+        points.chains[ops.op[o, col.CHAIN], col.CHAIN_ON] = 1
+        pools[pool, col.POOL_FREE] -= 1
         issuer_drop(i, issue)
     elif not is_task:
         issuer_drop(i, issue)
@@ -118,7 +91,7 @@ def starts(o, i, pool, ops, slots, nodes, clock, points):
     if points is None:
         return False
     pace(i, o, ops.ot, points.pace, clock)
-    if ops.op[o, FLAGS] & HAS_CHAIN == 0 or ops.templates[ops.op[o, TEMPLATE], KIND] > KIND_DELAY:
+    if ops.op[o, col.FLAGS] & col.HAS_CHAIN == 0 or ops.templates[ops.op[o, col.TEMPLATE], col.KIND] > KIND_DELAY:
         return False
     task_start(o, pool, ops, slots, nodes, clock)
     return True
@@ -127,14 +100,14 @@ def starts(o, i, pool, ops, slots, nodes, clock, points):
 @block
 def pace(i, o, ot, issuer_pace, clock):
     """Issuer i, if it is paced and has just issued op o, rests."""
-    if len(issuer_pace) > 0 and issuer_pace[i, PACE_PS] > 0 and ot[o, START] < 0:
-        issuer_pace[i, PACE_NEXT] = clock.x[RUN_NOW] + issuer_pace[i, PACE_PS]
-        tree_set(clock.tree, clock.m[LEAF_PACE] + i, issuer_pace[i, PACE_NEXT])
+    if len(issuer_pace) > 0 and issuer_pace[i, col.PACE_PS] > 0 and ot[o, col.START] < 0:
+        issuer_pace[i, col.PACE_NEXT] = clock.x[col.RUN_NOW] + issuer_pace[i, col.PACE_PS]
+        tree_set(clock.tree, clock.m[col.LEAF_PACE] + i, issuer_pace[i, col.PACE_NEXT])
 
 
 @block
 def is_gang(o, pool, ops, points):
     """Whether op o, of an issuer with this pool, is tasks for its slots. A transfer of a chain has an issuer with a pool, too."""
     if points is not None:
-        return pool >= 0 and ops.templates[ops.op[o, TEMPLATE], KIND] <= KIND_DELAY
+        return pool >= 0 and ops.templates[ops.op[o, col.TEMPLATE], col.KIND] <= KIND_DELAY
     return pool >= 0

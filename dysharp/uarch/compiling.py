@@ -1,7 +1,5 @@
 """Tells when and for what kernels are compiled. Apart from `kernel.py`: who listens does not become a source of the kernels."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,27 +1,6 @@
 """The tables of a hub at burst level: when the places of a copy's rows are known (oracle/hub_table.py)."""
 
-from dysharp.uarch.columns import (
-    ASKED_CACHED,
-    ASKED_KNOWN,
-    ASKED_NEXT,
-    ASKED_PREV,
-    HUB_CACHED_ROWS,
-    HUB_CLOCK,
-    HUB_LOOKUPS,
-    HUB_MISSES,
-    HUB_WAIT_PS,
-    MEMBER_FILL,
-    MEMBER_NEXT,
-    MEMBER_TIME,
-    PLACE_STATE,
-    ROW_HELD,
-    ROW_READ,
-    ROW_SPILLED,
-    TABLE_ALLOCATES,
-    TABLE_ENTRIES,
-    TABLE_MISS_PS,
-    TABLE_MISSES,
-)
+from dysharp.uarch import columns as col
 from dysharp.uarch.fifo import fifo_push
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.row_table import row_enter, row_place, row_reads
@@ -32,34 +11,34 @@ from dysharp.uarch.tree import tree_set
 @block
 def row_cache(row, hub, n_rows, entries, hubs, asked):
     """Row `row` enters the cache of `hub`; a full cache drops the row that was asked for least recently."""
-    ring_append(row, n_rows + hub, ASKED_PREV, ASKED_NEXT, asked)
-    asked[row, ASKED_CACHED] = 1
-    if entries > 0 and hubs[hub, HUB_CACHED_ROWS] == entries:
-        victim = asked[n_rows + hub, ASKED_NEXT]
-        ring_unlink(victim, ASKED_PREV, ASKED_NEXT, asked)
-        asked[victim, ASKED_CACHED] = 0
+    ring_append(row, n_rows + hub, col.ASKED_PREV, col.ASKED_NEXT, asked)
+    asked[row, col.ASKED_CACHED] = 1
+    if entries > 0 and hubs[hub, col.HUB_CACHED_ROWS] == entries:
+        victim = asked[n_rows + hub, col.ASKED_NEXT]
+        ring_unlink(victim, col.ASKED_PREV, col.ASKED_NEXT, asked)
+        asked[victim, col.ASKED_CACHED] = 0
     else:
-        hubs[hub, HUB_CACHED_ROWS] += 1
+        hubs[hub, col.HUB_CACHED_ROWS] += 1
 
 
 @block
 def row_miss(row, hub, table, begin, kinds, hubs, finish, asked):
     """A miss that is looked up at `begin` reads memory when it has a register. Returns when it takes one."""
-    registers = kinds[table, TABLE_MISSES]
+    registers = kinds[table, col.TABLE_MISSES]
     if registers > 0:
-        slot = hubs[hub, HUB_MISSES] % registers
+        slot = hubs[hub, col.HUB_MISSES] % registers
         begin = max(begin, finish[hub, slot])
-        finish[hub, slot] = begin + kinds[table, TABLE_MISS_PS]
-    hubs[hub, HUB_MISSES] += 1
-    asked[row, ASKED_KNOWN] = begin + kinds[table, TABLE_MISS_PS]
+        finish[hub, slot] = begin + kinds[table, col.TABLE_MISS_PS]
+    hubs[hub, col.HUB_MISSES] += 1
+    asked[row, col.ASKED_KNOWN] = begin + kinds[table, col.TABLE_MISS_PS]
     return begin
 
 
 @block
 def lookups_end(hub, begin, known, arrival, hubs):
     """All rows of a member that arrived at `arrival` were looked up, the last one at `begin`. Returns when all places are known."""
-    hubs[hub, HUB_CLOCK] = begin
-    hubs[hub, HUB_WAIT_PS] += max(known, begin) - arrival
+    hubs[hub, col.HUB_CLOCK] = begin
+    hubs[hub, col.HUB_WAIT_PS] += max(known, begin) - arrival
     return max(known, begin)
 
 
@@ -68,23 +47,23 @@ def rows_placed(k, table, node, arrival, members, tables):
     """As `rows_ask`, of a row table."""
     mem, kinds, hubs, finish, asked, places = members.mem, tables.kinds, tables.hubs, tables.finish, tables.asked, tables.places
     hub = table * tables.waits.shape[0] + node
-    begin = max(arrival, hubs[hub, HUB_CLOCK])
+    begin = max(arrival, hubs[hub, col.HUB_CLOCK])
     known = begin
-    for f in range(mem[k, MEMBER_FILL], mem[k + 1, MEMBER_FILL]):
+    for f in range(mem[k, col.MEMBER_FILL], mem[k + 1, col.MEMBER_FILL]):
         row = members.fill_row[f]
-        hubs[hub, HUB_LOOKUPS] += 1
-        state = places[row, PLACE_STATE]
-        if state <= ROW_SPILLED:
-            state = ROW_HELD
+        hubs[hub, col.HUB_LOOKUPS] += 1
+        state = places[row, col.PLACE_STATE]
+        if state <= col.ROW_SPILLED:
+            state = col.ROW_HELD
             if row_reads(row, places, tables.spilled):
-                state = ROW_READ
+                state = col.ROW_READ
                 begin = row_miss(row, hub, table, begin, kinds, hubs, finish, asked)
-            if not row_enter(row, state, kinds[table, TABLE_ENTRIES], places, tables.spilled):
-                hubs[hub, HUB_CACHED_ROWS] += 1
-        if state == ROW_READ:
-            known = max(known, asked[row, ASKED_KNOWN])
+            if not row_enter(row, state, kinds[table, col.TABLE_ENTRIES], places, tables.spilled):
+                hubs[hub, col.HUB_CACHED_ROWS] += 1
+        if state == col.ROW_READ:
+            known = max(known, asked[row, col.ASKED_KNOWN])
         if row_place(row, places):
-            hubs[hub, HUB_CACHED_ROWS] -= 1
+            hubs[hub, col.HUB_CACHED_ROWS] -= 1
     return lookups_end(hub, begin, known, arrival, hubs)
 
 
@@ -94,23 +73,23 @@ def rows_ask(k, table, node, arrival, members, tables):
 
     Lookups are in the order of arrival. A miss without a free register holds up all lookups behind it.
     """
-    if tables.kinds[table, TABLE_ALLOCATES] == 1:
+    if tables.kinds[table, col.TABLE_ALLOCATES] == 1:
         return rows_placed(k, table, node, arrival, members, tables)
     mem, kinds, hubs, finish, asked = members.mem, tables.kinds, tables.hubs, tables.finish, tables.asked
     hub = table * tables.waits.shape[0] + node
     n_rows = asked.shape[0] - hubs.shape[0]
-    begin = max(arrival, hubs[hub, HUB_CLOCK])
+    begin = max(arrival, hubs[hub, col.HUB_CLOCK])
     known = begin
-    for f in range(mem[k, MEMBER_FILL], mem[k + 1, MEMBER_FILL]):
+    for f in range(mem[k, col.MEMBER_FILL], mem[k + 1, col.MEMBER_FILL]):
         row = members.fill_row[f]
-        hubs[hub, HUB_LOOKUPS] += 1
-        if asked[row, ASKED_CACHED] == 1:
-            ring_unlink(row, ASKED_PREV, ASKED_NEXT, asked)
-            ring_append(row, n_rows + hub, ASKED_PREV, ASKED_NEXT, asked)
+        hubs[hub, col.HUB_LOOKUPS] += 1
+        if asked[row, col.ASKED_CACHED] == 1:
+            ring_unlink(row, col.ASKED_PREV, col.ASKED_NEXT, asked)
+            ring_append(row, n_rows + hub, col.ASKED_PREV, col.ASKED_NEXT, asked)
         else:
             begin = row_miss(row, hub, table, begin, kinds, hubs, finish, asked)
-            row_cache(row, hub, n_rows, kinds[table, TABLE_ENTRIES], hubs, asked)
-        known = max(known, asked[row, ASKED_KNOWN])
+            row_cache(row, hub, n_rows, kinds[table, col.TABLE_ENTRIES], hubs, asked)
+        known = max(known, asked[row, col.ASKED_KNOWN])
     return lookups_end(hub, begin, known, arrival, hubs)
 
 
@@ -119,7 +98,7 @@ def member_wait(k, node, known, leaf, members, tables, clock):
     """Member k waits at `node` until `known`, and no shorter than the member before it."""
     mem, mem_time, waits = members.mem, members.mem_time, tables.waits
     last = waits[node, 1] if waits[node, 0] >= 0 else -1
-    mem_time[k, MEMBER_TIME] = known if last < 0 else max(known, mem_time[last, MEMBER_TIME])
+    mem_time[k, col.MEMBER_TIME] = known if last < 0 else max(known, mem_time[last, col.MEMBER_TIME])
     if last < 0:
         tree_set(clock.tree, leaf + node, known)
-    fifo_push(waits, node, mem, MEMBER_NEXT, k)
+    fifo_push(waits, node, mem, col.MEMBER_NEXT, k)

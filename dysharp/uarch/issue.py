@@ -1,50 +1,6 @@
 """Issuers: which ready op goes next, its semaphores, its gang on SM slots or its train into the hub (oracle/issue.py)."""
 
-from dysharp.uarch.columns import (
-    ANSWERS,
-    CANCELLED,
-    CLS,
-    COPIES,
-    DEPS,
-    DURATION,
-    END,
-    FLAGS,
-    HARDWARE_CLASSES,
-    HARDWARE_LOCAL,
-    HARDWARE_MEMORY,
-    HARDWARE_NETS,
-    HAS_CHAIN,
-    HAS_HOLDS,
-    INF,
-    IS_PULL,
-    ISSUE,
-    ISSUER_DISCIPLINE,
-    ISSUER_END,
-    ISSUER_NEXT,
-    ISSUER_POOL,
-    ISSUER_SEQ,
-    ISSUER_SIZE,
-    LEFT,
-    MEMBER,
-    MEMBER_NODE,
-    MEMBERS_SHIFT,
-    NEXT,
-    NODE,
-    PACE_NEXT,
-    POOL_BASE,
-    POOL_FREE,
-    POOL_SIZE,
-    READY,
-    RING_LOCAL,
-    RUN_EVENTS,
-    RUN_NOW,
-    SERVER_FREE,
-    SERVER_MASK,
-    START,
-    TEMPLATE,
-    UP,
-    WIRE,
-)
+from dysharp.uarch import columns as col
 from dysharp.uarch.fifo import member_schedule, mixed_push
 from dysharp.uarch.heap import heap_pop, heap_push
 from dysharp.uarch.kernel import block, kernel
@@ -75,29 +31,29 @@ def holds_take(o, holds):
 def train_issue(o, ops, members, links, clock):
     """A transfer enters the hub: members on its own node are served there, the rest queues for the link. True if it is done at once."""
     op, ot, templates = ops.op, ops.ot, ops.templates
-    mem, nodes, m, now = members.mem, links.nodes, clock.m, clock.x[RUN_NOW]
-    node = op[o, NODE]
-    t = op[o, TEMPLATE]
-    first = op[o, MEMBER]
-    last = first + (op[o, FLAGS] >> MEMBERS_SHIFT)
+    mem, nodes, m, now = members.mem, links.nodes, clock.m, clock.x[col.RUN_NOW]
+    node = op[o, col.NODE]
+    t = op[o, col.TEMPLATE]
+    first = op[o, col.MEMBER]
+    last = first + (op[o, col.FLAGS] >> col.MEMBERS_SHIFT)
     n_local = 0
     for k in range(first, last):
-        if mem[k, MEMBER_NODE] == node:
+        if mem[k, col.MEMBER_NODE] == node:
             n_local += 1
-            member_schedule(RING_LOCAL * m[HARDWARE_NETS], k, now + m[HARDWARE_LOCAL], members, clock)
+            member_schedule(col.RING_LOCAL * m[col.HARDWARE_NETS], k, now + m[col.HARDWARE_LOCAL], members, clock)
     n_remote = last - first - n_local
-    op[o, COPIES] = n_remote
-    op[o, ANSWERS] = n_remote
+    op[o, col.COPIES] = n_remote
+    op[o, col.ANSWERS] = n_remote
     if n_remote == 0:
-        ot[o, START] = now
-        ot[o, END] = now
-        op[o, LEFT] = n_local
+        ot[o, col.START] = now
+        ot[o, col.END] = now
+        op[o, col.LEFT] = n_local
         return last == first
-    op[o, LEFT] = n_local + 1 if templates[t, IS_PULL] else last - first
-    c = templates[t, CLS]
-    mixed_push(links.hub, node * m[HARDWARE_CLASSES] + c, op, NEXT, mem, o)
-    nodes[node, UP + SERVER_MASK] |= 1 << c
-    if nodes[node, UP + SERVER_FREE] <= now:
+    op[o, col.LEFT] = n_local + 1 if templates[t, col.IS_PULL] else last - first
+    c = templates[t, col.CLS]
+    mixed_push(links.hub, node * m[col.HARDWARE_CLASSES] + c, op, col.NEXT, mem, o)
+    nodes[node, col.UP + col.SERVER_MASK] |= 1 << c
+    if nodes[node, col.UP + col.SERVER_FREE] <= now:
         mark(links.dirty_up, clock.x, node)
     return False
 
@@ -109,21 +65,21 @@ def gang_start(o, p, ops, slots, nodes, clock):
     Where memory is shared, the batch ends when its bytes have gone, if that is later.
     """
     op, ot = ops.op, ops.ot
-    pools, m, now = slots.pools, clock.m, clock.x[RUN_NOW]
-    n = min(pools[p, POOL_FREE], op[o, ANSWERS])
-    if ot[o, START] < 0:
-        ot[o, START] = now
-    took = ops.templates[op[o, TEMPLATE], DURATION]
-    end = now + slots.durations[took, op[o, WIRE]]
-    if m[HARDWARE_MEMORY] > 0 and slots.task_bytes[took, op[o, WIRE]] > 0:
-        end = max(end, memory_take(nodes, op[o, NODE], n * slots.task_bytes[took, op[o, WIRE]], m, now))
-    base = pools[p, POOL_BASE]
-    heap_push(slots.pool_keys, slots.pool_ids, base, pools[p, POOL_SIZE], end, (o << BATCH_BITS) | n)
-    pools[p, POOL_SIZE] += 1
-    pools[p, POOL_FREE] -= n
+    pools, m, now = slots.pools, clock.m, clock.x[col.RUN_NOW]
+    n = min(pools[p, col.POOL_FREE], op[o, col.ANSWERS])
+    if ot[o, col.START] < 0:
+        ot[o, col.START] = now
+    took = ops.templates[op[o, col.TEMPLATE], col.DURATION]
+    end = now + slots.durations[took, op[o, col.WIRE]]
+    if m[col.HARDWARE_MEMORY] > 0 and slots.task_bytes[took, op[o, col.WIRE]] > 0:
+        end = max(end, memory_take(nodes, op[o, col.NODE], n * slots.task_bytes[took, op[o, col.WIRE]], m, now))
+    base = pools[p, col.POOL_BASE]
+    heap_push(slots.pool_keys, slots.pool_ids, base, pools[p, col.POOL_SIZE], end, (o << BATCH_BITS) | n)
+    pools[p, col.POOL_SIZE] += 1
+    pools[p, col.POOL_FREE] -= n
     tree_set(clock.tree, p, slots.pool_keys[base])
-    op[o, ANSWERS] -= n
-    return op[o, ANSWERS] == 0
+    op[o, col.ANSWERS] -= n
+    return op[o, col.ANSWERS] == 0
 
 
 @block
@@ -131,22 +87,22 @@ def compute_end(p, now, ops, slots, issue, clock):
     """COMPUTE_END: the earliest batch of pool p has finished its tasks. Returns the op if that was its last batch, else -1."""
     op, ot = ops.op, ops.ot
     pools, pool_keys, pool_ids, x = slots.pools, slots.pool_keys, slots.pool_ids, clock.x
-    base = pools[p, POOL_BASE]
+    base = pools[p, col.POOL_BASE]
     batch = pool_ids[base]
-    heap_pop(pool_keys, pool_ids, base, pools[p, POOL_SIZE])
-    pools[p, POOL_SIZE] -= 1
-    tree_set(clock.tree, p, pool_keys[base] if pools[p, POOL_SIZE] > 0 else INF)
+    heap_pop(pool_keys, pool_ids, base, pools[p, col.POOL_SIZE])
+    pools[p, col.POOL_SIZE] -= 1
+    tree_set(clock.tree, p, pool_keys[base] if pools[p, col.POOL_SIZE] > 0 else col.INF)
     o = batch >> BATCH_BITS
     n = batch & ((1 << BATCH_BITS) - 1)
     if frees_slots(o, op, ops.points):
-        pools[p, POOL_FREE] += n
+        pools[p, col.POOL_FREE] += n
     for k in range(slots.pool_issuer_ptr[p], slots.pool_issuer_ptr[p + 1]):
         mark(issue.dirty_issuers, x, slots.pool_issuer[k])
-    op[o, LEFT] -= n
-    x[RUN_EVENTS] += 1
+    op[o, col.LEFT] -= n
+    x[col.RUN_EVENTS] += 1
     done = -1
-    if op[o, LEFT] == 0:
-        ot[o, END] = now
+    if op[o, col.LEFT] == 0:
+        ot[o, col.END] = now
         done = o
     return done
 
@@ -155,7 +111,7 @@ def compute_end(p, now, ops, slots, issue, clock):
 def frees_slots(o, op, points):
     """Whether the slots of op o are free when its tasks end. A chain keeps its slot."""
     if points is not None:
-        return op[o, FLAGS] & HAS_CHAIN == 0
+        return op[o, col.FLAGS] & col.HAS_CHAIN == 0
     return True
 
 
@@ -163,12 +119,12 @@ def frees_slots(o, op, points):
 def issuer_queue(i, issue):
     """The queue from which issuer i takes its next op: of a round-robin issuer the first one with a ready op after the last served, else i."""
     issuers = issue.issuers
-    if issuers[i, ISSUER_DISCIPLINE] == ROUND_ROBIN:
-        first = issuers[i, ISSUER_NEXT]
-        n = issuers[i, ISSUER_END] - first
+    if issuers[i, col.ISSUER_DISCIPLINE] == ROUND_ROBIN:
+        first = issuers[i, col.ISSUER_NEXT]
+        n = issuers[i, col.ISSUER_END] - first
         for k in range(1, n + 1):
-            queue = first + (issuers[i, ISSUER_SEQ] + k) % n
-            if issuers[queue, ISSUER_SIZE] > 0:
+            queue = first + (issuers[i, col.ISSUER_SEQ] + k) % n
+            if issuers[queue, col.ISSUER_SIZE] > 0:
                 return queue
     return i
 
@@ -177,23 +133,24 @@ def issuer_queue(i, issue):
 def skip(i, issuers, issuer_ops, op, points):
     """Ops at the head of the program order that are cancelled, or have passed the queue, lose their place."""
     if points is not None:
-        while issuers[i, ISSUER_NEXT] < issuers[i, ISSUER_END] and op[issuer_ops[issuers[i, ISSUER_NEXT]], DEPS] >= CANCELLED // 2:
-            issuers[i, ISSUER_NEXT] += 1
+        gone = col.CANCELLED // 2
+        while issuers[i, col.ISSUER_NEXT] < issuers[i, col.ISSUER_END] and op[issuer_ops[issuers[i, col.ISSUER_NEXT]], col.DEPS] >= gone:
+            issuers[i, col.ISSUER_NEXT] += 1
 
 
 @kernel
 def issuer_head(i, issue, ops):
     """The op issuer i would take next, -1 if none is ready."""
     issuers, issuer_ops = issue.issuers, issue.issuer_ops
-    if issuers[i, ISSUER_DISCIPLINE] == PROGRAM_ORDER:
+    if issuers[i, col.ISSUER_DISCIPLINE] == PROGRAM_ORDER:
         skip(i, issuers, issuer_ops, ops.op, ops.points)
-        at = issuers[i, ISSUER_NEXT]
-        if at < issuers[i, ISSUER_END] and ops.ot[issuer_ops[at], READY] >= 0:
+        at = issuers[i, col.ISSUER_NEXT]
+        if at < issuers[i, col.ISSUER_END] and ops.ot[issuer_ops[at], col.READY] >= 0:
             return issuer_ops[at]
         return -1
     queue = issuer_queue(i, issue)
-    if issuers[queue, ISSUER_SIZE] > 0:
-        return issue.heap_ids[issuers[queue, ISSUER_NEXT]]
+    if issuers[queue, col.ISSUER_SIZE] > 0:
+        return issue.heap_ids[issuers[queue, col.ISSUER_NEXT]]
     return -1
 
 
@@ -201,30 +158,30 @@ def issuer_head(i, issue, ops):
 def issuer_drop(i, issue):
     """The head of issuer i has gone."""
     issuers = issue.issuers
-    if issuers[i, ISSUER_DISCIPLINE] == PROGRAM_ORDER:
-        issuers[i, ISSUER_NEXT] += 1
+    if issuers[i, col.ISSUER_DISCIPLINE] == PROGRAM_ORDER:
+        issuers[i, col.ISSUER_NEXT] += 1
     else:
         queue = issuer_queue(i, issue)
-        heap_pop(issue.heap_keys, issue.heap_ids, issuers[queue, ISSUER_NEXT], issuers[queue, ISSUER_SIZE])
-        issuers[queue, ISSUER_SIZE] -= 1
+        heap_pop(issue.heap_keys, issue.heap_ids, issuers[queue, col.ISSUER_NEXT], issuers[queue, col.ISSUER_SIZE])
+        issuers[queue, col.ISSUER_SIZE] -= 1
         if queue != i:
-            issuers[i, ISSUER_SEQ] = queue - issuers[i, ISSUER_NEXT]
+            issuers[i, col.ISSUER_SEQ] = queue - issuers[i, col.ISSUER_NEXT]
 
 
 @block
 def rests(i, x, points):
     """Whether issuer i is paced and its next op may not go yet."""
     if points is not None:
-        return len(points.pace) > 0 and x[RUN_NOW] < points.pace[i, PACE_NEXT]
+        return len(points.pace) > 0 and x[col.RUN_NOW] < points.pace[i, col.PACE_NEXT]
     return False
 
 
 @block
 def op_issue(o, ops, holds, issue, x):
     """Op o is issued now, if its semaphores have room. Returns whether they had."""
-    if ops.op[o, FLAGS] & HAS_HOLDS and not holds_take(o, holds):
+    if ops.op[o, col.FLAGS] & col.HAS_HOLDS and not holds_take(o, holds):
         return False
-    ops.ot[o, ISSUE] = x[RUN_NOW]
+    ops.ot[o, col.ISSUE] = x[col.RUN_NOW]
     issued(o, ops, issue, x, ops.points)
     return True
 
@@ -240,10 +197,10 @@ def issuer_take(i, ops, holds, issue, pools, x):
     o = issuer_head(i, issue, ops)
     if o < 0:
         return -1
-    pool = issue.issuers[i, ISSUER_POOL]
-    if pool >= 0 and pools[pool, POOL_FREE] == 0:
+    pool = issue.issuers[i, col.ISSUER_POOL]
+    if pool >= 0 and pools[pool, col.POOL_FREE] == 0:
         return -1
-    if ops.ot[o, ISSUE] < 0 and not op_issue(o, ops, holds, issue, x):
+    if ops.ot[o, col.ISSUE] < 0 and not op_issue(o, ops, holds, issue, x):
         return -1
     if pool < 0:
         issuer_drop(i, issue)

@@ -1,34 +1,6 @@
 """What falls when a point is passed: edges to ops, responses and tiles, announcements, and ops that never run (oracle/depend.py)."""
 
-from dysharp.uarch.columns import (
-    ANNOUNCED,
-    CANCELLED,
-    CANCELS,
-    CHAIN_NEXT,
-    DEPS,
-    FLAGS,
-    HAS_CHAIN,
-    HAS_EDGES,
-    HAS_RELEASES,
-    ISSUER,
-    ISSUER_OWNER,
-    MEMBER,
-    MEMBER_FILL,
-    MEMBER_OP,
-    MEMBER_WAITS,
-    MEMBERS_SHIFT,
-    NEXT2,
-    READY,
-    RESPONSE_HELD,
-    ROW_LEFT,
-    ROW_POINTS,
-    RUN_DONE,
-    RUN_NOW,
-    RUN_WORK_HEAD,
-    SUM_LEFT,
-    WIRE,
-    WIRE_PAYLOAD,
-)
+from dysharp.uarch import columns as col
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.ready import delivered, first_event, mark, op_ready, op_release, semaphores_pass, tile_notify, work_next
 from dysharp.uarch.region import row_fill
@@ -43,10 +15,10 @@ HEAD_OP_ISSUE, HEAD_MEMBER_RESPOND, HEAD_TILE_NOTIFY, HEAD_JOIN_CANCEL, HEAD_ANN
 def announce(o, signal, ops, issue, x, points):
     """SIGNAL `signal` tells JOIN o how many further events to wait for. DEPS counts a missing announcement as more than all events."""
     op = ops.op
-    if ops.ot[o, READY] < 0 and op[o, DEPS] < CANCELLED // 2:
+    if ops.ot[o, col.READY] < 0 and op[o, col.DEPS] < col.CANCELLED // 2:
         first_event(o, ops, issue, x, points)
-        op[o, DEPS] += points.value[signal] - op[o, ANNOUNCED]
-        if op[o, DEPS] <= 0:
+        op[o, col.DEPS] += points.value[signal] - op[o, col.ANNOUNCED]
+        if op[o, col.DEPS] <= 0:
             op_ready(o, signal, ops, issue, x)
 
 
@@ -54,10 +26,10 @@ def announce(o, signal, ops, issue, x, points):
 def cancel_mark(o, rest, ops):
     """Op o never runs, unless it is ready. Puts it before `rest`, a list of cancelled ops. Returns the head of the list."""
     op = ops.op
-    if ops.ot[o, READY] >= 0 or op[o, DEPS] >= CANCELLED // 2:
+    if ops.ot[o, col.READY] >= 0 or op[o, col.DEPS] >= col.CANCELLED // 2:
         return rest
-    op[o, DEPS] = CANCELLED
-    op[o, NEXT2] = rest
+    op[o, col.DEPS] = col.CANCELLED
+    op[o, col.NEXT2] = rest
     return o
 
 
@@ -78,27 +50,27 @@ def op_cancel(o, ops, issue, x, points):
     rest = cancel_mark(o, -1, ops)
     while rest >= 0:
         o = rest
-        rest = op[o, NEXT2]
-        x[RUN_DONE] += 1
+        rest = op[o, col.NEXT2]
+        x[col.RUN_DONE] += 1
         for h in range(holds.hold_ptr[o], holds.hold_ptr[o + 1]):
             holds.sem_left[holds.hold_sem[h]] -= holds.hold_amount[h]
         semaphores_pass(n_ops + o, releases, holds.sem_left, issue, x)
         semaphores_pass(o, releases, holds.sem_left, issue, x)
-        if op[o, ISSUER] >= 0:
-            mark(issue.dirty_issuers, x, issue.issuers[op[o, ISSUER], ISSUER_OWNER])  # the next one in its order may go
+        if op[o, col.ISSUER] >= 0:
+            mark(issue.dirty_issuers, x, issue.issuers[op[o, col.ISSUER], col.ISSUER_OWNER])  # the next one in its order may go
         rest = edges_cancel(n_ops + o, rest, ops, releases)
         rest = edges_cancel(o, rest, ops, releases)
-        for k in range(op[o, MEMBER], op[o, MEMBER] + (op[o, FLAGS] >> MEMBERS_SHIFT)):
+        for k in range(op[o, col.MEMBER], op[o, col.MEMBER] + (op[o, col.FLAGS] >> col.MEMBERS_SHIFT)):
             rest = edges_cancel(2 * n_ops + k, rest, ops, releases)
 
 
 @block
 def member_respond(k, ops, mem, nodes, clock, points):
     """One edge to the response of member k falls. It goes now if the last edge falls behind the read of the memory."""
-    mem[k, MEMBER_WAITS] -= 1
-    if mem[k, MEMBER_WAITS] == RESPONSE_HELD:
-        mem[k, MEMBER_WAITS] = 0
-        response_out(k, clock.x[RUN_NOW], ops, mem, points.hub, nodes, points.dirty_up, clock)
+    mem[k, col.MEMBER_WAITS] -= 1
+    if mem[k, col.MEMBER_WAITS] == col.RESPONSE_HELD:
+        mem[k, col.MEMBER_WAITS] = 0
+        response_out(k, clock.x[col.RUN_NOW], ops, mem, points.hub, nodes, points.dirty_up, clock)
 
 
 @kernel
@@ -113,8 +85,8 @@ def other_fall(kind, head, o, ops, mem, stores, issue, nodes, clock, points):
     elif kind == HEAD_MEMBER_RESPOND:
         member_respond(head, ops, mem, nodes, clock, points)
     else:
-        ops.op[head, CANCELS] -= 1
-        if ops.op[head, CANCELS] == 0:
+        ops.op[head, col.CANCELS] -= 1
+        if ops.op[head, col.CANCELS] == 0:
             op_cancel(head, ops, issue, clock.x, points)
 
 
@@ -145,7 +117,7 @@ def row_point(row, ops, mem):
 @block
 def row_touch(row, n_bytes, ops, mem, issue, clock, points):
     """The first byte of the row takes its semaphores, full or not."""
-    if points is not None and clock.m[ROW_POINTS] != 0 and n_bytes > 0 and points.touched[row] == 0:
+    if points is not None and clock.m[col.ROW_POINTS] != 0 and n_bytes > 0 and points.touched[row] == 0:
         points.touched[row] = 1
         semaphores_pass(row_point(row, ops, mem), points.releases, points.holds.sem_left, issue, clock.x)
 
@@ -153,7 +125,7 @@ def row_touch(row, n_bytes, ops, mem, issue, clock, points):
 @block
 def row_complete(row, n_bytes, o, ops, mem, stores, issue, nodes, clock, points):
     """If the row is complete now, what waits for that falls. `o`: the op that filled it."""
-    if points is not None and clock.m[ROW_POINTS] != 0 and n_bytes > 0 and stores.rows[row, ROW_LEFT] == 0:
+    if points is not None and clock.m[col.ROW_POINTS] != 0 and n_bytes > 0 and stores.rows[row, col.ROW_LEFT] == 0:
         edges_fall(row_point(row, ops, mem), o, ops, mem, stores, points.releases, issue, nodes, clock)
 
 
@@ -165,14 +137,14 @@ def fills(o, points):
     s = sum_of(o, points)
     if s < 0:
         return True
-    points.sums[s, SUM_LEFT] -= 1
-    return points.sums[s, SUM_LEFT] == 0
+    points.sums[s, col.SUM_LEFT] -= 1
+    return points.sums[s, col.SUM_LEFT] == 0
 
 
 @block
 def member_fill(k, ops, members, stores, issue, links, clock):
     """All bytes of member k are visible: its rows have received them."""
-    o, x = members.mem[k, MEMBER_OP], clock.x
+    o, x = members.mem[k, col.MEMBER_OP], clock.x
     delivered(k, o, ops, x, ops.points)
     if fills(o, ops.points):
         rows_fill(k, o, ops, members, stores, issue, links, clock)
@@ -182,8 +154,8 @@ def member_fill(k, ops, members, stores, issue, links, clock):
 def rows_fill(k, o, ops, members, stores, issue, links, clock):
     """The rows of member k have received the bytes of op o, and edges of rows and tiles that are ready by it fall."""
     mem, fill_row, x = members.mem, members.fill_row, clock.x
-    n_bytes = links.wires[ops.op[o, WIRE], WIRE_PAYLOAD]
-    for f in range(mem[k, MEMBER_FILL], mem[k + 1, MEMBER_FILL]):
+    n_bytes = links.wires[ops.op[o, col.WIRE], col.WIRE_PAYLOAD]
+    for f in range(mem[k, col.MEMBER_FILL], mem[k + 1, col.MEMBER_FILL]):
         row = fill_row[f]
         row_touch(row, n_bytes, ops, mem, issue, clock, ops.points)
         t = row_fill(row, n_bytes, stores, x)
@@ -201,7 +173,7 @@ def passes_elsewhere(point, ops, mem, stores, releases, issue, nodes, clock, poi
     n_ops = ops.op.shape[0] - 1
     if point < n_ops:
         return False
-    o = point - n_ops if point < 2 * n_ops else mem[point - 2 * n_ops, MEMBER_OP]
+    o = point - n_ops if point < 2 * n_ops else mem[point - 2 * n_ops, col.MEMBER_OP]
     edges_fall(point, o, ops, mem, stores, releases, issue, nodes, clock)
     return True
 
@@ -209,23 +181,23 @@ def passes_elsewhere(point, ops, mem, stores, releases, issue, nodes, clock, poi
 @block
 def chain_goes_on(o, ops, issue, x, points):
     """Op o is done; the next op of its chain waited for this end."""
-    if points is not None and ops.op[o, FLAGS] & HAS_CHAIN and ops.op[o, CHAIN_NEXT] >= 0:
-        op_release(ops.op[o, CHAIN_NEXT], o, ops, issue, x)
+    if points is not None and ops.op[o, col.FLAGS] & col.HAS_CHAIN and ops.op[o, col.CHAIN_NEXT] >= 0:
+        op_release(ops.op[o, col.CHAIN_NEXT], o, ops, issue, x)
 
 
 @kernel
 def work_drain(ops, mem, stores, releases, sem_left, issue, nodes, clock):
     """Release what waits for the points in the worklist, first passed first."""
     op, x = ops.op, clock.x
-    while x[RUN_WORK_HEAD] >= 0:
-        point = x[RUN_WORK_HEAD]
-        x[RUN_WORK_HEAD] = work_next(point, op, ops.points)
+    while x[col.RUN_WORK_HEAD] >= 0:
+        point = x[col.RUN_WORK_HEAD]
+        x[col.RUN_WORK_HEAD] = work_next(point, op, ops.points)
         if passes_elsewhere(point, ops, mem, stores, releases, issue, nodes, clock, ops.points):
             continue
-        x[RUN_DONE] += 1
-        flags = op[point, FLAGS]
-        if flags & HAS_RELEASES:
+        x[col.RUN_DONE] += 1
+        flags = op[point, col.FLAGS]
+        if flags & col.HAS_RELEASES:
             semaphores_pass(point, releases, sem_left, issue, x)
-        if flags & HAS_EDGES:
+        if flags & col.HAS_EDGES:
             edges_fall(point, point, ops, mem, stores, releases, issue, nodes, clock)
         chain_goes_on(point, ops, issue, x, ops.points)

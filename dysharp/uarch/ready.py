@@ -1,59 +1,6 @@
 """Dependencies: what becomes ready or done, and everything that follows from it at zero delay (oracle/depend.py, oracle/stores.py)."""
 
-from dysharp.uarch.columns import (
-    CANCELLED,
-    CAUSE,
-    CHAIN,
-    CHAIN_ON,
-    DEPS,
-    DONE,
-    DOWN,
-    END,
-    FLAGS,
-    HARDWARE_NETS,
-    HARDWARE_NODES,
-    HARDWARE_NOTIFY,
-    HARDWARE_NOTIFY_BYTES,
-    HAS_CHAIN,
-    HAS_DELIVERED,
-    HAS_FIRST_EVENT,
-    HAS_ISSUED,
-    ISSUE,
-    ISSUER,
-    ISSUER_DISCIPLINE,
-    ISSUER_NEXT,
-    ISSUER_OWNER,
-    ISSUER_SEQ,
-    ISSUER_SIZE,
-    KEY,
-    KIND,
-    LEAF_RINGS,
-    MEMBER,
-    MEMBER_NODE,
-    NEXT2,
-    NODE,
-    PRIO,
-    READY,
-    RING_NOTIFY,
-    ROW_NOTIFY,
-    RUN_DIRTY,
-    RUN_EVENTS,
-    RUN_NOW,
-    RUN_TOUCHED,
-    RUN_WORK_HEAD,
-    RUN_WORK_TAIL,
-    START,
-    TEMPLATE,
-    TILE_CAUSE,
-    TILE_NEXT,
-    TILE_NODE,
-    TILE_NOTIFY,
-    TILE_NOTIFY_DEPS,
-    TILE_ROWS,
-    TILE_SLOT0,
-    TOUCH_LINE_2,
-    UP,
-)
+from dysharp.uarch import columns as col
 from dysharp.uarch.fifo import fifo_push, ring_push, ring_take
 from dysharp.uarch.heap import heap_push
 from dysharp.uarch.kernel import block, kernel
@@ -68,7 +15,7 @@ PROGRAM_ORDER, READY_FIFO, ROUND_ROBIN = 0, 1, 3
 def mark(dirty, x, i):
     """Resource i wants a grant attempt at this instant. dirty [n_words] int64, 32 bits each."""
     dirty[i >> 5] |= 1 << (i & 31)
-    x[RUN_DIRTY] = 1
+    x[col.RUN_DIRTY] = 1
 
 
 @block
@@ -77,7 +24,7 @@ def work_link(point, following, op, points):
     if points is not None and point >= op.shape[0] - 1:
         points.passed[point - op.shape[0] + 1] = following
         return
-    op[point, NEXT2] = following
+    op[point, col.NEXT2] = following
 
 
 @block
@@ -85,24 +32,24 @@ def work_next(point, op, points):
     """The point behind `point` in the worklist, -1 = none."""
     if points is not None and point >= op.shape[0] - 1:
         return points.passed[point - op.shape[0] + 1]
-    return op[point, NEXT2]
+    return op[point, col.NEXT2]
 
 
 @block
 def work_push(ops, x, point):
     """A point is passed (`Releases`); what it releases waits in the worklist."""
     work_link(point, -1, ops.op, ops.points)
-    if x[RUN_WORK_HEAD] < 0:
-        x[RUN_WORK_HEAD] = point
+    if x[col.RUN_WORK_HEAD] < 0:
+        x[col.RUN_WORK_HEAD] = point
     else:
-        work_link(x[RUN_WORK_TAIL], point, ops.op, ops.points)
-    x[RUN_WORK_TAIL] = point
+        work_link(x[col.RUN_WORK_TAIL], point, ops.op, ops.points)
+    x[col.RUN_WORK_TAIL] = point
 
 
 @block
 def complete(o, now, ops, x):
     """Op o is done now."""
-    ops.ot[o, DONE] = now
+    ops.ot[o, col.DONE] = now
     work_push(ops, x, o)
 
 
@@ -119,7 +66,7 @@ def semaphores_pass(point, releases, sem_left, issue, x):
 @block
 def issued(o, ops, issue, x, points):
     """Op o is issued now; other ops may wait for its issue."""
-    if points is not None and ops.op[o, FLAGS] & HAS_ISSUED:
+    if points is not None and ops.op[o, col.FLAGS] & col.HAS_ISSUED:
         point = ops.op.shape[0] - 1 + o
         semaphores_pass(point, points.releases, points.holds.sem_left, issue, x)
         work_push(ops, x, point)
@@ -128,7 +75,7 @@ def issued(o, ops, issue, x, points):
 @block
 def delivered(k, o, ops, x, points):
     """Member k of op o is delivered; other ops may wait for the delivery."""
-    if points is not None and ops.op[o, FLAGS] & HAS_DELIVERED:
+    if points is not None and ops.op[o, col.FLAGS] & col.HAS_DELIVERED:
         work_push(ops, x, 2 * (ops.op.shape[0] - 1) + k)
 
 
@@ -137,9 +84,9 @@ def resides(o, owner, ops, issue, x, points):
     """Whether the chain of op o has a slot. With a slot, the op passes the queue of its issuer."""
     if points is None:
         return False
-    if ops.op[o, FLAGS] & HAS_CHAIN == 0 or points.chains[ops.op[o, CHAIN], CHAIN_ON] == 0:
+    if ops.op[o, col.FLAGS] & col.HAS_CHAIN == 0 or points.chains[ops.op[o, col.CHAIN], col.CHAIN_ON] == 0:
         return False
-    fifo_push(points.resident, owner, ops.op, NEXT2, o)
+    fifo_push(points.resident, owner, ops.op, col.NEXT2, o)
     mark(issue.dirty_issuers, x, owner)
     return True
 
@@ -149,47 +96,47 @@ def op_ready(o, cause, ops, issue, x):
     """Op o has no dependency left: a JOIN is done, any other op joins its issuer's queue."""
     op, ot, templates = ops.op, ops.ot, ops.templates
     issuers = issue.issuers
-    now = x[RUN_NOW]
-    ot[o, READY] = now
-    op[o, CAUSE] = cause
-    if templates[op[o, TEMPLATE], KIND] == KIND_JOIN:
-        ot[o, ISSUE] = now
-        ot[o, START] = now
-        ot[o, END] = now
-        x[RUN_EVENTS] += 1
+    now = x[col.RUN_NOW]
+    ot[o, col.READY] = now
+    op[o, col.CAUSE] = cause
+    if templates[op[o, col.TEMPLATE], col.KIND] == KIND_JOIN:
+        ot[o, col.ISSUE] = now
+        ot[o, col.START] = now
+        ot[o, col.END] = now
+        x[col.RUN_EVENTS] += 1
         issued(o, ops, issue, x, ops.points)
         complete(o, now, ops, x)
         return
-    i = op[o, ISSUER]
-    owner = issuers[i, ISSUER_OWNER]
+    i = op[o, col.ISSUER]
+    owner = issuers[i, col.ISSUER_OWNER]
     if resides(o, owner, ops, issue, x, ops.points):
         return
-    discipline = issuers[i, ISSUER_DISCIPLINE]
+    discipline = issuers[i, col.ISSUER_DISCIPLINE]
     if discipline != PROGRAM_ORDER:
         if discipline == READY_FIFO:
-            order = issuers[i, ISSUER_SEQ]
-            issuers[i, ISSUER_SEQ] += 1
+            order = issuers[i, col.ISSUER_SEQ]
+            issuers[i, col.ISSUER_SEQ] += 1
         else:
-            order = op[o, KEY] + 1
-        heap_push(issue.heap_keys, issue.heap_ids, issuers[i, ISSUER_NEXT], issuers[i, ISSUER_SIZE], (op[o, PRIO] << 40) + order, o)
-        issuers[i, ISSUER_SIZE] += 1
+            order = op[o, col.KEY] + 1
+        heap_push(issue.heap_keys, issue.heap_ids, issuers[i, col.ISSUER_NEXT], issuers[i, col.ISSUER_SIZE], (op[o, col.PRIO] << 40) + order, o)
+        issuers[i, col.ISSUER_SIZE] += 1
     mark(issue.dirty_issuers, x, owner)
 
 
 @kernel
 def op_release(o, cause, ops, issue, x):
     """One dependency of op o falls. Further dependencies change nothing: DEPS is below 0 then, or belongs to a cancelled op."""
-    ops.op[o, DEPS] -= 1
+    ops.op[o, col.DEPS] -= 1
     first_event(o, ops, issue, x, ops.points)
-    if ops.op[o, DEPS] == 0:
+    if ops.op[o, col.DEPS] == 0:
         op_ready(o, cause, ops, issue, x)
 
 
 @block
 def first_event(o, ops, issue, x, points):
     """An event of JOIN o: the first one takes its semaphores, full or not."""
-    if points is not None and ops.op[o, FLAGS] & HAS_FIRST_EVENT and ops.ot[o, READY] < 0 and ops.op[o, DEPS] < CANCELLED // 2:
-        ops.op[o, FLAGS] &= ~HAS_FIRST_EVENT
+    if points is not None and ops.op[o, col.FLAGS] & col.HAS_FIRST_EVENT and ops.ot[o, col.READY] < 0 and ops.op[o, col.DEPS] < col.CANCELLED // 2:
+        ops.op[o, col.FLAGS] &= ~col.HAS_FIRST_EVENT
         point = len(points.releases.release_ptr) - ops.op.shape[0] + o
         semaphores_pass(point, points.releases, points.holds.sem_left, issue, x)
 
@@ -202,12 +149,12 @@ def tile_touch(t, op, mem, stores, x):
     """
     slot_row, rows, tiles = stores.slot_row, stores.rows, stores.tiles
     total = 0
-    for s in range(tiles[t, TILE_SLOT0], tiles[t, TILE_SLOT0] + tiles[t, TILE_ROWS]):
+    for s in range(tiles[t, col.TILE_SLOT0], tiles[t, col.TILE_SLOT0] + tiles[t, col.TILE_ROWS]):
         row = slot_row[s]
-        if row >= 0 and rows[row, ROW_NOTIFY] >= 0:
-            o = rows[row, ROW_NOTIFY]
-            total += op[o, DEPS] + op[o, TOUCH_LINE_2] + mem[op[o, MEMBER], MEMBER_NODE]
-    x[RUN_TOUCHED] = total
+        if row >= 0 and rows[row, col.ROW_NOTIFY] >= 0:
+            o = rows[row, col.ROW_NOTIFY]
+            total += op[o, col.DEPS] + op[o, col.TOUCH_LINE_2] + mem[op[o, col.MEMBER], col.MEMBER_NODE]
+    x[col.RUN_TOUCHED] = total
 
 
 @kernel
@@ -215,39 +162,39 @@ def tile_notify(t, cause, ops, mem, stores, issue, nodes, clock):
     """One in-edge of tile t's NOTIFY head falls; the last one tells the owners of its rows."""
     op, tiles, tile_times, slot_row, rows = ops.op, stores.tiles, stores.tile_times, stores.slot_row, stores.rows
     m, x = clock.m, clock.x
-    tiles[t, TILE_NOTIFY_DEPS] -= 1
-    if tiles[t, TILE_NOTIFY_DEPS] != 0:
+    tiles[t, col.TILE_NOTIFY_DEPS] -= 1
+    if tiles[t, col.TILE_NOTIFY_DEPS] != 0:
         return
-    tiles[t, TILE_CAUSE] = cause
-    here = tiles[t, TILE_NODE]
+    tiles[t, col.TILE_CAUSE] = cause
+    here = tiles[t, col.TILE_NODE]
     n_remote = 0
     tile_touch(t, op, mem, stores, x)
-    for s in range(tiles[t, TILE_SLOT0], tiles[t, TILE_SLOT0] + tiles[t, TILE_ROWS]):
+    for s in range(tiles[t, col.TILE_SLOT0], tiles[t, col.TILE_SLOT0] + tiles[t, col.TILE_ROWS]):
         row = slot_row[s]
         if row < 0:
             continue
-        o = rows[row, ROW_NOTIFY]
+        o = rows[row, col.ROW_NOTIFY]
         if o < 0:
             continue
-        owner = op[o, NODE] % m[HARDWARE_NODES]
+        owner = op[o, col.NODE] % m[col.HARDWARE_NODES]
         if owner == here:
             op_release(o, cause, ops, issue, x)
         else:
             n_remote += 1
-            server_debt(nodes, here, UP, m[HARDWARE_NOTIFY_BYTES])
-            server_debt(nodes, owner, DOWN, m[HARDWARE_NOTIFY_BYTES])
+            server_debt(nodes, here, col.UP, m[col.HARDWARE_NOTIFY_BYTES])
+            server_debt(nodes, owner, col.DOWN, m[col.HARDWARE_NOTIFY_BYTES])
     if n_remote > 0:
-        tile_times[t, TILE_NOTIFY] = x[RUN_NOW] + m[HARDWARE_NOTIFY]
-        ring = RING_NOTIFY * m[HARDWARE_NETS]
-        if ring_push(clock.rings, ring, tiles, TILE_NEXT, tile_times, TILE_NOTIFY, tiles, TILE_NODE, t):
-            tree_set(clock.tree, m[LEAF_RINGS] + ring, tile_times[t, TILE_NOTIFY])
+        tile_times[t, col.TILE_NOTIFY] = x[col.RUN_NOW] + m[col.HARDWARE_NOTIFY]
+        ring = col.RING_NOTIFY * m[col.HARDWARE_NETS]
+        if ring_push(clock.rings, ring, tiles, col.TILE_NEXT, tile_times, col.TILE_NOTIFY, tiles, col.TILE_NODE, t):
+            tree_set(clock.tree, m[col.LEAF_RINGS] + ring, tile_times[t, col.TILE_NOTIFY])
 
 
 @block
 def tile_due(stores, clock):
     """The tile whose notifications are due, taken out of its ring."""
-    ring = RING_NOTIFY * clock.m[HARDWARE_NETS]
-    return ring_take(clock.m[LEAF_RINGS] + ring, ring, stores.tiles, TILE_NEXT, stores.tile_times, TILE_NOTIFY, clock)
+    ring = col.RING_NOTIFY * clock.m[col.HARDWARE_NETS]
+    return ring_take(clock.m[col.LEAF_RINGS] + ring, ring, stores.tiles, col.TILE_NEXT, stores.tile_times, col.TILE_NOTIFY, clock)
 
 
 @block
@@ -256,7 +203,10 @@ def notified(ops, members, stores, issue, clock):
     op, tiles, slot_row, rows = ops.op, stores.tiles, stores.slot_row, stores.rows
     t = tile_due(stores, clock)
     tile_touch(t, op, members.mem, stores, clock.x)
-    for s in range(tiles[t, TILE_SLOT0], tiles[t, TILE_SLOT0] + tiles[t, TILE_ROWS]):
+    for s in range(tiles[t, col.TILE_SLOT0], tiles[t, col.TILE_SLOT0] + tiles[t, col.TILE_ROWS]):
         row = slot_row[s]
-        if row >= 0 and rows[row, ROW_NOTIFY] >= 0 and op[rows[row, ROW_NOTIFY], NODE] % clock.m[HARDWARE_NODES] != tiles[t, TILE_NODE]:
-            op_release(rows[row, ROW_NOTIFY], tiles[t, TILE_CAUSE], ops, issue, clock.x)
+        if row < 0:
+            continue
+        told = rows[row, col.ROW_NOTIFY]
+        if told >= 0 and op[told, col.NODE] % clock.m[col.HARDWARE_NODES] != tiles[t, col.TILE_NODE]:
+            op_release(told, tiles[t, col.TILE_CAUSE], ops, issue, clock.x)

@@ -3,13 +3,10 @@
 A kernel unpacks a tuple in the order of its fields, so this file is part of the digest of the kernel cache.
 """
 
-from __future__ import annotations
+from typing import Annotated, NamedTuple
 
-from typing import Annotated, Any, NamedTuple
+from dysharp.arrays import Array
 
-from numpy.typing import NDArray
-
-Array = NDArray[Any]
 # Annotated: the number of columns of an array, which kernels are compiled with (`address.py`)
 
 

@@ -1,48 +1,7 @@
 """The switch at burst level: virtual channels with credits at the inputs, the crossing, and the buffers of the outputs."""
 
+from dysharp.uarch import columns as col
 from dysharp.uarch.bits import set_after, set_empty
-from dysharp.uarch.columns import (
-    CLS,
-    COPIES,
-    DOWN,
-    FLAGS,
-    HARDWARE_CLASSES,
-    LEAF_CREDIT,
-    MEMBER,
-    MEMBER_EXT,
-    MEMBER_NEXT,
-    MEMBER_NODE,
-    MEMBER_OP,
-    MEMBERS_SHIFT,
-    NEXT,
-    NEXT2,
-    NODE,
-    PORT_LAT,
-    PORT_OUTPUT,
-    PORT_VC_BYTES,
-    RESPONSE_CLS,
-    RUN_NOW,
-    SCRATCH,
-    SERVER_EXTRA,
-    SERVER_FREE,
-    SERVER_MASK,
-    SUM_FIRST,
-    SUM_LAST,
-    SUM_LEFT,
-    SUM_NEW,
-    SUM_OPEN,
-    SUM_PASSES,
-    SUM_STATE,
-    SUM_TAIL,
-    TAIL,
-    TEMPLATE,
-    UP,
-    VC,
-    WIRE,
-    WIRE_DOWN,
-    WIRE_RESULT,
-    WIRE_UP,
-)
 from dysharp.uarch.fifo import fifo_pop, fifo_push, mixed_push
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.ready import mark
@@ -52,10 +11,10 @@ from dysharp.uarch.tree import tree_set
 @block
 def credits_apply(row, credits, ot, op, wires, occupied, now):
     """Take due credits of (node, class) `row`: buffer space that has come back by `now`."""
-    while credits[row, 0] >= 0 and ot[credits[row, 0], SCRATCH] <= now:
+    while credits[row, 0] >= 0 and ot[credits[row, 0], col.SCRATCH] <= now:
         o = credits[row, 0]
-        credits[row, 0] = op[o, NEXT]
-        occupied[row, op[o, VC]] -= wires[op[o, WIRE], WIRE_UP]
+        credits[row, 0] = op[o, col.NEXT]
+        occupied[row, op[o, col.VC]] -= wires[op[o, col.WIRE], col.WIRE_UP]
 
 
 @block
@@ -82,9 +41,9 @@ def has_room(at, n_bytes, held, limit):
 def cross(entry, j, at, n_bytes, op, mem, nodes, switch, clock):
     """A copy (entry = -2 - member) or a result (entry = op) crosses into the output buffer `at` of node j's down link."""
     switch.held[at] += n_bytes
-    mixed_push(switch.crossed, at, op, NEXT2, mem, entry)
-    nodes[j, DOWN + SERVER_MASK] |= 1 << (at - j * clock.m[HARDWARE_CLASSES])
-    if nodes[j, DOWN + SERVER_FREE] <= clock.x[RUN_NOW]:
+    mixed_push(switch.crossed, at, op, col.NEXT2, mem, entry)
+    nodes[j, col.DOWN + col.SERVER_MASK] |= 1 << (at - j * clock.m[col.HARDWARE_CLASSES])
+    if nodes[j, col.DOWN + col.SERVER_FREE] <= clock.x[col.RUN_NOW]:
         mark(switch.dirty_down, clock.x, j)
 
 
@@ -93,13 +52,13 @@ def result_out(o, j, ops, mem, links, switch, clock):
     """The reduction unit has the result of op o for the down link of node j."""
     op, m = ops.op, clock.m
     n_nodes = links.nodes.shape[0]
-    at = j * m[HARDWARE_CLASSES] + ops.templates[op[o, TEMPLATE], RESPONSE_CLS]
-    size = links.wires[op[o, WIRE], WIRE_RESULT]
+    at = j * m[col.HARDWARE_CLASSES] + ops.templates[op[o, col.TEMPLATE], col.RESPONSE_CLS]
+    size = links.wires[op[o, col.WIRE], col.WIRE_RESULT]
     nobody_waits = set_empty(switch.out_mask, at)
-    if nobody_waits and has_room(at, size, switch.held, links.nodes[j, PORT_OUTPUT]):
+    if nobody_waits and has_room(at, size, switch.held, links.nodes[j, col.PORT_OUTPUT]):
         cross(o, j, at, size, op, mem, links.nodes, switch, clock)
     else:
-        fifo_push(switch.out_queues, at * (n_nodes + 1) + n_nodes, op, NEXT2, o)
+        fifo_push(switch.out_queues, at * (n_nodes + 1) + n_nodes, op, col.NEXT2, o)
         switch.out_mask[at, n_nodes >> 5] |= 1 << (n_nodes & 31)
 
 
@@ -119,22 +78,22 @@ def contributed(o, ops, mem, links, switch, clock, points):
     s = sum_of(o, points)
     if s < 0:
         return False
-    sums, k = points.sums, ops.op[o, MEMBER]
-    home = mem[k, MEMBER_NODE]
-    if sums[s, SUM_STATE] == SUM_NEW:
-        sums[s, SUM_STATE] = SUM_OPEN if points.places[home] > 0 else SUM_PASSES
-        points.places[home] -= sums[s, SUM_STATE] == SUM_OPEN
-    if sums[s, SUM_STATE] == SUM_PASSES:
+    sums, k = points.sums, ops.op[o, col.MEMBER]
+    home = mem[k, col.MEMBER_NODE]
+    if sums[s, col.SUM_STATE] == col.SUM_NEW:
+        sums[s, col.SUM_STATE] = col.SUM_OPEN if points.places[home] > 0 else col.SUM_PASSES
+        points.places[home] -= sums[s, col.SUM_STATE] == col.SUM_OPEN
+    if sums[s, col.SUM_STATE] == col.SUM_PASSES:
         return False
-    sums[s, SUM_TAIL] = max(sums[s, SUM_TAIL], ops.ot[o, TAIL])
-    sums[s, SUM_LEFT] -= 1
-    mem[k, MEMBER_NEXT] = -1
-    if sums[s, SUM_FIRST] < 0:
-        sums[s, SUM_FIRST] = k
+    sums[s, col.SUM_TAIL] = max(sums[s, col.SUM_TAIL], ops.ot[o, col.TAIL])
+    sums[s, col.SUM_LEFT] -= 1
+    mem[k, col.MEMBER_NEXT] = -1
+    if sums[s, col.SUM_FIRST] < 0:
+        sums[s, col.SUM_FIRST] = k
     else:
-        mem[sums[s, SUM_LAST], MEMBER_NEXT] = k
-    sums[s, SUM_LAST] = k
-    if sums[s, SUM_LEFT] == 0:
+        mem[sums[s, col.SUM_LAST], col.MEMBER_NEXT] = k
+    sums[s, col.SUM_LAST] = k
+    if sums[s, col.SUM_LEFT] == 0:
         result_out(o, home, ops, mem, links, switch, clock)
     return True
 
@@ -145,37 +104,37 @@ def train_expose(o, ops, mem, links, switch, clock):
     if contributed(o, ops, mem, links, switch, clock, ops.points):
         return True
     op, m = ops.op, clock.m
-    i = op[o, NODE]
-    c = ops.templates[op[o, TEMPLATE], CLS]
+    i = op[o, col.NODE]
+    c = ops.templates[op[o, col.TEMPLATE], col.CLS]
     n_sources = links.nodes.shape[0] + 1
-    down = links.wires[op[o, WIRE], WIRE_DOWN]
-    first = op[o, MEMBER]
-    for k in range(first, first + (op[o, FLAGS] >> MEMBERS_SHIFT)):
-        j = mem[k, MEMBER_NODE]
+    down = links.wires[op[o, col.WIRE], col.WIRE_DOWN]
+    first = op[o, col.MEMBER]
+    for k in range(first, first + (op[o, col.FLAGS] >> col.MEMBERS_SHIFT)):
+        j = mem[k, col.MEMBER_NODE]
         if j == i:
             continue
-        at = j * m[HARDWARE_CLASSES] + c
-        n_bytes = down + mem[k, MEMBER_EXT]
-        if set_empty(switch.out_mask, at) and has_room(at, n_bytes, switch.held, links.nodes[j, PORT_OUTPUT]):
+        at = j * m[col.HARDWARE_CLASSES] + c
+        n_bytes = down + mem[k, col.MEMBER_EXT]
+        if set_empty(switch.out_mask, at) and has_room(at, n_bytes, switch.held, links.nodes[j, col.PORT_OUTPUT]):
             cross(-2 - k, j, at, n_bytes, op, mem, links.nodes, switch, clock)
-            op[o, COPIES] -= 1
+            op[o, col.COPIES] -= 1
         else:
-            fifo_push(switch.out_queues, at * n_sources + i, mem, MEMBER_NEXT, k)
+            fifo_push(switch.out_queues, at * n_sources + i, mem, col.MEMBER_NEXT, k)
             switch.out_mask[at, i >> 5] |= 1 << (i & 31)
-    return op[o, COPIES] == 0
+    return op[o, col.COPIES] == 0
 
 
 @block
 def train_leave(row, ops, nodes, channels, credits, clock):
     """The head of virtual channel `row` has crossed with all copies: its space is back at the source one latency later."""
     op, ot, m = ops.op, ops.ot, clock.m
-    o = fifo_pop(channels, row, op, NEXT)
-    i = op[o, NODE]
-    ot[o, SCRATCH] = clock.x[RUN_NOW] + nodes[i, PORT_LAT]
-    fifo_push(credits, i * m[HARDWARE_CLASSES] + ops.templates[op[o, TEMPLATE], CLS], op, NEXT, o)
-    leaf = m[LEAF_CREDIT] + i
-    if nodes[i, UP + SERVER_EXTRA] >= 0 and clock.tree[(len(clock.tree) >> 1) + leaf] > ot[o, SCRATCH]:
-        tree_set(clock.tree, leaf, ot[o, SCRATCH])
+    o = fifo_pop(channels, row, op, col.NEXT)
+    i = op[o, col.NODE]
+    ot[o, col.SCRATCH] = clock.x[col.RUN_NOW] + nodes[i, col.PORT_LAT]
+    fifo_push(credits, i * m[col.HARDWARE_CLASSES] + ops.templates[op[o, col.TEMPLATE], col.CLS], op, col.NEXT, o)
+    leaf = m[col.LEAF_CREDIT] + i
+    if nodes[i, col.UP + col.SERVER_EXTRA] >= 0 and clock.tree[(len(clock.tree) >> 1) + leaf] > ot[o, col.SCRATCH]:
+        tree_set(clock.tree, leaf, ot[o, col.SCRATCH])
 
 
 @kernel
@@ -191,27 +150,27 @@ def output_admit(j, c, ops, mem, links, switch, clock):
     """Room in the output buffer of (node j, class c): what waits for it crosses, sources round robin."""
     op, m = ops.op, clock.m
     n_nodes = links.nodes.shape[0]
-    at = j * m[HARDWARE_CLASSES] + c
+    at = j * m[col.HARDWARE_CLASSES] + c
     while not set_empty(switch.out_mask, at):
         s = set_after(switch.out_mask, at, switch.out_cursor[at])
         queue = at * (n_nodes + 1) + s
         k = switch.out_queues[queue, 0]  # an op where s is the reduction unit
-        o = k if s == n_nodes else mem[k, MEMBER_OP]
-        w = op[o, WIRE]
-        n_bytes = links.wires[w, WIRE_RESULT] if s == n_nodes else links.wires[w, WIRE_DOWN] + mem[k, MEMBER_EXT]
-        if not has_room(at, n_bytes, switch.held, links.nodes[j, PORT_OUTPUT]):
+        o = k if s == n_nodes else mem[k, col.MEMBER_OP]
+        w = op[o, col.WIRE]
+        n_bytes = links.wires[w, col.WIRE_RESULT] if s == n_nodes else links.wires[w, col.WIRE_DOWN] + mem[k, col.MEMBER_EXT]
+        if not has_room(at, n_bytes, switch.held, links.nodes[j, col.PORT_OUTPUT]):
             break
         switch.out_cursor[at] = s
         if s == n_nodes:
-            fifo_pop(switch.out_queues, queue, op, NEXT2)
+            fifo_pop(switch.out_queues, queue, op, col.NEXT2)
         else:
-            fifo_pop(switch.out_queues, queue, mem, MEMBER_NEXT)
+            fifo_pop(switch.out_queues, queue, mem, col.MEMBER_NEXT)
         if switch.out_queues[queue, 0] < 0:
             switch.out_mask[at, s >> 5] &= ~(1 << (s & 31))
         cross(o if s == n_nodes else -2 - k, j, at, n_bytes, op, mem, links.nodes, switch, clock)
         if s < n_nodes:
-            op[o, COPIES] -= 1
-            if op[o, COPIES] == 0 and links.nodes[j, PORT_VC_BYTES] > 0:
-                row = (op[o, NODE] * m[HARDWARE_CLASSES] + c) * switch.occupied.shape[1] + op[o, VC]
+            op[o, col.COPIES] -= 1
+            if op[o, col.COPIES] == 0 and links.nodes[j, col.PORT_VC_BYTES] > 0:
+                row = (op[o, col.NODE] * m[col.HARDWARE_CLASSES] + c) * switch.occupied.shape[1] + op[o, col.VC]
                 train_leave(row, ops, links.nodes, switch.channels, switch.credits, clock)
                 channel_advance(row, ops, mem, links, switch, clock)

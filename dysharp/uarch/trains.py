@@ -3,69 +3,8 @@
 Releases: `up_end`, `arrive`, `down_end`, `credit`. Grants: `grant_up`, `grant_down`.
 """
 
+from dysharp.uarch import columns as col
 from dysharp.uarch.bits import bit_after
-from dysharp.uarch.columns import (
-    ANSWERS,
-    CLS,
-    DEPS,
-    DOWN,
-    END,
-    FLAGS,
-    HARDWARE_CLASSES,
-    HARDWARE_NETS,
-    HARDWARE_RESPONDER,
-    HAS_NEXT_TRAIN,
-    INF,
-    IS_PULL,
-    LEAF_ARRIVE,
-    LEAF_CREDIT,
-    LEAF_DOWN,
-    LEAF_TABLE,
-    LEAF_UP,
-    MEMBER,
-    MEMBER_EXT,
-    MEMBER_FILL,
-    MEMBER_NODE,
-    MEMBER_OP,
-    MEMBER_TIME,
-    NEXT,
-    NEXT2,
-    NODE,
-    PORT_LAT,
-    PORT_MESSAGE,
-    PORT_NET,
-    PORT_VC_BYTES,
-    RESPONSE_CLS,
-    RING_ARRIVE,
-    RING_DELIVER,
-    RING_RESPOND,
-    RING_RESULT,
-    RING_RESULT_DELIVERED,
-    RUN_BLOCKED_PS,
-    RUN_EVENTS,
-    RUN_TOUCHED,
-    SCRATCH,
-    SERVER_CURSOR,
-    SERVER_EXTRA,
-    SERVER_FREE,
-    SERVER_MASK,
-    START,
-    SUM_TAIL,
-    TABLE,
-    TAIL,
-    TEMPLATE,
-    TOUCH_LINE_2,
-    UP,
-    VC,
-    WIRE,
-    WIRE_DOWN,
-    WIRE_PAYLOAD,
-    WIRE_RESPONSE,
-    WIRE_RESULT,
-    WIRE_STRIPE_RESPONSE,
-    WIRE_STRIPE_UP,
-    WIRE_UP,
-)
 from dysharp.uarch.fifo import fifo_push, member_schedule, mixed_pop, mixed_push, op_schedule, ring_push, ring_take
 from dysharp.uarch.hub_table import member_wait, rows_ask
 from dysharp.uarch.kernel import block, prefetch
@@ -81,7 +20,7 @@ IDLE = -(1 << 40)  # SERVER_EXTRA of a down server that sends nothing
 @block
 def up_end(i, leaf, links, clock):
     """UP_END, CREDIT: the up server of port i may have something to send."""
-    tree_set(clock.tree, leaf, INF)
+    tree_set(clock.tree, leaf, col.INF)
     mark(links.dirty_up, clock.x, i)
 
 
@@ -90,13 +29,13 @@ def arrive(net, ops, members, links, switch, clock):
     """ARRIVE: a train reaches its input buffer of the switch; behind no other train, its copies ask for their outputs."""
     op, ot, templates = ops.op, ops.ot, ops.templates
     channels, m = switch.channels, clock.m
-    o = ring_take(m[LEAF_ARRIVE] + net, RING_ARRIVE * m[HARDWARE_NETS] + net, op, NEXT, ot, SCRATCH, clock)
-    if links.nodes[op[o, NODE], PORT_VC_BYTES] == 0:
+    o = ring_take(m[col.LEAF_ARRIVE] + net, col.RING_ARRIVE * m[col.HARDWARE_NETS] + net, op, col.NEXT, ot, col.SCRATCH, clock)
+    if links.nodes[op[o, col.NODE], col.PORT_VC_BYTES] == 0:
         train_expose(o, ops, members.mem, links, switch, clock)
     else:
-        row = (op[o, NODE] * m[HARDWARE_CLASSES] + templates[op[o, TEMPLATE], CLS]) * switch.occupied.shape[1] + op[o, VC]
+        row = (op[o, col.NODE] * m[col.HARDWARE_CLASSES] + templates[op[o, col.TEMPLATE], col.CLS]) * switch.occupied.shape[1] + op[o, col.VC]
         is_first = channels[row, 0] < 0
-        fifo_push(channels, row, op, NEXT, o)
+        fifo_push(channels, row, op, col.NEXT, o)
         if is_first:
             channel_advance(row, ops, members.mem, links, switch, clock)
 
@@ -107,36 +46,36 @@ def down_end(j, now, ops, members, links, switch, tables, clock):
     op, templates = ops.op, ops.templates
     mem, nodes, wires = members.mem, links.nodes, links.wires
     m, x = clock.m, clock.x
-    net, arrival = nodes[j, PORT_NET], now + nodes[j, PORT_LAT]
-    tree_set(clock.tree, m[LEAF_DOWN] + j, INF)
+    net, arrival = nodes[j, col.PORT_NET], now + nodes[j, col.PORT_LAT]
+    tree_set(clock.tree, m[col.LEAF_DOWN] + j, col.INF)
     mark(switch.dirty_down, x, j)
-    entry = nodes[j, DOWN + SERVER_EXTRA]
-    nodes[j, DOWN + SERVER_EXTRA] = IDLE
+    entry = nodes[j, col.DOWN + col.SERVER_EXTRA]
+    nodes[j, col.DOWN + col.SERVER_EXTRA] = IDLE
     if entry < 0:
         o = -2 - entry
-        c = templates[op[o, TEMPLATE], RESPONSE_CLS]
-        n_bytes = wires[op[o, WIRE], WIRE_RESULT]
-        op_schedule(RING_RESULT_DELIVERED * m[HARDWARE_NETS] + net, o, arrival, ops, clock)
+        c = templates[op[o, col.TEMPLATE], col.RESPONSE_CLS]
+        n_bytes = wires[op[o, col.WIRE], col.WIRE_RESULT]
+        op_schedule(col.RING_RESULT_DELIVERED * m[col.HARDWARE_NETS] + net, o, arrival, ops, clock)
     else:
-        o = mem[entry, MEMBER_OP]
-        c = templates[op[o, TEMPLATE], CLS]
-        n_bytes = wires[op[o, WIRE], WIRE_DOWN] + mem[entry, MEMBER_EXT]
-        table = templates[op[o, TEMPLATE], TABLE]
+        o = mem[entry, col.MEMBER_OP]
+        c = templates[op[o, col.TEMPLATE], col.CLS]
+        n_bytes = wires[op[o, col.WIRE], col.WIRE_DOWN] + mem[entry, col.MEMBER_EXT]
+        table = templates[op[o, col.TEMPLATE], col.TABLE]
         known = arrival if table < 0 else rows_ask(entry, table, j, arrival, members, tables)
         if known > arrival:
-            member_wait(entry, j, known, m[LEAF_TABLE], members, tables, clock)
-        elif templates[op[o, TEMPLATE], IS_PULL]:
-            member_schedule(RING_RESPOND * m[HARDWARE_NETS] + net, entry, arrival + m[HARDWARE_RESPONDER], members, clock)
+            member_wait(entry, j, known, m[col.LEAF_TABLE], members, tables, clock)
+        elif templates[op[o, col.TEMPLATE], col.IS_PULL]:
+            member_schedule(col.RING_RESPOND * m[col.HARDWARE_NETS] + net, entry, arrival + m[col.HARDWARE_RESPONDER], members, clock)
         else:
-            member_schedule(RING_DELIVER * m[HARDWARE_NETS] + net, entry, arrival, members, clock)
-    switch.held[j * m[HARDWARE_CLASSES] + c] -= n_bytes
+            member_schedule(col.RING_DELIVER * m[col.HARDWARE_NETS] + net, entry, arrival, members, clock)
+    switch.held[j * m[col.HARDWARE_CLASSES] + c] -= n_bytes
     output_admit(j, c, ops, mem, links, switch, clock)
 
 
 @block
 def row_ahead(k, members, stores, tables):
     """Read ahead: DOWN_END of member k asks for the place of its first row, and DELIVER fills the row."""
-    fill = members.mem[k, MEMBER_FILL]
+    fill = members.mem[k, col.MEMBER_FILL]
     if fill < len(members.fill_row):
         row = members.fill_row[fill]
         prefetch(tables.asked, row)
@@ -151,17 +90,17 @@ def tail_of_sum(bound, o, lat, points):
     s = sum_of(o, points)
     if s < 0:
         return bound
-    return points.sums[s, SUM_TAIL] + lat
+    return points.sums[s, col.SUM_TAIL] + lat
 
 
 @block
 def response_out(k, now, ops, mem, hub, nodes, dirty_up, clock):
     """The response of member k queues for the up link of its node."""
-    i = mem[k, MEMBER_NODE]
-    c = ops.templates[ops.op[mem[k, MEMBER_OP], TEMPLATE], RESPONSE_CLS]
-    mixed_push(hub, i * clock.m[HARDWARE_CLASSES] + c, ops.op, NEXT, mem, -2 - k)
-    nodes[i, UP + SERVER_MASK] |= 1 << c
-    if nodes[i, UP + SERVER_FREE] <= now:
+    i = mem[k, col.MEMBER_NODE]
+    c = ops.templates[ops.op[mem[k, col.MEMBER_OP], col.TEMPLATE], col.RESPONSE_CLS]
+    mixed_push(hub, i * clock.m[col.HARDWARE_CLASSES] + c, ops.op, col.NEXT, mem, -2 - k)
+    nodes[i, col.UP + col.SERVER_MASK] |= 1 << c
+    if nodes[i, col.UP + col.SERVER_FREE] <= now:
         mark(dirty_up, clock.x, i)
 
 
@@ -173,27 +112,27 @@ def class_choose(i, now, ops, links, switch, clock):
     A response needs no buffer space: its place is in the reduction unit.
     """
     hub, credits, m = links.hub, switch.credits, clock.m
-    room = links.nodes[i, PORT_VC_BYTES]
-    waiting = links.nodes[i, UP + SERVER_MASK]
-    c = links.nodes[i, UP + SERVER_CURSOR]
+    room = links.nodes[i, col.PORT_VC_BYTES]
+    waiting = links.nodes[i, col.UP + col.SERVER_MASK]
+    c = links.nodes[i, col.UP + col.SERVER_CURSOR]
     chosen = -1
     v = 0
-    wake = INF
+    wake = col.INF
     while waiting != 0:
         c = bit_after(waiting, c)
         waiting &= ~(1 << c)
-        at = i * m[HARDWARE_CLASSES] + c
+        at = i * m[col.HARDWARE_CLASSES] + c
         entry = hub[at, 0]
         if entry < 0 or room == 0:
             chosen = c
             break
         credits_apply(at, credits, ops.ot, ops.op, links.wires, switch.occupied, now)
-        v = vc_choose(at, switch.occupied, links.wires[ops.op[entry, WIRE], WIRE_UP], room)
+        v = vc_choose(at, switch.occupied, links.wires[ops.op[entry, col.WIRE], col.WIRE_UP], room)
         if v >= 0:
             chosen = c
             break
-        if credits[at, 0] >= 0 and ops.ot[credits[at, 0], SCRATCH] < wake:
-            wake = ops.ot[credits[at, 0], SCRATCH]
+        if credits[at, 0] >= 0 and ops.ot[credits[at, 0], col.SCRATCH] < wake:
+            wake = ops.ot[credits[at, 0], col.SCRATCH]
     return chosen, v, wake
 
 
@@ -201,44 +140,44 @@ def class_choose(i, now, ops, links, switch, clock):
 def turn_after(c, o, op):
     """Cursor of the classes after a train of op o of class c (o < 0: a response). A turn lasts one row, so a class keeps it
     until the last train of the row."""
-    return c - 1 if o >= 0 and op[o, FLAGS] & HAS_NEXT_TRAIN else c
+    return c - 1 if o >= 0 and op[o, col.FLAGS] & col.HAS_NEXT_TRAIN else c
 
 
 @block
 def grant_up(i, now, ops, members, links, switch, clock):
     """The up server of node i sends its next train or response, if it is free and one may go."""
     nodes, tree, m, x = links.nodes, clock.tree, clock.m, clock.x
-    if nodes[i, UP + SERVER_FREE] <= now and nodes[i, UP + SERVER_MASK] != 0:
+    if nodes[i, col.UP + col.SERVER_FREE] <= now and nodes[i, col.UP + col.SERVER_MASK] != 0:
         c, v, wake = class_choose(i, now, ops, links, switch, clock)
         if c < 0:
-            if nodes[i, UP + SERVER_EXTRA] < 0:
-                nodes[i, UP + SERVER_EXTRA] = now
-            tree_set(tree, m[LEAF_CREDIT] + i, wake)
+            if nodes[i, col.UP + col.SERVER_EXTRA] < 0:
+                nodes[i, col.UP + col.SERVER_EXTRA] = now
+            tree_set(tree, m[col.LEAF_CREDIT] + i, wake)
         else:
-            if nodes[i, UP + SERVER_EXTRA] >= 0:
-                x[RUN_BLOCKED_PS] += now - nodes[i, UP + SERVER_EXTRA]
-                nodes[i, UP + SERVER_EXTRA] = -1
-                tree_set(tree, m[LEAF_CREDIT] + i, INF)
+            if nodes[i, col.UP + col.SERVER_EXTRA] >= 0:
+                x[col.RUN_BLOCKED_PS] += now - nodes[i, col.UP + col.SERVER_EXTRA]
+                nodes[i, col.UP + col.SERVER_EXTRA] = -1
+                tree_set(tree, m[col.LEAF_CREDIT] + i, col.INF)
             entry = hub_take(i, c, ops.op, members.mem, links, clock)
-            nodes[i, UP + SERVER_CURSOR] = turn_after(c, entry, ops.op)
-            x[RUN_EVENTS] += 1
+            nodes[i, col.UP + col.SERVER_CURSOR] = turn_after(c, entry, ops.op)
+            x[col.RUN_EVENTS] += 1
             if entry >= 0:
                 end = train_send(entry, i, c, v, now, ops, links, switch, clock)
             else:
                 end = response_send(-2 - entry, i, now, ops, members, links, clock)
-            tree_set(tree, m[LEAF_UP] + i, end)
+            tree_set(tree, m[col.LEAF_UP] + i, end)
 
 
 @block
 def hub_take(i, c, op, mem, links, clock):
     """Remove and return the head of class c's FIFO in the hub of node i."""
     hub = links.hub
-    at = i * clock.m[HARDWARE_CLASSES] + c
-    entry = mixed_pop(hub, at, op, NEXT, mem)
+    at = i * clock.m[col.HARDWARE_CLASSES] + c
+    entry = mixed_pop(hub, at, op, col.NEXT, mem)
     if hub[at, 0] >= 0:  # read ahead: the next train's record has been out of cache since its issue
-        clock.x[RUN_TOUCHED] = op[hub[at, 0], DEPS] + op[hub[at, 0], TOUCH_LINE_2] + mem[op[hub[at, 0], MEMBER], MEMBER_NODE]
+        clock.x[col.RUN_TOUCHED] = op[hub[at, 0], col.DEPS] + op[hub[at, 0], col.TOUCH_LINE_2] + mem[op[hub[at, 0], col.MEMBER], col.MEMBER_NODE]
     if hub[at, 0] == -1:
-        links.nodes[i, UP + SERVER_MASK] &= ~(1 << c)
+        links.nodes[i, col.UP + col.SERVER_MASK] &= ~(1 << c)
     return entry
 
 
@@ -247,22 +186,22 @@ def train_send(o, i, c, v, now, ops, links, switch, clock):
     """Op o's train goes up into virtual channel v. Returns when the up server is free again."""
     op, ot, templates = ops.op, ops.ot, ops.templates
     m = clock.m
-    w = op[o, WIRE]
-    n_bytes = links.wires[w, WIRE_UP]
+    w = op[o, col.WIRE]
+    n_bytes = links.wires[w, col.WIRE_UP]
     nodes = links.nodes
-    net = nodes[i, PORT_NET]
-    end = server_grant(nodes, i, UP, now, n_bytes, nodes[i, PORT_MESSAGE])
-    ot[o, START] = now
-    ot[o, TAIL] = end + links.wires[w, WIRE_STRIPE_UP]
-    ot[o, END] = ot[o, TAIL]
-    ot[o, SCRATCH] = now + nodes[i, PORT_LAT]
-    op[o, VC] = v
-    if not templates[op[o, TEMPLATE], IS_PULL]:
-        memory_take(nodes, i, links.wires[w, WIRE_PAYLOAD], m, now)
-    if nodes[i, PORT_VC_BYTES] > 0:
-        switch.occupied[i * m[HARDWARE_CLASSES] + c, v] += n_bytes
-    if ring_push(clock.rings, RING_ARRIVE * m[HARDWARE_NETS] + net, op, NEXT, ot, SCRATCH, op, NODE, o):
-        tree_set(clock.tree, m[LEAF_ARRIVE] + net, ot[o, SCRATCH])
+    net = nodes[i, col.PORT_NET]
+    end = server_grant(nodes, i, col.UP, now, n_bytes, nodes[i, col.PORT_MESSAGE])
+    ot[o, col.START] = now
+    ot[o, col.TAIL] = end + links.wires[w, col.WIRE_STRIPE_UP]
+    ot[o, col.END] = ot[o, col.TAIL]
+    ot[o, col.SCRATCH] = now + nodes[i, col.PORT_LAT]
+    op[o, col.VC] = v
+    if not templates[op[o, col.TEMPLATE], col.IS_PULL]:
+        memory_take(nodes, i, links.wires[w, col.WIRE_PAYLOAD], m, now)
+    if nodes[i, col.PORT_VC_BYTES] > 0:
+        switch.occupied[i * m[col.HARDWARE_CLASSES] + c, v] += n_bytes
+    if ring_push(clock.rings, col.RING_ARRIVE * m[col.HARDWARE_NETS] + net, op, col.NEXT, ot, col.SCRATCH, op, col.NODE, o):
+        tree_set(clock.tree, m[col.LEAF_ARRIVE] + net, ot[o, col.SCRATCH])
     return end
 
 
@@ -271,19 +210,19 @@ def response_send(k, i, now, ops, members, links, clock):
     """The response of member k goes up; the last response of a pull makes its result. Returns when the up server is free again."""
     op, ot = ops.op, ops.ot
     m, x = clock.m, clock.x
-    o = members.mem[k, MEMBER_OP]
-    w = op[o, WIRE]
+    o = members.mem[k, col.MEMBER_OP]
+    w = op[o, col.WIRE]
     nodes = links.nodes
-    end = server_grant(nodes, i, UP, now, links.wires[w, WIRE_RESPONSE], nodes[i, PORT_MESSAGE])
-    members.mem_time[k, MEMBER_TIME] = now
+    end = server_grant(nodes, i, col.UP, now, links.wires[w, col.WIRE_RESPONSE], nodes[i, col.PORT_MESSAGE])
+    members.mem_time[k, col.MEMBER_TIME] = now
     delivered(k, o, ops, x, ops.points)
-    memory_take(nodes, i, links.wires[w, WIRE_PAYLOAD], m, now)
-    end_tail = end + links.wires[w, WIRE_STRIPE_RESPONSE]
-    ot[o, END] = max(ot[o, END], end_tail)
-    op[o, ANSWERS] -= 1
-    x[RUN_EVENTS] += 1
-    if op[o, ANSWERS] == 0:
-        op_schedule(RING_RESULT * m[HARDWARE_NETS] + nodes[i, PORT_NET], o, now + nodes[i, PORT_LAT], ops, clock)
+    memory_take(nodes, i, links.wires[w, col.WIRE_PAYLOAD], m, now)
+    end_tail = end + links.wires[w, col.WIRE_STRIPE_RESPONSE]
+    ot[o, col.END] = max(ot[o, col.END], end_tail)
+    op[o, col.ANSWERS] -= 1
+    x[col.RUN_EVENTS] += 1
+    if op[o, col.ANSWERS] == 0:
+        op_schedule(col.RING_RESULT * m[col.HARDWARE_NETS] + nodes[i, col.PORT_NET], o, now + nodes[i, col.PORT_LAT], ops, clock)
     return end
 
 
@@ -292,27 +231,27 @@ def grant_down(j, now, ops, members, stores, links, switch, tables, clock):
     """The down server of node j sends what crossed first in the next class, if it is free. Classes take turns."""
     op, ot, mem = ops.op, ops.ot, members.mem
     nodes, m = links.nodes, clock.m
-    if nodes[j, DOWN + SERVER_FREE] <= now and nodes[j, DOWN + SERVER_MASK] != 0:
-        clock.x[RUN_EVENTS] += 1
-        c = bit_after(nodes[j, DOWN + SERVER_MASK], nodes[j, DOWN + SERVER_CURSOR])
-        at = j * m[HARDWARE_CLASSES] + c
-        entry = mixed_pop(switch.crossed, at, op, NEXT2, mem)
+    if nodes[j, col.DOWN + col.SERVER_FREE] <= now and nodes[j, col.DOWN + col.SERVER_MASK] != 0:
+        clock.x[col.RUN_EVENTS] += 1
+        c = bit_after(nodes[j, col.DOWN + col.SERVER_MASK], nodes[j, col.DOWN + col.SERVER_CURSOR])
+        at = j * m[col.HARDWARE_CLASSES] + c
+        entry = mixed_pop(switch.crossed, at, op, col.NEXT2, mem)
         if switch.crossed[at, 0] == -1:
-            nodes[j, DOWN + SERVER_MASK] &= ~(1 << c)
-        nodes[j, DOWN + SERVER_CURSOR] = c
+            nodes[j, col.DOWN + col.SERVER_MASK] &= ~(1 << c)
+        nodes[j, col.DOWN + col.SERVER_CURSOR] = c
         if entry >= 0:
-            n_bytes = links.wires[op[entry, WIRE], WIRE_RESULT]
-            bound = ot[entry, END] + nodes[j, PORT_LAT]
-            bound = tail_of_sum(bound, entry, nodes[j, PORT_LAT], ops.points)
-            nodes[j, DOWN + SERVER_EXTRA] = -2 - entry
+            n_bytes = links.wires[op[entry, col.WIRE], col.WIRE_RESULT]
+            bound = ot[entry, col.END] + nodes[j, col.PORT_LAT]
+            bound = tail_of_sum(bound, entry, nodes[j, col.PORT_LAT], ops.points)
+            nodes[j, col.DOWN + col.SERVER_EXTRA] = -2 - entry
         else:
             k = -2 - entry
-            o = mem[k, MEMBER_OP]
+            o = mem[k, col.MEMBER_OP]
             row_ahead(k, members, stores, tables)
-            n_bytes = links.wires[op[o, WIRE], WIRE_DOWN] + mem[k, MEMBER_EXT]
-            bound = ot[o, TAIL] + nodes[j, PORT_LAT]
-            nodes[j, DOWN + SERVER_EXTRA] = k
-            nodes[j, DOWN + SERVER_CURSOR] = turn_after(c, o, op)
-        end = server_grant(nodes, j, DOWN, now, n_bytes, 0)
-        end = server_hold(nodes, j, DOWN, end, bound)
-        tree_set(clock.tree, m[LEAF_DOWN] + j, end)
+            n_bytes = links.wires[op[o, col.WIRE], col.WIRE_DOWN] + mem[k, col.MEMBER_EXT]
+            bound = ot[o, col.TAIL] + nodes[j, col.PORT_LAT]
+            nodes[j, col.DOWN + col.SERVER_EXTRA] = k
+            nodes[j, col.DOWN + col.SERVER_CURSOR] = turn_after(c, o, op)
+        end = server_grant(nodes, j, col.DOWN, now, n_bytes, 0)
+        end = server_hold(nodes, j, col.DOWN, end, bound)
+        tree_set(clock.tree, m[col.LEAF_DOWN] + j, end)

@@ -3,40 +3,7 @@
 Releases: `deliver`, `respond`, `result`, `result_delivered`, `local`, `acknowledged`. Functions that may end an op return the op, else -1.
 """
 
-from dysharp.uarch.columns import (
-    ANSWERS,
-    ANY_FLAG,
-    DONE,
-    DOWN,
-    FLAGS,
-    HARDWARE_NETS,
-    HARDWARE_RESPONDER,
-    INF,
-    IS_PULL,
-    LEFT,
-    MEMBER,
-    MEMBER_NEXT,
-    MEMBER_NODE,
-    MEMBER_OP,
-    MEMBER_TIME,
-    MEMBER_WAITS,
-    NODE,
-    PORT_ACK,
-    PORT_NET,
-    RESPONSE_HELD,
-    RING_ACK,
-    RING_LOCAL,
-    RING_RESPOND_LATE,
-    RUN_DONE,
-    RUN_EVENTS,
-    SUM_FIRST,
-    TEMPLATE,
-    UP,
-    WIRE,
-    WIRE_ACK_DOWN,
-    WIRE_ACK_UP,
-    WIRE_PAYLOAD,
-)
+from dysharp.uarch import columns as col
 from dysharp.uarch.fifo import fifo_pop, member_due, member_schedule, op_due, op_schedule
 from dysharp.uarch.kernel import block
 from dysharp.uarch.link import server_debt
@@ -51,18 +18,18 @@ from dysharp.uarch.tree import tree_set
 @block
 def ack_schedule(o, now, ops, nodes, clock):
     """The last acknowledgement of push o comes back to its source."""
-    port = ops.op[o, NODE]
-    op_schedule(RING_ACK * clock.m[HARDWARE_NETS] + nodes[port, PORT_NET], o, now + nodes[port, PORT_ACK], ops, clock)
+    port = ops.op[o, col.NODE]
+    op_schedule(col.RING_ACK * clock.m[col.HARDWARE_NETS] + nodes[port, col.PORT_NET], o, now + nodes[port, col.PORT_ACK], ops, clock)
 
 
 @block
 def acknowledge(o, w, now, ops, links, clock):
     """The last part of push o is visible now. `w`: its wires."""
     op, nodes = ops.op, links.nodes
-    server_debt(nodes, op[o, NODE], DOWN, links.wires[w, WIRE_ACK_DOWN])
-    if op[o, FLAGS] & ANY_FLAG == 0:
-        ops.ot[o, DONE] = now + nodes[op[o, NODE], PORT_ACK]
-        clock.x[RUN_DONE] += 1  # nothing waits for this acknowledgement: it needs no event
+    server_debt(nodes, op[o, col.NODE], col.DOWN, links.wires[w, col.WIRE_ACK_DOWN])
+    if op[o, col.FLAGS] & col.ANY_FLAG == 0:
+        ops.ot[o, col.DONE] = now + nodes[op[o, col.NODE], col.PORT_ACK]
+        clock.x[col.RUN_DONE] += 1  # nothing waits for this acknowledgement: it needs no event
     else:
         ack_schedule(o, now, ops, nodes, clock)
 
@@ -71,12 +38,12 @@ def acknowledge(o, w, now, ops, links, clock):
 def deliver(k, now, ops, members, links, clock):
     """DELIVER: the copy of member k is visible, and the member acknowledges it."""
     op, mem, nodes = ops.op, members.mem, links.nodes
-    o = mem[k, MEMBER_OP]
-    w = op[o, WIRE]
-    memory_take(nodes, mem[k, MEMBER_NODE], links.wires[w, WIRE_PAYLOAD], clock.m, now)
-    server_debt(nodes, mem[k, MEMBER_NODE], UP, links.wires[w, WIRE_ACK_UP])
-    op[o, LEFT] -= 1
-    if op[o, LEFT] == 0:
+    o = mem[k, col.MEMBER_OP]
+    w = op[o, col.WIRE]
+    memory_take(nodes, mem[k, col.MEMBER_NODE], links.wires[w, col.WIRE_PAYLOAD], clock.m, now)
+    server_debt(nodes, mem[k, col.MEMBER_NODE], col.UP, links.wires[w, col.WIRE_ACK_UP])
+    op[o, col.LEFT] -= 1
+    if op[o, col.LEFT] == 0:
         acknowledge(o, w, now, ops, links, clock)
 
 
@@ -84,14 +51,14 @@ def deliver(k, now, ops, members, links, clock):
 def places_known(j, leaf, now, ops, members, links, tables, clock):
     """KNOWN: node j knows the places of a copy's rows. A request goes on to its responder. Returns the member of a store, else -1."""
     mem, waits = members.mem, tables.waits
-    k = fifo_pop(waits, j, mem, MEMBER_NEXT)
+    k = fifo_pop(waits, j, mem, col.MEMBER_NEXT)
     head = waits[j, 0]
-    tree_set(clock.tree, leaf, members.mem_time[head, MEMBER_TIME] if head >= 0 else INF)
-    clock.x[RUN_EVENTS] += 1
-    if ops.templates[ops.op[mem[k, MEMBER_OP], TEMPLATE], IS_PULL]:
-        member_schedule(RING_RESPOND_LATE * clock.m[HARDWARE_NETS], k, now + clock.m[HARDWARE_RESPONDER], members, clock)
+    tree_set(clock.tree, leaf, members.mem_time[head, col.MEMBER_TIME] if head >= 0 else col.INF)
+    clock.x[col.RUN_EVENTS] += 1
+    if ops.templates[ops.op[mem[k, col.MEMBER_OP], col.TEMPLATE], col.IS_PULL]:
+        member_schedule(col.RING_RESPOND_LATE * clock.m[col.HARDWARE_NETS], k, now + clock.m[col.HARDWARE_RESPONDER], members, clock)
         return -1
-    members.mem_time[k, MEMBER_TIME] = now
+    members.mem_time[k, col.MEMBER_TIME] = now
     deliver(k, now, ops, members, links, clock)
     return k
 
@@ -99,9 +66,9 @@ def places_known(j, leaf, now, ops, members, links, tables, clock):
 @block
 def held(k, mem, points):
     """Whether edges hold back the response of member k."""
-    if points is None or mem[k, MEMBER_WAITS] <= 0:
+    if points is None or mem[k, col.MEMBER_WAITS] <= 0:
         return False
-    mem[k, MEMBER_WAITS] += RESPONSE_HELD
+    mem[k, col.MEMBER_WAITS] += col.RESPONSE_HELD
     return True
 
 
@@ -117,7 +84,7 @@ def respond(ring, now, ops, members, links, clock):
 def result(ring, now, ops, mem, links, switch, clock):
     """RESULT: all contributions of a pull have met in the reduction unit, which asks for the down link."""
     o = op_due(ring, ops, clock)
-    result_out(o, ops.op[o, NODE], ops, mem, links, switch, clock)
+    result_out(o, ops.op[o, col.NODE], ops, mem, links, switch, clock)
 
 
 @block
@@ -128,20 +95,20 @@ def sum_visible(o, now, ops, members, stores, issue, links, clock, points):
     s = sum_of(o, points)
     if s < 0:
         return False
-    mem, nodes, w = members.mem, links.nodes, ops.op[o, WIRE]
-    k = ops.op[o, MEMBER]
-    home = mem[k, MEMBER_NODE]
-    memory_take(nodes, home, links.wires[w, WIRE_PAYLOAD], clock.m, now)
+    mem, nodes, w = members.mem, links.nodes, ops.op[o, col.WIRE]
+    k = ops.op[o, col.MEMBER]
+    home = mem[k, col.MEMBER_NODE]
+    memory_take(nodes, home, links.wires[w, col.WIRE_PAYLOAD], clock.m, now)
     rows_fill(k, o, ops, members, stores, issue, links, clock)
-    server_debt(nodes, home, UP, links.wires[w, WIRE_ACK_UP])
+    server_debt(nodes, home, col.UP, links.wires[w, col.WIRE_ACK_UP])
     points.places[home] += 1
-    k = points.sums[s, SUM_FIRST]
+    k = points.sums[s, col.SUM_FIRST]
     while k >= 0:
-        contributor = mem[k, MEMBER_OP]
-        members.mem_time[k, MEMBER_TIME] = now
+        contributor = mem[k, col.MEMBER_OP]
+        members.mem_time[k, col.MEMBER_TIME] = now
         delivered(k, contributor, ops, clock.x, points)
-        acknowledge(contributor, ops.op[contributor, WIRE], now, ops, links, clock)
-        k = mem[k, MEMBER_NEXT]
+        acknowledge(contributor, ops.op[contributor, col.WIRE], now, ops, links, clock)
+        k = mem[k, col.MEMBER_NEXT]
     return True
 
 
@@ -152,29 +119,29 @@ def result_delivered(ring, now, ops, members, stores, issue, links, clock):
     o = op_due(ring, ops, clock)
     if sum_visible(o, now, ops, members, stores, issue, links, clock, ops.points):
         return -1
-    memory_take(links.nodes, op[o, NODE], links.wires[op[o, WIRE], WIRE_PAYLOAD], clock.m, now)
-    op[o, LEFT] -= 1
-    return o if op[o, LEFT] == 0 else -1
+    memory_take(links.nodes, op[o, col.NODE], links.wires[op[o, col.WIRE], col.WIRE_PAYLOAD], clock.m, now)
+    op[o, col.LEFT] -= 1
+    return o if op[o, col.LEFT] == 0 else -1
 
 
 @block
 def local(now, ops, members, links, clock):
     """LOCAL: a member on the op's own node was served. Returns (its member if it is a store, the op if that was its last part), -1 = not."""
     op, mem, nodes = ops.op, members.mem, links.nodes
-    k = member_due(RING_LOCAL * clock.m[HARDWARE_NETS], members, clock)
-    o = mem[k, MEMBER_OP]
-    is_pull = ops.templates[op[o, TEMPLATE], IS_PULL]
-    op[o, LEFT] -= 1
-    memory_take(nodes, op[o, NODE], links.wires[op[o, WIRE], WIRE_PAYLOAD], clock.m, now)
+    k = member_due(col.RING_LOCAL * clock.m[col.HARDWARE_NETS], members, clock)
+    o = mem[k, col.MEMBER_OP]
+    is_pull = ops.templates[op[o, col.TEMPLATE], col.IS_PULL]
+    op[o, col.LEFT] -= 1
+    memory_take(nodes, op[o, col.NODE], links.wires[op[o, col.WIRE], col.WIRE_PAYLOAD], clock.m, now)
     filled = -1 if is_pull else k
     if is_pull:
         delivered(k, o, ops, clock.x, ops.points)
     done = -1
-    if op[o, LEFT] == 0:
-        if is_pull or op[o, ANSWERS] == 0:
+    if op[o, col.LEFT] == 0:
+        if is_pull or op[o, col.ANSWERS] == 0:
             done = o
         else:
-            server_debt(nodes, op[o, NODE], DOWN, links.wires[op[o, WIRE], WIRE_ACK_DOWN])
+            server_debt(nodes, op[o, col.NODE], col.DOWN, links.wires[op[o, col.WIRE], col.WIRE_ACK_DOWN])
             ack_schedule(o, now, ops, nodes, clock)
     return filled, done
 

@@ -1,7 +1,5 @@
 """`Routing`: which experts every token needs and where the experts lie. Traffic: the bytes that follow from the Routing."""
 
-from __future__ import annotations
-
 from dysharp.workload.closed import UniformTraffic, uniform_p, uniform_R, uniform_traffic
 from dysharp.workload.describe import GpuRow, LayerRow, describe, describe_routing, describe_trace
 from dysharp.workload.make import make_routing, routing_from

@@ -4,8 +4,6 @@ E experts, G GPUs, E/G experts per GPU, k distinct experts per token. Each traff
 Combine and over both directions. Derived from the systems of DySHARP (arXiv 2605.05607).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import comb
 

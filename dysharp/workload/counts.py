@@ -1,7 +1,5 @@
 """Recorded loads per expert from a CSV with the columns `model,layer,expert,count`."""
 
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Deals the tokens of a recording to source GPUs."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Imbalance and distinct GPUs of a recording, layer by layer, for any GPU counts (`dysharp routing`)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -11,19 +11,15 @@
 | allgather | as dysharp, where every GPU needs every token | likewise |
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import I64, Bools
 from dysharp.workload.rings import rail_rings
 from dysharp.workload.routing import Routing, needed_gpus
 from dysharp.workload.traffic import Rows
-
-I64 = NDArray[np.int64]
 
 
 class Levels(NamedTuple):
@@ -148,11 +144,11 @@ def expected_domains(n_domains: int, n_experts: int, topk: int) -> float:
     return n_domains * (1.0 - none)
 
 
-def _needs(routing: Routing, domain_gpus: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _needs(routing: Routing, domain_gpus: int) -> tuple[Bools, Bools]:
     """[source, token, domain, GPU of the domain] whether the GPU needs the token; [source, token, domain] remote domains."""
     n = routing.n_gpus
     needs = needed_gpus(routing).reshape(n, routing.tokens_per_gpu, n // domain_gpus, domain_gpus)
-    far: NDArray[np.bool_] = np.asarray(needs.any(axis=3))
+    far: Bools = np.asarray(needs.any(axis=3))
     source = np.arange(n)
     far[source, :, source // domain_gpus] = False
     return needs, far

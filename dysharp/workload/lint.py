@@ -1,7 +1,5 @@
 """`lint`: what a recording or a file of counts says about load, repetition and EPLB, with one line of advice each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.arrays import F64, I32, I64
 from dysharp.errors import ConfigError
 from dysharp.workload.counts import load_counts
 from dysharp.workload.deal import deal
@@ -16,7 +15,6 @@ from dysharp.workload.placement import auto, eplb, replica_loads, replica_slots
 from dysharp.workload.routing import Placement, count_ids, max_over_mean, variation
 from dysharp.workload.traces import Recording, load_trace
 
-I64 = NDArray[np.int64]
 EXTRA_SLOTS = (0, 1, 2, 4)
 """Slots per GPU with which EPLB is tried, beyond the slots that the experts need. 0: EPLB moves experts and copies none."""
 PAYS = 0.05
@@ -206,11 +204,11 @@ def _layer(
     )
 
 
-def _rows_per_gpu(count: I64, placed: Placement) -> NDArray[np.float64]:
+def _rows_per_gpu(count: I64, placed: Placement) -> F64:
     return np.asarray(replica_loads(count, placed).reshape(placed.n_gpus, -1).sum(axis=1))
 
 
-def _tokens_per_gpu(expert: NDArray[np.int32], placed: Placement, n_experts: int) -> I64:
+def _tokens_per_gpu(expert: I32, placed: Placement, n_experts: int) -> I64:
     gpu = replica_slots(expert, placed, n_experts) // placed.slots_per_gpu
     needs = np.zeros((len(expert), placed.n_gpus), np.bool_)
     for column in gpu.T:

@@ -1,7 +1,5 @@
 """`make_routing`: from a routing string to a Routing with its placement."""
 
-from __future__ import annotations
-
 import os
 import zlib
 from dataclasses import dataclass

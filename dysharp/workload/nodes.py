@@ -1,7 +1,5 @@
 """Load of NVLink and NICs between NVLink domains, by the scheme in which rows travel (`dysharp routing --domain`)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

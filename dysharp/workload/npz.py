@@ -1,7 +1,5 @@
 """Reads `.npz` and `.npy` files of unknown origin. Headers are checked before memory is taken. Pickles are refused."""
 
-from __future__ import annotations
-
 import math
 import struct
 import tokenize

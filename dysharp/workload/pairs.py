@@ -1,7 +1,5 @@
 """`Pairs`: the distinct (token, destination GPU) pairs of a Routing, with the expert slots of every pair."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

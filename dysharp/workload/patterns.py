@@ -3,20 +3,15 @@
 `PATTERNS` names each pattern with its settings and its source. `draw_pattern` draws the choices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import I32, I64, Bools
 from dysharp.errors import ConfigError
 from dysharp.specs import Model
 from dysharp.workload.sampling import draw_uniform
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +155,7 @@ def _uniform(rng: np.random.Generator, layout: Layout) -> I32:
     return draw_uniform(rng, layout.n_tokens, layout.n_experts, layout.topk)
 
 
-def _without(expert: I32, absent: NDArray[np.bool_]) -> I32:
+def _without(expert: I32, absent: Bools) -> I32:
     return np.where(absent[:, None], np.int32(-1), expert)
 
 

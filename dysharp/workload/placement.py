@@ -1,7 +1,5 @@
 """Placements of experts on GPUs: contiguous, `auto` with replicas, EPLB's greedy, global or by node, or a file of the user."""
 
-from __future__ import annotations
-
 import heapq
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Popularity of experts: weights of the synthetic distributions, and weights that fit recorded counts."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,13 +1,9 @@
 """Rings over several NVLink domains, one per rail, as NCCL makes them for all-gathers and reduce-scatters."""
 
-from __future__ import annotations
-
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import I64
 from dysharp.errors import ConfigError
-
-I64 = NDArray[np.int64]
 
 
 def rail_rings(n_gpus: int, domain_gpus: int) -> I64:

@@ -1,7 +1,5 @@
 """`Routing`: which experts every token chose, and which expert slot serves each choice. Statistics of a Routing."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

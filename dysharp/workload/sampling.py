@@ -3,8 +3,6 @@
 Every sampler works on blocks of tokens that fit in cache, with the smallest integer type that holds an id.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

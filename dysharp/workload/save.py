@@ -1,7 +1,5 @@
 """Writes a `Recording` in the `.npz` format of this package."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

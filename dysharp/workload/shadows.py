@@ -1,16 +1,13 @@
 """Shadows: copies of hot experts on every GPU, each for the GPU's own tokens (FasterMoE)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.arrays import I32
 from dysharp.errors import ConfigError
 from dysharp.workload.routing import Placement, Routing
-
-I32 = NDArray[np.int32]
 
 
 def worth_shadows(rows: NDArray[np.integer], cost_rows: float) -> I32:

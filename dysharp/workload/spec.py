@@ -1,7 +1,5 @@
 """`RoutingSpec`: the routing string of the command line, `NAME[:VALUE][:option...]`, as a value."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

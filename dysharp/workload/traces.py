@@ -1,7 +1,5 @@
 """`Recording`: expert choices of real tokens, in two checked `.npz` formats. The package ships some recordings."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

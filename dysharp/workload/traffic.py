@@ -3,8 +3,6 @@
 No function here uses `pairs`, because these counts check Programs that are built from `pairs`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypedDict
 

@@ -1,7 +1,5 @@
 """All tables of `dysharp advise`: for a terminal with `--details`, or Markdown for a design review."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """`dysharp advise` on one screen: the answer, the ranking, the what-ifs, the warnings."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence

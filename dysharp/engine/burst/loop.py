@@ -3,32 +3,9 @@
 It can be stopped after `budget` events and called again. docs/follow-an-op.md follows one op through it.
 """
 
+from dysharp.uarch import columns as col
 from dysharp.uarch.bits import bit_take, bit_take_after
 from dysharp.uarch.chains import chain_leave, is_gang, next_take, starts
-from dysharp.uarch.columns import (
-    DEPS,
-    HARDWARE_NETS,
-    INF,
-    ISSUER_POOL,
-    LEAF_ARRIVE,
-    LEAF_CREDIT,
-    LEAF_DOWN,
-    LEAF_PACE,
-    LEAF_RINGS,
-    LEAF_TABLE,
-    LEAF_UP,
-    RING_ACK,
-    RING_DELIVER,
-    RING_LOCAL,
-    RING_NOTIFY,
-    RING_RESPOND,
-    RING_RESULT,
-    RING_RESULT_DELIVERED,
-    RUN_DIRTY,
-    RUN_EVENTS,
-    RUN_NOW,
-    RUN_WORK_HEAD,
-)
 from dysharp.uarch.fifo import member_due
 from dysharp.uarch.issue import compute_end, gang_start, issuer_drop, train_issue
 from dysharp.uarch.kernel import block, by_address, kernel
@@ -45,22 +22,22 @@ def run_start(state):
     there = by_address(state)
     ops, issue, x = there.ops, there.issue, there.clock.x
     for o in range(ops.op.shape[0] - 1):
-        if ops.op[o, DEPS] == 0:
+        if ops.op[o, col.DEPS] == 0:
             op_ready(o, -1, ops, issue, x)
 
 
 @block
 def paced(leaf, i, issue, clock):
     """PACE: issuer i may issue again."""
-    tree_set(clock.tree, leaf, INF)
-    clock.x[RUN_EVENTS] += 1
+    tree_set(clock.tree, leaf, col.INF)
+    clock.x[col.RUN_EVENTS] += 1
     mark(issue.dirty_issuers, clock.x, i)
 
 
 @block
 def grant_issuer(i, now, ops, members, holds, issue, slots, links, clock):
     """Issuer i puts on the machine whatever it may: tasks on free slots, transfers into the hub."""
-    pool = issue.issuers[i, ISSUER_POOL]
+    pool = issue.issuers[i, col.ISSUER_POOL]
     while True:
         o = next_take(i, ops, holds, issue, slots.pools, clock.x, ops.points)
         if o < 0:
@@ -72,7 +49,7 @@ def grant_issuer(i, now, ops, members, holds, issue, slots, links, clock):
                 issuer_drop(i, issue)
         elif train_issue(o, ops, members, links, clock):
             complete(o, now, ops, clock.x)
-            clock.x[RUN_DIRTY] = 1
+            clock.x[col.RUN_DIRTY] = 1
             chain_leave(o, ops, issue, slots, clock.x, ops.points)
 
 
@@ -82,15 +59,15 @@ def run_loop(budget, state):
     ops, members, stores, releases, holds, issue, slots, links, switch, tables, clock = by_address(state)
     dirty_issuers, dirty_up, dirty_down = issue.dirty_issuers, links.dirty_up, switch.dirty_down
     tree, m, x = clock.tree, clock.m, clock.x
-    leaf_up, leaf_arrive, leaf_down, leaf_rings = m[LEAF_UP], m[LEAF_ARRIVE], m[LEAF_DOWN], m[LEAF_RINGS]
-    leaf_credit, leaf_table = m[LEAF_CREDIT], m[LEAF_TABLE]
-    nets = m[HARDWARE_NETS]
+    leaf_up, leaf_arrive, leaf_down, leaf_rings = m[col.LEAF_UP], m[col.LEAF_ARRIVE], m[col.LEAF_DOWN], m[col.LEAF_RINGS]
+    leaf_credit, leaf_table = m[col.LEAF_CREDIT], m[col.LEAF_TABLE]
+    nets = m[col.HARDWARE_NETS]
     after_down = leaf_rings + nets
-    stop = x[RUN_EVENTS] + budget
-    now = x[RUN_NOW]
-    while x[RUN_EVENTS] < stop:
+    stop = x[col.RUN_EVENTS] + budget
+    now = x[col.RUN_NOW]
+    while x[col.RUN_EVENTS] < stop:
         # what the last grants completed at once (transfers without members)
-        if x[RUN_WORK_HEAD] >= 0:
+        if x[col.RUN_WORK_HEAD] >= 0:
             work_drain(ops, members.mem, stores, releases, holds.sem_left, issue, links.nodes, clock)
         # ---- releases ----
         while tree[1] == now:
@@ -105,27 +82,27 @@ def run_loop(budget, state):
                 arrive(leaf - leaf_arrive, ops, members, links, switch, clock)
             elif leaf < after_down:
                 down_end(leaf - leaf_down, now, ops, members, links, switch, tables, clock)
-            elif leaf < leaf_rings + (RING_DELIVER + 1) * nets:
+            elif leaf < leaf_rings + (col.RING_DELIVER + 1) * nets:
                 filled = member_due(leaf - leaf_rings, members, clock)
                 deliver(filled, now, ops, members, links, clock)
-            elif leaf < leaf_rings + (RING_RESPOND + 1) * nets:
+            elif leaf < leaf_rings + (col.RING_RESPOND + 1) * nets:
                 respond(leaf - leaf_rings, now, ops, members, links, clock)
-            elif leaf < leaf_rings + (RING_RESULT + 1) * nets:
+            elif leaf < leaf_rings + (col.RING_RESULT + 1) * nets:
                 result(leaf - leaf_rings, now, ops, members.mem, links, switch, clock)
-            elif leaf < leaf_rings + (RING_RESULT_DELIVERED + 1) * nets:
+            elif leaf < leaf_rings + (col.RING_RESULT_DELIVERED + 1) * nets:
                 done = result_delivered(leaf - leaf_rings, now, ops, members, stores, issue, links, clock)
-            elif leaf < leaf_rings + (RING_LOCAL + 1) * nets:
+            elif leaf < leaf_rings + (col.RING_LOCAL + 1) * nets:
                 filled, done = local(now, ops, members, links, clock)
-            elif leaf < leaf_rings + (RING_ACK + 1) * nets:
+            elif leaf < leaf_rings + (col.RING_ACK + 1) * nets:
                 done = acknowledged(leaf - leaf_rings, ops, clock)
-            elif leaf < leaf_rings + (RING_NOTIFY + 1) * nets:
+            elif leaf < leaf_rings + (col.RING_NOTIFY + 1) * nets:
                 notified(ops, members, stores, issue, clock)
             elif leaf < leaf_credit:  # RESPOND_LATE
                 respond(leaf - leaf_rings, now, ops, members, links, clock)
             elif leaf < leaf_table:
                 up_end(leaf - leaf_credit, leaf, links, clock)
-            elif leaf >= m[LEAF_PACE]:
-                paced(leaf, leaf - m[LEAF_PACE], issue, clock)
+            elif leaf >= m[col.LEAF_PACE]:
+                paced(leaf, leaf - m[col.LEAF_PACE], issue, clock)
             else:
                 filled = places_known(leaf - leaf_table, leaf, now, ops, members, links, tables, clock)
             if filled >= 0:
@@ -133,16 +110,16 @@ def run_loop(budget, state):
             if done >= 0:
                 complete(done, now, ops, x)
                 chain_leave(done, ops, issue, slots, x, ops.points)
-            if x[RUN_WORK_HEAD] >= 0:
+            if x[col.RUN_WORK_HEAD] >= 0:
                 work_drain(ops, members.mem, stores, releases, holds.sem_left, issue, links.nodes, clock)
         # ---- grants ----
-        if x[RUN_DIRTY] == 0:
-            if tree[1] == INF:
+        if x[col.RUN_DIRTY] == 0:
+            if tree[1] == col.INF:
                 return False
             now = tree[1]
-            x[RUN_NOW] = now
+            x[col.RUN_NOW] = now
             continue
-        x[RUN_DIRTY] = 0
+        x[col.RUN_DIRTY] = 0
         for word in range(len(dirty_issuers)):
             low = bit_take_after(dirty_issuers, word, -1)
             while low >= 0:

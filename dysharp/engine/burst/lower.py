@@ -1,12 +1,8 @@
 """A Program as the arrays of the burst kernels: static tables packed by cache line, state blocks at time zero."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.errors import ProgramError
 from dysharp.program.builder import csr_ptr
 from dysharp.program.csr import group, owners
@@ -15,7 +11,6 @@ from dysharp.program.tables import Alloc, Chaining, Discipline, Head, Kind, Poin
 from dysharp.uarch import columns as col
 from dysharp.uarch.state import BurstState, Clock, Holds, Issuers, Links, Members, Ops, Points, Pools, Releases, Stores, Switch, Tables
 
-Array = NDArray[Any]
 HEAD_ANNOUNCE, HEAD_EVENT = 4, 5  # of dysharp/uarch/points.py
 CHUNK = 1 << 11
 SUPPORTED = (Kind.COMPUTE, Kind.DELAY, Kind.JOIN, Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE, Kind.PUSH_REDUCE)

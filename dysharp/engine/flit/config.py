@@ -1,7 +1,5 @@
 """What a network is: router, topology, traffic. Values that cannot run are refused here, one line each."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

@@ -6,8 +6,6 @@ the difference of single runs is in the comparison. Latency counts up to 90 % of
 nothing about a port are left out, with the reason.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Sequence

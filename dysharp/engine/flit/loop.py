@@ -4,69 +4,8 @@ One cycle: sinks and credits, arriving flits, pipeline delays, new packets, sour
 all allocations look at the state the step began with. Work is found through sets and lists, so idle ports and links cost nothing.
 """
 
+from dysharp.uarch.flit import columns as u
 from dysharp.uarch.flit.allocate import lanes_free, lanes_restore, switch_allocate, switch_speculate, vcs_allocate
-from dysharp.uarch.flit.columns import (
-    ACTIVE,
-    CREDIT,
-    HEAD_BIT,
-    HELD,
-    HELD_IN,
-    HELD_OUT,
-    HOLD_OUT,
-    HOLD_VC,
-    LANE_IN,
-    OCC,
-    OVC,
-    PACKET_CREATED,
-    PACKET_DEST,
-    PACKET_ENTERED,
-    PACKET_HOPS,
-    PACKET_MEASURED,
-    PACKET_SALT,
-    ROUTE,
-    ROUTER_FREE,
-    ROUTER_RADIX,
-    ROUTER_SWITCH,
-    ROUTER_WAIT,
-    RUN_ALL,
-    RUN_EJECTED,
-    RUN_EVENT,
-    RUN_FREE,
-    RUN_FRESH,
-    RUN_FROM,
-    RUN_IN_NET,
-    RUN_LEFT,
-    RUN_LISTED,
-    RUN_MOVED,
-    RUN_NOW,
-    RUN_TO,
-    SLOT_MASK,
-    SLOT_SHIFT,
-    SOURCE_HEAD,
-    SOURCE_LEFT,
-    SOURCE_LISTED,
-    SOURCE_OK,
-    SOURCE_PACKET,
-    SOURCE_SENT,
-    SOURCE_TAIL,
-    SOURCE_TO,
-    SOURCE_VC,
-    STAT_FLIT,
-    STAT_FLIT_MAX,
-    STAT_FLIT_MIN,
-    STAT_FLITS,
-    STAT_HOPS,
-    STAT_N,
-    STAT_NET,
-    STAT_NET_MAX,
-    STAT_NET_MIN,
-    STAT_PACKET,
-    STAT_PACKET_MAX,
-    STAT_PACKET_MIN,
-    STATE,
-    TAIL_BIT,
-    TIME_SHIFT,
-)
 from dysharp.uarch.flit.router import (
     claim,
     credit_queue_send,
@@ -95,40 +34,40 @@ def sinks_take(now, state):
     wheels, packets, x, s = state.wheels, state.packets, state.run, state.stats
     packet = packets.packet
     n, begin = arrivals(now, state.shape, wheels.sink_code, wheels.sink_n)
-    x[RUN_IN_NET] -= n
-    x[RUN_EJECTED] += n
+    x[u.RUN_IN_NET] -= n
+    x[u.RUN_EJECTED] += n
     for j in range(begin, begin + n):
         code = wheels.sink_code[j]
-        slot = (code >> SLOT_SHIFT) & SLOT_MASK
-        state.accepted[packet[slot, PACKET_DEST]] += 1
-        counted = packet[slot, PACKET_MEASURED] != 0 or x[RUN_ALL] != 0
+        slot = (code >> u.SLOT_SHIFT) & u.SLOT_MASK
+        state.accepted[packet[slot, u.PACKET_DEST]] += 1
+        counted = packet[slot, u.PACKET_MEASURED] != 0 or x[u.RUN_ALL] != 0
         if counted:
-            t = now - (code >> TIME_SHIFT)
-            s[STAT_FLITS] += 1
-            s[STAT_FLIT] += t
-            s[STAT_FLIT_MIN] = min(s[STAT_FLIT_MIN], t)
-            s[STAT_FLIT_MAX] = max(s[STAT_FLIT_MAX], t)
-        if code & TAIL_BIT != 0:
-            packets.pool[x[RUN_FREE]] = slot
-            x[RUN_FREE] += 1
+            t = now - (code >> u.TIME_SHIFT)
+            s[u.STAT_FLITS] += 1
+            s[u.STAT_FLIT] += t
+            s[u.STAT_FLIT_MIN] = min(s[u.STAT_FLIT_MIN], t)
+            s[u.STAT_FLIT_MAX] = max(s[u.STAT_FLIT_MAX], t)
+        if code & u.TAIL_BIT != 0:
+            packets.pool[x[u.RUN_FREE]] = slot
+            x[u.RUN_FREE] += 1
             if counted:
                 packet_note(now, slot, packet, s)
-                x[RUN_LEFT] -= packet[slot, PACKET_MEASURED]
+                x[u.RUN_LEFT] -= packet[slot, u.PACKET_MEASURED]
 
 
 @block
 def packet_note(now, slot, packet, s):
     """Latencies and hops of a packet whose tail has arrived."""
-    t = now - packet[slot, PACKET_CREATED]
-    s[STAT_N] += 1
-    s[STAT_PACKET] += t
-    s[STAT_PACKET_MIN] = min(s[STAT_PACKET_MIN], t)
-    s[STAT_PACKET_MAX] = max(s[STAT_PACKET_MAX], t)
-    t = now - packet[slot, PACKET_ENTERED]
-    s[STAT_NET] += t
-    s[STAT_NET_MIN] = min(s[STAT_NET_MIN], t)
-    s[STAT_NET_MAX] = max(s[STAT_NET_MAX], t)
-    s[STAT_HOPS] += packet[slot, PACKET_HOPS]
+    t = now - packet[slot, u.PACKET_CREATED]
+    s[u.STAT_N] += 1
+    s[u.STAT_PACKET] += t
+    s[u.STAT_PACKET_MIN] = min(s[u.STAT_PACKET_MIN], t)
+    s[u.STAT_PACKET_MAX] = max(s[u.STAT_PACKET_MAX], t)
+    t = now - packet[slot, u.PACKET_ENTERED]
+    s[u.STAT_NET] += t
+    s[u.STAT_NET_MIN] = min(s[u.STAT_NET_MIN], t)
+    s[u.STAT_NET_MAX] = max(s[u.STAT_NET_MAX], t)
+    s[u.STAT_HOPS] += packet[slot, u.PACKET_HOPS]
 
 
 @block
@@ -152,7 +91,7 @@ def credits_arrive(now, shape, inputs, outputs, routers, sources, wheels):
             v = -1 - to
             sources.credit[v] += 1
             if sources.credit[v] >= shape.need:
-                sources.source[v // shape.vcs, SOURCE_OK] |= 1 << (v % shape.vcs)
+                sources.source[v // shape.vcs, u.SOURCE_OK] |= 1 << (v % shape.vcs)
 
 
 @block
@@ -170,11 +109,11 @@ def delays_end(now, shape, inputs, outputs, routers, wheels):
     n, begin = arrivals(now, shape, wheels.timer, wheels.timer_n)
     for j in range(begin, begin + n):
         in_vc = wheels.timer[j]
-        if vcs[in_vc, STATE] == ROUTE:
+        if vcs[in_vc, u.STATE] == u.ROUTE:
             wait_on(in_vc, shape, inputs, outputs, routers)
         else:
-            vcs[in_vc, STATE] = ACTIVE
-            if vcs[in_vc, OCC] > 0 and outputs.vcs[vcs[in_vc, OVC], CREDIT] >= shape.need:
+            vcs[in_vc, u.STATE] = u.ACTIVE
+            if vcs[in_vc, u.OCC] > 0 and outputs.vcs[vcs[in_vc, u.OVC], u.CREDIT] >= shape.need:
                 request_on(in_vc, inputs, routers)
 
 
@@ -182,21 +121,21 @@ def delays_end(now, shape, inputs, outputs, routers, wheels):
 def packets_join(now, created, sources, x):
     """Packets created by now join the queue of their source. The columns end with a packet that is never created."""
     source, behind = sources.source, created.next
-    e = x[RUN_EVENT]
+    e = x[u.RUN_EVENT]
     while created.time[e] <= now:
         q = created.source[e]
         behind[e] = -1
-        if source[q, SOURCE_HEAD] < 0:
-            source[q, SOURCE_HEAD] = e
-            if source[q, SOURCE_LISTED] == 0:
-                source[q, SOURCE_LISTED] = 1
-                sources.listed[x[RUN_LISTED]] = q
-                x[RUN_LISTED] += 1
+        if source[q, u.SOURCE_HEAD] < 0:
+            source[q, u.SOURCE_HEAD] = e
+            if source[q, u.SOURCE_LISTED] == 0:
+                source[q, u.SOURCE_LISTED] = 1
+                sources.listed[x[u.RUN_LISTED]] = q
+                x[u.RUN_LISTED] += 1
         else:
-            behind[source[q, SOURCE_TAIL]] = e
-        source[q, SOURCE_TAIL] = e
+            behind[source[q, u.SOURCE_TAIL]] = e
+        source[q, u.SOURCE_TAIL] = e
         e += 1
-    x[RUN_EVENT] = e
+    x[u.RUN_EVENT] = e
 
 
 @block
@@ -206,31 +145,31 @@ def packet_begin(q, now, shape, created, sources, packets, x):
     Where packets keep the switch, it takes the VC with most credits instead.
     """
     source, packet = sources.source, packets.packet
-    e = source[q, SOURCE_HEAD]
+    e = source[q, u.SOURCE_HEAD]
     if shape.keep != 0:
         best = 0
         for v in range(1, shape.vcs):
             if sources.credit[q * shape.vcs + v] > sources.credit[q * shape.vcs + best]:
                 best = v
-        source[q, SOURCE_VC] = best
+        source[q, u.SOURCE_VC] = best
     else:
-        source[q, SOURCE_VC] = pick(source[q, SOURCE_OK], source[q, SOURCE_VC] + 1 if source[q, SOURCE_VC] + 1 < shape.vcs else 0)
-    source[q, SOURCE_HEAD] = created.next[e]
+        source[q, u.SOURCE_VC] = pick(source[q, u.SOURCE_OK], source[q, u.SOURCE_VC] + 1 if source[q, u.SOURCE_VC] + 1 < shape.vcs else 0)
+    source[q, u.SOURCE_HEAD] = created.next[e]
     created.next[e] = -2  # taken
-    if x[RUN_FREE] > 0:
-        x[RUN_FREE] -= 1
-        slot = packets.pool[x[RUN_FREE]]
+    if x[u.RUN_FREE] > 0:
+        x[u.RUN_FREE] -= 1
+        slot = packets.pool[x[u.RUN_FREE]]
     else:
-        slot = x[RUN_FRESH]
-        x[RUN_FRESH] += 1
-    packet[slot, PACKET_CREATED] = created.time[e]
-    packet[slot, PACKET_ENTERED] = now
-    packet[slot, PACKET_DEST] = created.dest[e]
-    packet[slot, PACKET_SALT] = created.salt[e]
-    packet[slot, PACKET_MEASURED] = 1 if x[RUN_FROM] <= created.time[e] < x[RUN_TO] else 0
-    packet[slot, PACKET_HOPS] = 0
-    source[q, SOURCE_PACKET] = slot
-    source[q, SOURCE_LEFT] = shape.flits
+        slot = x[u.RUN_FRESH]
+        x[u.RUN_FRESH] += 1
+    packet[slot, u.PACKET_CREATED] = created.time[e]
+    packet[slot, u.PACKET_ENTERED] = now
+    packet[slot, u.PACKET_DEST] = created.dest[e]
+    packet[slot, u.PACKET_SALT] = created.salt[e]
+    packet[slot, u.PACKET_MEASURED] = 1 if x[u.RUN_FROM] <= created.time[e] < x[u.RUN_TO] else 0
+    packet[slot, u.PACKET_HOPS] = 0
+    source[q, u.SOURCE_PACKET] = slot
+    source[q, u.SOURCE_LEFT] = shape.flits
 
 
 @block
@@ -241,38 +180,38 @@ def sources_send(now, shape, created, sources, packets, wheels, x):
     begin = k * (len(wheels.flit_to) // len(wheels.flit_n))
     n = wheels.flit_n[k]
     j = 0
-    while j < x[RUN_LISTED]:
+    while j < x[u.RUN_LISTED]:
         q = listed[j]
         j += 1
-        head = source[q, SOURCE_LEFT] == 0
+        head = source[q, u.SOURCE_LEFT] == 0
         if head:
-            if source[q, SOURCE_OK] == 0:
+            if source[q, u.SOURCE_OK] == 0:
                 continue
             packet_begin(q, now, shape, created, sources, packets, x)
-        v = source[q, SOURCE_VC]
+        v = source[q, u.SOURCE_VC]
         if credit[q * shape.vcs + v] == 0:
             continue
-        source[q, SOURCE_LEFT] -= 1
-        code = now << TIME_SHIFT | source[q, SOURCE_PACKET] << SLOT_SHIFT
+        source[q, u.SOURCE_LEFT] -= 1
+        code = now << u.TIME_SHIFT | source[q, u.SOURCE_PACKET] << u.SLOT_SHIFT
         if head:
-            code |= HEAD_BIT
-        if source[q, SOURCE_LEFT] == 0:
-            code |= TAIL_BIT
+            code |= u.HEAD_BIT
+        if source[q, u.SOURCE_LEFT] == 0:
+            code |= u.TAIL_BIT
         credit[q * shape.vcs + v] -= 1
         if credit[q * shape.vcs + v] < shape.need:
-            source[q, SOURCE_OK] &= ~(1 << v)
-        source[q, SOURCE_SENT] += 1
-        wheels.flit_to[begin + n] = source[q, SOURCE_TO] + v
+            source[q, u.SOURCE_OK] &= ~(1 << v)
+        source[q, u.SOURCE_SENT] += 1
+        wheels.flit_to[begin + n] = source[q, u.SOURCE_TO] + v
         wheels.flit_code[begin + n] = code
         n += 1
-        if source[q, SOURCE_LEFT] == 0 and source[q, SOURCE_HEAD] < 0:
-            source[q, SOURCE_LISTED] = 0
-            x[RUN_LISTED] -= 1
+        if source[q, u.SOURCE_LEFT] == 0 and source[q, u.SOURCE_HEAD] < 0:
+            source[q, u.SOURCE_LISTED] = 0
+            x[u.RUN_LISTED] -= 1
             j -= 1
-            listed[j] = listed[x[RUN_LISTED]]
+            listed[j] = listed[x[u.RUN_LISTED]]
     if n > wheels.flit_n[k]:
-        x[RUN_IN_NET] += n - wheels.flit_n[k]
-        x[RUN_MOVED] = now
+        x[u.RUN_IN_NET] += n - wheels.flit_n[k]
+        x[u.RUN_MOVED] = now
     wheels.flit_n[k] = n
 
 
@@ -283,9 +222,9 @@ def vcs_claim(n, now, shape, inputs, outputs, routers, wheels, grants):
         in_vc, out_vc = grants.claim_in[j], grants.claim_out[j]
         claim(in_vc, out_vc, shape, inputs, outputs, routers)
         if shape.claim_wait > 0:
-            inputs.vcs[in_vc, STATE] = HELD
+            inputs.vcs[in_vc, u.STATE] = u.HELD
             wheel_put(now + 1 + shape.claim_wait, in_vc, wheels.timer, wheels.timer_n, shape.mask)
-        elif outputs.vcs[out_vc, CREDIT] >= shape.need:
+        elif outputs.vcs[out_vc, u.CREDIT] >= shape.need:
             request_on(in_vc, inputs, routers)
 
 
@@ -295,14 +234,14 @@ def holds_allocate(r, step, first, n_ports, shape, inputs, outputs, routers, gra
     row = r * shape.steps + step
     n = 1
     while n > 0:
-        all_asking = routers.router[r, ROUTER_SWITCH] & ~routers.held[row, HELD_IN]
-        asking = lanes_free(all_asking, routers.held[row, HELD_OUT], first, shape, inputs, grants)
+        all_asking = routers.router[r, u.ROUTER_SWITCH] & ~routers.held[row, u.HELD_IN]
+        asking = lanes_free(all_asking, routers.held[row, u.HELD_OUT], first, shape, inputs, grants)
         n = switch_allocate(asking, first, n_ports, shape, inputs, outputs, grants)
         lanes_restore(all_asking, first, shape, inputs, grants)
         for j in range(n):
             e = grants.lane[j]
             lane = first * shape.lanes + e
-            in_vc = inputs.lane[lane, LANE_IN] * shape.vcs + grants.vc[j]
+            in_vc = inputs.lane[lane, u.LANE_IN] * shape.vcs + grants.vc[j]
             hold_begin(in_vc, lane * shape.steps + step, e, grants.out[j], row, inputs, routers)
 
 
@@ -311,22 +250,22 @@ def holders_pass(r, step, first, now, shape, inputs, outputs, routers, packets, 
     """One flit of every packet that keeps the switch passes."""
     row = r * shape.steps + step
     held, hold = routers.held, routers.hold
-    kept = held[row, HELD_IN]
+    kept = held[row, u.HELD_IN]
     while kept != 0:
         e = lowest(kept)
         kept &= kept - 1
         lane = first * shape.lanes + e
         hold_row = lane * shape.steps + step
-        in_vc, o = hold[hold_row, HOLD_VC], hold[hold_row, HOLD_OUT]
-        if inputs.vcs[in_vc, OCC] == 0:
+        in_vc, o = hold[hold_row, u.HOLD_VC], hold[hold_row, u.HOLD_OUT]
+        if inputs.vcs[in_vc, u.OCC] == 0:
             continue  # only if flits of one packet came with a gap
-        out_vc = inputs.vcs[in_vc, OVC]
+        out_vc = inputs.vcs[in_vc, u.OVC]
         code = flit_pass(in_vc, now, shape, inputs, outputs, routers, packets, wheels)
-        if code & TAIL_BIT != 0:
-            held[row, HELD_IN] &= ~(1 << e)
-            held[row, HELD_OUT] &= ~(1 << o)
-        x[RUN_MOVED] = now
-        i = inputs.lane[lane, LANE_IN]
+        if code & u.TAIL_BIT != 0:
+            held[row, u.HELD_IN] &= ~(1 << e)
+            held[row, u.HELD_OUT] &= ~(1 << o)
+        x[u.RUN_MOVED] = now
+        i = inputs.lane[lane, u.LANE_IN]
         credit_send(i, in_vc - i * shape.vcs, now, step, shape, inputs, wheels)
         port = first + o // shape.out_lanes
         if has_queue(shape):
@@ -339,13 +278,13 @@ def holders_pass(r, step, first, now, shape, inputs, outputs, routers, packets, 
 def flits_cross(n_sure, n, step, first, now, shape, inputs, outputs, routers, packets, wheels, grants, x):
     """The flits of the `n` switch grants cross. Those after the first `n_sure` were speculative and may be in vain."""
     for j in range(n):
-        i = inputs.lane[first * shape.lanes + grants.lane[j], LANE_IN]
+        i = inputs.lane[first * shape.lanes + grants.lane[j], u.LANE_IN]
         in_vc = i * shape.vcs + grants.vc[j]
-        if j >= n_sure and (inputs.vcs[in_vc, STATE] != ACTIVE or outputs.vcs[inputs.vcs[in_vc, OVC], CREDIT] == 0):
+        if j >= n_sure and (inputs.vcs[in_vc, u.STATE] != u.ACTIVE or outputs.vcs[inputs.vcs[in_vc, u.OVC], u.CREDIT] == 0):
             continue
-        out_vc = inputs.vcs[in_vc, OVC]
+        out_vc = inputs.vcs[in_vc, u.OVC]
         code = flit_cross(in_vc, now, shape, inputs, outputs, routers, packets, wheels)
-        x[RUN_MOVED] = now
+        x[u.RUN_MOVED] = now
         credit_send(i, grants.vc[j], now, step, shape, inputs, wheels)
         port = first + grants.out[j] // shape.out_lanes
         if has_queue(shape):
@@ -371,11 +310,11 @@ def router_step(r, step, now, state):
     """All allocations of one internal step, then what they move. Returns False where the router has nothing to do."""
     shape, inputs, outputs, routers, packets, wheels = state.shape, state.inputs, state.outputs, state.routers, state.packets, state.wheels
     grants, x = state.grants, state.run
-    asking, outs = routers.router[r, ROUTER_SWITCH], routers.router[r, ROUTER_WAIT] & routers.router[r, ROUTER_FREE]
+    asking, outs = routers.router[r, u.ROUTER_SWITCH], routers.router[r, u.ROUTER_WAIT] & routers.router[r, u.ROUTER_FREE]
     keep = shape.keep != 0
     if asking == 0 and outs == 0 and not keep:
         return False
-    first, n_ports = r * shape.radix, routers.router[r, ROUTER_RADIX]
+    first, n_ports = r * shape.radix, routers.router[r, u.ROUTER_RADIX]
     n_claims = vcs_allocate(outs, first, n_ports, shape, inputs, outputs, grants)
     if keep:
         holds_allocate(r, step, first, n_ports, shape, inputs, outputs, routers, grants)
@@ -393,7 +332,7 @@ def router_step(r, step, now, state):
 @block
 def links_feed(r, now, shape, inputs, outputs, routers, wheels):
     """Queues before the links of router `r` send a flit, and a message of credits, each."""
-    ports = range(r * shape.radix, r * shape.radix + routers.router[r, ROUTER_RADIX])
+    ports = range(r * shape.radix, r * shape.radix + routers.router[r, u.ROUTER_RADIX])
     if has_queue(shape):
         for port in ports:
             queue_send(port, now, shape, outputs, wheels)
@@ -407,7 +346,7 @@ def network_run(until, stop_when_measured, state, created):
     """Run to cycle `until`, or until the last measured packet has arrived. `created`: packets to be created, by time."""
     shape, inputs, outputs, routers, sources = state.shape, state.inputs, state.outputs, state.routers, state.sources
     packets, wheels, x = state.packets, state.wheels, state.run
-    now = x[RUN_NOW]
+    now = x[u.RUN_NOW]
     while now < until:
         sinks_take(now, state)
         credits_arrive(now, shape, inputs, outputs, routers, sources, wheels)
@@ -421,7 +360,7 @@ def network_run(until, stop_when_measured, state, created):
                     break
             links_feed(r, now, shape, inputs, outputs, routers, wheels)
         now += 1
-        if stop_when_measured and x[RUN_LEFT] == 0:
+        if stop_when_measured and x[u.RUN_LEFT] == 0:
             break
-    x[RUN_NOW] = now
+    x[u.RUN_NOW] = now
     return now

@@ -3,8 +3,6 @@
 Source of router timing and of the protocol: recorded curves of an established router simulator (docs/network.md).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

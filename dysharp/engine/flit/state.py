@@ -1,7 +1,5 @@
 """The array block of one run, in the layout of `uarch/flit/columns.py`, and the check that a drained network gave everything back."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

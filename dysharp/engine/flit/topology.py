@@ -1,7 +1,5 @@
 """Wiring and routes: who is behind every port, and the port towards every terminal."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

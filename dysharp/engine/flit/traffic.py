@@ -1,7 +1,5 @@
 """Draws of a point: when which source creates a packet for whom. All of them happen here, in chunks of cycles; kernels draw nothing."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Who waits for whom in a packet fabric where nothing moves."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.engine.cycles import first_cycle

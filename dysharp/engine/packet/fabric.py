@@ -1,13 +1,10 @@
 """Sizes and costs of the packet fabric's blocks, and a Program as the arrays of its kernels (docs/design/0006)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.engine.burst.lower import beyond_packets, lower, row_places, tree
 from dysharp.errors import ConfigError
 from dysharp.program.builder import PULLS
@@ -21,7 +18,6 @@ from dysharp.uarch.packet.state import Agenda, Fabric, Hubs, Lanes, Outputs, Pac
 from dysharp.uarch.state import BurstState
 from dysharp.units import PS_PER_US, ns_to_ps
 
-Array = NDArray[Any]
 STRIPES = ("rotating", "even", "hash")
 CHANNELS = ("two", "class", "one")
 ACKS = ("turns", "first")

@@ -3,54 +3,11 @@
 Releases of an instant, then grants: issuers, up links, outputs. It can be stopped and called again, with larger tables.
 """
 
+from dysharp.uarch import columns as col
 from dysharp.uarch.bits import bit_take, bit_take_after
-from dysharp.uarch.columns import (
-    HARDWARE_NETS,
-    HARDWARE_NODES,
-    INF,
-    LEAF_RINGS,
-    N_RINGS,
-    RING_LOCAL,
-    RING_NOTIFY,
-    RUN_DIRTY,
-    RUN_EVENTS,
-    RUN_NOW,
-    RUN_WORK_HEAD,
-)
 from dysharp.uarch.issue import compute_end
 from dysharp.uarch.kernel import by_address, kernel
-from dysharp.uarch.packet.columns import (
-    ACK,
-    C_EXT,
-    C_LEAF,
-    C_LINKS,
-    C_MARGIN,
-    C_SIZES,
-    DATA,
-    FABRIC_AL,
-    FABRIC_CREDIT,
-    FABRIC_CYCLE,
-    FABRIC_DELIVER,
-    FABRIC_FIXED,
-    FABRIC_RESPOND,
-    GROW,
-    MACK,
-    MCOPY,
-    NOTE,
-    PACKET_KIND,
-    PACKET_MEMBER,
-    PACKET_NEXT2,
-    PACKET_OP,
-    RCOPY,
-    REQ,
-    RESP,
-    RUN_CREDIT_READ,
-    RUN_CREDITS,
-    RUN_FREE,
-    RUN_STATUS,
-    RUNNING,
-    SUM,
-)
+from dysharp.uarch.packet import columns as f
 from dysharp.uarch.packet.hub import entries_answer, ingress_leave, request_take, respond, tails_arrive
 from dysharp.uarch.packet.links import credits_take, dirty_take, lines_end, links_free, slot_free
 from dysharp.uarch.packet.messages import message_event, message_in, message_out
@@ -80,23 +37,23 @@ def run_events(budget, state, fabric):
     op, mem, packet, cuts, link = ops.op, members.mem, packets.packet, sources.cuts, lanes.link
     dirty_issuers, dirty_nodes, dirty_links, dirty_outputs = issue.dirty_issuers, links.dirty_up, lanes.dirty_links, outputs.dirty_outputs
     tree, m, x, c = clock.tree, clock.m, clock.x, agenda.c
-    leaf_rings, nets, n_nodes = m[LEAF_RINGS], m[HARDWARE_NETS], m[HARDWARE_NODES]
-    leaf_wake = leaf_rings + N_RINGS * nets
+    leaf_rings, nets, n_nodes = m[col.LEAF_RINGS], m[col.HARDWARE_NETS], m[col.HARDWARE_NODES]
+    leaf_wake = leaf_rings + col.N_RINGS * nets
     leaf_messages = leaf_wake + n_nodes
-    leaf_fabric = c[C_LEAF]
-    ring_arrive = FABRIC_FIXED + c[C_SIZES]
-    ring_out = ring_arrive + c[C_EXT]
-    ring_line = ring_out + c[C_SIZES]
-    stop = x[RUN_EVENTS] + budget
-    now = x[RUN_NOW]
-    x[RUN_STATUS] = RUNNING
-    while x[RUN_EVENTS] < stop:
-        if x[RUN_WORK_HEAD] >= 0:
+    leaf_fabric = c[f.C_LEAF]
+    ring_arrive = f.FABRIC_FIXED + c[f.C_SIZES]
+    ring_out = ring_arrive + c[f.C_EXT]
+    ring_line = ring_out + c[f.C_SIZES]
+    stop = x[col.RUN_EVENTS] + budget
+    now = x[col.RUN_NOW]
+    x[f.RUN_STATUS] = f.RUNNING
+    while x[col.RUN_EVENTS] < stop:
+        if x[col.RUN_WORK_HEAD] >= 0:
             work_drain(ops, members.mem, stores, releases, holds.sem_left, issue, links.nodes, clock)
         # ---- releases ----
         while tree[1] == now or accepted[0] >= 0:
-            if x[RUN_FREE] < c[C_MARGIN] or len(lanes.credit_due) - (x[RUN_CREDITS] - x[RUN_CREDIT_READ]) < c[C_MARGIN]:
-                x[RUN_STATUS] = GROW
+            if x[f.RUN_FREE] < c[f.C_MARGIN] or len(lanes.credit_due) - (x[f.RUN_CREDITS] - x[f.RUN_CREDIT_READ]) < c[f.C_MARGIN]:
+                x[f.RUN_STATUS] = f.GROW
                 return True
             leaf = tree_first(tree) if tree[1] == now else -1
             r = leaf - leaf_fabric
@@ -106,9 +63,9 @@ def run_events(budget, state, fabric):
                 o = compute_end(leaf, now, ops, slots, issue, clock)
                 if o >= 0:
                     complete(o, now, ops, x)
-            elif leaf == leaf_rings + RING_LOCAL * nets:
+            elif leaf == leaf_rings + col.RING_LOCAL * nets:
                 local(now, ops, members, stores, issue, links, clock)
-            elif leaf == leaf_rings + RING_NOTIFY * nets:  # HARDWARE_NOTIFY is zero here, for notifications travel as packets
+            elif leaf == leaf_rings + col.RING_NOTIFY * nets:  # HARDWARE_NOTIFY is zero here, for notifications travel as packets
                 t = tile_due(stores, clock)
                 notes_make(t, op, stores, packet, packets.free, link, sources.egress, dirty_links, c, x)
             elif leaf >= leaf_wake and leaf < leaf_messages:
@@ -121,53 +78,53 @@ def run_events(budget, state, fabric):
                 crossings_end(r, leaf, now, packets, op, mem, cuts, lanes, outputs, units, agenda)
             elif r >= ring_arrive:
                 heads_arrive(r, leaf, now, packets, op, mem, cuts, lanes, outputs, units, agenda, flits_by_kind)
-            elif r >= FABRIC_FIXED:
+            elif r >= f.FABRIC_FIXED:
                 links_free(r, leaf, now, link, dirty_links, agenda)
-            elif r == FABRIC_CREDIT:
+            elif r == f.FABRIC_CREDIT:
                 credits_take(now, lanes, agenda)
-            elif r == FABRIC_CYCLE:
+            elif r == f.FABRIC_CYCLE:
                 cycles_end(leaf, now, packets, link, outputs, agenda)
-            elif r == FABRIC_DELIVER:
+            elif r == f.FABRIC_DELIVER:
                 tails_arrive(leaf, now, ops, members, packets, hubs, tables, accepted, agenda)
-            elif r == FABRIC_AL:
+            elif r == f.FABRIC_AL:
                 entries_answer(leaf, now, members, stores, packet, hubs, tables, accepted, agenda)
-            elif r == FABRIC_RESPOND:
+            elif r == f.FABRIC_RESPOND:
                 respond(leaf, now, ops, packets, sources, lanes, links, m, agenda)
             else:
                 sessions_look(now, packets, op, cuts, link, outputs, units, agenda)
             while accepted[0] >= 0:
                 p = accepted[0]
-                accepted[0] = packet[p, PACKET_NEXT2]
-                kind = packet[p, PACKET_KIND]
-                if kind == REQ or kind == RCOPY:
+                accepted[0] = packet[p, f.PACKET_NEXT2]
+                kind = packet[p, f.PACKET_KIND]
+                if kind == f.REQ or kind == f.RCOPY:
                     request_take(p, packet, packets.packet_time, link, outputs, lanes.held, sources.requests, agenda)
                     continue
                 ingress_leave(p, packet, outputs, lanes.held, c)
-                if kind == DATA or kind == MCOPY:
+                if kind == f.DATA or kind == f.MCOPY:
                     deliver(p, now, ops, members, stores, issue, links, clock, packet, sources, lanes, c)
-                elif kind == NOTE:
-                    op_release(packet[p, PACKET_OP], packet[p, PACKET_MEMBER], ops, issue, x)
+                elif kind == f.NOTE:
+                    op_release(packet[p, f.PACKET_OP], packet[p, f.PACKET_MEMBER], ops, issue, x)
                     slot_free(p, packets.free, x)
-                elif kind == SUM:
+                elif kind == f.SUM:
                     sum_deliver(p, now, ops, members, stores, issue, links, clock, packet, sources, lanes, units, agenda)
-                elif kind == ACK or kind == MACK or kind == RESP:
+                elif kind == f.ACK or kind == f.MACK or kind == f.RESP:
                     answered(p, now, ops, links, clock, packets)
                 else:
                     result_delivered(p, now, ops, links, clock, packets, units.idle, c)
-            if x[RUN_WORK_HEAD] >= 0:
+            if x[col.RUN_WORK_HEAD] >= 0:
                 work_drain(ops, members.mem, stores, releases, holds.sem_left, issue, links.nodes, clock)
         # ---- grants ----
-        if x[RUN_DIRTY] == 0 and dirty_links[0] == 0 and dirty_outputs[0] == 0:
-            if tree[1] == INF:
+        if x[col.RUN_DIRTY] == 0 and dirty_links[0] == 0 and dirty_outputs[0] == 0:
+            if tree[1] == col.INF:
                 return False
             now = tree[1]
-            x[RUN_NOW] = now
+            x[col.RUN_NOW] = now
             continue
-        if x[RUN_FREE] < c[C_MARGIN]:
-            x[RUN_STATUS] = GROW
+        if x[f.RUN_FREE] < c[f.C_MARGIN]:
+            x[f.RUN_STATUS] = f.GROW
             return True
-        if x[RUN_DIRTY] != 0:
-            x[RUN_DIRTY] = 0
+        if x[col.RUN_DIRTY] != 0:
+            x[col.RUN_DIRTY] = 0
             for word in range(len(dirty_issuers)):
                 low = bit_take_after(dirty_issuers, word, -1)
                 while low >= 0:
@@ -177,7 +134,7 @@ def run_events(budget, state, fabric):
                 while dirty_nodes[word] != 0:
                     i = bit_take(dirty_nodes, word)
                     if i < n_nodes:
-                        node_links_ask(i, links, lanes, c[C_LINKS])
+                        node_links_ask(i, links, lanes, c[f.C_LINKS])
                     else:
                         message_out(i, now, ops, members, links, switch, clock)
             for word in range(len(switch.dirty_down)):

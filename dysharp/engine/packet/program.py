@@ -1,7 +1,5 @@
 """Runs a Program packet by packet: `run_packet`."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What the blocks of the packet fabric counted, and the check that everything came back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,13 +1,11 @@
 """Synthetic traffic on the packet fabric, one event per packet and hop, measured as `network.measure` measures flits."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import I64
 from dysharp.engine.burst.lower import tree
 from dysharp.engine.flit.config import NetworkConfig, Traffic
 from dysharp.engine.flit.network import Protocol
@@ -19,7 +17,6 @@ from dysharp.uarch.packet import columns as f
 from dysharp.uarch.packet.columns import N_KINDS
 from dysharp.uarch.packet.state import Agenda, Lanes, Outputs, Packets
 
-Ints = NDArray[np.int64]
 CYCLE = 1000  # time units of a cycle
 
 
@@ -104,7 +101,7 @@ def measure_events(config: NetworkConfig, traffic: Traffic, load: float, seed: i
     )  # fmt: skip
 
 
-def _settle(tree: Ints) -> None:
+def _settle(tree: I64) -> None:
     for node in range(len(tree) // 2 - 1, 0, -1):
         tree[node] = min(tree[2 * node], tree[2 * node + 1])
 

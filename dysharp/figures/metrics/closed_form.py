@@ -1,7 +1,5 @@
 """Closed forms of uniform routing."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 
 from dysharp.figures.metric import calculated

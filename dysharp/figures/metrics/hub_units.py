@@ -6,8 +6,6 @@ each producer sends one packet to this consumer; the consumer takes the producer
 counts what the tables do.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass

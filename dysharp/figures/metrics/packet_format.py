@@ -1,7 +1,5 @@
 """Payload efficiency of packet formats: flits of packets, counted."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from dysharp.figures.metric import calculated

@@ -5,8 +5,6 @@ and options. The largest table is size 0 if the sweep has it: the table then mak
 has the most entries: an AL TLB of any size reads memory for every first touch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """SRAM of the tables of DySHARP and of MoE-Hub (`silicon`), as figures ask for it."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 
 from dysharp.figures.metric import calculated

@@ -1,7 +1,5 @@
 """Times, and ratios of times of points."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from dysharp.figures.metric import Seen, metric

@@ -1,7 +1,5 @@
 """What moves over the links, and how busy they are."""
 
-from __future__ import annotations
-
 from dysharp.figures.metric import Seen, metric
 
 BOTH = ("up", "down")

@@ -3,8 +3,6 @@
 A request may be sent again.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from typing import Generic

@@ -1,7 +1,5 @@
 """Packets that the network makes: copies of a request for each GPU, and answers to a request."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

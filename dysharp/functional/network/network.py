@@ -4,8 +4,6 @@ Every packet is encoded and decoded (`isa`), and every table is a block of `prot
 docs/design/0004.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar

@@ -3,8 +3,6 @@
 Packets in different queues overtake each other.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple

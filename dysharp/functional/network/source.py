@@ -1,7 +1,5 @@
 """Source side: collects the answers of open transactions."""
 
-from __future__ import annotations
-
 from typing import Any, Generic
 
 from dysharp.functional.network.statistics import Statistics

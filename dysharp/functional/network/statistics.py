@@ -1,7 +1,5 @@
 """Counts of a packet run."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 

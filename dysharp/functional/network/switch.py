@@ -1,7 +1,5 @@
 """Switch planes: copies of requests, merged acknowledgements, and the reduction table of every source-facing port."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Generic, cast

@@ -1,7 +1,5 @@
 """A transaction: the share of one packet in an instruction, from request to last answer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TypeVar
 

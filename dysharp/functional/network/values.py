@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.functional.numbers import Number, number
 from dysharp.functional.sums import Expression, add_in_order
 from dysharp.isa.commands import Dtype
 
-Array = NDArray[Any]
 STORED = {dtype: number(dtype.name.lower()).stored for dtype in (Dtype.INT32, Dtype.FLOAT32, Dtype.BFLOAT16)}
 
 

@@ -1,7 +1,5 @@
 """Links between GPUs and switch planes: every packet is encoded, counted, moved in the order of a pool, and decoded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """One GPU of a Program: rows of its expert slots, tables for these rows, and payloads of packets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

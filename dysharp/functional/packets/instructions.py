@@ -1,7 +1,5 @@
 """Turns ops of a Program into transactions, one per packet of payload."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

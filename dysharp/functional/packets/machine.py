@@ -1,7 +1,5 @@
 """The packet path: a Program drives the network. Ops become transactions; tables and packets report events."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 

@@ -1,22 +1,17 @@
 """The results of a pass at the tokens' source GPUs: outputs with their history, and gate gradients."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.functional.layer import ExpertMemory
 from dysharp.functional.network.tables import Place
 from dysharp.functional.network.values import Value
 from dysharp.functional.packets.hub import Hub
 from dysharp.functional.packets.instructions import Instruction
 from dysharp.functional.sums import Expression
-
-Array = NDArray[Any]
 
 
 class Output:

@@ -1,7 +1,5 @@
 """Stores at their destination: rows of expert slots, partial rows, control rows, and the tiles that they fill."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

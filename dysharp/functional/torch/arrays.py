@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
-
-Array = NDArray[Any]
 
 
 def check_tensor(tensor: torch.Tensor, what: str) -> None:

@@ -1,21 +1,18 @@
 """The autograd side of a wrapped block. This module imports torch, so only `wrap` imports this module."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.autograd.function import once_differentiable
 
+from dysharp.arrays import Array
 from dysharp.errors import ConfigError
 from dysharp.functional.torch.arrays import check_tensor, dtype_name, to_array, to_tensor
 from dysharp.functional.torch.experts import ModuleExperts, layout_of
 from dysharp.functional.torch.machine import MoeMachine
 
-Array = NDArray[Any]
 ARGUMENTS = 3  # hidden states, expert ids, gate weights
 
 

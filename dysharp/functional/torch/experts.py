@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.errors import ConfigError
 from dysharp.functional.torch.arrays import check_tensor
 from dysharp.functional.torch.extra import require_torch
 
 if TYPE_CHECKING:
     import torch
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """Checks that the optional packages of this folder are installed in a version that this code supports."""
 
-from __future__ import annotations
-
 import importlib
 from importlib.metadata import PackageNotFoundError, version
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from numpy.typing import NDArray
+from dysharp.arrays import Array
 
 if TYPE_CHECKING:
     from dysharp.functional.torch.experts import ModuleExperts
-
-Array = NDArray[Any]
 
 
 class MoeMachine(Protocol):

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.errors import ConfigError
 from dysharp.functional.torch.extra import require_torch, require_transformers
 from dysharp.workload.traces import Recording, check_weights, checked_ids
@@ -18,7 +18,6 @@ from dysharp.workload.traces import Recording, check_weights, checked_ids
 if TYPE_CHECKING:
     import torch
 
-Array = NDArray[Any]
 SEQUENCE = 512  # tokens that attend to each other; a longer text is cut
 
 

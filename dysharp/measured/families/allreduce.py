@@ -6,18 +6,17 @@ all_reduce_utils.py); TensorRT-LLM cpp/tensorrt_llm/common/customAllReduceUtils.
 4096 values per token).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dysharp.arrays import F64
 from dysharp.compute import allreduce
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.allreduce_program import plan
 from dysharp.measured.config_json import number, whole
 from dysharp.measured.ep_kernels import cluster_of
-from dysharp.measured.family import F64, Case, Constants, Level, family
+from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.program_times import frozen
 from dysharp.measured.scope import check_cluster, gpu_of

@@ -1,13 +1,12 @@
 """DeepEP's normal kernels inside one NVLink domain: Dispatch and Combine, each a family."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
+from dysharp.arrays import F64
 from dysharp.compute import transfer
 from dysharp.measured.config_json import SCALED_FP8, dtype_of, label, number, whole
 from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, kernel_times, sent_dtype, verb_of
-from dysharp.measured.family import F64, Constants, Level, family
+from dysharp.measured.family import Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.specs.gpu import Gpu
 

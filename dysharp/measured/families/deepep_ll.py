@@ -1,13 +1,12 @@
 """DeepEP's low-latency kernels over NVLink, send and receive parts together."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
+from dysharp.arrays import F64
 from dysharp.compute import transfer
 from dysharp.measured.config_json import SCALED_FP8, dtype_of, label
 from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, kernel_times, sent_dtypes, verb_of
-from dysharp.measured.family import F64, Constants, Level, family
+from dysharp.measured.family import Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.scope import NO_DOMAIN
 from dysharp.specs.gpu import Gpu

@@ -1,7 +1,5 @@
 """Low-latency kernels between NVLink domains: DeepEP's by NVLink and NIC, or by NIC alone, and NCCL EP's."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 

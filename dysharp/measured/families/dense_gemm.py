@@ -1,12 +1,11 @@
 """Dense GEMMs of a library, by a rate form."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
+from dysharp.arrays import F64
 from dysharp.compute import moe, operators
 from dysharp.measured.config_json import dtype_of, number
-from dysharp.measured.family import F64, Case, Constants, Level, family
+from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.scope import gpu_of
 from dysharp.specs.gpu import Gpu

@@ -1,7 +1,5 @@
 """One kernel per MoE layer: Mega MoE and its variants."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -9,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from dysharp.arrays import F64
 from dysharp.compute import moe
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.config_json import SCALED_FP4, dtype_of, label, number, whole
 from dysharp.measured.ep_kernels import cluster_of, sent_dtype
 from dysharp.measured.expert_loads import busiest_rank, expert_loads
-from dysharp.measured.family import F64, Case, Constants, Level, family
+from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.program_times import Frozen, frozen
 from dysharp.measured.scope import check_cluster, gpu_of

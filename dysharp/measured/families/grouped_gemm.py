@@ -1,12 +1,11 @@
 """Grouped GEMM kernels, and the grouped MLP of one rank (SGLang's DeepEPMoE), by rate forms."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
+from dysharp.arrays import F64
 from dysharp.compute import moe, operators
 from dysharp.measured.config_json import dtype_of, label, number
-from dysharp.measured.family import EVERY_SYSTEM, F64, Case, Constants, Level, family
+from dysharp.measured.family import EVERY_SYSTEM, Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement
 from dysharp.measured.scope import gpu_of
 from dysharp.specs.gpu import Gpu, load_gpu

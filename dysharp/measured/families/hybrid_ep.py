@@ -1,7 +1,5 @@
 """Hybrid-EP's kernels, a family beyond the bars. One constant is fitted to them by hand (`hybrid.rank_us`); there is no closed form."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from dysharp.measured.config_json import SCALED_FP8, dtype_of, label, number, whole

@@ -1,7 +1,5 @@
 """Hybrid-EP's kernels between NVLink domains. Printed rates count the copy for the own node, which crosses no NIC."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from dysharp.measured.config_json import SCALED_FP8, dtype_of, label, number, whole

@@ -1,19 +1,18 @@
 """Whole eager layers of separate kernels, forward: DeepEP or NCCL around a grouped MLP."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dysharp.analysis.contention import sm_contention_us
 from dysharp.analysis.surroundings import around
+from dysharp.arrays import F64
 from dysharp.compute import collectives, moe, operators, transfer
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.config_json import SCALED_FP8, dtype_of, is_weak, label, number, whole
 from dysharp.measured.ep_kernels import cluster_of
 from dysharp.measured.expert_loads import busiest_rank
-from dysharp.measured.family import F64, Case, Constants, Level, family
+from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.program_times import frozen
 from dysharp.measured.scope import check_cluster, gpu_of

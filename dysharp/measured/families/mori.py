@@ -4,18 +4,17 @@ Rows of tuning files are means over ranks, of the best of many launch shapes. Th
 alone, because the kernel does not cast there. Rows that do not say whether they copy are read as zero copy.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
+from dysharp.arrays import F64
 from dysharp.compute import transfer
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.config_json import dtype_of, label, number
 from dysharp.measured.ep_kernels import EpCase, EpFields, Layout, MachineOf, Options, cluster_of, copies_of, ep_fields, program_of, uniform, verb_of
-from dysharp.measured.family import F64, Constants, Level, family
+from dysharp.measured.family import Constants, Level, family
 from dysharp.measured.internode import NODE_GPUS, arrivals, check_nodes
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.program_times import Frozen, frozen

@@ -1,13 +1,12 @@
 """NCCL's collectives above 1 MiB, by a rate form."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
+from dysharp.arrays import F64
 from dysharp.compute import collectives
 from dysharp.measured.config_json import number
-from dysharp.measured.family import F64, Case, Constants, Level, family
+from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.scope import gpu_of
 from dysharp.specs.gpu import Gpu

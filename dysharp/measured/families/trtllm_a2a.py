@@ -1,16 +1,15 @@
 """TensorRT-LLM's all-to-all over NVLink, under the balanced routing of its benchmark."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from dysharp.arrays import F64
 from dysharp.compute import transfer
 from dysharp.measured.config_json import SCALED_FP4, dtype_of, label
 from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, kernel_times, sent_dtypes
-from dysharp.measured.family import F64, Constants, Level, family
+from dysharp.measured.family import Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu

@@ -4,8 +4,6 @@
 Source of the semantics: docs/design/0004-functional-machine.md.
 """
 
-from __future__ import annotations
-
 from dysharp.protocol.checker.check import Report, check
 from dysharp.protocol.checker.config import CONFIGS, Config, Token
 from dysharp.protocol.checker.explore import Explored, explore

@@ -9,8 +9,6 @@
 | combine of a token | LSU entry, pieces, result | piece, and retries |
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, cast
 

@@ -11,8 +11,6 @@
 Least-recently-used orders stay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 
 from dysharp.protocol import readiness

@@ -1,7 +1,5 @@
 """`check`: explores one tiny machine completely and judges every end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

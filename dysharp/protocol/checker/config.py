@@ -4,8 +4,6 @@ One token row is one packet, so its plane is the plane of its only chunk. Target
 every table overflows and every kind of packet meets every other kind.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from dysharp.errors import ConfigError

@@ -1,7 +1,5 @@
 """Depth-first search over every order of events. It treats a state as an opaque value."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar

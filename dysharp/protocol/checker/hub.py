@@ -4,8 +4,6 @@ Packets of all rows are in flight at once and arrive in any order; so do answers
 is `parts` data packets and a source record. A producer's announcement may overtake its rows.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 

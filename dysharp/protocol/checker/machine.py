@@ -1,7 +1,5 @@
 """The tiny machine as one state: one state number per actor, and a bag of messages."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

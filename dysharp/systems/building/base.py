@@ -3,14 +3,13 @@
 Dispatch (`dispatch.py`) and Combine (`combine.py`) build on it; `layer.LayerBuilder` has all.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dysharp.arrays import I32, I64
 from dysharp.compute import Tiling
 from dysharp.errors import ConfigError
 from dysharp.isa.framing import Framing
@@ -21,7 +20,7 @@ from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.batch import Returns, Sends, Transfers, ids
 from dysharp.systems.building.edges import Edges
 from dysharp.systems.building.formats import ROW_BYTES
-from dysharp.systems.building.index import I32, I64, PairIndex
+from dysharp.systems.building.index import PairIndex
 from dysharp.systems.building.schema import EXPERT, LAYER_SCHEMA
 from dysharp.systems.building.ways import Ways
 from dysharp.systems.building.windows import Flow, flow, link_rows_per_us, misses_under_way

@@ -4,15 +4,12 @@ Each class adds one thing to the class before: `Batch` (ops and their GPUs), `Se
 `Transfers` (rows), `Returns` (when the rows have come back).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
+from dysharp.arrays import I32, I64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,13 @@
 """All-gathers and reduce-scatters of rows: useful rows, and rows that no expert reads beside them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
+from dysharp.arrays import I32
 from dysharp.program import Alloc, Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.systems.building.batch import Batch, Sends, Transfers
-from dysharp.systems.building.index import I32
 from dysharp.systems.building.layer import STORE, LayerBuilder
 
 

@@ -1,18 +1,16 @@
 """`CombineBlocks`: the ways in which results come back."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.arrays import I32, I64
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Kind, Template, To
 from dysharp.program.constants import REQUESTS, RESPONSES
 from dysharp.systems.building.base import DYMULTIMEM, STORE, LayerBase, flat_ones, turns_by
 from dysharp.systems.building.batch import Returns, Transfers, ids
-from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.windows import sessions_that_fit
 
 

@@ -1,17 +1,15 @@
 """`DispatchBlocks`: the ways in which rows go out."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.arrays import I32, I64
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Kind, Template, To
 from dysharp.program.constants import REQUESTS
 from dysharp.specs import choice_int
 from dysharp.systems.building.base import DYMULTIMEM, LINK, STORE, LayerBase, flat_ones, spans, turns_by
 from dysharp.systems.building.batch import Transfers, ids
-from dysharp.systems.building.index import I32, I64
 from dysharp.units import ns_to_ps
 
 

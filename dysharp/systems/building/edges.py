@@ -1,16 +1,14 @@
 """`Edges`: the verbs that say which op waits for what. Heads wait for tails."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.arrays import I32
 from dysharp.errors import ProgramError
 from dysharp.program import Head, Kind, ProgramBuilder, Tail, Template
 from dysharp.systems.building.batch import Batch, ids
-from dysharp.systems.building.index import I32
 
 
 class Edges:

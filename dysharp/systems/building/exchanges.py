@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dysharp.arrays import I32, I64
 from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.program.csr import stable_order
 from dysharp.systems.building.batch import Batch, Sends, ids
 from dysharp.systems.building.between.rails import TwoLevelLayer
 from dysharp.systems.building.experts import FILLER, Stage, add_stage, gang, gemm_task, stages
-from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import STORE, LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
 

@@ -9,23 +9,19 @@ Weight gradients take SM slots that no other op wants. No op waits for them, but
 (docs/design/0005-backward.md).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import F64, I32
 from dysharp.compute import Task, gemm_gang, mean_share, tile_share, tile_task, weight_grad_gang, weight_grad_task
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Kind, Tail, Template
 from dysharp.program.verify import MAX_TASKS
 from dysharp.specs import Model, choice_int
 from dysharp.systems.building.batch import ids
-from dysharp.systems.building.index import I32
 from dysharp.systems.building.layer import LayerBuilder
 
-F64 = NDArray[np.float64]
 STORED_BYTES = 2  # bytes of an element between two GEMMs: BF16
 FILLER = 2  # prio of weight gradients, after the prios of both data GEMMs
 

@@ -1,7 +1,5 @@
 """Formats in which systems send rows and read weights: printed names, and bytes with scales."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 

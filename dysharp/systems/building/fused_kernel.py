@@ -3,8 +3,6 @@
 On an hw cluster these systems have the tiles of Mega MoE.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.compute import Tiling

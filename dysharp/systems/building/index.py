@@ -1,17 +1,12 @@
 """`PairIndex`: index arrays of a Routing. Nothing here depends on a machine or on a system."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import I32, I64
 from dysharp.program.csr import stable_order
 from dysharp.workload import Routing, pairs
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 class PairIndex:

@@ -6,12 +6,11 @@ Every method adds whole columns of ops at once and returns them as a `batch.Batc
 methods: output gradients go out, input gradients come back (docs/design/0005-backward.md).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 
+from dysharp.arrays import I32
 from dysharp.program import Alloc, Declared, Discipline, Kind, Program, Template, To
 from dysharp.program.constants import OTHER
 from dysharp.program.nets import BETWEEN_NET
@@ -19,7 +18,6 @@ from dysharp.systems.building.base import BUFFERS, CONTROL, DYMULTIMEM, EXPLICIT
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.combine import CombineBlocks
 from dysharp.systems.building.dispatch import DispatchBlocks
-from dysharp.systems.building.index import I32
 from dysharp.systems.facts import Moves
 from dysharp.workload import Scheme
 from dysharp.workload.levels import LEVELS, Levels, between_rails

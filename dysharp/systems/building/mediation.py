@@ -4,16 +4,14 @@ The option `mediation` of a system adds it to a paper form. Costs are the choice
 have the measured steps of their software instead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
 
+from dysharp.arrays import I32, I64
 from dysharp.program import Tail
 from dysharp.specs import choice_int
 from dysharp.systems.building.batch import Batch
-from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.units import PS_PER_US, ns_to_ps

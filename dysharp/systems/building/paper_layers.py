@@ -3,12 +3,10 @@
 A GPU waits for its own rows and GEMMs only; no kernel, barrier or SM costs time.
 """
 
-from __future__ import annotations
-
+from dysharp.arrays import I64
 from dysharp.program import Discipline, Program
 from dysharp.systems.building.between.two_hop import two_hops
 from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.index import I64
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.facts import Moves
 

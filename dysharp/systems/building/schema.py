@@ -45,6 +45,8 @@ LAYER_SCHEMA = Schema(
             "one expert's row; y or dx is then the sum of the token's partial rows, by slot",
         ),
         Function("relay_row", ("PUT",), ("relay.row",), ("partial",), "the row of the op's key"),
-        Function("relay_sum", ("PUT", "PULL_REDUCE"), ("relay.partial",), ("partial", "relay.partial", "y", "dx"), "the token's rows of the op's GPU"),
+        Function(
+            "relay_sum", ("PUT", "PULL_REDUCE"), ("relay.partial",), ("partial", "relay.partial", "y", "dx"), "the token's rows of the op's GPU"
+        ),
     ),
 )

@@ -1,11 +1,10 @@
 """Results in slices of columns: the GEMM that makes them computes one slice of all tiles after the other, and a sum travels slice by slice."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
+from dysharp.arrays import I32, I64
 from dysharp.compute import gemm_gang
 from dysharp.program import Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
@@ -13,7 +12,6 @@ from dysharp.program.tables import ColumnRange
 from dysharp.specs import choice_int
 from dysharp.systems.building.batch import Sends, ids
 from dysharp.systems.building.experts import Stage, add_stage, gemm_task
-from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import STORE, LayerBuilder
 
 

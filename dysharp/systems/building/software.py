@@ -3,8 +3,6 @@
 The class turns fitted constants (specs/data/fitted.toml) into picoseconds of ops.
 """
 
-from __future__ import annotations
-
 from dysharp.compute.collectives import PROTOCOLS, alltoall_start_us, collective_us, rail_rings_us, ring_protocol, ring_us, sync_us
 from dysharp.compute.moe import permute_us
 from dysharp.compute.operators import arch_of, hbm_us, launch_us

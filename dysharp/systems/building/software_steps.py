@@ -5,8 +5,6 @@ machine takes `Software.sync_ps` (store, flight, poll, fence). The Program simul
 charges the remaining time.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
@@ -14,11 +12,11 @@ from typing import TypeVar
 
 import numpy as np
 
+from dysharp.arrays import I32, I64
 from dysharp.compute.collectives import NET_STEPS_US, PROTOCOLS, SIMPLE
 from dysharp.program import Alloc, Discipline, Kind, Template
 from dysharp.program.constants import OTHER
 from dysharp.systems.building.batch import Batch, Sends, ids
-from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
 from dysharp.systems.building.software import Software
 from dysharp.units import PS_PER_US

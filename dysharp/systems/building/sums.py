@@ -1,7 +1,5 @@
 """Combine by reducing pushes: every GPU contributes its sum of a token, and the switch adds the contributions on their way to the source."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.isa.framing import Framing

@@ -3,8 +3,6 @@
 The bytes are control words: the functional machine takes weights from the expert and sums gradients per expert.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.compute.gemm import ACCUMULATOR_BYTES, ELEMENT_BYTES

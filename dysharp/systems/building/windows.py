@@ -11,8 +11,6 @@ One rule for every model, top-k, routing and cluster (docs/design/0010-tables-an
 | limit of the reduction table | tokens whose sessions always fit | the same |
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The register of systems that run a collective: `_scan` imports every module of this folder."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`python -m dysharp.testing.conformance NAME`."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

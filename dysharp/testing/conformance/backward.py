@@ -1,14 +1,11 @@
 """Rules about both passes of a layer: the backward pass mirrors the forward pass and runs on its row layout."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.analysis import traffic_bytes
+from dysharp.arrays import Array
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Head, Kind, Program, Tail, Template
 from dysharp.program.payload import moved_bytes, sides_of
@@ -18,7 +15,6 @@ from dysharp.testing.conformance.layers import WIDE, small_layers
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
 from dysharp.testing.conformance.runs import ORACLE_OPS, differing_columns
 
-Array = NDArray[Any]
 WEIGHTS = ("gemm2_wgrad", "gemm1_wgrad")
 DATA = ("gemm2_dgrad", "gemm1_dgrad")
 STAGES = {"gemm1": ("gemm2_dgrad", "gemm2_wgrad"), "gemm2": ("gemm1_dgrad", "gemm1_wgrad")}

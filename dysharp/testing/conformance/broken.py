@@ -1,14 +1,12 @@
 """Rules about broken ops: the verifier, the watchdog of a run, or a wrong tensor must notice a broken op."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import DysharpError, ProgramError, SimulationError
 from dysharp.functional.machine import Pass as EmulatedPass
@@ -22,7 +20,6 @@ from dysharp.testing.conformance.emulation import machine_of
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
 from dysharp.testing.conformance.tensors import layer_case, run_case
 
-Array = NDArray[Any]
 SAMPLES = 10
 """Number of members that the rule breaks per pass."""
 BROKEN_OPS = 20

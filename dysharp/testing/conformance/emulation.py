@@ -1,15 +1,13 @@
 """Rules about tensors: on the row path and the packet path a Program gives the results of a dense layer."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ConfigError
 from dysharp.functional.experts import Experts, IntegerExperts
@@ -28,7 +26,6 @@ from dysharp.testing.conformance.case import Pass, SystemCase, row_format
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
 from dysharp.testing.conformance.tensors import NAMES, LayerCase, layer_case, run_case
 
-Array = NDArray[Any]
 EMULATED_OPS = 20_000
 """Largest number of ops for the row path, which takes minutes above."""
 UNTIMED = tuple(sorted(set(ORDERS) - {"trace"}))

@@ -1,7 +1,5 @@
 """Small layers for the conformance suite."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`Report`: the result of `conformance`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,13 +1,9 @@
 """Rules about bytes, rows and GEMMs of a pass: closed-form bytes, each useful row once, each GEMM tile once."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.analysis.count import sums_that_passed
+from dysharp.arrays import Array
 from dysharp.program import Kind, Program, Trace
 from dysharp.program.builder import PULLS, PUSHES
 from dysharp.program.tables import ALL_COLUMNS, ColumnRange
@@ -16,7 +12,6 @@ from dysharp.testing.conformance.case import Pass, row_format
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
 from dysharp.workload import traffic
 
-Array = NDArray[Any]
 OPERATORS = ("dispatch", "combine")
 GEMMS = {"fwd": ("gemm1", "gemm2"), "bwd": ("gemm2_dgrad", "gemm2_wgrad", "gemm1_dgrad", "gemm1_wgrad")}
 

@@ -1,13 +1,9 @@
 """Rules about the run of a pass: bounds, repeatability, the oracle, the packet level, and the analysis."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.analysis import CAUSES, attribute, program_bound, traffic_bytes, wire_table
 from dysharp.analysis.attribution import critical_path
@@ -26,7 +22,6 @@ from dysharp.testing.conformance.rule import Lines, NotRun, rule
 from dysharp.units import PS_PER_US
 from dysharp.workload import make_routing
 
-Array = NDArray[Any]
 ORACLE_OPS = 20_000
 """Largest number of ops for the oracle, which takes minutes above."""
 ROUNDING_US = 1e-9

@@ -1,7 +1,5 @@
 """Rules about the surroundings that `dysharp run` adds to a Program on an hw cluster."""
 
-from __future__ import annotations
-
 from dysharp.api import run
 from dysharp.testing.conformance.case import SystemCase
 from dysharp.testing.conformance.layers import REAL

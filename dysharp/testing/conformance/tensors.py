@@ -1,18 +1,14 @@
 """Tensors of small layers for the functional machine, in NumPy alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import Array
 from dysharp.functional.experts import GatedExperts, IntegerExperts
 from dysharp.functional.machine import Machine
 from dysharp.functional.numbers import number
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -3,21 +3,7 @@
 They look at the state a step began with, write grants to lists and move their round-robin cursors, which advance on success only.
 """
 
-from dysharp.uarch.flit.columns import (
-    CREDIT,
-    LANE_OLANE,
-    LANE_OUTS,
-    LANE_PORT,
-    LANE_PTR,
-    LANE_RR,
-    LANE_SPTR,
-    LANE_VCS,
-    OGRANT,
-    OPTR,
-    OUT_FREE,
-    OUT_WAIT,
-    PTR,
-)
+from dysharp.uarch.flit import columns as u
 from dysharp.uarch.flit.router import lowest, pick
 from dysharp.uarch.kernel import block
 
@@ -30,9 +16,9 @@ def vc_separable(o, first, n_ports, shape, inputs, outputs, grants):
     """
     go, n_vcs, best = first + o, shape.vcs, grants.best
     vcs, ovc, wait_vcs, out = inputs.vcs, outputs.vcs, outputs.wait_vcs, outputs.ports
-    free = out[go, OUT_FREE]
+    free = out[go, u.OUT_FREE]
     taken = 0
-    mi = out[go, OUT_WAIT]
+    mi = out[go, u.OUT_WAIT]
     while mi != 0:
         i = lowest(mi)
         mi &= mi - 1
@@ -41,15 +27,15 @@ def vc_separable(o, first, n_ports, shape, inputs, outputs, grants):
             v = lowest(mv)
             mv &= mv - 1
             in_vc = (first + i) * n_vcs + v
-            d = vcs[in_vc, PTR] - o * n_vcs
+            d = vcs[in_vc, u.PTR] - o * n_vcs
             c = pick(free, d if 0 <= d < n_vcs else 0)
-            d = i * n_vcs + v - ovc[go * n_vcs + c, OPTR]
+            d = i * n_vcs + v - ovc[go * n_vcs + c, u.OPTR]
             if d < 0:
                 d += n_ports * n_vcs
             if (taken >> c) & 1 == 0 or d < best[c]:
                 taken |= 1 << c
                 best[c] = d
-                ovc[go * n_vcs + c, OGRANT] = in_vc
+                ovc[go * n_vcs + c, u.OGRANT] = in_vc
     return taken
 
 
@@ -58,13 +44,13 @@ def vc_islip(o, first, n_ports, shape, inputs, outputs, grants):
     """iSLIP: every free VC of output `o` grants one waiting input VC, which accepts one. Returns the set of VCs accepted."""
     go, n_vcs, best = first + o, shape.vcs, grants.best
     vcs, ovc, wait_vcs, out = inputs.vcs, outputs.vcs, outputs.wait_vcs, outputs.ports
-    mc = out[go, OUT_FREE]
+    mc = out[go, u.OUT_FREE]
     while mc != 0:
         c = lowest(mc)
         mc &= mc - 1
         out_vc = go * n_vcs + c
         best[c] = n_ports * n_vcs
-        mi = out[go, OUT_WAIT]
+        mi = out[go, u.OUT_WAIT]
         while mi != 0:
             i = lowest(mi)
             mi &= mi - 1
@@ -72,25 +58,25 @@ def vc_islip(o, first, n_ports, shape, inputs, outputs, grants):
             while mv != 0:
                 v = lowest(mv)
                 mv &= mv - 1
-                d = i * n_vcs + v - ovc[out_vc, OPTR]
+                d = i * n_vcs + v - ovc[out_vc, u.OPTR]
                 if d < 0:
                     d += n_ports * n_vcs
                 if d < best[c]:
                     best[c] = d
-                    ovc[out_vc, OGRANT] = (first + i) * n_vcs + v
+                    ovc[out_vc, u.OGRANT] = (first + i) * n_vcs + v
     taken = 0
-    mc = out[go, OUT_FREE]
+    mc = out[go, u.OUT_FREE]
     while mc != 0:
-        in_vc = ovc[go * n_vcs + lowest(mc), OGRANT]
+        in_vc = ovc[go * n_vcs + lowest(mc), u.OGRANT]
         same = 0
         m = mc
         while m != 0:
             c = lowest(m)
             m &= m - 1
-            if ovc[go * n_vcs + c, OGRANT] == in_vc:
+            if ovc[go * n_vcs + c, u.OGRANT] == in_vc:
                 same |= 1 << c
         mc &= ~same
-        d = vcs[in_vc, PTR] - o * n_vcs
+        d = vcs[in_vc, u.PTR] - o * n_vcs
         taken |= 1 << pick(same, d if 0 <= d < n_vcs else 0)
     return taken
 
@@ -98,12 +84,12 @@ def vc_islip(o, first, n_ports, shape, inputs, outputs, grants):
 @block
 def vcs_with_room(port, shape, outputs):
     """The free VCs of output `port` that have the credits of a packet."""
-    free = outputs.ports[port, OUT_FREE]
+    free = outputs.ports[port, u.OUT_FREE]
     some = 0
     while free != 0:
         c = lowest(free)
         free &= free - 1
-        if outputs.vcs[port * shape.vcs + c, CREDIT] >= shape.need:
+        if outputs.vcs[port * shape.vcs + c, u.CREDIT] >= shape.need:
             some |= 1 << c
     return some
 
@@ -115,11 +101,11 @@ def vc_note(taken, n, o, first, n_ports, shape, inputs, outputs, grants):
     while taken != 0:
         c = lowest(taken)
         taken &= taken - 1
-        in_vc = ovc[go * n_vcs + c, OGRANT]
+        in_vc = ovc[go * n_vcs + c, u.OGRANT]
         d = o * n_vcs + c + 1
-        vcs[in_vc, PTR] = d if d < n_ports * n_vcs else 0
+        vcs[in_vc, u.PTR] = d if d < n_ports * n_vcs else 0
         d = in_vc - first * n_vcs + 1
-        ovc[go * n_vcs + c, OPTR] = d if d < n_ports * n_vcs else 0
+        ovc[go * n_vcs + c, u.OPTR] = d if d < n_ports * n_vcs else 0
         grants.claim_in[n] = in_vc
         grants.claim_out[n] = go * n_vcs + c
         n += 1
@@ -143,7 +129,7 @@ def switch_separable(asking, first, shape, inputs, outputs, grants):
     while asking != 0:
         i = lowest(asking)
         asking &= asking - 1
-        o = pick(lane[first_lane + i, LANE_OUTS], lane[first_lane + i, LANE_PTR]) * out_lanes + lane[first_lane + i, LANE_OLANE]
+        o = pick(lane[first_lane + i, u.LANE_OUTS], lane[first_lane + i, u.LANE_PTR]) * out_lanes + lane[first_lane + i, u.LANE_OLANE]
         outs = ask_for(outs, o, i, ask)
     n = 0
     while outs != 0:
@@ -163,9 +149,9 @@ def switch_islip(asking, first, shape, inputs, outputs, grants):
     while asking != 0:
         i = lowest(asking)
         asking &= asking - 1
-        mo = lane[first_lane + i, LANE_OUTS]
+        mo = lane[first_lane + i, u.LANE_OUTS]
         while mo != 0:
-            outs = ask_for(outs, lowest(mo) * out_lanes + lane[first_lane + i, LANE_OLANE], i, ask)
+            outs = ask_for(outs, lowest(mo) * out_lanes + lane[first_lane + i, u.LANE_OLANE], i, ask)
             mo &= mo - 1
     granted = 0
     while outs != 0:
@@ -177,7 +163,7 @@ def switch_islip(asking, first, shape, inputs, outputs, grants):
         i = lowest(granted)
         granted &= granted - 1
         grants.lane[n] = i
-        grants.out[n] = pick(want[i], lane[first_lane + i, LANE_PTR]) * out_lanes + lane[first_lane + i, LANE_OLANE]
+        grants.out[n] = pick(want[i], lane[first_lane + i, u.LANE_PTR]) * out_lanes + lane[first_lane + i, u.LANE_OLANE]
         n += 1
     return n
 
@@ -190,15 +176,15 @@ def lanes_free(asking, kept_out, first, shape, inputs, grants):
     while asking != 0:
         i = lowest(asking)
         asking &= asking - 1
-        outs = lane[first_lane + i, LANE_OUTS]
+        outs = lane[first_lane + i, u.LANE_OUTS]
         full[i] = outs
         left = outs
         while outs != 0:
             o = lowest(outs)
             outs &= outs - 1
-            if (kept_out >> (o * out_lanes + lane[first_lane + i, LANE_OLANE])) & 1 != 0:
+            if (kept_out >> (o * out_lanes + lane[first_lane + i, u.LANE_OLANE])) & 1 != 0:
                 left &= ~(1 << o)
-        lane[first_lane + i, LANE_OUTS] = left
+        lane[first_lane + i, u.LANE_OUTS] = left
         if left != 0:
             some |= 1 << i
     return some
@@ -210,14 +196,14 @@ def lanes_restore(asking, first, shape, inputs, grants):
     while asking != 0:
         i = lowest(asking)
         asking &= asking - 1
-        inputs.lane[first * shape.lanes + i, LANE_OUTS] = grants.full[i]
+        inputs.lane[first * shape.lanes + i, u.LANE_OUTS] = grants.full[i]
 
 
 @block
 def vc_of_lane(e, among, shape, lane):
     """Round robin over the VCs of lane `e` that ask for the granted output."""
-    v = pick(among, lane[e, LANE_RR])
-    lane[e, LANE_RR] = v + shape.lanes if v + shape.lanes < shape.vcs else v + shape.lanes - shape.vcs
+    v = pick(among, lane[e, u.LANE_RR])
+    lane[e, u.LANE_RR] = v + shape.lanes if v + shape.lanes < shape.vcs else v + shape.lanes - shape.vcs
     return v
 
 
@@ -230,7 +216,7 @@ def switch_note(n, first, n_ports, shape, inputs, outputs, grants):
         o = grants.out[j]
         turn[first * out_lanes + o, 0] = i + 1 if i + 1 < n_ports * lanes else 0
         o //= out_lanes
-        lane[first_lane + i, LANE_PTR] = o + 1 if o + 1 < n_ports else 0
+        lane[first_lane + i, u.LANE_PTR] = o + 1 if o + 1 < n_ports else 0
         grants.vc[j] = vc_of_lane(first_lane + i, inputs.lane_vcs[first_lane + i, o], shape, lane)
 
 
@@ -252,22 +238,22 @@ def switch_speculate(m, n_sure, first, n_ports, shape, inputs, outputs, grants):
         o = lowest(m)
         m &= m - 1
         usable = False
-        mc = out[first + o, OUT_FREE]
+        mc = out[first + o, u.OUT_FREE]
         while mc != 0:
-            usable = usable or outputs.vcs[(first + o) * shape.vcs + lowest(mc), CREDIT] > 0
+            usable = usable or outputs.vcs[(first + o) * shape.vcs + lowest(mc), u.CREDIT] > 0
             mc &= mc - 1
-        mi = out[first + o, OUT_WAIT] if usable else 0
+        mi = out[first + o, u.OUT_WAIT] if usable else 0
         while mi != 0:
             i = lowest(mi)
             mi &= mi - 1
             for k in range(i * lanes, (i + 1) * lanes):
-                if wait_vcs[first + o, i] & lane[first_lane + k, LANE_VCS] != 0:
+                if wait_vcs[first + o, i] & lane[first_lane + k, u.LANE_VCS] != 0:
                     some = ask_for(some, k, o, want)
     outs = 0
     while some != 0:
         i = lowest(some)
         some &= some - 1
-        outs = ask_for(outs, pick(want[i], lane[first_lane + i, LANE_SPTR]) * out_lanes + lane[first_lane + i, LANE_OLANE], i, ask)
+        outs = ask_for(outs, pick(want[i], lane[first_lane + i, u.LANE_SPTR]) * out_lanes + lane[first_lane + i, u.LANE_OLANE], i, ask)
     n = n_sure
     while outs != 0:
         o = lowest(outs)
@@ -275,11 +261,11 @@ def switch_speculate(m, n_sure, first, n_ports, shape, inputs, outputs, grants):
         i = pick(ask[o], turn[first * out_lanes + o, 1])
         turn[first * out_lanes + o, 1] = i + 1 if i + 1 < n_ports * lanes else 0
         c = o // out_lanes
-        lane[first_lane + i, LANE_SPTR] = c + 1 if c + 1 < n_ports else 0
+        lane[first_lane + i, u.LANE_SPTR] = c + 1 if c + 1 < n_ports else 0
         if (lanes_taken >> i) & 1 == 0 and (outs_taken >> o) & 1 == 0:
             grants.lane[n] = i
             grants.out[n] = o
-            among = wait_vcs[first + c, lane[first_lane + i, LANE_PORT]] & lane[first_lane + i, LANE_VCS]
+            among = wait_vcs[first + c, lane[first_lane + i, u.LANE_PORT]] & lane[first_lane + i, u.LANE_VCS]
             grants.vc[n] = vc_of_lane(first_lane + i, among, shape, lane)
             n += 1
     return n
@@ -293,17 +279,17 @@ def vcs_allocate(outs, first, n_ports, shape, inputs, outputs, grants):
     while outs != 0:
         o = lowest(outs)
         outs &= outs - 1
-        free = ports[first + o, OUT_FREE]
+        free = ports[first + o, u.OUT_FREE]
         if shape.keep != 0:
             room = vcs_with_room(first + o, shape, outputs)
             if room == 0:
                 continue
-            ports[first + o, OUT_FREE] = room
+            ports[first + o, u.OUT_FREE] = room
         if shape.vc_islip != 0:
             taken = vc_islip(o, first, n_ports, shape, inputs, outputs, grants)
         else:
             taken = vc_separable(o, first, n_ports, shape, inputs, outputs, grants)
-        ports[first + o, OUT_FREE] = free
+        ports[first + o, u.OUT_FREE] = free
         n = vc_note(taken, n, o, first, n_ports, shape, inputs, outputs, grants)
     return n
 

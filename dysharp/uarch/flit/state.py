@@ -5,8 +5,6 @@ lanes into the crossbars, n_out = n_ports * output_speedup lanes out of them, n_
 n_wheel cycles a wheel reaches ahead. Every array is int64. Scratch arrays mean something within one step of one router only.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

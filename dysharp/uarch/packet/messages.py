@@ -3,17 +3,7 @@
 A message is one train. Its ports, rings and ends come from `uarch/trains.py` and `uarch/transfers.py`.
 """
 
-from dysharp.uarch.columns import (
-    HARDWARE_NETS,
-    LEAF_ARRIVE,
-    LEAF_DOWN,
-    LEAF_RINGS,
-    LEAF_UP,
-    RING_DELIVER,
-    RING_RESPOND,
-    RING_RESULT,
-    RING_RESULT_DELIVERED,
-)
+from dysharp.uarch import columns as col
 from dysharp.uarch.fifo import member_due
 from dysharp.uarch.kernel import kernel
 from dysharp.uarch.points import member_fill
@@ -26,24 +16,24 @@ from dysharp.uarch.transfers import acknowledged, deliver, respond, result, resu
 def message_event(leaf, now, ops, members, stores, issue, links, switch, tables, clock):
     """What is due at `leaf`: a port is free, a message arrives, is delivered, answered or acknowledged."""
     m = clock.m
-    nets = m[HARDWARE_NETS]
-    rings = m[LEAF_RINGS]
+    nets = m[col.HARDWARE_NETS]
+    rings = m[col.LEAF_RINGS]
     done = -1
     filled = -1
-    if leaf >= m[LEAF_DOWN]:
-        down_end(leaf - m[LEAF_DOWN], now, ops, members, links, switch, tables, clock)
-    elif leaf >= m[LEAF_ARRIVE]:
-        arrive(leaf - m[LEAF_ARRIVE], ops, members, links, switch, clock)
-    elif leaf >= m[LEAF_UP]:
-        up_end(leaf - m[LEAF_UP], leaf, links, clock)
-    elif leaf < rings + (RING_DELIVER + 1) * nets:
+    if leaf >= m[col.LEAF_DOWN]:
+        down_end(leaf - m[col.LEAF_DOWN], now, ops, members, links, switch, tables, clock)
+    elif leaf >= m[col.LEAF_ARRIVE]:
+        arrive(leaf - m[col.LEAF_ARRIVE], ops, members, links, switch, clock)
+    elif leaf >= m[col.LEAF_UP]:
+        up_end(leaf - m[col.LEAF_UP], leaf, links, clock)
+    elif leaf < rings + (col.RING_DELIVER + 1) * nets:
         filled = member_due(leaf - rings, members, clock)
         deliver(filled, now, ops, members, links, clock)
-    elif leaf < rings + (RING_RESPOND + 1) * nets:
+    elif leaf < rings + (col.RING_RESPOND + 1) * nets:
         respond(leaf - rings, now, ops, members, links, clock)
-    elif leaf < rings + (RING_RESULT + 1) * nets:
+    elif leaf < rings + (col.RING_RESULT + 1) * nets:
         result(leaf - rings, now, ops, members.mem, links, switch, clock)
-    elif leaf < rings + (RING_RESULT_DELIVERED + 1) * nets:
+    elif leaf < rings + (col.RING_RESULT_DELIVERED + 1) * nets:
         done = result_delivered(leaf - rings, now, ops, members, stores, issue, links, clock)
     else:
         done = acknowledged(leaf - rings, ops, clock)

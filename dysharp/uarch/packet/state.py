@@ -4,13 +4,9 @@ Sizes: n_links links of all GPUs, n_ports inputs of a switch plane, n_vcs virtua
 n_slots packet records, n_classes classes of ops. FIFOs are [n, 2] int32 (head, tail), -1 = empty.
 """
 
-from __future__ import annotations
+from typing import NamedTuple
 
-from typing import Any, NamedTuple
-
-from numpy.typing import NDArray
-
-Array = NDArray[Any]
+from dysharp.arrays import Array
 
 
 class Packets(NamedTuple):

@@ -3,33 +3,9 @@
 Only `engine/packet/synthetic.py` runs it, for tests and the bench: the packet fabric against the flit-exact network.
 """
 
-from dysharp.uarch.columns import INF, RUN_NOW
+from dysharp.uarch import columns as col
 from dysharp.uarch.kernel import block, kernel
-from dysharp.uarch.packet.columns import (
-    C_CYCLE,
-    C_EXT,
-    C_LEAF,
-    C_SIZES,
-    FABRIC_CREDIT,
-    FABRIC_CYCLE,
-    FABRIC_DELIVER,
-    FABRIC_FIXED,
-    LINK_FREE,
-    LINK_INPUT,
-    LINK_MASK,
-    OUTPUT_FREE,
-    PACKET_FLITS,
-    PACKET_KIND,
-    PACKET_LINK,
-    PACKET_NEXT,
-    PACKET_NEXT2,
-    PACKET_OP,
-    PACKET_OUT,
-    PACKET_OUT_FLITS,
-    PACKET_VC,
-    PLAIN,
-    RUN_OUT,
-)
+from dysharp.uarch.packet import columns as f
 from dysharp.uarch.packet.links import (
     credits_take,
     dirty_mark,
@@ -70,21 +46,21 @@ def packets_born(leaf, now, born, queues, link, dirty_links, tree, sums):
         born[e, BORN_NEXT] = -1
         if queues[i, QUEUE_HEAD] < 0:
             queues[i, QUEUE_HEAD] = e
-            link[i, LINK_MASK] = 1
-            if link[i, LINK_FREE] == 1:
+            link[i, f.LINK_MASK] = 1
+            if link[i, f.LINK_FREE] == 1:
                 dirty_mark(dirty_links, i)
         else:
             born[queues[i, QUEUE_TAIL], BORN_NEXT] = e
         queues[i, QUEUE_TAIL] = e
         e += 1
     sums[SO_NEXT] = e
-    tree_set(tree, leaf, born[e, BORN_TIME] if e < born.shape[0] else INF)
+    tree_set(tree, leaf, born[e, BORN_TIME] if e < born.shape[0] else col.INF)
 
 
 @block
 def ask(p, packet, link, outputs, c):
     """Packet p, at the head of its VC, asks for its output."""
-    out_ask(packet[p, PACKET_OUT], p, link[packet[p, PACKET_LINK], LINK_INPUT], packet, link, outputs, c)
+    out_ask(packet[p, f.PACKET_OUT], p, link[packet[p, f.PACKET_LINK], f.LINK_INPUT], packet, link, outputs, c)
 
 
 @block
@@ -93,15 +69,15 @@ def plain_crossings_end(r, leaf, now, packets, lanes, outputs, agenda):
     packet, packet_time, c = packets.packet, packets.packet_time, agenda.c
     p = ring_due(r, now, packet_time, agenda)
     while p >= 0:
-        following = packet[p, PACKET_NEXT2]
-        o = packet[p, PACKET_OUT]
-        outputs.output[o, OUTPUT_FREE] += 1
+        following = packet[p, f.PACKET_NEXT2]
+        o = packet[p, f.PACKET_OUT]
+        outputs.output[o, f.OUTPUT_FREE] += 1
         dirty_mark(outputs.dirty_outputs, o)
-        i = packet[p, PACKET_LINK]
+        i = packet[p, f.PACKET_LINK]
         lane_back(i, lanes, outputs, c)
         head = buffer_leave(p, i, now, packet, lanes, agenda)
-        if head >= 0 and c[C_CYCLE] > 0:
-            packet_schedule(FABRIC_CYCLE, head, now + c[C_CYCLE], PACKET_NEXT2, packet, packet_time, agenda)
+        if head >= 0 and c[f.C_CYCLE] > 0:
+            packet_schedule(f.FABRIC_CYCLE, head, now + c[f.C_CYCLE], f.PACKET_NEXT2, packet, packet_time, agenda)
         elif head >= 0:
             ask(head, packet, lanes.link, outputs, c)
         agenda.rings[r, 0] = following
@@ -115,14 +91,14 @@ def plain_heads_arrive(r, leaf, now, packets, lanes, outputs, agenda):
     packet, packet_time, channels = packets.packet, packets.packet_time, lanes.channels
     p = ring_due(r, now, packet_time, agenda)
     while p >= 0:
-        agenda.rings[r, 0] = packet[p, PACKET_NEXT]
-        packet[p, PACKET_NEXT] = -1
-        row = packet[p, PACKET_LINK] * lanes.occupied.shape[1] + packet[p, PACKET_VC]
+        agenda.rings[r, 0] = packet[p, f.PACKET_NEXT]
+        packet[p, f.PACKET_NEXT] = -1
+        row = packet[p, f.PACKET_LINK] * lanes.occupied.shape[1] + packet[p, f.PACKET_VC]
         if channels[row, 0] < 0:
             channels[row, 0] = p
             ask(p, packet, lanes.link, outputs, agenda.c)
         else:
-            packet[channels[row, 1], PACKET_NEXT] = p
+            packet[channels[row, 1], f.PACKET_NEXT] = p
         channels[row, 1] = p
         p = ring_due(r, now, packet_time, agenda)
     ring_wait(r, leaf, packet_time, agenda)
@@ -132,12 +108,12 @@ def plain_heads_arrive(r, leaf, now, packets, lanes, outputs, agenda):
 def allocations_end(leaf, now, packets, link, outputs, agenda):
     """Packets that came to the head of their VC are allocated."""
     packet = packets.packet
-    p = ring_due(FABRIC_CYCLE, now, packets.packet_time, agenda)
+    p = ring_due(f.FABRIC_CYCLE, now, packets.packet_time, agenda)
     while p >= 0:
-        agenda.rings[FABRIC_CYCLE, 0] = packet[p, PACKET_NEXT2]
+        agenda.rings[f.FABRIC_CYCLE, 0] = packet[p, f.PACKET_NEXT2]
         ask(p, packet, link, outputs, agenda.c)
-        p = ring_due(FABRIC_CYCLE, now, packets.packet_time, agenda)
-    ring_wait(FABRIC_CYCLE, leaf, packets.packet_time, agenda)
+        p = ring_due(f.FABRIC_CYCLE, now, packets.packet_time, agenda)
+    ring_wait(f.FABRIC_CYCLE, leaf, packets.packet_time, agenda)
 
 
 @block
@@ -145,13 +121,13 @@ def sinks_take(leaf, now, born, packets, held, agenda, sums, accepted):
     """Tails reach their terminals."""
     packet = packets.packet
     flits = sums[SO_FLITS]
-    p = ring_due(FABRIC_DELIVER, now, packets.packet_time, agenda)
+    p = ring_due(f.FABRIC_DELIVER, now, packets.packet_time, agenda)
     while p >= 0:
-        agenda.rings[FABRIC_DELIVER, 0] = packet[p, PACKET_NEXT]
-        o = packet[p, PACKET_OUT]
+        agenda.rings[f.FABRIC_DELIVER, 0] = packet[p, f.PACKET_NEXT]
+        o = packet[p, f.PACKET_OUT]
         held[o, 0] -= flits
         accepted[o] += flits if sums[SO_FROM] <= now < sums[SO_TO] else 0
-        t = born[packet[p, PACKET_OP], BORN_TIME]
+        t = born[packet[p, f.PACKET_OP], BORN_TIME]
         if sums[SO_FROM] <= t < sums[SO_TO]:
             sums[SO_PACKETS] += 1
             sums[SO_LATENCY] += now - t
@@ -160,8 +136,8 @@ def sinks_take(leaf, now, born, packets, held, agenda, sums, accepted):
             sums[SO_LEFT] -= 1
         sums[SO_ACCEPTED] += 1
         slot_free(p, packets.free, agenda.x)
-        p = ring_due(FABRIC_DELIVER, now, packets.packet_time, agenda)
-    ring_wait(FABRIC_DELIVER, leaf, packets.packet_time, agenda)
+        p = ring_due(f.FABRIC_DELIVER, now, packets.packet_time, agenda)
+    ring_wait(f.FABRIC_DELIVER, leaf, packets.packet_time, agenda)
 
 
 @block
@@ -176,13 +152,13 @@ def source_send(i, late, born, queues, packets, lanes, agenda, sums):
     else:
         queues[i, QUEUE_HEAD] = born[e, BORN_NEXT]
         if queues[i, QUEUE_HEAD] < 0:
-            link[i, LINK_MASK] = 0
+            link[i, f.LINK_MASK] = 0
         p = slot_take(packets.free, x)
-        packet[p, PACKET_KIND] = PLAIN
-        packet[p, PACKET_OP] = e
-        packet[p, PACKET_FLITS] = flits
-        packet[p, PACKET_OUT_FLITS] = flits
-        packet[p, PACKET_OUT] = born[e, BORN_DEST]
+        packet[p, f.PACKET_KIND] = f.PLAIN
+        packet[p, f.PACKET_OP] = e
+        packet[p, f.PACKET_FLITS] = flits
+        packet[p, f.PACKET_OUT_FLITS] = flits
+        packet[p, f.PACKET_OUT] = born[e, BORN_DEST]
         link_send(i, 0, p, vc, 0, late, agenda.flit_ps[flits], packet, packets.packet_time, link, lanes.occupied, agenda)
 
 
@@ -190,12 +166,12 @@ def source_send(i, late, born, queues, packets, lanes, agenda, sums):
 def sink_grant(o, now, packets, lanes, outputs, agenda):
     """Output o begins packets as long as a lane into it is free and one may cross."""
     link, output, c, x = lanes.link, outputs.output, agenda.c, agenda.x
-    while output[o, OUTPUT_FREE] > 0:
+    while output[o, f.OUTPUT_FREE] > 0:
         p = out_pick(o, now, packets.packet, packets.packet_time, link, outputs, lanes.held, c, x, agenda.st)
         if p < 0:
             break
-        out_leave(o, p, x[RUN_OUT], packets.packet, link, outputs, c)
-        out_begin(o, p, x[RUN_OUT], now, packets, link, output, lanes.held, agenda)
+        out_leave(o, p, x[f.RUN_OUT], packets.packet, link, outputs, c)
+        out_begin(o, p, x[f.RUN_OUT], now, packets, link, output, lanes.held, agenda)
 
 
 @kernel
@@ -203,14 +179,14 @@ def open_run(until, late, born, queues, packets, lanes, outputs, agenda, flits_b
     """Run to time `until`, or until every packet created in [SO_FROM, SO_TO) has arrived. `late`: from a head's start to the switch."""
     link, dirty_links, dirty_outputs = lanes.link, lanes.dirty_links, outputs.dirty_outputs
     tree, c, x = agenda.tree, agenda.c, agenda.x
-    ring_arrive = FABRIC_FIXED + c[C_SIZES]
-    ring_out = ring_arrive + c[C_EXT]
-    ring_line = ring_out + c[C_SIZES]
-    now = x[RUN_NOW]
+    ring_arrive = f.FABRIC_FIXED + c[f.C_SIZES]
+    ring_out = ring_arrive + c[f.C_EXT]
+    ring_line = ring_out + c[f.C_SIZES]
+    now = x[col.RUN_NOW]
     while now < until and sums[SO_LEFT] > 0:
         while tree[1] == now:
             leaf = tree_first(tree)
-            r = leaf - c[C_LEAF]
+            r = leaf - c[f.C_LEAF]
             if r < 0:
                 packets_born(leaf, now, born, queues, link, dirty_links, tree, sums)
             elif r >= ring_line:
@@ -219,21 +195,21 @@ def open_run(until, late, born, queues, packets, lanes, outputs, agenda, flits_b
                 plain_crossings_end(r, leaf, now, packets, lanes, outputs, agenda)
             elif r >= ring_arrive:
                 plain_heads_arrive(r, leaf, now, packets, lanes, outputs, agenda)
-            elif r >= FABRIC_FIXED:
+            elif r >= f.FABRIC_FIXED:
                 links_free(r, leaf, now, link, dirty_links, agenda)
-            elif r == FABRIC_CYCLE:
+            elif r == f.FABRIC_CYCLE:
                 allocations_end(leaf, now, packets, link, outputs, agenda)
-            elif r == FABRIC_CREDIT:
+            elif r == f.FABRIC_CREDIT:
                 credits_take(now, lanes, agenda)
             else:
                 sinks_take(leaf, now, born, packets, lanes.held, agenda, sums, accepted)
         while dirty_links[0] != 0:
             i = dirty_take(dirty_links)
-            if link[i, LINK_FREE] == 1 and link[i, LINK_MASK] != 0:
+            if link[i, f.LINK_FREE] == 1 and link[i, f.LINK_MASK] != 0:
                 source_send(i, late, born, queues, packets, lanes, agenda, sums)
         while dirty_outputs[0] != 0:
             sink_grant(dirty_take(dirty_outputs), now, packets, lanes, outputs, agenda)
         now = tree[1]
-        if now == INF:
+        if now == col.INF:
             break
-        x[RUN_NOW] = now
+        x[col.RUN_NOW] = now

@@ -3,8 +3,6 @@
 Files are data. No code in them is executed, and sizes are checked before memory is taken.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Counts per expert from a CSV with the columns `model,layer,expert,count`."""
 
-from __future__ import annotations
-
 from dysharp.errors import ConfigError, nearest
 from dysharp.workload.counts import read_counts
 from dysharp.workload.importers.dump import Dump

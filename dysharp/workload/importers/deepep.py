@@ -1,7 +1,5 @@
 """The inputs of DeepEP's calls: `topk_idx [tokens, topk]` (-1 = none) and `topk_weights`, one layer."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.errors import ConfigError

@@ -1,7 +1,5 @@
 """`Dump`: a dump file as plain values. Its first bytes give its kind. Checks come before reading. No code is run."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """NVIDIA Dynamo on vLLM: a JSON object `{data, shape, dtype, start}`, alone or inside an answer of the server."""
 
-from __future__ import annotations
-
 import base64
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Loads of expert-parallel load balancers: `weight [layers, experts]` of DeepSeek's EPLB, load windows of vLLM."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

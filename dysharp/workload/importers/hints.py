@@ -1,7 +1,5 @@
 """`Hints`: numbers that the user gives because the dump does not contain them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from dysharp.errors import ConfigError

@@ -3,8 +3,6 @@
 It holds a list with one array [tokens, topk] per MoE layer, or one array [tokens, layers, topk].
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.errors import ConfigError

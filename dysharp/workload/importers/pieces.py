@@ -1,7 +1,5 @@
 """From the arrays of a dump to one checked `Recording`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

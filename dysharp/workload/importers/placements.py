@@ -1,7 +1,5 @@
 """Placements from the tables of load balancers, as the lists that `--placement FILE.json` reads."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

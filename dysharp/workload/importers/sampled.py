@@ -1,7 +1,5 @@
 """Tokens with exactly the recorded counts, for dumps that contain counts and no tokens."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

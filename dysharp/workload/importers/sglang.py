@@ -3,8 +3,6 @@
 The numbers are int32 unless the answer names another dtype, as newer servers do.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from dysharp.errors import ConfigError

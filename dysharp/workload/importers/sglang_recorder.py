@@ -1,7 +1,5 @@
 """SGLang's expert distribution recorder: `.pt` files of the modes stat, stat_approx, per_token and per_pass."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ walks the opcodes of the pickle and executes none. It accepts only opcodes for c
 tensors.
 """
 
-from __future__ import annotations
-
 import importlib
 import io
 import pickletools

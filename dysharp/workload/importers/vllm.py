@@ -3,8 +3,6 @@
 Arrays are [tokens, layers, topk]. A JSON answer has one base64 `.npy` per choice and, since v0.21, one for the prompt.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Arrays inside JSON answers: base64 of an `.npy` file, or of bare bytes."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import io

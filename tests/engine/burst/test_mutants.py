@@ -9,12 +9,10 @@ import pytest
 
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import DysharpError
-from dysharp.testing.mutants import MUTANTS, Mutant, caught, difference, engine
-from dysharp.testing.point_mutants import POINT_MUTANTS
+from dysharp.testing.mutants import MUTANTS, POINT_MUTANTS, SUM_MUTANTS, Mutant, caught, difference, engine
 from dysharp.testing.random_points import random_points
 from dysharp.testing.random_programs import random_program
 from dysharp.testing.random_sums import random_sums
-from dysharp.testing.sum_mutants import SUM_MUTANTS
 
 SEEDS = range(400)
 CANCELLED = partial(random_points, parts=("cancelled",))

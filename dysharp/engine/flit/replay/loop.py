@@ -4,21 +4,7 @@ So what is drawn depends on what the network did, and the streams are consumed h
 """
 
 from dysharp.engine.flit.loop import network_run
-from dysharp.uarch.flit.columns import (
-    PACKET_MEASURED,
-    PACKET_SALT,
-    RUN_EVENT,
-    RUN_FROM,
-    RUN_LEFT,
-    RUN_LISTED,
-    RUN_NOW,
-    RUN_TO,
-    SOURCE_HEAD,
-    SOURCE_LEFT,
-    SOURCE_LISTED,
-    SOURCE_PACKET,
-    SOURCE_TAIL,
-)
+from dysharp.uarch.flit import columns as u
 from dysharp.uarch.kernel import kernel
 
 # cursor: position in `creates`, position in `ints`
@@ -34,11 +20,11 @@ def replay_run(until, stop_when_measured, tree, state, created, draws):
     source, listed, packet, x, arity = state.sources.source, state.sources.listed, state.packets.packet, state.run, state.shape.arity
     creates, ints, cursor, looked, record, dest_of, cdf = draws
     n = len(looked)
-    x[RUN_EVENT] = n
-    while x[RUN_NOW] < until:
-        now = x[RUN_NOW]
+    x[u.RUN_EVENT] = n
+    while x[u.RUN_NOW] < until:
+        now = x[u.RUN_NOW]
         for q in range(n):
-            if source[q, SOURCE_LEFT] != 0 or source[q, SOURCE_HEAD] >= 0:
+            if source[q, u.SOURCE_LEFT] != 0 or source[q, u.SOURCE_HEAD] >= 0:
                 continue
             while looked[q] <= now:
                 at = looked[q]
@@ -59,25 +45,25 @@ def replay_run(until, stop_when_measured, tree, state, created, draws):
                 created.source[q] = q
                 created.dest[q] = to
                 created.next[q] = -1
-                source[q, SOURCE_HEAD] = q
-                source[q, SOURCE_TAIL] = q
-                if source[q, SOURCE_LISTED] == 0:
-                    source[q, SOURCE_LISTED] = 1
-                    listed[x[RUN_LISTED]] = q
-                    x[RUN_LISTED] += 1
+                source[q, u.SOURCE_HEAD] = q
+                source[q, u.SOURCE_TAIL] = q
+                if source[q, u.SOURCE_LISTED] == 0:
+                    source[q, u.SOURCE_LISTED] = 1
+                    listed[x[u.RUN_LISTED]] = q
+                    x[u.RUN_LISTED] += 1
                 # measured: drawn in a measured period, or created in one and drawn later
-                record[q] = 1 if now >= x[RUN_FROM] and (now < x[RUN_TO] or at < x[RUN_TO]) else 0
-                x[RUN_LEFT] += record[q]
+                record[q] = 1 if now >= x[u.RUN_FROM] and (now < x[u.RUN_TO] or at < x[u.RUN_TO]) else 0
+                x[u.RUN_LEFT] += record[q]
                 break
         network_run(now + 1, False, state, created)
         for q in range(n):
             if created.next[q] == -2:  # its head left in this cycle
                 created.next[q] = -1
-                slot = source[q, SOURCE_PACKET]
-                packet[slot, PACKET_MEASURED] = record[q]
+                slot = source[q, u.SOURCE_PACKET]
+                packet[slot, u.PACKET_MEASURED] = record[q]
                 if tree and created.dest[q] // arity != q // arity:
-                    packet[slot, PACKET_SALT] = ints[cursor[AT_INTS]] % arity
+                    packet[slot, u.PACKET_SALT] = ints[cursor[AT_INTS]] % arity
                     cursor[AT_INTS] += 1
-        if stop_when_measured and x[RUN_LEFT] == 0:
+        if stop_when_measured and x[u.RUN_LEFT] == 0:
             break
-    return x[RUN_NOW]
+    return x[u.RUN_NOW]

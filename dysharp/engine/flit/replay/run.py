@@ -6,8 +6,6 @@ the destination is drawn, and one more number that nobody uses. When a head leav
 measured that is drawn in a measured period, whenever it was created, or that was created in one and is drawn later.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

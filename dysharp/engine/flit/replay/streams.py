@@ -4,8 +4,6 @@ Source: D. E. Knuth, The Art of Computer Programming, volume 2, section 3.6: x[j
 modulo 1; of every 1009 numbers the first 100 are used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

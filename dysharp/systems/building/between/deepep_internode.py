@@ -15,15 +15,13 @@ tokens on its SMs and sends one row per token to the source. The source adds one
 Constants: `internode.*` in specs/data/fitted.toml. Source of the steps: DeepEP csrc/kernels/legacy/internode.cu.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.arrays import I32, I64
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline
 from dysharp.systems.building.between.two_hop import TwoHop
-from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
 

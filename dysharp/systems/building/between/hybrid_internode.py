@@ -13,14 +13,12 @@ Constants: `internode.hybrid_*` in specs/data/fitted.toml. Source of the steps: 
 docs/Hybrid-EP_Implementation.md.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
+from dysharp.arrays import I32, I64
 from dysharp.program import Discipline
 from dysharp.systems.building.between.deepep_internode import Internode
 from dysharp.systems.building.between.two_hop import TwoHop
-from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
 

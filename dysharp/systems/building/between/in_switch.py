@@ -16,10 +16,9 @@ request takes one way.
 NVLS over domains has the same steps with every token and every GPU: whole-group operations, which in-network sums of today have.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
+from dysharp.arrays import I32, I64
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Kind, Tail, Template, To
 from dysharp.program.constants import REQUESTS, RESPONSES
@@ -28,7 +27,6 @@ from dysharp.systems.building.batch import Batch, ids
 from dysharp.systems.building.between.landing import landing
 from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.experts import fused, one_after_another
-from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import RDMA, LayerBuilder, spans
 
 

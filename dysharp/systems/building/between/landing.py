@@ -1,13 +1,11 @@
 """`landing`: rows that wait at a GPU to be sent on, in tiles that become ready together."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
+from dysharp.arrays import I32, I64
 from dysharp.program import Alloc
-from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import LayerBuilder, spans
 
 

@@ -5,8 +5,6 @@ sender's domain with the receiver's index, then by NIC along the rail. The rail 
 its buffer, and a proxy posts the message.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dysharp.arrays import I32
 from dysharp.program import Discipline, Template
 from dysharp.program.nets import BETWEEN_NET
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.landing import landing
-from dysharp.systems.building.index import I32
 from dysharp.systems.building.layer import RDMA, LayerBuilder
 from dysharp.systems.building.ways import ByLevel, ByRail, Ways
 from dysharp.workload import Routing

@@ -5,24 +5,19 @@ reduce-scatter a sum goes the same way from the GPU behind the source to the sou
 rounded at every GPU that adds something. Before the first of them the ring carries rows that are no part of the sum (zeros).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.arrays import I32, I64, Bools
 from dysharp.program import Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.program.nets import BETWEEN_NET
 from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.landing import landing
-from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder, spans
 from dysharp.workload.rings import rail_rings
-
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

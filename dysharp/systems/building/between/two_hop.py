@@ -7,19 +7,17 @@ source.
 Units may travel in *groups*: a relay sees the rows of a group when all of them have arrived.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import numpy as np
 
+from dysharp.arrays import I32, I64
 from dysharp.program import Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.program.nets import BETWEEN_NET
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.between.landing import landing
 from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.index import I32, I64
 from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder, spans
 
 

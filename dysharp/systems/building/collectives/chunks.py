@@ -26,8 +26,6 @@ the chunk when it is delivered there, at the latest when the op is done. A pull 
 pushes fill, and issuers in program order bring every read behind the writes that it needs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

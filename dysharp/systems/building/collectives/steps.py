@@ -4,8 +4,6 @@ Hardware is that of the cluster. Where software does not fill the links, the fra
 that much beside their data. So Programs of several systems can share one machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
