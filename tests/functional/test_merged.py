@@ -123,7 +123,7 @@ def test_a_merge_needs_the_tensors_of_its_parts() -> None:
         run_merged(program, {"A": layers.tensors["A"]})
     with pytest.raises(ConfigError, match="found a merge of Programs"):
         run_rows(program, layers.tensors["A"])
-    with pytest.raises(ConfigError, match="order \"trace\"|order 'trace'"):
+    with pytest.raises(ConfigError, match="order 'trace': found no Trace"):
         run_merged(program, layers.tensors, "trace")
 
 

@@ -17,7 +17,7 @@ from dysharp.program import Declared, Discipline, Head, Kind, Program, ProgramBu
 from dysharp.program.merge import Cross, Part, merge
 from dysharp.program.sections import part_of, trace_of_part
 from dysharp.program.verify import verify
-from dysharp.testing.random_merges import random_parts
+from dysharp.testing.random_merges import memory_ps, random_parts
 from tests.program import merge_checks as checks
 from tests.program.merge_checks import HARDWARE, gemms
 
@@ -129,21 +129,6 @@ def test_transfers_of_both_parts_share_a_link() -> None:
     assert run_burst(merged)[0].up_busy[0] == run_burst(one)[0].up_busy[0] + run_burst(other)[0].up_busy[0]
     assert max(time_of(one), time_of(other)) < time_of(merged) < time_of(one) + time_of(other)
     assert merged.declared.traffic["up"] == {"A.dispatch": 6000, "B.dispatch": 4000}
-
-
-def memory_ps(program: Program) -> float:
-    """Time of the busiest node's shared memory for all bytes of transfers and tasks; 0 without shared memory."""
-    p, owner = program, np.repeat(np.arange(program.n_ops), np.diff(program.members.ptr))
-    if not p.hardware.memory_rate:
-        return 0.0
-    far = p.members.node != p.ops.node[owner]
-    sent = np.where(np.bincount(owner, weights=far, minlength=p.n_ops) > 0, p.ops.bytes, 0)
-    moved = np.bincount(p.ops.node, weights=sent, minlength=p.n_nodes) + np.bincount(p.members.node, weights=p.ops.bytes[owner], minlength=p.n_nodes)
-    tasks, duration = (np.array([getattr(t, name) for t in p.templates])[p.ops.template] for name in ("tasks", "duration"))
-    pooled = np.flatnonzero(duration >= 0)
-    taken = tasks[pooled] * p.task_bytes[duration[pooled], p.ops.rows[pooled]]
-    moved += np.bincount(p.ops.node[pooled], weights=taken, minlength=p.n_nodes)
-    return float(moved.max() * 1e6 / p.hardware.memory_rate)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
