@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dysharp.compute.collectives import flight_us, link_us, round_trip_us
+from dysharp.compute.collectives import flight_us, link_us, round_trip_us, sync_us
 from dysharp.compute.operators import Constants, hbm_us, launch_us, memory_kernel_us
 from dysharp.specs import choice_int
 from dysharp.specs.gpu import Gpu
@@ -22,7 +22,9 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "two-shot": ("launch", "pull+multicast", "sync"),
     "multimem all-reduce": ("launch", "flags", "pull+multicast", "sync"),
     "multimem all-gather": ("launch", "flags", "multicast", "sync"),
-    "multimem reduce-scatter": ("launch", "flags", "pull own", "flags"),
+    "multimem reduce-scatter": ("launch", "flags", "pull own", "sync"),
+    "megatron all-gather": ("launch", "multicast", "sync"),
+    "megatron reduce-scatter": ("launch", "sync", "pull own"),
     "torch multimem": (*TORCH_BUFFER, "pull+multicast", "sync", "copy"),
     "torch two-shot": (*TORCH_BUFFER, "get+put", "sync", "copy"),
     "vllm one-stage": ("launch", "flags", "get all", "flags"),
@@ -39,6 +41,7 @@ KERNELS: dict[str, tuple[str, ...]] = {
 | stage | the copy inside a kernel |
 | flags | a relaxed flag to every GPU, polled; GPUs run in step, so the step takes the flight time only |
 | sync | a flag behind a fence of system scope: the round trip of a store, and the flight of the flag; GPUs run in step |
+| meet | a flag exchange of GPUs that come at different times (`ARCH.sync_us`, mostly the wait for the last GPU) |
 | pull | the sum of all vectors by `multimem.ld_reduce` |
 | pull own | the sum of the own share by `multimem.ld_reduce` |
 | multicast | the own share by `multimem.st` to all GPUs |
@@ -52,6 +55,8 @@ KERNELS: dict[str, tuple[str, ...]] = {
 | kernels | source |
 |---|---|
 | one-shot, two-shot polled, two-shot | NCCL contrib/custom_algos/allreduce |
+| multimem | TokenWeave csrc/tokenweave_artifact_kernels.cu |
+| megatron | Megatron-LM megatron/core/inference/communication/torch_symm_triton/variable_collectives.py |
 | torch | PyTorch CUDASymmetricMemoryOps.cu, with the buffer of vLLM's symm_mem.py (a copy before and behind) |
 | vllm | vLLM csrc/custom_all_reduce.cuh |
 | trtllm | TensorRT-LLM allReduceFusionKernels.cu (one-shot: Lamport) |
@@ -60,6 +65,12 @@ STORES = ("multicast", "pull+multicast", "get+put", "put all")
 NO_LOADS = ("multicast", "put all")
 """Steps that end with a store. They end when the store is acknowledged; a following `sync` includes that time.
 Flags at the end of a kernel are acknowledged too."""
+
+
+def apart(steps: tuple[str, ...]) -> tuple[str, ...]:
+    """A kernel whose GPUs come at different times: the first flags are a whole exchange."""
+    at = steps.index("flags")
+    return (*steps[:at], "meet", *steps[at + 1 :])
 
 
 def moved_bytes(step: str, n: ArrayLike, size: ArrayLike) -> F64:
@@ -99,6 +110,8 @@ def kernel_allreduce_us(gpu: Gpu, constants: Constants, kernel: str, n_gpus: Arr
         elif step == "flags":
             time = time + flight
             acknowledged = time + flight
+        elif step == "meet":
+            time = time + sync_us(gpu, constants, n)
         elif step == "sync":
             time = time + round_trip + flight
             acknowledged = time + flight

@@ -54,6 +54,12 @@ LL, LL128, SIMPLE = Protocol(6.6, 0.6, 0.5), Protocol(14.0, 1.9, 0.92), Protocol
 PROTOCOLS = (LL, LL128, SIMPLE)
 NET_STEPS_US = (2.7, 4.0, 14.0)
 """A step of each protocol's ring through the network between nodes."""
+TREES = (Protocol(6.8, 0.6, 0.5), Protocol(14.0, 1.25, 0.92), Protocol(8.4, 4.0, 1.0))
+"""Start and hop of each protocol's tree."""
+TREE_NET_US = (5.0, 8.5, 14.0)
+"""A step of each protocol's tree through the network between nodes."""
+TREE_PART = (1 / 3.8, 0.92 * 7 / 9, 0.92)
+"""Rate of a tree divided by that of a ring with plain stores; an all-reduce takes every link twice."""
 NVLS = len(PROTOCOLS)
 """The choice after the protocols."""
 NVLS_US = 25.0
@@ -137,7 +143,7 @@ def collective_us(
     may = kind == "all_reduce" and nvls is not False
     if may:
         times.append(_nvls_us(gpu, constants, n, size))
-    chosen = ring_protocol(gpu, STEPS[kind], n, size, in_switch=_in_switch(gpu, n, nvls) if may else np.zeros(n.shape, bool))
+    chosen = ring_protocol(gpu, STEPS[kind], n, size, in_switch=in_switch(gpu, n, nvls if may else False))
     return np.asarray(np.choose(chosen, times))
 
 
@@ -157,8 +163,10 @@ def ring_protocol(gpu: Gpu, passes: int, n_gpus: ArrayLike, n_bytes: ArrayLike, 
     return np.asarray(np.argmin([*taken, np.where(in_switch, nvls, np.inf)], axis=0))
 
 
-def _in_switch(gpu: Gpu, n: F64, nvls: bool | None) -> NDArray[np.bool_]:
-    return np.asarray(np.full(n.shape, True) if nvls else n >= NVLS_FROM_GPUS[arch_of(gpu)])
+def in_switch(gpu: Gpu, n_gpus: ArrayLike, nvls: bool | None) -> NDArray[np.bool_]:
+    """Whether NCCL may run an all-reduce in the switch. `nvls`: on, off, or by the number of GPUs (None)."""
+    n = np.asarray(n_gpus, np.float64)
+    return np.full(n.shape, nvls) if nvls is not None else np.asarray(n >= NVLS_FROM_GPUS[arch_of(gpu)])
 
 
 def _ring_us(gpu: Gpu, c: Constants, protocol: Protocol, passes: int, n: F64, size: F64, own: float) -> F64:
@@ -190,6 +198,32 @@ def rail_rings_us(gpu: Gpu, c: Constants, domain_gpus: int, domains: int, nic_GB
     return min(ways, key=lambda way: way[0] + way[1])
 
 
+def ring_tuned_us(gpu: Gpu, domain_gpus: int, domains: int, n_bytes: float, nic_GBps: float) -> tuple[int, float]:
+    """As `tree_protocol`, among rings of an all-reduce over several domains."""
+    gpus, rate = domain_gpus * domains, min(gpu.link_GBps * RING_PART[arch_of(gpu)], nic_GBps * domain_gpus)
+    ways = zip(PROTOCOLS, NET_STEPS_US, strict=True)
+    times = [
+        p.start_us + 2 * ((gpus - domains) * p.hop_us + (domains - 1) * net) + 2 * n_bytes * (gpus - 1) / gpus / (1e3 * rate * p.part)
+        for p, net in ways
+    ]
+    best = int(np.argmin(times))
+    return best, times[best]
+
+
+def tree_protocol(gpu: Gpu, domain_gpus: int, domains: int, n_bytes: float, nic_GBps: float) -> tuple[int, float]:
+    """(index of the protocol that NCCL's tuner takes among trees of an all-reduce, the time in us that the tuner expects).
+
+    `nic_GBps`: rate of the NICs of one GPU, each of which has its tree.
+    """
+    ring = gpu.link_GBps * RING_PART[arch_of(gpu)]
+    rate = min(ring, nic_GBps * domain_gpus) if domains > 1 else ring
+    hops, steps = 2 * (domain_gpus - 1), 2 * int(math.log2(domains))
+    ways = zip(TREES, TREE_NET_US, TREE_PART, strict=True)
+    times = [p.start_us + hops * p.hop_us + steps * net + 2 * n_bytes / (1e3 * rate * part) for p, net, part in ways]
+    best = int(np.argmin(times))
+    return best, times[best]
+
+
 def hop_us(gpu: Gpu, protocol: Protocol) -> float:
     """The tuner has one time of a hop for all machines. Where the flight is longer than Hopper's, the hop is longer."""
     return protocol.hop_us + flight_us(gpu) - FLIGHT_US["hopper"]
@@ -200,10 +234,17 @@ def _nvls_us(gpu: Gpu, c: Constants, n: F64, size: F64) -> F64:
 
     The channels take turns at chunks, and small messages have small chunks. All GPUs exchange flags once a turn.
     """
+    block, fill_us = nvls_turns(gpu, c, n, size)
+    return np.asarray(SIMPLE.start_us + (size / block + NVLS_STAGES) * fill_us / NVLS_STAGES)
+
+
+def nvls_turns(gpu: Gpu, c: Constants, n_gpus: ArrayLike, n_bytes: ArrayLike) -> tuple[F64, F64]:
+    """(bytes of the vector that all channels of NVLS take in one turn, us of the turns that fill and empty the pipeline)."""
+    n, size = np.asarray(n_gpus, np.float64), np.asarray(n_bytes, np.float64)
     at_once = NVLS_CHANNELS[arch_of(gpu)] * np.minimum(n, NVLS_HEADS)
     chunk = np.select([size < most * at_once for most, _ in NVLS_CHUNKS], [chunk for _, chunk in NVLS_CHUNKS], NVLS_CHUNK)
     turn = sync_us(gpu, c, n) + ring_us(gpu, chunk * at_once * (1 + 1 / n)) / NVLS_PART[arch_of(gpu)]
-    return np.asarray(SIMPLE.start_us + (size / (chunk * at_once) + NVLS_STAGES) * turn)
+    return chunk * at_once, np.asarray(NVLS_STAGES * turn)
 
 
 def _alltoall_us(gpu: Gpu, c: Constants, n: F64, size: F64) -> F64:

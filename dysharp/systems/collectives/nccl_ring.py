@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dysharp.compute.collectives import PROTOCOLS, Protocol, ring_protocol
-from dysharp.errors import ConfigError, nearest
+import numpy as np
+
+from dysharp.compute.collectives import NET_STEPS_US, PROTOCOLS, RING_PART, hop_us, ring_protocol
+from dysharp.compute.operators import arch_of
 from dysharp.program import Program
 from dysharp.specs import Cluster
-from dysharp.systems.building.collectives.rings import NAMES, ring_program
+from dysharp.systems.building.collectives.chunks import VECTOR
+from dysharp.systems.building.collectives.rings import NAMES, place_of, ring_program, rings_of
+from dysharp.systems.building.collectives.trees import Trees, Way
 from dysharp.systems.collectives.register import collective
 from dysharp.workload.collective import Collective
-
-OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,31 +29,40 @@ class Options:
     protocol: str = "auto"
 
 
-def protocol_of(work: Collective, cluster: Cluster, options: Options) -> Protocol:
-    """The protocol of a run. Raises ConfigError for an unknown name."""
-    if options.protocol == "auto":
-        passes = 2 if work.operation == "all-reduce" else 1
-        return PROTOCOLS[int(ring_protocol(cluster.own_gpu, passes, work.gpus, work.size))]
-    if options.protocol not in NAMES:
-        raise ConfigError(f"protocol: found {options.protocol!r}{nearest(options.protocol, ('auto', *NAMES))}")
-    return NAMES[options.protocol]
+def place(work: Collective, cluster: Cluster, options: Options) -> int:
+    """Place of a run's protocol in `PROTOCOLS`. Raises ConfigError for an unknown name."""
+    passes = 2 if work.operation == "all-reduce" else 1
+    return int(ring_protocol(cluster.own_gpu, passes, work.gpus, work.size)) if options.protocol == "auto" else place_of(options.protocol)
 
 
 def says(work: Collective, cluster: Cluster, options: Options) -> tuple[str, ...]:
     """The protocol, where NCCL chooses it."""
-    chosen = protocol_of(work, cluster, options)
-    name = next(name for name, one in NAMES.items() if one is chosen)
-    return (f"NCCL's tuner takes protocol {name.upper() if chosen is not NAMES['simple'] else 'Simple'}",) if options.protocol == "auto" else ()
+    return (f"NCCL's tuner takes protocol {list(NAMES)[place(work, cluster, options)]}",) if options.protocol == "auto" else ()
 
 
 @collective(
     "nccl-ring",
     source="https://github.com/NVIDIA/nccl (src/graph/tuning.cc, src/device)",
     options=Options,
-    operations=OPERATIONS,
+    operations=("all-reduce", "all-gather", "reduce-scatter", "broadcast"),
     domains=True,
     says=says,
 )
 def plan(work: Collective, cluster: Cluster, options: Options) -> Program:
     """NCCL's ring: at each step every GPU passes one share on to the next GPU; over several NVLink domains a ring per rail."""
-    return ring_program(work, cluster, protocol_of(work, cluster, options))
+    at = place(work, cluster, options)
+    return broadcast(work, cluster, at) if work.operation == "broadcast" else ring_program(work, cluster, PROTOCOLS[at])
+
+
+def broadcast(work: Collective, cluster: Cluster, at: int) -> Program:
+    """Chunks go around the rings from GPU 0 to the GPU before it."""
+    gpu, protocol = cluster.own_gpu, PROTOCOLS[at]
+    way = Way(protocol.start_us, float(hop_us(gpu, protocol)), NET_STEPS_US[at], RING_PART[arch_of(gpu)] * protocol.part, protocol.part)
+    rings = rings_of(cluster)
+    parents = np.empty_like(rings)
+    np.put_along_axis(parents, rings, np.roll(rings, 1, axis=1), axis=1)
+    parents[:, 0] = -1
+    chains = Trees(work, cluster, parents, way)
+    chains.keep_root()
+    chains.gather({}, VECTOR)
+    return chains.build(chains.traffic)

@@ -11,7 +11,8 @@ from dysharp.systems.collectives.register import collective
 from dysharp.workload.collective import Collective
 
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter")
-THREADS, LOAD_BYTES = 1024, 16  # of a block; bytes that a thread loads at a time
+BLOCK_BYTES = 1024 * 16
+"""Bytes under way of a block: 16 B for each of its 1024 threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +22,11 @@ class Options:
     | option | meaning |
     |---|---|
     | `blocks` | thread blocks of 1024 threads; a thread waits for its 16 bytes before it asks for more; 0: enough for the links |
+    | `late` | GPUs come at different times, so the first flags wait for the last one; False: in step, as in a replayed CUDA graph |
     """
 
     blocks: int = 0
+    late: bool = False
 
 
 @collective(
@@ -35,4 +38,4 @@ class Options:
 )
 def plan(work: Collective, cluster: Cluster, options: Options) -> Program:
     """multimem: every GPU pulls the sum of its share by `multimem.ld_reduce`, or sends its share to all by `multimem.st`, or both."""
-    return kernel_program(work, cluster, f"multimem {work.operation}", options.blocks * THREADS * LOAD_BYTES)
+    return kernel_program(work, cluster, f"multimem {work.operation}", options.blocks * BLOCK_BYTES, late=options.late)

@@ -106,7 +106,7 @@ def cut(work: Collective, most: int, parts: int = 1, *, whole: bool = False) -> 
     size = np.concatenate([np.diff(one) for one in cuts]).astype(np.int64)
     share = np.repeat(np.arange(work.gpus, dtype=np.int32), counts)
     vectors = work.gpus if work.operation == "all-to-all" else 1
-    vector = np.repeat(np.arange(vectors, dtype=np.int32), len(size)) if vectors > 1 else np.full(len(size), -1, np.int32)
+    vector = np.repeat(np.arange(vectors, dtype=np.int32), len(size)) if work.operation == "all-to-all" else np.full(len(size), -1, np.int32)
     return Chunks(work, np.tile(size, vectors), np.tile(share, vectors), vector)
 
 
@@ -124,5 +124,5 @@ def chunks_of(work: Collective, program: Program) -> Chunks:
         raise ProgramError(f"chunks: found {size.sum()} B in {len(size)} chunks, expected all {vectors * work.size} B of {work.description}")
     ends = np.cumsum(np.tile(work.shares, vectors))
     which = np.searchsorted(ends, np.cumsum(size))
-    vector = (which // work.gpus if vectors > 1 else np.full(len(size), -1)).astype(np.int32)
+    vector = (which // work.gpus if work.operation == "all-to-all" else np.full(len(size), -1)).astype(np.int32)
     return Chunks(work, size, (which % work.gpus).astype(np.int32), vector)

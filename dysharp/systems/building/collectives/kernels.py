@@ -5,43 +5,37 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.compute.allreduce import KERNELS, STORES
-from dysharp.isa.framing import Framing, push_train
+from dysharp.compute.allreduce import KERNELS, STORES, apart
 from dysharp.program import Discipline, Kind, Program, Tail
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.chunks import RESULT, SUM, VECTOR
-from dysharp.systems.building.collectives.steps import I32, I64, Steps, Traffic
-from dysharp.systems.building.layer import STORE
+from dysharp.systems.building.collectives.steps import I32, I64, Steps, Traffic, reaching
 from dysharp.workload.collective import Collective
 
 WHOLE = ("pull", "put all", "get all")
 """Steps that deal out no shares."""
 
 
-def kernel_program(work: Collective, cluster: Cluster, kernel: str, in_flight: int = 0) -> Program:
-    """The Program of `work` by `kernel` of `KERNELS`. `in_flight`: most bytes that a GPU has under way of each load; 0: no limit."""
-    steps = KERNELS[kernel]
-    build = Kernel(work, cluster, in_flight, whole=not {*steps}.isdisjoint(WHOLE))
+def kernel_program(work: Collective, cluster: Cluster, kernel: str, in_flight: int = 0, *, late: bool = False, most: int = 0) -> Program:
+    """The Program of `work` by `kernel` of `KERNELS`. `in_flight`: most bytes that a GPU has under way of each load; 0: no limit.
+
+    `late`: GPUs come at different times (`compute.allreduce.apart`). `most`: bytes of a chunk; 0: a train.
+    """
+    steps = apart(KERNELS[kernel]) if late else KERNELS[kernel]
+    build = Kernel(work, cluster, in_flight, whole=not {*steps}.isdisjoint(WHOLE), most=most)
     for step in steps:
         build.step(step)
     return build.build(build.traffic)
 
 
-def sustained(fraction: float, train_bytes: int) -> Framing:
-    """Stores with headers and acknowledgements that bring `fraction` of a link's rate as payload."""
-    train = push_train(STORE, train_bytes, 1)
-    full = train_bytes / (train.up + train.ack_up)
-    return Framing("store", payload_bytes=round(STORE.payload_bytes * fraction / full))
-
-
 class Kernel(Steps):
     """A Program under construction: `before[gpu]` is the op that the next step of the GPU waits for."""
 
-    def __init__(self, work: Collective, cluster: Cluster, in_flight: int, *, whole: bool) -> None:
-        super().__init__(work, cluster, whole=whole)
+    def __init__(self, work: Collective, cluster: Cluster, in_flight: int = 0, *, whole: bool = False, most: int = 0) -> None:
+        super().__init__(work, cluster, whole=whole, most=most)
         train = self.b.hardware.train_bytes
         self.window = max(1, in_flight // train) if in_flight else 0
-        self.store = sustained(self.costs.value("link.fraction"), train)
+        self.store = reaching("store", self.costs.value("link.fraction"), ack=1)
         self.before: I32 = np.zeros(0, np.int32)
         self.stored = False
         self.all = np.arange(len(self.chunks.size))
@@ -57,6 +51,9 @@ class Kernel(Steps):
         elif name == "stage":
             self.then(self.start(name, self.costs.stream_ps(twice)))
         elif name == "flags":
+            self.before = self.flags("flags", [self.before])
+        elif name == "meet":
+            self.then(self.start("late", self.costs.sync_ps - self.flight_ps))
             self.before = self.flags("flags", [self.before])
         elif name == "sync":
             # A fence waits for a round trip. The Program simulates the acknowledgements of earlier stores.
@@ -96,8 +93,12 @@ class Kernel(Steps):
         return np.tile(node, 2), np.append(op, self.own("reduce", node, own, op, Tail.OP_ISSUED))
 
     def of_peers(self, name: str) -> tuple[I32, I32]:
-        """A step of loads or stores between peers."""
+        """A step of loads or stores between peers. On one GPU the vector is the result."""
         own, share = self.all, self.chunks.share
+        if self.n == 1:
+            if name != "get own":
+                self.keep(VECTOR, RESULT, own, share, self.before[share])
+            return np.zeros(0, np.int32), np.zeros(0, np.int32)
         if name in ("put all", "get all"):
             kind = Kind.PUT if name == "put all" else Kind.GET
             return self.between(kind, "add", VECTOR, RESULT, -np.ones_like(own), reduce=True)

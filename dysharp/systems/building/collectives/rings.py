@@ -17,6 +17,7 @@ import numpy as np
 
 from dysharp.compute.collectives import LL, LL128, NET_STEPS_US, PROTOCOLS, RING_PART, SIMPLE, SIMPLE_SLICES, Protocol, hop_us, ring_us, sync_us
 from dysharp.compute.operators import arch_of
+from dysharp.errors import ConfigError, nearest
 from dysharp.program import Kind, Program, Tail
 from dysharp.program.nets import BETWEEN_NET, NIC
 from dysharp.specs import Cluster
@@ -30,6 +31,13 @@ NAMES = {"ll": LL, "ll128": LL128, "simple": SIMPLE}
 """Values of the option `protocol` besides "auto"."""
 
 
+def place_of(name: str) -> int:
+    """Place of the protocol called `name` among protocols. Raises ConfigError for an unknown name."""
+    if name not in NAMES:
+        raise ConfigError(f"protocol: found {name!r}{nearest(name, ('auto', *NAMES))}")
+    return list(NAMES).index(name)
+
+
 @dataclass(frozen=True, slots=True)
 class Hop:
     """Step of a ring for every chunk: who sends it to whom, which function, from which buffer to which. All `[chunks]`, or one for all."""
@@ -39,6 +47,11 @@ class Hop:
     fn: str
     src: str
     dst: str
+
+
+def rings_of(cluster: Cluster) -> I64:
+    """`[rings, gpus]` GPUs in the order in which each ring passes them."""
+    return rail_rings(cluster.n_gpus, cluster.domain_gpus) if cluster.domains > 1 else np.arange(cluster.n_gpus)[None]
 
 
 def ring_program(work: Collective, cluster: Cluster, protocol: Protocol) -> Program:
@@ -55,7 +68,7 @@ class Rings(Steps):
     """Rings under construction. A stream is a (GPU, ring): streams of one GPU are neighbours."""
 
     def __init__(self, work: Collective, cluster: Cluster, protocol: Protocol) -> None:
-        self.rings = rail_rings(cluster.n_gpus, cluster.domain_gpus) if cluster.domains > 1 else np.arange(cluster.n_gpus)[None]
+        self.rings = rings_of(cluster)
         self.slices = SIMPLE_SLICES if protocol is SIMPLE else 1
         super().__init__(work, cluster, len(self.rings) * self.slices)
         gpu, constants, self.protocol = cluster.own_gpu, cluster.fitted, protocol
@@ -76,7 +89,7 @@ class Rings(Steps):
         own_us = float(ring_us(gpu, constants["nccl.self_copy"] * work.size / self.n)) / protocol.part
         # A kernel ends when its last store is acknowledged. The start, which is known as a part of whole times, is shorter by what that adds.
         late = max(0, self.b.hardware.ack - max(1, near)) if self.n > 1 else 0
-        self.begun = self.start("start", round((protocol.start_us + own_us) * PS_PER_US) - late)
+        self.begun = self.start("launch", round((protocol.start_us + own_us) * PS_PER_US) - late)
         self.before: list[I32] = [np.repeat(self.begun, len(self.rings))]  # [streams] each: what the next step of a stream waits for
 
     def scatter(self) -> None:

@@ -35,17 +35,25 @@ OPERATORS = {
 """Operation -> operators of its Programs besides "other", which is of the host: launches, flags, what stays on its GPU."""
 
 
-def reaching(name: str, part: float) -> Framing:
-    """A framing without acknowledgements whose data are `part` of the bytes on the link, to 0.2 % for parts of 0.3 and more."""
-    ways = ((p, h, p / (FLIT * (-(-p // FLIT) + h))) for p in range(FLIT, MOST_PAYLOAD + 1) for h in range(33))
-    payload, header, _ = min(ways, key=lambda way: (abs(way[2] - part) > 0.001 * part, way[1], abs(way[2] - part), way[0]))
-    return Framing(name, payload_bytes=payload, header=header, ack=0, source_ack=0)
+def reaching(name: str, part: float, ack: int = 0) -> Framing:
+    """A framing whose data are `part` of the bytes on the links, to 0.2 % for parts of 0.3 and more.
+
+    `ack`: flits of acknowledgement per packet of eight flits, which count as bytes of the link that every GPU also sends on. 0: packets of any size.
+    """
+    payloads = range(7 * FLIT + 1, 8 * FLIT + 1) if ack else range(FLIT, MOST_PAYLOAD + 1)
+    ways = ((p, h, p / (FLIT * (-(-p // FLIT) + h + ack))) for p in payloads for h in range(33))
+    off = [(abs(reached / part - 1), h, p) for p, h, reached in ways]
+    _, header, payload = min(off, key=lambda way: (way[0] > 0.002, way[1] == 0, way[1], way[0], way[2]))
+    return Framing(name, payload_bytes=payload, header=header, ack=ack, source_ack=ack)
 
 
 class Steps:
-    """A Program of `work` under construction. `chunks`: what its ops move. `parts`, `whole`: see `chunks.cut`."""
+    """A Program of `work` under construction.
 
-    def __init__(self, work: Collective, cluster: Cluster, parts: int = 1, *, whole: bool = False) -> None:
+    `chunks`: what its ops move. `parts`, `whole`: see `chunks.cut`. `most`: most bytes of a chunk; 0: a train.
+    """
+
+    def __init__(self, work: Collective, cluster: Cluster, parts: int = 1, *, whole: bool = False, most: int = 0) -> None:
         self.work, self.cluster, self.n = work, cluster, cluster.n_gpus
         self.costs = Software(cluster)
         operators = (*(Operator(name, Nature.COMMUNICATION) for name in OPERATORS[work.operation]), Operator("other", Nature.HOST))
@@ -54,7 +62,8 @@ class Steps:
             hardware_of(cluster), self.n, CLASSES, nets=nets, domain_nodes=cluster.nvlink_gpus, operators=operators, schema=SCHEMA
         )
         self.gpus = np.arange(self.n, dtype=np.int32)
-        self.chunks: Chunks = cut(work, self.b.hardware.train_bytes, parts, whole=whole)
+        train = self.b.hardware.train_bytes
+        self.chunks: Chunks = cut(work, min(most or train, train), parts, whole=whole)
         self._templates: dict[tuple[object, ...], int] = {}
         self._framings: dict[Framing, int] = {}
 
