@@ -112,7 +112,7 @@ def advise(model: ModelSource, *, systems: Sequence[str] | None = None, phase: s
     if chosen_phase is not None:
         request["direction"] = passes_of(chosen_phase, request["direction"])
         request["tokens"] = chosen_phase.tokens if request["tokens"] is None else request["tokens"]
-    asked = make_request({**request, "model": model, "window": None, "start": None, "slow": None})
+    asked = make_request({**request, "model": model, "workload": None, "window": None, "start": None, "slow": None})
     asked = dataclasses.replace(asked, waiting=False)  # advice reads the critical path instead
     if chosen_phase is not None:
         asked = dataclasses.replace(asked, routing=replayed(chosen_phase, asked.routing))

@@ -14,6 +14,7 @@ from dysharp.program.tables import Head, Kind, Program, Tail
 from dysharp.specs import Cluster, Model
 from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, rows_per_slot, traffic
+from dysharp.workload.collective import Collective
 from dysharp.workload.levels import dysharp
 
 _MAX_PS = 2.0**63  # of int64
@@ -157,6 +158,23 @@ def workload_bound_us(
     rate = cluster.link_bytes_per_us if cluster.n_switches else max(1, cluster.n_gpus - 1) * cluster.pair_bytes_per_us
     link_us = max(int(up.max(initial=0)), int(down.max(initial=0))) / rate
     return max(gemm_us, link_us)
+
+
+def collective_bound_us(work: Collective, cluster: Cluster) -> float:
+    """A lower bound in microseconds of a collective on this cluster, for every system: the bytes that no system avoids (`least_bytes`).
+
+    One domain: on the links of the busiest GPU. Several: also on the NICs of the busiest domain together.
+    """
+    rate = cluster.link_bytes_per_us if cluster.n_switches else max(1, cluster.n_gpus - 1) * cluster.pair_bytes_per_us
+    near = max(work.least_bytes(in_switch=bool(cluster.n_switches))) / rate if cluster.domains == 1 else 0.0
+    out = cluster.scale_out
+    if out is None or cluster.domains == 1:
+        return near
+    rates = np.array(out.rates(cluster.n_gpus) or (out.rate,) * cluster.n_gpus, np.int64).reshape(cluster.domains, -1).sum(axis=1)
+    own = np.array(work.shares, np.int64).reshape(cluster.domains, -1).sum(axis=1)
+    size, per_domain = work.size, cluster.domain_gpus
+    far = {"all-gather": np.maximum(own, size - own), "reduce-scatter": np.maximum(own, size - own), "all-to-all": per_domain * (size - own)}
+    return float((far.get(work.operation, np.full(cluster.domains, size)) / rates).max())
 
 
 def _domain_bound_us(model: Model, cluster: Cluster, routing: Routing) -> float:

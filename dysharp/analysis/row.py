@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis.attribution import critical_path
-from dysharp.analysis.bound import pool_busy_ps, program_bound, workload_bound_us
+from dysharp.analysis.bound import collective_bound_us, pool_busy_ps, program_bound, workload_bound_us
 from dysharp.analysis.count import group_transfers, sums_that_passed, traffic_bytes, wire_table
 from dysharp.analysis.phases import LastGpu, utilization
 from dysharp.analysis.surroundings import Surroundings
@@ -25,10 +25,13 @@ from dysharp.systems import is_real
 from dysharp.text import facts, html_table
 from dysharp.units import ps_to_us
 from dysharp.workload import Routing
+from dysharp.workload.collective import Collective
 
 MODEL_VERSION = "7"
 """Version of the simulated numbers. The changelog names every number that a new version moved, and the reason."""
 
+LEFT_OUT: dict[str, Any] = {"workload": "", "blocks": {}, "dropped_rows": 0, "warnings": (), "window": {}, "surroundings_us": {}, "skew": {}}
+"""Fields of a Row that its JSON has only where they differ from these values."""
 SURROUNDINGS = "surroundings_us"
 """The key of `Row.attribution` for surroundings on an hw cluster."""
 
@@ -37,14 +40,15 @@ SURROUNDINGS = "surroundings_us"
 class RunInputs:
     """The inputs of one pass, as they appear in its Row.
 
-    `layer`: layer of a recording, or draw of a distribution; None = the default draw. `direction`: "fwd" or "bwd".
+    `work`: what the GPUs are asked for. `model`: of a layer; None = a collective. `layer`: layer of a recording,
+    or draw of a distribution; None = the default draw. `direction`: "fwd" or "bwd".
     `free_links`: links cost nothing by declaration ("ideal").
     """
 
     system: str
-    model: Model
+    model: Model | None
     cluster: Cluster
-    routing: Routing
+    work: Routing | Collective
     layer: int | None
     direction: str
     fidelity: str
@@ -114,7 +118,8 @@ class Row:
 
     `system`             name of the system
     `form`               "paper" or "real"
-    `model`              name of the model
+    `workload`           words for a collective; "" = a MoE layer
+    `model`              name of the model; "" = a collective, which has no tokens, top-k and routing either
     `cluster`            name of the cluster
     `gpus`               GPUs in use
     `tokens_per_gpu`     tokens of each GPU; with `window`, the leading tokens
@@ -167,6 +172,7 @@ class Row:
 
     system: str
     form: str
+    workload: str
     model: str
     cluster: str
     gpus: int
@@ -213,6 +219,12 @@ class Row:
         return float(self.window["time_us"]) if self.window else self.time_us
 
     @property
+    def asked(self) -> str:
+        """What was asked of which GPUs, in a few words."""
+        where = f"{self.gpus} GPUs of {self.cluster}"
+        return f"{self.workload}, {where}" if self.workload else f"{self.model}, {where}, {self.tokens_per_gpu} tokens per GPU, {self.direction}"
+
+    @property
     def simulated_us(self) -> float:
         """Time of the Program, without surroundings."""
         return self.time_us - self.attribution.get(SURROUNDINGS, 0.0)
@@ -234,8 +246,8 @@ class Row:
         causes = {name.removesuffix("_us"): us for name, us in self.attribution.items() if us >= self.time_us / 100}
         return [
             ("system", f"{self.system} ({self.form} form)"),
-            ("workload", f"{self.model}, {self.gpus} GPUs of {self.cluster}, {self.tokens_per_gpu} tokens per GPU, {self.direction}"),
-            ("layer time", f"{self.layer_us:.2f} us" + (" (estimate for the whole layer)" if self.window else "")),
+            ("workload", self.asked),
+            ("time" if self.workload else "layer time", f"{self.layer_us:.2f} us" + (" (estimate for the whole layer)" if self.window else "")),
             ("lower bound", f"{self.bound_us:.2f} us ({self.bound_resource})"),
             ("critical path", ", ".join(f"{name} {us:.1f} us" for name, us in causes.items())),
         ]
@@ -246,12 +258,12 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values for JSON, in the order of their declaration, without `header`.
 
-        `blocks`, `dropped_rows`, `warnings`, `window`, `surroundings_us` and `skew` are left out when empty or 0. A Row with `surroundings_us` also
+        Fields of `LEFT_OUT` are left out when empty or 0. A Row with `surroundings_us` also
         has the keys `simulated_us` and `eager_us`.
         """
         out = dataclasses.asdict(self)
         del out["header"]
-        for name in ("blocks", "dropped_rows", "warnings", "window", "surroundings_us", "skew"):
+        for name in LEFT_OUT:
             if not out[name]:
                 del out[name]
         return out | ({"simulated_us": self.simulated_us, "eager_us": self.eager_us} if self.surroundings_us else {})
@@ -259,9 +271,17 @@ class Row:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Row:
         """The Row of `to_dict`, also after JSON. Without a key "header" its header is empty. Raises TypeError where a field is missing."""
-        usual: dict[str, Any] = {"blocks": {}, "dropped_rows": 0, "warnings": (), "window": {}, "surroundings_us": {}, "skew": {}, "header": ()}
+        usual: dict[str, Any] = LEFT_OUT | {"header": ()}
         fields = {f.name: values.get(f.name, usual.get(f.name)) for f in dataclasses.fields(cls) if f.name in values or f.name in usual}
         return cls(**fields | {name: tuple(fields[name]) for name in ("warnings", "header")})
+
+
+def _asked(inputs: RunInputs) -> dict[str, Any]:
+    """The fields of a Row that say what was asked."""
+    work, model = inputs.work, inputs.model
+    if isinstance(work, Collective) or model is None:
+        return {"workload": work.description, "model": "", "tokens_per_gpu": 0, "topk": 0, "routing": ""}
+    return {"workload": "", "model": model.name, "tokens_per_gpu": work.tokens_per_gpu, "topk": model.topk, "routing": work.description}
 
 
 def form_of(cluster: Cluster, options: Mapping[str, Any]) -> str:
@@ -295,14 +315,7 @@ def measure(inputs: RunInputs, program: Program, trace: Trace, *, waiting: bool 
             bound_us=bound.us,
             bound_resource=bound.resource,
             bound_terms=bound.terms,
-            workload_bound_us=workload_bound_us(
-                inputs.model,
-                inputs.cluster,
-                inputs.routing,
-                direction=inputs.direction,
-                free_links=inputs.free_links,
-                free_gemms=not any(t.kind is Kind.COMPUTE for t in program.templates),
-            ),
+            workload_bound_us=_workload_bound_us(inputs, program),
             attribution={f"{cause}_us": ps_to_us(ps) for cause, ps in causes.items()},
             path_us={name: ps_to_us(ps) for name, ps in operators.items()},
             stalls=last.stalls_us(),
@@ -311,6 +324,17 @@ def measure(inputs: RunInputs, program: Program, trace: Trace, *, waiting: bool 
             n_events=trace.n_events,
             digest=digest.result(),
         )
+
+
+def _workload_bound_us(inputs: RunInputs, program: Program) -> float:
+    """The lower bound of every system for what was asked."""
+    if isinstance(inputs.work, Collective):
+        return collective_bound_us(inputs.work, inputs.cluster)
+    assert inputs.model is not None  # a Routing belongs to a model
+    free_gemms = not any(t.kind is Kind.COMPUTE for t in program.templates)
+    return workload_bound_us(
+        inputs.model, inputs.cluster, inputs.work, direction=inputs.direction, free_links=inputs.free_links, free_gemms=free_gemms
+    )
 
 
 def make_row(
@@ -332,13 +356,10 @@ def make_row(
         **values,
         system=inputs.system,
         form=inputs.form,
-        model=inputs.model.name,
+        **_asked(inputs),
         cluster=inputs.cluster.name,
-        gpus=inputs.routing.n_gpus,
-        tokens_per_gpu=inputs.routing.tokens_per_gpu,
-        topk=inputs.model.topk,
+        gpus=inputs.work.n_gpus,
         layer=inputs.layer,
-        routing=inputs.routing.description,
         direction=inputs.direction,
         fidelity=inputs.fidelity,
         seed=inputs.seed,

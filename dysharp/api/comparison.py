@@ -9,13 +9,15 @@ from typing import Any, ClassVar, Unpack
 from dysharp.advice.tuning import Search, default_of, tune
 from dysharp.analysis import Row
 from dysharp.errors import ConfigError, nearest
+from dysharp.runs.collective import collective_options, run_collective, running
 from dysharp.runs.formats import formats_of
+from dysharp.runs.header import grouped
 from dysharp.runs.leading import NoEstimate, with_leading_tokens
 from dysharp.runs.limits import limits_of
-from dysharp.runs.request import Request, RequestArgs, make_request, takes
+from dysharp.runs.request import CollectiveRequest, Request, RequestArgs, make_collective_request, make_request, takes
 from dysharp.runs.together import simulate_together
-from dysharp.runs.warnings import grouped
 from dysharp.systems import System, all_systems, get_system
+from dysharp.systems.collectives.register import get_collective
 from dysharp.text import html_table, sentences, table
 
 DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
@@ -69,7 +71,7 @@ class Comparison:
         window = next(iter(of.values()))
         return [f"{whose} are estimates: the first {window['tokens']} of {window['of_tokens']} tokens per GPU were simulated."]
 
-    _HEADINGS: ClassVar = ("system", "form", "layer us", "speed-up")
+    _HEADINGS: ClassVar = ("system", "form", "us", "speed-up")
 
     def _cells(self) -> list[tuple[str, str, str, str]]:
         return [(row.system, row.form, f"{row.layer_us:.2f}", f"{self.speedup[row.system]:.2f}") for row in self.rows]
@@ -113,6 +115,10 @@ def compare(
     A layer over several NVLink domains with more than `leading.WHOLE_ROWS` rows is estimated from leading tokens, unless `window` says otherwise.
     Raises TypeError for an unknown argument, ConfigError for wrong input, SimulationError for a deadlock.
     """
+    if request["workload"] is not None:
+        if forms is not None or tuned:
+            raise ConfigError(f"{'forms' if forms else 'tuned'}: found it beside a workload, expected none (collectives have one form and no knobs)")
+        return _collectives(None if systems is None else list(systems), baseline, make_collective_request(request))
     asked = make_request(request)
     if request["window"] is None and asked.cluster.domains > 1 and asked.fidelity == "burst":
         asked = with_leading_tokens(asked)
@@ -134,6 +140,21 @@ def compare(
     header = (*header_lines(rows), *left_out_lines(left_out))
     formats = {row.system: formats_of(row.system, row.options, asked.model) for row in rows} if asked.cluster.family == "hw" else {}
     return Comparison(rows, baselines, speedup, header, limits_sentence(rows, baselines), found, left_out, formats)
+
+
+def _collectives(names: list[str] | None, baseline: str | None, asked: CollectiveRequest) -> Comparison:
+    """The systems on one collective; None: all that run it. Speed-ups refer to `baseline`, or to NCCL's own choice."""
+    chosen = running(asked) if names is None else {name: get_collective(name) for name in names}
+    if not chosen or len(chosen) < len(names or ()):
+        found = ", ".join(names or ()) or f"none that runs {asked.work.description} on {asked.cluster.name}"
+        raise ConfigError(f"systems: found {found}, expected at least one and each once")
+    if baseline is not None and baseline not in chosen:
+        raise ConfigError(f"baseline {baseline!r}: not among the systems compared; expected one of {', '.join(chosen)}")
+    options = collective_options(chosen, asked.options)
+    rows = tuple(run_collective(system, asked, options[name], index=i, count=len(chosen)) for i, (name, system) in enumerate(chosen.items(), 1))
+    base = next(row for row in rows if row.system == (baseline or ("nccl" if "nccl" in chosen else rows[0].system)))
+    speedup, baselines = {row.system: base.time_us / row.time_us for row in rows}, {"real": base.system}
+    return Comparison(rows, baselines, speedup, header_lines(rows), limits_sentence(rows, baselines))
 
 
 def _run(systems: Mapping[str, System], request: Request, baseline: str | None) -> tuple[tuple[Row, ...], dict[str, str]]:
@@ -226,7 +247,8 @@ def limits_sentence(rows: tuple[Row, ...], baselines: Mapping[str, str]) -> str:
 
     Where real forms are compared, the fastest of these.
     """
-    built = [row for row in rows if not get_system(row.system).bound] or list(rows)
+    bounds = {name for name, system in all_systems().items() if system.bound}
+    built = [row for row in rows if row.system not in bounds] or list(rows)
     real = [row for row in built if row.form == "real"] or built
     best = min(real, key=lambda row: row.layer_us)
     baseline = baselines[best.form]

@@ -13,6 +13,7 @@ from dysharp.runs.request import Argument, takes
 from dysharp.systems import get_system
 
 if TYPE_CHECKING:
+    from dysharp.functional.collective import CollectiveEmulation
     from dysharp.functional.emulation import Emulation, Shape
     from dysharp.program import Program, Trace
 
@@ -27,6 +28,9 @@ _ORDER = "order of events: random, trace (as in the timed engine), oldest, newes
 class EmulateArgs(TypedDict, total=False):
     """Keyword arguments of `emulate`. `help` prints the texts."""
 
+    workload: Annotated[
+        str | None, Argument(None, "a collective in place of a MoE layer, such as all-reduce:1MiB; runs on vectors of whole numbers.")
+    ]
     block: Annotated[str, Argument("integer", "MoE block; `dysharp list blocks` shows all.")]
     gpus: Annotated[int, Argument(4, "GPUs of the machine.")]
     cluster: Annotated[str, Argument("paper-gh200-nvl32", "name of a packaged cluster or a TOML file; its links, domains and table sizes.")]
@@ -48,8 +52,8 @@ class EmulateArgs(TypedDict, total=False):
 
 
 @takes(EmulateArgs)
-def emulate(system: str = "dysharp", **request: Unpack[EmulateArgs]) -> Emulation:
-    """Run one MoE layer under `system` on real tensors and compare its output with the references.
+def emulate(system: str = "dysharp", **request: Unpack[EmulateArgs]) -> Emulation | CollectiveEmulation:
+    """Run one MoE layer, or one collective (`workload`), under `system` on real tensors and compare its output with the references.
 
     The same arguments give the same result.
     Returns an `Emulation`; its `holds` says whether the tensors are right.
@@ -59,6 +63,8 @@ def emulate(system: str = "dysharp", **request: Unpack[EmulateArgs]) -> Emulatio
     from dysharp.functional.emulation import run_emulation
     from dysharp.functional.faults import check_kinds, machine_faults
 
+    if request["workload"] is not None:
+        return _emulate_collective(system, request)
     chosen = get_system(system)
     options = split_options(request["options"], {chosen.name: chosen})[chosen.name]
     options_of(chosen, options)  # checked here, where messages name the option
@@ -133,3 +139,25 @@ def _engine(program: Program) -> Trace:
     from dysharp.engine.burst.run import run_burst
 
     return run_burst(program)[0]
+
+
+_OF_COLLECTIVES = ("workload", "gpus", "cluster", "order", "seed", "options", "progress")
+"""Arguments that an emulated collective reads."""
+
+
+def _emulate_collective(name: str, request: EmulateArgs) -> CollectiveEmulation:
+    """Run one collective on vectors of whole numbers, and compare with the sum, or the copy, that NumPy makes."""
+    from dysharp.engine.burst.run import run_burst
+    from dysharp.functional.collective import emulate_collective
+    from dysharp.runs.collective import collective_options, planned
+    from dysharp.runs.request import arguments_of, make_collective_request
+    from dysharp.systems.collectives import get_collective
+
+    for argument, (default, _) in arguments_of(EmulateArgs).items():
+        if argument not in _OF_COLLECTIVES and request[argument] != default:  # type: ignore[literal-required]
+            raise ConfigError(f"{argument}: found {request[argument]!r} beside a workload, expected none")  # type: ignore[literal-required]
+    shared = {key: request[key] for key in ("workload", "gpus", "cluster", "seed", "options", "progress")}
+    asked, system = make_collective_request({**shared, "fidelity": "burst"}), get_collective(name)  # type: ignore[typeddict-item]
+    program = planned(system, asked, collective_options({name: system}, asked.options)[name])
+    trace = run_burst(program)[0] if request["order"] == "trace" else None
+    return emulate_collective(name, program, asked.work, order=request["order"], seed=request["seed"], trace=trace)

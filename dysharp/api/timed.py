@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from dysharp.analysis import Row
 from dysharp.errors import ConfigError
+from dysharp.runs.collective import collective_options, run_collective
 from dysharp.runs.memory import check_memory, gemm_variants
-from dysharp.runs.one_pass import run_pass
+from dysharp.runs.one_pass import Engine, run_pass
 from dysharp.runs.options import options_by_system, options_of
 from dysharp.runs.progress import Step
-from dysharp.runs.request import RequestArgs, Workload, make_request, make_workload, takes
+from dysharp.runs.request import CollectiveRequest, RequestArgs, Workload, make_collective_request, make_request, make_workload, takes
 from dysharp.systems import System, get_system
+from dysharp.systems.collectives import get_collective
 from dysharp.timeline.links import GROUPS, POOL_GROUP
 from dysharp.units import ps_to_us
 
 if TYPE_CHECKING:
     from dysharp.engine.burst.run import Timing
     from dysharp.program import Program, Trace
-    from dysharp.timeline import Recording, Timeline
+    from dysharp.timeline import Recording, Timeline, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Timed:
     def words(self) -> str:
         """What was run, in one line."""
         r = self.row
-        return f"{r.system} ({r.form} form), {r.model}, {r.gpus} GPUs, {r.tokens_per_gpu} tokens per GPU, {r.direction}"
+        return f"{r.system} ({r.form} form), {r.asked}"
 
     def busy(self) -> list[tuple[str, str, float, float]]:
         """(group, track, mean, maximum over GPUs) of the us in which the slices of a track run; pools are left out: their lanes overlap."""
@@ -94,17 +96,20 @@ def trace(
 
     The Row is equal to the Row of `run`. Raises TypeError and ConfigError as `run`, and ConfigError for packet level and for two passes.
     """
-    from dysharp.timeline import Window, make_timeline
+    from dysharp.timeline import make_timeline
 
+    if request["fidelity"] != "burst":
+        raise ConfigError(f'trace: found fidelity "{request["fidelity"]}", expected "burst"')
+    if request["workload"] is not None:
+        if only or follow:
+            raise ConfigError("trace: found tokens to keep or to follow beside a workload, expected none (a collective has no tokens)")
+        row, run = _recorded_collective(system, make_collective_request(request))
+        return Timed(row, make_timeline(run, None, window=_window(start_us, end_us)), run)
     asked = make_request(request)
     chosen = get_system(system)
-    if asked.fidelity != "burst":
-        raise ConfigError(f'trace: found fidelity "{asked.fidelity}", expected "burst"')
     if asked.direction == "both":
         raise ConfigError('trace: found direction "both", expected "fwd" or "bwd"')
-    window = Window(int(start_us * 1e6), 1 << 62 if end_us is None else int(end_us * 1e6), tuple(only))
-    if window.start_ps < 0 or window.end_ps <= window.start_ps:
-        raise ConfigError(f"trace: found {start_us:g} to {end_us} us, expected a rising interval of times of at least 0")
+    window = dataclasses.replace(_window(start_us, end_us), tokens=tuple(only))
     _check_tokens(only, asked.tokens * asked.cluster.n_gpus, "only")
     given = options_of(chosen, options_by_system(asked.options, {chosen.name: chosen}, asked.model, asked.cluster)[chosen.name])
     check_memory(chosen, asked, given)
@@ -115,6 +120,36 @@ def trace(
     return Timed(row, make_timeline(run, chosen.served(workload.routing, options), follow=tuple(followed), window=window), run)
 
 
+def _window(start_us: float, end_us: float | None) -> Window:
+    """The times that a Timeline keeps. Raises ConfigError for no interval."""
+    from dysharp.timeline import Window
+
+    window = Window(int(start_us * 1e6), 1 << 62 if end_us is None else int(end_us * 1e6))
+    if window.start_ps < 0 or window.end_ps <= window.start_ps:
+        raise ConfigError(f"trace: found {start_us:g} to {end_us} us, expected a rising interval of times of at least 0")
+    return window
+
+
+def _recorded_collective(name: str, request: CollectiveRequest) -> tuple[Row, Recording]:
+    """The Row of one collective, and its recording."""
+    runs: list[Recording] = []
+    system = get_collective(name)
+    options = collective_options({name: system}, request.options)[name]
+    return run_collective(system, request, options, engine=_recorder(runs)), runs[0]
+
+
+def _recorder(runs: list[Recording]) -> Engine:
+    """An engine that appends what it records to `runs`."""
+    from dysharp.timeline import record
+
+    def engine(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, dict[str, Any]]:
+        run, timing, reads = record(program, progress)
+        runs.append(run)
+        return run.trace, timing, dataclasses.asdict(reads)
+
+    return engine
+
+
 def _check_tokens(tokens: tuple[int, ...], n: int, name: str) -> None:
     for token in tokens:
         if not 0 <= token < n:
@@ -123,20 +158,13 @@ def _check_tokens(tokens: tuple[int, ...], n: int, name: str) -> None:
 
 def _recorded(system: System, given: Any, workload: Workload) -> tuple[Row, Recording, Any]:
     """The faster GEMM variant: its Row, its recording, its options."""
-    from dysharp.timeline import record
-
-    request, runs = workload.request, []
+    request, runs = workload.request, list[Any]()
 
     def on_stage(stage: str, done: int = 0, total: int = 0) -> None:
         if request.progress:
             request.progress(Step(system.name, 1, 1, stage, done, total))
 
-    def engine(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, dict[str, Any]]:
-        run, timing, reads = record(program, progress)
-        runs.append(run)
-        return run.trace, timing, dataclasses.asdict(reads)
-
     variants = gemm_variants(system, request, given)
-    rows = [run_pass(system, options, workload, request.direction, on_stage, engine=engine)[0] for options in variants]
+    rows = [run_pass(system, options, workload, request.direction, on_stage, engine=_recorder(runs))[0] for options in variants]
     best = min(range(len(rows)), key=lambda i: rows[i].time_us)
     return rows[best], runs[best], variants[best]

@@ -25,7 +25,7 @@ from dysharp.cli.traces import capture, routing
 from dysharp.cli.validate import validate
 from dysharp.errors import ConfigError, nearest
 
-LISTS = ("systems", "models", "clusters", "cluster-keys", "options", "figures", "blocks", "routings")
+LISTS = ("systems", "collectives", "models", "clusters", "cluster-keys", "options", "figures", "blocks", "routings")
 SETTINGS: dict[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 
 
@@ -68,7 +68,7 @@ def cli(ctx: click.Context) -> None:
 @json_flag
 @schema_flag
 def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) -> None:
-    """Simulate one MoE layer under SYSTEM: time, bytes, bounds, critical path."""
+    """Simulate one MoE layer, or one collective (--workload), under SYSTEM: time, bytes, bounds, critical path."""
     from dysharp.api import run as run_system
     from dysharp.api.comparison import header_lines
     from dysharp.cli.progress_bar import progress_bar
@@ -143,7 +143,7 @@ def compare(
 @click.argument("what", metavar="|".join(LISTS), shell_complete=complete_words(*LISTS))
 @json_flag
 def list_(what: str, as_json: bool) -> None:
-    """List systems, models, clusters, keys of cluster files, options, figures, MoE blocks or routing strings."""
+    """List systems, systems of collectives, models, clusters, keys of cluster files, options, figures, MoE blocks or routing strings."""
     if what not in LISTS:
         raise ConfigError(f"list: found {what[:60]!r}{nearest(what, LISTS)}")
     from dysharp.cli.listing import listing, print_list

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.cli.flags import PLACEMENT_HELP, SET_HELP, complete_systems, helps, json_flag
+from dysharp.cli.flags import PLACEMENT_HELP, SET_HELP, complete_systems, helps, json_flag, workload_flag
 from dysharp.cli.output import print_facts, print_json, print_lines
 from dysharp.errors import EmulationMismatch
 
 if TYPE_CHECKING:
+    from dysharp.functional.collective import CollectiveEmulation
     from dysharp.functional.emulation import Emulation
 
 DTYPE_HELP = "Data type of the payload: int32, float32 or bfloat16.  [default: int32 for block integer, else float32]"
@@ -32,6 +33,7 @@ def _complete_kinds(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 @click.command()
 @click.argument("system", shell_complete=complete_systems)
+@workload_flag
 @click.option("--block", default="integer", show_default=True, metavar="B", help="MoE block; `dysharp list blocks` shows all.")
 @click.option("--gpus", type=int, default=4, show_default=True, metavar="G", help="GPUs of the machine.")
 @click.option("--cluster", default="paper-gh200-nvl32", show_default=True, metavar="C", help="Cluster: its links, NVLink domains, table sizes.")
@@ -60,12 +62,13 @@ def _complete_kinds(ctx: click.Context, param: click.Parameter, incomplete: str)
 @click.option("--set", "settings", multiple=True, metavar="SYSTEM.OPTION=VALUE", help=SET_HELP)
 @json_flag
 def emulate(system: str, inject: tuple[str, ...], dump: bool, token: int | None, settings: tuple[str, ...], as_json: bool, **values: Any) -> None:
-    """Run one MoE layer under SYSTEM on real tensors, and compare its output with the references.
+    """Run one MoE layer, or one collective (--workload), under SYSTEM on real tensors, and compare its output with the references.
 
     Exit code 1 when a tensor is wrong or the machine hangs.
     """
     from dysharp.api import emulate as emulate_layer
     from dysharp.cli.progress_bar import progress_bar
+    from dysharp.functional.collective import CollectiveEmulation
     from dysharp.runs.options import parse_set
 
     with progress_bar() as progress:
@@ -74,13 +77,27 @@ def emulate(system: str, inject: tuple[str, ...], dump: bool, token: int | None,
         )
     if as_json:
         print_json(done.to_dict())
+    elif isinstance(done, CollectiveEmulation):
+        print_collective(done)
     else:
         print_emulation(done)
-    if not done.holds:
+    if isinstance(done, CollectiveEmulation):
+        if not done.holds:
+            raise EmulationMismatch(f"emulate {system}: found wrong vectors on GPUs {', '.join(map(str, done.wrong_gpus))}, expected the reference")
+    elif not done.holds:
         raise EmulationMismatch(
             f"emulate {system}: found a relative error of {done.max_rel_error:.3g} and bits {'equal to' if done.exact else 'unlike'} the sum "
             f"in the recorded order, expected at most {done.bound:.3g} and equal bits"
         )
+
+
+def print_collective(done: CollectiveEmulation) -> None:
+    """The answer, then the facts by name."""
+    print_lines([f"{done.system} computes the collective {'right' if done.holds else 'WRONG'}: largest error {done.max_abs_error:g}", ""])
+    reference = "NumPy on the same vectors; whole numbers, so sums are exact in any order"
+    print_facts(
+        [("collective", f"{done.workload}, {done.gpus} GPUs"), ("machine", f"{done.n_ops} ops, order {done.order}"), ("reference", reference)]
+    )
 
 
 def print_emulation(done: Emulation) -> None:

@@ -98,6 +98,12 @@ window_flag = click.option(
 )
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
+workload_flag = click.option(
+    "--workload",
+    metavar="W",
+    shell_complete=complete_words("all-reduce:", "all-gather:", "reduce-scatter:", "all-to-all:", "broadcast:"),
+    help="A collective in place of a MoE layer, such as all-reduce:64MiB or all-gather-v:1MiB,3MiB,...",
+)
 _WORKLOAD = (
     click.option(
         "--model",
@@ -164,7 +170,7 @@ _MACHINE = 2  # the flags before this index name the model and the cluster
 
 def workload_flags(command: Command) -> Command:
     """The flags of `run` and `compare` that say what to simulate."""
-    return _with(command, (*_WORKLOAD, *_SKEW))
+    return _with(command, (workload_flag, *_WORKLOAD, *_SKEW))
 
 
 def real_workload_flags(command: Command) -> Command:

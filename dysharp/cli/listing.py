@@ -22,6 +22,7 @@ def listing(what: str) -> Rows:
     """One dict per thing; keys are the columns. Loads no compiled code."""
     rows: Rows = {
         "systems": _systems,
+        "collectives": _collectives,
         "models": _models,
         "clusters": _clusters,
         "options": _options,
@@ -39,7 +40,7 @@ def names(what: str) -> list[str]:
     from dysharp.workload import packaged_traces
 
     if what == "systems":
-        return [row["name"] for row in _systems()]
+        return [row["name"] for row in (*_systems(), *_collectives())]
     if what == "settings":
         return [f"{row['name']}=" for row in _options() if row["set_by"]]
     if what == "routings":
@@ -61,6 +62,22 @@ def _systems() -> Rows:
             "source": s.source,
         }
         for s in all_systems().values()
+    ]
+
+
+def _collectives() -> Rows:
+    from dysharp.systems.collectives import all_collectives
+
+    return [
+        {
+            "name": s.name,
+            "operations": list(s.operations),
+            "summary": s.summary,
+            "options": [f.name for f in dataclasses.fields(s.options)],
+            "several_domains": s.domains,
+            "source": s.source,
+        }
+        for s in all_collectives().values()
     ]
 
 
@@ -199,6 +216,7 @@ def _routings() -> Rows:
 # Columns of the printed tables; --json has all columns.
 _SHOWN = {
     "systems": ("name", "summary", "options"),
+    "collectives": ("name", "operations", "summary", "options"),
     "models": ("name", "hidden", "expert_hidden", "experts", "topk", "tokens_per_gpu", "routing"),
     "clusters": ("name", "gpus", "max_gpus", "link_GBps", "link_latency_ns", "sms", "fp8_TFLOPS", "hbm_GBps", "measured"),
     "figures": ("name", "points", "title"),

@@ -8,20 +8,18 @@ import click
 
 from dysharp.cli.output import print_json
 
-_LEFT_OUT = ("blocks", "dropped_rows", "warnings", "window", "surroundings_us", "skew")
-"""Fields that `Row.to_dict` leaves out when they are empty."""
-
 
 def row_schema() -> dict[str, Any]:
     """The schema of a Row as `dysharp run --json` prints it."""
     from pydantic import TypeAdapter
 
     from dysharp.analysis import MODEL_VERSION, Row
+    from dysharp.analysis.row import LEFT_OUT
 
     schema = TypeAdapter(Row).json_schema()
     del schema["properties"]["header"]
     schema["properties"] |= {name: {"type": "number"} for name in ("simulated_us", "eager_us")}
-    schema["required"] = [name for name in schema["required"] if name not in ("header", *_LEFT_OUT)]
+    schema["required"] = [name for name in schema["required"] if name not in ("header", *LEFT_OUT)]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"Row of dysharp, model version {MODEL_VERSION}"} | {
         name: value for name, value in schema.items() if name not in ("title", "description")
     }

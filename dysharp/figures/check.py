@@ -39,7 +39,7 @@ class Check:
     | `expected`, `band` | the value of this model version, and how far (relative) it may move unnoticed |
     | `variants` | whether the check is also shown for each variant of the figure |
 
-    A gap lies outside the published bounds. It needs `expected` and `band`, so that a gap that grows is seen.
+    A gap lies outside the published bounds. A gap needs `expected` and `band`, so that a gap that grows is seen.
     """
 
     name: str
@@ -128,7 +128,7 @@ def _fits_metric(check: Check, where: str) -> None:
 
 
 def _has_points(check: Check, points: tuple[Point, ...], where: str) -> None:
-    """Raise ConfigError for a check without points: such a check would always hold."""
+    """Raise ConfigError for a check without points, because it would always hold."""
     systems = dict.fromkeys(p.system for p in points)
     for key, words, valid in (
         ("system", (check.system,), systems),

@@ -18,7 +18,7 @@ class Drawing:
     | `kind` | bars; lines; parts: bars of exposed communication and the remaining time |
     | `metric`, `over` | as in a check; `parts` divides by the time of `over` |
     | `x` | the axis of the points: model, gpus, tokens, routing, system, or an option or free choice |
-    | `series` | the same, for what is told apart by colour |
+    | `series` | the axis that is told apart by colour, with the values of `x` |
     | `systems` | systems that are drawn, in this order; empty = all |
     | `models` | models that are drawn; empty = all |
     """

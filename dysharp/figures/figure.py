@@ -34,7 +34,7 @@ _PAIRS = BeforeValidator(lambda table: tuple(sorted(table.items())) if isinstanc
 class Variant:
     """The points of a figure at other values of free choices (`choices`: sorted pairs of name and value).
 
-    `systems`, `fidelity`: only these points take the other values, because the choices do nothing to the others;
+    `systems`, `fidelity`: only these points take the other values, because the choices change no other point;
     empty = all points.
     """
 

@@ -60,7 +60,7 @@ class Seen:
         return sum(float(self.row["utilization"][side]) for side in sides) / len(sides)
 
     def block(self, name: str) -> dict[str, Any]:
-        """Counts of a block of the packet level; {} at burst level and where the system has no such block."""
+        """Counts of a block of the packet level; {} at burst level and where the system does not have the block."""
         found: dict[str, Any] = self.row.get("blocks", {}).get(name) or {}
         return found
 

@@ -386,7 +386,7 @@ _HALVES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Codec:
-    """All constants of one command. They are collected once, because members of an Enum are slow to reach."""
+    """All constants of one command. The constants are collected once, because members of an Enum are slow to reach."""
 
     op: Command
     name: str

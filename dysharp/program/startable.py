@@ -100,7 +100,7 @@ def _add_issue_order(p: Program, waits: Array) -> None:
 def starts_by_kind(p: Program) -> bool:
     """Whether the kinds of `waits_by_kind` wait for each other without a circle, so that every op can start.
 
-    False decides nothing, and the peel has to run. It is also the result if ops of one template wait for each other, if
+    False decides nothing, and the peel has to run. False is also the result if ops of one template wait for each other, if
     a program-order issuer has several templates, or if `waits_by_kind` is None.
     """
     return _glance(p, waits_by_kind(p))

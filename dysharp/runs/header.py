@@ -1,8 +1,9 @@
-"""The header: lines that say what the numbers of a run rest on."""
+"""The header: lines that say what the numbers of a run rest on. Warnings of several predictions as few lines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from dysharp.measured.trust import no_rows
@@ -21,7 +22,7 @@ def settings_of(system: str, form: str, options: Mapping[str, Any], request: Req
     return (f"{system}: {form} form, {formats_of(system, options, request.model)}",) if request.cluster.family == "hw" else ()
 
 
-def _domains(cluster: Cluster) -> tuple[str, ...]:
+def domain_lines(cluster: Cluster) -> tuple[str, ...]:
     """Lines with the links of a fabric without a switch, and with the domains and NICs of a cluster of several domains."""
     pairs = f"no switch: every pair of GPUs has a link, {cluster.pair_bytes_per_us / 1000:g} GB/s of payload each way"
     alone = () if cluster.n_switches else (pairs if cluster.domains == 1 else f"{pairs}, inside a node",)
@@ -57,7 +58,7 @@ def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]
         f"{cluster.n_gpus} GPUs, {request.tokens} tokens per GPU; {phase.words if phase else DIRECTIONS[request.direction]}{sent}",
         routing_line(routing.description),
         f"cluster {cluster.name} ({cluster.family} family: {basis}, {costs})",
-        *_domains(cluster),
+        *domain_lines(cluster),
         *(note if note.startswith("warning: ") else f"note: {note}" for note in routing.notes),
     ]
     if routing.placement.note:
@@ -74,3 +75,25 @@ def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]
     if cluster.family == "paper":
         lines.append("warning: paper clusters are not validated against measured machines; read ratios, not absolute times")
     return tuple(lines)
+
+
+def grouped(warnings: Mapping[str, Iterable[str]], known: Container[str] = ()) -> list[str]:
+    """Each warning once, after the names that it is about: "deepep, nccl: text". `warnings`: {name: its warnings}.
+
+    A warning may begin with a name of its own ("deepep-dispatch: ..."). A warning of all names has no names before it.
+    """
+    names: dict[str, dict[str, None]] = {}
+    for name, texts in warnings.items():
+        for text in texts:
+            if text not in known:
+                who, colon, rest = text.partition(": ")
+                own = bool(colon) and bool(re.fullmatch(r"[a-z0-9-]+", who)) and who != "memory"
+                names.setdefault(rest if own else text, {})[who if own else name] = None
+    every = list(warnings)
+    return [_line(text, list(who), every) for text, who in names.items()]
+
+
+def _line(text: str, who: list[str], every: list[str]) -> str:
+    if len(every) > 1 and who == every:
+        return text
+    return text if len(who) == 1 and text.startswith(f"{who[0]} ") else f"{', '.join(who)}: {text}"

@@ -18,9 +18,10 @@ from dysharp.analysis.surroundings import Surroundings, surroundings
 from dysharp.measured.trust import PredictionScope, warnings_of
 from dysharp.runs.header import header_of, settings_of
 from dysharp.runs.option_help import without_effect
-from dysharp.runs.request import Request, Workload
-from dysharp.specs import Cluster
+from dysharp.runs.request import Workload
+from dysharp.specs import Cluster, Model
 from dysharp.systems import System
+from dysharp.workload import Routing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,7 +63,7 @@ def run_pass(
     plan_s = time.perf_counter() - begin
     on_stage("engine", 0, program.n_ops)
     importing = time.perf_counter()
-    engine = engine or _engine(request)  # numba loads here and nowhere earlier
+    engine = engine or engine_of(request.fidelity, request.cluster, request.fabric)  # numba loads here and nowhere earlier
     from dysharp.uarch.compiling import on_compile
 
     import_s = time.perf_counter() - importing
@@ -70,11 +71,12 @@ def run_pass(
         trace, timing, blocks = engine(program, lambda done, total: on_stage("engine", done, total))
     on_stage("analysis")
     analysing = time.perf_counter()
+    served = system.served(workload.routing, options)
     inputs = RunInputs(
         system=system.name,
         model=request.model,
         cluster=request.cluster,
-        routing=system.served(workload.routing, options),
+        work=served,
         layer=workload.routing.layer,
         direction=direction,
         fidelity=request.fidelity,
@@ -85,7 +87,7 @@ def run_pass(
     )
     passed = sums_that_passed(program, trace)
     measured = measure(inputs, program, trace, waiting=request.waiting, passed=passed)
-    around = _surroundings(inputs, program, trace)
+    around = _surroundings(inputs, request.model, served, program, trace)
     asked = PredictionScope(system.name, request.model, request.cluster, request.tokens, request.direction, inputs.options, workload.routing)
     end = time.perf_counter()
     compile_s = import_s + timing.compile_s
@@ -101,7 +103,7 @@ def run_pass(
     dropped = max(0, kept - program.declared.useful_rows)
     warnings = (
         *_assumed(system, request.cluster),
-        *_no_kernel_warning(system, inputs),
+        *_no_kernel_warning(system, request.model, inputs),
         *warnings_of(asked),
         *without_effect(system, options, request.cluster),
         *_dropped_warning(system, kept, dropped),
@@ -114,9 +116,9 @@ def run_pass(
     return row, trace.row_slot
 
 
-def _no_kernel_warning(system: System, inputs: RunInputs) -> tuple[str, ...]:
+def _no_kernel_warning(system: System, model: Model, inputs: RunInputs) -> tuple[str, ...]:
     """Says that the released software of a real form does not run this model or GPU; `advise` leaves such systems out."""
-    why = system.ships.why_not(inputs.model, inputs.cluster) if system.ships is not None and inputs.form == "real" else ""
+    why = system.ships.why_not(model, inputs.cluster) if system.ships is not None and inputs.form == "real" else ""
     return (f"{system.name}: {why}; the layer is simulated as if there were a kernel",) if why else ()
 
 
@@ -188,25 +190,25 @@ def _sums_warning(inputs: RunInputs, program: Program, passed: int) -> tuple[str
     return (f"{inputs.system}: {found}; the contributions to these sums passed one by one (option sum_places)",)
 
 
-def _surroundings(inputs: RunInputs, program: Program, trace: Trace) -> Surroundings | None:
+def _surroundings(inputs: RunInputs, model: Model, served: Routing, program: Program, trace: Trace) -> Surroundings | None:
     """The surroundings of the Program on an hw cluster; None on other clusters and without GEMMs (`compute` = False)."""
     cluster, options = inputs.cluster, inputs.options
     if cluster.family != "hw" or not options.get("compute", True):
         return None
-    parts = surroundings(inputs.system, inputs.model, cluster, inputs.routing, options=options, direction=inputs.direction)
+    parts = surroundings(inputs.system, model, cluster, served, options=options, direction=inputs.direction)
     if inputs.form != "real":
         return parts
     return dataclasses.replace(parts, contention_us=sm_contention_us(program, trace, int(options.get("n_sm", 0)), cluster.n_sms))
 
 
-def _engine(request: Request) -> Engine:
-    """The engine of the request's fidelity. It gives (Trace, wall times, statistics of its blocks) of a Program."""
-    if request.fidelity == "packet":
+def engine_of(fidelity: str, cluster: Cluster, fabric: tuple[tuple[str, Any], ...]) -> Engine:
+    """The engine of `fidelity`. It gives (Trace, wall times, statistics of its blocks) of a Program. `fabric`: as in `Request`."""
+    if fidelity == "packet":
         from dysharp.engine.packet.fabric import fabric_of, with_table
         from dysharp.engine.packet.program import run_packet
 
         def packet(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, dict[str, Any]]:
-            config = with_table(program, dataclasses.replace(fabric_of(request.cluster), **dict(request.fabric)))
+            config = with_table(program, dataclasses.replace(fabric_of(cluster), **dict(fabric)))
             run = run_packet(program, config, progress)
             table = run.statistics["al_tlb"]
             table["rows"] = row_visits(program, run.trace, run.al_read) if table["lookups"] and not table["evictions"] else None

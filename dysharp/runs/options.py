@@ -9,13 +9,14 @@ from typing import Any
 from dysharp.errors import ConfigError, nearest
 from dysharp.specs import Choice, Cluster, Model, choice, list_choices
 from dysharp.systems import System
+from dysharp.systems.collectives.register import CollectiveSystem
 
 Value = bool | int | float | str
 STEPS = {"deepep.n_sm": 2}
 """Option -> step of its values: a DeepEP channel takes two SMs."""
 
 
-def option_choices(system: System) -> dict[str, Choice | None]:
+def option_choices(system: System | CollectiveSystem) -> dict[str, Choice | None]:
     """The options of a system and the choice that gives each option its default and range (None = no choice)."""
     stem = system.options.__module__.rpartition(".")[2]
     known = {c.name for c in list_choices()}
@@ -23,7 +24,7 @@ def option_choices(system: System) -> dict[str, Choice | None]:
     return {field: choice(name) if name in known else None for field, name in names.items()}
 
 
-def options_of(system: System, given: Mapping[str, Value]) -> Any:
+def options_of(system: System | CollectiveSystem, given: Mapping[str, Value]) -> Any:
     """The Options of `system`: `given` {option: value or text}, else defaults.
 
     Raises ConfigError for an unknown option (with the nearest one), a value of the wrong type, or a value outside the range of its choice.
@@ -90,7 +91,7 @@ def options_by_system(
     return {name: shipped(system, model, cluster) | asked[name] for name, system in systems.items()}
 
 
-def split_options(given: Mapping[str, Value] | None, systems: Mapping[str, System]) -> dict[str, dict[str, Value]]:
+def split_options(given: Mapping[str, Value] | None, systems: Mapping[str, Any]) -> dict[str, dict[str, Value]]:
     """Options by system. Keys are `system.option`, or `option` alone when there is one system.
 
     Raises ConfigError for a system that does not run and for a key without a system among several.

@@ -18,6 +18,7 @@ from dysharp.runs.progress import Progress
 from dysharp.runs.skew import SLOW_HELP, START_HELP, make_skew
 from dysharp.specs import Cluster, Model, load_cluster, load_model
 from dysharp.workload import Routing, make_routing, packaged_traces
+from dysharp.workload.collective import Collective, parse_collective
 
 DEFAULT_MODEL = "deepseek-v2-lite"
 DEFAULT_CLUSTER = "paper-gh200-nvl32"
@@ -55,6 +56,12 @@ _WINDOW = (
 )
 
 
+_WORKLOAD = (
+    "a collective in place of a MoE layer: all-reduce:64MiB, all-gather-v:1MiB,3MiB,... (bytes as nccl-tests counts them), or a `Collective`. "
+    "None: one MoE layer. Model, tokens, routing, direction, window and late ranks are then refused."
+)
+
+
 class SharedArgs(TypedDict, total=False):
     """Keyword arguments of `run`, `compare` and `advise`. `help` of these functions prints the texts."""
 
@@ -74,6 +81,7 @@ class SharedArgs(TypedDict, total=False):
 class RequestArgs(SharedArgs, total=False):
     """Keyword arguments of `run` and `compare`."""
 
+    workload: Annotated[str | Collective | None, Argument(None, _WORKLOAD)]
     model: Annotated[ModelSource, Argument(DEFAULT_MODEL, "name of a packaged model, a TOML file, a Hugging Face `config.json`, or a `Model`.")]
     window: Annotated[int | None, Argument(None, _WINDOW)]
     start: Annotated[str | None, Argument(None, f"{START_HELP} None: all ranks start together.")]
@@ -117,7 +125,7 @@ def takes(arguments: type, **defaults: Any) -> Callable[[Verb], Verb]:
     The verb gets every argument, missing ones with their default. An unknown argument raises TypeError, which names the nearest known one.
     `help` and `inspect.signature` show all arguments.
     """
-    known = {name: argument._replace(default=defaults.get(name, argument.default)) for name, argument in _arguments(arguments).items()}
+    known = {name: argument._replace(default=defaults.get(name, argument.default)) for name, argument in arguments_of(arguments).items()}
 
     def decorate(verb: Verb) -> Verb:
         signature = inspect.signature(verb)
@@ -140,7 +148,7 @@ def takes(arguments: type, **defaults: Any) -> Callable[[Verb], Verb]:
     return decorate
 
 
-def _arguments(arguments: type) -> dict[str, Argument]:
+def arguments_of(arguments: type) -> dict[str, Argument]:
     """{name: default and meaning} of a TypedDict of arguments; `model` first."""
     hints = get_type_hints(arguments, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in sorted(hints.items(), key=lambda item: item[0] != "model")}
@@ -182,6 +190,42 @@ def make_request(args: RequestArgs) -> Request:
         progress=args["progress"],
         skew=make_skew(args["start"], args["slow"], cluster.n_gpus, args["seed"]),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveRequest:
+    """The arguments of one call with a collective as its workload, loaded and checked. Fields as in `Request`."""
+
+    work: Collective
+    cluster: Cluster
+    seed: int
+    fidelity: str
+    fabric: tuple[tuple[str, Any], ...]
+    options: Mapping[str, Value]
+    progress: Progress | None
+
+
+_OF_LAYERS = ("model", "tokens", "layer", "routing", "placement", "direction", "window", "start", "slow")
+"""Arguments that a collective has no use for."""
+
+
+def make_collective_request(args: RequestArgs) -> CollectiveRequest:
+    """Load and check the arguments of a verb whose `workload` is a collective. Raises ConfigError for a wrong value, and for arguments of a layer."""
+    defaults, given = arguments_of(RequestArgs), cast(dict[str, Any], args)
+    for name in _OF_LAYERS:
+        if given.get(name, defaults[name].default) != defaults[name].default:
+            raise ConfigError(f"{name}: found {given[name]!r} beside a workload, expected none (a collective has no {name})")
+    _check_word("fidelity", args["fidelity"], FIDELITIES)
+    fabric, options = split_fabric(args["options"], args["fidelity"])
+    cluster = args["cluster"] if isinstance(args["cluster"], Cluster) else load_cluster(args["cluster"])
+    gpus, asked = args["gpus"], args["workload"]
+    if gpus is not None and gpus < 1:
+        raise ConfigError(f"gpus: found {gpus}, expected at least 1")
+    cluster = cluster if gpus is None else cluster.with_gpus(gpus)
+    if not cluster.gpu:
+        raise ConfigError(f'cluster: found "{cluster.name}", expected an hw-* cluster (software of collectives has constants of real GPUs)')
+    work = asked if isinstance(asked, Collective) else parse_collective(str(asked), cluster.n_gpus)
+    return CollectiveRequest(work, cluster, args["seed"], args["fidelity"], tuple(sorted(fabric.items())), options, args["progress"])
 
 
 def _check_window(window: int, tokens: int, fidelity: str, domains: int) -> None:

@@ -8,24 +8,30 @@ from typing import Any, Unpack
 
 from dysharp.analysis import Row, both_passes
 from dysharp.errors import ConfigError
+from dysharp.runs.collective import collective_options, run_collective
 from dysharp.runs.header import header_of
 from dysharp.runs.leading import NoEstimate, gemms_us, run_window
 from dysharp.runs.memory import check_memory, gemm_variants
 from dysharp.runs.one_pass import OnStage, run_pass
 from dysharp.runs.options import options_by_system, options_of
 from dysharp.runs.progress import Step
-from dysharp.runs.request import Request, RequestArgs, Workload, make_request, make_workload, takes
+from dysharp.runs.request import Request, RequestArgs, Workload, make_collective_request, make_request, make_workload, takes
 from dysharp.systems import System, all_systems, get_system
+from dysharp.systems.collectives.register import get_collective
 from dysharp.systems.registry import FUSED_GEMMS
 
 
 @takes(RequestArgs)
 def run(system: str, **request: Unpack[RequestArgs]) -> Row:
-    """Simulate one MoE layer under one EP system and measure it.
+    """Simulate one MoE layer under one EP system, or one collective (`workload`) under one system of collectives, and measure it.
 
     The same arguments give the same Row but for wall times and memory.
     Raises TypeError for an unknown argument, ConfigError for wrong input, SimulationError for a deadlock.
     """
+    if request["workload"] is not None:
+        asked = make_collective_request(request)
+        wanted = get_collective(system)
+        return run_collective(wanted, asked, collective_options({system: wanted}, asked.options)[system])
     chosen = get_system(system)
     return simulate({chosen.name: chosen}, make_request(request))[0]
 

@@ -177,5 +177,9 @@ def get_system(name: str) -> System:
     """The system called `name`. Raises ConfigError with the nearest valid name."""
     systems = all_systems()
     if name not in systems:
+        from dysharp.systems.collectives import all_collectives
+
+        if name in all_collectives():
+            raise ConfigError(f"system {name!r}: found a system of collectives, expected a collective for it (--workload all-reduce:64MiB)")
         raise ConfigError(f"system {name!r}: unknown{nearest(name, systems)}")
     return systems[name]

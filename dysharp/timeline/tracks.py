@@ -107,16 +107,16 @@ class _Draft:
 
 
 def make_timeline(
-    run: Recording, routing: Routing, *, follow: tuple[int, ...] = (), window: Window | None = None, most_slices: int = MOST_SLICES
+    run: Recording, routing: Routing | None, *, follow: tuple[int, ...] = (), window: Window | None = None, most_slices: int = MOST_SLICES
 ) -> Timeline:
-    """The Timeline of a run that served `routing`. `follow`: global tokens whose way is drawn as flows."""
+    """The Timeline of a run that served `routing`; None: it served no Routing. `follow`: global tokens whose way is drawn as flows."""
     window = Window() if window is None else window
     draft, p = _Draft(), run.program
     up, down = link_trains(run)
     _operators(draft, run)
-    first_sm = _sms(draft, run, routing.placement.slot_expert)
+    first_sm = _sms(draft, run, np.zeros(0, np.int32) if routing is None else routing.placement.slot_expert)
     first = [_links(draft, p, trains, side) for side, trains in enumerate((up, down))]
-    steps = steps_of(run, follow, routing.tokens_per_gpu, (up, down), (first[0], first[1]), first_sm)
+    steps = steps_of(run, follow, 1 if routing is None else routing.tokens_per_gpu, (up, down), (first[0], first[1]), first_sm)
     columns = [np.concatenate([part[i] for part in draft.parts]) for i in range(6)]
     keep = (columns[1] < window.end_ps) & (columns[2] > window.start_ps)
     if window.tokens:

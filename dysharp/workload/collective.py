@@ -63,6 +63,11 @@ class Collective:
         return len(self.shares)
 
     @property
+    def n_gpus(self) -> int:
+        """GPUs that take part, by the name that a Routing has for them."""
+        return self.gpus
+
+    @property
     def size(self) -> int:
         """Bytes, as nccl-tests counts them."""
         return sum(self.shares)

@@ -17,7 +17,7 @@ from dysharp.reports.html_report import render, report_of_rows
 from dysharp.runs.formats import resource_words
 from dysharp.runs.leading import NoEstimate
 from dysharp.runs.progress import Step
-from dysharp.runs.request import RequestArgs, _arguments, make_request
+from dysharp.runs.request import RequestArgs, arguments_of, make_request
 from dysharp.runs.together import Workers
 from dysharp.specs import load_cluster, load_model
 
@@ -157,7 +157,7 @@ def test_advice_and_reports_have_the_load_of_nics() -> None:
 
 def test_faster_links_may_feed_more_sms() -> None:
     """A changed machine runs with the SMs that were chosen and with the most that were measured; the faster run counts."""
-    defaults = {name: argument.default for name, argument in _arguments(RequestArgs).items()}
+    defaults = {name: argument.default for name, argument in arguments_of(RequestArgs).items()}
     given = {"model": "deepseek-v2-lite", "cluster": "hw-dgx-h100-x2", "routing": "uniform", "tokens": 512}
     with Workers() as workers:
         runs = AdviceRuns(make_request(RequestArgs(**(defaults | given))), workers)  # type: ignore[typeddict-item]

@@ -29,7 +29,7 @@ NAMES = re.compile(r"(?:\| name \| is \|\n(?:\|.*\n)+\n)?((?:^::: .*\n)+)", re.M
 """A block of names that the site expands, with the table above it for readers of the plain file."""
 
 
-def _arguments() -> str:
+def arguments_of() -> str:
     """The table of the arguments of `run` and `compare`, which a decorator adds to them, so that no reader of sources finds them."""
     hints = get_type_hints(RequestArgs, include_extras=True)
     lines = [
@@ -51,7 +51,7 @@ def _names(block: str) -> str:
 
 def _written(page: str) -> str:
     """The page with its tables anew."""
-    return NAMES.sub(lambda match: _names(match[1]), TABLE.sub(lambda _: _arguments(), page))
+    return NAMES.sub(lambda match: _names(match[1]), TABLE.sub(lambda _: arguments_of(), page))
 
 
 def test_the_tables_of_names_are_current() -> None:
@@ -61,7 +61,7 @@ def test_the_tables_of_names_are_current() -> None:
 
 
 def test_the_table_of_arguments_is_current() -> None:
-    assert TABLE.findall((ROOT / "docs" / "api.md").read_text()) == [_arguments()], "write it anew: python tests/docs/test_site.py"
+    assert TABLE.findall((ROOT / "docs" / "api.md").read_text()) == [arguments_of()], "write it anew: python tests/docs/test_site.py"
 
 
 def test_every_page_has_a_place() -> None:

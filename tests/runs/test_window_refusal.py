@@ -10,7 +10,7 @@ import dysharp as ds
 from dysharp.analysis import Row
 from dysharp.errors import SimulationError
 from dysharp.runs.leading import run_window
-from dysharp.runs.request import RequestArgs, Workload, _arguments, make_request, make_workload
+from dysharp.runs.request import RequestArgs, Workload, arguments_of, make_request, make_workload
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def row() -> Row:
 
 @pytest.fixture(scope="module")
 def workload() -> Workload:
-    defaults = {name: argument.default for name, argument in _arguments(RequestArgs).items()}
+    defaults = {name: argument.default for name, argument in arguments_of(RequestArgs).items()}
     given = {"model": "deepseek-v2-lite", "gpus": 2, "tokens": 128, "fidelity": "packet", "window": 64}
     return make_workload(make_request(RequestArgs(**(defaults | given))))  # type: ignore[typeddict-item]
 

@@ -12,7 +12,7 @@ from dysharp.cli.output import console, print_lines, print_table
 from dysharp.cli.texts.advice_text import UNKNOWN
 from dysharp.runs.causes import cause_names
 from dysharp.runs.formats import resource_words
-from dysharp.runs.warnings import grouped
+from dysharp.runs.header import grouped
 
 MOST_PAIRS = 8  # GPUs up to which the table of pairs fits a page
 

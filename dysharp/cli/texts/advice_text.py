@@ -10,7 +10,7 @@ from dysharp.advice.prediction import Predicted
 from dysharp.advice.what_if import WhatIf
 from dysharp.cli.output import WIDTH
 from dysharp.runs.formats import KNOB, rows_sent
-from dysharp.runs.warnings import grouped
+from dysharp.runs.header import grouped
 from dysharp.systems import get_system
 from dysharp.text import table as plain
 

@@ -104,7 +104,7 @@ def _print_rows(done: Comparison, rows: Sequence[Row]) -> None:
     headings = (
         "\nsystem",
         *(("rows\nout / back", "\nSMs") if done.formats else ()),
-        "layer\nus",
+        "\nus" if done.rows[0].workload else "layer\nus",
         *(("outside\nkernels",) if surrounded else ()),
         "exposed\ncomm us",
         f"payload\nup {unit}",

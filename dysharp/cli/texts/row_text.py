@@ -49,7 +49,7 @@ def _facts(row: Row) -> list[tuple[str, str]]:
     return [
         ("system", f"{row.system} ({row.form} form)"),
         *_window_facts(row),
-        ("layer time", f"{row.time_us:.2f} us"),
+        ("time" if row.workload else "layer time", f"{row.time_us:.2f} us"),
         *_surroundings_facts(row),
         ("exposed communication", f"{row.exposed_comm_us:.2f} us"),
         ("lower bound, this system", f"{row.bound_us:.2f} us by {resource_words(row.bound_resource)}: {_times(row.bound_terms)}"),

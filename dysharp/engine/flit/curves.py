@@ -80,7 +80,7 @@ class CurveError:
 
 
 def read_curves(path: str | Path | None = None) -> dict[str, list[Row]]:
-    """Rows of a reference file (None: the packaged one) by curve, in file order. Raises ConfigError for a file that is no such table."""
+    """Rows of a reference file (None: the packaged one) by curve, in file order. Raises ConfigError for a file that is no table of curves."""
     try:
         text = read_table("router_curves") if path is None else Path(path).read_text(encoding="utf-8")
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
@@ -144,7 +144,7 @@ def compare_curves(
 
     Without `seeds` on the packets of the recorded runs. Else our value is the mean over `seeds`, taken one by one (two at least, if
     there are two) until its standard error is below `precision` of the latency, or a quarter of that of the accepted rate past
-    saturation. Raises ConfigError for a file that is no such table.
+    saturation. Raises ConfigError for a file that is no table of curves.
     """
     work = [(rows, row) for name, rows in read_curves(path).items() if only is None or only(name) for row in _sample(rows, every)]
     work = [(rows, row) for rows, row in work if at is None or float(row["offered_flits_per_cycle_node"]) == at]

@@ -72,7 +72,7 @@ def packet_note(now, slot, packet, s):
 
 @block
 def arrivals(now, shape, wheel, count):
-    """How many entries of a wheel are due now, and the first of them. They are taken off the wheel."""
+    """How many entries of a wheel are due now, and the first of them. The entries are taken off the wheel."""
     at = now & shape.mask
     n = count[at]
     count[at] = 0

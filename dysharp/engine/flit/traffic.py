@@ -13,7 +13,7 @@ NEVER = 1 << 60
 
 
 def targets(traffic: Traffic, n: int) -> Ints | None:
-    """The terminal every terminal sends to, [n]; None for patterns that draw it."""
+    """[n] the terminal to which each terminal sends; None for patterns that draw the receiver."""
     ids = np.arange(n, dtype=np.int64)
     bits = n.bit_length() - 1
     if traffic.pattern in ("transpose", "bitcomp", "bitrev", "shuffle") and n != 1 << bits:

@@ -40,7 +40,7 @@ def kept(here: Seen, other: Seen) -> float | None:
 
 @metric("over_packet", "time at burst level over time at packet level")
 def over_packet(here: Seen) -> float | None:
-    """Time at burst level divided by the time of the same system and workload at packet level, with the same options if there is such a point."""
+    """Time at burst level divided by the time of the same system and workload at packet level, with the same options if a point has them."""
     if here.point.fidelity == "packet":
         return None
     same = replace(here, point=replace(here.point, fidelity="packet"))

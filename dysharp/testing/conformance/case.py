@@ -66,7 +66,7 @@ class Pass:
             system=system.name,
             model=layer.model,
             cluster=layer.cluster,
-            routing=layer.routing,
+            work=layer.routing,
             layer=None,
             direction=self.direction,
             fidelity="burst",

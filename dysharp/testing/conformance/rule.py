@@ -8,8 +8,8 @@ from typing import Any
 
 Lines = Iterable[str]
 Check = Callable[..., Lines]
-SCOPES = ("pass", "layer", "system")
-"""The case of a rule: one pass of a layer, both passes of a layer, or the system on tensors that the rule makes."""
+SCOPES = ("pass", "layer", "system", "collective")
+"""The case of a rule: one pass of a layer, both passes of a layer, the system on tensors that the rule makes, or one collective."""
 
 
 class NotRun(Exception):
@@ -20,7 +20,7 @@ class NotRun(Exception):
 class Rule:
     """`check(case)` yields one line per fault: found, expected. With `over`, `check(case, value)` runs per value.
 
-    `case`: a `Pass`, `Passes` or `SystemCase`, by `scope`. `direction`: a pass rule about one direction only; "" =
+    `case`: a `Pass`, `Passes`, `SystemCase` or `CollectiveCase`, by `scope`. `direction`: a pass rule about one direction only; "" =
     both. `slow`: the rule runs only if it is named.
     """
 

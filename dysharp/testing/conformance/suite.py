@@ -6,16 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dysharp.errors import ConfigError, DysharpError, nearest
+from dysharp.runs.options import options_of
 from dysharp.specs import Cluster, Model
 from dysharp.systems import System, get_system
-from dysharp.testing.conformance import backward, broken, emulation, rows, runs, surroundings
+from dysharp.systems.collectives import CollectiveSystem, all_collectives
+from dysharp.testing.conformance import backward, broken, collectives, emulation, rows, runs, surroundings
 from dysharp.testing.conformance.case import Pass, Passes, SystemCase
 from dysharp.testing.conformance.layers import SmallLayer, layers_of
 from dysharp.testing.conformance.report import LEGAL, Finding, Report
 from dysharp.testing.conformance.rule import RULES, NotRun, Rule
 from dysharp.workload import Routing
 
-FILES = (rows, runs, backward, emulation, broken, surroundings)
+FILES = (rows, runs, backward, emulation, broken, surroundings, collectives)
 DIRECTIONS = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}
 
 
@@ -29,6 +31,10 @@ def run_suite(
     rules: Sequence[str] | None,
 ) -> Report:
     """See `dysharp.testing.conformance`."""
+    if name in all_collectives():
+        if any(argument is not None for argument in (model, cluster, routing)):
+            raise ConfigError(f"conformance of {name}: found a model, cluster or routing, expected none (the suite makes small collectives)")
+        return _collective_suite(all_collectives()[name], options, rules)
     system = get_system(name)
     if direction not in DIRECTIONS:
         raise ConfigError(f"direction {direction!r}: unknown{nearest(direction, DIRECTIONS)}")
@@ -38,6 +44,14 @@ def run_suite(
     suite.try_system()
     suite.list_unasked(DIRECTIONS[direction])
     return Report(name, suite.ran, tuple(suite.failed), tuple(suite.not_run))
+
+
+def _collective_suite(system: CollectiveSystem, options: Mapping[str, Any] | None, rules: Sequence[str] | None) -> Report:
+    suite = _Suite(None, options, _chosen(rules))
+    for case in collectives.cases_of(system, options_of(system, options or {})):
+        legal = suite.ask(LEGAL, case.name, (f"found {case.trace.time_ps} ps" for _ in range(case.trace.time_ps < 0)))
+        suite.ask_all("collective", case, case.name, "" if legal else "the Program is not legal")
+    return Report(system.name, suite.ran, tuple(suite.failed), tuple(suite.not_run))
 
 
 def _chosen(names: Sequence[str] | None) -> dict[Rule, str]:
@@ -60,9 +74,9 @@ def _layers(system: System, model: Model | None, cluster: Cluster | None, routin
 
 
 class _Suite:
-    """The findings so far."""
+    """The findings so far. `system`: of layers; None: a system of collectives."""
 
-    def __init__(self, system: System, options: Mapping[str, Any] | None, rules: dict[Rule, str]) -> None:
+    def __init__(self, system: System | None, options: Mapping[str, Any] | None, rules: dict[Rule, str]) -> None:
         self.system, self.options, self.rules = system, options, rules
         self.ran: dict[str, int] = {}
         self.failed: list[Finding] = []
@@ -70,24 +84,26 @@ class _Suite:
         self.legal = True
 
     def try_layer(self, layer: SmallLayer, directions: tuple[str, ...]) -> None:
+        assert self.system is not None
         passes = Passes(self.system, layer, self.options)
         legal = [self._try_pass(one) for one in (passes.forward, passes.backward) if one.direction in directions]
         if len(directions) == 2:
-            self._ask_all("layer", passes, layer.name, "" if all(legal) else "a pass of the layer is not legal")
+            self.ask_all("layer", passes, layer.name, "" if all(legal) else "a pass of the layer is not legal")
 
     def _try_pass(self, case: Pass) -> bool:
         place = ", ".join(part for part in (case.layer.name, case.direction) if part)
         try:
-            legal = self._ask(LEGAL, place, _legal(case))
+            legal = self.ask(LEGAL, place, _legal(case))
         except NotRun as reason:
             self.not_run.append(Finding(LEGAL, place, str(reason)))
             return False
         self.legal &= legal
-        self._ask_all("pass", case, place, "" if legal else "the Program is not legal")
+        self.ask_all("pass", case, place, "" if legal else "the Program is not legal")
         return legal
 
     def try_system(self) -> None:
-        self._ask_all("system", SystemCase(self.system, self.options), "", "" if self.legal else "a Program of the system is not legal")
+        assert self.system is not None
+        self.ask_all("system", SystemCase(self.system, self.options), "", "" if self.legal else "a Program of the system is not legal")
 
     def list_unasked(self, directions: tuple[str, ...]) -> None:
         """Add the rules that `directions` leave out to the rules that did not run."""
@@ -97,7 +113,7 @@ class _Suite:
             if r.scope == "layer" and len(directions) == 1:
                 self.not_run.append(Finding(r.name, "", 'direction "both" is needed'))
 
-    def _ask_all(self, scope: str, case: Any, place: str, why_not: str) -> None:
+    def ask_all(self, scope: str, case: Any, place: str, why_not: str) -> None:
         for r, left_out in self.rules.items():
             if r.scope != scope or (r.direction and r.direction != case.direction):
                 continue
@@ -108,11 +124,11 @@ class _Suite:
                 lines = r.check(case) if value is None else r.check(case, value)
                 where = place if value is None or r.scope == "pass" else ", ".join(part for part in (place, _text(value)) if part)
                 try:
-                    self._ask(r.name, where, lines)
+                    self.ask(r.name, where, lines)
                 except NotRun as reason:
                     self.not_run.append(Finding(r.name, where, str(reason)))
 
-    def _ask(self, name: str, place: str, lines: Iterable[str]) -> bool:
+    def ask(self, name: str, place: str, lines: Iterable[str]) -> bool:
         """Run one rule. True if it yields no fault; an exception is a fault."""
         faults = list(_guarded(lines))
         self.ran[name] = self.ran.get(name, 0) + 1

@@ -45,7 +45,7 @@ class Stream:
         self._made: Numbers = self._state[:0]
 
     def first(self, n: int) -> Numbers:
-        """The first `n` numbers: [n] int64 below 2**30, or float64 below 1. They are kept, so that many points share them."""
+        """The first `n` numbers: [n] int64 below 2**30, or float64 below 1. The numbers are kept, so that many points share them."""
         parts, have = [self._made], len(self._made)
         while have < n:
             x = _extend(self._state, BATCH, self._mix)

@@ -1,0 +1,208 @@
+"""The functional machine for collectives: it runs the ops of a Program on real vectors, in any order that the Program allows.
+
+What an op moves: `systems/building/collectives/chunks.py`. A push reads when it is issued and writes when it is delivered. A pull reads when a
+member responds. So an edge that a Program lacks makes a wrong vector in some order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError, EmulationMismatch
+from dysharp.functional.orders import Pool, make_pool
+from dysharp.functional.progress import Progress
+from dysharp.program import Program, Tail, Trace
+from dysharp.program.builder import PULLS, PUSHES
+from dysharp.systems.building.collectives.chunks import FUNCTIONS, RESULT, VECTOR, Chunks, chunks_of
+from dysharp.workload.collective import Collective
+
+Array = NDArray[Any]
+ISSUE, DELIVER, RESPOND, FINISH = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveEmulation:
+    """Results of one emulated collective: largest absolute error against `Collective.reference`. Sums are of small whole numbers, so 0 is due."""
+
+    system: str
+    workload: str
+    gpus: int
+    order: str
+    max_abs_error: float
+    wrong_gpus: tuple[int, ...]
+    n_ops: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether every GPU has the right vector."""
+        return not self.wrong_gpus
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain values for JSON."""
+        return asdict(self)
+
+
+def emulate_collective(
+    system: str, program: Program, work: Collective, *, order: str = "random", seed: int = 0, trace: Trace | None = None
+) -> CollectiveEmulation:
+    """Run `program` on the vectors of `work.inputs(seed)` and compare all results with the reference.
+
+    `order`: one of `orders.ORDERS`; "trace" needs `trace`. Raises EmulationMismatch where ops wait for ever, ConfigError for what the machine
+    does not interpret.
+    """
+    inputs = work.inputs(seed)
+    found = Vectors(program, work, inputs, order, seed, trace).run()
+    expected = work.reference(inputs)
+    errors = [_error(one, two) for one, two in zip(found, expected, strict=True)]
+    wrong = tuple(gpu for gpu, error in enumerate(errors) if error > 0)
+    return CollectiveEmulation(system, work.description, work.gpus, order, max(errors), wrong, program.n_ops)
+
+
+def _error(found: Array, expected: Array) -> float:
+    """The largest absolute difference; infinite for another length or no number."""
+    if found.shape != expected.shape or np.isnan(found).any():
+        return np.inf
+    return float(np.abs(found - expected).max(initial=0.0))
+
+
+class Vectors:
+    """One run: the buffers of every GPU, and the events that may happen. It listens to `Progress`."""
+
+    def __init__(self, program: Program, work: Collective, inputs: list[Array], order: str, seed: int, trace: Trace | None) -> None:
+        if order == "trace" and trace is None:
+            raise ConfigError('order: found "trace" without a Trace, expected one')
+        self.p, self.work, self.trace = program, work, trace
+        self.chunks: Chunks = chunks_of(work, program)
+        self.buffers: dict[tuple[str, int, int], Array] = {}  # (buffer, GPU, chunk) -> elements
+        for gpu, vector in enumerate(inputs):
+            mine = self.chunks.before(gpu)
+            ends = np.cumsum(self.chunks.size[mine]) // work.element_bytes
+            self.buffers |= {(VECTOR, gpu, int(k)): part for k, part in zip(mine, np.split(vector, ends)[:-1], strict=True)}
+        self.pool: Pool = make_pool(order, seed, frozenset((DELIVER, RESPOND)), frozenset((FINISH,)))
+        self.member_left: list[int] = np.diff(program.members.ptr).tolist()
+        self.read: dict[int, Array] = {}  # op -> what a push carries, or the sum of a pull so far
+        rows = program.regions
+        self.row_left: list[int] = np.repeat(rows.row_bytes, np.diff(rows.row_ptr)).tolist()
+        self.region: list[int] = np.repeat(np.arange(program.n_regions), np.diff(rows.row_ptr)).tolist()
+        sizes = zip(np.diff(rows.row_ptr).tolist(), rows.tile_rows.tolist(), strict=True)
+        self.tile_left: list[int] = [min(size, n - first) for n, size in sizes for first in range(0, n, size)]
+        self.owner: list[int] = np.repeat(np.arange(program.n_ops), np.diff(program.members.ptr)).tolist()
+        self.responses: set[int] = set()  # members of pulls whose request has arrived
+        self.progress = Progress(program, self)
+
+    def run(self) -> list[Array]:
+        """The vector of every GPU after the last op."""
+        self.progress.start()
+        do: tuple[Callable[[int], None], ...] = (self._issue, self._deliver, self._respond, self._finish)
+        while len(self.pool):
+            kind, ident = self.pool.pop()
+            do[kind](ident)
+        if self.progress.n_done < self.p.n_ops:
+            raise EmulationMismatch(self.progress.stuck())
+        return [self._result(gpu) for gpu in range(self.work.gpus)]
+
+    def _result(self, gpu: int) -> Array:
+        parts = [self.buffers.get((RESULT, gpu, int(k))) for k in self.chunks.after(gpu)]
+        lost = next((int(k) for k, part in zip(self.chunks.after(gpu), parts, strict=True) if part is None), None)
+        if lost is not None:
+            raise EmulationMismatch(f'GPU {gpu}: found no chunk {lost} in "{RESULT}" at the end, expected all {len(parts)}')
+        return np.concatenate(parts) if parts else np.zeros(0)  # type: ignore[arg-type]
+
+    # ---- Listener ----------------------------------------------------------------------------------------------------
+
+    def may_issue(self, op: int) -> None:
+        """An op may issue."""
+        self.pool.add((ISSUE, op), self._time("issue", op))
+
+    def may_respond(self, member: int) -> None:
+        """A member of a pull may answer, if its request has arrived."""
+        if member in self.responses:
+            self.pool.add((RESPOND, member), self._time("member", member))
+
+    def tile_notifies(self, tile: int) -> None:
+        """Collectives have no notifications that wait for more than their rows."""
+
+    # ---- events ------------------------------------------------------------------------------------------------------
+
+    def _issue(self, op: int) -> None:
+        if self.progress.issued[op] or not self.progress.try_issue(op):
+            return
+        t, members = self.p.templates[self.p.ops.template[op]], range(self.p.members.ptr[op], self.p.members.ptr[op + 1])
+        if t.kind in PUSHES:
+            if t.fn in FUNCTIONS:
+                self.read[op] = self._chunk(t.src, int(self.p.ops.node[op]), op)
+            for member in members:
+                self.pool.add((DELIVER, member), self._time("member", member))
+        elif t.kind in PULLS:
+            for member in members:
+                self.responses.add(member)
+                if self.progress.responds_freely(member):
+                    self.may_respond(member)
+        else:
+            self.pool.add((FINISH, op), self._time("done", op))
+
+    def _deliver(self, member: int) -> None:
+        op = self.owner[member]
+        t, node = self.p.templates[self.p.ops.template[op]], int(self.p.members.node[member])
+        if t.fn in FUNCTIONS:
+            self._write(t.fn, t.dst, node, op, self.read[op])
+        self._member_done(op, member)
+
+    def _respond(self, member: int) -> None:
+        op = self.owner[member]
+        t = self.p.templates[self.p.ops.template[op]]
+        if t.fn in FUNCTIONS:
+            part = self._chunk(t.src, int(self.p.members.node[member]), op)
+            self.read[op] = self.read[op] + part if op in self.read else part
+        self._member_done(op, member)
+
+    def _member_done(self, op: int, member: int) -> None:
+        m, t = self.p.members, self.p.templates[self.p.ops.template[op]]
+        self.progress.fire(Tail.MEMBER_DELIVERED, member)
+        if t.kind in PUSHES:
+            for row in m.fill_row[m.fill_ptr[member] : m.fill_ptr[member + 1]].tolist():
+                self._fill(row, int(self.p.ops.bytes[op]))
+        self.member_left[op] -= 1
+        if not self.member_left[op]:
+            self.pool.add((FINISH, op), self._time("done", op))
+
+    def _fill(self, row: int, n_bytes: int) -> None:
+        self.row_left[row] -= n_bytes
+        if self.row_left[row]:
+            return
+        r, region = self.p.regions, self.region[row]
+        self.progress.fire(Tail.ROW_COMPLETE, row)
+        tile = int(r.tile_ptr[region]) + (row - int(r.row_ptr[region])) // int(r.tile_rows[region])
+        self.tile_left[tile] -= 1
+        if not self.tile_left[tile]:
+            self.progress.fire(Tail.TILE_READY, tile)
+
+    def _finish(self, op: int) -> None:
+        t = self.p.templates[self.p.ops.template[op]]
+        if t.kind in PULLS and t.fn in FUNCTIONS:
+            self._write("copy" if t.fn == "sum" else t.fn, t.dst, int(self.p.ops.node[op]), op, self.read[op])
+        self.progress.finish(op)
+
+    # ---- data --------------------------------------------------------------------------------------------------------
+
+    def _chunk(self, buffer: str, gpu: int, op: int) -> Array:
+        k = int(self.p.ops.key[op])
+        found = self.buffers.get((buffer, gpu, k))
+        if found is None:
+            raise EmulationMismatch(f'op {op} ({self.p.templates[self.p.ops.template[op]].name}): found no chunk {k} in "{buffer}" of GPU {gpu}')
+        return found
+
+    def _write(self, fn: str, buffer: str, gpu: int, op: int, part: Array) -> None:
+        place = buffer, gpu, int(self.p.ops.key[op])
+        if fn == "add":
+            before = self.buffers.get(place)
+            part = part + (self._chunk(VECTOR, gpu, op) if before is None else before)
+        self.buffers[place] = part
+
+    def _time(self, column: str, ident: int) -> int:
+        return 0 if self.trace is None else int(getattr(self.trace, column)[ident])

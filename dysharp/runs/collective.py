@@ -1,0 +1,95 @@
+"""One collective under one system: plan, verify, run on the engine, measure."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, measure
+from dysharp.errors import ConfigError
+from dysharp.measured.trust import no_rows
+from dysharp.program import Program
+from dysharp.program.verify import verify
+from dysharp.runs.header import domain_lines
+from dysharp.runs.one_pass import Engine, engine_of, peak_rss_mb
+from dysharp.runs.options import Value, options_of, split_options
+from dysharp.runs.progress import Step
+from dysharp.runs.request import CollectiveRequest
+from dysharp.systems.collectives.register import CollectiveSystem, all_collectives
+
+MOST_OPS = 40_000_000
+"""Ops of the largest Program: about 12 GB."""
+
+
+def collective_options(systems: Mapping[str, CollectiveSystem], given: Mapping[str, Value]) -> dict[str, Any]:
+    """The Options of each system. Raises ConfigError as `options.split_options` and `options.options_of`."""
+    asked = split_options(given, systems)
+    return {name: options_of(system, asked[name]) for name, system in systems.items()}
+
+
+def running(request: CollectiveRequest) -> dict[str, CollectiveSystem]:
+    """The systems that run the request's collective on its cluster."""
+    return {name: system for name, system in all_collectives().items() if not system.why_not(request.work, request.cluster)}
+
+
+def planned(system: CollectiveSystem, request: CollectiveRequest, options: Any) -> Program:
+    """The verified Program. Raises ConfigError where the system does not run the collective."""
+    program = system.plan(request.work, request.cluster, options)
+    if program.n_ops > MOST_OPS:
+        raise ConfigError(f"workload: found {program.n_ops} ops for {request.work.description}, expected at most {MOST_OPS} (fewer bytes or GPUs)")
+    verify(program)
+    return program
+
+
+def run_collective(
+    system: CollectiveSystem, request: CollectiveRequest, options: Any, *, index: int = 1, count: int = 1, engine: Engine | None = None
+) -> Row:
+    """The Row of one run, number `index` of `count` for the progress. `engine`: None = the engine of the request's fidelity."""
+
+    def on_stage(stage: str, done: int = 0, total: int = 0) -> None:
+        if request.progress:
+            request.progress(Step(system.name, index, count, stage, done, total))
+
+    begin = time.perf_counter()
+    on_stage("plan")
+    program = planned(system, request, options)
+    plan_s = time.perf_counter() - begin
+    importing = time.perf_counter()
+    engine = engine or engine_of(request.fidelity, request.cluster, request.fabric)
+    import_s = time.perf_counter() - importing
+    trace, timing, blocks = engine(program, lambda done, total: on_stage("engine", done, total))
+    on_stage("analysis")
+    analysing = time.perf_counter()
+    inputs = RunInputs(
+        system=system.name,
+        model=None,
+        cluster=request.cluster,
+        work=request.work,
+        layer=None,
+        direction="fwd",
+        fidelity=request.fidelity,
+        seed=request.seed,
+        options=dataclasses.asdict(options) | {"form": "real"},
+    )
+    measured = measure(inputs, program, trace)
+    end = time.perf_counter()
+    compile_s = import_s + timing.compile_s
+    wall = WallTimes(0.0, plan_s + timing.lower_s, timing.engine_s, end - analysing, end - begin - compile_s)
+    said = (*(f"{system.name}: {text}" for text in system.says(request.work, request.cluster, options)),)
+    header = (*header_of_collective(request), *said)
+    blocks = blocks if request.fidelity == "packet" else {}
+    return make_row(inputs, measured, None, HostCosts(wall, compile_s, peak_rss_mb()), blocks=blocks, header=header)
+
+
+def header_of_collective(request: CollectiveRequest) -> tuple[str, ...]:
+    """What was asked, the machine, and what is not measured."""
+    cluster, unmeasured = request.cluster, no_rows(request.cluster)
+    basis = unmeasured.partition(":")[0] if unmeasured else "calibrated to measurements"
+    lines = [
+        f"{request.work.description}; {cluster.n_gpus} GPUs",
+        f"cluster {cluster.name} ({cluster.family} family: {basis}, software costs are charged)",
+        *domain_lines(cluster),
+    ]
+    return (*lines, f"warning: {unmeasured}") if unmeasured else tuple(lines)
