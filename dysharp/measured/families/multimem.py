@@ -1,4 +1,4 @@
-"""All-reduces, all-gathers and reduce-scatters by multimem kernels on symmetric memory, beyond the bars. One case is one Program of `nvls-two-shot`."""
+"""All-reduces, all-gathers and reduce-scatters by multimem kernels on symmetric memory, beyond the bars: Programs of `nvls-two-shot`."""
 
 from __future__ import annotations
 
