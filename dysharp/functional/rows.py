@@ -58,12 +58,18 @@ def run_rows(
     """
     if (order == "trace") != (trace is not None):
         raise ConfigError(f"order {order!r}: found {'no' if trace is None else 'a'} Trace, expected one for order trace only")
-    machine = _RowMachine(program, tensors, make_pool(order, seed, DELIVERIES, COMPLETIONS), trace, Messages(faults or Faults()))
+    if program.sections:
+        raise ConfigError("run_rows: found a merge of Programs, expected one Program (merged.run_merged takes the tensors of every part)")
+    machine = RowMachine(program, tensors, make_pool(order, seed, DELIVERIES, COMPLETIONS), trace, Messages(faults or Faults()))
     return machine.run(progress)
 
 
-class _RowMachine:
-    def __init__(self, program: Program, tensors: Tensors, pool: Pool, trace: Trace | None, messages: Messages) -> None:
+class RowMachine:
+    """The row path on one Program. `progress`: of the merge that it is a part of, by the ids of the part; default: of its own."""
+
+    def __init__(
+        self, program: Program, tensors: Tensors, pool: Pool, trace: Trace | None, messages: Messages, progress: Progress | None = None
+    ) -> None:
         self.p, self.t, self.pool, self.trace, self.messages = program, tensors, pool, trace, messages
         self.record = Record()
         self.layout = Layout(program, tensors.routing)
@@ -94,7 +100,8 @@ class _RowMachine:
         self._left: dict[tuple[int, int], tuple[Array, Expression]] = {}  # by (GPU, partial row that it will fill): results that wait
         self._relay_regions = {region for region, name in enumerate(program.regions.name) if name == "relay"}
         self._prepare_output()
-        self.progress = Progress(program, self)
+        self.progress = Progress(program, self) if progress is None else progress
+        self.steps = (self._issue, self._deliver, self._respond, self._done, self.progress.told)
 
     def _check_layout(self) -> None:
         saved = self.t.saved
@@ -114,17 +121,20 @@ class _RowMachine:
             self.gate_grad[r.slot >= 0] = np.nan
 
     def run(self, progress: Callable[[int, int], None] | None) -> Outcome:
-        steps = (self._issue, self._deliver, self._respond, self._done, self.progress.told)
         self.progress.start()
         pool, events = self.pool, 0
         while len(pool):
             kind, ident = pool.pop()
-            steps[kind](ident)
+            self.steps[kind](ident)
             events += 1
             if progress and not events & 0xFFF:
                 progress(self.progress.n_done, self.p.n_ops)
         if self.progress.n_done < self.p.n_ops:
             raise EmulationMismatch(f"watchdog: {self.progress.stuck()}")
+        return self.outcome(events)
+
+    def outcome(self, events: int) -> Outcome:
+        """The result, after the last step."""
         self._copy_out()
         saved = None if self.backward else self.memory.saved()
         return Outcome(self.out, self.gate_grad, self.record, saved, events, self.messages.injected)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dysharp.errors import ProgramError
 from dysharp.program.refuse import fail_where
 from dysharp.program.tables import Edges, Holds, Ops, Program, Section
+from dysharp.program.trace import Trace
 
 Array = NDArray[Any]
 TAILS = ("op", "op", "member", "tile", "row")
@@ -44,15 +45,32 @@ def ids_of(program: Program, section: Section) -> dict[str, range]:
     }
 
 
+def section_of(program: Program, label: str) -> Section:
+    """The section of part `label`. Raises ProgramError for an unknown label."""
+    for section in program.sections:
+        if section.label == label:
+            return section
+    raise ProgramError(f"part {label!r}: found no such part, expected one of {', '.join(s.label for s in program.sections) or 'none'}")
+
+
+def trace_of_part(program: Program, label: str, trace: Trace) -> Trace:
+    """What `trace` of a merge says of one part, by the ids of the part. Links are those of the merge; ops of other parts are no cause."""
+    ids = ids_of(program, section_of(program, label))
+    ops, members, rows, tiles = (slice(ids[name].start, ids[name].stop) for name in ("op", "member", "row", "tile"))
+    columns = {name: getattr(trace, name)[ops] for name in ("ready", "issue", "start", "end", "done")}
+    cause = trace.cause[ops]
+    mine = (cause >= ops.start) & (cause < ops.stop)
+    cut = replace(trace, **columns, cause=np.where(mine, cause - ops.start, -1).astype(np.int32), member=trace.member[members])
+    return replace(cut, row_slot=trace.row_slot[rows], tile_ready=trace.tile_ready[tiles])
+
+
 def part_of(program: Program, label: str) -> Program:
     """Part `label` of a merge, with its own names and its own ids of templates, ops, members, regions, rows and tiles.
 
     It has the templates that it uses. Issuers, pools, semaphores, sessions and the tables of constants stay those of the merge. Raises
     ProgramError for an unknown label, and where an op, row, edge or hold of the part names another part.
     """
-    section = next((s for s in program.sections if s.label == label), None)
-    if section is None:
-        raise ProgramError(f"part {label!r}: found no such part, expected one of {', '.join(s.label for s in program.sections) or 'none'}")
+    section = section_of(program, label)
     ids = ids_of(program, section)
     o, m, r = program.ops, program.members, program.regions
     ops, members, fills, rows = (slice(ids[name].start, ids[name].stop) for name in ("op", "member", "fill", "row"))

@@ -61,3 +61,18 @@ def random_merge(seed: int, *, size: str = "tiny", packets: bool = False) -> Pro
         n = int(rng.integers(1, 8)) if seed % 3 == 1 else 0
         edges.append(Cross(other.label, rng.integers(0, other.program.n_ops, n), one.label, rng.integers(0, one.program.n_ops, n)))
     return merge(parts, edges=edges)
+
+
+def memory_ps(program: Program) -> float:
+    """Time of the busiest node's shared memory for all bytes of transfers and tasks; 0 without shared memory."""
+    p, owner = program, np.repeat(np.arange(program.n_ops), np.diff(program.members.ptr))
+    if not p.hardware.memory_rate:
+        return 0.0
+    far = p.members.node != p.ops.node[owner]
+    sent = np.where(np.bincount(owner, weights=far, minlength=p.n_ops) > 0, p.ops.bytes, 0)
+    moved = np.bincount(p.ops.node, weights=sent, minlength=p.n_nodes) + np.bincount(p.members.node, weights=p.ops.bytes[owner], minlength=p.n_nodes)
+    tasks, duration = (np.array([getattr(t, name) for t in p.templates])[p.ops.template] for name in ("tasks", "duration"))
+    pooled = np.flatnonzero(duration >= 0)
+    taken = tasks[pooled] * p.task_bytes[duration[pooled], p.ops.rows[pooled]]
+    moved += np.bincount(p.ops.node[pooled], weights=taken, minlength=p.n_nodes)
+    return float(moved.max() * 1e6 / p.hardware.memory_rate)

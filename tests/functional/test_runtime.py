@@ -221,10 +221,7 @@ REFUSED: dict[str, tuple[St, str]] = {
         lambda d, o: d.dymultimem_ld_reduce(2, o, o.address(1) + 4, 4, [2]),
         "dymultimem.ld_reduce address on GPU 2: found 0x204, expected a multiple of 16",
     ),
-    "outside": (
-        lambda d, o: d.dymultimem_st(1, o, o.address(4), row(0), [2]),
-        "dymultimem.st address on GPU 1: found 0x800, expected 0x0 .. 0x7ff",
-    ),
+    "outside": (lambda d, o: d.dymultimem_st(1, o, o.address(4), row(0), [2]), "dymultimem.st address on GPU 1: found 0x800, expected 0x0 .. 0x7ff"),
     "past the block": (
         lambda d, o: d.dymultimem_st(1, o, o.address(0, 16), row(0), [2]),
         "dymultimem.st data on GPU 1: found an end at byte 400 of the block, expected at most bsize = 384",
@@ -241,10 +238,7 @@ REFUSED: dict[str, tuple[St, str]] = {
         lambda d, o: d.dymultimem_st(0, o, o.address(0), row(0), range(32768)),
         "dymultimem.st target count on GPU 0: found 32768, expected at most 32767",
     ),
-    "gpu": (
-        lambda d, o: d.dymultimem_st(3, o, o.address(0), row(0), [0]),
-        "dymultimem.st gpu: found 3, expected 0 .. 2",
-    ),
+    "gpu": (lambda d, o: d.dymultimem_st(3, o, o.address(0), row(0), [0]), "dymultimem.st gpu: found 3, expected 0 .. 2"),
     "other device": (
         lambda d, o: Device(GPUS, LOCAL).dymultimem_st(0, o, o.address(0), row(0), [0]),
         "dymultimem.st object on GPU 0: found one of another device, expected one of this device",
@@ -273,10 +267,7 @@ REFUSED: dict[str, tuple[St, str]] = {
         lambda d, o: d.dymultimem_ld_reduce(0, o, o.address(0), 4.0, [0]),
         "dymultimem.ld_reduce n_elements on GPU 0: found 4.0, expected an integer",
     ),
-    "no object": (
-        lambda d, o: d.dymultimem_st(0, 5, 0, row(0), [0]),
-        "dymultimem.st object on GPU 0: found int, expected a DyMulticastObject",
-    ),
+    "no object": (lambda d, o: d.dymultimem_st(0, 5, 0, row(0), [0]), "dymultimem.st object on GPU 0: found int, expected a DyMulticastObject"),
     "notify": (lambda d, o: d.notify(0, 7, 0, 0), "notify home: found 7, expected 0 .. 2"),
     "unbound": (
         lambda d, o: d.dymultimem_st(0, new := d.create(o.prop, 1), new.address(0), row(0), [3]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,30 +13,20 @@ from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ProgramError
 from dysharp.isa.framing import Framing
 from dysharp.oracle import run_oracle
-from dysharp.program import Declared, Discipline, Hardware, Kind, Program, ProgramBuilder, Template, To, Trace
+from dysharp.program import Declared, Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To
 from dysharp.program.merge import Cross, Part, merge
-from dysharp.program.sections import part_of
+from dysharp.program.sections import part_of, trace_of_part
 from dysharp.program.verify import verify
-from dysharp.testing.random_merges import random_parts
+from dysharp.testing.random_merges import memory_ps, random_parts
+from tests.program import merge_checks as checks
+from tests.program.merge_checks import HARDWARE, gemms
 
-HARDWARE = Hardware(rate=1_000_000, lat=1000, ack=0, notify=0, responder=0, local=0, n_vcs=1, vc_bytes=0, n_links=1)
 SEEDS = range(24)
 
 
 @cache
 def parts_of(seed: int) -> list[Part]:
     return random_parts(seed)
-
-
-def columns(program: Program) -> dict[str, Any]:
-    """Every column of the tables that a part has for itself."""
-    tables = {name: getattr(program, name) for name in ("ops", "members", "regions", "edges", "holds")}
-    return {f"{name}.{f.name}": getattr(table, f.name) for name, table in tables.items() for f in fields(table)}
-
-
-def same(one: Program, other: Program) -> None:
-    for name, column in columns(one).items():
-        np.testing.assert_array_equal(column, columns(other)[name], name)
 
 
 # ---- what a merge is -------------------------------------------------------------------------------------------------
@@ -51,81 +41,23 @@ def test_merge_of_one_program_is_the_program(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_part_comes_back_as_it_was(seed: int) -> None:
-    merged = merge(parts_of(seed))
-    verify(merged)
-    for part in parts_of(seed):
-        was, found = part.program, part_of(merged, part.label)
-        for name in OWN:
-            np.testing.assert_array_equal(columns(was)[name], columns(found)[name], name)
-        assert (found.regions.name, found.operators, found.declared) == (was.regions.name, was.operators, was.declared)
-        templates, own = found.ops.template, was.ops.template
-        for i, j in {*zip(own.tolist(), templates.tolist(), strict=True)}:
-            assert equal_but_ids(was, was.templates[i], found, found.templates[j]), (part.label, i, j)
-        assert len({*zip(own.tolist(), templates.tolist(), strict=True)}) == len({*own.tolist()})
-        for table, ours, theirs in (
-            ("wires", found.ops.wire, was.ops.wire),
-            ("issuers", found.ops.issuer, was.ops.issuer),
-            ("semaphores", found.holds.sem, was.holds.sem),
-            ("sessions", found.ops.session, was.ops.session),
-            ("pools", np.append(found.issuers.pool, -1)[found.ops.issuer], np.append(was.issuers.pool, -1)[was.ops.issuer]),
-        ):
-            equal_entries(getattr(found, table), ours, getattr(was, table), theirs, part.label)
-
-
-OWN = [
-    *(f"ops.{name}" for name in ("node", "bytes", "key", "prio", "rows", "threshold")),
-    *(f"members.{name}" for name in ("ptr", "node", "fill_ptr", "fill_row")),
-    *(f"regions.{name}" for name in ("node", "alloc", "tile_rows", "row_bytes", "row_ptr", "tile_ptr", "row_key", "row_notify")),
-    *(f"edges.{name}" for name in ("tail_kind", "tail", "head_kind", "head")),
-    *(f"holds.{name}" for name in ("amount", "acquire_kind", "acquire", "release_kind", "release")),
-]
-"""Columns without ids of tables that the parts share."""
-
-
-def equal_entries(table: Any, ids: np.ndarray | None, other: Any, theirs: np.ndarray | None, label: str) -> None:
-    """Whether `ids` of `table` mean what `theirs` of `other` mean: equal columns, and names with the label."""
-    if theirs is None or other is None:
-        return
-    assert ids is not None
-    np.testing.assert_array_equal(ids >= 0, theirs >= 0)
-    ids, theirs = ids[theirs >= 0], theirs[theirs >= 0]
-    for f in fields(other):
-        column, found = getattr(other, f.name), getattr(table, f.name)
-        if isinstance(column, np.ndarray) and f.name != "pool":
-            np.testing.assert_array_equal(found[ids], column[theirs], f.name)
-        if f.name == "name":
-            assert [found[i].replace(f"].{label}.", "].") for i in ids] == [column[i] for i in theirs]
-
-
-def equal_but_ids(was: Program, a: Template, merged: Program, b: Template) -> bool:
-    """Whether a template means in the merge what it means in its part."""
-    if a.duration >= 0:
-        np.testing.assert_array_equal(was.durations[a.duration], merged.durations[b.duration][: was.durations.shape[1]])
-        np.testing.assert_array_equal(was.task_bytes[a.duration], merged.task_bytes[b.duration][: was.durations.shape[1]])
-    names = (was.classes[a.cls], was.classes[a.response_cls], was.tables[a.table] if a.table >= 0 else None, was.framings[a.framing])
-    found = (merged.classes[b.cls], merged.classes[b.response_cls], merged.tables[b.table] if b.table >= 0 else None, merged.framings[b.framing])
-    ids = {"cls": 0, "response_cls": 0, "framing": 0, "table": 0, "duration": 0, "layer": 0, "microbatch": 0}
-    return names == found and replace(a, **ids) == replace(b, **ids)
+    for parts in (parts_of(seed), checks.odd_parts(seed)):
+        merged = merge(parts)
+        verify(merged)
+        for part in parts:
+            checks.comes_back(merged, part)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_order_of_the_arguments_has_no_meaning(seed: int) -> None:
     parts = parts_of(seed)
-    edges = [Cross("B", 0, "A", parts[0].program.n_ops - 1), Cross("B", [1, 0], "A", [0, 1])]
-    one, other = merge(parts, edges=edges), merge(parts[::-1], edges=edges[::-1])
-    same(one, other)
-    assert (one.templates, one.sections, one.pools.name) == (other.templates, other.sections, other.pools.name)
+    one, other = checks.both_orders(merge, parts)
     assert run_burst(one)[0].digest() == run_burst(other)[0].digest()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_equal_pools_of_a_node_are_one(seed: int) -> None:
-    def items(p: Program) -> list[tuple[int, int, str]]:
-        return list(zip(p.pools.node.tolist(), p.pools.slots.tolist(), p.pools.name, strict=True))
-
-    found = items(merge(parts_of(seed)))
-    assert len(set(found)) == len(found)
-    assert set(found) == {item for part in parts_of(seed) for item in items(part.program)}
+    checks.pools_are_one(merge(parts_of(seed)), parts_of(seed))
 
 
 # ---- times -----------------------------------------------------------------------------------------------------------
@@ -143,18 +75,6 @@ def moved(program: Program, by: int, n_nodes: int) -> Program:
     return replace(p, n_nodes=n_nodes, nets=nets, sessions=sessions, **at)
 
 
-def times_of(trace: Trace, merged: Program, label: str) -> dict[str, np.ndarray]:
-    """The order columns of one part, with its own ids."""
-    section = next(s for s in merged.sections if s.label == label)
-    ops, m, r = slice(section.ops.start, section.ops.stop), merged.members, merged.regions
-    found = {name: getattr(trace, name)[ops] for name in ("ready", "issue", "start", "end", "done")}
-    found["cause"] = np.where(trace.cause[ops] < 0, -1, trace.cause[ops] - ops.start)
-    found["member"] = trace.member[m.ptr[ops.start] : m.ptr[ops.stop]]
-    found["row_slot"] = trace.row_slot[r.row_ptr[section.regions.start] : r.row_ptr[section.regions.stop]]
-    found["tile_ready"] = trace.tile_ready[r.tile_ptr[section.regions.start] : r.tile_ptr[section.regions.stop]]
-    return found
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("run", [lambda p: run_burst(p)[0], run_oracle], ids=["engine", "oracle"])
 def test_parts_on_nodes_of_their_own_keep_their_times(seed: int, run: Any) -> None:
@@ -166,19 +86,11 @@ def test_parts_on_nodes_of_their_own_keep_their_times(seed: int, run: Any) -> No
     verify(merged)
     trace = run(merged)
     for part in apart:
-        alone = run(part.program)
-        for name, column in times_of(trace, merged, part.label).items():
-            np.testing.assert_array_equal(column, getattr(alone, name), f"part {part.label}, {name}")
+        alone, found = run(part.program), trace_of_part(merged, part.label, trace)
+        for name in ("ready", "issue", "start", "end", "done", "cause", "member", "row_slot", "tile_ready"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(alone, name), f"part {part.label}, {name}")
     np.testing.assert_array_equal(trace.up_busy, sum(run(part.program).up_busy for part in apart))
     np.testing.assert_array_equal(trace.down_busy, sum(run(part.program).down_busy for part in apart))
-
-
-def gemms(n_tasks: int, slots: int = 2, name: str = "sm", pool_of: int = 0) -> Program:
-    """`n_tasks` COMPUTEs of one task of 1000 ps, on `slots` slots of node `pool_of`."""
-    b = ProgramBuilder(HARDWARE, 2)
-    gemm = b.template(Template("gemm1", Kind.COMPUTE, "gemm1", tasks=1, duration=b.duration([0, 1000])))
-    b.ops(gemm, [pool_of] * n_tasks, issuer=b.issuer(pool_of, Discipline.READY_FIFO, pool=b.pool(pool_of, slots, name), name="sm"))
-    return b.build()
 
 
 def puts(n: int, node: int = 0) -> Program:
@@ -219,6 +131,45 @@ def test_transfers_of_both_parts_share_a_link() -> None:
     assert merged.declared.traffic["up"] == {"A.dispatch": 6000, "B.dispatch": 4000}
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_merge_is_no_shorter_than_a_resource_and_no_longer_than_its_parts(seed: int) -> None:
+    """docs/design/0022, M, says why memory counts, and where the upper bound ends."""
+    alone, memory = [run_burst(part.program)[0] for part in parts_of(seed)], [memory_ps(part.program) for part in parts_of(seed)]
+    merged = merge(parts_of(seed))
+    time_ps = run_burst(merged)[0].time_ps
+    for trace in alone:
+        assert time_ps >= max((trace.up_busy * 1e6 / merged.port_rate).max(), (trace.down_busy * 1e6 / merged.port_rate).max())
+    assert time_ps <= sum(trace.time_ps for trace in alone) + sum(memory)
+
+
+def late_long_task(shares_host: bool) -> list[Part]:
+    """A: a task of 10 and ten tasks of 1 on two slots, all released at 1: the long one first. B: a task of 1 on the host thread of A."""
+    b = ProgramBuilder(HARDWARE, 1)
+    host = b.issuer(0, Discipline.READY_FIFO, pool=b.pool(0, 1, "host"))
+    short, long = (b.template(Template(f"t{d}", Kind.COMPUTE, "gemm1", tasks=1, duration=b.duration([0, d]))) for d in (1000, 10_000))
+    sm, stream = (b.issuer(0, Discipline.READY_FIFO, pool=b.pool(0, n, name)) for n, name in ((2, "sm"), (1, "stream")))
+    first, other = b.ops(short, [0], issuer=host), b.ops(short, [0], issuer=stream)
+    late, many = b.ops(long, [0], issuer=sm), b.ops(short, [0] * 10, issuer=sm)
+    b.edges(Tail.OP_DONE, first, Head.OP_ISSUE, late)
+    b.edges(Tail.OP_DONE, other, Head.OP_ISSUE, np.arange(many, many + 10))
+    a = b.build()
+    b = ProgramBuilder(HARDWARE, 1)
+    b.ops(b.template(Template("t", Kind.COMPUTE, "gemm1", tasks=1, duration=b.duration([0, 1000]))), [0],
+          issuer=b.issuer(0, Discipline.READY_FIFO, pool=b.pool(0, 1, "host" if shares_host else "own")))  # fmt: skip
+    return [Part("B", a), Part("A", b.build())]
+
+
+def test_a_task_that_comes_late_may_cost_more_than_the_other_part_takes() -> None:
+    """List scheduling: the long task of one part gets its slot behind the short ones. Graham's bound holds."""
+    alone = [time_of(part.program) for part in late_long_task(True)]
+    assert alone == [11_000, 1000]
+    assert time_of(merge(late_long_task(False))) == 11_000
+    whole = time_of(merge(late_long_task(True)))
+    assert whole == 16_000 > sum(alone)
+    chain, busy = 11_000, 20_000 / 2 + 2000 + 1000  # of the two slots, the host thread and the stream
+    assert whole <= chain + busy
+
+
 # ---- streams and edges -----------------------------------------------------------------------------------------------
 
 
@@ -227,13 +178,7 @@ def test_parts_of_a_stream_follow_each_other_on_every_node(seed: int) -> None:
     parts = random_parts(seed, packets=True)
     merged = merge(parts, streams=[[part.label for part in parts]])
     verify(merged)
-    trace = run_burst(merged)[0]
-    node = merged.ops.node
-    for one, other in zip(merged.sections, merged.sections[1:], strict=False):
-        for n in range(merged.n_nodes):
-            before, after = (np.arange(s.ops.start, s.ops.stop)[node[s.ops.start : s.ops.stop] == n] for s in (one, other))
-            if len(before) and len(after):
-                assert trace.issue[after].min() >= trace.done[before].max()
+    checks.follows(merged, run_burst(merged)[0])
 
 
 def test_a_node_without_ops_passes_the_stream_on() -> None:
@@ -245,11 +190,7 @@ def test_a_node_without_ops_passes_the_stream_on() -> None:
 
 
 def test_a_stream_waits_for_rows_that_others_send() -> None:
-    b = ProgramBuilder(HARDWARE, 2)
-    put = b.template(Template("put", Kind.PUT, "dispatch", framing=b.framing(Framing("store"))))
-    _, row, _ = b.regions([1], [1], 1000, 1)
-    b.ops(put, [0], issuer=b.issuer(0, Discipline.PROGRAM_ORDER), bytes=1000, to=To([1], [1], [1], [row]))
-    merged = merge([Part("A", b.build()), Part("B", gemms(1, pool_of=1))], streams=[["A", "B"]])
+    merged = merge(checks.late_rows(), streams=[["A", "B"]])
     verify(merged)
     trace = run_burst(merged)[0]
     assert trace.issue[merged.sections[1].ops.start] == trace.tile_ready[0] > 0

@@ -122,7 +122,7 @@ def test_a_forward_with_rows_in_reverse_order_is_refused():
         regions=replace(r, row_key=r.row_key[new], row_notify=r.row_notify[new]),
         members=replace(forward.members, fill_row=new[forward.members.fill_row]),
     )
-    with pytest.raises(ProgramError, match=r'row 1 of region 0 \(node 0\): found key \d+ behind key \d+, expected rising keys'):
+    with pytest.raises(ProgramError, match=r"row 1 of region 0 \(node 0\): found key \d+ behind key \d+, expected rising keys"):
         verify(backwards)
 
 

@@ -108,11 +108,7 @@ def with_edge(program: Program, tail_kind: Tail, tail: int, head_kind: Head, hea
 
 def with_hold(program: Program, sem: int, op: int, amount: int) -> Program:
     h = program.holds
-    new = zip(
-        (h.sem, h.amount, h.acquire_kind, h.acquire, h.release_kind, h.release),
-        (sem, amount, 0, op, 1, op),
-        strict=True,
-    )
+    new = zip((h.sem, h.amount, h.acquire_kind, h.acquire, h.release_kind, h.release), (sem, amount, 0, op, 1, op), strict=True)
     return replace(program, holds=type(h)(*(np.append(c, np.int32(v)) for c, v in new)))
 
 
@@ -123,76 +119,31 @@ def declared(program: Program, rows: int | None = None, **traffic: dict[str, int
 
 
 BAD: dict[str, tuple[Callable[[Program], Program], str]] = {
-    "template id": (
-        lambda p: put(p, "ops", "template", 3, 4),
-        r"op 3: template: found 4, expected 0 \.\. 3",
-    ),
+    "template id": (lambda p: put(p, "ops", "template", 3, 4), r"op 3: template: found 4, expected 0 \.\. 3"),
     "node id": (lambda p: put(p, "ops", "node", 6, 2), r"op 6: node: found 2, expected 0 \.\. 1"),
     "issuer id": (lambda p: put(p, "ops", "issuer", 0, 6), r"op 0: issuer: found 6, expected -1 \.\. 5"),
-    "prio": (
-        lambda p: put(p, "ops", "prio", 1, 1 << 20),
-        r"op 1: prio: found 1048576, expected 0 \.\. 1048575",
-    ),
+    "prio": (lambda p: put(p, "ops", "prio", 1, 1 << 20), r"op 1: prio: found 1048576, expected 0 \.\. 1048575"),
     "negative prio": (lambda p: put(p, "ops", "prio", 1, -1), r"op 1: prio: found -1, expected 0 \.\."),
     "key": (lambda p: put(p, "ops", "key", 1, -2), r"op 1: key: found -2, expected -1 \.\."),
-    "bytes": (
-        lambda p: put(p, "ops", "bytes", 4, 16385),
-        r"op 4: bytes of one train: found 16385, expected 0 \.\. 16384",
-    ),
+    "bytes": (lambda p: put(p, "ops", "bytes", 4, 16385), r"op 4: bytes of one train: found 16385, expected 0 \.\. 16384"),
     "wire": (lambda p: put(p, "ops", "wire", 4, 2), r"op 4: wire: found 2, expected -1 \.\. 1"),
-    "no wire": (
-        lambda p: put(p, "ops", "wire", 4, -1),
-        r"op 4 \(pull, node 0\): found wire -1, expected a row for transfers only",
-    ),
+    "no wire": (lambda p: put(p, "ops", "wire", 4, -1), r"op 4 \(pull, node 0\): found wire -1, expected a row for transfers only"),
     "two sizes on a wire": (
         lambda p: put(p, "ops", "bytes", 0, 128),
         r"op 0 \(send, node 0\): found 128 B on a wire row of 256 B, expected one size per row",
     ),
-    "no issuer": (
-        lambda p: put(p, "ops", "issuer", 2, -1),
-        r"op 2 \(gemm\): found no issuer, expected one on its node",
-    ),
-    "issuer elsewhere": (
-        lambda p: put(p, "ops", "issuer", 2, 3),
-        r"op 2: found issuer 3 of another node, expected one of node 0",
-    ),
-    "compute without pool": (
-        lambda p: put(p, "ops", "issuer", 2, 0),
-        r"op 2 \(gemm\): found an issuer without a pool, expected one with slots",
-    ),
-    "transfer on slots": (
-        lambda p: put(p, "ops", "issuer", 0, 2),
-        r"op 0 \(send\): found an issuer of a pool, expected one without",
-    ),
+    "no issuer": (lambda p: put(p, "ops", "issuer", 2, -1), r"op 2 \(gemm\): found no issuer, expected one on its node"),
+    "issuer elsewhere": (lambda p: put(p, "ops", "issuer", 2, 3), r"op 2: found issuer 3 of another node, expected one of node 0"),
+    "compute without pool": (lambda p: put(p, "ops", "issuer", 2, 0), r"op 2 \(gemm\): found an issuer without a pool, expected one with slots"),
+    "transfer on slots": (lambda p: put(p, "ops", "issuer", 0, 2), r"op 0 \(send\): found an issuer of a pool, expected one without"),
     "rows": (lambda p: put(p, "ops", "rows", 3, 3), r"op 3 \(gemm\): found 3 rows, expected 0 \.\. 2"),
-    "no duration": (
-        lambda p: put(p, "ops", "rows", 3, 0),
-        r"op 3 \(gemm\): found a task of 0 ps, expected 1 or more",
-    ),
-    "tasks": (
-        lambda p: with_template(p, 1, tasks=4096),
-        r"template 1 \(gemm\): found 4096 tasks, expected 1 \.\. 4095",
-    ),
-    "no tasks": (
-        lambda p: with_template(p, 1, tasks=0),
-        r"template 1 \(gemm\): found 0 tasks, expected 1 \.\. 4095",
-    ),
-    "duration id": (
-        lambda p: with_template(p, 1, duration=1),
-        r"template 1 \(gemm\): found duration 1, expected 0 \.\. 0",
-    ),
-    "class": (
-        lambda p: with_template(p, 0, cls=2),
-        r"template 0 \(send\): found cls 2, expected 0 \.\. 1",
-    ),
-    "response class": (
-        lambda p: with_template(p, 2, response_cls=-1),
-        r"template 2 \(pull\): found response_cls -1, expected 0 \.\. 1",
-    ),
-    "framing": (
-        lambda p: with_template(p, 2, framing=1),
-        r"template 2 \(pull\): found framing 1, expected 0 \.\. 0",
-    ),
+    "no duration": (lambda p: put(p, "ops", "rows", 3, 0), r"op 3 \(gemm\): found a task of 0 ps, expected 1 or more"),
+    "tasks": (lambda p: with_template(p, 1, tasks=4096), r"template 1 \(gemm\): found 4096 tasks, expected 1 \.\. 4095"),
+    "no tasks": (lambda p: with_template(p, 1, tasks=0), r"template 1 \(gemm\): found 0 tasks, expected 1 \.\. 4095"),
+    "duration id": (lambda p: with_template(p, 1, duration=1), r"template 1 \(gemm\): found duration 1, expected 0 \.\. 0"),
+    "class": (lambda p: with_template(p, 0, cls=2), r"template 0 \(send\): found cls 2, expected 0 \.\. 1"),
+    "response class": (lambda p: with_template(p, 2, response_cls=-1), r"template 2 \(pull\): found response_cls -1, expected 0 \.\. 1"),
+    "framing": (lambda p: with_template(p, 2, framing=1), r"template 2 \(pull\): found framing 1, expected 0 \.\. 0"),
     "banks": (
         lambda p: replace(p, tables=(HubTable("rat", 3, 1, 1, allocates=True, banks=2),)),
         r"table 'rat': found 3 entries in 2 banks, expected as many in each",
@@ -209,78 +160,33 @@ BAD: dict[str, tuple[Callable[[Program], Program], str]] = {
         lambda p: with_template(replace(p, tables=(HubTable("rat", 0, 1, 1, allocates=True),)), 2, table=0),
         r"template 2 \(pull\): found a PULL_REDUCE that asks table 'rat' for new places, expected a store",
     ),
-    "hardware": (
-        lambda p: replace(p, hardware=replace(HARDWARE, rate=0)),
-        r"hardware\.rate: found 0, expected 1 or more",
-    ),
-    "classes": (
-        lambda p: replace(p, classes=("c",) * 33),
-        r"program: found 33 classes, expected 1 \.\. 32",
-    ),
-    "pool of another node": (
-        lambda p: put(p, "issuers", "pool", 2, 1),
-        r"issuer 2: found a pool of another node, expected one of its own",
-    ),
+    "hardware": (lambda p: replace(p, hardware=replace(HARDWARE, rate=0)), r"hardware\.rate: found 0, expected 1 or more"),
+    "classes": (lambda p: replace(p, classes=("c",) * 33), r"program: found 33 classes, expected 1 \.\. 32"),
+    "pool of another node": (lambda p: put(p, "issuers", "pool", 2, 1), r"issuer 2: found a pool of another node, expected one of its own"),
     "pool slots": (lambda p: put(p, "pools", "slots", 1, 0), r"pool 1: slots: found 0, expected 1 \.\."),
-    "semaphore capacity": (
-        lambda p: put(p, "semaphores", "capacity", 0, 0),
-        r"semaphore 0: capacity: found 0, expected 1 \.\.",
-    ),
-    "single destination": (
-        lambda p: with_template(p, 0, kind=Kind.PUT),
-        r"op 0 \(send, node 0\): found 2 members, expected exactly 1",
-    ),
-    "members of a JOIN": (
-        lambda p: put(p, "ops", "template", 4, 3),
-        r"op 4 \(end, node 0\): found wire 1, expected a row for transfers only",
-    ),
+    "semaphore capacity": (lambda p: put(p, "semaphores", "capacity", 0, 0), r"semaphore 0: capacity: found 0, expected 1 \.\."),
+    "single destination": (lambda p: with_template(p, 0, kind=Kind.PUT), r"op 0 \(send, node 0\): found 2 members, expected exactly 1"),
+    "members of a JOIN": (lambda p: put(p, "ops", "template", 4, 3), r"op 4 \(end, node 0\): found wire 1, expected a row for transfers only"),
     "member id": (lambda p: put(p, "members", "node", 3, 2), r"member 3: node: found 2, expected 0 \.\. 1"),
-    "member twice": (
-        lambda p: put(p, "members", "node", 3, 0),
-        r"op 1 \(send, node 1\): found node 0 twice, expected distinct members",
-    ),
+    "member twice": (lambda p: put(p, "members", "node", 3, 0), r"op 1 \(send, node 1\): found node 0 twice, expected distinct members"),
     "fill id": (lambda p: put(p, "members", "fill_row", 1, 4), r"fill 1: row: found 4, expected 0 \.\. 3"),
     "row of another node": (
         lambda p: put(p, "members", "fill_row", 1, 1),
         r"op 0 \(send, node 0\): found row 1 of node 0, expected a row of its member's node 1",
     ),
-    "fill twice": (
-        lambda p: put(p, "members", "fill_row", 1, 3),
-        r"row 2 of region 1 \(node 1\): found 0 B filled, expected exactly 256 B",
-    ),
-    "row bytes": (
-        lambda p: put(p, "regions", "row_bytes", 1, 255),
-        r"row 2 of region 1 \(node 1\): found 256 B filled, expected exactly 255 B",
-    ),
-    "member missing": (
-        lambda p: without_last_member(p, SENT),
-        r"row 2 of region 1 \(node 1\): found 0 B filled, expected exactly 256 B",
-    ),
+    "fill twice": (lambda p: put(p, "members", "fill_row", 1, 3), r"row 2 of region 1 \(node 1\): found 0 B filled, expected exactly 256 B"),
+    "row bytes": (lambda p: put(p, "regions", "row_bytes", 1, 255), r"row 2 of region 1 \(node 1\): found 256 B filled, expected exactly 255 B"),
+    "member missing": (lambda p: without_last_member(p, SENT), r"row 2 of region 1 \(node 1\): found 0 B filled, expected exactly 256 B"),
     "member of a pull missing": (
         lambda p: without_last_member(p, PULLED),
         r"row 2 of region 1 \(node 1\): found 0 reads by pulls, expected exactly 1",
     ),
-    "tile rows": (
-        lambda p: put(p, "regions", "tile_rows", 0, 1),
-        r"region 0: found 1 tiles, expected 2",
-    ),
+    "tile rows": (lambda p: put(p, "regions", "tile_rows", 0, 1), r"region 0: found 1 tiles, expected 2"),
     "region node": (lambda p: put(p, "regions", "node", 0, 5), r"region 0: node: found 5, expected 0 \.\. 1"),
-    "notified op": (
-        lambda p: put(p, "regions", "row_notify", 3, 7),
-        r"row 3: notified op: found 7, expected -1 \.\. 6",
-    ),
-    "edge tail": (
-        lambda p: with_edge(p, Tail.TILE_READY, 2, Head.OP_ISSUE, 0),
-        r"edge 6: found tail TILE_READY 2, expected 0 \.\. 1",
-    ),
-    "edge head": (
-        lambda p: with_edge(p, Tail.OP_DONE, 2, Head.MEMBER_RESPOND, 8),
-        r"edge 6: found head MEMBER_RESPOND 8, expected 0 \.\. 7",
-    ),
-    "edge kind": (
-        lambda p: put(p, "edges", "head_kind", 2, 4),
-        r"edge 2: head kind: found 4, expected 0 \.\. 3",
-    ),
+    "notified op": (lambda p: put(p, "regions", "row_notify", 3, 7), r"row 3: notified op: found 7, expected -1 \.\. 6"),
+    "edge tail": (lambda p: with_edge(p, Tail.TILE_READY, 2, Head.OP_ISSUE, 0), r"edge 6: found tail TILE_READY 2, expected 0 \.\. 1"),
+    "edge head": (lambda p: with_edge(p, Tail.OP_DONE, 2, Head.MEMBER_RESPOND, 8), r"edge 6: found head MEMBER_RESPOND 8, expected 0 \.\. 7"),
+    "edge kind": (lambda p: put(p, "edges", "head_kind", 2, 4), r"edge 2: head kind: found 4, expected 0 \.\. 3"),
     "response of a push": (
         lambda p: with_edge(p, Tail.OP_DONE, 2, Head.MEMBER_RESPOND, 0),
         r"member 0: found an edge to its response, expected a member of a pull",
@@ -290,26 +196,14 @@ BAD: dict[str, tuple[Callable[[Program], Program], str]] = {
         r"op 2 \(gemm, node 0\): found it cancelled, expected a JOIN",
     ),
     "hold id": (lambda p: put(p, "holds", "sem", 0, 1), r"hold 0: semaphore: found 1, expected 0 \.\. 0"),
-    "hold op": (
-        lambda p: put(p, "holds", "release", 0, 7),
-        r"hold 0: found release at OP_DONE 7, expected 0 \.\. 6",
-    ),
-    "hold amount": (
-        lambda p: put(p, "holds", "amount", 0, 3),
-        r"op 0: found 3 held of node\[0\]\.window, expected at most its capacity 2",
-    ),
-    "holds together": (
-        lambda p: with_hold(p, 0, SENT, 1),
-        r"op 0: found 3 held of node\[0\]\.window, expected at most its capacity 2",
-    ),
+    "hold op": (lambda p: put(p, "holds", "release", 0, 7), r"hold 0: found release at OP_DONE 7, expected 0 \.\. 6"),
+    "hold amount": (lambda p: put(p, "holds", "amount", 0, 3), r"op 0: found 3 held of node\[0\]\.window, expected at most its capacity 2"),
+    "holds together": (lambda p: with_hold(p, 0, SENT, 1), r"op 0: found 3 held of node\[0\]\.window, expected at most its capacity 2"),
     "members pointer": (
         lambda p: put(p, "members", "ptr", 1, 9),
         r"members\.ptr: found 8 entries from 0 to 8, expected 8 rising entries from 0 to 8",
     ),
-    "column length": (
-        lambda p: replace(p, ops=replace(p.ops, key=p.ops.key[:-1])),
-        r"ops\.key: found 6 entries, expected 7",
-    ),
+    "column length": (lambda p: replace(p, ops=replace(p.ops, key=p.ops.key[:-1])), r"ops\.key: found 6 entries, expected 7"),
     "circle of JOINs": (
         lambda p: with_edge(p, Tail.OP_DONE, LAST, Head.OP_ISSUE, LAST),
         r"op 6 \(end, node 0\) can never start: found it waiting for op 6 \(end, node 0\), expected no circle; 1 of 7 ops are stuck",
@@ -347,11 +241,11 @@ BAD: dict[str, tuple[Callable[[Program], Program], str]] = {
     ),
     "GEMM without a tile": (
         lambda p: with_template(p, 1, **GEMM1),
-        r'op 2 \(gemm, node 0\): found tile -1 of no region as key, expected a tile of a tiled region of its node',
+        r"op 2 \(gemm, node 0\): found tile -1 of no region as key, expected a tile of a tiled region of its node",
     ),
     "GEMM of another node's tile": (
         lambda p: put(with_template(p, 1, **GEMM1), "ops", "key", slice(GEMM, PULLED), [0, 0]),
-        r'op 3 \(gemm, node 1\): found tile 0 of region 0 \(node 0\) as key, expected a tile of a tiled region of its node',
+        r"op 3 \(gemm, node 1\): found tile 0 of region 0 \(node 0\) as key, expected a tile of a tiled region of its node",
     ),
     "columns of a transfer": (
         lambda p: with_template(p, 0, columns=(0, 1, 2)),
@@ -375,24 +269,18 @@ BAD: dict[str, tuple[Callable[[Program], Program], str]] = {
     ),
     "keys of expert rows": (
         lambda p: put(p, "regions", "row_key", slice(2, 4), [1, 0]),
-        r'row 3 of region 1 \(node 1\): found key 0 behind key 1, expected rising keys',
+        r"row 3 of region 1 \(node 1\): found key 0 behind key 1, expected rising keys",
     ),
     "read before any write": (
         lambda p: with_template(with_template(p, 2, src="late"), 3, dst="late"),
         r'template 2 \(pull\): found ops that read "late" and wait for no op that writes it, expected a wait for end',
     ),
-    "useful rows": (
-        lambda p: declared(p, 5),
-        r'tiled regions: found 4 rows, expected the declared 5 useful rows',
-    ),
+    "useful rows": (lambda p: declared(p, 5), r"tiled regions: found 4 rows, expected the declared 5 useful rows"),
     "traffic up": (
         lambda p: declared(p, up={"dispatch": 511, "combine": 512}),
         r"traffic up of dispatch: found 512 B in the ops, expected the declared 511 B",
     ),
-    "traffic down": (
-        lambda p: declared(p, down={"dispatch": 512}),
-        r"traffic down of combine: found 512 B in the ops, expected the declared 0 B",
-    ),
+    "traffic down": (lambda p: declared(p, down={"dispatch": 512}), r"traffic down of combine: found 512 B in the ops, expected the declared 0 B"),
 }
 
 
@@ -415,7 +303,7 @@ def test_bad_program_is_refused(name):
 
 def test_expert_regions_lie_in_the_order_of_their_slots():
     p = replace(legal(), declared=Declared(4, {}, 2))
-    with pytest.raises(ProgramError, match=r'region 0 \(node 1\): found it as slot 0, expected a region of node 0'):
+    with pytest.raises(ProgramError, match=r"region 0 \(node 1\): found it as slot 0, expected a region of node 0"):
         check_slots(put(p, "regions", "node", slice(0, 2), [1, 0]))
 
 

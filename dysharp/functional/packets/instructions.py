@@ -142,6 +142,8 @@ class Decoder:
 
 def check_program(p: Program, t: Tensors) -> None:
     """Raise ConfigError for parts of a Program that packets do not carry."""
+    if p.sections:
+        raise ConfigError("packet path: found a merge of Programs, expected one Program (merged.run_merged runs a merge row by row)")
     kinds = {template.kind for template in p.templates} - {Kind.COMPUTE, Kind.DELAY, Kind.JOIN, Kind.PUT, Kind.MULTICAST, Kind.PULL_REDUCE}
     if kinds:
         names = ", ".join(sorted(Kind(k).name for k in kinds))

@@ -14,6 +14,7 @@ from dysharp.errors import ConfigError, SimulationError
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Kind, Program, ProgramBuilder, Template, To
 from dysharp.program.tables import Edges, Hardware, Tail
+from dysharp.testing.random_merges import random_merge
 from dysharp.testing.random_programs import random_program
 from dysharp.testing.random_sums import random_sums
 
@@ -101,6 +102,18 @@ def test_random_sums_end_with_everything_back(chunk: int) -> None:
         assert run.trace.up_busy.tolist() == burst.up_busy.tolist()
         assert run.trace.down_busy.tolist() == burst.down_busy.tolist()
     assert passed > 0
+
+
+def test_merges_end_with_everything_back_and_the_bytes_of_the_burst_level() -> None:
+    """Two of three have no sums in the switch and no place to wait for."""
+    programs = [program for program in (random_merge(seed, packets=True) for seed in range(24)) if not program.nets]
+    assert len(programs) > 5
+    for program in programs:
+        run, burst = run_packet(program), run_burst(program)[0]
+        assert (run.trace.done >= 0).all()
+        if program.sessions is None or not program.sessions.places:
+            assert run.trace.up_busy.tolist() == burst.up_busy.tolist()
+            assert run.trace.down_busy.tolist() == burst.down_busy.tolist()
 
 
 @pytest.mark.parametrize("changes", [{"stripe": "even"}, {}])

@@ -47,9 +47,7 @@ def pull(tag: int = 0, targets: tuple[int, ...] = (2, 4, 5), near: tuple[int, ..
 
 def test_a_partial_sum_counts_once_all_its_packets_are_there():
     sources: Sources[Transaction] = Sources(GPUS, BF16, Statistics())
-    t = Transaction(
-        source=0, tag=0, command=Command.DYLD, plane=0, address=0, dtype=Dtype.BFLOAT16, n_bytes=128, targets=(2, 4), n_far=2, n_near=0
-    )
+    t = Transaction(source=0, tag=0, command=Command.DYLD, plane=0, address=0, dtype=Dtype.BFLOAT16, n_bytes=128, targets=(2, 4), n_far=2, n_near=0)
     sources.open(t)
     request = Packet(Command.DYLD, 0, 0, 0, 0, Dtype.BFLOAT16, 0, targets=(2, 4), wanted_bytes=128)
     first, second = partial_sums(request, np.arange(64, dtype=np.float32).tobytes(), 2, 8)
