@@ -12,7 +12,7 @@ from bisect import insort
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -198,6 +198,29 @@ class Processes:
 def may_copy() -> bool:
     """Whether processes may begin as copies of this one: where copies are safe (Linux, one thread). Imports of one that begins anew take 2 s."""
     return sys.platform == "linux" and threading.active_count() == 1
+
+
+@contextmanager
+def beside(work: Callable[[], object]) -> Iterator[None]:
+    """Do `work` in a copy of this process meanwhile, if there is a core for it. What `work` leaves on disk stays, and nothing else."""
+    if not may_copy() or cores() < 2:
+        yield
+        return
+    copy = multiprocessing.get_context("fork").Process(target=_alone, args=(work, os.getpid()))
+    copy.start()
+    try:
+        yield
+    except BaseException:
+        copy.terminate()
+        raise
+    finally:
+        copy.join()
+
+
+def _alone(work: Callable[[], object], parent: int) -> None:
+    end_with(parent)
+    with suppress(Exception):
+        work()
 
 
 def cores() -> int:

@@ -1,4 +1,9 @@
-"""NVLS: Dispatch as multimem AllGather, Combine as multimem ReduceScatter, operators one after the other."""
+"""NVLS: Dispatch as multimem AllGather, Combine as multimem ReduceScatter, operators one after the other.
+
+A shipping relative is Megatron-Core's NVLSAllGatherVDispatcher (inference only, Hopper and later, in CUDA graphs). It differs: counts of tokens vary
+by GPU, it gathers three tensors (rows in BF16, routing map, probabilities), sums come back in FP32 or BF16, and a thread block on an SM moves each
+token. No time of it is published. The collective `nvls-v` has its two kernels.
+"""
 
 from dataclasses import dataclass
 

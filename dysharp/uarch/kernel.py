@@ -19,6 +19,8 @@ from typing import Any
 import numba
 from numba import njit
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 
 from dysharp.errors import ConfigError
 from dysharp.files import cache_folder
@@ -111,11 +113,42 @@ class _Cache(FunctionCache):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+class _NoMachineCode:
+    """Takes the place of what numba tells to the machine code of a function."""
+
+    def set_env(self, *_: Any) -> None:
+        """A function that is not in memory has no environment."""
+
+
+class _PartLibrary(JITCodeLibrary):
+    """The optimised code of a block, for the kernels that it becomes a part of. An eighth of all compilation would be its machine code."""
+
+    codegen = property(lambda self: _NoMachineCode())
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        self._ensure_finalized()
+        return 0
+
+
+class _PartCompiler(Compiler):
+    """Compiles a block as far as a kernel needs it."""
+
+    def define_pipelines(self) -> Any:
+        state: Any = self.state
+        state.library = _PartLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.enable_object_caching()
+        return super().define_pipelines()
+
+
 def kernel(function: Callable[..., Any]) -> Any:
     """An entry point, or a block too large to inline, as a compiled function with a cache on disk."""
     if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
         raise ConfigError("NUMBA_DISABLE_JIT: found 1, expected it unset: kernels run compiled only")
-    dispatcher: Any = njit(**_FLAGS)(function)
+    dispatcher: Any = njit(**_KERNEL)(function)
     with suppress(RuntimeError):  # no folder can be written to
         dispatcher._cache = _Cache(function)
     return dispatcher
@@ -124,7 +157,8 @@ def kernel(function: Callable[..., Any]) -> Any:
 # Kernels own no memory: without `_nrt` numba would count references of every array at every call, a quarter of the run time.
 # No division in them can be by zero, so `error_model` drops the checks.
 _FLAGS: dict[str, Any] = {"_nrt": False, "error_model": "numpy"}
+_KERNEL = _FLAGS | {"no_cfunc_wrapper": True}
 # LLVM inlines blocks, not numba: numba compiles a block once per signature, where its own inlining takes time quadratic in the size of
 # the caller. Nothing calls a block from Python, so it gets no wrapper.
-_BLOCK: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_BLOCK: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": _PartCompiler}
 block: Any = njit(**_BLOCK, **_FLAGS)  # a part of whichever kernel calls it

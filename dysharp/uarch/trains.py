@@ -78,7 +78,10 @@ def row_ahead(k, members, stores, tables):
     fill = members.mem[k, col.MEMBER_FILL]
     if fill < len(members.fill_row):
         row = members.fill_row[fill]
-        prefetch(tables.asked, row)
+        if len(tables.places) > 0:
+            prefetch(tables.places, row)
+        else:
+            prefetch(tables.asked, row)
         prefetch(stores.rows, row)
 
 

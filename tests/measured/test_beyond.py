@@ -16,7 +16,7 @@ from dysharp.measured.family import all_families
 from dysharp.specs.fitted import fitted_values
 from tests.measured.csv_lines import GEMM, VLLM, allreduce_line, line, write
 
-IN, OWN, HYBRID_EP, MORI = (name for name, family in all_families().items() if not family.in_bars and not family.between)
+IN, MULTIMEM, OWN, HYBRID_EP, MORI = (name for name, family in all_families().items() if not family.in_bars and not family.between)
 
 
 def test_they_are_in_no_mean(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_the_errors_on_the_packaged_measurements(packaged_measurements) -> None:
     known = {(row["family"], row["system"], row["hardware"][:7]): row for row in entries if row["n"]}
     assert {key: row["median_ape"] for key, row in known.items()} == pytest.approx(MEDIANS, rel=0.1)
     counts = {key[0]: (row["n"], row["n_rows"]) for key, row in known.items() if key[1] == "all"}
-    assert counts == {"inswitch-allreduce": (138, 189), "custom-allreduce": (137, 184), "hybrid-ep": (33, 66)}
+    assert counts == {"inswitch-allreduce": (138, 189), "custom-allreduce": (137, 184), "hybrid-ep": (33, 66), "multimem": (60, 60)}
 
 
 MEDIANS = {
@@ -65,6 +65,8 @@ MEDIANS = {
     (IN, "two-shot ld_reduce+multimem.st, LSA exit barrier", "8xGB200"): 2.25,
     (IN, "two-shot ld_reduce+multimem.st, poison (no barrier)", "4xGB200"): 13.9,
     (IN, "two-shot ld_reduce+multimem.st, poison (no barrier)", "8xGB200"): 14.2,
+    (MULTIMEM, "all", ""): 6.15,
+    (MULTIMEM, "multimem (TokenWeave)", "8xH100 "): 6.15,
     (OWN, "all", ""): 11.2,
     (OWN, "TRTLLM one/two-shot allreduce", "4xGB200"): 7.97,
     (OWN, "TRTLLM one/two-shot allreduce", "8xH100-"): 11.0,

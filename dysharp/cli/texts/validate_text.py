@@ -25,6 +25,7 @@ FAMILIES = {
     "fused-layer": "MoE layers in one kernel (Mega MoE)",
     "layer": "MoE layers of several kernels",
     "inswitch-allreduce": "all-reduces in the switch",
+    "multimem": "collectives by multimem kernels",
     "custom-allreduce": "all-reduces between peers",
     "hybrid-ep": "Hybrid-EP's kernels",
     "mori-intranode": "MoRI's kernels without a switch, eight MI300X and MI308X",

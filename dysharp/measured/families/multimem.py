@@ -1,0 +1,62 @@
+"""All-reduces, all-gathers and reduce-scatters by multimem kernels on symmetric memory, beyond the bars: Programs of `nvls-two-shot`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dysharp.engine.burst.run import run_burst
+from dysharp.measured.config_json import number, whole
+from dysharp.measured.ep_kernels import cluster_of
+from dysharp.measured.family import Case, Constants, Level, family
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.program_times import frozen
+from dysharp.measured.scope import check_cluster, gpu_of
+from dysharp.systems.collectives import get_collective
+from dysharp.units import PS_PER_US
+from dysharp.workload.collective import even
+
+KIB = 1 << 10
+MOST_BYTES = 1 << 33
+"""Largest number of bytes of all GPUs, because a Program has one op per train."""
+OPERATIONS = {f"multimem_{name.replace('-', '_')}": name for name in ("all-reduce", "all-gather", "reduce-scatter")}
+"""Kind -> operation of a Collective."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultimemCase(Case):
+    """A collective of `n_bytes`, as nccl-tests counts them, with `blocks` thread blocks (0: not known, enough for the links).
+
+    `late`: something else ran on every GPU before each call, so the GPUs come at different times.
+    """
+
+    operation: str
+    gpus: int
+    n_bytes: int
+    blocks: int
+    late: bool
+
+    def effort(self) -> int:
+        """KiB of all GPUs."""
+        return self.gpus * self.n_bytes // KIB
+
+
+def program_us(case: MultimemCase, constants: Constants) -> float:
+    """All bytes through the engine."""
+    one = get_collective("nvls-two-shot")
+    work, cluster = even(case.operation, case.n_bytes, case.gpus), cluster_of(case.gpu, case.gpus, frozen(constants))
+    return run_burst(one.plan(work, cluster, one.options(blocks=case.blocks, late=case.late)))[0].time_ps / PS_PER_US
+
+
+@family("multimem", belongs=lambda m: m.kind in OPERATIONS, program_us=program_us, in_bars=False, level=Level.LINK, order=105)
+def case(m: Measurement) -> MultimemCase:
+    """The case of a latency."""
+    gpu, gpus, size = gpu_of(m), whole(number(m, "gpus"), "GPUs"), whole(number(m, "bytes"), "bytes")
+    check_cluster(gpu, gpus)
+    if gpus * size > MOST_BYTES:
+        raise Unsupported("more than a million trains")
+    if size % 2:
+        raise Unsupported("an odd number of bytes in BF16 elements")
+    operation = OPERATIONS[m.kind]
+    blocks = whole(number(m, "ctas"), "blocks") if "ctas" in m.config else 0
+    late = "graph" not in str(m.config.get("timing", "")).lower()
+    return MultimemCase(gpu=gpu, operation=operation, gpus=gpus, n_bytes=size, blocks=blocks, late=late, shape=f"{operation} n={gpus}")
