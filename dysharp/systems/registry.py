@@ -181,5 +181,5 @@ def get_system(name: str) -> System:
 
         if name in all_collectives():
             raise ConfigError(f"system {name!r}: found a system of collectives, expected a collective for it (--workload all-reduce:64MiB)")
-        raise ConfigError(f"system {name!r}: unknown{nearest(name, systems)}")
+        raise ConfigError(f"system {name!r}: unknown{nearest(name, {**systems, **all_collectives()})}")
     return systems[name]

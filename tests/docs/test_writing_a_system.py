@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 
 from dysharp.systems import registry
+from dysharp.systems.collectives import register
 from dysharp.testing.conformance import conformance
 from dysharp.testing.conformance.suite import RULES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "writing-a-system.md").read_text()
-EXAMPLES = {"toy-push": "toy_push.py", "toy-phases": "toy_phases.py"}
-HEADINGS = {"toy-push": "## 2. ", "toy-phases": "## 3. "}
+EXAMPLES = {"toy-push": "toy_push.py", "toy-phases": "toy_phases.py", "toy-gather": "toy_gather.py"}
+HEADINGS = {"toy-push": "## 2. ", "toy-phases": "## 3. ", "toy-gather": "## 9. "}
 
 
 def shown(heading: str) -> list[str]:
@@ -35,7 +36,7 @@ def shown(heading: str) -> list[str]:
 def example(request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of a system of `examples`, registered while a test runs."""
     name = str(request.param)
-    registry.all_systems()  # scans once, before the toys come and go
+    register.all_collectives()  # scans once, before the toys come and go
     sys.path.insert(0, str(ROOT / "examples"))
     module = EXAMPLES[name].removesuffix(".py")
     try:
@@ -45,6 +46,7 @@ def example(request: pytest.FixtureRequest) -> Iterator[str]:
         sys.path.remove(str(ROOT / "examples"))
         sys.modules.pop(module, None)
         registry._REGISTRY.pop(name, None)
+        register._REGISTRY.pop(name, None)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -84,5 +86,5 @@ def test_the_package_of_the_page_is_found(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dysharp", "list", "systems", "--json"]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True)
     listed = {row["name"]: row for row in json.loads(done.stdout)}
-    assert listed.keys() >= EXAMPLES.keys()
+    assert listed.keys() >= points.keys()
     assert listed["toy-push"]["summary"] == "toy-push: one kernel pushes rows, runs the experts tile by tile, and pushes sums back."

@@ -1,4 +1,4 @@
-"""The register of systems that run a collective: `_scan` imports every module of this folder."""
+"""The register of systems that run a collective: `_scan` imports every module of this folder, then the entry points of `dysharp.systems`."""
 
 import importlib
 import pkgutil
@@ -10,6 +10,7 @@ from typing import Any
 from dysharp.errors import ConfigError, nearest
 from dysharp.program import Program
 from dysharp.specs import Cluster
+from dysharp.systems.registry import all_systems
 from dysharp.workload.collective import Collective
 
 Plan = Callable[[Collective, Cluster, Any], Program]
@@ -79,6 +80,7 @@ def _scan() -> None:
     package = importlib.import_module("dysharp.systems.collectives")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"dysharp.systems.collectives.{module.name}")
+    all_systems()  # loads the entry points, which may register collectives too
 
 
 def all_collectives() -> dict[str, CollectiveSystem]:

@@ -125,7 +125,7 @@ def wide_program(n_nodes: int, seed: int) -> Program:
     b = ProgramBuilder(random_program(seed).hardware, n_nodes, ("data", "request", "answer"))
     store = b.framing(Framing("store", targets_per_ext=8))
     kinds = (Kind.PUT, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE)
-    templates = [b.template(Template(k.name, k, "other", int(k > Kind.MULTICAST), 2, store)) for k in kinds]
+    templates = [b.template(Template(k.name, k, "other", cls=int(k > Kind.MULTICAST), response_cls=2, framing=store)) for k in kinds]
     send = [[b.issuer(n, Discipline(d), name=f"send{d}") for d in range(3)] for n in range(n_nodes)]
     hot = rng.integers(0, n_nodes, 3)
     for op in range(2 * n_nodes):
