@@ -2,7 +2,7 @@
 
     python examples/merged_layers.py [SYSTEM]
 
-Prints how long each pass takes alone, both one behind the other on every GPU, and both side by side; then where the time of the merge goes.
+Prints the time of both side by side and one behind the other on every GPU, then of each alone, then where the time of the merge goes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 
 import dysharp
+from dysharp.analysis.attribution import critical_path
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program
 from dysharp.program.merge import Part, merge
@@ -40,9 +41,13 @@ def main(system: str = "dysharp") -> None:
     alone = {part.label: time_us(part.program) for part in both}
     behind = time_us(merge(both, streams=[["A", "B"]]))
     merged = merge(both)
-    beside = time_us(merged)
+    verify(merged)
+    trace = run_burst(merged)[0]
+    beside = trace.time_ps / 1e6
     print(f"{system}: side by side {beside:.1f} us, one behind the other {behind:.1f} us: {behind / beside:.2f}x")
     print("alone: " + ", ".join(f"{part.label} ({part.direction}) {alone[part.label]:.1f} us" for part in both))
+    path = critical_path(merged, trace)[1]
+    print("critical path: " + ", ".join(f"{name} {ps / 1e6:.1f} us" for name, ps in path.items() if ps))
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ def traffic_bytes(program: Program, trace: Trace, groups: Groups | None = None) 
 
 def _traffic(program: Program, groups: Groups) -> dict[str, dict[str, int]]:
     sides = sides_of(program)
-    always, software = program.with_nature(Nature.COMMUNICATION, Nature.HOST), program.host_operator
+    always = program.with_nature(Nature.COMMUNICATION, Nature.HOST)
     out = {side: dict.fromkeys(always, 0) for pair in sides for side in pair}
     for g in range(len(groups.template)):
         template = program.templates[groups.template[g]]
@@ -159,7 +159,7 @@ def _traffic(program: Program, groups: Groups) -> dict[str, dict[str, int]]:
         aux = int(program.wires.aux[groups.wire[g]])
         for side, times in ((out_side, up), (in_side, down)):
             out[side][name] = out[side].get(name, 0) + times * int(groups.payload[g])
-            out[side][software] += times * aux
+            out[side][program.host_beside(name)] += times * aux
     return out
 
 

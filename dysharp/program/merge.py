@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.program.builder import RARE
-from dysharp.program.operators import Nature
 from dysharp.program.refuse import check_range
 from dysharp.program.schema import Buffer, Schema
 from dysharp.program.sections import HEADS, POINTS, TAILS, labelled
@@ -395,11 +394,10 @@ def _last(p: Program) -> tuple[Array, Array]:
 def _with_joins(program: Program, label: str) -> Program:
     """A JOIN per node behind all ops, named after the part that ends there."""
     n, m = program.n_nodes, program.members
-    host = next(o.name for o in program.operators if o.name.startswith(f"{label}.") and o.nature is Nature.HOST)
     new = {"template": np.full(n, len(program.templates)), "node": np.arange(n), "rows": np.ones(n)}
     return replace(
         program,
-        templates=(*program.templates, Template(labelled(label, "end"), Kind.JOIN, host)),
+        templates=(*program.templates, Template(labelled(label, "end"), Kind.JOIN, program.host_beside(labelled(label, "")))),
         ops=appended(program.ops, new),
         members=replace(m, ptr=np.append(m.ptr, np.full(n, m.ptr[-1], np.int32))),
     )

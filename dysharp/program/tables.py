@@ -512,6 +512,11 @@ class Program:
         """The first operator of nature HOST."""
         return self.with_nature(Nature.HOST)[0]
 
+    def host_beside(self, operator: str) -> str:
+        """The first operator of nature HOST in the part of `operator`; without parts, of the Program."""
+        part = operator.partition(".")[0] + "." if self.sections else ""
+        return next(name for name in self.with_nature(Nature.HOST) if name.startswith(part))
+
     def with_nature(self, *natures: Nature) -> tuple[str, ...]:
         """Names of the operators with one of `natures`."""
         return tuple(operator.name for operator in self.operators if operator.nature in natures)
