@@ -105,7 +105,7 @@ def _workload(row: PlainRow) -> Workload:
     missing = [name for name in (*WORKLOAD, "system", "time_us", "attribution", "phases_us") if name not in row]
     if missing:
         raise ConfigError(f"report: found a row without {', '.join(missing)}, expected rows of dysharp run --json")
-    return tuple(row[name] for name in WORKLOAD)
+    return (*(row[name] for name in WORKLOAD), row.get("workload", ""))
 
 
 def _entries(rows: Sequence[PlainRow]) -> tuple[Entry, ...]:
@@ -143,12 +143,12 @@ def _panel(entries: tuple[Entry, ...], header: Sequence[str], sentence: str) -> 
     warnings = tuple(line.removeprefix("warning: ") for line in header if line.startswith("warning: "))
     of_entries = {text for entry in entries for text in entry.row.get("warnings", ())}
     return Panel(
-        heading=f"{row['model']}, {row['gpus']} GPUs, {row['tokens_per_gpu']} tokens per GPU, {DIRECTIONS[row['direction']]}",
+        heading=_heading(row),
         entries=entries,
         sentence=sentence,
-        notes=tuple(line for line in header if not line.startswith("warning: ")) or (routing_line(str(row["routing"])), f"cluster: {row['cluster']}"),
+        notes=tuple(line for line in header if not line.startswith("warning: ")) or _asked(row),
         warnings=tuple(text for text in warnings if not any(text.endswith(known) for known in of_entries)),
-        load=_load(row),
+        load=None if row.get("workload") else _load(row),
         best=_fastest(entries),
         sources=_sources(str(row["model"]), str(row["cluster"])),
     )
@@ -157,6 +157,19 @@ def _panel(entries: tuple[Entry, ...], header: Sequence[str], sentence: str) -> 
 def _fastest(entries: Sequence[Entry]) -> int:
     """The place of the entry that `limits_sentence` names."""
     return place_of_fastest([(str(e.row["system"]), str(e.row.get("form", "")), int(e.row.get("dropped_rows", 0)), e.time_us) for e in entries])
+
+
+def _heading(row: PlainRow) -> str:
+    """What was asked of how many GPUs."""
+    if row.get("workload"):
+        return f"{row['workload']}, {row['gpus']} GPUs"
+    return f"{row['model']}, {row['gpus']} GPUs, {row['tokens_per_gpu']} tokens per GPU, {DIRECTIONS[row['direction']]}"
+
+
+def _asked(row: PlainRow) -> tuple[str, ...]:
+    """The notes of a Row that came without a header."""
+    routing = () if row.get("workload") else (routing_line(str(row["routing"])),)
+    return (*routing, f"cluster: {row['cluster']}")
 
 
 def _load(row: PlainRow) -> LoadView | None:
@@ -180,7 +193,7 @@ def _domain_gpus(cluster: str, gpus: int) -> int:
 def _sources(model: str, cluster: str) -> tuple[tuple[str, str], ...]:
     """(what, where its numbers come from)."""
     out = []
-    for name, read in ((model, load_model), (cluster, load_cluster)):
+    for name, read in ((model, load_model), (cluster, load_cluster)) if model else ((cluster, load_cluster),):
         try:
             source = read(name).source
         except ConfigError:

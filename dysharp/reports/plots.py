@@ -17,6 +17,7 @@ from dysharp.files import check_destination, write_file
 from dysharp.program import LAYER
 from dysharp.runs.request import DIRECTIONS
 from dysharp.systems import OTHER_COLOUR, all_systems
+from dysharp.systems.collectives import all_collectives
 
 # Colours of curves that are no systems, in this order: Okabe-Ito and two more. The common forms of colour blindness
 # can tell them apart.
@@ -34,7 +35,9 @@ def operator_colours(names: Iterable[str]) -> dict[str, str]:
 
 def colour_of(system: str) -> str:
     """The colour that a system declares, equal in all figures. A system that is not installed has the shared colour."""
-    installed = all_systems().get(system)
+    installed, collectives = all_systems().get(system), list(all_collectives())
+    if installed is None and system in collectives:
+        return PALETTE[collectives.index(system) % len(PALETTE)]
     return OTHER_COLOUR if installed is None else installed.shown.colour
 
 
@@ -60,10 +63,12 @@ def plot_compare(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
         axes.margins(x=0.12)
         axes.set_xlim(left=0)
         passes = ", ".join(dict.fromkeys(DIRECTIONS[row.direction] for row in rows))
-        axes.set_xlabel(f"time of one MoE layer, {passes} (us)" if passes else "time of one MoE layer (us)")
+        of = "the collective" if rows and rows[0].workload else f"one MoE layer, {passes}" if passes else "one MoE layer"
+        axes.set_xlabel(f"time of {of} (us)")
         if rows:
             first = rows[0]
-            axes.set_title(f"{first.model}, {first.gpus} GPUs x {first.tokens_per_gpu} tokens, {first.cluster}\n{first.routing}", loc="left")
+            layer = f"{first.model}, {first.gpus} GPUs x {first.tokens_per_gpu} tokens, {first.cluster}\n{first.routing}"
+            axes.set_title(first.asked if first.workload else layer, loc="left")
         axes.legend(loc="lower right", frameon=False)
     return axes
 

@@ -104,3 +104,16 @@ def test_a_system_of_collectives_wants_a_workload() -> None:
 def test_every_system_conforms(name: str) -> None:
     report = conformance(name)
     assert report, str(report)
+
+
+def test_pages_and_pictures_name_the_collective() -> None:
+    from dysharp.reports.html_report import render, report_of_comparison
+    from dysharp.reports.plots import plot_compare
+
+    done = dysharp.compare(["nccl-ring", "nvls-two-shot"], workload="all-reduce:64KiB", **NODE)
+    page = render(report_of_comparison(done, "dysharp compare"))
+    assert "2 systems on all-reduce of 64 KiB in bf16, 4 GPUs" in page
+    assert "tokens per GPU" not in page
+    axes = plot_compare(done.rows)
+    assert axes.get_xlabel() == "time of the collective (us)"
+    assert axes.get_title(loc="left") == "all-reduce of 64 KiB in bf16, 4 GPUs of hw-dgx-h100"
