@@ -69,7 +69,7 @@ def plot_compare(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
         axes.plot([row.bound_us for row in rows], place, "k|", markersize=14, label="bound of this system")
         least = max((row.workload_bound_us for row in rows), default=0.0)
         axes.axvline(least, color="black", linestyle="--", linewidth=1, label="bound of every system")
-        axes.set_yticks(place, [row.system for row in rows])
+        axes.set_yticks(place, [f"{row.system}\n(drops {row.dropped_share:.0%})" if row.dropped_rows else row.system for row in rows])
         axes.invert_yaxis()
         axes.margins(x=0.12)
         axes.set_xlim(left=0)
