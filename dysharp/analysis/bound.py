@@ -163,18 +163,19 @@ def workload_bound_us(
 def collective_bound_us(work: Collective, cluster: Cluster) -> float:
     """A lower bound in microseconds of a collective on this cluster, for every system: the bytes that no system avoids (`least_bytes`).
 
-    One domain: on the links of the busiest GPU. Several: also on the NICs of the busiest domain together.
+    On all links of the busiest GPU together, its NIC included. Several domains: also on the NICs of the busiest domain together.
     """
     rate = cluster.link_bytes_per_us if cluster.n_switches else max(1, cluster.n_gpus - 1) * cluster.pair_bytes_per_us
-    near = max(work.least_bytes(in_switch=bool(cluster.n_switches))) / rate if cluster.domains == 1 else 0.0
-    out = cluster.scale_out
+    out, least = cluster.scale_out, max(work.least_bytes(in_switch=bool(cluster.n_switches)))
     if out is None or cluster.domains == 1:
-        return near
+        return least / rate
+    near = least / (rate + max(out.rates(cluster.n_gpus) or (out.rate,)))
     rates = np.array(out.rates(cluster.n_gpus) or (out.rate,) * cluster.n_gpus, np.int64).reshape(cluster.domains, -1).sum(axis=1)
     own = np.array(work.shares, np.int64).reshape(cluster.domains, -1).sum(axis=1)
     size, per_domain = work.size, cluster.domain_gpus
-    far = {"all-gather": np.maximum(own, size - own), "reduce-scatter": np.maximum(own, size - own), "all-to-all": per_domain * (size - own)}
-    return float((far.get(work.operation, np.full(cluster.domains, size)) / rates).max())
+    far = {"all-gather": np.maximum(own, size - own), "reduce-scatter": np.maximum(own, size - own)}
+    far["all-to-all"] = np.maximum(per_domain * (size - own), (work.gpus - per_domain) * own)  # out of the domain, into it
+    return max(near, float((far.get(work.operation, np.full(cluster.domains, size)) / rates).max()))
 
 
 def _domain_bound_us(model: Model, cluster: Cluster, routing: Routing) -> float:

@@ -141,6 +141,8 @@ def _engine(program: Program) -> Trace:
     return run_burst(program)[0]
 
 
+MOST_EMULATED = 1 << 30
+"""Bytes of all vectors of an emulated collective: about a minute."""
 _OF_COLLECTIVES = ("workload", "gpus", "cluster", "order", "seed", "options", "progress")
 """Arguments that an emulated collective reads."""
 
@@ -158,6 +160,9 @@ def _emulate_collective(name: str, request: EmulateArgs) -> CollectiveEmulation:
             raise ConfigError(f"{argument}: found {request[argument]!r} beside a workload, expected none")  # type: ignore[literal-required]
     shared = {key: request[key] for key in ("workload", "gpus", "cluster", "seed", "options", "progress")}
     asked, system = make_collective_request({**shared, "fidelity": "burst"}), get_collective(name)  # type: ignore[typeddict-item]
+    if asked.work.size * asked.work.gpus > MOST_EMULATED:
+        found = f"{asked.work.description} on {asked.work.gpus} GPUs"
+        raise ConfigError(f"workload: found {found}, expected at most {MOST_EMULATED >> 20} MiB on all GPUs together (chunks move one by one)")
     program = planned(system, asked, collective_options({name: system}, asked.options)[name])
     trace = run_burst(program)[0] if request["order"] == "trace" else None
     return emulate_collective(name, program, asked.work, order=request["order"], seed=request["seed"], trace=trace)

@@ -77,7 +77,7 @@ def _message_of(error: DysharpError | click.ClickException | MemoryError) -> tup
         return str(error), error.exit_code
     if isinstance(error, click.ClickException):
         return error.format_message() + _option_for(error), 2 if isinstance(error, click.UsageError) else error.exit_code
-    return "out of memory; take fewer tokens or GPUs", 2
+    return "out of memory; take fewer tokens, bytes or GPUs", 2
 
 
 def _option_for(error: click.ClickException) -> str:

@@ -35,7 +35,7 @@ def _row(point: Point, simulate: Simulate, content: tuple[str, str], part: float
     try:
         row = simulate(point, part)
     except MemoryError:
-        raise ConfigError("out of memory; take fewer tokens or GPUs") from None
+        raise ConfigError("out of memory; take fewer tokens, bytes or GPUs") from None
     for what, here, there in zip(("sources of dysharp", "files of the point"), _content_of(point), content, strict=True):
         if here != there:
             raise SimulationError(f"the {what} changed during the run, or the worker has others than the driver; start the run again")

@@ -129,7 +129,7 @@ class Collective:
         rng = np.random.default_rng(np.random.SeedSequence([seed, OPERATIONS.index(self.operation)]))
         unit = self.element_bytes
         lengths = [share // unit for share in self.shares] if self.operation == "all-gather" else [self.size // unit] * self.gpus
-        vectors = [rng.integers(-4, 5, length).astype(np.float64) for length in lengths]
+        vectors = [(rng.integers(1, 5, length) * rng.choice((-1, 1), length)).astype(np.float64) for length in lengths]  # no 0: a lost addend shows
         return [v if self.operation != "broadcast" or gpu == 0 else np.zeros_like(v) for gpu, v in enumerate(vectors)]
 
     def reference(self, inputs: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
@@ -162,6 +162,8 @@ def parse_collective(text: str, gpus: int, dtype: str = "bf16") -> Collective:
     operation = operation.removesuffix(SUFFIX_V)
     if operation not in OPERATIONS:
         raise ConfigError(f"workload: found {text[:60]!r}{nearest(operation, OPERATIONS)}")
+    if listed and operation == "broadcast":
+        raise ConfigError(f"workload: found {text[:60]!r}, expected broadcast:SIZE (the shares of a broadcast have no meaning)")
     if listed:
         shares = tuple(_bytes(word, text) for word in sizes.split(","))
         if len(shares) != gpus:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dysharp.compute.collectives import NVLS, in_switch, ring_protocol, ring_tuned_us, tree_protocol
+from dysharp.errors import ConfigError, nearest
 from dysharp.program import Program
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.rings import NAMES
@@ -25,6 +26,10 @@ class Options:
     """
 
     nvls: str = AUTO
+
+    def __post_init__(self) -> None:
+        if self.nvls not in (AUTO, ON, OFF):
+            raise ConfigError(f"option nccl.nvls: found {self.nvls!r}{nearest(self.nvls, (AUTO, ON, OFF))}")
 
 
 def choice(work: Collective, cluster: Cluster, options: Options) -> tuple[str, str]:

@@ -41,7 +41,7 @@ class _AllToAll(Steps):
         late = self.flight_ps + self.b.hardware.ack if self.n > 1 else 0
         net_us = NET_STEPS_US[PROTOCOLS.index(SIMPLE)] if self.cluster.domains > 1 else 0.0
         start_us = net_us + float(alltoall_start_us(self.cluster.own_gpu, self.cluster.fitted, self.work.size, max(self.work.shares)))
-        begun = self.start("start", round(start_us * PS_PER_US) - late)
+        begun = self.start("launch", round(start_us * PS_PER_US) - late)
         self.senders, self.traffic = self.issuers("exchange", Discipline.READY_FIFO), {side: {"exchange": 0} for side in SIDES}
         node, to = chunks.vector, chunks.share
         order = np.lexsort((chunks.place, (to - node) % self.n, node))

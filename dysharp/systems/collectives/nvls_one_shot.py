@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from dysharp.program import Program
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.kernels import kernel_program
-from dysharp.systems.collectives.nvls_two_shot import BLOCK_BYTES
-from dysharp.systems.collectives.register import collective
+from dysharp.systems.collectives.nvls_two_shot import BLOCK_BYTES, MOST_BLOCKS
+from dysharp.systems.collectives.register import check_range, collective
 from dysharp.workload.collective import Collective
 
 
@@ -22,6 +22,9 @@ class Options:
     """
 
     blocks: int = 0
+
+    def __post_init__(self) -> None:
+        check_range("nvls-one-shot.blocks", self.blocks, MOST_BLOCKS)
 
 
 @collective(

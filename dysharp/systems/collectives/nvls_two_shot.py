@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from dysharp.program import Program
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.kernels import kernel_program
-from dysharp.systems.collectives.register import collective
+from dysharp.systems.collectives.register import check_range, collective
 from dysharp.workload.collective import Collective
 
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter")
+MOST_BLOCKS = 1024
 BLOCK_BYTES = 1024 * 16
 """Bytes under way of a block: 16 B for each of its 1024 threads."""
 
@@ -27,6 +28,9 @@ class Options:
 
     blocks: int = 0
     late: bool = False
+
+    def __post_init__(self) -> None:
+        check_range("nvls-two-shot.blocks", self.blocks, MOST_BLOCKS)
 
 
 @collective(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dysharp.errors import ConfigError
 from dysharp.program import Program
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.kernels import kernel_program
-from dysharp.systems.collectives.nvls_two_shot import BLOCK_BYTES
-from dysharp.systems.collectives.register import collective
+from dysharp.systems.collectives.nvls_two_shot import BLOCK_BYTES, MOST_BLOCKS
+from dysharp.systems.collectives.register import check_range, collective
 from dysharp.workload.collective import Collective
 
 
@@ -24,6 +25,12 @@ class Options:
 
     row_bytes: int = 0
     blocks: int = 0
+
+    def __post_init__(self) -> None:
+        check_range("nvls-v.row_bytes", self.row_bytes, BLOCK_BYTES)
+        check_range("nvls-v.blocks", self.blocks, MOST_BLOCKS)
+        if 0 < self.row_bytes < 4:
+            raise ConfigError(f"option nvls-v.row_bytes: found {self.row_bytes}, expected 0 or at least the 4 B of an element")
 
 
 @collective(

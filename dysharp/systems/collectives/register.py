@@ -61,6 +61,12 @@ class CollectiveSystem:
         return self.build(work, cluster, options)
 
 
+def check_range(option: str, value: int, most: int) -> None:
+    """Raise ConfigError unless 0 <= `value` <= `most`."""
+    if not 0 <= value <= most:
+        raise ConfigError(f"option {option}: found {value}, expected 0 to {most}")
+
+
 _REGISTRY: dict[str, CollectiveSystem] = {}
 
 

@@ -21,6 +21,9 @@ def main(name: str, modules: tuple[str, ...], options: tuple[str, ...], rules: t
         for module in modules:
             importlib.import_module(module)
         report = conformance(name, options=parse_set(options), rules=rules or None)
+    except ModuleNotFoundError as error:
+        click.echo(f"error: --import: found no module {error.name!r}, expected one on the path of Python", err=True)
+        sys.exit(2)
     except DysharpError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ProgramError
+from dysharp.errors import ConfigError, ProgramError
 from dysharp.program import Program
 from dysharp.program.schema import Buffer, Function, Schema
 from dysharp.workload.collective import Collective
@@ -41,6 +41,9 @@ I64 = NDArray[np.int64]
 VECTOR, RESULT, SUM = "vector", "result", "scratch.sum"
 SCRATCH = "scratch."
 """Begin of the names of buffers that only the Program knows."""
+
+MOST_OPS = 40_000_000
+"""Transfers of the largest Program, one for each chunk and GPU: about 12 GB."""
 
 
 def _schema() -> Schema:
@@ -102,10 +105,13 @@ def cut(work: Collective, most: int, parts: int = 1, *, whole: bool = False) -> 
     """
     unit, shares = work.element_bytes, (work.size, *[0] * (work.gpus - 1)) if whole else work.shares
     counts = [min(share // unit, parts * -(-share // (most // unit * unit * parts))) for share in shares]
+    vectors = work.gpus if work.operation == "all-to-all" else 1
+    if (ops := sum(counts) * vectors * work.gpus) > MOST_OPS:
+        found = f"found about {ops:.2g} transfers for {work.description} on {work.gpus} GPUs"
+        raise ConfigError(f"workload: {found}, expected at most {MOST_OPS:.2g} (fewer bytes or GPUs)")
     cuts = [unit * (share // unit * np.arange(n + 1) // max(n, 1)) for share, n in zip(shares, counts, strict=True)]
     size = np.concatenate([np.diff(one) for one in cuts]).astype(np.int64)
     share = np.repeat(np.arange(work.gpus, dtype=np.int32), counts)
-    vectors = work.gpus if work.operation == "all-to-all" else 1
     vector = np.repeat(np.arange(vectors, dtype=np.int32), len(size)) if work.operation == "all-to-all" else np.full(len(size), -1, np.int32)
     return Chunks(work, np.tile(size, vectors), np.tile(share, vectors), vector)
 

@@ -126,11 +126,15 @@ class Steps:
         """A JOIN on each of `node`."""
         return ids(self.b.ops(self.b.template(Template(name, Kind.JOIN, "other", "join")), node), len(node))
 
-    def keep(self, src: str, dst: str, chunk: I64, node: I32, after: I32) -> None:
-        """Copies of chunks that stay on their GPU, each behind the op `after`. Their time is in what the kernel's steps cost."""
-        if len(chunk):
-            template = self.template("keep", Kind.PUT, "other", "copy", CONTROL, src=src, dst=dst)
-            self.wait(self.move(template, node, chunk, self.issuers("keep", Discipline.READY_FIFO)[node], node), after)
+    def keep(self, src: str, dst: str, chunk: I64, node: I32, after: I32) -> I32:
+        """Copies of chunks that stay on their GPU, each behind the op `after`. Returns the copies, `[chunks]`; their time is in what the
+        kernel's steps cost."""
+        if not len(chunk):
+            return np.zeros(0, np.int32)
+        template = self.template("keep", Kind.PUT, "other", "copy", CONTROL, src=src, dst=dst)
+        kept = self.move(template, node, chunk, self.issuers("keep", Discipline.READY_FIFO)[node], node)
+        self.wait(kept, after)
+        return kept
 
     # ---- waits ---------------------------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ class Trees(Steps):
         if self.b.nets:
             self.hops = self.hops[0], round(way.net_us * PS_PER_US) - 2 * self.b.nets[BETWEEN_NET - 1].lat
         late = max(0, self.b.hardware.ack - max(1, self.hops[0])) if self.n > 1 else 0  # as in `rings`
-        self.begun = self.start("start", round(way.start_us * PS_PER_US) - late)
+        self.begun = self.start("launch", round(way.start_us * PS_PER_US) - late)
         many = max(1, len(self.tree) * self.n)
         nodes = self.gpus.tolist()
         self.waits = np.array([self.b.issuer(g, Discipline.READY_FIFO, name="hop", pool=self.b.pool(g, many, "hop")) for g in nodes], np.int32)

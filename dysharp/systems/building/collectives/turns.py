@@ -28,7 +28,7 @@ def turns_program(work: Collective, cluster: Cluster) -> Program:
     # The exchange is from end to end of a turn: a load and a store of the Program are parts of it.
     simulated = 4 * hardware.lat + hardware.responder + 2 * hardware.lat + hardware.ack
     flags = max(1, round(float(sync_us(gpu, m, work.gpus)) * PS_PER_US) - simulated)
-    build.then(build.start("start", round((SIMPLE.start_us + fill_us) * PS_PER_US)))
+    build.then(build.start("launch", round((SIMPLE.start_us + fill_us) * PS_PER_US)))
     size, share, waiters = build.chunks.size, build.chunks.share, build.issuers("turn", pool=True)
     before = np.cumsum(size) - size - np.array(work.first)[share]  # bytes of the share before the chunk
     turn = before * work.gpus // round(block)
