@@ -181,5 +181,6 @@ def get_system(name: str) -> System:
 
         if name in all_collectives():
             raise ConfigError(f"system {name!r}: found a system of collectives, expected a collective for it (--workload all-reduce:64MiB)")
-        raise ConfigError(f"system {name!r}: unknown{nearest(name, {**systems, **all_collectives()})}")
+        close = nearest(name, {**systems, **all_collectives()})
+        raise ConfigError(f"system {name!r}: unknown{close if 'did you mean' in close else nearest(name, systems)}")
     return systems[name]

@@ -278,8 +278,8 @@ def test_help_shows_every_argument_once(verb: str) -> None:
 
 def test_help_of_emulate_shows_every_argument_once() -> None:
     named = inspect.signature(dysharp.emulate).parameters
-    assert list(named)[:4] == ["system", "block", "gpus", "cluster"]
-    assert len(named) == 19
+    assert list(named)[:4] == ["system", "workload", "block", "gpus"]
+    assert len(named) == 20
     assert (named["hidden"].default, named["progress"].default) == (256, None)
     assert all(dysharp.emulate.__doc__.count(f"\n{name}: ") == 1 for name in list(named)[1:])
 

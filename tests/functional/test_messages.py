@@ -67,6 +67,6 @@ def test_a_receiver_that_takes_a_message_twice_is_noticed(monkeypatch):
 
 
 def test_a_message_that_nobody_sends_again_is_noticed(monkeypatch):
-    monkeypatch.setattr("dysharp.functional.rows._RowMachine._arrives", lambda self, member, way: (not self.net[self.owner[member]],) * 2)
+    monkeypatch.setattr("dysharp.functional.rows.RowMachine._arrives", lambda self, member, way: (not self.net[self.owner[member]],) * 2)
     with pytest.raises(EmulationMismatch, match=r"watchdog: found .* ops that wait for ever"):
         emulated("deepep", ("nic-lose",))

@@ -13,7 +13,7 @@ from dysharp.functional.machine import Machine
 from dysharp.functional.messages import Messages
 from dysharp.functional.orders import OldestPool
 from dysharp.functional.reference import dense_forward
-from dysharp.functional.rows import _RowMachine, run_rows
+from dysharp.functional.rows import RowMachine, run_rows
 from dysharp.systems import all_systems
 from dysharp.testing.conformance import emulation
 from dysharp.testing.conformance.case import SystemCase
@@ -110,7 +110,7 @@ def _passed(system: str = "deepep"):
 
 def test_a_read_before_the_write_says_so():
     done = _passed()
-    machine = _RowMachine(done.program, done.tensors, OldestPool(), None, Messages(Faults()))
+    machine = RowMachine(done.program, done.tensors, OldestPool(), None, Messages(Faults()))
     node = machine.layout.node[machine.layout.region[0]]
     early = rf"row 0 \(token \d+\): found a read on GPU {node} before any transfer wrote the row, expected a wait for its arrival"
     with pytest.raises(EmulationMismatch, match=early):

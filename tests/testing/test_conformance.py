@@ -204,7 +204,7 @@ def gradients_at_once(program: Program) -> Program:
     fillers = [i for i, t in enumerate(program.templates) if t.fn == "gemm2_wgrad"]
     e = program.edges
     kept = ~((e.head_kind == Head.OP_ISSUE) & np.isin(program.ops.template[e.head], fillers))
-    templates = tuple(replace(t, src="") if t.fn == "gemm2_wgrad" else t for t in program.templates)
+    templates = tuple(replace(t, fn="", src="", dst="") if t.fn == "gemm2_wgrad" else t for t in program.templates)
     return replace(program, templates=templates, edges=type(e)(*(getattr(e, c)[kept] for c in e.__slots__)))
 
 
@@ -307,7 +307,7 @@ def test_a_rule_notices_a_wrong_value(rule, monkeypatch):
 
 def test_every_rule_has_a_fault_that_it_notices():
     tested = WRONG_VALUES.keys() | WRONG_PROGRAMS | WRONG_BACKWARD | WITHOUT_WATCH | SHORT_RESULTS
-    assert {r.name for r in RULES} - tested == UNTESTED
+    assert {r.name for r in RULES if r.scope != "collective"} - tested == UNTESTED  # those: test_collective_rules.py
 
 
 def test_the_run_notices_a_broken_program_that_the_verifier_lets_pass(monkeypatch):

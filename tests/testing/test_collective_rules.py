@@ -1,0 +1,84 @@
+"""Every rule of collectives notices a fault that is made for it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dysharp.program import Program, Tail
+from dysharp.program.skew import START
+from dysharp.specs import load_cluster
+from dysharp.systems.collectives import get_collective
+from dysharp.testing.conformance import collectives
+from dysharp.testing.conformance.collectives import CollectiveCase
+from dysharp.testing.conformance.suite import RULES
+from dysharp.workload.collective import even
+
+Change = Callable[[CollectiveCase, pytest.MonkeyPatch], None]
+
+
+def with_program(case: CollectiveCase, program: Program) -> None:
+    """Put another Program in place of the system's."""
+    case.__dict__["program"] = program
+
+
+def without_waits(case: CollectiveCase, patch: pytest.MonkeyPatch) -> None:
+    """No step waits for what arrives."""
+    e = case.program.edges
+    keep = e.tail_kind != Tail.TILE_READY
+    with_program(case, replace(case.program, edges=type(e)(*(getattr(e, name)[keep] for name in e.__slots__))))
+
+
+def of_half_the_bytes(case: CollectiveCase, patch: pytest.MonkeyPatch) -> None:
+    """The Program moves another collective."""
+    with_program(case, case.system.plan(even("all-reduce", case.work.size // 2, 4), case.cluster, case.options))
+
+
+def like_a_late_rank(case: CollectiveCase, patch: pytest.MonkeyPatch) -> None:
+    """The launch has the name of a late rank's start."""
+    templates = tuple(replace(t, name=START) if t.name == "launch" else t for t in case.program.templates)
+    with_program(case, replace(case.program, templates=templates))
+
+
+FAULTS: dict[str, tuple[Change, str]] = {
+    "vectors_are_right": (without_waits, "found no chunk"),
+    "bytes_are_moved": (of_half_the_bytes, "payload out of the busiest GPU: found"),
+    "causes_are_named": (like_a_late_rank, f'templates: found the name "{START}"'),
+    "interpreters_agree": (
+        lambda case, patch: patch.setattr(collectives, "run_oracle", lambda p: SimpleNamespace(digest=lambda: "other")),
+        "digest: found 2 different ones",
+    ),
+    "not_below_the_least_bytes": (lambda case, patch: patch.setattr(collectives, "collective_bound_us", lambda *_: 1e9), "time: found"),
+    "levels_agree": (
+        lambda case, patch: patch.setattr(collectives, "run_packet", lambda *_: SimpleNamespace(trace=SimpleNamespace(time_ps=1))),
+        "time: found 1 ps at packet level",
+    ),
+    "lost_data_are_noticed": (
+        lambda case, patch: patch.setattr(collectives, "emulate_collective", lambda *_, **__: SimpleNamespace(holds=True)),
+        "found right vectors without its data",
+    ),
+}
+"""Rule -> a change that breaks it, and a part of what it then says."""
+
+
+def test_every_rule_has_a_fault() -> None:
+    assert FAULTS.keys() == {rule.name for rule in RULES if rule.scope == "collective"}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_rule_notices_its_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (rule,) = (rule for rule in RULES if rule.name == name)
+    ring, cluster = get_collective("nccl-ring"), load_cluster("hw-dgx-h100").with_gpus(4)
+    case: Any = CollectiveCase(ring, even("all-reduce", 4096, 4), cluster, ring.options())
+    assert list(rule.check(case)) == []
+    change, text = FAULTS[name]
+    change(case, monkeypatch)
+    lines = list(rule.check(case))
+    assert any(text in line for line in lines), lines
+
+
+def test_inputs_have_no_zeros() -> None:
+    assert all(np.all(vector != 0) for vector in even("all-reduce", 4096, 4).inputs(0))
