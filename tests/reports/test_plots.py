@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgb
 
 import dysharp
 from dysharp.api import Comparison
-from dysharp.reports.plots import colour_of, plot_compare
+from dysharp.reports.plots import PALETTE, colour_of, operator_colours, plot_compare
 from dysharp.reports.timeline import AT_ONCE_BINS, BINS, at_once
 
 
@@ -66,3 +66,9 @@ def test_operators_that_run_at_once_are_a_pair() -> None:
     assert at_once({(0, 1): share}) == [(1, 2)]
     share[1, :AT_ONCE_BINS] = 0
     assert at_once({(0, 1): share}) == []
+
+
+def test_colours_of_operators_are_fixed_for_a_layer_and_paler_for_later_parts() -> None:
+    colours = operator_colours(["dispatch", "A.gemm1", "B.gemm1", "exchange"])
+    assert colours["dispatch"] == PALETTE[0]
+    assert len(set(colours.values())) == 4
