@@ -30,7 +30,7 @@ class Advice:
     """What `dysharp advise` prints; `to_dict` is its `--json`.
 
     ranking     predictions with an error bar, fastest first
-    unjudged    predictions without an error bar, fastest first
+    unjudged    predictions without an error bar, and those that drop rows; fastest first, those that drop rows last
     not_ranked  {system: reason}
     load        load of GPUs and GPU pairs, under the placement asked for and under EPLB's
     what_if     one change each, compared with `best`
@@ -142,9 +142,9 @@ def _advice(asked: Request, phase: Phase | None, systems: Sequence[str] | None, 
             not_ranked[name] = str(predicted)
     if not done:
         raise ConfigError(nothing_to_rank(not_ranked, asked))
-    done.sort(key=lambda entry: entry.time_us)
-    ranking = tuple(entry for entry in done if entry.wide is not None)
-    unjudged = tuple(entry for entry in done if entry.wide is None)
+    done.sort(key=lambda entry: (entry.row.dropped_rows > 0, entry.time_us))
+    ranking = tuple(entry for entry in done if entry.wide is not None and not entry.row.dropped_rows)
+    unjudged = tuple(entry for entry in done if entry not in ranking)
     best = (*ranking, *unjudged)[0]
     scope = PredictionScope(best.system, asked.model, asked.cluster, asked.tokens, asked.direction, best.row.options)
     routing, layers = runs.workload().routing, whole_layers(scope)

@@ -17,7 +17,10 @@ SMALL = 0.005
 
 def answer_lines(best: Predicted, ties: Sequence[Predicted], changes: Sequence[WhatIf], unjudged: Sequence[Predicted] = ()) -> tuple[str, str, str]:
     """(what to run, what limits it, what would help). `unjudged`: predictions without an error bar."""
-    return _run_line(best, ties, unjudged), _limit_line(best, changes), _help_line(best, changes)
+    whole = [entry for entry in unjudged if not entry.row.dropped_rows]
+    out = ", ".join(f"{entry.system} drops {entry.row.dropped_share:.1%}".replace("%", " %") for entry in unjudged if entry.row.dropped_rows)
+    less = f" Out of the ranking, because they compute fewer (token, expert) rows: {out}." if out else ""
+    return _run_line(best, ties, whole) + less, _limit_line(best, changes), _help_line(best, changes)
 
 
 def settings_of(entry: Predicted) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from dysharp.advice.prediction import AdviceRuns, Predicted
 from dysharp.analysis import Row
 from dysharp.analysis.load import EPLB
-from dysharp.errors import DysharpError
+from dysharp.errors import ConfigError, DysharpError
 from dysharp.runs.formats import KNOB
 from dysharp.runs.job import Job
 from dysharp.runs.request import Workload
@@ -70,10 +70,9 @@ class WhatIf:
 
 def what_ifs(runs: AdviceRuns, best: Predicted) -> tuple[tuple[WhatIf, ...], dict[str, str]]:
     """Each change alone, compared with the best of the ranking; and {change: why it has no prediction here}."""
-    done, trials = [], _trials(runs, best)
+    done, trials, left_out = [], *_trials(runs, best)
     tries = [(trial, job) for trial in trials for job in (trial.job, trial.more_sms) if job is not None]
     found: dict[str, Predicted] = {}
-    left_out: dict[str, str] = {}
     for (trial, _), one in zip(tries, runs.predict([job for _, job in tries]), strict=True):
         if isinstance(one, DysharpError):
             left_out.setdefault(trial.name, str(one))
@@ -97,7 +96,8 @@ def _more_sms(changed: Predicted, best: Predicted) -> str:
     return f"{now} SMs, which alone bring {alone}" if now != before else ""
 
 
-def _trials(runs: AdviceRuns, best: Predicted) -> list[Trial]:
+def _trials(runs: AdviceRuns, best: Predicted) -> tuple[list[Trial], dict[str, str]]:
+    """The changes to simulate; and {change: why no machine can be built for it}."""
     cluster, model = runs.request.cluster, runs.request.model
     name, options = best.row.system, _given(best.row)
     faster = dataclasses.replace(cluster, name=f"{cluster.name}-links-x{FASTER}", link_bytes_per_us=FASTER * cluster.link_bytes_per_us)
@@ -113,14 +113,19 @@ def _trials(runs: AdviceRuns, best: Predicted) -> list[Trial]:
     if options.get("dispatch") == "rows":
         assumes = "Dispatch sends one byte per value and one FP32 scale per 128 values; numerics change"
         trials.append(Trial("FP8 rows in Dispatch", assumes, runs.job(name, options | {"dispatch": "fp8"}), "numerics change"))
+    left_out: dict[str, str] = {}
     for gpus in _sizes(cluster):
+        try:
+            machine_of = cluster.with_gpus(gpus)
+        except ConfigError as error:
+            left_out[f"EP{gpus}"] = str(error)
+            continue
         experts, before = -(-model.n_experts // gpus), -(-model.n_experts // cluster.n_gpus)
         fewer = f"{experts} experts per GPU instead of {before}"
-        resized = runs.job(name, options, runs.workload(cluster.with_gpus(gpus)))
+        resized = runs.job(name, options, runs.workload(machine_of))
         trials.append(Trial(f"EP{gpus}", f"same tokens per GPU, {fewer}", resized, fewer))
     declared = sorted((s.shown.change.rank, s.name, s.shown.change, s) for s in all_systems().values() if s.shown.change is not None)
-    return [
-        *trials,
+    trials += [
         machine(f"links x{FASTER}", "same software constants" + (", same switches" if cluster.n_switches else ""), runs.workload(faster)),
         *_between_domains(runs, machine),
         Trial("software for free", NO_COST, runs.job(name, options | {"form": "paper"})),
@@ -129,6 +134,7 @@ def _trials(runs: AdviceRuns, best: Predicted) -> list[Trial]:
             for _, other, change, system in declared
         ),
     ]
+    return trials, left_out
 
 
 def _between_domains(runs: AdviceRuns, machine: Callable[..., Trial]) -> list[Trial]:

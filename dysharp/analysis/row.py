@@ -219,6 +219,11 @@ class Row:
         return float(self.window["time_us"]) if self.window else self.time_us
 
     @property
+    def dropped_share(self) -> float:
+        """Dropped rows over all (token, expert) rows, 0 to 1."""
+        return self.dropped_rows / (self.gpus * self.tokens_per_gpu * self.topk) if self.dropped_rows else 0.0
+
+    @property
     def asked(self) -> str:
         """What was asked of which GPUs, in a few words."""
         where = f"{self.gpus} GPUs of {self.cluster}"

@@ -74,7 +74,7 @@ class Comparison:
     _HEADINGS: ClassVar = ("system", "form", "us", "speed-up")
 
     def _cells(self) -> list[tuple[str, str, str, str]]:
-        return [(row.system, row.form, f"{row.layer_us:.2f}", f"{self.speedup[row.system]:.2f}") for row in self.rows]
+        return [(marked(row), row.form, f"{row.layer_us:.2f}", f"{self.speedup[row.system]:.2f}") for row in self.rows]
 
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(row.system for row in self.rows)}; print() shows the table, to_dict() all>"
@@ -83,6 +83,7 @@ class Comparison:
         """Plain values for JSON."""
         more: dict[str, Any] = {"tuned": {name: found.to_dict() for name, found in self.tuned.items()}} if self.tuned else {}
         more |= {"left_out": dict(self.left_out)} if self.left_out else {}
+        more |= {"out_of_ranking": out} if (out := out_of_ranking(self.rows)) else {}
         more |= {"formats": dict(self.formats)} if self.formats else {}
         return {
             "rows": [row.to_dict() for row in self.rows],
@@ -223,9 +224,28 @@ def _in_form(request: Request, forms: str | None, names: Sequence[str]) -> Reque
 
 
 def _base(rows: Sequence[Row], baseline: str | None) -> Row:
-    """The baseline among Rows of one form: the system asked for, else deepep, else the first."""
+    """The baseline among Rows of one form: the system asked for, else deepep, else the first that drops no rows, else the first."""
     by_name = {row.system: row for row in rows}
-    return by_name.get(baseline or "") or by_name.get("deepep") or rows[0]
+    return by_name.get(baseline or "") or by_name.get("deepep") or min(rows, key=lambda row: row.dropped_rows > 0)
+
+
+def place_of_fastest(found: Sequence[tuple[str, str, int, float]]) -> int:
+    """The place of the fastest of (system, form, dropped rows, us) that does all work, that one could build, and of the real forms if any.
+
+    A system that drops rows is the fastest only where every system drops some: it does less work.
+    """
+    bounds = {name for name, system in all_systems().items() if system.bound}
+    return min(range(len(found)), key=lambda i: (found[i][2] > 0, found[i][0] in bounds, found[i][1] != "real", found[i][3]))
+
+
+def marked(row: Row) -> str:
+    """The system of a Row, with a star where it drops rows."""
+    return f"{row.system}*" if row.dropped_rows else row.system
+
+
+def out_of_ranking(rows: Iterable[Row]) -> dict[str, str]:
+    """{system: why it is not ranked}: systems that drop rows."""
+    return {row.system: f"drops {row.dropped_share:.1%} of the (token, expert) rows".replace("%", " %") for row in rows if row.dropped_rows}
 
 
 def header_lines(rows: Sequence[Row]) -> tuple[str, ...]:
@@ -243,15 +263,15 @@ def left_out_lines(left_out: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def limits_sentence(rows: tuple[Row, ...], baselines: Mapping[str, str]) -> str:
-    """The fastest system that one could build, its busiest resource, its critical path, and the lower bound of the workload.
+    """The fastest system (`place_of_fastest`), its busiest resource, its critical path, and the lower bound of the workload.
 
-    Where real forms are compared, the fastest of these.
+    The last sentence names the systems that are not ranked because they drop rows.
     """
-    bounds = {name for name, system in all_systems().items() if system.bound}
-    built = [row for row in rows if row.system not in bounds] or list(rows)
-    real = [row for row in built if row.form == "real"] or built
-    best = min(real, key=lambda row: row.layer_us)
+    best = rows[place_of_fastest([(row.system, row.form, row.dropped_rows, row.layer_us) for row in rows])]
     baseline = baselines[best.form]
     base = next(row for row in rows if row.system == baseline)
     versus = f", {base.layer_us / best.layer_us:.2f}x {baseline}" if best.system != baseline else ""
-    return f"Fastest is {best.system} ({best.layer_us:.1f} us{versus}), {limits_of(best)}"
+    start = "Every system drops rows. Shortest is" if best.dropped_rows else "Fastest is"
+    text = f"{start} {best.system} ({best.layer_us:.1f} us{versus}), {limits_of(best)}"
+    out = ", ".join(f"{name} {why}" for name, why in out_of_ranking(rows).items())
+    return f"{text} Out of the ranking: {out}." if out else text

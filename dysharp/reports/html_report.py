@@ -8,7 +8,7 @@ from typing import Any
 from dysharp import __version__
 from dysharp.analysis import MODEL_VERSION, Row
 from dysharp.api import Advice, Comparison
-from dysharp.api.comparison import left_out_lines, limits_sentence
+from dysharp.api.comparison import left_out_lines, limits_sentence, place_of_fastest
 from dysharp.errors import ConfigError, one_line
 from dysharp.reports.load_view import LoadView, load_view
 from dysharp.reports.plots import colour_of, operator_colours
@@ -41,7 +41,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Runs on one workload. `notes`: what the numbers rest on. `warnings`: the warnings about all runs."""
+    """Runs on one workload. `notes`: what the numbers rest on. `warnings`: the warnings about all runs. `best`: place of the entry that the
+    sentence or the answer names."""
 
     heading: str
     entries: tuple[Entry, ...]
@@ -49,6 +50,7 @@ class Panel:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     load: LoadView | None = None
+    best: int = 0
     sources: tuple[tuple[str, str], ...] = ()
 
 
@@ -77,7 +79,8 @@ def report_of_advice(done: Advice, command: str) -> Report:
         bar = entry.bar() or (None, None)
         row = entry.row.to_dict() | {"warnings": tuple(text.removeprefix(f"{entry.system}: ") for text in entry.warnings)}  # the page names it
         found.append(Entry(entry.system, row, entry.time_us, *bar))
-    panel = _panel(tuple(found), (*done.header, *(f"not ranked: {name}: {why}" for name, why in done.not_ranked.items())), "")
+    header = (*done.header, *(f"not ranked: {name}: {why}" for name, why in done.not_ranked.items()))
+    panel = replace(_panel(tuple(found), header, ""), best=0)  # the first is `done.best`
     return Report(f"Systems for {panel.heading}", command, (panel,), tuple(done.answer))
 
 
@@ -146,8 +149,14 @@ def _panel(entries: tuple[Entry, ...], header: Sequence[str], sentence: str) -> 
         notes=tuple(line for line in header if not line.startswith("warning: ")) or _asked(row),
         warnings=tuple(text for text in warnings if not any(text.endswith(known) for known in of_entries)),
         load=None if row.get("workload") else _load(row),
+        best=_fastest(entries),
         sources=_sources(str(row["model"]), str(row["cluster"])),
     )
+
+
+def _fastest(entries: Sequence[Entry]) -> int:
+    """The place of the entry that `limits_sentence` names."""
+    return place_of_fastest([(str(e.row["system"]), str(e.row.get("form", "")), int(e.row.get("dropped_rows", 0)), e.time_us) for e in entries])
 
 
 def _heading(row: PlainRow) -> str:
@@ -233,7 +242,6 @@ def _view(number: int, panel: Panel) -> dict[str, Any]:
     shown = {key: cause for key, cause in causes().items() if any(e.row["attribution"].get(key, 0.0) >= 0.05 for e in panel.entries)}
     colours = operator_colours(dict.fromkeys(name for e in panel.entries for name in e.row["phases_us"]))
     rows = [_entry_view(e, most, least, shown, colours) for e in panel.entries]
-    fastest = min(range(len(rows)), key=lambda i: panel.entries[i].time_us)
     return {
         "id": f"workload-{number + 1}",
         "heading": panel.heading,
@@ -241,7 +249,7 @@ def _view(number: int, panel: Panel) -> dict[str, Any]:
         "notes": panel.notes,
         "warnings": panel.warnings,
         "rows": rows,
-        "fastest": fastest,
+        "fastest": panel.best,
         "least": least,
         "least_x": 1000 * least / most,
         "causes": [(key, cause.short, cause.colour) for key, cause in shown.items()],
@@ -306,7 +314,7 @@ def _overview(panels: Sequence[Panel]) -> dict[str, Any] | None:
     lines = []
     for number, panel in enumerate(panels):
         times = {e.label: e.time_us for e in panel.entries}
-        best = min(times.values())
-        cells = [(times.get(label), label in times and times[label] == best) for label in labels]
+        best = panel.entries[panel.best].label
+        cells = [(times.get(label), label == best) for label in labels]
         lines.append({"id": f"workload-{number + 1}", "heading": panel.heading, "note": panel.notes[0], "cells": cells})
     return {"labels": labels, "lines": lines}

@@ -9,6 +9,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from dysharp.analysis import Row
@@ -27,10 +28,20 @@ FORMATS = ("svg", "png")
 
 
 def operator_colours(names: Iterable[str]) -> dict[str, str]:
-    """{operator: colour}: fixed colours for the operators of a layer, the rest of the palette in turn for others."""
-    fixed = dict(zip((o.name for o in LAYER), PALETTE, strict=False))
-    rest = itertools.cycle(PALETTE[len(fixed) :])
-    return {name: fixed.get(name) or next(rest) for name in names}
+    """{operator: colour}: fixed colours for the operators of a layer, the rest of the palette in turn for others.
+
+    Operators of later parts of a merge ("B.gemm1") have the colour of the first part, paler.
+    """
+    colours = dict(zip((o.name for o in LAYER), PALETTE, strict=False))
+    rest, parts, out = itertools.cycle(PALETTE[len(colours) :]), dict[str, int](), {}
+    for name in names:
+        part, _, own = name.rpartition(".")
+        if own not in colours:
+            colours[own] = next(rest)
+        share = 0.5 ** parts.setdefault(part, len(parts))
+        red, green, blue = (1 - share * (1 - c) for c in to_rgb(colours[own]))
+        out[name] = to_hex((red, green, blue)).upper()
+    return out
 
 
 def colour_of(system: str) -> str:
@@ -58,7 +69,7 @@ def plot_compare(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
         axes.plot([row.bound_us for row in rows], place, "k|", markersize=14, label="bound of this system")
         least = max((row.workload_bound_us for row in rows), default=0.0)
         axes.axvline(least, color="black", linestyle="--", linewidth=1, label="bound of every system")
-        axes.set_yticks(place, [row.system for row in rows])
+        axes.set_yticks(place, [f"{row.system}\n(drops {row.dropped_share:.0%})" if row.dropped_rows else row.system for row in rows])
         axes.invert_yaxis()
         axes.margins(x=0.12)
         axes.set_xlim(left=0)

@@ -10,7 +10,7 @@ from dysharp.analysis import program_bound
 from dysharp.arrays import I64
 from dysharp.engine.burst.lower import lower
 from dysharp.engine.burst.run import TableReads, Timing, deadlock_text, table_reads, trace_of
-from dysharp.errors import ConfigError, SimulationError
+from dysharp.errors import SimulationError
 from dysharp.program.builder import ProgramBuilder
 from dysharp.program.tables import Program
 from dysharp.program.trace import Trace
@@ -54,12 +54,7 @@ class Recording:
 
 
 def record(program: Program, progress: Callable[[int, int], None] | None = None) -> tuple[Recording, Timing, TableReads]:
-    """Run `program` at burst level with logs, as `run_burst_counted`. Raises SimulationError on deadlock, ConfigError for a merge.
-
-    Rows and tiles of a timeline are named by their keys, and a key means something in one part of a merge only.
-    """
-    if program.sections:
-        raise ConfigError("timeline: found a merge of Programs, expected one Program (keys of ops belong to one part)")
+    """Run `program` at burst level with logs, as `run_burst_counted`. Raises SimulationError on deadlock."""
     begin = time.perf_counter()
     from dysharp.timeline.recorder import run_logged
     from dysharp.uarch import columns as col

@@ -46,8 +46,10 @@ class TaskGraph:
 def task_graph(run: Recording, parts: int) -> TaskGraph:
     """The graph of a run. `parts`: most tasks of one operator, GPU, receiver (of copies to one GPU) or expert (of GEMMs).
 
-    Raises ConfigError for parts below 1.
+    Raises ConfigError for parts below 1, and for a merge of Programs: keys of its ops belong to one part.
     """
+    if run.program.sections:
+        raise ConfigError("task graph: found a merge of Programs, expected one Program (keys of ops belong to one part)")
     if parts < 1:
         raise ConfigError(f"parts: found {parts}, expected at least 1")
     p = run.program

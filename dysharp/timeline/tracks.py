@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dysharp.analysis.intervals import merged
 from dysharp.arrays import I32, I64, Bools
+from dysharp.errors import ConfigError
 from dysharp.program.operators import Operator
 from dysharp.program.tables import Kind, Program
 from dysharp.timeline.counters import Counter, counters
@@ -109,8 +110,13 @@ class _Draft:
 def make_timeline(
     run: Recording, routing: Routing | None, *, follow: tuple[int, ...] = (), window: Window | None = None, most_slices: int = MOST_SLICES
 ) -> Timeline:
-    """The Timeline of a run that served `routing`; None: it served no Routing. `follow`: global tokens whose way is drawn as flows."""
+    """The Timeline of a run that served `routing`; None: it served no Routing, or is a merge. `follow`: global tokens whose way is drawn as flows.
+
+    Raises ConfigError for tokens of a merge: a token belongs to one of its parts.
+    """
     window = Window() if window is None else window
+    if run.program.sections and (follow or window.tokens or routing is not None):
+        raise ConfigError("timeline: found a Routing or tokens for a merge of Programs, expected none (a token belongs to one part)")
     draft, p = _Draft(), run.program
     up, down = link_trains(run)
     _operators(draft, run)
@@ -208,7 +214,9 @@ def _tile_expert(p: Program, slot_expert: I32) -> I32:
     """`[n_tiles + 1]` expert of each tile, -1 = none."""
     of_region = np.full(p.n_regions, -1, np.int32)
     experts = np.flatnonzero(p.tiled_regions())
-    of_region[experts] = slot_expert[: len(experts)] if len(slot_expert) >= len(experts) else np.arange(len(experts))
+    starts = np.array([section.regions.start for section in p.sections] or [0])
+    first = np.searchsorted(experts, starts)[np.searchsorted(starts, experts, side="right") - 1]  # of the part of each region
+    of_region[experts] = slot_expert[: len(experts)] if len(slot_expert) >= len(experts) else np.arange(len(experts)) - first
     return np.append(np.repeat(of_region, np.diff(p.regions.tile_ptr)), np.int32(-1)).astype(np.int32)
 
 

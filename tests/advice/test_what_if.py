@@ -43,3 +43,10 @@ def test_a_change_without_an_estimate_is_named(monkeypatch: pytest.MonkeyPatch) 
     assert done.to_dict()["no_what_if"] == {"EP4": "too few tokens"}
     assert "EP4" not in {entry.change for entry in done.what_if}
     assert no_estimate({"EP4": "why", "EP16": "why", "links x2": "because"}) == "No estimate of: EP4, EP16 (why); links x2 (because)"
+
+
+def test_a_machine_that_cannot_be_built_leaves_the_answer() -> None:
+    """Half of 24 GPUs are one and a half NVLink domains."""
+    done = ds.advise("deepseek-v3", cluster="hw-dgx-h100-x4", gpus=24, tokens=8, systems=["deepep-ll"])
+    assert "expected at most 8, or a multiple of it" in done.no_what_if["EP12"]
+    assert "deepep-ll" in done.answer[0]

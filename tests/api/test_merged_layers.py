@@ -12,11 +12,9 @@ from dysharp.analysis import attribute, traffic_bytes
 from dysharp.analysis.phases import LastGpu
 from dysharp.analysis.waiting import waiting_us
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ConfigError
 from dysharp.oracle import run_oracle
 from dysharp.program.merge import merge
 from dysharp.program.verify import verify
-from dysharp.timeline.record import record
 
 EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "merged_layers.py"))
 
@@ -49,5 +47,3 @@ def test_outputs_name_the_parts() -> None:
     assert sum(attribute(merged, trace).values()) == trace.time_ps
     moved, alone = traffic_bytes(merged, trace), {p.label: traffic_bytes(p.program, run_burst(p.program)[0]) for p in parts}
     assert moved == {side: {f"{label}.{name}": n for label in alone for name, n in alone[label][side].items()} for side in moved}
-    with pytest.raises(ConfigError, match="timeline: found a merge of Programs"):
-        record(merged)

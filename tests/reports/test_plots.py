@@ -8,7 +8,7 @@ import pytest
 
 import dysharp
 from dysharp.api import Comparison
-from dysharp.reports.plots import plot_compare
+from dysharp.reports.plots import PALETTE, operator_colours, plot_compare
 
 
 @pytest.fixture(scope="module")
@@ -30,3 +30,9 @@ def test_the_axis_names_the_direction(done: Comparison, direction: str, label: s
 
 def test_no_rows_have_no_direction() -> None:
     assert plot_compare([]).get_xlabel() == "time of one MoE layer (us)"
+
+
+def test_colours_of_operators_are_fixed_for_a_layer_and_paler_for_later_parts() -> None:
+    colours = operator_colours(["dispatch", "A.gemm1", "B.gemm1", "exchange"])
+    assert colours["dispatch"] == PALETTE[0]
+    assert len(set(colours.values())) == 4

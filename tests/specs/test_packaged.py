@@ -32,6 +32,7 @@ REAL = {
     "deepseek-v3": (7168, 2048, 256, 8, 58, "lognormal:0.65"),
     "deepseek-v2-lite": (2048, 1408, 64, 6, 26, "trace:deepseek-v2-lite"),
     "gpt-oss-20b": (2880, 2880, 32, 4, 24, "trace:gpt-oss-20b"),
+    "gpt-oss-120b": (2880, 2880, 128, 4, 36, "lognormal:0.65"),
     "qwen3-235b": (4096, 1536, 128, 8, 94, "lognormal:0.65"),
     "mixtral-8x7b": (4096, 14336, 8, 2, 32, "lognormal:0.2"),
 }

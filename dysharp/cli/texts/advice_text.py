@@ -100,6 +100,8 @@ def _with_sms(entry: Predicted) -> str:
 
 
 def _reason(entry: Predicted) -> str:
+    if entry.row.dropped_rows:
+        return f"drops {entry.row.dropped_share:.1%} of the rows".replace("%", " %")
     for text in entry.warnings:
         if only := re.search(r"because only (.+) was measured", text):
             return f"measured on {only[1]} only"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dysharp.advice.tuning import BUDGET
 from dysharp.analysis import Row
 from dysharp.api import Comparison
+from dysharp.api.comparison import marked, out_of_ranking
 from dysharp.cli.output import UNKNOWN, WIDTH, console, print_lines, print_table
 from dysharp.cli.texts.row_text import bytes_unit, near_sides, percent
 from dysharp.program.nets import NET_KINDS, NetKind
@@ -37,6 +38,7 @@ def _legend(done: Comparison) -> list[str]:
         "own bound: time divided by the time that the busiest resource of this system needs",
         "lower bound: time divided by the lower bound that holds for every system",
     ]
+    lines += [f"* {name} {why}: it does less work than the others and is out of the ranking" for name, why in out_of_ranking(done.rows).items()]
     if any(row.surroundings_us for row in done.rows):
         lines.append("outside kernels: us of permutation, activation, casts and launches on the GPU, part of the layer time")
     lines += [f"{kind.column[0]} %: {kind.column[1]}" for kind in _columns(done.rows)]
@@ -56,7 +58,7 @@ def _print_windows(done: Comparison) -> None:
     print_lines(["", f"the table is of the first {size} tokens of each GPU{but}; this is the estimate for all {tokens}"])
     cells = [
         (
-            row.system,
+            marked(row),
             f"{row.layer_us:.1f}",
             f"{row.window['us_per_token']:.3f}" if row.window else "simulated",
             f"{row.window['half_window_time_us'] / row.layer_us - 1:+.1%}".replace("%", " %") if row.window else "-",
@@ -100,7 +102,7 @@ def _print_rows(done: Comparison, rows: Sequence[Row]) -> None:
     surrounded = any(row.surroundings_us for row in rows)
     nets = _columns(rows)
     narrow = out.width < WIDTH or surrounded or bool(nets) or bool(done.formats)
-    gap = 1 if narrow or max(len(row.system) for row in rows) > SHORT_NAME else 2
+    gap = 1 if narrow or max(len(marked(row)) for row in rows) > SHORT_NAME else 2
     headings = (
         "\nsystem",
         *(("rows\nout / back", "\nSMs") if done.formats else ()),
@@ -120,7 +122,7 @@ def _print_rows(done: Comparison, rows: Sequence[Row]) -> None:
     def cells(row: Row) -> tuple[str, ...]:
         out, into = near_sides(row)
         return (
-            row.system,
+            marked(row),
             *((rows_sent(done.formats[row.system]), str(row.options.get(KNOB, UNKNOWN))) if done.formats else ()),
             f"{row.time_us:.1f}",
             *((f"{row.time_us - row.simulated_us:.1f}",) if surrounded else ()),
