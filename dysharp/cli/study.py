@@ -81,7 +81,8 @@ def query(sql: str, folder: str, reproduced: bool, as_csv: bool, as_json: bool) 
         found = connection.sql(sql)
         columns, lines = (found.columns, found.fetchall()) if found is not None else ([], [])
     except duckdb_module().Error as error:
-        raise ConfigError(f"query: {str(error).splitlines()[0]}") from None
+        words = str(error).partition("\n\nLINE ")[0].split()
+        raise ConfigError(f"query: {' '.join(words)}") from None
     if as_json:
         print_json([dict(zip(columns, line, strict=True)) for line in lines])
     elif as_csv:

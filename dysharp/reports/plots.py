@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from dysharp.analysis import Row
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError
 from dysharp.files import check_destination, write_file
 from dysharp.program import LAYER
 from dysharp.runs.request import DIRECTIONS
@@ -89,7 +89,7 @@ def check_format(path: str | os.PathLike[str]) -> None:
     file = Path(path)
     ending = file.suffix.removeprefix(".").lower()
     if ending not in FORMATS:
-        raise ConfigError(f"{file}: found ending {file.suffix!r}, expected .svg or .png{nearest(ending, FORMATS) if ending else ''}")
+        raise ConfigError(f"{file}: found ending {file.suffix!r}, expected .svg or .png")
     check_destination(file)
 
 

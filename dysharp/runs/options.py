@@ -102,7 +102,9 @@ def split_options(given: Mapping[str, Value] | None, systems: Mapping[str, Any])
         if not dot and len(systems) == 1:
             name = next(iter(systems))
         if name not in out:
-            expected = nearest(name, systems) if dot else '; expected "system.option"'
+            if not dot:
+                raise ConfigError(f'option {key[:80]!r}: found no system, expected "SYSTEM.{key[:60]}" with one of {", ".join(systems)}')
+            expected = nearest(name, systems)
             raise ConfigError(f"option {key[:80]!r}: no system {name[:60]!r} in this run{expected}")
         out[name][option] = value
     return out

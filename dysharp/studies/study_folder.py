@@ -147,6 +147,7 @@ class StudyFolder:
 
     def connect(self) -> Any:
         """A connection of duckdb with the table `runs` of all finished rows, and the view `points` with one row for each point.
+        `points` has `tokens`, the name of study files and CSV, beside `tokens_per_gpu`.
 
         A point that was finished with several contents of its files, or by several versions of the code, has the row of today's files and code;
         where there is none, the row that was finished last. Another process may write meanwhile. The folder belongs to a study, or is the `Store` of
@@ -170,7 +171,9 @@ class StudyFolder:
             if current:
                 connection.executemany("insert into today values (?)", [[key] for key in current])
             order = "key in (from today) desc, finished desc"
-            connection.execute(f"create view points as from runs qualify row_number() over (partition by point order by {order}) = 1")
+            columns = connection.sql("from runs limit 0").columns
+            more = ", tokens_per_gpu as tokens" if "tokens_per_gpu" in columns and "tokens" not in columns else ""
+            connection.execute(f"create view points as select *{more} from runs qualify row_number() over (partition by point order by {order}) = 1")
         except duckdb.Error as error:
             raise ConfigError(f"{self.folder}: its parts cannot be read together: {str(error).splitlines()[0]}") from None
         return connection

@@ -122,7 +122,7 @@ FACTS = Facts(
     moves=Moves("one_copy_per_expert"),
     costs=Costs(permutes=0, fused=False, drops="routing kernel, scaling kernel at the source, room of regions"),
     reach=Reach(stays="hubs place rows that come by NVLink, and the paper has no NIC"),
-    shown=Shown("#1B9E77"),
+    shown=Shown("#6A00F4"),
 )
 ABLATION = replace(FACTS, source=f"{FACTS.source}, ablation")
 

@@ -124,6 +124,8 @@ def _joined(name: str, parts: list[Recording]) -> Recording:
 
 
 def _read(path: Path, name: str) -> Recording:
+    if path.suffix != ".npz":
+        raise ConfigError(f"{path}: found ending {path.suffix!r}, expected a trace (.npz); `dysharp routing import` makes one of other files")
     arrays = read_npz(path, {*_OWN, *_PLAIN})
     if "expert" in arrays:
         _need(path, arrays, ("expert", "meta"))

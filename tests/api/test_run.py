@@ -300,7 +300,7 @@ def test_wrong_systems(systems: list[str], baseline: str, message: str) -> None:
 
 
 def test_option_without_system_among_several() -> None:
-    with pytest.raises(ConfigError, match=r'expected "system\.option"'):
+    with pytest.raises(ConfigError, match=r'expected "SYSTEM\.combine_window" with one of deepep, dysharp'):
         dysharp.compare(["deepep", "dysharp"], options={"combine_window": 16}, **SMALL)
 
 

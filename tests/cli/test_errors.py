@@ -60,7 +60,8 @@ def refuse(done: Any, *parts: str) -> None:
         ("compare --set dysharp.combine_window=1 --set dysharp.combine_window=2", ["twice"]),
         ("compare --systems deepep,ideel", ['did you mean "ideal"?']),
         ("compare --baseline explicit", ["not among the systems compared"]),
-        ("compare --plot out.pdf", ["expected .svg or .png"]),
+        ("compare --plot out.pdf", ["found ending '.pdf', expected .svg or .png"]),
+        ("compare --gpus 4 --tokens 8 --set n_sm=8", ['expected "SYSTEM.n_sm" with one of deepep, nvls, comet, dysharp, ideal']),
         ("compare --plot no/such/folder/out.svg", ["found no folder"]),
         ("list sistems", ['did you mean "systems"?']),
         ("routing deepseek-v2-lit", ['did you mean "deepseek-v2-lite"?']),
@@ -161,3 +162,8 @@ def test_exit_codes(dysharp: Call, monkeypatch: pytest.MonkeyPatch, error: BaseE
     done = dysharp("compare")
     assert (done.code, done.out) == (code, "")
     assert done.err.strip() == text.strip()
+
+
+def test_lint_of_another_file_names_the_importer(dysharp: Call, tmp_path: Path) -> None:
+    np.save(tmp_path / "dump.npy", np.zeros((1, 8, 4), np.int64))
+    refuse(dysharp("routing", "lint", str(tmp_path / "dump.npy")), "expected a trace (.npz); `dysharp routing import` makes one")

@@ -330,6 +330,11 @@ def test_questions_in_sql(tmp_path: Path, counted: list[Point], write: Callable[
     assert CliRunner().invoke(cli, [*asked, "--csv"]).stdout == "system,n\ndeepep,4\ndysharp,8\n"
     assert json.loads(CliRunner().invoke(cli, [*asked, "--json"]).stdout) == [{"system": "deepep", "n": 4}, {"system": "dysharp", "n": 8}]
     assert "deepep" in CliRunner().invoke(cli, asked).stdout
+    tokens = ["query", "select count(*) as n from points where tokens is not distinct from tokens_per_gpu", "--csv", "--folder", folder]
+    assert CliRunner().invoke(cli, tokens).stdout == "n\n12\n"
+    unknown = CliRunner().invoke(cli, ["query", "select time_uz from points", "--folder", folder]).exception
+    assert 'Candidate bindings: "time_us"' in str(unknown)
+    assert "\n" not in str(unknown)
     for wrong in (["query", "select nothing from points", "--folder", folder], ["query", "select 1", "--folder", str(tmp_path / "none")]):
         assert isinstance(CliRunner().invoke(cli, wrong).exception, ConfigError)
 
