@@ -39,7 +39,8 @@ class Timed:
     def words(self) -> str:
         """What was run, in one line."""
         r = self.row
-        return f"{r.system} ({r.form} form), {r.asked}"
+        asked = r.asked if r.workload else f"{r.model}, {r.gpus} GPUs, {r.tokens_per_gpu} tokens per GPU, {r.direction}"
+        return f"{r.system} ({r.form} form), {asked}"
 
     def busy(self) -> list[tuple[str, str, float, float]]:
         """(group, track, mean, maximum over GPUs) of the us in which the slices of a track run; pools are left out: their lanes overlap."""
