@@ -139,7 +139,7 @@ class Processes:
         for _ in range(MOST_ATTEMPTS):
             if not (yield from self._until_a_process_ends(Queue(1, [task]), tasks, waiting, pause)):
                 return
-        yield task, ProcessEnded("its process ended each time, as it does where memory runs out; take fewer tokens or GPUs")
+        yield task, ProcessEnded("its process ended each time, as it does where memory runs out; take fewer tokens, bytes or GPUs")
 
     def _until_a_process_ends(
         self, queue: Queue, tasks: Sequence[Task[T]], waiting: Waiting | None, pause: float | None

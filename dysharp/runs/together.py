@@ -134,7 +134,7 @@ class Workers:
 def _result(job: Job, result: tuple[Row, ...] | Exception) -> Result:
     """The Rows, or the error with which the job is refused. Raises any other error."""
     if isinstance(result, ProcessEnded):
-        raise SimulationError(f"a process was ended each time it ran {job.system}; if memory ran out, take fewer tokens or GPUs") from result
+        raise SimulationError(f"a process was ended each time it ran {job.system}; if memory ran out, take fewer tokens, bytes or GPUs") from result
     if isinstance(result, Exception) and not isinstance(result, ConfigError | NoEstimate):
         raise result
     return result

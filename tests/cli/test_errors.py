@@ -151,7 +151,7 @@ def test_a_failed_plot_leaves_nothing(dysharp: Call, tmp_path: Path, monkeypatch
     [
         (KeyboardInterrupt(), 130, "dysharp: interrupted"),
         (SimulationError("deadlock at 3 us"), 1, "dysharp: error: deadlock at 3 us\n"),
-        (MemoryError(), 2, "dysharp: error: out of memory; take fewer tokens or GPUs\n"),
+        (MemoryError(), 2, "dysharp: error: out of memory; take fewer tokens, bytes or GPUs\n"),
     ],
 )
 def test_exit_codes(dysharp: Call, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, text: str) -> None:

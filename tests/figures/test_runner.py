@@ -257,7 +257,7 @@ def test_a_point_above_its_share_of_the_memory_runs_alone(tmp_path: Path, monkey
     assert (len(rows), failed) == (2, {})
     with_memory(tmp_path, 100_000_000, monkeypatch)
     rows, failed = run_points([replace(GOOD, seed=2)], Store(tmp_path / "s"), jobs=2)
-    assert "this computer has 0.1 GiB; take fewer tokens or GPUs" in next(iter(failed.values()))
+    assert "this computer has 0.1 GiB; take fewer tokens, bytes or GPUs" in next(iter(failed.values()))
 
 
 def test_a_point_that_ends_its_process_fails_alone(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_point_that_ends_its_process_fails_alone(tmp_path: Path) -> None:
     points = [replace(GOOD, system=system, seed=seed) for system in ("dysharp", "ideal") for seed in range(2)]
     tasks = [point_task(p.label, p, partial(deadly_row, log=str(log))) for p in points]
     found = {points[i]: result if isinstance(result, dict) else why(result) for i, result in in_processes(tasks, 2)}
-    assert all(found[p] == "its process ended each time, as it does where memory runs out; take fewer tokens or GPUs" for p in points[:2])
+    assert all(found[p] == "its process ended each time, as it does where memory runs out; take fewer tokens, bytes or GPUs" for p in points[:2])
     assert all(found[p]["system"] == "ideal" for p in points[2:])
 
 
