@@ -152,7 +152,8 @@ def test_gradients_of_shadows_are_summed_before_results_return() -> None:
             assert trace.issue[returned].min() >= trace.done[mine].max()
 
 
-@pytest.mark.parametrize("given", [{}, {"compute": False}, pytest.param({"mediation": True}, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("given", [{}, {"compute": False}, {"mediation": True}])
 def test_layers_with_shadows_conform(given: dict[str, bool]) -> None:
     """Both passes, tensors, the oracle and the packet level; the layer has 3 to 5 shadows."""
     rules = [r.name for r in RULES if r.name not in REAL_FORM and not r.slow]

@@ -146,6 +146,7 @@ def test_copies_per_gpu_move_the_bytes_of_deepep(direction: str, degree: int) ->
     assert moved_bytes(plan(direction=direction, copies="gpu", degree=degree)) == moved_bytes(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [{"degree": 1}, {"degree": 2}, {"degree": 3, "compute": False}, {"mediation": True}])
 def test_layers_with_copies_per_gpu_conform(given) -> None:
     rules = [r.name for r in RULES if r.name != "pure_communication_has_no_surroundings" and not r.slow]  # refused in real form
