@@ -46,6 +46,7 @@ from dysharp.arrays import I32, I64, Bools
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import group
 from dysharp.program.operators import Nature
+from dysharp.program.schema import LATE
 from dysharp.program.skew import START
 from dysharp.program.tables import Discipline, Kind, Point, Program, Template
 from dysharp.program.trace import Trace
@@ -93,7 +94,7 @@ class _Step(NamedTuple):
 def _step(template: Template, hosts: tuple[str, ...]) -> _Step:
     """`hosts`: the host operators of the Program."""
     cause = ""
-    if template.name == START:
+    if template.fn == LATE:
         cause = START
     elif template.kind in (Kind.COMPUTE, Kind.DELAY):
         cause = "host" if template.kind is Kind.DELAY and template.operator in hosts else "sm"
@@ -116,7 +117,7 @@ class _Walk:
         self.steps = [_step(t, hosts) for t in p.templates]
         self.in_order: list[bool] = (p.issuers.discipline == Discipline.PROGRAM_ORDER).tolist()
         self.slots: list[int] = [int(p.pools.slots[pool]) if pool >= 0 else 0 for pool in p.issuers.pool.tolist()]
-        if any(t.name == START for t in p.templates):
+        if any(t.fn == LATE for t in p.templates):
             self.parts[START] = 0
         self.words = [("link_up", "link_down", "latency")]
         for net in p.nets:

@@ -28,7 +28,7 @@ import numpy as np
 from dysharp.analysis.intervals import merged, union_ps
 from dysharp.arrays import I64
 from dysharp.program.builder import PUSHES
-from dysharp.program.skew import START
+from dysharp.program.schema import LATE
 from dysharp.program.tables import Discipline, Kind, Program
 from dysharp.program.trace import Trace
 from dysharp.units import ps_to_us
@@ -100,7 +100,7 @@ def _tables(program: Program, trace: Trace) -> tuple[Table, Table]:
     nets = np.array([x.net for x in p.templates], np.int32)
     columns = Columns(
         operator=p.template_operator(),
-        counted=np.array([x.kind is not Kind.JOIN and x.name != START for x in p.templates], np.bool_),
+        counted=np.array([x.kind is not Kind.JOIN and x.fn != LATE for x in p.templates], np.bool_),
         pushed=np.array([x.kind in PUSHES for x in p.templates], np.bool_),
         hops=2 * p.hop_ps[nets],
         ack=p.ack_ps[nets],
@@ -141,7 +141,7 @@ def _table(program: Program, time_ps: int, unions: Unions) -> Table:
 def _starts(program: Program, trace: Trace) -> I64:
     """`[n_nodes]` start time of each rank."""
     start = np.zeros(program.n_nodes, np.int64)
-    delays = np.flatnonzero(np.array([t.name == START for t in program.templates], np.bool_)[program.ops.template])
+    delays = np.flatnonzero(np.array([t.fn == LATE for t in program.templates], np.bool_)[program.ops.template])
     start[program.ops.node[delays]] = trace.done[delays]
     return start
 

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-CARRIES_NOTHING = ("", "control", "delay", "join")
+LATE = "late"
+"""Function of the DELAY that stands for the late start of a rank (`skew.py`). Readers know the DELAY by it, so its name is free for others."""
+CARRIES_NOTHING = ("", "control", "delay", "join", LATE)
 """Functions of ops that carry no tensor. Every Program may use them."""
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.program.builder import PULLS
+from dysharp.program.schema import LATE
 from dysharp.program.tables import Discipline, Edges, Head, Issuers, Kind, Ops, Pools, Program, Tail, Template
 
 I32 = NDArray[np.int32]
@@ -97,7 +98,7 @@ def _late(program: Program, start_ps: I64) -> Program:
     columns = max(program.durations.shape[1], len(late))
     duration, no_bytes = np.zeros((1, columns), np.int64), np.zeros((1, columns), np.int64)
     duration[0, : len(late)] = start_ps[late]
-    start = Template(START, Kind.DELAY, program.host_operator, "delay", tasks=1, duration=len(program.durations))
+    start = Template(START, Kind.DELAY, program.host_operator, LATE, tasks=1, duration=len(program.durations))
     names = tuple(f"node[{g}].{START}" for g in late.tolist())
     e, i, p, m = program.edges, program.issuers, program.pools, program.members
     rows = np.arange(len(late), dtype=np.int32)

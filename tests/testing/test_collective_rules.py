@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dysharp.program import Program, Tail
-from dysharp.program.skew import START
+from dysharp.program.schema import LATE
 from dysharp.specs import load_cluster
 from dysharp.systems.collectives import get_collective
 from dysharp.testing.conformance import collectives
@@ -38,15 +38,15 @@ def of_half_the_bytes(case: CollectiveCase, patch: pytest.MonkeyPatch) -> None:
 
 
 def like_a_late_rank(case: CollectiveCase, patch: pytest.MonkeyPatch) -> None:
-    """The launch has the name of a late rank's start."""
-    templates = tuple(replace(t, name=START) if t.name == "launch" else t for t in case.program.templates)
+    """The launch counts as a late rank's start."""
+    templates = tuple(replace(t, fn=LATE) if t.name == "launch" else t for t in case.program.templates)
     with_program(case, replace(case.program, templates=templates))
 
 
 FAULTS: dict[str, tuple[Change, str]] = {
     "vectors_are_right": (without_waits, "found no chunk"),
     "bytes_are_moved": (of_half_the_bytes, "payload out of the busiest GPU: found"),
-    "causes_are_named": (like_a_late_rank, f'templates: found the name "{START}"'),
+    "causes_are_named": (like_a_late_rank, f'templates: found the function "{LATE}"'),
     "interpreters_agree": (
         lambda case, patch: patch.setattr(collectives, "run_oracle", lambda p: SimpleNamespace(digest=lambda: "other")),
         "digest: found 2 different ones",

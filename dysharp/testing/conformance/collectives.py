@@ -21,6 +21,7 @@ from dysharp.functional.orders import ORDERS
 from dysharp.oracle import run_oracle
 from dysharp.program import Program, Trace
 from dysharp.program.payload import moved_bytes
+from dysharp.program.schema import LATE
 from dysharp.program.skew import START
 from dysharp.program.verify import verify
 from dysharp.specs import Cluster, load_cluster
@@ -108,12 +109,12 @@ def not_below_the_least_bytes(case: CollectiveCase) -> Lines:
 
 @rule("collective")
 def causes_are_named(case: CollectiveCase) -> Lines:
-    """The critical path adds up to the time, and no op has the name of a late rank's start."""
+    """The critical path adds up to the time, and no op counts as a late rank's start."""
     causes = attribute(case.program, case.trace)
     if sum(causes.values()) != case.trace.time_ps:
         yield f"attribution: found {sum(causes.values())} ps, expected {case.trace.time_ps} ps"
     if START in causes:
-        yield f'templates: found the name "{START}", expected another one (it means the late start of a rank)'
+        yield f'templates: found the function "{LATE}", expected another one (it means the late start of a rank)'
 
 
 @rule("collective")
