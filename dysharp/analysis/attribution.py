@@ -312,6 +312,7 @@ class _Walk:
 
     def _links_of(self, node: int, net: int) -> tuple[tuple[I64, I64], tuple[I64, I64]]:
         p, t, w = self.program, self.trace, self.program.wires
+        up_bytes, down_bytes, ack_up, ack_down = (w.trains * size for size in (w.up, w.down, w.ack_up, w.ack_down))
         if self._remote is None:
             passed = sums_that_passed(p, t) if self.passed is None else self.passed
             self._remote = copied_members(p, passed) if p.sessions is not None else remote_members(p)
@@ -324,8 +325,8 @@ class _Walk:
             own, here, senders = own[nets[own] == net], here[nets[senders] == net], senders[nets[senders] == net]
         mine, others = p.ops.wire[own], p.ops.wire[senders]
         # Columns without a meaning are zero: a push has no response or result, a pull no acknowledgement.
-        up = _server([t.start[own], t.member[here]], [w.up[mine], w.response[others] + w.ack_up[others]])
-        down = _server([t.done[own], t.member[here]], [w.result[mine] + w.ack_down[mine], w.down[others]])
+        up = _server([t.start[own], t.member[here]], [up_bytes[mine], w.response[others] + ack_up[others]])
+        down = _server([t.done[own], t.member[here]], [w.result[mine] + ack_down[mine], down_bytes[others]])
         return up, down
 
 

@@ -185,6 +185,7 @@ def wire_table(program: Program, groups: Groups | None = None) -> WireTable:
     """The wire bytes that `program` puts on every link direction, by term, without running it."""
     g = group_transfers(program) if groups is None else groups
     w, pull = program.wires, g.is_pull
+    trains = w.trains[g.wire]
     body = g.payload + w.aux[g.wire]
     n = program.n_nodes
     up, down = np.zeros((2, program.n_ports, len(TERMS)), np.int64)
@@ -196,19 +197,19 @@ def wire_table(program: Program, groups: Groups | None = None) -> WireTable:
             table[net * n : (net + 1) * n, TERMS.index(term)] += counts[:, mine] @ size[mine]
 
     add(up, "payload", g.sent, np.where(pull, 0, body))
-    add(up, "headers", g.sent, np.where(pull, 0, w.up[g.wire] - body))
+    add(up, "headers", g.sent, np.where(pull, 0, trains * w.up[g.wire] - body))
     add(up, "requests", g.sent, np.where(pull, w.up[g.wire], 0))
     add(up, "payload", g.copies, np.where(pull, body, 0))
     add(up, "headers", g.copies, np.where(pull, w.response[g.wire] - body, 0))
-    add(up, "acks", g.copies, np.where(pull, 0, w.ack_up[g.wire]))
+    add(up, "acks", g.copies, np.where(pull, 0, trains * w.ack_up[g.wire]))
     add(down, "payload", g.copies, np.where(pull, 0, body))
-    add(down, "headers", g.copies, np.where(pull, 0, w.down[g.wire] - body))
+    add(down, "headers", g.copies, np.where(pull, 0, trains * w.down[g.wire] - body))
     add(down, "headers", g.ext, np.where(pull, 0, 1))
     add(down, "requests", g.copies, np.where(pull, w.down[g.wire], 0))
     add(down, "requests", g.ext, np.where(pull, 1, 0))
     add(down, "payload", g.sent, np.where(pull, body, 0))
     add(down, "headers", g.sent, np.where(pull, w.result[g.wire] - body, 0))
-    add(down, "acks", g.sent, np.where(pull, 0, w.ack_down[g.wire]))
+    add(down, "acks", g.sent, np.where(pull, 0, trains * w.ack_down[g.wire]))
     _add_notifications(program, up, down)
     return WireTable(up, down, n)
 

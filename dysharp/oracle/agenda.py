@@ -40,12 +40,22 @@ class Agenda:
             self._pending.add(key)
             heapq.heappush(self._heap, key)
 
+    def drop(self, time: int, kind: Event, resource: int, ident: int) -> None:
+        """Take a pending event back."""
+        self._pending.remove((time, int(kind), resource, ident))
+
     def due(self) -> bool:
         """Whether an event is pending at `now`."""
+        self._forget_dropped()
         return bool(self._heap) and self._heap[0][0] == self.now
+
+    def _forget_dropped(self) -> None:
+        while self._heap and self._heap[0] not in self._pending:
+            heapq.heappop(self._heap)
 
     def take(self) -> tuple[Event, int, int] | None:
         """Take the next (kind, resource, id) and set the clock to its time. None: no event is pending."""
+        self._forget_dropped()
         if not self._heap:
             return None
         key = heapq.heappop(self._heap)

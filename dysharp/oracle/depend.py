@@ -39,6 +39,7 @@ class Dependencies:
     | `respond(member)` | a response whose last edge fell |
     | `notify(tile, cause)` | a tile whose last edge to its notification fell |
     | `dropped(op)` | an op that was cancelled |
+    | `ended(op)` | the id of an op that is done, before its edges fall |
     """
 
     def __init__(self, world: World) -> None:
@@ -47,6 +48,7 @@ class Dependencies:
         self.respond: Callable[[int], None]
         self.notify: Callable[[int, int], None]
         self.dropped: Callable[[Op], None]
+        self.ended: Callable[[int], None]
         self.waits = [0] * len(world.tables.ops)
         self.respond_waits: dict[int, int] = defaultdict(int)
         self.out: dict[tuple[Tail, int], list[OutEdge]] = defaultdict(list)
@@ -122,6 +124,7 @@ class Dependencies:
         """The edges of a passed point fall, in table order."""
         if passed.tail is Tail.OP_DONE:
             self.world.semaphores.passed(Point.OP_DONE, passed.ident)
+            self.ended(passed.ident)
         for edge in self.out.get((passed.tail, passed.ident), ()):
             self._fall(edge, passed.cause)
         if passed.tail is Tail.OP_DONE:

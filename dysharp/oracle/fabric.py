@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dysharp.oracle.agenda import Event
+from dysharp.oracle.bulk import BulkOps, turn_push
 from dysharp.oracle.hub_table import tables_of
 from dysharp.oracle.load import PULLS, Op
 from dysharp.oracle.servers import PS_PER_US, Channels, DownLink, Incoming, Outgoing, Server, UpLink, round_robin
@@ -66,6 +67,8 @@ class Fabric:
         self.answer_tail: dict[int, int] = {}  # end of a result's last part; copies of requests do not wait for it
         self.copies_left: dict[int, int] = {}
         self._channel_of: dict[int, int] = {}
+        self.bulk = BulkOps(world, self.up, self.down, [rule.lat for rule in self.rules], [rule.channel for rule in self.rules])
+        self.bulk.queue = self._queue
 
     def _pieces(self) -> Counter[int]:
         """How many trains of each row ask the row table."""
@@ -78,12 +81,18 @@ class Fabric:
     def send(self, op: Op) -> None:
         """Put the train of `op` in the FIFO of its class at its node."""
         self.up[op.port].fifos[op.cls].append(Outgoing(op.id))
+        self.bulk.joined(op.port, op)
+
+    def _queue(self, op: Op) -> None:
+        """A bulk op waits for its next piece."""
+        turn_push(self.up[op.port].fifos[op.cls], Outgoing(op.id), lambda other: other.op in self.bulk.of)
 
     def respond(self, member: int) -> None:
         """Put the response of `member` in the FIFO of the response class at the member's node."""
         op = self.world.op_of(member)
         port = self.world.tables.members[member].port
         self.up[port].fifos[op.response_cls].append(Outgoing(op.id, member))
+        self.bulk.joined(port)
 
     def grant_up(self, node: int) -> None:
         """Send the next train of a free up server."""
@@ -94,8 +103,18 @@ class Fabric:
             if link.fifos[cls] and self._may_go(link.fifos[cls][0]):
                 item = link.fifos[cls].popleft()
                 link.last_class = self._turn(cls, item.op) if item.member < 0 else cls
-                self._send_up(node, link, item)
+                if item.op in self.bulk.of:
+                    self._send_piece(self.world.tables.ops[item.op])
+                else:
+                    self._send_up(node, link, item)
                 return
+
+    def _send_piece(self, op: Op) -> None:
+        piece = self.bulk.send(op)
+        if op.id in self._channel_of:  # one train's room, as its trains pass through
+            self._channel_of[piece.op.id] = self._channel_of.pop(op.id)
+        self.tail[piece.op.id] = piece.sent[-1] + op.stripe_up
+        self.world.agenda.add(self.world.now + self.rules[op.net].lat, Event.ARRIVE, op.port, piece.op.id)
 
     def _turn(self, cls: int, op: int) -> int:
         """The class after which the next turn begins. A turn of `cls` lasts until the last train of a row."""
@@ -188,6 +207,7 @@ class Fabric:
             link.fifos[cls][source].append(item)
         else:
             self._cross(link, item)
+        self.bulk.ask(node, self.world.tables.ops[item.op])
 
     def _has_room(self, link: DownLink, item: Incoming) -> bool:
         """Whether the output buffer of the item's class takes the item. An empty buffer takes any."""
@@ -229,6 +249,9 @@ class Fabric:
 
     def _send_down(self, node: int, link: DownLink, item: Incoming) -> None:
         link.sending = item
+        if item.member >= 0 and item.op in self.bulk.pieces:
+            self.world.agenda.add(self.bulk.serve(link, node, item), Event.DOWN_END, node, item.member)
+            return
         sent = link.server.serve(self.world.now, item.n_bytes)
         tails = self.tail if item.member >= 0 else self.answer_tail
         end = link.server.end_not_before(tails[item.op] + self.rules[self.world.tables.ops[item.op].net].lat)
@@ -241,6 +264,9 @@ class Fabric:
         item, link.sending, link.server.idle = link.sending, None, True
         assert item is not None
         op = self.world.tables.ops[item.op]
+        if self.bulk.turn_over(node, item):
+            turn_push(link.crossed[item.cls], item, lambda other: other.member >= 0 and other.op in self.bulk.pieces)
+            return
         if item.member < 0:
             self.world.agenda.add(now + self.rules[op.net].lat, Event.RESULT_DELIVERED, op.port, op.id)
         else:

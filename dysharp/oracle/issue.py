@@ -81,6 +81,15 @@ class Issuers:
         self._interval: list[int] = program.issuers.interval_ps.tolist()
         self._next_time = [0] * len(self.pool)
         self.free: list[int] = program.pools.slots.tolist()
+        shares = program.shares
+        self._share = [-1] * len(self.pool) if program.issuers.share is None else program.issuers.share.tolist()
+        self._most: list[int] = [] if shares is None else shares.most.tolist()
+        self._held = [0] * len(self._most)
+        self._splits: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for op_id, share, most in (
+            [] if shares is None else zip(*(c.tolist() for c in (shares.split_op, shares.split_share, shares.split_most)), strict=True)
+        ):
+            self._splits[op_id].append((share, most))
         self._tasks_left = [op.tasks for op in ops]
         self._tasks_running = [0] * len(ops)
         self._batches: dict[tuple[int, int], int] = defaultdict(int)
@@ -150,7 +159,10 @@ class Issuers:
         pool = self.pool[op.issuer]
         if op.chain in self._on_slot or (op.chain < 0 and op.kind not in TIMED):
             return 1
-        return min(self.free[pool], self._tasks_left[op.id] if op.kind in TIMED else 1)
+        share = self._share[op.issuer]
+        left = self.free[pool] if share < 0 else min(self.free[pool], max(0, self._most[share] - self._held[share]))
+        self.world.counts["share full"] += left < self.free[pool]
+        return min(left, self._tasks_left[op.id] if op.kind in TIMED else 1)
 
     def _pace(self, issuer: int) -> None:
         if self._interval[issuer] > 0:
@@ -161,7 +173,7 @@ class Issuers:
         if self.world.log.start[op.id] < 0:
             self.world.log.start[op.id] = self.world.now
         if op.chain < 0:
-            self.free[self.pool[op.issuer]] -= slots
+            self._hold(op, slots)
         self._tasks_left[op.id] -= slots
         self._tasks_running[op.id] += slots
         end = self.world.now + op.duration
@@ -172,6 +184,12 @@ class Issuers:
         self._batches[end, op.id] += slots
         self.world.agenda.add(end, Event.COMPUTE_END, self.pool[op.issuer], op.id)
 
+    def _hold(self, op: Op, slots: int) -> None:
+        """The issuer of `op` takes slots of its pool, or gives them back (below 0)."""
+        self.free[self.pool[op.issuer]] -= slots
+        if self._share[op.issuer] >= 0:
+            self._held[self._share[op.issuer]] += slots
+
     # ---- events -------------------------------------------------------------------------------------------
 
     def compute_end(self, op: Op) -> None:
@@ -179,7 +197,7 @@ class Issuers:
         slots = self._batches.pop((self.world.now, op.id))
         self._tasks_running[op.id] -= slots
         if op.chain < 0:
-            self.free[self.pool[op.issuer]] += slots
+            self._hold(op, -slots)
         if self._tasks_left[op.id] == 0 and self._tasks_running[op.id] == 0:
             self.world.log.end[op.id] = self.world.now
             self.world.complete(op)
@@ -188,6 +206,11 @@ class Issuers:
         """`op` is done. Its chain may give back its slot."""
         if op.chain >= 0:
             self._left_chain(op)
+
+    def split(self, op_id: int) -> None:
+        """The end of an op has passed: shares of pools change that wait for it."""
+        for share, most in self._splits.get(op_id, ()):
+            self._most[share] = most
 
     def _left_chain(self, op: Op) -> None:
         self._chain_left[op.chain] -= 1

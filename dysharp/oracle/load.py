@@ -29,7 +29,8 @@ class Member:
 class Op:
     """One op with the constants of its template. Times in ps, sizes in bytes, -1 = none.
 
-    `has_next_train`: the next op carries more of the same row. `port`: the port of `node` in the network `net`.
+    `has_next_train`: the next op carries more of the same row. `trains`: of a bulk op more than 1; wire bytes are of one train.
+    `port`: the port of `node` in the network `net`.
     """
 
     id: int
@@ -62,6 +63,7 @@ class Op:
     table: int
     net: int
     port: int
+    trains: int = 1
 
     def __str__(self) -> str:
         return f"op {self.id} ({self.kind.name} {self.name!r} on node {self.node})"
@@ -151,6 +153,7 @@ def _op(program: Program, i: int, members: list[int]) -> Op:
         table=template.table,
         net=template.net,
         port=template.net * program.n_nodes + int(ops.node[i]),
+        trains=max(1, wire("trains")),
     )
 
 

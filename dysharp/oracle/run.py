@@ -34,6 +34,7 @@ class Run:
         self.fabric.responded = self.transfers.responded
         self.dependencies.enqueue = self.issuers.enqueue
         self.dependencies.dropped = self.issuers.dropped
+        self.dependencies.ended = self.issuers.split
         self.dependencies.respond = self.transfers.may_respond
         self.dependencies.notify = self.stores.notify
         ops = world.tables.ops

@@ -34,14 +34,14 @@ class Server:
         self.debt += n_bytes
         self.total += n_bytes
 
-    def serve(self, now: int, n_bytes: int) -> int:
-        """Send `n_bytes` from `now` on. Returns the time of the last byte."""
+    def serve(self, now: int, n_bytes: int, messages: int = 1) -> int:
+        """Send `n_bytes` in `messages` from `now` on. Returns the time of the last byte."""
         gap = now - self.free_at
         if gap > 0:
             self.busy_start, self.busy_bytes = now, 0
             # The debt was sent during the idle time.
             self.debt = max(0, self.debt - gap * self.rate // PS_PER_US)
-        self.busy_bytes += self.debt + n_bytes + self.message_bytes
+        self.busy_bytes += self.debt + n_bytes + messages * self.message_bytes
         self.debt = 0
         self.total += n_bytes
         self.idle = False

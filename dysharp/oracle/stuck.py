@@ -17,7 +17,7 @@ SHOWN = 3
 def raise_deadlock(world: World, dependencies: Dependencies, issuers: Issuers, fabric: Fabric, stores: Stores) -> NoReturn:
     """Raise SimulationError that names the first stuck ops. Issued ops come first, because they hold up the rest."""
     log, ops = world.log, world.tables.ops
-    stuck = [op for op in ops if log.done[op.id] < 0 and op.id not in log.cancelled]
+    stuck = [op for op in ops[: len(log.done)] if log.done[op.id] < 0 and op.id not in log.cancelled]
     stuck.sort(key=lambda op: (log.issue[op.id] < 0, log.ready[op.id] < 0, op.id))
     lines = []
     for op in stuck[:SHOWN]:
@@ -28,7 +28,7 @@ def raise_deadlock(world: World, dependencies: Dependencies, issuers: Issuers, f
         else:
             lines.append(_unready(world, dependencies, stores, op))
     more = f"; and {len(stuck) - SHOWN} more" if len(stuck) > SHOWN else ""
-    head = f"deadlock at {world.now} ps: {len(stuck)} of {len(ops)} ops not done, expected none: "
+    head = f"deadlock at {world.now} ps: {len(stuck)} of {len(log.done)} ops not done, expected none: "
     raise SimulationError(head + "; ".join(lines) + more)
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from dysharp.oracle.agenda import Event
+from dysharp.oracle.bulk import Piece
 from dysharp.oracle.depend import Dependencies
 from dysharp.oracle.fabric import Fabric, is_push
 from dysharp.oracle.load import Op
@@ -61,10 +62,19 @@ class Transfers:
     def deliver(self, member: int) -> None:
         """A copy is visible at its member, which acknowledges it."""
         op, to = self.world.op_of(member), self.world.tables.members[member]
+        if op.id in self.fabric.bulk.pieces:
+            self._piece_delivered(self.fabric.bulk.pieces.pop(op.id))
+            return
         self.world.moves(to.node, op.payload)
         self._arrived(op, member)
         self.fabric.up[to.port].server.owe(op.ack_up)
         self._delivered(op)
+
+    def _piece_delivered(self, piece: Piece) -> None:
+        if self.fabric.bulk.delivered(piece):
+            op = piece.bulk.op
+            self._arrived(op, op.members[0])
+            self.world.agenda.add(self.world.now + self.fabric.rules[op.net].ack, Event.ACK, op.port, op.id)
 
     def known(self, member: int) -> None:
         """The places of a copy's rows are known: a store (`member` >= 0) is visible."""

@@ -32,6 +32,7 @@ from dysharp.program.tables import (
     Regions,
     Semaphores,
     Sessions,
+    Shares,
     Tail,
     Template,
     Wires,
@@ -143,8 +144,10 @@ class ProgramBuilder:
         self._edges: list[tuple[I32, I32, I32, I32]] = []
         self._holds: list[tuple[I32, ...]] = []
         self._semaphores: list[tuple[int, int, str, str]] = []
-        self._issuers: list[tuple[int, int, int, int, str]] = []
+        self._issuers: list[tuple[int, int, int, int, str, int]] = []
         self._pools: list[tuple[int, int, str]] = []
+        self._shares: list[tuple[int, int]] = []
+        self._splits: list[tuple[int, int, int]] = []
         self._chains: list[tuple[int, int]] = []
         self._sessions: list[tuple[int, int]] = []
         self._places = 0
@@ -178,8 +181,17 @@ class ProgramBuilder:
         self._pools.append((node, slots, f"node[{node}].{name}"))
         return len(self._pools) - 1
 
-    def issuer(self, node: int, discipline: Discipline, *, pool: int = -1, interval_ps: int = 0, name: str = "issuer") -> int:
-        self._issuers.append((node, pool, int(discipline), interval_ps, f"node[{node}].{name}"))
+    def share(self, pool: int, most: int) -> int:
+        """A share of `pool`: its issuers hold at most `most` slots together."""
+        self._shares.append((pool, most))
+        return len(self._shares) - 1
+
+    def split(self, op: int, share: int, most: int) -> None:
+        """When `op` is done, `share` has `most` slots."""
+        self._splits.append((op, share, most))
+
+    def issuer(self, node: int, discipline: Discipline, *, pool: int = -1, interval_ps: int = 0, name: str = "issuer", share: int = -1) -> int:
+        self._issuers.append((node, pool, int(discipline), interval_ps, f"node[{node}].{name}", share))
         return len(self._issuers) - 1
 
     def semaphore(self, node: int, capacity: int, name: str = "window", unit: str = "ops") -> int:
@@ -277,7 +289,8 @@ class ProgramBuilder:
 
         `targets`: listed targets per op for the framing (default: members on other nodes). `aux_bytes` travel in
         separate packets with every copy of a push, or with every response and the result of a pull. `offset`: first
-        byte of the row that a train carries; the trains of one row are consecutive ops. Raises ProgramError for a
+        byte of the row that a train carries; the trains of one row are consecutive ops. A PUT of more bytes than a train
+        takes is bulk (docs/design/0022, K). Raises ProgramError for a
         column of another length than `node`, and for a transfer without members.
         """
         node = np.atleast_1d(np.asarray(node, np.int32))
@@ -412,11 +425,13 @@ class ProgramBuilder:
                 discipline=_column(self._issuers, 2),
                 interval_ps=np.array([s[3] for s in self._issuers], np.int64),
                 name=tuple(s[4] for s in self._issuers),
+                share=_column(self._issuers, 5) if self._shares else None,
             ),
             pools=Pools(_column(self._pools, 0), _column(self._pools, 1), tuple(p[2] for p in self._pools)),
             declared=declared or Declared(0),
             chains=Chains(_column(self._chains, 0), _column(self._chains, 1)) if self._chains else None,
             sessions=Sessions(_column(self._sessions, 0), _column(self._sessions, 1), self._places) if self._sessions else None,
+            shares=self._build_shares(),
             tables=tuple(self._tables),
             row_trains=self.row_trains,
             nets=self.nets,
@@ -426,14 +441,21 @@ class ProgramBuilder:
         )
         return program
 
+    def _build_shares(self) -> Shares | None:
+        splits = sorted(self._splits, key=lambda split: split[0])
+        columns = [*(_column(self._shares, i) for i in range(2)), *(_column(splits, i) for i in range(3))]
+        return Shares(*columns) if self._shares else None
+
     def _build_wires(self) -> Wires:
         m = self.hardware
-        out = np.zeros((len(self._wires), 9), np.int64)
+        out = np.zeros((len(self._wires), 10), np.int64)
         for (framing, is_pull, net, payload, targets, aux), row in self._wires.items():
-            f = self._framings[framing]
-            t = pull_train(f, payload, targets, aux, m.flit) if is_pull else push_train(f, payload, targets, aux, m.flit)
+            f, most = self._framings[framing], self.nets[net - 1].train_bytes if net else m.train_bytes
+            trains = max(1, -(-payload // most))
+            train = pull_train if is_pull else push_train
+            t = train(f, -(-payload // trains), targets, aux, m.flit)
             stripes = (0 if net else stripe_ps(w, t.packets, m.n_links, m.rate) for w in (t.up, t.response))
-            out[row] = (t.up, t.down, t.response, t.result, t.ack_up, t.ack_down, *stripes, aux)
+            out[row] = (t.up, t.down, t.response, t.result, t.ack_up, t.ack_down, *stripes, aux, trains)
         return Wires(*out.T.copy())
 
     def _build_members(self) -> Members:

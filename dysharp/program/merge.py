@@ -3,8 +3,8 @@
 The result is an ordinary Program, so every interpreter takes it unchanged. `sections.part_of` gives a part back.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from dysharp.program.builder import RARE
 from dysharp.program.refuse import check_range
 from dysharp.program.schema import Buffer, Schema
 from dysharp.program.sections import HEADS, POINTS, TAILS, labelled
+from dysharp.program.shares import Split, with_shares
 from dysharp.program.skew import appended, waits_for_start
 from dysharp.program.tables import (
     Chains,
@@ -33,6 +34,7 @@ from dysharp.program.tables import (
     Section,
     Semaphores,
     Sessions,
+    Shares,
     Tail,
     Template,
     Wires,
@@ -44,13 +46,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One Program of a merge. `label` names it in every output. `layer`, `microbatch`, `direction` say what it is."""
+    """One Program of a merge. `label` names it in every output. `layer`, `microbatch`, `direction` say what it is.
+
+    `share`: most slots that the part holds at once, by the name of a pool ("sm": on every node). Without an entry the part takes what is free.
+    """
 
     label: str
     program: Program
     layer: int = 0
     microbatch: int = 0
     direction: str = "fwd"
+    share: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +72,25 @@ class Cross:
     after_ops: ArrayLike
 
 
-def merge(parts: Iterable[Part], *, streams: Sequence[Sequence[str]] = (), edges: Sequence[Cross] = ()) -> Program:
-    """The Programs of `parts` as one, on common pools, memory, tables, links and networks. One part without edges is returned as it is.
+def merge(parts: Iterable[Part], *, streams: Sequence[Sequence[str]] = (), edges: Sequence[Cross] = (), splits: Sequence[Split] = ()) -> Program:
+    """The Programs of `parts` as one, on common pools, memory, tables, links and networks. One part alone is returned as it is.
 
-    `streams`: labels of parts that run one behind the other on every GPU. `edges`: further edges between ops of parts. The order of the
-    arguments has no meaning; that of labels in a stream has. Raises ProgramError for labels that occur twice or not at all, for Programs of
-    different machines, and for edges that cannot be.
+    `streams`: labels of parts that run one behind the other on every GPU. `edges`: further edges between ops of parts. `splits`: changes of
+    shares while they run; a part of a split has a share of the pool from the start. The order of the arguments has no meaning; that of labels
+    in a stream has. Raises ProgramError for labels that occur twice or not at all, for Programs of different machines, and for edges and shares
+    that cannot be.
     """
     parts = sorted(parts, key=lambda part: part.label)
     _check(parts, streams)
-    if len(parts) == 1 and not edges:
+    if len(parts) == 1 and not edges and not parts[0].share:
         return parts[0].program
     first = _first_ids([part.program for part in parts])
     program = _side_by_side(parts, first)
     program = _in_streams(program, parts, first, sorted(map(tuple, streams)))
-    return _with_cross(program, parts, first, edges)
+    issuers = {part.label: range(one["issuer"], end["issuer"]) for part, one, end in zip(parts, first, first[1:], strict=False)}
+    place = {part.label: i for i, part in enumerate(parts)}
+    after = [(split, _ids(split.after, split.after_ops, parts, place) + first[place[split.after]]["op"]) for split in splits]
+    return with_shares(_with_cross(program, parts, first, edges), {part.label: part.share for part in parts}, issuers, after)
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------
@@ -134,6 +144,7 @@ def _sizes(p: Program) -> dict[str, int]:
         "semaphore": len(p.semaphores.node),
         "chain": 0 if p.chains is None else len(p.chains.pool),
         "session": 0 if p.sessions is None else len(p.sessions.home),
+        "share": 0 if p.shares is None else len(p.shares.pool),
         "edge": len(p.edges.tail),
         "hold": len(p.holds.sem),
     }
@@ -245,11 +256,17 @@ def _side_by_side(parts: list[Part], first: list[dict[str, int]]) -> Program:
             joined(lambda p: p.issuers.discipline),
             joined(lambda p: p.issuers.interval_ps),
             _names(parts, lambda p: p.issuers.name),
+            _optional(
+                [None if p.issuers.share is None else _moved(p.issuers.share, one["share"]) for p, one in zip(programs, first, strict=False)],
+                [len(p.issuers.node) for p in programs],
+                -1,
+            ),
         ),
         pools=Pools(np.array([p[0] for p in pools], np.int32), np.array([p[1] for p in pools], np.int32), tuple(p[2] for p in pools)),
         declared=_declared(parts),
         chains=_chains(programs, pool_of),
         sessions=_sessions(programs),
+        shares=_own_shares(programs, first, pool_of),
         tables=tuple(tables),
         row_trains=max(p.row_trains for p in programs),
         operators=tuple(replace(o, name=labelled(part.label, o.name)) for part in parts for o in part.program.operators),
@@ -324,6 +341,15 @@ def _chains(programs: list[Program], pool_of: list[list[int]]) -> Chains | None:
 def _sessions(programs: list[Program]) -> Sessions | None:
     own = [p.sessions for p in programs if p.sessions is not None]
     return Sessions(np.concatenate([s.home for s in own]), np.concatenate([s.expected for s in own]), own[0].places) if own else None
+
+
+def _own_shares(programs: list[Program], first: list[dict[str, int]], pool_of: list[list[int]]) -> Shares | None:
+    """The shares that the parts have inside themselves."""
+    own = [(p.shares, one, new) for p, one, new in zip(programs, first, pool_of, strict=False) if p.shares is not None]
+    if not own:
+        return None
+    columns = [(_mapped(s.pool, new), s.most, s.split_op + one["op"], s.split_share + one["share"], s.split_most) for s, one, new in own]
+    return Shares(*(np.concatenate(column).astype(np.int32) for column in zip(*columns, strict=True)))
 
 
 def _declared(parts: list[Part]) -> Declared:

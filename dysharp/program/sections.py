@@ -105,6 +105,7 @@ def part_of(program: Program, label: str) -> Program:
         schema=section.schema,
         operators=tuple(replace(o, name=unlabelled(label, o.name)) for o in program.operators if o.name.startswith(f"{label}.")),
         sections=(),
+        shares=None,
     )
 
 

@@ -123,6 +123,7 @@ def _late(program: Program, start_ps: I64) -> Program:
             discipline=_more(i.discipline, np.full(len(late), int(Discipline.PROGRAM_ORDER))),
             interval_ps=np.append(i.interval_ps, np.zeros(len(late), np.int64)),
             name=(*i.name, *names),
+            share=None if i.share is None else _more(i.share, np.full(len(late), -1)),
         ),
         pools=Pools(_more(p.node, late), _more(p.slots, np.ones(len(late))), (*p.name, *names)),
     )

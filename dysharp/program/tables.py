@@ -236,7 +236,7 @@ class Ops:
 
     template: I32
     node: I32
-    bytes: I32  # payload of one copy; an op is one train, at most Hardware.train_bytes
+    bytes: I32  # payload of one copy; an op is one train, at most Hardware.train_bytes, or bulk: `Wires.trains` equal trains
     key: I32  # logical row (global token number), or tile number
     prio: I32
     issuer: I32
@@ -251,7 +251,7 @@ class Ops:
 
 @dataclass(frozen=True, slots=True)
 class Wires:
-    """`[n_wires]` int64: wire bytes of one train of a kind and size."""
+    """`[n_wires]` int64: wire bytes of one train of a kind and size, and how many such trains an op is."""
 
     up: I64  # source to switch: data or request
     down: I64  # one copy, switch to member
@@ -262,6 +262,7 @@ class Wires:
     stripe_up: I64  # ps from the mean end of the train on its links to its end on the most loaded link
     stripe_response: I64  # the same time of a response
     aux: I64  # further payload per copy, response and result (gate weights or their gradients; it counts as the host operator)
+    trains: I64  # trains of one op; above 1, the op is bulk: the engine cuts it (docs/design/0001, Bulk), each train has ceil(bytes / trains)
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +341,7 @@ class Issuers:
     discipline: I32
     interval_ps: I64
     name: tuple[str, ...]
+    share: I32 | None = None  # see Shares, -1 = none: the issuer takes whatever slots of its pool are free
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +351,20 @@ class Pools:
     node: I32
     slots: I32
     name: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """`[n_shares]`: parts of pools. The issuers of a share together hold at most `most` slots of `pool` at once.
+
+    `[n_splits]`, by rising op: when `split_op` is done, share `split_share` has `split_most` slots. Tasks that run keep theirs.
+    """
+
+    pool: I32
+    most: I32
+    split_op: I32
+    split_share: I32
+    split_most: I32
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,6 +444,7 @@ class Program:
     declared: Declared
     chains: Chains | None = None
     sessions: Sessions | None = None
+    shares: Shares | None = None
     tables: tuple[HubTable, ...] = ()
     row_trains: int = 1
     """Most trains of one row (`Ops.offset`) that leave one behind the other. Slices of a result leave at times of their own.
@@ -530,6 +547,14 @@ class Program:
         """`[n_regions]` bool: COMPUTE ops run on the tiles of the region."""
         tiled = self.schema.tiled
         return np.array([name in tiled for name in self.regions.name] or [False] * self.n_regions, np.bool_)
+
+    def bulk_ops(self) -> I32:
+        """Ids of the ops of several trains whose member is on another node."""
+        if not (self.wires.trains > 1).any():
+            return np.zeros(0, np.int32)
+        many = np.append(self.wires.trains > 1, False)[self.ops.wire]
+        many &= np.append(self.members.node, -1)[np.minimum(self.members.ptr[:-1], self.n_members)] != self.ops.node
+        return np.flatnonzero(many).astype(np.int32)
 
     def op_net(self) -> I32:
         """`[n_ops]` network of every op."""

@@ -185,6 +185,7 @@ def _check_who(p: Program) -> None:
     pooled = np.flatnonzero(p.issuers.pool >= 0)
     elsewhere = p.pools.node[p.issuers.pool[pooled]] != p.issuers.node[pooled]
     fail_where(elsewhere, lambda i: f"issuer {pooled[i]}: found a pool of another node, expected one of its own")
+    _check_shares(p)
     check_range(p.semaphores.node, 0, p.n_nodes, "semaphore {i}: node")
     check_range(p.semaphores.capacity, 1, 1 << 31, "semaphore {i}: capacity")
     if p.chains is not None:
@@ -194,6 +195,28 @@ def _check_who(p: Program) -> None:
         check_range(p.sessions.expected, 1, 1 << 31, "session {i}: expected")
         if p.sessions.places < 0:
             raise ProgramError(f"sessions: found {p.sessions.places} places of a home, expected 0 or more")
+
+
+def _check_shares(p: Program) -> None:
+    """An issuer with a share has the pool of the share, and none of its ops is in a chain, which keeps a slot between its ops."""
+    s, own = p.shares, p.issuers.share
+    if s is None or own is None:
+        return
+    check_range(s.pool, 0, len(p.pools.node), "share {i}: pool")
+    check_range(own, -1, len(s.pool), "issuer {i}: share")
+    check_range(s.split_op, 0, p.n_ops, "split {i}: op")
+    check_range(s.split_share, 0, len(s.pool), "split {i}: share")
+    for most, share in ((s.most, np.arange(len(s.pool))), (s.split_most, s.split_share)):
+        slots = p.pools.slots[s.pool[share]]
+        fail_where((most < 1) | (most > slots), lambda i, m=most, n=slots: f"share: found {m[i]} slots, expected 1 .. {n[i]} of its pool")  # type: ignore[misc]
+    if (np.diff(s.split_op) < 0).any():
+        raise ProgramError("splits: found an op behind a larger one, expected rising ops")
+    mine = np.flatnonzero(own >= 0)
+    pool = s.pool[own[mine]]
+    fail_where(p.issuers.pool[mine] != pool, lambda i: f"issuer {mine[i]}: found a share of pool {pool[i]}, expected its own pool")
+    if p.ops.chain is not None:
+        shared = (p.ops.chain >= 0) & (np.append(own, -1)[p.ops.issuer] >= 0)
+        fail_where(shared, lambda i: f"op {i}: found a chain and an issuer with a share of its pool, expected one of both")
 
 
 def _check_regions(p: Program) -> None:
@@ -217,10 +240,15 @@ def _check_ops(p: Program) -> None:
     check_range(o.issuer, -1, len(p.issuers.node), "op {i}: issuer")
     check_range(o.prio, 0, MAX_PRIO, "op {i}: prio")
     check_range(o.key, -1, 1 << 31, "op {i}: key")
-    check_range(o.bytes, 0, 1 << 31, "op {i}: bytes of one train")
-    most = train_bytes_of(p)[p.ops.template]
-    fail_where(o.bytes > most, lambda i: f"op {i}: bytes of one train: found {o.bytes[i]}, expected 0 .. {most[i]}")
+    check_range(o.bytes, 0, 1 << 31, "op {i}: bytes")
     check_range(o.wire, -1, len(p.wires.up), "op {i}: wire")
+    check_range(p.wires.trains, 1, 1 << 31, "wire {i}: trains")
+    size, most = o.bytes, train_bytes_of(p)[p.ops.template]
+    if (p.wires.trains > 1).any():
+        trains = np.append(p.wires.trains, 1)[o.wire]
+        size = -(-o.bytes // trains)
+        _check_bulk(p, np.flatnonzero(trains > 1))
+    fail_where(size > most, lambda i: f"op {i}: bytes of one train: found {size[i]}, expected 0 .. {most[i]}")
     if o.chain is not None:
         check_range(o.chain, -1, 0 if p.chains is None else len(p.chains.pool), "op {i}: chain")
     if o.offset is not None:
@@ -231,6 +259,24 @@ def _check_ops(p: Program) -> None:
     _check_tasks(p)
     if o.chain is not None:
         _check_chains(p, o.chain)
+
+
+def _check_bulk(p: Program, ops: Array) -> None:
+    """An op of several trains is a PUT that asks no table, is no part of a row in trains, and has one size of train."""
+    o, m = p.ops, p.members
+    plain = np.array([t.kind is Kind.PUT and t.table < 0 for t in p.templates])[o.template[ops]]
+    plain &= p.wires.aux[o.wire[ops]] == 0
+    for column, usual in ((o.chain, -1), (o.offset, 0)):
+        plain &= True if column is None else column[ops] == usual
+    plain &= True if o.offset is None else np.append(o.offset, 0)[ops + 1] == 0
+    plain &= True if m.ext_bytes is None else np.append(m.ext_bytes, 0)[m.ptr[ops]] == 0
+
+    def text(i: int) -> str:
+        op = int(ops[i])
+        found = f"{p.wires.trains[o.wire[op]]} trains of a {Kind(p.kinds()[op]).name}"
+        return f"op {op} ({p.templates[o.template[op]].name}): found {found}, expected a PUT without table, chain, offset and further bytes"
+
+    fail_where(~plain, text)
 
 
 def _check_chains(p: Program, chain: Array) -> None:

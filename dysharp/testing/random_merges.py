@@ -9,6 +9,7 @@ import numpy as np
 
 from dysharp.program.merge import Cross, Part, merge
 from dysharp.program.tables import Program
+from dysharp.testing.random_bulk import Bulks
 from dysharp.testing.random_hardware import chance
 from dysharp.testing.random_points import change_points
 from dysharp.testing.random_programs import SIZES, Generator
@@ -28,6 +29,10 @@ class _GuestSums(Sums):
     alike = True
 
 
+class _GuestBulks(Bulks):
+    gangs_hold = False
+
+
 def random_parts(seed: int, *, size: str = "tiny", packets: bool = False) -> list[Part]:
     """Two or three random Programs on one machine. `packets`: such that the packet level runs."""
     parts: list[Part] = []
@@ -37,7 +42,9 @@ def random_parts(seed: int, *, size: str = "tiny", packets: bool = False) -> lis
         rng, more = np.random.default_rng((seed, i, 19)), np.random.default_rng((seed, i, 23))
         like = parts[0].program if parts else None
         maker: Generator
-        if chance(more, 0.3):
+        if seed % 5 == 4 and i != 1 and not packets:
+            maker = _GuestBulks(rng, more, size, like)
+        elif chance(more, 0.3):
             maker = sums = _GuestSums(rng, more, size, like)
             sums.places = places
         else:

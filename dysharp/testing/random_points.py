@@ -94,6 +94,7 @@ def _chains(t: _Tables) -> None:
         issuers=Issuers(
             np.append(s.node, twice), np.append(s.pool, first_pool + twice), np.concatenate((s.discipline, 0 * nodes, order)).astype(np.int32),
             np.append(s.interval_ps, 0 * twice), (*s.name, *(f"node[{i}].chains" for i in nodes), *(f"node[{i}].beside" for i in nodes)),
+            None if s.share is None else np.append(s.share, 0 * twice - 1),
         ),
     )  # fmt: skip
 

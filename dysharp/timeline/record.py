@@ -10,7 +10,7 @@ from dysharp.analysis import program_bound
 from dysharp.arrays import I64
 from dysharp.engine.burst.lower import lower
 from dysharp.engine.burst.run import TableReads, Timing, deadlock_text, table_reads, trace_of
-from dysharp.errors import SimulationError
+from dysharp.errors import ConfigError, SimulationError
 from dysharp.program.builder import ProgramBuilder
 from dysharp.program.tables import Program
 from dysharp.program.trace import Trace
@@ -54,8 +54,12 @@ class Recording:
 
 
 def record(program: Program, progress: Callable[[int, int], None] | None = None) -> tuple[Recording, Timing, TableReads]:
-    """Run `program` at burst level with logs, as `run_burst_counted`. Raises SimulationError on deadlock."""
+    """Run `program` at burst level with logs, as `run_burst_counted`. Raises SimulationError on deadlock, ConfigError for bulk ops."""
     begin = time.perf_counter()
+    bulk = program.bulk_ops()
+    if len(bulk):
+        trains = program.wires.trains[program.ops.wire[bulk[0]]]
+        raise ConfigError(f"timeline: found op {bulk[0]} of {trains} trains, expected ops of one train (the log of a link cannot change)")
     from dysharp.timeline.recorder import run_logged
     from dysharp.uarch import columns as col
 

@@ -7,6 +7,7 @@ from dysharp.uarch.issue import BATCH_BITS, issuer_drop, issuer_head, issuer_tak
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.memory import memory_take
 from dysharp.uarch.ready import mark
+from dysharp.uarch.shares import share_left
 from dysharp.uarch.tree import tree_set
 
 KIND_DELAY = 1
@@ -61,7 +62,7 @@ def chain_take(i, ops, holds, issue, pools, x, points):
     pool = issue.issuers[i, col.ISSUER_POOL]
     chained = ops.op[o, col.FLAGS] & col.HAS_CHAIN != 0
     is_task = ops.templates[ops.op[o, col.TEMPLATE], col.KIND] <= KIND_DELAY
-    if (is_task or chained) and not passes and pools[pool, col.POOL_FREE] == 0:
+    if (is_task or chained) and not passes and (pools[pool, col.POOL_FREE] == 0 or share_left(i, points) == 0):
         return -1
     if ops.ot[o, col.ISSUE] < 0 and not op_issue(o, ops, holds, issue, x):
         return -1

@@ -70,9 +70,22 @@ CHAIN_POOL, CHAIN_YIELD, CHAIN_LEFT, CHAIN_ON = range(4)
 # paced issuer, int64 [n_issuers, 2]: time between two of its ops, time from which the next one may go
 PACE_PS, PACE_NEXT = range(2)
 
+# share of a pool, int64 [n_shares, 2]: slots that its issuers may hold, slots that they hold; split of a share, int64 [n_splits, 3]
+SHARE_MOST, SHARE_HELD = range(2)
+SPLIT_OP, SPLIT_SHARE, SPLIT_MOST = range(3)
+
 # sum in the switch, int64 [n_sessions, 5]: contributions to be added, or delivered one by one; state; last byte of the latest; its members
 SUM_LEFT, SUM_STATE, SUM_TAIL, SUM_FIRST, SUM_LAST = range(5)
 SUM_NEW, SUM_OPEN, SUM_PASSES = range(3)
+
+# bulk op, int64 [n_bulk, 9]: the op; trains not sent, not delivered; most trains of a piece; its pieces that are free (a list by NEXT2, -1 = none);
+# 1 = it is in the hub; its pieces that have asked for the down link of its member; port of the member; payload of a train
+BULK_OP, BULK_LEFT, BULK_DUE, BULK_MOST, BULK_FREE, BULK_WAITS, BULK_AT, BULK_TO, BULK_BYTES = range(9)
+# piece of a bulk op, int64 [n_pieces, 8]: its bulk op; trains; trains not served by the down server, of which in its present turn;
+# busy time and bytes of the up server before the first train, and of the down server before the turn
+PIECE_BULK, PIECE_TRAINS, PIECE_LEFT, PIECE_TURN, PIECE_UP_START, PIECE_UP_BYTES, PIECE_DOWN_START, PIECE_DOWN_BYTES = range(8)
+# port with bulk ops, int64 [n_ports, 2]: the piece that its up link sent last (-1 = none), copies and results that have asked for its down link
+PORT_PIECE, PORT_ASKED = range(2)
 
 # pool, int64 [n_pools, 3]
 POOL_FREE, POOL_SIZE, POOL_BASE = range(3)  # free slots; batches running and where their heap begins

@@ -1,11 +1,13 @@
 """Issuers: which ready op goes next, its semaphores, its gang on SM slots or its train into the hub (oracle/issue.py)."""
 
 from dysharp.uarch import columns as col
+from dysharp.uarch.bulk import hub_joined
 from dysharp.uarch.fifo import member_schedule, mixed_push
 from dysharp.uarch.heap import heap_pop, heap_push
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.memory import memory_take
 from dysharp.uarch.ready import PROGRAM_ORDER, ROUND_ROBIN, issued, mark
+from dysharp.uarch.shares import share_left, share_take
 from dysharp.uarch.tree import tree_set
 
 BATCH_BITS = 12  # a batch of n < 4096 tasks of op o is the pool heap's id o << 12 | n
@@ -55,6 +57,7 @@ def train_issue(o, ops, members, links, clock):
     nodes[node, col.UP + col.SERVER_MASK] |= 1 << c
     if nodes[node, col.UP + col.SERVER_FREE] <= now:
         mark(links.dirty_up, clock.x, node)
+    hub_joined(o, node, ops, mem, links, clock, ops.points)
     return False
 
 
@@ -66,7 +69,8 @@ def gang_start(o, p, ops, slots, nodes, clock):
     """
     op, ot = ops.op, ops.ot
     pools, m, now = slots.pools, clock.m, clock.x[col.RUN_NOW]
-    n = min(pools[p, col.POOL_FREE], op[o, col.ANSWERS])
+    n = min(min(pools[p, col.POOL_FREE], share_left(op[o, col.ISSUER], ops.points)), op[o, col.ANSWERS])
+    share_take(op[o, col.ISSUER], n, ops.points)
     if ot[o, col.START] < 0:
         ot[o, col.START] = now
     took = ops.templates[op[o, col.TEMPLATE], col.DURATION]
@@ -96,6 +100,7 @@ def compute_end(p, now, ops, slots, issue, clock):
     n = batch & ((1 << BATCH_BITS) - 1)
     if frees_slots(o, op, ops.points):
         pools[p, col.POOL_FREE] += n
+        share_take(op[o, col.ISSUER], -n, ops.points)
     for k in range(slots.pool_issuer_ptr[p], slots.pool_issuer_ptr[p + 1]):
         mark(issue.dirty_issuers, x, slots.pool_issuer[k])
     op[o, col.LEFT] -= n
@@ -198,7 +203,7 @@ def issuer_take(i, ops, holds, issue, pools, x):
     if o < 0:
         return -1
     pool = issue.issuers[i, col.ISSUER_POOL]
-    if pool >= 0 and pools[pool, col.POOL_FREE] == 0:
+    if pool >= 0 and (pools[pool, col.POOL_FREE] == 0 or share_left(i, ops.points) == 0):
         return -1
     if ops.ot[o, col.ISSUE] < 0 and not op_issue(o, ops, holds, issue, x):
         return -1

@@ -2,8 +2,9 @@
 
 from dysharp.uarch import columns as col
 from dysharp.uarch.kernel import block, kernel
-from dysharp.uarch.ready import delivered, first_event, mark, op_ready, op_release, semaphores_pass, tile_notify, work_next
+from dysharp.uarch.ready import delivered, first_event, mark, op_ready, op_release, ops_of, semaphores_pass, tile_notify, work_next
 from dysharp.uarch.region import row_fill
+from dysharp.uarch.shares import splits_apply
 from dysharp.uarch.switch import sum_of
 from dysharp.uarch.trains import response_out
 
@@ -46,7 +47,7 @@ def edges_cancel(point, rest, ops, releases):
 def op_cancel(o, ops, issue, x, points):
     """JOIN o and what depends on it never run, unless it is ready already. Semaphores see their issue and their end."""
     op, releases, holds = ops.op, points.releases, points.holds
-    n_ops = op.shape[0] - 1
+    n_ops = ops_of(op, points)
     rest = cancel_mark(o, -1, ops)
     while rest >= 0:
         o = rest
@@ -65,12 +66,12 @@ def op_cancel(o, ops, issue, x, points):
 
 
 @block
-def member_respond(k, ops, mem, nodes, clock, points):
+def member_respond(k, ops, mem, clock, points):
     """One edge to the response of member k falls. It goes now if the last edge falls behind the read of the memory."""
     mem[k, col.MEMBER_WAITS] -= 1
     if mem[k, col.MEMBER_WAITS] == col.RESPONSE_HELD:
         mem[k, col.MEMBER_WAITS] = 0
-        response_out(k, clock.x[col.RUN_NOW], ops, mem, points.hub, nodes, points.dirty_up, clock)
+        response_out(k, clock.x[col.RUN_NOW], ops, mem, points.links, clock)
 
 
 @kernel
@@ -83,7 +84,7 @@ def other_fall(kind, head, o, ops, mem, stores, issue, nodes, clock, points):
     elif kind == HEAD_ANNOUNCE:
         announce(head, o, ops, issue, clock.x, points)
     elif kind == HEAD_MEMBER_RESPOND:
-        member_respond(head, ops, mem, nodes, clock, points)
+        member_respond(head, ops, mem, clock, points)
     else:
         ops.op[head, col.CANCELS] -= 1
         if ops.op[head, col.CANCELS] == 0:
@@ -111,7 +112,8 @@ def edges_fall(point, o, ops, mem, stores, releases, issue, nodes, clock):
 @block
 def row_point(row, ops, mem):
     """Number of the point of a row (`Releases`)."""
-    return 2 * (ops.op.shape[0] - 1) + mem.shape[0] - 1 + row
+    pieces = len(ops.points.pieces)
+    return 2 * (ops.op.shape[0] - 1 - pieces) + mem.shape[0] - 1 - pieces + row
 
 
 @block
@@ -170,7 +172,7 @@ def passes_elsewhere(point, ops, mem, stores, releases, issue, nodes, clock, poi
     """Whether the point is not the end of an op. Then what waits for it falls."""
     if points is None:
         return False
-    n_ops = ops.op.shape[0] - 1
+    n_ops = ops_of(ops.op, points)
     if point < n_ops:
         return False
     o = point - n_ops if point < 2 * n_ops else mem[point - 2 * n_ops, col.MEMBER_OP]
@@ -198,6 +200,7 @@ def work_drain(ops, mem, stores, releases, sem_left, issue, nodes, clock):
         flags = op[point, col.FLAGS]
         if flags & col.HAS_RELEASES:
             semaphores_pass(point, releases, sem_left, issue, x)
+            splits_apply(point, issue, x, ops.points)
         if flags & col.HAS_EDGES:
             edges_fall(point, point, ops, mem, stores, releases, issue, nodes, clock)
         chain_goes_on(point, ops, issue, x, ops.points)

@@ -19,10 +19,16 @@ def mark(dirty, x, i):
 
 
 @block
+def ops_of(op, points):
+    """Number of ops. Records of the pieces of bulk ops stand behind them."""
+    return op.shape[0] - 1 - len(points.pieces)
+
+
+@block
 def work_link(point, following, op, points):
     """The worklist goes on from `point` to `following`."""
-    if points is not None and point >= op.shape[0] - 1:
-        points.passed[point - op.shape[0] + 1] = following
+    if points is not None and point >= ops_of(op, points):
+        points.passed[point - ops_of(op, points)] = following
         return
     op[point, col.NEXT2] = following
 
@@ -30,8 +36,8 @@ def work_link(point, following, op, points):
 @block
 def work_next(point, op, points):
     """The point behind `point` in the worklist, -1 = none."""
-    if points is not None and point >= op.shape[0] - 1:
-        return points.passed[point - op.shape[0] + 1]
+    if points is not None and point >= ops_of(op, points):
+        return points.passed[point - ops_of(op, points)]
     return op[point, col.NEXT2]
 
 
@@ -67,7 +73,7 @@ def semaphores_pass(point, releases, sem_left, issue, x):
 def issued(o, ops, issue, x, points):
     """Op o is issued now; other ops may wait for its issue."""
     if points is not None and ops.op[o, col.FLAGS] & col.HAS_ISSUED:
-        point = ops.op.shape[0] - 1 + o
+        point = ops_of(ops.op, points) + o
         semaphores_pass(point, points.releases, points.holds.sem_left, issue, x)
         work_push(ops, x, point)
 
@@ -76,7 +82,7 @@ def issued(o, ops, issue, x, points):
 def delivered(k, o, ops, x, points):
     """Member k of op o is delivered; other ops may wait for the delivery."""
     if points is not None and ops.op[o, col.FLAGS] & col.HAS_DELIVERED:
-        work_push(ops, x, 2 * (ops.op.shape[0] - 1) + k)
+        work_push(ops, x, 2 * ops_of(ops.op, points) + k)
 
 
 @block
@@ -137,7 +143,7 @@ def first_event(o, ops, issue, x, points):
     """An event of JOIN o: the first one takes its semaphores, full or not."""
     if points is not None and ops.op[o, col.FLAGS] & col.HAS_FIRST_EVENT and ops.ot[o, col.READY] < 0 and ops.op[o, col.DEPS] < col.CANCELLED // 2:
         ops.op[o, col.FLAGS] &= ~col.HAS_FIRST_EVENT
-        point = len(points.releases.release_ptr) - ops.op.shape[0] + o
+        point = len(points.releases.release_ptr) - 1 - ops_of(ops.op, points) + o
         semaphores_pass(point, points.releases, points.holds.sem_left, issue, x)
 
 

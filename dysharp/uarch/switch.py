@@ -2,6 +2,7 @@
 
 from dysharp.uarch import columns as col
 from dysharp.uarch.bits import set_after, set_empty
+from dysharp.uarch.bulk import asked
 from dysharp.uarch.fifo import fifo_pop, fifo_push, mixed_push
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.ready import mark
@@ -60,6 +61,7 @@ def result_out(o, j, ops, mem, links, switch, clock):
     else:
         fifo_push(switch.out_queues, at * (n_nodes + 1) + n_nodes, op, col.NEXT2, o)
         switch.out_mask[at, n_nodes >> 5] |= 1 << (n_nodes & 31)
+    asked(o, j, ops, mem, links, clock, ops.points)
 
 
 @block
@@ -121,6 +123,7 @@ def train_expose(o, ops, mem, links, switch, clock):
         else:
             fifo_push(switch.out_queues, at * n_sources + i, mem, col.MEMBER_NEXT, k)
             switch.out_mask[at, i >> 5] |= 1 << (i & 31)
+        asked(o, j, ops, mem, links, clock, ops.points)
     return op[o, col.COPIES] == 0
 
 

@@ -5,6 +5,7 @@ Releases: `up_end`, `arrive`, `down_end`, `credit`. Grants: `grant_up`, `grant_d
 
 from dysharp.uarch import columns as col
 from dysharp.uarch.bits import bit_after
+from dysharp.uarch.bulk import hub_joined, piece_send, turn_begin, turn_note, turn_over
 from dysharp.uarch.fifo import fifo_push, member_schedule, mixed_pop, mixed_push, op_schedule, ring_push, ring_take
 from dysharp.uarch.hub_table import member_wait, rows_ask
 from dysharp.uarch.kernel import block, prefetch
@@ -55,10 +56,13 @@ def down_end(j, now, ops, members, links, switch, tables, clock):
         o = -2 - entry
         c = templates[op[o, col.TEMPLATE], col.RESPONSE_CLS]
         n_bytes = wires[op[o, col.WIRE], col.WIRE_RESULT]
+        turn_over(-1, j, c, ops, mem, nodes, switch, clock, ops.points)
         op_schedule(col.RING_RESULT_DELIVERED * m[col.HARDWARE_NETS] + net, o, arrival, ops, clock)
     else:
         o = mem[entry, col.MEMBER_OP]
         c = templates[op[o, col.TEMPLATE], col.CLS]
+        if turn_over(entry, j, c, ops, mem, nodes, switch, clock, ops.points):
+            return
         n_bytes = wires[op[o, col.WIRE], col.WIRE_DOWN] + mem[entry, col.MEMBER_EXT]
         table = templates[op[o, col.TEMPLATE], col.TABLE]
         known = arrival if table < 0 else rows_ask(entry, table, j, arrival, members, tables)
@@ -97,14 +101,15 @@ def tail_of_sum(bound, o, lat, points):
 
 
 @block
-def response_out(k, now, ops, mem, hub, nodes, dirty_up, clock):
+def response_out(k, now, ops, mem, links, clock):
     """The response of member k queues for the up link of its node."""
-    i = mem[k, col.MEMBER_NODE]
+    hub, nodes, dirty_up, i = links.hub, links.nodes, links.dirty_up, mem[k, col.MEMBER_NODE]
     c = ops.templates[ops.op[mem[k, col.MEMBER_OP], col.TEMPLATE], col.RESPONSE_CLS]
     mixed_push(hub, i * clock.m[col.HARDWARE_CLASSES] + c, ops.op, col.NEXT, mem, -2 - k)
     nodes[i, col.UP + col.SERVER_MASK] |= 1 << c
     if nodes[i, col.UP + col.SERVER_FREE] <= now:
         mark(dirty_up, clock.x, i)
+    hub_joined(-1, i, ops, mem, links, clock, ops.points)
 
 
 @block
@@ -165,7 +170,7 @@ def grant_up(i, now, ops, members, links, switch, clock):
             nodes[i, col.UP + col.SERVER_CURSOR] = turn_after(c, entry, ops.op)
             x[col.RUN_EVENTS] += 1
             if entry >= 0:
-                end = train_send(entry, i, c, v, now, ops, links, switch, clock)
+                end = op_send(entry, i, c, v, now, ops, members.mem, links, switch, clock, ops.points)
             else:
                 end = response_send(-2 - entry, i, now, ops, members, links, clock)
             tree_set(tree, m[col.LEAF_UP] + i, end)
@@ -182,6 +187,14 @@ def hub_take(i, c, op, mem, links, clock):
     if hub[at, 0] == -1:
         links.nodes[i, col.UP + col.SERVER_MASK] &= ~(1 << c)
     return entry
+
+
+@block
+def op_send(o, i, c, v, now, ops, mem, links, switch, clock, points):
+    """Op o's train, or a piece of it, goes up into virtual channel v. Returns when the up server is free again."""
+    if points is not None and len(points.pieces) > 0 and points.bulk_of[o] >= 0:
+        return piece_send(o, points.bulk_of[o], i, c, v, now, ops, mem, links, switch, clock, points)
+    return train_send(o, i, c, v, now, ops, links, switch, clock)
 
 
 @block
@@ -252,9 +265,11 @@ def grant_down(j, now, ops, members, stores, links, switch, tables, clock):
             o = mem[k, col.MEMBER_OP]
             row_ahead(k, members, stores, tables)
             n_bytes = links.wires[op[o, col.WIRE], col.WIRE_DOWN] + mem[k, col.MEMBER_EXT]
+            n_bytes = turn_begin(k, o, j, n_bytes, ops, mem, links, ops.points)
             bound = ot[o, col.TAIL] + nodes[j, col.PORT_LAT]
             nodes[j, col.DOWN + col.SERVER_EXTRA] = k
             nodes[j, col.DOWN + col.SERVER_CURSOR] = turn_after(c, o, op)
         end = server_grant(nodes, j, col.DOWN, now, n_bytes, 0)
+        turn_note(nodes[j, col.DOWN + col.SERVER_EXTRA], j, n_bytes, mem, nodes, ops.points)
         end = server_hold(nodes, j, col.DOWN, end, bound)
         tree_set(clock.tree, m[col.LEAF_DOWN] + j, end)

@@ -4,6 +4,7 @@ Releases: `deliver`, `respond`, `result`, `result_delivered`, `local`, `acknowle
 """
 
 from dysharp.uarch import columns as col
+from dysharp.uarch.bulk import bulk_queue, piece_of, up_cut
 from dysharp.uarch.fifo import fifo_pop, member_due, member_schedule, op_due, op_schedule
 from dysharp.uarch.kernel import block
 from dysharp.uarch.link import server_debt
@@ -27,6 +28,13 @@ def acknowledge(o, w, now, ops, links, clock):
     """The last part of push o is visible now. `w`: its wires."""
     op, nodes = ops.op, links.nodes
     server_debt(nodes, op[o, col.NODE], col.DOWN, links.wires[w, col.WIRE_ACK_DOWN])
+    ack_return(o, now, ops, nodes, clock)
+
+
+@block
+def ack_return(o, now, ops, nodes, clock):
+    """The source of push o will know that all of the op is visible."""
+    op = ops.op
     if op[o, col.FLAGS] & col.ANY_FLAG == 0:
         ops.ot[o, col.DONE] = now + nodes[op[o, col.NODE], col.PORT_ACK]
         clock.x[col.RUN_DONE] += 1  # nothing waits for this acknowledgement: it needs no event
@@ -36,7 +44,9 @@ def acknowledge(o, w, now, ops, links, clock):
 
 @block
 def deliver(k, now, ops, members, links, clock):
-    """DELIVER: the copy of member k is visible, and the member acknowledges it."""
+    """DELIVER: the copy of member k is visible, and the member acknowledges it. Returns the member whose rows have it now, -1 = none yet."""
+    if piece_of(k, members.mem, ops.points) >= 0:
+        return piece_deliver(k, now, ops, members, links, clock, ops.points)
     op, mem, nodes = ops.op, members.mem, links.nodes
     o = mem[k, col.MEMBER_OP]
     w = op[o, col.WIRE]
@@ -45,6 +55,32 @@ def deliver(k, now, ops, members, links, clock):
     op[o, col.LEFT] -= 1
     if op[o, col.LEFT] == 0:
         acknowledge(o, w, now, ops, links, clock)
+    return k
+
+
+@block
+def piece_deliver(k, now, ops, members, links, clock, points):
+    """A piece is visible. The bulk op has a piece to send again. Returns the op's member if that was all of it, else -1."""
+    if points is None:
+        return -1
+    mem, nodes, bulks, q = members.mem, links.nodes, points.bulks, piece_of(k, members.mem, points)
+    b, n = points.pieces[q, col.PIECE_BULK], points.pieces[q, col.PIECE_TRAINS]
+    o = bulks[b, col.BULK_OP]
+    i, j, w = ops.op[o, col.NODE], mem[k, col.MEMBER_NODE], ops.op[o, col.WIRE]
+    memory_take(nodes, i, n * bulks[b, col.BULK_BYTES], clock.m, now)
+    memory_take(nodes, j, n * bulks[b, col.BULK_BYTES], clock.m, now)
+    server_debt(nodes, j, col.UP, n * links.wires[w, col.WIRE_ACK_UP])
+    server_debt(nodes, i, col.DOWN, n * links.wires[w, col.WIRE_ACK_DOWN])
+    ops.op[mem[k, col.MEMBER_OP], col.NEXT2] = bulks[b, col.BULK_FREE]
+    bulks[b, col.BULK_FREE] = q
+    if bulk_queue(b, ops, mem, links, clock, points) and points.ports[i, col.PORT_PIECE] >= 0:
+        up_cut(points.ports[i, col.PORT_PIECE], ops, mem, links, clock, points)
+    bulks[b, col.BULK_DUE] -= n
+    if bulks[b, col.BULK_DUE] > 0:
+        return -1
+    members.mem_time[ops.op[o, col.MEMBER], col.MEMBER_TIME] = now
+    ack_return(o, now, ops, nodes, clock)
+    return ops.op[o, col.MEMBER]
 
 
 @block
@@ -77,7 +113,7 @@ def respond(ring, now, ops, members, links, clock):
     """RESPOND: a responder has read its memory; its response queues for the up link, or waits for edges. `ring`: where it was due."""
     k = member_due(ring, members, clock)
     if not held(k, members.mem, ops.points):
-        response_out(k, now, ops, members.mem, links.hub, links.nodes, links.dirty_up, clock)
+        response_out(k, now, ops, members.mem, links, clock)
 
 
 @block

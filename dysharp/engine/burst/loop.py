@@ -83,8 +83,7 @@ def run_loop(budget, state):
             elif leaf < after_down:
                 down_end(leaf - leaf_down, now, ops, members, links, switch, tables, clock)
             elif leaf < leaf_rings + (col.RING_DELIVER + 1) * nets:
-                filled = member_due(leaf - leaf_rings, members, clock)
-                deliver(filled, now, ops, members, links, clock)
+                filled = deliver(member_due(leaf - leaf_rings, members, clock), now, ops, members, links, clock)
             elif leaf < leaf_rings + (col.RING_RESPOND + 1) * nets:
                 respond(leaf - leaf_rings, now, ops, members, links, clock)
             elif leaf < leaf_rings + (col.RING_RESULT + 1) * nets:

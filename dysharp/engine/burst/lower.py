@@ -3,6 +3,7 @@
 import numpy as np
 
 from dysharp.arrays import Array
+from dysharp.engine.burst.lower_bulk import add_pieces, bulk_state, pieces_of
 from dysharp.errors import ProgramError
 from dysharp.program.builder import csr_ptr
 from dysharp.program.csr import group, owners
@@ -30,6 +31,9 @@ def beyond_packets(program: Program) -> str | None:
     """Why the packet level cannot run a Program that this engine can, or None. One line."""
     if program.ops.chain is not None:
         return "found chains, expected none"
+    bulk = program.bulk_ops()
+    if len(bulk):
+        return f"found op {bulk[0]} of {program.wires.trains[program.ops.wire[bulk[0]]]} trains, expected ops of one train"
     if (program.issuers.interval_ps > 0).any():
         return "found a paced issuer, expected none"
     tails = program.edges.tail_kind != Tail.MEMBER_DELIVERED
@@ -55,10 +59,10 @@ def _records(rows: int, columns: int) -> Array:
     return raw[first : first + n].reshape(rows, columns)
 
 
-def _ops(p: Program, kinds: Array, flags: Array, queue: Array) -> Array:
+def _ops(p: Program, kinds: Array, flags: Array, queue: Array, n_pieces: int) -> Array:
     n = p.n_ops
-    op = _records(n + 1, 32)
-    op[n] = -1
+    op = _records(n + n_pieces + 1, 32)
+    op[n:] = -1
     tasks = np.array([t.tasks for t in p.templates] or [0], np.int32)
     is_pooled = (kinds == Kind.COMPUTE) | (kinds == Kind.DELAY)
     waits, port = dependencies(p), p.ops.node + p.op_net() * np.int32(p.n_nodes) if p.nets else p.ops.node
@@ -94,11 +98,11 @@ def _await_announcements(p: Program, kinds: Array, op: Array) -> None:
     op[joins, col.DEPS], op[joins, col.ANNOUNCED] = waits, each
 
 
-def _members(p: Program) -> Array:
+def _members(p: Program, n_pieces: int) -> Array:
     n, ext = p.n_members, p.members.ext_bytes
-    mem = _records(n + 1, 8)
-    mem[n] = -1
-    mem[n, col.MEMBER_FILL] = p.members.fill_ptr[n]
+    mem = _records(n + n_pieces + 1, 8)
+    mem[n:] = -1
+    mem[n:, col.MEMBER_FILL] = p.members.fill_ptr[n]
     owner = owners(p.members.ptr)
     port = p.members.node + p.op_net()[owner] * np.int32(p.n_nodes) if p.nets else p.members.node
     for a in range(0, n, CHUNK):
@@ -220,11 +224,11 @@ def _releases(p: Program, kinds: Array) -> tuple[Releases, Holds]:
     ), Holds(hold_ptr, h.sem[waits][holds], h.amount[waits][holds], p.semaphores.capacity.astype(np.int32))
 
 
-def _others(p: Program, releases: Releases, holds: Holds, links: Links) -> Points | None:
+def _others(p: Program, releases: Releases, holds: Holds, links: Links, of_piece: Array) -> Points | None:
     """What a Program has besides ends of ops, or None."""
     n, passed, announced = p.n_ops, len(releases.edge_ptr) - 1 - p.n_ops, p.ops.threshold is not None
     paced = (p.issuers.interval_ps > 0).any()
-    plain = passed == 0 and not paced and not announced and p.ops.chain is None and p.ops.session is None
+    plain = passed == 0 and not paced and not announced and p.ops.chain is None and p.ops.session is None and not len(of_piece) and p.shares is None
     if plain and not (p.edges.head_kind == Head.MEMBER_RESPOND).any():
         return None
     pace = np.zeros((len(p.issuers.node) if paced else 0, 2), np.int64)
@@ -235,16 +239,31 @@ def _others(p: Program, releases: Releases, holds: Holds, links: Links) -> Point
         touched=np.zeros(p.n_rows if passed else 0, np.int8),
         pace=pace,
         chains=_chains(p),
-        **_sums(p),
+        **_sums(p, len(of_piece)),
+        **bulk_state(p, of_piece),
+        **_shares(p),
         resident=np.full((len(p.issuers.node) if p.chains is not None else 0, 2), -1, np.int32),
         releases=releases,
         holds=holds,
-        hub=links.hub,
-        dirty_up=links.dirty_up,
+        links=links,
     )
 
 
-def _sums(p: Program) -> dict[str, Array]:
+def _shares(p: Program) -> dict[str, Array]:
+    """The columns of `Points` for shares of pools."""
+    s, own = p.shares, p.issuers.share
+    if s is None or own is None:
+        return dict(
+            share_of=np.zeros(0, np.int32), shares=np.zeros((0, 2), np.int64), splits=np.zeros((0, 3), np.int64), split_of=np.zeros(0, np.int32)
+        )
+    splits = np.stack((s.split_op, s.split_share, s.split_most), 1).astype(np.int64)
+    split_of = np.full(p.n_ops, -1, np.int32)
+    split_of[s.split_op[::-1]] = np.arange(len(splits), dtype=np.int32)[::-1]
+    shares = np.stack((s.most, np.zeros_like(s.most)), 1).astype(np.int64)
+    return {"share_of": own[_queues(p)[1]].astype(np.int32), "shares": shares, "splits": splits, "split_of": split_of}
+
+
+def _sums(p: Program, n_pieces: int) -> dict[str, Array]:
     """The columns of `Points` for sums in the switch."""
     if p.sessions is None or p.ops.session is None:
         return {"sum_of": np.zeros(0, np.int32), "sums": np.zeros((0, 5), np.int64), "places": np.zeros(0, np.int64)}
@@ -253,7 +272,8 @@ def _sums(p: Program) -> dict[str, Array]:
     first = np.minimum(p.members.ptr[:-1], max(0, p.n_members - 1))
     far = np.append(p.members.node, -1)[first] != p.ops.node
     places = np.full(p.n_nodes, p.sessions.places or 1 << 40, np.int64)
-    return {"sum_of": np.where(far, p.ops.session, -1).astype(np.int32), "sums": sums, "places": places}
+    sum_of = np.append(np.where(far, p.ops.session, -1), np.full(n_pieces, -1))
+    return {"sum_of": sum_of.astype(np.int32), "sums": sums, "places": places}
 
 
 def _falls(releases: Releases, first: int, n: int) -> Array:
@@ -474,13 +494,17 @@ def lower(p: Program) -> BurstState:
     flags = np.zeros(p.n_ops, np.uint8)
     for ptr, bit in ((releases.edge_ptr, col.HAS_EDGES), (holds.hold_ptr, col.HAS_HOLDS), (releases.release_ptr, col.HAS_RELEASES)):
         flags |= (ptr[1 : p.n_ops + 1] > ptr[: p.n_ops]) * np.uint8(bit)
+    if p.shares is not None:
+        flags[p.shares.split_op] |= col.HAS_RELEASES
     if len(releases.release_ptr) > p.n_ops + 1:
         flags |= _point_flags(p, releases)
     if p.ops.offset is not None:
         flags[:-1] |= (p.ops.offset[1:] > 0) * np.uint8(col.HAS_NEXT_TRAIN)
-    op, mem, links = _ops(p, kinds, flags, queue), _members(p), _links(p, kinds)
+    of_piece = pieces_of(p)
+    op, mem, links = _ops(p, kinds, flags, queue, len(of_piece)), _members(p, len(of_piece)), _links(p, kinds)
+    add_pieces(p, of_piece, op, mem)
     return BurstState(
-        ops=Ops(op, op.view(np.int64), _templates(p), _others(p, releases, holds, links)),
+        ops=Ops(op, op.view(np.int64), _templates(p), _others(p, releases, holds, links, of_piece)),
         members=Members(mem, mem.view(np.int64), p.members.fill_row),
         stores=_stores(p, kinds),
         releases=releases,

@@ -90,15 +90,15 @@ def _empty(program: Program) -> Program:
 
 def trace_of(program: Program, state: BurstState) -> Trace:
     """The Trace of a finished run."""
-    ops = state.ops
+    ops, n = state.ops, program.n_ops
     return Trace(
-        ready=ops.ot[:-1, col.READY].copy(),
-        issue=ops.ot[:-1, col.ISSUE].copy(),
-        start=ops.ot[:-1, col.START].copy(),
-        end=ops.ot[:-1, col.END].copy(),
-        done=ops.ot[:-1, col.DONE].copy(),
-        cause=ops.op[:-1, col.CAUSE].copy(),
-        member=state.members.mem_time[:-1, col.MEMBER_TIME].copy(),
+        ready=ops.ot[:n, col.READY].copy(),
+        issue=ops.ot[:n, col.ISSUE].copy(),
+        start=ops.ot[:n, col.START].copy(),
+        end=ops.ot[:n, col.END].copy(),
+        done=ops.ot[:n, col.DONE].copy(),
+        cause=ops.op[:n, col.CAUSE].copy(),
+        member=state.members.mem_time[: program.n_members, col.MEMBER_TIME].copy(),
         row_slot=state.stores.rows[:, col.ROW_SLOT].copy(),
         tile_ready=state.stores.tile_times[:, col.TILE_READY].copy(),
         up_busy=state.links.nodes[:, col.UP + col.SERVER_WIRE].copy(),
@@ -109,8 +109,8 @@ def trace_of(program: Program, state: BurstState) -> Trace:
 
 def deadlock_text(program: Program, state: BurstState) -> str:
     """One line: how many ops are stuck and what the first of each kind waits for."""
-    ops, holds = state.ops, state.holds
-    stuck = np.flatnonzero((ops.ot[:-1, col.DONE] < 0) & ((ops.op[:-1, col.DEPS] < col.CANCELLED // 2) | (ops.ot[:-1, col.READY] >= 0)))
+    ops, holds, n = state.ops, state.holds, program.n_ops
+    stuck = np.flatnonzero((ops.ot[:n, col.DONE] < 0) & ((ops.op[:n, col.DEPS] < col.CANCELLED // 2) | (ops.ot[:n, col.READY] >= 0)))
     unready = stuck[ops.ot[stuck, col.READY] < 0]
     unissued = stuck[(ops.ot[stuck, col.READY] >= 0) & (ops.ot[stuck, col.ISSUE] < 0)]
     parts = [f"deadlock at {int(state.clock.x[col.RUN_NOW]) / 1e6:.3f} us: {len(stuck)} of {program.n_ops} ops are not done"]

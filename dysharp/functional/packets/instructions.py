@@ -150,6 +150,8 @@ def check_program(p: Program, t: Tensors) -> None:
         raise ConfigError(f"packet path: found ops of kind {names}, expected COMPUTE, DELAY, JOIN, PUT, MULTICAST or PULL_REDUCE (use path row)")
     if np.isin(p.edges.tail_kind, (2, 4)).any() or (p.edges.head_kind == 1).any():
         raise ConfigError("packet path: found edges of members or rows, expected edges of ops and tiles only (use path row)")
+    if (p.wires.trains > 1).any():
+        raise ConfigError("packet path: found ops of several trains, expected ops of one train (use path row)")
     _check_packet_size(p)
     _check_row_format(p, t)
     _check_riding(p, t)

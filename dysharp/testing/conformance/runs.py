@@ -56,9 +56,9 @@ def busy_floor_ps(program: Program) -> int:
     at_member = p.members.node[remote] + net[owner[remote]]
     sources = np.unique(owner[remote])
     at_source, of_source = p.ops.node[sources] + net[sources], p.ops.wire[sources]
-    up = np.bincount(at_source, weights=w.up[of_source], minlength=n)
+    up = np.bincount(at_source, weights=(w.trains * w.up)[of_source], minlength=n)
     up += np.bincount(at_member, weights=w.response[wire], minlength=n)
-    down = np.bincount(at_member, weights=w.down[wire], minlength=n)
+    down = np.bincount(at_member, weights=(w.trains * w.down)[wire], minlength=n)
     down += np.bincount(at_source, weights=w.result[of_source], minlength=n)
     floor = int((np.maximum(up, down).astype(np.int64) * 1_000_000 // p.port_rate).max(initial=0))
     tasks = np.array([t.tasks for t in p.templates], np.int64)

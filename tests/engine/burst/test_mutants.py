@@ -9,7 +9,7 @@ import pytest
 
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import DysharpError
-from dysharp.testing.mutants import MUTANTS, POINT_MUTANTS, SUM_MUTANTS, Mutant, caught, difference, engine
+from dysharp.testing.mutants import BULK_MUTANTS, MUTANTS, POINT_MUTANTS, SHARE_MUTANTS, SUM_MUTANTS, Mutant, caught, difference, engine
 from dysharp.testing.random_points import random_points
 from dysharp.testing.random_programs import random_program
 from dysharp.testing.random_sums import random_sums
@@ -62,7 +62,7 @@ def test_mutant_of_sums_is_caught(mutant):
 
 def test_mutants_are_many_and_distinct():
     assert len(MUTANTS) >= 20
-    mutants = (*MUTANTS, *POINT_MUTANTS, *SUM_MUTANTS)
+    mutants = (*MUTANTS, *POINT_MUTANTS, *SUM_MUTANTS, *BULK_MUTANTS, *SHARE_MUTANTS)
     assert len({m.name for m in mutants}) == len({(m.module, m.old, m.new) for m in mutants}) == len(mutants)
 
 

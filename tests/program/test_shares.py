@@ -1,0 +1,148 @@
+"""Shares of pools: no part holds more slots than its share, and a share may change while it runs (docs/design/0022)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dysharp.engine.burst.run import run_burst
+from dysharp.errors import ProgramError
+from dysharp.oracle.run import Run
+from dysharp.program import Discipline, Kind, Program, ProgramBuilder, Template, Trace
+from dysharp.program.merge import Part, Split, merge
+from dysharp.program.sections import trace_of_part
+from dysharp.program.tables import Shares
+from dysharp.program.verify import verify
+from dysharp.testing.mutants import SHARE_MUTANTS, Mutant, caught
+from dysharp.testing.random_shares import random_shares
+from tests.program.merge_checks import HARDWARE
+
+SEEDS = range(30)
+
+
+def gemms(tasks: list[int], slots: int, node: int = 0) -> Program:
+    """A GEMM of some tasks after the other, taken in turns by two issuers of one pool on `node`."""
+    b = ProgramBuilder(HARDWARE, 2)
+    pool = b.pool(node, slots, "sm")
+    issuers = [b.issuer(node, Discipline.READY_FIFO, pool=pool, name=f"gemm{i}") for i in range(2)]
+    for i, n in enumerate(tasks):
+        gemm = b.template(Template(f"gemm{i}", Kind.COMPUTE, "gemm1", tasks=n, duration=b.duration([0, 1000 + 100 * i])))
+        b.ops(gemm, [node], issuer=issuers[i % 2])
+    return b.build()
+
+
+def run(program: Program) -> tuple[Trace, Counter[str]]:
+    """The Trace of engine and oracle, which are equal. At every grant no share holds more than it has."""
+    verify(program)
+    oracle = Run(program)
+    issuers = oracle.issuers
+    hold = issuers._hold
+
+    def checked(op: Any, slots: int) -> None:
+        hold(op, slots)
+        share = issuers._share[op.issuer]
+        assert slots < 0 or share < 0 or issuers._held[share] <= issuers._most[share]
+
+    issuers._hold = checked  # type: ignore[method-assign]
+    oracle.play()
+    found, expected = run_burst(program)[0], oracle.trace()
+    for f in fields(Trace):
+        if f.name != "n_events":
+            np.testing.assert_array_equal(getattr(found, f.name), getattr(expected, f.name), f.name)
+    return found, oracle.world.counts
+
+
+def test_engine_equals_oracle_and_no_share_is_exceeded() -> None:
+    seen: Counter[str] = Counter()
+    for seed in SEEDS:
+        program = random_shares(seed)
+        assert program.shares is not None
+        seen.update(run(program)[1])
+        seen["split"] += len(program.shares.split_op)
+    assert seen["share full"] > 1000
+    assert seen["split"] > 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(30, 300, 10))
+def test_engine_equals_oracle_on_more_shares(seed: int) -> None:
+    for one in range(seed, seed + 10):
+        run(random_shares(one))
+
+
+@pytest.mark.parametrize("mutant", SHARE_MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutants_of_shares_are_told_from_the_oracle(mutant: Mutant) -> None:
+    assert caught(mutant, range(60), random_shares) is not None
+
+
+def test_half_of_a_pool_is_a_pool_of_half_the_size() -> None:
+    """Two parts with half of each pool run as each would alone on a pool of half the size."""
+    parts = {"A": gemms([7, 30, 11, 4], 8), "B": gemms([25, 3, 9], 8)}
+    trace, _ = run(program := merge([Part(label, part, share={"sm": 4}) for label, part in parts.items()]))
+    for label, part in parts.items():
+        alone = run_burst(replace(part, pools=replace(part.pools, slots=part.pools.slots // 2)))[0]
+        mine = trace_of_part(program, label, trace)
+        for name in ("ready", "issue", "start", "end", "done"):
+            np.testing.assert_array_equal(getattr(mine, name), getattr(alone, name), f"{label}.{name}")
+
+
+def test_a_pool_is_split_again_while_it_runs() -> None:
+    """Each has 4 of 8 slots; when A's first GEMM is done, B has all that is free."""
+    parts = [Part("A", gemms([4], 8), share={"sm": 4}), Part("B", gemms([64], 8), share={"sm": 4})]
+    halves, _ = run(merge(parts))
+    assert (halves.done[0], halves.done[1]) == (1000, 16_000)
+    again, _ = run(merge(parts, splits=[Split("B", "sm", 8, "A", 0)]))
+    assert (again.done[0], again.done[1]) == (1000, 1000 + 8000 - 500 + 500)
+    less, _ = run(merge(parts, splits=[Split("B", "sm", 1, "A", 0)]))
+    assert less.done[1] == 1000 + 60_000  # four tasks have run
+
+
+def test_an_operator_takes_a_share_while_it_runs() -> None:
+    """A share of one pool on one of two nodes leaves the other node alone."""
+    merged = merge([Part("A", gemms([8], 4)), Part("B", gemms([8], 4, node=1), share={"sm": 1})])
+    trace, _ = run(merged)
+    assert trace.done.tolist() == [2000, 8000]
+
+
+def test_the_order_of_the_arguments_has_no_meaning() -> None:
+    parts = [Part("A", gemms([5, 9], 6), share={"sm": 2}), Part("B", gemms([8, 3], 6), share={"sm": 5})]
+    splits = [Split("B", "sm", 1, "A", [0]), Split("A", "sm", 6, "B", 1)]
+    one, other = (run(merge(p, splits=s))[0] for p, s in ((parts, splits), (parts[::-1], splits[::-1])))
+    assert one.digest() == other.digest()
+
+
+def test_shares_inside_parts_stay() -> None:
+    merged = merge([Part(label, random_shares(seed)) for label, seed in (("A", 4), ("B", 4))])
+    assert merged.shares is not None
+    assert merged.issuers.share is not None
+    assert merged.issuers.share.max() < len(merged.shares.pool)
+    verify(merged)
+
+
+def refused(text: str, parts: list[Part], splits: tuple[Split, ...] = ()) -> None:
+    with pytest.raises(ProgramError, match=text):
+        merge(parts, splits=splits)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    part, other = Part("A", gemms([4], 8), share={"sm": 4}), Part("B", gemms([4], 8))
+    refused("part 'A': found no issuer of a pool 'hosts', expected issuers that take what is free", [replace(part, share={"hosts": 1}), other])
+    refused("part 'A': found a share of 9 slots of .*sm, expected 1 .. 8", [replace(part, share={"sm": 9}), other])
+    refused("found a split of pool 'sm' for part 'B', expected a part with a share of it", [part, other], (Split("B", "sm", 2, "A", 0),))
+    refused("part 'A': found a share of 0 slots of .*sm, expected 1 .. 8", [part, other], (Split("A", "sm", 0, "B", 0),))
+
+
+def test_the_verifier_knows_shares() -> None:
+    p = gemms([4, 4], 8)
+    none = np.zeros(0, np.int32)
+    shares = Shares(np.array([0], np.int32), np.array([9], np.int32), none, none, none)
+    program = replace(p, issuers=replace(p.issuers, share=np.zeros(2, np.int32)), shares=shares)
+    with pytest.raises(ProgramError, match="share: found 9 slots, expected 1 .. 8 of its pool"):
+        verify(program)
+    with pytest.raises(ProgramError, match="split 0: op: found 5, expected"):
+        one = np.zeros(1, np.int32)
+        verify(replace(program, shares=replace(shares, most=one + 1, split_op=one + 5, split_share=one, split_most=one + 1)))
