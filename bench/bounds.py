@@ -73,10 +73,7 @@ def found(figure: str) -> Iterator[tuple[dict[str, Any], str, str]]:
         for commit, checks in versions:
             then = of_check(check, checks)
             there = there or (commit if then else "")
-            if then is None or bound(then) != bound(check):
-                set_by = ""
-            else:
-                set_by = set_by or commit
+            set_by = (set_by or commit) if then is not None and bound(then) == bound(check) else ""
             if then and ("expected" in then or "regression" in then or then.get("reason")):
                 seen.append(commit)
         seen += [page for page in pages if dates()[page] >= dates()[there]]  # an older page does not have the check

@@ -16,7 +16,7 @@ from dysharp.runs.point import Point
 
 REPRODUCED, GAP, FITTED, CANNOT_FAIL, SET_AFTER = "reproduced", "gap", "fitted", "cannot fail", "set after"
 UNDATED, REGRESSION, OTHER_CHOICE, UNBOUNDED, NOT_JUDGED = "inside", "regression", "other choice", "", "not judged"
-"""Verdicts (docs/design/0024-verdicts.md). inside: nobody says when the bound was set. other choice: a variant. "": neither bound nor stored value."""
+"""Verdicts (docs/design/0024-verdicts.md). inside: nobody says when its bound was set. other choice: a variant. "": none of these."""
 BOUND_VERDICTS = (REPRODUCED, UNDATED, SET_AFTER, CANNOT_FAIL, FITTED, GAP)
 """Verdicts of numbers with a bound, from the best to the worst."""
 HOLDS, CLOSED, SHRUNK = "holds", "gap has closed", "gap has shrunk"

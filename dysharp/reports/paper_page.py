@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dysharp.reports.markdown import escaped, paragraph, table
-from dysharp.reports.tables import FigureLike, bounded, claims, counted, reasons, verdict_text
+from dysharp.reports.tables import FigureLike, bounded, claims, counted, reasons
 from dysharp.text import csv_text
 
 FIELDS = ("point", "metric", "paper", "ours", "bound", "verdict", "outcome", "bound_set", "number_seen", "stored", "reason")
@@ -124,5 +124,5 @@ def _section(section: Section, folder: str, title: str) -> list[str]:
     if claims:
         out += [table(("number", "published", "ours", "verdict"), _lines(claims)), ""]
     rest = f"{len(section.results) - len(claims)} {'more ' if claims else ''}numbers"
-    out += [f"{paragraph(verdict_text(section.results))}. {rest}: [{figure.name}.csv]({folder}/{figure.name}.csv).", ""]
+    out += [f"{rest}: [{figure.name}.csv]({folder}/{figure.name}.csv).", ""]
     return out
