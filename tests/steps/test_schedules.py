@@ -194,7 +194,7 @@ def _arrival(
 
 
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_closed_forms_of_equal_stages(ranks: int, rounds: int, chunks: int, f: int, i: int, w: int) -> None:
     n = ranks * rounds
     whole = f + i + w

@@ -67,6 +67,4 @@ def _orders(shape: Shape, rank: int, kind: str) -> list[Cell]:
     """The cells of a rank group by group, chunk by chunk (backward: last chunk first)."""
     chunks = range(shape.chunks) if kind == FORWARD else range(shape.chunks - 1, -1, -1)
     group, n = _group(shape), shape.microbatches
-    return [
-        Cell(kind, c * shape.ranks + rank, i, c) for first in range(0, n, group) for c in chunks for i in range(first, min(first + group, n))
-    ]
+    return [Cell(kind, c * shape.ranks + rank, i, c) for first in range(0, n, group) for c in chunks for i in range(first, min(first + group, n))]

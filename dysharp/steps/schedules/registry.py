@@ -36,7 +36,9 @@ class Family:
 _REGISTRY: dict[str, Family] = {}
 
 
-def schedule(name: str, source: str, *, chunks: int = 1, two_way: bool = False, greedy: bool = False, splits: bool = False) -> Callable[[Build], Build]:
+def schedule(
+    name: str, source: str, *, chunks: int = 1, two_way: bool = False, greedy: bool = False, splits: bool = False
+) -> Callable[[Build], Build]:
     """Register a function (Shape) -> slots of every rank as the family `name`. The first line of its docstring is shown to users."""
 
     def register(build: Build) -> Build:
