@@ -114,6 +114,10 @@ class WholeModel:
     expert_bias: Flag = False
     """A learned bias of every matrix of a routed expert."""
     head_bias: Flag = False
+    dense_bias: Flag = False
+    """A learned bias of every matrix of a dense FFN."""
+    positions: WidthOrNone = 0
+    """Learned position vectors; 0 = positions are rotations (RoPE)."""
     mtp: SmallOrNone = 0
     """Layers that predict further tokens (MTP), each like the last layer."""
 
