@@ -46,7 +46,7 @@ def test_parts_of_the_closed_form(text: str) -> None:
 
 
 def test_nvidias_table_of_deepseek_v3() -> None:
-    """256 GPUs, TP 1, PP 4, VPP 4, EP 64: 16 MoE layers per rank, 60 layers in flight. GiB: 36.4, 32.1, 131.0; FC2 output 26.3, up projection 30.4."""
+    """256 GPUs, TP 1, PP 4, VPP 4, EP 64: 16 MoE layers per rank, 60 layers in flight."""
     model, layout = load_whole("deepseek-v3"), layout_of("pp=4,vpp=4,ep=64")
     held = rank_parameters(model, layout, [Chunk(10, 16)])
     state = {line: n / GiB for line, n in state_bytes(held, layout, RECIPES["bf16"]).items()}

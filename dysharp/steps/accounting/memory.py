@@ -3,6 +3,7 @@
 Closed forms per chunk; the schedule's own order says how many micro-batches of which chunk a rank holds at once.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -159,11 +160,10 @@ def check_memory(memory: Memory, capacity_bytes: float, where: str) -> None:
     rank = memory.peak
     if memory.reserved(rank) <= capacity_bytes:
         return
-    total, before = sum(memory.fixed.values()), 0.0
-    for line, size in [*rank.lines.items(), ("allocator", rank.allocated * (RESERVED - 1))]:
-        before, total = total, total + size
-        if total > capacity_bytes:
-            break
+    taken = [*rank.lines.items(), ("allocator", rank.allocated * (RESERVED - 1))]
+    sums = list(itertools.accumulate((size for _, size in taken), initial=sum(memory.fixed.values())))
+    at = next((i for i, total in enumerate(sums[1:]) if total > capacity_bytes), len(taken) - 1)
+    (line, size), before = taken[at], sums[at]
     held = f" of {sum(rank.held.values())} chunks in flight" if line == "activations" else ""
     need = f"found {memory.reserved(rank) / GiB:.1f} GiB on pipeline rank {rank.rank}, expected at most {capacity_bytes / GiB:.1f} GiB of {where}"
     raise ConfigError(f"layout for {memory.model}: memory: {need}; {line}{held} ({size / GiB:.1f} GiB) come on top of {before / GiB:.1f} GiB")
