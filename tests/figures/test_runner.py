@@ -213,7 +213,7 @@ def test_command_prints_json_and_exits_with_the_verdict(tmp_path: Path) -> None:
     path.write_text(TINY.replace("seeds = [0, 1, 2]", "seeds = [0]").replace("at_least = 0.1", "at_least = 100.0"))
     done = CliRunner().invoke(cli, arguments[:2] + arguments[3:])
     assert done.exit_code == 0, "a user's machine may give other numbers"
-    assert "checks: 0 of 1 hold; faster: does not hold" in done.stdout
+    assert "tiny: 1 with a bound: 1 did not come out; faster: does not hold" in done.stdout
     assert CliRunner().invoke(cli, [*arguments, "--check"]).exit_code == 1
 
 
