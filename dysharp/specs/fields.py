@@ -109,7 +109,7 @@ def _describe(error: Any, names: list[str]) -> str:
         return f"{path}: unknown key{nearest(str(error['loc'][-1]), names)}"
     if error["type"] == "missing":
         return f"{path}: missing"
-    expected = error["msg"].removeprefix("Input should be ")
+    expected = error["msg"].removeprefix("Input should be ").replace("a valid tuple", "a list")
     return f"{path}: found {show(error['input'])}, expected {expected}"
 
 
