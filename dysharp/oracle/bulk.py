@@ -3,7 +3,7 @@
 Every piece lists the end of each of its trains on its up link, so that a cut is a look into a list.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -23,17 +23,17 @@ PART = 64
 class Bulk:
     """A bulk op. `unsent`, `undelivered`: trains. `most`: trains of a piece. `pieces`: how many may be under way, `under_way`: how many are.
 
-    `at_hub`: it waits for its up link. `asking`: its pieces that have asked for the down link of its member.
+    `flow`: its port, class and the port of its member. `at_hub`: it waits for its up link.
     """
 
     op: Op
+    flow: tuple[int, int, int]
     unsent: int
     undelivered: int
     most: int
     pieces: int
     under_way: int = 0
     at_hub: bool = False
-    asking: int = 0
 
 
 @dataclass(slots=True)
@@ -62,6 +62,8 @@ class BulkOps:
         """The piece that the up link of a port sent last."""
         self.asked = [0] * len(down)
         """Copies and results that have asked for the down link of each port and have not left on it."""
+        self.asking: Counter[tuple[int, int, int]] = Counter()
+        """Pieces of each flow among them."""
         tables, program = world.tables, world.tables.program
         tasks_move = program.hardware.memory_rate > 0 and any(n > 0 for row in program.task_bytes.tolist() for n in row)
         self._watched = tasks_move or any(op.ack_up + op.ack_down > 0 for op in tables.ops if tables.remote(op))
@@ -79,22 +81,26 @@ class BulkOps:
         if room and program.channels[0] * max(1, room // op.up) * op.up < trip + op.up:
             most = 1
         buffers = program.channels[0] * room + program.hardware.output_bytes if room else ENDLESS_TRAINS * op.up
-        return Bulk(op, op.trains, op.trains, most, min(op.trains, SPARE_PIECES + -(-(trip + buffers) // op.up)))
+        flow = op.port, op.cls, self.world.tables.members[op.members[0]].port
+        return Bulk(op, flow, op.trains, op.trains, most, min(op.trains, SPARE_PIECES + -(-(trip + buffers) // op.up)))
 
     # ---- up -----------------------------------------------------------------------------------------------
 
     def joined(self, port: int, op: Op | None = None) -> None:
-        """A train, a response (None) or a bulk op has joined the hub of `port`. A piece that is being sent makes way for it."""
-        if op is not None and op.id in self.of:
+        """A train, a response (None) or a bulk op has joined the hub of `port`. A piece that is being sent makes way for it, unless it is
+        a bulk op of the same class."""
+        is_bulk = op is not None and op.id in self.of
+        if op is not None and is_bulk:
             self.of[op.id].at_hub = True
-        if port in self.sending:
+        if port in self.sending and not (op is not None and is_bulk and op.cls == self.sending[port].op.cls):
             self.cut(self.sending[port])
 
     def send(self, op: Op) -> Piece:
         """`op` was taken from the hub of its port, whose up server sends a piece of it now."""
         world, bulk, link = self.world, self.of[op.id], self.up[op.port]
         target = world.tables.members[op.members[0]]
-        alone = not any(link.fifos) and self.asked[target.port] == bulk.asking
+        waiting = [(cls, item.op) for cls, fifo in enumerate(link.fifos) for item in fifo]
+        alone = all(cls == op.cls and other in self.of for cls, other in waiting) and self.asked[target.port] == self.asking[bulk.flow]
         n = min(bulk.unsent, bulk.most) if alone else 1
         world.counts["piece of several trains" if n > 1 else "piece of one train"] += 1
         own = replace(op, id=len(world.tables.ops), members=[len(world.tables.members)])
@@ -155,19 +161,19 @@ class BulkOps:
         self.asked[port] += 1
         bulk = self.of.get(op.id)
         if bulk is not None:
-            bulk.asking += 1
+            self.asking[bulk.flow] += 1
         item = self.down[port].sending
         there = None if item is None else self.pieces.get(item.op)
-        if there is not None and there.bulk is not bulk:
+        if there is not None and (bulk is None or there.bulk.flow != bulk.flow):
             self.cut(there)
             self._yield(there)
-        if bulk is not None and self.asked[port] > bulk.asking:
+        if bulk is not None and self.asked[port] > self.asking[bulk.flow]:
             self.cut(self.pieces[op.id])
 
     def serve(self, link: DownLink, port: int, item: Incoming) -> int:
         """The down server of `port` takes a piece: all its trains if nothing else has asked for the link, else one. Returns the end."""
         piece = self.pieces[item.op]
-        alone = self.asked[port] == piece.bulk.asking
+        alone = self.asked[port] == self.asking[piece.bulk.flow]
         n = len(piece.sent) - piece.served if alone else 1
         self.world.counts["turn of a piece" if n > 1 else "turn of one train"] += 1
         server = link.server
@@ -214,7 +220,7 @@ class BulkOps:
             piece.served += len(piece.turn)
             if piece.served < len(piece.sent):
                 return True
-            piece.bulk.asking -= 1
+            self.asking[piece.bulk.flow] -= 1
         self.asked[port] -= 1
         return False
 
@@ -237,9 +243,9 @@ class BulkOps:
 
 
 def turn_push(fifo: deque[T], item: T, is_bulk: Callable[[T], bool]) -> None:
-    """Put `item`, of a bulk op, behind the first item that is of none, and behind those of bulk ops that follow it."""
+    """Put `item`, of a bulk op, behind the first item that is of none, and behind those of bulk ops that follow it. Without one it goes first."""
     rows = [i for i, other in enumerate(fifo) if not is_bulk(other)]
-    fifo.insert(rows[1] if len(rows) > 1 else len(fifo), item)
+    fifo.insert((rows[1] if len(rows) > 1 else len(fifo)) if rows else 0, item)
 
 
 def after(server: Server, start: int, n_bytes: int) -> int:

@@ -86,9 +86,8 @@ class Issuers:
         self._most: list[int] = [] if shares is None else shares.most.tolist()
         self._held = [0] * len(self._most)
         self._splits: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for op_id, share, most in (
-            [] if shares is None else zip(*(c.tolist() for c in (shares.split_op, shares.split_share, shares.split_most)), strict=True)
-        ):
+        columns = () if shares is None else (shares.split_op, shares.split_share, shares.split_most)
+        for op_id, share, most in zip(*(column.tolist() for column in columns), strict=True):
             self._splits[op_id].append((share, most))
         self._tasks_left = [op.tasks for op in ops]
         self._tasks_running = [0] * len(ops)

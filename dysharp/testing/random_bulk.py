@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.program.builder import To
-from dysharp.program.tables import Alloc, Head, Kind, Program, Tail, Template
+from dysharp.isa.framing import Framing
+from dysharp.program.builder import ProgramBuilder, To
+from dysharp.program.tables import Alloc, Discipline, Hardware, Head, Kind, Net, Program, Tail, Template
 from dysharp.testing.random_hardware import chance, random_framings
 from dysharp.testing.random_points import change_points
 from dysharp.testing.random_programs import SIZES, Generator
@@ -85,3 +86,15 @@ def random_bulk(seed: int, *, size: str = "tiny") -> Program:
         return program
     parts = more.choice(("issued", "delivered", "rows", "respond", "pace", "early"), 2, replace=False)
     return change_points(program, more, tuple(str(part) for part in parts))
+
+
+def crowded_bulk(seed: int) -> Program:
+    """Two bulk ops of a node, one of them to a slow node: it runs out of pieces, and interrupts the other one when it has a piece again."""
+    rng = np.random.default_rng((seed, 47))
+    net = Net("net", 1_000_000, 3000, 6000, train_bytes=1000, rates=(1_000_000, int(rng.integers(90_000, 200_000)), 1_000_000))
+    b = ProgramBuilder(Hardware(1_000_000, 3000, 6000, 0, 0, 0, n_vcs=1, vc_bytes=0, n_links=1), 3, ("slow", "fast"), nets=(net,))
+    framing = b.framing(Framing("store", ack=0, source_ack=0))
+    for cls, name in enumerate(b.classes):
+        bulk = b.template(Template(name, Kind.PUT, "combine", cls=cls, framing=framing, net=1))
+        b.ops(bulk, 0, issuer=b.issuer(0, Discipline.READY_FIFO), bytes=1000 * int(rng.integers(500, 700)), to=To(1, [1 + cls]))
+    return b.build()

@@ -40,7 +40,7 @@ def sent_at(q, n, size, rate, pieces):
 @block
 def turn_push(ends, row, column, entry, ops, mem, points):
     """Put `entry`, a bulk op or the member of a piece, into a FIFO of `mixed_push` behind the first entry that is of no bulk op, and behind those
-    of bulk ops that follow it. So bulk ops and one of all others take turns."""
+    of bulk ops that follow it. So bulk ops and one of all others take turns. Where all entries are of bulk ops, it goes first."""
     before, at, met = -1, ends[row, 0], False
     while at != -1:
         is_bulk = points.bulk_of[at] >= 0 if at >= 0 else piece_of(-2 - at, mem, points) >= 0
@@ -49,6 +49,8 @@ def turn_push(ends, row, column, entry, ops, mem, points):
         met = met or not is_bulk
         before = at
         at = ops.op[at, column] if at >= 0 else mem[-2 - at, col.MEMBER_NEXT]
+    if not met:
+        before, at = -1, ends[row, 0]
     if entry >= 0:
         ops.op[entry, column] = at
     else:
@@ -61,6 +63,17 @@ def turn_push(ends, row, column, entry, ops, mem, points):
         mem[-2 - before, col.MEMBER_NEXT] = entry
     if at == -1:
         ends[row, 1] = entry
+
+
+@block
+def others_wait(i, c, ops, links, clock, points):
+    """Whether anything but bulk ops of class c waits at the hub of port i."""
+    if links.nodes[i, col.UP + col.SERVER_MASK] & ~(1 << c) != 0:
+        return True
+    at = links.hub[i * clock.m[col.HARDWARE_CLASSES] + c, 0]
+    while at >= 0 and points.bulk_of[at] >= 0:
+        at = ops.op[at, col.NEXT]
+    return at != -1
 
 
 @block
@@ -81,14 +94,15 @@ def bulk_queue(b, ops, mem, links, clock, points):
 
 @kernel
 def piece_send(o, b, i, c, v, now, ops, mem, links, switch, clock, points):
-    """Bulk op b sends a piece from port i: all its trains if nothing else waits here or has asked for its member's down link, else one train.
+    """Bulk op b sends a piece from port i: all its trains if nothing but its like waits here or has asked for its member's down link, else one.
 
     Returns when the up server is free again.
     """
     op, ot, nodes, m, bulks, pieces = ops.op, ops.ot, links.nodes, clock.m, points.bulks, points.pieces
     w, net = op[o, col.WIRE], nodes[i, col.PORT_NET]
     n = 1
-    if nodes[i, col.UP + col.SERVER_MASK] == 0 and points.ports[bulks[b, col.BULK_TO], col.PORT_ASKED] == bulks[b, col.BULK_AT]:
+    alone = points.ports[bulks[b, col.BULK_TO], col.PORT_ASKED] == bulks[bulks[b, col.BULK_FLOW], col.BULK_AT]
+    if alone and not others_wait(i, c, ops, links, clock, points):
         n = min(bulks[b, col.BULK_LEFT], bulks[b, col.BULK_MOST])
     q = bulks[b, col.BULK_FREE]
     p = ops_of(op, points) + q
@@ -163,27 +177,32 @@ def up_cut(q, ops, mem, links, clock, points):
 
 @block
 def hub_joined(o, i, ops, mem, links, clock, points):
-    """Op o (-1: a response) has joined the hub of port i: a piece that is being sent there makes way."""
+    """Op o (-1: a response) has joined the hub of port i: a piece that is being sent there makes way, but not for a bulk op of its class."""
     if points is not None and len(points.pieces) > 0:
-        if o >= 0 and points.bulk_of[o] >= 0:
+        q = points.ports[i, col.PORT_PIECE]
+        is_bulk = o >= 0 and points.bulk_of[o] >= 0
+        if is_bulk:
             points.bulks[points.bulk_of[o], col.BULK_WAITS] = 1
-        if points.ports[i, col.PORT_PIECE] >= 0:
-            up_cut(points.ports[i, col.PORT_PIECE], ops, mem, links, clock, points)
+        if q >= 0:
+            sent = ops.templates[ops.op[points.bulks[points.pieces[q, col.PIECE_BULK], col.BULK_OP], col.TEMPLATE], col.CLS]
+            if not is_bulk or ops.templates[ops.op[o, col.TEMPLATE], col.CLS] != sent:
+                up_cut(q, ops, mem, links, clock, points)
 
 
 @kernel
 def output_asked(o, j, ops, mem, links, clock, points):
-    """A copy or result of op or piece o asks for the down link of port j. There and behind it, pieces of other bulk ops make way for each other
+    """A copy or result of op or piece o asks for the down link of port j. There and behind it, pieces of other flows make way for each other
     and for anything else after the train that has begun."""
     pieces, bulks, nodes, b = points.pieces, points.bulks, links.nodes, points.bulk_of[o]
+    flow = bulks[b, col.BULK_FLOW] if b >= 0 else -1
     points.ports[j, col.PORT_ASKED] += 1
     if b >= 0:
-        bulks[b, col.BULK_AT] += 1
+        bulks[flow, col.BULK_AT] += 1
     q = piece_of(nodes[j, col.DOWN + col.SERVER_EXTRA], mem, points)
-    if q >= 0 and pieces[q, col.PIECE_BULK] != b:
+    if q >= 0 and bulks[pieces[q, col.PIECE_BULK], col.BULK_FLOW] != flow:
         up_cut(q, ops, mem, links, clock, points)
         turn_yield(j, q, ops, links, clock, points)
-    if b >= 0 and points.ports[j, col.PORT_ASKED] > bulks[b, col.BULK_AT]:
+    if b >= 0 and points.ports[j, col.PORT_ASKED] > bulks[flow, col.BULK_AT]:
         up_cut(o - ops_of(ops.op, points), ops, mem, links, clock, points)
 
 
@@ -218,7 +237,7 @@ def turn_begin(k, o, j, n_bytes, ops, mem, links, points):
         pieces, b = points.pieces, points.pieces[q, col.PIECE_BULK]
         bulk = points.bulks[b, col.BULK_OP]
         i = ops.op[o, col.NODE]
-        alone = points.ports[j, col.PORT_ASKED] == points.bulks[b, col.BULK_AT]
+        alone = points.ports[j, col.PORT_ASKED] == points.bulks[points.bulks[b, col.BULK_FLOW], col.BULK_AT]
         n = pieces[q, col.PIECE_LEFT] if alone else 1
         pieces[q, col.PIECE_TURN] = n
         n_sent = pieces[q, col.PIECE_TRAINS] - pieces[q, col.PIECE_LEFT] + n
@@ -248,6 +267,6 @@ def turn_over(k, j, c, ops, mem, nodes, switch, clock, points):
                 turn_push(switch.crossed, j * clock.m[col.HARDWARE_CLASSES] + c, col.NEXT2, -2 - k, ops, mem, points)
                 nodes[j, col.DOWN + col.SERVER_MASK] |= 1 << c
                 return True
-            points.bulks[points.pieces[q, col.PIECE_BULK], col.BULK_AT] -= 1
+            points.bulks[points.bulks[points.pieces[q, col.PIECE_BULK], col.BULK_FLOW], col.BULK_AT] -= 1
         points.ports[j, col.PORT_ASKED] -= 1
     return False

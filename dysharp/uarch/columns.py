@@ -78,9 +78,10 @@ SPLIT_OP, SPLIT_SHARE, SPLIT_MOST = range(3)
 SUM_LEFT, SUM_STATE, SUM_TAIL, SUM_FIRST, SUM_LAST = range(5)
 SUM_NEW, SUM_OPEN, SUM_PASSES = range(3)
 
-# bulk op, int64 [n_bulk, 9]: the op; trains not sent, not delivered; most trains of a piece; its pieces that are free (a list by NEXT2, -1 = none);
-# 1 = it is in the hub; its pieces that have asked for the down link of its member; port of the member; payload of a train
-BULK_OP, BULK_LEFT, BULK_DUE, BULK_MOST, BULK_FREE, BULK_WAITS, BULK_AT, BULK_TO, BULK_BYTES = range(9)
+# bulk op, int64 [n_bulk, 10]: the op; trains not sent, not delivered; most trains of a piece; its pieces that are free (a list by NEXT2, -1 = none);
+# 1 = it is in the hub; pieces of its flow (in the row of FLOW) that have asked for the down link of its member; port of the member; payload of a
+# train; the first bulk op of its flow: same port, class and member
+BULK_OP, BULK_LEFT, BULK_DUE, BULK_MOST, BULK_FREE, BULK_WAITS, BULK_AT, BULK_TO, BULK_BYTES, BULK_FLOW = range(10)
 # piece of a bulk op, int64 [n_pieces, 8]: its bulk op; trains; trains not served by the down server, of which in its present turn;
 # busy time and bytes of the up server before the first train, and of the down server before the turn
 PIECE_BULK, PIECE_TRAINS, PIECE_LEFT, PIECE_TURN, PIECE_UP_START, PIECE_UP_BYTES, PIECE_DOWN_START, PIECE_DOWN_BYTES = range(8)

@@ -69,7 +69,7 @@ def gang_start(o, p, ops, slots, nodes, clock):
     """
     op, ot = ops.op, ops.ot
     pools, m, now = slots.pools, clock.m, clock.x[col.RUN_NOW]
-    n = min(min(pools[p, col.POOL_FREE], share_left(op[o, col.ISSUER], ops.points)), op[o, col.ANSWERS])
+    n = min(pools[p, col.POOL_FREE], share_left(op[o, col.ISSUER], ops.points), op[o, col.ANSWERS])
     share_take(op[o, col.ISSUER], n, ops.points)
     if ot[o, col.START] < 0:
         ot[o, col.START] = now

@@ -141,8 +141,8 @@ def test_the_verifier_knows_shares() -> None:
     none = np.zeros(0, np.int32)
     shares = Shares(np.array([0], np.int32), np.array([9], np.int32), none, none, none)
     program = replace(p, issuers=replace(p.issuers, share=np.zeros(2, np.int32)), shares=shares)
-    with pytest.raises(ProgramError, match="share: found 9 slots, expected 1 .. 8 of its pool"):
+    with pytest.raises(ProgramError, match="share: found 9 slots, expected 1"):
         verify(program)
+    one = np.zeros(1, np.int32)
     with pytest.raises(ProgramError, match="split 0: op: found 5, expected"):
-        one = np.zeros(1, np.int32)
         verify(replace(program, shares=replace(shares, most=one + 1, split_op=one + 5, split_share=one, split_most=one + 1)))

@@ -253,9 +253,8 @@ def _shares(p: Program) -> dict[str, Array]:
     """The columns of `Points` for shares of pools."""
     s, own = p.shares, p.issuers.share
     if s is None or own is None:
-        return dict(
-            share_of=np.zeros(0, np.int32), shares=np.zeros((0, 2), np.int64), splits=np.zeros((0, 3), np.int64), split_of=np.zeros(0, np.int32)
-        )
+        none = np.zeros(0, np.int32)
+        return {"share_of": none, "shares": np.zeros((0, 2), np.int64), "splits": np.zeros((0, 3), np.int64), "split_of": none}
     splits = np.stack((s.split_op, s.split_share, s.split_most), 1).astype(np.int64)
     split_of = np.full(p.n_ops, -1, np.int32)
     split_of[s.split_op[::-1]] = np.arange(len(splits), dtype=np.int32)[::-1]

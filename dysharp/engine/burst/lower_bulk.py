@@ -45,7 +45,7 @@ def bulk_state(p: Program, of_piece: Array) -> dict[str, Array]:
     """The columns of `Points` for bulk ops."""
     ops, first, count = np.unique(of_piece, return_index=True, return_counts=True)
     n = len(ops)
-    bulks, pieces, ports = np.zeros((n, 9), np.int64), np.zeros((len(of_piece), 8), np.int64), np.zeros((p.n_ports if n else 0, 2), np.int64)
+    bulks, pieces, ports = np.zeros((n, 10), np.int64), np.zeros((len(of_piece), 8), np.int64), np.zeros((p.n_ports if n else 0, 2), np.int64)
     bulk_of = np.full(p.n_ops + len(of_piece) if n else 0, -1, np.int32)
     if n:
         trains, size, trip = _constants(p, ops)
@@ -54,6 +54,9 @@ def bulk_state(p: Program, of_piece: Array) -> dict[str, Array]:
         bulks[:, col.BULK_LEFT] = bulks[:, col.BULK_DUE] = trains
         bulks[:, col.BULK_MOST] = _most(p, trains, size, np.where(net > 0, 0, trip), net)
         bulks[:, col.BULK_TO] = p.members.node[p.members.ptr[ops]] + net * p.n_nodes
+        cls = np.array([t.cls for t in p.templates])[p.ops.template[ops]]
+        _, first_of, flow = np.unique(np.stack((p.ops.node[ops], bulks[:, col.BULK_TO], cls, net)), axis=1, return_index=True, return_inverse=True)
+        bulks[:, col.BULK_FLOW] = first_of[flow]
         bulks[:, col.BULK_BYTES] = -(-p.ops.bytes[ops].astype(np.int64) // p.wires.trains[wire])
         pieces[:, col.PIECE_BULK] = np.repeat(np.arange(n), count)
         bulk_of[ops], bulk_of[p.n_ops :] = np.arange(n), pieces[:, col.PIECE_BULK]

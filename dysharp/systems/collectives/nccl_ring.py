@@ -8,6 +8,7 @@ import numpy as np
 
 from dysharp.compute.collectives import NET_STEPS_US, PROTOCOLS, RING_PART, hop_us, ring_protocol
 from dysharp.compute.operators import arch_of
+from dysharp.errors import ConfigError, nearest
 from dysharp.program import Program
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.chunks import VECTOR
@@ -17,6 +18,9 @@ from dysharp.systems.collectives.register import collective
 from dysharp.workload.collective import Collective
 
 
+TRAINS, BULK = "trains", "bulk"
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options of NCCL's rings.
@@ -24,9 +28,15 @@ class Options:
     | option | meaning |
     |---|---|
     | `protocol` | "ll", "ll128", "simple", or "auto": the one that NCCL's tuner takes among rings |
+    | `ops` | "trains": an op is a train of a link. "bulk": an op is what one step passes on, in one domain; few ops for many GiB, and no timeline |
     """
 
     protocol: str = "auto"
+    ops: str = TRAINS
+
+    def __post_init__(self) -> None:
+        if self.ops not in (TRAINS, BULK):
+            raise ConfigError(f"option nccl-ring.ops: found {self.ops!r}{nearest(self.ops, (TRAINS, BULK))}")
 
 
 def place(work: Collective, cluster: Cluster, options: Options) -> int:
@@ -50,8 +60,11 @@ def says(work: Collective, cluster: Cluster, options: Options) -> tuple[str, ...
 )
 def plan(work: Collective, cluster: Cluster, options: Options) -> Program:
     """NCCL's ring: at each step every GPU passes one share on to the next GPU; over several NVLink domains a ring per rail."""
-    at = place(work, cluster, options)
-    return broadcast(work, cluster, at) if work.operation == "broadcast" else ring_program(work, cluster, PROTOCOLS[at])
+    at, bulk = place(work, cluster, options), options.ops == BULK
+    if bulk and (cluster.domains > 1 or work.operation == "broadcast"):
+        where = "broadcast" if work.operation == "broadcast" else f"{cluster.domains} NVLink domains"
+        raise ConfigError(f"option nccl-ring.ops: found 'bulk' with {where}, expected 'trains' (a chunk goes on when it has arrived)")
+    return broadcast(work, cluster, at) if work.operation == "broadcast" else ring_program(work, cluster, PROTOCOLS[at], bulk=bulk)
 
 
 def broadcast(work: Collective, cluster: Cluster, at: int) -> Program:

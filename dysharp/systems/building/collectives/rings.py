@@ -54,9 +54,9 @@ def rings_of(cluster: Cluster) -> I64:
     return rail_rings(cluster.n_gpus, cluster.domain_gpus) if cluster.domains > 1 else np.arange(cluster.n_gpus)[None]
 
 
-def ring_program(work: Collective, cluster: Cluster, protocol: Protocol) -> Program:
-    """The Program of an all-gather, reduce-scatter or all-reduce by rings with `protocol`."""
-    rings = Rings(work, cluster, protocol)
+def ring_program(work: Collective, cluster: Cluster, protocol: Protocol, *, bulk: bool = False) -> Program:
+    """The Program of an all-gather, reduce-scatter or all-reduce by rings with `protocol`. `bulk`: see `Steps`."""
+    rings = Rings(work, cluster, protocol, bulk=bulk)
     if work.operation != "all-gather":
         rings.scatter()
     if work.operation != "reduce-scatter":
@@ -67,10 +67,10 @@ def ring_program(work: Collective, cluster: Cluster, protocol: Protocol) -> Prog
 class Rings(Steps):
     """Rings under construction. A stream is a (GPU, ring): streams of one GPU are neighbours."""
 
-    def __init__(self, work: Collective, cluster: Cluster, protocol: Protocol) -> None:
+    def __init__(self, work: Collective, cluster: Cluster, protocol: Protocol, *, bulk: bool = False) -> None:
         self.rings = rings_of(cluster)
         self.slices = SIMPLE_SLICES if protocol is SIMPLE else 1
-        super().__init__(work, cluster, len(self.rings) * self.slices)
+        super().__init__(work, cluster, len(self.rings) * self.slices, bulk=bulk)
         gpu, constants, self.protocol = cluster.own_gpu, cluster.fitted, protocol
         place, count = self.chunks.place, np.maximum(self.chunks.of_share // len(self.rings), 1)
         self.ring: I64 = place % len(self.rings)

@@ -25,6 +25,8 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 Traffic = dict[str, dict[str, int]]
 FLIT, MOST_PAYLOAD = 16, 256
+MOST_BULK = 1 << 30
+"""Most bytes of one bulk op of a collective; a column of the Program has 31 bits."""
 OPERATORS = {
     "all-reduce": ("reduce", "gather"),
     "all-gather": ("gather",),
@@ -50,10 +52,11 @@ def reaching(name: str, part: float, ack: int = 0) -> Framing:
 class Steps:
     """A Program of `work` under construction.
 
-    `chunks`: what its ops move. `parts`, `whole`: see `chunks.cut`. `most`: most bytes of a chunk; 0: a train.
+    `chunks`: what its ops move. `parts`, `whole`: see `chunks.cut`. `most`: most bytes of a chunk; 0: a train. `bulk`: chunks are as long as
+    `parts` allow, for bulk ops.
     """
 
-    def __init__(self, work: Collective, cluster: Cluster, parts: int = 1, *, whole: bool = False, most: int = 0) -> None:
+    def __init__(self, work: Collective, cluster: Cluster, parts: int = 1, *, whole: bool = False, most: int = 0, bulk: bool = False) -> None:
         self.work, self.cluster, self.n = work, cluster, cluster.n_gpus
         self.costs = Software(cluster)
         operators = (*(Operator(name, Nature.COMMUNICATION) for name in OPERATORS[work.operation]), Operator("other", Nature.HOST))
@@ -63,7 +66,7 @@ class Steps:
         )
         self.gpus = np.arange(self.n, dtype=np.int32)
         train = self.b.hardware.train_bytes
-        self.chunks: Chunks = cut(work, min(most or train, train), parts, whole=whole)
+        self.chunks: Chunks = cut(work, MOST_BULK if bulk else min(most or train, train), parts, whole=whole)
         self._templates: dict[tuple[object, ...], int] = {}
         self._framings: dict[Framing, int] = {}
 
