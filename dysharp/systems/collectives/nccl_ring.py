@@ -17,7 +17,6 @@ from dysharp.systems.building.collectives.trees import Trees, Way
 from dysharp.systems.collectives.register import collective
 from dysharp.workload.collective import Collective
 
-
 TRAINS, BULK = "trains", "bulk"
 
 
