@@ -18,13 +18,15 @@ class Bulks(Generator):
     """As `Generator`, with some bulk ops among the other ops. `more` draws them."""
 
     gangs_hold = False
+    train_bytes = 0  # of the machine; 0: a row
 
     def __init__(self, rng: np.random.Generator, more: np.random.Generator, size: str, like: Program | None = None) -> None:
         super().__init__(rng, size, like)
         self.more = more
         if like is None:
-            self.b.hardware = replace(self.b.hardware, train_bytes=self.row_bytes, vc_bytes=self.b.hardware.vc_bytes * int(more.choice((1, 1, 8))))
-            self.b.nets = tuple(replace(net, train_bytes=self.row_bytes) for net in self.b.nets)
+            train = self.train_bytes or self.row_bytes
+            self.b.hardware = replace(self.b.hardware, train_bytes=train, vc_bytes=self.b.hardware.vc_bytes * int(more.choice((1, 1, 8))))
+            self.b.nets = tuple(replace(net, train_bytes=train) for net in self.b.nets)
         framings = [self.b.framing(f) for f in random_framings(more, 2)]
         nets = [net for net in range(len(self.b.nets) + 1) if not net or not self.b.nets[net - 1].step]
         self.bulk = [

@@ -30,7 +30,7 @@ class _GuestSums(Sums):
 
 
 class _GuestBulks(Bulks):
-    gangs_hold = False
+    train_bytes = 3000  # the longest row of a guest
 
 
 def random_parts(seed: int, *, size: str = "tiny", packets: bool = False) -> list[Part]:
