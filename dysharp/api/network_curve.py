@@ -13,6 +13,7 @@ from dysharp.engine.flit.config import NetworkConfig, Traffic
 from dysharp.engine.flit.network import NetworkPoint, Protocol
 from dysharp.errors import ConfigError, nearest
 from dysharp.runs.progress import Progress, Step
+from dysharp.specs.arguments import checked
 from dysharp.text import table
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def _plain(p: NetworkPoint, cycle_ps: int) -> dict[str, Any]:
     return row
 
 
+@checked
 def network(
     load: str | float | Iterable[float] = LOADS, *, saturation: bool = False, seed: int = 1, period: int = 6000, warm_up: int = 3,
     max_periods: int | None = None, progress: Progress | None = None, **setting: Any,
@@ -204,6 +206,7 @@ class CurveComparison:
         return {"bars": bars, "curves": [plain(e) for e in self.errors], "rows": [plain(r) for r in self.rows], "holds": self.holds}
 
 
+@checked
 def compare_network(
     csv: str | None = None, curve: str | None = None, *, every: int = 1, seeds: int = 0, progress: Progress | None = None
 ) -> CurveComparison:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from dysharp.engine.burst.run import Timing
     from dysharp.program import Program, Trace
     from dysharp.timeline import Recording, Timeline, Window
+
+
+_LAST_US = 4e12
+"""Times are counted in picoseconds, in 63 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +89,8 @@ def trace(
     system: str,
     start_us: float = 0.0,
     end_us: float | None = None,
-    only: tuple[int, ...] = (),
-    follow: tuple[int, ...] | None = None,
+    only: Sequence[int] = (),
+    follow: Sequence[int] | None = None,
     **request: Unpack[RequestArgs],
 ) -> Timed:
     """Simulate one pass of one system at burst level, and keep every train of a link and every GEMM.
@@ -110,8 +114,8 @@ def trace(
     chosen = get_system(system)
     if asked.direction == "both":
         raise ConfigError('trace: found direction "both", expected "fwd" or "bwd"')
+    _check_tokens(only, asked.tokens * asked.cluster.n_gpus, "only")  # before a long range becomes a tuple
     window = dataclasses.replace(_window(start_us, end_us), tokens=tuple(only))
-    _check_tokens(only, asked.tokens * asked.cluster.n_gpus, "only")
     given = options_of(chosen, options_by_system(asked.options, {chosen.name: chosen}, asked.model, asked.cluster)[chosen.name])
     check_memory(chosen, asked, given)
     workload = make_workload(asked)
@@ -125,10 +129,10 @@ def _window(start_us: float, end_us: float | None) -> Window:
     """The times that a Timeline keeps. Raises ConfigError for no interval."""
     from dysharp.timeline import Window
 
-    window = Window(int(start_us * 1e6), 1 << 62 if end_us is None else int(end_us * 1e6))
-    if window.start_ps < 0 or window.end_ps <= window.start_ps:
-        raise ConfigError(f"trace: found {start_us:g} to {end_us} us, expected a rising interval of times of at least 0")
-    return window
+    if not 0 <= start_us < (_LAST_US if end_us is None else end_us) <= _LAST_US:
+        found = f"{start_us:g} to {'the end' if end_us is None else f'{end_us:g}'} us"
+        raise ConfigError(f"trace: found {found}, expected a rising interval of times from 0 to {_LAST_US:g}")
+    return Window(int(start_us * 1e6), 1 << 62 if end_us is None else int(end_us * 1e6))
 
 
 def _recorded_collective(name: str, request: CollectiveRequest) -> tuple[Row, Recording]:
@@ -151,7 +155,7 @@ def _recorder(runs: list[Recording]) -> Engine:
     return engine
 
 
-def _check_tokens(tokens: tuple[int, ...], n: int, name: str) -> None:
+def _check_tokens(tokens: Sequence[int], n: int, name: str) -> None:
     for token in tokens:
         if not 0 <= token < n:
             raise ConfigError(f"{name}: found token {token}, expected 0 to {n - 1}")

@@ -26,7 +26,7 @@ def complete_files(ctx: click.Context, param: click.Parameter, incomplete: str) 
     """Shell completion of paths."""
     from click.shell_completion import CompletionItem
 
-    return [CompletionItem(incomplete, type="file")]
+    return [CompletionItem(incomplete, type="file")] if incomplete.isprintable() else []  # the terminal prints it
 
 
 def _complete(what: str) -> Complete:

@@ -30,12 +30,13 @@ def _plain() -> type[Console]:
 
     class Plain(Console):
         def render_str(self, text: str, **options: Any) -> Text:
-            return super().render_str(_printable(text), **options)
+            return super().render_str(printable(text), **options)
 
     return Plain
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Text for a terminal: control characters are escaped, line ends stay."""
     return "\n".join(map(one_line, text.split("\n")))
 
 

@@ -1,6 +1,8 @@
 """`dysharp study` and `dysharp query`: many points, and questions about them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from dysharp.cli.flags import complete_files, jobs_flag, json_flag, plot_flag
-from dysharp.cli.output import print_json, print_lines, print_table
+from dysharp.cli.output import print_json, print_lines, print_table, printable
 from dysharp.errors import ConfigError
 
 folder_flag = click.option("--folder", metavar="DIR", default="study", show_default=True, help="Folder of the finished points.")
@@ -64,7 +66,8 @@ def study(ctx: click.Context, file: str, folder: str, jobs: int, scheduler: str,
 def query(sql: str, folder: str, reproduced: bool, as_csv: bool, as_json: bool) -> None:
     """Answer a question in SQL about the finished points of a study, which are the table `points`.
 
-    `dysharp query "describe points"` lists the columns. SQL is in the dialect of DuckDB. DIR may also be the --store of `reproduce` or `sweep`.
+    `dysharp query "describe points"` lists the columns: the option `dysharp.n_sm` of a study file is the column n_sm, its `cluster.link_GBps` is
+    cluster_link_GBps. SQL is in the dialect of DuckDB, and reaches no file. DIR may also be the --store of `reproduce` or `sweep`.
     """
     from dysharp.figures import Store
     from dysharp.studies.study_folder import StudyFolder, duckdb_module
@@ -80,20 +83,33 @@ def query(sql: str, folder: str, reproduced: bool, as_csv: bool, as_json: bool) 
     try:
         found = connection.sql(sql)
         columns, lines = (found.columns, found.fetchall()) if found is not None else ([], [])
-    except duckdb_module().Error as error:
+    except (duckdb_module().Error, RuntimeError, UnicodeDecodeError) as error:  # RuntimeError: text of a damaged part that is no UTF-8
         words = str(error).partition("\n\nLINE ")[0].split()
         raise ConfigError(f"query: {' '.join(words)}") from None
     if as_json:
-        print_json([dict(zip(columns, line, strict=True)) for line in lines])
+        print_json([dict(zip(columns, map(_plain, line), strict=True)) for line in lines])
     elif as_csv:
-        click.echo(csv_text(columns, lines), nl=False)
+        click.echo(printable(csv_text(columns, lines)), nl=False)
     else:
-        print_table(columns, [[_text(value) for value in line] for line in lines])
+        described = sql.split(maxsplit=1)[0].lower() in ("describe", "show") if sql.split() else False
+        shown = [at for at in range(len(columns)) if not described or any(line[at] is not None for line in lines)]
+        print_table([columns[at] for at in shown], [[_text(line[at]) for at in shown] for line in lines])
 
 
 def _tell_left_out(lines: Iterable[str]) -> None:
     for line in lines:
         click.echo(f"dysharp: warning: {line}", err=True)
+
+
+def _plain(value: Any) -> Any:
+    """A value of DuckDB for JSON. What JSON has no number for (nan, inf) is null; other types than numbers and texts are texts."""
+    if isinstance(value, Decimal | float):
+        return float(value) if isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
 def _text(value: Any) -> str:

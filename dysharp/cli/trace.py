@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -76,11 +77,11 @@ def trace(
         print_lines([f"{files[0]} to {files[-1].name}: {megabytes:.1f} MB of Chakra execution traces, one file per GPU"])
 
 
-def _tokens(flag: str, text: str) -> tuple[int, ...]:
+def _tokens(flag: str, text: str) -> Sequence[int]:
     """The tokens of `3,17` or of `0:64` (64 excluded)."""
     first, colon, last = text.partition(":")
     try:
-        tokens = tuple(range(int(first), int(last))) if colon else tuple(int(word) for word in text.split(","))
+        tokens = range(int(first), int(last)) if colon else tuple(int(word) for word in text.split(","))
     except ValueError:
         raise ConfigError(f"{flag}: found {text[:40]!r}, expected tokens such as 3,17 or 0:64") from None
     if not tokens:

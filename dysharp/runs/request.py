@@ -17,11 +17,15 @@ from dysharp.runs.options import Value, split_fabric
 from dysharp.runs.progress import Progress
 from dysharp.runs.skew import SLOW_HELP, START_HELP, make_skew
 from dysharp.specs import Cluster, Model, load_cluster, load_model
+from dysharp.specs.arguments import checked as check_types
+from dysharp.specs.arguments import fitting
+from dysharp.specs.fields import show
 from dysharp.workload import Routing, make_routing, packaged_traces
 from dysharp.workload.collective import Collective, parse_collective
 
 DEFAULT_MODEL = "deepseek-v2-lite"
 DEFAULT_CLUSTER = "paper-gh200-nvl32"
+MOST_GPUS, MOST_TOKENS = 1 << 16, 1 << 40  # beyond, sizes of memory have no number
 FIDELITIES = ("burst", "packet")
 DIRECTIONS = {"fwd": "forward", "bwd": "backward", "both": "forward and backward"}
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -122,7 +126,8 @@ class Request:
 def takes(arguments: type, **defaults: Any) -> Callable[[Verb], Verb]:
     """Decorate a verb whose `**request` is the TypedDict `arguments`; `defaults` replaces defaults of arguments.
 
-    The verb gets every argument, missing ones with their default. An unknown argument raises TypeError, which names the nearest known one.
+    The verb gets every argument, missing ones with their default. An unknown argument raises TypeError, which names the nearest known one;
+    a value of a wrong type raises ConfigError (`specs.arguments`).
     `help` and `inspect.signature` show all arguments.
     """
     known = {name: argument._replace(default=defaults.get(name, argument.default)) for name, argument in arguments_of(arguments).items()}
@@ -131,14 +136,15 @@ def takes(arguments: type, **defaults: Any) -> Callable[[Verb], Verb]:
         signature = inspect.signature(verb)
         own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
         names = {*known, *(parameter.name for parameter in own)}
+        types, door = get_type_hints(arguments), check_types(verb)
 
         @functools.wraps(verb)
         def checked(*args: Any, **request: Any) -> Any:
             for name in (name for name in request if name not in names):
                 raise TypeError(f"{verb.__name__}() got an unexpected keyword argument {name!r}{nearest(name, names)}")
-            return verb(*args, **{name: argument.default for name, argument in known.items()} | request)
+            request = {name: fitting(name, value, types[name]) if name in types else value for name, value in request.items()}
+            return door(*args, **{name: argument.default for name, argument in known.items()} | request)
 
-        types = get_type_hints(arguments)
         keywords = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=a.default, annotation=types[n]) for n, a in known.items()]
         lines = [textwrap.fill(f"{name}: {argument.text}", 110, subsequent_indent="    ") for name, argument in known.items()]
         checked.__doc__ = "\n".join([inspect.cleandoc(verb.__doc__ or ""), "", "Keyword arguments:", *lines])
@@ -162,9 +168,9 @@ def make_request(args: RequestArgs) -> Request:
     fabric, options = split_fabric(args["options"], fidelity)
     model = args["model"] if isinstance(args["model"], Model) else load_model(args["model"])
     cluster = args["cluster"] if isinstance(args["cluster"], Cluster) else load_cluster(args["cluster"])
-    for name, value in (("gpus", gpus), ("tokens", tokens)):
-        if value is not None and value < 1:
-            raise ConfigError(f"{name}: found {value}, expected at least 1")
+    for name, value, most in (("gpus", gpus, MOST_GPUS), ("tokens", tokens, MOST_TOKENS)):
+        if value is not None and not 1 <= value <= most:
+            raise ConfigError(f"{name}: found {show(value)}, expected {'at least 1' if value < 1 else f'at most {most}'}")
     tokens = model.tokens_per_gpu if tokens is None else tokens
     window = args["window"] or None
     if window is not None:

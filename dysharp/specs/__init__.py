@@ -4,12 +4,16 @@ from dysharp.specs.catalog import list_clusters, list_models, load_cluster, load
 from dysharp.specs.choices import Choice, Scalar, choice, choice_int, choice_str, choice_value, list_choices
 from dysharp.specs.cluster import Cluster
 from dysharp.specs.model import Model
+from dysharp.specs.whole import Attention, WholeModel
+from dysharp.specs.whole_catalog import list_whole_models, load_whole
 
 __all__ = [
+    "Attention",
     "Choice",
     "Cluster",
     "Model",
     "Scalar",
+    "WholeModel",
     "choice",
     "choice_int",
     "choice_str",
@@ -17,6 +21,8 @@ __all__ = [
     "list_choices",
     "list_clusters",
     "list_models",
+    "list_whole_models",
     "load_cluster",
     "load_model",
+    "load_whole",
 ]

@@ -24,18 +24,20 @@ FIXED = ("base", "name", "source", "constants")
 """Keys that the text of a variant cannot give."""
 
 
+INNER = ("scale_out", "whole", "attention")
+"""Tables of a file whose keys replace those of its base one by one."""
 NESTED = "scale_out."
 """Start of keys of the table [scale_out]."""
 
 
 def list_models() -> list[str]:
     """Names of the models that ship with the package, sorted."""
-    return _names("models")
+    return names_of("models")
 
 
 def list_clusters() -> list[str]:
     """Names of the clusters that ship with the package, sorted."""
-    return _names("clusters")
+    return names_of("clusters")
 
 
 def load_model(name_or_path: NameOrPath) -> Model:
@@ -43,9 +45,9 @@ def load_model(name_or_path: NameOrPath) -> Model:
 
     Raises `ConfigError`. Its one line names the file, the key, the value found and the nearest valid key.
     """
-    if _is_name(name_or_path, "models"):
-        return _model(_packaged_table(str(name_or_path)), f"{name_or_path}.toml")
-    path = _user_path(name_or_path, "model", list_models(), ", a .toml file or a Hugging Face config.json")
+    if is_name(name_or_path, "models"):
+        return layer_of(packaged_table(str(name_or_path)), f"{name_or_path}.toml")
+    path = user_path(name_or_path, "model", list_models(), ", a .toml file or a Hugging Face config.json")
     if path.is_dir():
         path = path / "config.json"
     text = read_text(path)
@@ -59,7 +61,7 @@ def load_cluster(name_or_path: NameOrPath) -> Cluster:
 
     Raises `ConfigError`.
     """
-    if _is_name(name_or_path, "clusters"):
+    if is_name(name_or_path, "clusters"):
         return _packaged_cluster(str(name_or_path))
     base, *fields = name_or_path.split(",") if isinstance(name_or_path, str) else [""]
     if fields and base in list_clusters():
@@ -68,7 +70,7 @@ def load_cluster(name_or_path: NameOrPath) -> Cluster:
     if fields and "=" in fields[0] and not _exists(Path(str(name_or_path))):
         hint = "; write the keys into the file" if _exists(Path(base)) else nearest(base, list_clusters())
         raise ConfigError(f"cluster {show(name_or_path)}: found {show(base)} before the keys, expected a packaged cluster{hint}")
-    path = _user_path(name_or_path, "cluster", list_clusters(), " or a .toml file")
+    path = user_path(name_or_path, "cluster", list_clusters(), " or a .toml file")
     return cluster_from_toml(read_text(path), str(path))
 
 
@@ -77,13 +79,15 @@ def model_from_toml(text: str, where: str) -> Model:
 
     A value `{ choice = "name" }` is the value of that choice (`data/choices.toml`).
     """
-    return _model(_with_base(parse_toml(text, where), "models", where), where)
+    return layer_of(with_base(parse_toml(text, where), "models", where), where)
 
 
-def _model(table: dict[str, Any], where: str) -> Model:
-    values = _in_file(lambda: {key: _chosen(value) for key, value in table.items()}, where)
+def layer_of(table: dict[str, Any], where: str) -> Model:
+    """The `Model` of the top-level keys of a file; the table `[whole]` says nothing about the layer. Raises `ConfigError`."""
+    table = {key: value for key, value in table.items() if key != "whole"}
+    values = in_file(lambda: {key: _chosen(value) for key, value in table.items()}, where)
     raise_if(problems(Model, values), where)
-    return _in_file(lambda: Model(**values), where)
+    return in_file(lambda: Model(**values), where)
 
 
 def _chosen(value: Any) -> Any:
@@ -98,20 +102,20 @@ def cluster_from_toml(text: str, where: str) -> Cluster:
 
 
 def _cluster(table: dict[str, Any], where: str) -> Cluster:
-    table = _with_base(table, "clusters", where)
+    table = with_base(table, "clusters", where)
     if "constants" in table:
         table["constants"] = overrides_of(table["constants"], where)
     if isinstance(table.get("scale_out"), dict):
         table["scale_out"] = scale_out_of(table["scale_out"], where)
     raise_if(problems(ClusterFile, table), where)
-    return _in_file(lambda: cluster_of(table), where)
+    return in_file(lambda: cluster_of(table), where)
 
 
 @functools.cache
-def _packaged_table(name: str) -> dict[str, Any]:
+def packaged_table(name: str) -> dict[str, Any]:
     """The table of a packaged model. The Model itself is not cached, because choices may be overridden."""
     path = DATA / "models" / f"{name}.toml"
-    return _with_base(parse_toml(read_text(path), path.name), "models", path.name)
+    return with_base(parse_toml(read_text(path), path.name), "models", path.name)
 
 
 @functools.cache
@@ -120,7 +124,7 @@ def _packaged_cluster(name: str) -> Cluster:
     return cluster_from_toml(read_text(path), path.name)
 
 
-def _in_file(build: Callable[[], Spec], where: str) -> Spec:
+def in_file(build: Callable[[], Spec], where: str) -> Spec:
     """The result of `build()`. A `ConfigError` gets the name of the file in front."""
     try:
         return build()
@@ -128,36 +132,40 @@ def _in_file(build: Callable[[], Spec], where: str) -> Spec:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def _with_base(table: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
-    """`table` completed by the packaged spec that `base = "name"` names. Keys of the file replace keys of the base, in [scale_out] one by one.
+def with_base(table: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
+    """`table` completed by the packaged spec that `base = "name"` names. Keys of the file replace those of the base, in tables of `INNER` one by one.
 
     A variant needs its own name: no printed table may show changed numbers under a packaged name.
     """
     base = table.pop("base", None)
     if base is None:
         return table
-    if not isinstance(base, str) or base not in _names(kind):
-        tail = nearest(str(base) if isinstance(base, str) else "", _names(kind))
+    if not isinstance(base, str) or base not in names_of(kind):
+        tail = nearest(str(base) if isinstance(base, str) else "", names_of(kind))
         raise ConfigError(f"{where}: base: found {show(base)}, expected a packaged name{tail}")
     path = DATA / kind / f"{base}.toml"
-    inherited = _with_base(parse_toml(read_text(path), path.name), kind, path.name)
+    inherited = with_base(parse_toml(read_text(path), path.name), kind, path.name)
     del inherited["name"]
     inherited["source"] = f"variant of {base} ({inherited['source']})"
-    own, net = table.get("scale_out"), inherited.get("scale_out")
-    merged = {"scale_out": {**net, **own}} if isinstance(own, dict) and isinstance(net, dict) else {}
-    return {**inherited, **table, **merged}
+    return merged(inherited, table)
+
+
+def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`under` with the keys of `over` in place of its own; tables that both have are merged key by key."""
+    both = {key for key in over if isinstance(over[key], dict) and isinstance(under.get(key), dict) and key in INNER}
+    return {**under, **over, **{key: merged(under[key], over[key]) for key in both}}
 
 
 @functools.cache
-def _names(kind: str) -> list[str]:
+def names_of(kind: str) -> list[str]:
     return sorted(p.stem for p in (DATA / kind).glob("*.toml"))
 
 
-def _is_name(name_or_path: NameOrPath, kind: str) -> bool:
-    return isinstance(name_or_path, str) and name_or_path in _names(kind)
+def is_name(name_or_path: NameOrPath, kind: str) -> bool:
+    return isinstance(name_or_path, str) and name_or_path in names_of(kind)
 
 
-def _user_path(name_or_path: NameOrPath, what: str, names: list[str], files: str) -> Path:
+def user_path(name_or_path: NameOrPath, what: str, names: list[str], files: str) -> Path:
     """The path that `name_or_path` means. Raises `ConfigError` for a name that is neither packaged nor a path."""
     if not isinstance(name_or_path, (str, os.PathLike)):
         raise ConfigError(f"{what}: found {show(name_or_path)}, expected a name or a path")

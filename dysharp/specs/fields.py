@@ -23,7 +23,7 @@ from dysharp.errors import ConfigError, nearest
 MAX_PROBLEMS = 20  # problems in one message, so that a file of garbage still gives one readable line
 
 
-def _one_of(*words: str) -> AfterValidator:
+def one_of(*words: str) -> AfterValidator:
     """A closed set of words. Its static type stays `str`, so that callers can pass computed values."""
 
     def check(value: str) -> str:
@@ -50,9 +50,9 @@ LinkRate = Annotated[float, Field(strict=True, gt=0, le=1e6, allow_inf_nan=False
 """GB/s. A link that is faster brings a flit in less than the picosecond in which times are counted."""
 Delay = Annotated[float, Field(strict=True, ge=0, le=1e9, allow_inf_nan=False)]
 Constants = tuple[tuple[Annotated[str, Field(strict=True)], Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]], ...]
-DispatchFormat = Annotated[str, Field(strict=True), _one_of("rows", "fp8")]
-GemmDtype = Annotated[str, Field(strict=True), _one_of("fp8", "bf16")]
-Family = Annotated[str, Field(strict=True), _one_of("paper", "hw")]
+DispatchFormat = Annotated[str, Field(strict=True), one_of("rows", "fp8")]
+GemmDtype = Annotated[str, Field(strict=True), one_of("fp8", "bf16")]
+Family = Annotated[str, Field(strict=True), one_of("paper", "hw")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def _describe(error: Any, names: list[str]) -> str:
         return f"{path}: unknown key{nearest(str(error['loc'][-1]), names)}"
     if error["type"] == "missing":
         return f"{path}: missing"
-    expected = error["msg"].removeprefix("Input should be ")
+    expected = error["msg"].removeprefix("Input should be ").replace("a valid tuple", "a list")
     return f"{path}: found {show(error['input'])}, expected {expected}"
 
 

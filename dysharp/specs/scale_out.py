@@ -37,6 +37,8 @@ class ScaleOut:
 
     def __post_init__(self) -> None:
         check_fields(self, "scale_out")
+        if not self.rate:
+            raise ConfigError(f"scale_out.nic_GBps: found {self.nic_GBps:g}, expected at least 0.001")
 
     @property
     def rate(self) -> int:
@@ -66,11 +68,15 @@ def _index(key: str, gpu: int, n_gpus: int) -> int:
     return gpu
 
 
+def _tuples(value: Any) -> Any:
+    """Lists of a file as tuples; other values as they are, for the check of the fields."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
 def scale_out_of(table: Any, where: str) -> ScaleOut:
     """The table `[scale_out]` of the file `where`. Raises `ConfigError`."""
     if not isinstance(table, dict):
         raise ConfigError(f"{where}: scale_out: found {show(table)}, expected a table")
-    values = {**table, "slow_nics": tuple(tuple(p) if isinstance(p, list) else p for p in table.get("slow_nics", ()))}
-    values["lost_nics"] = tuple(table.get("lost_nics", ()))
+    values = {**table, **{name: _tuples(table[name]) for name in ("slow_nics", "lost_nics") if name in table}}
     raise_if(problems(ScaleOut, values), f"{where}: scale_out")
     return ScaleOut(**values)

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BeforeValidator
 
 from dysharp.errors import ConfigError, MissingExtra, nearest
-from dysharp.figures.figure import load_figure, product_points
+from dysharp.figures.figure import MAX_POINTS, load_figure, product_points
 from dysharp.figures.keys import known, typed
 from dysharp.figures.simulated import row_of
 from dysharp.processes import Runner, here, in_processes
@@ -20,6 +20,7 @@ from dysharp.runs.key import key_of
 from dysharp.runs.on_dask import on_dask
 from dysharp.runs.point import Point
 from dysharp.runs.point_runs import Simulate, point_task, why
+from dysharp.specs.fields import show
 from dysharp.specs.reading import parse_toml, read_text
 from dysharp.studies.study_folder import StudyFolder, record_of
 
@@ -28,6 +29,8 @@ Progress = Callable[[int, int, str], None]
 GENERATION = 50
 """Points that NSGA-II draws at a time."""
 Number = int | float
+MOST = 1e15
+"""Ends of ranges are smaller: whole numbers up to here are exact as floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +96,14 @@ def _draw(table: dict[str, Any], where: str) -> Draw:
     draw = typed(Draw, table, f"{where}: draw")
     if draw.method not in METHODS:
         raise ConfigError(f"{where}: draw.method: found {draw.method[:40]!r}{nearest(draw.method, METHODS)}")
-    if draw.n < 1 or not draw.range:
-        raise ConfigError(f"{where}: draw: found n = {draw.n} and {len(draw.range)} ranges, expected at least one of each")
+    if not 1 <= draw.n <= MAX_POINTS or not draw.range:
+        found = f"found n = {show(draw.n)} and {len(draw.range)} ranges"
+        raise ConfigError(f"{where}: draw: {found}, expected at least one of each, and at most {MAX_POINTS} points")
+    if draw.seed < 0:
+        raise ConfigError(f"{where}: draw.seed: found {show(draw.seed)}, expected at least 0")
     for name, ends in draw.range.items():
-        if len(ends) != 2 or not ends[0] < ends[1] or (name in draw.log and ends[0] <= 0):
-            raise ConfigError(f"{where}: draw.range.{name}: found {ends}, expected [lowest, highest]; above 0 with log")
+        if len(ends) != 2 or not -MOST < ends[0] < ends[1] < MOST or (name in draw.log and ends[0] <= 0):
+            raise ConfigError(f"{where}: draw.range.{name}: found {show(ends)}, expected [lowest, highest] below 1e15; above 0 with log")
     objectives = {"tpe": 1, "nsga2": 2}.get(draw.method)
     if objectives is not None and len(draw.minimize) != objectives:
         raise ConfigError(f"{where}: draw.minimize: found {list(draw.minimize)}, expected {objectives} of the columns of points for {draw.method}")

@@ -26,14 +26,18 @@ from dysharp.runs.key import key_of, point_dict, point_from
 from dysharp.runs.point import Point
 from dysharp.runs.store import Store, check_of
 from dysharp.sources import code_digest
+from dysharp.specs import load_model
 
 LINES_PER_PART = 2000
 JOURNAL = "journal.jsonl"
 PARTS = "part-*.parquet"
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 """A folder may come from somebody else: a link in it is not written through, and a pipe is not waited for."""
+_LOCKED = ("temp_directory = ''", "allow_persistent_secrets = false", "enable_external_access = false", "lock_configuration = true")
+"""After the rows are read: a question reads and writes no file, loads no extension, and cannot change these settings."""
 _TEXT = (
-    "key", "point", "asked", "code", "system", "form", "model", "cluster", "routing", "direction", "fidelity", "bound_resource", "digest", "row",
+    "key", "point", "asked", "code", "system", "form", "model", "cluster", "routing", "routing_text", "direction", "fidelity", "bound_resource",
+    "digest", "row",
 )  # fmt: skip
 
 
@@ -76,9 +80,10 @@ class StudyFolder:
             try:
                 yield self
             finally:
-                if self._journal is not None:
-                    self._journal.close()
-                self._journal = None
+                journal, self._journal = self._journal, None
+                with _writes(self.folder):
+                    if journal is not None:
+                        journal.close()
                 self.close_part()
 
     def has(self, key: str) -> bool:
@@ -89,8 +94,9 @@ class StudyFolder:
         """Keep a finished point."""
         assert self._journal is not None, "opened by writing()"
         record = record_of(key, point, row)
-        self._journal.write(json.dumps(record | {"check": check_of(record)}) + "\n")
-        self._journal.flush()
+        with _writes(self.folder):
+            self._journal.write(json.dumps(record | {"check": check_of(record)}) + "\n")
+            self._journal.flush()
         self._keys.add(key)
         self._lines += 1
         if self._lines >= LINES_PER_PART:
@@ -105,7 +111,7 @@ class StudyFolder:
         if records:
             name = hashlib.blake2b("".join(sorted(r["key"] for r in records)).encode(), digest_size=8).hexdigest()
             temporary = self.folder / f"unfinished-{name}"
-            with tempfile.TemporaryDirectory() as folder:
+            with _writes(self.folder), tempfile.TemporaryDirectory() as folder:
                 source = _json_source(Path(folder) / JOURNAL, records)
                 duckdb_module().sql(f"copy (select * from {source}) to '{_quoted(temporary)}' (format parquet, compression zstd)")
             part = self.folder / f"part-{name}-{_content(temporary)}.parquet"
@@ -135,7 +141,7 @@ class StudyFolder:
         """The undamaged parts as a list in SQL; "" where there is none."""
         sound = []
         for part in sorted(self.folder.glob(PARTS)):
-            if _is_sound(part):
+            if part.is_file() and _is_sound(part):
                 sound.append(f"'{_quoted(Path(glob.escape(str(part))))}'")
             else:
                 self.left_out[f"{part}: left out, because it is damaged; its points run again"] = None
@@ -147,14 +153,14 @@ class StudyFolder:
 
     def connect(self) -> Any:
         """A connection of duckdb with the table `runs` of all finished rows, and the view `points` with one row for each point.
-        `points` has `tokens`, the name of study files and CSV, beside `tokens_per_gpu`.
+        `points` has `tokens`, the name of study files and CSV, beside `tokens_per_gpu`. The rows are in memory, and the connection reaches no file.
 
         A point that was finished with several contents of its files, or by several versions of the code, has the row of today's files and code;
         where there is none, the row that was finished last. Another process may write meanwhile. The folder belongs to a study, or is the `Store` of
         `reproduce` and `sweep`. Raises ConfigError where it has no finished points.
         """
         duckdb = duckdb_module()
-        connection, sources = duckdb.connect(), []
+        connection, sources = duckdb.connect(config={"python_enable_replacements": False}), []
         records = [*self._records(), *_stored(self.folder)]  # before the parts: a writer may make a part of them at any time
         if records:
             with tempfile.TemporaryDirectory() as folder:
@@ -165,7 +171,9 @@ class StudyFolder:
         if not sources:
             raise ConfigError(f"{self.folder}: found no finished points, expected the folder of a study, or the store of reproduce or sweep")
         try:
-            connection.execute(f"create view runs as {' union all by name '.join(sources)}")
+            connection.execute(f"create table runs as {' union all by name '.join(sources)}")
+            for setting in _LOCKED:
+                connection.execute(f"set {setting}")
             connection.execute("create temp table today (key varchar)")
             current = _keys_of_today(connection)
             if current:
@@ -174,7 +182,7 @@ class StudyFolder:
             columns = connection.sql("from runs limit 0").columns
             more = ", tokens_per_gpu as tokens" if "tokens_per_gpu" in columns and "tokens" not in columns else ""
             connection.execute(f"create view points as select *{more} from runs qualify row_number() over (partition by point order by {order}) = 1")
-        except duckdb.Error as error:
+        except (duckdb.Error, RuntimeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{self.folder}: its parts cannot be read together: {str(error).splitlines()[0]}") from None
         return connection
 
@@ -200,6 +208,16 @@ def _opened(file: Path, flags: int) -> IO[str]:
     return open(os.open(file, flags | os.O_CREAT | _NO_LINK, 0o666), "w", encoding="utf-8")
 
 
+@contextmanager
+def _writes(folder: Path) -> Iterator[None]:
+    """Names the folder where a file of it cannot be written, such as on a full disk."""
+    try:
+        yield
+    except (OSError, duckdb_module().IOException) as error:
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise ConfigError(f"study {folder}: cannot be written: {reason}; finished points are kept, and the same command continues") from None
+
+
 def _hold(lock: IO[str], folder: Path) -> None:
     try:
         import fcntl
@@ -222,7 +240,7 @@ def record_of(key: str, point: Point, row: Mapping[str, Any], code: str = "", fi
     plain = {
         name: row.get(name, getattr(point, name, None))  # a closed form has no Row
         for name in (
-            "system", "form", "model", "gpus", "tokens_per_gpu", "topk", "routing", "direction", "fidelity", "seed", "time_us", "bound_us",
+            "system", "form", "model", "gpus", "tokens_per_gpu", "topk", "direction", "fidelity", "seed", "time_us", "bound_us",
             "bound_resource", "workload_bound_us", "exposed_comm_us", "n_ops", "n_events", "digest", "model_version",
         )
     }  # fmt: skip
@@ -236,11 +254,21 @@ def record_of(key: str, point: Point, row: Mapping[str, Any], code: str = "", fi
         "code": code or code_digest(),
         "finished": time.time() if finished is None else finished,
         "cluster": base,
+        "routing": _routing_of(point),
+        "routing_text": row.get("routing"),
         "warnings": len(row.get("warnings", ())),
         "engine_s": row.get("wall_s", {}).get("engine"),
         **plain,
     }
     return {**own, **{name: value for name, value in told.items() if name not in own and name != "row"}, "row": json.dumps(row)}
+
+
+def _routing_of(point: Point) -> str:
+    """The routing as it is typed: of the point, else of its model; "" for a model that cannot be read."""
+    try:
+        return point.routing or load_model(point.model).routing
+    except ConfigError:
+        return ""
 
 
 def _number(text: str) -> float | str:
@@ -310,7 +338,9 @@ def _kind(name: str, value: Any) -> str:
         return "VARCHAR"
     if value is None:
         return ""
-    return "BOOLEAN" if isinstance(value, bool) else "BIGINT" if isinstance(value, int) else "DOUBLE"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "BIGINT" if abs(value) < 1 << 63 else "VARCHAR"
+    return "BOOLEAN" if isinstance(value, bool) else "DOUBLE"
 
 
 def _quoted(path: Path) -> str:

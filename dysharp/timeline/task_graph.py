@@ -150,6 +150,7 @@ def _at(values: I64, index: I64) -> I64:
 def _tasks(run: Recording, level: I64, parts: int) -> tuple[I64, I64]:
     """(`[n_ops]` the task of each op, `[n]` the part of each task). Tasks are in the order of levels."""
     p = run.program
+    parts = max(1, min(parts, p.n_ops))  # more change nothing
     n_members = np.diff(p.members.ptr)
     to = np.where(n_members == 1, _at(p.members.node.astype(np.int64), p.members.ptr[:-1].astype(np.int64)), -1)
     region = np.repeat(np.arange(p.n_regions), np.diff(p.regions.tile_ptr))

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
 from dysharp.specs import Model
+from dysharp.specs.arguments import checked
+from dysharp.specs.fields import show
 from dysharp.workload import popularity, sampling
 from dysharp.workload.counts import load_counts
 from dysharp.workload.deal import deal
@@ -19,6 +21,7 @@ from dysharp.workload.routing import Routing, count_ids
 from dysharp.workload.spec import RoutingSpec, parse_routing
 from dysharp.workload.traces import Recording, layer_counts, load_trace, median_layer
 
+MOST_SEED = 1 << 63
 _MAX_EXPERTS = 1 << 16
 _MAX_ROWS = (1 << 31) - 1
 _BYTES_PER_ROW = 32  # peak memory of sampling, placement and `pairs` per (token, expert)
@@ -36,6 +39,7 @@ class _Choice:
     layer: int | None = None
 
 
+@checked
 def make_routing(
     spec: str, model: Model, n_gpus: int, tokens_per_gpu: int, *, seed: int = 0, layer: int | None = None, placement: str = "auto"
 ) -> Routing:
@@ -119,8 +123,8 @@ def _check_sizes(model: Model, n_gpus: int, tokens_per_gpu: int, seed: int) -> N
     for name, value in (("gpus", n_gpus), ("tokens per GPU", tokens_per_gpu)):
         if value < 1:
             raise ConfigError(f"routing: found {value} {name}, expected at least 1")
-    if seed < 0:
-        raise ConfigError(f"routing: found seed {seed}, expected 0 or more")
+    if not 0 <= seed < MOST_SEED:
+        raise ConfigError(f"routing: found seed {show(seed)}, expected {'0 or more' if seed < 0 else 'a number below 2^63'}")
     if model.n_experts > _MAX_EXPERTS:
         raise ConfigError(f"routing: found {model.n_experts} experts, expected at most {_MAX_EXPERTS}")
     n_rows = n_gpus * tokens_per_gpu * model.topk
@@ -144,8 +148,8 @@ def _memory_bytes() -> int:
 def _one_layer(spec: str, in_spec: int | None, argument: int | None) -> int | None:
     if in_spec is not None and argument is not None and in_spec != argument:
         raise ConfigError(f"routing {spec}: found layer={in_spec} in the string and layer {argument} as argument, expected one layer")
-    if argument is not None and argument < 0:
-        raise ConfigError(f"routing {spec}: found layer {argument}, expected 0 or more")
+    if argument is not None and not 0 <= argument < MOST_SEED:
+        raise ConfigError(f"routing {spec}: found layer {show(argument)}, expected {'0 or more' if argument < 0 else 'a number below 2^63'}")
     return argument if in_spec is None else in_spec
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dysharp.cli.flags import complete_files
 from tests.measured.csv_lines import GEMM, HEADER, line
 
 Call = Callable[..., Any]
@@ -106,6 +107,47 @@ def test_a_destination_of_validate(dysharp: Call, tmp_path: Path, flag: str, nam
 @pytest.mark.parametrize(("flag", "value"), [("--period", 10**18), ("--warm-up", 10**18), ("--period", 0)])
 def test_network_periods_are_bounded(dysharp: Call, flag: str, value: int) -> None:
     refused(dysharp("network", flag, str(value)), f"found {value}, expected 1 to ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--from", "nan"], "found nan to the end us, expected a rising interval"),
+        (["--from", "1e308"], "expected a rising interval"),
+        (["--to", "inf"], "found 0 to inf us"),
+        (["--only", "0:9999999999999999999999"], "found token 16, expected 0 to 15"),
+        (["--follow", "-5:10"], "found token -5, expected 0 to 15"),
+    ],
+)
+def test_times_and_tokens_of_a_trace_are_bounded(dysharp: Call, tmp_path: Path, arguments: list[str], text: str) -> None:
+    out = ["-o", str(tmp_path / "x.perfetto-trace"), "--model", "S-8", "--gpus", "4", "--tokens", "4"]
+    refused(dysharp("trace", "deepep", *out, *arguments), text)
+
+
+def test_more_parts_than_ops_change_nothing(dysharp: Call, tmp_path: Path) -> None:
+    for parts in (10**6, (1 << 63) - 1, 10**20):
+        sizes = ["--model", "S-8", "--gpus", "2", "--tokens", "4", "--parts", str(parts)]
+        assert dysharp("trace", "deepep", "--chakra", str(tmp_path / str(parts)), *sizes).code == 0
+    one, two, three = ((tmp_path / str(parts) / "deepep.0.et").read_bytes() for parts in (10**6, (1 << 63) - 1, 10**20))
+    assert one == two == three
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("lost_nics=0", "lost_nics: found 0, expected a list"),
+        ("slow_nics=8", "slow_nics: found 8"),
+        ('slow_nics="ab"', "slow_nics: found 'ab'"),
+        ("nic_GBps=1e-300", "nic_GBps: found 1e-300, expected at least 0.001"),
+    ],
+)
+def test_the_network_between_domains_is_checked(dysharp: Call, key: str, text: str) -> None:
+    refused(dysharp("run", "deepep", "--tokens", "4", "--cluster", f"hw-dgx-h100-x2,scale_out.{key}"), text)
+
+
+def test_completion_repeats_no_control_character() -> None:
+    assert complete_files(None, None, "\x1b[31m") == []  # type: ignore[arg-type]
+    assert len(complete_files(None, None, "a.toml")) == 1  # type: ignore[arg-type]
 
 
 def test_a_trace_bomb_is_refused_before_memory_is_taken(dysharp: Call, tmp_path: Path) -> None:

@@ -310,6 +310,9 @@ def test_a_search_continues_where_it_stopped(tmp_path: Path, counted: list[Point
         (("MINIMIZE", '["time_us", "bound_us"]'), "expected 1 of the columns"),
         (("n = 12", "n = 0"), "at least one"),
         (("[4, 256]", "[256, 4]"), "lowest, highest"),
+        (("[4, 256]", "[4, inf]"), "below 1e15"),
+        (("n = 12", "n = 1000000000"), "at most 100000"),
+        (("n = 12", "n = 12\nseed = -1"), "at least 0"),
         (("seed", "seed"), ""),
     ],
 )
@@ -337,6 +340,32 @@ def test_questions_in_sql(tmp_path: Path, counted: list[Point], write: Callable[
     assert "\n" not in str(unknown)
     for wrong in (["query", "select nothing from points", "--folder", folder], ["query", "select 1", "--folder", str(tmp_path / "none")]):
         assert isinstance(CliRunner().invoke(cli, wrong).exception, ConfigError)
+
+
+def test_a_question_reaches_no_file_and_prints_any_value(tmp_path: Path, counted: list[Point], write: Callable[[str], str]) -> None:
+    folder, target = str(tmp_path / "f"), tmp_path / "out.csv"
+    CliRunner().invoke(cli, ["study", write(GRID.replace("gpus = 4", 'gpus = 4\nrouting = "lognormal:0.65"')), "--folder", folder])
+    ask = lambda sql, *more: CliRunner().invoke(cli, ["query", sql, "--folder", folder, *more])  # noqa: E731
+    hostile = (f"copy points to '{target}'", f"attach '{target}' as z", f"export database '{target}'", "select * from read_csv('/etc/passwd')")
+    for sql in (*hostile, "set enable_external_access = true", f"set log_query_path = '{target}'", "install httpfs", "select * from glob('/*')"):
+        assert isinstance(ask(sql).exception, ConfigError), sql
+        assert not target.exists()
+    values = "select 1.5::decimal(9,2) a, 'nan'::double b, 'x'::blob c, date '2020-01-01' d, [1, 2] e, map {1: 'inf'::double} f"
+    plain = {"a": 1.5, "b": None, "c": "b'x'", "d": "2020-01-01", "e": [1, 2], "f": {"1": None}}
+    assert json.loads(ask(values, "--json").stdout) == [plain]
+    assert ask("summarize points", "--json").exit_code == 0
+    assert ask("select chr(27) || '[31m' as e", "--csv").stdout == "e\n\\x1b[31m\n"
+    assert ask("select count(*) as n from points where routing = 'lognormal:0.65'", "--csv").stdout == "n\n12\n"
+    assert "null" in ask("describe points").stdout
+    assert "extra" not in ask("describe points").stdout
+
+
+def test_a_full_disk_names_the_folder(tmp_path: Path, counted: list[Point], write: Callable[[str], str]) -> None:
+    study, folder = load_study(write(GRID)), StudyFolder(tmp_path / "f")
+    point = study.grid()[0]
+    with pytest.raises(ConfigError, match="f: cannot be written: No space left on device; finished points are kept"), folder.writing():  # noqa: PT012
+        folder._journal = open("/dev/full", "w")  # noqa: SIM115  writing() closes it
+        folder.put(key_of(point).digest, point, fake_row(point))
 
 
 def test_the_overhead_of_a_point_is_small(tmp_path: Path, counted: list[Point], write: Callable[[str], str]) -> None:
@@ -399,9 +428,9 @@ def test_the_cache_of_reproduce_is_queried_by_a_flag(tmp_path: Path, monkeypatch
 def test_columns_have_the_type_that_holds_all_their_values(tmp_path: Path) -> None:
     """Whole numbers and fractions make fractions, anything beside a text makes texts, a column without a value is a number."""
     records = [
-        {"n": 1, "us": 1, "on": True, "mixed": 1, "none": None, "system": "a"},
-        {"n": 2, "us": 2.5, "on": False, "mixed": "x", "none": None, "system": None},
+        {"seed": 1 << 64, "n": 1, "us": 1, "on": True, "mixed": 1, "none": None, "system": "a"},
+        {"seed": 2, "n": 2, "us": 2.5, "on": False, "mixed": "x", "none": None, "system": None},
     ]
     source = _json_source(tmp_path / "rows.json", records)
-    types = {"n": "BIGINT", "us": "DOUBLE", "on": "BOOLEAN", "mixed": "VARCHAR", "none": "DOUBLE", "system": "VARCHAR"}
+    types = {"seed": "VARCHAR", "n": "BIGINT", "us": "DOUBLE", "on": "BOOLEAN", "mixed": "VARCHAR", "none": "DOUBLE", "system": "VARCHAR"}
     assert source.endswith("columns={" + ", ".join(f"'{name}': '{kind}'" for name, kind in types.items()) + "})")

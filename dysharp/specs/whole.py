@@ -1,0 +1,170 @@
+"""`WholeModel`: a model from its embedding to its head, around the MoE layer that `Model` describes.
+
+A packaged file of a model holds both: the keys of the layer stand at its top, everything else in the table `[whole]`.
+A dense model has no layer. Its file lies in `data/dense`.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from dysharp.specs.fields import Name, Small, SmallOrNone, Text, Width, check_fields, one_of, problems, raise_if, show
+from dysharp.specs.model import Model
+
+Flag = Annotated[bool, Field(strict=True)]
+WidthOrNone = Annotated[int, Field(strict=True, ge=0, le=1 << 20)]
+Vocabulary = Annotated[int, Field(strict=True, ge=1, le=1 << 24)]
+AttentionKind = Annotated[str, Field(strict=True), one_of("gqa", "mla")]
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Heads of one attention layer. Widths count elements of one head; ranks count elements of a token. Raises `ConfigError`."""
+
+    kind: AttentionKind
+    """"gqa" = query heads in groups that share keys and values (MHA: `kv_heads` = `heads`), "mla" = keys and values from one low-rank vector."""
+    heads: Small
+    kv_heads: SmallOrNone = 0
+    """Heads of keys and values (gqa)."""
+    head_dim: WidthOrNone = 0
+    """Width of queries, keys and values (gqa)."""
+    q_rank: WidthOrNone = 0
+    """Rank of the queries (mla); 0 = they are projected from the hidden vector."""
+    kv_rank: WidthOrNone = 0
+    """Rank of keys and values (mla)."""
+    nope_dim: WidthOrNone = 0
+    """Part of queries and keys without position (mla)."""
+    rope_dim: WidthOrNone = 0
+    """Part of queries and keys with position (mla)."""
+    v_dim: WidthOrNone = 0
+    """Width of values (mla)."""
+    qk_norm: Flag = False
+    """A norm of every query and key head, one vector each per layer (gqa)."""
+    qkv_bias: Flag = False
+    out_bias: Flag = False
+    sinks: Flag = False
+    """A learned sink per head."""
+    window: WidthOrNone = 0
+    """Tokens that a query of a windowed layer sees; 0 = no layer has a window."""
+    window_every: Small = 1
+    """One layer of so many has the window: 2 = every second one."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "attention")
+        raise_if(_attention_conflicts(self), "attention")
+
+    @property
+    def mla(self) -> bool:
+        """Whether keys and values come from one low-rank vector."""
+        return self.kind == "mla"
+
+    @property
+    def qk_dim(self) -> int:
+        """Width of one query or key head."""
+        return self.nope_dim + self.rope_dim if self.mla else self.head_dim
+
+    @property
+    def value_dim(self) -> int:
+        """Width of one value head."""
+        return self.v_dim if self.mla else self.head_dim
+
+
+def _attention_conflicts(a: Attention) -> list[str]:
+    needed = ("kv_rank", "nope_dim", "rope_dim", "v_dim") if a.mla else ("kv_heads", "head_dim")
+    foreign = ("kv_heads", "head_dim") if a.mla else ("q_rank", "kv_rank", "nope_dim", "rope_dim", "v_dim")
+    faults = [f"{key}: missing, expected it for kind {show(a.kind)}" for key in needed if not getattr(a, key)]
+    faults += [f"{key}: found {getattr(a, key)}, expected no such key for kind {show(a.kind)}" for key in foreign if getattr(a, key)]
+    if not faults and not a.mla and a.heads % a.kv_heads:
+        faults.append(f"kv_heads: found {a.kv_heads}, expected a divisor of heads = {a.heads}")
+    return faults
+
+
+@dataclass(frozen=True, slots=True)
+class WholeModel:
+    """A model from embedding to head. Widths count elements. Dense layers come first. Raises `ConfigError` for an invalid value."""
+
+    name: Name
+    source: Text
+    hidden: Width
+    """Elements of a token row."""
+    attention: Attention
+    vocab: Vocabulary
+    """Rows of the embedding and of the head, without padding."""
+    layer: Model | None = None
+    """The MoE layer; None: a dense model."""
+    dense_layers: SmallOrNone = 0
+    """Leading layers with a dense FFN."""
+    dense_hidden: WidthOrNone = 0
+    """Inner width of a dense FFN."""
+    dense_matrices: Small = 3
+    """Weight matrices of a dense FFN: 2 = plain, 3 = gated."""
+    shared_hidden: WidthOrNone = 0
+    """Inner width of all shared experts of a layer together."""
+    shared_gate: Flag = False
+    """A gate of the shared experts: one weight vector per layer."""
+    tied: Flag = False
+    """One matrix is embedding and head."""
+    norms_per_layer: Small = 2
+    """2 = before attention and FFN, 4 = also behind them (sandwich)."""
+    norm_vectors: Small = 1
+    """Vectors of a norm: 1 = RMSNorm, 2 = LayerNorm (scale and bias)."""
+    router_bias: Flag = False
+    """A learned bias of the router, one per expert. The bias of balancing without a loss is a buffer and does not count."""
+    expert_bias: Flag = False
+    """A learned bias of every matrix of a routed expert."""
+    head_bias: Flag = False
+    dense_bias: Flag = False
+    """A learned bias of every matrix of a dense FFN."""
+    positions: WidthOrNone = 0
+    """Learned position vectors; 0 = positions are rotations (RoPE)."""
+    mtp: SmallOrNone = 0
+    """Layers that predict further tokens (MTP), each like the last layer."""
+
+    def __post_init__(self) -> None:
+        where = f"model {show(self.name)}"
+        check_fields(self, where)
+        raise_if(_conflicts(self), where)
+
+    @property
+    def moe_layers(self) -> int:
+        """Layers with experts, without MTP."""
+        return self.layer.n_layers if self.layer else 0
+
+    @property
+    def n_layers(self) -> int:
+        """Layers without MTP."""
+        return self.dense_layers + self.moe_layers
+
+    def is_moe(self, layer: int) -> bool:
+        """Whether layer number `layer` has experts; layers count from 0, those of MTP follow the last."""
+        return self.layer is not None and layer >= self.dense_layers
+
+    def windowed(self, layer: int) -> bool:
+        """Whether attention of layer number `layer` has the window: the first of `window_every` has it."""
+        return bool(self.attention.window) and layer % self.attention.window_every == 0
+
+
+def _conflicts(m: WholeModel) -> list[str]:
+    faults = []
+    if m.layer is None and not m.dense_layers:
+        faults.append("dense_layers: found 0, expected at least 1 in a model without MoE layers")
+    if m.dense_layers and not m.dense_hidden:
+        faults.append(f"dense_hidden: missing, expected the inner width of {m.dense_layers} dense layers")
+    if m.layer is None:
+        experts = ("shared_hidden", "shared_gate", "router_bias", "expert_bias")
+        faults += [f"{key}: found {getattr(m, key)}, expected no such key in a model without MoE layers" for key in experts if getattr(m, key)]
+    elif m.layer.hidden != m.hidden:
+        faults.append(f"hidden: found {m.hidden}, expected {m.layer.hidden} as in the MoE layer")
+    return faults
+
+
+def whole_of(table: dict[str, Any], head: dict[str, Any], layer: Model | None, where: str) -> WholeModel:
+    """The model of a table `[whole]`; `head` gives its name, source and width. Raises `ConfigError` with the key."""
+    values = {**table, **head, "layer": layer}
+    attention = values.get("attention")
+    if isinstance(attention, dict):
+        raise_if([f"attention.{fault}" for fault in problems(Attention, attention)], where)
+        values["attention"] = Attention(**attention)
+    raise_if(problems(WholeModel, values), where)
+    return WholeModel(**values)

@@ -1,0 +1,97 @@
+"""What frameworks print as model FLOPs of a token. The same model and speed give other TFLOPS under another name or release.
+
+Every convention counts 3 x forward (forward, data gradients, weight gradients) and no recomputation. They differ in the parts below.
+A training speed converts with the convention of its own release; compare tokens per second across releases.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.specs.fields import show
+from dysharp.specs.whole import WholeModel
+from dysharp.steps.accounting.flops import core_flops, mean_context
+from dysharp.steps.accounting.parameters import counted_weights, whole_mtp_layer
+
+Window = Literal["exact", "ignored", "half"]
+"""Mean context of a windowed layer: exact; as without a window; half the window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """Which parts a framework counts."""
+
+    name: str
+    source: str
+    router: bool = False
+    mtp: bool = True
+    causal: bool = True
+    """Core attention counts half of all pairs."""
+    window: Window = "exact"
+    gate_of_silu_only: bool = False
+    """An expert counts three matrices only if its gate is SiLU: a clamped gate (GPT-OSS) counts two."""
+    rank_norms: bool = True
+    """The norms of MLA's ranks count one parameter per element."""
+    matrix_passes: int = 3
+    """Passes that a matrix counts: forward, data gradients, weight gradients. 2: weights are frozen (LoRA)."""
+    core_passes: int = 3
+    """The same for core attention, whose backward pass has the FLOPs of two."""
+
+
+MEGATRON = Convention("megatron", "Megatron-LM d98e8a6 megatron/training/training.py; Megatron-Bridge from 26.06 (commit baa0259)")
+CONVENTIONS: dict[str, Convention] = {
+    c.name: c
+    for c in (
+        MEGATRON,
+        replace(MEGATRON, name="megatron-no-mtp", source="rows without MTP: Megatron-Bridge 25.11, NeMo Automodel", mtp=False),
+        replace(
+            MEGATRON, name="bridge-26.04", source="Megatron-Bridge up to 26.04.01 (before commit baa0259)", window="ignored", gate_of_silu_only=True
+        ),
+        Convention("maxtext", "AI-Hypercomputer MaxText", router=True, mtp=False, window="half", rank_norms=False),
+        Convention("nemo-24.07", "NVIDIA NeMo 24.07", mtp=False, causal=False, window="ignored"),
+        replace(
+            MEGATRON,
+            name="bridge-lora",
+            source="Megatron-Bridge with LoRA; core attention of short packed samples is left out",
+            matrix_passes=2,
+            core_passes=0,
+        ),
+        replace(MEGATRON, name="automodel-lora", source="NeMo Automodel with LoRA", mtp=False, matrix_passes=2, core_passes=2),
+    )
+}
+
+
+def convention_of(name: str) -> Convention:
+    """The convention called `name`. Raises `ConfigError` with the nearest name."""
+    if name not in CONVENTIONS:
+        raise ConfigError(f"convention {show(name)}: unknown{nearest(name, CONVENTIONS)}")
+    return CONVENTIONS[name]
+
+
+def model_flops(model: WholeModel, sequence: int, convention: Convention = MEGATRON) -> float:
+    """Model FLOPs per token, forward and backward, of sequences of `sequence` tokens, as `convention` counts them."""
+    mtp = model.mtp if convention.mtp else 0
+    matrices = sum(_counted(model, weight.part, weight.name, weight.macs, convention) * times for weight, times in counted_weights(model))
+    matrices += mtp * (model.vocab * model.hidden)
+    matrices += mtp * sum(_counted(model, weight.part, weight.name, weight.macs, convention) for weight in whole_mtp_layer(model))
+    if convention.rank_norms:
+        matrices += (model.n_layers + mtp) * (model.attention.q_rank + model.attention.kv_rank)
+    core = sum(core_flops(model, _context(model, layer, sequence, convention)) for layer in range(model.n_layers + mtp))
+    return 2 * convention.matrix_passes * matrices + convention.core_passes * core
+
+
+def _counted(model: WholeModel, part: str, name: str, macs: int, convention: Convention) -> float:
+    if part == "router" and not convention.router:
+        return 0
+    if name == "expert FC1" and convention.gate_of_silu_only and model.expert_bias:
+        return macs / 2  # gate and up are one matrix of twice the width
+    return macs
+
+
+def _context(model: WholeModel, layer: int, sequence: int, convention: Convention) -> float:
+    window = model.attention.window if model.windowed(layer) else 0
+    if not convention.causal:
+        return float(sequence)
+    if window and convention.window == "half":
+        return min(window, sequence) / 2
+    return mean_context(sequence, window if convention.window == "exact" else 0)

@@ -1,0 +1,196 @@
+"""`Layout`: how a training step is spread over GPUs, and the rules a layout keeps.
+
+Degrees are named as in Megatron. Ranks count in the order tensor, context, data, pipeline (the first changes fastest); experts use the order
+expert tensor, expert, expert data, pipeline over the same ranks (Megatron-LM, parallel_state.py).
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.specs.fields import Text, check_fields, raise_if, show
+from dysharp.specs.whole import WholeModel
+
+Degree = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
+Kind = Literal["tp", "cp", "dp", "pp", "etp", "ep", "edp"]
+KINDS: tuple[Kind, ...] = ("tp", "cp", "dp", "pp", "etp", "ep", "edp")
+NAMES = {"mbs": "micro_batch", "m": "micro_batches", "ga": "micro_batches"}
+"""Short names of keys in the text of a layout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Degrees of parallelism and sizes of batches. Raises `ConfigError` for an invalid value."""
+
+    tp: Degree = 1
+    """Tensor parallel, with sequence parallel outside the attention and FFN."""
+    pp: Degree = 1
+    """Pipeline stages (ranks of a pipeline)."""
+    vpp: Degree = 1
+    """Chunks of layers per pipeline rank."""
+    ep: Degree = 1
+    """GPUs that share the routed experts of a layer."""
+    etp: Degree = 1
+    """Tensor parallel inside an expert."""
+    cp: Degree = 1
+    """Context parallel."""
+    dp: Degree = 1
+    """Data parallel replicas of the dense parts."""
+    micro_batch: Degree = 1
+    """Sequences of a micro-batch."""
+    micro_batches: Degree = 1
+    """Micro-batches per replica and step."""
+    stages: Text = ""
+    """Megatron's layout of the pipeline, such as "Et*4|(t*4|)*14tmL"; "": equal chunks."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "layout")
+        if self.stage_gpus % (self.ep * self.etp):
+            found = f"found ep x etp = {self.ep * self.etp}"
+            raise ConfigError(f"layout: {found}, expected a divisor of the {self.stage_gpus} GPUs of a pipeline stage (tp x cp x dp)")
+
+    @property
+    def stage_gpus(self) -> int:
+        """GPUs of one pipeline stage."""
+        return self.tp * self.cp * self.dp
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole step."""
+        return self.stage_gpus * self.pp
+
+    @property
+    def edp(self) -> int:
+        """Replicas of every expert."""
+        return self.stage_gpus // (self.ep * self.etp)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of layers over all pipeline ranks."""
+        return self.pp * self.vpp
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences of a step."""
+        return self.micro_batch * self.micro_batches * self.dp
+
+    def tokens(self, sequence: int) -> int:
+        """Tokens of a micro-batch on one context rank, for sequences of `sequence` tokens."""
+        return self.micro_batch * sequence // self.cp
+
+    def degree(self, kind: Kind) -> int:
+        """Size of a group."""
+        return int(getattr(self, kind))
+
+    def stride(self, kind: Kind) -> int:
+        """Distance of two neighbours of a group, in ranks."""
+        strides = {"tp": 1, "cp": self.tp, "dp": self.tp * self.cp, "pp": self.stage_gpus, "etp": 1, "ep": self.etp, "edp": self.etp * self.ep}
+        return strides[kind]
+
+    def groups(self, kind: Kind) -> list[list[int]]:
+        """Every group of a kind as a list of ranks, in the order of its first rank."""
+        size, stride = self.degree(kind), self.stride(kind)
+        firsts = [rank for rank in range(self.gpus) if rank // stride % size == 0]
+        return [list(range(first, first + size * stride, stride)) for first in firsts]
+
+    def domains(self, kind: Kind, domain_gpus: int) -> int:
+        """NVLink domains of `domain_gpus` GPUs, counted from rank 0, over which the widest group of a kind is spread."""
+        size, stride = self.degree(kind), self.stride(kind)
+        firsts = [rank for rank in range(self.gpus) if rank // stride % size == 0]
+        return max(len({rank // domain_gpus for rank in range(first, first + size * stride, stride)}) for first in firsts)
+
+
+def layout_of(text: str) -> Layout:
+    """The layout of a text such as `tp=1,pp=16,ep=64,mbs=1,gbs=8192`; `gpus` or `gbs` may stand for `dp` or `micro_batches`.
+
+    Without `dp` and `gpus`, `dp` is the least that holds the experts. Raises `ConfigError` in one line.
+    """
+    values = _values(text)
+    stages = values.pop("stages", "")
+    known = {key: int(value) for key, value in values.items()}
+    gpus, batch = known.pop("gpus", None), known.pop("gbs", None)
+    base = known.get("tp", 1) * known.get("cp", 1)
+    per_replica = base * known.get("pp", 1)
+    if gpus is not None:
+        if gpus % per_replica or "dp" in known:
+            want = "no dp beside gpus" if "dp" in known else f"a multiple of tp x cp x pp = {per_replica}"
+            raise ConfigError(f"layout: found gpus={gpus}, expected {want}")
+        known["dp"] = gpus // per_replica
+    known.setdefault("dp", -(-known.get("ep", 1) * known.get("etp", 1) // base))
+    if batch is not None:
+        share = known["dp"] * known.get("micro_batch", 1)
+        if batch % share or "micro_batches" in known:
+            want = "no micro_batches beside gbs" if "micro_batches" in known else f"a multiple of dp x mbs = {share}"
+            raise ConfigError(f"layout: found gbs={batch}, expected {want}")
+        known["micro_batches"] = batch // share
+    fields: dict[str, Any] = {**known, "stages": str(stages)}
+    return Layout(**fields)
+
+
+def _values(text: str) -> dict[str, int | str]:
+    """The keys of a layout's text. Every value is a positive integer, but for `stages`."""
+    values: dict[str, int | str] = {}
+    keys = [*Layout.__dataclass_fields__, *NAMES, "gpus", "gbs"]
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        key = NAMES.get(name, name)
+        if name not in keys:
+            raise ConfigError(f"layout: {show(name)}: unknown key{nearest(name, keys)}")
+        if key in values:
+            raise ConfigError(f"layout: found {key} twice, expected it once")
+        if key == "stages":
+            values[key] = value
+        elif not equals or not value.isascii() or not value.isdigit() or not 0 < len(value) <= 7 or int(value) == 0:
+            raise ConfigError(f"layout: {key}: found {show(value)}, expected a positive integer")
+        else:
+            values[key] = int(value)
+    return values
+
+
+def check_layout(model: WholeModel, layout: Layout, sequence: int = 4096) -> None:
+    """Raise `ConfigError` with one line that names every constraint that `layout` breaks for `model` and sequences of `sequence` tokens."""
+    raise_if(_misfits(model, layout, sequence), f"layout for {model.name}")
+
+
+def _misfits(model: WholeModel, layout: Layout, sequence: int) -> list[str]:
+    a, faults = model.attention, []
+
+    def divides(key: str, degree: int, what: str, count: int) -> None:
+        if count % degree:
+            faults.append(f"{key}: found {degree}, expected a divisor of {what} = {count}")
+
+    if not layout.stages:
+        divides("pp x vpp", layout.chunks, "layers", model.n_layers)
+    divides("tp", layout.tp, "heads", a.heads)
+    if not a.mla and a.kv_heads % layout.tp and layout.tp % a.kv_heads:
+        faults.append(f"tp: found {layout.tp}, expected a divisor or a multiple of kv_heads = {a.kv_heads}")
+    if model.dense_hidden:
+        divides("tp", layout.tp, "dense_hidden", model.dense_hidden)
+    if model.shared_hidden:
+        divides("tp", layout.tp, "shared_hidden", model.shared_hidden)
+    if model.layer is None and (layout.ep > 1 or layout.etp > 1):
+        faults.append(f"ep: found {layout.ep} x {layout.etp}, expected 1 in a model without experts")
+    if model.layer is not None:
+        divides("ep", layout.ep, "experts", model.layer.n_experts)
+        divides("etp", layout.etp, "expert_hidden", model.layer.expert_hidden)
+    if layout.vpp > 1 and layout.pp == 1:
+        faults.append(f"vpp: found {layout.vpp}, expected 1 without a pipeline (pp = 1)")
+    if layout.cp > 1:
+        divides("2 x cp", 2 * layout.cp, "tokens of a sequence", sequence)
+    divides("tp x cp", layout.tp * layout.cp, "tokens of a micro-batch", layout.micro_batch * sequence)
+    return faults
+
+
+def check_domain(layout: Layout, domain_gpus: int, n_domains: int = 1) -> None:
+    """Raise `ConfigError` unless tensor groups stay in an NVLink domain, expert groups too where there is one domain, and all GPUs exist."""
+    faults = []
+    for kind in ("tp", "etp"):
+        if layout.domains(kind, domain_gpus) > 1:
+            faults.append(f"{kind}: found {layout.degree(kind)}, expected groups inside an NVLink domain of {domain_gpus} GPUs")
+    if n_domains == 1 and layout.ep * layout.etp > domain_gpus:
+        faults.append(f"ep: found {layout.ep} x etp {layout.etp}, expected at most the {domain_gpus} GPUs of the only NVLink domain")
+    elif layout.gpus > domain_gpus * n_domains:
+        faults.append(f"found {layout.gpus} GPUs, expected at most {domain_gpus * n_domains} ({n_domains} domains of {domain_gpus})")
+    raise_if(faults, "layout")

@@ -1,0 +1,70 @@
+"""Schedules with several chunks of a rank in loops: interleaved 1F1B, the same with split weight gradients, and breadth first."""
+
+from dysharp.errors import ConfigError
+from dysharp.steps.schedules.cells import BACKWARD, DGRAD, FORWARD, WGRAD, Cell, Shape
+from dysharp.steps.schedules.registry import schedule
+
+
+@schedule("interleaved", "Megatron-LM, arXiv 2104.04473", chunks=0)
+def interleaved(shape: Shape) -> list[list[Cell]]:
+    """1F1B over several chunks of a rank, micro-batches in groups."""
+    rows = []
+    for rank in range(shape.ranks):
+        ahead, behind = _orders(shape, rank, FORWARD), _orders(shape, rank, BACKWARD)
+        warm = _warm_up(shape, rank, hops=2)
+        row = ahead[:warm]
+        for i, cell in enumerate(behind):
+            row += [*ahead[warm + i : warm + i + 1], cell]
+        rows.append(row)
+    return rows
+
+
+@schedule("interleaved-zb", "PyTorch ScheduleInterleavedZeroBubble, after arXiv 2401.10241", chunks=0, splits=True)
+def interleaved_zero_bubble(shape: Shape) -> list[list[Cell]]:
+    """Interleaved with split weight gradients: rank r owes r of them."""
+    rows = []
+    for rank in range(shape.ranks):
+        ahead, behind = _orders(shape, rank, FORWARD), _orders(shape, rank, DGRAD)
+        later = [cell._replace(kind=WGRAD) for cell in behind]
+        warm = _warm_up(shape, rank, hops=1)
+        row = ahead[:warm]
+        for i, cell in enumerate(behind):
+            row += [*ahead[warm + i : warm + i + 1], cell]
+            if i >= rank:
+                row.append(later[i - rank])
+        rows.append(row + later[max(0, len(later) - rank) :])
+    return rows
+
+
+@schedule("loop-bfs", "Breadth-First Pipeline Parallelism, arXiv 2211.05953", chunks=0)
+def loop_bfs(shape: Shape) -> list[list[Cell]]:
+    """All forward passes of a chunk before the next chunk; backward in reverse."""
+    rows = []
+    for rank in range(shape.ranks):
+        ahead = [Cell(FORWARD, c * shape.ranks + rank, i, c) for c in range(shape.chunks) for i in range(shape.microbatches)]
+        rows.append(ahead + [cell._replace(kind=BACKWARD) for cell in reversed(ahead)])
+    return rows
+
+
+def _group(shape: Shape) -> int:
+    """Micro-batches of a group: the given number, or as near to the number of ranks as equal groups allow."""
+    group = shape.group or shape.microbatches // max(1, shape.microbatches // shape.ranks)
+    if group < min(shape.ranks, shape.microbatches):
+        raise ConfigError(f"interleaved schedule: found groups of {group} micro-batches, expected {shape.ranks} or more (ranks of the pipeline)")
+    if not shape.group and shape.microbatches % group:
+        found = f"found {shape.microbatches} micro-batches on {shape.ranks} ranks"
+        raise ConfigError(f"interleaved schedule: {found}, expected a number that equal groups of at least {shape.ranks} divide")
+    return group
+
+
+def _warm_up(shape: Shape, rank: int, hops: int) -> int:
+    """Forward passes before the first pair: all chunks but one of a group, and `hops` more for every rank behind."""
+    ahead = (shape.chunks - 1) * _group(shape) + hops * (shape.ranks - 1 - rank)
+    return min(ahead, shape.microbatches * shape.chunks)
+
+
+def _orders(shape: Shape, rank: int, kind: str) -> list[Cell]:
+    """The cells of a rank group by group, chunk by chunk (backward: last chunk first)."""
+    chunks = range(shape.chunks) if kind == FORWARD else range(shape.chunks - 1, -1, -1)
+    group, n = _group(shape), shape.microbatches
+    return [Cell(kind, c * shape.ranks + rank, i, c) for first in range(0, n, group) for c in chunks for i in range(first, min(first + group, n))]
