@@ -1,12 +1,13 @@
 """Compare expert-parallel communication systems, with and without in-switch computing, on real models and real routing.
 
-Modelled: one MoE layer on the GPUs of one NVLink domain; some systems also on several. Not modelled: attention, whole models.
+Modelled: one MoE layer on the GPUs of one NVLink domain; some systems also on several. Of whole models: size and memory, not time.
 
 | name | does |
 |---|---|
 | `run`, `compare`, `advise` | simulate one system; several on one workload; all that run on a machine today, ranked |
 | `emulate`, `wrap`, `Machine` | send real tensors through a modelled machine: a drawn layer; a Hugging Face block; NumPy arrays |
 | `trace` | when a run did what: every train and every GEMM, as a file for Perfetto |
+| `describe` | parameters, FLOPs and training memory of a whole model |
 | `network`, `compare_network` | latency of a switch against load, flit by flit; the same beside recorded curves |
 | `load_model`, `load_cluster`, `make_routing` | inputs: a packaged name, a file, a distribution |
 | `capture`, `save_trace` | record the routing of a model; write it to a file |
@@ -21,15 +22,15 @@ from typing import TYPE_CHECKING
 from dysharp.lazy import loader
 
 if TYPE_CHECKING:
-    from dysharp.api import advise, capture, compare, compare_network, emulate, network, run, trace, wrap
+    from dysharp.api import advise, capture, compare, compare_network, describe, emulate, network, run, trace, wrap
     from dysharp.api import machine_with_engine as Machine
     from dysharp.specs import load_cluster, load_model
     from dysharp.workload import make_routing, save_trace
 
 __version__ = "0.1.0"
 __all__ = [
-    "Machine", "__version__", "advise", "capture", "compare", "compare_network", "emulate", "load_cluster", "load_model", "make_routing", "network",
-    "run", "save_trace", "trace", "wrap",
+    "Machine", "__version__", "advise", "capture", "compare", "compare_network", "describe", "emulate", "load_cluster", "load_model", "make_routing",
+    "network", "run", "save_trace", "trace", "wrap",
 ]  # fmt: skip
 
 _HOME = {
@@ -38,6 +39,7 @@ _HOME = {
     "capture": ("dysharp.api", "capture"),
     "compare": ("dysharp.api", "compare"),
     "compare_network": ("dysharp.api", "compare_network"),
+    "describe": ("dysharp.api", "describe"),
     "emulate": ("dysharp.api", "emulate"),
     "network": ("dysharp.api", "network"),
     "trace": ("dysharp.api", "trace"),

@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from dysharp.api.network_curve import compare_network, network
     from dysharp.api.recording import capture
     from dysharp.api.timed import trace
+    from dysharp.api.whole_model import describe
     from dysharp.runs.progress import Progress, Step
     from dysharp.runs.run import run
 
 __all__ = [
-    "DEFAULT_SYSTEMS", "Advice", "Comparison", "Progress", "Step", "advise", "capture", "compare", "compare_network", "emulate",
+    "DEFAULT_SYSTEMS", "Advice", "Comparison", "Progress", "Step", "advise", "capture", "compare", "compare_network", "describe", "emulate",
     "machine_with_engine", "network", "run", "trace", "wrap",
 ]  # fmt: skip
 
@@ -28,5 +29,6 @@ _HOME = {
     "dysharp.runs.progress": ("Progress", "Step"),
     "dysharp.api.recording": ("capture",),
     "dysharp.api.timed": ("trace",),
+    "dysharp.api.whole_model": ("describe",),
 }
 __getattr__ = loader(__name__, {name: (module, name) for module, names in _HOME.items() for name in names})
