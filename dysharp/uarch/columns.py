@@ -87,6 +87,10 @@ BULK_OP, BULK_LEFT, BULK_DUE, BULK_MOST, BULK_FREE, BULK_WAITS, BULK_AT, BULK_TO
 PIECE_BULK, PIECE_TRAINS, PIECE_LEFT, PIECE_TURN, PIECE_UP_START, PIECE_UP_BYTES, PIECE_DOWN_START, PIECE_DOWN_BYTES = range(8)
 # port with bulk ops, int64 [n_ports, 2]: the piece that its up link sent last (-1 = none), copies and results that have asked for its down link
 PORT_PIECE, PORT_ASKED = range(2)
+# merged loads (uarch/loads.py), int64 [n_addresses + n_homes, 10]: loads expected, state, loads so far, the one that went on, those that wait for
+# its response, last byte of the response, latest use; the list of a home's entries, least recently used first, through the home's row
+LOAD_EXPECTED, LOAD_STATE, LOAD_COUNT, LOAD_OWNER, LOAD_FIRST, LOAD_LAST, LOAD_TAIL, LOAD_USED, LOAD_PREV, LOAD_NEXT = range(10)
+LOAD_NONE, LOAD_WAIT, LOAD_READY = range(3)
 
 # pool, int64 [n_pools, 3]
 POOL_FREE, POOL_SIZE, POOL_BASE = range(3)  # free slots; batches running and where their heap begins

@@ -163,18 +163,32 @@ class Tables(NamedTuple):
     spilled: Array
 
 
+class Loads(NamedTuple):
+    """Loads that merge in the switch (`uarch/loads.py`).
+
+    `address_of`: [n_ops] int32, the session of a load from another node than its home, -1 = none. `entries`: [n_sessions + n_nodes, 10] int64.
+    `timeout`: [1] int64 ps, 0 = never. `mem_time`: that of `Members`.
+    """
+
+    address_of: Array
+    entries: Annotated[Array, 10]
+    timeout: Array
+    mem_time: Annotated[Array, 4]
+
+
 class Points(NamedTuple):
     """What kernels need where a Program has more than ends of ops: other points (`Releases`), chains, paced issuers, sums in the switch.
 
     `passed`: [n_points - n_ops] int32, links of the worklist. `value`: [n_ops] int32, what an announcement adds. `touched`: [n_rows] int8,
     1 = the row has its first byte. `pace`: [n_issuers, 2] int64 ps. `chains`: [n_chains, 4] int32. `resident`: [n_issuers, 2] int32, FIFOs
     of ready ops whose chain has a slot (linked as in `Links`). `sum_of`: [n_ops] int32, the sum to which a contribution from another node
-    than its home belongs, -1 = none. `sums`: [n_sessions, 5] int64. `places`: [n_nodes] int64, free places of the sums of a home.
+    than its home belongs, -1 = none. `sums`: [n_sessions, 5] int64. `places`: [n_nodes] int64, free places of the sums and
+    loads of a home.
     `bulk_of`: [n_ops + n_pieces] int32, the bulk op that an op or piece is of, -1 = none. `bulks`: [n_bulk, 10] int64. `pieces`:
     [n_pieces, 8] int64; their records of ops and members stand behind those of all ops. `ports`: [n_ports, 2] int64. `share_of`: [n_queues]
     int32, the share of the pool of an issuer or queue, -1 = none. `shares`: [n_shares, 2], `splits`: [n_splits, 3] int64. `split_of`: [n_ops]
     int32, the first split at the end of an op, -1 = none.
-    Each is empty where nothing needs it.
+    Each is empty where nothing needs it. `loads`: None where no loads merge, so that kernels are compiled without them.
     `releases`, `holds`, `links` belong to the run.
     """
 
@@ -195,6 +209,7 @@ class Points(NamedTuple):
     shares: Annotated[Array, 2]
     splits: Annotated[Array, 3]
     split_of: Array
+    loads: Loads | None
     releases: Releases
     holds: Holds
     links: Links
