@@ -19,6 +19,7 @@ from dysharp.cli.output import print_header, print_json
 from dysharp.cli.report import command_line, report, report_flag, write_report
 from dysharp.cli.reproduce import reproduce, sweep
 from dysharp.cli.schema import schema_flag
+from dysharp.cli.step import step
 from dysharp.cli.study import query, study
 from dysharp.cli.trace import trace
 from dysharp.cli.traces import capture, routing
@@ -47,7 +48,9 @@ def cli(ctx: click.Context) -> None:
     Modelled: one Mixture-of-Experts layer, forward and backward, on the GPUs of one NVLink domain (up to 72 in packaged clusters);
     some systems also on several domains that network cards join (clusters with a [scale_out] table).
 
-    Not modelled: attention, whole models, serving.
+    Around it: a training step of a whole model, with closed forms of all other operators (`dysharp step`).
+
+    Not modelled: serving.
 
     Measured: predictions for hw-* clusters are compared with public measurements (`dysharp validate`).
 
@@ -152,7 +155,7 @@ def list_(what: str, as_json: bool) -> None:
     print_json(rows) if as_json else print_list(what, rows)
 
 
-for command in (advise, calibrate, capture, emulate, network, query, report, reproduce, routing, study, sweep, trace, validate):
+for command in (advise, calibrate, capture, emulate, network, query, report, reproduce, routing, step, study, sweep, trace, validate):
     cli.add_command(command)
 routing.add_command(lint)
 add_examples(cli)

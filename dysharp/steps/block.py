@@ -3,7 +3,7 @@
 The routed experts with dispatch and combine are not here: their time is a Row (`EpTimes`). What is not counted stands in `NOT_MODELLED`.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.flops import core_flops, mean_context
@@ -12,8 +12,8 @@ from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine
 
 NOT_MODELLED = (
-    "host launches between kernels, CUDA graphs", "recomputation", "casts to FP8", "contention of attention with communication kernels",
-    "overlap of tensor-parallel communication", "network shared by sends, gradients and EP", "variation between layers of one model",
+    "host launches between kernels", "recomputation of single modules", "casts to FP8", "SMs that communication takes from attention",
+    "overlap of tensor-parallel communication", "a network that sends, gradients and EP share", "variation between layers of one model",
 )  # fmt: skip
 _ROWS = ("out", "FC2", "shared FC2")
 """Weights that tensor parallelism cuts along their inputs."""
@@ -57,6 +57,11 @@ class Cost:
         numbers = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(Cost) if f.name != "parts"}
         parts = {name: self.parts.get(name, 0.0) + other.parts.get(name, 0.0) for name in [*self.parts, *other.parts]}
         return Cost(**numbers, parts=parts)
+
+    def recomputed(self) -> "Cost":
+        """The same with a forward pass before each backward pass."""
+        again = {f"backward{what}": getattr(self, f"backward{what}") + getattr(self, f"forward{what}") for what in ("", "_exposed", "_wire")}
+        return replace(self, **again, parts=self.parts | {"recomputation": self.forward})
 
     def pair_with(self, backward: "Cost") -> float:
         """This forward pass merged with the backward pass of another chunk: as long as its computing or its EP communication, whichever is longer.

@@ -23,17 +23,25 @@ MOST_BUCKETS = 64
 class StepCosts:
     """`stages`: the cost of a micro-batch on every stage, in the order of the model. `times`: all of the step."""
 
+    machine: Machine
+    layout: Layout
     stages: tuple[Cost, ...]
     times: StepTimes
 
 
-def step_costs(model: WholeModel, machine: Machine, layout: Layout, sequence: int, ep: EpTimes | None, copies: int = 1) -> StepCosts:
-    """The costs of a step. `copies`: how often a stage exists (2: DualPipe). Raises ConfigError for what is not modelled."""
+def step_costs(
+    model: WholeModel, machine: Machine, layout: Layout, sequence: int, ep: EpTimes | None, copies: int = 1, again: bool = False
+) -> StepCosts:
+    """The costs of a step. `copies`: how often a stage exists (2: DualPipe). `again`: backward passes start with their forward pass.
+
+    Raises ConfigError for what is not modelled.
+    """
     if layout.cp > 1 or layout.etp > 1:
         raise ConfigError(f"step: found cp={layout.cp}, etp={layout.etp}, expected 1: context and expert tensor parallelism are not modelled yet")
     chunks = chunks_of(model, layout)
     block = Block(model, machine, layout, sequence)
     stages = tuple(_chunk(block, chunk, ep) for chunk in chunks)
+    stages = tuple(one.recomputed() for one in stages) if again else stages
     held = [rank_parameters(model, layout, [chunk]) for chunk in chunks]
     pairs = {(f, b): us_to_ps(one.pair_with(other)) for f, one in enumerate(stages) for b, other in enumerate(stages)} if ep else None
     rows = ELEMENT * model.hidden * block.tokens / layout.tp
@@ -45,7 +53,7 @@ def step_costs(model: WholeModel, machine: Machine, layout: Layout, sequence: in
     reduce = tuple(_buckets(machine, layout, one, copies, number("step.gradient_bytes")) for one in held)
     gather = tuple(_buckets(machine, layout, one, copies, 2) for one in held)
     update = tuple(us_to_ps(_update(machine, layout, one, copies)) for one in held)
-    return StepCosts(stages, StepTimes(cells, us_to_ps(busy), reduce, gather, update))
+    return StepCosts(machine, layout, stages, StepTimes(cells, us_to_ps(busy), reduce, gather, update))
 
 
 def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None) -> Cost:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dysharp.api.comparison import compare
 from dysharp.errors import ConfigError
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.whole import WholeModel
 from dysharp.steps import Layout, check_layout, layout_of
+from dysharp.steps.accounting.activations import Saving
 from dysharp.steps.accounting.conventions import MEGATRON, model_flops
+from dysharp.steps.accounting.memory import Memory, check_memory, memory_of
+from dysharp.steps.accounting.state import recipe_of
 from dysharp.steps.answers import BUBBLE, DATA_PARALLEL, StepSplit, split_step
 from dysharp.steps.block import NOT_MODELLED, Cost, EpTimes
 from dysharp.steps.costs import StepCosts, step_costs
@@ -21,7 +24,7 @@ from dysharp.steps.pipeline import COMPUTE
 from dysharp.steps.schedules import Schedule, get_schedule, in_flight, make_schedule
 from dysharp.steps.step_graph import OPTIMIZER, SEND, step_graph
 from dysharp.text import table
-from dysharp.units import PS_PER_US
+from dysharp.units import PS_PER_US, GiB
 
 if TYPE_CHECKING:
     from dysharp.analysis import Row
@@ -75,6 +78,7 @@ class Steps:
     schedule: Schedule
     sequence: int
     steps: tuple[Step, ...]
+    memory: Memory
     header: tuple[str, ...]
 
     @property
@@ -89,9 +93,16 @@ class Steps:
         lost = f"{100 * best.shares[COMPUTE]:.0f} % of the step is computing; most of the rest is {WORDS[best.limit]}"
         return f"{speed}, {best.step_us / 1e6:.3f} s per step. {lost} ({100 * best.shares[best.limit]:.1f} %)."
 
+    def memory_line(self) -> str:
+        """The rank that holds most."""
+        rank = self.memory.peak
+        held = sum(rank.held.values())
+        return f"Memory: at most {self.memory.reserved(rank) / GiB:.1f} GiB, on pipeline rank {rank.rank} with {held} chunks in flight."
+
+    HEADINGS: ClassVar = ("system", "tokens/s/GPU", "MFU %", "step ms", *(f"{name.replace('_', ' ')} %" for name in WORDS))
+
     def __str__(self) -> str:
-        names = ("system", "tokens/s/GPU", "MFU %", "step ms", *(f"{name} %" for name in WORDS))
-        return table(names, self.cells(), left=1) + "\n" + self.sentence()
+        return table(self.HEADINGS, self.cells(), left=1) + "\n" + self.sentence() + "\n" + self.memory_line()
 
     def cells(self) -> list[tuple[str, ...]]:
         """The table: one row per system."""
@@ -99,14 +110,18 @@ class Steps:
         numbers = [(f"{one.tokens_per_s_gpu:,.0f}", f"{100 * one.mfu:.1f}", f"{one.step_us / 1e3:,.1f}") for one in self.steps]
         return [(one.system, *speed, *parts) for one, speed, parts in zip(self.steps, numbers, shares, strict=True)]
 
+    def _memory(self) -> dict[str, Any]:
+        ranks = [{"rank": one.rank, "allocated_bytes": one.allocated, "bytes": one.lines} for one in self.memory.ranks]
+        return {"reserved_bytes": self.memory.reserved(self.memory.peak), "ranks": ranks}
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON. The fields of the fastest system stand at the top, too."""
         best = self.best.to_dict()
         top = {name: best[name] for name in ("system", "tokens_per_s_gpu", "mfu", "step_us", "bubble")}
         return top | {
             "model": self.model, "gpus": self.layout.gpus, "schedule": self.schedule.name, "sequence": self.sequence,
-            "chunks_in_flight": in_flight(self.schedule), "steps": [one.to_dict() for one in self.steps], "sentence": self.sentence(),
-            "header": list(self.header),
+            "chunks_in_flight": in_flight(self.schedule), "memory": self._memory(), "steps": [one.to_dict() for one in self.steps],
+            "sentence": self.sentence(), "header": list(self.header),
         }  # fmt: skip
 
 
@@ -118,6 +133,8 @@ def step(
     systems: Iterable[str] | None = None,
     *,
     sequence: int = 4096,
+    precision: str = "bf16",
+    recompute: Iterable[str] = (),
     routing: str | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -126,20 +143,26 @@ def step(
 
     `cluster`: the machine of one EP group; pipelines and replicas are more of the same. `layout`: degrees such as
     "pp=16,ep=32,mbs=1,m=64" (`steps.layout_of`). `schedule`: a family of `steps.schedules`; None: 1f1b, interleaved with chunks (vpp).
-    `systems`: as for `compare`. `sequence`: tokens of a sequence. `routing`, `seed`: as for `compare`; one drawn layer stands for all layers.
-    Raises ConfigError for wrong input and for what is not modelled yet.
+    `systems`: as for `compare`. `sequence`: tokens of a sequence. `precision`, `recompute`: for the memory, as for `model`; of recomputation, only
+    "full" takes time. `routing`, `seed`: as for `compare`; one drawn layer stands for all layers.
+    Raises ConfigError for wrong input, for a step that the memory of a GPU does not hold, and for what is not modelled yet.
     """
     whole = load_whole(model)
     machine = Machine(cluster if isinstance(cluster, Cluster) else load_cluster(cluster))
     plan = layout if isinstance(layout, Layout) else layout_of(layout)
     check_layout(whole, plan, sequence)
     order = _order(plan, schedule)
+    saving = Saving(tuple(recompute))
+    memory = memory_of(whole, plan, sequence, recipe_of(precision), saving, order)
+    check_memory(memory, machine.cluster.hbm_bytes, machine.cluster.name)
     times, header = _experts(whole, machine, plan, sequence, systems, routing=routing, seed=seed, progress=progress)
-    copies = order.directions
-    done = [_one(name, ep, whole, machine, plan, sequence, order, copies) for name, ep in times.items()]
+    again = "full" in saving.recompute
+    done = [
+        _one(name, order, step_costs(whole, machine, plan, sequence, ep, order.directions, again), ep, whole, sequence) for name, ep in times.items()
+    ]
     done.sort(key=lambda one: one.step_us)
-    notes = (*_notes(whole, machine, plan, order), *header)
-    return Steps(whole.name, plan, order, sequence, tuple(done), notes)
+    notes = (*_notes(whole, machine, plan, order, sequence), *header)
+    return Steps(whole.name, plan, order, sequence, tuple(done), memory, notes)
 
 
 def _order(layout: Layout, name: str | None) -> Schedule:
@@ -181,8 +204,8 @@ def _wire_us(row: Row) -> float:
     return min(span, sum(phase["busy"] for phase in phases))
 
 
-def _one(name: str, ep: EpTimes | None, model: WholeModel, machine: Machine, layout: Layout, sequence: int, order: Schedule, copies: int) -> Step:
-    costs = step_costs(model, machine, layout, sequence, ep, copies)
+def _one(name: str, order: Schedule, costs: StepCosts, ep: EpTimes | None, model: WholeModel, sequence: int) -> Step:
+    layout = costs.layout
     done = replay(step_graph(order, costs.times))
     split = split_step(done)
     step_us = split.total / PS_PER_US
@@ -192,7 +215,7 @@ def _one(name: str, ep: EpTimes | None, model: WholeModel, machine: Machine, lay
     shares = {part: split.share(part) for part in (COMPUTE, BUBBLE, SEND, DATA_PARALLEL, OPTIMIZER)}
     shares[EP] = _exposed_us(order, costs) / order.ranks / step_us
     shares[COMPUTE] -= shares[EP]
-    peak = machine.cluster.peak_flops_per_us(dtype) * 1e6
+    peak = costs.machine.cluster.peak_flops_per_us(dtype) * 1e6
     return Step(name, step_us, speed, speed * flops / 1e12, speed * flops / peak, shares, ep, done, split)
 
 
@@ -216,13 +239,13 @@ def _exposed_in_pair(forward: Cost, backward: Cost) -> float:
     return max(0.0, forward.pair_with(backward) - computed)
 
 
-def _notes(model: WholeModel, machine: Machine, layout: Layout, order: Schedule) -> tuple[str, ...]:
+def _notes(model: WholeModel, machine: Machine, layout: Layout, order: Schedule, sequence: int) -> tuple[str, ...]:
     cluster = machine.cluster
     rates = "closed forms of measured GPUs" if cluster.gpu else "tensor and memory peaks"
     parts = [number(f"step.attention_{way}_part") for way in ("forward", "backward")]
     network = "the cluster's network" if cluster.scale_out else f"assumed {machine.nic / 1000:g} GB/s per GPU"
     return (
-        f"{model.name}, {layout.gpus} GPUs, {order.name}, {layout.micro_batches} micro-batches of {layout.tokens(1) or 1} x sequence per pipeline.",
+        f"{model.name}, {layout.gpus} GPUs, {order.name}, {layout.micro_batches} micro-batches of {layout.micro_batch} x {sequence} tokens.",
         f"MoE layers: Rows of one drawn layer. Other GEMMs: {rates}. Attention: {parts[0]:g} and {parts[1]:g} of the BF16 peak, assumed.",
         f"Between NVLink domains: {network}.",
         "Not modelled: " + "; ".join(NOT_MODELLED) + ".",
