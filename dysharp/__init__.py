@@ -1,6 +1,6 @@
 """Compare expert-parallel communication systems, with and without in-switch computing, on real models and real routing.
 
-Modelled: one MoE layer on the GPUs of one NVLink domain, some systems also on several; a training step around it. Not modelled: serving.
+Modelled: one MoE layer on the GPUs of one NVLink domain, some systems also on several; size, memory and steps of whole models. Not: serving.
 
 | name | does |
 |---|---|
@@ -8,6 +8,7 @@ Modelled: one MoE layer on the GPUs of one NVLink domain, some systems also on s
 | `step` | one training step of a whole model under a layout and a pipeline schedule |
 | `emulate`, `wrap`, `Machine` | send real tensors through a modelled machine: a drawn layer; a Hugging Face block; NumPy arrays |
 | `trace` | when a run did what: every train and every GEMM, as a file for Perfetto |
+| `describe` | parameters, FLOPs and training memory of a whole model |
 | `network`, `compare_network` | latency of a switch against load, flit by flit; the same beside recorded curves |
 | `load_model`, `load_cluster`, `make_routing` | inputs: a packaged name, a file, a distribution |
 | `capture`, `save_trace` | record the routing of a model; write it to a file |
@@ -22,15 +23,15 @@ from typing import TYPE_CHECKING
 from dysharp.lazy import loader
 
 if TYPE_CHECKING:
-    from dysharp.api import advise, capture, compare, compare_network, emulate, network, run, step, trace, wrap
+    from dysharp.api import advise, capture, compare, compare_network, describe, emulate, network, run, step, trace, wrap
     from dysharp.api import machine_with_engine as Machine
     from dysharp.specs import load_cluster, load_model
     from dysharp.workload import make_routing, save_trace
 
 __version__ = "0.1.0"
 __all__ = [
-    "Machine", "__version__", "advise", "capture", "compare", "compare_network", "emulate", "load_cluster", "load_model", "make_routing", "network",
-    "run", "save_trace", "step", "trace", "wrap",
+    "Machine", "__version__", "advise", "capture", "compare", "compare_network", "describe", "emulate", "load_cluster", "load_model", "make_routing",
+    "network", "run", "save_trace", "step", "trace", "wrap",
 ]  # fmt: skip
 
 _HOME = {
@@ -39,6 +40,7 @@ _HOME = {
     "capture": ("dysharp.api", "capture"),
     "compare": ("dysharp.api", "compare"),
     "compare_network": ("dysharp.api", "compare_network"),
+    "describe": ("dysharp.api", "describe"),
     "emulate": ("dysharp.api", "emulate"),
     "network": ("dysharp.api", "network"),
     "step": ("dysharp.api", "step"),

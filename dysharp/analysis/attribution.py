@@ -314,7 +314,7 @@ class _Walk:
         p, t, w = self.program, self.trace, self.program.wires
         if self._remote is None:
             passed = sums_that_passed(p, t) if self.passed is None else self.passed
-            self._remote = copied_members(p, passed) if p.sessions is not None else remote_members(p)
+            self._remote = copied_members(p, passed, t) if p.sessions is not None else remote_members(p)
         own = np.flatnonzero((p.ops.node == node) & (p.ops.wire >= 0))
         own = own[t.end[own] > t.issue[own]]  # the node itself serves the other pulls, without a link
         here = np.flatnonzero((p.members.node == node) & self._remote)

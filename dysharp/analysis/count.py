@@ -24,7 +24,7 @@ class Groups:
     | field | int64 | meaning |
     |---|---|---|
     | `sent` | `[n_nodes, n_groups]` | ops of this source node with a member on another node |
-    | `copies` | `[n_nodes, n_groups]` | members on this node of ops of other nodes; one of each sum in the switch |
+    | `copies` | `[n_nodes, n_groups]` | members on this node of ops of other nodes; one of those that merge in the switch |
     | `ext` | `[n_nodes, n_groups]` | extra wire bytes of `copies` (`Members.ext_bytes`) |
 
     The fields below have shape `[n_groups]`.
@@ -51,7 +51,7 @@ def sums_that_passed(program: Program, trace: Trace) -> Bools:
 
     Contributions of a sum that was added are delivered at one instant; single ones follow each other on one link.
     """
-    ops, session = _contributions(program)
+    ops, session = _far(program, Kind.PUSH_REDUCE)
     n = 0 if program.sessions is None else len(program.sessions.home)
     first, last = np.full(n, np.iinfo(np.int64).max), np.full(n, -1, np.int64)
     delivered = trace.member[program.members.ptr[ops]]
@@ -60,33 +60,52 @@ def sums_that_passed(program: Program, trace: Trace) -> Bools:
     return first < last
 
 
-def _contributions(program: Program) -> tuple[I64, I64]:
-    """(ops, their sessions): contributions from other nodes than the home, by session."""
+def _far(program: Program, kind: Kind) -> tuple[I64, I64]:
+    """(ops, their sessions): ops of a merging kind from other nodes than the home, by session."""
     if program.ops.session is None:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    ops = np.flatnonzero(program.kinds() == Kind.PUSH_REDUCE)
+    ops = np.flatnonzero(program.kinds() == kind)
     ops = ops[program.members.node[program.members.ptr[ops]] != program.ops.node[ops]]
     session = program.ops.session[ops].astype(np.int64)
     order = np.argsort(session, kind="stable")
     return ops[order], session[order]
 
 
-def copied_members(program: Program, passed: Bools | None = None) -> Bools:
+def loads_that_went_on(program: Program, trace: Trace | None) -> Bools:
+    """`[n_ops]` bool: False for MERGED_LOADs that the response to an equal load answered. Without a Trace the first of every `expected` goes on.
+
+    The switch answers a merged load at one instant, which is its end; the response to another load ends behind the grant of its first byte.
+    """
+    on = np.ones(program.n_ops, np.bool_)
+    ops, address = _far(program, Kind.MERGED_LOAD)
+    if program.sessions is None or not len(ops):
+        return on
+    if trace is not None:
+        on[ops] = trace.end[ops] > trace.member[program.members.ptr[ops]]
+    else:
+        size = np.bincount(address, minlength=len(program.sessions.home))
+        on[ops] = (np.arange(len(ops)) - (np.cumsum(size) - size)[address]) % program.sessions.expected[address] == 0
+    return on
+
+
+def copied_members(program: Program, passed: Bools | None = None, trace: Trace | None = None) -> Bools:
     """`[n_members]` bool: a copy for the member, or a request, uses a link of its node.
 
     Of a sum in the switch one copy goes on, for its first contribution here. `passed`: as from `sums_that_passed`; None: no sum.
+    Of merged loads the request goes on that `loads_that_went_on` names.
     """
     copied = remote_members(program)
-    ops, session = _contributions(program)
+    ops, session = _far(program, Kind.PUSH_REDUCE)
     later = session[1:] == session[:-1]
     if passed is not None and len(ops):
         later &= ~passed[session[1:]]
     copied[program.members.ptr[ops[1:][later]]] = False
+    copied[program.members.ptr[:-1][~loads_that_went_on(program, trace)]] = False
     return copied
 
 
-def group_transfers(program: Program, happened: Bools | None = None, passed: Bools | None = None) -> Groups:
-    """Group the transfers of `program`. `happened`: `[n_members]` bool, members to count (default: all). `passed`: as for `copied_members`."""
+def group_transfers(program: Program, happened: Bools | None = None, passed: Bools | None = None, trace: Trace | None = None) -> Groups:
+    """Group the transfers of `program`. `happened`: `[n_members]` bool, members to count (default: all). Others: see `copied_members`."""
     ops, members, n_nodes = program.ops, program.members, program.n_nodes
     n_wires = max(1, len(program.wires.up))
     code = ops.template * np.int32(n_wires) + ops.wire
@@ -102,7 +121,7 @@ def group_transfers(program: Program, happened: Bools | None = None, passed: Boo
         remote &= happened
     per_op = np.diff(members.ptr)
     cell = np.repeat(group, per_op) + members.node * np.int32(n)
-    copied = remote & copied_members(program, passed) if program.sessions is not None else remote
+    copied = remote & copied_members(program, passed, trace) if program.sessions is not None else remote
     copies = np.bincount(cell[copied], minlength=n_nodes * n)
     running = np.zeros(len(remote) + 1, np.int32)
     np.cumsum(remote, out=running[1:])
@@ -142,7 +161,7 @@ def traffic_bytes(program: Program, trace: Trace, groups: Groups | None = None) 
     """
     partial = trace.member.min(initial=0) < 0
     if groups is None or partial:
-        groups = group_transfers(program, trace.member >= 0 if partial else None, sums_that_passed(program, trace))
+        groups = group_transfers(program, trace.member >= 0 if partial else None, sums_that_passed(program, trace), trace)
     return _traffic(program, groups)
 
 

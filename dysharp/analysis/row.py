@@ -304,7 +304,7 @@ def measure(inputs: RunInputs, program: Program, trace: Trace, *, waiting: bool 
         digest = pool.submit(trace.digest)
         waits = pool.submit(waiting_us, program, trace) if waiting else None
         passed = sums_that_passed(program, trace) if passed is None else passed
-        groups = group_transfers(program, passed=passed)
+        groups = group_transfers(program, passed=passed, trace=trace)
         wires = wire_table(program, groups)
         busy = pool_busy_ps(program)
         bound = program_bound(program, wires, busy)

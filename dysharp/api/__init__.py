@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from dysharp.api.recording import capture
     from dysharp.api.timed import trace
     from dysharp.api.training import step
+    from dysharp.api.whole_model import describe
     from dysharp.runs.progress import Progress, Step
     from dysharp.runs.run import run
 
 __all__ = [
-    "DEFAULT_SYSTEMS", "Advice", "Comparison", "Progress", "Step", "advise", "capture", "compare", "compare_network", "emulate",
+    "DEFAULT_SYSTEMS", "Advice", "Comparison", "Progress", "Step", "advise", "capture", "compare", "compare_network", "describe", "emulate",
     "machine_with_engine", "network", "run", "step", "trace", "wrap",
 ]  # fmt: skip
 
@@ -30,5 +31,6 @@ _HOME = {
     "dysharp.api.recording": ("capture",),
     "dysharp.api.training": ("step",),
     "dysharp.api.timed": ("trace",),
+    "dysharp.api.whole_model": ("describe",),
 }
 __getattr__ = loader(__name__, {name: (module, name) for module, names in _HOME.items() for name in names})

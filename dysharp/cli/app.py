@@ -14,6 +14,7 @@ from dysharp.cli.examples import add_examples
 from dysharp.cli.flags import complete_systems, complete_words, json_flag, plot_flag, window_flag, workload_flags
 from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.lint import lint
+from dysharp.cli.model import model
 from dysharp.cli.network import network
 from dysharp.cli.output import print_header, print_json
 from dysharp.cli.report import command_line, report, report_flag, write_report
@@ -48,8 +49,7 @@ def cli(ctx: click.Context) -> None:
     Modelled: one Mixture-of-Experts layer, forward and backward, on the GPUs of one NVLink domain (up to 72 in packaged clusters);
     some systems also on several domains that network cards join (clusters with a [scale_out] table).
 
-    Around it: a training step of a whole model, with closed forms of all other operators (`dysharp step`).
-
+    Whole models: parameters, FLOPs and training memory (`dysharp model`); a training step (`dysharp step`), which no measurement has judged.
     Not modelled: serving.
 
     Measured: predictions for hw-* clusters are compared with public measurements (`dysharp validate`).
@@ -155,7 +155,7 @@ def list_(what: str, as_json: bool) -> None:
     print_json(rows) if as_json else print_list(what, rows)
 
 
-for command in (advise, calibrate, capture, emulate, network, query, report, reproduce, routing, step, study, sweep, trace, validate):
+for command in (advise, calibrate, capture, emulate, model, network, query, report, reproduce, routing, step, study, sweep, trace, validate):
     cli.add_command(command)
 routing.add_command(lint)
 add_examples(cli)

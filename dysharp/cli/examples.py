@@ -21,6 +21,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dysharp emulate --inject help",
     ),
     "list": ("dysharp list systems", "dysharp list options", "dysharp list cluster-keys"),
+    "model": (
+        "dysharp model deepseek-v3",
+        'dysharp model deepseek-v3 --layout "pp=4,vpp=4,ep=64,gpus=256,stages=Et*3|(t*4|)*14t*2mL" --recompute mla_up_proj',
+        "dysharp model llama3-70b --layout tp=4,pp=4,vpp=5,gpus=64 --gpu h100-sxm",
+    ),
     "query": ('dysharp query "describe points"', 'dysharp query "select system, min(time_us) from points group by system" --csv'),
     "report": ("dysharp compare --json > runs.json", "dysharp report runs.json -o runs.html"),
     "reproduce": ("dysharp reproduce fig15 -j 2", "dysharp reproduce --all --report figures.md"),

@@ -1,6 +1,7 @@
 """A check of a figure: a simulated number beside the paper's number, and what is claimed of it. Tables [[check]] of a figure's TOML file."""
 
 import math
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,22 +12,13 @@ from dysharp.runs.point import Point
 
 REDUCTIONS = ("geomean", "median", "max", "min", "growth", "each")
 """How a check makes one number of its points; growth: the smallest step from a point to the next one of its model."""
-STATUSES = ("reproduced", "fitted", "gap", "no_published_value")
-"""The claim of a check.
-
-| status | claim |
-|---|---|
-| reproduced | the value is within the published bounds |
-| fitted | as reproduced; but an input was chosen for this value, so it supports nothing |
-| gap | the value is outside the published bounds, where `expected` says |
-| no_published_value | none, or only that the value is where `expected` says |
-"""
-NUMBERS = ("paper", "within", "at_least", "at_most", "expected", "band")
+_COMMIT = re.compile(r"[0-9a-f]{8} \d{4}-\d\d-\d\d \d\d:\d\d")
+NUMBERS = ("paper", "within", "at_least", "at_most", "regression", "band")
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A simulated number beside the paper's number. `status` is the claim of this package; `verdict` tests the claim.
+    """A simulated number beside the paper's number, with the data from which `verdict` says what became of it (docs/design/0024-verdicts.md).
 
     A check takes the points of `system` that match `models`, `cluster`, `gpus`, `tokens`, `routing`, `fidelity` and
     `options`. `options` names options and free choices; a value may be a list of alternatives. `over`: the system to
@@ -36,10 +28,14 @@ class Check:
     |---|---|
     | `paper`, `within` | the published value, and the tolerance relative to it |
     | `at_least`, `at_most` | bounds that the published text gives, where it gives no value |
-    | `expected`, `band` | the value of this model version, and how far (relative) it may move unnoticed |
+    | `bound_set`, `number_seen` | commit and time that set this bound, and that first showed the number; "" = not known |
+    | `cannot_fail` | why no run can leave the bound |
+    | `fitted` | which input was chosen for this number |
+    | `regression`, `band` | this package's own stored value, and how far (relative) it may move unnoticed |
+    | `reason`, `ablation` | why the number is outside its bound, and the command that shows why |
     | `variants` | whether the check is also shown for each variant of the figure |
 
-    A gap lies outside the published bounds. A gap needs `expected` and `band`, so that a gap that grows is seen.
+    A known gap has a reason. It needs `regression` and `band`, so that a gap that grows is seen.
     """
 
     name: str
@@ -60,9 +56,12 @@ class Check:
     within: float | None = None  # relative
     at_least: float | None = None
     at_most: float | None = None
-    expected: float | None = None
+    bound_set: str = ""  # "HASH YYYY-MM-DD HH:MM"
+    number_seen: str = ""
+    cannot_fail: str = ""
+    fitted: str = ""
+    regression: float | None = None
     band: float | None = None  # relative
-    status: str = "no_published_value"
     reason: str = ""
     ablation: str = ""
 
@@ -77,15 +76,20 @@ class Check:
         return any(v is not None for v in (self.within, self.at_least, self.at_most))
 
     @property
-    def claimed(self) -> bool:
-        """Whether the check can fail."""
-        return self.bounded or self.expected is not None
+    def judged(self) -> bool:
+        """Whether the number is compared with a bound or with its stored value."""
+        return self.bounded or self.regression is not None
+
+    @property
+    def before(self) -> bool:
+        """Whether the bound was set before the number was first seen."""
+        return bool(self.bound_set) and (not self.number_seen or self.bound_set[9:] < self.number_seen[9:])
 
 
 def unclaimed(check: Check) -> Check:
-    """The check without its claim."""
-    bare = replace(check, status="no_published_value", reason="", ablation="", within=None, at_least=None, at_most=None)
-    return replace(bare, expected=None, band=None, variants=False)
+    """The check without its bound and its stored value."""
+    bare = replace(check, bound_set="", number_seen="", cannot_fail="", fitted="", reason="", ablation="", variants=False)
+    return replace(bare, within=None, at_least=None, at_most=None, regression=None, band=None)
 
 
 def check_of(table: dict[str, Any], points: tuple[Point, ...], where: str) -> Check:
@@ -94,20 +98,24 @@ def check_of(table: dict[str, Any], points: tuple[Point, ...], where: str) -> Ch
     check = typed(Check, table, where)
     word(check.metric, tuple(all_metrics()), f"{where}.metric")
     word(check.reduce, REDUCTIONS, f"{where}.reduce")
-    word(check.status, STATUSES, f"{where}.status")
     _fits_metric(check, where)
-    is_gap = check.status == "gap"
+    of_bound = [key for key in ("bound_set", "number_seen", "cannot_fail", "fitted", "reason") if getattr(check, key)]
     for key, wrong, text in (
-        ("", is_gap and not (check.reason and check.ablation), "found a gap without a reason or without an ablation command, expected both"),
-        ("", is_gap and check.expected is None, "found a gap without an expected value, expected expected = VALUE and band = RELATIVE"),
-        ("", (check.expected is None) != (check.band is None), f"found expected = {check.expected} and band = {check.band}, expected both or none"),
+        ("", bool(check.reason) != bool(check.ablation), "found a reason or an ablation command alone, expected both or none"),
+        ("", check.reason and check.regression is None, "found a reason without a stored value, expected regression = VALUE and band = RELATIVE"),
+        (
+            "",
+            (check.regression is None) != (check.band is None),
+            f"found regression = {check.regression} and band = {check.band}, expected both or none",
+        ),
         (".within", check.within is not None and check.paper is None, "found a tolerance without the paper's value, expected both"),
         (".within", check.within is not None and check.paper == 0, "found a tolerance relative to paper = 0, expected another value, or at_most"),
         *((f".{n}", not math.isfinite(v := getattr(check, n) or 0.0), f"found {v}, expected a finite number") for n in NUMBERS),
-        (
-            "",
-            (check.status != "no_published_value") != check.bounded,
-            f"found status {check.status!r}, expected a bound (within, at_least, at_most) if the status is a claim, else none",
+        ("", of_bound and not check.bounded, f"found {', '.join(of_bound)} without a bound, expected within, at_least or at_most beside it"),
+        *(
+            (f".{n}", v and not _COMMIT.fullmatch(v), f"found {v!r}, expected a commit and its time such as 'f455060d 2026-11-22 10:45'")
+            for n in ("bound_set", "number_seen")
+            for v in (getattr(check, n),)
         ),
     ):
         if wrong:

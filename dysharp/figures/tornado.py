@@ -7,7 +7,7 @@ from dysharp.errors import ConfigError
 from dysharp.figures.figure import Figure
 from dysharp.figures.metric import Rows
 from dysharp.figures.origin import origin_of
-from dysharp.figures.verdict import Result
+from dysharp.figures.verdict import OTHER_CHOICE, Result
 from dysharp.runs.point import Point
 from dysharp.specs import Choice, Scalar, list_choices
 from dysharp.systems import get_system
@@ -115,11 +115,11 @@ class Tornado:
         )
 
     def results(self, rows: Rows, bars: Iterable[Bar]) -> list[Result]:
-        """The bars as Results for `--json`, one per ratio. `tolerance`: the change against the packaged choices."""
+        """The bars as Results for `--json`, one per ratio. `bound`: the change against the packaged choices."""
         lines = [("packaged choices", name, ratio, "-") for name, ratio in (self.ratios(rows, {}) or {}).items()]
         lines += [(_place(bar), name, ratio, _percent(bar.change[name])) for bar in bars for name, ratio in bar.ratios.items()]
         what = f"speedup of {self.headline.system} over"
-        return [Result(place, f"{what} {name}", None, ratio, change, "no_published_value") for place, name, ratio, change in lines]
+        return [Result(place, f"{what} {name}", None, ratio, change, OTHER_CHOICE) for place, name, ratio, change in lines]
 
     def table(self, rows: Rows, bars: Iterable[Bar]) -> tuple[list[str], list[list[str]]]:
         """The printed table: names of columns, and one line per bar, the packaged choices first."""

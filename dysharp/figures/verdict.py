@@ -8,34 +8,46 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dysharp.errors import ConfigError
-from dysharp.figures.check import Check, unclaimed
+from dysharp.figures.check import Check
 from dysharp.figures.figure import Figure, Variant
 from dysharp.figures.metric import Rows, Seen, all_metrics
 from dysharp.figures.variants import variant_point
 from dysharp.runs.point import Point
 
-NO_CLAIM, HOLDS, NOT_JUDGED = "", "holds", "not judged"
-OUTSIDE, CLOSED, MOVED, ABSENT = "does not hold", "gap has closed", "not the expected value", "no point was run"
-INSIDE, BEYOND = "within", "outside"  # of a variant, which claims nothing
+REPRODUCED, GAP, FITTED, CANNOT_FAIL, SET_AFTER = "reproduced", "gap", "fitted", "cannot fail", "set after"
+UNDATED, REGRESSION, OTHER_CHOICE, UNBOUNDED, NOT_JUDGED = "inside", "regression", "other choice", "", "not judged"
+"""Verdicts (docs/design/0024-verdicts.md). inside: nobody says when its bound was set. other choice: a variant. "": none of these."""
+BOUND_VERDICTS = (REPRODUCED, UNDATED, SET_AFTER, CANNOT_FAIL, FITTED, GAP)
+"""Verdicts of numbers with a bound, from the best to the worst."""
+HOLDS, CLOSED, SHRUNK = "holds", "gap has closed", "gap has shrunk"
+OUTSIDE, MOVED, ABSENT = "does not hold", "not the stored value", "no point was run"
+INSIDE, BEYOND = "within", "outside"  # of a variant, whose verdict is OTHER_CHOICE
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One line of the table. `outcome`: what became of the claim, one of the words above."""
+    """One line of the table. `claim`: name of the check. `bound`, `stored`: in words. `outcome`: for maintainers, one of the words above.
+
+    `bound_set`, `number_seen`: as in `Check`.
+    """
 
     point: str
     metric: str
     paper: float | None
     ours: float | None
-    tolerance: str
-    status: str
-    outcome: str = NO_CLAIM
+    bound: str = ""
+    verdict: str = UNBOUNDED
+    outcome: str = ""
     reason: str = ""
+    stored: str = ""
+    claim: str = ""
+    bound_set: str = ""
+    number_seen: str = ""
 
     @property
     def holds(self) -> bool:
-        """False only for a claim that was judged and is not true."""
-        return self.outcome not in (OUTSIDE, CLOSED, MOVED, ABSENT)
+        """False for a number that is outside its bound without a reason, that is not the stored value, or that has no point."""
+        return self.outcome not in (OUTSIDE, MOVED, ABSENT)
 
 
 def _reduce(values: list[float], how: str) -> float:
@@ -58,41 +70,62 @@ def _growth(values: dict[Point, float]) -> float:
     return min(later / earlier for row in rows.values() for earlier, later in itertools.pairwise(row))
 
 
-def _within(check: Check, value: float) -> tuple[bool, str]:
-    """Whether `value` is inside the published bounds, and these bounds in words."""
-    parts, inside = [], True
+def bound_words(check: Check) -> str:
+    """The bound of a check in words; "" for none."""
+    parts = [f"within {100 * check.within:g} % of {check.paper:g}"] if check.within is not None and check.paper is not None else []
+    parts += [f"at least {check.at_least:g}"] if check.at_least is not None else []
+    parts += [f"at most {check.at_most:g}"] if check.at_most is not None else []
+    return ", ".join(parts)
+
+
+def _miss(check: Check, value: float) -> float:
+    """How far `value` is outside the bound of a check; 0 inside."""
+    far = [0.0]
     if check.within is not None and check.paper is not None:
-        inside &= abs(value / check.paper - 1) <= check.within
-        parts.append(f"within {100 * check.within:g} % of {check.paper:g}")
-    if check.at_least is not None:
-        inside &= value >= check.at_least
-        parts.append(f"at least {check.at_least:g}")
-    if check.at_most is not None:
-        inside &= value <= check.at_most
-        parts.append(f"at most {check.at_most:g}")
-    return inside, ", ".join(parts)
+        far.append(abs(value / check.paper - 1) - check.within)
+    far += [check.at_least - value] if check.at_least is not None else []
+    far += [value - check.at_most] if check.at_most is not None else []
+    return max(far)
 
 
-def _as_expected(check: Check, value: float) -> tuple[bool, str]:
-    """Whether `value` is in the band around the value of this model version, and the band in words."""
-    if check.expected is None or check.band is None:
-        return True, ""
-    width = check.band * abs(check.expected)
-    return abs(value - check.expected) <= width, f"expected {check.expected:g} +- {100 * check.band:g} %"
+def _stored_words(check: Check) -> str:
+    return "" if check.regression is None or check.band is None else f"{check.regression:g} +- {100 * check.band:g} %"
 
 
-def outcome_of(check: Check, value: float) -> tuple[str, str]:
-    """(what became of the claim, the bounds in words)."""
-    inside, bounds = _within(check, value)
-    as_expected, band = _as_expected(check, value)
-    words = "; ".join(filter(None, (bounds, band))) or "-"
-    if not check.claimed:
-        return NO_CLAIM, words
-    if check.status in ("reproduced", "fitted") and not inside:
-        return OUTSIDE, words
-    if check.status == "gap" and inside:
-        return CLOSED, words
-    return (HOLDS if as_expected else MOVED), words
+def _moved(check: Check, value: float) -> bool:
+    """Whether `value` is outside the band around the stored value."""
+    if check.regression is None or check.band is None:
+        return False
+    return abs(value - check.regression) > check.band * abs(check.regression)
+
+
+def verdict_of(check: Check, value: float) -> str:
+    """The verdict of a number, from the data of its check."""
+    if not check.bounded:
+        return REGRESSION if check.judged else UNBOUNDED
+    if _miss(check, value) > 0:
+        return GAP
+    if check.fitted:
+        return FITTED
+    if check.cannot_fail:
+        return CANNOT_FAIL
+    if not check.bound_set:
+        return UNDATED
+    return REPRODUCED if check.before else SET_AFTER
+
+
+def outcome_of(check: Check, value: float) -> str:
+    """What a maintainer has to know of a number. A gap that closes or shrinks holds."""
+    if not check.judged:
+        return ""
+    miss, moved = _miss(check, value), _moved(check, value)
+    if miss > 0 and not check.reason:
+        return OUTSIDE
+    if check.reason and miss == 0:
+        return CLOSED
+    if check.reason and check.regression is not None and moved and miss < _miss(check, check.regression):
+        return SHRUNK
+    return MOVED if moved else HOLDS
 
 
 def _matches(check: Check, point: Point) -> bool:
@@ -145,8 +178,8 @@ def _judge_one(check: Check, rows: Rows, partial: bool) -> list[Result]:
     measured = {each.point: value for each in seen if (value := metric.value(each)) is not None}
     label = _label(check)
     if not measured:
-        outcome = NO_CLAIM if not check.claimed else NOT_JUDGED if partial else ABSENT
-        return [Result(check.name, label, check.paper, None, "-", check.status, outcome)]
+        missing = ("", "") if not check.judged else (NOT_JUDGED, "") if partial else (NOT_JUDGED, ABSENT)
+        return [Result(check.name, label, check.paper, None, bound_words(check), *missing, claim=check.name)]
     reason = f"{check.reason}. Run: {check.ablation}" if check.ablation else check.reason
     if check.reduce == "each":
         numbers = [(_place(check, p, measured, rows), label, value) for p, value in measured.items()]
@@ -155,28 +188,30 @@ def _judge_one(check: Check, rows: Rows, partial: bool) -> list[Result]:
         numbers = [(check.name, f"{check.reduce} {label}", whole)]
     out = []
     for place, what, value in numbers:
-        outcome, words = outcome_of(check, value)
-        if partial and check.claimed and check.reduce != "each":
-            outcome = NOT_JUDGED
-        out.append(Result(place, what, check.paper, value, words, check.status, outcome, reason))
+        verdict, outcome = verdict_of(check, value), outcome_of(check, value)
+        if partial and check.judged and check.reduce != "each":
+            verdict, outcome = NOT_JUDGED, ""
+        why = reason if verdict in (GAP, NOT_JUDGED) else ""
+        line = Result(place, what, check.paper, value, bound_words(check), verdict, outcome, why, _stored_words(check), check.name)
+        out.append(replace(line, bound_set=check.bound_set, number_seen=check.number_seen))
     return out
 
 
 def _judge_variant(check: Check, variant: Variant, rows: Rows, partial: bool) -> list[Result]:
-    """The lines of a check for `rows` of a variant. A variant claims nothing: it says whether the bounds would hold."""
+    """The lines of a check for `rows` of a variant. A variant has no verdict: it says whether the bound would hold."""
     out = []
-    for result in _judge_one(unclaimed(check), rows, partial):
+    for result in _judge_one(replace(check, reason="", ablation="", variants=False), rows, partial):
         if result.ours is None:
             continue
-        inside, words = _within(check, result.ours)
         judged = check.bounded and not (partial and check.reduce != "each")
-        outcome = (INSIDE if inside else BEYOND) if judged else NO_CLAIM
-        out.append(replace(result, point=f"{result.point}; {variant.label}", tolerance=words or "-", status="other_choice", outcome=outcome))
+        outcome = (BEYOND if _miss(check, result.ours) > 0 else INSIDE) if judged else ""
+        place = f"{result.point}; {variant.label}"
+        out.append(replace(result, point=place, verdict=OTHER_CHOICE, outcome=outcome, stored="", bound_set="", number_seen=""))
     return out
 
 
 def judge(figure: Figure, rows: Rows) -> tuple[list[Result], bool]:
-    """All lines of a figure, and whether all claims hold. A claim over all points needs all of them to be judged."""
+    """All lines of a figure, and whether all of them hold for maintainers. A number over all points needs all of them to be judged."""
     wanted = set(figure.points)
     base = {p: row for p, row in rows.items() if p in wanted}
     partial = {p.model for p in base} != {p.model for p in figure.points}

@@ -6,14 +6,16 @@ from dysharp.oracle.agenda import Event
 from dysharp.oracle.depend import Dependencies
 from dysharp.oracle.fabric import Fabric, is_push
 from dysharp.oracle.load import Op
+from dysharp.oracle.loads import Places
 from dysharp.oracle.stores import Stores
 from dysharp.oracle.world import World
 from dysharp.program.tables import Kind, Tail
+from dysharp.protocol.merging import Forward
 
 
 @dataclass(slots=True)
 class Session:
-    """One in-switch session: its ops, the time of its last byte, whether its answer is cached (reserved).
+    """One in-switch session: its contributions, the time of their last byte; of loads the last byte of the latest response.
 
     `passes`: it has no place in the switch, so its contributions pass one by one; `delivered`: how many have arrived.
     """
@@ -21,7 +23,6 @@ class Session:
     expected: int
     ops: list[Op] = field(default_factory=list)
     tail: int = 0
-    answered: bool = False
     passes: bool = False
     delivered: int = 0
 
@@ -35,11 +36,9 @@ class Transfers:
         self.responses_left: dict[int, int] = {}
         self._held_responses: set[int] = set()
         sessions = world.tables.program.sessions
-        self._expected: list[int] = [] if sessions is None else sessions.expected.tolist()
         self._home: list[int] = [] if sessions is None else sessions.home.tolist()
-        self._sessions = [Session(n) for n in self._expected]
-        self._places = 0 if sessions is None else sessions.places
-        self._open = [0] * world.tables.program.n_nodes  # sums of each home in the switch
+        self._sessions = [] if sessions is None else [Session(n) for n in sessions.expected.tolist()]
+        self.places = Places(world)
 
     def issue(self, op: Op) -> None:
         """`op` starts. Hub and memory serve its local members, links and switch its remote members."""
@@ -138,11 +137,11 @@ class Transfers:
         if op.kind is not Kind.MERGED_LOAD:
             self.fabric.result_out(op, op.port, op.response_cls, op.result)
             return
-        session = self._sessions[op.session]
-        session.answered, session.tail = True, self.fabric.answer_tail[op.id]
-        for waiting in session.ops:
-            self._answer(waiting, session)
-        self._release_if_over(op.session)
+        tail = self.fabric.answer_tail[op.id]
+        if op.id in self.places.merging:
+            self._sessions[op.session].tail = tail
+        for answered in self.places.response(op, self._home[op.session]):
+            self._answer(self.world.tables.ops[answered], tail, answered == op.id)
 
     def result_delivered(self, op: Op) -> None:
         """A result is visible: at the source of a pull, or at the home of reducing pushes."""
@@ -173,8 +172,7 @@ class Transfers:
         """A contribution is added at line rate, or passes. The sum leaves after the last contribution and carries its id."""
         session, home = self._sessions[op.session], self._home[op.session]
         if not session.ops and not session.passes:
-            session.passes = 0 < self._places <= self._open[home]
-            self._open[home] += not session.passes
+            session.passes = not self.places.take(home)
             self.world.counts["sum without a place" if session.passes else "sum with a place"] += 1
         if session.passes:
             self.fabric.copy_out(op, self.world.tables.remote(op))
@@ -190,33 +188,26 @@ class Transfers:
         """The sum is visible at its home. The home sends one acknowledgement, and every contributor gets one."""
         self.stores.fill(self.world.tables.members[last.members[0]].rows, last.payload, last.id)
         self.fabric.up[self._home[last.session]].server.owe(last.ack_up)
-        self._open[self._home[last.session]] -= 1
+        self.places.give(self._home[last.session])
         for op in self._sessions[last.session].ops:
             self.world.log.member[op.members[0]] = self.world.now
             self.world.fire(Tail.MEMBER_DELIVERED, op.members[0], op.id)
             self._acknowledge(op)
 
     def _ask(self, op: Op) -> None:
-        """The first request goes on to the home. Later requests wait in the session, or the session answers them."""
-        session = self._sessions[op.session]
-        session.ops.append(op)
-        if len(session.ops) == 1:
+        """A load is at the head of its buffer: it goes on to the home, waits for the response to an equal load, or is answered."""
+        out = self.places.load(op, self._home[op.session])
+        if isinstance(out, Forward):
             self.fabric.copy_out(op, self.world.tables.remote(op))
             return
-        if session.answered:
-            self._answer(op, session)
-            self._release_if_over(op.session)
+        if out is not None:
+            self._answer(op, self._sessions[op.session].tail, False)
         self.fabric.leave(op)
 
-    def _answer(self, op: Op, session: Session) -> None:
-        self.fabric.answer_tail[op.id] = session.tail
-        self.world.log.end[op.id] = session.tail
-        if self.world.log.member[op.members[0]] < 0:
-            self.world.log.member[op.members[0]] = self.world.now
+    def _answer(self, op: Op, tail: int, asked: bool) -> None:
+        """`op` gets the response whose last byte left its home at `tail`. `asked`: the response is to its own request."""
+        if not asked:
+            self.fabric.answer_tail[op.id] = tail
+            self.world.log.end[op.id] = self.world.log.member[op.members[0]] = self.world.now
             self.world.fire(Tail.MEMBER_DELIVERED, op.members[0], op.id)
         self.fabric.result_out(op, op.node, op.response_cls, op.result)
-
-    def _release_if_over(self, session: int) -> None:
-        """After the last expected request the session is free. A further request begins a new session."""
-        if len(self._sessions[session].ops) == self._sessions[session].expected:
-            self._sessions[session] = Session(self._expected[session])

@@ -147,7 +147,7 @@ class ProgramBuilder:
         self._pools: list[tuple[int, int, str]] = []
         self._chains: list[tuple[int, int]] = []
         self._sessions: list[tuple[int, int]] = []
-        self._places = 0
+        self._places = self._timeout_ps = 0
 
     # ---- what ops refer to -------------------------------------------------------------------------------------------
 
@@ -195,6 +195,11 @@ class ProgramBuilder:
         first, self._places = len(self._sessions), places
         self._sessions.extend(zip(np.asarray(home).tolist(), np.asarray(expected).tolist(), strict=True))
         return first
+
+    def loads(self, home: ArrayLike, expected: ArrayLike, places: int, timeout_ps: int = 0) -> int:
+        """A batch of addresses of MERGED_LOADs, one for each of `home`. `places`, `timeout_ps`: see `Sessions`. Returns the first id."""
+        self._timeout_ps = timeout_ps
+        return self.sums(home, expected, places)
 
     def session(self, home: int, expected: int) -> int:
         self._sessions.append((home, expected))
@@ -416,7 +421,7 @@ class ProgramBuilder:
             pools=Pools(_column(self._pools, 0), _column(self._pools, 1), tuple(p[2] for p in self._pools)),
             declared=declared or Declared(0),
             chains=Chains(_column(self._chains, 0), _column(self._chains, 1)) if self._chains else None,
-            sessions=Sessions(_column(self._sessions, 0), _column(self._sessions, 1), self._places) if self._sessions else None,
+            sessions=Sessions(_column(self._sessions, 0), _column(self._sessions, 1), self._places, self._timeout_ps) if self._sessions else None,
             tables=tuple(self._tables),
             row_trains=self.row_trains,
             nets=self.nets,

@@ -96,9 +96,10 @@ def _check(parts: list[Part], streams: Sequence[Sequence[str]]) -> None:
     row_tables = sorted({t for p in programs for t in p.tables if t.allocates}, key=repr)
     if len(row_tables) > 1:
         raise ProgramError(f"merge: found row tables {row_tables[0]} and {row_tables[1]}, expected one (a hub has one)")
-    places = sorted({p.sessions.places for p in programs if p.sessions is not None})
-    if len(places) > 1:
-        raise ProgramError(f"merge: found {places} places for sums of a home, expected one number (a switch has one)")
+    for name in ("places", "timeout_ps"):
+        sizes = sorted({getattr(p.sessions, name) for p in programs if p.sessions is not None})
+        if len(sizes) > 1:
+            raise ProgramError(f"merge: found {sizes} for Sessions.{name}, expected one number (a switch has one)")
     listed = [label for stream in streams for label in stream]
     if len(set(listed)) != len(listed) or not set(listed) <= set(labels):
         raise ProgramError(f"merge: found streams {[list(s) for s in streams]}, expected each of {labels} in one place at most")
@@ -323,7 +324,7 @@ def _chains(programs: list[Program], pool_of: list[list[int]]) -> Chains | None:
 
 def _sessions(programs: list[Program]) -> Sessions | None:
     own = [p.sessions for p in programs if p.sessions is not None]
-    return Sessions(np.concatenate([s.home for s in own]), np.concatenate([s.expected for s in own]), own[0].places) if own else None
+    return replace(own[0], home=np.concatenate([s.home for s in own]), expected=np.concatenate([s.expected for s in own])) if own else None
 
 
 def _declared(parts: list[Part]) -> Declared:

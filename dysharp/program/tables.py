@@ -35,7 +35,7 @@ class Kind(IntEnum):
     | GET | a request out, data back |
     | PULL_REDUCE | a request to several nodes, their responses summed in the switch |
     | PUSH_REDUCE | one contribution to a sum in the switch, which goes to the home of its session |
-    | MERGED_LOAD | reserved: a load that merges with equal loads in the switch; CAIS needs it |
+    | MERGED_LOAD | a GET that merges with equal loads in the switch |
     """
 
     COMPUTE = 0
@@ -364,15 +364,16 @@ class Chains:
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """`[n_sessions]`: merging in the switch of `expected` PUSH_REDUCE contributions or MERGED_LOAD requests.
+    """`[n_sessions]`: merging in the switch of `expected` PUSH_REDUCE contributions, or of `expected` MERGED_LOADs of one address.
 
-    `places`: sums of one home that the switch can hold at once, 0 = any number. The contributions of a sum that finds no place pass
-    the switch one by one (docs/design/0002, PUSH_REDUCE). MERGED_LOAD is reserved: CAIS needs it.
+    `places`: sums and addresses of one home that the switch can hold at once, 0 = any number. What finds no place passes the switch one by
+    one. `timeout_ps`: after this time without a load a cached response is gone, 0 = never (docs/design/0002).
     """
 
     home: I32
     expected: I32
     places: int = 0
+    timeout_ps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,8 +192,9 @@ def _check_who(p: Program) -> None:
     if p.sessions is not None:
         check_range(p.sessions.home, 0, p.n_nodes, "session {i}: home")
         check_range(p.sessions.expected, 1, 1 << 31, "session {i}: expected")
-        if p.sessions.places < 0:
-            raise ProgramError(f"sessions: found {p.sessions.places} places of a home, expected 0 or more")
+        for name in ("places", "timeout_ps"):
+            if getattr(p.sessions, name) < 0:
+                raise ProgramError(f"sessions: found {name} {getattr(p.sessions, name)}, expected 0 or more")
 
 
 def _check_regions(p: Program) -> None:
@@ -367,13 +368,15 @@ def _check_sessions(c: Columns) -> None:
     summing = c.is_kind((Kind.PUSH_REDUCE,)) & (c.n_remote > 0)
     size, expected = np.bincount(session[summing], minlength=len(p.sessions.home)), p.sessions.expected
     fail_where((size != expected) & (size > 0), lambda s: f"session {s}: found {size[s]} contributions, expected {expected[s]}")
-    _check_sums(c, session)
+    loads = np.bincount(session[c.is_kind((Kind.MERGED_LOAD,))], minlength=len(p.sessions.home))
+    fail_where((loads > 0) & (size > 0), lambda s: f"session {s}: found {size[s]} contributions and {loads[s]} loads, expected ops of one kind")
+    _check_equal(c, session)
 
 
-def _check_sums(c: Columns, session: Array) -> None:
-    """All contributions of a sum have the same rows and as many bytes."""
+def _check_equal(c: Columns, session: Array) -> None:
+    """All contributions of a sum, or loads of an address, have the same rows and as many bytes."""
     p = c.p
-    ops = np.flatnonzero(c.is_kind((Kind.PUSH_REDUCE,)))
+    ops = np.flatnonzero(c.is_kind(SESSION_KINDS))
     _, first, which = np.unique(session[ops], return_index=True, return_inverse=True)
     lead = ops[first[which]]
     begin, n = c.op_fill_ptr[:-1].astype(np.int64), np.diff(c.op_fill_ptr)
@@ -386,7 +389,7 @@ def _check_sums(c: Columns, session: Array) -> None:
 
     def text(i: int) -> str:
         o, other = int(ops[i]), int(lead[i])
-        return f"{c.name(o)}: found {p.ops.bytes[o]} B for other rows or bytes than {c.name(other)} of the same sum, expected the same"
+        return f"{c.name(o)}: found {p.ops.bytes[o]} B for other rows or bytes than {c.name(other)} of the same session, expected the same"
 
     fail_where(differs, text)
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from dysharp.reports.markdown import escaped, paragraph, table
-from dysharp.reports.tables import COLUMNS, FigureLike, cells, reasons, verdict_text
+from dysharp.reports.tables import FigureLike, bounded, claims, counted, reasons
 from dysharp.text import csv_text
 
-VERDICTS = {"reproduced": "reproduced", "fitted": "fitted: an input was chosen for it", "gap": "**gap**", "no_published_value": "as expected"}
+FIELDS = ("point", "metric", "paper", "ours", "bound", "verdict", "outcome", "bound_set", "number_seen", "stored", "reason")
+"""Columns of a figure's CSV file: fields of its results."""
+CLAIM_FIELDS = ("figure", "claim", "metric", "bound", "bound set", "number first seen", "ours", "verdict", "could fail")
 FEW = 2
 """Numbers of one check that the page prints one by one; more of them share a line."""
 
@@ -26,12 +28,32 @@ class Section:
     @property
     def claims(self) -> list[Any]:
         """The results that a published value or sentence bounds."""
-        return [r for r in self.results if r.status in ("reproduced", "fitted", "gap")]
+        return bounded(self.results)
+
+    @property
+    def verdicts(self) -> list[str]:
+        """One verdict for each claim."""
+        return list(claims(self.results).values())
 
 
 def results_csv(results: Sequence[Any]) -> str:
-    """All lines of a figure as CSV, with the columns of the printed table and the reason."""
-    return csv_text((*COLUMNS, "reason"), ([*cells(r), r.reason] for r in results))
+    """All lines of a figure as CSV, by `FIELDS`. Numbers have three decimals."""
+    return csv_text(FIELDS, ([_text(getattr(r, field)) for field in FIELDS] for r in results))
+
+
+def claims_csv(sections: Sequence[Section]) -> str:
+    """Every number with a bound, the gaps first: bound, the commits that set it and that first showed the number, value, verdict."""
+    lines = [(s.figure.name, r) for s in sorted(sections, key=_number) for r in s.claims]
+    lines.sort(key=lambda line: line[1].verdict != "gap")
+    return csv_text(CLAIM_FIELDS, ([name, *_claim(result)] for name, result in lines))
+
+
+def _claim(r: Any) -> list[str]:
+    return [r.point, r.metric, r.bound, r.bound_set, r.number_seen, _text(r.ours), r.verdict, "no" if r.verdict == "cannot fail" else "yes"]
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def paper_page(title: str, folder: str, sections: Sequence[Section], command: str, model_version: str) -> str:
@@ -51,24 +73,22 @@ def _number(section: Section) -> tuple[bool, int, str]:
 
 
 def _summary(sections: Sequence[Section]) -> list[str]:
-    """The count of claims, and each reason of a gap once, with the numbers that it explains."""
-    claims = [r for s in sections for r in s.claims]
-    outside = sum(r.status == "gap" for r in claims)
-    words = "a published value, or a sentence of the paper as this page reads it"
+    """How many claims came out, and each reason of a gap once, with the numbers that it explains."""
+    verdicts = [verdict for s in sections for verdict in s.verdicts]
+    stored = sum(r.verdict == "regression" for s in sections for r in s.results)
     out = ["## In one minute", ""]
-    out += [f"{len(claims)} of the numbers below have a bound: {words}. {len(claims) - outside} are inside, {outside} are gaps.", ""]
-    if outside:
-        out += ["Why the gaps are there (in brackets: the published bound, and ours):", ""]
-    for section in sections:
-        ours = {r.point: f"{r.point} ({_bound(r)}; {_ours([r])})" for r in section.claims}
-        for points, reason in reasons(section.claims):
+    what = "a published value, or a sentence of the paper as this page reads it" if any(s.figure.paper for s in sections) else "set by this package"
+    out += [f"{len(verdicts)} claims have a bound ({what}): {counted(verdicts) or 'none'}.", ""]
+    out += [f"{stored} more numbers are regression values: each is compared with its own stored value, which says nothing about a paper.", ""]
+    gaps = [(s, [r for r in s.claims if r.verdict == "gap"]) for s in sections]
+    if not any(found for _, found in gaps):
+        return out
+    out += ["Why the gaps are there (in brackets: the published bound, and ours):", ""]
+    for section, found in gaps:
+        ours = {r.point: f"{r.point} ({r.bound}; {_ours([r])})" for r in found}
+        for points, reason in reasons(found):
             out.append(f"- {escaped(section.figure.name)}, {escaped(', and '.join(ours[p] for p in points))}: {escaped(reason)}.")
-    return [*out, ""] if outside else out
-
-
-def _bound(result: Any) -> str:
-    """The published bound of a result, without the value that this model version is expected to give."""
-    return str(result.tolerance.split("; ")[0])
+    return [*out, ""]
 
 
 def _ours(results: Sequence[Any]) -> str:
@@ -79,12 +99,14 @@ def _ours(results: Sequence[Any]) -> str:
 
 
 def _verdict(result: Any) -> str:
-    return VERDICTS[result.status] if result.holds else f"**{result.outcome}**"
+    if not result.holds:
+        return f"**{result.verdict}: {result.outcome}**"
+    return f"**{result.verdict}**" if result.verdict == "gap" else str(result.verdict)
 
 
 def _lines(claims: Sequence[Any]) -> Iterator[tuple[str, ...]]:
     """The lines of a table. More than `FEW` numbers of one check with one bound and one verdict share a line."""
-    for (check, bound, verdict), grouped in itertools.groupby(claims, lambda r: (r.point.rsplit(": ", 1)[0], _bound(r), _verdict(r))):
+    for (check, bound, verdict), grouped in itertools.groupby(claims, lambda r: (r.point.rsplit(": ", 1)[0], r.bound, _verdict(r))):
         alike = list(grouped)
         if len(alike) > FEW:
             yield f"{check} ({len(alike)} points)", bound, _ours(alike), verdict
@@ -101,7 +123,6 @@ def _section(section: Section, folder: str, title: str) -> list[str]:
     out += [paragraph(figure.text), ""] if figure.text else []
     if claims:
         out += [table(("number", "published", "ours", "verdict"), _lines(claims)), ""]
-    verdict = re.sub(r", \d+ of them as known gaps to the paper", "", verdict_text(section.results))  # the table above names the gaps
     rest = f"{len(section.results) - len(claims)} {'more ' if claims else ''}numbers"
-    out += [f"{paragraph(verdict)}. {rest}: [{figure.name}.csv]({folder}/{figure.name}.csv).", ""]
+    out += [f"{rest}: [{figure.name}.csv]({folder}/{figure.name}.csv).", ""]
     return out

@@ -137,3 +137,12 @@ def check_fields(spec: Any, where: str) -> None:
     """Raise `ConfigError` unless the fields of a dataclass instance fit its annotations."""
     values = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
     raise_if(problems(type(spec), values), where)
+
+
+def check_value(value: object, annotation: Any, name: str) -> None:
+    """Raise `ConfigError` unless `value` fits the annotation of a field; `name` names it in the error."""
+    try:
+        pydantic.TypeAdapter(annotation).validate_python(value)
+    except pydantic.ValidationError as error:
+        expected = error.errors(include_url=False)[0]["msg"].removeprefix("Input should be ")
+        raise ConfigError(f"{name}: found {show(value)}, expected {expected}") from None

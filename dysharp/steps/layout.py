@@ -16,6 +16,8 @@ from dysharp.specs.whole import WholeModel
 Degree = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
 Kind = Literal["tp", "cp", "dp", "pp", "etp", "ep", "edp"]
 KINDS: tuple[Kind, ...] = ("tp", "cp", "dp", "pp", "etp", "ep", "edp")
+FILLED = 4
+"""Micro-batches per pipeline stage where a text gives none: the pipeline is full."""
 NAMES = {"mbs": "micro_batch", "m": "micro_batches", "ga": "micro_batches"}
 """Short names of keys in the text of a layout."""
 
@@ -105,7 +107,8 @@ class Layout:
 def layout_of(text: str) -> Layout:
     """The layout of a text such as `tp=1,pp=16,ep=64,mbs=1,gbs=8192`; `gpus` or `gbs` may stand for `dp` or `micro_batches`.
 
-    Without `dp` and `gpus`, `dp` is the least that holds the experts. Raises `ConfigError` in one line.
+    Without `dp` and `gpus`, `dp` is the least that holds the experts. Without `gbs` and `m`, micro-batches fill the pipeline. Raises
+    `ConfigError` in one line.
     """
     values = _values(text)
     stages = values.pop("stages", "")
@@ -125,6 +128,8 @@ def layout_of(text: str) -> Layout:
             want = "no micro_batches beside gbs" if "micro_batches" in known else f"a multiple of dp x mbs = {share}"
             raise ConfigError(f"layout: found gbs={batch}, expected {want}")
         known["micro_batches"] = batch // share
+    elif known.get("pp", 1) > 1:
+        known.setdefault("micro_batches", FILLED * known["pp"])
     fields: dict[str, Any] = {**known, "stages": str(stages)}
     return Layout(**fields)
 

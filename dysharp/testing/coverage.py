@@ -49,11 +49,15 @@ def _count_tables(program: Program, counts: Counter[str]) -> None:
         counts["announcement"] += int((ops.value > 0).sum())
     if program.sessions is not None and ops.session is not None:
         counts["places of a home" if program.sessions.places else "any number of places"] += 1
-        merged = program.sessions.expected[ops.session[ops.session >= 0]]
-        counts["sum of one contribution"] += int((merged == 1).sum())
-        counts["sum of several contributions"] += int((merged > 1).sum())
-        to = program.members.node[program.members.ptr[np.flatnonzero(ops.session >= 0)]]
-        counts["contribution of the home"] += int((to == program.ops.node[ops.session >= 0]).sum())
+        for kind, one, several, near in (
+            (Kind.PUSH_REDUCE, "sum of one contribution", "sum of several contributions", "contribution of the home"),
+            (Kind.MERGED_LOAD, "load expected alone", "loads expected together", "load of the home"),
+        ):
+            mine = program.kinds() == kind
+            merged = program.sessions.expected[ops.session[mine]]
+            counts[one] += int((merged == 1).sum())
+            counts[several] += int((merged > 1).sum())
+            counts[near] += int((program.members.node[program.members.ptr[:-1][mine]] == ops.node[mine]).sum())
     counts["paced issuer"] += int((issuers.interval_ps > 0).sum())
     issued = program.ops.issuer[program.ops.issuer >= 0]
     _by_name(counts, "issued by", Discipline, issuers.discipline[issued])

@@ -75,5 +75,5 @@ def _mutants(programs: str) -> tuple[Mutant, ...]:
     return tuple(Mutant(name, module, *texts) for module, named in modules.items() for name, texts in named.items())
 
 
-MUTANTS, POINT_MUTANTS, SUM_MUTANTS = map(_mutants, ("programs", "points", "sums"))
-"""Told from the oracle by `random_program`, by `random_points` and by `random_sums`."""
+MUTANTS, POINT_MUTANTS, SUM_MUTANTS, LOAD_MUTANTS = map(_mutants, ("programs", "points", "sums", "loads"))
+"""Told from the oracle by `random_program`, by `random_points`, by `random_sums` and by `random_loads`."""

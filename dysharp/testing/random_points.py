@@ -42,6 +42,13 @@ class _Tables:
         out[self.edges[(self.edges[:, 2] == Head.TILE_NOTIFY) & (self.edges[:, 0] != Tail.TILE_READY), 1]] = True
         return out
 
+    def shared(self) -> Array:
+        """`[n_ops]` ops for which others wait in the switch: contributions, and loads where the response of a load waits for an op."""
+        answers = self.edges[self.edges[:, 2] == Head.MEMBER_RESPOND, 3]
+        late = (self.kinds[np.searchsorted(self.p.members.ptr, answers, side="right") - 1] == Kind.MERGED_LOAD).any()
+        out: Array = (self.kinds == Kind.PUSH_REDUCE) | (late & (self.kinds == Kind.MERGED_LOAD))
+        return out
+
     def tail_ops(self) -> Array:
         """`[n_edges]` the op whose point is the tail of an edge, n_ops for tiles and rows."""
         kind, tail, n = self.edges[:, 0], self.edges[:, 1], self.p.n_ops
@@ -66,7 +73,7 @@ def _chains(t: _Tables) -> None:
     p, tasks = t.p, np.array([x.tasks for x in t.p.templates])
     single = ~np.isin(t.kinds, (Kind.JOIN, Kind.COMPUTE)) | ((t.kinds == Kind.COMPUTE) & (tasks[p.ops.template] == 1))
     single[t.holds[t.holds[:, 3] != t.holds[:, 5], 5]] = False  # what gives a window back must not wait for a slot
-    single[t.kinds == Kind.PUSH_REDUCE] = False  # nor a contribution: on other slots, others wait for it
+    single[t.shared()] = False  # nor what ops on other slots wait for
     chain, issuer = np.full(p.n_ops, -1, np.int32), p.ops.issuer.copy()
     pools: list[int] = []
     modes: list[int] = []
@@ -126,7 +133,7 @@ def _rows(t: _Tables) -> None:
 
 def _respond(t: _Tables) -> None:
     """Some responses wait for an earlier op. Only pulls that hold nothing: the earlier op may want what they hold."""
-    pulls = np.flatnonzero(np.isin(t.kinds, PULLS) & (np.diff(t.p.members.ptr) > 0))
+    pulls = np.flatnonzero(np.isin(t.kinds, PULLS) & (t.kinds != Kind.MERGED_LOAD) & (np.diff(t.p.members.ptr) > 0))
     pulls = t.some(pulls[(pulls > 0) & ~np.isin(pulls, t.holds[:, [3, 5]])], 0.4)
     members = t.rng.integers(t.p.members.ptr[pulls], t.p.members.ptr[pulls + 1])
     t.add_edges(Tail.OP_DONE, t.rng.integers(0, pulls), Head.MEMBER_RESPOND, members)
@@ -170,7 +177,7 @@ def _by_data(t: _Tables) -> None:
     """Rows and JOINs take semaphores without waiting; later transfers in program order wait until there is room."""
     joins = np.flatnonzero(t.kinds == Kind.JOIN)
     ordered = (t.p.issuers.discipline == Discipline.PROGRAM_ORDER) & (t.p.issuers.pool < 0)
-    waiting = np.flatnonzero((t.p.ops.issuer >= 0) & ordered[t.p.ops.issuer] & (t.kinds != Kind.PUSH_REDUCE))  # what it holds, others may want
+    waiting = np.flatnonzero((t.p.ops.issuer >= 0) & ordered[t.p.ops.issuer] & ~t.shared())  # what it holds, others may want
     if len(joins) == 0 or len(waiting) == 0:
         return
     middle = int(t.rng.choice(joins))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.analysis.count import remote_members
+from dysharp.analysis.count import loads_that_went_on, remote_members
 from dysharp.arrays import I64
 from dysharp.errors import SimulationError
 from dysharp.program.builder import PULLS
@@ -66,7 +66,7 @@ def _up(run: Recording) -> Trains:
     leaves = np.zeros(p.n_ops, np.bool_)
     leaves[owner[remote]] = True
     ops = np.flatnonzero(leaves & (p.ops.wire >= 0))
-    answers = np.flatnonzero(remote & pull[owner])
+    answers = np.flatnonzero(remote & pull[owner] & loads_that_went_on(p, t)[owner])
     op = np.concatenate([ops, owner[answers]])
     member = np.concatenate([np.full(len(ops), -1), answers])
     port = np.concatenate([p.ops.node[ops], p.members.node[answers]]) + p.op_net()[op].astype(np.int64) * p.n_nodes

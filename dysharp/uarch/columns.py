@@ -74,6 +74,11 @@ PACE_PS, PACE_NEXT = range(2)
 SUM_LEFT, SUM_STATE, SUM_TAIL, SUM_FIRST, SUM_LAST = range(5)
 SUM_NEW, SUM_OPEN, SUM_PASSES = range(3)
 
+# merged loads (uarch/loads.py), int64 [n_addresses + n_homes, 10]: loads expected, state, loads so far, the one that went on, those that wait for
+# its response, last byte of the response, latest use; the list of a home's entries, least recently used first, through the home's row
+LOAD_EXPECTED, LOAD_STATE, LOAD_COUNT, LOAD_OWNER, LOAD_FIRST, LOAD_LAST, LOAD_TAIL, LOAD_USED, LOAD_PREV, LOAD_NEXT = range(10)
+LOAD_NONE, LOAD_WAIT, LOAD_READY = range(3)
+
 # pool, int64 [n_pools, 3]
 POOL_FREE, POOL_SIZE, POOL_BASE = range(3)  # free slots; batches running and where their heap begins
 

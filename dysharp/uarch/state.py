@@ -163,14 +163,27 @@ class Tables(NamedTuple):
     spilled: Array
 
 
+class Loads(NamedTuple):
+    """Loads that merge in the switch (`uarch/loads.py`).
+
+    `address_of`: [n_ops] int32, the session of a load from another node than its home, -1 = none. `entries`: [n_sessions + n_nodes, 10] int64.
+    `timeout`: [1] int64 ps, 0 = never. `mem_time`: that of `Members`.
+    """
+
+    address_of: Array
+    entries: Annotated[Array, 10]
+    timeout: Array
+    mem_time: Annotated[Array, 4]
+
+
 class Points(NamedTuple):
     """What kernels need where a Program has more than ends of ops: other points (`Releases`), chains, paced issuers, sums in the switch.
 
     `passed`: [n_points - n_ops] int32, links of the worklist. `value`: [n_ops] int32, what an announcement adds. `touched`: [n_rows] int8,
     1 = the row has its first byte. `pace`: [n_issuers, 2] int64 ps. `chains`: [n_chains, 4] int32. `resident`: [n_issuers, 2] int32, FIFOs
     of ready ops whose chain has a slot (linked as in `Links`). `sum_of`: [n_ops] int32, the sum to which a contribution from another node
-    than its home belongs, -1 = none. `sums`: [n_sessions, 5] int64. `places`: [n_nodes] int64, free places of the sums of a home.
-    Each is empty where nothing needs it.
+    than its home belongs, -1 = none. `sums`: [n_sessions, 5] int64. `places`: [n_nodes] int64, free places of the sums and
+    loads of a home. Each is empty where nothing needs it. `loads`: None where no loads merge, so that kernels are compiled without them.
     `releases`, `holds` belong to the run; `hub`, `dirty_up` to its `Links`.
     """
 
@@ -183,6 +196,7 @@ class Points(NamedTuple):
     sum_of: Array
     sums: Annotated[Array, 5]
     places: Array
+    loads: Loads | None
     releases: Releases
     holds: Holds
     hub: Annotated[Array, 2]

@@ -4,7 +4,8 @@ from dysharp.uarch import columns as col
 from dysharp.uarch.bits import set_after, set_empty
 from dysharp.uarch.fifo import fifo_pop, fifo_push, mixed_push
 from dysharp.uarch.kernel import block, kernel
-from dysharp.uarch.ready import mark
+from dysharp.uarch.loads import ANSWERED, GOES_ON, load_look, load_responds, room_make
+from dysharp.uarch.ready import delivered, mark
 from dysharp.uarch.tree import tree_set
 
 
@@ -71,16 +72,64 @@ def sum_of(o, points):
 
 
 @block
+def answer_out(o, tail, ops, mem, links, switch, clock, points, loads):
+    """Load o gets the response to an equal load, whose last byte left its home at `tail`."""
+    k, now = ops.op[o, col.MEMBER], clock.x[col.RUN_NOW]
+    ops.ot[o, col.TAIL] = tail
+    ops.ot[o, col.END] = now
+    loads.mem_time[k, col.MEMBER_TIME] = now
+    delivered(k, o, ops, clock.x, points)
+    result_out(o, ops.op[o, col.NODE], ops, mem, links, switch, clock)
+
+
+@block
+def load_merges(o, ops, mem, links, switch, clock, points, loads):
+    """Whether train o is a load that does not go on: it waits for the response to an equal load, or gets it now."""
+    if loads is None:
+        return False
+    s = loads.address_of[o]
+    if s < 0:
+        return False
+    look = load_look(s, o, mem[ops.op[o, col.MEMBER], col.MEMBER_NODE], clock.x[col.RUN_NOW], points.places, loads, ops.op, col.NEXT2)
+    if look == ANSWERED:
+        answer_out(o, loads.entries[s, col.LOAD_TAIL], ops, mem, links, switch, clock, points, loads)
+    return look != GOES_ON
+
+
+@kernel
+def load_answered(o, ops, mem, links, switch, clock, points, loads):
+    """The response to op o is in the switch; if it is a load, all that wait for it get it behind op o."""
+    result_out(o, ops.op[o, col.NODE], ops, mem, links, switch, clock)
+    if loads is None:
+        return
+    s = loads.address_of[o]
+    if s < 0:
+        return
+    tail = ops.ot[o, col.END]
+    ops.ot[o, col.TAIL] = tail
+    w = load_responds(s, o, mem[ops.op[o, col.MEMBER], col.MEMBER_NODE], clock.x[col.RUN_NOW], points.places, loads.entries)
+    if w > -2:
+        loads.entries[s, col.LOAD_TAIL] = tail
+    while w >= 0:
+        following = ops.op[w, col.NEXT2]
+        answer_out(w, tail, ops, mem, links, switch, clock, points, loads)
+        w = following
+
+
+@block
 def contributed(o, ops, mem, links, switch, clock, points):
-    """Whether train o is a contribution to a sum that has a place in the switch, and has been added (oracle/transfers.py)."""
+    """Whether train o has ended in the switch: a contribution to a sum that has a place, or a load that merges (oracle/transfers.py)."""
     if points is None:
         return False
+    if load_merges(o, ops, mem, links, switch, clock, points, points.loads):
+        return True
     s = sum_of(o, points)
     if s < 0:
         return False
     sums, k = points.sums, ops.op[o, col.MEMBER]
     home = mem[k, col.MEMBER_NODE]
     if sums[s, col.SUM_STATE] == col.SUM_NEW:
+        room_make(home, points.places, points.loads)
         sums[s, col.SUM_STATE] = col.SUM_OPEN if points.places[home] > 0 else col.SUM_PASSES
         points.places[home] -= sums[s, col.SUM_STATE] == col.SUM_OPEN
     if sums[s, col.SUM_STATE] == col.SUM_PASSES:

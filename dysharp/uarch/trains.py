@@ -86,14 +86,22 @@ def row_ahead(k, members, stores, tables):
 
 
 @block
-def tail_of_sum(bound, o, lat, points):
-    """`bound`, or the last byte of the latest contribution if op o carries a sum."""
+def tail_of_sum(bound, o, lat, ot, points):
+    """`bound`, or the last byte of the latest contribution if op o carries a sum, or of its response if it is a merged load."""
     if points is None:
         return bound
     s = sum_of(o, points)
     if s < 0:
-        return bound
+        return tail_of_load(bound, o, lat, ot, points.loads)
     return points.sums[s, col.SUM_TAIL] + lat
+
+
+@block
+def tail_of_load(bound, o, lat, ot, loads):
+    """`bound`, or the last byte of the response that answers load o."""
+    if loads is None:
+        return bound
+    return ot[o, col.TAIL] + lat if loads.address_of[o] >= 0 else bound
 
 
 @block
@@ -245,7 +253,7 @@ def grant_down(j, now, ops, members, stores, links, switch, tables, clock):
         if entry >= 0:
             n_bytes = links.wires[op[entry, col.WIRE], col.WIRE_RESULT]
             bound = ot[entry, col.END] + nodes[j, col.PORT_LAT]
-            bound = tail_of_sum(bound, entry, nodes[j, col.PORT_LAT], ops.points)
+            bound = tail_of_sum(bound, entry, nodes[j, col.PORT_LAT], ot, ops.points)
             nodes[j, col.DOWN + col.SERVER_EXTRA] = -2 - entry
         else:
             k = -2 - entry

@@ -10,7 +10,7 @@ from dysharp.uarch.link import server_debt
 from dysharp.uarch.memory import memory_take
 from dysharp.uarch.points import rows_fill
 from dysharp.uarch.ready import delivered
-from dysharp.uarch.switch import result_out, sum_of
+from dysharp.uarch.switch import load_answered, result_out, sum_of
 from dysharp.uarch.trains import response_out
 from dysharp.uarch.tree import tree_set
 
@@ -83,8 +83,16 @@ def respond(ring, now, ops, members, links, clock):
 @block
 def result(ring, now, ops, mem, links, switch, clock):
     """RESULT: all contributions of a pull have met in the reduction unit, which asks for the down link."""
-    o = op_due(ring, ops, clock)
-    result_out(o, ops.op[o, col.NODE], ops, mem, links, switch, clock)
+    results_out(op_due(ring, ops, clock), ops, mem, links, switch, clock, ops.points)
+
+
+@block
+def results_out(o, ops, mem, links, switch, clock, points):
+    """What pull o has brought goes to its source, and to the loads that wait for it."""
+    if points is None:
+        result_out(o, ops.op[o, col.NODE], ops, mem, links, switch, clock)
+    else:
+        load_answered(o, ops, mem, links, switch, clock, points, points.loads)
 
 
 @block

@@ -182,7 +182,8 @@ def test_scope_is_said(dysharp: Call) -> None:
     text = " ".join(dysharp("--help").out.split())
     assert "on the GPUs of one NVLink domain" in text
     assert "several domains that network cards join (clusters with a [scale_out] table)" in text
-    assert "Not modelled: attention, whole models, serving" in text
+    assert "Whole models: parameters, FLOPs and training memory (`dysharp model`); a training step (`dysharp step`)" in text
+    assert "Not modelled: serving" in text
     assert "public measurements (`dysharp validate`)" in text
     refused = dysharp("run", "deepep", "--cluster", "hw-dgx-h100", "--gpus", "16")
     assert "this cluster is one NVLink domain; a cluster with a [scale_out] table" in refused.err
@@ -264,7 +265,7 @@ def test_every_command_has_examples_that_parse() -> None:
         (["run", "deepep", "--cluster"], "paper-nvl", {"paper-nvl72"}),
         (["compare", "--systems"], "deepep,dysharp-c", {"deepep,dysharp-comet"}),
         (["run", "deepep", "--set"], "deepep.n", {"deepep.n_sm="}),
-        (["advise"], "mixtral", {"mixtral-8x7b"}),
+        (["advise"], "mixtral-8x7", {"mixtral-8x7b"}),
         (["emulate", "deepep", "--inject"], "ev", {"evict"}),
         (["routing", "import", "--format"], "dee", {"deepep"}),
         (["list"], "cl", {"clusters", "cluster-keys"}),

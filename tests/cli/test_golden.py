@@ -27,6 +27,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "run-hw": ("run", "deepep", *_SMALL, "--cluster", "hw-dgx-h100"),
     "run-paper": ("run", "dysharp", *_SMALL),
     "list-systems": ("list", "systems"),
+    "model": ("model", "deepseek-v3"),
+    "model-layout": ("model", "deepseek-v3", "--layout", "pp=4,vpp=4,ep=64,gpus=256,stages=Et*3|(t*4|)*14t*2mL", "--dispatcher", "hybrid-ep"),
     "list-models": ("list", "models"),
     "list-clusters": ("list", "clusters"),
     "list-figures": ("list", "figures"),

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dysharp.errors import ConfigError
 from dysharp.figures import Check, Figure, Point, in_direction, judge, list_figures, load_figure, variant_points
-from dysharp.figures.verdict import outcome_of
+from dysharp.figures.verdict import Result, outcome_of, verdict_of
 from dysharp.reports.tables import verdict_text
 
 TINY = """
@@ -27,7 +28,7 @@ metric = "speedup"
 system = "dysharp"
 over = "deepep"
 at_least = 0.1
-status = "reproduced"
+bound_set = "0eb98978 2026-11-21 05:46"
 """
 
 
@@ -54,17 +55,14 @@ def test_every_packaged_figure_loads_and_names_its_source() -> None:
         ('source = "a test"', 'sorce = "a"', r'tiny.toml.sorce: unknown key; did you mean "source"'),
         ("tokens = 32", "tokns = 32", r'points.tokns: unknown key; did you mean "tokens"'),
         ('metric = "speedup"', 'metric = "spedup"', r'check\[0\].metric: found \'spedup\'; did you mean "speedup"'),
-        ('status = "reproduced"', 'status = "gap"', r"found a gap without a reason or without an ablation command, expected both"),
-        (
-            'status = "reproduced"',
-            'status = "gap"\nreason = "r"\nablation = "a"',
-            r"found a gap without an expected value, expected expected = VALUE and band = RELATIVE",
-        ),
-        ("at_least = 0.1", "at_least = 0.1\nexpected = 1.0", r"found expected = 1.0 and band = None, expected both or none"),
+        ("at_least = 0.1", 'at_least = 0.1\nreason = "r"', r"found a reason or an ablation command alone, expected both or none"),
+        ("at_least = 0.1", 'at_least = 0.1\nreason = "r"\nablation = "a"', r"found a reason without a stored value, expected regression = VALUE"),
+        ("at_least = 0.1", "at_least = 0.1\nregression = 1.0", r"found regression = 1.0 and band = None, expected both or none"),
+        ("0eb98978 ", "", r"check\[0\].bound_set: found '2026-11-21 05:46', expected a commit and its time such as 'f455060d 2026-11-22 10:45'"),
         ("at_least = 0.1", "at_least = 0.1\nvariants = true", r"found 0 variants, expected \[\[variants\]\] if a check has variants = true"),
         ("[[check]]", '[[variants]]\nchoices = { "machine.vcs" = 4 }\n[[check]]', r"unknown choice 'machine.vcs'; did you mean"),
         ("[[check]]", '[[variants]]\nchoice = { "machine.vcs" = 4 }\n[[check]]', r'variants\[0\].choice: unknown key; did you mean "choices"'),
-        ("at_least = 0.1\n", "", r"found status 'reproduced', expected a bound"),
+        ("at_least = 0.1\n", "", r"check\[0\]: found bound_set without a bound, expected within, at_least or at_most beside it"),
         ('systems = ["dysharp", "deepep"]', "systems = 5", r"points.systems: found 5, expected a list of systems"),
         ("tokens = 32", 'tokens = "many"', r"points.tokens: found 'many', expected a whole number or a list"),
         ("at_least = 0.1", 'at_least = "x"', r"check\[0\].at_least: found 'x', expected a valid number"),
@@ -113,7 +111,8 @@ def test_unknown_figure_names_the_nearest() -> None:
         load_figure("fig155")
 
 
-CHECK = Check("c", "speedup", "dysharp", "deepep", paper=2.0, within=0.05, status="reproduced")
+EARLY, LATE = "0eb98978 2026-11-21 05:46", "37c83703 2026-11-21 06:02"
+CHECK = Check("c", "speedup", "dysharp", "deepep", paper=2.0, within=0.05, bound_set=EARLY)
 
 
 def judged(check: Check, *, slow: float, fast: float) -> bool:
@@ -125,24 +124,48 @@ def judged(check: Check, *, slow: float, fast: float) -> bool:
 
 
 def outcome(check: Check, value: float) -> str:
-    word, _ = outcome_of(check, value)
-    assert judged(check, slow=value, fast=1.0) is (word == "holds")
-    return word
+    assert judged(check, slow=value, fast=1.0) is (outcome_of(check, value) in ("holds", "gap has closed", "gap has shrunk"))
+    return outcome_of(check, value)
 
 
-def test_verdicts() -> None:
+@pytest.mark.parametrize(
+    ("data", "value", "verdict"),
+    [
+        ({}, 2.05, "reproduced"),
+        ({"number_seen": LATE}, 2.05, "reproduced"),
+        ({"number_seen": EARLY}, 2.05, "set after"),
+        ({"number_seen": EARLY, "bound_set": LATE}, 2.05, "set after"),
+        ({"bound_set": ""}, 2.05, "inside"),
+        ({"cannot_fail": "a closed form"}, 2.05, "cannot fail"),
+        ({"fitted": "an input was chosen", "cannot_fail": "a closed form"}, 2.05, "fitted"),
+        ({"fitted": "an input was chosen", "cannot_fail": "a closed form"}, 2.2, "gap"),
+        ({"within": None, "regression": 2.0, "band": 0.5}, 2.2, "regression"),
+        ({"within": None}, 2.2, ""),
+    ],
+)
+def test_the_verdict_comes_from_the_data(data: dict[str, Any], value: float, verdict: str) -> None:
+    assert verdict_of(replace(CHECK, **data), value) == verdict
+
+
+def test_outcomes() -> None:
     assert judged(CHECK, slow=2.05, fast=1.0)
-    assert not judged(CHECK, slow=2.2, fast=1.0)
-    gap = replace(CHECK, status="gap", reason="r", ablation="a", expected=2.2, band=0.01)
+    assert outcome(CHECK, 2.2) == "does not hold", "outside without a reason"
+    gap = replace(CHECK, reason="r", ablation="a", regression=2.2, band=0.01)
     assert outcome(gap, 2.2) == "holds"
     assert outcome(gap, 2.05) == "gap has closed"
-    assert outcome(gap, 5.0) == "not the expected value", "a gap that grows is seen"
-    assert outcome(replace(gap, status="fitted"), 2.2) == "does not hold"
-    assert outcome(replace(CHECK, expected=2.05, band=0.01), 2.05) == "holds"
-    assert outcome(replace(CHECK, expected=2.05, band=0.01), 2.08) == "not the expected value", "inside the tolerance, but moved"
-    moved = Check("c", "speedup", "dysharp", "deepep", expected=2.0, band=0.01)
-    assert (outcome(moved, 2.01), outcome(moved, 1.97)) == ("holds", "not the expected value"), "without a published value"
-    assert judged(replace(CHECK, status="no_published_value"), slow=9.0, fast=1.0)
+    assert outcome(gap, 2.15) == "gap has shrunk"
+    assert outcome(gap, 5.0) == "not the stored value", "a gap that grows is seen"
+    assert outcome(replace(CHECK, regression=2.05, band=0.01), 2.05) == "holds"
+    assert outcome(replace(CHECK, regression=2.05, band=0.01), 2.08) == "not the stored value", "inside the tolerance, but moved"
+    assert outcome(Check("c", "speedup", "dysharp", "deepep", regression=2.0, band=0.01), 2.2) == "not the stored value"
+
+
+def test_regression_values_add_to_no_count_of_what_came_out() -> None:
+    """A claim over several points has the worst verdict of them."""
+    inside, outside = (Result("c: x", "m", None, 1.0, "at most 1", verdict, "holds", claim="c") for verdict in ("reproduced", "gap"))
+    stored = Result("d", "m", None, 1.0, verdict="regression", outcome="holds", claim="d")
+    assert verdict_text([inside, stored]) == "1 with a bound: 1 came out; regression values: 1 of 1 as stored"
+    assert verdict_text([inside, outside]) == "1 with a bound: 1 did not come out"
 
 
 def test_claims_over_all_points_are_not_judged_on_some() -> None:
@@ -150,8 +173,8 @@ def test_claims_over_all_points_are_not_judged_on_some() -> None:
     figure = Figure("f", "t", "s", (a, b, replace(a, model="M-8")), (CHECK,))
     results, holds = judge(figure, {a: {"time_us": 1.0}, b: {"time_us": 9.0}})
     assert holds
-    assert results[0].outcome == "not judged"
-    assert verdict_text(results) == "checks: none judged; 1 not judged, because they need all points of the figure"
+    assert results[0].verdict == "not judged"
+    assert verdict_text(results) == "no number has a bound; 1 not judged, because they need all points of the figure"
 
 
 def test_axes_multiply_and_sizes_may_be_lists(tmp_path: Path) -> None:
@@ -164,7 +187,7 @@ def test_axes_multiply_and_sizes_may_be_lists(tmp_path: Path) -> None:
 def test_kept_is_a_ratio_of_speed_ups() -> None:
     times = {("dysharp", "uniform"): 1.0, ("deepep", "uniform"): 2.0, ("dysharp", "normal:0.1"): 2.0, ("deepep", "normal:0.1"): 3.0}
     rows = {Point(system, "S-8", "c", routing): {"time_us": t} for (system, routing), t in times.items()}
-    check = Check("c", "kept", "dysharp", "deepep", routing="normal:0.1", against="uniform", at_least=0.7, status="reproduced")
+    check = Check("c", "kept", "dysharp", "deepep", routing="normal:0.1", against="uniform", at_least=0.7)
     (result,), holds = judge(Figure("f", "t", "s", tuple(rows), (check,)), rows)
     assert result.ours == pytest.approx(1.5 / 2.0)
     assert holds
@@ -188,7 +211,7 @@ def test_a_geomean_needs_positive_values() -> None:
 
 
 def test_a_gap_says_how_to_see_it() -> None:
-    gap = replace(CHECK, status="gap", reason="because", ablation="dysharp run x", expected=9.0, band=0.01)
+    gap = replace(CHECK, reason="because", ablation="dysharp run x", regression=9.0, band=0.01)
     a, b = Point("dysharp", "S-8", "c", "uniform"), Point("deepep", "S-8", "c", "uniform")
     (result,), _ = judge(Figure("f", "t", "s", (a, b), (gap,)), {a: {"time_us": 1.0}, b: {"time_us": 9.0}})
     assert result.reason == "because. Run: dysharp run x"
@@ -222,7 +245,7 @@ def test_nothing_is_claimed_of_another_pass(tmp_path: Path) -> None:
     rows = {p: {"time_us": 100.0 if p.system == "dysharp" else 1.0} for p in other.points}
     results, holds = judge(other, rows)
     assert holds
-    assert [r.status for r in results] == ["no_published_value"]
+    assert [r.verdict for r in results] == [""]
     assert not judge(figure, {replace(p, direction="fwd"): row for p, row in rows.items()})[1]
     closed = load_figure("fig2")
     assert {p.direction for p in in_direction(closed, "both").points} == {"fwd"}
@@ -247,10 +270,10 @@ def test_variants_run_only_what_they_change(tmp_path: Path) -> None:
     rows = {ours: 10.0, deepep: 20.0, extension: 12.0, fewer: 10.0, slower: 0.5, figure.points[2]: 1.0}
     results, holds = judge(figure, {p: {"time_us": t} for p, t in rows.items()})
     assert holds, "a variant claims nothing"
-    assert [(r.point, r.ours, r.status, r.outcome) for r in results] == [
+    assert [(r.point, r.ours, r.verdict, r.outcome) for r in results] == [
         ("faster", 2.0, "reproduced", "holds"),
-        ("faster; dysharp.replica_form=extension", pytest.approx(20 / 12), "other_choice", "within"),
-        ("faster; machine.vcs_per_class=4", pytest.approx(0.05), "other_choice", "outside"),
+        ("faster; dysharp.replica_form=extension", pytest.approx(20 / 12), "other choice", "within"),
+        ("faster; machine.vcs_per_class=4", pytest.approx(0.05), "other choice", "outside"),
     ]
     assert not in_direction(figure, "bwd").variants
 
@@ -265,19 +288,20 @@ def test_a_variant_may_touch_one_fidelity_only() -> None:
 def test_burst_level_over_packet_level() -> None:
     burst = Point("deepep", "S-8", "c", "uniform", tokens=8)
     packet = replace(burst, fidelity="packet", options=(("fabric.al_entries", 0),))
-    check = Check("c", "over_packet", "deepep", reduce="each", at_least=0.97, status="reproduced")
+    check = Check("c", "over_packet", "deepep", reduce="each", at_least=0.97, bound_set=EARLY)
     rows = {burst: {"time_us": 9.0}, packet: {"time_us": 10.0}, replace(packet, system="comet"): {"time_us": 1.0}}
     (result,), holds = judge(Figure("f", "t", "s", tuple(rows), (check,)), rows)
     assert (result.ours, holds) == (0.9, False)
 
 
-def test_every_gap_is_outside_the_published_bounds_and_every_claim_of_a_figure_can_fail() -> None:
+def test_every_bound_of_a_packaged_figure_has_its_commit_and_every_stored_value_holds() -> None:
     for name in list_figures():
         figure = load_figure(name)
-        assert any(check.claimed for check in figure.checks), name
+        assert any(check.judged for check in figure.checks), name
         for check in figure.checks:
-            if check.expected is not None:
-                assert outcome_of(check, check.expected)[0] == "holds", (name, check.name)
+            assert not check.bounded or check.bound_set, (name, check.name)
+            if check.regression is not None:
+                assert outcome_of(check, check.regression) == "holds", (name, check.name)
 
 
 def test_free_choices_are_an_axis(tmp_path: Path) -> None:
@@ -297,7 +321,7 @@ def sized(*times: float) -> dict[Point, dict[str, float]]:
 
 def test_growth_is_the_smallest_step_of_a_model() -> None:
     rows = sized(2.0, 3.0, 3.3)
-    check = Check("c", "time_us", "dysharp", reduce="growth", at_least=1.0, status="reproduced")
+    check = Check("c", "time_us", "dysharp", reduce="growth", at_least=1.0)
     (result,), holds = judge(Figure("f", "t", "s", tuple(rows), (check,)), rows)
     assert result.ours == pytest.approx(1.1)
     assert holds
@@ -307,7 +331,7 @@ def test_growth_is_the_smallest_step_of_a_model() -> None:
 
 def test_two_points_have_a_growth() -> None:
     rows = {Point("dysharp", "S-8", "c", "uniform", tokens=n): {"time_us": float(n)} for n in (128, 256)}
-    check = Check("c", "time_us", "dysharp", reduce="growth", at_least=2.0, status="reproduced")
+    check = Check("c", "time_us", "dysharp", reduce="growth", at_least=2.0)
     results, _ = judge(Figure("f", "t", "s", tuple(rows), (check,)), rows)
     assert [(r.ours, r.outcome) for r in results] == [(2.0, "holds")]
 
@@ -340,7 +364,7 @@ def test_link_use_is_the_mean_of_both_directions() -> None:
 def test_use_ratio_compares_busy_links() -> None:
     full, basic = (Point(system, "S-8", "c", "uniform") for system in ("dysharp", "dysharp-basic"))
     rows = {full: {"utilization": {"up": 0.9, "down": 0.7}}, basic: {"utilization": {"up": 0.5, "down": 0.3}}}
-    check = Check("c", "use_ratio", "dysharp", "dysharp-basic", reduce="min", at_least=1.0, status="reproduced")
+    check = Check("c", "use_ratio", "dysharp", "dysharp-basic", reduce="min", at_least=1.0)
     (result,), holds = judge(Figure("f", "t", "s", (full, basic), (check,)), rows)
     assert result.ours == pytest.approx(2.0)
     assert holds

@@ -20,7 +20,7 @@ MODELS = ("S-8", "M-8")
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "papers"
 TIMES = {("deepep", "S-8"): 4.0, ("deepep", "M-8"): 9.0, ("dysharp", "S-8"): 2.0, ("dysharp", "M-8"): 1.0}
 CHECKS = (
-    Check("over DeepEP", "speedup", "dysharp", "deepep", paper=4.0, within=0.1, status="reproduced"),
+    Check("over DeepEP", "speedup", "dysharp", "deepep", paper=4.0, within=0.1, bound_set="0eb98978 2026-11-21 05:46"),
     Check("over COMET", "speedup", "dysharp", "comet", paper=2.0),
 )
 
@@ -67,15 +67,15 @@ def test_the_summary_counts_claims_and_names_what_does_not_hold() -> None:
     page = paper_page("A paper", "a", [Section(drawn, results, picture=True)], "dysharp reproduce f", "5")
     assert "| over DeepEP | within 10 % of 4 | 4.243 | reproduced |" in page
     assert "![f](a/f.svg)" in page
-    assert "1 are inside, 0 are gaps" in page
+    assert "1 claims have a bound (a published value, or a sentence of the paper as this page reads it): 1 came out." in page
     far, _ = judge(drawn, {p: {"time_us": 1.0} for p in drawn.points})
-    assert "**does not hold**" in paper_page("A paper", "a", [Section(drawn, far, picture=False)], "c", "5")
+    assert "**gap: does not hold**" in paper_page("A paper", "a", [Section(drawn, far, picture=False)], "c", "5")
 
 
 def test_a_reason_stands_once_and_points_of_one_check_share_a_line() -> None:
     """The reason names each number that it explains; three points with one bound and one verdict are one line."""
-    known = Check("low", "speedup", "dysharp", "deepep", "each", at_least=3.0, expected=2.0, band=0.1, status="gap", reason="why")
-    inside = Check("all", "time_us", "deepep", reduce="each", at_most=20.0, status="reproduced")
+    known = Check("low", "speedup", "dysharp", "deepep", "each", at_least=3.0, regression=2.0, band=0.1, reason="why")
+    inside = Check("all", "time_us", "deepep", reduce="each", at_most=20.0, bound_set="0eb98978 2026-11-21 05:46")
     models = ("S-8", "M-8", "L-8")
     drawn = replace(figure(checks=(known, inside)), points=tuple(Point(s, m, "c", "uniform") for s in ("deepep", "dysharp") for m in models))
     fake = {p: {"time_us": {"S-8": 4.0, "M-8": 8.0, "L-8": 12.0}[p.model] / (2 if p.system == "dysharp" else 1)} for p in drawn.points}
@@ -92,7 +92,7 @@ def test_csv_has_a_line_per_result() -> None:
     drawn = figure()
     results, _ = judge(drawn, rows(drawn))
     lines = results_csv(results).splitlines()
-    assert lines[0] == "point,metric,paper,ours,tolerance,status,reason"
+    assert lines[0] == "point,metric,paper,ours,bound,verdict,outcome,bound_set,number_seen,stored,reason"
     assert len(lines) == 1 + len(results)
 
 
@@ -101,8 +101,8 @@ def test_pages_are_written_by_the_command(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, asked)
     assert result.exit_code == 0, result.output
     written = sorted(str(p.relative_to(tmp_path / "pages")) for p in (tmp_path / "pages").rglob("*.*"))
-    assert written == ["dysharp.md", "dysharp/fig19a.csv", "dysharp/fig19a.svg", "dysharp/fig2.csv", "dysharp/fig2.svg"]
-    assert "9 are inside, 0 are gaps" in (tmp_path / "pages" / "dysharp.md").read_text()
+    assert written == ["claims.csv", "dysharp.md", "dysharp/fig19a.csv", "dysharp/fig19a.svg", "dysharp/fig2.csv", "dysharp/fig2.svg"]
+    assert "9 claims have a bound" in (tmp_path / "pages" / "dysharp.md").read_text()
     for name in ("dysharp/fig19a.csv", "dysharp/fig2.csv"):
         assert (tmp_path / "pages" / name).read_text() == (PAGES / name).read_text(), "write it anew: dysharp reproduce --all --pages docs/papers"
 

@@ -41,7 +41,6 @@ metric = "speedup"
 system = "dysharp"
 over = "deepep"
 at_least = 0.1
-status = "reproduced"
 """
 # Enough points that a signal after the first one comes before the last, on a busy machine too.
 LONG = TINY.replace("[0, 1, 2]", str(list(range(20))))
@@ -203,18 +202,18 @@ def test_command_prints_json_and_exits_with_the_verdict(tmp_path: Path) -> None:
     (figure,) = json.loads(done.stdout)
     assert figure["figure"] == "tiny"
     assert figure["verdict"] == "holds"
-    assert set(figure["rows"][0]) >= {"point", "metric", "paper", "ours", "tolerance", "status"}
+    assert set(figure["rows"][0]) >= {"point", "metric", "paper", "ours", "bound", "verdict"}
     page = (tmp_path / "r.md").read_text()
     assert "## tiny" in page
     assert f"model version {MODEL_VERSION}" in page
     assert CliRunner().invoke(cli, [*arguments[:-1], str(tmp_path / "r.html")]).exit_code == 0
     page = (tmp_path / "r.html").read_text()
     assert "<title>Reproduction of tiny" in page
-    assert "tiny: checks: 1 of 1 hold" in page
+    assert "tiny: 1 with a bound: 1 inside (when the bound was set is not said)" in page
     path.write_text(TINY.replace("seeds = [0, 1, 2]", "seeds = [0]").replace("at_least = 0.1", "at_least = 100.0"))
     done = CliRunner().invoke(cli, arguments[:2] + arguments[3:])
     assert done.exit_code == 0, "a user's machine may give other numbers"
-    assert "checks: 0 of 1 hold; faster: does not hold" in done.stdout
+    assert "tiny: 1 with a bound: 1 did not come out; faster: does not hold" in done.stdout
     assert CliRunner().invoke(cli, [*arguments, "--check"]).exit_code == 1
 
 

@@ -41,7 +41,7 @@ def test_bars_come_largest_first() -> None:
     assert bars[1].change == {"deepep": 1.0, "comet": 1.0, "nvls": 1.0}
     results = Tornado("S-8").results(rows, bars)
     assert results[0].ours == 1.0
-    assert any(r.tolerance == "+100.00 %" and r.point == "gemm.tile_rows: 128 -> 256 rows" for r in results)
+    assert any(r.bound == "+100.00 %" and r.point == "gemm.tile_rows: 128 -> 256 rows" for r in results)
     columns, lines = Tornado("S-8").table(rows, bars)
     assert len(columns) == 4
     assert lines[0] == ["packaged choices", "1.000", "1.000", "1.000"]

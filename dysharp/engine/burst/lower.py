@@ -4,23 +4,19 @@ import numpy as np
 
 from dysharp.arrays import Array
 from dysharp.errors import ProgramError
-from dysharp.program.builder import csr_ptr
+from dysharp.program.builder import PULLS, csr_ptr
 from dysharp.program.csr import group, owners
 from dysharp.program.names import edge_name
 from dysharp.program.tables import Alloc, Chaining, Discipline, Head, Kind, Point, Program, Tail
 from dysharp.uarch import columns as col
-from dysharp.uarch.state import BurstState, Clock, Holds, Issuers, Links, Members, Ops, Points, Pools, Releases, Stores, Switch, Tables
+from dysharp.uarch.state import BurstState, Clock, Holds, Issuers, Links, Loads, Members, Ops, Points, Pools, Releases, Stores, Switch, Tables
 
 HEAD_ANNOUNCE, HEAD_EVENT = 4, 5  # of dysharp/uarch/points.py
 CHUNK = 1 << 11
-SUPPORTED = (Kind.COMPUTE, Kind.DELAY, Kind.JOIN, Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE, Kind.PUSH_REDUCE)
 
 
 def unsupported(program: Program) -> str | None:
     """Why this engine cannot run the Program (the oracle can), or None. One line."""
-    kinds = {t.kind for t in program.templates} - set(SUPPORTED)
-    if kinds:
-        return f"op kind {min(kinds).name} is run by the oracle only"
     if program.ops.chain is not None and (program.edges.head_kind == Head.JOIN_CANCEL).any():
         return "chains together with JOINs that are cancelled are run by the oracle only"
     return None
@@ -28,6 +24,8 @@ def unsupported(program: Program) -> str | None:
 
 def beyond_packets(program: Program) -> str | None:
     """Why the packet level cannot run a Program that this engine can, or None. One line."""
+    if (program.kinds() == Kind.MERGED_LOAD).any():
+        return "found merged loads, expected none"
     if program.ops.chain is not None:
         return "found chains, expected none"
     if (program.issuers.interval_ps > 0).any():
@@ -220,7 +218,7 @@ def _releases(p: Program, kinds: Array) -> tuple[Releases, Holds]:
     ), Holds(hold_ptr, h.sem[waits][holds], h.amount[waits][holds], p.semaphores.capacity.astype(np.int32))
 
 
-def _others(p: Program, releases: Releases, holds: Holds, links: Links) -> Points | None:
+def _others(p: Program, releases: Releases, holds: Holds, links: Links, mem: Array) -> Points | None:
     """What a Program has besides ends of ops, or None."""
     n, passed, announced = p.n_ops, len(releases.edge_ptr) - 1 - p.n_ops, p.ops.threshold is not None
     paced = (p.issuers.interval_ps > 0).any()
@@ -236,6 +234,7 @@ def _others(p: Program, releases: Releases, holds: Holds, links: Links) -> Point
         pace=pace,
         chains=_chains(p),
         **_sums(p),
+        loads=_loads(p, mem),
         resident=np.full((len(p.issuers.node) if p.chains is not None else 0, 2), -1, np.int32),
         releases=releases,
         holds=holds,
@@ -250,10 +249,28 @@ def _sums(p: Program) -> dict[str, Array]:
         return {"sum_of": np.zeros(0, np.int32), "sums": np.zeros((0, 5), np.int64), "places": np.zeros(0, np.int64)}
     sums = np.full((len(p.sessions.home), 5), -1, np.int64)
     sums[:, col.SUM_LEFT], sums[:, col.SUM_STATE], sums[:, col.SUM_TAIL] = p.sessions.expected, col.SUM_NEW, 0
+    places = np.full(p.n_nodes, p.sessions.places or 1 << 40, np.int64)
+    return {"sum_of": _far_sessions(p, Kind.PUSH_REDUCE), "sums": sums, "places": places}
+
+
+def _far_sessions(p: Program, kind: Kind) -> Array:
+    """`[n_ops]` int32 sessions of the ops of `kind` on another node than their home, -1 = none."""
+    assert p.ops.session is not None
     first = np.minimum(p.members.ptr[:-1], max(0, p.n_members - 1))
     far = np.append(p.members.node, -1)[first] != p.ops.node
-    places = np.full(p.n_nodes, p.sessions.places or 1 << 40, np.int64)
-    return {"sum_of": np.where(far, p.ops.session, -1).astype(np.int32), "sums": sums, "places": places}
+    return np.where(far & (p.kinds() == kind), p.ops.session, -1).astype(np.int32)
+
+
+def _loads(p: Program, mem: Array) -> Loads | None:
+    """Loads that merge, or None. `mem`: the records of the members."""
+    if p.sessions is None or p.ops.session is None or not (p.kinds() == Kind.MERGED_LOAD).any():
+        return None
+    n = len(p.sessions.home)
+    entries = np.zeros((n + p.n_nodes, 10), np.int64)
+    entries[:n, col.LOAD_EXPECTED] = p.sessions.expected
+    lists = np.arange(n, len(entries))
+    entries[lists, col.LOAD_PREV] = entries[lists, col.LOAD_NEXT] = lists
+    return Loads(_far_sessions(p, Kind.MERGED_LOAD), entries, np.array([p.sessions.timeout_ps], np.int64), mem.view(np.int64))
 
 
 def _falls(releases: Releases, first: int, n: int) -> Array:
@@ -449,7 +466,7 @@ def _clock(p: Program) -> Clock:
 def _templates(p: Program) -> Array:
     templates = np.zeros((max(1, len(p.templates)), 7), np.int32)
     for i, t in enumerate(p.templates):
-        is_pull = t.kind in (Kind.GET, Kind.PULL_REDUCE)
+        is_pull = t.kind in PULLS
         response_cls = t.cls if t.kind is Kind.PUSH_REDUCE else t.response_cls
         templates[i] = (t.kind, t.cls, response_cls, t.tasks, is_pull, t.duration, t.table)
     return templates
@@ -480,7 +497,7 @@ def lower(p: Program) -> BurstState:
         flags[:-1] |= (p.ops.offset[1:] > 0) * np.uint8(col.HAS_NEXT_TRAIN)
     op, mem, links = _ops(p, kinds, flags, queue), _members(p), _links(p, kinds)
     return BurstState(
-        ops=Ops(op, op.view(np.int64), _templates(p), _others(p, releases, holds, links)),
+        ops=Ops(op, op.view(np.int64), _templates(p), _others(p, releases, holds, links, mem)),
         members=Members(mem, mem.view(np.int64), p.members.fill_row),
         stores=_stores(p, kinds),
         releases=releases,

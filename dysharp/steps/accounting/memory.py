@@ -35,6 +35,8 @@ class RankMemory:
     ops: dict[str, float]
     """{saved tensor: bytes at the peak}: the parts of "activations"."""
     parameters: float
+    stages: tuple[int, ...]
+    """Chunks whose weights it holds."""
 
     @property
     def allocated(self) -> float:
@@ -124,7 +126,7 @@ def _rank(
         "dummy gradients": dummy_bytes(model, layout, own),
         "backward pass": max((chunks[stage].transient for stage in stages), default=0.0),
     }
-    return RankMemory(rank, lines, held, ops, parameters.dense + parameters.experts)
+    return RankMemory(rank, lines, held, ops, parameters.dense + parameters.experts, tuple(stages))
 
 
 def _peak(schedule: Schedule, rank: int, chunks: Sequence[_Chunk]) -> tuple[float, dict[int, int], dict[str, float]]:

@@ -167,7 +167,7 @@ def packet_time_agrees(case: SystemCase, time_bar: float = 0.03, use_bar: float 
 @rule("pass")
 def wire_bytes_are_explained(case: Pass) -> Lines:
     """The bytes on links equal the bytes that the analysis counts: payload, headers, requests, acknowledgements."""
-    table = wire_table(case.program, group_transfers(case.program, passed=sums_that_passed(case.program, case.trace)))
+    table = wire_table(case.program, group_transfers(case.program, passed=sums_that_passed(case.program, case.trace), trace=case.trace))
     for side, terms, busy in (("up", table.up, case.trace.up_busy), ("down", table.down, case.trace.down_busy)):
         if (terms.sum(axis=1) != busy).any():
             g = int((terms.sum(axis=1) != busy).argmax())
@@ -185,7 +185,7 @@ def wire_bytes_are_explained(case: Pass) -> Lines:
 def payload_is_declared(case: Pass) -> Lines:
     """The payload in the Trace equals the declared payload of each operator and the payload on the wire."""
     counted = traffic_bytes(case.program, case.trace)
-    table = wire_table(case.program, group_transfers(case.program, passed=sums_that_passed(case.program, case.trace)))
+    table = wire_table(case.program, group_transfers(case.program, passed=sums_that_passed(case.program, case.trace), trace=case.trace))
     declared, names = case.program.declared.traffic, sides_of(case.program)
     every = {side for both in names for side in both}
     lone = case.program.domain_nodes == 1 and bool(case.program.nets)  # several NVLink domains of one GPU: nothing goes by switch

@@ -16,6 +16,7 @@ from dysharp.program import Discipline, Head, Kind, Program, ProgramBuilder, Tai
 from dysharp.program.payload import moved_bytes
 from dysharp.program.tables import Point
 from dysharp.program.verify import verify
+from dysharp.testing.random_loads import random_loads
 from dysharp.testing.random_merges import random_merge
 from dysharp.testing.random_points import random_points
 from dysharp.testing.random_programs import coverage, random_program
@@ -25,6 +26,7 @@ CHUNKS, PER_CHUNK = 6, 85  # 510 tiny Programs
 QUICK = 3  # chunks: mutants of kernels are told by the first two (bench/mutants.py, EQUAL_PROGRAMS)
 LARGER = range(9000, 9012)
 MERGES = 30  # in a chunk
+LOADS = 16
 COLUMNS = [f.name for f in fields(Trace) if f.name != "n_events"]
 MUST_OCCUR = (
     *(f"kind.{k.name}" for k in list(Kind)[: Kind.PULL_REDUCE + 1]),
@@ -56,6 +58,14 @@ MUST_OCCUR_AT_POINTS = (
 MUST_OCCUR_WITH_SUMS = (
     *("kind.PUSH_REDUCE", "contribution of the home", "sum of one contribution", "sum of several contributions"),
     *("any number of places", "places of a home", "run: sum without a place", "run: sum with a place", "run: output buffer full"),
+)
+
+
+MUST_OCCUR_WITH_LOADS = (
+    *("kind.MERGED_LOAD", "kind.PUSH_REDUCE", "load of the home", "load expected alone", "loads expected together"),
+    *("any number of places", "places of a home", "op of a chain", "head.MEMBER_RESPOND", "tail.MEMBER_DELIVERED", "cancelled op"),
+    *("run: load that goes on", "run: load that waits", "run: load answered at once", "run: load that passes"),
+    *("run: cached response dropped", "run: load that timed out", "run: sum without a place", "run: output buffer full"),
 )
 
 
@@ -104,6 +114,21 @@ def test_engine_equals_oracle_with_sums_in_the_switch(chunk):
         verify(program)
         seen.update(coverage(program, assert_same(program, f"seed {seed}")))
     assert [name for name in MUST_OCCUR_WITH_SUMS if seen[name] == 0] == []
+
+
+def test_engine_equals_oracle_with_merged_loads():
+    for seed in range(LOADS):
+        assert_same(random_loads(seed), f"seed {seed}")
+
+
+@pytest.mark.slow
+def test_engine_equals_oracle_with_many_merged_loads():
+    seen: Counter[str] = Counter()
+    for seed in range(LOADS, 10 * LOADS):
+        program = random_loads(seed)
+        verify(program)
+        seen.update(coverage(program, assert_same(program, f"seed {seed}")))
+    assert [name for name in MUST_OCCUR_WITH_LOADS if seen[name] == 0] == []
 
 
 @pytest.mark.parametrize("chunk", _chunks(3, 1))
@@ -191,13 +216,7 @@ def independent_puts(order: np.ndarray, n_nodes: int = 4) -> Program:
     b = ProgramBuilder(random_program(4).hardware, n_nodes)
     t = b.template(Template("put", Kind.PUT, "dispatch", framing=b.framing(Framing("store"))))
     send = np.array([b.issuer(i, Discipline.READY_FIFO) for i in range(n_nodes)])
-    b.ops(
-        t,
-        source[order],
-        issuer=send[source[order]],
-        bytes=size[order],
-        to=To(np.ones(n, int), target[order]),
-    )
+    b.ops(t, source[order], issuer=send[source[order]], bytes=size[order], to=To(np.ones(n, int), target[order]))
     return b.build()
 
 

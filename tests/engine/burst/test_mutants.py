@@ -9,7 +9,8 @@ import pytest
 
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import DysharpError
-from dysharp.testing.mutants import MUTANTS, POINT_MUTANTS, SUM_MUTANTS, Mutant, caught, difference, engine
+from dysharp.testing.mutants import LOAD_MUTANTS, MUTANTS, POINT_MUTANTS, SUM_MUTANTS, Mutant, caught, difference, engine
+from dysharp.testing.random_loads import random_loads
 from dysharp.testing.random_points import random_points
 from dysharp.testing.random_programs import random_program
 from dysharp.testing.random_sums import random_sums
@@ -60,9 +61,19 @@ def test_mutant_of_sums_is_caught(mutant):
     print(f"{mutant.name}: seed {found[0]}, {found[1]}")
 
 
+LOADS = [pytest.param(m, marks=pytest.mark.slow) if m.name == "timeout one instant early" else m for m in LOAD_MUTANTS]
+
+
+@pytest.mark.parametrize("mutant", LOADS, ids=lambda m: m.name.replace(" ", "-"))
+def test_mutant_of_loads_is_caught(mutant):
+    found = caught(mutant, range(300), random_loads)
+    assert found, f"no Program of 300 told {mutant.name!r} from the oracle"
+    print(f"{mutant.name}: seed {found[0]}, {found[1]}")
+
+
 def test_mutants_are_many_and_distinct():
     assert len(MUTANTS) >= 20
-    mutants = (*MUTANTS, *POINT_MUTANTS, *SUM_MUTANTS)
+    mutants = (*MUTANTS, *POINT_MUTANTS, *SUM_MUTANTS, *LOAD_MUTANTS)
     assert len({m.name for m in mutants}) == len({(m.module, m.old, m.new) for m in mutants}) == len(mutants)
 
 

@@ -1,0 +1,93 @@
+"""Which commit set the bound of every check of the figures, and which first showed its number: read from the history.
+
+    python bench/bounds.py
+
+Prints the checks whose `bound_set` or `number_seen` is not what the history says. A bound that stood as text before it stood as data, and a
+number that another page showed first, are set by hand: they stay in this list, with their reason in docs/notebook/2026-11-24-verdicts.md.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("dysharp/figures/data", "dysharp/experiments/figures")
+SAME = ("metric", "system", "over", "reduce", "models", "cluster", "gpus", "tokens", "routing", "fidelity", "options", "against")
+BOUND = ("within", "at_least", "at_most")
+
+
+def git(*arguments: str) -> list[str]:
+    return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+@cache
+def dates() -> dict[str, str]:
+    """{commit: its date and time}."""
+    lines = (line.partition(" ") for line in git("log", "--abbrev=8", "--format=%h %ad", "--date=format:%Y-%m-%d %H:%M"))
+    return {commit: date for commit, _, date in lines}
+
+
+def history(figure: str) -> list[tuple[str, list[dict[str, Any]]]]:
+    """(commit, checks) of every version of a figure's file, the oldest first."""
+    found = []
+    for folder in FOLDERS:
+        path = f"{folder}/{figure}.toml"
+        for commit in git("log", "--abbrev=8", "--format=%h", "--full-history", "--diff-filter=AM", "--", path):
+            found.append((commit, tomllib.loads("\n".join(git("show", f"{commit}:{path}"))).get("check", [])))
+    return sorted(found, key=lambda version: dates()[version[0]])
+
+
+def bound(check: dict[str, Any]) -> dict[str, Any]:
+    return {k: check[k] for k in (*BOUND, *(("paper",) if "within" in check else ())) if k in check}
+
+
+def of_check(check: dict[str, Any], checks: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The same check in another version of the file: the same name, or the same number."""
+    same = [c for c in checks if [c.get(k) for k in SAME] == [check.get(k) for k in SAME]]
+    named = [c for c in same or checks if c["name"] == check["name"] and c["metric"] == check["metric"]]
+    return next(iter(named or same), None)
+
+
+def seen_on_pages(figure: str) -> Iterator[str]:
+    """Commits that first showed numbers of a figure on a page."""
+    for page in ("dysharp", "moe-hub", "beyond"):
+        yield from git("log", "--abbrev=8", "--reverse", "--diff-filter=A", "--format=%h", "--", f"docs/papers/{page}/{figure}.csv")[:1]
+    if git("log", "--format=%h", f"-S## {figure}:", "--", "docs/reproduction.md"):
+        for commit in git("log", "--abbrev=8", "--reverse", "--format=%h", "--", "docs/reproduction.md"):
+            if any(f"## {figure}:" in line for line in git("show", "--format=", commit, "--", "docs/reproduction.md")):
+                yield commit
+
+
+def found(figure: str) -> Iterator[tuple[dict[str, Any], str, str]]:
+    """(check, commit that set its bound, commit that first showed its number) of the present file, with times."""
+    versions, pages = history(figure), list(seen_on_pages(figure))
+    for check in tomllib.loads((ROOT / FOLDERS[0] / f"{figure}.toml").read_text())["check"]:
+        if not bound(check):
+            continue
+        set_by, seen, there = "", [], ""
+        for commit, checks in versions:
+            then = of_check(check, checks)
+            there = there or (commit if then else "")
+            set_by = (set_by or commit) if then is not None and bound(then) == bound(check) else ""
+            if then and ("expected" in then or "regression" in then or then.get("reason")):
+                seen.append(commit)
+        seen += [page for page in pages if dates()[page] >= dates()[there]]  # an older page does not have the check
+        first = min(seen, key=dates().__getitem__, default="")
+        yield check, *(f"{commit} {dates()[commit]}" if commit else "" for commit in (set_by, first))
+
+
+def main() -> None:
+    for path in sorted((ROOT / FOLDERS[0]).glob("*.toml")):
+        for check, set_by, seen in found(path.stem):
+            if (set_by, seen) != (check.get("bound_set", ""), check.get("number_seen", "")):
+                print(f"{path.stem}: {check['name']}: set {check.get('bound_set', '-')} (history: {set_by or '-'}),", end=" ")
+                print(f"seen {check.get('number_seen', '-')} (history: {seen or '-'})")
+
+
+if __name__ == "__main__":
+    main()

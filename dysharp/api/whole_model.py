@@ -1,0 +1,177 @@
+"""The verb `describe`: what a whole model holds and counts, and what a layout of it takes on every pipeline rank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dysharp.text import table
+
+if TYPE_CHECKING:
+    from dysharp.specs import Cluster, WholeModel
+    from dysharp.steps.accounting.memory import Memory
+    from dysharp.steps.layout import Layout
+
+GIGA = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A model, and with a layout the memory of a step. Fields hold plain values.
+
+    | field | holds |
+    |---|---|
+    | `parameters` | `total`, `active` (head counted, embedding not), `active_inner`, `active_both`, `mtp` |
+    | `parts` | per part: parameters, those that a token uses, forward GFLOP per token |
+    | `gflop_per_token` | `forward`, `data_gradients`, `weight_gradients`, `total`, and `executed` by a flash kernel |
+    | `model_gflop_per_token` | {convention: what a framework counts} |
+    | `layout` | degrees, `gpus`, `edp`, `schedule`, `precision`; {} without a layout |
+    | `memory` | per pipeline rank: `layers`, `in_flight`, GiB by line, `allocated`, `reserved`; [] without a layout |
+    """
+
+    model: str
+    source: str
+    sequence: int
+    parameters: dict[str, int]
+    parts: list[dict[str, Any]]
+    gflop_per_token: dict[str, float]
+    model_gflop_per_token: dict[str, float]
+    layout: dict[str, Any] = field(default_factory=dict)
+    memory: list[dict[str, Any]] = field(default_factory=list)
+    fixed_gib: dict[str, float] = field(default_factory=dict)
+    """GiB outside the allocator, by name."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Fields of `--json`, plain values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """Parameters and FLOPs by part."""
+        cells = [(row["part"], f"{row['parameters'] / GIGA:.3f}", f"{row['active'] / GIGA:.3f}", f"{row['gflop']:.2f}") for row in self.parts]
+        return table(("part", "parameters, B", "used by a token, B", "GFLOP forward"), cells)
+
+
+def describe(
+    model: str | os.PathLike[str] | WholeModel,
+    *,
+    sequence: int = 4096,
+    layout: str | Layout | None = None,
+    schedule: str = "",
+    precision: str = "bf16",
+    recompute: Sequence[str] = (),
+    dispatcher: str = "alltoall",
+    fixed_gib: float = 0.0,
+    gpu: str = "",
+    cluster: str | os.PathLike[str] | Cluster | None = None,
+) -> Description:
+    """Parameters and FLOPs of a whole model, and the memory of its training step.
+
+    | argument | meaning |
+    |---|---|
+    | `model` | a packaged name, a TOML file with the table [whole], or a `WholeModel` |
+    | `sequence` | tokens of a sequence |
+    | `layout` | a text such as "tp=1,pp=16,ep=64,gbs=8192", or a `Layout` |
+    | `schedule` | a pipeline schedule; default: 1f1b, interleaved with vpp above 1 |
+    | `precision` | a recipe of weights, gradients and optimizer (`steps.accounting.state.RECIPES`) |
+    | `recompute` | modules that are computed again, as Megatron names them |
+    | `dispatcher`, `fixed_gib` | whose buffers, and which other GiB, lie outside the allocator |
+    | `gpu`, `cluster` | refuse a layout that does not fit their memory; a cluster also refuses groups beyond its domains |
+
+    Raises `ConfigError` in one line that names the constraint.
+    """
+    from dysharp.specs import WholeModel, load_whole
+    from dysharp.steps import check_layout, layout_of
+    from dysharp.steps.layout import Layout
+
+    whole = model if isinstance(model, WholeModel) else load_whole(model)
+    about = _accounting(whole, sequence)
+    if layout is None:
+        return about
+    spread = layout if isinstance(layout, Layout) else layout_of(layout)
+    check_layout(whole, spread, sequence)
+    memory = _memory(whole, spread, sequence, schedule, precision, recompute, dispatcher, fixed_gib)
+    _check(spread, memory, gpu, cluster)
+    return _with_memory(about, whole, spread, memory, schedule or _usual(spread), precision)
+
+
+def _usual(layout: Layout) -> str:
+    return "interleaved" if layout.vpp > 1 else "1f1b"
+
+
+def _accounting(model: WholeModel, sequence: int) -> Description:
+    from dysharp.specs.fields import Tokens, check_value
+    from dysharp.steps.accounting.conventions import CONVENTIONS, model_flops
+    from dysharp.steps.accounting.flops import CORE, flops_of
+    from dysharp.steps.accounting.parameters import parameters_of
+
+    check_value(sequence, Tokens, "sequence")
+    p, flops = parameters_of(model), flops_of(model, sequence)
+    names = [name for name, n in p.parts.items() if n or name in flops.forward]
+    parts: list[dict[str, Any]] = [
+        {"part": name, "parameters": p.parts[name], "active": p.active_parts[name], "gflop": flops.forward.get(name, 0.0) / GIGA} for name in names
+    ]
+    parts.append({"part": CORE, "parameters": 0, "active": 0, "gflop": flops.forward[CORE] / GIGA})
+    counted = {"total": p.total, "active": p.active, "active_inner": p.active_inner, "active_both": p.active_both, "mtp": p.parts["MTP"]}
+    work = {
+        "forward": flops.forward_total, "data_gradients": flops.data_gradients, "weight_gradients": flops.weight_gradients,
+        "total": flops.total, "executed": flops.executed,
+    }  # fmt: skip
+    by_convention = {name: model_flops(model, sequence, one) / GIGA for name, one in CONVENTIONS.items()}
+    return Description(model.name, model.source, sequence, counted, parts, {k: v / GIGA for k, v in work.items()}, by_convention)
+
+
+def _memory(
+    model: WholeModel, layout: Layout, sequence: int, schedule: str, precision: str, recompute: Sequence[str], dispatcher: str, fixed_gib: float
+) -> Memory:
+    from dysharp.specs.fields import Delay, check_value
+    from dysharp.steps.accounting.activations import Saving
+    from dysharp.steps.accounting.buffers import buffer_bytes
+    from dysharp.steps.accounting.memory import memory_of
+    from dysharp.steps.accounting.state import recipe_of
+    from dysharp.steps.schedules import make_schedule
+    from dysharp.units import GiB
+
+    check_value(float(fixed_gib), Delay, "fixed_gib")
+    order = make_schedule(schedule or _usual(layout), layout.pp, layout.micro_batches, layout.vpp)
+    fixed = {f"buffers of {dispatcher}": buffer_bytes(dispatcher, model, layout, sequence), "given": fixed_gib * GiB}
+    saving = Saving(recompute=tuple(recompute))
+    return memory_of(model, layout, sequence, recipe_of(precision), saving, order, {name: n for name, n in fixed.items() if n})
+
+
+def _check(layout: Layout, memory: Memory, gpu: str, cluster: str | os.PathLike[str] | Cluster | None) -> None:
+    from dysharp.specs import Cluster, load_cluster
+    from dysharp.specs.gpu import load_gpu
+    from dysharp.steps import check_domain
+    from dysharp.steps.accounting.memory import check_memory
+
+    if cluster is not None:
+        machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+        check_domain(layout, machine.domain_gpus, machine.domains)
+        gpu = gpu or machine.gpu
+    if gpu:
+        check_memory(memory, load_gpu(gpu).hbm_GB * GIGA, gpu)
+
+
+def _with_memory(about: Description, model: WholeModel, layout: Layout, memory: Memory, schedule: str, precision: str) -> Description:
+    from dataclasses import replace
+
+    from dysharp.steps import chunks_of
+    from dysharp.units import GiB
+
+    chunks = chunks_of(model, layout)
+    rows = []
+    for rank in memory.ranks:
+        own = [chunks[stage] for stage in rank.stages]
+        lines = {line: n / GiB for line, n in rank.lines.items()}
+        rows.append(
+            {
+                "rank": rank.rank, "layers": sum(chunk.n_layers for chunk in own), "embedding": any(chunk.embedding for chunk in own),
+                "mtp": sum(chunk.mtp for chunk in own), "head": any(chunk.head for chunk in own), "parameters": round(rank.parameters),
+                "in_flight": sum(rank.held.values()), "gib": lines, "activations_gib": {op: n / GiB for op, n in rank.ops.items()},
+                "allocated": rank.allocated / GiB, "reserved": memory.reserved(rank) / GiB,
+            }
+        )  # fmt: skip
+    described = {**asdict(layout), "gpus": layout.gpus, "edp": layout.edp, "schedule": schedule, "precision": precision}
+    return replace(about, layout=described, memory=rows, fixed_gib={name: n / GiB for name, n in memory.fixed.items()})

@@ -1,0 +1,101 @@
+"""A whole model as text: the answer, parts, conventions, and the memory of every pipeline rank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dysharp.cli.output import print_lines, print_table
+
+if TYPE_CHECKING:
+    from dysharp.api.whole_model import Description
+
+GIGA = 1e9
+MOST_OPS = 12
+OWN = ("weights", "gradients", "optimizer", "activations")
+"""Lines with a column of their own."""
+
+
+def print_description(done: Description) -> None:
+    """The answer in one line, then tables."""
+    from dysharp.steps.accounting.conventions import CONVENTIONS
+
+    p = done.parameters
+    print_lines(
+        [
+            f"{done.model}: {p['total'] / GIGA:.3f} B parameters, of which a token uses {p['active'] / GIGA:.2f} B (head counted, embedding not).",
+            f"A token of a {done.sequence}-token sequence takes {done.model_gflop_per_token['megatron']:.2f} model GFLOP forward and backward.",
+        ]
+    )
+    if done.memory:
+        _print_answer_of_layout(done)
+        _print_memory(done)
+        return
+    _print_parts(done)
+    print_lines(["", "model GFLOP per token by who counts"])
+    cells = [(name, f"{value:.2f}", CONVENTIONS[name].counts) for name, value in done.model_gflop_per_token.items()]
+    print_table(("convention", "GFLOP", "counts"), cells, text=("counts",))
+
+
+def _print_answer_of_layout(done: Description) -> None:
+    fullest = max(done.memory, key=lambda row: row["allocated"])
+    print_lines(
+        [
+            f"On {done.layout['gpus']} GPUs ({done.layout['schedule']}, {done.layout['precision']}) pipeline rank {fullest['rank']} is the fullest: "
+            f"{fullest['allocated']:.1f} GiB allocated, {fullest['reserved']:.1f} GiB with the allocator's gaps and buffers."
+        ]
+    )
+
+
+def _print_parts(done: Description) -> None:
+    p, forward = done.parameters, done.gflop_per_token["forward"]
+    cells = [
+        (
+            row["part"], _billions(row["parameters"]), _share(row["parameters"], p["total"] if row["part"] != "MTP" else 0),
+            _billions(row["active"]), f"{row['gflop']:.2f}" if row["gflop"] else "", _share(row["gflop"], forward),
+        )
+        for row in done.parts
+    ]  # fmt: skip
+    print_lines([""])
+    print_table(("part", "parameters, B", "%", "used by a token, B", "GFLOP forward", "%"), cells)
+    work = done.gflop_per_token
+    lines = [
+        "",
+        f"forward {forward:.2f}, gradients of data {work['data_gradients']:.2f}, of weights {work['weight_gradients']:.2f} GFLOP per token; "
+        f"{work['executed']:.2f} with what a flash kernel does again",
+    ]
+    lines += ["MTP: not in the total; its share of GFLOP counts its head, and its attention is in core attention"] if p["mtp"] else []
+    print_lines(lines)
+
+
+def _billions(n: int) -> str:
+    return f"{n / GIGA:.3f}" if n else ""
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f}" if part and whole else ""
+
+
+def _print_memory(done: Description) -> None:
+    cells = [_cells(row) for row in done.memory]
+    print_lines(["", "GiB of every pipeline rank at its peak"])
+    headings = ("rank", "holds", "chunks\nin flight", *OWN, "backward\npass", "allocated")
+    print_table(headings, cells, left=2)
+    print_lines(["", "holds: E embedding, t layer, m MTP layer, L head and loss, as in Megatron's layout strings"])
+    fullest = max(done.memory, key=lambda row: row["allocated"])
+    print_lines(["backward pass: dummy weight gradients, gradients of activations or the head, and one recomputed layer"])
+    ops = sorted(fullest["activations_gib"].items(), key=lambda item: -item[1])[:MOST_OPS]
+    print_lines(["", f"largest activations of rank {fullest['rank']}"])
+    print_table(("tensor", "GiB"), [(op, f"{n:.2f}") for op, n in ops])
+    fixed = ", ".join(f"{name} {n:.2f} GiB" for name, n in done.fixed_gib.items()) or "none given (--dispatcher, --fixed-gib)"
+    print_lines(["", f"outside the allocator: {fixed}"])
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    gib = row["gib"]
+    rest = sum(n for name, n in gib.items() if name not in OWN)
+    return (str(row["rank"]), _holds(row), str(row["in_flight"]), *(f"{gib[name]:.2f}" for name in OWN), f"{rest:.2f}", f"{row['allocated']:.2f}")
+
+
+def _holds(row: dict[str, Any]) -> str:
+    layers = f"t*{row['layers']}" if row["layers"] else ""
+    return " ".join(filter(None, ("E" * row["embedding"], layers, "m" * row["mtp"], "L" * row["head"])))

@@ -1,0 +1,129 @@
+"""What a training run says: its whole model, layout, precision and recomputation."""
+
+import re
+from dataclasses import dataclass, replace
+
+from dysharp.errors import ConfigError
+from dysharp.measured.measurements import Unsupported
+from dysharp.measured.training.rows import TrainingRow
+from dysharp.specs.whole import WholeModel
+from dysharp.specs.whole_catalog import load_whole
+from dysharp.steps.accounting.activations import FULL, MODULES, Saving
+from dysharp.steps.accounting.conventions import CONVENTIONS, Convention
+from dysharp.steps.accounting.state import RECIPES, Recipe
+from dysharp.steps.layout import Layout, check_layout
+
+NAMES = (
+    ("deepseek-?v3", "deepseek-v3"), ("deepseek-?v2-?lite", "deepseek-v2-lite"), ("deepseek-?v2", "deepseek-v2"), ("moonlight", "moonlight-16b"),
+    ("qwen-?3-?(moe-?)?30b", "qwen3-30b"), ("qwen-?3-?(moe-?)?235b", "qwen3-235b"), ("gpt-?oss-?120b", "gpt-oss-120b"),
+    ("gpt-?oss-?20b", "gpt-oss-20b"), ("kimi-?k2", "kimi-k2"), ("mixtral-?8x7b", "mixtral-8x7b"), ("mixtral-?8x22b", "mixtral-8x22b"),
+    ("pangu-?ultra-?moe", "pangu-ultra-moe"), ("pangu-?pro", "pangu-pro-moe"), ("phi-?3-?5-?moe", "phi-3.5-moe"),
+    ("llama-?3(-1)?-?8b", "llama3-8b"), ("llama-?3(-1)?-?70b", "llama3-70b"), ("llama-?3(-1)?-?405b", "llama3-405b"),
+    ("llama-?2-?7b", "llama2-7b"), ("llama-?2-?13b", "llama2-13b"), ("llama-?2-?70b", "llama2-70b"),
+    ("qwen2-5-7b", "qwen2.5-7b"), ("qwen2-5-32b", "qwen2.5-32b"), ("gpt-?3-5b", "gpt3-5b"), ("gpt-?3-20b", "gpt3-20b"), ("gpt-?3-175b", "gpt3-175b"),
+    ("nemotron-8b", "nemotron-8b"), ("nemotron-22b", "nemotron-22b"),
+)  # fmt: skip
+"""Beginning of a model's name in rows (small letters, everything else as -) -> packaged model. The first match counts."""
+PRECISIONS = {"bf16": "bf16", "fp8": "fp8", "fp8-cs": "fp8", "fp8-mx": "fp8", "mxfp8": "fp8"}
+"""Precision of a row -> recipe of its state, as far as the row says it."""
+KEPT_DENSE = 1
+"""Dense layers that runs of fewer layers keep (SimuMax's cases of DeepSeek models)."""
+BRIDGE = "NVIDIA-NeMo/Megatron-Bridge"
+CONVENTION_OF = {"NVIDIA-NeMo/Automodel": "megatron-no-mtp", "NVIDIA/NeMo": "nemo-24.07", "AI-Hypercomputer": "maxtext"}
+"""Start of a row's source -> its convention of model FLOPs."""
+GATE_OF_SILU = ("25.09", "25.11", "26.02", "26.02.01", "26.04", "26.04.01")
+"""Containers before Megatron-Bridge counted every gate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a run trains, and how."""
+
+    model: WholeModel
+    layout: Layout
+    sequence: int
+    recipe: Recipe
+    saving: Saving
+
+
+def packaged_name(row: TrainingRow) -> str:
+    """The packaged whole model of a row. Raises `Unsupported`."""
+    words = re.sub(r"[^a-z0-9]+", "-", row.text("model").lower())
+    found = next((name for pattern, name in NAMES if re.match(pattern, words)), None)
+    if found is None:
+        raise Unsupported(f"no packaged model is called like {row.text('model')!r}")
+    return found
+
+
+def model_of(row: TrainingRow) -> WholeModel:
+    """The model of a row, cut to its `layers`; without MTP where the row or its framework trains none. Raises `Unsupported`."""
+    model = load_whole(packaged_name(row))
+    layers, name = row.degrees["layers"], row.text("model").lower()
+    if "w/o mtp" in name or not row.text("source").startswith(BRIDGE):
+        model = replace(model, mtp=0)
+    if not layers or layers == model.n_layers:
+        return model
+    if model.layer is None:
+        return replace(model, dense_layers=layers)
+    dense = min(model.dense_layers, KEPT_DENSE)
+    return replace(model, dense_layers=dense, layer=replace(model.layer, n_layers=max(layers - dense, 1)))
+
+
+def layout_of_row(row: TrainingRow) -> Layout:
+    """The layout of a row. Raises `Unsupported` where its numbers contradict each other."""
+    of = row.degree
+    try:
+        layout = Layout(
+            tp=of("tp"), pp=of("pp"), vpp=of("vpp"), ep=of("ep"), etp=of("etp"), cp=of("cp"), dp=of("dp"), micro_batch=of("mbs"),
+            micro_batches=of("ga"),
+        )  # fmt: skip
+    except ConfigError as error:
+        raise Unsupported(str(error)) from None
+    if layout.gpus != of("gpus"):
+        raise Unsupported(f"found {of('gpus')} GPUs, expected tp x pp x cp x dp = {layout.gpus}")
+    return layout
+
+
+def setting_of(row: TrainingRow) -> Setting:
+    """What a row trains, and how. Raises `Unsupported` with the reason where it does not say so."""
+    model, layout = model_of(row), layout_of_row(row)
+    precision = row.text("precision").lower().replace("_", "-")
+    if precision not in PRECISIONS:
+        raise Unsupported(f"no recipe for the precision {row.text('precision')!r}")
+    if row.degree("fsdp") > 1:
+        raise Unsupported("weights are sharded (FSDP), which is not modelled")
+    try:
+        check_layout(model, layout, row.degree("seq"))
+    except ConfigError as error:
+        raise Unsupported(str(error)) from None
+    return Setting(model, layout, row.degree("seq"), RECIPES[PRECISIONS[precision]], saving_of(row))
+
+
+def saving_of(row: TrainingRow) -> Saving:
+    """Recomputation of a row. Raises `Unsupported` for a set that is not modelled."""
+    names = [name.strip() for name in row.text("recompute").split(",")]
+    names = [name for name in names if name not in ("", "(none)", "none named", "see recipe defaults")]
+    if any(name not in (*MODULES, FULL) for name in names):
+        raise Unsupported(f"recomputation {row.text('recompute')!r} is not modelled")
+    return Saving(recompute=tuple(names))
+
+
+def convention_of_row(row: TrainingRow) -> Convention:
+    """What the framework of a row counts as model FLOPs."""
+    source = row.text("source")
+    outside = next((name for start, name in CONVENTION_OF.items() if source.startswith(start)), "")
+    if outside == "megatron-no-mtp" and _tuned(row):
+        return CONVENTIONS["automodel-lora"]
+    return CONVENTIONS[outside or (_of_bridge(row) if source.startswith(BRIDGE) else "megatron")]
+
+
+def _of_bridge(row: TrainingRow) -> str:
+    if "lora" in row.text("note").lower():
+        return "bridge-lora"
+    if "w/o mtp" in row.text("model").lower():
+        return "megatron-no-mtp"
+    return "bridge-26.04" if row.text("software").split(" ")[0] in GATE_OF_SILU else "megatron"
+
+
+def _tuned(row: TrainingRow) -> bool:
+    return any(word in row.text("note").lower() for word in ("fine-tuning", "lora"))

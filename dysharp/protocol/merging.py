@@ -1,0 +1,158 @@
+"""Merge table of the switch port that faces a home: equal loads of several GPUs share one request and one response.
+
+The first load of an address takes a place and goes on to the home. Later loads wait for its response, or the cached response answers them.
+After `expected` loads the place is free. Sums of pushes take their places from the same table. Without a free place the least recently
+used load leaves, if it is cached; if its response is still out, the new load passes the table and nothing leaves.
+Source: CAIS (HPCA 2026), merge unit; docs/design/0002, MERGED_LOAD.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+
+from dysharp.protocol.frozen import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One address: `count` loads so far. `waiting`: who gets the response; `ready`: the response is cached."""
+
+    waiting: tuple[Hashable, ...]
+    ready: bool
+    count: int
+    expected: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeState:
+    """`free`: places that neither a load nor a sum has. `loads`: by address, least recently used first."""
+
+    free: int
+    loads: Table[Hashable, Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`asker` loads `address`, which `expected` (at least 1) loads ask for."""
+
+    address: Hashable
+    asker: Hashable
+    expected: int
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """The response to the load of `address` that has a place is in the switch."""
+
+    address: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """The entry of `address` was idle for too long. A response that is out keeps it."""
+
+    address: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """A sum begins and wants a place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Give:
+    """A sum is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """The load of `asker` goes on to the home. `merges`: its response comes to the table; otherwise it goes to `asker` alone."""
+
+    asker: Hashable
+    merges: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`asker` gets the response of `address`."""
+
+    address: Hashable
+    asker: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The cached response of `address` left before all loads had come."""
+
+    address: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Whether a sum has a place."""
+
+    has_place: bool
+
+
+Event = Load | Response | Expire | Take | Give
+Output = Forward | Answer | Dropped | Taken
+
+
+def empty(places: int) -> MergeState:
+    """An idle table of `places` (at least 1)."""
+    return MergeState(places, Table())
+
+
+def step(state: MergeState, event: Event) -> tuple[MergeState, tuple[Output, ...]]:
+    """The table after one event."""
+    if isinstance(event, Load):
+        entry = state.loads.get(event.address)
+        return _first(state, event) if entry is None else _later(state, event, entry)
+    if isinstance(event, Response):
+        return _respond(state, event.address)
+    if isinstance(event, Give):
+        return replace(state, free=state.free + 1), ()
+    if isinstance(event, Take):
+        state, left = _room(state)
+        has_place = state.free > 0
+        return replace(state, free=state.free - has_place), (*left, Taken(has_place))
+    entry = state.loads.get(event.address)
+    return (_leave(state, event.address), (Dropped(event.address),)) if entry is not None and entry.ready else (state, ())
+
+
+def _first(state: MergeState, load: Load) -> tuple[MergeState, tuple[Output, ...]]:
+    state, left = _room(state)
+    if state.free == 0:
+        return state, (Forward(load.asker, False),)
+    entry = Entry((load.asker,), False, 1, load.expected)
+    return MergeState(state.free - 1, state.loads.last(load.address, entry)), (*left, Forward(load.asker, True))
+
+
+def _later(state: MergeState, load: Load, entry: Entry) -> tuple[MergeState, tuple[Output, ...]]:
+    if not entry.ready:
+        grown = replace(entry, waiting=(*entry.waiting, load.asker), count=entry.count + 1)
+        return replace(state, loads=state.loads.last(load.address, grown)), ()
+    return _settle(state, load.address, replace(entry, count=entry.count + 1)), (Answer(load.address, load.asker),)
+
+
+def _respond(state: MergeState, address: Hashable) -> tuple[MergeState, tuple[Output, ...]]:
+    entry = state.loads[address]
+    assert not entry.ready, f"second response of {address}"
+    answers = tuple(Answer(address, asker) for asker in entry.waiting)
+    return _settle(state, address, replace(entry, waiting=(), ready=True)), answers
+
+
+def _settle(state: MergeState, address: Hashable, entry: Entry) -> MergeState:
+    """`entry` is ready and was used now. It leaves if all loads have come."""
+    return _leave(state, address) if entry.count >= entry.expected else replace(state, loads=state.loads.last(address, entry))
+
+
+def _room(state: MergeState) -> tuple[MergeState, tuple[Output, ...]]:
+    """The table with a free place, if the least recently used load may leave."""
+    if state.free > 0 or not len(state.loads):
+        return state, ()
+    address = state.loads.first()
+    return (_leave(state, address), (Dropped(address),)) if state.loads[address].ready else (state, ())
+
+
+def _leave(state: MergeState, address: Hashable) -> MergeState:
+    return MergeState(state.free + 1, state.loads.without(address))

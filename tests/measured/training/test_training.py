@@ -1,0 +1,91 @@
+"""Training runs: the reader, the setting of a row, and the two families that have no time: model FLOPs and memory."""
+
+import pytest
+
+from dysharp.errors import ConfigError
+from dysharp.measured.training import flops, memory
+from dysharp.measured.training.rows import COLUMNS, TrainingRow, is_training, read_training, training_from_csv
+from dysharp.measured.training.setting import model_of, setting_of
+from dysharp.measured.training.summary import summarise
+
+HEAD = "id,source,model,hardware,gpus,precision,gbs,mbs,seq,tp,pp,ep,dp,ga,mem_gib,tok_s_gpu,tflops_gpu"
+LINE = "a,mine,Llama3-8B,H100,8,BF16,64,1,8192,1,1,1,8,8,{},{},{}"
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[TrainingRow]:
+    return read_training()
+
+
+def test_model_flops_of_every_group_of_rows(rows: list[TrainingRow]) -> None:
+    errors = flops.by_group(flops.flops_cases(rows))
+    assert len(errors) >= 22
+    assert max(map(abs, errors.values())) <= flops.BAR, errors
+
+
+def test_memory_of_judged_rows(rows: list[TrainingRow]) -> None:
+    cases = memory.memory_cases(rows)
+    done = summarise(memory.FAMILY, cases, memory.BAR)
+    assert (done["n_rows"], done["n"]) == (38, 29)
+    assert done["median_ape"] < 0.3
+    assert done["max_ape"] < 0.9
+    assert {case.id for case in cases if not case.judged} == {f"tr{i}" for i in (*range(515, 521), 527, 528, 529)}
+
+
+def test_recomputation_saves_with_the_measured_sign(rows: list[TrainingRow]) -> None:
+    """Moonlight: mla_up_proj saves 0.72 GB, moe_act 0.68 GB, core_attn nothing; mlp beside mla_up_proj nothing."""
+    of = {case.id: case for case in memory.memory_cases(rows)}
+    for name in ("tr517", "tr519", "tr520"):
+        assert of[name].predicted < of["tr515"].predicted
+        assert of[name].measured < of["tr515"].measured
+    assert of["tr516"].predicted == of["tr515"].predicted
+    assert of["tr529"].predicted < of["tr528"].predicted < of["tr527"].predicted  # as measured
+
+
+def test_reduced_models_keep_one_dense_layer(rows: list[TrainingRow]) -> None:
+    of = {row.id: row for row in rows}
+    cut = model_of(of["tr307"])
+    assert (cut.dense_layers, cut.moe_layers, cut.mtp) == (1, 3, 0)
+    assert setting_of(of["tr293"]).model.n_layers == 12
+
+
+def test_a_file_of_ones_own() -> None:
+    text = f"{HEAD}\n{LINE.format(60, 10000, 515)}"
+    assert is_training(text)
+    assert not is_training("id,kind,system,hardware,config_json,metric,value,unit,source\n")
+    (row,) = training_from_csv(text, "f")
+    (found,) = memory.memory_cases([row])
+    assert found.judged
+    (count,) = flops.flops_cases([row])
+    assert (count.model, count.convention, round(count.error or 0, 2)) == ("llama3-8b", "megatron", -0.06)
+    assert set(COLUMNS) >= set(HEAD.split(","))
+
+
+NOT_PREDICTED = {
+    "Llama3-8B,H100,9": "found 9 GPUs, expected tp x pp x cp x dp = 8",
+    "GLM-9,H100,8": "no packaged model is called like 'GLM-9'",
+}
+
+
+@pytest.mark.parametrize("change", NOT_PREDICTED)
+def test_a_row_without_a_prediction_says_why(change: str) -> None:
+    line = LINE.format(60, "", "").replace("Llama3-8B,H100,8", change)
+    (case,) = memory.memory_cases(training_from_csv(f"{HEAD}\n{line}", "f"))
+    assert (case.predicted, case.judged) == (None, False)
+    assert NOT_PREDICTED[change] in case.note
+
+
+BAD = {
+    "id,model\na,b": "f: header: found no column hardware",
+    f"{HEAD}\n{LINE.format('x', 1, 1)}": "f: row 1: column mem_gib: found 'x', expected a number above 0",
+    f"{HEAD}\n{LINE.format(1, 1, 1).replace('8192', '-1')}": "f: row 1: column seq: found '-1', expected a whole number",
+    f"{HEAD}\na,b": "f: row 1: found 2 columns, expected 17",
+    f"{HEAD}\n{LINE.format(1, 1, 1)}\n{LINE.format(1, 1, 1)}": "f: row 2: column id: found 'a' again",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_bad_file_gets_one_line(text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        training_from_csv(text, "f")
+    assert BAD[text] in str(error.value)
