@@ -25,6 +25,11 @@ def ns_to_ps(ns: float) -> int:
     return _rounded(ns * PS_PER_NS)
 
 
+def us_to_ps(us: float) -> int:
+    """Microseconds to picoseconds."""
+    return _rounded(us * PS_PER_US)
+
+
 def ps_to_ns(ps: int) -> float:
     """Picoseconds to nanoseconds, for Rows and plots only."""
     return ps / PS_PER_NS

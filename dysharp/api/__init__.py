@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from dysharp.api.network_curve import compare_network, network
     from dysharp.api.recording import capture
     from dysharp.api.timed import trace
+    from dysharp.api.training import step
     from dysharp.api.whole_model import describe
     from dysharp.runs.progress import Progress, Step
     from dysharp.runs.run import run
 
 __all__ = [
     "DEFAULT_SYSTEMS", "Advice", "Comparison", "Progress", "Step", "advise", "capture", "compare", "compare_network", "describe", "emulate",
-    "machine_with_engine", "network", "run", "trace", "wrap",
+    "machine_with_engine", "network", "run", "step", "trace", "wrap",
 ]  # fmt: skip
 
 _HOME = {
@@ -28,6 +29,7 @@ _HOME = {
     "dysharp.runs.run": ("run",),
     "dysharp.runs.progress": ("Progress", "Step"),
     "dysharp.api.recording": ("capture",),
+    "dysharp.api.training": ("step",),
     "dysharp.api.timed": ("trace",),
     "dysharp.api.whole_model": ("describe",),
 }

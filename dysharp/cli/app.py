@@ -20,6 +20,7 @@ from dysharp.cli.output import print_header, print_json
 from dysharp.cli.report import command_line, report, report_flag, write_report
 from dysharp.cli.reproduce import reproduce, sweep
 from dysharp.cli.schema import schema_flag
+from dysharp.cli.step import step
 from dysharp.cli.study import query, study
 from dysharp.cli.trace import trace
 from dysharp.cli.traces import capture, routing
@@ -48,7 +49,8 @@ def cli(ctx: click.Context) -> None:
     Modelled: one Mixture-of-Experts layer, forward and backward, on the GPUs of one NVLink domain (up to 72 in packaged clusters);
     some systems also on several domains that network cards join (clusters with a [scale_out] table).
 
-    Whole models: parameters, FLOPs and training memory (`dysharp model`), not yet their time. Not modelled: serving.
+    Whole models: parameters, FLOPs and training memory (`dysharp model`); a training step (`dysharp step`), which no measurement has judged.
+    Not modelled: serving.
 
     Measured: predictions for hw-* clusters are compared with public measurements (`dysharp validate`).
 
@@ -153,7 +155,7 @@ def list_(what: str, as_json: bool) -> None:
     print_json(rows) if as_json else print_list(what, rows)
 
 
-for command in (advise, calibrate, capture, emulate, model, network, query, report, reproduce, routing, study, sweep, trace, validate):
+for command in (advise, calibrate, capture, emulate, model, network, query, report, reproduce, routing, step, study, sweep, trace, validate):
     cli.add_command(command)
 routing.add_command(lint)
 add_examples(cli)

@@ -39,6 +39,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dysharp run deepep --cluster hw-dgx-h100 --model deepseek-v3 --tokens 4096 --set n_sm=24",
         "dysharp run dysharp --gpus 8 --tokens 64 --fidelity packet",
     ),
+    "step": ("dysharp step deepseek-v2-lite --layout ep=8,m=4 --cluster hw-dgx-h100 --systems deepep,megatron-a2a",),
     "study": ("dysharp sweep --example > my.toml", "dysharp study my.toml --folder mine -j 2"),
     "sweep": ("dysharp sweep --example > my.toml", "dysharp sweep my.toml -j 2 --csv my.csv"),
     "trace": (

@@ -43,14 +43,16 @@ def validate(
     """Compare predictions with public measurements, or with your own.
 
     Without --data: per kind of measurement, how many of the packaged public ones are predicted, and how well. With --data: your rows one by
-    one, measured and predicted, and why a row has no prediction. Systems are predicted by simulation, which takes minutes for the packaged
-    measurements; NCCL and GEMMs by formulas.
+    one, measured and predicted, and why a row has no prediction; a file of training runs has the columns of docs/models.md.
+    Systems are predicted by simulation, which takes minutes for the packaged measurements; NCCL and GEMMs by formulas.
     """
     from dysharp.api.validation import refit as refit_constants
     from dysharp.api.validation import validate as validate_data
     from dysharp.cli.progress_bar import progress_bar
     from dysharp.files import check_destination, write_text
 
+    if data is not None and _trains(data):
+        return _training(data, check, as_json)
     for written in filter(None, (refit, summary, page)):  # before minutes of work, not after
         check_destination(written)
     if refit is not None and (constants or cluster):
@@ -70,10 +72,33 @@ def validate(
 
         write_page(done, page)
     print_json(done.to_dict()) if as_json else _print(done, data, bars, groups)
+    if data is None and not as_json:
+        _training(None, check, False)
     if check and not done.holds:
         from dysharp.text import cell
 
         missed = ", ".join(f"{bar['name']} {cell(bar['value'])} (bar {cell(bar['bar'])})" for bar in done.bars if not bar["holds"])
+        raise SimulationError(f"validate: found {missed}, expected every bar to hold")
+
+
+def _trains(data: str) -> bool:
+    """Whether a file holds training runs of whole models."""
+    from dysharp.measured.training.rows import is_training
+    from dysharp.specs.reading import read_text
+
+    return is_training(read_text(Path(data)))
+
+
+def _training(data: str | None, check: bool, as_json: bool) -> None:
+    from dysharp.api.training_validation import validate_training
+    from dysharp.cli.texts.training_text import print_training
+
+    done = validate_training(data)
+    print_json(done.to_dict()) if as_json else print_training(done, data)
+    if check and not done.holds:
+        missed = ", ".join(
+            f"{row['family']} {row['median_ape']:.2f} % (bar {row['bar']} %)" for row in done.families if row["n"] and not row["holds"]
+        )
         raise SimulationError(f"validate: found {missed}, expected every bar to hold")
 
 

@@ -182,7 +182,8 @@ def test_scope_is_said(dysharp: Call) -> None:
     text = " ".join(dysharp("--help").out.split())
     assert "on the GPUs of one NVLink domain" in text
     assert "several domains that network cards join (clusters with a [scale_out] table)" in text
-    assert "Whole models: parameters, FLOPs and training memory (`dysharp model`), not yet their time. Not modelled: serving" in text
+    assert "Whole models: parameters, FLOPs and training memory (`dysharp model`); a training step (`dysharp step`)" in text
+    assert "Not modelled: serving" in text
     assert "public measurements (`dysharp validate`)" in text
     refused = dysharp("run", "deepep", "--cluster", "hw-dgx-h100", "--gpus", "16")
     assert "this cluster is one NVLink domain; a cluster with a [scale_out] table" in refused.err

@@ -70,3 +70,17 @@ def test_buffers_of_dispatchers() -> None:
     assert buffer_bytes("alltoall", model, wide, 4096) == buffer_bytes("deepep", model, alone, 4096) == 0
     assert buffer_bytes("hybrid-ep", model, wide, 4096) == 2 * 64 * 4096 * 14336
     assert buffer_bytes("deepep", model, wide, 4096) == 2 * buffer_bytes("deepep", model, node, 4096)  # as many rows over NVLink as over NICs
+
+
+def test_validate_reads_training_runs(tmp_path: Path, dysharp: Call) -> None:
+    head = "id,model,hardware,gpus,precision,gbs,mbs,seq,tp,pp,ep,dp,ga,mem_gib,tok_s_gpu,tflops_gpu"
+    path = tmp_path / "mine.csv"
+    path.write_text(f"{head}\na,Llama3-8B,H100,8,BF16,64,1,8192,1,1,1,8,8,60,10000,515\nb,GLM-9,H100,8,BF16,64,1,8192,1,1,1,8,8,60,,\n")
+    done = dysharp("validate", "--data", str(path))
+    assert done.code == 0
+    assert "no packaged model is called like" in " ".join(done.out.split())
+    rows = json.loads(dysharp("validate", "--data", str(path), "--json").out)["rows"]
+    assert [(row["id"], row["family"], row["judged"]) for row in rows] == [("a", "memory", True), ("b", "memory", False), ("a", "model-flops", True)]
+    assert dysharp("validate", "--data", str(path), "--check").code == 1  # the memory is far from 60 GiB
+    path.write_text("id,model,hardware,gpus,precision,gbs,mbs,seq,tp,pp,ep,dp\na,b\n")
+    assert "row 1: found 2 columns, expected 12" in dysharp("validate", "--data", str(path)).err

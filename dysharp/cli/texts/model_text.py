@@ -17,6 +17,8 @@ OWN = ("weights", "gradients", "optimizer", "activations")
 
 def print_description(done: Description) -> None:
     """The answer in one line, then tables."""
+    from dysharp.steps.accounting.conventions import CONVENTIONS
+
     p = done.parameters
     print_lines(
         [
@@ -30,8 +32,8 @@ def print_description(done: Description) -> None:
         return
     _print_parts(done)
     print_lines(["", "model GFLOP per token by who counts"])
-    cells = [(name, f"{value:.2f}") for name, value in done.model_gflop_per_token.items()]
-    print_table(("convention", "GFLOP per token"), cells)
+    cells = [(name, f"{value:.2f}", CONVENTIONS[name].counts) for name, value in done.model_gflop_per_token.items()]
+    print_table(("convention", "GFLOP", "counts"), cells, text=("counts",))
 
 
 def _print_answer_of_layout(done: Description) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.rows import TrainingRow
@@ -74,15 +73,3 @@ def _aside(row: TrainingRow) -> str:
     if "sft" in row.text("model").lower():
         return "fine-tuning: packed lengths and types of gradients are not in the row"
     return ""
-
-
-def summary(cases: Sequence[MemoryCase]) -> dict[str, float | int | str | None]:
-    """The family in one line: rows, judged rows, median, 90th percentile and largest of absolute errors, median of errors (bias), in percent."""
-    errors = sorted(abs(case.error) for case in cases if case.judged and case.error is not None)
-    signed = [case.error for case in cases if case.judged and case.error is not None]
-    at = round(0.9 * (len(errors) - 1)) if errors else 0
-    return {
-        "family": FAMILY, "n_rows": len(cases), "n": len(errors), "median_ape": median(errors) if errors else None,
-        "p90_ape": errors[at] if errors else None, "max_ape": errors[-1] if errors else None, "bias": median(signed) if signed else None,
-        "bar": BAR,
-    }  # fmt: skip

@@ -7,8 +7,6 @@ A training speed converts with the convention of its own release; compare tokens
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dysharp.errors import ConfigError, nearest
-from dysharp.specs.fields import show
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.flops import core_flops, mean_context
 from dysharp.steps.accounting.parameters import counted_weights, whole_mtp_layer
@@ -22,6 +20,8 @@ class Convention:
     """Which parts a framework counts."""
 
     name: str
+    counts: str
+    """What differs from three times forward, in words."""
     source: str
     router: bool = False
     mtp: bool = True
@@ -38,34 +38,34 @@ class Convention:
     """The same for core attention, whose backward pass has the FLOPs of two."""
 
 
-MEGATRON = Convention("megatron", "Megatron-LM d98e8a6 megatron/training/training.py; Megatron-Bridge from 26.06 (commit baa0259)")
+MEGATRON = Convention(
+    "megatron",
+    "no router; MTP with its head; causal attention, windows exactly (Megatron-Bridge from 26.06)",
+    "Megatron-LM d98e8a6 megatron/training/training.py; Megatron-Bridge commit baa0259",
+)
 CONVENTIONS: dict[str, Convention] = {
     c.name: c
     for c in (
         MEGATRON,
-        replace(MEGATRON, name="megatron-no-mtp", source="rows without MTP: Megatron-Bridge 25.11, NeMo Automodel", mtp=False),
+        replace(MEGATRON, name="megatron-no-mtp", counts="the same without MTP (NeMo Automodel)", mtp=False),
         replace(
-            MEGATRON, name="bridge-26.04", source="Megatron-Bridge up to 26.04.01 (before commit baa0259)", window="ignored", gate_of_silu_only=True
+            MEGATRON, name="bridge-26.04", counts="up to 26.04.01: two matrices for a gate that is not SiLU, no windows",
+            source="Megatron-Bridge before commit baa0259", window="ignored", gate_of_silu_only=True,
         ),
-        Convention("maxtext", "AI-Hypercomputer MaxText", router=True, mtp=False, window="half", rank_norms=False),
-        Convention("nemo-24.07", "NVIDIA NeMo 24.07", mtp=False, causal=False, window="ignored"),
+        Convention(
+            "maxtext", "the router; no MTP; half of a window", "AI-Hypercomputer MaxText", router=True, mtp=False, window="half", rank_norms=False
+        ),
+        Convention("nemo-24.07", "all pairs in attention; no MTP", "NVIDIA NeMo 24.07", mtp=False, causal=False, window="ignored"),
         replace(
-            MEGATRON,
-            name="bridge-lora",
-            source="Megatron-Bridge with LoRA; core attention of short packed samples is left out",
-            matrix_passes=2,
-            core_passes=0,
+            MEGATRON, name="bridge-lora", counts="LoRA: no weight gradients, no attention (samples are short and packed)",
+            source="published rows of Megatron-Bridge", matrix_passes=2, core_passes=0,
         ),
-        replace(MEGATRON, name="automodel-lora", source="NeMo Automodel with LoRA", mtp=False, matrix_passes=2, core_passes=2),
+        replace(
+            MEGATRON, name="automodel-lora", counts="LoRA: twice forward; no MTP", source="published rows of NeMo Automodel",
+            mtp=False, matrix_passes=2, core_passes=2,
+        ),
     )
-}
-
-
-def convention_of(name: str) -> Convention:
-    """The convention called `name`. Raises `ConfigError` with the nearest name."""
-    if name not in CONVENTIONS:
-        raise ConfigError(f"convention {show(name)}: unknown{nearest(name, CONVENTIONS)}")
-    return CONVENTIONS[name]
+}  # fmt: skip
 
 
 def model_flops(model: WholeModel, sequence: int, convention: Convention = MEGATRON) -> float:

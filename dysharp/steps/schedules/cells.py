@@ -1,7 +1,7 @@
 """A pipeline schedule as data: for every rank an ordered list of slots. A slot holds one cell, or a forward and a backward cell as a pair."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -50,7 +50,8 @@ class Shape:
 class Times(NamedTuple):
     """Time of a cell by stage, and of a hop between ranks. One unit for all (the package uses picoseconds).
 
-    `pair`: time of a merged pair over the sum of its parts (1: merging gains nothing).
+    `pair`: time of a merged pair over the sum of its parts (1: merging gains nothing); `pairs`: its time by (forward stage, backward stage),
+    where known.
     """
 
     forward: tuple[float, ...]
@@ -58,9 +59,12 @@ class Times(NamedTuple):
     wgrad: tuple[float, ...]
     hop: float = 0
     pair: float = 1
+    pairs: Mapping[tuple[int, int], float] | None = None
 
     def of(self, slot: Slot) -> float:
         """Time of a slot."""
+        if len(slot) == 2 and self.pairs is not None:
+            return self.pairs[slot[0].stage, slot[1].stage]
         total = sum(self.of_cell(cell) for cell in slot)
         return total if len(slot) == 1 or self.pair == 1 else total * self.pair
 

@@ -6,6 +6,7 @@ from dysharp.errors import ConfigError
 from dysharp.measured.training import flops, memory
 from dysharp.measured.training.rows import COLUMNS, TrainingRow, is_training, read_training, training_from_csv
 from dysharp.measured.training.setting import model_of, setting_of
+from dysharp.measured.training.summary import summarise
 
 HEAD = "id,source,model,hardware,gpus,precision,gbs,mbs,seq,tp,pp,ep,dp,ga,mem_gib,tok_s_gpu,tflops_gpu"
 LINE = "a,mine,Llama3-8B,H100,8,BF16,64,1,8192,1,1,1,8,8,{},{},{}"
@@ -24,7 +25,7 @@ def test_model_flops_of_every_group_of_rows(rows: list[TrainingRow]) -> None:
 
 def test_memory_of_judged_rows(rows: list[TrainingRow]) -> None:
     cases = memory.memory_cases(rows)
-    done = memory.summary(cases)
+    done = summarise(memory.FAMILY, cases, memory.BAR)
     assert (done["n_rows"], done["n"]) == (38, 29)
     assert done["median_ape"] < 0.3
     assert done["max_ape"] < 0.9

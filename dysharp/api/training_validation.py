@@ -1,0 +1,67 @@
+"""The verb `validate_training`: predictions of whole models against measured training runs, the packaged ones or a file of them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dysharp.text import table
+
+if TYPE_CHECKING:
+    from dysharp.measured.training.flops import FlopsCase
+    from dysharp.measured.training.memory import MemoryCase
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingReport:
+    """Errors of training runs.
+
+    | field | holds |
+    |---|---|
+    | `families` | per family: `n_rows`, `n` judged, `median_ape`, `p90_ape`, `max_ape`, `bias` in percent, `bar`, `holds` |
+    | `rows` | per row and family: `id`, `model`, `measured`, `predicted`, `unit`, `error` in percent, `judged`, `note` |
+    """
+
+    families: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every family with judged rows keeps its bar."""
+        return all(row["holds"] for row in self.families if row["n"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Fields of `--json`, plain values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """One line per family."""
+        shown = [row for row in self.families if row["n"]]
+        cells = [(row["family"], str(row["n"]), f"{row['median_ape']:.2f}", f"{row['max_ape']:.2f}", f"{row['bar']:.1f}") for row in shown]
+        return table(("what", "judged", "median error %", "largest %", "bar of the median %"), cells)
+
+
+def validate_training(data: str | os.PathLike[str] | None = None) -> TrainingReport:
+    """Compare the model FLOPs and the memory of training runs with measurements; `data`: a CSV, default the packaged runs.
+
+    Raises `ConfigError` in one line: file, row, column, found and expected.
+    """
+    from dysharp.measured.training import flops, memory
+    from dysharp.measured.training.rows import read_training
+    from dysharp.measured.training.summary import summarise
+
+    runs = read_training(data)
+    counted, peaks = flops.flops_cases(runs), memory.memory_cases(runs)
+    groups = sorted(map(abs, flops.by_group(counted).values()))
+    families = [summarise(memory.FAMILY, peaks, memory.BAR), summarise(flops.FAMILY, counted, flops.BAR)]
+    if groups:  # single rows are published with three digits; the bar is for medians of a model and convention
+        families[1] |= {"groups": len(groups), "max_group": groups[-1], "holds": groups[-1] <= flops.BAR}
+    return TrainingReport(
+        families, [*(_row(memory.FAMILY, "GiB", one) for one in peaks), *(_row(flops.FAMILY, "GFLOP/token", one) for one in counted)]
+    )
+
+
+def _row(family: str, unit: str, case: FlopsCase | MemoryCase) -> dict[str, Any]:
+    about = {"id": case.id, "family": family, "model": case.model, "unit": unit}
+    return about | {"measured": case.measured, "predicted": case.predicted, "error": case.error, "judged": case.judged, "note": case.note}

@@ -1,0 +1,68 @@
+"""`dysharp step`."""
+
+from __future__ import annotations
+
+import click
+
+from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag
+from dysharp.cli.kept import fresh_flag, kept_rows
+from dysharp.cli.output import print_header, print_json
+
+LAYOUT_HELP = (
+    "tp=, pp=, vpp=, ep=, dp= or gpus=, mbs= (sequences of a micro-batch), gbs= or m= (micro-batches), "
+    "stages= (Megatron's layout string, such as Et|(tt|)*30mL)."
+)
+
+
+@click.command()
+@click.argument("model", metavar="MODEL|FILE")
+@click.option("--layout", required=True, metavar="KEY=N,...", help=LAYOUT_HELP)
+@click.option(
+    "--cluster", default="paper-gh200-nvl32", show_default=True, metavar="NAME|FILE", shell_complete=complete_clusters,
+    help="The machine of one EP group; pipelines and replicas are more of the same.",
+)  # fmt: skip
+@click.option(
+    "--schedule", metavar="NAME", shell_complete=complete_words("1f1b", "dualpipe", "dualpipev", "interleaved", "zb-h1", "zbv"),
+    help="Pipeline schedule.  [default: 1f1b; interleaved with vpp above 1]",
+)  # fmt: skip
+@click.option("--systems", metavar="A,B,...", shell_complete=complete_systems, help="EP systems.  [default: those of `dysharp compare`]")
+@click.option("--sequence", type=int, default=4096, show_default=True, metavar="S", help="Tokens of a sequence.")
+@click.option("--precision", default="bf16", show_default=True, metavar="RECIPE", help="Bytes of weights, gradients and optimizer (`dysharp model`).")
+@click.option("--recompute", default="", metavar="A,B", help="Modules that are computed again, as Megatron names them. Only `full` takes time.")
+@click.option("--routing", metavar="R", shell_complete=complete_routings, help="Source of expert choices.  [default: routing of the model]")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of everything that is drawn.")
+@click.option(
+    "--timeline", metavar="FILE", help="Also write the step of the fastest system for Perfetto: NAME.perfetto-trace or NAME.perfetto-trace.gz."
+)
+@fresh_flag
+@json_flag
+def step(
+    model: str, layout: str, cluster: str, schedule: str | None, systems: str | None, sequence: int, precision: str, recompute: str,
+    routing: str | None, seed: int, timeline: str | None, fresh: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Simulate one training step of MODEL under each EP system: tokens/s per GPU, MFU, and where the time goes.
+
+    MoE layers are simulated; other operators, sends, gradient traffic and the optimizer are closed forms, and a pipeline schedule orders them.
+    No prediction of a step has been validated: read ratios between systems, not times.
+    """
+    from dysharp.api import step as simulate
+    from dysharp.cli.progress_bar import progress_bar
+    from dysharp.cli.texts.step_text import print_steps
+    from dysharp.files import check_destination
+
+    if timeline is not None:
+        check_destination(timeline)
+    names = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
+    modules = [name.strip() for name in recompute.split(",") if name.strip()]
+    with kept_rows(fresh), progress_bar() as progress:
+        done = simulate(
+            model, cluster, layout, schedule, names, sequence=sequence, precision=precision, recompute=modules, routing=routing, seed=seed,
+            progress=progress,
+        )  # fmt: skip
+    if timeline is not None:
+        from dysharp.steps.step_timeline import step_timeline
+        from dysharp.timeline.perfetto import write_perfetto
+
+        write_perfetto(step_timeline(done.best.replayed), timeline, f"{done.model}, {done.schedule.name}, {done.best.system}")
+    print_json(done.to_dict()) if as_json else print_steps(done)
+    print_header(done.header)

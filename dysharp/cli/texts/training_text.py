@@ -1,0 +1,44 @@
+"""Training runs beside predictions as text: families, then rows one by one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dysharp.cli.output import print_lines, print_table
+
+if TYPE_CHECKING:
+    from dysharp.api.training_validation import TrainingReport
+
+FAMILIES = {"memory": "peak of allocated memory, GiB", "model-flops": "model FLOPs of a token, by the convention of the release"}
+"""What is measured, by family of training runs."""
+MOST_ROWS = 100
+
+
+def print_training(done: TrainingReport, data: str | None = None) -> None:
+    """One line per family; with `data`, the name of a user's file, also its rows."""
+    shown = [row for row in done.families if row["n_rows"]]
+    cells = [
+        (row["family"], FAMILIES[row["family"]], str(row["n_rows"]), str(row["n"]), _percent(row["median_ape"]), _percent(row["max_ape"]))
+        for row in shown
+    ]
+    print_lines([f"{data}: training runs of whole models" if data else "training runs of whole models; in no number above", ""])
+    print_table(("what", "that is", "rows", "judged", "median\nerror %", "largest\n%"), cells, left=2, whole=1)
+    if data is None:
+        return
+    rows = done.rows[:MOST_ROWS]
+    print_lines(["", "rows"])
+    print_table(
+        ("id", "what", "measured", "predicted", "unit", "error %", "note"),
+        [
+            (row["id"], row["family"], f"{row['measured']:.2f}", "-" if row["predicted"] is None else f"{row['predicted']:.2f}", row["unit"],
+             _percent(row["error"], "+"), row["note"])
+            for row in rows
+        ],
+        left=2, text=("unit", "note"),
+    )  # fmt: skip
+    more = [f"the first {MOST_ROWS} rows are printed; --json has all"] if len(done.rows) > MOST_ROWS else []
+    print_lines(["", *more, "error: predicted over measured, minus 1; a row with a note is not judged"])
+
+
+def _percent(value: float | None, sign: str = "") -> str:
+    return "-" if value is None else f"{value:{sign}.2f}"

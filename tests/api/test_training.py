@@ -1,0 +1,76 @@
+"""`dysharp.step`: one step of a whole model, from Rows to tokens per second."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import dysharp
+from dysharp.cli.app import cli
+from dysharp.errors import ConfigError
+
+SMALL: dict[str, Any] = {"layout": "pp=3,ep=4,m=6", "sequence": 32, "systems": ["deepep", "dysharp", "ideal"]}
+NAMES = ("--layout", "pp=3,ep=4,m=6", "--sequence", "32", "--systems", "deepep,dysharp")
+
+
+@pytest.fixture(scope="module")
+def done() -> Any:
+    return dysharp.step("deepseek-v2-lite", "paper-gh200-nvl32", **SMALL)
+
+
+def test_shares_add_up_and_speed_follows_from_time(done: Any) -> None:
+    assert [one.step_us for one in done.steps] == sorted(one.step_us for one in done.steps)
+    for one in done.steps:
+        assert sum(one.shares.values()) == pytest.approx(1)
+        assert min(one.shares.values()) >= 0
+        assert one.tokens_per_s_gpu == pytest.approx(6 * 4 * 32 / (one.step_us / 1e6) / 12)
+        assert 0 < one.mfu < 1
+    row = dysharp.run("deepep", model="deepseek-v2-lite", gpus=4, tokens=32)
+    assert next(one for one in done.steps if one.system == "deepep").ep.forward == row.time_us
+
+
+def test_json_has_the_fields_of_the_design(done: Any) -> None:
+    found = json.loads(json.dumps(done.to_dict()))
+    assert {"tokens_per_s_gpu", "mfu", "step_us", "memory", "bubble", "steps", "sentence", "schedule"} <= set(found)
+    assert found["tokens_per_s_gpu"] == done.best.tokens_per_s_gpu
+    assert {"exposed_us", "ranks_us", "path_us"} <= set(found["steps"][0])
+    assert found["memory"]["reserved_bytes"] > 1e9
+    assert done.sentence() in str(done)
+
+
+def test_a_dense_model_has_no_ep_system() -> None:
+    dense = dysharp.step("llama3-8b", "hw-dgx-h100", "tp=4,pp=2,m=4", sequence=1024)
+    assert [one.system for one in dense.steps] == ["no EP"]
+    assert dense.best.shares["exposed EP"] == 0
+    assert 0.1 < dense.best.mfu < 0.8
+
+
+def test_the_command_answers_first_and_writes_a_timeline(tmp_path: Path) -> None:
+    file = tmp_path / "step.perfetto-trace"
+    ran = CliRunner().invoke(cli, ["step", "deepseek-v2-lite", *NAMES, "--timeline", str(file)])
+    assert ran.exit_code == 0, ran.output
+    lines = ran.stdout.splitlines()
+    assert "tokens/s per GPU" in lines[0]
+    assert any(line.startswith("deepep") for line in lines)
+    assert file.stat().st_size > 1000
+    assert "Not modelled" in ran.stderr
+    asked = CliRunner().invoke(cli, ["step", "deepseek-v2-lite", *NAMES, "--json"])
+    assert json.loads(asked.stdout)["gpus"] == 12
+
+
+@pytest.mark.parametrize(
+    ("layout", "schedule", "message"),
+    [
+        ("pp=4,ep=4", None, "pp x vpp: found 4, expected a divisor of layers = 27"),
+        ("pp=3,ep=4", "zbv", "schedule zbv: found vpp=1, expected 2"),
+        ("pp=3,ep=4,m=6", "zb-2p", "schedule zb-2p: found a greedy family, expected one with a fixed order"),
+        ("pp=3,ep=4,m=6,mbs=512", "1f1b", "memory: found .* GiB on pipeline rank 0, expected at most"),
+    ],
+)
+def test_a_step_that_cannot_be_is_one_line(layout: str, schedule: str | None, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        dysharp.step("deepseek-v2-lite", "paper-gh200-nvl32", layout, schedule, sequence=4096)
