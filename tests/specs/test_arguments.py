@@ -20,7 +20,7 @@ FITS: list[tuple[Any, Any, Any]] = [
     (3, float, 3),
     (None, int | None, None),
     ([1, np.int64(2)], Iterable[int], (1, 2)),
-    (iter("ab"), Iterable[str], ("a", "b")),
+    pytest.param(iter("ab"), Iterable[str], ("a", "b"), id="iterator"),
     (range(1 << 60), Iterable[int], range(1 << 60)),
     ({"a": np.int64(1)}, Mapping[str, Value], {"a": 1}),
     (Path("a"), str | Path, Path("a")),

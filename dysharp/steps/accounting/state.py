@@ -93,7 +93,7 @@ def share(weight: Weight, model: WholeModel, layout: Layout) -> float:
     rows = weight.parameters
     if weight.outputs == model.vocab and weight.part in ("embedding", "head"):
         rows = rows // model.vocab * padded_vocab(model, layout)
-    cut = {"tp": layout.tp, "expert": layout.ep * layout.etp, "none": 1}[weight.split]
+    cut = {"tp": layout.tp, "experts": layout.ep * layout.etp, "none": 1}[weight.split]
     return rows / cut
 
 
@@ -101,7 +101,7 @@ def rank_parameters(model: WholeModel, layout: Layout, chunks: Iterable[Chunk]) 
     """Parameters of the rank that holds `chunks`."""
     dense = experts = 0.0
     for weight in weights_of_rank(model, chunks):
-        if weight.split == "expert":
+        if weight.split == "experts":
             experts += share(weight, model, layout)
         else:
             dense += share(weight, model, layout)
@@ -121,7 +121,7 @@ def dummy_bytes(model: WholeModel, layout: Layout, chunks: Iterable[Chunk]) -> f
     shapes = set()
     for weight in weights_of_rank(model, chunks):
         if weight.product and weight.part != "router":
-            cut = layout.etp if weight.split == "expert" else layout.tp if weight.split == "tp" else 1
+            cut = layout.etp if weight.split == "experts" else layout.tp if weight.split == "tp" else 1
             outputs = padded_vocab(model, layout) if weight.part == "head" else weight.outputs
             shapes.add((weight.inputs, outputs, cut))
     return sum(DUMMY_BYTES * inputs * outputs / cut for inputs, outputs, cut in shapes)

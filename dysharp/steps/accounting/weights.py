@@ -12,7 +12,7 @@ from dysharp.specs.whole import Attention, WholeModel
 
 Part = Literal["embedding", "attention", "norms", "router", "dense FFN", "routed experts", "shared experts", "head", "MTP"]
 PARTS: tuple[Part, ...] = ("embedding", "attention", "norms", "router", "dense FFN", "routed experts", "shared experts", "head", "MTP")
-Split = Literal["tp", "none", "expert"]
+Split = Literal["tp", "none", "experts"]
 """Over which ranks a weight is cut: tensor parallel, not at all, expert and expert tensor parallel."""
 
 
@@ -90,10 +90,10 @@ def _experts(model: WholeModel) -> Iterator[Weight]:
     yield Weight("router", "router", hidden, n, split="none")
     if model.router_bias:
         yield _vector("router", "router bias", n)
-    yield Weight("routed experts", "expert FC1", hidden, first, n, k, "expert")
-    yield Weight("routed experts", "expert FC2", inner, hidden, n, k, "expert")
+    yield Weight("routed experts", "expert FC1", hidden, first, n, k, "experts")
+    yield Weight("routed experts", "expert FC2", inner, hidden, n, k, "experts")
     if model.expert_bias:
-        yield _vector("routed experts", "expert biases", first + hidden, n, k, "expert")
+        yield _vector("routed experts", "expert biases", first + hidden, n, k, "experts")
     if model.shared_hidden:
         yield Weight("shared experts", "shared FC1", hidden, model.shared_hidden * (layer.n_matrices - 1))
         yield Weight("shared experts", "shared FC2", model.shared_hidden, hidden)
