@@ -32,6 +32,7 @@ MODEL_VERSION = "7"
 
 LEFT_OUT: dict[str, Any] = {"workload": "", "blocks": {}, "dropped_rows": 0, "warnings": (), "window": {}, "surroundings_us": {}, "skew": {}}
 """Fields of a Row that its JSON has only where they differ from these values."""
+DIRECTIONS = {"fwd": "forward", "bwd": "backward", "both": "forward and backward"}
 SURROUNDINGS = "surroundings_us"
 """The key of `Row.attribution` for surroundings on an hw cluster."""
 
@@ -226,8 +227,7 @@ class Row:
     @property
     def asked(self) -> str:
         """What was asked of which GPUs, in a few words."""
-        where = f"{self.gpus} GPUs of {self.cluster}"
-        return f"{self.workload}, {where}" if self.workload else f"{self.model}, {where}, {self.tokens_per_gpu} tokens per GPU, {self.direction}"
+        return asked_of({name: getattr(self, name) for name in ASKED})
 
     @property
     def simulated_us(self) -> float:
@@ -279,6 +279,17 @@ class Row:
         usual: dict[str, Any] = LEFT_OUT | {"header": ()}
         fields = {f.name: values.get(f.name, usual.get(f.name)) for f in dataclasses.fields(cls) if f.name in values or f.name in usual}
         return cls(**fields | {name: tuple(fields[name]) for name in ("warnings", "header")})
+
+
+ASKED = ("workload", "model", "cluster", "gpus", "tokens_per_gpu", "direction")
+
+
+def asked_of(row: Mapping[str, Any]) -> str:
+    """`Row.asked` of a Row as plain values."""
+    where = f"{row['gpus']} GPUs of {row['cluster']}"
+    if row.get("workload"):
+        return f"{row['workload']}, {where}"
+    return f"{row['model']}, {where}, {row['tokens_per_gpu']} tokens per GPU, {DIRECTIONS[row['direction']]}"
 
 
 def _asked(inputs: RunInputs) -> dict[str, Any]:

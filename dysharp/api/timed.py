@@ -42,9 +42,7 @@ class Timed:
     @property
     def words(self) -> str:
         """What was run, in one line."""
-        r = self.row
-        asked = r.asked if r.workload else f"{r.model}, {r.gpus} GPUs, {r.tokens_per_gpu} tokens per GPU, {r.direction}"
-        return f"{r.system} ({r.form} form), {asked}"
+        return f"{self.row.system} ({self.row.form} form), {self.row.asked}"
 
     def busy(self) -> list[tuple[str, str, float, float]]:
         """(group, track, mean, maximum over GPUs) of the us in which the slices of a track run; pools are left out: their lanes overlap."""

@@ -1,28 +1,31 @@
 """A report of runs: one HTML file without scripts that loads nothing. Built from plain Rows (`Row.to_dict`), so any stored run can be shown."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 from dysharp import __version__
 from dysharp.analysis import MODEL_VERSION, Row
+from dysharp.analysis.row import asked_of
 from dysharp.api import Advice, Comparison
 from dysharp.api.comparison import left_out_lines, limits_sentence, place_of_fastest
 from dysharp.errors import ConfigError, one_line
 from dysharp.reports.load_view import LoadView, load_view
 from dysharp.reports.plots import colour_of, operator_colours
+from dysharp.reports.stored import check_row
 from dysharp.runs.causes import Cause, causes
 from dysharp.runs.formats import resource_words
 from dysharp.runs.header import routing_line
-from dysharp.runs.request import DIRECTIONS
-from dysharp.specs import load_cluster, load_model
+from dysharp.specs import list_clusters, list_models, load_cluster, load_model
 from dysharp.systems import all_systems
 
 PlainRow = Mapping[str, Any]
 Workload = tuple[Any, ...]
 LeftOut = tuple[PlainRow, Mapping[str, str]]
 """A Row of a comparison, and the systems that the comparison left out, each with the reason."""
+MOST_LOAD = 1 << 20
+"""Tokens of a workload whose routing is drawn again for a page."""
 WORKLOAD = ("model", "cluster", "gpus", "tokens_per_gpu", "routing", "direction", "fidelity", "seed")
 """Fields of a Row that say what was simulated. Rows that agree in them stand in one table."""
 
@@ -101,10 +104,8 @@ def report_of_rows(rows: Sequence[PlainRow], command: str, title: str = "", left
 
 
 def _workload(row: PlainRow) -> Workload:
-    """What a stored Row was simulated on. Raises ConfigError for a Row without the fields of a report."""
-    missing = [name for name in (*WORKLOAD, "system", "time_us", "attribution", "phases_us") if name not in row]
-    if missing:
-        raise ConfigError(f"report: found a row without {', '.join(missing)}, expected rows of dysharp run --json")
+    """What a stored Row was simulated on. Raises ConfigError as `check_row`."""
+    check_row(row)
     return (*(row[name] for name in WORKLOAD), row.get("workload", ""))
 
 
@@ -143,7 +144,7 @@ def _panel(entries: tuple[Entry, ...], header: Sequence[str], sentence: str) -> 
     warnings = tuple(line.removeprefix("warning: ") for line in header if line.startswith("warning: "))
     of_entries = {text for entry in entries for text in entry.row.get("warnings", ())}
     return Panel(
-        heading=_heading(row),
+        heading=asked_of(row),
         entries=entries,
         sentence=sentence,
         notes=tuple(line for line in header if not line.startswith("warning: ")) or _asked(row),
@@ -159,13 +160,6 @@ def _fastest(entries: Sequence[Entry]) -> int:
     return place_of_fastest([(str(e.row["system"]), str(e.row.get("form", "")), int(e.row.get("dropped_rows", 0)), e.time_us) for e in entries])
 
 
-def _heading(row: PlainRow) -> str:
-    """What was asked of how many GPUs."""
-    if row.get("workload"):
-        return f"{row['workload']}, {row['gpus']} GPUs"
-    return f"{row['model']}, {row['gpus']} GPUs, {row['tokens_per_gpu']} tokens per GPU, {DIRECTIONS[row['direction']]}"
-
-
 def _asked(row: PlainRow) -> tuple[str, ...]:
     """The notes of a Row that came without a header."""
     routing = () if row.get("workload") else (routing_line(str(row["routing"])),)
@@ -173,7 +167,9 @@ def _asked(row: PlainRow) -> tuple[str, ...]:
 
 
 def _load(row: PlainRow) -> LoadView | None:
-    """The load of the workload, drawn again; None where its model or cluster is not known here."""
+    """The load of the workload, drawn again; None where its model or cluster is not packaged, and where it has more than `MOST_LOAD` rows."""
+    if int(row["gpus"]) * int(row["tokens_per_gpu"]) > MOST_LOAD:
+        return None
     try:
         workload = str(row["model"]), int(row["gpus"]), int(row["tokens_per_gpu"]), str(row["routing"]), int(row["seed"]), row.get("layer")
         return load_view(*workload, _domain_gpus(str(row["cluster"]), int(row["gpus"])))
@@ -184,18 +180,26 @@ def _load(row: PlainRow) -> LoadView | None:
 def _domain_gpus(cluster: str, gpus: int) -> int:
     """GPUs of an NVLink domain of a packaged cluster with `gpus` GPUs; 0 where the cluster is not known here."""
     try:
-        return load_cluster(cluster).with_gpus(gpus).domain_gpus
+        return load_cluster(_packaged(cluster, list_clusters())).with_gpus(gpus).domain_gpus
     except ConfigError:
         return 0
+
+
+def _packaged(name: str, names: Collection[str]) -> str:
+    """`name`, if it is packaged. Raises ConfigError for others: a Row of somebody else names no file that is opened here."""
+    if name not in names:
+        raise ConfigError(f"report: found {name[:60]!r}, expected a packaged name")
+    return name
 
 
 @cache
 def _sources(model: str, cluster: str) -> tuple[tuple[str, str], ...]:
     """(what, where its numbers come from)."""
     out = []
-    for name, read in ((model, load_model), (cluster, load_cluster)) if model else ((cluster, load_cluster),):
+    readers: Any = ((model, load_model, list_models()), (cluster, load_cluster, list_clusters()))
+    for name, read, names in readers if model else readers[1:]:
         try:
-            source = read(name).source
+            source = read(_packaged(name, names)).source
         except ConfigError:
             source = "a file that is not packaged"
         if source:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dysharp.analysis.load import Load, load_of
 from dysharp.errors import ConfigError
-from dysharp.specs import load_model
+from dysharp.specs import list_models, load_model
 from dysharp.workload import Routing, make_routing
 
 LEVELS = 8
@@ -47,6 +47,8 @@ class LoadView:
 @lru_cache(maxsize=32)
 def load_view(model: str, gpus: int, tokens: int, routing: str, seed: int, layer: int | None, domain_gpus: int = 0) -> LoadView:
     """The load of a workload by the names in its Row. Raises ConfigError where it cannot be drawn again."""
+    if model not in list_models():  # a Row of somebody else names no file that is opened here
+        raise ConfigError(f"report: found model {model[:60]!r}, expected a packaged name")
     known = load_model(model)
     for source in dict.fromkeys((known.routing, routing.removesuffix(" (synthetic)"))):
         with suppress(ConfigError):

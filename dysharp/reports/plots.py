@@ -13,10 +13,10 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from dysharp.analysis import Row
+from dysharp.analysis.row import DIRECTIONS
 from dysharp.errors import ConfigError
 from dysharp.files import check_destination, write_file
 from dysharp.program import LAYER
-from dysharp.runs.request import DIRECTIONS
 from dysharp.systems import OTHER_COLOUR, all_systems
 from dysharp.systems.collectives import all_collectives
 

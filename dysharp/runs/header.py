@@ -6,10 +6,11 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
+from dysharp.analysis.row import DIRECTIONS
 from dysharp.measured.trust import no_rows
 from dysharp.runs.formats import formats_of
 from dysharp.runs.phase import Phase
-from dysharp.runs.request import DIRECTIONS, Request, Workload
+from dysharp.runs.request import Request, Workload
 from dysharp.runs.skew import skew_line
 from dysharp.specs import Cluster
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar, cast, get_type_hints
 
+from dysharp.analysis.row import DIRECTIONS
 from dysharp.errors import ConfigError, nearest
 from dysharp.program.skew import Skew
 from dysharp.runs.options import Value, split_fabric
@@ -27,7 +28,6 @@ DEFAULT_MODEL = "deepseek-v2-lite"
 DEFAULT_CLUSTER = "paper-gh200-nvl32"
 MOST_GPUS, MOST_TOKENS = 1 << 16, 1 << 40  # beyond, sizes of memory have no number
 FIDELITIES = ("burst", "packet")
-DIRECTIONS = {"fwd": "forward", "bwd": "backward", "both": "forward and backward"}
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 

@@ -44,7 +44,7 @@ FACTS = Facts(
     options=Options,
     moves=Moves("ring", back="one_copy_per_gpu"),
     costs=Costs(permutes=0, fused=False, drops="sorting, count copies and barriers of the host"),
-    shown=Shown("#882255"),
+    shown=Shown("#337777"),
     today=True,
 )
 

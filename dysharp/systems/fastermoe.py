@@ -74,7 +74,7 @@ FACTS = Facts(
     moves=Moves("one_copy_per_expert", serves=served),
     costs=Costs(permutes=1, fused=False, drops="exchange of counts, NCCL's start and pace, starts of kernels (form real has them); the host's wait"),
     reach=Reach(domains=BOTH_FORMS, by_name=BOTH_FORMS),  # it computes tiles of an expert by step, so leading tokens give no estimate
-    shown=Shown("#999933"),
+    shown=Shown("#BB9955"),
     ships=Ships("FasterMoE: rows of the model's type by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
 )
 

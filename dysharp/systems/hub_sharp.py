@@ -41,7 +41,7 @@ FACTS = Facts(
     moves=Moves("multicast"),
     costs=Costs(permutes=0, fused=True, drops="announcements of totals, entries of the row map that a hub has to write back"),
     reach=Reach(stays=MOE_HUB.reach.stays, switch=SUMS),
-    shown=Shown("#A6761D"),
+    shown=Shown("#337700"),
 )
 
 

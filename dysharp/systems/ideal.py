@@ -41,7 +41,7 @@ FACTS = Facts(
     costs=Costs(permutes=0, fused=False, gemms=GEMMS),
     reach=Reach(no_switch=("paper",)),
     shown=Shown(
-        "#999999",
+        "#C6C6C6",
         Change("communication for free", "transfers take no time, the faster GEMM variant runs; no change to communication can gain more", rank=3),
     ),
     bound=True,

@@ -52,7 +52,7 @@ FACTS = Facts(
         by_name=BOTH_FORMS,  # every token goes to every GPU, so ops would outnumber those of all other systems
         assumes="NCCL's rings at the rate of the NICs; no all-gather between nodes is measured",
     ),
-    shown=Shown("#117733"),
+    shown=Shown("#777755"),
     ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
 )
 

@@ -145,7 +145,7 @@ def plan_pkt(model: Model, cluster: Cluster, routing: Routing, direction: str, o
     return _plan(model, cluster, routing, direction, options, managed=True, polled=True)
 
 
-@system("mh-base", replace(ABLATION, shown=Shown("#E7298A")))
+@system("mh-base", replace(ABLATION, shown=Shown("#BB0077")))
 def plan_base(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """MoE-Hub with places on arrival alone: no packet manager, thread blocks poll."""
     return _plan(model, cluster, routing, direction, options, managed=False, polled=True)

@@ -131,7 +131,7 @@ FACTS = Facts(
         drops="NCCL's start and pace, the exchange of the capacity, starts of kernels (form real has them); the host's wait for the capacity",
     ),
     reach=Reach(domains=BOTH_FORMS, by_name=BOTH_FORMS),  # it pads tiles, so leading tokens give no estimate
-    shown=Shown("#AA4499"),
+    shown=Shown("#005577"),
     ships=Ships("Tutel: rows of the model's type by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
 )
 
