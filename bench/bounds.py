@@ -3,7 +3,7 @@
     python bench/bounds.py
 
 Prints the checks whose `bound_set` or `number_seen` is not what the history says. A bound that stood as text before it stood as data, and a
-number that another page showed first, are set by hand: they stay in this list, with their reason in docs/notebook/2026-11-24-verdicts.md.
+number that another page showed first, are set by hand: they stay in this list.
 """
 
 from __future__ import annotations
