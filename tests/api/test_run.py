@@ -228,7 +228,7 @@ def test_options_reach_the_system() -> None:
     ("given", "message"),
     [
         ({"system": "deepeep"}, 'system \'deepeep\': unknown; did you mean "deepep"?'),
-        ({"model": "deepseek-v2"}, 'did you mean "deepseek-v2-lite"?'),
+        ({"model": "deepseek-v2-light"}, 'did you mean "deepseek-v2-lite"?'),
         ({"cluster": "hw-h100"}, "unknown cluster 'hw-h100'"),
         ({"system": "deepep", "options": {"form": "real"}}, 'form: found "real" on cluster "paper-gh200-nvl32", expected an hw-* cluster'),
         ({"gpus": 0}, "gpus: found 0, expected at least 1"),

@@ -129,6 +129,7 @@ class _Greedy:
                 held, clock, more[rank] = held + 2, clock + step, more[rank] + 1
             gradient = max(clock, arrival) + self.cost[DGRAD][rank]
         for rank in range(1, p):  # a rank runs fewer forward passes ahead than the rank before it
+            more[rank] = min(more[rank], more[rank - 1])
             while 0 < more[rank] >= more[rank - 1] and self.done[FORWARD][rank] + more[rank] < self.n:
                 more[rank] -= 1
         for rank in range(p):
