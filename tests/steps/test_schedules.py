@@ -242,3 +242,8 @@ def test_an_order_that_cannot_run_names_who_waits() -> None:
 def test_times_of_another_number_of_stages() -> None:
     with pytest.raises(ConfigError, match="found times of 3 stages, expected 4"):
         make_schedule("1f1b", 4, 4, times=equal_times(3))
+
+
+def test_a_slow_first_rank_warms_up_no_less_than_its_successor() -> None:
+    times = Times((2, 1, 1, 1), (1, 1, 1, 4), (1, 1, 1, 1), 0)
+    make_schedule("zb-2p", 4, 8, times=times).check()
