@@ -1,11 +1,12 @@
 """Compare expert-parallel communication systems, with and without in-switch computing, on real models and real routing.
 
-Modelled: one MoE layer on the GPUs of one NVLink domain, some systems also on several; size, memory and steps of whole models. Not: serving.
+Modelled: one MoE layer on the GPUs of one NVLink domain, some systems also on several; size, memory and steps of whole models; serving.
 
 | name | does |
 |---|---|
 | `run`, `compare`, `advise` | simulate one system; several on one workload; all that run on a machine today, ranked |
 | `step` | one training step of a whole model under a layout and a pipeline schedule |
+| `serve` | layouts of a whole model that answers requests: tokens per second, TTFT, TPOT |
 | `emulate`, `wrap`, `Machine` | send real tensors through a modelled machine: a drawn layer; a Hugging Face block; NumPy arrays |
 | `trace` | when a run did what: every train and every GEMM, as a file for Perfetto |
 | `describe` | parameters, FLOPs and training memory of a whole model |
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 from dysharp.lazy import loader
 
 if TYPE_CHECKING:
-    from dysharp.api import advise, capture, compare, compare_network, describe, emulate, network, run, step, trace, wrap
+    from dysharp.api import advise, capture, compare, compare_network, describe, emulate, network, run, serve, step, trace, wrap
     from dysharp.api import machine_with_engine as Machine
     from dysharp.specs import load_cluster, load_model
     from dysharp.workload import make_routing, save_trace
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Machine", "__version__", "advise", "capture", "compare", "compare_network", "describe", "emulate", "load_cluster", "load_model", "make_routing",
-    "network", "run", "save_trace", "step", "trace", "wrap",
+    "network", "run", "save_trace", "serve", "step", "trace", "wrap",
 ]  # fmt: skip
 
 _HOME = {
@@ -43,6 +44,7 @@ _HOME = {
     "describe": ("dysharp.api", "describe"),
     "emulate": ("dysharp.api", "emulate"),
     "network": ("dysharp.api", "network"),
+    "serve": ("dysharp.api", "serve"),
     "step": ("dysharp.api", "step"),
     "trace": ("dysharp.api", "trace"),
     "wrap": ("dysharp.api", "wrap"),

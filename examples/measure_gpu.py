@@ -1,11 +1,12 @@
-"""Measure a GPU node for `dysharp calibrate`: GEMMs, memory copies, launches, and collectives between the GPUs of one node.
+"""Measure a GPU node for `dysharp calibrate`: GEMMs, attention, norms, copies, launches, and collectives between the GPUs of one node.
 
     python examples/measure_gpu.py -o mine.csv                       # one GPU
     torchrun --nproc-per-node 8 examples/measure_gpu.py -o mine.csv  # all eight: collectives too
+    dysharp validate --data mine.csv --groups                        # attention and norms against the forms
     dysharp calibrate mine.csv --base hw-dgx-h100 -o mine.toml
     dysharp advise deepseek-v3 --cluster mine.toml
 
-Needs PyTorch 2.8 or later and nothing else. Without a CUDA device it says so and ends with exit code 0. Takes about a minute.
+Needs PyTorch 2.8 or later and nothing else. Without a CUDA device it says so and ends with exit code 0. Takes about two minutes.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ COLUMNS = ("id", "kind", "system", "hardware", "config_json", "metric", "value",
 GEMMS = ((128, 4096, 7168), (512, 4096, 7168), (2048, 4096, 7168), (8192, 4096, 7168), (8192, 7168, 2048), (4096, 8192, 8192), (8192, 2112, 7168))
 GROUPED = ((64, 32), (256, 32), (1024, 32), (256, 8), (4096, 8))  # rows per expert, experts
 EXPERT = ((4096, 7168), (7168, 2048))  # columns and depth of the two GEMMs of a DeepSeek-V3 expert
+PREFILL = ((1, 4096, 32, 8), (4, 4096, 32, 8), (1, 16384, 16, 2), (16, 512, 32, 32))  # requests, tokens of each, heads, key-value heads
+DECODE = ((1, 4096, 32, 8), (32, 4096, 32, 8), (128, 2048, 16, 2))  # requests, cached tokens, heads, key-value heads
+HEAD = 128  # width of a head
+NORM_ROWS, NORM_WIDTHS = 4096, (2048, 4096, 8192, 16384)
 COPY_BYTES = 1 << 30
 COLLECTIVE_BYTES = tuple(1 << shift for shift in range(21, 29))
 WARM, REPEATS, GRAPH = 5, 20, 10
@@ -111,6 +116,44 @@ def grouped_gemms(torch: Any) -> Iterator[Measured]:
             yield Measured("grouped_gemm_contiguous", "torch grouped_mm", config, "latency", us, "us")
 
 
+def attention(torch: Any) -> Iterator[Measured]:
+    """Flash attention of PyTorch, BF16: causal prefill, forward and backward, and one token against a cache.
+
+    The backward kernel is timed with its launch: autograd is not captured in a graph.
+    """
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+
+    def heads(batch: int, tokens: int, number: int, grad: bool = False) -> Any:
+        return torch.randn(batch, number, tokens, HEAD, device="cuda", dtype=torch.bfloat16, requires_grad=grad)
+
+    for batch, tokens, many, few in PREFILL:
+        config = {"batch": batch, "q_len": tokens, "past_len": 0, "heads": many, "kv_heads": few, "dtype": "bfloat16", "kernel": "torch sdpa"}
+        q, k, v = heads(batch, tokens, many), heads(batch, tokens, few), heads(batch, tokens, few)
+        us = time_us(torch, lambda q=q, k=k, v=v: sdpa(q, k, v, is_causal=True, enable_gqa=True))
+        yield Measured("attention_context", "torch sdpa", config | {"head_dim": HEAD, "kv_dtype": "bfloat16"}, "latency", us, "us")
+        q, k, v = heads(batch, tokens, many, True), heads(batch, tokens, many, True), heads(batch, tokens, many, True)
+        out = sdpa(q, k, v, is_causal=True)
+        gradient = torch.randn_like(out)
+        us = time_us(torch, lambda o=out, i=(q, k, v), g=gradient: torch.autograd.grad(o, i, g, retain_graph=True), graph=False)
+        shape = {"kv_heads": many, "qk_dim": HEAD, "v_dim": HEAD, "timing": "eager"}
+        yield Measured("attention_train_bwd", "torch sdpa", config | shape, "latency", us, "us")
+    for batch, cached, many, few in DECODE:
+        config = {"batch": batch, "q_len": 1, "past_len": cached - 1, "heads": many, "kv_heads": few, "dtype": "bfloat16", "kernel": "torch sdpa"}
+        q, k, v = heads(batch, 1, many), heads(batch, cached, few), heads(batch, cached, few)
+        us = time_us(torch, lambda q=q, k=k, v=v: sdpa(q, k, v, enable_gqa=True))
+        yield Measured("attention_generation", "torch sdpa", config | {"head_dim": HEAD, "kv_dtype": "bfloat16"}, "latency", us, "us")
+
+
+def norms(torch: Any) -> Iterator[Measured]:
+    """RMSNorm of PyTorch, BF16, forward."""
+    for width in NORM_WIDTHS:
+        rows = torch.randn(NORM_ROWS, width, device="cuda", dtype=torch.bfloat16)
+        weight = torch.ones(width, device="cuda", dtype=torch.bfloat16)
+        us = time_us(torch, lambda x=rows, w=weight, n=width: torch.nn.functional.rms_norm(x, (n,), w))
+        config = {"B": 1, "S": NORM_ROWS, "H": width, "dtype": "bf16", "pass": "forward", "provider": "torch", "timing": "cuda graph"}
+        yield Measured("rmsnorm", "torch rms_norm", config, "latency", us, "us")
+
+
 def memory(torch: Any) -> Iterator[Measured]:
     """Reads plus writes of a large copy."""
     source = torch.empty(COPY_BYTES, device="cuda", dtype=torch.uint8)
@@ -168,7 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.cuda.set_device(rank)
     rows = []
     if rank == 0:
-        for measure in (gemms, grouped_gemms, memory, launches):
+        for measure in (gemms, grouped_gemms, attention, norms, memory, launches):
             print(f"measuring: {measure.__name__}", file=sys.stderr)
             rows += list(measure(torch))
     if gpus > 1:

@@ -14,8 +14,8 @@ from dysharp.program.tables import Head, Kind, Program, Tail
 from dysharp.specs import Cluster, Model
 from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, rows_per_slot, traffic
-from dysharp.workload.collective import Collective
 from dysharp.workload.levels import dysharp
+from dysharp.workload.sublayer import SubLayer, Work
 
 _MAX_PS = 2.0**63  # of int64
 
@@ -160,13 +160,16 @@ def workload_bound_us(
     return max(gemm_us, link_us)
 
 
-def collective_bound_us(work: Collective, cluster: Cluster) -> float:
+def collective_bound_us(work: Work, cluster: Cluster) -> float:
     """A lower bound in microseconds of a collective on this cluster, for every system: the bytes that no system avoids (`least_bytes`).
+    Of a sub-layer: these bytes, or both GEMMs at the BF16 peak.
 
     On all links of the busiest GPU together, its NIC included. Several domains: also on the NICs of the busiest domain together.
     """
     rate = cluster.link_bytes_per_us if cluster.n_switches else max(1, cluster.n_gpus - 1) * cluster.pair_bytes_per_us
     out, least = cluster.scale_out, max(work.least_bytes(in_switch=bool(cluster.n_switches)))
+    if isinstance(work, SubLayer):
+        return max(least / rate, sum(work.flops) / cluster.peak_flops_per_us("bf16"))
     if out is None or cluster.domains == 1:
         return least / rate
     near = least / (rate + max(out.rates(cluster.n_gpus) or (out.rate,)))

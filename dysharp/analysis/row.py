@@ -25,7 +25,7 @@ from dysharp.systems import is_real
 from dysharp.text import facts, html_table
 from dysharp.units import ps_to_us
 from dysharp.workload import Routing
-from dysharp.workload.collective import Collective
+from dysharp.workload.sublayer import Work
 
 MODEL_VERSION = "7"
 """Version of the simulated numbers. The changelog names every number that a new version moved, and the reason."""
@@ -49,7 +49,7 @@ class RunInputs:
     system: str
     model: Model | None
     cluster: Cluster
-    work: Routing | Collective
+    work: Routing | Work
     layer: int | None
     direction: str
     fidelity: str
@@ -119,7 +119,7 @@ class Row:
 
     `system`             name of the system
     `form`               "paper" or "real"
-    `workload`           words for a collective; "" = a MoE layer
+    `workload`           words for a collective or a sub-layer; "" = a MoE layer
     `model`              name of the model; "" = a collective, which has no tokens, top-k and routing either
     `cluster`            name of the cluster
     `gpus`               GPUs in use
@@ -295,7 +295,7 @@ def asked_of(row: Mapping[str, Any]) -> str:
 def _asked(inputs: RunInputs) -> dict[str, Any]:
     """The fields of a Row that say what was asked."""
     work, model = inputs.work, inputs.model
-    if isinstance(work, Collective) or model is None:
+    if not isinstance(work, Routing) or model is None:
         return {"workload": work.description, "model": "", "tokens_per_gpu": 0, "topk": 0, "routing": ""}
     return {"workload": "", "model": model.name, "tokens_per_gpu": work.tokens_per_gpu, "topk": model.topk, "routing": work.description}
 
@@ -344,7 +344,7 @@ def measure(inputs: RunInputs, program: Program, trace: Trace, *, waiting: bool 
 
 def _workload_bound_us(inputs: RunInputs, program: Program) -> float:
     """The lower bound of every system for what was asked."""
-    if isinstance(inputs.work, Collective):
+    if not isinstance(inputs.work, Routing):
         return collective_bound_us(inputs.work, inputs.cluster)
     assert inputs.model is not None  # a Routing belongs to a model
     free_gemms = not any(t.kind is Kind.COMPUTE for t in program.templates)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from dysharp.api.emulation import emulate, machine_with_engine, wrap
     from dysharp.api.network_curve import compare_network, network
     from dysharp.api.recording import capture
+    from dysharp.api.serving import Serving, Slo, serve
     from dysharp.api.timed import trace
     from dysharp.api.training import step
     from dysharp.api.whole_model import describe
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from dysharp.runs.run import run
 
 __all__ = [
-    "DEFAULT_SYSTEMS", "Advice", "Comparison", "Progress", "Step", "advise", "capture", "compare", "compare_network", "describe", "emulate",
-    "machine_with_engine", "network", "run", "step", "trace", "wrap",
+    "DEFAULT_SYSTEMS", "Advice", "Comparison", "Progress", "Serving", "Slo", "Step", "advise", "capture", "compare", "compare_network", "describe",
+    "emulate", "machine_with_engine", "network", "run", "serve", "step", "trace", "wrap",
 ]  # fmt: skip
 
 _HOME = {
@@ -30,6 +31,7 @@ _HOME = {
     "dysharp.runs.progress": ("Progress", "Step"),
     "dysharp.api.recording": ("capture",),
     "dysharp.api.training": ("step",),
+    "dysharp.api.serving": ("Serving", "Slo", "serve"),
     "dysharp.api.timed": ("trace",),
     "dysharp.api.whole_model": ("describe",),
 }

@@ -11,6 +11,7 @@ from dysharp.runs.options import Value, options_of, split_options
 from dysharp.runs.progress import Progress, Step
 from dysharp.runs.request import Argument, takes
 from dysharp.systems import get_system
+from dysharp.workload.sublayer import SubLayer
 
 if TYPE_CHECKING:
     from dysharp.functional.collective import CollectiveEmulation
@@ -29,7 +30,10 @@ class EmulateArgs(TypedDict, total=False):
     """Keyword arguments of `emulate`. `help` prints the texts."""
 
     workload: Annotated[
-        str | None, Argument(None, "a collective in place of a MoE layer, such as all-reduce:1MiB; runs on vectors of whole numbers.")
+        str | None,
+        Argument(
+            None, "a collective, such as all-reduce:1MiB, or a sub-layer, such as sub-layer:256x256x64x128, in place of a layer; on whole numbers."
+        ),
     ]
     block: Annotated[str, Argument("integer", "MoE block; `dysharp list blocks` shows all.")]
     gpus: Annotated[int, Argument(4, "GPUs of the machine.")]
@@ -148,9 +152,10 @@ _OF_COLLECTIVES = ("workload", "gpus", "cluster", "order", "seed", "options", "p
 
 
 def _emulate_collective(name: str, request: EmulateArgs) -> CollectiveEmulation:
-    """Run one collective on vectors of whole numbers, and compare with the sum, or the copy, that NumPy makes."""
+    """Run one collective or sub-layer on whole numbers, and compare with what NumPy makes of them."""
     from dysharp.engine.burst.run import run_burst
     from dysharp.functional.collective import emulate_collective
+    from dysharp.functional.sublayer import emulate_sub_layer
     from dysharp.runs.collective import collective_options, planned
     from dysharp.runs.request import arguments_of, make_collective_request
     from dysharp.systems.collectives import get_collective
@@ -160,9 +165,13 @@ def _emulate_collective(name: str, request: EmulateArgs) -> CollectiveEmulation:
             raise ConfigError(f"{argument}: found {request[argument]!r} beside a workload, expected none")  # type: ignore[literal-required]
     shared = {key: request[key] for key in ("workload", "gpus", "cluster", "seed", "options", "progress")}
     asked, system = make_collective_request({**shared, "fidelity": "burst"}), get_collective(name)  # type: ignore[typeddict-item]
-    if asked.work.size * asked.work.gpus > MOST_EMULATED:
+    wide = asked.work.hidden * asked.work.outer if isinstance(asked.work, SubLayer) else 0
+    most = MOST_EMULATED >> (4 if wide else 0)
+    if (asked.work.size + 8 * wide) * asked.work.gpus > most:
         found = f"{asked.work.description} on {asked.work.gpus} GPUs"
-        raise ConfigError(f"workload: found {found}, expected at most {MOST_EMULATED >> 20} MiB on all GPUs together (chunks move one by one)")
+        raise ConfigError(f"workload: found {found}, expected at most {most >> 20} MiB on all GPUs together (chunks move one by one)")
     program = planned(system, asked, collective_options({name: system}, asked.options)[name])
     trace = run_burst(program)[0] if request["order"] == "trace" else None
+    if isinstance(asked.work, SubLayer):
+        return emulate_sub_layer(name, program, asked.work, order=request["order"], seed=request["seed"], trace=trace)
     return emulate_collective(name, program, asked.work, order=request["order"], seed=request["seed"], trace=trace)

@@ -31,6 +31,7 @@ class Report(Validation):
     | `error` | predicted over measured, minus 1, in percent |
     | `usual` | nine of ten public measurements of the family on this GPU are within this error, in percent; None: not known |
     | `note` | why the row has no prediction; the group of a row whose error is in no mean (`measured.apart.GROUPS`); "" for other rows |
+    | `doubt` | another library that fits the time of a call far better than the library that the row names, and its time; "" for other rows |
     """
 
     def __str__(self) -> str:
@@ -53,7 +54,7 @@ def own_rows(everything: Classified, predicted: NDArray[np.float64], order: Sequ
     done = []
     for entry, value in zip(everything.parsed, predicted.tolist(), strict=True):
         group = apart.group_of(entry, constants)
-        done.append(_predicted_row(entry, value, group))
+        done.append(_predicted_row(entry, value, group) | {"doubt": _doubt(entry, value, constants)})
     at = {name: i for i, name in enumerate(order)}
     return sorted([*done, *map(_missing_row, everything.missing)], key=lambda row: at[row["id"]])
 
@@ -62,6 +63,18 @@ def _predicted_row(entry: Parsed, predicted: float, note: str) -> dict[str, Any]
     measured = float(entry.measurement.value or 0)  # a parsed measurement has a value above 0
     values = {"measured": measured, "predicted": predicted, "error": 100 * (predicted / measured - 1)}
     return _texts(entry, entry.family.name) | values | {"usual": _usual(entry.family.name, entry.case.gpu), "note": note}
+
+
+def _doubt(entry: Parsed, predicted: float, constants: Mapping[str, float]) -> str:
+    """ "deepep-v2 normal, 97 us" where that library fits the time of a call far better than the named one."""
+    from dysharp.measured.calls import doubts
+    from dysharp.measured.families.library_calls import CallCase
+
+    m, case = entry.measurement, entry.case
+    if not isinstance(case, CallCase) or not m.value:
+        return ""
+    other = doubts(case, m.value * m.us_per_unit, predicted * m.us_per_unit, constants)
+    return "" if other is None else f"{other[0]}, {other[1]:.0f} us"
 
 
 def _missing_row(entry: Missing) -> dict[str, Any]:
@@ -73,7 +86,7 @@ def _missing_row(entry: Missing) -> dict[str, Any]:
         why = f"nothing predicts the kind {m.kind!r} of the system {m.system!r}"
         if any(bare.belongs(m) for bare in BARE):
             why = "a number of the bare GPU: `dysharp calibrate` reads it, but no family predicts it"
-    return _texts(entry, family) | {"measured": m.value, "predicted": None, "error": None, "usual": None, "note": why}
+    return _texts(entry, family) | {"measured": m.value, "predicted": None, "error": None, "usual": None, "note": why, "doubt": ""}
 
 
 def _texts(entry: Parsed | Missing, family: str) -> dict[str, Any]:

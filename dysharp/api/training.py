@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dysharp.api.comparison import compare
 from dysharp.errors import ConfigError
+from dysharp.measured.training.error_bar import error_bar
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.whole import WholeModel
 from dysharp.steps import Layout, check_layout, layout_of
@@ -16,11 +17,13 @@ from dysharp.steps.accounting.conventions import MEGATRON, model_flops
 from dysharp.steps.accounting.memory import Memory, check_memory, memory_of
 from dysharp.steps.accounting.state import recipe_of
 from dysharp.steps.answers import BUBBLE, DATA_PARALLEL, StepSplit, split_step
-from dysharp.steps.block import NOT_MODELLED, Cost, EpTimes
+from dysharp.steps.block import NOT_MODELLED
+from dysharp.steps.cost import Cost, EpTimes
 from dysharp.steps.costs import StepCosts, step_costs
 from dysharp.steps.graph import Replay, replay
 from dysharp.steps.machine import Machine, number
 from dysharp.steps.pipeline import COMPUTE
+from dysharp.steps.practice import Practice
 from dysharp.steps.schedules import Schedule, get_schedule, in_flight, make_schedule
 from dysharp.steps.step_graph import OPTIMIZER, SEND, step_graph
 from dysharp.text import table
@@ -96,8 +99,7 @@ class Steps:
     def memory_line(self) -> str:
         """The rank that holds most."""
         rank = self.memory.peak
-        held = sum(rank.held.values())
-        return f"Memory: at most {self.memory.reserved(rank) / GiB:.1f} GiB, on pipeline rank {rank.rank} with {held} chunks in flight."
+        return f"Memory: at most {self.memory.reserved(rank) / GiB:.1f} GiB, on pipeline rank {rank.rank} with {rank.in_flight}."
 
     HEADINGS: ClassVar = ("system", "tokens/s/GPU", "MFU %", "step ms", *(f"{name.replace('_', ' ')} %" for name in WORDS))
 
@@ -143,8 +145,8 @@ def step(
 
     `cluster`: the machine of one EP group; pipelines and replicas are more of the same. `layout`: degrees such as
     "pp=16,ep=32,mbs=1,m=64" (`steps.layout_of`). `schedule`: a family of `steps.schedules`; None: 1f1b, interleaved with chunks (vpp).
-    `systems`: as for `compare`. `sequence`: tokens of a sequence. `precision`, `recompute`: for the memory, as for `model`; of recomputation, only
-    "full" takes time. `routing`, `seed`: as for `compare`; one drawn layer stands for all layers.
+    `systems`: as for `compare`. `sequence`: tokens of a sequence. `precision`: for the memory, as for `model`.
+    `recompute`: modules that are computed again. `routing`, `seed`: as for `compare`; one drawn layer stands for all layers.
     Raises ConfigError for wrong input, for a step that the memory of a GPU does not hold, and for what is not modelled yet.
     """
     whole = load_whole(model)
@@ -156,9 +158,10 @@ def step(
     memory = memory_of(whole, plan, sequence, recipe_of(precision), saving, order)
     check_memory(memory, machine.cluster.hbm_bytes, machine.cluster.name)
     times, header = _experts(whole, machine, plan, sequence, systems, routing=routing, seed=seed, progress=progress)
-    again = "full" in saving.recompute
+    practice = Practice(host=bool(machine.cluster.gpu), recompute=saving.recompute)
     done = [
-        _one(name, order, step_costs(whole, machine, plan, sequence, ep, order.directions, again), ep, whole, sequence) for name, ep in times.items()
+        _one(name, order, step_costs(whole, machine, plan, sequence, ep, order.directions, practice), ep, whole, sequence)
+        for name, ep in times.items()
     ]
     done.sort(key=lambda one: one.step_us)
     notes = (*_notes(whole, machine, plan, order, sequence), *header)
@@ -243,11 +246,13 @@ def _notes(model: WholeModel, machine: Machine, layout: Layout, order: Schedule,
     cluster = machine.cluster
     rates = "closed forms of measured GPUs" if cluster.gpu else "tensor and memory peaks"
     parts = [number(f"step.attention_{way}_part") for way in ("forward", "backward")]
+    attention = "" if cluster.gpu else f"; attention at {parts[0]:g} and {parts[1]:g} of the BF16 peak, assumed"
     network = "the cluster's network" if cluster.scale_out else f"assumed {machine.nic / 1000:g} GB/s per GPU"
     return (
         f"{model.name}, {layout.gpus} GPUs, {order.name}, {layout.micro_batches} micro-batches of {layout.micro_batch} x {sequence} tokens.",
-        f"MoE layers: Rows of one drawn layer. Other GEMMs: {rates}. Attention: {parts[0]:g} and {parts[1]:g} of the BF16 peak, assumed.",
+        f"MoE layers: Rows of one drawn layer. Other operators: {rates}{attention}.",
         f"Between NVLink domains: {network}.",
         "Not modelled: " + "; ".join(NOT_MODELLED) + ".",
-        "MFU: Megatron's count of model FLOPs over the dense peak of the expert GEMMs' type. No prediction of a step has been validated.",
+        "MFU: Megatron's count of model FLOPs over the dense peak of the expert GEMMs' type.",
+        error_bar(model, layout, machine),
     )

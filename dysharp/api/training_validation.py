@@ -11,6 +11,7 @@ from dysharp.text import table
 if TYPE_CHECKING:
     from dysharp.measured.training.flops import FlopsCase
     from dysharp.measured.training.memory import MemoryCase
+    from dysharp.measured.training.step_time import StepCase
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +21,15 @@ class TrainingReport:
     | field | holds |
     |---|---|
     | `families` | per family: `n_rows`, `n` judged, `median_ape`, `p90_ape`, `max_ape`, `bias` in percent, `bar`, `holds` |
-    | `rows` | per row and family: `id`, `model`, `measured`, `predicted`, `unit`, `error` in percent, `judged`, `note` |
+    | `rows` | per row and family: `id`, `model`, `measured`, `predicted`, `unit`, `error` in percent, `judged`, `note`; steps: `group`, `floor` |
+    | `groups` | step time by group: rows, votes of (model, GPU), errors, the unfitted floor's median, `bar`, `holds` |
+    | `micro_batches` | rows that differ in micro-batches only: ms of one more (`slope_*`) and the rest (`intercept_*`), measured and predicted |
     """
 
     families: list[dict[str, Any]] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    micro_batches: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def holds(self) -> bool:
@@ -43,25 +48,29 @@ class TrainingReport:
 
 
 def validate_training(data: str | os.PathLike[str] | None = None) -> TrainingReport:
-    """Compare the model FLOPs and the memory of training runs with measurements; `data`: a CSV, default the packaged runs.
+    """Compare the step times, the memory and the model FLOPs of training runs with measurements; `data`: a CSV, default the packaged runs.
 
     Raises `ConfigError` in one line: file, row, column, found and expected.
     """
-    from dysharp.measured.training import flops, memory
+    from dysharp.measured.training import flops, memory, step_time
     from dysharp.measured.training.rows import read_training
     from dysharp.measured.training.summary import summarise
 
     runs = read_training(data)
+    steps = step_time.step_cases(runs)
+    by_group = step_time.judge_groups(steps)
     counted, peaks = flops.flops_cases(runs), memory.memory_cases(runs)
     groups = sorted(map(abs, flops.by_group(counted).values()))
     families = [summarise(memory.FAMILY, peaks, memory.BAR), summarise(flops.FAMILY, counted, flops.BAR)]
     if groups:  # single rows are published with three digits; the bar is for medians of a model and convention
-        families[1] |= {"groups": len(groups), "max_group": groups[-1], "holds": groups[-1] <= flops.BAR}
-    return TrainingReport(
-        families, [*(_row(memory.FAMILY, "GiB", one) for one in peaks), *(_row(flops.FAMILY, "GFLOP/token", one) for one in counted)]
-    )
+        families[-1] |= {"groups": len(groups), "max_group": groups[-1], "holds": groups[-1] <= flops.BAR}
+    if by_group:  # bars are those of groups
+        families.insert(0, summarise(step_time.FAMILY, steps, max(step_time.BARS.values())) | {"holds": all(group["holds"] for group in by_group)})
+    rows = [_row(step_time.FAMILY, "s", one) | {"group": one.group, "floor": one.floor} for one in steps]
+    rows += [*(_row(memory.FAMILY, "GiB", one) for one in peaks), *(_row(flops.FAMILY, "GFLOP/token", one) for one in counted)]
+    return TrainingReport(families, rows, by_group, step_time.slopes(steps))
 
 
-def _row(family: str, unit: str, case: FlopsCase | MemoryCase) -> dict[str, Any]:
+def _row(family: str, unit: str, case: FlopsCase | MemoryCase | StepCase) -> dict[str, Any]:
     about = {"id": case.id, "family": family, "model": case.model, "unit": unit}
     return about | {"measured": case.measured, "predicted": case.predicted, "error": case.error, "judged": case.judged, "note": case.note}

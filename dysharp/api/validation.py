@@ -56,7 +56,7 @@ def validate(
     import numpy as np
 
     from dysharp.api.own_rows import Report, own_rows
-    from dysharp.measured import apart, beyond
+    from dysharp.measured import apart, beyond, calls
     from dysharp.measured import hold_out as without
     from dysharp.measured.measurements import read_measurements
     from dysharp.measured.predictions import predict
@@ -88,9 +88,11 @@ def validate(
     borrowed = [row for out in held.values() for row in out.borrowed]
     sources = disagreements(everything.parsed)
     nodes = without.hold_out_nodes(everything.parsed, used, jobs) if between else []
-    bars = [*done.bars, *between_bars(beyond_bars, used, nodes)]
-    done = replace(done, bars=bars, hold_out=[*done.hold_out, *nodes])
+    operators = [row for by in hold_out for row in without.hold_out_beyond(everything.parsed, used, by)]
+    bars = [*done.bars, *between_bars(beyond_bars, used, nodes), *calls.bars(everything.parsed, all_predicted)]
+    done = replace(done, bars=bars, hold_out=[*done.hold_out, *operators, *nodes])
     done = replace(done, summary=summary, beyond=beyond_bars, apart=judged_apart, borrowed=borrowed, sources=sources)
+    done = replace(done, calls=calls.judge(everything.parsed, all_predicted))
     rows = [] if data is None else own_rows(everything, all_predicted, [m.id for m in read_measurements(data)], values)
     return Report(**{f.name: getattr(done, f.name) for f in fields(done)}, rows=rows)
 
@@ -136,9 +138,9 @@ def _classified(data: str | os.PathLike[str] | None, cluster: Cluster | None = N
     from dysharp.measured.classify import Classified, Missing, classify
     from dysharp.measured.cluster_fit import measurements_of
     from dysharp.measured.family import family_of
-    from dysharp.measured.measurements import read_measurements
+    from dysharp.measured.measurements import read_calls, read_measurements, read_operators
 
-    measurements = read_measurements(data)
+    measurements = read_measurements(data) + ([*read_operators(), *read_calls()] if data is None else [])
     check_values(measurements, _name(data))
     if not measurements:
         raise ConfigError(f"{_name(data)}: found a header and no rows, expected rows such as those of {PAGE}")

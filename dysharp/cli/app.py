@@ -17,9 +17,12 @@ from dysharp.cli.lint import lint
 from dysharp.cli.model import model
 from dysharp.cli.network import network
 from dysharp.cli.output import print_header, print_json
+from dysharp.cli.plan import plan
 from dysharp.cli.report import command_line, report, report_flag, write_report
 from dysharp.cli.reproduce import reproduce, sweep
+from dysharp.cli.rtl import rtl
 from dysharp.cli.schema import schema_flag
+from dysharp.cli.serve import serve
 from dysharp.cli.step import step
 from dysharp.cli.study import query, study
 from dysharp.cli.trace import trace
@@ -27,7 +30,7 @@ from dysharp.cli.traces import capture, routing
 from dysharp.cli.validate import validate
 from dysharp.errors import ConfigError, nearest
 
-LISTS = ("systems", "collectives", "models", "clusters", "cluster-keys", "options", "figures", "blocks", "routings")
+LISTS = ("systems", "collectives", "sub-layers", "models", "clusters", "cluster-keys", "options", "figures", "blocks", "routings")
 SETTINGS: dict[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 
 
@@ -49,8 +52,8 @@ def cli(ctx: click.Context) -> None:
     Modelled: one Mixture-of-Experts layer, forward and backward, on the GPUs of one NVLink domain (up to 72 in packaged clusters);
     some systems also on several domains that network cards join (clusters with a [scale_out] table).
 
-    Whole models: parameters, FLOPs and training memory (`dysharp model`); a training step (`dysharp step`), which no measurement has judged.
-    Not modelled: serving.
+    Whole models: parameters, FLOPs and training memory (`dysharp model`); a training step (`dysharp step`); the layout that trains fastest
+    (`dysharp plan`); serving: layouts, tokens per second, TTFT and TPOT (`dysharp serve`). Hardware: tables as Verilog (`dysharp rtl`).
 
     Measured: predictions for hw-* clusters are compared with public measurements (`dysharp validate`).
 
@@ -155,7 +158,9 @@ def list_(what: str, as_json: bool) -> None:
     print_json(rows) if as_json else print_list(what, rows)
 
 
-for command in (advise, calibrate, capture, emulate, model, network, query, report, reproduce, routing, step, study, sweep, trace, validate):
+for command in (
+    advise, calibrate, capture, emulate, model, network, plan, query, report, reproduce, routing, rtl, serve, step, study, sweep, trace, validate,
+):  # fmt: skip
     cli.add_command(command)
 routing.add_command(lint)
 add_examples(cli)

@@ -102,7 +102,7 @@ workload_flag = click.option(
     "--workload",
     metavar="W",
     shell_complete=complete_words("all-reduce:", "all-gather:", "reduce-scatter:", "all-to-all:", "broadcast:"),
-    help="A collective in place of a MoE layer, such as all-reduce:64MiB or all-gather-v:1MiB,3MiB,...",
+    help="A collective or sub-layer in place of a MoE layer: all-reduce:64MiB, all-gather-v:1MiB,3MiB,..., sub-layer:llama-7b:L1.",
 )
 _WORKLOAD = (
     click.option(

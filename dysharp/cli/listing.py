@@ -23,6 +23,7 @@ def listing(what: str) -> Rows:
     rows: Rows = {
         "systems": _systems,
         "collectives": _collectives,
+        "sub-layers": _tensor_parallel,
         "models": _models,
         "clusters": _clusters,
         "options": _options,
@@ -40,7 +41,7 @@ def names(what: str) -> list[str]:
     from dysharp.workload import packaged_traces
 
     if what == "systems":
-        return [row["name"] for row in (*_systems(), *_collectives())]
+        return [row["name"] for row in (*_systems(), *_collectives(), *_tensor_parallel())]
     if what == "settings":
         return [f"{row['name']}=" for row in _options() if row["set_by"]]
     if what == "routings":
@@ -65,9 +66,19 @@ def _systems() -> Rows:
     ]
 
 
+def _tensor_parallel() -> Rows:
+    from dysharp.systems.collectives import all_tensor_parallel
+
+    return _of_work(all_tensor_parallel().values())
+
+
 def _collectives() -> Rows:
     from dysharp.systems.collectives import all_collectives
 
+    return _of_work(all_collectives().values())
+
+
+def _of_work(systems: Iterable[Any]) -> Rows:
     return [
         {
             "name": s.name,
@@ -77,7 +88,7 @@ def _collectives() -> Rows:
             "several_domains": s.domains,
             "source": s.source,
         }
-        for s in all_collectives().values()
+        for s in systems
     ]
 
 
@@ -217,6 +228,7 @@ def _routings() -> Rows:
 _SHOWN = {
     "systems": ("name", "summary", "options"),
     "collectives": ("name", "operations", "summary", "options"),
+    "sub-layers": ("name", "summary", "options"),
     "models": ("name", "hidden", "expert_hidden", "experts", "topk", "tokens_per_gpu", "routing"),
     "clusters": ("name", "gpus", "max_gpus", "link_GBps", "link_latency_ns", "sms", "fp8_TFLOPS", "hbm_GBps", "measured"),
     "figures": ("name", "points", "title"),

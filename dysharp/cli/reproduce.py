@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -206,7 +206,7 @@ def _write_html(done: Sequence[Done], command: str, path: str) -> None:
 
 
 def _write_pages(done: Sequence[Done], folder: Path, command: str) -> None:
-    """Write a page for each paper that has figures among `done`."""
+    """Write a page for each paper that has figures among `done`. Its other figures stay as their CSV files in `folder` have them."""
     from dysharp.analysis import MODEL_VERSION
     from dysharp.figures.figure import BEYOND, PAPERS
     from dysharp.figures.series import series_of
@@ -225,10 +225,28 @@ def _write_pages(done: Sequence[Done], folder: Path, command: str) -> None:
             if series is not None:
                 save_figure(plot_series(series, figure.title), folder / name / f"{figure.name}.svg")
             sections.append(Section(figure, results, series is not None))
+        page = folder / f"{name}.md"
+        kept = _kept(folder / name, paper, {section.figure.name for section in sections}, Section)
+        whole = page.read_text(encoding="utf-8").split("`")[1] if kept else command  # the command that ran all figures of the page
         if sections:
-            write_text(str(folder / f"{name}.md"), paper_page(title, name, sections, command, MODEL_VERSION))
+            write_text(str(page), paper_page(title, name, sections + kept, whole, MODEL_VERSION))
+        sections += kept
         every += sections
     write_text(str(folder / "claims.csv"), claims_csv(every))
+
+
+def _kept(folder: Path, paper: str, ran: set[str], section: Callable[..., Any]) -> list[Any]:
+    """The other figures of a page, as their CSV files in `folder` have them; none where the page is of another model version."""
+    from dysharp.analysis import MODEL_VERSION
+    from dysharp.figures import list_figures, load_figure
+    from dysharp.figures.from_csv import results_from
+
+    page = folder.with_suffix(".md")
+    if not page.exists() or f", model version {MODEL_VERSION}." not in page.read_text(encoding="utf-8"):
+        return []
+    others = [f for f in map(load_figure, sorted(set(list_figures()) - ran)) if f.paper == paper]
+    kept = [(f, folder / f"{f.name}.csv") for f in others]
+    return [section(f, results_from(path, f), path.with_suffix(".svg").exists()) for f, path in kept if path.exists()]
 
 
 def _tornado(model: str, tokens: int | None, subject: str, store: Store, jobs: int, *, quiet: bool) -> tuple[Figure, list[Result], str, bool]:

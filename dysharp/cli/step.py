@@ -28,7 +28,7 @@ LAYOUT_HELP = (
 @click.option("--systems", metavar="A,B,...", shell_complete=complete_systems, help="EP systems.  [default: those of `dysharp compare`]")
 @click.option("--sequence", type=int, default=4096, show_default=True, metavar="S", help="Tokens of a sequence.")
 @click.option("--precision", default="bf16", show_default=True, metavar="RECIPE", help="Bytes of weights, gradients and optimizer (`dysharp model`).")
-@click.option("--recompute", default="", metavar="A,B", help="Modules that are computed again, as Megatron names them. Only `full` takes time.")
+@click.option("--recompute", default="", metavar="A,B", help="Modules that are computed again, as Megatron names them.")
 @click.option("--routing", metavar="R", shell_complete=complete_routings, help="Source of expert choices.  [default: routing of the model]")
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of everything that is drawn.")
 @click.option(
@@ -43,7 +43,7 @@ def step(
     """Simulate one training step of MODEL under each EP system: tokens/s per GPU, MFU, and where the time goes.
 
     MoE layers are simulated; other operators, sends, gradient traffic and the optimizer are closed forms, and a pipeline schedule orders them.
-    No prediction of a step has been validated: read ratios between systems, not times.
+    The header says how far such closed forms miss measured steps.
     """
     from dysharp.api import step as simulate
     from dysharp.cli.progress_bar import progress_bar

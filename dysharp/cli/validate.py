@@ -43,7 +43,8 @@ def validate(
     """Compare predictions with public measurements, or with your own.
 
     Without --data: per kind of measurement, how many of the packaged public ones are predicted, and how well. With --data: your rows one by
-    one, measured and predicted, and why a row has no prediction; a file of training runs has the columns of docs/models.md.
+    one, measured and predicted, and why a row has no prediction. A file of training runs has the columns of docs/models.md, one of serving runs
+    those of docs/serving.md.
     Systems are predicted by simulation, which takes minutes for the packaged measurements; NCCL and GEMMs by formulas.
     """
     from dysharp.api.validation import refit as refit_constants
@@ -53,6 +54,8 @@ def validate(
 
     if data is not None and _trains(data):
         return _training(data, check, as_json)
+    if data is not None and _serves(data):
+        return _serving(data, check, as_json)
     for written in filter(None, (refit, summary, page)):  # before minutes of work, not after
         check_destination(written)
     if refit is not None and (constants or cluster):
@@ -71,9 +74,16 @@ def validate(
         from dysharp.reports.validation_page import write_page
 
         write_page(done, page)
-    print_json(done.to_dict()) if as_json else _print(done, data, bars, groups)
-    if data is None and not as_json:
-        _training(None, check, False)
+    if as_json:
+        from dysharp.api.training_validation import validate_training
+
+        trained = {"training": validate_training().to_dict()} if data is None else {}
+        print_json(done.to_dict() | trained)
+    else:
+        _print(done, data, bars, groups)
+        if data is None:
+            _training(None, check, False)
+            _serving(None, check, False)
     if check and not done.holds:
         from dysharp.text import cell
 
@@ -87,6 +97,25 @@ def _trains(data: str) -> bool:
     from dysharp.specs.reading import read_text
 
     return is_training(read_text(Path(data)))
+
+
+def _serves(data: str) -> bool:
+    """Whether a file holds serving runs."""
+    from dysharp.measured.serving.rows import is_serving
+    from dysharp.specs.reading import read_text
+
+    return is_serving(read_text(Path(data)))
+
+
+def _serving(data: str | None, check: bool, as_json: bool) -> None:
+    from dysharp.api.serving_validation import validate_serving
+    from dysharp.cli.texts.serving_text import print_serving_report
+
+    done = validate_serving(data)
+    print_json(done.to_dict()) if as_json else print_serving_report(done, data)
+    if check and not done.holds:
+        missed = ", ".join(f"{row['family']} {row['median_ape']:.1f} % (bar {row['bar']} %)" for row in done.families if not row["holds"])
+        raise SimulationError(f"validate: found {missed}, expected every bar to hold")
 
 
 def _training(data: str | None, check: bool, as_json: bool) -> None:

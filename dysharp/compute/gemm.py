@@ -121,12 +121,12 @@ def _compute_ps(cluster: Cluster, dtype: str, depth: int, tile_rows: int, part: 
     """Time (ps) of `tile_rows` x `gemm.tile_cols` x `depth` multiply-adds on one SM.
 
     On an hw cluster at the sustained rate, with `fill_us`: by default prologue and epilogue of a tile, and its store
-    where the SM cannot store a tile while it computes the next one. On a paper cluster at the peak rate.
+    where the SM cannot store a tile while it computes the next one. On a paper cluster at `gemm.peak_percent` of the peak rate.
     """
     columns = choice_int("gemm.tile_cols")
     flops = 2 * tile_rows * columns * depth
     if not cluster.gpu:
-        return -(-flops * PS_PER_US * cluster.n_sms // cluster.peak_flops_per_us(dtype))
+        return -(-flops * PS_PER_US * cluster.n_sms * 100 // (cluster.peak_flops_per_us(dtype) * choice_int("gemm.peak_percent")))
     gpu, fitted = cluster.own_gpu, cluster.fitted
     rate = sustained_flops_per_us(gpu, fitted, dtype) * part / cluster.n_sms
     if fill_us is None:

@@ -4,7 +4,7 @@ A tile is the part of the output that one SM computes at a time. On Blackwell tw
 
 | library | rule | source |
 |---|---|---|
-| "cublas" | the fastest tile and split | NVIDIA, Matrix Multiplication Background (DU-09799), 2.3 |
+| "cublas" | the fastest tile, with a split that fills the SMs or none | NVIDIA, Matrix Multiplication Background (DU-09799), 2.3 |
 | "cutlass" | by rows and columns, no split | vLLM csrc/quantization/w8a8/cutlass/c3x: scaled_mm_sm90_fp8_dispatch.cuh, _sm100_ |
 | "deepgemm" | fewest waves, then the fullest last wave | DeepGEMM get_best_configs (jit_kernels/gemm.py), heuristics/sm100.hpp |
 """
@@ -21,8 +21,6 @@ from dysharp.specs.gpu import Gpu
 
 GUIDE_TILES = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64))
 """Typical tiles of cuBLAS, rows x columns."""
-SPLITS = (1, 2, 4, 8, 16)
-"""Parts into which cuBLAS cuts the summed dimension, so that a small output fills the SMs."""
 ALIGNMENT = 128
 """Rows to which DeepGEMM's contiguous layout pads an expert; also the rows of its tiles there."""
 SMEM_BYTES = 128.0
@@ -35,11 +33,11 @@ SUMMED = 128
 
 
 class Tiles(NamedTuple):
-    """A choice for each of many GEMMs: rows and columns of a tile, `[...]`, and the split of the summed dimension."""
+    """A choice for each of many GEMMs: rows and columns of a tile, and the parts of the summed dimension, `[...]`."""
 
     rows: F64
     columns: F64
-    split: int = 1
+    split: F64 | float = 1.0
 
 
 class Problem(NamedTuple):
@@ -91,9 +89,12 @@ def feed(gpu: Gpu, dtype_bytes: float, peak_flops_per_us: float, rows: F64, colu
 
 
 def _cublas(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
+    """Each tile without a split, and with as many parts as fill the SMs once."""
     for rows, columns in GUIDE_TILES:
-        for split in SPLITS:
-            yield Tiles(np.full_like(p.m, rows), np.full_like(p.m, columns), split)
+        high, wide = np.full_like(p.m, rows), np.full_like(p.m, columns)
+        tiles = p.groups * np.ceil(p.m / high) * np.ceil(p.n / wide)
+        yield Tiles(high, wide)
+        yield Tiles(high, wide, np.maximum(1.0, gpu.n_sms // tiles))
 
 
 def _cutlass(gpu: Gpu, p: Problem) -> Iterator[Tiles]:

@@ -66,20 +66,21 @@ def memory_kernel_us(gpu: Gpu, constants: Constants, n_bytes: ArrayLike) -> F64:
 
 
 def gemm_us(
-    gpu: Gpu, constants: Constants, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, *, library: str = "cublas", groups: ArrayLike = 1
-) -> F64:
+    gpu: Gpu, constants: Constants, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, *, library: str = "cublas", groups: ArrayLike = 1,
+    steady: bool = False,
+) -> F64:  # fmt: skip
     """`groups` GEMMs `[m, k] x [k, n]` in one kernel: start, then tensor cores overlapped with HBM.
 
     The library takes the fastest of its tiles (`gemm_tiles`). SMs work in whole waves of tiles, at the tensor peak or
     at the rate at which shared memory feeds a tile. All SMs together multiply no faster than the sustained rate: the
     power limit lowers the clock of a busy GPU, and idle SMs of a last wave need little power. A split writes and reads
-    FP32 partial sums.
+    FP32 partial sums. `steady`: in a long run, as a training step is, power sustains less than in a short benchmark.
     """
     arrays = (np.asarray(x, np.float64) for x in (m, n, k, groups))
     p = Problem(*np.broadcast_arrays(*arrays))
     element, peak = ELEMENT_BYTES[dtype], 1e6 * gpu.peak_TFLOPS(dtype)
     reached = peak * promoted(library, gpu, dtype, peak)
-    powered = 2 * p.m * p.n * p.k * p.groups / sustained_flops_per_us(gpu, constants, dtype)
+    powered = 2 * p.m * p.n * p.k * p.groups / sustained_flops_per_us(gpu, constants, dtype) / (constants["attention.steady_part"] if steady else 1)
     moved = p.groups * (element * (p.m * p.k + p.n * p.k) + 2.0 * p.m * p.n)
     best = np.full(p.m.shape, np.inf)
     for rows, columns, split in tiles_of(library, gpu, p):
@@ -87,7 +88,7 @@ def gemm_us(
         waves = np.ceil(p.groups * np.ceil(p.m / rows) * np.ceil(p.n / columns) * split / gpu.n_sms)
         rate = reached / gpu.n_sms * feed(gpu, element, peak, rows, columns)
         compute = waves * (2 * rows * columns * (p.k / split) / rate + constants["gemm.tile_us"] + stored)
-        memory = hbm_us(gpu, constants, moved + (8.0 * split * p.m * p.n * p.groups if split > 1 else 0.0))
+        memory = hbm_us(gpu, constants, moved + np.where(split > 1, 8.0 * split * p.m * p.n * p.groups, 0.0))
         best = np.minimum(best, overlap(np.maximum(compute, powered), memory, constants["sm.overlap"]))
     return launch_us(gpu, constants) + best
 

@@ -5,7 +5,7 @@ from importlib.resources import files
 
 from dysharp.errors import ConfigError, nearest
 
-TABLES = ("measurements", "router_curves", "collectives", "training")
+TABLES = ("measurements", "operators", "calls", "router_curves", "collectives", "training", "serving")
 
 
 def read_table(name: str) -> str:

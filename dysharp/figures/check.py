@@ -33,6 +33,7 @@ class Check:
     | `fitted` | which input was chosen for this number |
     | `regression`, `band` | this package's own stored value, and how far (relative) it may move unnoticed |
     | `reason`, `ablation` | why the number is outside its bound, and the command that shows why |
+    | `mark`, `mark_above` | words beside the number where it is above this value |
     | `variants` | whether the check is also shown for each variant of the figure |
 
     A known gap has a reason. It needs `regression` and `band`, so that a gap that grows is seen.
@@ -64,6 +65,8 @@ class Check:
     band: float | None = None  # relative
     reason: str = ""
     ablation: str = ""
+    mark: str = ""
+    mark_above: float = math.inf
 
     @property
     def routings(self) -> tuple[str, ...]:

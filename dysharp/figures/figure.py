@@ -21,8 +21,13 @@ from dysharp.specs.choices import Scalar, choices_overridden
 from dysharp.specs.fields import Key, show
 from dysharp.specs.reading import parse_toml, read_text
 
-KEYS = ("title", "source", "text", "paper", "points", "check", "variants", "drawing")
-PAPERS = {"dysharp": "DySHARP (arXiv 2605.05607)", "moe-hub": "MoE-Hub (arXiv 2605.05888)", "": "Figures that no paper has"}
+KEYS = ("title", "source", "text", "paper", "points", "check", "variants", "drawing", "headline")
+PAPERS = {
+    "dysharp": "DySHARP (arXiv 2605.05607)",
+    "moe-hub": "MoE-Hub (arXiv 2605.05888)",
+    "cais": "CAIS (arXiv 2605.05628)",
+    "": "Figures that no paper has",
+}
 """{value of a figure's key `paper`: title of its page}."""
 BEYOND = "beyond"  # file name of the page of figures without a paper
 MAX_POINTS = 100_000
@@ -52,7 +57,7 @@ class Figure:
     """A named set of points and checks.
 
     `variants`: the same points at other values of choices, for comparison. `paper`: the page that the figure belongs to
-    (`PAPERS`). `drawing`: its picture, None = none.
+    (`PAPERS`). `drawing`: its picture, None = none. `headline`: names of checks with variants that are the headline of the paper's page.
     """
 
     name: str
@@ -65,6 +70,7 @@ class Figure:
     variants: tuple[Variant, ...] = ()
     paper: str = ""
     drawing: Drawing | None = None
+    headline: tuple[str, ...] = ()
 
 
 def list_figures() -> list[str]:
@@ -96,7 +102,7 @@ def in_direction(figure: Figure, direction: str) -> Figure:
         return figure
     points = tuple(origin_of(p.system).in_direction(p, direction) for p in figure.points)
     title = f"{figure.title}; with --direction {direction}"
-    return replace(figure, title=title, points=points, checks=tuple(map(unclaimed, figure.checks)), variants=())
+    return replace(figure, title=title, points=points, checks=tuple(map(unclaimed, figure.checks)), variants=(), headline=())
 
 
 def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
@@ -119,7 +125,18 @@ def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
     paper = str(table.get("paper", ""))
     word(paper, tuple(PAPERS), f"{where}: paper")
     drawing = drawing_of(table["drawing"], f"{where}: drawing") if "drawing" in table else None
-    return Figure(name, title or name, source, points, checks, text, models, variants, paper, drawing)
+    headline = tuple(map(str, _strings(table, "headline", where)))
+    for claim in headline:
+        word(claim, tuple(c.name for c in checks if c.variants), f"{where}: headline")
+    return Figure(name, title or name, source, points, checks, text, models, variants, paper, drawing, headline)
+
+
+def _strings(table: dict[str, Any], key: str, where: str) -> list[Any]:
+    """A list. Raises ConfigError for another value."""
+    found = table.get(key, [])
+    if not isinstance(found, list):
+        raise ConfigError(f"{where}: {key}: found {show(found)}, expected a list of names")
+    return found
 
 
 def _tables(table: dict[str, Any], key: str, where: str) -> list[Any]:

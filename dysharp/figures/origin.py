@@ -11,15 +11,22 @@ from dysharp.specs import Scalar
 from dysharp.specs.fields import problems, raise_if
 
 
+def _simulated(name: str) -> Any:
+    """The system called `name`: of layers, or of sub-layers."""
+    from dysharp.systems import get_system
+    from dysharp.systems.collectives import all_tensor_parallel
+
+    return all_tensor_parallel().get(name) or get_system(name)
+
+
 class Simulation:
     """What the points of a simulated system answer."""
 
     def check(self, point: Point) -> None:
         """Raise ConfigError for an unknown system or option of a point."""
         from dysharp.runs.options import options_of, split_fabric
-        from dysharp.systems import get_system
 
-        options_of(get_system(point.system), split_fabric(dict(point.options), "packet")[1])
+        options_of(_simulated(point.system), split_fabric(dict(point.options), "packet")[1])
 
     def row(self, point: Point, part: float = 1.0) -> dict[str, Any]:
         """The Row of a point as plain values. `part`: of the memory that it may take."""
@@ -31,9 +38,9 @@ class Simulation:
         A choice that is an option of other systems only leaves the point as it is, so the point is not run again.
         """
         from dysharp.runs.options import option_choices
-        from dysharp.systems import all_systems, get_system
+        from dysharp.systems import all_systems
 
-        own = {c.name: field for field, c in option_choices(get_system(point.system)).items() if c is not None}
+        own = {c.name: field for field, c in option_choices(_simulated(point.system)).items() if c is not None}
         everywhere = {c.name for s in all_systems().values() for c in option_choices(s).values() if c is not None}
         options = dict(point.options) | {own[name]: value for name, value in choices.items() if name in own}
         rest = dict(point.choices) | {name: value for name, value in choices.items() if name not in everywhere}

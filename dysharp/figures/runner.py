@@ -8,7 +8,7 @@ from dysharp.errors import ConfigError, SimulationError
 from dysharp.figures.metric import Rows
 from dysharp.figures.origin import origin_of
 from dysharp.processes import in_processes
-from dysharp.runs.point import Point
+from dysharp.runs.point import Point, is_workload
 from dysharp.runs.point_runs import point_task, why
 from dysharp.runs.store import Store
 from dysharp.sources import sources_changed
@@ -27,7 +27,8 @@ class SourcesChanged(SimulationError):
 def check_points(points: Iterable[Point]) -> None:
     """Raise ConfigError for the first point with an unknown system, option, model or cluster, before any point runs."""
     for model in dict.fromkeys(p.model for p in points):
-        load_model(model)
+        if not is_workload(model):
+            load_model(model)
     for cluster, gpus in dict.fromkeys((p.cluster, p.gpus) for p in points):
         machine = load_cluster(cluster)
         _ = machine if gpus is None else machine.with_gpus(gpus)
@@ -80,6 +81,8 @@ def _row_of(point: Point, part: float) -> dict[str, Any]:
 def _useful_rows(point: Point) -> int:
     """(token, expert) rows of a point; 0 for one with an unknown model or cluster, which fails when it runs."""
     try:
+        if is_workload(point.model):
+            return 0
         model, cluster = load_model(point.model), load_cluster(point.cluster)
     except ConfigError:
         return 0

@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dysharp.runs.point import Point
+from dysharp.runs.point import Point, is_workload
 
 
 def row_of(point: Point, part: float = 1.0) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def row_of(point: Point, part: float = 1.0) -> dict[str, Any]:
     with choices_overridden(dict(point.choices)), within(part):
         row = dysharp.run(
             point.system,
-            model=point.model,
+            **{"workload" if is_workload(point.model) else "model": point.model},  # type: ignore[arg-type]
             cluster=point.cluster,
             gpus=point.gpus,
             tokens=point.tokens,

@@ -192,7 +192,8 @@ def _judge_one(check: Check, rows: Rows, partial: bool) -> list[Result]:
         if partial and check.judged and check.reduce != "each":
             verdict, outcome = NOT_JUDGED, ""
         why = reason if verdict in (GAP, NOT_JUDGED) else ""
-        line = Result(place, what, check.paper, value, bound_words(check), verdict, outcome, why, _stored_words(check), check.name)
+        marked = f"{place} ({check.mark})" if value > check.mark_above else place
+        line = Result(marked, what, check.paper, value, bound_words(check), verdict, outcome, why, _stored_words(check), check.name)
         out.append(replace(line, bound_set=check.bound_set, number_seen=check.number_seen))
     return out
 

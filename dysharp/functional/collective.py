@@ -18,7 +18,7 @@ from dysharp.functional.orders import Pool, make_pool
 from dysharp.functional.progress import Progress
 from dysharp.program import Program, Tail, Trace
 from dysharp.program.builder import PULLS, PUSHES
-from dysharp.systems.building.collectives.chunks import FUNCTIONS, RESULT, VECTOR, Chunks, chunks_of
+from dysharp.systems.building.collectives.chunks import RESULT, VECTOR, Chunks, chunks_of
 from dysharp.workload.collective import Collective
 
 Array = NDArray[Any]
@@ -70,19 +70,17 @@ def _error(found: Array, expected: Array) -> float:
     return float(np.abs(found - expected).max(initial=0.0))
 
 
-class Vectors:
-    """One run: the buffers of every GPU, and the events that may happen. It listens to `Progress`."""
+class Chunkwise:
+    """One run: the buffers of every GPU, and the events that may happen. It listens to `Progress`. `first`: the buffer that "add" begins with."""
 
-    def __init__(self, program: Program, work: Collective, inputs: list[Array], order: str, seed: int, trace: Trace | None) -> None:
+    first = VECTOR
+
+    def __init__(self, program: Program, order: str, seed: int, trace: Trace | None) -> None:
         if order == "trace" and trace is None:
             raise ConfigError('order: found "trace" without a Trace, expected one')
-        self.p, self.work, self.trace = program, work, trace
-        self.chunks: Chunks = chunks_of(work, program)
+        self.p, self.trace = program, trace
+        self.functions: tuple[str, ...] = tuple(function.name for function in program.schema.functions)
         self.buffers: dict[tuple[str, int, int], Array] = {}  # (buffer, GPU, chunk) -> elements
-        for gpu, vector in enumerate(inputs):
-            mine = self.chunks.before(gpu)
-            ends = np.cumsum(self.chunks.size[mine]) // work.element_bytes
-            self.buffers |= {(VECTOR, gpu, int(k)): part for k, part in zip(mine, np.split(vector, ends)[:-1], strict=True)}
         self.pool: Pool = make_pool(order, seed, frozenset((DELIVER, RESPOND)), frozenset((FINISH,)))
         self.member_left: list[int] = np.diff(program.members.ptr).tolist()
         self.read: dict[int, Array] = {}  # op -> what a push carries, or the sum of a pull so far
@@ -95,8 +93,8 @@ class Vectors:
         self.responses: set[int] = set()  # members of pulls whose request has arrived
         self.progress = Progress(program, self)
 
-    def run(self) -> list[Array]:
-        """The vector of every GPU after the last op."""
+    def run_events(self) -> None:
+        """Every event, in the order of the pool. Raises EmulationMismatch where ops wait for ever."""
         self.progress.start()
         do: tuple[Callable[[int], None], ...] = (self._issue, self._deliver, self._respond, self._finish)
         while len(self.pool):
@@ -104,14 +102,6 @@ class Vectors:
             do[kind](ident)
         if self.progress.n_done < self.p.n_ops:
             raise EmulationMismatch(self.progress.stuck())
-        return [self._result(gpu) for gpu in range(self.work.gpus)]
-
-    def _result(self, gpu: int) -> Array:
-        parts = [self.buffers.get((RESULT, gpu, int(k))) for k in self.chunks.after(gpu)]
-        lost = next((int(k) for k, part in zip(self.chunks.after(gpu), parts, strict=True) if part is None), None)
-        if lost is not None:
-            raise EmulationMismatch(f'GPU {gpu}: found no chunk {lost} in "{RESULT}" at the end, expected all {len(parts)}')
-        return np.concatenate(parts) if parts else np.zeros(0)  # type: ignore[arg-type]
 
     # ---- Listener ----------------------------------------------------------------------------------------------------
 
@@ -134,7 +124,7 @@ class Vectors:
             return
         t, members = self.p.templates[self.p.ops.template[op]], range(self.p.members.ptr[op], self.p.members.ptr[op + 1])
         if t.kind in PUSHES:
-            if t.fn in FUNCTIONS:
+            if t.fn in self.functions:
                 self.read[op] = self._chunk(t.src, int(self.p.ops.node[op]), op)
             for member in members:
                 self.pool.add((DELIVER, member), self._time("member", member))
@@ -149,14 +139,14 @@ class Vectors:
     def _deliver(self, member: int) -> None:
         op = self.owner[member]
         t, node = self.p.templates[self.p.ops.template[op]], int(self.p.members.node[member])
-        if t.fn in FUNCTIONS:
+        if t.fn in self.functions:
             self._write(t.fn, t.dst, node, op, self.read[op])
         self._member_done(op, member)
 
     def _respond(self, member: int) -> None:
         op = self.owner[member]
         t = self.p.templates[self.p.ops.template[op]]
-        if t.fn in FUNCTIONS:
+        if t.fn in self.functions:
             part = self._chunk(t.src, int(self.p.members.node[member]), op)
             self.read[op] = self.read[op] + part if op in self.read else part
         self._member_done(op, member)
@@ -184,7 +174,7 @@ class Vectors:
 
     def _finish(self, op: int) -> None:
         t = self.p.templates[self.p.ops.template[op]]
-        if t.kind in PULLS and t.fn in FUNCTIONS:
+        if t.kind in PULLS and t.fn in self.functions:
             self._write("copy" if t.fn == "sum" else t.fn, t.dst, int(self.p.ops.node[op]), op, self.read[op])
         self.progress.finish(op)
 
@@ -201,8 +191,33 @@ class Vectors:
         place = buffer, gpu, int(self.p.ops.key[op])
         if fn == "add":
             before = self.buffers.get(place)
-            part = part + (self._chunk(VECTOR, gpu, op) if before is None else before)
+            part = part + (self._chunk(self.first, gpu, op) if before is None else before)
         self.buffers[place] = part
 
     def _time(self, column: str, ident: int) -> int:
         return 0 if self.trace is None else int(getattr(self.trace, column)[ident])
+
+
+class Vectors(Chunkwise):
+    """One run of a collective."""
+
+    def __init__(self, program: Program, work: Collective, inputs: list[Array], order: str, seed: int, trace: Trace | None) -> None:
+        super().__init__(program, order, seed, trace)
+        self.work = work
+        self.chunks: Chunks = chunks_of(work, program)
+        for gpu, vector in enumerate(inputs):
+            mine = self.chunks.before(gpu)
+            ends = np.cumsum(self.chunks.size[mine]) // work.element_bytes
+            self.buffers |= {(VECTOR, gpu, int(k)): part for k, part in zip(mine, np.split(vector, ends)[:-1], strict=True)}
+
+    def run(self) -> list[Array]:
+        """The vector of every GPU after the last op."""
+        self.run_events()
+        return [self._result(gpu) for gpu in range(self.work.gpus)]
+
+    def _result(self, gpu: int) -> Array:
+        parts = [self.buffers.get((RESULT, gpu, int(k))) for k in self.chunks.after(gpu)]
+        lost = next((int(k) for k, part in zip(self.chunks.after(gpu), parts, strict=True) if part is None), None)
+        if lost is not None:
+            raise EmulationMismatch(f'GPU {gpu}: found no chunk {lost} in "{RESULT}" at the end, expected all {len(parts)}')
+        return np.concatenate(parts) if parts else np.zeros(0)  # type: ignore[arg-type]

@@ -10,6 +10,8 @@ from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Head, Kind, Point, Program, Tail
 
 KINDS = (Kind.COMPUTE, Kind.DELAY, Kind.JOIN, Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE, Kind.PUSH_REDUCE)
+LOADS = (Kind.MERGED_LOAD,)
+"""Kinds that only a listener with `merges` interprets: one that has the merge tables of the switch."""
 HEADS = (Head.OP_ISSUE, Head.MEMBER_RESPOND, Head.TILE_NOTIFY)
 SHOWN = 3  # number of waiting ops in the watchdog's message
 
@@ -31,7 +33,7 @@ class Progress:
     """
 
     def __init__(self, program: Program, listener: Listener) -> None:
-        _refuse(program)
+        _refuse(program, getattr(listener, "merges", False))
         self.program, self.listener = program, listener
         e, r = program.edges, program.regions
         n = program.n_ops
@@ -174,8 +176,8 @@ def _counts(heads: np.ndarray) -> dict[int, int]:
     return dict(zip(ids.tolist(), counts.tolist(), strict=True))
 
 
-def _refuse(p: Program) -> None:
-    kinds = sorted({t.kind for t in p.templates} - set(KINDS))
+def _refuse(p: Program, merges: bool) -> None:
+    kinds = sorted({t.kind for t in p.templates} - set(KINDS) - set(LOADS if merges else ()))
     if kinds:
         raise ConfigError(f"functional machine: found ops of kind {Kind(kinds[0]).name}, expected one of {', '.join(k.name for k in KINDS)}")
     if p.ops.chain is not None and (p.ops.chain >= 0).any():

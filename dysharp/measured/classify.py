@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
-from dysharp.measured.family import Case, Family, family_of
+from dysharp.measured.family import Case, Family, Level, family_of
 from dysharp.measured.measurements import TIMES, Measurement, Unsupported
 from dysharp.measured.scope import NO_DOMAIN, out_of_scope
 
@@ -86,7 +86,8 @@ def classify(measurements: Iterable[Measurement]) -> Classified:
 def parse(m: Measurement, family: Family | None) -> Parsed:
     """A measurement of `family` with its case. Raises `Unsupported` with the reason. Scope is checked first."""
     reason = out_of_scope(m)
-    if reason and not (reason == NO_DOMAIN and family is not None and family.between):
+    any_domain = family is not None and (family.between or family.level == Level.GPU)  # one GPU alone needs no NVLink
+    if reason and not (reason == NO_DOMAIN and any_domain):
         raise Unsupported(reason)
     if family is None:
         raise Unsupported(NO_FAMILY)

@@ -31,6 +31,18 @@ LIMITS: Mapping[str, tuple[int, int]] = {
     "groups": (1, 1 << 12),
     "bytes": (1, 1 << 40),
     "ctas": (1, 1024),
+    "batch": (1, 1 << 20),
+    "q_len": (1, 1 << 24),
+    "past_len": (0, 1 << 24),
+    "heads": (1, 1 << 12),
+    "kv_heads": (1, 1 << 12),
+    "head_dim": (1, 1 << 12),
+    "qk_dim": (1, 1 << 12),
+    "v_dim": (1, 1 << 12),
+    "window": (0, 1 << 24),
+    "batch_size": (1, 1 << 20),
+    "isl": (1, 1 << 24),
+    "num_heads": (1, 1 << 12),
 }
 """Key of a number in `config_json` -> smallest and largest value that is predicted."""
 

@@ -39,6 +39,8 @@ class Level(IntEnum):
     """Communication kernels, which use a GPU and its links."""
     LAYER = 3
     """Whole layers."""
+    CALL = 4
+    """Calls of a library: its kernels and its host. A row of such a call is of no other family."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,9 +185,10 @@ def get_family(name: str) -> Family:
 def family_of(m: Measurement) -> Family | None:
     """The family of a measurement, None where it is of none. Raises ConfigError where two families claim it.
 
-    A family of several domains goes before families of one.
+    A family of calls goes before others, and a family of several domains before families of one.
     """
     claims = [entry for entry in all_families().values() if entry.belongs(m)]
+    claims = [entry for entry in claims if entry.level is Level.CALL] or claims
     claims = [entry for entry in claims if entry.between] or claims
     if len(claims) > 1:
         names = " and ".join(entry.name for entry in claims)

@@ -13,7 +13,7 @@ from dysharp.measured.ep_kernels import EpCase
 from dysharp.measured.family import families_in_bars
 from dysharp.measured.predictions import errors_of, measured_values, predict_folds
 from dysharp.measured.program_times import OnProgress
-from dysharp.measured.refit import neutral, refit
+from dysharp.measured.refit import neutral, refit, stages
 from dysharp.specs.fitted import Fitted
 
 MOST_FOLDS = 8
@@ -133,6 +133,38 @@ def hold_out_table(parsed: Sequence[Parsed], predicted: F64, held: F64, by: str)
         sums = {key: sum(row[key] for row in judged) for key in ("n", "groups")}
         rows.append({"by": by, "family": "macro", **sums, "fit": fit, "held_out": out, "ratio": out / fit})
     return rows
+
+
+def hold_out_beyond(parsed: Sequence[Parsed], constants: Mapping[str, Fitted], by: str) -> list[dict[str, Any]]:
+    """Rows of `hold_out_table` for the families beyond the bars whose closed forms have constants of their own.
+
+    Other constants stay as they are. A fold starts from neutral values of its own constants. `fit`: fitted to all rows in the same way.
+    """
+    staged = {name for families, _ in stages(constants) for name in families}
+    own = [entry for entry in parsed if entry.family.name in staged and not entry.family.in_bars and entry.family.program_us is None]
+    if not own:
+        return []
+    kept, labels = {name: c.value for name, c in constants.items()}, [label_of(entry, by) for entry in own]
+    forms, measured = ClosedForms(own), measured_values(own)
+    inside, outside = forms.values(refit(own, constants, rest=kept, start=kept | neutral(_of(constants, own))).values), np.full(len(own), np.nan)
+    for fold in folds(labels, by):
+        mask = np.array([label in fold for label in labels])
+        found = refit(own, constants, ~mask, rest=kept, start=kept | neutral(_of(constants, own)))
+        outside[mask] = forms.values(found.values)[mask]
+    rows = []
+    for name in dict.fromkeys(entry.family.name for entry in own):
+        members = np.array([i for i, entry in enumerate(own) if entry.family.name == name], np.int64)
+        groups = len({labels[i] for i in members})
+        if groups > 1:
+            fit, held = (errors_of(values[members], measured[members]).median_ape for values in (inside, outside))
+            rows.append({"by": by, "family": name, "n": len(members), "groups": groups, "fit": fit, "held_out": held, "ratio": held / fit})
+    return rows
+
+
+def _of(constants: Mapping[str, Fitted], parsed: Sequence[Parsed]) -> dict[str, Fitted]:
+    """The constants that the families of `parsed` fix."""
+    names = {entry.family.name for entry in parsed}
+    return {name: constants[name] for families, stage in stages(constants) if names & set(families) for name in stage}
 
 
 def rows_of(parsed: Sequence[Parsed]) -> tuple[list[Parsed], I64]:

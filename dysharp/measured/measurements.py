@@ -15,6 +15,7 @@ from typing import Any
 
 from dysharp.data import read_table
 from dysharp.errors import ConfigError, nearest
+from dysharp.measured import tp_rows
 from dysharp.specs.fields import show
 from dysharp.specs.reading import read_text
 
@@ -29,7 +30,7 @@ UNITS_OF = {
     "busbw": ("GB/s",),
     "memory_bandwidth": ("GB/s",),
     "nvlink_bandwidth": ("GB/s",),
-    "throughput": ("TFLOPS",),
+    "throughput": ("TFLOPS", "GB/s"),
 }
 """Units of the metrics that are predicted, by the first word of the metric (`latency_p50` counts as `latency`)."""
 TIMES = UNITS_OF["latency"]
@@ -72,6 +73,16 @@ def read_measurements(path: str | os.PathLike[str] | None = None) -> list[Measur
     return measurements_from_csv(read_text(Path(path)), str(path))
 
 
+def read_operators() -> list[Measurement]:
+    """The packaged measurements of operators, which families beyond the bars judge."""
+    return measurements_from_csv(read_table("operators"), "packaged operators")
+
+
+def read_calls() -> list[Measurement]:
+    """The packaged calls of libraries, host included, which families beyond the bars judge."""
+    return measurements_from_csv(read_table("calls"), "packaged calls of libraries")
+
+
 def measurements_from_csv(text: str, where: str) -> list[Measurement]:
     """Measurements from CSV text; `where` names the file in errors, which count rows from 1 without the header."""
     try:
@@ -80,15 +91,18 @@ def measurements_from_csv(text: str, where: str) -> list[Measurement]:
         raise ConfigError(f"{where}: malformed CSV: {error}") from None
     if not records:
         raise ConfigError(f"{where}: found an empty file, expected the header {','.join(COLUMNS)}")
-    _check_header(records[0], where)
-    place = {name: records[0].index(name) for name in COLUMNS}
+    tensor_parallel = tuple(records[0]) == tp_rows.COLUMNS
+    if not tensor_parallel:
+        _check_header(records[0], where)
+    place = {name: records[0].index(name) for name in records[0]}
     measurements: list[Measurement] = []
     first_row: dict[str, int] = {}
     for number, record in enumerate(records[1:], start=1):
         row = f"{where}: row {number}"
         if len(record) != len(records[0]):
             raise ConfigError(f"{row}: found {len(record)} columns, expected {len(records[0])}")
-        m = _measurement({name: record[place[name]] for name in COLUMNS}, row)
+        cells = {name: record[i] for name, i in place.items()}
+        m = _measurement(tp_rows.cells_of(cells) if tensor_parallel else cells, row)
         if m.id in first_row:
             again = f"expected each id once (first in row {first_row[m.id]})"
             raise ConfigError(f"{row}: column id: found {show(m.id)} again, {again}")

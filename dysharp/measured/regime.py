@@ -23,6 +23,8 @@ PROTOCOLS = {"P1": CACHED, "P2": KERNEL, "P5": CHAINED, "P6": GRAPH, "P7": DRAIN
 
 The program of P7 waits for the GPU before each call. Source: ai-dynamo/aiconfigurator, collector/sglang/collect_wideep_deepep_moe.py.
 """
+NAMED = {"drained": DRAINED, "chained": CHAINED, "graph": GRAPH}
+"""Key `regime` of a row -> regime."""
 DRAINED_SOURCES = ("mhoqueanik/moe_ep_benchmark",)
 """Benchmarks with a barrier and a wait before each call.
 
@@ -41,6 +43,8 @@ PREDICTED = {
     "fused-layer": GRAPH,
     "layer": DRAINED,
     "hybrid-ep": KERNEL,
+    "library-calls": "as measured",
+    "library-calls-internode": "as measured",
 }
 """Family -> the regime that its predictions describe. "as measured": the case tells graph, profiler and eager apart."""
 
@@ -49,6 +53,8 @@ def regime_of(m: Measurement) -> str:
     """The regime of a measurement, from its protocol, its keys `timing` and `measure`, its system and its source."""
     timing, measure = str(m.config.get("timing", "")).lower(), str(m.config.get("measure", "")).lower()
     stated = (
+        (NAMED.get(str(m.config.get("regime", "")), ""), True),
+        (DRAINED, timing.startswith("cx1")),
         (PROTOCOLS.get(str(m.config.get("proto", "")), ""), True),
         (GRAPH, "cuda graph" in timing or "CUDA graph" in m.system),
         (CHAINED, timing.startswith("eager")),

@@ -14,6 +14,8 @@ GPUS = (
     ("H200", "h200-sxm"),
     ("H800", "h800"),
     ("H20", "h20"),
+    ("A100-PCIe", "a100-pcie"),
+    ("A100-SXM", "a100-sxm"),
     ("MI300X", "mi300x"),
     ("MI308X", "mi308x"),
     ("MI355X", "mi355x"),
@@ -26,6 +28,7 @@ MESH_GPUS, MESH_KERNELS = ("MI300X", "MI308X", "MI355X", "gfx942"), "MoRI"
 """Texts in `hardware` of machines without a switch, and the start of `system` of the kernels that are predicted there."""
 SEVERAL_DOMAINS = ("PCIe", "IB", "EFA", "multi-node", "4x8 H800", "+ CX7")
 """Texts in `hardware` of machines with several NVLink domains or without NVLink."""
+ONE_NODE = "1x"  # the start of `hardware` of one node, whose NICs carry nothing
 NO_GPU = "no packaged GPU of this kind"
 NO_SWITCH = "a fabric without a switch: only MoRI's kernels are predicted there"
 NO_DOMAIN = "more than one NVLink domain"
@@ -66,9 +69,11 @@ def out_of_scope(m: Measurement) -> str:
 
 def spans_domains(m: Measurement) -> bool:
     """Whether a measurement is of several NVLink domains, or of GPUs without NVLink."""
+    if "crosses_nodes_by_rdma" in m.config:  # trays of a rack are one domain
+        return bool(m.config["crosses_nodes_by_rdma"])
     gpus = m.config.get("ep", GPUS_PER_NODE)
     domains = (
-        any(text in m.hardware for text in SEVERAL_DOMAINS),
+        any(text in m.hardware for text in SEVERAL_DOMAINS) and not m.hardware.startswith(ONE_NODE),
         m.config.get("nodes", 1) != 1,
         m.config.get("link", "NVLink") != "NVLink",
         m.config.get("bottleneck", "NVLink") != "NVLink",

@@ -17,8 +17,9 @@ from dysharp.measured.fitting import seen_by
 from dysharp.measured.predictions import errors_of, measured_values, predict
 from dysharp.measured.refit import stages
 from dysharp.measured.regime import predicted_regime, regime_of
-from dysharp.specs.fitted import BETWEEN_DOMAINS, Fitted, between_domains, one_domain
-from dysharp.specs.numbers import counted
+from dysharp.specs.budget import ONE_DOMAIN, lines, share_of
+from dysharp.specs.fitted import BETWEEN_DOMAINS, Fitted, one_domain
+from dysharp.specs.numbers import BETWEEN, ONE, counted
 
 N_WORST = 20
 N_IDS = 3
@@ -37,7 +38,7 @@ class Bars:
     """Largest median of a family."""
     hold_out_ratio: float = 1.5
     """Median error with the group held out, divided by the median error of the fit to all measurements."""
-    constants: int = 45
+    constants: int = ONE_DOMAIN
     """Largest number of fitted constants and counted numbers together (`specs.numbers`)."""
     layer_device: float = 8.0
     """Median of whole layers whose time is mostly the device's (`apart.part_of`)."""
@@ -46,7 +47,7 @@ class Bars:
     between_p90: float = 25.0
     """Largest 90th percentile of a family between NVLink domains."""
     between_constants: int = BETWEEN_DOMAINS
-    """Largest number of fitted constants between NVLink domains."""
+    """Largest number of fitted constants and counted numbers between NVLink domains."""
     coverage: float = 90.0
     """Share of predicted measurements: families in the bars, on NVIDIA machines in one NVLink domain."""
 
@@ -70,6 +71,8 @@ class Validation:
     """Per family that Programs predict: the closed form against the Program and against the measurements."""
     counted_numbers: list[dict[str, Any]] = field(default_factory=list)
     """Numbers in the code that count beside the fitted constants (`specs.numbers`)."""
+    fits: list[dict[str, Any]] = field(default_factory=list)
+    """The count of fitted constants and counted numbers by part, with budgets (`specs.budget`)."""
     apart: list[dict[str, Any]] = field(default_factory=list)
     """Measurements that are predicted and in no mean or bar, by family and group (`apart.judge`)."""
     parts: list[dict[str, Any]] = field(default_factory=list)
@@ -83,6 +86,8 @@ class Validation:
     """Families beyond the bars, by system and hardware (`beyond.judge`)."""
     sources: list[dict[str, Any]] = field(default_factory=list)
     """How far the sources of one kernel differ (`sources.disagreements`)."""
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    """Calls of libraries by regime (`calls.judge`)."""
     points: tuple[tuple[str, float, float], ...] = ()
     """(family, measured us, predicted us) of every prediction, for a plot."""
     summary: str = ""
@@ -96,7 +101,8 @@ class Validation:
     def to_dict(self) -> dict[str, Any]:
         """Fields of `--json`, plain values."""
         names = ("groups", "overall", "families", "forms", "sizes", "worst", "fitted_constants", "unsupported", "bars")
-        more = ("counted_numbers", "parts", "regimes", "apart", "hold_out", "borrowed", "beyond", "sources")
+        more = ("counted_numbers", "parts", "regimes", "apart", "hold_out", "borrowed", "beyond", "calls", "sources")
+        more = ("counted_numbers", "fits", "parts", "regimes", "apart", "hold_out", "borrowed", "beyond", "sources")
         return {name: getattr(self, name) for name in (*names, *more)}
 
 
@@ -126,6 +132,7 @@ def validate_measurements(
         unsupported=_unsupported(classified.missing),
         fitted_constants=_constants(classified.parsed, constants),
         counted_numbers=[asdict(number) for number in counted()],
+        fits=lines(constants),
         parts=parts,
         regimes=tables.regimes(),
         bars=check_bars(overall, families, hold_out, parts),
@@ -256,7 +263,7 @@ def _overall(
 ) -> dict[str, Any]:
     n = len(classified.parsed)
     n_rows = n + sum(entry.counted for entry in classified.missing)
-    numbers = len(one_domain(constants)) + sum(number.count for number in counted())
+    numbers = share_of(constants, ONE).total
     overall: dict[str, Any] = {"n": n, "n_rows": n_rows, "n_constants": len(one_domain(constants)), "n_numbers": numbers}
     if not n:
         names = ("median_ape", "p90_ape", "macro_median_ape", "macro_p90_ape", "bias", "coverage")
@@ -326,11 +333,11 @@ def between_bars(
     rows = [row for row in beyond if row["between"] == "bars" and row["system"] == ALL and row["n"]]
     if not rows:
         return []
-    n_constants = len(between_domains(constants))
+    n_constants = share_of(constants, BETWEEN).total
     return [
         _bar("between domains: largest family median, %", max(row["median_ape"] for row in rows), BARS.between_median),
         _bar("between domains: largest 90th percentile, %", max(row["p90_ape"] for row in rows), BARS.between_p90),
-        _bar("between domains: fitted constants", n_constants, BARS.between_constants),
+        _bar("between domains: fitted constants and counted numbers", n_constants, BARS.between_constants),
         *(_bar(f"between domains: hold-out over fit, by {row['by']}", row["ratio"], BARS.hold_out_ratio) for row in hold_out),
     ]
 

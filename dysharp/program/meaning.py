@@ -57,8 +57,10 @@ def check_slots(p: Program) -> None:
 
 
 def check_computes(c: Columns) -> None:
-    """Every COMPUTE with a function runs on a tile of a tiled region of its node."""
+    """Every COMPUTE with a function runs on a tile of a tiled region of its node, where the schema has tiled regions."""
     p = c.p
+    if p.schema.buffers and not p.schema.tiled:
+        return
     gemm = np.array([t.kind is Kind.COMPUTE and bool(t.fn) for t in p.templates], bool)
     if not gemm.any():
         return

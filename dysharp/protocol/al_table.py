@@ -24,6 +24,14 @@ AL_TLB = Sram(
     option="fabric.al_entries",
 )
 
+MISS_REGISTERS = Sram(
+    entry=entry("miss register", expert=10, algebraic_index=32, first_waiting=8, last_waiting=8, allocates=1),
+    owner=GPU,
+    meaning="reads of the AL Table that a hub has under way: the most that a shape of the figures needs (docs/design/0023)",
+    entries=256,
+    option="fabric.al_mshrs",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class AlState:

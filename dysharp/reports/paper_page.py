@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dysharp.reports.headline import headline
 from dysharp.reports.markdown import escaped, paragraph, table
 from dysharp.reports.tables import FigureLike, bounded, claims, counted, reasons
 from dysharp.text import csv_text
@@ -80,6 +81,8 @@ def _summary(sections: Sequence[Section]) -> list[str]:
     what = "a published value, or a sentence of the paper as this page reads it" if any(s.figure.paper for s in sections) else "set by this package"
     out += [f"{len(verdicts)} claims have a bound ({what}): {counted(verdicts) or 'none'}.", ""]
     out += [f"{stored} more numbers are regression values: each is compared with its own stored value, which says nothing about a paper.", ""]
+    for section in sections:
+        out += headline(section.figure.headline, section.results)
     gaps = [(s, [r for r in s.claims if r.verdict == "gap"]) for s in sections]
     if not any(found for _, found in gaps):
         return out

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class FigureLike(Protocol):
-    """The texts of a figure. `paper`: its page, "" for a figure that no paper has."""
+    """The texts of a figure. `paper`: its page, "" for a figure that no paper has. `headline`: claims that are the headline of this page."""
 
     @property
     def name(self) -> str: ...
@@ -24,6 +24,8 @@ class FigureLike(Protocol):
     def text(self) -> str: ...
     @property
     def paper(self) -> str: ...
+    @property
+    def headline(self) -> tuple[str, ...]: ...
 
 
 COLUMNS = ("point", "metric", "paper", "ours", "note")

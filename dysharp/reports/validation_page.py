@@ -49,7 +49,7 @@ def _long_tables(done: Validation) -> list[_Long]:
             "constants", "fitted constants; `seen_by`: judged measurements whose prediction moves by at least 2 % of the constant's own change",
             ("name", "value", "unit", "seen_by", "meaning", "fitted_on"), done.fitted_constants,
         ),
-        _Long("counted", "counted numbers (see below)", ("module", "name", "count", "text"), done.counted_numbers),
+        _Long("counted", "counted numbers (see below)", ("module", "name", "count", "of", "text"), done.counted_numbers),
         _Long(
             "unpredicted", "measurements of the families of the bars without a prediction, and why",
             ("family", "kind", "system", "hardware", "n", "counts_for_coverage", "reason"), reasons,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, measure
+from dysharp.analysis.merging import merging_of
 from dysharp.measured.trust import no_rows
 from dysharp.program import Program
 from dysharp.program.verify import verify
@@ -16,7 +17,8 @@ from dysharp.runs.one_pass import Engine, engine_of, peak_rss_mb
 from dysharp.runs.options import Value, options_of, split_options
 from dysharp.runs.progress import Step
 from dysharp.runs.request import CollectiveRequest
-from dysharp.systems.collectives.register import CollectiveSystem, all_collectives
+from dysharp.systems.collectives.register import CollectiveSystem, all_collectives, all_tensor_parallel
+from dysharp.workload.sublayer import SubLayer
 
 
 def collective_options(systems: Mapping[str, CollectiveSystem], given: Mapping[str, Value]) -> dict[str, Any]:
@@ -27,7 +29,7 @@ def collective_options(systems: Mapping[str, CollectiveSystem], given: Mapping[s
 
 def running(request: CollectiveRequest) -> dict[str, CollectiveSystem]:
     """The systems that run the request's collective on its cluster."""
-    return {name: system for name, system in all_collectives().items() if not system.why_not(request.work, request.cluster)}
+    return {name: system for name, system in (all_collectives() | all_tensor_parallel()).items() if not system.why_not(request.work, request.cluster)}
 
 
 def planned(system: CollectiveSystem, request: CollectiveRequest, options: Any) -> Program:
@@ -65,7 +67,7 @@ def run_collective(
         direction="fwd",
         fidelity=request.fidelity,
         seed=request.seed,
-        options=dataclasses.asdict(options) | {"form": "real"},
+        options=dataclasses.asdict(options) | {"form": "real" if request.cluster.gpu else "paper"},
     )
     measured = measure(inputs, program, trace)
     end = time.perf_counter()
@@ -73,7 +75,9 @@ def run_collective(
     wall = WallTimes(0.0, plan_s + timing.lower_s, timing.engine_s, end - analysing, end - begin - compile_s)
     said = (*(f"{system.name}: {text}" for text in system.says(request.work, request.cluster, options)),)
     header = (*header_of_collective(request), *said)
-    blocks = blocks if request.fidelity == "packet" else {}
+    ports = max(1, request.cluster.n_switches)
+    merging = merging_of(program, trace, ports) if isinstance(request.work, SubLayer) else {}
+    blocks = (blocks if request.fidelity == "packet" else {}) | ({"merging": merging} if merging else {})
     return make_row(inputs, measured, None, HostCosts(wall, compile_s, peak_rss_mb()), blocks=blocks, header=header)
 
 
@@ -81,9 +85,10 @@ def header_of_collective(request: CollectiveRequest) -> tuple[str, ...]:
     """What was asked, the machine, and what is not measured."""
     cluster, unmeasured = request.cluster, no_rows(request.cluster)
     basis = unmeasured.partition(":")[0] if unmeasured else "calibrated to measurements"
+    charged = "software costs are" if cluster.gpu else "launches at different times are"
     lines = [
         f"{request.work.description}; {cluster.n_gpus} GPUs",
-        f"cluster {cluster.name} ({cluster.family} family: {basis}, software costs are charged)",
+        f"cluster {cluster.name} ({cluster.family} family: {basis if cluster.gpu else 'assumptions of a paper'}, {charged} charged)",
         *domain_lines(cluster),
     ]
     return (*lines, f"warning: {unmeasured}") if unmeasured else tuple(lines)

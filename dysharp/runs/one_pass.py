@@ -20,7 +20,7 @@ from dysharp.runs.header import header_of, settings_of
 from dysharp.runs.option_help import without_effect
 from dysharp.runs.request import Workload
 from dysharp.specs import Cluster, Model
-from dysharp.systems import System
+from dysharp.systems import System, get_system
 from dysharp.workload import Routing
 
 if TYPE_CHECKING:
@@ -198,7 +198,9 @@ def _surroundings(inputs: RunInputs, model: Model, served: Routing, program: Pro
     parts = surroundings(inputs.system, model, cluster, served, options=options, direction=inputs.direction)
     if inputs.form != "real":
         return parts
-    return dataclasses.replace(parts, contention_us=sm_contention_us(program, trace, int(options.get("n_sm", 0)), cluster.n_sms))
+    own = get_system(inputs.system).costs.sms
+    sms = int(options.get("n_sm", 0)) or (own(model, cluster) if own else 0)
+    return dataclasses.replace(parts, contention_us=sm_contention_us(program, trace, sms, cluster.n_sms))
 
 
 def engine_of(fidelity: str, cluster: Cluster, fabric: tuple[tuple[str, Any], ...]) -> Engine:

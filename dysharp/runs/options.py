@@ -14,13 +14,15 @@ from dysharp.systems.collectives.register import CollectiveSystem
 Value = bool | int | float | str
 STEPS = {"deepep.n_sm": 2}
 """Option -> step of its values: a DeepEP channel takes two SMs."""
+SHARED = {"al_misses": "hub.al_misses"}
+"""Option -> the choice of all systems that have it. Any other option has a choice of its system's module."""
 
 
 def option_choices(system: System | CollectiveSystem) -> dict[str, Choice | None]:
     """The options of a system and the choice that gives each option its default and range (None = no choice)."""
     stem = system.options.__module__.rpartition(".")[2]
     known = {c.name for c in list_choices()}
-    names = {f.name: f"{stem}.{f.name}" for f in dataclasses.fields(system.options)}
+    names = {f.name: SHARED.get(f.name, f"{stem}.{f.name}") for f in dataclasses.fields(system.options)}
     return {field: choice(name) if name in known else None for field, name in names.items()}
 
 

@@ -4,14 +4,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dysharp.workload.sublayer import SUB_LAYER
+
 DIRECTIONS = ("fwd", "bwd", "both")
 FIDELITIES = ("burst", "packet")
 USUAL_CLUSTER = "paper-gh200-nvl32"
 
 
+def is_workload(model: str) -> bool:
+    """Whether the model of a point is the text of a sub-layer."""
+    return model.partition(":")[0] == SUB_LAYER
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """One simulation: the arguments of `dysharp run`, and free choices that differ from `specs/data/choices.toml`.
+
+    `model`: a model, or the text of a workload such as "sub-layer:llama-7b:L1".
 
     `options`: {option: value} of the system, `choices`: {name: value}; both are sorted tuples of pairs. `gpus`,
     `tokens` (per GPU): None = default.
@@ -34,7 +43,8 @@ class Point:
 
         `choices` are left out, because they have no flag.
         """
-        words = ["run", self.system, "--model", self.model, "--cluster", self.cluster, "--seed", str(self.seed)]
+        asked = "--workload" if is_workload(self.model) else "--model"
+        words = ["run", self.system, asked, self.model, "--cluster", self.cluster, "--seed", str(self.seed)]
         for flag, value in (
             ("--routing", self.routing),
             ("--gpus", self.gpus),

@@ -22,7 +22,8 @@ from dysharp.specs.arguments import checked as check_types
 from dysharp.specs.arguments import fitting
 from dysharp.specs.fields import show
 from dysharp.workload import Routing, make_routing, packaged_traces
-from dysharp.workload.collective import Collective, parse_collective
+from dysharp.workload.collective import parse_collective
+from dysharp.workload.sublayer import SUB_LAYER, SubLayer, Work, parse_sub_layer
 
 DEFAULT_MODEL = "deepseek-v2-lite"
 DEFAULT_CLUSTER = "paper-gh200-nvl32"
@@ -61,8 +62,9 @@ _WINDOW = (
 
 
 _WORKLOAD = (
-    "a collective in place of a MoE layer: all-reduce:64MiB, all-gather-v:1MiB,3MiB,... (bytes as nccl-tests counts them), or a `Collective`. "
-    "None: one MoE layer. Model, tokens, routing, direction, window and late ranks are then refused."
+    "a collective or a tensor-parallel sub-layer in place of a MoE layer: all-reduce:64MiB, all-gather-v:1MiB,3MiB,... (bytes as nccl-tests "
+    "counts them), sub-layer:llama-7b:L1, or a `Collective` or `SubLayer`. None: one MoE layer. "
+    "Model, tokens, routing, direction, window and late ranks are then refused."
 )
 
 
@@ -85,7 +87,7 @@ class SharedArgs(TypedDict, total=False):
 class RequestArgs(SharedArgs, total=False):
     """Keyword arguments of `run` and `compare`."""
 
-    workload: Annotated[str | Collective | None, Argument(None, _WORKLOAD)]
+    workload: Annotated[str | Work | None, Argument(None, _WORKLOAD)]
     model: Annotated[ModelSource, Argument(DEFAULT_MODEL, "name of a packaged model, a TOML file, a Hugging Face `config.json`, or a `Model`.")]
     window: Annotated[int | None, Argument(None, _WINDOW)]
     start: Annotated[str | None, Argument(None, f"{START_HELP} None: all ranks start together.")]
@@ -200,9 +202,9 @@ def make_request(args: RequestArgs) -> Request:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRequest:
-    """The arguments of one call with a collective as its workload, loaded and checked. Fields as in `Request`."""
+    """The arguments of one call with a collective or a sub-layer as its workload, loaded and checked. Fields as in `Request`."""
 
-    work: Collective
+    work: Work
     cluster: Cluster
     seed: int
     fidelity: str
@@ -228,10 +230,18 @@ def make_collective_request(args: RequestArgs) -> CollectiveRequest:
     if gpus is not None and gpus < 1:
         raise ConfigError(f"gpus: found {gpus}, expected at least 1")
     cluster = cluster if gpus is None else cluster.with_gpus(gpus)
-    if not cluster.gpu:
+    work = _work_of(asked, cluster.n_gpus)
+    if not cluster.gpu and not isinstance(work, SubLayer):
         raise ConfigError(f'cluster: found "{cluster.name}", expected an hw-* cluster (software of collectives has constants of real GPUs)')
-    work = asked if isinstance(asked, Collective) else parse_collective(str(asked), cluster.n_gpus)
     return CollectiveRequest(work, cluster, args["seed"], args["fidelity"], tuple(sorted(fabric.items())), options, args["progress"])
+
+
+def _work_of(asked: str | Work | None, gpus: int) -> Work:
+    """The workload of a text, such as "all-reduce:64MiB" or "sub-layer:llama-7b:L1"."""
+    if asked is not None and not isinstance(asked, str):
+        return asked
+    text = str(asked)
+    return parse_sub_layer(text, gpus) if text.partition(":")[0] == SUB_LAYER else parse_collective(text, gpus)
 
 
 def _check_window(window: int, tokens: int, fidelity: str, domains: int) -> None:

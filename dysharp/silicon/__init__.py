@@ -1,5 +1,12 @@
-"""What the tables of the modelled hardware take on a chip."""
+"""What the tables of the modelled hardware take on a chip. Names load when first used, so that a list of blocks stays fast."""
 
-from dysharp.silicon.area import DYSHARP_TABLES, HUB_TABLES, dysharp_area, hub_area
+from typing import TYPE_CHECKING
+
+from dysharp.lazy import loader
+
+if TYPE_CHECKING:
+    from dysharp.silicon.area import DYSHARP_TABLES, HUB_TABLES, dysharp_area, hub_area
 
 __all__ = ["DYSHARP_TABLES", "HUB_TABLES", "dysharp_area", "hub_area"]
+
+__getattr__ = loader(__name__, {name: ("dysharp.silicon.area", name) for name in __all__})

@@ -2,7 +2,7 @@
 
 from dysharp.isa.sram import Sram
 from dysharp.protocol.aau import APT, RAT
-from dysharp.protocol.al_table import AL_TLB
+from dysharp.protocol.al_table import AL_TLB, MISS_REGISTERS
 from dysharp.protocol.dam import TILE_COUNTER
 from dysharp.protocol.lsu import MULTIMEMQ
 from dysharp.protocol.readiness import OUTPUT_READINESS
@@ -12,7 +12,7 @@ from dysharp.protocol.tracker import TILE_STATUS
 from dysharp.specs import Cluster, choice_int
 from dysharp.specs.cluster import file_values
 
-DYSHARP_TABLES = (AL_TLB, TILE_STATUS, OUTPUT_READINESS, MULTIMEMQ, REDUCTION_BUFFER)
+DYSHARP_TABLES = (AL_TLB, MISS_REGISTERS, TILE_STATUS, OUTPUT_READINESS, MULTIMEMQ, REDUCTION_BUFFER)
 HUB_TABLES = (RAT, APT, PARTITION, TILE_COUNTER)
 KIB = 8 * 1024
 
@@ -30,20 +30,23 @@ def mm2(bits: int, density: str) -> float:
     return bits / (1e6 * choice_int(density))
 
 
-def dysharp_area(cluster: Cluster, queues: int | None = None) -> dict[str, float]:
+def dysharp_area(cluster: Cluster, queues: int | None = None, misses: int | None = None) -> dict[str, float]:
     """KiB and area of DySHARP's tables: the tables of a GPU, and the reduction buffers of all ports of a switch (`buffer_mm2`).
 
-    `queues`: load/store units of a GPU with a MultimemQ; None = one per SM.
+    `queues`: load/store units of a GPU with a MultimemQ; None = one per SM. `misses`: registers of a hub; None = the most that a
+    shape of the figures needs.
     """
     bits = {table: table.bits(entries_of(table, cluster)) for table in DYSHARP_TABLES}
     tables = bits[AL_TLB] + bits[TILE_STATUS] + bits[OUTPUT_READINESS]
+    bits[MISS_REGISTERS] = MISS_REGISTERS.bits(MISS_REGISTERS.entries if misses is None else misses)
     queued = bits[MULTIMEMQ] * (cluster.n_sms if queues is None else queues)
     ports = cluster.n_gpus * cluster.links_per_gpu // max(1, cluster.n_switches)
     density = "dysharp.sram_mbit_per_mm2"
     return {
         "tables_kib": tables / KIB,
+        "misses_kib": bits[MISS_REGISTERS] / KIB,
         "queues_kib": queued / KIB,
-        "gpu_mm2": mm2(tables + queued, density),
+        "gpu_mm2": mm2(tables + bits[MISS_REGISTERS] + queued, density),
         "buffer_mm2": mm2(ports * bits[REDUCTION_BUFFER], density),
     }
 

@@ -13,7 +13,11 @@ from dysharp.specs.reading import parse_toml, read_text
 
 FILE = Path(__file__).parent / "data" / "fitted.toml"
 BETWEEN_DOMAINS = 8  # most constants of networks between NVLink domains
+OF_TRAINING = 4  # most constants of training frameworks
 WITHOUT_SWITCH = 4  # most constants of fabrics without a switch
+SERVING = 12  # most constants of serving
+LIBRARIES = 8  # most constants of calls that enter a drained GPU, and of NCCL EP's buffers
+OPERATORS = 6  # most constants of attention and of the operators around it
 KEYS = ("value", "low", "high", "unit", "meaning", "stage", "fitted_on")
 
 
@@ -87,6 +91,16 @@ def fitted() -> Mapping[str, Fitted]:
     return fitted_from_toml(read_text(FILE), FILE.name)
 
 
+def of_libraries(constants: Mapping[str, Fitted]) -> dict[str, Fitted]:
+    """The constants of calls that enter a drained GPU, and of NCCL EP's buffers (`lib.*`)."""
+    return {name: constant for name, constant in constants.items() if name.startswith("lib.")}
+
+
+def of_operators(constants: Mapping[str, Fitted]) -> dict[str, Fitted]:
+    """The constants of operators outside the experts (`attention.*`)."""
+    return {name: constant for name, constant in constants.items() if name.startswith("attention.")}
+
+
 Overrides = tuple[tuple[str, float], ...]
 """Constants of one machine that replace packaged constants: (name, value), sorted by name."""
 
@@ -97,8 +111,9 @@ def fitted_values(overrides: Overrides = ()) -> dict[str, float]:
 
 
 def one_domain(constants: Mapping[str, Fitted]) -> dict[str, Fitted]:
-    """The constants of one NVLink domain. Families between domains and families without a switch have budgets of their own."""
-    others = {**between_domains(constants), **without_switch(constants)}
+    """The constants of one NVLink domain. Others (between domains, no switch, operators, libraries, serving) have budgets of their own."""
+    others = between_domains(constants) | without_switch(constants) | of_operators(constants) | of_libraries(constants) | of_serving(constants)
+    others = {**others, **of_training(constants)}
     return {name: constant for name, constant in constants.items() if name not in others}
 
 
@@ -110,6 +125,16 @@ def between_domains(constants: Mapping[str, Fitted]) -> dict[str, Fitted]:
 def without_switch(constants: Mapping[str, Fitted]) -> dict[str, Fitted]:
     """The constants of fabrics without a switch (`mori.*`)."""
     return {name: constant for name, constant in constants.items() if name.startswith("mori.")}
+
+
+def of_training(constants: Mapping[str, Fitted]) -> dict[str, Fitted]:
+    """The constants of training frameworks (`training.*`)."""
+    return {name: constant for name, constant in constants.items() if name.startswith("training.")}
+
+
+def of_serving(constants: Mapping[str, Fitted]) -> dict[str, Fitted]:
+    """The constants of serving steps (`serving.*`)."""
+    return {name: constant for name, constant in constants.items() if name.startswith("serving.")}
 
 
 def overrides_of(table: Any, where: str) -> Overrides:

@@ -9,7 +9,9 @@ inside functions of `compute`. Each has one of these kinds:
 | definition | follows from the words: bytes of a data type, a unit, a choice that the measured program states |
 | numerics | belongs to a computation or to printed text; it stands for nothing measured |
 | rule | decides which measurements count; it moves no prediction |
-| counted | none of these: it counts beside the fitted constants |
+| counted | none of these: it counts beside the fitted constants (`of`: of which part, `specs.budget`) |
+
+Numbers of cluster files that were fitted or chosen with measurements in sight stand in the section `clusters`, with their value.
 """
 
 import functools
@@ -23,6 +25,9 @@ from dysharp.specs.fields import show
 from dysharp.specs.reading import parse_toml, read_text
 
 FILE = Path(__file__).parent / "data" / "numbers.toml"
+ONE, BETWEEN = "one NVLink domain", "between domains"
+CLUSTERS = "clusters"
+"""The section of numbers in cluster files: KEY = the key of the file, `value` = the number."""
 KINDS = ("source", "definition", "numerics", "rule", "counted")
 
 
@@ -37,6 +42,10 @@ class Number:
     """The source, or the meaning and the reason for the kind."""
     count: int = 0
     """How many numbers it adds to the fitted ones; 0 unless `kind` is "counted"."""
+    of: str = ONE
+    """The part that a counted number belongs to (`specs.budget`)."""
+    value: float | None = None
+    """The number in cluster files; None in code."""
 
 
 def numbers_from_toml(text: str, where: str) -> dict[tuple[str, str], Number]:
@@ -52,7 +61,7 @@ def numbers_from_toml(text: str, where: str) -> dict[tuple[str, str], Number]:
 
 def _number(module: str, name: str, entry: Any, where: str) -> Number:
     kinds = [key for key in entry if key in KINDS] if isinstance(entry, dict) else []
-    if len(kinds) != 1 or set(entry) - {*kinds, "count"} or ("count" in entry) != (kinds == ["counted"]):
+    if len(kinds) != 1 or set(entry) - {*kinds, "count", "of", "value"} or ("count" in entry) != (kinds == ["counted"]):
         expected = f"one of {', '.join(KINDS)}, and count beside counted"
         raise ConfigError(f"{where}: found {show(entry)}, expected {expected}")
     text, count = entry[kinds[0]], entry.get("count", 0)
@@ -60,7 +69,10 @@ def _number(module: str, name: str, entry: Any, where: str) -> Number:
         raise ConfigError(f"{where}: {kinds[0]}: found {show(text)}, expected a text")
     if kinds == ["counted"] and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise ConfigError(f"{where}: count: found {show(count)}, expected a whole number of at least 1")
-    return Number(module, name, kinds[0], text, count)
+    value, of = entry.get("value"), entry.get("of", ONE)
+    if (module == CLUSTERS) != isinstance(value, (int, float)) or not isinstance(of, str):
+        raise ConfigError(f"{where}: found {show(entry)}, expected a value in [{CLUSTERS}] and none elsewhere, and a part as text")
+    return Number(module, name, kinds[0], text, count, of, value)
 
 
 @functools.cache

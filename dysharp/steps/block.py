@@ -1,75 +1,39 @@
 """Time of one layer, of the embedding and of the head on one GPU, by part: GEMMs, attention and memory-bound kernels as closed forms.
 
-The routed experts with dispatch and combine are not here: their time is a Row (`EpTimes`). What is not counted stands in `NOT_MODELLED`.
+The routed experts with dispatch and combine are a Row (`EpTimes`), or closed forms by dispatcher (`moe_block`) where a step must be quick.
+`NOT_MODELLED`: what a step of Rows does not count.
 """
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 
+from dysharp.compute.attention import Attention
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.flops import core_flops, mean_context
+from dysharp.steps.accounting.activations import FULL
 from dysharp.steps.accounting.weights import Weight, head_weights, layer_weights, mtp_weights
+from dysharp.steps.cost import Cost, EpTimes, passes
+from dysharp.steps.dispatchers import ELEMENT
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine
+from dysharp.steps.moe_block import contended, context_exchange, routed
+from dysharp.steps.practice import CAST_BYTES, KERNELS, Practice
 
 NOT_MODELLED = (
-    "host launches between kernels", "recomputation of single modules", "casts to FP8", "SMs that communication takes from attention",
-    "overlap of tensor-parallel communication", "a network that sends, gradients and EP share", "variation between layers of one model",
+    "casts to FP8", "SMs that communication takes from attention", "graphs of launches", "overlap of tensor-parallel communication",
+    "a network that sends, gradients and EP share", "variation between layers of one model",
 )  # fmt: skip
+EXPERTS, CORE, DENSE = "routed experts, dispatch, combine", "core attention", "dense FFN"
+UP = ("q up", "kv up")
+REPLAYED = {
+    "core_attn": (CORE,), "mla_up_proj": ("up projections",), "layernorm": ("norms",), "mlp": (DENSE,), "moe_act": ("expert activation",),
+    "shared_experts": ("shared experts",),
+}  # fmt: skip
+"""Module that is computed again -> pieces of a layer whose forward pass runs again."""
+MOE_PIECES = ("router", "shared experts", EXPERTS, "exchange", "permutations", "experts", "expert activation")
+PASSES, MLA_PASSES = 2, 3
+"""Times that positions and joins of parts read and write queries and keys (RoPE, concatenation). Norms of heads read and write them once more."""
 _ROWS = ("out", "FC2", "shared FC2")
 """Weights that tensor parallelism cuts along their inputs."""
-ELEMENT = 2
-"""Bytes of an activation (BF16)."""
-
-
-@dataclass(frozen=True, slots=True)
-class EpTimes:
-    """One MoE layer under an EP system, from its Rows, in microseconds: experts, dispatch and combine of a forward and of a backward pass.
-
-    `exposed`: a transfer runs and nothing computes. `wire`: from the first transfer to the last, at most their sum.
-    """
-
-    forward: float
-    backward: float
-    forward_exposed: float = 0.0
-    backward_exposed: float = 0.0
-    forward_wire: float = 0.0
-    backward_wire: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Microseconds of a part of a model on one GPU. `backward` is without weight gradients.
-
-    `*_exposed` is EP communication inside the passes that nothing hides; `*_wire` is all EP communication, for merged pairs.
-    """
-
-    forward: float = 0.0
-    backward: float = 0.0
-    weights: float = 0.0
-    forward_exposed: float = 0.0
-    backward_exposed: float = 0.0
-    forward_wire: float = 0.0
-    backward_wire: float = 0.0
-    parts: dict[str, float] = field(default_factory=dict)
-    """Forward, backward and weight gradients together, by name."""
-
-    def __add__(self, other: "Cost") -> "Cost":
-        numbers = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(Cost) if f.name != "parts"}
-        parts = {name: self.parts.get(name, 0.0) + other.parts.get(name, 0.0) for name in [*self.parts, *other.parts]}
-        return Cost(**numbers, parts=parts)
-
-    def recomputed(self) -> "Cost":
-        """The same with a forward pass before each backward pass."""
-        again = {f"backward{what}": getattr(self, f"backward{what}") + getattr(self, f"forward{what}") for what in ("", "_exposed", "_wire")}
-        return replace(self, **again, parts=self.parts | {"recomputation": self.forward})
-
-    def pair_with(self, backward: "Cost") -> float:
-        """This forward pass merged with the backward pass of another chunk: as long as its computing or its EP communication, whichever is longer.
-
-        The parts that a chain of one micro-batch exposes are hidden by the other micro-batch (DeepSeek-V3 section 3.2.1).
-        """
-        computed = self.forward - self.forward_exposed + backward.backward - backward.backward_exposed + backward.weights
-        return min(max(computed, self.forward_wire + backward.backward_wire), self.forward + backward.backward + backward.weights)
+NO_PRACTICE = Practice()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +44,7 @@ class Block:
     machine: Machine
     layout: Layout
     sequence: int
+    practice: Practice = NO_PRACTICE
 
     @property
     def tokens(self) -> int:
@@ -89,27 +54,27 @@ class Block:
     @property
     def dtype(self) -> str:
         """Type of the GEMMs."""
-        return self.model.layer.gemm_dtype if self.model.layer else "bf16"
+        return self.practice.dtype or (self.model.layer.gemm_dtype if self.model.layer else "bf16")
 
     def layer(self, number: int, ep: EpTimes | None) -> Cost:
-        """Layer `number`; `ep`: its routed experts, for a MoE layer."""
+        """Layer `number`; `ep`: the Row of its routed experts, for a MoE layer. With a dispatcher in `practice`, a closed form takes its place."""
         moe = self.model.is_moe(number)
-        cost = self._attention(number) + self._norms()
-        for weight in layer_weights(self.model, moe):
-            if weight.part != "routed experts" and weight.product:
-                cost += self._linear(weight)
-        inner = self.model.shared_hidden if moe else self.model.dense_hidden
-        if inner:
-            moved = 3 * ELEMENT * self.tokens * inner / self.layout.tp
-            cost += self._memory("activation", moved, 5 / 3 * moved) + self._gathers("tensor parallel")
-        return cost + (self._experts(ep) if moe and ep else Cost())
+        before, behind = self._attention(number), self._shared(moe) if moe else self._dense()
+        kinds = ("attn", *(["mla"] if self.model.attention.mla else []), *(["tensor"] if self.layout.tp > 1 else []))
+        if not moe:
+            done = self._again({**before, **behind})
+            return self._launched(Cost(), done, (), (*kinds, "dense"))
+        behind |= routed(self) if self.practice.dispatcher else {EXPERTS: self._row(ep) if ep else Cost()}
+        own = ("router", "moe", *(["shared"] if self.model.shared_hidden else []), *(["alltoall"] if self.practice.dispatcher == "alltoall" else []))
+        experts = ("expert",) if self.practice.dispatcher else ()
+        return self._launched(sum(before.values(), Cost()), self._again({**before, **behind}), (*kinds, own[0]), (*own[1:], *experts))
 
     def ends(self, embedding: bool, mtp: int, head: bool, ep: EpTimes | None) -> Cost:
         """Embedding, MTP layers, and the head with its loss."""
         cost = Cost()
         rows = ELEMENT * self.model.hidden * self.tokens / self.layout.tp
         if embedding:
-            cost += self._memory("embedding", 2 * rows, 2 * rows)
+            cost += self.memory("embedding", 2 * rows, 2 * rows)
         for _ in range(mtp):
             joining = [weight for weight in mtp_weights(self.model) if weight.product]
             cost += self.layer(self.model.n_layers, ep)
@@ -119,16 +84,48 @@ class Block:
             cost += self._head()
         return cost
 
+    def _again(self, pieces: dict[str, Cost]) -> Cost:
+        """The sum of `pieces`, with the forward passes of recomputed ones before their backward passes."""
+        modules = self.practice.recompute
+        if FULL in modules:
+            return sum(pieces.values(), Cost()).recomputed()
+        names = {piece for module in modules for piece in REPLAYED.get(module, ())}
+        inside = {name for name in pieces if "moe" in modules and name in MOE_PIECES}
+        return sum((one.recomputed() if name in names | inside else one for name, one in pieces.items()), Cost())
+
+    def _launched(self, ahead: Cost, done: Cost, first: tuple[str, ...], rest: tuple[str, ...]) -> Cost:
+        """`done` no faster than its host launches it. `ahead`: the part of `done` before the host waits for counts, `first` its kernels.
+
+        The host runs ahead of the GPU. Where it waits for a count, the GPU is idle until new launches arrive: kernels behind the count take as
+        long as their launches, if those take longer.
+        """
+        if self.practice.overlap_ep:
+            done = done.overlapped(contended(self))
+        if not self.practice.host:
+            return done
+        layer = self.model.layer
+        local = layer.n_experts // self.layout.ep if layer else 0
+        one, other = self.practice.kernels(first, local), self.practice.kernels(rest, local)
+        h1, h2 = self.machine.launch(*one[0], "forward"), self.machine.launch(*other[0], "forward")
+        d1, d2 = ahead.forward, done.forward - ahead.forward
+        waits = bool(first) and self.practice.counts and not (self.practice.whole_graph or self.practice.overlap_ep)
+        forward = max(h1 + h2, d1 + max(h2, d2)) if waits else max(h1 + h2, d1 + d2)
+        back = done.backward + done.weights
+        calls, looped = (a + b for a, b in zip(one[1], other[1], strict=True))
+        late = max(0.0, self.machine.launch(calls, looped, "backward") - back)
+        parts = done.parts | {"host": forward - done.forward + late}
+        return replace(done, forward=forward, backward=done.backward + late, parts=parts)
+
     def _head(self) -> Cost:
         logits = self.tokens * self.model.vocab / self.layout.tp
-        cost = self._memory("loss", 4 * 3 * logits, 4 * 2 * logits)
+        cost = self.memory("loss", 4 * 3 * logits, 4 * 2 * logits)
         for weight in head_weights(self.model):
             if weight.product:
                 cost += self._linear(weight, "bf16")
         return cost
 
     def _linear(self, weight: Weight, dtype: str | None = None) -> Cost:
-        """A product with a weight matrix: forward, gradient of its input, gradient of the weight."""
+        """A product with a weight matrix: forward, gradient of its input, gradient of the weight; casts of its input and output gradient."""
         t = self.layout.tp
         kind = dtype or ("bf16" if weight.part == "router" else self.dtype)
         rows, outputs, inputs = float(self.tokens), float(weight.outputs), float(weight.inputs)
@@ -139,45 +136,90 @@ class Block:
         else:
             outputs /= t
         gemm = self.machine.gemm
-        return _cost(weight.part, gemm(rows, outputs, inputs, kind), gemm(rows, inputs, outputs, kind), gemm(outputs, inputs, rows, kind))
+        products = gemm(rows, outputs, inputs, kind), gemm(rows, inputs, outputs, kind), gemm(outputs, inputs, rows, kind, accumulate=True)
+        return passes(weight.part, *products) + self.casts(kind, rows * inputs, rows * outputs)
 
-    def _attention(self, number: int) -> Cost:
-        """Core attention, positions, and the gathers of tensor parallelism."""
-        a, t = self.model.attention, self.layout.tp
+    def casts(self, kind: str, inputs: float, gradients: float) -> Cost:
+        """Casts of `inputs` elements forward and of `gradients` elements backward."""
+        per = CAST_BYTES[kind] if self.practice.dtype else 0
+        return self.memory("casts", per * inputs, per * gradients) if per else Cost()
+
+    def _weights(self, moe: bool, parts: tuple[str, ...], names: tuple[str, ...] = ()) -> Cost:
+        """Linears of `parts`, or only `names` of them."""
+        chosen = (weight for weight in layer_weights(self.model, moe) if weight.product and weight.part in parts)
+        return sum((self._linear(weight) for weight in chosen if not names or weight.name in names), Cost())
+
+    def _attention(self, number: int) -> dict[str, Cost]:
+        """Projections, positions, core attention, context and tensor parallel exchanges, norms."""
+        a, t, moe = self.model.attention, self.layout.tp, self.model.is_moe(number)
         window = a.window if self.model.windowed(number) else 0
-        flops = core_flops(self.model, mean_context(self.sequence, window)) * self.tokens / t
-        core = _cost("core attention", self.machine.attention(flops, "forward"), self.machine.attention(flops, "backward"))
-        heads = a.heads + (a.heads if a.mla else a.kv_heads)
-        moved = 2 * ELEMENT * self.tokens * heads * a.qk_dim / t
-        return core + self._memory("positions", moved, moved) + self._gathers("tensor parallel")
+        kv, over = a.heads if a.mla else a.kv_heads, t * self.layout.cp  # context ranks have equal parts of the causal pairs
+        call = Attention(
+            batch=self.layout.micro_batch, queries=self.sequence, heads=a.heads / over, kv_heads=kv / over, qk_dim=a.qk_dim, v_dim=a.value_dim,
+            window=window,
+        )  # fmt: skip
+        core = passes(CORE, self.machine.attention(call, "forward"), self.machine.attention(call, "backward"))
+        turns = (MLA_PASSES if a.mla else PASSES) + a.qk_norm
+        moved = 2 * ELEMENT * turns * self.tokens * (a.heads + kv) * a.qk_dim / t
+        names = tuple(weight.name for weight in layer_weights(self.model, moe) if weight.part == "attention" and weight.name not in UP)
+        gathered = a.q_rank + a.kv_rank + a.rope_dim if a.mla else self.model.hidden
+        return {
+            "projections": self._weights(moe, ("attention",), names) + self._tensor(gathered, self.model.hidden),
+            "up projections": self._weights(moe, ("attention",), UP) + self.memory("positions", moved, moved) if a.mla else Cost(),
+            "positions": Cost() if a.mla else self.memory("positions", moved, moved),
+            CORE: core,
+            "context": context_exchange(self, core),
+            "norms": self._norms(),
+        }
+
+    def _dense(self) -> dict[str, Cost]:
+        inner = self.model.dense_hidden
+        moved = self.model.dense_matrices * ELEMENT * self.tokens * inner / self.layout.tp
+        active = self.memory("activation", moved, 5 / 3 * moved)
+        return {DENSE: self._weights(False, ("dense FFN",)) + active + self._tensor(self.model.hidden, self.model.hidden)}
+
+    def _shared(self, moe: bool) -> dict[str, Cost]:
+        """Router, with its small kernels, and shared experts."""
+        small = passes("router", *map(self.machine.small, KERNELS["router"])) if self.practice.dispatcher else Cost()
+        pieces = {"router": self._weights(moe, ("router",)) + small}
+        if inner := self.model.shared_hidden:
+            moved = 3 * ELEMENT * self.tokens * inner / self.layout.tp
+            active = self.memory("activation", moved, 5 / 3 * moved)
+            pieces["shared experts"] = self._weights(moe, ("shared experts",)) + active + self._tensor(self.model.hidden, self.model.hidden)
+        return pieces
 
     def _norms(self) -> Cost:
         """Norms (read and write), and two additions to the residual stream (two reads and a write)."""
         rows = ELEMENT * self.model.hidden * self.tokens / self.layout.tp
         norms = self.model.norms_per_layer
-        return self._memory("norms and residual", (2 * norms + 6) * rows, (3 * norms + 4) * rows)
+        return self.memory("norms and residual", (2 * norms + 6) * rows, (3 * norms + 4) * rows)
 
-    def _experts(self, ep: EpTimes) -> Cost:
+    def _row(self, ep: EpTimes) -> Cost:
         """Routed experts from Rows. Their weight gradients leave the Row at the rate of GEMMs: as much as forward has FLOPs, at most half of it."""
         layer = self.model.layer
         assert layer is not None
         flops = 2 * self.tokens / self.layout.tp * layer.topk * layer.hidden * layer.expert_hidden * layer.n_matrices
         weights = min(self.machine.flops(flops, layer.gemm_dtype), ep.backward / 2)
-        whole = {"routed experts, dispatch, combine": ep.forward + ep.backward}
+        whole = {EXPERTS: ep.forward + ep.backward}
         return Cost(
             ep.forward, ep.backward - weights, weights, ep.forward_exposed, ep.backward_exposed, ep.forward_wire, ep.backward_wire, whole
         )  # fmt: skip
 
-    def _memory(self, name: str, forward: float, backward: float) -> Cost:
-        return _cost(name, self.machine.memory(forward), self.machine.memory(backward))
+    def memory(self, name: str, forward: float, backward: float) -> Cost:
+        """Kernels that move `forward` and `backward` bytes."""
+        return passes(name, self.machine.memory(forward), self.machine.memory(backward))
 
-    def _gathers(self, name: str) -> Cost:
-        """A gather and a reduce-scatter of the sequence forward, three of them backward."""
-        if self.layout.tp == 1:
+    def _tensor(self, gathered: int, scattered: int) -> Cost:
+        """Tensor parallel collectives around a pair of linears: a gather before, a reduce-scatter behind; their gradients mirror them.
+
+        Backward, the gradient of the output and the saved input are gathered, and the gradient of the input is scattered. In pieces, only the
+        first piece of a gather and the last of a scatter are exposed, and the traffic of the backward pass hides behind both its GEMMs.
+        """
+        t = self.layout.tp
+        if t == 1:
             return Cost()
-        one = self.machine.group(ELEMENT * self.model.hidden * self.tokens, self.layout.tp, 1)
-        return _cost(name, 2 * one, 3 * one)
-
-
-def _cost(name: str, forward: float, backward: float, weights: float = 0.0) -> Cost:
-    return Cost(forward, backward, weights, parts={name: forward + backward + weights})
+        before, behind = (ELEMENT * width * self.tokens for width in (gathered, scattered))
+        ways = self.machine.collective("all_gather", before, t, 1), self.machine.collective("reduce_scatter", behind, t, 1)
+        if self.practice.overlap_tp:
+            return passes("tensor parallel", sum(ways) / t, ways[1] / t)
+        return passes("tensor parallel", sum(ways), ways[0] + sum(ways))

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from dysharp.errors import ConfigError
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.state import RankParameters, rank_parameters
-from dysharp.steps.block import ELEMENT, Block, Cost, EpTimes
+from dysharp.steps.block import Block
+from dysharp.steps.cost import Cost, EpTimes
+from dysharp.steps.dispatchers import ELEMENT
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine, number
+from dysharp.steps.practice import Practice
 from dysharp.steps.schedules import Times
 from dysharp.steps.stages import Chunk, chunks_of
 from dysharp.steps.step_graph import StepTimes
@@ -30,18 +33,19 @@ class StepCosts:
 
 
 def step_costs(
-    model: WholeModel, machine: Machine, layout: Layout, sequence: int, ep: EpTimes | None, copies: int = 1, again: bool = False
+    model: WholeModel, machine: Machine, layout: Layout, sequence: int, ep: EpTimes | None, copies: int = 1, practice: Practice | None = None
 ) -> StepCosts:
-    """The costs of a step. `copies`: how often a stage exists (2: DualPipe). `again`: backward passes start with their forward pass.
+    """The costs of a step. `copies`: how often a stage exists (2: DualPipe). `ep`: Rows of a MoE layer; a dispatcher in `practice` replaces them.
 
     Raises ConfigError for what is not modelled.
     """
-    if layout.cp > 1 or layout.etp > 1:
-        raise ConfigError(f"step: found cp={layout.cp}, etp={layout.etp}, expected 1: context and expert tensor parallelism are not modelled yet")
+    own = practice or Practice()
+    if layout.etp > 1:
+        raise ConfigError(f"step: found etp={layout.etp}, expected 1: expert tensor parallelism is not modelled yet")
     chunks = chunks_of(model, layout)
-    block = Block(model, machine, layout, sequence)
-    stages = tuple(_chunk(block, chunk, ep) for chunk in chunks)
-    stages = tuple(one.recomputed() for one in stages) if again else stages
+    block = Block(model, machine, layout, sequence, own)
+    known: dict[tuple[bool, bool], Cost] = {}
+    stages = tuple(_chunk(block, chunk, ep, known) for chunk in chunks)
     held = [rank_parameters(model, layout, [chunk]) for chunk in chunks]
     pairs = {(f, b): us_to_ps(one.pair_with(other)) for f, one in enumerate(stages) for b, other in enumerate(stages)} if ep else None
     rows = ELEMENT * model.hidden * block.tokens / layout.tp
@@ -50,15 +54,14 @@ def step_costs(
         tuple(us_to_ps(one.forward) for one in stages), tuple(us_to_ps(one.backward) for one in stages),
         tuple(us_to_ps(one.weights) for one in stages), us_to_ps(latency), 1, pairs,
     )  # fmt: skip
-    reduce = tuple(_buckets(machine, layout, one, copies, number("step.gradient_bytes")) for one in held)
-    gather = tuple(_buckets(machine, layout, one, copies, 2) for one in held)
+    reduce = tuple(_buckets(machine, layout, one, copies, number("step.gradient_bytes"), own) for one in held)
+    gather = tuple(_buckets(machine, layout, one, copies, 2, own) for one in held)
     update = tuple(us_to_ps(_update(machine, layout, one, copies)) for one in held)
-    return StepCosts(machine, layout, stages, StepTimes(cells, us_to_ps(busy), reduce, gather, update))
+    return StepCosts(machine, layout, stages, StepTimes(cells, us_to_ps(busy), reduce, gather, update, late_gather=not own.overlap_dp))
 
 
-def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None) -> Cost:
+def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None, known: dict[tuple[bool, bool], Cost]) -> Cost:
     cost = block.ends(chunk.embedding, chunk.mtp, chunk.head, ep)
-    known: dict[tuple[bool, bool], Cost] = {}
     for number_of in chunk.layers():
         kind = (block.model.is_moe(number_of), block.model.windowed(number_of))
         if kind not in known:
@@ -67,15 +70,17 @@ def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None) -> Cost:
     return cost
 
 
-def _buckets(machine: Machine, layout: Layout, held: RankParameters, copies: int, element: float) -> tuple[int, ...]:
-    """Times of a chunk's buckets: dense and expert parameters pass in equal steps, each over its own group."""
+def _buckets(machine: Machine, layout: Layout, held: RankParameters, copies: int, element: float, practice: Practice) -> tuple[int, ...]:
+    """Times of a chunk's buckets: dense and expert parameters pass in equal steps, each over its own group. Without overlap there is one."""
     n = min(MOST_BUCKETS, max(1, math.ceil((held.dense + held.experts) / max(BUCKET, BUCKET_PER_REPLICA * layout.dp))))
-    whole = machine.group(held.dense * element, layout.dp * layout.cp * copies, layout.stride("dp"))
+    n = n if practice.overlap_dp else 1
+    whole = machine.group(held.dense * element, layout.dp * layout.cp * copies, layout.stride("cp"))
     whole += machine.group(held.experts * element, layout.edp * copies, layout.stride("edp"))
     return (us_to_ps(whole / n),) * n if whole else ()
 
 
 def _update(machine: Machine, layout: Layout, held: RankParameters, copies: int) -> float:
-    """The optimizer on a rank's shard of a chunk; memory-bound."""
+    """The optimizer on a rank's shard of a chunk, with the norm of its gradients, and the zeroing of all gradients; memory-bound."""
     shard = held.dense / (layout.dp * layout.cp * copies) + held.experts / (layout.edp * copies)
-    return machine.memory(number("step.optimizer_bytes") * shard)
+    element = number("step.gradient_bytes")
+    return machine.memory((number("step.optimizer_bytes") + element) * shard + element * (held.dense + held.experts))

@@ -1,21 +1,45 @@
 """`Machine`: the rates at which one GPU of a step computes and moves bytes, from a cluster. Times are microseconds."""
 
+import functools
 from dataclasses import dataclass
 from typing import Literal
 
-from dysharp.compute.collectives import RING_PART
-from dysharp.compute.operators import arch_of, gemm_us, memory_kernel_us, sustained_flops_per_us
+from dysharp.compute.attention import BACKWARD_PRODUCTS, Attention, attention_flops, attention_us
+from dysharp.compute.collectives import RING_PART, collective_us
+from dysharp.compute.operators import arch_of, gemm_us, launch_us, sustained_flops_per_us
 from dysharp.specs import Cluster
 from dysharp.specs.choices import choice_value
-from dysharp.steps.accounting.flops import FLASH_BACKWARD
+from dysharp.specs.fitted import Overrides, fitted_values
+from dysharp.specs.gpu import Gpu
 from dysharp.steps.layout import Layout
 
+Direction = Literal["forward", "backward"]
 ELEMENT_BYTES = {"fp8": 1.0, "bf16": 2.0}
+STREAM, PERMUTE = 0.666, 0.5
+"""Parts of the datasheet's memory rate that kernels of a training framework reach, and those that move rows to other places (SimuMax 4dcaae5,
+configs/system/b200_bf16_ceperm.json)."""
+KEPT = {
+    ("hopper", "bf16"): 701 / 798, ("hopper", "fp8"): 701 / 798, ("hopper", "fp4"): 701 / 798, ("blackwell", "bf16"): 0.708,
+    ("blackwell", "fp8"): 1.0, ("blackwell", "fp4"): 1.0,
+}  # fmt: skip
+"""Part of its benchmark rate that a GEMM keeps in long runs, from measured GEMMs. Hopper: 701 TFLOPS at large M (DeepGEMM's table of BF16) over
+`hopper.bf16_sustained`, for FP8 too. Blackwell: median of SimuMax's 86 BF16 GEMMs on a B200 over `compute.operators.gemm_us`; FP8 rates of
+benchmarks are 0.53 of the peak already, and no row of long FP8 GEMMs is known."""
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _gemm(gpu: Gpu, constants: Overrides, m: float, n: float, k: float, dtype: str, groups: int) -> float:
+    return float(gemm_us(gpu, fitted_values(constants), m, n, k, dtype, groups=groups))
 
 
 def number(name: str) -> float:
     """A numeric choice."""
     return float(choice_value(name))
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _attention(gpu: Gpu, constants: Overrides, call: Attention, direction: Direction) -> float:
+    return float(attention_us(gpu, fitted_values(constants), call, direction))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +48,17 @@ class Machine:
 
     cluster: Cluster
 
-    def gemm(self, m: float, n: float, k: float, dtype: str) -> float:
-        """One GEMM [m, k] x [k, n]."""
-        if self.cluster.gpu:
-            return float(gemm_us(self.cluster.own_gpu, self.cluster.fitted, m, n, k, dtype))
-        moved = ELEMENT_BYTES[dtype] * (m * k + n * k) + 2 * m * n
-        return max(2 * m * n * k / self.cluster.peak_flops_per_us(dtype), moved / self.cluster.hbm_bytes_per_us)
+    def gemm(self, m: float, n: float, k: float, dtype: str, groups: int = 1, accumulate: bool = False) -> float:
+        """`groups` GEMMs [m, k] x [k, n] at once. `accumulate`: onto FP32 sums in memory (weight gradients)."""
+        kind = "fp8" if dtype == "mxfp8" else dtype
+        sums = 8.0 * groups * m * n if accumulate else 0.0
+        if not self.cluster.gpu:
+            moved = groups * (ELEMENT_BYTES[kind] * (m * k + n * k) + 2 * m * n) + sums
+            return max(groups * 2 * m * n * k / self.cluster.peak_flops_per_us(kind), moved / self.cluster.hbm_bytes_per_us)
+        alone = _gemm(self.cluster.own_gpu, self._operators, m, n, k, kind, groups)
+        kept = KEPT[arch_of(self.cluster.own_gpu), kind]
+        powered = groups * 2 * m * n * k / (kept * sustained_flops_per_us(self.cluster.own_gpu, self.cluster.fitted, kind))
+        return max(alone, powered) + sums / self.cluster.hbm_bytes_per_us
 
     def flops(self, count: float, dtype: str) -> float:
         """`count` FLOPs of large GEMMs."""
@@ -37,16 +66,19 @@ class Machine:
             return count / sustained_flops_per_us(self.cluster.own_gpu, self.cluster.fitted, dtype)
         return count / self.cluster.peak_flops_per_us(dtype)
 
-    def memory(self, n_bytes: float) -> float:
-        """A kernel that moves `n_bytes` through memory."""
+    def memory(self, n_bytes: float, part: float = STREAM) -> float:
+        """A kernel that moves `n_bytes` through memory; `part`: of the datasheet's rate (hw clusters)."""
         if self.cluster.gpu:
-            return float(memory_kernel_us(self.cluster.own_gpu, self.cluster.fitted, n_bytes))
+            return self.small(1) + n_bytes / (part * self.cluster.hbm_bytes_per_us)
         return n_bytes / self.cluster.hbm_bytes_per_us
 
-    def attention(self, forward_flops: float, direction: Literal["forward", "backward"]) -> float:
-        """A flash kernel whose forward pass has `forward_flops`."""
+    def attention(self, call: Attention, direction: Direction) -> float:
+        """A flash kernel. On a paper cluster it runs at a chosen part of the BF16 peak."""
+        if self.cluster.gpu:
+            return _attention(self.cluster.own_gpu, self._operators, call, direction)
         part = number(f"step.attention_{direction}_part")
-        return (FLASH_BACKWARD if direction == "backward" else 1) * forward_flops / (part * self.cluster.peak_flops_per_us("bf16"))
+        again = BACKWARD_PRODUCTS if direction == "backward" else 1
+        return again * float(attention_flops(call)) / (part * self.cluster.peak_flops_per_us("bf16"))
 
     @property
     def link(self) -> float:
@@ -69,6 +101,34 @@ class Machine:
     def hop(self) -> float:
         """Latency of a send between NVLink domains."""
         return self.cluster.scale_out.latency_us if self.cluster.scale_out else number("step.nic_latency_us")
+
+    def launch(self, calls: float, looped: float, direction: Direction) -> float:
+        """Host time of `calls` operations of a training framework and of `looped` kernels that some of them launch; 0 on a paper cluster."""
+        fitted = self.cluster.fitted
+        return calls * fitted[f"training.{direction}_us"] + looped * fitted["training.loop_us"] if self.cluster.gpu else 0.0
+
+    def small(self, kernels: float) -> float:
+        """Device time of `kernels` that move next to nothing."""
+        return kernels * launch_us(self.cluster.own_gpu, self.cluster.fitted) if self.cluster.gpu else 0.0
+
+    @property
+    def _operators(self) -> Overrides:
+        """Own constants of the cluster that operators depend on."""
+        return tuple(one for one in self.cluster.constants if not one[0].startswith("training."))
+
+    @property
+    def wait(self) -> float:
+        """Wait for the last rank of a collective on which computing waits."""
+        return self.cluster.fitted["training.wait_us"] if self.cluster.gpu else 0.0
+
+    def collective(self, kind: Literal["all_gather", "reduce_scatter", "alltoall"], n_bytes: float, size: int, stride: int) -> float:
+        """A collective that computing waits for, with the wait for the last rank. `n_bytes`: gathered, scattered, or per rank (alltoall)."""
+        if size <= 1:
+            return 0.0
+        near = size * stride <= self.domain
+        if not self.cluster.gpu or not near:
+            return self.group(n_bytes, size, stride)
+        return self.wait + float(collective_us(self.cluster.own_gpu, self.cluster.fitted, kind, size, n_bytes))
 
     def group(self, n_bytes: float, size: int, stride: int) -> float:
         """A reduce-scatter or all-gather of `n_bytes` over `size` ranks that are `stride` apart: rates only, no start.

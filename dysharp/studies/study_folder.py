@@ -25,8 +25,9 @@ from dysharp.files import make_folder
 from dysharp.runs.key import key_of, point_dict, point_from
 from dysharp.runs.point import Point
 from dysharp.runs.store import Store, check_of
+from dysharp.silicon.cluster_area import area_columns
 from dysharp.sources import code_digest
-from dysharp.specs import load_model
+from dysharp.specs import load_cluster, load_model
 
 LINES_PER_PART = 2000
 JOURNAL = "journal.jsonl"
@@ -159,6 +160,10 @@ class StudyFolder:
         where there is none, the row that was finished last. Another process may write meanwhile. The folder belongs to a study, or is the `Store` of
         `reproduce` and `sweep`. Raises ConfigError where it has no finished points.
         """
+        try:
+            self.folder.is_dir()
+        except OSError as error:  # such as a name that is too long
+            raise ConfigError(f"{str(self.folder)[:60]!r}: found no folder ({error.strerror}), expected the folder of a study") from None
         duckdb = duckdb_module()
         connection, sources = duckdb.connect(config={"python_enable_replacements": False}), []
         records = [*self._records(), *_stored(self.folder)]  # before the parts: a writer may make a part of them at any time
@@ -245,6 +250,7 @@ def record_of(key: str, point: Point, row: Mapping[str, Any], code: str = "", fi
         )
     }  # fmt: skip
     plain |= {f"use_{name}": value for name, value in row.get("utilization", {}).items()}
+    plain |= _areas(point)
     plain |= {f"path_{name}": value for name, value in row.get("attribution", {}).items()}
     asked = json.dumps(point_dict(point), sort_keys=True)
     own = {
@@ -261,6 +267,14 @@ def record_of(key: str, point: Point, row: Mapping[str, Any], code: str = "", fi
         **plain,
     }
     return {**own, **{name: value for name, value in told.items() if name not in own and name != "row"}, "row": json.dumps(row)}
+
+
+def _areas(point: Point) -> dict[str, float]:
+    """Area of what DySHARP adds to the point's cluster; nothing for a cluster that cannot be read."""
+    try:
+        return area_columns(load_cluster(point.cluster))
+    except ConfigError:
+        return {}
 
 
 def _routing_of(point: Point) -> str:

@@ -21,7 +21,6 @@ from dysharp.systems.registry import system
 from dysharp.units import ns_to_ps
 from dysharp.workload import Routing, in_parts
 
-TILE_ROWS = 64  # BM of moe_first_mm (mix_moe/csrc/cuda/mix_gemm.cu)
 NONE = -1
 
 
@@ -33,6 +32,7 @@ class Options:
     |---|---|
     | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
     | `blocks_per_sm` | thread blocks that an SM holds; one computes while another one waits for its get |
+    | `tile_rows`, `column_blocks` | rows of a tile; thread blocks that share the columns of a row tile, one as released |
     | `mediation` | rows are sorted, and the host counts them and waits, before Dispatch (building/mediation.py) |
 
     Expert re-assignment (locality) is the routing's placement. The real form adds the starts of both kernels and NVSHMEM's
@@ -41,6 +41,8 @@ class Options:
 
     form: str = "auto"
     blocks_per_sm: int = choice_int("ccfuser.blocks_per_sm")
+    tile_rows: int = choice_int("ccfuser.tile_rows")
+    column_blocks: int = choice_int("ccfuser.column_blocks")
     mediation: bool = False
 
 
@@ -94,7 +96,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
 
 
 def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, *, real: bool) -> Program:
-    layer = LayerBuilder(model, cluster, routing, direction, tiling=Tiling(TILE_ROWS, shared=True), alloc=Alloc.PREFIX)
+    layer = LayerBuilder(model, cluster, routing, direction, tiling=Tiling(options.tile_rows, shared=True), alloc=Alloc.PREFIX)
     kernels = SoftwareSteps(layer)
     sms = layer.per_gpu(Discipline.READY_FIFO, "sm", layer.pools(layer.cluster.n_sms))
     first, second = stages(model, direction)
@@ -106,7 +108,8 @@ def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, opti
         layer.wait_each(start, opened[blocks.gpu])
     by_tile = _by_tile(layer)
     _gets(layer, blocks, owner, start, by_tile)
-    ends = _first_kernel(layer, blocks, start, [add_stage(layer, first, sms, t[t >= 0], one_block=True) for t in (blocks.first, blocks.second)])
+    added = [add_stage(layer, first, sms, t[t >= 0], blocks=options.column_blocks) for t in (blocks.first, blocks.second)]
+    ends = _first_kernel(layer, blocks, start, added)
     layer.b.hold(_slots(layer, options)[blocks.gpu], start, ends)
     finished = layer.join("first kernel")
     layer.wait_each(finished[blocks.gpu], ends)
@@ -118,7 +121,7 @@ def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, opti
     order = np.stack((blocks.second, blocks.first), axis=1).ravel()
     order = order[order >= 0]
     results = np.empty(len(layer.tiles), np.int32)
-    for i, ops in enumerate(add_stage(layer, second, sms, order, one_block=True)):
+    for i, ops in enumerate(add_stage(layer, second, sms, order, blocks=options.column_blocks)):
         layer.wait_each(ops, finished[layer.tile_gpu[order]])
         if i == 0:
             results[order] = ops
@@ -139,7 +142,7 @@ def _blocks(layer: LayerBuilder, owner: I32) -> _Blocks:
     A GPU lists whole local tiles by expert, and all other tiles by expert and owner. The rest of a local region is no
     whole tile and stands in the second list.
     """
-    local = (owner == layer.tile_gpu) & (layer.tile_rows == TILE_ROWS)
+    local = (owner == layer.tile_gpu) & (layer.tile_rows == layer.tiling.rows)
     gpus, firsts, seconds, waits = [], [], [], []
     for gpu in range(layer.n_gpus):
         here = layer.tile_gpu == gpu
@@ -156,8 +159,8 @@ def _blocks(layer: LayerBuilder, owner: I32) -> _Blocks:
 
 
 def _slots(layer: LayerBuilder, options: Options) -> I32:
-    """`[gpus]` semaphores: the thread blocks that a GPU holds at once."""
-    held = layer.cluster.n_sms * options.blocks_per_sm
+    """`[gpus]` semaphores: the row tiles whose thread blocks a GPU holds at once."""
+    held = max(1, layer.cluster.n_sms * options.blocks_per_sm // options.column_blocks)
     return layer.semaphores(held, "blocks", "blocks")
 
 
@@ -179,7 +182,7 @@ def _gets(layer: LayerBuilder, blocks: _Blocks, owner: I32, start: I32, by_tile:
     layer.dispatch_rows(order=rows[~far])
     step = _piece_rows(layer.sent_bytes)
     before, behind = first_get, layer.tiles[owner != layer.tile_gpu]
-    for piece in range(-(-TILE_ROWS // step)):
+    for piece in range(-(-layer.tiling.rows // step)):
         tiles = behind[layer.tile_rows[behind] > piece * step]
         now = far & (place // step == piece)
         reads = _answers(layer, piece, layer.tile_gpu[tiles], owner[tiles], before[tiles])

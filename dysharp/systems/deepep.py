@@ -85,7 +85,7 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """The paper form with the software costs of both kernels. A call starts when all GPUs have called it."""
     layer = _layer(model, cluster, routing, direction, options)
-    kernels = (Internode if cluster.domains > 1 else _Channels)(layer, options.n_sm)
+    kernels = (Internode if cluster.domains > 1 else Channels)(layer, options.n_sm)
     kernels.combine(one_after_another(layer, kernels.dispatch()))
     return layer.build(FACTS.moves)
 
@@ -96,13 +96,13 @@ def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str,
     return one_copy_per_gpu(_layer(model, cluster, routing, direction, options), FACTS.moves)
 
 
-class _Channels(SoftwareSteps):
+class Channels(SoftwareSteps):
     """DeepEP channels: `n_sm` SMs of every GPU make `n_sm / 2` channels."""
 
-    def __init__(self, layer: LayerBuilder, n_sm: int) -> None:
+    def __init__(self, layer: LayerBuilder, n_sm: int, name: str = "deepep") -> None:
         most = layer.cluster.n_sms
         if n_sm < 2 or n_sm % 2 or n_sm > most:
-            raise ConfigError(f"deepep.n_sm: found {n_sm}, expected an even number of SMs from 2 to {most}")
+            raise ConfigError(f"{name}.n_sm: found {n_sm}, expected an even number of SMs from 2 to {most}")
         super().__init__(layer)
         self.n = n_sm // 2
 

@@ -21,11 +21,13 @@ class Options:
     """`dispatch_window`, `combine_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py).
 
     `dispatch`: format of rows, "rows" (the model's), "fp8" or "mxfp8". `weights`: "model", "fp4", "mxfp8" or "nvfp4".
+    `al_misses`: misses of the AL TLB that a hub has under way at once; 0 = as many as rows at line rate need.
     `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
     """
 
     dispatch_window: int = choice_int("dysharp.dispatch_window")
     combine_window: int = choice_int("dysharp.combine_window")
+    al_misses: int = choice_int("hub.al_misses")
     dispatch: str = "rows"
     weights: str = "model"
     compute: bool = True
@@ -64,6 +66,7 @@ def start(
     """
     words = {"dispatch": options.dispatch, "weights": options.weights}
     layer = formatted_layer("dysharp", model, cluster, routing, direction, compute=options.compute, one_kernel=one_kernel, **words)
+    layer.al_misses = options.al_misses
     dispatch_window, combine_window = layer.windows(framing, options.dispatch_window, options.combine_window, together=together)
     counts = layer.exchange(4 * model.n_experts, name="nactive") if direction == "fwd" else None
     dispatch = layer.dispatch_multicast(dispatch_window, framing, by_rows=by_rows)
@@ -75,6 +78,7 @@ def over_domains(model: Model, cluster: Cluster, routing: Routing, direction: st
     """DySHARP in every domain, and multicast and sums in a hypothetical scale-out switch (building/between/in_switch.py)."""
     words = {"dispatch": options.dispatch, "weights": options.weights}
     layer = formatted_layer("dysharp", model, cluster, routing, direction, compute=options.compute, one_kernel=True, **words)
+    layer.al_misses = options.al_misses
     windows = layer.windows(DYMULTIMEM, options.dispatch_window, options.combine_window)
     counts = layer.exchange(4 * model.n_experts, name="nactive") if direction == "fwd" else None
     sums_in_switch(layer, DYMULTIMEM, *windows, layer.target_fetch(counts))

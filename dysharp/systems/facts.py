@@ -49,6 +49,8 @@ class Costs:
     """True: one kernel is the whole layer, so no activation, cast or launch is added to the Program's time."""
     gemms: tuple[str, ...] = ()
     """Values of the option `gemms` among which "auto" chooses on an hw cluster. (): the system has no such option."""
+    sms: Callable[[Model, Cluster], int] | None = None
+    """SMs of the communication kernels where the option `n_sm` is 0. None: the option is their number."""
     drops: str = ""
     """Parts of the software or hardware that the paper form leaves out."""
 

@@ -25,11 +25,13 @@ class Options:
 
     `reduction`: sources "pull" sums through the switch, or GPUs "push" contributions to them (docs/design/0013, Push form). `sum_places`: sums
     of one source that the switch holds at once (push), 0 = as many as fit the reduction buffers of its ports in every case.
+    `al_misses`: misses of the AL TLB that a hub has under way at once; 0 = as many as rows at line rate need.
     `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
     """
 
     dispatch_window: int = choice_int("hub_sharp.dispatch_window")
     combine_window: int = choice_int("hub_sharp.combine_window")
+    al_misses: int = choice_int("hub.al_misses")
     reduction: str = choice_str("hub_sharp.reduction")
     sum_places: int = choice_int("hub_sharp.sum_places")
     compute: bool = True
@@ -49,6 +51,7 @@ FACTS = Facts(
 def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """One store per token names its regions. The row tables of the hubs place it; a pull reads their map in memory, a push needs none."""
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
+    layer.al_misses = options.al_misses
     dispatch, combine = layer.windows(ROWSP_MC, options.dispatch_window, options.combine_window)
     layer.dispatch_multicast(dispatch, ROWSP_MC, by_rows=True, asks=False)
     if options.reduction == "push":

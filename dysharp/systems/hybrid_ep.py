@@ -85,7 +85,9 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
 def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
     """As the paper form, with the library's kernels: SMs that take turns at chunks of tokens, and barriers."""
     layer = _layer(model, cluster, routing, direction, options)
-    kernels = HybridInternode(layer, options.n_sm, options.chunk) if cluster.domains > 1 else _Chunks(layer, options)
+    kernels = (
+        HybridInternode(layer, options.n_sm, options.chunk) if cluster.domains > 1 else Chunks(layer, options.n_sm, options.chunk, options.permute)
+    )
     kernels.combine(one_after_another(layer, kernels.dispatch()))
     return layer.build(FACTS.moves)
 
@@ -96,20 +98,20 @@ def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str,
     return one_copy_per_gpu(_layer(model, cluster, routing, direction, options), FACTS.moves)
 
 
-class _Chunks(SoftwareSteps):
+class Chunks(SoftwareSteps):
     """Persistent kernels on `n_sm` SMs of every GPU.
 
     The warps of an SM have roles that work side by side: load, store, read, sum.
     """
 
-    def __init__(self, layer: LayerBuilder, options: Options) -> None:
+    def __init__(self, layer: LayerBuilder, n_sm: int, chunk: int = CHUNK_TOKENS, permute: bool = False, name: str = "hybrid-ep") -> None:
         most = layer.cluster.n_sms
-        if not 1 <= options.n_sm <= most:
-            raise ConfigError(f"hybrid-ep.n_sm: found {options.n_sm}, expected 1 to {most} SMs")
-        if options.chunk < 1:
-            raise ConfigError(f"hybrid-ep.chunk: found {options.chunk}, expected at least 1 token")
+        if not 1 <= n_sm <= most:
+            raise ConfigError(f"{name}.n_sm: found {n_sm}, expected 1 to {most} SMs")
+        if chunk < 1:
+            raise ConfigError(f"{name}.chunk: found {chunk}, expected at least 1 token")
         super().__init__(layer)
-        self.n, self.chunk, self.permute = options.n_sm, options.chunk, options.permute
+        self.n, self.chunk, self.permute = n_sm, chunk, permute
         self.received_copies = np.bincount(layer.p.gpu, minlength=layer.n_gpus)
         self.received_rows = np.bincount(layer.p.row_gpu, minlength=layer.n_gpus)
 
@@ -139,7 +141,7 @@ class _Chunks(SoftwareSteps):
         layer.wait_first(looks, after, stream=looker)
         return looks
 
-    def _buffer_kernel(self, name: str, row_bytes: int) -> I32:
+    def buffer_kernel(self, name: str, row_bytes: int) -> I32:
         """Add the kernel between the exchange buffer and the experts' rows. Returns `[gpus]` its DELAYs."""
         layer, costs = self.layer, self.costs
         counts = zip(self.received_copies.tolist(), self.received_rows.tolist(), strict=True)
@@ -186,7 +188,7 @@ class _Chunks(SoftwareSteps):
         paced = self.paced("dispatch", puts, costs.stores_ps(n_bytes)).op[order]
         layer.wait_each(paced, stores.op)
         layer.b.hold(self._in_flight("store")[sm], stores.op, paced)
-        permute = self._buffer_kernel("permute", layer.sent_bytes)
+        permute = self.buffer_kernel("permute", layer.sent_bytes)
         layer.wait_each(permute, self.barrier_after("dispatch", "received", start, puts))
         return permute
 
@@ -198,7 +200,7 @@ class _Chunks(SoftwareSteps):
         """
         layer, costs = self.layer, self.costs
         start = self.delay("combine.launch", costs.kernel_ps)
-        unpermute = self._buffer_kernel("unpermute", layer.model.row_bytes)
+        unpermute = self.buffer_kernel("unpermute", layer.model.row_bytes)
         layer.wait_each(unpermute, finished)
         layer.wait_each(start, unpermute)
         ready = self.barrier("combine", "ready", start)

@@ -31,6 +31,7 @@ class Options:
     | `totals` | rows of an expert, for the hub (moe-hub, mh-dep): "known" before, or "announced" by every source at its end |
     | `rows_at_once` | rows that the SMs of a GPU write side by side |
     | `rat_banks`, `rat_bank_entries` | banks of the row table (RAT) of a GPU's hub, rows in each |
+    | `al_misses` | rows that a hub reads back from memory at once; 0 = as many as rows at line rate need |
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
     """
 
@@ -42,6 +43,7 @@ class Options:
     rows_at_once: int = choice_int("moe_hub.rows_at_once")
     rat_banks: int = choice_int("moe_hub.rat_banks")
     rat_bank_entries: int = choice_int("moe_hub.rat_bank_entries")
+    al_misses: int = choice_int("hub.al_misses")
     compute: bool = True
 
 
@@ -52,6 +54,7 @@ def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, opt
     first. Otherwise the rows leave token by token, in packets of `store_bytes`.
     """
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
+    layer.al_misses = options.al_misses
     framing = STORE if managed else Framing("store", payload_bytes=options.store_bytes)
     order = stream_order(layer, layer.p.row_source, layer.p.row_gpu, by_token=True) if managed else None
     table = layer.row_table(framing, options.rat_banks, options.rat_bank_entries)

@@ -177,10 +177,12 @@ def get_system(name: str) -> System:
     """The system called `name`. Raises ConfigError with the nearest valid name."""
     systems = all_systems()
     if name not in systems:
-        from dysharp.systems.collectives import all_collectives
+        from dysharp.systems.collectives import all_collectives, all_tensor_parallel
 
+        if name in all_tensor_parallel():
+            raise ConfigError(f"system {name!r}: found a system of sub-layers, expected a sub-layer for it (--workload sub-layer:llama-7b:L1)")
         if name in all_collectives():
             raise ConfigError(f"system {name!r}: found a system of collectives, expected a collective for it (--workload all-reduce:64MiB)")
-        close = nearest(name, {**systems, **all_collectives()})
+        close = nearest(name, {**systems, **all_collectives(), **all_tensor_parallel()})
         raise ConfigError(f"system {name!r}: unknown{close if 'did you mean' in close else nearest(name, systems)}")
     return systems[name]

@@ -23,7 +23,7 @@ MEASUREMENT = {
     "metric": "latency", "value": "53.1", "unit": "us", "source": "test",
 }  # fmt: skip
 FIGURE = {"title": "mine", "source": "test", "points": {"systems": ["closed-form"], "models": ["S-8"], "seeds": [0, 1]}}
-CHECK = {"name": "share", "metric": "redundant_share", "system": "closed-form", "paper": 0.5, "within": 0.5, "status": "reproduced"}
+CHECK = {"name": "share", "metric": "redundant_share", "system": "closed-form", "paper": 0.5, "within": 0.5, "mark": "far", "mark_above": 0.1}
 WORDS = (
     "", " ", "x", "0", "-1", "1e308", "1e-320", "nan", "inf", "true", "[/red]", "[bold]x[/bold]", "\x1b]0;pwn\x07", "\x9b31m", "\u202egnp", "a\nb",
     "a\n\n# heading\n\n[click](javascript:alert(1)) ![x](http://evil/x.png)", "<script>x</script>", "a|b", "x" * 4000, "é", "\u4e2d", "a\x00b",
@@ -37,6 +37,17 @@ OPTIONS = {
     "network": "k n vcs buffer packet-flits pattern burst load speedup delays topology curve period warm-up seed",
     "routing": "gpus tokens seed model",
 }
+ASKED = {
+    "trace": (("trace", "ideal", "--gpus", "2", "--tokens", "2"), "out chakra parts from to only follow start slow set seed layer direction routing"),
+    "model": (("model", "mixtral-8x7b"), "sequence layout schedule precision recompute dispatcher fixed-gib gpu cluster"),
+    "step": (("step", "mixtral-8x7b"), "layout cluster schedule systems sequence precision recompute routing seed"),
+    "serve": (("serve", "mixtral-8x7b"), "cluster gpus isl osl engine precision kv slo users layouts ep-system"),
+    "rtl": (("rtl", "no-such-block"), "cluster out seed"),
+    "report": (("report", "row.json"), "out title"),
+    "query": (("query", "select 1 as x"), "folder csv"),
+    "study": (("study", "f.toml"), "folder jobs plot"),
+}
+"""Command -> its arguments, and the options that get hostile values."""
 ROUTINGS = (
     "uniform", "normal:0.1", "powerlaw:1", "lognormal:0.65", "lognormal:0.65:group-limited", "trace:deepseek-v2-lite:layer=3",
     "counts:x.csv:model=a", "loads:gpt-oss-20b:layer=5",
@@ -265,6 +276,19 @@ def _options(draw: Draw) -> tuple[list[str], dict[str, bytes]]:
     return args, {}
 
 
+def _asked(draw: Draw) -> tuple[list[str], dict[str, bytes]]:
+    """A command of `ASKED` with one or two hostile options, or a hostile first word. Its files are damaged."""
+    base, options = ASKED[draw.choice(list(ASKED))]
+    hurt = draw.choice((*WORDS, str(draw.choice((*NUMBERS, *FLOATS)))))
+    args = [base[0], hurt] if draw.random() < 0.15 else [*base]
+    for _ in range(draw.choice((1, 1, 2))):
+        number = str(draw.choice((*NUMBERS, *FLOATS)))
+        args += [f"--{draw.choice(options.split())}", draw.choice((number, draw.choice(WORDS), "pp=4,vpp=2,ep=8,gpus=64", f"tp={number},pp=2"))]
+    row = changed(draw, {"system": "ideal", "gpus": 4, "time_us": 1.5, "phases_us": {"gemm1": {"start": 0.0, "end": 1.0, "busy": 1.0}}})
+    study = changed_table(draw, {"systems": ["ideal"], "models": ["S-8"], "gpus": [2], "tokens": [2], "draw": {"n": draw.choice(NUMBERS)}})
+    return args, {"row.json": damaged(draw, json.dumps(row).encode()), "f.toml": damaged(draw, toml(study).encode())}
+
+
 def _words(draw: Draw) -> tuple[list[str], dict[str, bytes]]:
     commands = ("run", "compare", "advise", "list", "routing", "emulate", "network", "sweep", "reproduce", "validate", "calibrate", "capture", "")
     return [draw.choice(commands), *(draw.choice((*WORDS, "--json", "-j", "--store")) for _ in range(draw.randrange(1, 4)))], {}
@@ -282,5 +306,6 @@ FAMILIES: dict[str, Callable[[Draw], tuple[list[str], dict[str, bytes]]]] = {
     "constants": _constants,
     "figure": _figure,
     "options": _options,
+    "asked": _asked,
     "words": _words,
 }

@@ -17,7 +17,7 @@ PREFIX = "dysharp."
 _ONLY_COMPILED = ("__init__", "kernel", "address")
 MODULES = (
     *(".".join(p.relative_to(ROOT).with_suffix("").parts) for p in sorted((ROOT / "uarch").rglob("*.py")) if p.stem not in _ONLY_COMPILED),
-    *("engine.burst.loop", "engine.burst.lower"),
+    *("engine.burst.loop", "engine.burst.lower", "engine.burst.lower_points"),
 )
 EVENTS = 1 << 40  # no limit on events: one call runs the Program, and the limit on steps ends it
 

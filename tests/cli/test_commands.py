@@ -183,7 +183,7 @@ def test_scope_is_said(dysharp: Call) -> None:
     assert "on the GPUs of one NVLink domain" in text
     assert "several domains that network cards join (clusters with a [scale_out] table)" in text
     assert "Whole models: parameters, FLOPs and training memory (`dysharp model`); a training step (`dysharp step`)" in text
-    assert "Not modelled: serving" in text
+    assert "TTFT and TPOT (`dysharp serve`)" in text
     assert "public measurements (`dysharp validate`)" in text
     refused = dysharp("run", "deepep", "--cluster", "hw-dgx-h100", "--gpus", "16")
     assert "this cluster is one NVLink domain; a cluster with a [scale_out] table" in refused.err
@@ -260,7 +260,7 @@ def test_every_command_has_examples_that_parse() -> None:
 @pytest.mark.parametrize(
     ("words", "last", "found"),
     [
-        (["run"], "deepep", {"deepep", "deepep-ll"}),
+        (["run"], "deepep", {"deepep", "deepep-ll", "deepep-v2"}),
         (["run", "deepep", "--model"], "deepseek-v3", {"deepseek-v3"}),
         (["run", "deepep", "--cluster"], "paper-nvl", {"paper-nvl72"}),
         (["compare", "--systems"], "deepep,dysharp-c", {"deepep,dysharp-comet"}),

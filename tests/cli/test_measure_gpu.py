@@ -48,11 +48,14 @@ class OnMeta:
 
 
 def test_every_measurement_of_one_gpu_is_made_and_used(measure: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [row for part in (measure.gemms, measure.grouped_gemms, measure.memory, measure.launches) for row in part(OnMeta())]
+    parts = (measure.gemms, measure.grouped_gemms, measure.attention, measure.norms, measure.memory, measure.launches)
+    rows = [row for part in parts for row in part(OnMeta())]
     assert capsys.readouterr().err == ""  # no grouped GEMM would be said there
     n_dense, n_grouped = 2 * len(measure.GEMMS), len(measure.GROUPED) * len(measure.EXPERT)
     assert Counter(row.kind for row in rows) == {
         "gemm_dense": n_dense, "grouped_gemm_contiguous": n_grouped, "hbm_bandwidth": 1, "kernel_launch": 2,
+        "attention_context": len(measure.PREFILL), "attention_train_bwd": len(measure.PREFILL), "attention_generation": len(measure.DECODE),
+        "rmsnorm": len(measure.NORM_WIDTHS),
     }
     times = {row.value for row in rows if row.kind in ("gemm_dense", "grouped_gemm_contiguous")}
     assert times == {1e3 * MS / measure.GRAPH}

@@ -80,7 +80,8 @@ def test_validate_reads_training_runs(tmp_path: Path, dysharp: Call) -> None:
     assert done.code == 0
     assert "no packaged model is called like" in " ".join(done.out.split())
     rows = json.loads(dysharp("validate", "--data", str(path), "--json").out)["rows"]
-    assert [(row["id"], row["family"], row["judged"]) for row in rows] == [("a", "memory", True), ("b", "memory", False), ("a", "model-flops", True)]
+    found = [(row["id"], row["family"], row["judged"]) for row in rows]
+    assert found == [("a", "step", True), ("a", "memory", True), ("b", "memory", False), ("a", "model-flops", True)]
     assert dysharp("validate", "--data", str(path), "--check").code == 1  # the memory is far from 60 GiB
     path.write_text("id,model,hardware,gpus,precision,gbs,mbs,seq,tp,pp,ep,dp\na,b\n")
     assert "row 1: found 2 columns, expected 12" in dysharp("validate", "--data", str(path)).err

@@ -82,13 +82,13 @@ your own rows: --data FILE.csv
 
 def report() -> Report:
     """Three rows with a prediction, one of them judged apart, and two without."""
-    keys = ("id", "family", "measured", "predicted", "unit", "error", "usual", "note")
+    keys = ("id", "family", "measured", "predicted", "unit", "error", "usual", "note", "doubt")
     rows = [
-        ("d-1", "deepep-dispatch", 620.0, 481.2, "us", -22.4, 13.0, ""),
-        ("g-1", "dense-gemm", 1200.0, 1331.0, "TFLOPS", 10.9, None, ""),
-        ("s-1", "", 43.0, None, "bits", None, None, "nothing predicts the kind 'routing_stat' of the system 'x'"),
-        ("w-1", "dense-gemm", 12.0, 10.0, "us", -16.7, 14.0, "weak"),
-        ("a-4", "dense-gemm", 43.0, None, "us", None, None, "no packaged GPU of this kind"),
+        ("d-1", "deepep-dispatch", 620.0, 481.2, "us", -22.4, 13.0, "", ""),
+        ("g-1", "dense-gemm", 1200.0, 1331.0, "TFLOPS", 10.9, None, "", ""),
+        ("s-1", "", 43.0, None, "bits", None, None, "nothing predicts the kind 'routing_stat' of the system 'x'", ""),
+        ("w-1", "dense-gemm", 12.0, 10.0, "us", -16.7, 14.0, "weak", ""),
+        ("a-4", "dense-gemm", 43.0, None, "us", None, None, "no packaged GPU of this kind", ""),
     ]
     family = {"family": "deepep-dispatch", "n_rows": 1, "n": 1, "median_ape": 22.4, "p90_ape": 22.4}
     beyond = {"family": "hybrid-ep", "system": "all", "n_rows": 40, "n": 38, "median_ape": 9.1, "p90_ape": 21.0}

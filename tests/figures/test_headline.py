@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dysharp.figures import judge, load_figure
+from dysharp.figures import judge, list_figures, load_figure
 from dysharp.figures.runner import run_points
 from dysharp.runs.store import Store
 
@@ -44,3 +44,14 @@ def test_the_headline_can_fail_by_half_a_per_cent() -> None:
     checks = {c.name: c for c in load_figure("fig15").checks}
     assert all((checks[name].band or 1) <= 0.005 and checks[name].variants for name in HEADLINE)
     assert {c.paper for name, c in checks.items() if name in HEADLINE} == {2.26, 1.78, 4.25, 2.77, 1.94, 6.93}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", list_figures())
+def test_every_figure_keeps_its_bounds_and_stored_values(name: str, tmp_path: Path) -> None:
+    """As `dysharp reproduce NAME --check --no-variants`; the gate does it for figures that two minutes allow."""
+    figure = load_figure(name)
+    rows, failed = run_points(figure.points, Store(tmp_path), jobs=2)
+    assert failed == {}
+    _, holds = judge(figure, rows)
+    assert holds

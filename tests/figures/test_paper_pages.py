@@ -10,9 +10,11 @@ from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
 from dysharp.figures import Check, Figure, Point, judge, list_figures, load_figure
 from dysharp.figures.drawing import Drawing
-from dysharp.figures.figure import BEYOND
+from dysharp.figures.figure import BEYOND, Variant
 from dysharp.figures.series import Series, series_of
+from dysharp.figures.variants import variant_point
 from dysharp.reports.figure_plots import plot_series
+from dysharp.reports.headline import headline
 from dysharp.reports.markdown import escaped
 from dysharp.reports.paper_page import Section, paper_page, results_csv
 
@@ -152,3 +154,31 @@ def test_long_names_of_places_are_turned_and_long_legends_take_lines() -> None:
     )
     assert [axes.get_xticklabels()[0].get_rotation() for axes in (short, long)] == [0.0, 30.0]
     assert [axes.figure.legends[0]._ncols for axes in (short, long)] == [5, 2]
+
+
+def test_a_page_keeps_the_figures_that_a_command_does_not_run(tmp_path: Path) -> None:
+    """Their lines come from the CSV files beside the page."""
+    pages, store = tmp_path / "pages", ["--store", str(tmp_path / "store"), "--pages", str(tmp_path / "pages")]
+    assert CliRunner().invoke(cli, ["reproduce", "fig2", "fig19a", *store]).exit_code == 0
+    both, claims = (pages / "dysharp.md").read_text(), (pages / "claims.csv").read_text()
+    assert CliRunner().invoke(cli, ["reproduce", "fig2", *store]).exit_code == 0
+    assert (pages / "dysharp.md").read_text().split("\n", 3)[3] == both.split("\n", 3)[3]  # but for the command
+    assert (pages / "claims.csv").read_text() == claims
+
+
+def test_the_headline_is_a_band_over_inferred_choices() -> None:
+    """A paper's choice is shown and is not in the band. A value outside the bound is bold and is counted."""
+    check = replace(CHECKS[0], reduce="geomean", variants=True)
+    variants = [Variant((("hub.al_misses", n),)) for n in (32, 4096)] + [Variant((("machine.vcs_per_class", 4),))]
+    drawn = replace(figure(checks=(check,)), variants=tuple(variants), headline=(check.name,))
+    found, here = dict[Point, dict[str, float]](), rows(drawn)
+    for factor, variant in zip((0.5, 1.1, 0.1), variants, strict=True):
+        for p in drawn.points:
+            found[variant_point(p, variant)] = here[p] | {"time_us": here[p]["time_us"] * (1 if p.system == "deepep" else 1 / factor)}
+    results, _ = judge(drawn, found | here)
+    page = "\n".join(headline(drawn.headline, results))
+    assert "Headline, with the band over the inferred choices: over DeepEP 4.243, 2.121 to 4.667." in page
+    assert "At 3 of 3 other values at least one of these numbers leaves its published band (bold)." in page
+    assert "| `hub.al_misses=32` | inferred | **2.121** |" in page
+    assert "| `machine.vcs_per_class=4` | paper | **0.424** |" in page
+    assert headline(("no such claim",), results) == []

@@ -9,23 +9,8 @@ from typing import Any
 from dysharp.measured.measurements import COLUMNS, Measurement, measurements_from_csv
 
 HEADER = ",".join(COLUMNS)
-GEMM = {
-    "dtype": "bfloat16",
-    "k": 4096,
-    "kernel": "torch.nn.functional.linear",
-    "m": 1024,
-    "n": 4096,
-    "timing": "cuda graph",
-}
-NORMAL = {
-    "dtype": "fp8_e4m3+fp32 scale/128",
-    "ep": 8,
-    "experts": 64,
-    "hidden": 512,
-    "nodes": 1,
-    "sms": 8,
-    "topk": 4,
-}
+GEMM = {"dtype": "bfloat16", "k": 4096, "kernel": "torch.nn.functional.linear", "m": 1024, "n": 4096, "timing": "cuda graph"}
+NORMAL = {"dtype": "fp8_e4m3+fp32 scale/128", "ep": 8, "experts": 64, "hidden": 512, "nodes": 1, "sms": 8, "topk": 4}
 VLLM, TRTLLM = "vLLM custom allreduce (CUDA graph)", "TRTLLM one/two-shot allreduce"
 H100, GB200 = "8xH100-SXM (NVLink4 NVSwitch)", "4xGB200 tray (NVLink5, NVL72)"
 
@@ -50,9 +35,7 @@ def line(
 def ep_line(id_: str, tokens: int, *, kind: str = "ep_dispatch", system: str = "DeepEP-normal", **config: object) -> str:
     """One kernel of DeepEP on 8 H100."""
     dtype = {"dtype": "bf16"} if kind == "ep_combine" else {}
-    return line(
-        id_, kind=kind, system=system, hardware="8xH100", config=NORMAL | dtype | {"tokens_per_rank": tokens} | config, value=50
-    )
+    return line(id_, kind=kind, system=system, hardware="8xH100", config=NORMAL | dtype | {"tokens_per_rank": tokens} | config, value=50)
 
 
 def allreduce_line(system: str, hardware: str = H100, *, id_: str = "a-1", **config: object) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from dysharp.analysis import MODEL_VERSION
 from dysharp.measured.classify import Classified, Parsed, classify
-from dysharp.measured.measurements import read_measurements
+from dysharp.measured.measurements import read_calls, read_measurements, read_operators
 from dysharp.measured.predictions import predict
 from dysharp.specs.fitted import fitted_values
 
@@ -25,7 +25,7 @@ PER_FAMILY = 8
 def sample() -> list[Parsed]:
     """Measurements of each family, evenly from the quarter with the fewest tokens per GPU (at least `PER_FAMILY`, or all)."""
     families: dict[str, list[Parsed]] = {}
-    for entry in classify(read_measurements()).parsed:
+    for entry in classify(read_measurements() + read_operators() + read_calls()).parsed:
         families.setdefault(entry.family.name, []).append(entry)
     chosen = []
     for entries in families.values():

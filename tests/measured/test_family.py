@@ -20,13 +20,13 @@ from tests.measured.csv_lines import ep_line, line, read, write
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "measurements.md"
 FILE = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[0]
 """The family of the page on adding one."""
-PROGRAM = '''
+PROGRAM = """
 
 def program_us(case: PeerCopy, constants: Constants) -> float:
     return case.n_bytes / 450e3
 
 
-@family('''
+@family("""
 COPY = {"kind": "peer_copy", "system": "torch copy", "config": {"bytes": 450_000_000}}
 LINES = line("c-1", value=800, **COPY), line("c-2", metric="bandwidth", value=400, unit="GB/s", **COPY)
 """A time and a rate; the Program takes 1000 us."""

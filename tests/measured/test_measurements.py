@@ -19,7 +19,7 @@ def test_a_row_is_read():
     ("text", "message"),
     [
         ("", "m.csv: found an empty file, expected the header id,kind"),
-        (f"{HEADER},colour\n", r'm.csv: header: found unknown column .colour.*expected one of'),
+        (f"{HEADER},colour\n", r"m.csv: header: found unknown column .colour.*expected one of"),
         ("id,kind,system,hardware,config_json,metric,value,units,source\n", 'header: found unknown column .units.; did you mean "unit"'),
         ("id,kind,system,hardware,config_json,metric,value,unit\n", "header: found column source 0 times"),
         (f"{HEADER}\na,b,c\n", "m.csv: row 1: found 3 columns, expected 9"),
@@ -31,7 +31,7 @@ def test_a_row_is_read():
         (f"{HEADER}\n{line(unit='GB/s')}\n", "row 1: column unit: found 'GB/s' for metric 'latency', expected us or ms"),
         (f"{HEADER}\n{line(config='[1]')}\n", r"row 1: column config_json: found '\[1\]', expected a JSON object"),
         (f"{HEADER}\n{line(config='{')}\n", "row 1: column config_json: found '{', expected a JSON object"),
-        (f'{HEADER}\n{line(config=chr(123) + chr(34) + "m" + chr(34) + ": NaN}")}\n', "column config_json: .*NaN is no JSON number"),
+        (f"{HEADER}\n{line(config=chr(123) + chr(34) + 'm' + chr(34) + ': NaN}')}\n", "column config_json: .*NaN is no JSON number"),
         (f"{HEADER}\n{line(config=GEMM | {'m': -8})}\n", "row 1: column config_json: 'm': found -8, expected a finite number of at least 0"),
         (f"{HEADER}\n{line()}\n{line()}\n", "row 2: column id: found 'a-1' again, expected each id once .first in row 1"),
         (f"{HEADER}\n{line('')}\n", "row 1: column id: found nothing, expected a text"),

@@ -24,7 +24,10 @@ def test_systems_are_judged_by_their_programs() -> None:
     assert predicted[:2] == pytest.approx([times["dispatch"], times["combine"]])
     done = validate_measurements(classified, fitted(), predicted)
     assert {row["family"]: row["by"] for row in done.families} == {
-        "deepep-dispatch": "program", "deepep-combine": "program", "deepep-ll": "program", "dense-gemm": "rate form",
+        "deepep-dispatch": "program",
+        "deepep-combine": "program",
+        "deepep-ll": "program",
+        "dense-gemm": "rate form",
     }
     forms = {row["family"]: row for row in done.forms}
     assert set(forms) == {"deepep-dispatch", "deepep-combine", "deepep-ll"}  # nothing to compare a rate form with

@@ -64,13 +64,14 @@ def test_hosts_are_inputs_of_a_machine() -> None:
     """A fit leaves them alone, with or without their rows."""
     parsed = classify(some_gemms()).parsed
     new = refit(parsed, fitted(), np.zeros(len(parsed), bool))
-    given = {name: c.value for name, c in fitted().items() if name.endswith("host_call_us") or name.startswith(("internode.", "mori."))}
+    apart = ("internode.", "mori.", "serving.", "training.", "lib.")
+    given = {name: c.value for name, c in fitted().items() if name.endswith("host_call_us") or name.startswith(apart)}
     assert {name: c.value for name, c in new.constants.items() if c.stage == "given"} == given
 
 
 def test_stages_go_from_one_gpu_to_whole_layers() -> None:
     first = [families[0] for families, _ in stages(fitted())]
-    assert first == ["dense-gemm", "nccl", "deepep-dispatch", "hybrid-ep", "fused-layer"]
+    assert first == ["dense-gemm", "attention", "operator", "nccl", "deepep-dispatch", "hybrid-ep", "fused-layer"]
 
 
 @pytest.mark.long

@@ -6,7 +6,15 @@ import dysharp
 from dysharp.systems.building.schema import LAYER_SCHEMA
 
 MAY_KNOW = ("workload", "systems", "functional")
-OTHER_MEANINGS = {"isa/packets.py": "a field of a packet", "isa/commands.py": "a field of a command", "testing/fuzz_inputs.py": "an array of a trace"}
+OTHER_MEANINGS = {
+    "isa/packets.py": "a field of a packet",
+    "isa/commands.py": "a field of a command",
+    "testing/fuzz_inputs.py": "an array of a trace",
+    "silicon/rtl/al_tlb.py": "pins",
+    "silicon/rtl/models/al_tlb.py": "pins",
+    "steps/block.py": "a part of a transformer layer",
+    "steps/practice.py": "a part of a transformer layer",
+}
 
 
 def test_only_rooms_of_the_layer_know_its_regions() -> None:

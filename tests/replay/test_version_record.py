@@ -33,8 +33,8 @@ def changed(field: str) -> str:
 
 @pytest.mark.parametrize("field", ["digest", "time_us", "bound_us", "up_bytes", "n_events"])
 def test_a_changed_point_needs_a_new_version(field: str) -> None:
-    (fault,) = faults(changed(field), read_record(TEXT))
-    assert fault == f"model version {VERSION}: found another file than was recorded with {len(POINTS)} points; a change needs a new version"
+    found = faults(changed(field), read_record(TEXT))
+    assert f"model version {VERSION}: found another file than was recorded with {len(POINTS)} points; a change needs a new version" in found
 
 
 def test_a_new_version_needs_a_line() -> None:

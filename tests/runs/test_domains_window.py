@@ -35,7 +35,7 @@ def test_compare_prints_the_whole_layer() -> None:
 def test_systems_that_only_names_run() -> None:
     """`compare` without names leaves out the systems whose runs or estimates over domains would fail or take too long."""
     found = {row.system for row in dysharp.compare(tokens=8, **SMALL).rows}
-    assert found == {"deepep", "deepep-ll", "dysharp", "hybrid-ep", "megatron-a2a"}
+    assert found == {"deepep", "deepep-ll", "deepep-v2", "dysharp", "hybrid-ep", "megatron-a2a", "nccl-ep", "uccl-ep"}
 
 
 LARGE = {**SMALL, "tokens": 256, "systems": ["deepep"]}

@@ -42,7 +42,9 @@ def test_the_default_of_an_hw_cluster_is_real_forms() -> None:
     done = ds.compare(**HW)
     assert {row.form for row in done.rows} == {"real"}
     judged = ["deepep", "deepep-ll", "hybrid-ep", "megatron-a2a", "megatron-ag", "trtllm-a2a"]
-    assert sorted(row.system for row in done.rows) == sorted([*judged, "ccfuser", "fastermoe", "tutel"])
+    assert sorted(row.system for row in done.rows) == sorted(
+        [*judged, "ccfuser", "deepep-v2", "fastermoe", "flashinfer", "nccl-ep", "tutel", "uccl-ep"]
+    )
     assert (done.baseline, done.baselines) == ("deepep", {"real": "deepep"})
 
 
@@ -66,7 +68,7 @@ def test_paper_forms_on_request() -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"forms": "reel"}, 'forms: found \'reel\'; did you mean "real"?'),
+        ({"forms": "reel"}, "forms: found 'reel'; did you mean \"real\"?"),
         ({"forms": "real", "systems": ["deepep", "dysharp"]}, 'forms: found "real" for dysharp on cluster "hw-dgx-h100"'),
         ({"forms": "real", "cluster": "paper-gh200-nvl32"}, 'on cluster "paper-gh200-nvl32", expected systems with a real form there'),
     ],

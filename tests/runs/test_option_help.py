@@ -21,7 +21,16 @@ from dysharp.workload import make_routing
 
 PAPER, REAL = load_cluster("paper-gh200-nvl32").with_gpus(4), load_cluster("hw-gb200-nvl72").with_gpus(4)
 SYSTEMS = list(all_systems().values())
-OTHER: dict[str, Any] = {"n_sm": 8, "chunk": 2, "permute": False, "sides": "two", "cast": False, "zero_copy": True}
+OTHER: dict[str, Any] = {
+    "n_sm": 8,
+    "chunk": 2,
+    "permute": False,
+    "sides": "two",
+    "cast": False,
+    "zero_copy": True,
+    "buffer_tokens": 64,
+    "combine_chunk": 2,
+}
 """Another value than the default, for options of the real form."""
 
 

@@ -8,14 +8,16 @@ import pytest
 
 from dysharp.cli.listing import cluster_keys
 from dysharp.figures.origin import origin_of
-from dysharp.protocol.al_table import AL_TLB
+from dysharp.protocol.al_table import AL_TLB, MISS_REGISTERS
 from dysharp.protocol.dam import TILE_COUNTER
 from dysharp.protocol.reduction import REDUCTION_BUFFER
 from dysharp.runs.point import Point
 from dysharp.silicon import DYSHARP_TABLES, HUB_TABLES, dysharp_area, hub_area
 from dysharp.silicon.area import entries_of
-from dysharp.specs import load_cluster
+from dysharp.specs import load_cluster, load_model
 from dysharp.specs.cluster import file_values
+from dysharp.systems.building.layer import DYMULTIMEM
+from dysharp.systems.building.windows import link_rows_per_us, misses_under_way
 
 SIZES = {"rat_entries": 16384, "regions": 64, "partition_entries": 64, "peers": 16, "tiles": 2048}
 OWN_TABLE = {
@@ -59,8 +61,20 @@ def test_dysharp_tables_take_the_bits_of_their_entries() -> None:
     assert here["gpu_mm2"] < 0.198 < dysharp_area(PAPER, queues=528)["gpu_mm2"]
 
 
+def test_miss_registers_are_counted_as_many_as_a_hub_has() -> None:
+    """59 bits each; the largest need of figure 15 is 128 on its own cluster, so 256 covers it."""
+    none, one = dysharp_area(PAPER, queues=0, misses=0), dysharp_area(PAPER, queues=0, misses=64)
+    assert one["misses_kib"] == 64 * 59 / 8192
+    assert one["gpu_mm2"] > none["gpu_mm2"]
+    assert one["tables_kib"] == none["tables_kib"]
+    shapes = (load_model(name) for name in ("S-8", "M-8", "L-8"))
+    needed = [misses_under_way(link_rows_per_us(PAPER, DYMULTIMEM, m.row_bytes, 4 * m.topk)) for m in shapes]
+    assert needed == [128, 64, 32]
+    assert max(needed) <= MISS_REGISTERS.entries
+
+
 def test_a_cluster_is_the_one_place_of_its_tables_entries() -> None:
-    assert [entries_of(table, PAPER) for table in DYSHARP_TABLES] == [512, 1024, 1024, 32, 512]
+    assert [entries_of(table, PAPER) for table in DYSHARP_TABLES] == [512, 256, 1024, 1024, 32, 512]
     row = origin_of("dysharp-area").row(Point("dysharp-area", "S-8", "paper-gh200-nvl32,al_tlb_entries=1024", "", options=(("queues", 0),)))
     assert row["tables_kib"] - dysharp_area(PAPER)["tables_kib"] == AL_TLB.bits(512) / 8192
 
@@ -72,7 +86,7 @@ def test_a_session_entry_holds_128_bytes() -> None:
 def test_every_key_of_a_table_is_a_key_of_cluster_files() -> None:
     """The record explains the key: `dysharp list cluster-keys` prints its words."""
     meanings = {key["name"]: key["meaning"] for key in cluster_keys()}
-    assert all(meanings[table.cluster_key] == table.meaning for table in DYSHARP_TABLES)
+    assert all(meanings[table.cluster_key] == table.meaning for table in DYSHARP_TABLES if table.cluster_key)
     assert all(meanings.values())
     assert all(table.entries or table.option for table in HUB_TABLES)
 

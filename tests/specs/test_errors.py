@@ -138,7 +138,7 @@ def test_a_variant_of_a_packaged_cluster(write) -> None:  # type: ignore[no-unty
     )
     assert "name: missing" in cluster_error(write(base))
     hw = write(base + 'name = "x"\nfamily = "hw"')
-    assert "gpu: found '', expected one of a100-sxm, b200," in cluster_error(hw)
+    assert "gpu: found '', expected one of a100-pcie, a100-sxm, b200," in cluster_error(hw)
 
 
 def test_cluster_rules_between_fields(write) -> None:  # type: ignore[no-untyped-def]

@@ -134,3 +134,14 @@ def test_a_schedule_of_another_shape_is_refused() -> None:
         memory_of(model, layout, 4096, RECIPES["bf16"], Saving(), make_schedule("1f1b", 4, 8))
     with pytest.raises(ConfigError, match="recompute: found 'attn', expected modules"):
         Saving(recompute=("attn",))
+
+
+def test_chunks_that_wait_for_weight_gradients_are_told_apart() -> None:
+    """DualPipe with whole layers recomputed: at the peak of a middle rank every chunk has had its backward pass, and W is due."""
+    model, layout = load_whole("deepseek-v3"), layout_of("pp=16,ep=32,m=64,stages=Et*4|(t*4|)*13t*3|t*2mL")
+    order = make_schedule("dualpipe", 16, 64)
+    peak, whole = (memory_of(model, layout, 4096, RECIPES["bf16"], Saving(one), order).peak for one in (("full",), ()))
+    assert peak.waiting
+    assert "wait for weight gradients" in peak.in_flight
+    assert sum(whole.held.values()) > 8
+    assert peak.allocated < whole.allocated

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dysharp.errors import ConfigError
+from dysharp.studies.study_folder import StudyFolder
 from dysharp.testing.fuzz import run_inputs
 from dysharp.testing.fuzz_inputs import CANARY, FAMILIES, Input, inputs
 
@@ -18,6 +20,12 @@ BENCH = Path(__file__).parents[2] / "bench" / "fuzz.py"
 def test_generated_inputs() -> None:
     done = subprocess.run([sys.executable, str(BENCH), "--count", "300", "--seed", "15"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_folder_with_a_name_that_is_too_long_is_refused_in_one_line() -> None:
+    """Found by the family "asked"."""
+    with pytest.raises(ConfigError, match=r"found no folder .File name too long"):
+        StudyFolder(Path("x" * 300)).connect()
 
 
 def test_equal_seeds_give_equal_inputs() -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dysharp.cli.output import print_lines, print_table
+from dysharp.silicon.cluster_area import area_columns
+from dysharp.specs import load_cluster
 from dysharp.text import csv_text
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ NUMBERS = {"time_us": "layer us", "bound_us": "bound us", "exposed_comm_us": "ex
 IN_ROW = {"gpus": "gpus", "tokens": "tokens_per_gpu"}
 """Axes whose default is read from the result."""
 RESULTS = ("time_us", "exposed_comm_us", "bound_us", "bound_resource", "workload_bound_us")
+AREAS = ("area_gpu_mm2", "area_switch_mm2")
 
 
 def _values(point: Point, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,8 +60,11 @@ def print_sweep(rows: Rows) -> None:
 
 
 def sweep_csv(rows: Rows) -> str:
-    """One line per finished point: the axes, keys of clusters, options, then times in us and what bounds them."""
+    """One line per finished point: the axes, keys of clusters, options, then times in us, what bounds them, and what DySHARP adds to the
+    cluster in mm2 (12 nm)."""
     told = [_values(point, row) for point, row in rows.items()]
     names: Sequence[str] = list(dict.fromkeys([*AXES, *(name for values in told for name in values)]))
-    lines = ([*(values.get(name) for name in names), *(row.get(name) for name in RESULTS)] for values, row in zip(told, rows.values(), strict=True))
-    return csv_text([*names, *RESULTS], lines)
+    areas = ([area_columns(load_cluster(point.cluster))[name] for name in AREAS] for point in rows)
+    told_rows = zip(told, rows.values(), areas, strict=True)
+    lines = ([*(values.get(name) for name in names), *(row.get(name) for name in RESULTS), *area] for values, row, area in told_rows)
+    return csv_text([*names, *RESULTS, *AREAS], lines)

@@ -9,7 +9,11 @@ from dysharp.cli.output import print_lines, print_table
 if TYPE_CHECKING:
     from dysharp.api.training_validation import TrainingReport
 
-FAMILIES = {"memory": "peak of allocated memory, GiB", "model-flops": "model FLOPs of a token, by the convention of the release"}
+FAMILIES = {
+    "step": "time of a training step",
+    "memory": "peak of allocated memory, GiB",
+    "model-flops": "model FLOPs of a token, by the convention of the release",
+}
 """What is measured, by family of training runs."""
 MOST_ROWS = 100
 
@@ -23,6 +27,8 @@ def print_training(done: TrainingReport, data: str | None = None) -> None:
     ]
     print_lines([f"{data}: training runs of whole models" if data else "training runs of whole models; in no number above", ""])
     print_table(("what", "that is", "rows", "judged", "median\nerror %", "largest\n%"), cells, left=2, whole=1)
+    if done.groups:
+        _print_groups(done)
     if data is None:
         return
     rows = done.rows[:MOST_ROWS]
@@ -38,6 +44,17 @@ def print_training(done: TrainingReport, data: str | None = None) -> None:
     )  # fmt: skip
     more = [f"the first {MOST_ROWS} rows are printed; --json has all"] if len(done.rows) > MOST_ROWS else []
     print_lines(["", *more, "error: predicted over measured, minus 1; a row with a note is not judged"])
+
+
+def _print_groups(done: TrainingReport) -> None:
+    """Step time by group, each with its bar and the unfitted floor."""
+    cells = [
+        (row["group"], str(row["n"]), str(row["votes"]), _percent(row["median_ape"]), _percent(row["p90_ape"]), _percent(row["bias"], "+"),
+         _percent(row["floor_median_ape"]), f"{row['bar']:g}", "yes" if row["holds"] else "NO")
+        for row in done.groups
+    ]  # fmt: skip
+    print_lines(["", "step time by group; all rows of a model and GPU are one vote"])
+    print_table(("group", "rows", "votes", "median\nerror %", "90 % of\nrows", "bias %", "floor's\nmedian %", "bar %", "holds"), cells, left=1)
 
 
 def _percent(value: float | None, sign: str = "") -> str:

@@ -26,7 +26,10 @@ FAMILIES = {
     "layer": "MoE layers of several kernels",
     "inswitch-allreduce": "all-reduces in the switch",
     "multimem": "collectives by multimem kernels",
+    "fused-norm": "RMSNorm in or behind an all-reduce",
     "custom-allreduce": "all-reduces between peers",
+    "attention": "attention of a layer",
+    "operator": "operators of training, norms, casts",
     "hybrid-ep": "Hybrid-EP's kernels",
     "mori-intranode": "MoRI's kernels without a switch, eight MI300X and MI308X",
     "mori-internode": "MoRI's kernels, two nodes of MI308X with unknown NICs",
@@ -36,6 +39,8 @@ FAMILIES = {
     "deepep-notify-internode": "notify of DeepEP's normal kernels: barriers",
     "deepep-straggler": "DeepEP's normal kernels on eight nodes, one NIC at a third of its rate",
     "nccl-ep-internode": "NCCL EP's low-latency kernels",
+    "library-calls": "calls of libraries by their host, one domain",
+    "library-calls-internode": "calls of libraries by their host, nodes",
 }
 """What was measured, by family of measurements."""
 GROUPS = {"launch-bound": "an eager call that takes little longer than the host needs to launch it", "weak": "the file marks the row so"}
@@ -47,7 +52,9 @@ MOST_REASONS = 3
 def print_own_rows(done: Report, data: str) -> None:
     """The rows with a prediction, then the rows without and why, then what the columns mean."""
     told = [row for row in done.rows if row["error"] is not None]
-    print_lines([f"{data}: {len(told)} of {len(done.rows)} rows are predicted{_errors(told)}.", ""])
+    doubted = [row for row in told if row["doubt"]]
+    verdict = f" {len(doubted)} do not fit the library that they name." if doubted else ""
+    print_lines([f"{data}: {len(told)} of {len(done.rows)} rows are predicted{_errors(told)}.{verdict}", ""])
     notes = any(row["note"] for row in told)
     headings = ("id", "what", "measured", "predicted", "unit", "error %", "usual %", *(["note"] * notes))
     cells = [
@@ -56,6 +63,10 @@ def print_own_rows(done: Report, data: str) -> None:
         for row in told[:MOST_ROWS]
     ]  # fmt: skip
     print_table(headings, cells, left=2, text=("unit", "note"))
+    if doubted:
+        print_lines(["", "rows that another library fits far better: did the framework run the dispatcher that you named?"])
+        shown = [(row["id"], row["system"], _number(row["measured"]), _number(row["predicted"]), row["doubt"]) for row in doubted[:MOST_ROWS]]
+        print_table(("id", "named", "measured", "predicted", "fits"), shown, left=2, text=("fits",))
     rest = [row for row in done.rows if row["error"] is None]
     if rest:
         print_lines(["", "rows without a prediction"])
@@ -98,6 +109,12 @@ def print_families(done: Report) -> None:
         lines.append(f"not used for error bars: {', '.join(row['family'] for row in beyond)}")
     print_lines(lines)
     print_between(done)
+    if done.calls:
+        print_lines(["", "calls of libraries, host included, by regime"])
+        cells = [
+            (row["what"], row["regime"], str(row["n"]), *(_number(row[key], 1) for key in ("median_ape", "p90_ape", "bias"))) for row in done.calls
+        ]
+        print_table(("what", "regime", "rows", "median\nerror %", "nine of ten\nwithin %", "bias %"), cells, left=2, whole=1)
 
 
 def _print_families(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -152,6 +169,7 @@ def print_bars(done: Report, groups: bool) -> None:
     if micro["n"]:
         click.echo(f"all {micro['n']} rows with a prediction: median {micro['median_ape']:.1f} %, 90th percentile {micro['p90_ape']:.1f} %\n")
     _print(done.bars, ("name", "value", "bar", "holds"))
+    _print(done.fits, ("part", "fitted", "counted", "total", "budget", "holds", "later"))
     if done.parts:
         click.echo("whole layers by part: host where its launches take more than half of the time, else device")
         _print(done.parts, PART_KEYS)

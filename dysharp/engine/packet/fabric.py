@@ -154,7 +154,8 @@ def build(p: Program, config: FabricConfig, n_slots: int = 1 << 14) -> tuple[Bur
         outputs=outputs_of(c, config.speedup),
         sources=_sources(p, config, cuts),
         units=Units(
-            np.zeros((total, 6), np.int64), np.zeros((total, 2), np.int64), np.zeros((0, 4), np.int64), **_pushed_sums(p, config, cuts, total)
+            np.zeros((total, 6), np.int64), np.zeros((total, 2), np.int64), np.zeros((0, 4), np.int64), **_pushed_sums(p, config, cuts, total),
+            log=np.zeros((0, 4), np.int64),
         ),
         hubs=_hubs(p, config, state, int(c[f.C_ROWS])),
         agenda=Agenda(

@@ -22,6 +22,7 @@ from dysharp.uarch.packet.state import Fabric
 from dysharp.uarch.state import BurstState
 
 SLICE_EVENTS = 4_000_000
+LOG_STEPS = 1 << 20  # most steps of a table that are logged
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +30,23 @@ class PacketRun:
     """What a run at packet level gives: the same Trace as at burst level, and what its blocks counted.
 
     `al_read` `[n_rows]` int64 ps: when an AL TLB last read the row's entry from memory, -1 = never. A table that evicts nothing reads
-    each row once, at its first packet.
+    each row once, at its first packet. `port_log` `[n, 4]`: kind (LOG_*), session, count and outcome of each step of the listened port's table.
     """
 
     trace: Trace
     timing: Timing
     statistics: dict[str, Any]
     al_read: NDArray[np.int64]
+    port_log: NDArray[np.int64]
 
 
-def run_packet(program: Program, config: FabricConfig | None = None, progress: Callable[[int, int], None] | None = None) -> PacketRun:
-    """Time `program` packet by packet. Raises SimulationError on deadlock, and if a flit or a credit is missing at the end."""
+def run_packet(
+    program: Program, config: FabricConfig | None = None, progress: Callable[[int, int], None] | None = None, *, listen: int = -1
+) -> PacketRun:
+    """Time `program` packet by packet; `listen`: a switch port (link) whose reduction table is logged.
+
+    Raises SimulationError on deadlock, and if a flit or a credit is missing at the end.
+    """
     begin = time.perf_counter()
     from dysharp.engine.burst.loop import run_start
     from dysharp.engine.packet.loop import run_events
@@ -47,6 +54,10 @@ def run_packet(program: Program, config: FabricConfig | None = None, progress: C
     compile_s = time.perf_counter() - begin
     begin = time.perf_counter()
     state, fabric = build(program, config or FabricConfig())
+    if listen >= 0:
+        log = np.zeros((LOG_STEPS + 1, 4), np.int64)
+        log[0, 1] = listen
+        fabric = fabric._replace(units=fabric.units._replace(log=log))
     x = state.clock.x
     lower_s = time.perf_counter() - begin
     if not getattr(run_events, "signatures", True):
@@ -65,7 +76,13 @@ def run_packet(program: Program, config: FabricConfig | None = None, progress: C
         raise SimulationError(f"{deadlock_text(program, state)}{cycle_text(program, fabric)}")
     check_drained(program, state, fabric)
     trace, timing = trace_of(program, state, fabric), Timing(compile_s, lower_s, engine_s)
-    return PacketRun(trace, timing, statistics_of(program, state, fabric), al_read(program, fabric))
+    return PacketRun(trace, timing, statistics_of(program, state, fabric), al_read(program, fabric), _log(fabric))
+
+
+def _log(fabric: Fabric) -> NDArray[np.int64]:
+    """The steps of the table that was listened to."""
+    log = fabric.units.log
+    return log[1 : log[0, 0] + 1] if len(log) else log
 
 
 def al_read(p: Program, fabric: Fabric) -> NDArray[np.int64]:

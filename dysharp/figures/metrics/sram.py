@@ -13,6 +13,7 @@ from dysharp.specs.fields import EntriesOrInfinite
 
 DYSHARP = {
     "tables_kib": "SRAM of AL TLB, tile and token tables (KiB)",
+    "misses_kib": "SRAM of a hub's miss registers (KiB)",
     "queues_kib": "SRAM of the MultimemQs (KiB)",
     "gpu_mm2": "SRAM in a GPU (mm2, estimate)",
     "buffer_mm2": "SRAM of a switch's reduction buffers (mm2, estimate)",
@@ -28,9 +29,11 @@ HUB = {
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """`queues`: load/store units of a GPU with a MultimemQ; None = one per SM. All other sizes are keys of the cluster."""
+    """`queues`: load/store units of a GPU with a MultimemQ; None = one per SM. `misses`: registers of a hub; None = the most that a shape
+    of the figures needs. All other sizes are keys of the cluster."""
 
     queues: EntriesOrInfinite | None = None
+    misses: EntriesOrInfinite | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class HubSizes:
 
 @calculated("dysharp-area", options=Queues, metrics=DYSHARP)
 def dysharp_sram(point: Point, options: Queues) -> dict[str, float]:
-    return dysharp_area(load_cluster(point.cluster), options.queues)
+    return dysharp_area(load_cluster(point.cluster), options.queues, options.misses)
 
 
 @calculated("hub-area", options=HubSizes, metrics=HUB)

@@ -13,6 +13,18 @@ def speedup(here: Seen, other: Seen) -> float:
     return other.time_us / here.time_us
 
 
+@metric("time_over", "time", compares=True)
+def time_over(here: Seen, other: Seen) -> float:
+    return here.time_us / other.time_us
+
+
+@metric("best_time_over", "time with the best options of the figure", compares=True)
+def best_time_over(here: Seen, other: Seen) -> float | None:
+    """Time of the system divided by the time of `over`, at the point that is the fastest of the system on its workload."""
+    fastest = min(here.among(here.point.system), key=lambda seen: seen.time_us)
+    return time_over(here, other) if here.point == fastest.point else None
+
+
 @metric("gemm1_speedup", "speedup to the end of GEMM-1", compares=True)
 def gemm1_speedup(here: Seen, other: Seen) -> float:
     """End of GEMM-1 of `over` divided by the end of GEMM-1 of the system, each on the GPU that finishes last."""

@@ -5,10 +5,14 @@ from dataclasses import dataclass
 from dysharp.arrays import F64
 from dysharp.compute import moe, operators
 from dysharp.measured.config_json import dtype_of, number
+from dysharp.measured.families.operator import is_training_gemm
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.scope import gpu_of
 from dysharp.specs.gpu import Gpu
+
+ENGINES = ("vLLM", "SGLang", "TensorRT-LLM")
+"""Serving engines: their FP8 and FP4 linear layers take BF16 inputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,13 +21,15 @@ class GemmCase(Case):
 
     | field | meaning |
     |---|---|
-    | `quantises` | the time includes a cast of the input from BF16 to FP8 |
+    | `quantises` | the time includes a cast of the input from BF16 to FP8 or FP4 |
+    | `scale_kernels` | kernels that find the scale of the whole input before the cast |
     | `eager` | the host launches each kernel; else a CUDA graph or a profiler times the device alone |
     """
 
     dtype: str
     library: str
     quantises: bool
+    scale_kernels: float
     eager: bool
     m: float
     n: float
@@ -35,26 +41,32 @@ def closed_us(case: GemmCase, gpu: Gpu, constants: Constants) -> F64:
     time = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, library=case.library)
     if case.eager:
         return moe.linear_us(gpu, constants, time, case.m, case.k)
-    return time + operators.quantise_us(gpu, constants, case.m * case.k) if case.quantises else time
+    scale = case.scale_kernels * operators.launch_us(gpu, constants)
+    return time + scale + operators.quantise_us(gpu, constants, case.m * case.k) if case.quantises else time
 
 
 def library_of(kernel: str, system: str) -> str:
     """The library of a measurement: DeepGEMM, vLLM's CUTLASS kernels, else cuBLAS (also behind PyTorch)."""
     if "deepgemm" in (kernel + system).lower():
         return "deepgemm"
-    return "cutlass" if kernel.startswith("Cutlass") else "cublas"
+    return "cutlass" if kernel.startswith("Cutlass") or "sgl_kernel_fp8" in kernel else "cublas"
 
 
-@family("dense-gemm", belongs=lambda m: m.kind in ("gemm_dense", "gemm_max"), closed_us=closed_us, level=Level.GPU, order=60)
+@family(
+    "dense-gemm", belongs=lambda m: m.kind in ("gemm_dense", "gemm_max") and not is_training_gemm(m), closed_us=closed_us, level=Level.GPU, order=60
+)
 def case(measurement: Measurement) -> GemmCase:
     """The case of a latency, of TFLOPS, or of GB/s of both operands and a BF16 result."""
     gpu, config = gpu_of(measurement), measurement.config
     kernel = str(config.get("kernel", ""))
     if measurement.kind == "gemm_max":
         raise Unsupported("a maximum over shapes, without its shape")
+    if config.get("flag") == "host_bound":
+        raise Unsupported("its collector marks it: the host's launches take the time")
     m, n, k = (number(measurement, key) for key in "mnk")
-    dtype = dtype_of(measurement, "dtype", expected=("fp8", "bf16"))
-    eager = "eager" in str(config.get("timing", ""))
+    dtype = {"nvfp4": "fp4"}.get(found := dtype_of(measurement, "dtype", expected=("fp8", "bf16", "nvfp4")), found)
+    timing, per_tensor = str(config.get("timing", "")), config.get("dtype") == "fp8"
+    engine, eager = measurement.system.split()[0], "eager" in timing
     element = operators.ELEMENT_BYTES[dtype]
     work = {"TFLOPS": 2 * m * n * k / 1e6, "GB/s": (element * (m * k + n * k) + 2 * m * n) / 1e3}
     return GemmCase(
@@ -62,7 +74,9 @@ def case(measurement: Measurement) -> GemmCase:
         dtype=dtype,
         library=library_of(kernel, measurement.system),
         # vLLM's FP8 linear layers cast their BF16 input (aiconfigurator collector/vllm/collect_gemm.py: static scale).
-        quantises=eager or kernel.startswith("Cutlass"),
+        # SGLang's and TensorRT-LLM's do, too; TensorRT-LLM finds one scale of the input first (kernels/quantization.cu): clear, maximum, division.
+        quantises=eager or kernel.startswith("Cutlass") or (dtype != "bf16" and engine in ENGINES),
+        scale_kernels=3.0 if engine == "TensorRT-LLM" and per_tensor else 0.0,
         eager=eager,
         m=m,
         n=n,

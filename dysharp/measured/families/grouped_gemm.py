@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from dysharp.arrays import F64
 from dysharp.compute import moe, operators
 from dysharp.measured.config_json import dtype_of, label, number
+from dysharp.measured.families.operator import is_training_gemm
 from dysharp.measured.family import EVERY_SYSTEM, Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement
 from dysharp.measured.scope import gpu_of
@@ -51,7 +52,7 @@ def closed_us(case: GroupedCase | MlpCase, gpu: Gpu, constants: Constants) -> F6
 
 @family(
     "grouped-gemm",
-    belongs=lambda m: m.kind.startswith("grouped_gemm"),
+    belongs=lambda m: m.kind.startswith("grouped_gemm") and not is_training_gemm(m),
     closed_us=closed_us,
     level=Level.GPU,
     order=70,

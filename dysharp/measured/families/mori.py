@@ -92,13 +92,14 @@ def _belongs(m: Measurement) -> bool:
 
 
 def _over_nodes(m: Measurement) -> bool:
-    return m.config.get("nodes", 1) != 1 or "+ CX7" in m.hardware
+    return bool(m.config.get("nodes", 1) != 1)
 
 
 def _excluded(m: Measurement) -> str:
     """Why a row is not predicted, or ""."""
     reasons = {
-        m.id.startswith("morireadme"): "a front page for orders of magnitude, 13 to 27 % below every other source",
+        m.unit == "GB/s" and "(token,node) pairs" in str(m.config.get("counting", "")): "a rate that counts (token, node) pairs, not received rows",
+        "stale" in str(m.config.get("remark", "")): "marked as stale by its source: an older kernel",
         " v2" in m.system or "v1_ll" in m.system or "internode v2" in m.system: "MoRI version 2: not simulated",
         "AsyncLL" in m.system: "MoRI AsyncLL: not simulated",
         "p2p write" in m.system: "a Combine that writes: not simulated",

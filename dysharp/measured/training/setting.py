@@ -24,7 +24,7 @@ NAMES = (
     ("nemotron-8b", "nemotron-8b"), ("nemotron-22b", "nemotron-22b"),
 )  # fmt: skip
 """Beginning of a model's name in rows (small letters, everything else as -) -> packaged model. The first match counts."""
-PRECISIONS = {"bf16": "bf16", "fp8": "fp8", "fp8-cs": "fp8", "fp8-mx": "fp8", "mxfp8": "fp8"}
+PRECISIONS = {"bf16": "bf16", "fp8": "fp8", "fp8-cs": "fp8", "fp8-mx": "fp8", "mxfp8": "fp8", "nvfp4": "fp8"}
 """Precision of a row -> recipe of its state, as far as the row says it."""
 KEPT_DENSE = 1
 """Dense layers that runs of fewer layers keep (SimuMax's cases of DeepSeek models)."""
@@ -84,9 +84,28 @@ def layout_of_row(row: TrainingRow) -> Layout:
     return layout
 
 
+def stages_of(row: TrainingRow, model: WholeModel) -> str:
+    """The pipeline of a row as a layout string; "": equal chunks. Megatron-Bridge fills chunks evenly, with embedding and head as a layer each
+    where that divides, and else lets the first and the last chunk have the rest (its recipes of Qwen3 and DeepSeek models).
+    """
+    if named := re.search(r"pp_layout=([^; ]+)", row.text("note")):
+        return named[1]
+    n, layers = row.degree("pp") * row.degree("vpp"), model.n_layers
+    if n == 1 or layers % n == 0:
+        return ""
+    end = "m" * model.mtp + "L"
+    if (layers + 2) % n == 0:
+        each = (layers + 2) // n
+        return f"Et*{each - 1}|" + f"(t*{each}|)*{n - 2}" * (n > 2) + f"t*{each - 1}{end}"
+    each = -(-layers // n)
+    last = max(0, layers - each * (n - 1))
+    return f"Et*{layers - each * (n - 2) - last}|" + f"(t*{each}|)*{n - 2}" * (n > 2) + (f"t*{last}" if last else "") + end
+
+
 def setting_of(row: TrainingRow) -> Setting:
     """What a row trains, and how. Raises `Unsupported` with the reason where it does not say so."""
-    model, layout = model_of(row), layout_of_row(row)
+    model = model_of(row)
+    layout = replace(layout_of_row(row), stages=stages_of(row, model))
     precision = row.text("precision").lower().replace("_", "-")
     if precision not in PRECISIONS:
         raise Unsupported(f"no recipe for the precision {row.text('precision')!r}")

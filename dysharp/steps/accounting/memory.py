@@ -37,6 +37,14 @@ class RankMemory:
     parameters: float
     stages: tuple[int, ...]
     """Chunks whose weights it holds."""
+    waiting: int = 0
+    """Chunks in flight at the peak whose backward pass is done, but for its weight gradients."""
+
+    @property
+    def in_flight(self) -> str:
+        """The chunks in flight at the peak, in words."""
+        behind = f", {self.waiting} more wait for weight gradients" if self.waiting else ""
+        return f"{sum(self.held.values())} chunks in flight{behind}"
 
     @property
     def allocated(self) -> float:
@@ -104,7 +112,7 @@ class _Chunk:
             tensors = saved_of_layer(model, layout, moe, saving, recipe.fp8)
             for one in tensors:
                 ops[one.op] = ops.get(one.op, 0.0) + (0.0 if is_dropped(one, saving) else one.bytes * tokens)
-            kept = sum(one.bytes for one in tensors if one.linear and not is_dropped(one, saving))
+            kept = sum(one.bytes for one in tensors if one.linear)  # also what the backward pass has computed again
             for_weights += (kept + gradient_bytes(model, layout, moe, saving)) * tokens
             again = max(again, tokens * sum(one.bytes for one in tensors if is_dropped(one, saving)))
             transient = max(transient, tokens * layer_transient(model, layout, moe, saving))
@@ -118,7 +126,7 @@ def _rank(
 ) -> RankMemory:
     own = [chunks[stage].chunk for stage in stages]
     parameters = rank_parameters(model, layout, own)
-    activations, held, ops = _peak(schedule, rank, chunks)
+    activations, held, ops, waiting = _peak(schedule, rank, chunks)
     lines = {
         **state_bytes(parameters, layout, recipe),
         "activations": activations,
@@ -126,10 +134,10 @@ def _rank(
         "dummy gradients": dummy_bytes(model, layout, own),
         "backward pass": max((chunks[stage].transient for stage in stages), default=0.0),
     }
-    return RankMemory(rank, lines, held, ops, parameters.dense + parameters.experts, tuple(stages))
+    return RankMemory(rank, lines, held, ops, parameters.dense + parameters.experts, tuple(stages), waiting)
 
 
-def _peak(schedule: Schedule, rank: int, chunks: Sequence[_Chunk]) -> tuple[float, dict[int, int], dict[str, float]]:
+def _peak(schedule: Schedule, rank: int, chunks: Sequence[_Chunk]) -> tuple[float, dict[int, int], dict[str, float], int]:
     """Most bytes of activations that a rank holds in its order, the micro-batches of each chunk then, and the bytes by tensor.
 
     +1 at a forward pass, -1 behind its backward pass. Behind a backward pass without weight gradients, what these need stays until they are done.
@@ -154,7 +162,7 @@ def _peak(schedule: Schedule, rank: int, chunks: Sequence[_Chunk]) -> tuple[floa
             ops[op] = ops.get(op, 0.0) + n * one
     if any(late.values()):
         ops["for delayed weight gradients"] = sum(n * chunks[stage].for_weights for stage, n in late.items())
-    return bytes_now, {stage: n for stage, n in held.items() if n}, ops
+    return bytes_now, {stage: n for stage, n in held.items() if n}, ops, sum(late.values())
 
 
 def check_memory(memory: Memory, capacity_bytes: float, where: str) -> None:
@@ -166,6 +174,6 @@ def check_memory(memory: Memory, capacity_bytes: float, where: str) -> None:
     sums = list(itertools.accumulate((size for _, size in taken), initial=sum(memory.fixed.values())))
     at = next((i for i, total in enumerate(sums[1:]) if total > capacity_bytes), len(taken) - 1)
     (line, size), before = taken[at], sums[at]
-    held = f" of {sum(rank.held.values())} chunks in flight" if line == "activations" else ""
+    held = f" of {rank.in_flight}" if line == "activations" else ""
     need = f"found {memory.reserved(rank) / GiB:.1f} GiB on pipeline rank {rank.rank}, expected at most {capacity_bytes / GiB:.1f} GiB of {where}"
     raise ConfigError(f"layout for {memory.model}: memory: {need}; {line}{held} ({size / GiB:.1f} GiB) come on top of {before / GiB:.1f} GiB")

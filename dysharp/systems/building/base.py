@@ -95,6 +95,7 @@ class LayerBase(Edges):
         if direction not in BUFFERS:
             raise ConfigError(f"direction {direction!r}: found no single pass, expected one of {', '.join(BUFFERS)}")
         self.direction = direction
+        self.al_misses = 0  # of a hub, from a system's option of this name
         self.model, self.cluster, self.routing, self.compute = model, cluster, routing, compute
         self.n_gpus, self.tokens = routing.n_gpus, routing.tokens_per_gpu
         self.ways = ways.of(cluster)
@@ -253,7 +254,7 @@ class LayerBase(Edges):
         return self._table(framing, "rat", banks * bank_entries, banks, allocates=True)
 
     def _table(self, framing: Framing, name: str, entries: int, banks: int = 1, *, allocates: bool = False) -> int:
-        misses = misses_under_way(link_rows_per_us(self.cluster, framing, self.sent_bytes, self.dispatch_aux))
+        misses = misses_under_way(link_rows_per_us(self.cluster, framing, self.sent_bytes, self.dispatch_aux), self.al_misses)
         read_ps = ns_to_ps(choice_int("hub.al_miss_ns"))
         return self.b.table(HubTable(name, entries, misses, read_ps, allocates=allocates, banks=banks))
 

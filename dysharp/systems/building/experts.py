@@ -102,19 +102,18 @@ def add_gemms(layer: LayerBuilder, *, second_first: bool = True) -> GemmOps:
     )
 
 
-def add_stage(
-    layer: LayerBuilder, stage: Stage, issuer: I32, tiles: I32, *, prio: int = 0, filler: int = FILLER, one_block: bool = False
-) -> tuple[I32, ...]:
+def add_stage(layer: LayerBuilder, stage: Stage, issuer: I32, tiles: I32, *, prio: int = 0, filler: int = FILLER, blocks: int = 0) -> tuple[I32, ...]:
     """Add the GEMMs of one stage on `tiles`. Returns an array `[tiles]` of ops for each GEMM of the stage.
 
     `issuer`: `[gpus]` issuers on the SMs. `prio`: of data GEMMs. `filler`: of weight gradients, which come behind all of these.
-    `one_block`: one thread block computes all columns of a row tile in a data GEMM.
+    `blocks`: thread blocks that share the columns of a row tile in a data GEMM; 0 = one for each tile of columns.
     """
     gpu, ops = layer.tile_gpu[tiles], []
     for gemm in stage:
         task, tasks = gemm_task(layer, gemm), gang(gemm)
-        if one_block and not gemm.of_weights:
-            task, tasks = Task(task.ps * tasks, task.bytes * tasks), 1
+        if blocks and not gemm.of_weights:
+            each = -(-tasks // blocks)
+            task, tasks = Task(task.ps * each, task.bytes * each), -(-tasks // each)
         duration = layer.b.duration(*task)
         template = layer.b.template(
             Template(gemm.fn, Kind.COMPUTE, gemm.operator, gemm.fn, tasks=tasks, duration=duration, src=gemm.src, dst=gemm.dst)

@@ -72,12 +72,13 @@ def link_rows_per_us(cluster: Cluster, framing: Framing, row_bytes: int, aux_byt
     return cluster.link_bytes_per_us / push_train(framing, row_bytes, 1, aux_bytes).down
 
 
-def misses_under_way(rows_per_us: float) -> int:
+def misses_under_way(rows_per_us: float, chosen: int = 0) -> int:
     """Miss registers of a hub whose links carry `rows_per_us`: every first touch of a row is a miss, in Dispatch and in Combine.
 
-    The choice `hub.al_misses` = 0 means this number: the power of two at or above 2 x rate x time of a miss.
+    `chosen`: a system's option; 0 = the choice `hub.al_misses`, whose 0 means what the rate needs: the power of two at or above
+    2 x rate x time of a miss (docs/design/0023-miss-registers.md).
     """
-    chosen = choice_int("hub.al_misses")
+    chosen = chosen or choice_int("hub.al_misses")
     wanted = 2 * rows_per_us * ns_to_ps(choice_int("hub.al_miss_ns")) / PS_PER_US
     return chosen or 1 << max(0, math.ceil(wanted) - 1).bit_length()
 

@@ -1,4 +1,5 @@
-"""The register of systems that run a collective: `_scan` imports every module of this folder, then the entry points of `dysharp.systems`."""
+"""The register of systems that run a collective or a sub-layer: `_scan` imports every module of this folder and of `systems/tp`, then the entry
+points of `dysharp.systems`."""
 
 import importlib
 import pkgutil
@@ -11,19 +12,20 @@ from dysharp.errors import ConfigError, nearest
 from dysharp.program import Program
 from dysharp.specs import Cluster
 from dysharp.systems.registry import all_systems
-from dysharp.workload.collective import Collective
+from dysharp.workload.sublayer import SUB_LAYER, Work
 
-Plan = Callable[[Collective, Cluster, Any], Program]
-Says = Callable[[Collective, Cluster, Any], tuple[str, ...]]
+Plan = Callable[[Any, Cluster, Any], Program]
+"""(a Collective or a SubLayer, cluster, options) -> Program."""
+Says = Callable[[Any, Cluster, Any], tuple[str, ...]]
 
 
-def _nothing(work: Collective, cluster: Cluster, options: Any) -> tuple[str, ...]:
+def _nothing(work: Work, cluster: Cluster, options: Any) -> tuple[str, ...]:
     return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveSystem:
-    """A system that runs collectives. The decorator `collective` registers it."""
+    """A system that runs collectives or sub-layers. The decorator `collective` registers it."""
 
     name: str
     summary: str
@@ -32,7 +34,7 @@ class CollectiveSystem:
     options: type
     """A frozen dataclass; every field has a default."""
     operations: tuple[str, ...]
-    """Operations of a Collective that it runs."""
+    """Operations that it runs: those of a Collective, or `SUB_LAYER`."""
     build: Plan
     switch: str = ""
     """What it does in the switch; "" = nothing."""
@@ -43,7 +45,7 @@ class CollectiveSystem:
     says: Says = _nothing
     """Sentences about one run for its Row: what the library chose by itself."""
 
-    def why_not(self, work: Collective, cluster: Cluster) -> str:
+    def why_not(self, work: Work, cluster: Cluster) -> str:
         """Why the system does not run `work` on `cluster`; "": it runs."""
         reasons = [
             (work.operation not in self.operations, f"found {work.operation}, expected {' or '.join(self.operations)}"),
@@ -54,7 +56,7 @@ class CollectiveSystem:
         ]
         return next((text for wrong, text in reasons if wrong), "")
 
-    def plan(self, work: Collective, cluster: Cluster, options: Any) -> Program:
+    def plan(self, work: Work, cluster: Cluster, options: Any) -> Program:
         """The Program of `work` with `options`, an instance of `self.options`. Raises ConfigError where the system does not run it."""
         if reason := self.why_not(work, cluster):
             raise ConfigError(f"{self.name}: {reason}")
@@ -83,21 +85,28 @@ def collective(name: str, **facts: Any) -> Callable[[Plan], Plan]:
 
 @cache
 def _scan() -> None:
-    package = importlib.import_module("dysharp.systems.collectives")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"dysharp.systems.collectives.{module.name}")
+    for folder in ("collectives", "tp"):
+        package = importlib.import_module(f"dysharp.systems.{folder}")
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"{package.__name__}.{module.name}")
     all_systems()  # loads the entry points, which may register collectives too
 
 
 def all_collectives() -> dict[str, CollectiveSystem]:
-    """Every registered system by name."""
+    """Every registered system of collectives by name."""
     _scan()
-    return dict(sorted(_REGISTRY.items()))
+    return {name: one for name, one in sorted(_REGISTRY.items()) if SUB_LAYER not in one.operations}
+
+
+def all_tensor_parallel() -> dict[str, CollectiveSystem]:
+    """Every registered system of sub-layers by name."""
+    _scan()
+    return {name: one for name, one in sorted(_REGISTRY.items()) if SUB_LAYER in one.operations}
 
 
 def get_collective(name: str) -> CollectiveSystem:
-    """The system called `name`. Raises ConfigError with the nearest valid name."""
-    systems = all_collectives()
+    """The system of collectives or sub-layers called `name`. Raises ConfigError with the nearest valid name."""
+    systems = all_collectives() | all_tensor_parallel()
     if name not in systems:
         raise ConfigError(f"system {name!r}: unknown{nearest(name, systems)}")
     return systems[name]

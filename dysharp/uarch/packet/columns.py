@@ -88,3 +88,6 @@ CHUNK_STATE, CHUNK_LEFT, CHUNK_HEAD = range(3)
 
 # AL entry that is read from memory, int64 [n_rows, 2]; READ_DUE stays: when the entry was read last, 0 = never
 READ_NEXT, READ_DUE = range(2)
+
+# kind of an entry of `Units.log`: a request (outcome: the session that left, -1 = none), a response (outcome: RED_*), an expiry
+LOG_REQUEST, LOG_RESPONSE, LOG_EXPIRE = range(3)

@@ -81,6 +81,7 @@ class Units(NamedTuple):
 
     Sums of pushes: `sum_of`: [n_ops] int32, the sum of a contribution; `chunk0`: [n_sessions] int64, the first of its `chunks`: [n, 3] int64,
     one for each packet; `places`: [n_links] int64, free places of a port. Empty where no Program has them.
+    `log`: [n, 4] int64, what the table of one port did (`switch.port_note`); empty where nobody listens.
     """
 
     sessions: Array
@@ -90,6 +91,7 @@ class Units(NamedTuple):
     chunk0: Array
     chunks: Array
     places: Array
+    log: Array
 
 
 class Hubs(NamedTuple):

@@ -86,6 +86,15 @@ def partial_send(session, packets, op, cuts, link, outputs, sessions, agenda):
         out_ask(packet[session, f.PACKET_LINK], p, c[f.C_PORTS], packet, link, outputs, c)
 
 
+@block
+def port_note(port, kind, session, count, outcome, log):
+    """Somebody may listen to the table of a port: row 0 of `log` has the number of entries and the port; a full log takes no more."""
+    if len(log) > 0 and log[0, 1] == port and log[0, 0] + 1 < len(log):
+        n = log[0, 0] + 1
+        log[n, 0], log[n, 1], log[n, 2], log[n, 3] = kind, session, count, outcome
+        log[0, 0] = n
+
+
 @kernel
 def session_open(p, n, packets, op, cuts, link, outputs, units, agenda):
     """A request to `n` members passes: its session takes an entry, another one may have to leave."""
@@ -93,6 +102,7 @@ def session_open(p, n, packets, op, cuts, link, outputs, units, agenda):
     c, x, st = agenda.c, agenda.x, agenda.st
     st[f.ST_SESSIONS] += 1
     victim = red_request(p, n, packet[p, f.PACKET_LINK], c[f.C_SLOTS], sessions, units.ports)
+    port_note(packet[p, f.PACKET_LINK], f.LOG_REQUEST, p, n, victim, units.log)
     sessions_change(1 if victim < 0 else 0, x[col.RUN_NOW], st)
     if victim >= 0:
         st[f.ST_EVICTIONS] += 1
@@ -284,6 +294,7 @@ def unit_take(p, packets, op, cuts, link, outputs, units, agenda):
             finish_send(parent, f.MACK, cuts[w, f.CUT_SOURCE_ACK], packet, packet_time, cuts, op, link, outputs, agenda)
         return True
     answer = red_respond(parent, 1, 0, packet[parent, f.PACKET_LINK], c[f.C_SLOTS], sessions, units.ports)
+    port_note(packet[parent, f.PACKET_LINK], f.LOG_RESPONSE, parent, 1, answer, units.log)
     if answer == RED_BYPASS:
         st[f.ST_BYPASSES] += 1
         return False
@@ -312,6 +323,7 @@ def sessions_look(now, packets, op, cuts, link, outputs, units, agenda):
             if not again:
                 st[f.ST_TIMEOUTS] += 1
                 sessions_change(-1, now, st)
+                port_note(packet[p, f.PACKET_LINK], f.LOG_EXPIRE, p, 0, 0, units.log)
                 if red_expire(p, packet[p, f.PACKET_LINK], sessions, ports) > 0:
                     partial_send(p, packets, op, cuts, link, outputs, sessions, agenda)
         idle[p, f.IDLE_LOOK] = f.LOOK_NOT

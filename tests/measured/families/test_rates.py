@@ -13,8 +13,7 @@ FP8_ROW, BF16_ROW = HIDDEN + 4 * HIDDEN / 128, 2 * HIDDEN  # a scale of 4 bytes 
 
 
 @pytest.mark.parametrize(
-    ("verb", "dtype", "row_bytes"),
-    [("dispatch", "fp8_e4m3+fp32 scale/128", FP8_ROW), ("dispatch", "bf16", BF16_ROW), ("combine", "bf16", BF16_ROW)],
+    ("verb", "dtype", "row_bytes"), [("dispatch", "fp8_e4m3+fp32 scale/128", FP8_ROW), ("dispatch", "bf16", BF16_ROW), ("combine", "bf16", BF16_ROW)]
 )
 def test_a_rate_of_normal_kernels_counts_the_rows_that_a_gpu_receives(verb: str, dtype: str, row_bytes: float) -> None:
     config = NORMAL | {"tokens_per_rank": TOKENS, "dtype": dtype}
@@ -25,8 +24,7 @@ def test_a_rate_of_normal_kernels_counts_the_rows_that_a_gpu_receives(verb: str,
 
 
 @pytest.mark.parametrize(
-    ("verb", "dtype", "message"),
-    [("dispatch", "fp8", FP8_ROW + 16), ("dispatch", "bf16", BF16_ROW + 16), ("combine", "bf16", BF16_ROW)],
+    ("verb", "dtype", "message"), [("dispatch", "fp8", FP8_ROW + 16), ("dispatch", "bf16", BF16_ROW + 16), ("combine", "bf16", BF16_ROW)]
 )
 def test_a_rate_of_low_latency_kernels_counts_a_message_per_expert(verb: str, dtype: str, message: float) -> None:
     """A message of Dispatch has a header of 16 bytes."""

@@ -61,10 +61,7 @@ def test_a_file_of_ones_own() -> None:
     assert set(COLUMNS) >= set(HEAD.split(","))
 
 
-NOT_PREDICTED = {
-    "Llama3-8B,H100,9": "found 9 GPUs, expected tp x pp x cp x dp = 8",
-    "GLM-9,H100,8": "no packaged model is called like 'GLM-9'",
-}
+NOT_PREDICTED = {"Llama3-8B,H100,9": "found 9 GPUs, expected tp x pp x cp x dp = 8", "GLM-9,H100,8": "no packaged model is called like 'GLM-9'"}
 
 
 @pytest.mark.parametrize("change", NOT_PREDICTED)

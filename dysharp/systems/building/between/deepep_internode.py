@@ -37,10 +37,10 @@ PACED = 8
 class Internode(SoftwareSteps):
     """The two kernels on `n_sm` SMs of every GPU."""
 
-    def __init__(self, layer: LayerBuilder, n_sm: int) -> None:
+    def __init__(self, layer: LayerBuilder, n_sm: int, name: str = "deepep") -> None:
         most = layer.cluster.n_sms
         if n_sm < 2 or n_sm % 2 or n_sm > most:
-            raise ConfigError(f"deepep.n_sm: found {n_sm}, expected an even number of SMs from 2 to {most}")
+            raise ConfigError(f"{name}.n_sm: found {n_sm}, expected an even number of SMs from 2 to {most}")
         super().__init__(layer)
         self.n = n_sm // 2
         self.hop = TwoHop(layer)

@@ -1,0 +1,82 @@
+"""`hardware`: a block of hardware with its parameters, memories, Verilog and checks (extra "rtl")."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from dysharp.errors import ConfigError
+from dysharp.files import write_text
+from dysharp.specs import load_cluster
+
+if TYPE_CHECKING:
+    from dysharp.api.port_trace import PortTrace
+    from dysharp.silicon.rtl.check import Checked
+    from dysharp.silicon.rtl.cost import Cost
+    from dysharp.silicon.rtl.yosys import MemoryBits
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What `dysharp rtl` prints. `path`: of the Verilog, None = not written. `checked`: small parameters and what ran with them."""
+
+    block: str
+    meaning: str
+    cluster: str
+    parameters: dict[str, int]
+    memories: list[MemoryBits]
+    checked: list[tuple[dict[str, int], Checked]]
+    path: str | None
+    cost: Cost | None
+    trace: PortTrace | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; `memory_bits` is the sum over `memories`."""
+        return asdict(self) | {
+            "memory_bits": sum(m.bits for m in self.memories),
+            "trace": self.trace and {k: v for k, v in asdict(self.trace).items() if k != "steps"},
+            "cost": self.cost and self.cost.to_dict(),
+            "checked": [{"parameters": p} | asdict(done) for p, done in self.checked],
+        }
+
+
+def hardware(
+    block: str, cluster: str = "paper-gh200-nvl32", *, out: str | None = None, sequences: int | None = None, seed: int = 0, area: bool = False,
+    trace: tuple[str, str] | None = None,
+) -> Hardware:  # fmt: skip
+    """Build `block` for `cluster`; write its Verilog to `out`; compare it with its model in `sequences` sequences; `area`: its cost.
+    `trace`: (model, routing) of a run at packet level, one port of which goes through the block (reduction-table only).
+
+    Raises ConfigError for an unknown block or cluster, MissingExtra without the extra "rtl", SimulationError where block and model differ.
+    """
+    from dysharp.silicon.rtl.blocks import load_block
+    from dysharp.silicon.rtl.cost import cost_of
+    from dysharp.silicon.rtl.yosys import memories_of, verilog_of
+
+    found, machine = load_block(block), load_cluster(cluster)
+    parameters = found.parameters.of_cluster(machine)
+    if trace and block != "reduction-table":
+        raise ConfigError(f"--trace of {block}: found no run that logs its packets, expected reduction-table")
+    checked = found.check(sequences, seed=seed) if sequences else []
+    memories = memories_of(found.component(parameters))
+    if out is not None:
+        write_text(out, verilog_of(found.component(parameters), block.replace("-", "_")))
+    return Hardware(
+        block,
+        found.summary,
+        machine.name,
+        asdict(parameters),
+        memories,
+        checked,
+        out,
+        cost_of(found.component(parameters)) if area else None,
+        _traced(trace),
+    )
+
+
+def _traced(trace: tuple[str, str] | None) -> PortTrace | None:
+    if trace is None:
+        return None
+    from dysharp.api.port_trace import trace_port
+
+    return trace_port(*trace)

@@ -1,0 +1,50 @@
+"""`dysharp serve`."""
+
+from __future__ import annotations
+
+import click
+
+from dysharp.cli.flags import complete_clusters, complete_words, json_flag
+from dysharp.cli.model import complete_whole
+from dysharp.cli.output import print_header, print_json
+
+
+@click.command()
+@click.argument("model", metavar="MODEL|FILE", shell_complete=complete_whole)
+@click.option("--cluster", metavar="NAME|FILE", default="hw-dgx-h200", show_default=True, shell_complete=complete_clusters, help="The machine.")
+@click.option("--gpus", type=int, metavar="N", help="GPUs in use.  [default: all of the cluster]")
+@click.option("--isl", type=int, default=4096, show_default=True, metavar="N", help="Tokens of a prompt (mean).")
+@click.option("--osl", type=int, default=1024, show_default=True, metavar="N", help="Tokens of an answer (mean).")
+@click.option(
+    "--engine", default="vllm", show_default=True, metavar="NAME", shell_complete=complete_words("vllm", "sglang", "trtllm"),
+    help="Whose rules put requests into steps: vllm, sglang or trtllm.",
+)  # fmt: skip
+@click.option("--precision", metavar="NAME", help="Weights: bf16, fp8, fp8-tensor, fp4, fp4-all, mxfp4, mxfp4-fp8 or int4.  [default: fp8 or bf16]")
+@click.option("--kv", metavar="bf16|fp8", help="Cached keys and values.  [default: the engine's]")
+@click.option("--slo", default="", metavar="ttft=T,tpot=T", help="Limits of the mean times.  [default: ttft=2s,tpot=50ms]")
+@click.option("--users", type=int, metavar="N", help="Also say how many GPUs serve so many users at once.")
+@click.option("--layouts", default="", metavar="A;B;...", help='Only these, such as "tp=8;dp=8,ep=8;tp=2,dp=4,ep=8".')
+@click.option("--ep-system", default="", metavar="NAME", help="EP kernels: deepep or trtllm-a2a.  [default: those of the machine]")
+@click.option("--mtp", type=int, default=0, metavar="N", help="Drafts of a step and request by MTP layers.")
+@click.option("--acceptance", type=float, default=0.8, show_default=True, metavar="A", help="Part of drafts that are accepted.")
+@json_flag
+def serve(
+    model: str, cluster: str, gpus: int | None, isl: int, osl: int, engine: str, precision: str | None, kv: str | None, slo: str,
+    users: int | None, layouts: str, ep_system: str, mtp: int, acceptance: float, as_json: bool,
+) -> None:  # fmt: skip
+    """Say how to serve MODEL: which layout at which number of users, how fast, and what limits it.
+
+    Every layout that fits is tried with several numbers of users. A step is a sum of kernels by closed forms; a formula of continuous batching
+    gives TTFT and TPOT.
+    """
+    from dysharp.api.serving import serve as search
+    from dysharp.api.serving import slo_of
+    from dysharp.cli.texts.serve_text import print_serving
+
+    named = [name for name in layouts.split(";") if name.strip()] or None
+    done = search(
+        model, cluster, gpus=gpus, isl=isl, osl=osl, engine=engine, precision=precision, kv=kv, slo=slo_of(slo), users=users, layouts=named,
+        ep_system=ep_system, mtp=mtp, acceptance=acceptance,
+    )  # fmt: skip
+    print_json(done.to_dict()) if as_json else print_serving(done)
+    print_header(done.header)

@@ -1,0 +1,203 @@
+"""Time of core attention on one GPU, in microseconds: a pass over many queries (flash tiles), its backward pass, and decode.
+
+One call is `Attention`. Its numbers may be arrays, which broadcast; every function returns float64. Sources of the form: FlashAttention-3
+(arXiv 2407.08608): tiles of queries against blocks of keys, two products and a softmax per block that overlap; split keys when there are few tiles.
+Products run at the sustained tensor rate of `operators`. The softmax of a block takes an exponential per score and the arithmetic around it.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dysharp.arrays import F64
+from dysharp.compute.gemm_tiles import FP32_LANES
+from dysharp.compute.operators import ELEMENT_BYTES, Constants, hbm_us, launch_us, overlap, sustained_flops_per_us
+from dysharp.specs.gpu import Gpu
+
+ROWS, COLUMNS = 128.0, 128.0
+"""Queries of a tile and keys of a block: FlashAttention-3 section 3.3 has 128 x 128 at width 128; cuDNN and TensorRT-LLM have tiles of 128 rows."""
+DECODE_ROWS = 64.0
+"""Queries of a tile in decode, but for FlashAttention, whose tiles stay as they are.
+
+They are the rows of the smallest matrix instruction of Hopper and Blackwell (PTX ISA, wgmma m64, tcgen05 m64).
+"""
+EXP_PER_CLOCK = 16.0
+"""Exponentials per clock of an SM: FlashAttention-3 section 3.1, 3.9 TFLOPS of special functions on H100."""
+DOUBLED_EXP = ("b300", "gb300")
+"""GPUs with twice that rate: NVIDIA on Blackwell Ultra, "2x attention-layer acceleration", 10.7 against 5 T exponentials per second."""
+BACKWARD_PRODUCTS = 2.5
+"""Products of the backward pass over those of the forward pass: five instead of two (FlashAttention-2, arXiv 2307.08691, section 3.1)."""
+LANES_PART = 0.68
+"""Part of the FP32 rate that TensorRT-LLM's masked multi-head attention reaches on Hopper; read off its long decode rows."""
+TINY = 1e-9
+Direction = Literal["forward", "backward"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Core attention of one layer on one GPU: `batch` requests with `queries` new tokens each, after `past` cached tokens.
+
+    | field | meaning |
+    |---|---|
+    | `heads`, `kv_heads` | query heads and key-value heads on this GPU |
+    | `qk_dim`, `v_dim` | width of a head of queries and keys, and of values |
+    | `window` | keys that a query sees at most; 0: all |
+    | `causal` | a query sees the keys up to its own place; else every query sees all keys |
+    | `dtype` | of the products: "bf16", "fp8" |
+    | `kv_dtype` | of the keys and values in memory |
+    | `latent` | the values are part of the keys and are read with them (MLA with absorbed projections) |
+    | `lanes` | decode on the FP32 lanes of an SM instead of its tensor cores (TensorRT-LLM's masked multi-head attention) |
+    | `rows` | queries of a tile in a pass over many queries |
+    | `packed` | queries of all heads of a key-value head fill a tile (FlashAttention-3); else a tile has queries of one head; decode always packs |
+    """
+
+    batch: ArrayLike
+    queries: ArrayLike
+    past: ArrayLike = 0
+    heads: ArrayLike
+    kv_heads: ArrayLike
+    qk_dim: ArrayLike
+    v_dim: ArrayLike
+    window: ArrayLike = 0
+    causal: bool = True
+    dtype: str = "bf16"
+    kv_dtype: str = "bf16"
+    latent: bool = False
+    packed: bool = False
+    lanes: bool = False
+    rows: float = ROWS
+
+
+def mla_prefill(batch: ArrayLike, queries: ArrayLike, past: ArrayLike, heads: ArrayLike, dtype: str = "bf16") -> Attention:
+    """MLA of DeepSeek-V3 with keys and values per head: widths 192 and 128."""
+    return Attention(batch=batch, queries=queries, past=past, heads=heads, kv_heads=heads, qk_dim=192, v_dim=128, dtype=dtype)
+
+
+def mla_decode(batch: ArrayLike, past: ArrayLike, heads: ArrayLike, queries: ArrayLike = 1, kv_dtype: str = "bf16") -> Attention:
+    """MLA of DeepSeek-V3 with absorbed projections: all heads share keys of width 576, whose first 512 values are the values."""
+    return Attention(batch=batch, queries=queries, past=past, heads=heads, kv_heads=1, qk_dim=576, v_dim=512, kv_dtype=kv_dtype, latent=True)
+
+
+def pairs(call: Attention) -> F64:
+    """Pairs of a query and a key that it sees, of one head and request."""
+    n, past, window = (np.asarray(x, np.float64) for x in (call.queries, call.past, call.window))
+    if not call.causal:
+        return np.asarray(n * (past + n))
+    cap = np.where(window > 0, window, np.inf)
+    growing = np.clip(cap - past, 0, n)  # queries that see all keys before them
+    return np.asarray(growing * past + growing * (growing + 1) / 2 + np.where(n > growing, (n - growing) * np.minimum(cap, 1e18), 0.0))
+
+
+def attention_flops(call: Attention) -> F64:
+    """FLOPs of the two products over the pairs of `pairs`, forward."""
+    b, h, widths = (np.asarray(x, np.float64) for x in (call.batch, call.heads, np.add(call.qk_dim, call.v_dim)))
+    return np.asarray(2 * b * h * widths * pairs(call))
+
+
+def attention_us(gpu: Gpu, constants: Constants, call: Attention, direction: Direction = "forward") -> F64:
+    """Attention over many queries (training, prefill, chunks of prefill after cached tokens).
+
+    The longest tiles start first, so the last wave of tiles has the shortest ones. A tile loads its queries before its first block and stores
+    its outputs after its last block, while nothing else of the tile runs; the loads of keys and values overlap with the blocks.
+    """
+    b, n, past, window = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.window))
+    shared = sharing(call)
+    rows, own = np.ceil(n * shared / call.rows), np.minimum(call.rows / shared, n)  # tiles of a head, and places of queries in a tile
+    whole = np.ceil((past + n) / COLUMNS)
+    first = np.ceil((past + own) / COLUMNS) if call.causal else whole
+    most = np.where(window > 0, np.ceil((window + own - 1) / COLUMNS) + 1, np.inf)  # a window begins and ends inside blocks
+    tiles = b * np.asarray(call.heads, np.float64) / shared * rows
+    block = block_us(gpu, constants, call, call.rows, direction)
+    tile = constants["attention.tile_us"] + hbm_us(gpu, constants, own_bytes(call, direction)) * gpu.n_sms / tiles
+    longest, shortest = (np.minimum(blocks, most) * block + tile for blocks in (whole, first))
+    work = tiles * (_mean_blocks(rows, first, whole, most) * block + tile) / gpu.n_sms
+    compute = np.maximum(longest, work + (np.ceil(tiles / gpu.n_sms) - tiles / gpu.n_sms) * shortest)
+    return constants["attention.start_us"] + overlap(compute, hbm_us(gpu, constants, key_bytes(call)), constants["sm.overlap"])
+
+
+def _mean_blocks(rows: F64, first: F64, last: F64, most: F64) -> F64:
+    """Mean over `rows` tiles of their blocks, which grow evenly from `first` to `last`, `most` at most."""
+    slope = np.where(rows > 1, (last - first) / np.maximum(rows - 1, 1), 0.0)
+    free = np.clip(np.floor((np.minimum(most, last) - first) / np.maximum(slope, TINY)) + 1, 0, rows)  # tiles below `most`
+    free = np.where((slope > 0) | (first > most), free, rows)
+    return np.asarray((free * first + slope * free * (free - 1) / 2 + np.where(rows > free, (rows - free) * np.minimum(most, last), 0.0)) / rows)
+
+
+def decode_us(gpu: Gpu, constants: Constants, call: Attention) -> F64:
+    """Attention of a few queries per request against a cache.
+
+    The heads of one key-value head share tiles. With fewer tiles than SMs the blocks of a tile are split over SMs, and a second
+    kernel adds their results.
+    """
+    b, n, past, kv, window = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.kv_heads, call.window))
+    rows = ROWS if call.packed else DECODE_ROWS
+    tiles = b * kv * np.ceil(n * np.asarray(call.heads, np.float64) / kv / rows)
+    blocks = np.ceil(_visible(call) / COLUMNS) + ((window > 0) & (past + n > window))
+    block = lanes_us(gpu, call) if call.lanes else block_us(gpu, constants, call, rows, "forward")
+    tile = constants["attention.tile_us"] * rows / ROWS + hbm_us(gpu, constants, own_bytes(call)) * gpu.n_sms / tiles
+    few, work = tiles < gpu.n_sms, tiles * (blocks * block + tile) / gpu.n_sms
+    compute = np.where(few, np.maximum(work, block + tile), work)
+    sums = np.where(few & (blocks > 1), launch_us(gpu, constants), 0.0)
+    return constants["attention.start_us"] + sums + overlap(compute, hbm_us(gpu, constants, key_bytes(call)), constants["sm.overlap"])
+
+
+def sharing(call: Attention) -> F64:
+    """Query heads that share a tile: those of one key-value head if the call is `packed`."""
+    heads, kv = np.asarray(call.heads, np.float64), np.asarray(call.kv_heads, np.float64)
+    return np.asarray(heads / kv if call.packed else np.ones_like(heads / kv))
+
+
+def block_us(gpu: Gpu, constants: Constants, call: Attention, rows: float, direction: Direction) -> F64:
+    """A block of keys against a tile of `rows` queries on one SM. Its softmax overlaps with its products, but not in the backward pass.
+
+    The backward pass has three products of the width of keys and two of the width of values (FlashAttention-2, section 3.1).
+    """
+    qk, v = np.asarray(call.qk_dim, np.float64), np.asarray(call.v_dim, np.float64)
+    rate = sustained_flops_per_us(gpu, constants, call.dtype) / gpu.n_sms
+    softmax = rows * COLUMNS / (exp_per_us(gpu) * constants["attention.softmax_part"])
+    if direction == "backward":
+        return np.asarray(2 * rows * COLUMNS * (3 * qk + 2 * v) / rate + softmax)
+    # Ampere's matrix instructions are synchronous: a warp waits for its product (FlashAttention-3, section 2.2).
+    power = 1.0 if gpu.arch == "ampere" else constants["sm.overlap"]
+    return overlap(2 * rows * COLUMNS * (qk + v) / rate, softmax, power)
+
+
+def lanes_us(gpu: Gpu, call: Attention) -> F64:
+    """A block of keys against the queries of one key-value head on the FP32 lanes of an SM."""
+    queries = np.asarray(call.queries, np.float64) * np.asarray(call.heads, np.float64) / np.asarray(call.kv_heads, np.float64)
+    return np.asarray(queries * COLUMNS * np.add(call.qk_dim, call.v_dim) / (LANES_PART * FP32_LANES * gpu.boost_MHz))
+
+
+def exp_per_us(gpu: Gpu) -> float:
+    """Exponentials per microsecond of one SM."""
+    return EXP_PER_CLOCK * (2 if gpu.name in DOUBLED_EXP else 1) * gpu.boost_MHz
+
+
+def own_bytes(call: Attention, direction: Direction = "forward") -> F64:
+    """Bytes of queries and outputs, BF16; backward also of their gradients."""
+    b, n, h = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.heads))
+    return np.asarray(ELEMENT_BYTES["bf16"] * b * n * h * np.add(call.qk_dim, call.v_dim) * (2 if direction == "backward" else 1))
+
+
+def _visible(call: Attention) -> F64:
+    """Keys of a request that its queries see."""
+    n, past, window = (np.asarray(x, np.float64) for x in (call.queries, call.past, call.window))
+    return np.asarray(np.where(window > 0, np.minimum(past + n, window + n - 1), past + n))
+
+
+def key_bytes(call: Attention) -> F64:
+    """Bytes of visible keys and values, once."""
+    width = np.asarray(call.qk_dim, np.float64) if call.latent else np.add(call.qk_dim, call.v_dim, dtype=np.float64)
+    return np.asarray(ELEMENT_BYTES[call.kv_dtype] * np.asarray(call.batch, np.float64) * _visible(call) * np.asarray(call.kv_heads) * width)
+
+
+def moved_bytes(call: Attention) -> F64:
+    """Bytes of queries, visible keys and values, and outputs, once each."""
+    return np.asarray(own_bytes(call) + key_bytes(call))
+
+
+def passes_us(gpu: Gpu, constants: Constants, values: ArrayLike, passes: float, element: float = 2.0, kernels: int = 1) -> F64:
+    """Memory-bound kernels (norm, RoPE, activation, residual) that read and write `values` `passes` times in all."""
+    return kernels * launch_us(gpu, constants) + hbm_us(gpu, constants, passes * element * np.asarray(values, np.float64))

@@ -1,0 +1,79 @@
+"""Whole layers of sub-layers, and merging in the switch."""
+
+from dataclasses import replace
+
+from dysharp.figures.metric import Seen, metric
+from dysharp.specs import choice, load_cluster
+from dysharp.workload.sublayer import SUB_LAYER, parse_sub_layer, shapes
+
+PREFILL, TRAINING = ("L1", "L2"), ("L1", "L2", "L3", "L4")
+BACKWARD = 3.5
+"""Attention's operations, forward and backward, over forward alone: 2 products forward, 5 backward (FlashAttention-2, arXiv 2307.08691)."""
+
+
+def layer_us(here: Seen, layers: tuple[str, ...]) -> float | None:
+    """Time of a layer at its point for L1; None elsewhere. Sub-layers have all GEMMs of the forward pass and those of the gradients of rows.
+
+    Beside them: causal attention, and in training the gradients of weights, as many operations as the forward GEMMs. All at `tp.gemm_part`.
+    """
+    if f":{layers[0]}" not in here.point.model:
+        return None
+    seen = [here.at(replace(here.point, model=here.point.model.replace(f":{layers[0]}", f":{one}"))) for one in layers]
+    if None in seen:
+        return None
+    machine = load_cluster(here.point.cluster)
+    gpus = here.point.gpus or machine.n_gpus
+    name, _, times = here.point.model.split(":")[1].partition("*")
+    shape, training = shapes()[name], len(layers) > len(PREFILL)
+    attention = 2 * shape.tokens * shape.sequence * shape.hidden * int(times or 1) / gpus  # two products, half of them masked
+    forward = sum(sum(parse_sub_layer(f"{SUB_LAYER}:{here.point.model.split(':')[1]}:{one}", gpus).flops) for one in PREFILL)
+    flops = attention * (BACKWARD if training else 1.0) + (forward if training else 0.0)
+    part = float(dict(here.point.choices).get("tp.gemm_part", choice("tp.gemm_part").value))
+    return sum(one.time_us for one in seen if one is not None) + flops / (machine.bf16_flops_per_us * part)
+
+
+def _ratio(here: Seen, other: Seen, layers: tuple[str, ...]) -> float | None:
+    own, theirs = layer_us(here, layers), layer_us(other, layers)
+    return theirs / own if own and theirs else None
+
+
+@metric("prefill_speedup", "speed-up of a layer, prefill", compares=True)
+def prefill_speedup(here: Seen, other: Seen) -> float | None:
+    """L1, L2 and attention."""
+    return _ratio(here, other, PREFILL)
+
+
+@metric("training_speedup", "speed-up of a layer, training", compares=True)
+def training_speedup(here: Seen, other: Seen) -> float | None:
+    """L1 to L4, attention forward and backward, gradients of weights."""
+    return _ratio(here, other, TRAINING)
+
+
+metric("merge_wait_us", "first to last request of an address (us)")(lambda here: here.block("merging").get("wait_us"))
+metric("merge_table_KiB", "smallest table of a port in which all requests merge (KiB)")(lambda here: here.block("merging").get("table_KiB"))
+
+
+@metric("merge_law", "smallest table over wait x rate of a GPU / ports")
+def merge_law(here: Seen) -> float | None:
+    """The smallest table divided by the time that addresses wait times the one-way rate of a GPU over all ports of its switches."""
+    merging, machine = here.block("merging"), load_cluster(here.point.cluster)
+    ports = machine.n_switches * (here.point.gpus or machine.n_gpus)
+    law = merging.get("wait_us", 0.0) * machine.link_bytes_per_us / ports / 1024
+    return merging["table_KiB"] / law if law else None
+
+
+@metric("gpu_throughput", "operations per time of a GPU, over that of the first number of GPUs")
+def gpu_throughput(here: Seen) -> float | None:
+    """GEMM operations of a GPU per time, divided by those of the point of the same system with fewest GPUs. None at that point."""
+    same = [
+        p for p in here.rows if p.system == here.point.system and p.model.split("*")[0].split(":")[1] == here.point.model.split("*")[0].split(":")[1]
+    ]
+    least = min(same, key=lambda p: p.gpus or 0)
+    if least == here.point:
+        return None
+    return _rate(here) / _rate(replace(here, point=least))
+
+
+def _rate(here: Seen) -> float:
+    gpus = here.point.gpus or load_cluster(here.point.cluster).n_gpus
+    return sum(parse_sub_layer(here.point.model, gpus).flops) / here.time_us

@@ -1,0 +1,167 @@
+"""Core attention of one layer on one GPU: prefill, decode, MLA, training forward and backward, by a rate form."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from dysharp.arrays import F64
+from dysharp.compute import moe
+from dysharp.compute.attention import ROWS, Attention, attention_us, decode_us
+from dysharp.compute.operators import ELEMENT_BYTES, hbm_us, launch_us
+from dysharp.measured.config_json import number
+from dysharp.measured.family import Case, Constants, Level, family
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.scope import gpu_of
+from dysharp.specs.gpu import Gpu, load_gpu
+
+KINDS = (
+    "attention_context", "attention_generation", "attention_bidirectional", "attention_train_fwd", "attention_train_bwd",
+    "mla_context", "mla_generation",
+)  # fmt: skip
+NOT_PREDICTED = {
+    "triton": "a Triton kernel: an engine's fallback for shapes that its own kernels refuse",
+    "vllm_flashmla": "timed with the host's launches, whose number is not stated",
+    "vllm_flash_attn_mla": "timed with the host's launches, whose number is not stated",
+}
+"""Start of a kernel's name, or a part of it -> why the form does not predict it."""
+NOPE, ROPE, LATENT, VALUES = 128.0, 64.0, 512.0, 128.0
+"""Widths of MLA (DeepSeek-V3, arXiv 2412.19437 section 4.2): a head's part without and with position, the latent, a head of values."""
+FMHA_ROWS = 64.0
+"""Queries of a tile of TensorRT-LLM's kernels before Blackwell: their names have it (fmha_v2_flash_attention_bf16_64_128_S_qkv_128_sm90)."""
+CAST, STORE = 3.0, 2.0
+"""Bytes per value of a cast from BF16 to FP8, and of a copy of FP8 values into the cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionCase(Case):
+    """One call. The first fields are those of `compute.attention.Attention`.
+
+    | field | meaning |
+    |---|---|
+    | `decodes` | one query per request against a cache |
+    | `direction` | "forward", "backward" |
+    | `kernels`, `around_bytes` | kernels of the engine around the tiles, in the same timing, and the bytes that they move |
+    | `eager` | the host launches the call, so it takes at least a launch |
+    """
+
+    batch: float
+    queries: float
+    past: float
+    heads: float
+    kv_heads: float
+    qk_dim: float
+    v_dim: float
+    window: float
+    causal: bool
+    dtype: str
+    kv_dtype: str
+    latent: bool
+    packed: bool
+    lanes: bool
+    rows: float
+    decodes: bool
+    direction: str
+    kernels: float
+    around_bytes: float
+    eager: bool
+
+    @property
+    def call(self) -> Attention:
+        """The call without what is around it."""
+        return Attention(**{f.name: getattr(self, f.name) for f in fields(Attention)})
+
+
+def closed_us(case: AttentionCase, gpu: Gpu, constants: Constants) -> F64:
+    """Tiles, blocks and memory (`compute.attention`), after the engine's kernels around them."""
+    around = case.kernels * launch_us(gpu, constants) + hbm_us(gpu, constants, case.around_bytes)
+    if case.decodes:
+        return around + decode_us(gpu, constants, case.call)
+    time = around + attention_us(gpu, constants, case.call, "backward" if case.direction == "backward" else "forward")
+    return np.maximum(time, moe.host_us(gpu, constants, 1.0)) if case.eager else time
+
+
+@family("attention", belongs=lambda m: m.kind in KINDS, closed_us=closed_us, in_bars=False, level=Level.GPU, order=62)
+def case(measurement: Measurement) -> AttentionCase:
+    """The case of a latency in the columns of `docs/measurements.md`."""
+    config, kind = measurement.config, measurement.kind
+    kernel, engine = str(config.get("kernel", "")), measurement.system.split()[0]
+    for text, reason in NOT_PREDICTED.items():
+        if text in kernel:
+            raise Unsupported(reason)
+    if kernel == "flash_attention" and kind == "mla_generation" and config.get("kv_dtype") == "fp8":
+        raise Unsupported("FlashAttention-3 with an FP8 latent: four times slower than with BF16, for a reason that is not known")
+    gpu, shape = gpu_of(measurement), _widths(measurement, kernel)
+    bidirectional = kind == "attention_bidirectional"
+    batch, queries = (number(measurement, key) for key in (("batch_size", "isl") if bidirectional else ("batch", "q_len")))
+    heads, past = number(measurement, "num_heads" if bidirectional else "heads"), number(measurement, "past_len") if "past_len" in config else 0.0
+    kv_heads = 1.0 if shape["absorbed"] else heads if bidirectional or kind.startswith("mla") else number(measurement, "kv_heads")
+    stored = "fp8" if config.get("kv_dtype") == "fp8" else "bf16"
+    by_decode_kernel = kind == "attention_context" and queries == 1 and "TensorRT" not in engine
+    decodes = kind in ("attention_generation", "mla_generation") or by_decode_kernel
+    flash = "fa3" in kernel or "fa2" in kernel or kernel.startswith(("flash_attention", "vllm_vit_flash"))
+    eager = str(config.get("timing", "")).startswith("eager")
+    found = AttentionCase(
+        gpu=gpu,
+        batch=batch,
+        queries=queries,
+        past=past,
+        heads=heads,
+        kv_heads=kv_heads,
+        qk_dim=shape["qk"],
+        v_dim=shape["v"],
+        window=number(measurement, "window") if config.get("window") is not None else 0.0,
+        causal=not bidirectional,
+        # A label "bfloat16" beside an FP8 cache: only FlashAttention widens the cache, other kernels multiply in FP8.
+        dtype="fp8" if config.get("dtype") == "fp8" or (stored == "fp8" and not flash) else "bf16",
+        kv_dtype=stored,
+        latent=bool(shape["absorbed"]),
+        packed=flash,
+        lanes=engine == "TensorRT-LLM" and kind == "attention_generation" and load_gpu(gpu).arch != "blackwell",
+        rows=FMHA_ROWS if engine == "TensorRT-LLM" and load_gpu(gpu).arch != "blackwell" else ROWS,
+        decodes=decodes,
+        direction="backward" if kind.endswith("bwd") else "forward",
+        kernels=0.0,
+        around_bytes=0.0,
+        eager=eager,
+        launches=1.0 if eager else 0.0,
+        dtypes=(stored,),
+        shape=" ".join(f"{key}={config[key]}" for key in ("heads", "kv_heads", "head_dim", "window", "kv_dtype", "kernel") if key in config),
+    )
+    return _with_surroundings(found, engine, kernel, kind)
+
+
+def _widths(m: Measurement, kernel: str) -> dict[str, float]:
+    if m.kind.startswith("mla"):
+        # SGLang's FlashAttention backend absorbs the projections in prefill, too.
+        if m.kind == "mla_generation" or kernel == "flash_attention":
+            return {"qk": LATENT + ROPE, "v": LATENT, "absorbed": 1.0}
+        return {"qk": NOPE + ROPE, "v": VALUES, "absorbed": 0.0}
+    if m.kind.startswith("attention_train"):
+        return {"qk": number(m, "qk_dim"), "v": number(m, "v_dim"), "absorbed": 0.0}
+    width = number(m, "head_dim")
+    return {"qk": width, "v": width, "absorbed": 0.0}
+
+
+def _with_surroundings(case: AttentionCase, engine: str, kernel: str, kind: str) -> AttentionCase:
+    """The kernels that an engine runs in the timed call besides attention.
+
+    | engine | kernels |
+    |---|---|
+    | TensorRT-LLM, prefill | offsets of requests; RoPE with the write of the cache (kernels/unfusedAttentionKernels); decode has both inside |
+    | SGLang with an FP8 cache | casts of queries, keys and values, the last two copied into the cache (srt/mem_cache/memory_pool.py) |
+    | SGLang, MLA decode of TensorRT-LLM's kernels with a BF16 cache | the parts of queries are joined (layers/attention/trtllm_mla_backend.py) |
+    | vLLM, FlashAttention | `reshape_and_cache_flash` (v1/attention/backends/flash_attn.py) |
+    """
+    stored = ELEMENT_BYTES[case.kv_dtype]
+    queries = case.batch * case.queries * case.heads * case.qk_dim
+    keys = case.batch * case.queries * case.kv_heads * (case.qk_dim + case.v_dim)
+    kernels, moved = 0.0, 0.0
+    if engine == "TensorRT-LLM" and not case.decodes and kind != "attention_bidirectional":
+        kernels, moved = 2.0, (queries + keys) * (2.0 + stored) * (kind != "mla_context" or stored == 1)
+    elif engine == "SGLang" and case.kv_dtype == "fp8" and kind != "mla_generation":
+        kernels, moved = 3.0, CAST * queries + (CAST + STORE) * keys
+    elif kernel == "trtllm_mla" and case.decodes and stored == 2:
+        kernels, moved = 1.0, 2 * stored * queries
+    elif engine == "vLLM" and "fa3" in kernel and kind != "attention_bidirectional":
+        kernels, moved = 1.0, keys * (2.0 + stored)
+    return AttentionCase(**{f.name: getattr(case, f.name) for f in fields(case)} | {"kernels": kernels, "around_bytes": moved})

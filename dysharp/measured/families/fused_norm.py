@@ -1,0 +1,55 @@
+"""RMSNorm beside multimem all-reduces, in one kernel or behind them (TokenWeave), beyond the bars."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dysharp.compute.operators import memory_kernel_us
+from dysharp.measured.config_json import number, whole
+from dysharp.measured.families.multimem import MOST_BYTES, MultimemCase
+from dysharp.measured.families.multimem import program_us as allreduce_us
+from dysharp.measured.family import Case, Constants, Level, family
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.scope import check_cluster, gpu_of
+from dysharp.specs.gpu import load_gpu
+
+PASSES = 4
+"""Rows that the kernel moves for each token: the row and its residual, read and written (vLLM fused_add_rms_norm)."""
+KINDS = {"rms_norm": (False, True), "allreduce_rms_norm_fused": (True, False), "allreduce_rms_norm": (True, True)}
+"""Kind -> (whether it sums over GPUs, whether a kernel of its own norms)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormCase(Case):
+    """`n_bytes`: of the rows that are normed. `summed`, `alone`: as in `KINDS`."""
+
+    gpus: int
+    n_bytes: int
+    summed: bool
+    alone: bool
+    late: bool
+
+    def effort(self) -> int:
+        """KiB of all GPUs."""
+        return self.gpus * self.n_bytes // 1024 if self.summed else 1
+
+
+def program_us(case: NormCase, constants: Constants) -> float:
+    """The all-reduce through the engine, and the norm's kernel behind it where it is one. A fused norm of an eighth of the tokens hides."""
+    whole_us = 0.0
+    if case.summed:
+        sums = MultimemCase(gpu=case.gpu, shape=case.shape, operation="all-reduce", gpus=case.gpus, n_bytes=case.n_bytes, blocks=0, late=case.late)
+        whole_us = allreduce_us(sums, constants)
+    return whole_us + (float(memory_kernel_us(load_gpu(case.gpu), constants, PASSES * case.n_bytes)) if case.alone else 0.0)
+
+
+@family("fused-norm", belongs=lambda m: m.kind in KINDS, program_us=program_us, in_bars=False, level=Level.LINK, order=106)
+def case(m: Measurement) -> NormCase:
+    """The case of a latency."""
+    gpu, gpus, size = gpu_of(m), whole(number(m, "gpus"), "GPUs"), whole(number(m, "bytes"), "bytes")
+    check_cluster(gpu, gpus)
+    if gpus * size > MOST_BYTES:
+        raise Unsupported("more than a million trains")
+    summed, alone = KINDS[m.kind]
+    late = "graph" not in str(m.config.get("timing", "")).lower()
+    return NormCase(gpu=gpu, gpus=gpus, n_bytes=size, summed=summed, alone=alone, late=late, shape=f"{m.kind} n={gpus}")

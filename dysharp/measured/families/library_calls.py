@@ -1,0 +1,227 @@
+"""Calls of expert-parallel libraries by a host: Dispatch, Combine, and both in one window, in the regime that a row names.
+
+| regime | time of a call |
+|---|---|
+| drained | an idle GPU waits for the host: the larger of all host steps, and of the steps up to the first kernel plus the device |
+| chained | the host runs ahead: the larger of all host steps, and of the device |
+| graph | the device |
+
+The device's time is that of the system's Program. Kernels of few SMs take `lib.few_sms` times as long: with random routing on machines of today
+they do not fill a link as the kernels of `fitted.toml` do. A host step is a launch, an event, or work of a library between two of them;
+`lib.host_*_us` is its time. UCCL-EP's proxies between nodes take `lib.proxy_us` for both operators.
+"""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from dysharp.measured.config_json import dtype_of, label, number
+from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, marks_us, uniform
+from dysharp.measured.family import Constants, Level, family
+from dysharp.measured.internode import NODE_GPUS, check_nodes, machine
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.program_times import Frozen
+from dysharp.measured.scope import CLUSTERS, check_cluster
+from dysharp.specs import Cluster, load_cluster
+from dysharp.systems.nccl_ep import RELEASED
+
+KINDS = {"ep_dispatch": "dispatch", "ep_combine": "combine", "ep_roundtrip": "roundtrip"}
+REGIMES = ("drained", "chained", "graph")
+DRAINED = "cx1"
+"""Start of the key `timing` of CollectiveX's rows."""
+RACKS = {"gb200": "hw-gb200-nvl72", "gb300": "hw-gb300-nvl72"}
+"""GPUs on one NVLink domain over trays."""
+GRACE = tuple(RACKS)
+"""GPUs whose host is a Grace processor; the others have x86 hosts (datasheets)."""
+CAPACITIES = {"decode": 512, "prefill": 8192}
+"""Tokens of a GPU for which CollectiveX sizes the buffers of a series."""
+CAST_STEPS = 12
+"""Host steps of the cast to FP8 before a normal call, in eager PyTorch."""
+
+
+class Library(NamedTuple):
+    """One kind of call.
+
+    system  whose Program has the device's time
+    first   host steps of a round trip up to the first kernel that other GPUs wait for
+    steps   host steps of Dispatch, and of a round trip
+    few     its kernels run on few SMs
+    ends    tokens per GPU of the two runs of the line, on one domain and on several
+    fp8     it sends FP8 rows, too
+    """
+
+    system: str
+    first: int
+    steps: tuple[int, int]
+    few: bool = True
+    ends: tuple[tuple[int, int], tuple[int, int]] = ((256, 512), (128, 256))
+    fp8: bool = True
+
+
+LOW_LATENCY = Library("deepep-ll", 4, (4, 8), False, ((128, 256), (128, 256)))
+LIBRARIES: Mapping[tuple[str, str], Library] = {
+    ("deepep-v2", "LL"): LOW_LATENCY,
+    ("uccl-ep", "LL"): LOW_LATENCY._replace(first=8),
+    ("deepep-v2", "normal"): Library("deepep-v2", 4, (12, 18)),
+    ("uccl-ep", "normal"): Library("uccl-ep", 16, (16, 20)),
+    ("nccl-ep", "normal"): Library("nccl-ep", 15, (15, 19), True, ((1024, 2048), (2048, 3072)), False),
+    ("flashinfer-ep", "normal"): Library("flashinfer", 4, (12, 18), False),
+    ("mori", "normal"): Library("mori", 4, (12, 18), False),
+}
+"""(library, mode) of a row -> its call.
+
+Steps are counted in the sources, in order of their calls: a launch, an event or a wait of a stream is one, and so is a wait for counts.
+Two numbers were chosen after the rows were seen and count as fitted: NCCL EP's 15 and the 8 of UCCL-EP's low latency.
+MoRI's and FlashInfer's hosts were not counted: they have DeepEP V2's steps.
+"""
+AT_ONCE = 64
+"""Tokens between whose runs a time is a straight line, like 1, `ends` and beyond: NCCL EP's SMs take 64 tokens at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallCase(EpCase):
+    """One call of `library` in `mode` on `nodes` NVLink domains. `fp8`: rows of Dispatch. `capacity`: tokens per GPU of the buffers."""
+
+    library: str
+    mode: str
+    regime: str
+    nodes: int
+    fp8: bool
+    capacity: int
+
+    @property
+    def call(self) -> Library:
+        """What the library does."""
+        return LIBRARIES[self.library, self.mode]
+
+    def options(self) -> Options:
+        """Options of the system, sorted by name."""
+        buffers = (
+            (("buffer_tokens", self.capacity), *((name, int(value)) for name, value in RELEASED.items())) if self.call.system == "nccl-ep" else ()
+        )
+        return (*buffers, *((("dispatch", "fp8"),) if self.fp8 else ()))
+
+    def run_key(self) -> Hashable:
+        """Calls with one layout share the runs of their system."""
+        return self.call.system, self.nodes, self.layout(), self.options()
+
+    def effort(self) -> int:
+        """Token rows of the runs."""
+        return self.gpus * self.call.ends[self.nodes > 1][1] * self.topk
+
+
+def program_us(case: CallCase, constants: Constants) -> float:
+    """Time of the call: host and device (module docstring)."""
+    host = constants["lib.host_grace_us" if case.gpu in GRACE else "lib.host_x86_us"]
+    call, (there, back) = case.call, device_us(case, constants)
+    cast = CAST_STEPS if case.fp8 and case.mode == "normal" and case.verb != "combine" else 0
+    slow = constants["lib.few_sms"] if call.few and case.nodes == 1 else 1.0
+    dispatch, both = call.steps
+    first = min(call.first, both - dispatch) if case.verb == "combine" else call.first
+    steps = {"dispatch": dispatch, "combine": both - dispatch, "roundtrip": both}[case.verb]
+    parts = {"dispatch": (there,), "combine": (back,), "roundtrip": (there, back)}[case.verb]
+    proxy = constants["lib.proxy_us"] * len(parts) / 2 if case.nodes > 1 and case.library == "uccl-ep" else 0.0
+    device = slow * sum(parts) + proxy
+    if case.regime == "graph":
+        return device
+    waited = (first + cast) * host if case.regime == "drained" else 0.0
+    return max((steps + cast) * host, waited + device)
+
+
+def device_us(case: CallCase, constants: Constants) -> tuple[float, float]:
+    """Times in us of Dispatch and Combine on the GPUs alone, from runs with few tokens and lines between and beyond them."""
+    near, far = case.call.ends[case.nodes > 1]
+    most = case.capacity if case.call.system == "nccl-ep" else far
+    knots = sorted({1, *(min(tokens, most) for tokens in (AT_ONCE, near, far))})
+    machine_of = machine if case.nodes > 1 else one_domain
+    marks = ("scan", "permute") if case.call.system == "nccl-ep" else ("received",)
+    runs = []
+    for tokens in knots:
+        *begun, received, end = marks_us(case.call.system, replace(case, tokens=tokens), constants, marks, (near, far), uniform, machine_of)
+        runs.append((received - sum(begun), end - received))
+    there, back = (_line(case.tokens, knots, [run[i] for run in runs]) for i in (0, 1))
+    return there, back
+
+
+def _line(tokens: int, knots: list[int], times: list[float]) -> float:
+    if tokens <= knots[-1]:
+        return float(np.interp(tokens, knots, times))
+    return times[-1] + (tokens - knots[-1]) / (knots[-1] - knots[-2]) * (times[-1] - times[-2])
+
+
+def one_domain(gpu: str, gpus: int, constants: Frozen) -> Cluster:
+    """GPUs of one NVLink domain: a node, or trays of a rack."""
+    return replace(load_cluster(RACKS.get(gpu, CLUSTERS[gpu])).with_gpus(gpus), constants=constants)
+
+
+def is_call(m: Measurement) -> bool:
+    """Whether a row names its library and its regime."""
+    named = "regime" in m.config or str(m.config.get("timing", "")).lower().startswith(DRAINED)
+    return m.kind in KINDS and "library" in m.config and named
+
+
+def nodes_of(m: Measurement) -> int:
+    """NVLink domains of a row."""
+    return int(number(m, "nodes")) if m.config.get("crosses_nodes_by_rdma", False) else 1
+
+
+def regime_word(m: Measurement) -> str:
+    """ "drained", "chained" or "graph"."""
+    found = str(m.config.get("regime", "drained"))
+    if found not in REGIMES:
+        raise Unsupported(f"regime {found[:20]!r}, expected {', '.join(REGIMES)}")
+    return found
+
+
+def _check_domain(gpu: str, gpus: int) -> None:
+    most = load_cluster(RACKS[gpu]).max_gpus if gpu in RACKS else None
+    if most is None or gpus > most:
+        check_cluster(gpu, gpus)
+
+
+def _case(m: Measurement) -> CallCase:
+    nodes, library, mode = nodes_of(m), str(m.config["library"]), str(m.config.get("mode", "normal"))
+    if (library, mode) not in LIBRARIES:
+        known = ", ".join(f"{name} {word}" for name, word in LIBRARIES)
+        raise Unsupported(f"library {library[:20]!r} in mode {mode[:20]!r}, expected one of {known}")
+    read = ep_fields(m, check_nodes if nodes > 1 else _check_domain)
+    if nodes > 1 and read["gpus"] != nodes * NODE_GPUS:
+        raise Unsupported(f"{read['gpus']} GPUs on {nodes} nodes, expected {NODE_GPUS} a node")
+    fp8 = dtype_of(m, "dispatch_dtype", "dtype", expected=("fp8", "bf16")) == "fp8"
+    if fp8 and not LIBRARIES[library, mode].fp8:
+        raise Unsupported(f"FP8 rows of {library}: the library converts none")
+    given = int(number(m, "capacity")) if "capacity" in m.config else CAPACITIES.get(str(m.config.get("phase", "")), 0)
+    return CallCase(
+        **read,
+        verb=KINDS[m.kind],
+        library=library,
+        mode=mode,
+        regime=regime_word(m),
+        nodes=nodes,
+        fp8=fp8,
+        capacity=max(given, read["tokens"]),
+        dtypes=(f"dispatch {'fp8' if fp8 else 'bf16'}", "combine bf16"),
+        shape=label(m, "library", "mode", "ep"),
+    )
+
+
+@family("library-calls", belongs=lambda m: is_call(m) and nodes_of(m) == 1, program_us=program_us, in_bars=False, level=Level.CALL, order=280)
+def case(m: Measurement) -> CallCase:
+    """The case of a call inside one NVLink domain."""
+    return _case(m)
+
+
+@family(
+    "library-calls-internode",
+    belongs=lambda m: is_call(m) and nodes_of(m) > 1,
+    program_us=program_us,
+    in_bars=False,
+    between="beyond",
+    level=Level.CALL,
+    order=290,
+)
+def nodes_case(m: Measurement) -> CallCase:
+    """The case of a call over nodes, whose NICs no row names."""
+    return _case(m)

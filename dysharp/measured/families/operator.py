@@ -1,0 +1,165 @@
+"""Operators around attention and experts on one GPU: training GEMMs, norms, casts, absorbed projections, LM head, by rate forms."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dysharp.arrays import F64
+from dysharp.compute import operators
+from dysharp.compute.attention import passes_us
+from dysharp.measured.config_json import number
+from dysharp.measured.family import Case, Constants, Level, family
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.scope import gpu_of
+from dysharp.specs.gpu import Gpu
+
+PASSES = {
+    ("rmsnorm", "liger"): 2.0,
+    ("rmsnorm", "torch"): 3.0,
+    ("rmsnorm", "megatron"): 3.0,
+    ("layernorm", "huggingface"): 3.0,
+    ("swiglu", "liger_in_place"): 3.0,
+    ("cross_entropy", "liger"): 3.0,
+}
+"""(operator, provider) -> reads and writes of a value in the forward kernel.
+
+One kernel reads and writes each value once; PyTorch's norms read twice, for the statistics and for the result; SwiGLU reads two inputs;
+Liger's cross entropy reads twice and writes gradients (src/liger_kernel/ops, aten/src/ATen/native/cuda/layer_norm_kernel.cu).
+"""
+TABLE_READERS = ("liger", "torch_compile")
+"""Providers whose embedding is one kernel."""
+ELEMENTWISE = ("rmsnorm", "layernorm", "swiglu", "cross_entropy", "embedding", "add_rmsnorm", "rope")
+GEMMS = ("gemm_dense", "grouped_gemm_train", "mla_absorb_bmm", "lm_head_cross_entropy", "mlp_swiglu_whole")
+SINGLE = ("quantize_static", "quantize_scale_compute")
+UNFUSED = "unfused code or a backward pass: its reads and writes are not stated"
+EVENTS = 2.0
+"""Kernel starts in a measurement between two events without a graph: the events themselves take about one (triton.testing.do_bench)."""
+LOSS_BYTES = 2.0 + 4.0 + 4.0 + 4.0
+"""Bytes per logit of a loss in FP32 outside of the GEMM: read BF16 and write FP32, then read and write the logarithms."""
+GATED = 3.0
+"""Matrices of a gated MLP; also the GEMMs of a step for one of its forward pass: forward, data gradient, weight gradient."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmsCase(Case):
+    """`calls` calls of `groups` GEMMs `[m, k] x [k, n]` one behind the other, beside `moved` bytes of memory-bound kernels.
+
+    `sums`: bytes per output value of gradients that a weight gradient reads and writes. `steady`: of a long loop.
+    """
+
+    dtype: str
+    m: float
+    n: float
+    k: float
+    groups: float
+    calls: float
+    sums: float
+    moved: float
+    steady: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryCase(Case):
+    """A memory-bound kernel that moves `moved` bytes; `kernels`: starts in the measured time."""
+
+    moved: float
+    kernels: float
+
+
+def closed_us(case: GemmsCase | MemoryCase, gpu: Gpu, constants: Constants) -> F64:
+    """GEMMs by tiles and power, other kernels by their bytes (`compute.operators`, `compute.attention.passes_us`)."""
+    if isinstance(case, MemoryCase):
+        return np.asarray(case.kernels) * operators.launch_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
+    one = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups, steady=case.steady)
+    sums = np.asarray(case.sums) * case.m * case.n * case.groups
+    return np.asarray(case.calls) * (one + operators.hbm_us(gpu, constants, sums)) + passes_us(gpu, constants, case.moved, 1.0, 1.0, 0)
+
+
+def is_training_gemm(m: Measurement) -> bool:
+    """Whether a GEMM is of a training benchmark, which names its pass; the families of GEMMs judge the others."""
+    return m.kind == "grouped_gemm_train" or (m.kind == "gemm_dense" and "pass_" in m.config)
+
+
+def _belongs(m: Measurement) -> bool:
+    return is_training_gemm(m) or m.kind in (*ELEMENTWISE, *GEMMS[2:], *SINGLE)
+
+
+@family("operator", belongs=_belongs, closed_us=closed_us, in_bars=False, level=Level.GPU, order=64)
+def case(measurement: Measurement) -> GemmsCase | MemoryCase:
+    """The case of a latency in the columns of `docs/measurements.md`."""
+    kind = measurement.kind
+    if is_training_gemm(measurement):
+        return _training(measurement)
+    if kind == "mla_absorb_bmm":
+        dtype = "fp8" if measurement.config.get("dtype") == "fp8" and "dequant" not in str(measurement.config.get("kernel")) else "bf16"
+        n, k = number(measurement, "n"), number(measurement, "k")
+        return _gemms(measurement, number(measurement, "tokens"), n, k, groups=number(measurement, "heads"), dtype=dtype)
+    if kind == "lm_head_cross_entropy":
+        return _head(measurement)
+    if kind == "mlp_swiglu_whole":
+        return _mlp(measurement)
+    return _memory(measurement)
+
+
+def _gemms(
+    m: Measurement, rows: float, n: float, k: float, *, groups: float = 1.0, calls: float = 1.0, sums: float = 0.0, moved: float = 0.0,
+    dtype: str = "bf16", steady: bool = False,
+) -> GemmsCase:  # fmt: skip
+    gpu = gpu_of(m)
+    return GemmsCase(
+        gpu=gpu, dtype=dtype, m=rows, n=n, k=k, groups=groups, calls=calls, sums=sums, moved=moved, steady=steady, dtypes=(dtype,),
+        shape=f"{m.kind} n={n:g} k={k:g}",
+    )  # fmt: skip
+
+
+def _training(m: Measurement) -> GemmsCase:
+    """A GEMM of Transformer Engine; its grouped GEMM is one GEMM per expert (common/gemm/cublaslt_gemm.cu, multi-stream)."""
+    n, k, config = number(m, "n"), number(m, "k"), m.config
+    if m.kind == "gemm_dense":
+        summed = 8.0 if config.get("accumulate") and config.get("out_dtype") == "fp32" else 4.0 if config.get("accumulate") else 0.0
+        return _gemms(m, number(m, "m"), n, k, sums=summed, steady=True)
+    rows, groups = number(m, "m_per_group"), number(m, "groups")
+    if config.get("stage") == "bwd_grad_w":
+        return _gemms(m, n, k, rows, calls=groups, sums=8.0 if config.get("main_grad") == "fp32" else 4.0, steady=True)
+    return _gemms(m, rows, n, k, calls=groups, steady=True)
+
+
+def _head(m: Measurement) -> GemmsCase:
+    if m.config.get("provider") != "huggingface":
+        raise Unsupported("a loss in chunks, whose sizes are not stated")
+    rows, n, k = number(m, "BT"), number(m, "V"), number(m, "H")
+    passes = 1.0 if m.config.get("pass") == "forward" else GATED
+    return _gemms(m, rows, n, k, calls=passes, moved=rows * n * LOSS_BYTES * (1.0 if passes == 1 else 2.0))
+
+
+def _mlp(m: Measurement) -> GemmsCase:
+    if m.config.get("pass") != "forward":
+        raise Unsupported(UNFUSED)
+    rows, inner = number(m, "B") * number(m, "T"), number(m, "intermediate_size")
+    return _gemms(m, rows, inner, number(m, "hidden_size"), calls=GATED, moved=PASSES["swiglu", "liger_in_place"] * 2.0 * rows * inner)
+
+
+def _memory(m: Measurement) -> MemoryCase:
+    config, kind = m.config, m.kind
+    if kind == "quantize_static":
+        if config.get("kernel") == "sglang":
+            raise Unsupported("SGLang's cast: a twentieth of memory's rate, for a reason that is not known")
+        return _moves(m, number(m, "m") * number(m, "k") * operators.CAST_BYTES, 1.0)
+    if kind == "quantize_scale_compute":
+        raise Unsupported("a difference of two measured times")
+    if config.get("pass") != "forward":
+        raise Unsupported(UNFUSED)
+    element = 4.0 if config.get("dtype") == "torch.float32" else 2.0
+    provider = str(config.get("provider"))
+    if kind == "embedding" and provider in TABLE_READERS:
+        values = number(m, "B") * number(m, "T") * number(m, "D")
+        return _moves(m, element * (values + min(values, number(m, "V") * number(m, "D"))), EVENTS)
+    if (kind, provider) not in PASSES:
+        raise Unsupported(UNFUSED)
+    rows = number(m, "M") if kind == "layernorm" else number(m, "B") * number(m, "S")
+    width = number(m, {"rmsnorm": "H", "layernorm": "N", "swiglu": "ffn_local"}.get(kind, "V"))
+    return _moves(m, PASSES[kind, provider] * element * rows * width, 1.0 if "graph" in str(config.get("timing")) else EVENTS)
+
+
+def _moves(m: Measurement, moved: float, kernels: float) -> MemoryCase:
+    return MemoryCase(gpu=gpu_of(m), moved=moved, kernels=kernels, shape=f"{m.kind} {m.config.get('provider', m.config.get('kernel', ''))}")

@@ -1,0 +1,1 @@
+"""Serving runs of engines: rows, what they serve, predictions and errors."""

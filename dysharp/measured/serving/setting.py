@@ -1,0 +1,166 @@
+"""What a serving run says: its model and formats, machine, layouts, engine rules, users and lengths."""
+
+import re
+from dataclasses import dataclass, replace
+
+from dysharp.errors import ConfigError
+from dysharp.measured.measurements import Unsupported
+from dysharp.measured.serving.rows import ServingRow
+from dysharp.serving.engine import Engine, engine_of
+from dysharp.serving.formats import Formats, formats_of
+from dysharp.serving.layout import ServeLayout
+from dysharp.serving.rates import rates_of
+from dysharp.serving.work import Load, Replica
+from dysharp.specs import load_cluster, load_whole
+from dysharp.specs.whole import WholeModel
+
+MODELS = (
+    ("deepseek-(v3|r1)", "deepseek-v3"), ("kimi-k2", "kimi-k2"), ("minimax-m2", "minimax-m2-5"), ("glm-5", "glm-5"), ("gpt-oss-120b", "gpt-oss-120b"),
+    ("gpt-oss-20b", "gpt-oss-20b"), ("qwen3-235b", "qwen3-235b"), ("qwen3-30b", "qwen3-30b"), ("qwen3-32b", "qwen3-32b"),
+    ("qwen3-5-397b", "qwen3-5-397b"), ("(meta-)?llama-3(-\\d)?-70b", "llama3-70b"), ("(meta-)?llama-3(-\\d)?-8b", "llama3-8b"),
+    ("(meta-)?llama-3(-\\d)?-405b", "llama3-405b"), ("qwen2-5-32b", "qwen2-5-32b"), ("qwen2-5-7b", "qwen2-5-7b"), ("mixtral-8x7b", "mixtral-8x7b"),
+    ("mixtral-8x22b", "mixtral-8x22b"),
+)  # fmt: skip
+"""Beginning of a model's name in rows (without its owner, small letters, everything else as -) -> packaged model, with - for dots."""
+MACHINES = (
+    ("gb300", "hw-gb300-nvl72"), ("gb200", "hw-gb200-nvl72"), ("b300", "hw-hgx-b300"), ("b200", "hw-dgx-b200"), ("h200", "hw-dgx-h200"),
+    ("h100", "hw-dgx-h100"), ("h20", "hw-hgx-h20"), ("h800", "hw-dgx-h800"), ("mi355x", "hw-mi355x"), ("mi300x", "hw-mi300x"),
+)  # fmt: skip
+"""Word of a row's hardware -> packaged cluster of one domain. The first match counts."""
+FP8 = ("fp8", "fp8_block", "fp8_static", "fp8_ootb")
+PERIODS = (1, 2, 4, 8)
+"""Numbers of domains of packaged clusters."""
+RATIO = 0.8
+"""Least over longest length of InferenceX's random prompts and answers (utils/bench_serving); the mean is 0.9 of the nominal length."""
+WITHOUT_OVERLAP = re.compile(r"0\.(\d|1[0-3])\.")
+"""Versions of vLLM whose host does not work beside the GPU unless asked to (asynchronous scheduling is the default since 0.14)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSetting:
+    """What a run serves. `decode` is the decode worker where prefill is apart. `ratio`: least over longest length."""
+
+    replica: Replica
+    engine: Engine
+    load: Load
+    ratio: float
+    rounds: int
+    decode: Replica | None = None
+    workers: tuple[int, int] = (1, 1)
+
+
+def setting_of(row: ServingRow) -> ServeSetting:
+    """What a row serves. Raises `Unsupported` with the reason where it does not say so or nothing models it."""
+    if row.text("mode") not in ("agg", "disagg"):
+        raise Unsupported(f"mode {row.text('mode')!r}")
+    if not all(row.degrees[name] for name in ("isl", "osl")) or not (row.degrees["concurrency"] or row.degrees["batch"]):
+        raise Unsupported("no length of prompts or answers, or no number of users")
+    try:
+        engine = engine_of(re.sub(r"[^a-z]", "", row.text("engine").lower()).replace("tensorrtllm", "trtllm"))
+        return _apart(row, engine) if row.text("mode") == "disagg" else _together(row, engine)
+    except ConfigError as error:
+        raise Unsupported(str(error)) from None
+
+
+def _together(row: ServingRow, engine: Engine) -> ServeSetting:
+    users = float(row.degrees["concurrency"] or row.degrees["batch"])
+    layout, batch = _layout(row, ""), float(row.degrees["batch"] or users)
+    if users > batch * layout.dp:  # `batch` counts requests of one attention group
+        groups = round(users / batch)
+        if not row.degrees["attn_dp"] and groups == layout.tp and layout.ep > 1:
+            layout = replace(layout, tp=1, dp=groups)
+        else:
+            users = batch * layout.dp
+    rules = _launched(row, engine, users)
+    return _setting(row, rules, users, _replica(row, rules, layout, layout.gpus))
+
+
+def _apart(row: ServingRow, engine: Engine) -> ServeSetting:
+    if not row.degrees["p_workers"] or not row.degrees["d_workers"]:
+        raise Unsupported("no numbers of prefill and decode workers")
+    first, second = _layout(row, "p_"), _layout(row, "d_")
+    workers = row.degrees["p_workers"], row.degrees["d_workers"]
+    gpus = first.gpus * workers[0] + second.gpus * workers[1]
+    rules = replace(_launched(row, engine, 1.0), mixed=False, gathered_steps=0)
+    made = _setting(row, rules, float(row.degrees["concurrency"] or row.degrees["batch"]), _replica(row, rules, first, gpus))
+    return replace(made, decode=_replica(row, rules, second, gpus), workers=workers)
+
+
+def _setting(row: ServingRow, engine: Engine, users: float, replica: Replica) -> ServeSetting:
+    random = "InferenceX" in row.text("where")
+    part = (1 + RATIO) / 2 if random else 1.0
+    load = Load(users, row.degrees["isl"] * part, row.degrees["osl"] * part)
+    # Where prompts go first, equal lengths come in waves; mixed steps spread them (chosen after these rows were seen).
+    ratio, rounds = (RATIO, 10) if random or engine.mixed else (1.0, 2)
+    return ServeSetting(replica, engine, load, ratio, rounds)
+
+
+def _layout(row: ServingRow, part: str) -> ServeLayout:
+    """A worker's layout. Rows that give the GPUs of the worker as tp and the groups as attn_dp mean tp / attn_dp."""
+    tp, dp, ep, cut = (row.degree(f"{part}{name}") for name in ("tp", "attn_dp", "moe_ep", "moe_tp"))
+    if row.degree("pp") > 1:
+        raise Unsupported("pipeline stages")
+    if dp > 1 and tp > 1 and tp * dp > ep * cut > 1 and tp % dp == 0:
+        tp //= dp
+    if (tp * dp) % ep:
+        raise Unsupported(f"found tp x attn_dp = {tp * dp} and moe_ep = {ep}, expected a divisor")
+    return ServeLayout(tp=tp, dp=dp, ep=ep)
+
+
+def _launched(row: ServingRow, engine: Engine, users: float) -> Engine:
+    """The engine as the row's benchmark starts it."""
+    if engine.name == "vllm" and WITHOUT_OVERLAP.match(row.text("engine_version")):
+        engine = replace(engine, overlaps=False)
+    if engine.name == "sglang" and "InferenceX" in row.text("where"):
+        engine = replace(engine, step_tokens=32768)
+        if "b200" in row.text("hardware") or "b300" in row.text("hardware"):
+            engine = replace(engine, polled_steps=30.0 if users >= 16 and row.degree("tp") == 8 else 10.0)
+    return engine
+
+
+def _replica(row: ServingRow, engine: Engine, layout: ServeLayout, gpus: int) -> Replica:
+    model = model_of(row)
+    if faults := layout.conflicts(model):
+        slots = -model.layer.n_experts % layout.ep if model.layer else 0
+        if not slots or replace(layout, slots=slots).conflicts(model):
+            raise Unsupported(faults[0])
+        layout = replace(layout, slots=slots)
+    word = row.text("hardware").lower()
+    name = next((cluster for key, cluster in MACHINES if key in word), "")
+    if not name:
+        raise Unsupported(f"no packaged machine is called like {row.text('hardware')!r}")
+    cluster = load_cluster(name)
+    if gpus > (cluster.max_gpus or cluster.n_gpus):
+        many = next((n for n in PERIODS if n * cluster.n_gpus >= gpus), PERIODS[-1])
+        cluster = load_cluster(f"{name}-x{many}")
+    return Replica(model, formats_of_row(row, model, engine), layout, rates_of(cluster))
+
+
+def model_of(row: ServingRow) -> WholeModel:
+    """The packaged model of a row. Raises `Unsupported`."""
+    words = re.sub(r"[^a-z0-9]+", "-", row.text("model").split("/")[-1].lower())
+    found = next((name for pattern, name in MODELS if re.match(pattern, words)), None)
+    if found is None:
+        raise Unsupported(f"no packaged model is called like {row.text('model')!r}")
+    return load_whole(re.sub(r"(m2|qwen3|qwen2)-5", r"\1.5", found))
+
+
+def formats_of_row(row: ServingRow, model: WholeModel, engine: Engine) -> Formats:
+    """Formats by the row's precision and quantisation; without them by the name of the checkpoint, else BF16. Raises `Unsupported`."""
+    dense = row.text("gemm_quant").lower() or row.text("precision").lower()
+    experts = row.text("moe_quant").lower() or dense
+    if not dense:
+        dense = experts = "fp8" if model.layer is not None and model.layer.gemm_dtype == "fp8" else "bf16"
+    if "mxfp4" in experts:
+        name = "mxfp4-fp8" if "fp8" in experts or "w4a8" in experts else "mxfp4"
+    elif "int4" in experts:
+        name = "int4"
+    elif "fp4" in experts:
+        name = ("mxfp4-fp8" if model.name.startswith("gpt-oss") else "fp4") if model.attention.mla or model.name.startswith("gpt-oss") else "fp4-all"
+    elif experts in FP8:
+        name = "fp8-tensor" if experts == "fp8_static" else "fp8"
+    elif experts in ("bf16", "float16", "bfloat16"):
+        name = "bf16"
+    else:
+        raise Unsupported(f"no format is called like {experts!r}")
+    return formats_of(name, engine.kv if name != "bf16" else "bf16")

@@ -1,0 +1,294 @@
+"""Cost of a layout: bounds over columns of candidates, and the closed form of one candidate with its own split of layers and its memory.
+
+Bounds never exceed the closed form: the largest stage takes at least the mean of all stages, and no piece runs above the peak.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.planning.layers import Pieces, pieces_of
+from dysharp.planning.space import Column, Space, Task
+from dysharp.planning.split import best_split, stage_text
+from dysharp.specs import Cluster
+from dysharp.specs.whole import WholeModel
+from dysharp.steps.accounting.activations import Saving, head_bytes, is_dropped, layer_transient, saved_of_layer
+from dysharp.steps.accounting.flops import CORE, FLASH_BACKWARD, flops_of
+from dysharp.steps.accounting.memory import RESERVED
+from dysharp.steps.accounting.state import RankParameters, Recipe, dummy_bytes, rank_parameters, recipe_of, state_bytes
+from dysharp.steps.dispatchers import ELEMENT
+from dysharp.steps.layout import Layout
+from dysharp.steps.machine import Machine, number
+from dysharp.steps.stages import Chunk, chunks_of
+
+SUSTAINED = 0.61
+"""Part of the peak that GEMMs keep on a cluster without a packaged GPU: half of 313 TFLOPS, at which the digest of Pangu Ultra's layer was
+derived, over 256 TFLOPS, the peak that its sibling paper states."""
+CAP = 0.9
+"""Part of a GPU's memory that a layout may take; what lies outside the allocator needs the rest."""
+BUCKET, BUCKET_PER_REPLICA = 40e6, 1e6
+Times = NDArray[np.float64]
+
+
+def machine_of(cluster: Cluster) -> Machine:
+    """The machine of a plan. Without a packaged GPU, GEMMs keep `SUSTAINED` of the peak."""
+    if cluster.gpu:
+        return Machine(cluster)
+    rates = {name: round(getattr(cluster, name) * SUSTAINED) for name in ("bf16_flops_per_us", "fp8_flops_per_us")}
+    return Machine(replace(cluster, **rates))
+
+
+@dataclass(frozen=True, slots=True)
+class Costed:
+    """A candidate by closed forms. `parts`: microseconds of the step by name; they add up to `step_us`."""
+
+    number: int
+    layout: Layout
+    values: dict[str, Any]
+    step_us: float
+    parts: dict[str, float]
+    memory: tuple[float, ...]
+    """Reserved bytes of every pipeline rank."""
+    in_flight: int
+    """Micro-batches of chunks that pipeline rank 0 holds at most."""
+
+    @property
+    def peak_bytes(self) -> float:
+        """Of the fullest rank."""
+        return max(self.memory)
+
+    @property
+    def limit(self) -> str:
+        """The part beside computing that takes most."""
+        return max((name for name in self.parts if name != "computing"), key=lambda name: self.parts[name])
+
+
+def in_flight(layout: Layout, rank: int, overlap: bool = False) -> int:
+    """Chunks of micro-batches that a rank holds at most: 1F1B p - r, interleaved 2(p - r - 1) + (v - 1)p + 1; one more with overlap."""
+    p, v, m = layout.pp, layout.vpp, layout.micro_batches
+    n = p - rank if v == 1 else 2 * (p - rank - 1) + (v - 1) * p + 1
+    return min(n + overlap, m * v)
+
+
+def held_by_chunk(layout: Layout, rank: int, overlap: bool = False) -> list[int]:
+    """The same by chunk of the rank: forward passes run p micro-batches of a chunk, then p of the next."""
+    p, v, m = layout.pp, layout.vpp, layout.micro_batches
+    held = [0] * v
+    for at in range(in_flight(layout, rank, overlap)):
+        held[at // min(p, m) % v] += 1
+    return held
+
+
+class Coster:
+    """Costs of one task on one machine."""
+
+    def __init__(self, task: Task, machine: Machine, space: Space) -> None:
+        self.task, self.machine, self.space = task, machine, space
+        self.recipe: Recipe = recipe_of(task.precision)
+        self.capacity = CAP * machine.cluster.hbm_bytes
+        model = task.model
+        flops = flops_of(model, task.sequence)
+        core = flops.forward[CORE]
+        self.forward = flops.forward_total
+        self.executed = 3 * (self.forward - core) + (1 + FLASH_BACKWARD) * core
+        cluster = machine.cluster
+        self.peak = float(max(cluster.bf16_flops_per_us, cluster.fp8_flops_per_us if model.layer and model.layer.gemm_dtype == "fp8" else 0))
+        whole = rank_parameters(model, Layout(), [Chunk(0, model.n_layers, True, model.mtp, True)])
+        self.dense, self.experts = whole.dense, whole.experts
+
+    def _batches(self, c: Mapping[str, Column]) -> tuple[Column, Column]:
+        dp = np.maximum(self.task.gpus // (c["tp"] * c["cp"] * c["pp"]), 1)
+        return dp, np.maximum(self.task.batch // (dp * c["micro_batch"]), 1)
+
+    def state_bound(self, c: Mapping[str, Column]) -> Times:
+        """Bytes of weights, gradients and optimizer that the fullest rank has at least: the mean, with everything cut that can be."""
+        dp, _ = self._batches(c)
+        stage = c["tp"] * c["cp"] * dp
+        dense, experts = self.dense / (c["pp"] * c["tp"]), self.experts / (c["pp"] * c["ep"] * c["etp"])
+        shard, expert_shard = (dp * c["cp"], np.maximum(stage // (c["ep"] * c["etp"]), 1)) if self.recipe.sharded else (1, 1)
+        held = (self.recipe.weights + self.recipe.gradients) * (dense + experts)
+        return np.asarray(RESERVED * (held + self.recipe.optimizer * (dense / shard + experts / expert_shard)))
+
+    def rough_activations(self, c: Mapping[str, Column]) -> Times:
+        """Bytes of mean layers in flight on the first rank: an estimate, no bound."""
+        model = self.task.model
+        per = np.zeros(len(self.space.recompute))
+        for at, modules in enumerate(self.space.recompute):
+            per[at] = _layer_bytes(model, Layout(), model.layer is not None, Saving(modules), self.recipe.fp8)[0]
+        tokens = c["micro_batch"] * self.task.sequence / (c["cp"] * c["tp"])
+        flying = np.where(c["vpp"] == 1, c["pp"], 2 * c["pp"] - 1 + (c["vpp"] - 1) * c["pp"]) / c["vpp"]
+        return np.asarray(tokens * per[c["recompute"]] * model.n_layers / c["pp"] * flying)
+
+    def compute_bound(self, c: Mapping[str, Column]) -> Times:
+        """Microseconds of a step at the peak with even stages, and the bubble of its schedule."""
+        _, m = self._batches(c)
+        again = np.asarray(["full" in one for one in self.space.recompute])[c["recompute"]] * self.forward
+        tokens = c["micro_batch"] * self.task.sequence / (c["cp"] * c["tp"])
+        stage = tokens * (self.executed + again) / self.peak / c["pp"]
+        zero = np.asarray([name == "zb-h1" for name in self.space.schedule])[c["schedule"]]
+        return np.asarray(stage * (m + np.where(zero, 0, (c["pp"] - 1) / c["vpp"])))
+
+    def balanced_bound(self, c: Mapping[str, Column], numbers: Column) -> Times:
+        """The closed form with even stages and nothing but cells and bubble: one look at the pieces for every different key."""
+        names = ("tp", "cp", "ep", "etp", "micro_batch", "recompute", "overlap", "system")
+        keys = np.stack([c[name] for name in names], axis=1)
+        _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        sums = np.asarray([self._sums(self.space.candidate(int(numbers[at]))) for at in first]).reshape(-1, 4)[back.reshape(-1)]
+        forward, backward, weights, steady = sums.T
+        _, m = self._batches(c)
+        zero = np.asarray([name == "zb-h1" for name in self.space.schedule])[c["schedule"]]
+        bubble = np.where(zero, np.maximum(forward + backward - weights, 0), forward + backward + weights) * (c["pp"] - 1) / c["pp"] / c["vpp"]
+        return np.asarray(m * steady / c["pp"] + bubble)
+
+    def _pieces(self, values: Mapping[str, Any]) -> Pieces:
+        degrees = {name: values[name] for name in ("tp", "cp", "ep", "etp", "micro_batch")}
+        dp = -(-values["ep"] * values["etp"] // (values["tp"] * values["cp"])) * values["ep"] * values["etp"]
+        return pieces_of(
+            self.task.model, self.machine, Layout(**degrees, dp=dp), self.task.sequence, values["system"], values["overlap"],
+            values["recompute"], self.task.imbalance,
+        )  # fmt: skip
+
+    def _letters(self) -> str:
+        model = self.task.model
+        return "E" + "d" * model.dense_layers + "t" * model.moe_layers + "m" * model.mtp + "L"
+
+    def _sums(self, values: Mapping[str, Any]) -> tuple[float, ...]:
+        pieces = self._pieces(values)
+        each = {letter: pieces.one(letter) for letter in pieces.costs}
+        return tuple(sum(each[letter][i] for letter in self._letters()) for i in range(4))
+
+    def cost(self, number_of: int, stages: str = "") -> Costed:
+        """The closed form of one candidate, with the best split of its layers, or `stages`."""
+        values = self.space.candidate(number_of)
+        return self.cost_of(values, number_of, stages)
+
+    def cost_of(self, values: dict[str, Any], number_of: int = -1, stages: str = "") -> Costed:
+        """The same of a candidate by its values."""
+        pieces, letters = self._pieces(values), self._letters()
+        each = {letter: pieces.one(letter) for letter in pieces.costs}
+        layout = self.task.layout(values, stages)
+        if stages:
+            ends = _ends(self.task.model, layout)
+        else:
+            ends = best_split(tuple(each[letter][3] for letter in letters), layout.chunks)
+            layout = self.task.layout(values, stage_text(letters.replace("d", "t"), ends))
+        runs = [letters[a:b] for a, b in zip((0, *ends[:-1]), ends, strict=True)]
+        cells = np.asarray([[sum(each[x][i] for x in run) for i in range(4)] for run in runs])
+        ranks = cells.reshape(layout.vpp, layout.pp, 4).sum(axis=0)
+        parts = self._parts(values, layout, ranks, pieces, runs)
+        overlap = values["overlap"] == "pair"
+        memory = self._memory(values, layout, overlap)
+        return Costed(number_of, layout, dict(values), sum(parts.values()), parts, memory, in_flight(layout, 0, overlap))
+
+    def _parts(self, values: Mapping[str, Any], layout: Layout, ranks: Times, pieces: Pieces, runs: list[str]) -> dict[str, float]:
+        """Microseconds of a step by part."""
+        m, p, v = layout.micro_batches, layout.pp, layout.vpp
+        slowest = int(np.argmax(ranks[:, 3]))
+        steady, mean = float(ranks[slowest, 3]), float(ranks[:, 3].mean())
+        f, b, w = (float(ranks[:, i].mean()) for i in range(3))
+        ramp = (max(f + b - w, 0.0) if values["schedule"] == "zb-h1" else f + b + w) * (p - 1) / v
+        rows = ELEMENT * self.task.model.hidden * layout.tokens(self.task.sequence) / layout.tp
+        busy, latency = self.machine.send(rows, layout)
+        hop = busy + latency if p > 1 else 0.0
+        own = "".join(run for at, run in enumerate(runs) if at % p == slowest)
+        exposed = sum(self._exposed(pieces, letter) for letter in own)
+        held = _held(self.task.model, layout)
+        widest = max(held, key=lambda one: one[0] + one[1])
+        return {
+            "computing": m * (mean - exposed * mean / steady),
+            "EP communication": m * exposed * mean / steady,
+            "uneven stages": m * (steady - mean),
+            "bubble": ramp,
+            "sends": hop * (2 * (p - 1) + (2 * m if v == 1 else 0)),  # 1F1B waits for its sends, interleaved ones run beside (Megatron-Bridge)
+            "gradients and parameters": self._exchange(layout, widest, f, b),
+            "optimizer": self._update(layout, widest),
+        }
+
+    def _exposed(self, pieces: Pieces, letter: str) -> float:
+        cost = pieces.costs[letter]
+        forward, backward, weights, steady = pieces.one(letter)
+        saved = forward + backward + weights - steady
+        return max(0.0, cost.forward_exposed + cost.backward_exposed - saved)
+
+    def _exchange(self, layout: Layout, held: tuple[float, float], forward: float, backward: float) -> float:
+        """Gradients and parameters that nothing hides: the last bucket, and what the passes of one micro-batch are too short for."""
+        n = min(64.0, max(1.0, (held[0] + held[1]) / max(BUCKET, BUCKET_PER_REPLICA * layout.dp)))
+        out = 0.0
+        for element, beside in ((number("step.gradient_bytes"), backward), (2.0, forward)):
+            whole = self.machine.group(held[0] * element, layout.dp * layout.cp, layout.stride("cp"))
+            whole += self.machine.group(held[1] * element, layout.edp, layout.stride("edp"))
+            out += max(whole / n, whole - beside)
+        return out
+
+    def _update(self, layout: Layout, held: tuple[float, float]) -> float:
+        sharded = self.recipe.sharded
+        shard = held[0] / (layout.dp * layout.cp if sharded else 1) + held[1] / (layout.edp if sharded else 1)
+        return self.machine.memory(number("step.optimizer_bytes") * shard)
+
+    def _memory(self, values: Mapping[str, Any], layout: Layout, overlap: bool) -> tuple[float, ...]:
+        model, saving = self.task.model, Saving(values["recompute"], imbalance=self.task.imbalance)
+        cut = Layout(tp=layout.tp, cp=layout.cp, ep=layout.ep, etp=layout.etp, dp=layout.ep * layout.etp)
+        one = {moe: _layer_bytes(model, cut, moe, saving, self.recipe.fp8) for moe in {model.is_moe(0), model.layer is not None}}
+        tokens, chunks, out = layout.tokens(self.task.sequence), chunks_of(model, layout), []
+        for rank, (dense, experts) in enumerate(_held(model, layout)):
+            own = chunks[rank :: layout.pp]
+            saved = transient = 0.0
+            for chunk, n in zip(own, held_by_chunk(layout, rank, overlap), strict=True):
+                kinds = [model.is_moe(layer) for layer in chunk.layers()] + [model.layer is not None] * chunk.mtp
+                saved += n * tokens * sum(one[moe][0] for moe in kinds)
+                head = tokens * head_bytes(model, layout, saving) * (1 + chunk.mtp) if chunk.head else 0.0
+                transient = max([transient, head, *(tokens * (one[moe][1] + one[moe][2]) for moe in set(kinds))])
+            state = sum(state_bytes(RankParameters(dense, experts), layout, self.recipe).values())
+            out.append(RESERVED * (state + saved + transient + _dummy(model, layout, own)))
+        return tuple(out)
+
+
+@lru_cache(maxsize=1 << 12)
+def _layer_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving, fp8: bool) -> tuple[float, float, float]:
+    """Bytes per token of a layer: kept, computed again, beside its backward pass."""
+    tensors = saved_of_layer(model, layout, moe, saving, fp8)
+    kept = sum(one.bytes for one in tensors if not is_dropped(one, saving))
+    return kept, sum(one.bytes for one in tensors) - kept, layer_transient(model, layout, moe, saving)
+
+
+@lru_cache(maxsize=1 << 12)
+def _held_by(model: WholeModel, tp: int, experts: int, stages: str, pp: int, vpp: int) -> tuple[tuple[float, float], ...]:
+    layout = Layout(tp=tp, ep=experts, dp=experts, pp=pp, vpp=vpp, stages=stages)
+    chunks = chunks_of(model, layout)
+    ranks = [rank_parameters(model, layout, chunks[rank::pp]) for rank in range(pp)]
+    return tuple((one.dense, one.experts) for one in ranks)
+
+
+def _held(model: WholeModel, layout: Layout) -> tuple[tuple[float, float], ...]:
+    """(dense, expert) parameters of every pipeline rank."""
+    return _held_by(model, layout.tp, layout.ep * layout.etp, layout.stages, layout.pp, layout.vpp)
+
+
+def _dummy(model: WholeModel, layout: Layout, chunks: tuple[Chunk, ...]) -> float:
+    kinds = tuple(
+        sorted({(model.is_moe(n)) for chunk in chunks for n in chunk.layers()} | {model.layer is not None for chunk in chunks if chunk.mtp})
+    )
+    ends = (any(chunk.embedding for chunk in chunks), any(chunk.mtp for chunk in chunks), any(chunk.head for chunk in chunks))
+    return _dummy_of(model, layout.tp, layout.etp, kinds, ends)
+
+
+@lru_cache(maxsize=1 << 12)
+def _dummy_of(model: WholeModel, tp: int, etp: int, kinds: tuple[bool, ...], ends: tuple[bool, bool, bool]) -> float:
+    """Dummy gradients depend on kinds of layers, not on their number."""
+    layers = [Chunk(model.dense_layers if moe else 0, 1) for moe in kinds]
+    last = Chunk(model.n_layers, 0, ends[0], int(ends[1]), ends[2])
+    return dummy_bytes(model, Layout(tp=tp, etp=etp, dp=etp), [*layers, last])
+
+
+@lru_cache(maxsize=1 << 12)
+def _ends(model: WholeModel, layout: Layout) -> tuple[int, ...]:
+    """Ends of the chunks of a layout string in letters."""
+    ends, at = [], 0
+    for chunk in chunks_of(model, layout):
+        at += chunk.embedding + chunk.n_layers + chunk.mtp + chunk.head
+        ends.append(at)
+    return tuple(ends)

@@ -1,0 +1,147 @@
+"""`Plan`: the fastest layouts of one model or of several shapes, what limits each, what else would change, and what was not looked at."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dysharp.errors import ConfigError
+from dysharp.planning.cost import CAP, Costed, Coster, machine_of
+from dysharp.planning.search import Found, Journal, leanest, search
+from dysharp.planning.space import Space, Task, default_space
+from dysharp.specs import Cluster
+from dysharp.steps.accounting.conventions import MEGATRON, model_flops
+from dysharp.steps.accounting.parameters import parameters_of
+from dysharp.units import GiB
+
+NOT_CONSIDERED = (
+    "swapping activations to the host", "experts of unequal load (beyond --imbalance)", "DualPipe and V-shaped schedules",
+    "overlap of tensor-parallel communication", "launches of the host", "a network that several collectives share", "FSDP",
+    "stages that trade time for memory: layers are split by time alone",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One model with its own best layouts."""
+
+    task: Task
+    coster: Coster
+    found: Found
+
+    def speed(self, one: Costed) -> float:
+        """Tokens per second and GPU."""
+        return self.task.batch * self.task.sequence / (one.step_us / 1e6) / self.task.gpus
+
+    def mfu(self, one: Costed, cluster: Cluster) -> float:
+        """Model FLOPs as Megatron counts them over the dense peak of the GEMMs' type."""
+        model = self.task.model
+        dtype = model.layer.gemm_dtype if model.layer else "bf16"
+        return self.speed(one) * model_flops(model, self.task.sequence, MEGATRON) / (cluster.peak_flops_per_us(dtype) * 1e6)
+
+    def entry(self, one: Costed, cluster: Cluster) -> dict[str, Any]:
+        """A layout as plain values."""
+        return {
+            "layout": text_of(one), "stages": one.layout.stages, "recompute": list(one.values["recompute"]), "schedule": schedule_of(one),
+            "overlap": one.values["overlap"], "system": one.values["system"], "step_s": one.step_us / 1e6, "tokens_per_s_gpu": self.speed(one),
+            "mfu": self.mfu(one, cluster), "memory_GiB": one.peak_bytes / GiB, "memory_left_GiB": (cluster.hbm_bytes - one.peak_bytes) / GiB,
+            "limit": one.limit, "shares": {name: us / one.step_us for name, us in one.parts.items()},
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Shapes, the fastest first."""
+
+    cluster: Cluster
+    shapes: tuple[Planned, ...]
+
+    @property
+    def first(self) -> Planned:
+        """The shape whose best layout moves most tokens."""
+        return self.shapes[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        shapes = [
+            {
+                "model": one.task.model.name, "parameters": parameters_of(one.task.model).total,
+                "best": [one.entry(x, self.cluster) for x in one.found.best],
+                "candidates": one.found.size, "counts": one.found.counts,
+            }
+            for one in self.shapes
+        ]  # fmt: skip
+        task = self.first.task
+        return {
+            "cluster": self.cluster.name, "gpus": task.gpus, "batch": task.batch, "sequence": task.sequence, "precision": task.precision,
+            "shapes": shapes, "fidelity": "closed forms", "not_considered": list(NOT_CONSIDERED),
+        }  # fmt: skip
+
+
+def schedule_of(one: Costed) -> str:
+    """The schedule by the name of `dysharp step`."""
+    return "interleaved" if one.layout.vpp > 1 else str(one.values["schedule"])
+
+
+def text_of(one: Costed) -> str:
+    """A layout as `dysharp step` reads it, without its stages."""
+    values = {name: one.values[name] for name in ("tp", "pp", "vpp", "ep", "etp", "cp")}
+    degrees = ",".join(f"{name}={n}" for name, n in values.items() if n > 1 or name in ("tp", "pp"))
+    return f"{degrees},dp={one.layout.dp},mbs={one.layout.micro_batch},m={one.layout.micro_batches}"
+
+
+def short_of(one: Costed) -> str:
+    """The same for people, without what follows from the number of GPUs and the batch."""
+    v = one.values
+    more = [f"{name}{v[name]}" for name in ("ep", "etp", "cp") if v[name] > 1]
+    return " ".join([f"tp{v['tp']}", f"pp{v['pp']}" + (f"x{v['vpp']}" if v["vpp"] > 1 else ""), *more, f"mbs{v['micro_batch']}"])
+
+
+def plan_shapes(
+    tasks: list[Task], cluster: Cluster, given: dict[str, tuple[Any, ...]], n_best: int = 10, journals: dict[str, Journal] | None = None
+) -> Plan:
+    """The best layouts of every task. Raises `ConfigError` where none has one: the constraint that binds, and the smallest change that fits."""
+    machine = machine_of(cluster)
+    done = []
+    for task in tasks:
+        coster = Coster(task, machine, default_space(task, machine.domain, given))
+        found = search(coster, n_best, (journals or {}).get(task.model.name))
+        if found.best:
+            done.append(Planned(task, coster, found))
+        elif len(tasks) == 1:
+            raise ConfigError(refusal(task, cluster, coster.space, found))
+    if not done:
+        raise ConfigError(
+            f"plan: none of {len(tasks)} shapes has a layout that fits {tasks[0].gpus} GPUs of {cluster.name}; plan one of them for the reason"
+        )
+    done.sort(key=lambda one: one.found.best[0].step_us)
+    return Plan(cluster, tuple(done))
+
+
+def refusal(task: Task, cluster: Cluster, space: Space, found: Found) -> str:
+    """Why no candidate is left: the constraint that the last candidates break, and the smallest change by which one fits."""
+    where = f"plan: {task.model.name} on {task.gpus} GPUs of {cluster.name}"
+    binding = max(found.counts, key=lambda name: (name.startswith("memory"), found.counts[name]))
+    changes = [fix for fix in (_more_gpus(task, cluster, space), _more_memory(task, cluster, space)) if fix]
+    want = " or ".join(changes) or "other values (--try), another batch or another number of GPUs"
+    return f"{where}: found no layout among {found.size:,}; binding: {binding} ({found.counts[binding]:,} candidates); expected {want}"
+
+
+def _least(task: Task, cluster: Cluster, space: Space) -> float:
+    """Bytes that the leanest layouts take: the least of those that look leanest; infinite without a layout."""
+    lean = leanest(Coster(task, machine_of(cluster), space))
+    return min((one.peak_bytes for one in lean), default=float("inf"))
+
+
+def _more_gpus(task: Task, cluster: Cluster, space: Space) -> str:
+    for factor in (2, 4, 8, 16, 32, 64):
+        more = replace(task, gpus=task.gpus * factor, batch=max(task.batch, task.gpus * factor))
+        if _least(more, cluster, space) <= CAP * cluster.hbm_bytes:
+            return f"{more.gpus} GPUs" + (f" with a batch of {more.batch}" if more.batch > task.batch else "")
+    return ""
+
+
+def _more_memory(task: Task, cluster: Cluster, space: Space) -> str:
+    least = _least(task, cluster, space)
+    if least == float("inf"):
+        return ""
+    return f"{math.ceil(least / CAP / 1e9)} GB per GPU (of which {CAP:.0%} count; found {cluster.hbm_bytes / 1e9:.0f})"

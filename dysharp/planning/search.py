@@ -1,0 +1,133 @@
+"""Exact search: every candidate of a space is kept, pruned by a bound, or rejected by a constraint, and each is counted once.
+
+Candidates are costed in the order of their bounds, until the next bound exceeds the worst of the best.
+"""
+
+import bisect
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from dysharp.planning.cost import Costed, Coster
+from dysharp.planning.space import Column, constraints
+
+WAVE = 1 << 14
+"""Candidates whose second bound is taken together."""
+MEMORY_STATE, MEMORY = "memory: weights, gradients and optimizer alone", "memory of the fullest rank"
+PEAK, EVEN = "bound: all FLOPs at the peak, even stages", "bound: closed forms of even stages"
+KEPT, SLOWER = "kept", "costed: slower than those kept"
+Journal = MutableMapping[int, tuple[float, float]]
+"""{candidate: (microseconds of a step, bytes of the fullest rank)} of an earlier search of the same space."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`best`: fastest first; equal ones in the order of the space. `counts`: {verdict: candidates}; they add up to `size`."""
+
+    best: tuple[Costed, ...]
+    counts: dict[str, int]
+    size: int
+    bounded: int
+    """Candidates that keep all constraints, which bounds have seen."""
+
+
+def search(coster: Coster, n_best: int = 10, journal: Journal | None = None) -> Found:
+    """The `n_best` fastest candidates that fit the memory."""
+    counts: dict[str, int] = {}
+    numbers, bounds, bounded = _admitted(coster, counts)
+    known: Journal = {} if journal is None else journal
+    best: list[tuple[float, int]] = []
+
+    def worst() -> float:
+        return best[-1][0] if len(best) == n_best else float("inf")
+
+    for first in range(0, len(numbers), WAVE):
+        if bounds[first] > worst():
+            counts[PEAK] = counts.get(PEAK, 0) + len(numbers) - first
+            break
+        wave = np.sort(numbers[first : first + WAVE])
+        even = coster.balanced_bound(_columns(coster, wave), wave)
+        order = np.argsort(even, kind="stable")
+        for done, at in enumerate(order):
+            if even[at] > worst():
+                counts[EVEN] = counts.get(EVEN, 0) + len(order) - done
+                break
+            verdict = _look(coster, int(wave[at]), known, best, n_best)
+            counts[verdict] = counts.get(verdict, 0) + 1
+    counts[SLOWER] = counts.get(SLOWER, 0) - len(best)
+    counts[KEPT] = len(best)
+    found = tuple(coster.cost(number) for _, number in best)
+    return Found(found, {name: n for name, n in counts.items() if n}, coster.space.size, bounded)
+
+
+def _look(coster: Coster, number: int, known: Journal, best: list[tuple[float, int]], n_best: int) -> str:
+    if number not in known:
+        done = coster.cost(number)
+        known[number] = done.step_us, done.peak_bytes
+    step_us, peak = known[number]
+    if peak > coster.capacity:
+        return MEMORY
+    bisect.insort(best, (step_us, number))
+    del best[n_best:]
+    return SLOWER
+
+
+def _admitted(coster: Coster, counts: dict[str, int]) -> tuple[Column, np.ndarray[tuple[int, ...], np.dtype[np.float64]], int]:
+    """Numbers of the candidates that keep every constraint and whose state fits, by their first bound."""
+    kept, bounds, bounded = [], [], 0
+    for numbers, columns in coster.space.blocks():
+        alive = np.ones(len(numbers), np.bool_)
+        for name, keeps in constraints(coster.task, coster.space, columns, coster.machine.domain):
+            lost = alive & ~keeps
+            if n := int(lost.sum()):
+                counts[name] = counts.get(name, 0) + n
+            alive &= keeps
+        rest = {name: column[alive] for name, column in columns.items()}
+        bounded += int(alive.sum())
+        fits = coster.state_bound(rest) <= coster.capacity
+        if n := int((~fits).sum()):
+            counts[MEMORY_STATE] = counts.get(MEMORY_STATE, 0) + n
+        rest = {name: column[fits] for name, column in rest.items()}
+        kept.append(numbers[alive][fits])
+        bounds.append(coster.compute_bound(rest))
+    every, by = np.concatenate(kept), np.concatenate(bounds)
+    order = np.argsort(by, kind="stable")
+    return every[order], by[order], bounded
+
+
+def leanest(coster: Coster, n: int = 32) -> list[Costed]:
+    """Candidates that keep every constraint but memory and hold least by a rough count: state, and a mean layer's tensors in flight."""
+    kept, sizes = [], []
+    for numbers, columns in coster.space.blocks():
+        alive = np.ones(len(numbers), np.bool_)
+        for _, keeps in constraints(coster.task, coster.space, columns, coster.machine.domain):
+            alive &= keeps
+        rest = {name: column[alive] for name, column in columns.items()}
+        kept.append(numbers[alive])
+        sizes.append(coster.state_bound(rest) + coster.rough_activations(rest))
+    every = np.concatenate(kept)
+    return [coster.cost(int(number)) for number in every[np.argsort(np.concatenate(sizes), kind="stable")[:n]]]
+
+
+def _columns(coster: Coster, numbers: Column) -> dict[str, Column]:
+    lists = coster.space.lists
+    places = np.unravel_index(numbers, tuple(len(values) for values in lists.values()))
+    return {
+        name: np.asarray(values, np.int64)[at] if isinstance(values[0], int) else at.astype(np.int64)
+        for (name, values), at in zip(lists.items(), places, strict=True)
+    }  # fmt: skip
+
+
+def brute_force(coster: Coster, n_best: int = 10) -> list[int]:
+    """Numbers of the fastest candidates by costing every one that keeps all constraints: what `search` must find."""
+    ranked = []
+    for numbers, columns in coster.space.blocks():
+        alive = np.ones(len(numbers), np.bool_)
+        for _, keeps in constraints(coster.task, coster.space, columns, coster.machine.domain):
+            alive &= keeps
+        for number in numbers[alive]:
+            done = coster.cost(int(number))
+            if done.peak_bytes <= coster.capacity:
+                ranked.append((done.step_us, int(number)))
+    return [number for _, number in sorted(ranked)[:n_best]]

@@ -1,0 +1,181 @@
+"""`Space`: every layout that a plan considers, as columns of arrays, and the constraint that rejects each of the others.
+
+The product of all lists is walked in one fixed order, block by block. A candidate is a number in that order.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.specs.fields import show
+from dysharp.specs.whole import WholeModel
+from dysharp.steps.accounting.activations import Saving
+from dysharp.steps.layout import Layout
+
+Column = NDArray[np.int64]
+BLOCK = 1 << 18
+"""Candidates that are looked at together."""
+MOST = 1 << 26
+FINE = ("mla_up_proj", "layernorm", "moe_act")
+SETS: tuple[tuple[str, ...], ...] = ((), ("moe_act",), FINE, ("full",))
+"""Recompute sets that a plan tries where none are named."""
+SYSTEMS = ("flat", "hierarchical", "dedup", "in-switch", "moe-hub")
+"""EP systems as closed forms of `experts`. The last two need hardware that nobody sells."""
+OVERLAPS = ("none", "pair")
+"""EP communication: exposed, or beside the other direction of another micro-batch."""
+SCHEDULES = ("1f1b", "zb-h1")
+"""Pipeline schedules; 1F1B with more chunks per rank is interleaved."""
+INTEGERS = ("tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch")
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Lists of values, one per dimension of a layout, in the order in which candidates are counted."""
+
+    tp: tuple[int, ...] = (1,)
+    pp: tuple[int, ...] = (1,)
+    vpp: tuple[int, ...] = (1,)
+    ep: tuple[int, ...] = (1,)
+    etp: tuple[int, ...] = (1,)
+    cp: tuple[int, ...] = (1,)
+    micro_batch: tuple[int, ...] = (1,)
+    recompute: tuple[tuple[str, ...], ...] = SETS
+    schedule: tuple[str, ...] = ("1f1b",)
+    overlap: tuple[str, ...] = OVERLAPS
+    system: tuple[str, ...] = ("flat", "dedup")
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            values = getattr(self, one.name)
+            if not values or len(set(values)) != len(values):
+                raise ConfigError(f"space: {one.name}: found {show(list(values))}, expected different values, at least one")
+            if one.name in INTEGERS and any(isinstance(v, bool) or not isinstance(v, int) or not 0 < v <= 1 << 20 for v in values):
+                raise ConfigError(f"space: {one.name}: found {show(list(values))}, expected positive integers")
+        for name, known in (("schedule", SCHEDULES), ("overlap", OVERLAPS), ("system", SYSTEMS)):
+            for value in getattr(self, name):
+                if value not in known:
+                    raise ConfigError(f"space: {name}: {show(value)}: unknown{nearest(value, known)}")
+        for modules in self.recompute:
+            Saving(modules)
+        if self.size > MOST:
+            raise ConfigError(f"space: found {self.size:,} candidates, expected at most {MOST:,}: give fewer values")
+
+    @property
+    def lists(self) -> dict[str, tuple[Any, ...]]:
+        """{dimension: its values}."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    @property
+    def size(self) -> int:
+        """Candidates."""
+        n = 1
+        for values in self.lists.values():
+            n *= len(values)
+        return n
+
+    def blocks(self) -> Iterator[tuple[Column, dict[str, Column]]]:
+        """(numbers, columns) of `BLOCK` candidates at a time. Columns of texts hold places in their lists."""
+        shape = tuple(len(values) for values in self.lists.values())
+        for first in range(0, self.size, BLOCK):
+            numbers = np.arange(first, min(first + BLOCK, self.size), dtype=np.int64)
+            places = np.unravel_index(numbers, shape)
+            columns = {
+                name: np.asarray(values, np.int64)[at] if name in INTEGERS else at.astype(np.int64)
+                for (name, values), at in zip(self.lists.items(), places, strict=True)
+            }
+            yield numbers, columns
+
+    def candidate(self, number: int) -> dict[str, Any]:
+        """The values of candidate `number`."""
+        shape = tuple(len(values) for values in self.lists.values())
+        return {
+            name: values[int(at)] for (name, values), at in zip(self.lists.items(), np.unravel_index(number, shape), strict=True)
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a plan is for: a model, GPUs, the batch of a step in sequences, tokens of a sequence, recipe of precision."""
+
+    model: WholeModel
+    gpus: int
+    batch: int
+    sequence: int = 4096
+    precision: str = "bf16"
+    imbalance: float = 1.0
+    """Rows of the most loaded rank's experts over the mean."""
+
+    def layout(self, values: dict[str, Any], stages: str = "") -> Layout:
+        """The layout of a candidate."""
+        dp = self.gpus // (values["tp"] * values["cp"] * values["pp"])
+        degrees = {name: values[name] for name in INTEGERS}
+        return Layout(**degrees, dp=dp, micro_batches=self.batch // (dp * values["micro_batch"]), stages=stages)
+
+
+def powers(most: int) -> tuple[int, ...]:
+    """Powers of two up to `most`."""
+    return tuple(1 << i for i in range(max(most, 1).bit_length()))
+
+
+def default_space(task: Task, domain_gpus: int, given: dict[str, tuple[Any, ...]] | None = None) -> Space:
+    """The lists that a plan tries where `given` has none for a dimension."""
+    model, moe = task.model, task.model.layer is not None
+    slots = model.n_layers + model.mtp + 2
+    nodes = task.gpus > domain_gpus
+    whole = Space(
+        tp=powers(min(8, domain_gpus, task.gpus)),
+        pp=tuple(n for n in (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32) if n <= min(task.gpus, slots)),
+        vpp=tuple(n for n in (1, 2, 3, 4, 5, 6, 8) if n <= slots),
+        ep=powers(min(task.gpus, task.model.layer.n_experts)) if task.model.layer else (1,),
+        cp=powers(max(1, task.sequence // 4096)),
+        micro_batch=(1, 2, 4, 8),
+        recompute=SETS if moe else ((), ("layernorm",), ("full",)),
+        overlap=OVERLAPS if moe else ("none",),
+        system=("flat",) if not moe else ("flat", "hierarchical", "dedup") if nodes else ("flat", "dedup"),
+    )
+    return replace(whole, **(given or {}))
+
+
+def constraints(task: Task, space: Space, c: dict[str, Column], domain_gpus: int) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """(constraint, which candidates keep it), in the order in which they reject."""
+    model, a = task.model, task.model.attention
+    per = c["tp"] * c["cp"] * c["pp"]
+    dp = np.maximum(task.gpus // per, 1)
+    stage, share = c["tp"] * c["cp"] * dp, dp * c["micro_batch"]
+    yield "tp x cp x pp divides the GPUs", task.gpus % per == 0
+    yield "tp inside a domain", c["tp"] <= domain_gpus
+    heads = a.heads % c["tp"] == 0
+    if not a.mla:
+        heads &= (a.kv_heads % c["tp"] == 0) | (c["tp"] % a.kv_heads == 0)
+    yield "tp divides the heads", heads
+    widths = [n for n in (model.dense_hidden if model.dense_layers else 0, model.shared_hidden) if n]
+    yield "tp divides the FFN's width", np.logical_and.reduce([n % c["tp"] == 0 for n in widths] or [heads | True])
+    yield "ep x etp divides the GPUs of a stage", stage % (c["ep"] * c["etp"]) == 0
+    if model.layer is not None:
+        yield "ep divides the experts", model.layer.n_experts % c["ep"] == 0
+        yield "etp divides the experts' width", model.layer.expert_hidden % c["etp"] == 0
+    else:
+        yield "no experts to spread", c["ep"] * c["etp"] == 1
+    yield "dp x mbs divides the batch", task.batch % share == 0
+    yield "cp divides the sequence in pairs", (c["cp"] == 1) | (task.sequence % (2 * c["cp"]) == 0)
+    yield "tp x cp divides the tokens of a micro-batch", c["micro_batch"] * task.sequence % (c["tp"] * c["cp"]) == 0
+    yield "vpp is 1 without a pipeline", (c["pp"] > 1) | (c["vpp"] == 1)
+    yield "a layer for every chunk", c["pp"] * c["vpp"] <= model.n_layers + model.mtp + 2
+    m = task.batch // share
+    yield "interleaved: pp divides the micro-batches", (c["vpp"] == 1) | (m % c["pp"] == 0)
+    zero = np.asarray([name == "zb-h1" for name in space.schedule])[c["schedule"]]
+    yield "zb-h1 has one chunk per rank, and a pipeline", ~zero | ((c["vpp"] == 1) & (c["pp"] > 1))
+    pair = np.asarray([name == "pair" for name in space.overlap])[c["overlap"]]
+    again = np.asarray([bool({"full", "moe"} & set(one)) for one in space.recompute])[c["recompute"]]
+    yield "overlap needs EP, vpp above 1 in a pipeline, and no recomputed exchange", ~pair | (
+        (c["ep"] > 1) & ((c["vpp"] > 1) | (c["pp"] == 1)) & ~again & ~zero
+    )  # fmt: skip
+    yield "overlap needs a second micro-batch", ~pair | (m > np.where(c["pp"] > 1, c["pp"], 1))
+    flat = np.asarray([name == "flat" for name in space.system])[c["system"]]
+    wide = np.asarray([name == "hierarchical" for name in space.system])[c["system"]]
+    yield "an EP system needs experts on several GPUs", flat | (c["ep"] > 1) | (c["system"] == 0)
+    yield "hierarchical needs EP over several domains", ~wide | (c["ep"] * c["etp"] > domain_gpus)

@@ -1,0 +1,57 @@
+"""What a point of `search` says: where the time of its decode step goes, what limits it, and its plain values."""
+
+from typing import Any
+
+from dysharp.serving.search import ServePoint
+
+GROUPS = {
+    "experts": ("experts", "shared experts"),
+    "attention": ("attention decode", "absorbed projections"),
+    "projections": ("qkv", "attention out", "q and kv down", "q up", "dense FFN", "head"),
+    "communication": ("attention all-reduce", "FFN all-reduce", "dispatch", "combine", "embedding"),
+    "small kernels": ("norms", "latent norms", "rope and cache", "router", "sampling"),
+}
+"""Part of a step -> names of `StepTime.parts`."""
+WORDS = {
+    "memory": "The KV cache limits it: no more requests fit",
+    "prompts": "Prompts limit it: they take most of the time from decoding requests",
+    "experts": "Reading and multiplying experts limits it",
+    "attention": "Reading the KV cache limits it",
+    "projections": "Reading and multiplying weights outside the experts limits it",
+    "communication": "Communication limits it",
+    "small kernels": "Small kernels and gaps between kernels limit it",
+}
+"""Limit -> how a sentence names it."""
+HALF = 0.5
+
+
+def part_shares(point: ServePoint) -> dict[str, float]:
+    """Shares of the decode step by group of `GROUPS`; they add up to 1. Gaps between kernels count as small kernels."""
+    step = point.step()
+    sums = {name: sum(step.parts.get(part, 0.0) for part in parts) for name, parts in GROUPS.items()}
+    sums["small kernels"] += step.gaps
+    total = sum(sums.values())
+    return {name: us / total for name, us in sums.items()}
+
+
+def limit_of(point: ServePoint) -> str:
+    """What keeps the point from more tokens per second: a name of `WORDS`."""
+    if point.served.prompt_share > HALF:
+        return "prompts"
+    if point.served.batch >= 0.95 * point.memory.requests:
+        return "memory"
+    shares = part_shares(point)
+    return max(shares, key=lambda name: shares[name])
+
+
+def point_dict(point: ServePoint) -> dict[str, Any]:
+    """Plain values for JSON. Times in milliseconds, memory in GB."""
+    served, memory, layout = point.served, point.memory, point.replica.layout
+    return {
+        "layout": layout.name, "tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "replicas": point.replicas, "ep_system": point.system,
+        "users": point.load.users, "tokens_per_s_gpu": point.tokens_per_gpu, "tokens_per_s_user": point.per_user,
+        "tpot_ms": served.tpot / 1e3, "ttft_ms": served.ttft / 1e3, "batch": served.batch, "prompt_share": served.prompt_share,
+        "requests_per_s": served.rate, "limit": limit_of(point), "shares": part_shares(point),
+        "memory_gb": {"weights": memory.weights / 1e9, "buffers": memory.buffers / 1e9, "kv": memory.free / 1e9, "request": memory.request / 1e9},
+        "most_requests": memory.requests,
+    }  # fmt: skip

@@ -1,0 +1,80 @@
+"""Attention of one layer in a serving step, kernel by kernel: grouped queries (GQA, MHA) and latent attention (MLA).
+
+MLA decodes in the absorbed form: queries are brought into the latent space, and all heads read one latent vector per cached token. Prompts use the
+other form, which expands keys and values per head (DeepSeek-V3, arXiv 2412.19437; FlashMLA).
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from dysharp.compute.attention import Attention
+from dysharp.serving.formats import compute_dtype
+from dysharp.serving.work import ELEMENT, Batch, Op, Replica
+
+
+def kv_heads(heads: int, tp: int) -> int:
+    """Key and value heads of one GPU: with more GPUs than heads each head has copies."""
+    return max(1, heads // tp)
+
+
+def kv_token_bytes(replica: Replica, layer: int) -> float:
+    """Bytes that one GPU of an attention group caches per token in layer number `layer`."""
+    a, c = replica.model.attention, replica.formats.kv_bytes
+    if a.mla:
+        return (a.kv_rank + a.rope_dim) * c
+    return 2 * kv_heads(a.kv_heads, replica.layout.tp) * a.head_dim * c
+
+
+def attention_ops(replica: Replica, batch: Batch, windowed: bool) -> Iterator[Op]:
+    """The kernels from the first norm to the sum over the group."""
+    yield replica.small("norms", batch.tokens, replica.model.hidden)
+    yield from _mla(replica, batch) if replica.model.attention.mla else _gqa(replica, batch, windowed)
+    yield replica.all_reduce("attention all-reduce", batch.tokens)
+
+
+def _gqa(r: Replica, batch: Batch, windowed: bool) -> Iterator[Op]:
+    a, tp, hidden = r.model.attention, r.layout.tp, r.model.hidden
+    heads, shared = a.heads // tp, kv_heads(a.kv_heads, tp)
+    width = (heads + 2 * shared) * a.head_dim
+    yield r.linear("qkv", "attention", batch.tokens, width, hidden)
+    yield r.small("rope and cache", batch.tokens, width, 1 + a.qk_norm)
+    yield from _core(r, batch, heads, shared, a.head_dim, a.head_dim, a.window if windowed else 0)
+    yield r.linear("attention out", "attention", batch.tokens, hidden, heads * a.head_dim)
+
+
+def _mla(r: Replica, batch: Batch) -> Iterator[Op]:
+    a, hidden = r.model.attention, r.model.hidden
+    heads, latent = a.heads // r.layout.tp, a.kv_rank + a.rope_dim
+    yield r.linear("q and kv down", "attention", batch.tokens, a.q_rank + latent, hidden)
+    yield r.small("latent norms", batch.tokens, a.q_rank + latent)
+    yield r.linear("q up", "attention", batch.tokens, heads * a.qk_dim, a.q_rank or hidden)
+    yield r.small("rope and cache", batch.tokens, heads * a.rope_dim + latent)
+    rows = batch.decodes * batch.queries
+    if rows:
+        absorbed = r.rates.experts(rows, heads, a.kv_rank, a.nope_dim, "bf16", ELEMENT)
+        yield Op("absorbed projections", absorbed + r.rates.experts(rows, heads, a.v_dim, a.kv_rank, "bf16", ELEMENT), 2)
+        yield from _core(r, replace(batch, prompts=0.0), heads, 1, latent, a.kv_rank, latent=True)
+    if batch.prompts:
+        expanded = batch.prompts * (1 + batch.past / _new(batch))  # cached tokens are expanded again
+        yield r.linear("kv up", "attention", expanded, heads * (a.nope_dim + a.v_dim), a.kv_rank)
+        yield from _core(r, replace(batch, decodes=0.0), heads, heads, a.qk_dim, a.v_dim)
+    yield r.linear("attention out", "attention", batch.tokens, hidden, heads * a.v_dim)
+
+
+def _new(batch: Batch) -> float:
+    """Tokens of one prompt in the step."""
+    return max(1.0, 2 * (batch.seen - batch.past))
+
+
+def _core(r: Replica, batch: Batch, heads: int, shared: int, qk: int, v: int, window: int = 0, *, latent: bool = False) -> Iterator[Op]:
+    """The kernels that multiply queries, keys and values. FP8 caches are multiplied in FP8."""
+    kv = r.formats.kv
+    call = Attention(
+        batch=batch.decodes, queries=batch.queries, past=batch.context, heads=heads, kv_heads=shared, qk_dim=qk, v_dim=v, window=window,
+        dtype=compute_dtype(r.rates.gpu, kv), kv_dtype=kv, latent=latent,
+    )  # fmt: skip
+    if batch.decodes:
+        yield Op("attention decode", r.rates.decode(call), 2)
+    if batch.prompts:
+        new = _new(batch)
+        yield Op("attention prefill", r.rates.prefill(replace(call, batch=batch.prompts / new, queries=new, past=batch.past, latent=False)))

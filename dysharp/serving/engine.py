@@ -1,0 +1,94 @@
+"""`Engine`: the rules by which a serving engine puts prompts and decoding requests into steps, and what its host costs."""
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.serving.work import Replica
+from dysharp.specs.fields import Text, Tokens, check_fields, show
+from dysharp.specs.reading import parse_toml, read_text
+
+FILE = Path(__file__).parent / "data" / "engines.toml"
+Count = Annotated[float, Field(strict=True, ge=0, le=100)]
+Part = Annotated[float, Field(strict=True, gt=0, le=1)]
+GRAPH_BATCHES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
+"""Numbers of tokens for which engines capture decode graphs (vLLM config/compilation.py; SGLang alike)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Rules of one engine. Raises `ConfigError` for an invalid value."""
+
+    name: str
+    mixed: bool
+    """Tokens of prompts join a step of decoding requests. Else a step has prompts alone, and decoding requests wait."""
+    step_tokens: Tokens
+    """Most tokens of a step with prompts."""
+    most_requests: Tokens
+    memory_part: Part
+    """Part of the memory that weights, KV and activations share; of what weights leave free if `of_free`."""
+    of_free: bool
+    kv: Text
+    """Type of cached values for FP8 and FP4 checkpoints."""
+    overlaps: bool
+    """The host prepares the next step while the GPU works on this one."""
+    polled_steps: Count
+    """Steps from one look for new requests to the next; 1: the engine looks after every step."""
+    gathered_steps: int
+    """Steps that prompts wait for prompts of the other attention groups; 0: they do not wait."""
+    launch: Text
+    """Command that starts the engine."""
+    ep_flag: Text
+
+    def __post_init__(self) -> None:
+        check_fields(self, f"engine {show(self.name)}")
+
+    def step_us(self, replica: Replica, device: float, requests: float, launches: int = 0) -> float:
+        """Time from step to step. A decode step replays a graph; a step with prompts has `launches` kernels that the host launches.
+
+        The host's work on `requests` requests runs beside the GPU if the engine overlaps it, else before the step.
+        """
+        constants = replica.rates.constants
+        host = requests * constants["serving.request_us"]
+        launched = launches * constants["serving.launch_us"]
+        busy = max(device, launched, host) if self.overlaps else max(device, launched) + host
+        return busy + constants["serving.step_us"]
+
+    def first_us(self, replica: Replica, decode: float) -> float:
+        """Time of a request outside its own steps: the next look for requests, steps that are scheduled already, the first token on its way.
+
+        `decode`: a step of decoding requests.
+        """
+        constants = replica.rates.constants
+        steps = constants["serving.first_steps"] + (self.polled_steps - 1) / 2
+        return constants[f"serving.{self.name}_first_us"] + steps * decode
+
+    def text_us(self, replica: Replica, tokens: float) -> float:
+        """Time of the one process that turns text into tokens."""
+        return tokens * replica.rates.constants.get(f"serving.{self.name}_token_us", 0.0)
+
+    def padded(self, tokens: float) -> float:
+        """Tokens that a graph of decoding requests computes."""
+        return next((float(size) for size in GRAPH_BATCHES if size >= tokens), tokens)
+
+
+@functools.cache
+def _engines() -> dict[str, Engine]:
+    table = parse_toml(read_text(FILE), FILE.name)
+    return {name: Engine(name=name, **values) for name, values in table.items()}
+
+
+def engine_of(name: str) -> Engine:
+    """An engine by name. Raises `ConfigError` with the nearest name."""
+    if name not in _engines():
+        raise ConfigError(f"engine {show(name)}: unknown{nearest(name, _engines())}")
+    return _engines()[name]
+
+
+def list_engines() -> list[str]:
+    """Names of the engines."""
+    return list(_engines())

@@ -1,0 +1,91 @@
+"""Dispatch and combine of one MoE layer by the closed form of a named EP system, in microseconds.
+
+`tokens`: tokens that one GPU sends. Each GPU of a group with requests of its own sends its own tokens; under tensor parallel attention the GPUs of a
+group share them. Between NVLink domains only low-latency messages have a closed form here.
+"""
+
+from dataclasses import dataclass
+
+from dysharp.compute.operators import SCALE_BYTES
+from dysharp.compute.transfer import (
+    LL_HEADER_BYTES,
+    alltoall_one_sided_us,
+    deepep_combine_us,
+    deepep_dispatch_us,
+    expected_copies,
+    ll_combine_us,
+    ll_dispatch_us,
+)
+from dysharp.errors import ConfigError, nearest
+from dysharp.serving.work import ELEMENT, Replica
+from dysharp.specs.fields import show
+
+LL_MOST_TOKENS = 1024
+"""Tokens of one GPU up to which engines take low-latency kernels (DeepEP: NUM_MAX_NVL_PEERS and the buffers of its users)."""
+NORMAL_SMS = 20
+"""SMs of DeepEP's normal kernels unless set (Buffer.num_sms)."""
+EP_SYSTEMS = ("deepep", "trtllm-a2a")
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """Times of dispatch and combine, their kernels, and which system."""
+
+    dispatch: float
+    combine: float
+    kernels: int
+    system: str
+
+
+def ep_system_of(replica: Replica) -> str:
+    """The EP system of a replica: the named one, else TensorRT-LLM's inside a domain of more than 8 GPUs, else DeepEP. Raises `ConfigError`."""
+    name, domain = replica.ep_system, replica.rates.cluster.domain_gpus
+    if not name:
+        return "trtllm-a2a" if domain > 8 else "deepep"
+    if name not in EP_SYSTEMS:
+        raise ConfigError(f"EP system {show(name)}: no closed form for serving{nearest(name, EP_SYSTEMS)}, expected one of {', '.join(EP_SYSTEMS)}")
+    return name
+
+
+def exchange(replica: Replica, tokens: float) -> Exchanged:
+    """Dispatch and combine of `tokens` tokens of every GPU."""
+    layer, ep, rates = replica.model.layer, replica.layout.ep, replica.rates
+    assert layer is not None
+    gpu, constants, k = rates.gpu, rates.constants, layer.topk
+    experts = layer.n_experts + replica.layout.slots
+    name = ep_system_of(replica)
+    sent = layer.hidden * ((1 + SCALE_BYTES) if replica.formats.experts != "bf16" else ELEMENT)
+    back = layer.hidden * ELEMENT
+    domain = rates.cluster.domain_gpus if rates.cluster.scale_out else rates.cluster.max_gpus or rates.cluster.n_gpus
+    if ep > domain:
+        return _between_domains(replica, tokens, experts, sent, back)
+    copies = expected_copies(ep, experts // ep * ep, k)
+    if name == "trtllm-a2a":
+        sent = layer.hidden * (0.5 + 1 / 16) if replica.formats.experts == "nvfp4" else sent
+        dispatch = alltoall_one_sided_us(gpu, constants, tokens, copies, sent, ep)
+        combine = alltoall_one_sided_us(gpu, constants, tokens, copies, back, ep, reads=True)
+        return Exchanged(float(dispatch), float(combine), 6, name)
+    if tokens > LL_MOST_TOKENS:
+        dispatch = deepep_dispatch_us(gpu, constants, tokens, copies, sent, NORMAL_SMS, ep)
+        return Exchanged(float(dispatch), float(deepep_combine_us(gpu, constants, tokens, copies, back, NORMAL_SMS, ep)), 6, "deepep")
+    dispatch = ll_dispatch_us(gpu, constants, tokens, k, sent, experts, ep)
+    return Exchanged(float(dispatch), float(ll_combine_us(gpu, constants, tokens, k, back, experts, ep)), 4, "deepep-ll")
+
+
+def _between_domains(replica: Replica, tokens: float, experts: int, sent: float, back: float) -> Exchanged:
+    """Messages by NIC to GPUs of other domains and by NVLink inside. The normal kernels send a row once per domain, the others once per expert.
+
+    Floor: that of low-latency kernels in a domain, and a put with its flag between domains.
+    """
+    rates, layer, ep = replica.rates, replica.model.layer, replica.layout.ep
+    out = rates.cluster.scale_out
+    if out is None or layer is None:
+        raise ConfigError(f"cluster {rates.cluster.name}: found EP{ep} beyond one NVLink domain and no [scale_out] network")
+    domains = -(-ep // out.domain_gpus)
+    nic = out.nic_GBps * out.nics_per_gpu * 1e3
+    normal = tokens > LL_MOST_TOKENS
+    rows = expected_copies(domains, experts // domains * domains, layer.topk) if normal else float(layer.topk)
+    remote = tokens * rows * (domains - 1) / domains
+    floor = float(ll_dispatch_us(rates.gpu, rates.constants, 0.0, layer.topk, sent, experts, ep)) + 2 * out.latency_us
+    dispatch, combine = floor + remote * (sent + LL_HEADER_BYTES) / nic, floor + remote * back / nic
+    return Exchanged(dispatch, combine, 6 if normal else 4, "deepep" if normal else "deepep-ll")

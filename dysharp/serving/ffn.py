@@ -1,0 +1,108 @@
+"""The FFN of one layer in a serving step, kernel by kernel: dense, experts cut by tensor parallelism, experts shared by EP."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from math import exp, sqrt
+from statistics import NormalDist
+
+from dysharp.serving.exchange import exchange
+from dysharp.serving.formats import compute_dtype
+from dysharp.serving.layout import ServeLayout
+from dysharp.serving.work import ELEMENT, Batch, Op, Replica
+
+ROUTER_KERNELS = 3
+"""Top-k and softmax or sigmoid, counts per expert, sorted rows (vLLM fused_moe: topk, moe_align_block_size; SGLang alike)."""
+
+
+SPREAD = 0.65
+"""Standard deviation of the logarithm of an expert's popularity, as in the packaged models (`lognormal:0.65`)."""
+BALANCED_FROM = 8
+LEVELS = tuple(NormalDist(0.0, SPREAD).inv_cdf((i + 0.5) / 16) for i in range(16))
+
+
+@lru_cache(maxsize=1 << 14)
+def touched(experts: float, topk: int, total: int, tokens: float) -> float:
+    """Mean experts out of `experts` with at least one row when `tokens` tokens each choose `topk` of `total` by popularity."""
+    weights = [exp(level) for level in LEVELS]
+    each = [min(1.0, topk / total * weight * len(weights) / sum(weights)) for weight in weights]
+    return float(experts * sum(1 - (1 - part) ** tokens for part in each) / len(each))
+
+
+def dense_ops(r: Replica, batch: Batch) -> Iterator[Op]:
+    """A dense FFN between its norm and the sum over the group."""
+    yield r.small("norms", batch.tokens, r.model.hidden)
+    yield from _mlp(r, "dense FFN", batch.tokens, r.model.dense_hidden / r.layout.tp, r.model.dense_matrices)
+    yield r.all_reduce("FFN all-reduce", batch.tokens)
+
+
+def _mlp(r: Replica, part: str, tokens: float, inner: float, matrices: int) -> Iterator[Op]:
+    first = r.linear(part, part, tokens, inner * (matrices - 1), r.model.hidden)
+    last = r.linear(part, part, tokens, r.model.hidden, inner)
+    between = r.rates.memory(ELEMENT * tokens * inner * matrices)
+    yield Op(part, first.us + between + last.us, first.kernels + 1 + last.kernels)
+
+
+def moe_ops(r: Replica, batch: Batch) -> Iterator[Op]:
+    """A MoE layer between its norm and the sum or exchange of its outputs."""
+    layer, layout = r.model.layer, r.layout
+    assert layer is not None
+    tokens = batch.tokens
+    yield r.small("norms", tokens, r.model.hidden)
+    router = r.rates.gemm(tokens, layer.n_experts, r.model.hidden, "bf16", ELEMENT)
+    choose = r.small("router", tokens, layer.n_experts, ROUTER_KERNELS)
+    yield Op("router", router + choose.us, 1 + ROUTER_KERNELS)
+    everybody = (tokens if batch.mean is None else batch.mean) * layout.dp
+    sends = layout.dp > 1 and layout.ep > 1
+    if sends:
+        moved = exchange(r, tokens / layout.tp)
+        yield Op("dispatch", moved.dispatch, moved.kernels // 2)
+    elif layout.dp > 1:
+        yield Op("dispatch", r.rates.collective("all_gather", layout.gpus, ELEMENT * everybody * r.model.hidden))
+    yield expert_op(r, everybody)
+    if r.model.shared_hidden:
+        yield from _shared(r, tokens)
+    if sends:
+        yield Op("combine", moved.combine, moved.kernels // 2)
+        if layout.tp > 1:
+            yield Op("combine", r.rates.collective("all_gather", layout.tp, ELEMENT * tokens * r.model.hidden))
+    elif layout.dp > 1:
+        yield Op("combine", r.rates.collective("reduce_scatter", layout.gpus, ELEMENT * everybody * r.model.hidden))
+    else:
+        yield r.all_reduce("FFN all-reduce", tokens)
+
+
+@lru_cache(maxsize=1 << 10)
+def busiest(layout: ServeLayout, experts: int) -> float:
+    """Rows of the busiest expert GPU over the mean: the largest of `ep` sums of popularities, which are about normal.
+
+    Layouts with spare slots, or beyond `BALANCED_FROM` GPUs, are balanced (EPLB), as in all public recipes of wide EP.
+    """
+    if layout.ep == 1 or layout.slots or layout.ep > BALANCED_FROM:
+        return 1.0
+    deviation = sqrt((exp(SPREAD**2) - 1) / (experts / layout.ep))
+    return 1 + deviation * NormalDist().inv_cdf((layout.ep - 0.375) / (layout.ep + 0.25))
+
+
+def expert_op(r: Replica, tokens: float) -> Op:
+    """The experts of the busiest GPU: `tokens` tokens of all GPUs choose experts, which EP spreads and tensor parallelism cuts."""
+    layer, layout = r.model.layer, r.layout
+    assert layer is not None
+    form = r.formats.of("routed experts")
+    dtype = compute_dtype(r.rates.gpu, form.compute)
+    groups = touched((layer.n_experts + layout.slots) / layout.ep, layer.topk, layer.n_experts, tokens)
+    rows = tokens * layer.topk / layout.ep * busiest(layout, layer.n_experts)
+    inner, hidden = layer.expert_hidden / layout.moe_tp, layer.hidden
+    each = rows / max(groups, 1e-9)
+    first = r.rates.experts(each, groups, inner * (layer.n_matrices - 1), hidden, dtype, form.weight_bytes)
+    last = r.rates.experts(each, groups, hidden, inner, dtype, form.weight_bytes)
+    casts = 0 if dtype == "bf16" else 1
+    between = r.rates.memory(ELEMENT * rows * inner * layer.n_matrices) + casts * r.rates.memory(3 * tokens / layout.ep * hidden)
+    summed = r.rates.memory(ELEMENT * (rows + tokens / layout.dp) * hidden)
+    return Op("experts", first + between + last + summed, 4 + casts)
+
+
+def _shared(r: Replica, tokens: float) -> Iterator[Op]:
+    """Shared experts on a stream of their own: their launches hide, their bytes and products do not."""
+    assert r.model.layer is not None
+    for op in _mlp(r, "shared experts", tokens, r.model.shared_hidden / r.layout.tp, r.model.layer.n_matrices):
+        yield Op(op.name, max(0.0, op.us - op.kernels * r.rates.floor), op.kernels)

@@ -1,0 +1,76 @@
+"""`ServeLayout`: how one replica of a served model is spread over GPUs."""
+
+import re
+from dataclasses import dataclass
+
+from dysharp.errors import ConfigError
+from dysharp.specs.fields import show
+from dysharp.specs.whole import WholeModel
+
+KEYS = ("tp", "dp", "ep", "slots")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeLayout:
+    """Degrees of one replica. Raises `ConfigError` for a value below 1 or degrees that do not divide each other.
+
+    `tp`: GPUs that share the heads of a request. `dp`: attention groups with requests of their own. `ep`: GPUs that share the routed experts;
+    the other degree of the experts, `tp x dp / ep`, cuts every expert. `slots`: expert slots of all GPUs beyond the model's experts (EPLB).
+    """
+
+    tp: int = 1
+    dp: int = 1
+    ep: int = 1
+    slots: int = 0
+
+    def __post_init__(self) -> None:
+        for key in KEYS:
+            value = getattr(self, key)
+            if isinstance(value, bool) or not isinstance(value, int) or value < (key != "slots") or value > 1 << 12:
+                raise ConfigError(f"layout: {key}: found {show(value)}, expected {'0' if key == 'slots' else '1'} to {1 << 12}")
+        if (self.tp * self.dp) % self.ep:
+            raise ConfigError(f"layout: ep: found {self.ep}, expected a divisor of tp x dp = {self.tp * self.dp}")
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the replica."""
+        return self.tp * self.dp
+
+    @property
+    def moe_tp(self) -> int:
+        """GPUs that share one expert."""
+        return self.gpus // self.ep
+
+    @property
+    def name(self) -> str:
+        """Such as "TP8", "DP8 EP8", "TP4 DP2 EP8"."""
+        parts = [f"{key.upper()}{getattr(self, key)}" for key in ("tp", "dp", "ep") if getattr(self, key) > 1]
+        return " ".join(parts) or "TP1"
+
+    def conflicts(self, model: WholeModel) -> list[str]:
+        """Why the layout does not fit the shape of `model`."""
+        a, faults = model.attention, []
+        if a.heads % self.tp:
+            faults.append(f"{a.heads} heads do not divide by TP{self.tp}")
+        if model.layer is None:
+            if self.ep > 1 or self.dp > 1:
+                faults.append("a dense model has no experts to share: use replicas")
+            if model.dense_hidden % self.tp:
+                faults.append(f"an FFN of {model.dense_hidden} does not divide by TP{self.tp}")
+        else:
+            if (model.layer.n_experts + self.slots) % self.ep:
+                faults.append(f"{model.layer.n_experts + self.slots} expert slots do not divide by EP{self.ep}")
+            if model.layer.expert_hidden % self.moe_tp:
+                faults.append(f"experts of {model.layer.expert_hidden} do not divide by {self.moe_tp} GPUs")
+        return faults
+
+
+def serve_layout_of(text: str) -> ServeLayout:
+    """A layout from text such as "tp=8", "dp=16,ep=16" or "TP4 DP2 EP8". Raises `ConfigError`."""
+    values: dict[str, int] = {}
+    for part in re.split(r"[,\s]+", text.strip()):
+        found = re.fullmatch(r"([a-zA-Z]+)=?(\d{1,4})", part)
+        if not found or found[1].lower() not in KEYS or found[1].lower() in values:
+            raise ConfigError(f"layout: found {show(part)}, expected tp=N, dp=N, ep=N or slots=N, each at most once")
+        values[found[1].lower()] = int(found[2])
+    return ServeLayout(**values)

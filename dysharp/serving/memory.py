@@ -1,0 +1,74 @@
+"""Memory of one GPU of a replica: weights, KV of a request, buffers, and the largest batch."""
+
+from dataclasses import dataclass
+
+from dysharp.serving.attention import kv_token_bytes
+from dysharp.serving.engine import Engine
+from dysharp.serving.formats import Format
+from dysharp.serving.work import ELEMENT, Replica
+from dysharp.steps.accounting.parameters import counted_weights
+from dysharp.steps.accounting.weights import Weight
+from dysharp.units import GiB
+
+COLLECTIVE_BYTES = 0.4e9
+"""Buffers of NCCL (aiconfigurator@095f58a, h100_sxm.yaml: 0.34 to 0.41 GB)."""
+ACTIVATION_WIDTHS = 14.0
+"""Activations of a step in widths of its queries (aiconfigurator@095f58a, base_backend.py: 10 to 28 by family)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServeMemory:
+    """Bytes of one GPU. `requests`: the most of an attention group at full length; `tokens`: cached tokens of a group."""
+
+    weights: float
+    buffers: float
+    token: float
+    """KV of a token."""
+    request: float
+    """KV of a request of full length."""
+    free: float
+    """Left for KV."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of KV that fit."""
+        return max(0, int(self.free / self.token))
+
+    @property
+    def requests(self) -> int:
+        """Requests of full length that fit."""
+        return max(0, int(self.free / self.request))
+
+
+def weight_bytes(replica: Replica) -> float:
+    """Bytes of the weights that one GPU holds."""
+    return sum(times * _weight(replica, weight) for weight, times in counted_weights(replica.model))
+
+
+def _weight(replica: Replica, weight: Weight) -> float:
+    layout, form = replica.layout, replica.formats.of(weight.part)
+    if weight.split == "experts":
+        assert replica.model.layer is not None
+        held = weight.parameters * (1 + layout.slots / replica.model.layer.n_experts) / (layout.ep * layout.moe_tp)
+    else:
+        held = weight.parameters / (1 if weight.split == "none" else layout.tp)
+    return held * (form if weight.product or weight.part == "routed experts" else Format(ELEMENT, "bf16")).weight_bytes
+
+
+def kv_bytes(replica: Replica, tokens: float) -> float:
+    """KV of one request of `tokens` tokens on one GPU of its attention group; layers with a window keep the window alone."""
+    model, most = replica.model, replica.model.attention.window
+    kept = (min(tokens, most) if model.windowed(layer) else tokens for layer in range(model.n_layers))
+    return sum(n * kv_token_bytes(replica, layer) for layer, n in enumerate(kept))
+
+
+def memory_of(replica: Replica, engine: Engine, length: float, step_tokens: float | None = None) -> ServeMemory:
+    """The memory of one GPU for requests of `length` tokens."""
+    a, gpu = replica.model.attention, replica.rates.gpu
+    weights = weight_bytes(replica)
+    step = min(engine.step_tokens, step_tokens or engine.step_tokens)
+    width = a.heads * a.value_dim / replica.layout.tp
+    buffers = ELEMENT * step * max(width, replica.model.hidden) * ACTIVATION_WIDTHS + COLLECTIVE_BYTES
+    total = min(gpu.hbm_GB * 1e9, round(gpu.hbm_GB * 1e9 / GiB) * GiB)
+    free = (total - weights - buffers) * engine.memory_part if engine.of_free else total * engine.memory_part - weights - buffers
+    return ServeMemory(weights, buffers, kv_bytes(replica, length) / length, kv_bytes(replica, length), max(0.0, free))

@@ -1,0 +1,89 @@
+"""`Rates`: how long one GPU of a machine takes for a kernel of a serving step, in microseconds; equal kernels are computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from dysharp.compute.allreduce import kernel_allreduce_us
+from dysharp.compute.attention import Attention, attention_us, decode_us
+from dysharp.compute.collectives import collective_us
+from dysharp.compute.operators import gemm_us, hbm_us, launch_us, memory_kernel_us
+from dysharp.errors import ConfigError
+from dysharp.specs import Cluster
+
+Key = tuple[object, ...]
+KERNELS = ("vllm one-stage", "vllm two-stage", "multimem all-reduce")
+"""All-reduce kernels of engines; all three engines carry a one-stage and a two-stage kernel, and NCCL beside them (`compute.allreduce`)."""
+
+
+class Rates:
+    """Kernels of one machine. Raises `ConfigError` for a cluster without `gpu`, whose kernels have no constants."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        if not cluster.gpu:
+            raise ConfigError(f"cluster {cluster.name}: found no gpu, expected a cluster of real GPUs such as hw-dgx-h200")
+        self.cluster, self.gpu, self.constants = cluster, cluster.own_gpu, cluster.fitted
+        self._kept: dict[Key, float] = {}
+
+    def _once(self, key: Key, time: Callable[[], object]) -> float:
+        if key not in self._kept:
+            self._kept[key] = float(time())  # type: ignore[arg-type]
+        return self._kept[key]
+
+    @property
+    def floor(self) -> float:
+        """A kernel with nothing to move."""
+        return launch_us(self.gpu, self.constants)
+
+    def memory(self, n_bytes: float) -> float:
+        """A memory-bound kernel that reads and writes `n_bytes`."""
+        return float(memory_kernel_us(self.gpu, self.constants, n_bytes))
+
+    def stream(self, n_bytes: float) -> float:
+        """`n_bytes` through memory, without a launch."""
+        return float(hbm_us(self.gpu, self.constants, n_bytes))
+
+    def gemm(self, m: float, n: float, k: float, dtype: str, weight_bytes: float) -> float:
+        """A dense GEMM [m, k] x [k, n] with weights of `weight_bytes`; weights wider or narrower than the products change its memory alone."""
+        return self._once(("gemm", m, n, k, dtype, weight_bytes), lambda: self._gemm(m, n, k, dtype, weight_bytes))
+
+    def _gemm(self, m: float, n: float, k: float, dtype: str, weight_bytes: float) -> float:
+        time = float(gemm_us(self.gpu, self.constants, m, n, k, dtype, library="deepgemm"))
+        return max(time, self.floor + self.stream(weight_bytes * n * k))
+
+    def experts(self, m: float, groups: float, n: float, k: float, dtype: str, weight_bytes: float) -> float:
+        """A grouped GEMM: `groups` experts with `m` rows each."""
+        return self._once(("experts", m, groups, n, k, dtype, weight_bytes), lambda: self._experts(m, groups, n, k, dtype, weight_bytes))
+
+    def _experts(self, m: float, groups: float, n: float, k: float, dtype: str, weight_bytes: float) -> float:
+        products = gemm_us(self.gpu, self.constants, m, n, k, dtype, library="deepgemm-masked", groups=groups)
+        return max(float(products), self.floor + self.stream(weight_bytes * n * k * groups) / self.constants["serving.experts_stream"])
+
+    def all_reduce(self, n: int, n_bytes: float) -> float:
+        """The fastest all-reduce of `n_bytes` over `n` GPUs of a domain: a kernel of the engine, or NCCL."""
+        if n == 1:
+            return 0.0
+        return self._once(("all-reduce", n, n_bytes), lambda: self._all_reduce(n, n_bytes))
+
+    def _all_reduce(self, n: int, n_bytes: float) -> float:
+        own = [kernel_allreduce_us(self.gpu, self.constants, name, n, n_bytes, 0) for name in KERNELS]
+        return min(float(x) for x in (*own, collective_us(self.gpu, self.constants, "all_reduce", n, n_bytes, in_place=True)))
+
+    def collective(self, kind: str, n: int, n_bytes: float) -> float:
+        """An all-gather or reduce-scatter of NCCL over `n` GPUs; `n_bytes` as in `compute.collectives`."""
+        return self._once((kind, n, n_bytes), lambda: collective_us(self.gpu, self.constants, kind, n, n_bytes, in_place=True)) if n > 1 else 0.0
+
+    def decode(self, call: Attention) -> float:
+        """Attention of a few queries per request over a cache."""
+        return self._once(("decode", call), lambda: decode_us(self.gpu, self.constants, call))
+
+    def prefill(self, call: Attention) -> float:
+        """Attention of prompts."""
+        return self._once(("prefill", call), lambda: attention_us(self.gpu, self.constants, call))
+
+
+@lru_cache(maxsize=32)
+def rates_of(cluster: Cluster) -> Rates:
+    """The rates of a machine, shared by all who ask."""
+    return Rates(cluster)

@@ -1,0 +1,128 @@
+"""Layouts of a model on GPUs, and what each serves at which number of users: points, their front, and layouts that do not fit with the reason."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from dysharp.serving.engine import Engine
+from dysharp.serving.exchange import exchange
+from dysharp.serving.layout import ServeLayout
+from dysharp.serving.loop import Served, closed_loop
+from dysharp.serving.memory import ServeMemory, memory_of
+from dysharp.serving.step import StepTime, step_time
+from dysharp.serving.step_table import StepTable, decode_batch
+from dysharp.serving.work import Load, Replica
+
+MOST_TP = 8
+"""GPUs of an attention group that are tried; more only if named."""
+BATCHES = 12
+"""Numbers of users of a layout that are tried: one attention group with 1, 2, 4, ... requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServePoint:
+    """One layout with so many users."""
+
+    replica: Replica
+    load: Load
+    served: Served
+    memory: ServeMemory
+    system: str
+    """EP system; "" without dispatch."""
+    replicas: int
+
+    @property
+    def tokens_per_gpu(self) -> float:
+        """Output tokens per second of a GPU."""
+        return self.served.rate * self.load.answer / self.replica.layout.gpus
+
+    @property
+    def per_user(self) -> float:
+        """Output tokens per second of a user, after the first token."""
+        return 1e6 / self.served.tpot
+
+    def step(self) -> StepTime:
+        """The decode step of the point, part by part."""
+        return step_time(self.replica, decode_batch(self.load, max(1.0, self.served.batch)))
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A layout that does not fit, and why."""
+
+    layout: ServeLayout
+    reason: str
+
+
+def layouts_of(replica: Replica, gpus: int) -> Iterator[ServeLayout]:
+    """The layouts that are tried: every replica size that divides `gpus`, tensor parallel attention up to `MOST_TP`, experts cut or shared."""
+    moe = replica.model.layer
+    cluster = replica.rates.cluster
+    domain = cluster.scale_out.domain_gpus if cluster.scale_out else gpus
+    for size in (n for n in range(1, gpus + 1) if gpus % n == 0):
+        for tp in (t for t in (1, 2, 4, 8) if t <= min(size, MOST_TP, domain) and size % t == 0):
+            dp = size // tp
+            if moe is None:
+                if dp == 1:
+                    yield ServeLayout(tp=tp)
+            elif dp == 1:
+                yield ServeLayout(tp=tp)
+                if tp > 1:
+                    yield ServeLayout(tp=tp, ep=tp)
+            else:
+                yield ServeLayout(tp=tp, dp=dp, ep=size, slots=-moe.n_experts % size)
+
+
+def search(
+    start: Replica, engine: Engine, load: Load, gpus: int, layouts: Iterable[ServeLayout] | None = None, tick: Callable[[str], None] = lambda _: None
+) -> tuple[list[ServePoint], list[Rejected]]:
+    """All points of all layouts on `gpus` GPUs. `load.users` is not used: each layout is tried with several numbers of users."""
+    points, rejected = list[ServePoint](), list[Rejected]()
+    for layout in layouts if layouts is not None else layouts_of(start, gpus):
+        tick(layout.name)
+        found = _points(replace(start, layout=layout), engine, load, gpus)
+        if isinstance(found, str):
+            rejected.append(Rejected(layout, found))
+        else:
+            points += found
+    return points, rejected
+
+
+def _points(replica: Replica, engine: Engine, load: Load, gpus: int) -> list[ServePoint] | str:
+    layout = replica.layout
+    if faults := layout.conflicts(replica.model):
+        return faults[0]
+    if gpus % layout.gpus:
+        return f"{layout.gpus} GPUs do not divide {gpus} GPUs"
+    memory = memory_of(replica, engine, load.prompt + load.answer)
+    if not memory.requests:
+        used = (memory.weights + memory.buffers) / 1e9
+        return f"weights and buffers take {used:.1f} GB, {memory.free / 1e9:.1f} GB are left, and one request needs {memory.request / 1e9:.1f} GB"
+    most = min(memory.requests, engine.most_requests)
+    table = StepTable(replica, engine, load, float(min(most, 1 << (BATCHES - 1))))
+    system = ""
+    if layout.dp > 1 and layout.ep > 1:
+        system = exchange(replica, max(1.0, table.sizes[-1] / layout.tp)).system
+    sizes = sorted({min(1 << i, most) for i in range(BATCHES)})
+    users = [replace(load, users=float(size * layout.dp)) for size in sizes]
+    return [ServePoint(replica, one, closed_loop(table, one, most), memory, system, gpus // layout.gpus) for one in users]
+
+
+def front(points: Iterable[ServePoint]) -> list[ServePoint]:
+    """Points that no other point beats in tokens per second of a GPU and of a user, fastest user first."""
+    best, kept = -1.0, list[ServePoint]()
+    for point in sorted(points, key=lambda p: (-p.per_user, -p.tokens_per_gpu)):
+        if point.tokens_per_gpu > best:
+            kept.append(point)
+            best = point.tokens_per_gpu
+    return kept
+
+
+def within(points: Iterable[ServePoint], ttft_us: float, tpot_us: float) -> list[ServePoint]:
+    """Points within both limits, most tokens per GPU first; of a layout the best alone."""
+    best: dict[ServeLayout, ServePoint] = {}
+    for point in points:
+        layout = point.replica.layout
+        ok = point.served.ttft <= ttft_us and point.served.tpot <= tpot_us
+        if ok and (layout not in best or point.tokens_per_gpu > best[layout].tokens_per_gpu):
+            best[layout] = point
+    return sorted(best.values(), key=lambda p: -p.tokens_per_gpu)

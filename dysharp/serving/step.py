@@ -1,0 +1,88 @@
+"""One step of a replica: one forward pass of prompts and decoding requests, as a sum of kernels."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from dysharp.serving.attention import attention_ops
+from dysharp.serving.ffn import dense_ops, moe_ops
+from dysharp.serving.work import ELEMENT, Batch, Op, Replica
+
+SAMPLING_KERNELS = 6
+"""Temperature, sort or threshold, softmax, choice, penalties, copy to the host (vLLM v1/sample, SGLang layers/sampler.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """A step in microseconds. `parts`: device time by name; `kernels`: launches; `gaps`: device time between dependent kernels."""
+
+    parts: dict[str, float]
+    kernels: int
+    gaps: float
+
+    @property
+    def device(self) -> float:
+        """Time of the GPU."""
+        return sum(self.parts.values()) + self.gaps
+
+
+def layer_ops(replica: Replica, batch: Batch, number: int) -> list[Op]:
+    """The kernels of layer number `number`."""
+    model = replica.model
+    ffn = moe_ops if model.is_moe(number) else dense_ops
+    return [*attention_ops(replica, batch, model.windowed(number)), *ffn(replica, batch)]
+
+
+def head_ops(replica: Replica, rows: float) -> Iterator[Op]:
+    """Last norm, head, and the choice of a token for each of `rows` rows. The GPUs of an attention group share the head."""
+    model, tp = replica.model, replica.layout.tp
+    yield replica.small("norms", rows, model.hidden)
+    yield replica.linear("head", "head", rows, model.vocab / tp, model.hidden)
+    if tp > 1:
+        yield Op("sampling", replica.rates.collective("all_gather", tp, ELEMENT * rows * model.vocab))
+    yield replica.small("sampling", rows, model.vocab, SAMPLING_KERNELS)
+
+
+def step_time(replica: Replica, batch: Batch, prompts_ended: float = 0.0) -> StepTime:
+    """The time of one step on the GPUs of every attention group, which have equal batches. `prompts_ended`: prompts whose first token is chosen."""
+    model = replica.model
+    parts: dict[str, float] = {}
+    kernels = 0
+    for layer, times in _kinds(replica):
+        for op in layer_ops(replica, batch, layer):
+            parts[op.name] = parts.get(op.name, 0.0) + times * op.us
+            kernels += times * op.kernels
+    ends = [replica.small("embedding", batch.tokens, model.hidden), replica.all_reduce("embedding", batch.tokens)]
+    for op in (*ends, *head_ops(replica, batch.decodes * batch.queries + prompts_ended)):
+        parts[op.name] = parts.get(op.name, 0.0) + op.us
+        kernels += op.kernels
+    return StepTime(parts, kernels, kernels * replica.rates.constants["serving.gap_us"])
+
+
+def draft_us(replica: Replica, batch: Batch) -> float:
+    """One draft of every decoding request by an MTP layer: the joining matrix, a layer like the last, and the head."""
+    one = replace(batch, queries=1, prompts=0.0)
+    hidden = replica.model.hidden
+    joining = replica.linear("MTP", "dense FFN", one.decodes, hidden, 2 * hidden)
+    ops = [joining, *layer_ops(replica, one, replica.model.n_layers - 1), *head_ops(replica, one.decodes)]
+    return sum(op.us + op.kernels * replica.rates.constants["serving.gap_us"] for op in ops)
+
+
+def overlapped_us(replica: Replica, batch: Batch) -> float:
+    """The step as two halves that alternate: one computes while the other one's dispatch and combine run (two-batch overlap).
+
+    Weights are read twice and every kernel starts twice, so small batches lose.
+    """
+    half = replace(batch, decodes=batch.decodes / 2, prompts=batch.prompts / 2, mean=None if batch.mean is None else batch.mean / 2)
+    step = step_time(replica, half)
+    moved = step.parts.get("dispatch", 0.0) + step.parts.get("combine", 0.0)
+    computed = step.device - moved
+    return max(2 * computed, 2 * moved, computed + moved)
+
+
+def _kinds(replica: Replica) -> list[tuple[int, int]]:
+    """(number of a layer, layers like it): dense or with experts, with a window or without."""
+    model = replica.model
+    found: dict[tuple[bool, bool], list[int]] = {}
+    for layer in range(model.n_layers):
+        found.setdefault((model.is_moe(layer), model.windowed(layer)), []).append(layer)
+    return [(layers[0], len(layers)) for layers in found.values()]

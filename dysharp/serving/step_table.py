@@ -1,0 +1,60 @@
+"""`StepTable`: times of the steps of one replica under one load, so that a loop costs few steps."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from dysharp.serving.engine import Engine
+from dysharp.serving.step import draft_us, step_time
+from dysharp.serving.work import Batch, Load, Replica
+
+DECODE_SIZES = 6
+PROMPT_SIZES = 4
+
+
+def decode_batch(load: Load, batch: float) -> Batch:
+    """`batch` requests in the middle of their answers."""
+    return Batch(decodes=batch, context=load.prompt + load.answer / 2, queries=1 + load.drafts)
+
+
+class StepTable:
+    """Times of the steps of a run in microseconds, interpolated over requests and over tokens of prompts."""
+
+    def __init__(self, replica: Replica, engine: Engine, load: Load, top: float) -> None:
+        """`top`: requests of an attention group up to which the table reaches."""
+        self.replica, self.engine, self.groups = replica, engine, replica.layout.dp
+        self.sizes = np.unique(np.geomspace(1.0, max(1.0, top), DECODE_SIZES))
+        batches = [decode_batch(load, float(size)) for size in self.sizes]
+        self.decodes = np.array([step_time(replica, one).device + load.drafts * draft_us(replica, one) for one in batches])
+        least = min(256.0, load.prompt)
+        self.tokens = np.unique(np.geomspace(least, max(least, min(engine.step_tokens, top * load.prompt)), PROMPT_SIZES))
+        seen, past = load.prompt / 2, max(0.0, load.prompt - engine.step_tokens) / 2
+        alone = [Batch(prompts=float(n), seen=seen, past=past) for n in self.tokens]
+        steps = [step_time(replica, batch, max(1.0, batch.prompts / load.prompt)) for batch in alone]
+        self.kernels = steps[0].kernels
+        self.everywhere = np.array([step.device for step in steps])
+        """Every group has so many tokens of prompts."""
+        one = [step_time(replica, replace(batch, mean=batch.prompts / self.groups), 1.0).device for batch in alone] if self.groups > 1 else None
+        self.somewhere = self.everywhere if one is None else np.array(one)
+        """One group has them."""
+        # Weights are read once for requests and prompts of one step.
+        requests = Batch(decodes=float(self.sizes[-1]), context=load.prompt)
+        both = step_time(replica, replace(requests, prompts=least, seen=seen, past=past))
+        self.first_extra = max(0.0, both.device - step_time(replica, requests).device)
+
+    def _decode(self, requests: float) -> float:
+        return float(np.interp(requests / self.groups, self.sizes, self.decodes))
+
+    def decode_us(self, requests: float) -> float:
+        """A step of `requests` decoding requests of the replica."""
+        return self.engine.step_us(self.replica, self._decode(requests), requests / self.groups)
+
+    def prompts_us(self, tokens: float, busiest: float, requests: float = 0.0) -> float:
+        """A step with `tokens` tokens of prompts, `busiest` of them in one group, and `requests` decoding requests of the replica."""
+        last = float(self.tokens[-1])
+        even = min(1.0, tokens / (self.groups * busiest))
+        table = self.somewhere + (self.everywhere - self.somewhere) * (even - 1 / self.groups) / max(1e-9, 1 - 1 / self.groups)
+        device = float(np.interp(busiest, self.tokens, table)) * max(1.0, busiest / last)
+        if requests:
+            device = self._decode(requests) + self.first_extra + device - float(table[0])
+        return self.engine.step_us(self.replica, device, requests / self.groups, self.kernels)

@@ -1,0 +1,87 @@
+"""What one step of one attention group does (`Batch`), what a kernel of it costs (`Op`), and the parts of a replica (`Replica`)."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dysharp.serving.formats import Format, Formats, compute_dtype
+from dysharp.serving.layout import ServeLayout
+from dysharp.serving.rates import Rates
+from dysharp.specs.whole import WholeModel
+
+ELEMENT = 2.0
+"""Bytes of an activation (BF16)."""
+
+
+class Op(NamedTuple):
+    """Device time of one part of a step, in microseconds, and the kernels that it launches."""
+
+    name: str
+    us: float
+    kernels: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Tokens of one step of one attention group (the `tp` GPUs that share requests). Numbers may be means.
+
+    `decodes` requests with `queries` tokens each look at `context` cached tokens. `prompts` tokens of prompts look at `seen` tokens on average,
+    of which `past` were cached by earlier steps. `mean`: tokens of a group on average over the replica, where this group has more than the others.
+    """
+
+    decodes: float = 0.0
+    context: float = 0.0
+    queries: int = 1
+    prompts: float = 0.0
+    seen: float = 0.0
+    past: float = 0.0
+    mean: float | None = None
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of the step."""
+        return self.decodes * self.queries + self.prompts
+
+
+def prompt_batch(tokens: float, length: float, past: float = 0.0) -> Batch:
+    """A step of prompts of `length` tokens each, `tokens` in total, of which `past` tokens each are cached already."""
+    return Batch(prompts=tokens, seen=past + length / 2, past=past)
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A model with its formats, spread over GPUs of a machine."""
+
+    model: WholeModel
+    formats: Formats
+    layout: ServeLayout
+    rates: Rates
+    ep_system: str = ""
+    """EP kernels of a layout with dispatch (`exchange.EP_SYSTEMS`); "": those that fit the machine."""
+
+    def linear(self, name: str, part: str, m: float, n: float, k: float) -> Op:
+        """A linear layer: quantise the inputs unless the products are BF16, then the GEMM."""
+        form: Format = self.formats.of(part)
+        dtype = compute_dtype(self.rates.gpu, form.compute)
+        cast = self.rates.memory(3 * m * k) if dtype != "bf16" else 0.0
+        return Op(name, cast + self.rates.gemm(m, n, k, dtype, form.weight_bytes), 1 + (cast > 0))
+
+    def small(self, name: str, tokens: float, width: float, kernels: int = 1) -> Op:
+        """`kernels` kernels that read and write rows of `width` activations."""
+        return Op(name, kernels * self.rates.memory(2 * ELEMENT * tokens * width), kernels)
+
+    def all_reduce(self, name: str, tokens: float) -> Op:
+        """The sum of rows over the GPUs of an attention group."""
+        n = self.layout.tp
+        return Op(name, self.rates.all_reduce(n, ELEMENT * tokens * self.model.hidden), int(n > 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What users do: `users` of one replica, prompts and answers of mean length in tokens."""
+
+    users: float
+    prompt: float
+    answer: float
+    accepted: float = 1.0
+    """Tokens of a step and request: 1 without drafts."""
+    drafts: int = 0

@@ -1,0 +1,63 @@
+"""Area of what DySHARP adds to a cluster, from the sizes of its file: columns of `sweep`, `study` and `query`. Needs no synthesis."""
+
+from dataclasses import dataclass
+
+from dysharp.program.constants import sessions_of_table
+from dysharp.protocol.lsu import MULTIMEMQ
+from dysharp.silicon.density import Spread, parts_mm2, total
+from dysharp.specs import Cluster
+
+PACKET_BITS = 128 * 8
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A block of n entries: bits of an entry, of its CAM, and of what does not grow; gates fixed and per entry (`dysharp rtl BLOCK --area`)."""
+
+    entry_bits: int
+    cam_bits: int
+    kge: float
+    kge_per_entry: float
+    more_bits: int = 0
+    more_cam_bits: int = 0
+
+    def parts(self, n: int, node: int = 12) -> dict[str, Spread]:
+        """Area by part; two links of log2 n bits per entry stand in memories of three ports."""
+        links = 2 * n * max(1, (n - 1).bit_length())
+        bits, cam = self.entry_bits * n + self.more_bits, self.cam_bits * n + self.more_cam_bits
+        return parts_mm2(node, kge=self.kge + self.kge_per_entry * n, bits=bits, ported_bits=links, cam_bits=cam)
+
+
+LINES = {
+    "reduction-table": Line(35, 23, 0.906, 0.0304),
+    "al-tlb": Line(20, 24, 4.53, 0.01166, more_bits=12224, more_cam_bits=3072),
+    "tile-status": Line(50, 18, 2.126, 0.01511, more_bits=480),
+    "output-readiness": Line(40, 32, 1.997, 0.01553),
+}
+"""Bits are exact, gates a line through two sizes of which one is the published one; a test synthesises another size."""
+TARGET_KGE_PER_PORT = 14.2 / 32
+
+
+def cluster_area(cluster: Cluster) -> dict[str, Spread]:
+    """mm2 in 12 nm, by part: tables of a GPU, its MultimemQs, and of a switch its session tables, target logic and sum buffers."""
+    entries = {"al-tlb": cluster.al_tlb_entries, "tile-status": cluster.ts_entries, "output-readiness": cluster.or_entries}
+    gpu = [LINES[name].parts(n) for name, n in entries.items()]
+    ports = cluster.n_gpus * cluster.links_per_gpu // max(1, cluster.n_switches)
+    sessions = total(LINES["reduction-table"].parts(sessions_of_table(cluster)))
+    targets = total(parts_mm2(12, kge=TARGET_KGE_PER_PORT * cluster.n_gpus, bits=0))
+    buffers = total(parts_mm2(12, kge=0, bits=8 * cluster.reduction_buffer_bytes))
+    queues = total(parts_mm2(12, kge=0, bits=MULTIMEMQ.bits(cluster.multimemq_entries) * cluster.n_sms))
+    return {
+        "gpu_tables": Spread(*(sum(ends) for ends in zip(*map(total, gpu), strict=True))),
+        "gpu_queues": queues,
+        "switch_sessions": Spread(*(ports * end for end in sessions)),
+        "switch_targets": Spread(*(ports * end for end in targets)),
+        "switch_buffers": Spread(*(ports * end for end in buffers)),
+    }
+
+
+def area_columns(cluster: Cluster) -> dict[str, float]:
+    """`area_gpu_mm2` (tables and queues of a GPU) and `area_switch_mm2` (sessions, target logic and sum buffers): the middles."""
+    area = {name: spread.middle for name, spread in cluster_area(cluster).items()}
+    sides = {side: sum(value for name, value in area.items() if name.startswith(side)) for side in ("gpu", "switch")}
+    return {f"area_{side}_mm2": round(value, 6) for side, value in sides.items()}

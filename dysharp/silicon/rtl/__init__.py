@@ -1,0 +1,1 @@
+"""Blocks of hardware in Amaranth (extra "rtl"), each with a cycle-exact model on `protocol/`."""

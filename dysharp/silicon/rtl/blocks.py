@@ -1,0 +1,74 @@
+"""The blocks by name. Only `load_block` needs the extra "rtl"."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dysharp.errors import ConfigError, MissingExtra, nearest
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from dysharp.silicon.rtl.check import Checked
+
+BLOCKS = {
+    "reduction-table": "DySHARP, switch port: sessions, counts, LRU eviction, timeouts",
+    "target-logic": "DySHARP, switch: lists of experts to output ports and replicas",
+    "tile-status": "DySHARP, hub: packets and thread blocks per tile (TS)",
+    "output-readiness": "DySHARP, hub: notices per token (OR)",
+    "al-tlb": "DySHARP, hub: algebraic to layout index, miss registers, waiting packets",
+    "row-allocation": "MoE-Hub: a RAT bank and the APT: place of a row, capacity",
+    "readiness": "MoE-Hub: bytes and records per tile, announced totals (DAM)",
+    "merge-unit": "CAIS, switch port: loads of one line share request and response",
+}
+"""Name -> what it is. The block itself is `BLOCK` in `models/NAME.py`."""
+
+
+class PortStep(NamedTuple):
+    """A step of a port's reduction table in a run: `kind` request or response; `outcome`: "", result, bypass, or "evicts SESSION"."""
+
+    kind: str
+    session: int
+    targets: int
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block: `parameters` (a dataclass with `of_cluster`), `component(parameters)`, and `model(parameters, random)` for checks.
+
+    `small`: parameters with which all corners are near: full tables, long waits.
+    """
+
+    name: str
+    summary: str
+    parameters: Any
+    component: Callable[[Any], Any]
+    model: Callable[[Any, Random], Any]
+    small: tuple[Any, ...]
+
+    def check(self, sequences: int, cycles: int = 32, seed: int = 0) -> list[tuple[dict[str, int], Checked]]:
+        """Compare block and model, `sequences` sequences in all, shared by the small parameters. Raises SimulationError."""
+        from dysharp.silicon.rtl.check import check
+
+        done = []
+        for i, p in enumerate(self.small):
+            n = sequences // len(self.small) + (i < sequences % len(self.small))
+            done.append((asdict(p), check(self.component(p), lambda random, p=p: self.model(p, random), n, cycles, seed)))  # type: ignore[misc]
+        return done
+
+
+def load_block(name: str) -> Block:
+    """The block `name`. Raises ConfigError for an unknown name, MissingExtra without the extra "rtl"."""
+    if name not in BLOCKS:
+        raise ConfigError(f"block {name!r}: unknown{nearest(name, BLOCKS)}")
+    try:
+        block: Block = importlib.import_module(f"dysharp.silicon.rtl.models.{name.replace('-', '_')}").BLOCK
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "dysharp":
+            raise
+        raise MissingExtra.needs("dysharp rtl", "rtl") from error
+    return block

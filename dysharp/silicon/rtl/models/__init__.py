@@ -1,0 +1,1 @@
+"""One file per block: `protocol/` behind its pins, and its `BLOCK`."""

@@ -1,0 +1,121 @@
+"""Parts that several blocks share: an order list and a content-addressed table. Each does one step per cycle."""
+
+from typing import Any
+
+from amaranth.hdl import Cat, ClockSignal, Const, Instance, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import bits_for, ceil_log2
+
+MACRO = "macro"
+"""The platform with which a CAM elaborates to a black box `cam`, for counting what is around it."""
+
+
+def slot_bits(n: int) -> int:
+    """Bits of a number of one of `n` slots, at least 1."""
+    return int(max(1, ceil_log2(n)))
+
+
+def lowest(bits: Any) -> Any:
+    """The number of the lowest bit that is 1, as a tree: its depth is the logarithm of the width."""
+    n = len(bits)
+    if n == 1:
+        return Const(0, 1)
+    half = 1 << (n - 1).bit_length() - 1
+    low = bits[:half]
+    return Mux(low.any(), lowest(low), half | lowest(bits[half:]))
+
+
+class OrderList(wiring.Component):
+    """Slots in an order, as a doubly linked list in two register files. A move takes one slot to an end; `front` is the first slot.
+
+    Free slots stand at the front, live ones behind them from the least recently used on. So `front` is a free slot while there is
+    one, and the victim otherwise: one move allocates, touches, frees or evicts. After reset `n` cycles write the links (`ready` is 0).
+    Each register file has 1 read and 2 write ports.
+    """
+
+    def __init__(self, n: int):
+        if n < 2:
+            raise ValueError(f"an order list has {n} slots, expected at least 2")
+        self.n, self.width = n, slot_bits(n)
+        self.head, self.tail = Signal(self.width), Signal(self.width, init=n - 1)
+        self.fill = Signal(bits_for(n))  # links that are written after reset
+        super().__init__(
+            {"move": In(1), "slot": In(self.width), "to_front": In(1), "front": Out(self.width), "following": Out(self.width), "ready": Out(1)}
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        n, width = self.n, self.width
+        head, tail, fill = self.head, self.tail, self.fill
+        m.submodules.following = following = Memory(shape=width, depth=n, init=[])
+        m.submodules.previous = previous = Memory(shape=width, depth=n, init=[])
+        after, before = following.read_port(domain="comb"), previous.read_port(domain="comb")
+        gap_next, end_next = following.write_port(), following.write_port()
+        gap_prev, end_prev = previous.write_port(), previous.write_port()
+        s, x, p = self.slot, after.data, before.data
+        m.d.comb += [self.ready.eq(fill == n), self.front.eq(head), self.following.eq(x), after.addr.eq(s), before.addr.eq(s)]
+        stays = Mux(self.to_front, s == head, s == tail)
+        with m.If(~self.ready):
+            m.d.comb += [gap_next.addr.eq(fill), gap_next.data.eq(fill + 1), gap_next.en.eq(1)]
+            m.d.comb += [gap_prev.addr.eq(fill), gap_prev.data.eq(fill - 1), gap_prev.en.eq(1)]
+            m.d.sync += fill.eq(fill + 1)
+        with m.Elif(self.move & ~stays):
+            m.d.comb += [gap_next.addr.eq(p), gap_next.data.eq(x), gap_next.en.eq(s != head)]
+            m.d.comb += [gap_prev.addr.eq(x), gap_prev.data.eq(p), gap_prev.en.eq(s != tail)]
+            m.d.comb += [end_next.addr.eq(Mux(self.to_front, s, tail)), end_next.data.eq(Mux(self.to_front, head, s)), end_next.en.eq(1)]
+            m.d.comb += [end_prev.addr.eq(Mux(self.to_front, head, s)), end_prev.data.eq(Mux(self.to_front, s, tail)), end_prev.en.eq(1)]
+            with m.If(self.to_front):
+                m.d.sync += head.eq(s)
+                with m.If(s == tail):
+                    m.d.sync += tail.eq(p)
+            with m.Else():
+                m.d.sync += tail.eq(s)
+                with m.If(s == head):
+                    m.d.sync += head.eq(x)
+        return m
+
+
+class Cam(wiring.Component):
+    """Which live slot has a key: one comparator per slot. Keys are flip-flops here; a chip would take a CAM macro of `n` x `key_bits`.
+
+    `hit`, `slot`: of the live slot with `key`. `at_live`: whether slot `at` is live. `set`: slot `at` gets `key`; `clear`: it is free.
+    """
+
+    def __init__(self, n: int, key_bits: int):
+        self.n, self.key_bits, self.width = n, key_bits, slot_bits(n)
+        self.keys = [Signal(key_bits, name=f"key_{i}") for i in range(n)]
+        super().__init__(
+            {
+                "key": In(key_bits),
+                "hit": Out(1),
+                "slot": Out(self.width),
+                "at": In(self.width),
+                "at_live": Out(1),
+                "set": In(1),
+                "clear": In(1),
+                "live": Out(n),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        live, match = Signal(self.n), Signal(self.n)
+        chosen = Signal(self.n)
+        m.d.comb += [self.live.eq(live), chosen.eq(1 << self.at), self.at_live.eq((live & chosen).any()), self.hit.eq(match.any())]
+        if platform == MACRO:
+            found = Signal(self.n)
+            ports = {"i_clk": ClockSignal(), "i_key": self.key, "i_write": Mux(self.set, chosen, 0), "o_match": found}
+            m.submodules.cells = Instance("cam", p_SLOTS=self.n, p_KEY_BITS=self.key_bits, **ports)
+            m.d.comb += match.eq(found & live)
+            m.d.sync += live.eq((live | Mux(self.set, chosen, 0)) & ~Mux(self.clear & ~self.set, chosen, 0))
+        for i in range(self.n if platform != MACRO else 0):
+            key = self.keys[i]
+            m.d.comb += match[i].eq(live[i] & (key == self.key))
+            with m.If(chosen[i] & self.set):
+                m.d.sync += [key.eq(self.key), live[i].eq(1)]
+            with m.Elif(chosen[i] & self.clear):
+                m.d.sync += live[i].eq(0)
+        m.d.comb += self.slot.eq(Cat(Cat(match[i] for i in range(self.n) if i >> b & 1).any() for b in range(self.width)))
+        return m

@@ -1,0 +1,128 @@
+"""MoE-Hub's readiness counters (DAM): bytes and source records per tile, announced totals. Model: `protocol.dam`."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import bits_for
+
+from dysharp.protocol.dam import TILE_COUNTER
+from dysharp.silicon.rtl.parts import slot_bits
+from dysharp.specs import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class DamParameters:
+    """`tiles` of the grid; `tile_rows` (a power of two); `producers`; bits of a tile's bytes, of all rows' number, of a row's bytes."""
+
+    tiles: int
+    tile_rows: int = 128
+    producers: int = 32
+    byte_bits: int = 25
+    row_bits: int = 20
+    row_byte_bits: int = 17
+
+    @classmethod
+    def of_cluster(cls, cluster: Cluster) -> Self:
+        return cls(TILE_COUNTER.entries, cluster.tile_rows, cluster.n_gpus)
+
+
+class Readiness(wiring.Component):
+    """Counts what is acknowledged, and says once per tile: ready, returnable, or reclaim.
+
+    In: `valid`, `ready`, `event`: 0 = `n_bytes` of the row at `place` are visible, 1 = its source record is visible, 2 = `producer` announces `rows`.
+    Constant pins: `row_bytes`, `tile_bytes` (of a whole tile).
+    Out, held until `out_ready`: `out_valid`, `out_tile`, `out_rows`, with one or two of `is_ready`, `is_returnable`, or `is_reclaim`.
+    An announcement takes `row_bits` cycles more: rows x row bytes is added bit by bit. When all producers have announced and all bytes are there, a
+    walk over the tiles starts the partial one and reclaims the empty ones, a tile per cycle; `ready` is 0 meanwhile.
+    `error` stays 1 after a second announcement of a producer, or after more bytes than a tile holds.
+    """
+
+    def __init__(self, parameters: DamParameters):
+        self.parameters = p = parameters
+        self.walks = Signal()
+        self.begun = Signal()  # the counters are written after reset
+        self.shift = p.tile_rows.bit_length() - 1
+        if 1 << self.shift != p.tile_rows:
+            raise ValueError(f"tile_rows: found {p.tile_rows}, expected a power of two")
+        super().__init__(
+            {
+                "valid": In(1), "ready": Out(1), "event": In(2), "place": In(p.row_bits), "n_bytes": In(8), "producer": In(slot_bits(p.producers)),
+                "rows": In(p.row_bits), "row_bytes": In(p.row_byte_bits), "tile_bytes": In(p.byte_bits),
+                "out_valid": Out(1), "out_ready": In(1), "out_tile": Out(slot_bits(p.tiles)), "out_rows": Out(bits_for(p.tile_rows)),
+                "is_ready": Out(1), "is_returnable": Out(1), "is_reclaim": Out(1), "all_ready": Out(1), "error": Out(1),
+            }
+        )  # fmt: skip
+
+    def elaborate(self, platform: Any) -> Module:
+        m, p = Module(), self.parameters
+        records = bits_for(p.tile_rows)
+        entry = data.StructLayout({"bytes": p.byte_bits, "records": records, "started": 1, "returnable": 1})
+        m.submodules.counters = counters = Memory(shape=entry, depth=p.tiles, init=[])
+        read, write = counters.read_port(domain="comb"), counters.write_port()
+        fill, start = Signal(bits_for(p.tiles)), self.begun
+        owed_bits = p.row_bits + p.row_byte_bits + 1
+        owed, total, announced = Signal(owed_bits), Signal(p.row_bits), Signal(p.producers)
+        left, part = Signal(p.row_bits), Signal(p.row_bits + p.row_byte_bits)  # of the product that is added up
+        walks, walk = self.walks, Signal(bits_for(p.tiles))
+        free, act, ack, record, announce = Signal(), Signal(), Signal(), Signal(), Signal()
+        begins = Signal()  # the walk begins: all producers have announced, and the bytes that they owe are there
+        m.d.comb += [
+            start.eq(fill == p.tiles),
+            free.eq(~self.out_valid | self.out_ready),
+            begins.eq(~self.all_ready & announced.all() & (left == 0) & (owed == 0)),
+            self.ready.eq(start & free & (left == 0) & ~begins & ~walks),
+            act.eq(self.valid & self.ready),
+            ack.eq(act & (self.event == 0)),
+            record.eq(act & (self.event == 1)),
+            announce.eq(act & (self.event == 2)),
+        ]
+        step = walks & free
+        tile, old, new = Signal(slot_bits(p.tiles)), read.data, Signal(entry)
+        m.d.comb += [tile.eq(Mux(walks, walk, self.place >> self.shift)), read.addr.eq(tile)]
+        rows = Signal(bits_for(p.tile_rows))
+        beyond = Signal(p.row_bits)
+        m.d.comb += beyond.eq(total - (tile << self.shift))
+        whole, last = Signal(), Signal()
+        m.d.comb += [
+            new.bytes.eq(old.bytes + Mux(ack, self.n_bytes, 0)),
+            new.records.eq(old.records + record),
+            whole.eq(new.bytes == self.tile_bytes),
+            last.eq(self.all_ready & (new.bytes != 0)),
+            rows.eq(Mux(whole, p.tile_rows, beyond)),
+        ]
+        becomes_ready, becomes_returnable, reclaims = Signal(), Signal(), Signal()
+        touched = ack | record | step
+        m.d.comb += [
+            becomes_ready.eq(touched & ~old.started & (whole | last)),
+            becomes_returnable.eq(touched & (whole | last) & ~old.returnable & (new.records == rows)),
+            reclaims.eq(step & (new.bytes == 0)),
+            new.started.eq(old.started | becomes_ready),
+            new.returnable.eq(old.returnable | becomes_returnable),
+            write.addr.eq(Mux(start, tile, fill)),
+            write.en.eq(touched | ~start),
+        ]
+        with m.If(start):
+            m.d.comb += write.data.eq(new)
+        with m.Else():
+            m.d.sync += fill.eq(fill + 1)
+        with m.If(announce):
+            m.d.sync += [left.eq(self.rows), part.eq(self.row_bytes), total.eq(total + self.rows), announced.eq(announced | 1 << self.producer)]
+        with m.Elif(left != 0):
+            m.d.sync += [left.eq(left >> 1), part.eq(part << 1), owed.eq(owed + Mux(left[0], part, Const(0)))]
+        with m.Elif(ack):
+            m.d.sync += owed.eq(owed - self.n_bytes)
+        with m.If(begins & start & free & ~walks):
+            m.d.sync += [walks.eq(1), self.all_ready.eq(1), walk.eq(0)]
+        with m.If(step):
+            m.d.sync += [walk.eq(walk + 1), walks.eq(walk != p.tiles - 1)]
+        with m.If(free):
+            m.d.sync += [self.out_valid.eq(Cat(becomes_ready, becomes_returnable, reclaims).any()), self.out_tile.eq(tile), self.out_rows.eq(rows)]
+            m.d.sync += [self.is_ready.eq(becomes_ready), self.is_returnable.eq(becomes_returnable), self.is_reclaim.eq(reclaims)]
+        twice = announce & ((announced & (1 << self.producer)) != 0)
+        with m.If(twice | (ack & (new.bytes > self.tile_bytes))):
+            m.d.sync += self.error.eq(1)
+        return m

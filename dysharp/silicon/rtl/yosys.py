@@ -1,0 +1,73 @@
+"""Yosys in a process of its own: Verilog, memories, synthesis."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from dysharp.errors import MissingExtra, SimulationError
+
+_RUN = "from pyosys import libyosys as y; y.run_pass('script run.ys', y.Design())"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBits:
+    """A memory of a block: `depth` x `width` bits, with ports of one access per cycle."""
+
+    name: str
+    depth: int
+    width: int
+    reads: int
+    writes: int
+
+    @property
+    def bits(self) -> int:
+        return self.depth * self.width
+
+
+def rtlil_of(component: Any, name: str, platform: str | None = None) -> str:
+    """The block in the intermediate language of Yosys, with its module `name` on top."""
+    from amaranth.back import rtlil
+
+    text: str = rtlil.convert(component, name=name, emit_src=False, platform=platform)
+    return text
+
+
+def run_yosys(script: str, rtlil: str, results: tuple[str, ...] = ()) -> tuple[str, dict[str, str]]:
+    """The log of `script` on the design `in.il`, and the text of the files `results` that it wrote. Raises MissingExtra, SimulationError."""
+    if find_spec("pyosys") is None:
+        raise MissingExtra.needs("synthesis", "rtl")
+    with tempfile.TemporaryDirectory() as folder:
+        at = Path(folder)
+        (at / "in.il").write_text(rtlil)
+        (at / "run.ys").write_text("read_rtlil in.il\n" + script)
+        done = subprocess.run([sys.executable, "-c", _RUN], cwd=at, capture_output=True, text=True, check=False)
+        if done.returncode:
+            last = (done.stdout + done.stderr).strip().splitlines()[-1:]
+            raise SimulationError(f"Yosys: found exit code {done.returncode}, expected 0: {' '.join(last)}")
+        return done.stdout, {name: (at / name).read_text() for name in results}
+
+
+def verilog_of(component: Any, name: str) -> str:
+    """The block as Verilog-2005 without attributes."""
+    script = "proc\nopt_clean\nmemory_collect\nwrite_verilog -noattr out.v\n"
+    return run_yosys(script, rtlil_of(component, name), ("out.v",))[1]["out.v"]
+
+
+def memories_of(component: Any) -> list[MemoryBits]:
+    """The memories of a block with their ports."""
+    script = "proc\nopt_clean\nmemory_collect\nwrite_json out.json\n"
+    design = json.loads(run_yosys(script, rtlil_of(component, "top"), ("out.json",))[1]["out.json"])
+    found = []
+    for module in design["modules"].values():
+        for cell in module["cells"].values():
+            if cell["type"] == "$mem_v2":
+                p = {key: int(cell["parameters"][key], 2) for key in ("SIZE", "WIDTH", "RD_PORTS", "WR_PORTS")}
+                found.append(MemoryBits(cell["parameters"]["MEMID"].strip("\\ "), p["SIZE"], p["WIDTH"], p["RD_PORTS"], p["WR_PORTS"]))
+    return sorted(found, key=lambda m: m.name)

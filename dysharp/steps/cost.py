@@ -1,0 +1,75 @@
+"""`Cost`: microseconds of a part of a model on one GPU; `EpTimes`: those of a MoE layer from its Rows."""
+
+from dataclasses import dataclass, field, fields, replace
+
+
+@dataclass(frozen=True, slots=True)
+class EpTimes:
+    """One MoE layer under an EP system, from its Rows, in microseconds: experts, dispatch and combine of a forward and of a backward pass.
+
+    `exposed`: a transfer runs and nothing computes. `wire`: from the first transfer to the last, at most their sum.
+    """
+
+    forward: float
+    backward: float
+    forward_exposed: float = 0.0
+    backward_exposed: float = 0.0
+    forward_wire: float = 0.0
+    backward_wire: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Microseconds of a part of a model on one GPU. `backward` is without weight gradients.
+
+    `*_exposed` is EP communication inside the passes that nothing hides; `*_wire` is all EP communication, for merged pairs.
+    """
+
+    forward: float = 0.0
+    backward: float = 0.0
+    weights: float = 0.0
+    forward_exposed: float = 0.0
+    backward_exposed: float = 0.0
+    forward_wire: float = 0.0
+    backward_wire: float = 0.0
+    parts: dict[str, float] = field(default_factory=dict)
+    """Forward, backward and weight gradients together, by name."""
+
+    def __add__(self, other: "Cost") -> "Cost":
+        numbers = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(Cost) if f.name != "parts"}
+        parts = {name: self.parts.get(name, 0.0) + other.parts.get(name, 0.0) for name in [*self.parts, *other.parts]}
+        return Cost(**numbers, parts=parts)
+
+    def recomputed(self) -> "Cost":
+        """The same with a forward pass before each backward pass."""
+        again = {f"backward{what}": getattr(self, f"backward{what}") + getattr(self, f"forward{what}") for what in ("", "_exposed", "_wire")}
+        return replace(self, **again, parts=self.parts | {"recomputation": self.forward})
+
+    def overlapped(self, held: float) -> "Cost":
+        """The same with EP communication of one micro-batch beside computing of another, which holds the part `held` of the SMs meanwhile."""
+        wire = self.forward_wire + self.backward_wire
+        exposed = self.forward_exposed + self.backward_exposed
+        computed = self.forward + self.backward + self.weights - exposed
+        if not wire:
+            return self
+        hidden = computed + exposed - max(computed + held * min(wire, computed), wire)
+        hidden = max(0.0, min(hidden, exposed))
+        left = 1 - hidden / exposed if exposed else 0.0
+        ahead, behind = self.forward_exposed, self.backward_exposed
+        return replace(
+            self, forward=self.forward - (1 - left) * ahead, backward=self.backward - (1 - left) * behind, forward_exposed=left * ahead,
+            backward_exposed=left * behind, parts=self.parts | {"hidden": -hidden},
+        )  # fmt: skip
+
+    def pair_with(self, backward: "Cost") -> float:
+        """This forward pass merged with the backward pass of another chunk: as long as its computing or its EP communication, whichever is longer.
+
+        The parts that a chain of one micro-batch exposes are hidden by the other micro-batch (DeepSeek-V3 section 3.2.1).
+        """
+        computed = self.forward - self.forward_exposed + backward.backward - backward.backward_exposed + backward.weights
+        return min(max(computed, self.forward_wire + backward.backward_wire), self.forward + backward.backward + backward.weights)
+
+
+def passes(name: str, forward: float, backward: float, weights: float = 0.0) -> Cost:
+    """A part called `name`."""
+    return Cost(forward, backward, weights, parts={name: forward + backward + weights})

@@ -1,0 +1,256 @@
+"""`TpBuilder`: the Program of a sub-layer under construction. GEMMs, norms, launches, barriers; `ways.py` moves chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dysharp.compute.gemm import gemm_gang
+from dysharp.isa.framing import Framing
+from dysharp.program import Alloc, Declared, Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To
+from dysharp.program.constants import hardware_of
+from dysharp.specs import Cluster, choice, choice_int
+from dysharp.systems.building.base import CONTROL, STORE
+from dysharp.systems.building.batch import ids
+from dysharp.systems.building.tp.cuts import Cuts, cuts_of
+from dysharp.systems.building.tp.schema import GATHERED, OPERATORS, OUT, PARTIAL, ROWS, SCHEMA, SUM
+from dysharp.units import PS_PER_US
+from dysharp.workload.sublayer import SubLayer
+
+I32 = NDArray[np.int32]
+FLAG_BYTES = 16
+DRAWS = 64
+"""Different times of one kind of task: jitter is drawn among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What systems of a sub-layer have in common.
+
+    `seed`: of launches and jitter. `chunk_bytes`: most bytes of a chunk. `comm_sms`: SMs that the communication kernels take.
+    `channels`: classes of traffic; reductions, loads and replies share one where there are fewer.
+    """
+
+    seed: int = 0
+    chunk_bytes: int = 16384
+    comm_sms: int = 0
+    channels: tuple[str, ...] = ("requests", "responses", "other")
+    rotated: bool = False
+    """GPUs begin at different blocks, as rings and stores to peers do, so that not all of them send to one home."""
+
+
+class TpBuilder:
+    """`begun[g]`, `first[g, r, c]`, ...: ops as int32 arrays by GPU, block and tile."""
+
+    def __init__(self, work: SubLayer, cluster: Cluster, machine: Machine) -> None:
+        self.work, self.cluster, self.machine, self.n = work, cluster, machine, work.gpus
+        hardware = hardware_of(cluster)
+        vcs = max(1, 2 * cluster.n_vcs // (len(machine.channels) - 1))  # the class "other" has only flags
+        hardware = replace(hardware, n_vcs=min(hardware.n_vcs, vcs))
+        self.cuts: Cuts = cuts_of(work, min(machine.chunk_bytes, hardware.train_bytes))
+        self.b = ProgramBuilder(hardware, self.n, machine.channels, operators=OPERATORS, schema=SCHEMA)
+        self.rng = np.random.default_rng(np.random.SeedSequence([machine.seed, 2605, 5628]))
+        self.gpus = np.arange(self.n, dtype=np.int32)
+        self.blocks = np.arange(self.cuts.blocks, dtype=np.int32)
+        self.home = self.blocks % self.n
+        self.every_chunk = np.arange(self.cuts.blocks * self.cuts.chunks, dtype=np.int32)
+        self.home_of_chunk = self.home[self.every_chunk // self.cuts.chunks]
+        sms = max(1, cluster.n_sms - machine.comm_sms)
+        self.sms = np.array([self.b.pool(g, sms, "sm") for g in self.gpus.tolist()], np.int32)
+        self.slots = sms
+        self._on_sms = {name: self._issuers(name, Discipline.READY_FIFO, self.sms) for name in ("norm", "gemm2", "gemm1")}
+        self._templates: dict[tuple[object, ...], int] = {}
+        self._framings: dict[Framing, int] = {}
+        self.traffic: dict[str, dict[str, int]] = {"up": {}, "down": {}}
+
+    def build(self) -> Program:
+        """The finished Program, which declares the bytes of its ways."""
+        return self.b.build(Declared(0, self.traffic))
+
+    # ---- issuers, templates, waits -------------------------------------------------------------------------------------
+
+    def _issuers(self, name: str, discipline: Discipline, pools: I32 | None = None) -> I32:
+        nodes = self.gpus.tolist()
+        return np.array([self.b.issuer(g, discipline, name=name, pool=-1 if pools is None else int(pools[g])) for g in nodes], np.int32)
+
+    def senders(self, name: str) -> I32:
+        """`[gpus]` issuers that send what is ready, smallest `prio` first."""
+        return self._issuers(name, Discipline.READY_FIFO)
+
+    def pair_senders(self, name: str) -> I32:
+        """`[gpus, gpus]` issuers of a GPU for each home, so that a full home holds up no other."""
+        return np.stack([self._issuers(name, Discipline.READY_FIFO) for _ in range(self.n)], axis=1)
+
+    def cls(self, name: str) -> int:
+        """The class that carries `name`; the first one where the machine has no channel of that name."""
+        return self.b.classes.index(name) if name in self.b.classes else 0
+
+    def template(self, name: str, kind: Kind, operator: str, fn: str = "", src: str = "", dst: str = "", cls: str = "requests") -> int:
+        """The id of a template of transfers; equal templates are one."""
+        key = (name, kind, operator, fn, src, dst)
+        if key not in self._templates:
+            framing = STORE if fn else CONTROL
+            if framing not in self._framings:
+                self._framings[framing] = self.b.framing(framing)
+            way = self._framings[framing]
+            made = Template(name, kind, operator, fn or "control", self.cls(cls), self.cls("responses"), framing=way, src=src, dst=dst)
+            self._templates[key] = self.b.template(made)
+        return self._templates[key]
+
+    def wait(self, heads: ArrayLike, tails: ArrayLike, tail: Tail = Tail.OP_DONE) -> None:
+        """Op `heads[i]` waits for `tails[i]`."""
+        heads, tails = np.broadcast_arrays(np.asarray(heads), np.asarray(tails))
+        self.b.edges(tail, tails.ravel(), Head.OP_ISSUE, heads.ravel())
+
+    def joins(self, name: str, node: ArrayLike) -> I32:
+        """A JOIN on each of `node`."""
+        return ids(self.b.ops(self.b.template(Template(name, Kind.JOIN, "other", "join")), node), np.size(node))
+
+    def delays(self, name: str, ps: ArrayLike, node: I32) -> I32:
+        """A DELAY of `ps[i]` (at least 1) on each of `node`, on slots that are always free."""
+        ps = np.maximum(1, np.broadcast_to(np.asarray(ps, np.int64), len(node)))
+        times, which = np.unique(ps, return_inverse=True)
+        template = self.b.template(Template(name, Kind.DELAY, "other", "delay", tasks=1, duration=self.b.duration([0, *times.tolist()])))
+        slots = [self.b.pool(g, max(1, int((node == g).sum())), name) for g in self.gpus.tolist()]
+        issuer = self._issuers(name, Discipline.READY_FIFO, np.array(slots, np.int32))
+        return ids(self.b.ops(template, node, issuer=issuer[node], rows=1 + which), len(node))
+
+    # ---- launches and barriers -----------------------------------------------------------------------------------------
+
+    def launch(self, name: str, after: I32 | None = None) -> I32:
+        """`[gpus]` starts of a kernel behind `after[gpu]`. Each GPU's start is late by its own time, up to `tp.launch_skew_us`."""
+        begun = self.delays(f"launch.{name}", self.rng.uniform(0, float(choice("tp.launch_skew_us").value), self.n) * PS_PER_US, self.gpus)
+        if after is not None:
+            self.wait(begun, after)
+        return begun
+
+    def barrier(self, name: str, after: I32) -> I32:
+        """`[gpus]` JOINs that wait until every GPU has seen the flag of every GPU, which it sends behind `after[gpu]`."""
+        n = self.n
+        _, row, tile = self.b.regions(self.gpus, np.full(n, n), FLAG_BYTES, n, alloc=Alloc.PREFIX, name=name)
+        rows = row + np.arange(n)[None, :] * n + np.arange(n)[:, None]  # row i of a GPU is written by GPU i
+        to = To(np.full(n, n), np.tile(self.gpus, n), np.ones(n * n, np.int32), rows.ravel())
+        template = self.template(name, Kind.MULTICAST, "other", cls="other")
+        flags = ids(self.b.ops(template, self.gpus, issuer=self.senders(name), bytes=FLAG_BYTES, to=to), n)
+        self.wait(flags, after)
+        seen = self.joins(f"{name}.seen", self.gpus)
+        self.wait(seen, ids(tile, n), Tail.TILE_READY)
+        return seen
+
+    def block_flags(self, name: str, after: I32) -> I32:
+        """`[gpus, blocks]` tiles that are ready when the flag of a block has come, which its home sends to all GPUs behind `after[block]`."""
+        n, blocks = self.n, self.cuts.blocks
+        _, row, tile = self.b.regions(self.gpus, np.full(n, blocks), FLAG_BYTES, 1, alloc=Alloc.PREFIX, name=name)
+        rows = row + np.arange(n)[None, :] * blocks + self.blocks[:, None]
+        to = To(np.full(blocks, n), np.tile(self.gpus, blocks), np.ones(n * blocks, np.int32), rows.ravel())
+        template = self.template(name, Kind.MULTICAST, "other", cls="other")
+        flags = ids(self.b.ops(template, self.home, issuer=self.senders(name)[self.home], bytes=FLAG_BYTES, prio=self.blocks, to=to), blocks)
+        self.wait(flags, after)
+        return ids(tile, n * blocks).reshape(n, blocks)
+
+    def told_home(self, name: str, done: I32) -> I32:
+        """`[blocks]` tiles at home that are ready when every GPU has told that `done[gpu, block]` has ended."""
+        n, blocks = self.n, self.cuts.blocks
+        _, row, tile = self.b.regions(self.home, np.full(blocks, n), FLAG_BYTES, n, alloc=Alloc.PREFIX, name=name)
+        node, block = np.repeat(self.gpus, blocks), np.tile(self.blocks, n)
+        to = To(np.ones(n * blocks, np.int32), self.home[block], np.ones(n * blocks, np.int32), row + block * n + node)
+        template = self.template(name, Kind.PUT, "other", cls="other")
+        told = ids(self.b.ops(template, node, issuer=self.senders(name)[node], bytes=FLAG_BYTES, prio=block, to=to), n * blocks)
+        self.wait(told, done.ravel())
+        return ids(tile, blocks)
+
+    def released(self, name: str, ready: I32, tail: Tail = Tail.OP_DONE) -> I32:
+        """`[groups]` DELAYs: a group is released when it is registered on every GPU (point `tail` of `ready[gpu, group]`), a round trip to the
+        switch later.
+
+        One empty packet goes up and one comes down per thread block; here they cost their time and no bytes.
+        """
+        groups = ready.shape[1]
+        node = np.arange(groups, dtype=np.int32) % self.n
+        met = self.joins(f"{name}.met", node)
+        self.wait(met[None, :], ready, tail)
+        release = self.delays(name, 2 * self.b.hardware.lat, node)
+        self.wait(release, met)
+        return release
+
+    def all_of(self, name: str, ops: I32) -> I32:
+        """JOINs `[gpus, ...]` that wait for all of the last axis of `ops`, each on the GPU of the first axis."""
+        shape = ops.shape[:-1]
+        node = np.broadcast_to(self.gpus.reshape(-1, *[1] * (len(shape) - 1)), shape).ravel()
+        joined = self.joins(name, node)
+        self.wait(np.repeat(joined, ops.shape[-1]), ops.ravel())
+        return joined.reshape(shape)
+
+    # ---- work on SMs ---------------------------------------------------------------------------------------------------
+
+    def _jitter(self, ps: float) -> list[int]:
+        """Times of a task, from the shortest to the longest draw."""
+        spread = float(choice("tp.jitter").value)
+        return [0, *(round(ps * (1 + spread * u)) for u in np.linspace(-1, 1, DRAWS))]
+
+    def _gemm_ps(self, flops: float) -> float:
+        """Time of so many operations of a GEMM on one SM."""
+        rate = self.cluster.peak_flops_per_us("bf16") * float(choice("tp.gemm_part").value) / self.cluster.n_sms
+        return flops / rate * PS_PER_US
+
+    def _compute(self, name: str, fn: str, buffers: tuple[str, str], tasks: int, ps: float, ops: tuple[I32, I32, ArrayLike]) -> I32:
+        node, key, prio = ops
+        duration = self.b.duration(self._jitter(ps))
+        template = self.b.template(Template(name, Kind.COMPUTE, name, fn, tasks=tasks, duration=duration, src=buffers[0], dst=buffers[1]))
+        draws = self.rng.integers(1, DRAWS + 1, len(node))
+        return ids(self.b.ops(template, node, issuer=self._on_sms[name][node], key=key, prio=prio, rows=draws), len(node))
+
+    def gemm1(self, begun: I32, *, together: bool = False) -> I32:
+        """`[gpus, blocks, tiles]` tiles of the first GEMM behind `begun[gpu]`. `together`: thread blocks of equal number start together.
+
+        A group has a quarter of the SMs. It registers on a GPU when the group before it begins there.
+        """
+        n, tiles, many = self.n, self.cuts.tiles, self.cuts.blocks * self.cuts.tiles
+        tile = np.arange(many, dtype=np.int32)
+        node, key = np.repeat(self.gpus, many), np.tile(tile, n)
+        block = key // tiles
+        home = (node - 1 - block) % n if self.machine.rotated else block % n  # one tile for every home in turn, so that no home is flooded
+        turn = (block // n * tiles + key % tiles) * n + home
+        ps = self._gemm_ps(2.0 * self.cuts.rows * self.cuts.width * self.work.inner)
+        op = self._compute("gemm1", "gemm1", ("activations", PARTIAL), 1, ps, (node, key, turn)).reshape(n, many)
+        self.wait(op, begun[:, None])
+        each = max(1, self.slots // 4)
+        if together and many > each:
+            in_turn = op[:, np.argsort(turn[:many])]
+            release = self.released("group1", in_turn[:, : (many - 1) // each * each : each], Tail.OP_ISSUED)
+            later = np.arange(each, many)
+            self.wait(in_turn[:, later], release[later // each - 1][None, :])
+        return op.reshape(n, self.cuts.blocks, tiles)
+
+    def norm(self, node: I32, block: I32) -> I32:
+        """Norms of blocks on nodes: an SM per eight rows reads a row twice (sum, residual) and writes it once, at its part of the memory rate."""
+        tasks = -(-self.cuts.rows // 8)
+        moved = 3.0 * self.cuts.rows * self.work.hidden * self.work.element_bytes / tasks
+        ps = moved / (self.cluster.hbm_bytes_per_us / self.cluster.n_sms) * PS_PER_US
+        return self._compute("norm", "norm", (SUM, ROWS), tasks, ps, (node, block, block))
+
+    def gemm2(self, src: str = GATHERED) -> I32:
+        """`[gpus, blocks]` the second GEMM: a gang of thread blocks for each block of rows."""
+        node, block = np.repeat(self.gpus, self.cuts.blocks), np.tile(self.blocks, self.n)
+        prio: ArrayLike = (block - node) % self.cuts.blocks if self.machine.rotated else block
+        tasks = gemm_gang(self.work.outer)
+        ps = self._gemm_ps(2.0 * self.cuts.rows * self.work.hidden * self.work.outer / tasks)
+        return self._compute("gemm2", "gemm2", (src, OUT), tasks, ps, (node, block, prio)).reshape(self.n, self.cuts.blocks)
+
+    @property
+    def resident(self) -> int:
+        """Blocks of the second GEMM whose loads a GPU has under way: those that fill its SMs, and as many behind them."""
+        return max(2, 2 * -(-self.slots // gemm_gang(self.work.outer)))
+
+    @property
+    def places(self) -> int:
+        """Chunks that the switch ports of one home hold; 0 = any number."""
+        table = self.cluster.reduction_buffer_bytes * max(1, self.cluster.n_switches)
+        return max(1, table // self.cuts.chunk_bytes) if table else 0
+
+    @property
+    def timeout_ps(self) -> int:
+        """Time after which an unused response leaves the table."""
+        return choice_int("tp.timeout_us") * PS_PER_US

@@ -1,0 +1,225 @@
+"""`Ways`: how chunks are summed at the home of their block and brought to every GPU: in the switch, by rings, or by loads and stores of peers."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.program import Alloc, Kind, Tail, To
+from dysharp.systems.building.batch import ids
+from dysharp.systems.building.tp.schema import GATHERED, PARTIAL, ROWS, SUM
+from dysharp.systems.building.tp.sublayer import I32, TpBuilder
+
+
+class Ways(TpBuilder):
+    """A sub-layer under construction, with its ways. `chunk` arrays have the numbers of chunks."""
+
+    # ---- shapes --------------------------------------------------------------------------------------------------------
+
+    def block_of(self, chunk: NDArray[np.integer]) -> I32:
+        """Block of every chunk."""
+        return (chunk // self.cuts.chunks).astype(np.int32)
+
+    def tile_op(self, done: I32, node: NDArray[np.integer], chunk: NDArray[np.integer]) -> I32:
+        """Of tiles `done[gpu, block, tile]`: the op that makes `chunk[i]` on `node[i]`."""
+        found: I32 = done.reshape(self.n, -1)[node, chunk // self.cuts.parts]
+        return found
+
+    def by_block(self, name: str, ops: I32) -> I32:
+        """`[blocks]` JOINs at home that wait for all `ops[chunk]` of the block."""
+        joined = self.joins(name, self.home)
+        self.wait(joined[self.block_of(self.every_chunk)], ops)
+        return joined
+
+    def every_pair(self) -> tuple[I32, I32]:
+        """(node, chunk) of every chunk on every GPU but its home, by chunk."""
+        chunk = np.repeat(self.every_chunk, self.n - 1)
+        away = np.tile(np.arange(1, self.n, dtype=np.int32), len(self.every_chunk))
+        return (self.home_of_chunk[chunk] + away) % self.n, chunk
+
+    def _to(self, node: NDArray[np.integer], each: int = 1, row: NDArray[np.integer] | None = None) -> To:
+        n = len(node) // each
+        return To(np.full(n, each), node, None if row is None else np.ones(len(node), np.int32), row)
+
+    def window(self, name: str, ops: I32, node: I32, n_bytes: int) -> None:
+        """Each GPU has at most `n_bytes` of `ops` under way."""
+        most = max(1, n_bytes // self.cuts.chunk_bytes)
+        sems = np.array([self.b.semaphore(g, most, name) for g in self.gpus.tolist()], np.int32)
+        self.b.hold(sems[node], ops)
+
+    def home_window(self, name: str, ops: I32, node: I32, home: I32) -> None:
+        """Each GPU has no more chunks under way to a home than half of the places of its ports: loads and reductions share them."""
+        if self.places:
+            most = max(1, self.places // 2)
+            sems = np.array([self.b.semaphore(g, most, name) for g in self.gpus.tolist() for _ in range(self.n)], np.int32)
+            self.b.hold(sems[node * self.n + home], ops)
+
+    def count(self, operator: str, up: float, down: float) -> None:
+        """Declare payload, in activations S."""
+        for side, times in (("up", up), ("down", down)):
+            moved = self.traffic[side]
+            moved[operator] = moved.get(operator, 0) + round(times * self.cuts.chunk_bytes * len(self.every_chunk))
+
+    # ---- sums ----------------------------------------------------------------------------------------------------------
+
+    def reduce_merged(self, done: I32, *, together: bool = False, throttle: bool = False) -> I32:
+        """`[blocks]` tiles at home that are ready with the sum of a block: stores that the switch merges (`red.cais`), each behind its tile.
+
+        `together`: the stores of a tile wait until the tile has ended on every GPU (pre-access synchronisation). `throttle`: a GPU has no more
+        under way to a home than its ports hold. All GPUs then store in one order, so that none waits for a store that another holds back.
+        """
+        n, cuts = self.n, self.cuts
+        own = np.full(cuts.blocks, cuts.chunks)
+        _, row, tile = self.b.regions(self.home, own, 2 * cuts.chunk_bytes, cuts.chunks, alloc=Alloc.PREFIX, name="sums")
+        first = self.b.sums(self.home_of_chunk, np.full(len(self.every_chunk), n - 1), self.places)
+        node, chunk = np.tile(self.gpus, len(self.every_chunk)), np.repeat(self.every_chunk, n)
+        home = self.home_of_chunk[chunk]
+        template = self.template("reduce", Kind.PUSH_REDUCE, "reduce", "merge", PARTIAL, SUM, "reductions")
+        to = self._to(home, row=row + chunk)
+        sent = self.b.ops(
+            template, node, issuer=self.pair_senders("reduce")[node, home], bytes=cuts.chunk_bytes, key=chunk, to=to, session=first + chunk
+        )
+        op = ids(sent, len(chunk))
+        if throttle and together:
+            self.home_window("reduce", op[node != home], node[node != home], home[node != home])
+        if together:
+            release = self.released("access1", done.reshape(n, -1))
+            self.wait(op, release[chunk // cuts.parts])
+        else:
+            self.wait(op, self.tile_op(done, node, chunk))
+        self.count("reduce", n - 1, 1)
+        return ids(tile, cuts.blocks)
+
+    def reduce_pulled(self, after: I32, tail: Tail, window: int) -> I32:
+        """`[chunks]` pulls at home whose sums the switch makes (`multimem.ld_reduce`), each behind `after[chunk]`.
+
+        A GPU's own addend goes up to a real switch (nccl#1083): a PUT to the next GPU stands for it.
+        """
+        chunk = self.every_chunk
+        template = self.template("reduce", Kind.PULL_REDUCE, "reduce", "sum", PARTIAL, SUM)
+        node = self.home_of_chunk
+        to = self._to(np.tile(self.gpus, len(chunk)), self.n)
+        op = ids(self.b.ops(template, node, issuer=self.senders("pull")[node], bytes=self.cuts.chunk_bytes, key=chunk, prio=chunk, to=to), len(chunk))
+        self.wait(op, after, tail)
+        self.window("pull", op, node, window)
+        self.own("reduce", op, Tail.OP_ISSUED)
+        self.count("reduce", self.n - 1, 1)
+        return op
+
+    def own(self, operator: str, after: I32, tail: Tail) -> I32:
+        """A GPU's own addend, or its own copy, on the links: PUTs to the next GPU that carry no data."""
+        template = self.template("own", Kind.PUT, operator)
+        node = self.home_of_chunk
+        to = self._to((node + 1) % self.n)
+        op = ids(self.b.ops(template, node, issuer=self.senders("own")[node], bytes=self.cuts.chunk_bytes, prio=self.every_chunk, to=to), len(node))
+        self.wait(op, after, tail)
+        self.count(operator, 1, 1)
+        return op
+
+    def reduce_stores(self, done: I32) -> I32:
+        """`[blocks]` JOINs at home behind all stores of a block: every GPU stores its part there, and memory adds (no merging)."""
+        node, chunk = self.every_pair()
+        rows, tile = self._landing("sums", self.home, self.n - 1)
+        template = self.template("reduce", Kind.PUT, "reduce", "add", PARTIAL, SUM)
+        to = self._to(self.home_of_chunk[chunk], row=rows + chunk)
+        prio = (self.block_of(chunk) - node) % self.cuts.blocks
+        op = ids(
+            self.b.ops(template, node, issuer=self.senders("reduce")[node], bytes=self.cuts.chunk_bytes, key=chunk, prio=prio, to=to), len(chunk)
+        )
+        self.wait(op, self.tile_op(done, node, chunk))
+        self.wait(op, self.tile_op(done, self.home_of_chunk[chunk], chunk))  # memory adds to what the home has made
+        self.count("reduce", self.n - 1, self.n - 1)
+        return ids(tile, self.cuts.blocks)
+
+    def _landing(self, name: str, node: I32, times: int) -> tuple[int, int]:
+        """A region for every block on `node[block]`, with a row for each chunk that comes `times` times. Returns the first (row, tile)."""
+        many = np.full(self.cuts.blocks, self.cuts.chunks)
+        _, row, tile = self.b.regions(node, many, times * self.cuts.chunk_bytes, self.cuts.chunks, alloc=Alloc.PREFIX, name=name)
+        return row, tile
+
+    def ring(self, operator: str, fn: str, gate: I32, src: tuple[str, str], begin: int) -> I32:
+        """`[gpus, chunks]` tiles on every GPU that are ready with the chunk of the hop that ends there, -1 where none does.
+
+        Chunks go around the ring of GPUs, hop i from GPU home + begin + i. A hop waits for the hop before and for `gate[gpu, chunk]` (an op) on
+        its source and, where it adds, on its target. `src`: buffer of the first hop, and of all others.
+        """
+        n, chunk = self.n, self.every_chunk
+        ready = np.full((n, len(chunk)), -1, np.int32)
+        senders, before = self.senders(f"{operator}.ring"), np.zeros(0, np.int32)
+        for hop in range(n - 1):
+            node = (self.home_of_chunk + begin + hop) % n
+            target = (node + 1) % n
+            _, row, tile = self.b.regions(target, np.ones(len(chunk), np.int32), self.cuts.chunk_bytes, 1, alloc=Alloc.PREFIX, name=f"{operator}.hop")
+            template = self.template(operator, Kind.PUT, operator, fn, src[hop > 0], SUM if fn == "add" else src[1])
+            to = self._to(target, row=row + chunk)
+            op = ids(
+                self.b.ops(template, node, issuer=senders[node], bytes=self.cuts.chunk_bytes, key=chunk, prio=self.block_of(chunk), to=to), len(chunk)
+            )
+            for gpu in (node, target) if fn == "add" else (node,) if not hop else ():
+                self.wait(op, gate[gpu, chunk])
+            if hop:
+                self.wait(op, before, Tail.TILE_READY)
+            before = ids(tile, len(chunk))
+            ready[target, chunk] = before
+        self.count(operator, n - 1, n - 1)
+        return ready
+
+    # ---- copies --------------------------------------------------------------------------------------------------------
+
+    def gather_loaded(
+        self, ready: I32, tail: Tail, second: I32, *, merged: bool, window: int, times: int = 1, together: bool = False, throttle: bool = False
+    ) -> None:
+        """Every GPU loads the chunks of a block behind `tail` of `ready[gpu, block]`; `second[gpu, block]` waits for them.
+
+        A block's loads begin when the second GEMM has begun a block `resident` places earlier: its thread blocks ask for what they compute.
+        `merged`: the switch merges equal loads (`ld.cais`). `times`: loads of each chunk, where caches do not keep it between thread blocks.
+        `together`: loads of a block begin when every GPU is ready for them. `throttle`: a GPU has no more under way to a home than its ports hold.
+        """
+        n, blocks = self.n, self.cuts.blocks
+        order = np.argsort((self.blocks[None, :] - self.gpus[:, None] * self.machine.rotated) % blocks, axis=1)  # [gpu, place] block
+        begin = self.joins("block", np.repeat(self.gpus, blocks)).reshape(n, blocks)
+        self.wait(begin, ready, tail)
+        rows = self.gpus[:, None]
+        self.wait(begin[rows, order[:, self.resident :]], second[rows, order[:, : -self.resident]], Tail.OP_ISSUED)
+        if together:
+            begin = np.broadcast_to(self.released("group2", begin), (n, blocks))
+        node, chunk = (np.repeat(part, times) for part in self.every_pair())
+        block, home = self.block_of(chunk), self.home_of_chunk[chunk]
+        kind = Kind.MERGED_LOAD if merged else Kind.GET
+        template = self.template("gather", kind, "gather", "load", ROWS, GATHERED, "loads")
+        session = self.b.loads(self.home_of_chunk, np.full(len(self.every_chunk), n - 1), self.places, self.timeout_ps) + chunk if merged else -1
+        prio = (chunk - node * self.cuts.chunks * self.machine.rotated) % len(self.every_chunk)
+        sent = self.b.ops(
+            template,
+            node,
+            issuer=self.pair_senders("loads")[node, home],
+            bytes=self.cuts.chunk_bytes,
+            key=chunk,
+            prio=prio,
+            to=self._to(home),
+            session=session,
+        )
+        op = ids(sent, len(chunk))
+        self.wait(op, begin[node, block])
+        self.wait(second[node, block], op)
+        self.wait(second[self.home, self.blocks], begin[self.home, self.blocks])
+        self.window("loads", op, node, window)
+        if throttle:
+            self.home_window("loads.home", op, node, home)
+        self.count("gather", (1 if merged else n - 1) * times, (n - 1) * times)
+
+    def multicast(self, src: str, dst: str, after: I32, tail: Tail = Tail.OP_DONE) -> I32:
+        """`[gpus, blocks]` tiles that are ready with the chunks that their homes multicast (`multimem.st`) behind `after[chunk]`."""
+        n, cuts = self.n, self.cuts
+        _, row, tile = self.b.regions(
+            np.repeat(self.gpus, cuts.blocks), np.full(n * cuts.blocks, cuts.chunks), cuts.chunk_bytes, cuts.chunks, alloc=Alloc.PREFIX, name=dst
+        )
+        node, chunk = self.home_of_chunk, self.every_chunk
+        template = self.template("gather", Kind.MULTICAST, "gather", "copy", src, dst)
+        rows = row + np.arange(n)[None, :] * len(chunk) + chunk[:, None]
+        to = self._to(np.tile(self.gpus, len(chunk)), n, rows.ravel())
+        op = ids(self.b.ops(template, node, issuer=self.senders("cast")[node], bytes=cuts.chunk_bytes, key=chunk, prio=chunk, to=to), len(chunk))
+        self.wait(op, after, tail)
+        self.own("gather", after, tail)
+        self.count("gather", 1, n - 1)
+        return ids(tile, n * cuts.blocks).reshape(n, cuts.blocks)

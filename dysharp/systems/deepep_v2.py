@@ -1,0 +1,237 @@
+"""DeepEP V2, normal kernels: TMA stores into places fixed by the source, then a kernel that copies or sums what arrived.
+
+| step of Dispatch | step of Combine |
+|---|---|
+| launch, barrier of all GPUs | the same |
+| an SM loads a token once and stores it once per GPU | an SM loads a result and stores it at the source |
+| counts and a barrier | a barrier |
+| the second kernel copies the received rows together, on all SMs | the second kernel adds the rows of a token |
+
+Over several NVLink domains (hybrid mode) a row goes once per remote domain by NIC, and SMs there forward it.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dysharp.arrays import I32
+from dysharp.errors import ConfigError
+from dysharp.program import Discipline, Program
+from dysharp.specs import Cluster, Model, choice_int
+from dysharp.systems.building.batch import Batch, Sends
+from dysharp.systems.building.between.deepep_internode import BARRIERS
+from dysharp.systems.building.between.two_hop import TwoHop
+from dysharp.systems.building.experts import one_after_another
+from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
+from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.paper_layers import one_copy_per_gpu
+from dysharp.systems.building.software_steps import SoftwareSteps
+from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import system
+from dysharp.workload import Routing
+
+SM_GBPS = {"read": 200.0, "write": 50.0}
+"""Rates of one SM that the library assumes when it chooses its number of SMs."""
+MORE, FEWEST = 1.25, 4
+"""The library takes this many times the SMs of its estimate, an even number, at least `FEWEST`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of DeepEP V2's normal kernels.
+
+    | option | meaning |
+    |---|---|
+    | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
+    | `n_sm` | SMs of the first kernel of a call; 0: the library's own number (`own_sms`); real form only |
+    | `dispatch` | format of rows: "rows" (the model's) or "fp8" (a byte per element and an FP32 scale per 128) |
+    | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
+    """
+
+    form: str = "auto"
+    n_sm: int = choice_int("deepep_v2.n_sm")
+    dispatch: str = "rows"
+    compute: bool = True
+
+
+def own_sms(model: Model, cluster: Cluster) -> int:
+    """The SMs that the library chooses: enough for the slower of NVLink and NIC at `SM_GBPS` per SM.
+
+    Source: DeepEP deep_ep/buffers/elastic.py, get_theoretical_num_sms.
+    """
+    gpus, domains, inside = cluster.n_gpus, cluster.domains, cluster.domain_gpus
+
+    def groups(n: int) -> float:
+        each = model.n_experts // n
+        return n * (1 - math.comb(model.n_experts - each, model.topk) / math.comb(model.n_experts, model.topk))
+
+    copies, link = groups(gpus), cluster.link_bytes_per_us / 1000
+    read, write, traffic, rate = 1 / copies, 1.0, 1 - 1 / inside, link
+    if domains > 1:
+        assert cluster.scale_out is not None
+        nodes, nic = groups(domains), cluster.scale_out.rate / 1000
+        read, write = (1 + nodes) / copies, 1 + (1 + nodes / domains) / copies
+        by_nic = nodes * (1 - 1 / domains) / copies
+        if by_nic / nic > traffic / link:
+            traffic, rate = by_nic, nic
+    if not traffic:
+        return cluster.n_sms
+    sms = rate / traffic * max(read / SM_GBPS["read"], write / SM_GBPS["write"])
+    even = -(-max(FEWEST, math.ceil(sms * MORE)) // 2) * 2
+    return min(even, cluster.n_sms)
+
+
+FACTS = Facts(
+    source="https://github.com/deepseek-ai/DeepEP (V2, ElasticBuffer, normal)",
+    options=Options,
+    moves=Moves("one_copy_per_gpu", between="two_hop", formats=ROWS_OR_FP8),
+    costs=Costs(
+        permutes=1,
+        fused=False,
+        sms=own_sms,
+        drops="SMs and their copy rate, launches, barriers, kernels that copy and sum received rows (form real has them); the host's wait for counts",
+    ),
+    reach=Reach(domains=BOTH_FORMS, no_switch=("paper",)),
+    shown=Shown("#1B9E77"),
+    ships=Ships(
+        "DeepEP README: Hopper and Blackwell; kernels are compiled when first used; rows of whole 32 B",
+        ("hopper", "blackwell"),
+        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+        step=32,
+    ),
+)
+
+
+def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
+    sent = row_bytes("deepep-v2.dispatch", options.dispatch, ROWS_OR_FP8, model)
+    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
+
+
+def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """The paper form with the software costs of both kernels of each call."""
+    layer = _layer(model, cluster, routing, direction, options)
+    if not 0 <= options.n_sm <= cluster.n_sms:
+        raise ConfigError(f"deepep-v2.n_sm: found {options.n_sm}, expected 0 (the library's own number) to {cluster.n_sms} SMs")
+    kernels = (_Hybrid if cluster.domains > 1 else _Elastic)(layer, options.n_sm or own_sms(model, cluster))
+    kernels.combine(one_after_another(layer, kernels.dispatch()))
+    return layer.build(FACTS.moves)
+
+
+@system("deepep-v2", FACTS, real=plan_real)
+def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
+    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options), FACTS.moves)
+
+
+class _Elastic(SoftwareSteps):
+    """Both kernels of each call on one NVLink domain. The first one has `n_sm` SMs."""
+
+    def __init__(self, layer: LayerBuilder, n_sm: int) -> None:
+        super().__init__(layer)
+        self.n = n_sm
+
+    def begin(self, name: str, after: I32 | None) -> I32:
+        """The launch, behind `after[gpu]`, and the barrier. Returns `[gpus]` DELAYs."""
+        start = self.delay(f"{name}.launch", self.costs.kernel_ps)
+        if after is not None:
+            self.layer.wait_each(start, after)
+        return self.barrier(f"{name}.begin", f"{name}.begun", start)
+
+    def on_sms(self, operator: str, node: I32, token: I32, n_bytes: int) -> Batch:
+        """A DELAY per copy on an SM of `node[i]`: the SMs take turns at tokens and work on a token's copies one after the other."""
+        issuer = self.issuers(operator, Discipline.READY_FIFO, self.n)[node, token % self.n]
+        return self.copies(operator, [0, self.costs.copy_ps("sm.copy_GBps", n_bytes)], node, issuer)
+
+    def stored(self, operator: str, sends: Sends, token: I32, n_bytes: int, begun: I32) -> None:
+        """`sends` follow the copies on SMs and the pace of stores; the copies follow `begun[gpu]`."""
+        work = self.on_sms(operator, sends.node, token, n_bytes)
+        self.layer.wait_each(work.op, begun[work.node])
+        paced = self.paced(operator, sends, self.costs.stores_ps(n_bytes))
+        self.layer.wait_each(paced.op, work.op)
+
+    def copied(self, name: str, after: I32) -> I32:
+        """The second kernel of Dispatch: `[gpus]` DELAYs in which all SMs copy the received rows."""
+        rows = np.bincount(self.layer.p.gpu, minlength=self.layer.n_gpus)
+        copy = self.delay(name, [self.costs.memory_ps(2 * int(n) * self.layer.sent_bytes) for n in rows])
+        self.layer.wait_each(copy, after)
+        return copy
+
+    def summed(self, name: str, received: np.ndarray, after: I32) -> None:
+        """The second kernel of Combine: reads `received[gpu]` rows and writes one per token."""
+        layer = self.layer
+        tokens = np.bincount(layer.p.sent_source, minlength=layer.n_gpus)
+        moved = ((received + tokens) * layer.model.row_bytes).tolist()
+        layer.wait_each(self.delay(name, [self.costs.memory_ps(n) for n in moved]), after)
+
+    def dispatch(self) -> I32:
+        """Add Dispatch. Returns `[gpus]` DELAYs after which a GPU has its rows in one piece."""
+        layer = self.layer
+        begun = self.begin("dispatch", None)
+        puts = layer.dispatch_puts(Discipline.READY_FIFO)
+        self.stored("dispatch", puts, layer.p.token, layer.sent_bytes, begun)
+        return self.copied("received", self.barrier_after("dispatch", "dispatch.ended", begun, puts))
+
+    def combine(self, finished: I32) -> None:
+        """Add Combine, which starts after the GEMMs of each GPU, `finished[gpu]`."""
+        layer = self.layer
+        begun = self.begin("combine", finished)
+        puts = layer.combine_puts(Discipline.READY_FIFO)
+        self.stored("combine", puts, layer.p.token[puts.unit], layer.model.row_bytes, begun)
+        ended = self.barrier_after("combine", "combine.ended", begun, puts)
+        self.summed("combined", np.bincount(layer.p.source, minlength=layer.n_gpus), ended)
+
+
+class _Hybrid(_Elastic):
+    """The same over NVLink domains: rows and sums cross once per remote domain by NIC, through the GPU of the source's index."""
+
+    def __init__(self, layer: LayerBuilder, n_sm: int) -> None:
+        super().__init__(layer, n_sm)
+        self.hop = TwoHop(layer)
+
+    def begin(self, name: str, after: I32 | None) -> I32:
+        """As on one domain, with a barrier of the GPUs of a rail behind it, and the time of the one at the end of the call."""
+        begun = super().begin(name, after)
+        rounds = (self.layer.cluster.domains - 1).bit_length()
+        rails = self.delay(f"{name}.rails", BARRIERS * self.costs.ps("internode.barrier_us", rounds))
+        self.layer.wait_each(rails, begun)
+        return rails
+
+    def dispatch(self) -> I32:
+        """Add Dispatch. A row is forwarded by the SMs of the remote domain as soon as it has landed."""
+        layer, hop = self.layer, self.hop
+        begun = self.begin("dispatch", None)
+        far = np.flatnonzero(hop.far)
+        order = far[np.lexsort((hop.turn[far], hop.token[far]))]
+        written = self.on_sms("dispatch.write", hop.source[order], hop.token[order], layer.sent_bytes)
+        layer.wait_each(written.op, begun[written.node])
+        queue = layer.per_gpu(Discipline.PROGRAM_ORDER, "nic")[hop.source[order]]
+        by_nic, tiles = hop.send(queue, order, np.arange(len(order)), len(order))
+        layer.wait_each(by_nic, written.op)
+        landed = np.full(len(hop.token), -1, np.int32)
+        landed[order] = tiles
+        unit = hop.unit_of_pair
+        work = self.on_sms("dispatch", hop.relay[unit], hop.token[unit], layer.sent_bytes)
+        layer.wait_each(work.op, begun[work.node])
+        layer.wait_tiles(work.op, landed[unit])
+        forwards = hop.forward(layer.per_gpu(Discipline.READY_FIFO, "dispatch"))
+        sends = Sends(op=forwards.op, node=forwards.node, to=layer.p.gpu)
+        paced = self.paced("dispatch", sends, self.costs.stores_ps(layer.sent_bytes))
+        layer.wait_each(paced.op, work.op)
+        return self.copied("received", self.barrier_after("dispatch", "dispatch.ended", begun, forwards))
+
+    def combine(self, finished: I32) -> None:
+        """Add Combine. Results gather at the relay, which adds those of its domain and sends one row per token on."""
+        layer, hop = self.layer, self.hop
+        begun = self.begin("combine", finished)
+        units, back = np.arange(len(hop.token)), layer.p.push_order
+        gathers, tiles = hop.gather(layer.per_gpu(Discipline.READY_FIFO, "combine"), back, units, len(units))
+        node = layer.p.gpu[back]
+        sends = Sends(op=gathers, node=node, to=hop.relay[hop.unit_of_pair[back]])
+        self.stored("combine", sends, layer.p.token[back], layer.model.row_bytes, begun)
+        added = self.on_sms("combine.add", hop.relay, hop.token, layer.model.row_bytes)
+        layer.wait_tiles(added.op, tiles)
+        returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay], units)
+        layer.wait_each(returns, added.op)
+        ended = self.barrier_after("combine", "combine.ended", begun, Batch(op=returns, node=hop.relay))
+        self.summed("combined", np.bincount(hop.source, minlength=layer.n_gpus), ended)

@@ -1,0 +1,59 @@
+"""FlashInfer's one-sided all-to-all (MoeAlltoAll): the kernels of TensorRT-LLM's one-sided all-to-all, built into FlashInfer.
+
+The kernels are those of `trtllm-a2a` with `sides=one`; FlashInfer has the two-sided ones in another call. The Programs are equal.
+"""
+
+from dataclasses import dataclass, replace
+
+from dysharp.program import Program
+from dysharp.specs import Cluster, Model
+from dysharp.systems import trtllm_a2a
+from dysharp.systems.facts import Ships, Shown
+from dysharp.systems.registry import system
+from dysharp.workload import Routing
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of FlashInfer's one-sided all-to-all.
+
+    | option | meaning |
+    |---|---|
+    | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
+    | `dispatch` | format of rows: "rows" (the model's), "fp8", "fp8-plain" or "nvfp4": the caller quantises |
+    | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
+    """
+
+    form: str = "auto"
+    dispatch: str = "rows"
+    compute: bool = True
+
+
+FACTS = replace(
+    trtllm_a2a.FACTS,
+    source="https://github.com/flashinfer-ai/flashinfer (flashinfer/comm/trtllm_moe_alltoall.py)",
+    options=Options,
+    shown=Shown("#A6761D"),
+    ships=Ships(
+        "FlashInfer flashinfer/comm/trtllm_moe_alltoall.py; sm90 and later; payloads of any type",
+        ("hopper", "blackwell"),
+        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+        phases=("decode", "prefill"),
+        phases_source="FlashInfer is an inference library",
+    ),
+)
+
+
+def _same(options: Options) -> trtllm_a2a.Options:
+    return trtllm_a2a.Options(form=options.form, sides="one", dispatch=options.dispatch, compute=options.compute)
+
+
+def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """The Program of `trtllm-a2a`, one-sided."""
+    return trtllm_a2a.plan_real(model, cluster, routing, direction, _same(options))
+
+
+@system("flashinfer", FACTS, real=plan_real)
+def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """The paper form of `trtllm-a2a`."""
+    return trtllm_a2a.plan_paper(model, cluster, routing, direction, _same(options))

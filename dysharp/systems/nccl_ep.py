@@ -1,0 +1,152 @@
+"""NCCL EP, high throughput: Hybrid-EP's kernels on NCCL's device interface, with buffers of a fixed capacity.
+
+| differs from Hybrid-EP | what |
+|---|---|
+| after Dispatch | a copy from the receive buffer into the caller's tensor, and work on every row of the buffer, used or not |
+| before Combine | work per token of the capacity; results are read where the experts left them |
+| formats | rows in the model's type: the library converts none |
+
+Its low-latency kernels are DeepEP's: `deepep-ll`. Over several NVLink domains: `building.between.hybrid_internode`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dysharp.arrays import I32
+from dysharp.errors import ConfigError
+from dysharp.program import Program
+from dysharp.specs import Cluster, Model, choice_int
+from dysharp.systems.building.between.deepep_internode import Internode
+from dysharp.systems.building.between.hybrid_internode import HybridInternode
+from dysharp.systems.building.experts import one_after_another
+from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.paper_layers import one_copy_per_gpu
+from dysharp.systems.building.software_steps import SoftwareSteps
+from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.hybrid_ep import CHUNK_TOKENS, Chunks
+from dysharp.systems.registry import system
+from dysharp.workload import Routing
+
+RELEASED = {"combine_chunk": "4"}
+"""Tokens that an SM of Combine takes at a time in the release: NCCL contrib/nccl_ep/device/hybridep_configs.cuh."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of NCCL EP's high-throughput kernels.
+
+    | option | meaning |
+    |---|---|
+    | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
+    | `n_sm` | SMs of the kernels; real form only |
+    | `buffer_tokens` | tokens of a GPU for which the buffers have room; 0: those of the layer; real form only |
+    | `combine_chunk` | tokens that an SM of Combine takes at a time; `run` takes the release's 4 on hw-* clusters; real form on one domain only |
+    | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
+    """
+
+    form: str = "auto"
+    n_sm: int = choice_int("nccl_ep.n_sm")
+    buffer_tokens: int = 0
+    combine_chunk: int = CHUNK_TOKENS
+    compute: bool = True
+
+
+FACTS = Facts(
+    source="https://github.com/NVIDIA/nccl (contrib/nccl_ep, HIGH_THROUGHPUT)",
+    options=Options,
+    moves=Moves("one_copy_per_gpu", between="two_hop"),
+    costs=Costs(
+        permutes=1,
+        fused=False,
+        drops="SMs and their chunks, launches, barriers, routing maps, work on empty rows of the buffers (form real has them); Combine pushes, the "
+        "kernel reads (the same bytes the same way)",
+    ),
+    reach=Reach(domains=BOTH_FORMS),
+    shown=Shown("#76B900"),
+    ships=Ships(
+        "NCCL contrib/nccl_ep/README.md: Hopper and Blackwell; conversion to FP8 is not supported",
+        ("hopper", "blackwell"),
+        {"fp8": RELEASED, "bf16": RELEASED},
+    ),
+)
+
+
+def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
+    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
+    if options.buffer_tokens and options.buffer_tokens < layer.tokens:
+        raise ConfigError(f"nccl-ep.buffer_tokens: found {options.buffer_tokens}, expected 0 or at least the layer's {layer.tokens}")
+    return layer
+
+
+def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """The paper form with the software costs of both kernels."""
+    layer = _layer(model, cluster, routing, direction, options)
+    capacity = options.buffer_tokens or layer.tokens
+    if options.combine_chunk < 1:
+        raise ConfigError(f"nccl-ep.combine_chunk: found {options.combine_chunk}, expected at least 1 token")
+    if cluster.domains > 1:
+        kernels: Chunks | HybridInternode = _Between(layer, options.n_sm, capacity)
+    else:
+        kernels = _HighThroughput(layer, options.n_sm, capacity, options.combine_chunk)
+    kernels.combine(one_after_another(layer, kernels.dispatch()))
+    return layer.build(FACTS.moves)
+
+
+@system("nccl-ep", FACTS, real=plan_real)
+def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+    """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
+    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options), FACTS.moves)
+
+
+class _HighThroughput(Chunks):
+    """Hybrid-EP's kernels on one NVLink domain with what NCCL EP does around them. The buffers have room for `capacity` tokens of a GPU."""
+
+    def __init__(self, layer: LayerBuilder, n_sm: int, capacity: int, combine_chunk: int) -> None:
+        super().__init__(layer, n_sm, name="nccl-ep")
+        self.capacity, self.combine_chunk = capacity, combine_chunk
+
+    def buffer_kernel(self, name: str, row_bytes: int) -> I32:
+        """Add what happens between buffer and experts. Returns `[gpus]` its DELAYs."""
+        if name == "unpermute":
+            return self.delay(name, _before_combine(self, self.capacity))
+        copied = np.array([self.costs.memory_ps(2 * n * row_bytes) for n in self.received_copies.tolist()])
+        return self.delay(name, copied + _after_dispatch(self, self.capacity))
+
+    def combine(self, finished: I32) -> None:
+        """Add Combine, whose SMs take turns at smaller chunks."""
+        self.chunk = self.combine_chunk
+        super().combine(finished)
+
+
+class _Between(HybridInternode):
+    """Hybrid-EP's kernels over several NVLink domains, with the rail barriers that DeepEP has at the start of a call."""
+
+    def __init__(self, layer: LayerBuilder, n_sm: int, capacity: int) -> None:
+        super().__init__(layer, n_sm, CHUNK_TOKENS)
+        self.capacity = capacity
+
+    def begin(self, name: str, after: I32 | None) -> I32:
+        """The barriers and the fixed time, behind `after` of all GPUs."""
+        if name == "dispatch":
+            return Internode.begin(self, name, after)
+        work = self.delay("unpermute", _before_combine(self, self.capacity))
+        if after is not None:
+            self.layer.wait_each(work, after)
+        return Internode.begin(self, name, work)
+
+    def dispatch(self) -> I32:
+        """Add Dispatch. Returns `[gpus]` DELAYs behind the work on the rows of the buffer."""
+        work = self.delay("permute", self.costs.kernel_ps + _after_dispatch(self, self.capacity))
+        self.layer.wait_each(work, super().dispatch())
+        return work
+
+
+def _after_dispatch(steps: SoftwareSteps, capacity: int) -> int:
+    """Time of the work on every row of the receive buffer, used or not."""
+    return steps.costs.stream_ps(steps.layer.n_gpus * capacity * steps.costs.value("lib.slot_bytes"))
+
+
+def _before_combine(steps: SoftwareSteps, capacity: int) -> int:
+    """Time of the kernel before Combine, which works on the tokens of the capacity."""
+    return steps.costs.kernel_ps + steps.costs.ps("lib.capacity_us", capacity)

@@ -1,0 +1,102 @@
+"""Tensor parallelism with NVLS collectives between kernels (`tp-nvls`, `sp-nvls`): Megatron-LM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dysharp.arrays import I32
+from dysharp.program import Program, Tail
+from dysharp.specs import Cluster
+from dysharp.systems.building.tp.schema import GATHERED, ROWS, SUM
+from dysharp.systems.building.tp.sublayer import Machine
+from dysharp.systems.building.tp.ways import Ways
+from dysharp.systems.collectives.register import collective
+from dysharp.workload.sublayer import SUB_LAYER, SubLayer
+
+SOURCE = "https://github.com/NVIDIA/Megatron-LM"
+WINDOW = 1280 << 10
+"""Bytes of in-switch loads that a GPU has under way, as CAIS's bound of one GPU's outstanding requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`seed`: of launches and jitter. `chunk_bytes`: most bytes of a load or store in this simulation."""
+
+    seed: int = 0
+    chunk_bytes: int = 16384
+
+
+def machine(options: Options) -> Machine:
+    """The machine of systems with NVLS."""
+    return Machine(seed=options.seed, chunk_bytes=options.chunk_bytes)
+
+
+def gemm_then_barrier(build: Ways) -> I32:
+    """The first GEMM on all GPUs, then a barrier."""
+    done = build.gemm1(build.launch("gemm1"))
+    return build.barrier("gemm1.end", build.all_of("gemm1.done", done.reshape(build.n, -1)))
+
+
+def own_done(build: Ways, name: str, ops: I32) -> I32:
+    """`[gpus]` JOINs that wait for `ops[chunk]` of their own blocks."""
+    joined = build.joins(name, build.gpus)
+    build.wait(joined[build.home_of_chunk], ops)
+    return joined
+
+
+def norm_all(build: Ways, after: I32) -> I32:
+    """`[gpus]` JOINs behind the norm of all rows on every GPU, a kernel behind `after[gpu]`."""
+    begun = build.launch("norm", after)
+    rows = build.norm(np.repeat(build.gpus, build.cuts.blocks), np.tile(build.blocks, build.n)).reshape(build.n, -1)
+    build.wait(rows, begun[:, None])
+    return build.all_of("normed", rows)
+
+
+def norm_own(build: Ways, after: I32) -> tuple[I32, I32]:
+    """The norm of every block at home, a kernel behind `after[gpu]`, and a barrier. Returns (norms `[blocks]`, barrier `[gpus]`)."""
+    begun = build.launch("norm", after)
+    rows = build.norm(build.home, build.blocks)
+    build.wait(rows, begun[build.home])
+    normed = build.joins("normed", build.gpus)
+    build.wait(normed[build.home], rows)
+    return rows, build.barrier("norm.end", normed)
+
+
+def gemm2_after(build: Ways, after: I32, src: str) -> None:
+    """The second GEMM, a kernel behind `after[gpu]`."""
+    build.wait(build.gemm2(src), build.launch("gemm2", after)[:, None])
+
+
+def all_reduced(build: Ways, sums: I32) -> I32:
+    """`[gpus]` JOINs behind the multicast of all sums to every GPU."""
+    tiles = build.multicast(SUM, SUM, sums)
+    done = own_done(build, "pulled", sums)
+    build.wait(done[:, None], tiles, Tail.TILE_READY)
+    return done
+
+
+@collective("tp-nvls", source=SOURCE, options=Options, operations=(SUB_LAYER,), switch="it multicasts and adds there")
+def tp_nvls(work: SubLayer, cluster: Cluster, options: Options) -> Program:
+    """Megatron's tensor parallelism: GEMM, all-reduce by NVLS, norm of all rows on every GPU, GEMM, with barriers around the all-reduce."""
+    build = Ways(work, cluster, machine(options))
+    begun = build.launch("allreduce", gemm_then_barrier(build))
+    sums = build.reduce_pulled(begun[build.home_of_chunk], Tail.OP_DONE, WINDOW)
+    gemm2_after(build, norm_all(build, build.barrier("allreduce.end", all_reduced(build, sums))), ROWS)
+    return build.build()
+
+
+@collective("sp-nvls", source=SOURCE, options=Options, operations=(SUB_LAYER,), switch="it multicasts and adds there")
+def sp_nvls(work: SubLayer, cluster: Cluster, options: Options) -> Program:
+    """Megatron's sequence parallelism: reduce-scatter by NVLS, norm of own rows, all-gather by NVLS, each behind a barrier."""
+    build = Ways(work, cluster, machine(options))
+    begun = build.launch("reduce", gemm_then_barrier(build))
+    sums = build.reduce_pulled(begun[build.home_of_chunk], Tail.OP_DONE, WINDOW)
+    _, normed = norm_own(build, build.barrier("reduce.end", own_done(build, "pulled", sums)))
+    begun = build.launch("gather", normed)
+    tiles = build.multicast(ROWS, GATHERED, begun[build.home_of_chunk])
+    here = build.joins("gathered", build.gpus)
+    build.wait(here[:, None], tiles, Tail.TILE_READY)
+    gemm2_after(build, build.barrier("gather.end", here), GATHERED)
+    return build.build()

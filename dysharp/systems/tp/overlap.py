@@ -1,0 +1,108 @@
+"""Software that overlaps the first GEMM with its all-reduce: CoCoNet and FuseLib, with rings and with NVLS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dysharp.arrays import I32
+from dysharp.program import Program, Tail
+from dysharp.specs import Cluster, choice_int
+from dysharp.systems.building.tp.schema import PARTIAL, ROWS, SUM
+from dysharp.systems.building.tp.sublayer import Machine
+from dysharp.systems.building.tp.ways import Ways
+from dysharp.systems.collectives.register import collective
+from dysharp.systems.tp.nvls import WINDOW, all_reduced, gemm2_after, norm_all
+from dysharp.workload.sublayer import SUB_LAYER, SubLayer
+
+COCONET = "https://arxiv.org/abs/2105.05720"
+FUSELIB = "https://arxiv.org/abs/2305.06942"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`chunks`: parts of the GEMM whose all-reduce may begin. `comm_sms`: SMs of the collective's kernel. Others: as of `tp-nvls`."""
+
+    chunks: int = choice_int("tp.overlap_chunks")
+    comm_sms: int = choice_int("tp.comm_sms")
+    seed: int = 0
+    chunk_bytes: int = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """As of `tp-nvls`."""
+
+    seed: int = 0
+    chunk_bytes: int = 16384
+
+
+def _build(work: SubLayer, cluster: Cluster, options: Options | Fused, *, rotated: bool) -> Ways:
+    taken = options.comm_sms if isinstance(options, Options) else 0
+    return Ways(work, cluster, Machine(seed=options.seed, chunk_bytes=options.chunk_bytes, comm_sms=taken, rotated=rotated))
+
+
+def _by_chunk(build: Ways, done: I32, chunks: int) -> I32:
+    """`[gpus, blocks]` JOINs behind all tiles of the block's part of the GEMM; 0 parts: of the block alone."""
+    n, blocks = build.n, build.cuts.blocks
+    whole = build.all_of("tiles", done)
+    if not chunks:
+        return whole
+    turns = -(-blocks // n)
+    part = build.blocks // n * min(chunks, turns) // turns
+    ended = build.joins("part", np.repeat(build.gpus, int(part.max()) + 1)).reshape(n, -1)
+    build.wait(ended[:, part], whole)
+    behind: I32 = ended[:, part]
+    return behind
+
+
+def _ring(work: SubLayer, cluster: Cluster, options: Options | Fused, chunks: int) -> Program:
+    """All-reduce by a ring behind parts of the first GEMM; norm of all rows; the second GEMM."""
+    build = _build(work, cluster, options, rotated=True)
+    ended = _by_chunk(build, build.gemm1(build.launch("gemm1")), chunks)
+    gate = ended[:, build.block_of(build.every_chunk)]
+    sums = build.ring("reduce", "add", gate, (PARTIAL, SUM), 1)
+    at_home = build.joins("summed", build.home_of_chunk)
+    build.wait(at_home, sums[build.home_of_chunk, build.every_chunk], Tail.TILE_READY)
+    build.wait(at_home, gate[build.home_of_chunk, build.every_chunk])
+    copies = build.ring("gather", "copy", np.broadcast_to(at_home, gate.shape), (SUM, SUM), 0)
+    done = build.joins("reduced", build.gpus)
+    build.wait(done[build.home_of_chunk], at_home)
+    gpu, chunk = np.nonzero(copies >= 0)
+    build.wait(done[gpu], copies[gpu, chunk], Tail.TILE_READY)
+    gemm2_after(build, norm_all(build, done), ROWS)
+    return build.build()
+
+
+def _in_switch(work: SubLayer, cluster: Cluster, options: Options | Fused, chunks: int) -> Program:
+    """All-reduce by multimem behind parts of the first GEMM, when every GPU has told the home; norm of all rows; the second GEMM."""
+    build = _build(work, cluster, options, rotated=False)
+    told = build.told_home("told", _by_chunk(build, build.gemm1(build.launch("gemm1")), chunks))
+    sums = build.reduce_pulled(told[build.block_of(build.every_chunk)], Tail.TILE_READY, WINDOW)
+    gemm2_after(build, norm_all(build, build.barrier("allreduce.end", all_reduced(build, sums))), ROWS)
+    return build.build()
+
+
+@collective("coconet", source=COCONET, options=Options, operations=(SUB_LAYER,))
+def coconet(work: SubLayer, cluster: Cluster, options: Options) -> Program:
+    """CoCoNet: the all-reduce of a part of the GEMM, a ring on SMs of its own, runs beside the next part."""
+    return _ring(work, cluster, options, options.chunks)
+
+
+@collective("fuselib", source=FUSELIB, options=Fused, operations=(SUB_LAYER,))
+def fuselib(work: SubLayer, cluster: Cluster, options: Fused) -> Program:
+    """FuseLib: one persistent kernel; thread blocks put slices on the ring as soon as a block of rows is done."""
+    return _ring(work, cluster, options, 0)
+
+
+@collective("coconet-nvls", source=COCONET, options=Options, operations=(SUB_LAYER,), switch="it multicasts and adds there")
+def coconet_nvls(work: SubLayer, cluster: Cluster, options: Options) -> Program:
+    """CoCoNet on multimem instructions: only the first GEMM overlaps."""
+    return _in_switch(work, cluster, options, options.chunks)
+
+
+@collective("fuselib-nvls", source=FUSELIB, options=Fused, operations=(SUB_LAYER,), switch="it multicasts and adds there")
+def fuselib_nvls(work: SubLayer, cluster: Cluster, options: Fused) -> Program:
+    """FuseLib on multimem instructions: only the first GEMM overlaps."""
+    return _in_switch(work, cluster, options, 0)

@@ -1,0 +1,113 @@
+"""Serving runs: the reader, what a row serves, predictions of some rows, groups of layouts."""
+
+import pytest
+
+from dysharp.api.serving_validation import validate_serving
+from dysharp.errors import ConfigError
+from dysharp.measured.measurements import Unsupported
+from dysharp.measured.serving.groups import fastest_layouts
+from dysharp.measured.serving.predictions import TPOT, ServingCase, predict_row
+from dysharp.measured.serving.rows import ServingRow, is_serving, read_serving, serving_from_csv
+from dysharp.measured.serving.setting import model_of, setting_of
+
+HEAD = (
+    "id,where,quality,engine,engine_version,model,hardware,mode,gemm_quant,moe_quant,isl,osl,concurrency,tp,attn_dp,moe_tp,moe_ep,measured,"
+    "ttft_ms,tpot_ms"
+)
+LINE = "a,InferenceX,A,vllm,0.19.0,MiniMaxAI/MiniMax-M2.5,h200_sxm,agg,fp8,fp8,1024,1024,{users},8,1,8,1,2026-03-27,{ttft},{tpot}"
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, ServingRow]:
+    return {row.id: row for row in read_serving()}
+
+
+@pytest.mark.parametrize(
+    ("name", "within"),
+    [("in0397", 15), ("in0402", 15), ("in0399", 15), ("in0400", 25), ("in0283", 20), ("in0284", 20), ("in0293", 15), ("in0891", 15), ("in0671", 25)],
+)
+def test_rows_of_the_worked_cases(rows: dict[str, ServingRow], name: str, within: float) -> None:
+    """Rows that the worked cases name: MiniMax on H200, DeepSeek-V3 on H200, one of replicas, one with prefill apart."""
+    error = predict_row(rows[name]).error(TPOT)
+    assert error is not None
+    assert abs(error) < within
+
+
+def test_every_row_has_a_setting_or_a_reason(rows: dict[str, ServingRow]) -> None:
+    known = 0
+    for row in rows.values():
+        try:
+            setting_of(row)
+            known += 1
+        except Unsupported as error:
+            assert str(error)
+    assert known >= 0.95 * len(rows)
+
+
+def test_what_a_row_serves(rows: dict[str, ServingRow]) -> None:
+    own = setting_of(rows["in0889"])  # 448 users, 56 of each group, experts on the same GPUs
+    assert own.replica.layout.name == "DP8 EP8"
+    assert (own.load.users, own.load.prompt) == (448, 4000)
+    copies = setting_of(rows["in0891"])
+    assert (copies.replica.layout.name, copies.load.users) == ("TP2", 13)
+    pools = setting_of(rows["in0671"])
+    assert pools.decode is not None
+    assert (pools.workers, pools.replica.layout.name, pools.decode.layout.name) == ((5, 1), "DP8 EP8", "DP32 EP32")
+    assert pools.load.prompt == pytest.approx(0.9 * 8192)
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [("deepseek-ai/DeepSeek-R1", "deepseek-v3"), ("MiniMaxAI/MiniMax-M2.5", "minimax-m2.5"), ("openai/gpt-oss-120b", "gpt-oss-120b"),
+     ("moonshotai/Kimi-K2.5", "kimi-k2"), ("zai-org/GLM-5-FP8", "glm-5"), ("meta-llama/Llama-3.3-70B-Instruct", "llama3-70b")],
+)  # fmt: skip
+def test_names_of_models(name: str, model: str) -> None:
+    (row,) = serving_from_csv(f"{HEAD}\n{LINE.format(users=4, ttft=100, tpot=8)}".replace("MiniMaxAI/MiniMax-M2.5", name), "f")
+    assert model_of(row).name == model
+
+
+def test_a_file_of_ones_own(tmp_path: object) -> None:
+    text = f"{HEAD}\n{LINE.format(users=4, ttft=109, tpot=8.01)}"
+    assert is_serving(text)
+    assert not is_serving("id,kind,system\n")
+    from pathlib import Path
+
+    path = Path(str(tmp_path)) / "mine.csv"
+    path.write_text(text)
+    done = validate_serving(path)
+    assert done.families[0]["n"] == 1
+    assert done.families[0]["median_ape"] < 20
+    assert done.rows[0]["tpot_ms"] == pytest.approx(8.01, rel=0.2)
+    assert "TPOT" in str(done)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (("8,1,8,1", "8,1,x,1"), "column moe_tp: found .x., expected a whole number"),
+        (("109", "-3"), "column ttft_ms"),
+        (("tp,", "t,"), "no column tp"),
+    ],
+)
+def test_bad_files(change: tuple[str, str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        serving_from_csv(f"{HEAD}\n{LINE.format(users=4, ttft=109, tpot=8)}".replace(*change), "f")
+
+
+def test_rows_without_a_prediction_say_why() -> None:
+    line = LINE.format(users=4, ttft=109, tpot=8)
+    for change, why in ((("MiniMax-M2.5", "Secret-1"), "no packaged model"), (("h200_sxm", "tpu"), "no packaged machine"), (("vllm", "x"), "engine")):
+        (row,) = serving_from_csv(f"{HEAD}\n{line}".replace(*change), "f")
+        assert why in predict_row(row).note
+
+
+def test_the_chosen_layout() -> None:
+    lines = []
+    for tp, tpots in ((4, (10, 20, 40)), (8, (8, 15, 30))):
+        for users, tpot in zip((4, 16, 64), tpots, strict=True):
+            line = LINE.format(users=users, ttft=100, tpot=tpot).replace("a,", f"r{tp}-{users},", 1).replace(",8,1,8,1,", f",{tp},1,{tp},1,")
+            lines.append(line)
+    cases = [ServingCase(row, row.numbers["tpot_ms"], 100.0) for row in serving_from_csv("\n".join([HEAD, *lines]), "f")]
+    assert fastest_layouts(cases) == {"groups": 1, "right": 1, "share": 100.0}
+    wrong = [ServingCase(case.row, (case.tpot_ms or 1) * (3 if case.row.degree("tp") == 4 else 1 / 3), 100.0) for case in cases]
+    assert fastest_layouts(wrong)["right"] == 0

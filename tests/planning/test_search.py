@@ -1,0 +1,151 @@
+"""The search of plans: every candidate is counted, bounds stay below costs, the optimum is that of brute force, splits are exact."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from dysharp.cli.app import cli
+from dysharp.errors import ConfigError
+from dysharp.planning.cost import Coster, held_by_chunk, in_flight, machine_of
+from dysharp.planning.experts import copies
+from dysharp.planning.search import brute_force, search
+from dysharp.planning.space import Space, Task, constraints
+from dysharp.planning.split import best_split
+from dysharp.specs import load_cluster, load_whole
+from dysharp.steps import Layout
+from dysharp.steps.accounting.parameters import parameters_of
+
+MACHINE = machine_of(load_cluster("paper-ascend-910b"))
+PANGU = load_whole("pangu-ultra-moe")
+
+
+def drawn(seed: int) -> Coster:
+    """A small space, drawn: model, GPUs, memory, and lists in drawn order."""
+    draw = random.Random(seed)
+    model = load_whole(draw.choice(["pangu-pro-moe", "deepseek-v2-lite", "qwen3-30b", "llama3-8b"]))
+    task = Task(model, draw.choice([8, 16, 48, 64]), 192)
+
+    def some(values: list[int], n: int = 2) -> tuple[int, ...]:
+        return tuple(draw.sample(values, n))
+
+    systems = tuple(draw.sample(["flat", "hierarchical", "dedup", "in-switch", "moe-hub"], 2))
+    space = Space(
+        some([1, 2, 4, 8]), some([1, 2, 3, 4, 6]), some([1, 2, 4]), some([1, 2, 8, 16]) if model.layer else (1,), (1,), some([1, 2]),
+        some([1, 2]), ((), ("full",)), ("1f1b", "zb-h1"), ("none", "pair"), systems,
+    )  # fmt: skip
+    return Coster(task, replace(MACHINE, cluster=replace(MACHINE.cluster, hbm_bytes=draw.choice([16, 32, 64]) * 10**9)), space)
+
+
+def check(seed: int) -> None:
+    coster = drawn(seed)
+    found = search(coster, 3)
+    assert [one.number for one in found.best] == brute_force(coster, 3)
+    assert sum(found.counts.values()) == found.size == coster.space.size
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_best_are_those_of_brute_force(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8, 200))
+def test_the_best_are_those_of_brute_force_in_more_spaces(seed: int) -> None:
+    check(seed)
+
+
+def test_bounds_never_exceed_costs() -> None:
+    coster = drawn(3)
+    for numbers, columns in coster.space.blocks():
+        alive = np.ones(len(numbers), np.bool_)
+        for _, keeps in constraints(coster.task, coster.space, columns, coster.machine.domain):
+            alive &= keeps
+        rest = {name: column[alive] for name, column in columns.items()}
+        own = numbers[alive]
+        done = [coster.cost(int(n)) for n in own]
+        assert done
+        steps = np.asarray([one.step_us for one in done]) * (1 + 1e-12)
+        assert (coster.balanced_bound(rest, own) <= steps).all()
+        assert (coster.compute_bound(rest) <= steps).all()
+        assert (coster.state_bound(rest) <= np.asarray([one.peak_bytes for one in done]) * (1 + 1e-12)).all()
+
+
+def test_a_search_goes_on_where_another_stopped() -> None:
+    known: dict[int, tuple[float, float]] = {}
+    coster = next(one for one in map(drawn, range(20)) if search(one, 1).best)
+    first = search(coster, 3, known)
+    assert known
+    assert search(coster, 3, dict(itertools.islice(known.items(), len(known) // 2))).best == first.best
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3, 5])
+def test_a_split_has_the_least_largest_chunk(chunks: int) -> None:
+    weights = tuple(random.Random(chunks).uniform(1, 5) for _ in range(9))
+
+    def largest(ends: tuple[int, ...]) -> float:
+        return max(sum(weights[a:b]) for a, b in zip((0, *ends[:-1]), ends, strict=True))
+
+    ways = [(*cut, 9) for cut in itertools.combinations(range(1, 9), chunks - 1)]
+    assert largest(best_split(weights, chunks)) == pytest.approx(min(map(largest, ways)))
+
+
+def test_pangu_ultra_moe_has_the_published_sizes() -> None:
+    parameters = parameters_of(PANGU)
+    assert (parameters.total - PANGU.vocab * PANGU.hidden) / 1e9 == pytest.approx(717.91, abs=0.01)
+    layout = Layout(tp=8, pp=16, vpp=2, ep=32, dp=48, micro_batch=2, micro_batches=64)
+    assert layout.gpus == 6144
+    assert layout.edp == 12
+    assert layout.chunks * 2 == 64
+    assert in_flight(layout, 0) == sum(held_by_chunk(layout, 0)) == 47
+
+
+@pytest.mark.parametrize(("nodes", "flat", "gathered", "ideal"), [(2, 4, 1, 1.0), (4, 6, 3, 2.70), (8, 7, 7, 4.59), (16, 7.5, 15, 6.05)])
+def test_copies_of_a_row_between_nodes(nodes: int, flat: float, gathered: float, ideal: float) -> None:
+    assert copies("flat", nodes, 8) == pytest.approx(flat)
+    assert copies("hierarchical", nodes, 8) == gathered
+    assert copies("dedup", nodes, 8) == pytest.approx(ideal, abs=0.005)
+
+
+@pytest.mark.parametrize(("p", "n", "v", "share"), [(16, 64, 1, 0.1899), (16, 64, 2, 0.1049), (8, 16, 1, 0.3043), (8, 16, 6, 0.0680)])
+def test_bubbles_of_equal_stages(p: int, n: int, v: int, share: float) -> None:
+    model = replace(load_whole("llama3-8b"), dense_layers=96)
+    coster = Coster(Task(model, p, n), MACHINE, Space(pp=(p,), vpp=(v,), recompute=((),), overlap=("none",)))
+    done = coster.cost(0)
+    bubble = done.parts["bubble"]
+    assert bubble / (bubble + done.parts["computing"]) == pytest.approx(share, abs=5e-5)
+
+
+def test_an_impossible_budget_names_what_binds() -> None:
+    done = CliRunner().invoke(cli, ["plan", "pangu-pro-moe", "--cluster", "paper-ascend-910b", "--gpus", "2", "--batch", "8"])
+    assert isinstance(done.exception, ConfigError) or done.exit_code
+    text = str(done.exception) + done.output
+    assert "binding: memory" in text or "expected" in text
+
+
+def test_plan_answers_first_and_judges_a_layout() -> None:
+    common = [
+        "plan",
+        "qwen3-30b",
+        "--cluster",
+        "paper-ascend-910b",
+        "--gpus",
+        "16",
+        "--batch",
+        "64",
+        "--try",
+        "tp=1,2",
+        "--try",
+        "mbs=1",
+        "--try",
+        "vpp=1",
+    ]
+    done = CliRunner().invoke(cli, common)
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("qwen3-30b: tp=")
+    judged = CliRunner().invoke(cli, [*common, "--check", "tp=1,pp=1,ep=16,dp=16,mbs=1,m=4"])
+    assert judged.exit_code == 0, judged.output
+    assert "tokens/s per GPU" in judged.output

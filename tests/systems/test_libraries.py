@@ -1,0 +1,68 @@
+"""DeepEP V2, NCCL EP, UCCL-EP and FlashInfer: what the real forms take from the libraries' sources."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from layers import TINY
+
+from dysharp.engine.burst.run import run_burst
+from dysharp.errors import ConfigError
+from dysharp.program import Program
+from dysharp.specs import Model, load_cluster
+from dysharp.systems import get_system
+from dysharp.systems.deepep_v2 import own_sms
+from dysharp.workload import make_routing
+
+V4 = Model("v4", 7168, 128, 384, 6, 256, 2, 2, "bf16")
+
+
+def _plan(name: str, cluster: str = "hw-dgx-b200", gpus: int = 4, **options: Any) -> Program:
+    system, machine = get_system(name), load_cluster(cluster).with_gpus(gpus)
+    return system.plan(TINY, machine, make_routing("uniform", TINY, gpus, 16), "fwd", system.options(form="real", compute=False, **options))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "gpus", "sms"),
+    [("hw-dgx-h100", 8, 14), ("hw-dgx-b200", 8, 26), ("hw-gb200-nvl72", 16, 24), ("hw-dgx-h100-x2", 16, 10), ("hw-dgx-h100", 1, 132)],
+)
+def test_the_library_chooses_its_sms(cluster: str, gpus: int, sms: int) -> None:
+    """By hand for 8 H100: 450 GB/s over 7/8 of the rows that leave, 50 GB/s an SM: 10.3; times 1.25: 13, even: 14."""
+    assert own_sms(V4, load_cluster(cluster).with_gpus(gpus)) == sms
+
+
+def test_more_sms_copy_faster_and_wrong_numbers_are_refused() -> None:
+    few, many = (run_burst(_plan("deepep-v2", n_sm=n))[0].time_ps for n in (1, 32))
+    assert few > many
+    with pytest.raises(ConfigError, match=r"deepep-v2.n_sm: found 999, expected 0 \(the library's own number\) to 148 SMs"):
+        _plan("deepep-v2", n_sm=999)
+
+
+def test_empty_rows_of_a_buffer_cost_time() -> None:
+    """NCCL EP's buffers: Dispatch walks every row of every GPU, Combine pays per token of the capacity."""
+    machine = load_cluster("hw-dgx-b200").with_gpus(4)
+    small, large = (run_burst(_plan("nccl-ep", buffer_tokens=n))[0].time_ps / 1e6 for n in (16, 4096))
+    walked = 4 * (4096 - 16) * machine.fitted["lib.slot_bytes"] / (machine.own_gpu.hbm_GBps * 1e3 * machine.fitted["hbm.fraction"])
+    assert large - small == pytest.approx(walked + (4096 - 16) * machine.fitted["lib.capacity_us"], rel=0.01)
+    with pytest.raises(ConfigError, match=r"nccl-ep.buffer_tokens: found 8, expected 0 or at least the layer's 16"):
+        _plan("nccl-ep", buffer_tokens=8)
+
+
+@pytest.mark.parametrize(("name", "other", "options"), [("flashinfer", "trtllm-a2a", {}), ("uccl-ep", "deepep", {"n_sm": 24})])
+def test_equal_kernels_take_equal_times(name: str, other: str, options: dict[str, Any]) -> None:
+    assert run_burst(_plan(name, **options))[0].digest() == run_burst(_plan(other, **options))[0].digest()
+
+
+@pytest.mark.parametrize("name", ["deepep-v2", "nccl-ep", "uccl-ep"])
+def test_rows_cross_once_per_domain(name: str) -> None:
+    program = _plan(name, "hw-dgx-h100-x2", 16)
+    assert any(template.net for template in program.templates)
+    assert run_burst(program)[0].time_ps > 0
+
+
+def test_a_contention_needs_the_own_number() -> None:
+    facts = get_system("deepep-v2").costs
+    assert facts.sms is own_sms
+    assert replace(facts, sms=None).sms is None
