@@ -170,6 +170,9 @@ def print_bars(done: Report, groups: bool) -> None:
         click.echo(f"all {micro['n']} rows with a prediction: median {micro['median_ape']:.1f} %, 90th percentile {micro['p90_ape']:.1f} %\n")
     _print(done.bars, ("name", "value", "bar", "holds"))
     _print(done.fits, ("part", "fitted", "counted", "total", "budget", "holds", "later"))
+    if done.simulators:
+        click.echo("beside the errors that papers state of their own simulators, on measurements of the same kind (the papers' are not public)")
+        _print(done.simulators, ("paper", "measured", "published_mape", "n", "mape", "median_ape", "p90_ape", "bias"))
     if done.parts:
         click.echo("whole layers by part: host where its launches take more than half of the time, else device")
         _print(done.parts, PART_KEYS)
