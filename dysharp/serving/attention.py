@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from dysharp.compute.attention import Attention
+from dysharp.compute.linear_attention import PASSES, STATE_BYTES, DeltaNet, prefill_us, update_us
 from dysharp.serving.formats import compute_dtype
 from dysharp.serving.work import ELEMENT, Batch, Op, Replica
+from dysharp.specs.whole import LinearAttention
 
 
 def kv_heads(heads: int, tp: int) -> int:
@@ -25,10 +27,20 @@ def kv_token_bytes(replica: Replica, layer: int) -> float:
     return 2 * kv_heads(a.kv_heads, replica.layout.tp) * a.head_dim * c
 
 
-def attention_ops(replica: Replica, batch: Batch, windowed: bool) -> Iterator[Op]:
-    """The kernels from the first norm to the sum over the group."""
-    yield replica.small("norms", batch.tokens, replica.model.hidden)
-    yield from _mla(replica, batch) if replica.model.attention.mla else _gqa(replica, batch, windowed)
+def state_bytes(replica: Replica) -> float:
+    """Bytes that one GPU of an attention group holds of a request in a layer with linear attention: the state, and the tokens of the convolution."""
+    a = replica.model.linear
+    return 0.0 if a is None else (a.state * STATE_BYTES + a.mixed * (a.convolution - 1) * ELEMENT) / replica.layout.tp
+
+
+def attention_ops(replica: Replica, batch: Batch, number: int) -> Iterator[Op]:
+    """The kernels of layer number `number` from the first norm to the sum over the group."""
+    model = replica.model
+    yield replica.small("norms", batch.tokens, model.hidden)
+    if model.is_linear(number) and model.linear is not None:
+        yield from _linear(replica, model.linear, batch)
+    else:
+        yield from _mla(replica, batch) if model.attention.mla else _gqa(replica, batch, model.windowed(number))
     yield replica.all_reduce("attention all-reduce", batch.tokens)
 
 
@@ -36,10 +48,29 @@ def _gqa(r: Replica, batch: Batch, windowed: bool) -> Iterator[Op]:
     a, tp, hidden = r.model.attention, r.layout.tp, r.model.hidden
     heads, shared = a.heads // tp, kv_heads(a.kv_heads, tp)
     width = (heads + 2 * shared) * a.head_dim
-    yield r.linear("qkv", "attention", batch.tokens, width, hidden)
+    yield r.linear("qkv", "attention", batch.tokens, width + a.gated * heads * a.head_dim, hidden)
     yield r.small("rope and cache", batch.tokens, width, 1 + a.qk_norm)
     yield from _core(r, batch, heads, shared, a.head_dim, a.head_dim, a.window if windowed else 0)
+    if a.gated:
+        yield r.small("attention gate", batch.tokens, heads * a.head_dim)
     yield r.linear("attention out", "attention", batch.tokens, hidden, heads * a.head_dim)
+
+
+def _linear(r: Replica, a: LinearAttention, batch: Batch) -> Iterator[Op]:
+    """Gated delta net: projections, the convolution, states, a gated norm, the projection back."""
+    tp, hidden, values = r.layout.tp, r.model.hidden, a.value_heads * a.value_dim
+    yield r.linear("qkv", "attention", batch.tokens, (a.mixed + values) / tp, hidden)
+    yield r.linear("decay", "attention", batch.tokens, 2 * a.value_heads / tp, hidden)
+    yield r.small("convolution", batch.tokens, a.mixed / tp)
+    call = DeltaNet(batch.decodes, batch.queries, max(1.0, a.key_heads / tp), a.value_heads / tp, a.key_dim, a.value_dim)
+    if batch.decodes:
+        yield Op("linear attention decode", update_us(r.rates.gpu, r.rates.constants, call))
+    if batch.prompts:
+        new = _new(batch)
+        prompt = replace(call, sequences=batch.prompts / new, tokens=new)
+        yield Op("linear attention prefill", prefill_us(r.rates.gpu, r.rates.constants, prompt), PASSES)
+    yield r.small("attention gate", batch.tokens, values / tp)
+    yield r.linear("attention out", "attention", batch.tokens, hidden, values / tp)
 
 
 def _mla(r: Replica, batch: Batch) -> Iterator[Op]:

@@ -166,6 +166,8 @@ def _misfits(model: WholeModel, layout: Layout, sequence: int) -> list[str]:
         if count % degree:
             faults.append(f"{key}: found {degree}, expected a divisor of {what} = {count}")
 
+    if model.linear is not None:
+        faults.append("linear attention: found it in the model, expected attention in every layer: training steps do not model it")
     if not layout.stages:
         divides("pp x vpp", layout.chunks, "layers", model.n_layers)
     divides("tp", layout.tp, "heads", a.heads)

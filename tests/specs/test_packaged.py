@@ -37,6 +37,8 @@ REAL = {
     "mixtral-8x7b": (4096, 14336, 8, 2, 32, "lognormal:0.2"),
     "deepseek-v2": (5120, 1536, 160, 6, 59, "lognormal:0.65"),
     "kimi-k2": (7168, 2048, 384, 8, 60, "lognormal:0.65"),
+    "qwen3.5-397b": (4096, 1024, 512, 10, 60, "lognormal:0.65"),
+    "qwen3-next-80b": (2048, 512, 512, 10, 48, "lognormal:0.65"),
     "glm-5": (6144, 2048, 256, 8, 75, "lognormal:0.65"),
     "minimax-m2.5": (3072, 1536, 256, 8, 62, "lognormal:0.65"),
     "mixtral-8x22b": (6144, 16384, 8, 2, 56, "lognormal:0.65"),
@@ -52,8 +54,9 @@ TOML_FILES = sorted(DATA.rglob("*.toml"))
 
 def test_the_catalogue_is_complete() -> None:
     assert set(specs.list_models()) == set(PAPER) | set(HUB) | set(STUDY) | set(REAL)
-    joined = [f"hw-dgx-{gpu}-x{n}" for gpu in ("b200", "h100", "h200") for n in (2, 4, 8)]
-    joined += ["hw-gb200-nvl72-x2", "hw-mi300x-x2", "hw-mi308x-x2"]
+    joined = [*(f"hw-dgx-{gpu}-x{n}" for gpu in ("b200", "h100", "h200") for n in (2, 4, 8)), "hw-dgx-h800-x8"]
+    joined += ["hw-gb200-nvl72-x2", "hw-gb300-nvl72-x2", *(f"hw-hgx-b300-x{n}" for n in (2, 4, 8)), "hw-mi300x-x2", "hw-mi308x-x2"]
+    joined += [f"hw-mi355x-x{n}" for n in (2, 4, 8)]
     joined += [*(f"paper-dgx-h100-x{n}" for n in (2, 4, 8)), *(f"paper-gh200-nvl32-x{n}" for n in (2, 4))]
     assert [name for name in specs.list_clusters() if "-x" in name] == joined
     assert [name for name in specs.list_clusters() if name not in joined] == [
@@ -142,7 +145,7 @@ def test_every_constant_has_its_source(path: Path) -> None:
     text = path.read_text()
     words = "paper|derived|inferred|assumed|datasheet|white paper|user guide|technical brief|specification|device query|no FP|as H100"
     for line in text.splitlines():
-        if line and not re.match(r"#|\[(scale_out|whole|whole\.attention)\]|(name|family|source|base|gpu|arch) =", line):
+        if line and not re.match(r"#|\[(scale_out|whole|whole\.attention|whole\.linear)\]|(name|family|source|base|gpu|arch) =", line):
             assert re.search(rf"# ({words})", line), f"{path.name}: {line}"
     assert tomllib.loads(text)["name"] == path.stem
 
@@ -178,7 +181,7 @@ def test_unknown_dtype() -> None:
 
 def test_hw_clusters_name_a_gpu_and_agree_with_its_datasheet() -> None:
     names = [name for name in list_clusters() if name.startswith("hw-")]
-    assert len(names) == 26
+    assert len(names) == 34
     for name in names:
         c = load_cluster(name)
         gpu = load_gpu(c.gpu)
