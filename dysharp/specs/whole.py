@@ -39,6 +39,12 @@ class Attention:
     """Part of queries and keys with position (mla)."""
     v_dim: WidthOrNone = 0
     """Width of values (mla)."""
+    index_heads: SmallOrNone = 0
+    """Heads of the indexer that chooses the tokens to attend to (mla; DeepSeek sparse attention, arXiv 2512.02556); 0 = all tokens."""
+    index_dim: WidthOrNone = 0
+    """Width of an indexer's head; one key for all."""
+    index_top: WidthOrNone = 0
+    """Most tokens that a query attends to."""
     qk_norm: Flag = False
     """A norm of every query and key head, one vector each per layer (gqa)."""
     qkv_bias: Flag = False
@@ -74,9 +80,12 @@ class Attention:
 
 def _attention_conflicts(a: Attention) -> list[str]:
     needed = ("kv_rank", "nope_dim", "rope_dim", "v_dim") if a.mla else ("kv_heads", "head_dim")
-    foreign = ("kv_heads", "head_dim") if a.mla else ("q_rank", "kv_rank", "nope_dim", "rope_dim", "v_dim")
+    sparse = ("index_heads", "index_dim", "index_top")
+    foreign = ("kv_heads", "head_dim", "gated") if a.mla else ("q_rank", "kv_rank", "nope_dim", "rope_dim", "v_dim", *sparse)
     faults = [f"{key}: missing, expected it for kind {show(a.kind)}" for key in needed if not getattr(a, key)]
     faults += [f"{key}: found {getattr(a, key)}, expected no such key for kind {show(a.kind)}" for key in foreign if getattr(a, key)]
+    if len({bool(getattr(a, key)) for key in sparse}) > 1 or (a.index_heads and not a.q_rank):
+        faults.append(f"index_heads: found {a.index_heads}, expected index_heads, index_dim, index_top and q_rank together")
     if not faults and not a.mla and a.heads % a.kv_heads:
         faults.append(f"kv_heads: found {a.kv_heads}, expected a divisor of heads = {a.heads}")
     return faults

@@ -37,6 +37,7 @@ REAL = {
     "mixtral-8x7b": (4096, 14336, 8, 2, 32, "lognormal:0.2"),
     "deepseek-v2": (5120, 1536, 160, 6, 59, "lognormal:0.65"),
     "kimi-k2": (7168, 2048, 384, 8, 60, "lognormal:0.65"),
+    "deepseek-v3.2": (7168, 2048, 256, 8, 58, "lognormal:0.65"),
     "qwen3.5-397b": (4096, 1024, 512, 10, 60, "lognormal:0.65"),
     "qwen3-next-80b": (2048, 512, 512, 10, 48, "lognormal:0.65"),
     "glm-5": (6144, 2048, 256, 8, 75, "lognormal:0.65"),

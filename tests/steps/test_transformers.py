@@ -72,6 +72,7 @@ FAMILIES = {
     "deepseek-v2": ("deepseek_v2", _deepseek), "deepseek-v2-lite": ("deepseek_v2", _deepseek),
     "qwen3-30b": ("qwen3_moe", _qwen_moe), "qwen3-235b": ("qwen3_moe", _qwen_moe), "qwen2-moe": ("qwen2_moe", _qwen_moe),
     "qwen3-next-80b": ("qwen3_next", _qwen_next), "qwen3.5-397b": ("qwen3_5_moe_text", _qwen_next),
+    "glm-5": ("glm_moe_dsa", _deepseek),
     "gpt-oss-20b": ("gpt_oss", _mixtral), "gpt-oss-120b": ("gpt_oss", _mixtral), "mixtral-8x7b": ("mixtral", _mixtral),
     "mixtral-8x22b": ("mixtral", _mixtral), "phi-3.5-moe": ("phimoe", _phi),
     **{name: ("llama", _dense) for name in list_whole_models() if name.startswith("llama")},

@@ -1,7 +1,6 @@
 """How the framework of a row ran its step, and on which machine: dispatcher, graphs, overlap, casts. Rules hold for all rows of a source."""
 
 import re
-from dataclasses import replace
 
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.scope import GPUS

@@ -54,9 +54,10 @@ def mean_context(sequence: int, window: int = 0) -> float:
 
 
 def core_flops(model: WholeModel, context: float) -> float:
-    """Forward FLOPs of one layer's core attention per token, which sees `context` tokens: scores and weighted values."""
+    """Forward FLOPs of one layer's core attention per token, which sees `context` tokens: scores and weighted values. An indexer scores all."""
     a = model.attention
-    return 2 * context * a.heads * (a.qk_dim + a.value_dim)
+    chosen = min(context, a.index_top) if a.index_top else context
+    return 2 * chosen * a.heads * (a.qk_dim + a.value_dim) + 2 * context * a.index_heads * a.index_dim
 
 
 STATE_PRODUCTS = 3

@@ -89,6 +89,10 @@ def _mla(a: Attention, hidden: int) -> Iterator[Weight]:
     yield Weight("attention", "q up", a.q_rank or hidden, queries)
     yield Weight("attention", "kv down", hidden, a.kv_rank + a.rope_dim, split="none")
     yield _vector("attention", "kv norm", a.kv_rank)
+    if a.index_heads:
+        yield Weight("attention", "index queries", a.q_rank, a.index_heads * a.index_dim, split="none")
+        yield Weight("attention", "index key and weights", hidden, a.index_dim + a.index_heads, split="none")
+        yield _vector("attention", "index norm", 2 * a.index_dim)
     yield Weight("attention", "kv up", a.kv_rank, a.heads * (a.nope_dim + a.v_dim))
     yield Weight("attention", "out", a.heads * a.v_dim, hidden)
 
