@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from dysharp.errors import ConfigError
 from dysharp.files import write_text
+from dysharp.silicon.density import Spread
+from dysharp.silicon.papers import Published, beside, published
+from dysharp.silicon.rtl.blocks import BLOCKS
 from dysharp.specs import load_cluster
 
 if TYPE_CHECKING:
     from dysharp.api.port_trace import PortTrace
     from dysharp.silicon.rtl.check import Checked
     from dysharp.silicon.rtl.cost import Cost
+    from dysharp.silicon.rtl.proofs import Proven
     from dysharp.silicon.rtl.yosys import MemoryBits
 
 
@@ -29,6 +33,7 @@ class Hardware:
     path: str | None
     cost: Cost | None
     trace: PortTrace | None
+    proven: list[Proven]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; `memory_bits` is the sum over `memories`."""
@@ -42,10 +47,11 @@ class Hardware:
 
 def hardware(
     block: str, cluster: str = "paper-gh200-nvl32", *, out: str | None = None, sequences: int | None = None, seed: int = 0, area: bool = False,
-    trace: tuple[str, str] | None = None,
+    prove: bool = False, trace: tuple[str, str] | None = None,
 ) -> Hardware:  # fmt: skip
-    """Build `block` for `cluster`; write its Verilog to `out`; compare it with its model in `sequences` sequences; `area`: its cost.
-    `trace`: (model, routing) of a run at packet level, one port of which goes through the block (reduction-table only).
+    """Build `block` for `cluster`; write its Verilog to `out`; compare it with its model in `sequences` sequences; `area`: its cost;
+    `prove`: its promises, for all inputs. `trace`: (model, routing) of a run at packet level, one port of which goes through the block
+    (reduction-table only).
 
     Raises ConfigError for an unknown block or cluster, MissingExtra without the extra "rtl", SimulationError where block and model differ.
     """
@@ -71,7 +77,28 @@ def hardware(
         out,
         cost_of(found.component(parameters)) if area else None,
         _traced(trace),
+        _proven(block) if prove else [],
     )
+
+
+def every_block(
+    cluster: str = "paper-gh200-nvl32", *, sequences: int | None = None, seed: int = 0, area: bool = False, prove: bool = False
+) -> list[Hardware]:
+    """`hardware` of all blocks."""
+    return [hardware(block, cluster, sequences=sequences, seed=seed, area=area, prove=prove) for block in BLOCKS]
+
+
+def beside_papers(blocks: list[Hardware]) -> list[tuple[Published, dict[str, Spread]]]:
+    """The published areas with our areas by named part. `blocks`: all of them, with their costs."""
+    costs = {block.block: block.cost for block in blocks if block.cost}
+    rows = published(load_cluster(blocks[0].cluster))
+    return [(row, beside(row, {name: costs[name].parts_mm2(row.node) for name in row.blocks})) for row in rows]
+
+
+def _proven(block: str) -> list[Proven]:
+    from dysharp.silicon.rtl.proofs import prove
+
+    return prove(block)
 
 
 def _traced(trace: tuple[str, str] | None) -> PortTrace | None:

@@ -44,6 +44,7 @@ class Partition(wiring.Component):
         n = p.entries
         self.rows, self.since = ([Signal(bits, name=f"{name}_{i}") for i in range(n)] for name, bits in (("row", p.row_bits), ("since", p.age_bits)))
         self.lows, self.wholes, self.stales = Signal(n), Signal(n), Signal(n)
+        self.cam = Cam(n, p.line_bits + p.row_bits + 1)
         self.older = {(i, j): Signal(name=f"older_{i}_{j}") for j in range(n) for i in range(j)}
         super().__init__(
             {
@@ -56,7 +57,7 @@ class Partition(wiring.Component):
 
     def elaborate(self, platform: Any) -> Module:
         m, p, n = Module(), self.parameters, self.parameters.entries
-        m.submodules.cam = cam = Cam(n, p.line_bits + p.row_bits + 1)
+        m.submodules.cam = cam = self.cam
         leaves, stale, may = Signal(n), Signal(n), Signal(n)
         m.d.comb += [
             cam.key.eq(Cat(self.low, self.row, self.line)),
