@@ -30,6 +30,8 @@ def complete_blocks(ctx: click.Context, param: click.Parameter, incomplete: str)
 @click.option("-o", "--out", metavar="FILE.v", help="Write the block as Verilog.")
 @click.option("--check", "sequences", type=click.IntRange(1), metavar="N", help="Compare block and model in N random sequences, cycle by cycle.")
 @click.option("--area", is_flag=True, help="Synthesise: gates, area in 12 and 7 nm, longest path.")
+@click.option("--liberty", metavar="FILE.lib", help="Map the logic to the cells of this library, too.")
+@click.option("--testbench", metavar="FILE.v", help="Write the block at small sizes with a testbench that checks itself.")
 @click.option("--prove", is_flag=True, help="Prove what the block promises, for all inputs on small sizes.")
 @click.option("--faults", is_flag=True, help="Plant known faults; count those that comparison and proofs find.")
 @click.option("--trace", is_flag=True, help="Put the packets of one switch port of a run at packet level through the block.")
@@ -38,8 +40,8 @@ def complete_blocks(ctx: click.Context, param: click.Parameter, incomplete: str)
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of --check.")
 @json_flag
 def rtl(
-    block: str, cluster: str, out: str | None, sequences: int | None, area: bool, prove: bool, faults: bool, trace: bool, model: str,
-    routing: str, seed: int, as_json: bool,
+    block: str, cluster: str, out: str | None, sequences: int | None, area: bool, liberty: str | None, testbench: str | None, prove: bool,
+    faults: bool, trace: bool, model: str, routing: str, seed: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Hardware: a block as Verilog, its area and path, and a check against its model.
 
@@ -52,12 +54,16 @@ def rtl(
         print_faults(list(BLOCKS) if block == ALL else [block], as_json)
         return
     if block == ALL:
-        if out is not None or trace:
-            raise ConfigError(f"{'--trace' if trace else '--out'} of all: found no single block, expected one of {', '.join(BLOCKS)}")
-        blocks = every_block(cluster, sequences=sequences, seed=seed, area=area, prove=prove)
+        single = {"--out": out, "--testbench": testbench, "--trace": trace or None}
+        if asked := [name for name, value in single.items() if value is not None]:
+            raise ConfigError(f"{asked[0]} of all: found no single block, expected one of {', '.join(BLOCKS)}")
+        blocks = every_block(cluster, sequences=sequences, seed=seed, area=area, prove=prove, liberty=liberty)
         print_json([found.to_dict() for found in blocks]) if as_json else print_blocks(blocks)
         return
-    found = hardware(block, cluster, out=out, sequences=sequences, seed=seed, area=area, prove=prove, trace=(model, routing) if trace else None)
+    found = hardware(
+        block, cluster, out=out, sequences=sequences, seed=seed, area=area, prove=prove, trace=(model, routing) if trace else None,
+        testbench=testbench, liberty=liberty,
+    )  # fmt: skip
     print_json(found.to_dict()) if as_json else print_hardware(found)
 
 
@@ -80,7 +86,7 @@ def print_faults(blocks: list[str], as_json: bool) -> None:
 
 def print_blocks(blocks: list[Hardware]) -> None:
     """A table for each question that was asked."""
-    print_table(("block", "memory bits", "what it is"), [(b.block, str(sum(m.bits for m in b.memories)), b.meaning) for b in blocks], text=[2])
+    print_table(("block", "memory bits", "what it is"), [(b.block, str(sum(m.bits for m in b.memories)), b.meaning) for b in blocks], text=["what it is"])
     if blocks[0].checked:
         click.echo("\nblock and model, every output of every cycle")
         rows = [(b.block, *(str(sum(getattr(done, n) for _, done in b.checked)) for n in ("sequences", "cycles")), _latest(b)) for b in blocks]
@@ -88,6 +94,9 @@ def print_blocks(blocks: list[Hardware]) -> None:
     print_proofs(blocks)
     if blocks[0].cost:
         print_areas(blocks)
+    if blocks[0].library_kge is not None:
+        click.echo("\nlogic in the cells of the library, by its NAND2")
+        print_table(("block", "kGE"), [(b.block, f"{b.library_kge:.2f}") for b in blocks])
 
 
 def _latest(block: Hardware) -> str:
@@ -134,6 +143,8 @@ def print_hardware(found: Hardware) -> None:
     if found.cost:
         click.echo()
         print_cost(found.cost)
+    if found.library_kge is not None:
+        click.echo(f"logic in the cells of the library, by its NAND2: {found.library_kge:.2f} kGE")
     for parameters, done in found.checked:
         click.echo(f"equal to the model: {done.sequences} sequences, {done.cycles} cycles ({_words(parameters)}; {_words(done.seen)})")
     if found.checked:

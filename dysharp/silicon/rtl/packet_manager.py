@@ -98,7 +98,7 @@ class Partition(wiring.Component):
 def _smallest(m: Module, values: list[Any]) -> Any:
     """The smallest of numbers of one width, as a tree."""
     while len(values) > 1:
-        pairs = []
+        pairs: list[Any] = []
         for a, b in zip(values[::2], values[1::2], strict=False):
             less = Signal(len(a), name=f"smallest_{len(values)}_{len(pairs)}")
             m.d.comb += less.eq(Mux(a < b, a, b))

@@ -51,7 +51,7 @@ endmodule
 """
 
 
-def testbench_of(block: Block, sequences: int, cycles: int = 32, seed: int = 0) -> str:
+def with_testbench(block: Block, sequences: int, cycles: int = 32, seed: int = 0) -> str:
     """Verilog of `block` at its smallest sizes, with `sequences` sequences of the model as vectors. It prints how many cycles differ."""
     p = block.small[0]
     component, name = block.component(p), block.name.replace("-", "_")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from amaranth.hdl import Array, Assert, Assume, Cat, Module, Mux, Signal
+from amaranth.hdl import Array, Assert, Assume, Cat, Const, Module, Mux, Signal
 
 from dysharp.silicon.rtl.formal import slots
 from dysharp.silicon.rtl.packet_manager import PacketManager, PacketParameters
@@ -38,7 +38,7 @@ class PacketProof(PacketManager):
                 tag = Cat(tags[at].low, tags[at].row, tags[at].line)
                 m.d.comb += Assert(~alive[j] | ((keys[j] == tag) & (part.rows[j] == tags[at].row) & (part.lows[j] == tags[at].low)))
                 m.d.comb += Assert(~alive[j] | (part.wholes[j] == masks[at].all()))
-            older = [[part.older[a, b] if a < b else ~part.older[b, a] if a > b else None for b in range(3)] for a in range(3)]
+            older = [[part.older[a, b] if a < b else ~part.older[b, a] if a > b else Const(0, 1) for b in range(3)] for a in range(3)]
             circle = (older[0][1] & older[1][2] & older[2][0]) | (older[1][0] & older[2][1] & older[0][2])
             m.d.comb += Assert(~alive.all() | ~circle)
         sends_it = Cat(sends).any()
