@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dysharp.errors import MissingExtra, SimulationError
+from dysharp.silicon.rtl.parts import MACRO
 
 _RUN = "from pyosys import libyosys as y; y.run_pass('script run.ys', y.Design())"
 
@@ -68,7 +69,7 @@ def verilog_of(component: Any, name: str) -> str:
 def memories_of(component: Any) -> list[MemoryBits]:
     """The memories of a block with their ports."""
     script = "proc\nopt_clean\nmemory_collect\nwrite_json out.json\n"
-    design = json.loads(run_yosys(script, rtlil_of(component, "top"), ("out.json",))[1]["out.json"])
+    design = json.loads(run_yosys(script, rtlil_of(component, "top", MACRO), ("out.json",))[1]["out.json"])
     found = []
     for module in design["modules"].values():
         for cell in module["cells"].values():
