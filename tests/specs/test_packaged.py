@@ -9,6 +9,7 @@ import pytest
 
 from dysharp import specs
 from dysharp.errors import ConfigError
+from dysharp.measured.trust import no_rows
 from dysharp.specs import list_clusters, load_cluster, load_model
 from dysharp.specs.gpu import load_gpu
 from dysharp.specs.reading import DATA
@@ -46,6 +47,7 @@ REAL = {
     "phi-3.5-moe": (4096, 6400, 16, 2, 32, "lognormal:0.65"),
     "qwen2-moe": (2048, 1408, 60, 4, 24, "lognormal:0.65"),
     "qwen3-30b": (2048, 768, 128, 8, 48, "lognormal:0.65"),
+    "qwen3.5-397b": (4096, 1024, 512, 10, 60, "lognormal:0.65"),
 }
 TOML_FILES = sorted(DATA.rglob("*.toml"))
 
@@ -71,9 +73,13 @@ def test_the_catalogue_is_complete() -> None:
         "hw-mi308x",
         "hw-mi350x",
         "hw-mi355x",
+        "hw-mi455x-helios",
+        "hw-vr200-nvl72",
         "paper-ascend-910b",
+        "paper-atlas-950",
         "paper-cais-h100",
         "paper-cais-h100-full",
+        "paper-cloudmatrix384",
         "paper-dgx-h100",
         "paper-dgx-h800",
         "paper-dgx-h800-400",
@@ -178,7 +184,7 @@ def test_unknown_dtype() -> None:
 
 def test_hw_clusters_name_a_gpu_and_agree_with_its_datasheet() -> None:
     names = [name for name in list_clusters() if name.startswith("hw-")]
-    assert len(names) == 26
+    assert len(names) == 28
     for name in names:
         c = load_cluster(name)
         gpu = load_gpu(c.gpu)
@@ -188,6 +194,39 @@ def test_hw_clusters_name_a_gpu_and_agree_with_its_datasheet() -> None:
         assert c.link_bytes_per_us == gpu.link_GBps * 1000
         assert c.hbm_bytes_per_us == gpu.hbm_GBps * 1000
         assert (c.fp8_flops_per_us, c.bf16_flops_per_us) == (gpu.fp8_TFLOPS * 1e6, gpu.bf16_TFLOPS * 1e6)
+
+
+# name: rate of all links in one direction GB/s, memory GB and GB/s, GPUs; from the vendors' announcements
+COMING = {
+    "hw-vr200-nvl72": (1800, 288, 22000, 72),
+    "hw-mi455x-helios": (1800, 432, 19600, 72),
+    "paper-cloudmatrix384": (196, 128, 3200, 384),
+    "paper-atlas-950": (1000, 144, 4000, 1024),
+}
+
+
+@pytest.mark.parametrize("name", COMING)
+def test_coming_machines_say_that_nobody_measured_them(name: str) -> None:
+    c = load_cluster(name)
+    assert (c.link_bytes_per_us / 1000, c.hbm_bytes / 1e9, c.hbm_bytes_per_us / 1000, c.max_gpus) == COMING[name]
+    head = (DATA / "clusters" / f"{name}.toml").read_text().split("\n\n")[0]
+    assert "No rows:" in head.splitlines()[0]
+    assert "Not found, and copied from" in head
+    assert "no rows" in c.source or no_rows(c).startswith("no rows: ")
+
+
+def test_a_rack_of_links_is_what_the_vendors_print() -> None:
+    """260 TB/s for 72 GPUs and 16.3 PB/s for 8,192 NPUs, both directions."""
+    for name, n, total in (("hw-vr200-nvl72", 72, 260e3), ("hw-mi455x-helios", 72, 260e3), ("paper-atlas-950", 8192, 16.3e6)):
+        assert 2 * n * load_cluster(name).link_bytes_per_us / 1000 == pytest.approx(total, rel=0.01)
+
+
+def test_qwen35_has_its_experts_alone() -> None:
+    """397 billion parameters, most of them routed experts; its linear attention is not described, so it is no whole model."""
+    m = load_model("qwen3.5-397b")
+    experts = m.n_layers * m.n_experts * m.n_matrices * m.hidden * m.expert_hidden
+    assert 0.95 * 397e9 < experts < 397e9
+    assert m.name not in specs.list_whole_models()
 
 
 def test_reference_licence_is_apache() -> None:
