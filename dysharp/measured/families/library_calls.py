@@ -30,6 +30,8 @@ from dysharp.systems.nccl_ep import RELEASED
 
 KINDS = {"ep_dispatch": "dispatch", "ep_combine": "combine", "ep_roundtrip": "roundtrip"}
 REGIMES = ("drained", "chained", "graph")
+FRESH = "fresh"
+"""Another word for "drained"."""
 DRAINED = "cx1"
 """Start of the key `timing` of CollectiveX's rows."""
 RACKS = {"gb200": "hw-gb200-nvl72", "gb300": "hw-gb300-nvl72", "vr200": "hw-vr200-nvl72"}
@@ -188,7 +190,7 @@ def nodes_of(m: Measurement) -> int:
 
 def regime_word(m: Measurement) -> str:
     """ "drained", "chained" or "graph"."""
-    found = str(m.config.get("regime", "drained"))
+    found = str(m.config.get("regime", "drained")).replace(FRESH, REGIMES[0])
     if found not in REGIMES:
         raise Unsupported(f"regime {found[:20]!r}, expected {', '.join(REGIMES)}")
     return found
