@@ -138,10 +138,13 @@ class _Elastic(SoftwareSteps):
             self.layer.wait_each(start, after)
         return self.barrier(f"{name}.begin", f"{name}.begun", start)
 
-    def on_sms(self, operator: str, node: I32, token: I32, n_bytes: int) -> Batch:
-        """A DELAY per copy on an SM of `node[i]`: the SMs take turns at tokens and work on a token's copies one after the other."""
-        issuer = self.issuers(operator, Discipline.READY_FIFO, self.n)[node, token % self.n]
-        return self.copies(operator, [0, self.costs.copy_ps("sm.copy_GBps", n_bytes)], node, issuer)
+    def on_sms(self, operator: str, node: I32, token: I32, n_bytes: int, name: str = "sm") -> Batch:
+        """A DELAY per copy on an SM of `node[i]`: the SMs take turns at tokens and work on a token's copies one after the other.
+
+        `name`: of the template. Copies with another name have warps of their own on these SMs.
+        """
+        issuer = self.issuers(operator if name == "sm" else f"{operator}.{name}", Discipline.READY_FIFO, self.n)[node, token % self.n]
+        return self.copies(operator, [0, self.costs.copy_ps("sm.copy_GBps", n_bytes)], node, issuer, name=name)
 
     def stored(self, operator: str, sends: Sends, token: I32, n_bytes: int, begun: I32) -> None:
         """`sends` follow the copies on SMs and the pace of stores; the copies follow `begun[gpu]`."""
@@ -203,7 +206,7 @@ class _Hybrid(_Elastic):
         begun = self.begin("dispatch", None)
         far = np.flatnonzero(hop.far)
         order = far[np.lexsort((hop.turn[far], hop.token[far]))]
-        written = self.on_sms("dispatch.write", hop.source[order], hop.token[order], layer.sent_bytes)
+        written = self.on_sms("dispatch", hop.source[order], hop.token[order], layer.sent_bytes, "write")
         layer.wait_each(written.op, begun[written.node])
         queue = layer.per_gpu(Discipline.PROGRAM_ORDER, "nic")[hop.source[order]]
         by_nic, tiles = hop.send(queue, order, np.arange(len(order)), len(order))
@@ -229,7 +232,7 @@ class _Hybrid(_Elastic):
         node = layer.p.gpu[back]
         sends = Sends(op=gathers, node=node, to=hop.relay[hop.unit_of_pair[back]])
         self.stored("combine", sends, layer.p.token[back], layer.model.row_bytes, begun)
-        added = self.on_sms("combine.add", hop.relay, hop.token, layer.model.row_bytes)
+        added = self.on_sms("combine", hop.relay, hop.token, layer.model.row_bytes, "add")
         layer.wait_tiles(added.op, tiles)
         returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay], units)
         layer.wait_each(returns, added.op)
