@@ -172,20 +172,22 @@ class Ways(TpBuilder):
     # ---- copies --------------------------------------------------------------------------------------------------------
 
     def gather_loaded(
-        self, ready: I32, tail: Tail, second: I32, *, merged: bool, window: int, times: int = 1, together: bool = False, throttle: bool = False
+        self, ready: I32, tail: Tail, second: I32, *, merged: bool, window: int, times: int = 1, together: bool = False, throttle: bool = False,
+        ahead: int = 0,
     ) -> None:
         """Every GPU loads the chunks of a block behind `tail` of `ready[gpu, block]`; `second[gpu, block]` waits for them.
 
         A block's loads begin when the second GEMM has begun a block `resident` places earlier: its thread blocks ask for what they compute.
         `merged`: the switch merges equal loads (`ld.cais`). `times`: loads of each chunk, where caches do not keep it between thread blocks.
         `together`: loads of a block begin when every GPU is ready for them. `throttle`: a GPU has no more under way to a home than its ports hold.
+        `ahead`: blocks that are loaded before the second GEMM begins them; 0: `resident`.
         """
-        n, blocks = self.n, self.cuts.blocks
+        n, blocks, ahead = self.n, self.cuts.blocks, ahead or self.resident
         order = np.argsort((self.blocks[None, :] - self.gpus[:, None] * self.machine.rotated) % blocks, axis=1)  # [gpu, place] block
         begin = self.joins("block", np.repeat(self.gpus, blocks)).reshape(n, blocks)
         self.wait(begin, ready, tail)
         rows = self.gpus[:, None]
-        self.wait(begin[rows, order[:, self.resident :]], second[rows, order[:, : -self.resident]], Tail.OP_ISSUED)
+        self.wait(begin[rows, order[:, ahead:]], second[rows, order[:, :-ahead]], Tail.OP_ISSUED)
         if together:
             begin = np.broadcast_to(self.released("group2", begin), (n, blocks))
         node, chunk = (np.repeat(part, times) for part in self.every_pair())
