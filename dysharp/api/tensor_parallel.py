@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from dysharp.api.comparison import run
 from dysharp.errors import ConfigError, nearest
+from dysharp.runs.run import run
 from dysharp.serving.work import SubLayerCurve
 from dysharp.specs import Cluster, choice
 from dysharp.specs.whole import WholeModel

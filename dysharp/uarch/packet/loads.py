@@ -1,4 +1,7 @@
-"""Merged loads at packet level: the table of the port that faces the home (`uarch/loads.py`), an entry for every packet (docs/design/0006)."""
+"""Merged loads at packet level: the table of the port that faces the home (`uarch/loads.py`), an entry for every packet (docs/design/0006).
+
+`loads`: those of `units`, None where none merge; as an argument, so that kernels are compiled without them.
+"""
 
 from dysharp.uarch import columns as col
 from dysharp.uarch.kernel import block, kernel
@@ -16,9 +19,8 @@ def answer_ask(q, vc, flits, packet, link, outputs, c):
 
 
 @kernel
-def load_take(p, flits, packets, link, outputs, units, agenda):
+def load_take(p, flits, packets, link, outputs, units, loads, agenda):
     """The port of the home looks up load p. False: it goes on to the home. Otherwise its answer is a packet of its own, now or later."""
-    loads = units.loads
     if loads is None:
         return False
     packet, entries = packets.packet, loads.entries
@@ -44,9 +46,8 @@ def load_take(p, flits, packets, link, outputs, units, agenda):
 
 
 @block
-def loads_answer(p, flits, packet, link, outputs, units, agenda):
+def loads_answer(p, flits, packet, link, outputs, units, loads, agenda):
     """Response p is in the switch: the loads that wait for it get theirs behind it, and the entry keeps its virtual channel (LOAD_TAIL)."""
-    loads = units.loads
     if loads is None:
         return
     session = loads.address_of[packet[p, f.PACKET_OP]]

@@ -148,7 +148,7 @@ def packet_expose(p, packets, op, mem, cuts, link, outputs, units, agenda):
         out_ask(o, p, s, packet, link, outputs, c)
     elif kind == f.RESP:
         packet[p, f.PACKET_OUT_FLITS] = cuts[w, f.CUT_RESULT_H] + data_flits(cuts, w, chunk)
-        loads_answer(p, packet[p, f.PACKET_OUT_FLITS], packet, link, outputs, units, agenda)
+        loads_answer(p, packet[p, f.PACKET_OUT_FLITS], packet, link, outputs, units, units.loads, agenda)
         out_ask(o, p, s, packet, link, outputs, c)
     elif kind == f.ACKPART or kind == f.CONTRIB or kind == f.SUMACK:
         packet[p, f.PACKET_OUT_FLITS] = packet[p, f.PACKET_FLITS]
@@ -290,7 +290,8 @@ def unit_take(p, packets, op, cuts, link, outputs, units, agenda):
         return push_take(p, packets, link, outputs, units, agenda)
     if packet[p, f.PACKET_KIND] == f.LOAD:
         w = op[packet[p, f.PACKET_OP], col.WIRE]
-        return load_take(p, cuts[w, f.CUT_RESULT_H] + data_flits(cuts, w, packet[p, f.PACKET_CHUNK]), packets, link, outputs, units, agenda)
+        flits = cuts[w, f.CUT_RESULT_H] + data_flits(cuts, w, packet[p, f.PACKET_CHUNK])
+        return load_take(p, flits, packets, link, outputs, units, units.loads, agenda)
     if packet[p, f.PACKET_KIND] == f.SUMACK:
         sum_acknowledge(p, packet, cuts, op, link, outputs, units, c)
         return True

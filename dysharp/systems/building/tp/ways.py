@@ -17,8 +17,6 @@ PORT_WINDOW = 40 << 10
 class Ways(TpBuilder):
     """A sub-layer under construction, with its ways. `chunk` arrays have the numbers of chunks."""
 
-    _home_sems: I32 | None = None
-
     # ---- shapes --------------------------------------------------------------------------------------------------------
 
     def block_of(self, chunk: NDArray[np.integer]) -> I32:
@@ -52,12 +50,11 @@ class Ways(TpBuilder):
         sems = np.array([self.b.semaphore(g, most, name) for g in self.gpus.tolist()], np.int32)
         self.b.hold(sems[node], ops)
 
-    def home_window(self, ops: I32, node: I32, home: I32) -> None:
-        """Each GPU has at most `PORT_WINDOW` of loads and reductions under way to a port of a home."""
-        if self._home_sems is None:
-            most = max(1, PORT_WINDOW * max(1, self.cluster.n_switches) // self.cuts.chunk_bytes)
-            self._home_sems = np.array([self.b.semaphore(g, most, "home") for g in self.gpus.tolist() for _ in range(self.n)], np.int32)
-        self.b.hold(self._home_sems[node * self.n + home], ops)
+    def home_window(self, name: str, ops: I32, node: I32, home: I32) -> None:
+        """Each GPU has at most half of `PORT_WINDOW` of loads under way to a port of a home, and as much of reductions."""
+        most = max(1, PORT_WINDOW // 2 * max(1, self.cluster.n_switches) // self.cuts.chunk_bytes)
+        sems = np.array([self.b.semaphore(g, most, name) for g in self.gpus.tolist() for _ in range(self.n)], np.int32)
+        self.b.hold(sems[node * self.n + home], ops)
 
     def count(self, operator: str, up: float, down: float) -> None:
         """Declare payload, in activations S."""
@@ -86,7 +83,7 @@ class Ways(TpBuilder):
         )
         op = ids(sent, len(chunk))
         if throttle and together:
-            self.home_window(op[node != home], node[node != home], home[node != home])
+            self.home_window("reduce", op[node != home], node[node != home], home[node != home])
         if together:
             release = self.released("access1", done.reshape(n, -1))
             self.wait(op, release[chunk // cuts.parts])
@@ -212,7 +209,7 @@ class Ways(TpBuilder):
         self.wait(second[self.home, self.blocks], begin[self.home, self.blocks])
         self.window("loads", op, node, window)
         if throttle:
-            self.home_window(op, node, home)
+            self.home_window("loads.home", op, node, home)
         self.count("gather", (1 if merged else n - 1) * times, (n - 1) * times)
 
     def multicast(self, src: str, dst: str, after: I32, tail: Tail = Tail.OP_DONE) -> I32:
