@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dysharp.api.tensor_parallel import serving_curves
 from dysharp.errors import ConfigError
 from dysharp.serving.answers import WORDS, limit_of, part_shares, point_dict
 from dysharp.serving.engine import Engine, engine_of
@@ -122,6 +123,7 @@ def serve(
     users: int | None = None,
     layouts: Iterable[str | ServeLayout] | None = None,
     ep_system: str = "",
+    tensor: str = "",
     mtp: int = 0,
     acceptance: float = 0.8,
     tick: Callable[[str], None] = lambda _: None,
@@ -136,6 +138,7 @@ def serve(
     | `users` | also how many GPUs serve so many |
     | `layouts` | only these |
     | `ep_system` | EP kernels |
+    | `tensor` | system of tensor-parallel sub-layers (`dysharp list sub-layers`); its Rows take the place of all-reduces of prompts |
     | `mtp`, `acceptance` | drafts of a step and request; the part of drafts that is accepted if those before it were |
 
     Raises ConfigError for wrong input.
@@ -149,7 +152,7 @@ def serve(
             raise ConfigError(f"serve: {name}: found {value!r}, expected a whole number of at least {least}")
     name = precision or ("fp8" if whole.layer is not None and whole.layer.gemm_dtype == "fp8" else "bf16")
     formats = formats_of(name, kv or (rules.kv if name != "bf16" else "bf16"))
-    start = Replica(whole, formats, ServeLayout(), rates_of(machine), ep_system)
+    start = Replica(whole, formats, ServeLayout(), rates_of(machine), ep_system, serving_curves(tensor, whole, machine) if tensor else None)
     wanted = None if layouts is None else [one if isinstance(one, ServeLayout) else serve_layout_of(one) for one in layouts]
     if not 0 <= mtp <= 8 or not 0 < acceptance < 1:
         raise ConfigError(f"serve: mtp: found {mtp} drafts and acceptance {acceptance}, expected 0 to 8 drafts and an acceptance between 0 and 1")
@@ -161,6 +164,7 @@ def serve(
         f"{whole.name} ({name} weights, {formats.kv} KV) on {count} GPUs of {machine.name} under {engine}; prompts of {isl}, answers of {osl} tokens",
         "steady state of a fixed number of users; experts chosen by popularity, no prefix cache; "
         + (f"{mtp} drafts, {accepted:.2f} tokens a step" if mtp else "no speculation"),
+        *([f"tensor parallelism of steps with many tokens: {tensor}, a Row of each sub-layer"] if tensor else []),
     )
     return Serving(
         whole.name, machine.name, count, rules, limits, users, tuple(best), tuple(front(points)), tuple(points), tuple(rejected), header

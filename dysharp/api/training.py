@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dysharp.api.comparison import compare
+from dysharp.api.tensor_parallel import step_sub_layers
 from dysharp.errors import ConfigError
 from dysharp.measured.training.error_bar import error_bar
 from dysharp.specs import Cluster, load_cluster, load_whole
@@ -138,6 +139,7 @@ def step(
     precision: str = "bf16",
     recompute: Iterable[str] = (),
     routing: str | None = None,
+    tensor: str = "",
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Steps:
@@ -147,6 +149,7 @@ def step(
     "pp=16,ep=32,mbs=1,m=64" (`steps.layout_of`). `schedule`: a family of `steps.schedules`; None: 1f1b, interleaved with chunks (vpp).
     `systems`: as for `compare`. `sequence`: tokens of a sequence. `precision`: for the memory, as for `model`.
     `recompute`: modules that are computed again. `routing`, `seed`: as for `compare`; one drawn layer stands for all layers.
+    `tensor`: a system of sub-layers (`dysharp list sub-layers`), whose Rows take the place of tensor-parallel collectives.
     Raises ConfigError for wrong input, for a step that the memory of a GPU does not hold, and for what is not modelled yet.
     """
     whole = load_whole(model)
@@ -158,12 +161,15 @@ def step(
     memory = memory_of(whole, plan, sequence, recipe_of(precision), saving, order)
     check_memory(memory, machine.cluster.hbm_bytes, machine.cluster.name)
     times, header = _experts(whole, machine, plan, sequence, systems, routing=routing, seed=seed, progress=progress)
-    practice = Practice(host=bool(machine.cluster.gpu), recompute=saving.recompute)
+    rows = step_sub_layers(tensor, whole, machine.cluster, plan.tp, plan.tokens(sequence)) if tensor else None
+    practice = Practice(host=bool(machine.cluster.gpu), recompute=saving.recompute, tensor=rows)
     done = [
         _one(name, order, step_costs(whole, machine, plan, sequence, ep, order.directions, practice), ep, whole, sequence)
         for name, ep in times.items()
     ]
     done.sort(key=lambda one: one.step_us)
+    if tensor:
+        header = (*header, f"tensor parallelism: {tensor}, a Row of each sub-layer; the gather of saved inputs is hidden")
     notes = (*_notes(whole, machine, plan, order, sequence), *header)
     return Steps(whole.name, plan, order, sequence, tuple(done), memory, notes)
 

@@ -25,12 +25,13 @@ from dysharp.cli.output import print_header, print_json
 @click.option("--users", type=int, metavar="N", help="Also say how many GPUs serve so many users at once.")
 @click.option("--layouts", default="", metavar="A;B;...", help='Only these, such as "tp=8;dp=8,ep=8;tp=2,dp=4,ep=8".')
 @click.option("--ep-system", default="", metavar="NAME", help="EP kernels: deepep or trtllm-a2a.  [default: those of the machine]")
+@click.option("--tensor", default="", metavar="NAME", help="System of tensor-parallel sub-layers, such as cais.  [default: all-reduces]")
 @click.option("--mtp", type=int, default=0, metavar="N", help="Drafts of a step and request by MTP layers.")
 @click.option("--acceptance", type=float, default=0.8, show_default=True, metavar="A", help="Part of drafts that are accepted.")
 @json_flag
 def serve(
     model: str, cluster: str, gpus: int | None, isl: int, osl: int, engine: str, precision: str | None, kv: str | None, slo: str,
-    users: int | None, layouts: str, ep_system: str, mtp: int, acceptance: float, as_json: bool,
+    users: int | None, layouts: str, ep_system: str, tensor: str, mtp: int, acceptance: float, as_json: bool,
 ) -> None:  # fmt: skip
     """Say how to serve MODEL: which layout at which number of users, how fast, and what limits it.
 
@@ -44,7 +45,7 @@ def serve(
     named = [name for name in layouts.split(";") if name.strip()] or None
     done = search(
         model, cluster, gpus=gpus, isl=isl, osl=osl, engine=engine, precision=precision, kv=kv, slo=slo_of(slo), users=users, layouts=named,
-        ep_system=ep_system, mtp=mtp, acceptance=acceptance,
+        ep_system=ep_system, tensor=tensor, mtp=mtp, acceptance=acceptance,
     )  # fmt: skip
     print_json(done.to_dict()) if as_json else print_serving(done)
     print_header(done.header)

@@ -30,6 +30,7 @@ LAYOUT_HELP = (
 @click.option("--precision", default="bf16", show_default=True, metavar="RECIPE", help="Bytes of weights, gradients and optimizer (`dysharp model`).")
 @click.option("--recompute", default="", metavar="A,B", help="Modules that are computed again, as Megatron names them.")
 @click.option("--routing", metavar="R", shell_complete=complete_routings, help="Source of expert choices.  [default: routing of the model]")
+@click.option("--tensor", default="", metavar="NAME", help="System of tensor-parallel sub-layers, such as cais.  [default: collectives]")
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of everything that is drawn.")
 @click.option(
     "--timeline", metavar="FILE", help="Also write the step of the fastest system for Perfetto: NAME.perfetto-trace or NAME.perfetto-trace.gz."
@@ -38,7 +39,7 @@ LAYOUT_HELP = (
 @json_flag
 def step(
     model: str, layout: str, cluster: str, schedule: str | None, systems: str | None, sequence: int, precision: str, recompute: str,
-    routing: str | None, seed: int, timeline: str | None, fresh: bool, as_json: bool,
+    routing: str | None, tensor: str, seed: int, timeline: str | None, fresh: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate one training step of MODEL under each EP system: tokens/s per GPU, MFU, and where the time goes.
 
@@ -56,8 +57,8 @@ def step(
     modules = [name.strip() for name in recompute.split(",") if name.strip()]
     with kept_rows(fresh), progress_bar() as progress:
         done = simulate(
-            model, cluster, layout, schedule, names, sequence=sequence, precision=precision, recompute=modules, routing=routing, seed=seed,
-            progress=progress,
+            model, cluster, layout, schedule, names, sequence=sequence, precision=precision, recompute=modules, routing=routing, tensor=tensor,
+            seed=seed, progress=progress,
         )  # fmt: skip
     if timeline is not None:
         from dysharp.steps.step_timeline import step_timeline

@@ -164,7 +164,7 @@ class Block:
         names = tuple(weight.name for weight in layer_weights(self.model, moe) if weight.part == "attention" and weight.name not in UP)
         gathered = a.q_rank + a.kv_rank + a.rope_dim if a.mla else self.model.hidden
         return {
-            "projections": self._weights(moe, ("attention",), names) + self._tensor(gathered, self.model.hidden),
+            "projections": self._weights(moe, ("attention",), names) + self._tensor(0, gathered, self.model.hidden),
             "up projections": self._weights(moe, ("attention",), UP) + self.memory("positions", moved, moved) if a.mla else Cost(),
             "positions": Cost() if a.mla else self.memory("positions", moved, moved),
             CORE: core,
@@ -176,7 +176,7 @@ class Block:
         inner = self.model.dense_hidden
         moved = self.model.dense_matrices * ELEMENT * self.tokens * inner / self.layout.tp
         active = self.memory("activation", moved, 5 / 3 * moved)
-        return {DENSE: self._weights(False, ("dense FFN",)) + active + self._tensor(self.model.hidden, self.model.hidden)}
+        return {DENSE: self._weights(False, ("dense FFN",)) + active + self._tensor(1, self.model.hidden, self.model.hidden)}
 
     def _shared(self, moe: bool) -> dict[str, Cost]:
         """Router, with its small kernels, and shared experts."""
@@ -185,7 +185,7 @@ class Block:
         if inner := self.model.shared_hidden:
             moved = 3 * ELEMENT * self.tokens * inner / self.layout.tp
             active = self.memory("activation", moved, 5 / 3 * moved)
-            pieces["shared experts"] = self._weights(moe, ("shared experts",)) + active + self._tensor(self.model.hidden, self.model.hidden)
+            pieces["shared experts"] = self._weights(moe, ("shared experts",)) + active + self._tensor(1, self.model.hidden, self.model.hidden)
         return pieces
 
     def _norms(self) -> Cost:
@@ -209,8 +209,8 @@ class Block:
         """Kernels that move `forward` and `backward` bytes."""
         return passes(name, self.machine.memory(forward), self.machine.memory(backward))
 
-    def _tensor(self, gathered: int, scattered: int) -> Cost:
-        """Tensor parallel collectives around a pair of linears: a gather before, a reduce-scatter behind; their gradients mirror them.
+    def _tensor(self, pair: int, gathered: int, scattered: int) -> Cost:
+        """Tensor parallel collectives around a pair of linears (0: attention, 1: FFN): a gather before, a reduce-scatter behind, gradients mirrored.
 
         Backward, the gradient of the output and the saved input are gathered, and the gradient of the input is scattered. In pieces, only the
         first piece of a gather and the last of a scatter are exposed, and the traffic of the backward pass hides behind both its GEMMs.
@@ -218,6 +218,8 @@ class Block:
         t = self.layout.tp
         if t == 1:
             return Cost()
+        if rows := self.practice.tensor:
+            return passes("tensor parallel", rows.forward[pair], rows.backward[pair])
         before, behind = (ELEMENT * width * self.tokens for width in (gathered, scattered))
         ways = self.machine.collective("all_gather", before, t, 1), self.machine.collective("reduce_scatter", behind, t, 1)
         if self.practice.overlap_tp:

@@ -41,6 +41,15 @@ SMS = {"": 0, "alltoall": 0, "deepep": 20, "hybrid-ep": 32}
 
 
 @dataclass(frozen=True, slots=True)
+class SubLayers:
+    """Rows of a tensor-parallel system: microseconds beside GEMMs and norms of (L1, L2) forward and of their gradients (L3, L4)."""
+
+    system: str
+    forward: tuple[float, float]
+    backward: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Practice:
     """What a recipe says beside the layout.
 
@@ -55,6 +64,7 @@ class Practice:
     | `counts` | the host waits for a count of rows before experts (without capacities) |
     | `host` | launches take time |
     | `recompute` | modules that are computed again, as Megatron names them |
+    | `tensor` | Rows of a system of sub-layers, in place of tensor parallel collectives |
     | `context` | how context parallel ranks exchange: "a2a" of heads, "p2p" ring of keys and values |
     """
 
@@ -68,6 +78,7 @@ class Practice:
     host: bool = False
     recompute: tuple[str, ...] = ()
     context: Literal["a2a", "p2p"] = "p2p"
+    tensor: SubLayers | None = None
 
     @property
     def whole_graph(self) -> bool:
