@@ -69,7 +69,7 @@ class MemoryCase(Case):
 def closed_us(case: GemmsCase | MemoryCase, gpu: Gpu, constants: Constants) -> F64:
     """GEMMs by tiles and power, other kernels by their bytes (`compute.operators`, `compute.attention.passes_us`)."""
     if isinstance(case, MemoryCase):
-        return np.asarray(case.kernels) * operators.launch_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
+        return np.asarray(case.kernels) * operators.light_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
     one = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups, steady=case.steady)
     sums = np.asarray(case.sums) * case.m * case.n * case.groups
     return np.asarray(case.calls) * (one + operators.hbm_us(gpu, constants, sums)) + passes_us(gpu, constants, case.moved, 1.0, 1.0, 0)
