@@ -86,7 +86,8 @@ def print_faults(blocks: list[str], as_json: bool) -> None:
 
 def print_blocks(blocks: list[Hardware]) -> None:
     """A table for each question that was asked."""
-    print_table(("block", "memory bits", "what it is"), [(b.block, str(sum(m.bits for m in b.memories)), b.meaning) for b in blocks], text=["what it is"])
+    sizes = [(b.block, str(sum(m.bits for m in b.memories)), b.meaning) for b in blocks]
+    print_table(("block", "memory bits", "what it is"), sizes, text=["what it is"])
     if blocks[0].checked:
         click.echo("\nblock and model, every output of every cycle")
         rows = [(b.block, *(str(sum(getattr(done, n) for _, done in b.checked)) for n in ("sequences", "cycles")), _latest(b)) for b in blocks]

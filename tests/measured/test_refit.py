@@ -11,6 +11,7 @@ from dysharp.measured.apart import read_hosts
 from dysharp.measured.classify import classify
 from dysharp.measured.family import all_families
 from dysharp.measured.fitting import seen_by
+from dysharp.measured.measurements import read_operators
 from dysharp.measured.refit import GIVEN, NEUTRAL, ratios, refit, stages, to_toml
 from dysharp.measured.validation import BARS
 from dysharp.specs.fitted import fitted, fitted_from_toml, fitted_values, one_domain
@@ -18,7 +19,7 @@ from tests.measured.csv_lines import some_gemms
 
 
 def test_launch_times_of_hosts_are_what_launch_bound_rows_give(packaged_measurements) -> None:
-    hosts = read_hosts(classify(packaged_measurements).parsed, fitted_values())
+    hosts = read_hosts(classify(packaged_measurements).parsed, fitted_values()) | read_hosts(classify(read_operators()).parsed, fitted_values())
     assert hosts == pytest.approx({name: c.value for name, c in fitted().items() if c.stage == GIVEN and name.endswith("host_call_us")}, rel=1e-3)
 
 

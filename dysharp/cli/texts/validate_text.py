@@ -43,7 +43,11 @@ FAMILIES = {
     "library-calls-internode": "calls of libraries by their host, nodes",
 }
 """What was measured, by family of measurements."""
-GROUPS = {"launch-bound": "an eager call that takes little longer than the host needs to launch it", "weak": "the file marks the row so"}
+GROUPS = {
+    "launch-bound": "an eager call that takes little longer than the host needs to launch it",
+    "host-bound": "eager FP8-block layers of vLLM, whose Python takes the time",
+    "weak": "the file marks the row so",
+}
 """Rows that are judged apart, by their note."""
 MOST_ROWS = 100
 MOST_REASONS = 3
