@@ -1,20 +1,28 @@
 """`Engine`: the rules by which a serving engine puts prompts and decoding requests into steps, and what its host costs."""
 
+from __future__ import annotations
+
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from dysharp.errors import ConfigError, nearest
+from dysharp.serving.rates import Reducers
 from dysharp.serving.work import Replica
 from dysharp.specs.fields import Text, Tokens, check_fields, show
 from dysharp.specs.reading import parse_toml, read_text
+from dysharp.units import MiB
 
 FILE = Path(__file__).parent / "data" / "engines.toml"
 Count = Annotated[float, Field(strict=True, ge=0, le=100)]
 Part = Annotated[float, Field(strict=True, gt=0, le=1)]
+MOST_OWN = 8 * MiB
+"""Bytes up to which engines take their own all-reduce (vLLM, SGLang: custom_all_reduce; TensorRT-LLM: its workspace)."""
+MOST_IN_SWITCH = 64 * MiB
+"""Buffer of vLLM's multimem all-reduce for eight GPUs of Hopper (all_reduce_utils.py; 128 MiB on Blackwell)."""
 GRAPH_BATCHES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 """Numbers of tokens for which engines capture decode graphs (vLLM config/compilation.py; SGLang alike)."""
 
@@ -40,12 +48,29 @@ class Engine:
     """Steps from one look for new requests to the next; 1: the engine looks after every step."""
     gathered_steps: int
     """Steps that prompts wait for prompts of the other attention groups; 0: they do not wait."""
+    groups_share_tokens: bool
+    """`step_tokens` counts the tokens of all attention groups, and each group has its part."""
+    all_reduce: tuple[str, ...]
+    """Its kernels up to `MOST_OWN` bytes."""
+    in_switch: Text
+    """Its kernel that sums in the switch; "": none."""
+    nvls: bool
+    """Whether NCCL may sum in the switch."""
     launch: Text
     """Command that starts the engine."""
     ep_flag: Text
 
     def __post_init__(self) -> None:
         check_fields(self, f"engine {show(self.name)}")
+
+    @property
+    def reducers(self) -> Reducers:
+        """Its all-reduce kernels."""
+        return Reducers(self.all_reduce, MOST_OWN, self.in_switch, MOST_IN_SWITCH if self.in_switch else 0.0, self.nvls)
+
+    def beside(self, groups: int) -> Engine:
+        """The rules of one of `groups` attention groups."""
+        return replace(self, step_tokens=max(1, self.step_tokens // groups)) if self.groups_share_tokens else self
 
     def step_us(self, replica: Replica, device: float, requests: float, launches: int = 0) -> float:
         """Time from step to step. A decode step replays a graph; a step with prompts has `launches` kernels that the host launches.
@@ -79,7 +104,7 @@ class Engine:
 @functools.cache
 def _engines() -> dict[str, Engine]:
     table = parse_toml(read_text(FILE), FILE.name)
-    return {name: Engine(name=name, **values) for name, values in table.items()}
+    return {name: Engine(name=name, **(values | {"all_reduce": tuple(values["all_reduce"])})) for name, values in table.items()}
 
 
 def engine_of(name: str) -> Engine:

@@ -104,7 +104,7 @@ def _points(replica: Replica, engine: Engine, load: Load, gpus: int) -> list[Ser
         system = exchange(replica, max(1.0, table.sizes[-1] / layout.tp)).system
     sizes = sorted({min(1 << i, most) for i in range(BATCHES)})
     users = [replace(load, users=float(size * layout.dp)) for size in sizes]
-    return [ServePoint(replica, one, closed_loop(table, one, most), memory, system, gpus // layout.gpus) for one in users]
+    return [ServePoint(table.replica, one, closed_loop(table, one, most), memory, system, gpus // layout.gpus) for one in users]
 
 
 def front(points: Iterable[ServePoint]) -> list[ServePoint]:

@@ -22,6 +22,8 @@ class StepTable:
 
     def __init__(self, replica: Replica, engine: Engine, load: Load, top: float) -> None:
         """`top`: requests of an attention group up to which the table reaches."""
+        engine = engine.beside(replica.layout.dp)
+        replica = replace(replica, reducers=engine.reducers)
         self.replica, self.engine, self.groups = replica, engine, replica.layout.dp
         self.sizes = np.unique(np.geomspace(1.0, max(1.0, top), DECODE_SIZES))
         batches = [decode_batch(load, float(size)) for size in self.sizes]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from dysharp.serving.formats import Format, Formats, compute_dtype
 from dysharp.serving.layout import ServeLayout
-from dysharp.serving.rates import Rates
+from dysharp.serving.rates import Rates, Reducers
 from dysharp.specs.whole import WholeModel
 
 ELEMENT = 2.0
@@ -57,6 +57,7 @@ class Replica:
     rates: Rates
     ep_system: str = ""
     """EP kernels of a layout with dispatch (`exchange.EP_SYSTEMS`); "": those that fit the machine."""
+    reducers: Reducers = Reducers()
 
     def linear(self, name: str, part: str, m: float, n: float, k: float) -> Op:
         """A linear layer: quantise the inputs unless the products are BF16, then the GEMM."""
@@ -72,7 +73,7 @@ class Replica:
     def all_reduce(self, name: str, tokens: float) -> Op:
         """The sum of rows over the GPUs of an attention group."""
         n = self.layout.tp
-        return Op(name, self.rates.all_reduce(n, ELEMENT * tokens * self.model.hidden), int(n > 1))
+        return Op(name, self.rates.all_reduce(n, ELEMENT * tokens * self.model.hidden, self.reducers), int(n > 1))
 
 
 @dataclass(frozen=True, slots=True)
