@@ -90,7 +90,7 @@ class Engine:
         """
         constants = replica.rates.constants
         steps = constants["serving.first_steps"] + (self.polled_steps - 1) / 2
-        return constants[f"serving.{self.name}_first_us"] + steps * decode
+        return constants.get(f"serving.{self.name}_first_us", 0.0) + steps * decode
 
     def text_us(self, replica: Replica, tokens: float) -> float:
         """Time of the one process that turns text into tokens."""

@@ -72,6 +72,12 @@ def moe_ops(r: Replica, batch: Batch) -> Iterator[Op]:
 
 
 @lru_cache(maxsize=1 << 10)
+def largest_of(n: int) -> float:
+    """Mean of the largest of `n` standard normal values (Blom's form)."""
+    return NormalDist().inv_cdf((n - 0.375) / (n + 0.25))
+
+
+@lru_cache(maxsize=1 << 10)
 def busiest(layout: ServeLayout, experts: int) -> float:
     """Rows of the busiest expert GPU over the mean: the largest of `ep` sums of popularities, which are about normal.
 
@@ -80,7 +86,7 @@ def busiest(layout: ServeLayout, experts: int) -> float:
     if layout.ep == 1 or layout.slots or layout.ep > BALANCED_FROM:
         return 1.0
     deviation = sqrt((exp(SPREAD**2) - 1) / (experts / layout.ep))
-    return 1 + deviation * NormalDist().inv_cdf((layout.ep - 0.375) / (layout.ep + 0.25))
+    return 1 + deviation * largest_of(layout.ep)
 
 
 def expert_op(r: Replica, tokens: float) -> Op:

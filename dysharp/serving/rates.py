@@ -28,6 +28,9 @@ class Reducers(NamedTuple):
     nvls: bool = True
 
 
+NCCL_AND_OWN = Reducers()
+
+
 class Rates:
     """Kernels of one machine. Raises `ConfigError` for a cluster without `gpu`, whose kernels have no constants."""
 

@@ -42,7 +42,7 @@ class ServePoint:
 
     def step(self) -> StepTime:
         """The decode step of the point, part by part."""
-        return step_time(self.replica, decode_batch(self.load, max(1.0, self.served.batch)))
+        return step_time(self.replica, decode_batch(self.load, max(1.0, self.served.batch), self.replica.layout.dp))
 
 
 @dataclass(frozen=True, slots=True)

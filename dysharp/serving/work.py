@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from dysharp.serving.formats import Format, Formats, compute_dtype
 from dysharp.serving.layout import ServeLayout
-from dysharp.serving.rates import Rates, Reducers
+from dysharp.serving.rates import NCCL_AND_OWN, Rates, Reducers
 from dysharp.specs.whole import WholeModel
 
 ELEMENT = 2.0
@@ -57,7 +57,7 @@ class Replica:
     rates: Rates
     ep_system: str = ""
     """EP kernels of a layout with dispatch (`exchange.EP_SYSTEMS`); "": those that fit the machine."""
-    reducers: Reducers = Reducers()
+    reducers: Reducers = NCCL_AND_OWN
 
     def linear(self, name: str, part: str, m: float, n: float, k: float) -> Op:
         """A linear layer: quantise the inputs unless the products are BF16, then the GEMM."""

@@ -9,8 +9,9 @@ from dysharp.serving.engine import engine_of
 from dysharp.serving.formats import formats_of
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.serving.memory import kv_bytes, memory_of, weight_bytes
+from dysharp.serving.overlap import COMPUTE, SEND, WAIT, alternated_us, overlapped_us
 from dysharp.serving.rates import rates_of
-from dysharp.serving.step import draft_us, layer_ops, overlapped_us, step_time
+from dysharp.serving.step import draft_us, layer_ops, step_time
 from dysharp.serving.work import Batch, Replica, prompt_batch
 from dysharp.specs import load_cluster, load_whole
 
@@ -126,12 +127,27 @@ def test_layouts_that_do_not_fit_a_shape() -> None:
     assert not serve_layout_of("dp=72,ep=72,slots=32").conflicts(v3)
 
 
-@pytest.mark.parametrize(("tokens", "gains"), [(32, False), (128, True), (256, True)])
-def test_two_batch_overlap_by_batch(tokens: int, gains: bool) -> None:
+@pytest.mark.parametrize(("tokens", "low", "high"), [(32, -0.35, -0.15), (64, -0.15, 0.1), (128, -0.1, 0.15), (256, 0.08, 0.4)])
+def test_two_batch_overlap_by_batch(tokens: int, low: float, high: float) -> None:
     """Measured on nine nodes of H100: -27 % at 32 tokens per GPU, about 0 at 64 to 128, +25 % at 256."""
     r = replica("deepseek-v3", "hw-dgx-h100-x8", "dp=64,ep=64")
     batch = Batch(decodes=tokens, context=2000)
-    assert (overlapped_us(r, batch) < step_time(r, batch).device) == gains
+    assert low < step_time(r, batch).device / overlapped_us(r, batch) - 1 < high
+
+
+def test_two_batch_overlap_of_prompts() -> None:
+    """Measured on four nodes of H100, 16,384 tokens per GPU: +27 to +35 %."""
+    r = replica("deepseek-v3", "hw-dgx-h100-x4", "dp=32,ep=32,slots=32")
+    batch = prompt_batch(16384, 4096)
+    assert 0.2 < step_time(r, batch).device / overlapped_us(r, batch) - 1 < 0.4
+
+
+def test_stages_alternate() -> None:
+    """Messages of one half hide behind computing of the other; what is longer than that is waited for."""
+    stages = [((COMPUTE, 3.0), (SEND, 2.0)), ((WAIT, 0.0), (COMPUTE, 1.0))]
+    assert alternated_us(stages, 1, 0) == 9  # computing 3, 3 and 1; messages of the second half come at 8, and 1 is left
+    assert alternated_us([((COMPUTE, 3.0),)], 5, 2) == 30
+    assert alternated_us([((COMPUTE, 1.0), (SEND, 9.0), (WAIT, 0.0))], 1, 0) == 20
 
 
 def test_a_draft_costs_a_layer_and_a_head() -> None:
