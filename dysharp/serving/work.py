@@ -8,6 +8,7 @@ from dysharp.serving.layout import ServeLayout
 from dysharp.serving.rates import NCCL_AND_OWN, Rates, Reducers
 from dysharp.specs.whole import WholeModel
 
+Loads = tuple[float, ...]
 ELEMENT = 2.0
 """Bytes of an activation (BF16)."""
 
@@ -58,6 +59,8 @@ class Replica:
     ep_system: str = ""
     """EP kernels of a layout with dispatch (`exchange.EP_SYSTEMS`); "": those that fit the machine."""
     reducers: Reducers = NCCL_AND_OWN
+    loads: Loads = ()
+    """Part of the rows that each expert gets (`balance.loads_of`); (): experts of log-normal popularity, balanced where recipes balance them."""
 
     def linear(self, name: str, part: str, m: float, n: float, k: float) -> Op:
         """A linear layer: quantise the inputs unless the products are BF16, then the GEMM."""
@@ -71,8 +74,8 @@ class Replica:
         return Op(name, kernels * self.rates.memory(2 * ELEMENT * tokens * width), kernels)
 
     def all_reduce(self, name: str, tokens: float) -> Op:
-        """The sum of rows over the GPUs of an attention group."""
-        n = self.layout.tp
+        """The sum of rows over the GPUs of an attention group. With the EP system `exchange.FREE` nothing takes time."""
+        n = 1 if self.ep_system == "free" else self.layout.tp
         return Op(name, self.rates.all_reduce(n, ELEMENT * tokens * self.model.hidden, self.reducers), int(n > 1))
 
 
