@@ -8,9 +8,10 @@ import numpy as np
 
 from dysharp.serving.formats import Format, Formats, compute_dtype
 from dysharp.serving.layout import ServeLayout
-from dysharp.serving.rates import Rates
+from dysharp.serving.rates import NCCL_AND_OWN, Rates, Reducers
 from dysharp.specs.whole import WholeModel
 
+Loads = tuple[float, ...]
 ELEMENT = 2.0
 """Bytes of an activation (BF16)."""
 
@@ -78,6 +79,9 @@ class Replica:
     """EP kernels of a layout with dispatch (`exchange.EP_SYSTEMS`); "": those that fit the machine."""
     tensor: Callable[[int], SubLayerCurve] | None = None
     """Curves of a system of sub-layers by `tp`; None: the engine's all-reduces."""
+    reducers: Reducers = NCCL_AND_OWN
+    loads: Loads = ()
+    """Part of the rows that each expert gets (`balance.loads_of`); (): experts of log-normal popularity, balanced where recipes balance them."""
 
     def linear(self, name: str, part: str, m: float, n: float, k: float) -> Op:
         """A linear layer: quantise the inputs unless the products are BF16, then the GEMM."""
@@ -91,11 +95,11 @@ class Replica:
         return Op(name, kernels * self.rates.memory(2 * ELEMENT * tokens * width), kernels)
 
     def all_reduce(self, name: str, tokens: float) -> Op:
-        """The sum of rows over the GPUs of an attention group."""
-        n = self.layout.tp
+        """The sum of rows over the GPUs of an attention group. With the EP system `exchange.FREE` nothing takes time."""
+        n = 1 if self.ep_system == "free" else self.layout.tp
         if self.tensor and n > 1 and (us := self.tensor(n).us(name, tokens)) is not None:
             return Op(name, us)
-        return Op(name, self.rates.all_reduce(n, ELEMENT * tokens * self.model.hidden), int(n > 1))
+        return Op(name, self.rates.all_reduce(n, ELEMENT * tokens * self.model.hidden, self.reducers), int(n > 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,12 +20,14 @@ DEGREES = (
     "gpus", "isl", "osl", "concurrency", "batch", "tp", "pp", "attn_dp", "moe_tp", "moe_ep", "p_workers", "p_tp", "p_attn_dp", "p_moe_tp",
     "p_moe_ep", "d_workers", "d_tp", "d_attn_dp", "d_moe_tp", "d_moe_ep",
 )  # fmt: skip
-NUMBERS = ("ttft_ms", "tpot_ms")
+NUMBERS = ("ttft_ms", "tpot_ms", "out_tok_s_gpu", "in_tok_s_gpu")
 REQUIRED = ("id", "engine", "model", "hardware", "mode", "isl", "osl", "concurrency", "tp", "tpot_ms")
 """Columns without which a file is none of serving runs. The others may be absent or empty."""
 COLUMNS = (*TEXTS, *DEGREES, *NUMBERS)
-MODES = ("agg", "disagg")
-"""Prefill and decode on the same GPUs, and apart."""
+STEPS = ("decode only", "prefill only")
+"""Modes of rows that measure steps without a scheduler: tokens per second of a GPU with `batch` requests (tokens of prompts) on each."""
+MODES = ("agg", "disagg", *STEPS)
+"""Prefill and decode on the same GPUs, apart, and one of them alone."""
 MOST = 1 << 40
 
 
@@ -44,6 +47,20 @@ class ServingRow:
     def text(self, column: str) -> str:
         """A text; "" where the row has none."""
         return self.texts[column]
+
+    @property
+    def step_ms(self) -> float | None:
+        """Time of a step, measured; with drafts, of all tokens that it accepts."""
+        rate = self.numbers["out_tok_s_gpu" if self.text("mode") == STEPS[0] else "in_tok_s_gpu"]
+        if self.text("mode") not in STEPS or not rate or not self.degrees["batch"]:
+            return None
+        return self.degrees["batch"] * (1 + self.acceptance) / rate * 1e3
+
+    @property
+    def acceptance(self) -> float:
+        """Part of drafts that a row with one draft says are accepted; 0 without drafts."""
+        found = re.search(r"MTP (\d+) % acceptance", self.text("spec_decode"))
+        return int(found[1]) / 100 if found else 0.0
 
     def degree(self, column: str) -> int:
         """A degree; 1 where the row has none."""

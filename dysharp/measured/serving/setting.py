@@ -10,7 +10,7 @@ from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.formats import Formats, formats_of
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.rates import rates_of
-from dysharp.serving.work import Load, Replica
+from dysharp.serving.work import Batch, Load, Replica, prompt_batch
 from dysharp.specs import load_cluster, load_whole
 from dysharp.specs.whole import WholeModel
 
@@ -60,6 +60,26 @@ def setting_of(row: ServingRow) -> ServeSetting:
         return _apart(row, engine) if row.text("mode") == "disagg" else _together(row, engine)
     except ConfigError as error:
         raise Unsupported(str(error)) from None
+
+
+def step_setting_of(row: ServingRow) -> tuple[Replica, Batch, bool]:
+    """The replica and the batch of a row that measures steps, and whether two batches overlap. Raises `Unsupported`."""
+    degrees, engine = row.degrees, engine_of("sglang")
+    if not degrees["isl"] or not degrees["batch"]:
+        raise Unsupported("no length or no batch")
+    layout = _layout(row, "")
+    redundant = re.search(r"(\d+) redundant|(\d+) expert slots", row.text("note"))
+    experts = model_of(row).layer
+    if redundant and experts is not None:
+        layout = replace(layout, slots=int(redundant[1]) if redundant[1] else int(redundant[2]) - experts.n_experts)
+    try:
+        replica = _replica(row, engine, layout, layout.gpus)
+    except ConfigError as error:
+        raise Unsupported(str(error)) from None
+    drafts = int(row.acceptance > 0)
+    decodes = Batch(decodes=float(degrees["batch"]), context=float(degrees["isl"]), queries=1 + drafts)
+    batch = prompt_batch(float(degrees["batch"]), float(degrees["isl"])) if row.text("mode") == "prefill only" else decodes
+    return replica, batch, re.search("two-batch overlap|TBO(?! off)", row.text("note")) is not None
 
 
 def _together(row: ServingRow, engine: Engine) -> ServeSetting:
