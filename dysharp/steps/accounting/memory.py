@@ -42,9 +42,11 @@ class RankMemory:
 
     @property
     def in_flight(self) -> str:
-        """The chunks in flight at the peak, in words."""
-        behind = f", {self.waiting} more wait for weight gradients" if self.waiting else ""
-        return f"{sum(self.held.values())} chunks in flight{behind}"
+        """The chunks in flight at the peak, in words: those before their backward pass, and those whose weight gradients wait."""
+        held = sum(self.held.values())
+        if self.waiting and not held:
+            return f"{self.waiting} chunks in flight that wait for weight gradients"
+        return f"{held} chunks in flight" + (f", {self.waiting} more wait for weight gradients" if self.waiting else "")
 
     @property
     def allocated(self) -> float:
