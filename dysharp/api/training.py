@@ -20,6 +20,7 @@ from dysharp.steps.answers import BUBBLE, DATA_PARALLEL, StepSplit, split_step
 from dysharp.steps.block import NOT_MODELLED
 from dysharp.steps.cost import Cost, EpTimes
 from dysharp.steps.costs import StepCosts, step_costs
+from dysharp.steps.frameworks.megatron import recipe_from
 from dysharp.steps.gains import gains
 from dysharp.steps.graph import Replay, replay
 from dysharp.steps.machine import Machine, number
@@ -145,8 +146,9 @@ def step(
     schedule: str | None = None,
     systems: Iterable[str] | None = None,
     *,
-    sequence: int = 4096,
-    precision: str = "bf16",
+    megatron: str | None = None,
+    sequence: int | None = None,
+    precision: str | None = None,
     recompute: Iterable[str] = (),
     routing: str | None = None,
     seed: int = 0,
@@ -155,18 +157,24 @@ def step(
     """Simulate one training step under each EP system.
 
     `cluster`: the machine of one EP group; pipelines and replicas are more of the same. `layout`: degrees such as
-    "pp=16,ep=32,mbs=1,m=64" (`steps.layout_of`). `schedule`: a family of `steps.schedules`; None: 1f1b, interleaved with chunks (vpp).
-    `systems`: as for `compare`. `sequence`: tokens of a sequence. `precision`: for the memory, as for `model`.
+    "pp=16,ep=32,mbs=1,m=64" (`steps.layout_of`). `megatron`: arguments of Megatron-LM, or a file of them or of a Megatron-Bridge recipe
+    (`steps.frameworks`); `layout`, `sequence`, `precision` and `recompute` count before what they say.
+    `schedule`: a family of `steps.schedules`; None: 1f1b, interleaved with chunks (vpp).
+    `systems`: as for `compare`. `sequence`: tokens of a sequence (4096). `precision`: for the memory, as for `model` (bf16).
     `recompute`: modules that are computed again. `routing`, `seed`: as for `compare`; one drawn layer stands for all layers.
     Raises ConfigError for wrong input, for a step that the memory of a GPU does not hold, and for what is not modelled yet.
     """
     whole = load_whole(model)
     machine = Machine(cluster if isinstance(cluster, Cluster) else load_cluster(cluster))
-    plan = layout if isinstance(layout, Layout) else layout_of(layout)
+    if megatron and isinstance(layout, Layout):
+        raise ConfigError("layout: found a Layout beside arguments of Megatron, expected its text")
+    written = recipe_from(megatron, whole, str(layout)) if megatron else None
+    plan = layout if isinstance(layout, Layout) else layout_of(written.layout if written else layout)
+    sequence = sequence or (written and written.sequence) or 4096
     check_layout(whole, plan, sequence)
     order = _order(plan, schedule)
-    saving = Saving(tuple(recompute))
-    memory = memory_of(whole, plan, sequence, recipe_of(precision), saving, order)
+    saving = Saving(tuple(recompute) or (written.recompute if written else ()))
+    memory = memory_of(whole, plan, sequence, recipe_of(precision or (written.precision if written else "bf16")), saving, order)
     check_memory(memory, machine.cluster.hbm_bytes, machine.cluster.name)
     rows = _rows(whole, machine, plan, sequence, systems, routing=routing, seed=seed, progress=progress)
     practice = Practice(host=bool(machine.cluster.gpu), recompute=saving.recompute)
@@ -182,7 +190,7 @@ def step(
     free = best.ep.without_wire() if best.ep else None
     without = step_costs(whole, machine, plan, sequence, free, order.directions, practice) if free else None
     more = gains(order, costs[best.system].times, without.times if without else None)
-    notes = (*_notes(whole, machine, plan, order, sequence), *header_lines([row for pair in rows for row in pair]), *_out(rows))
+    notes = (*_notes(whole, machine, plan, order, sequence), *(written.notes if written else ()), *_of_rows(rows))
     return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, notes)
 
 
@@ -191,9 +199,10 @@ def fastest(steps: Sequence[Step]) -> int:
     return place_of_fastest([(one.system, one.form, one.dropped_rows, one.step_us) for one in steps])
 
 
-def _out(rows: Sequence[tuple[Row, Row]]) -> tuple[str, ...]:
+def _of_rows(rows: Sequence[tuple[Row, Row]]) -> tuple[str, ...]:
+    """The header of the Rows, and which systems are not ranked."""
     out = out_of_ranking([forward for forward, _ in rows])
-    return tuple(f"* {name} {why}: it is not ranked." for name, why in out.items())
+    return (*header_lines([row for pair in rows for row in pair]), *(f"* {name} {why}: it is not ranked." for name, why in out.items()))
 
 
 def _order(layout: Layout, name: str | None) -> Schedule:

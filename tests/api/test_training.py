@@ -47,7 +47,8 @@ def test_the_answer_is_a_system_that_one_could_build_and_says_what_would_help(do
     assert "What would help: " in done.sentence()
     gains = done.to_dict()["gains"]
     assert set(gains) == {
-        "twice the micro-batches", "sends that cost nothing", "EP communication that costs nothing", "gradient and parameter traffic that costs nothing",
+        "twice the micro-batches", "sends that cost nothing", "EP communication that costs nothing",
+        "gradient and parameter traffic that costs nothing",
     }  # fmt: skip
     assert all(gain >= 0 for gain in gains.values())
     twice = dysharp.step("deepseek-v2-lite", "paper-gh200-nvl32", "pp=3,ep=4,m=12", sequence=32, systems=[done.best.system])
@@ -90,6 +91,17 @@ def test_the_command_answers_first_and_writes_a_timeline(tmp_path: Path) -> None
     assert "Not modelled" in ran.stderr
     asked = CliRunner().invoke(cli, ["step", "deepseek-v2-lite", *NAMES, "--json"])
     assert json.loads(asked.stdout)["gpus"] == 12
+
+
+def test_arguments_of_megatron_are_a_layout(done: Any) -> None:
+    args = "--pipeline-model-parallel-size 3 --expert-model-parallel-size 4 --seq-length 32 --delay-wgrad-compute"
+    ran = CliRunner().invoke(cli, ["step", "deepseek-v2-lite", "--megatron-args", args, "--layout", "m=6", "--systems", "deepep", "--json"])
+    assert ran.exit_code == 0, ran.output
+    found = json.loads(ran.stdout)
+    assert found["step_us"] == next(one for one in done.steps if one.system == "deepep").step_us
+    assert "not read: delay_wgrad_compute=True." in " ".join(ran.stderr.split())
+    without = CliRunner().invoke(cli, ["step", "deepseek-v2-lite"])
+    assert without.exit_code and "layout: found none, expected --layout or --megatron-args" in str(without.exception or without.output)
 
 
 @pytest.mark.parametrize(
