@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag
+from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag
 from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.output import print_header, print_json
+from dysharp.cli.report import command_line, report_flag
 from dysharp.errors import ConfigError
 
 LAYOUT_HELP = (
@@ -40,12 +41,15 @@ LAYOUT_HELP = (
 @click.option(
     "--timeline", metavar="FILE", help="Also write the step of the fastest system for Perfetto: NAME.perfetto-trace or NAME.perfetto-trace.gz."
 )
+@plot_flag("the pipeline of the fastest system into FILE (.svg or .png)")
+@report_flag
 @fresh_flag
 @json_flag
+@click.pass_context
 def step(
-    model: str, layout: str, megatron: str | None, cluster: str, schedule: str | None, systems: str | None, sequence: int | None,
+    ctx: click.Context, model: str, layout: str, megatron: str | None, cluster: str, schedule: str | None, systems: str | None, sequence: int | None,
     precision: str | None, recompute: str,
-    routing: str | None, seed: int, timeline: str | None, fresh: bool, as_json: bool,
+    routing: str | None, seed: int, timeline: str | None, plot: str | None, report: str | None, fresh: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate one training step of MODEL under each EP system: tokens/s per GPU, MFU, and where the time goes.
 
@@ -73,5 +77,16 @@ def step(
         from dysharp.timeline.perfetto import write_perfetto
 
         write_perfetto(step_timeline(done.best.replayed), timeline, f"{done.model}, {done.schedule.name}, {done.best.system}")
+    if plot is not None:
+        from dysharp.reports.plots import save_figure
+        from dysharp.reports.step_plot import plot_step
+
+        save_figure(plot_step(done), plot)
+    if report is not None:
+        from dysharp.files import write_text
+        from dysharp.reports.step_report import render_steps
+
+        write_text(report, render_steps(done, command_line(ctx)))
+        click.echo(f"report: {report}", err=True)
     print_json(done.to_dict()) if as_json else print_steps(done)
     print_header(done.header)
