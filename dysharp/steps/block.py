@@ -15,7 +15,7 @@ from dysharp.steps.dispatchers import ELEMENT
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine
 from dysharp.steps.moe_block import contended, context_exchange, routed
-from dysharp.steps.practice import CAST_BYTES, KERNELS, Practice
+from dysharp.steps.practice import ANY_LAYOUT, CAST_BYTES, KERNELS, Practice
 
 NOT_MODELLED = (
     "casts to FP8", "SMs that communication takes from attention", "graphs of launches", "overlap of tensor-parallel communication",
@@ -106,13 +106,14 @@ class Block:
         layer = self.model.layer
         local = layer.n_experts // self.layout.ep if layer else 0
         one, other = self.practice.kernels(first, local), self.practice.kernels(rest, local)
-        h1, h2 = self.machine.launch(*one[0], "forward"), self.machine.launch(*other[0], "forward")
+        saved, again = self.practice.replays((*first, *rest), local)
+        h1, h2 = self.machine.launch(*one[0], "forward"), self.machine.launch(other[0][0] + saved, other[0][1], "forward")
         d1, d2 = ahead.forward, done.forward - ahead.forward
         waits = bool(first) and self.practice.counts and not (self.practice.whole_graph or self.practice.overlap_ep)
         forward = max(h1 + h2, d1 + max(h2, d2)) if waits else max(h1 + h2, d1 + d2)
         back = done.backward + done.weights
         calls, looped = (a + b for a, b in zip(one[1], other[1], strict=True))
-        late = max(0.0, self.machine.launch(calls, looped, "backward") - back)
+        late = max(0.0, self.machine.launch(calls, looped, "backward") + self.machine.launch(*again, "forward") - back)
         parts = done.parts | {"host": forward - done.forward + late}
         return replace(done, forward=forward, backward=done.backward + late, parts=parts)
 
@@ -141,8 +142,9 @@ class Block:
 
     def casts(self, kind: str, inputs: float, gradients: float) -> Cost:
         """Casts of `inputs` elements forward and of `gradients` elements backward."""
-        per = CAST_BYTES[kind] if self.practice.dtype else 0
-        return self.memory("casts", per * inputs, per * gradients) if per else Cost()
+        per = CAST_BYTES[kind] if self.practice.dtype else 0.0
+        per -= kind == "fp8" and self.machine.arch in ANY_LAYOUT
+        return self.memory("casts", per * inputs, per * gradients) if per > 0 else Cost()
 
     def _weights(self, moe: bool, parts: tuple[str, ...], names: tuple[str, ...] = ()) -> Cost:
         """Linears of `parts`, or only `names` of them."""

@@ -17,6 +17,10 @@ class EpTimes:
     forward_wire: float = 0.0
     backward_wire: float = 0.0
 
+    def without_wire(self) -> "EpTimes":
+        """The same where nothing waits for a transfer."""
+        return EpTimes(self.forward - self.forward_exposed, self.backward - self.backward_exposed)
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:

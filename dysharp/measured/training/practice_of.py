@@ -45,7 +45,7 @@ def practice_of(row: TrainingRow, gpu: str, moe: bool) -> Practice:
     recipe = moe and bridge and gpu in BLACKWELL
     return Practice(
         dtype=DTYPES[precision], dispatcher=_dispatcher(row, gpu, bridge) if moe else "", overlap_ep=moe and _overlaps(row, recipe),
-        overlap_tp=not own and not moe, overlap_dp=not own, graphs=_graphs(row, recipe), counts=not own, host=True,
+        overlap_tp=not own and not moe, overlap_dp=not own, plain_ddp=own, graphs=_graphs(row, recipe), counts=not own, host=True,
         recompute=saving_of(row).recompute, context="a2a" if own else "p2p",
     )  # fmt: skip
 
