@@ -8,8 +8,9 @@ from itertools import product
 from typing import Any, ClassVar
 
 from dysharp.errors import ConfigError, nearest
-from dysharp.planning.cost import Costed
-from dysharp.planning.plan import NOT_CONSIDERED, Plan, plan_shapes, schedule_of, short_of, text_of
+from dysharp.planning.cost import Costed, machine_of
+from dysharp.planning.imbalance import SPREAD
+from dysharp.planning.plan import NOT_CONSIDERED, Plan, plan_shapes, practice_for, schedule_of, short_of, text_of
 from dysharp.planning.space import INTEGERS, Space, Task
 from dysharp.specs import load_cluster, load_whole
 from dysharp.specs.fields import show
@@ -117,7 +118,7 @@ def ep_of(one: Costed) -> str:
 
 def plan(
     models: str, gpus: int, cluster: str = "hw-dgx-h100-x8", *, batch: int | None = None, sequence: int = 4096, precision: str = "bf16",
-    imbalance: float = 1.0, tries: Iterable[str] = (), vary: Iterable[str] = (), n_best: int = 10, check: str | None = None,
+    imbalance: float | None = None, spread: float = SPREAD, tries: Iterable[str] = (), vary: Iterable[str] = (), n_best: int = 10, check: str | None = None,
 ) -> Answer:  # fmt: skip
     """The `n_best` fastest layouts of every model (names or files, joined with commas) and shape on `gpus` GPUs.
 
@@ -125,7 +126,8 @@ def plan(
     """
     machine = load_cluster(cluster)
     shapes = [shape for name in models.split(",") for shape in shapes_of(load_whole(name.strip()), list(vary))]
-    tasks = [Task(model, gpus, batch or gpus, sequence, precision, imbalance) for model in shapes]
+    own = machine_of(machine)
+    tasks = [Task(model, gpus, batch or gpus, sequence, precision, practice_for(model, own), spread, imbalance) for model in shapes]
     done = plan_shapes(tasks, machine, given_of(tries), n_best)
     checked = _checked(done, check) if check is not None else None
     header = (

@@ -20,6 +20,7 @@ from dysharp.steps.accounting.activations import Saving, head_bytes, is_dropped,
 from dysharp.steps.accounting.flops import CORE, FLASH_BACKWARD, flops_of
 from dysharp.steps.accounting.memory import RESERVED
 from dysharp.steps.accounting.state import RankParameters, Recipe, dummy_bytes, rank_parameters, recipe_of, state_bytes
+from dysharp.steps.cost import EpTimes
 from dysharp.steps.dispatchers import ELEMENT
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine, number
@@ -83,11 +84,20 @@ def held_by_chunk(layout: Layout, rank: int, overlap: bool = False) -> list[int]
     return held
 
 
+RowKey = tuple[int, int, int, str]
+
+
+def row_key(values: Mapping[str, Any]) -> RowKey:
+    """What a Row of routed experts depends on: EP degree, tensor and context degree over the micro-batch, system."""
+    return values["ep"], values["tp"] * values["cp"], values["micro_batch"], values["system"]
+
+
 class Coster:
     """Costs of one task on one machine."""
 
-    def __init__(self, task: Task, machine: Machine, space: Space) -> None:
-        self.task, self.machine, self.space = task, machine, space
+    def __init__(self, task: Task, machine: Machine, space: Space, rows: Mapping[RowKey, EpTimes] | None = None) -> None:
+        """`rows`: Rows of the routed experts that take the place of closed forms."""
+        self.task, self.machine, self.space, self.rows = task, machine, space, rows or {}
         self.recipe: Recipe = recipe_of(task.precision)
         self.capacity = CAP * machine.cluster.hbm_bytes
         model = task.model
@@ -96,7 +106,8 @@ class Coster:
         self.forward = flops.forward_total
         self.executed = 3 * (self.forward - core) + (1 + FLASH_BACKWARD) * core
         cluster = machine.cluster
-        self.peak = float(max(cluster.bf16_flops_per_us, cluster.fp8_flops_per_us if model.layer and model.layer.gemm_dtype == "fp8" else 0))
+        own = task.practice.dtype or (model.layer.gemm_dtype if model.layer else "bf16")
+        self.peak = float(max(cluster.bf16_flops_per_us, cluster.peak_flops_per_us("fp8" if own == "mxfp8" else own)))
         whole = rank_parameters(model, Layout(), [Chunk(0, model.n_layers, True, model.mtp, True)])
         self.dense, self.experts = whole.dense, whole.experts
 
@@ -149,7 +160,7 @@ class Coster:
         dp = -(-values["ep"] * values["etp"] // (values["tp"] * values["cp"])) * values["ep"] * values["etp"]
         return pieces_of(
             self.task.model, self.machine, Layout(**degrees, dp=dp), self.task.sequence, values["system"], values["overlap"],
-            values["recompute"], self.task.imbalance,
+            replace(self.task.practice, recompute=values["recompute"]), self.task.hottest(values["ep"]), self.rows.get(row_key(values)),
         )  # fmt: skip
 
     def _letters(self) -> str:
@@ -174,28 +185,28 @@ class Coster:
         if stages:
             ends = _ends(self.task.model, layout)
         else:
-            ends = best_split(tuple(each[letter][3] for letter in letters), layout.chunks)
+            ends = best_split(tuple(each[letter][3] for letter in letters), layout.pp, layout.vpp)
             layout = self.task.layout(values, stage_text(letters.replace("d", "t"), ends))
         runs = [letters[a:b] for a, b in zip((0, *ends[:-1]), ends, strict=True)]
         cells = np.asarray([[sum(each[x][i] for x in run) for i in range(4)] for run in runs])
-        ranks = cells.reshape(layout.vpp, layout.pp, 4).sum(axis=0)
-        parts = self._parts(values, layout, ranks, pieces, runs)
+        parts = self._parts(values, layout, cells.reshape(layout.vpp, layout.pp, 4), pieces, runs)
         overlap = values["overlap"] == "pair"
         memory = self._memory(values, layout, overlap)
         return Costed(number_of, layout, dict(values), sum(parts.values()), parts, memory, in_flight(layout, 0, overlap))
 
-    def _parts(self, values: Mapping[str, Any], layout: Layout, ranks: Times, pieces: Pieces, runs: list[str]) -> dict[str, float]:
-        """Microseconds of a step by part."""
+    def _parts(self, values: Mapping[str, Any], layout: Layout, cells: Times, pieces: Pieces, runs: list[str]) -> dict[str, float]:
+        """Microseconds of a step by part. `cells`: [rounds, ranks, (forward, backward, weights, steady)]."""
         m, p, v = layout.micro_batches, layout.pp, layout.vpp
+        ranks = cells.sum(axis=0)
         slowest = int(np.argmax(ranks[:, 3]))
-        steady, mean = float(ranks[slowest, 3]), float(ranks[:, 3].mean())
+        steady, mean = float(cells[:, :, 3].max(axis=1).sum()), float(ranks[:, 3].mean())
         f, b, w = (float(ranks[:, i].mean()) for i in range(3))
         ramp = (max(f + b - w, 0.0) if values["schedule"] == "zb-h1" else f + b + w) * (p - 1) / v
         rows = ELEMENT * self.task.model.hidden * layout.tokens(self.task.sequence) / layout.tp
         busy, latency = self.machine.send(rows, layout)
         hop = busy + latency if p > 1 else 0.0
         own = "".join(run for at, run in enumerate(runs) if at % p == slowest)
-        exposed = sum(self._exposed(pieces, letter) for letter in own)
+        exposed = sum(pieces.exposed(letter) for letter in own)
         held = _held(self.task.model, layout)
         widest = max(held, key=lambda one: one[0] + one[1])
         return {
@@ -208,12 +219,6 @@ class Coster:
             "optimizer": self._update(layout, widest),
         }
 
-    def _exposed(self, pieces: Pieces, letter: str) -> float:
-        cost = pieces.costs[letter]
-        forward, backward, weights, steady = pieces.one(letter)
-        saved = forward + backward + weights - steady
-        return max(0.0, cost.forward_exposed + cost.backward_exposed - saved)
-
     def _exchange(self, layout: Layout, held: tuple[float, float], forward: float, backward: float) -> float:
         """Gradients and parameters that nothing hides: the last bucket, and what the passes of one micro-batch are too short for."""
         n = min(64.0, max(1.0, (held[0] + held[1]) / max(BUCKET, BUCKET_PER_REPLICA * layout.dp)))
@@ -225,12 +230,13 @@ class Coster:
         return out
 
     def _update(self, layout: Layout, held: tuple[float, float]) -> float:
-        sharded = self.recipe.sharded
+        """The optimizer on the shard, the norm of its gradients, and the zeroing of all gradients, as in `steps.costs`."""
+        sharded, element = self.recipe.sharded, number("step.gradient_bytes")
         shard = held[0] / (layout.dp * layout.cp if sharded else 1) + held[1] / (layout.edp if sharded else 1)
-        return self.machine.memory(number("step.optimizer_bytes") * shard)
+        return self.machine.memory((number("step.optimizer_bytes") + element) * shard + element * sum(held))
 
     def _memory(self, values: Mapping[str, Any], layout: Layout, overlap: bool) -> tuple[float, ...]:
-        model, saving = self.task.model, Saving(values["recompute"], imbalance=self.task.imbalance)
+        model, saving = self.task.model, Saving(values["recompute"], imbalance=self.task.hottest(values["ep"]))
         cut = Layout(tp=layout.tp, cp=layout.cp, ep=layout.ep, etp=layout.etp, dp=layout.ep * layout.etp)
         one = {moe: _layer_bytes(model, cut, moe, saving, self.recipe.fp8) for moe in {model.is_moe(0), model.layer is not None}}
         tokens, chunks, out = layout.tokens(self.task.sequence), chunks_of(model, layout), []

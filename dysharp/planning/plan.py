@@ -9,13 +9,17 @@ from dysharp.planning.cost import CAP, Costed, Coster, machine_of
 from dysharp.planning.search import Found, Journal, leanest, search
 from dysharp.planning.space import Space, Task, default_space
 from dysharp.specs import Cluster
+from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.conventions import MEGATRON, model_flops
 from dysharp.steps.accounting.parameters import parameters_of
+from dysharp.steps.machine import Machine
+from dysharp.steps.practice import Practice
 from dysharp.units import GiB
 
+ASCEND = "paper-ascend"
 NOT_CONSIDERED = (
-    "swapping activations to the host", "experts of unequal load (beyond --imbalance)", "DualPipe and V-shaped schedules",
-    "overlap of tensor-parallel communication", "launches of the host", "a network that several collectives share", "FSDP",
+    "swapping activations to the host", "DualPipe and V-shaped schedules",
+    "overlap of tensor-parallel communication", "a network that several collectives share", "FSDP",
     "stages that trade time for memory: layers are split by time alone",
 )  # fmt: skip
 
@@ -77,6 +81,13 @@ class Plan:
         }  # fmt: skip
 
 
+def practice_for(model: WholeModel, machine: Machine) -> Practice:
+    """What frameworks do on a machine: launches take time on packaged GPUs; tensor parallel traffic runs in pieces beside its GEMM for dense models
+    (Megatron-Bridge) and on Ascend (MindSpeed, --use-ascend-mc2)."""
+    gpu = bool(machine.cluster.gpu)
+    return Practice(host=gpu, overlap_tp=(gpu and model.layer is None) or machine.cluster.name.startswith(ASCEND))
+
+
 def schedule_of(one: Costed) -> str:
     """The schedule by the name of `dysharp step`."""
     return "interleaved" if one.layout.vpp > 1 else str(one.values["schedule"])
@@ -103,7 +114,7 @@ def plan_shapes(
     machine = machine_of(cluster)
     done = []
     for task in tasks:
-        coster = Coster(task, machine, default_space(task, machine.domain, given))
+        coster = Coster(task, machine, default_space(task, machine, given))
         found = search(coster, n_best, (journals or {}).get(task.model.name))
         if found.best:
             done.append(Planned(task, coster, found))
