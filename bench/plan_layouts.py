@@ -23,6 +23,9 @@ from dysharp.steps.machine import Machine
 from dysharp.steps.practice import Practice
 from dysharp.units import GiB
 
+SWEEPS = ("MooreThreads/SimuMax",)
+PAIRED = tuple(f"tr{n}" for n in (*range(515, 521), *range(523, 530)))
+"""Sources and rows (pairs in Megatron-Bridge's skills) that measure several layouts of one thing: nobody chose them."""
 NEAR, APART = 5.0, 10.0
 """Percent: a recipe this near to the best counts; pairs at least this far apart count."""
 LEAN = ("fp8-moments", "fp8-primary", "bf16-moments", "bf16-gradients")
@@ -48,9 +51,10 @@ class Case:
 
     @property
     def tokens(self) -> float:
-        """Measured tokens per second and GPU."""
+        """Measured tokens per second and GPU; TFLOPS where a row has nothing else (pairs have one model)."""
         seconds = measured_s(self.row)
-        assert seconds is not None
+        if seconds is None:
+            return self.row.numbers["tflops_gpu"] or 0.0
         return self.setting.layout.global_batch * self.setting.sequence / seconds / self.setting.layout.gpus
 
 
@@ -58,7 +62,9 @@ def case_of(row: TrainingRow) -> Case:
     """Raises `Unsupported` where the cost does not cover the row."""
     setting = setting_of(row)
     gpu, machine = machine_of(row)
-    if measured_s(row) is None:
+    if row.text("precision").lower() == "nvfp4":
+        raise Unsupported("no measured rate of training GEMMs in FP4")
+    if not (measured_s(row) or row.numbers["tflops_gpu"]):
         raise Unsupported("no measured time")
     if row.text("check"):
         raise Unsupported("the row contradicts itself")
@@ -93,7 +99,8 @@ def deciding(own: Costed, best: Costed) -> str:
 
 def experts(cases: list[Case]) -> None:
     """Every recipe beside the best of its space."""
-    newest = {case.recipe: case for case in sorted(cases, key=lambda one: one.row.text("software"))}
+    chosen = [case for case in cases if not case.row.text("source").startswith(SWEEPS) and case.row.id not in PAIRED]
+    newest = {case.recipe: case for case in sorted(chosen, key=lambda one: one.row.text("software"))}
     near = 0
     print("| row | recipe | tokens/s/GPU: cost, measured | the planner's best | behind % | deciding term |\n|---|---|---|---|---|---|")
     for case in newest.values():

@@ -194,6 +194,14 @@ class Coster:
         memory = self._memory(values, layout, overlap)
         return Costed(number_of, layout, dict(values), sum(parts.values()), parts, memory, in_flight(layout, 0, overlap))
 
+    def chunks_us(self, one: Costed) -> list[tuple[float, float, float]]:
+        """(forward, backward, weights) of every chunk of a layout in microseconds, EP communication hidden where it overlaps."""
+        pieces, letters = self._pieces(one.values), self._letters()
+        ends = _ends(self.task.model, one.layout)
+        runs = [letters[a:b] for a, b in zip((0, *ends[:-1]), ends, strict=True)]
+        costs = [[pieces.merged[letter] for letter in run] for run in runs]
+        return [(sum(c.forward for c in run), sum(c.backward for c in run), sum(c.weights for c in run)) for run in costs]
+
     def _parts(self, values: Mapping[str, Any], layout: Layout, cells: Times, pieces: Pieces, runs: list[str]) -> dict[str, float]:
         """Microseconds of a step by part. `cells`: [rounds, ranks, (forward, backward, weights, steady)]."""
         m, p, v = layout.micro_batches, layout.pp, layout.vpp

@@ -5,6 +5,7 @@ Ranks run chunks in rounds: chunks 0 to p - 1, then p to 2p - 1. A further micro
 """
 
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ def best_split(weights: tuple[float, ...], ranks: int, rounds: int = 1) -> tuple
     sums = np.concatenate([[0.0], np.cumsum(weights)])
     if rounds == 1:
         return _even(sums, 0, n, ranks)
-    largest = _largest(sums, ranks)
+    largest = _largest(weights, ranks)
     total = np.full(n + 1, np.inf)
     total[0] = 0.0
     came = np.zeros((rounds, n + 1), np.int64)
@@ -35,27 +36,46 @@ def best_split(weights: tuple[float, ...], ranks: int, rounds: int = 1) -> tuple
     for one in range(rounds - 1, -1, -1):
         cuts.append(int(came[one][cuts[-1]]))
     cuts.reverse()
-    return tuple(end for a, b in zip(cuts[:-1], cuts[1:], strict=True) for end in _even(sums, a, b, ranks))
+    return tuple(end for a, b in pairwise(cuts) for end in _even(sums, a, b, ranks))
 
 
-def _largest(sums: Floats, ranks: int) -> Floats:
-    """[n + 1, n + 1]: the least largest run of weights a to b in `ranks` non-empty runs; infinite where there are too few."""
-    n = len(sums) - 1
+def _largest(weights: tuple[float, ...], ranks: int) -> Floats:
+    """[n + 1, n + 1]: the least largest run of weights a to b in `ranks` non-empty runs; infinite where there are too few.
+
+    Inside the longest stretch of equal weights it is a whole number of them; only rows before it and columns behind it need a search.
+    """
+    n = len(weights)
+    first, last = _alike(weights)
+    size = np.arange(n + 1)[None, :] - np.arange(n + 1)[:, None]
+    least = np.where(size >= ranks, -(-size // ranks) * weights[first], np.inf)
+    for a in range(first):
+        least[a] = _from(weights[a:], ranks, n + 1)
+    back = weights[::-1]
+    for b in range(last + 1, n + 1):
+        least[: b + 1, b] = _from(back[n - b :], ranks, b + 1)[::-1]
+    return least
+
+
+def _alike(weights: tuple[float, ...]) -> tuple[int, int]:
+    """Begin and end of the longest stretch of equal weights."""
+    best = begin = 0
+    length = 1
+    for at in range(1, len(weights)):
+        begin = begin if weights[at] == weights[begin] else at
+        if at + 1 - begin > length:
+            best, length = begin, at + 1 - begin
+    return best, best + length
+
+
+def _from(weights: tuple[float, ...], ranks: int, size: int) -> Floats:
+    """The least largest of `ranks` runs of the first b weights, in the last of `size` places; infinite in the places before."""
+    sums = np.concatenate([[0.0], np.cumsum(weights)])
     run = sums[None, :] - sums[:, None]
-    run[np.tril_indices(n + 1)] = np.inf
-    power, result = run, None
-    while ranks:  # (min, max) powers of a matrix
-        if ranks & 1:
-            result = power if result is None else _then(result, power)
-        ranks >>= 1
-        if ranks:
-            power = _then(power, power)
-    assert result is not None
-    return result
-
-
-def _then(first: Floats, second: Floats) -> Floats:
-    return np.stack([np.min(np.maximum(row[:, None], second), axis=0) for row in first])
+    run[np.tril_indices(len(sums))] = np.inf
+    least = run[0]
+    for _ in range(ranks - 1):
+        least = np.min(np.maximum(least[:, None], run), axis=0)
+    return np.concatenate([np.full(size - len(least), np.inf), least])
 
 
 def _even(sums: Floats, first: int, last: int, chunks: int) -> tuple[int, ...]:
