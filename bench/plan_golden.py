@@ -49,7 +49,8 @@ def place() -> None:
     fit |= set(fast)
     ranked = sorted(fast.values(), key=lambda one: one.step_us)
     at, behind = 1 + len(ranked), 100 * (published.step_us / ranked[0].step_us - 1)
-    print(f"Pangu Ultra, published layout: place {at} of {len(fit)} ({100 * at / len(fit):.1f} %, bar 3), {behind:.1f} % behind {short_of(ranked[0])}")
+    print(f"Pangu Ultra, published layout: place {at} of {len(fit)} ({100 * at / len(fit):.1f} %, bar 3)")
+    print(f"  {behind:.1f} % behind {short_of(ranked[0])}")
     small = [one for one in ranked if one.values["ep"] <= 32]
     of = sum(degrees[3] <= 32 for degrees in fit)
     print(f"  with at most 32 ranks of an expert group: place {1 + len(small)} of {of}")
@@ -93,7 +94,8 @@ def techniques() -> None:
     planned = Planned(own, coster, None)  # type: ignore[arg-type]
     ways = [PUBLISHED, PUBLISHED | {"vpp": 1, "recompute": ("full",), "overlap": "none", "system": "flat"}]
     on, off = (100 * planned.mfu(coster.cost_of(values), CLUSTER) for values in ways)
-    print(f"MFU {on:.1f} % with hierarchy, overlap, VPP and fine recomputation, {off:.1f} % without: factor {on / off:.2f} (published 30.0, 18.9, 1.59)")
+    print(f"MFU {on:.1f} % with hierarchy, overlap, VPP and fine recomputation, {off:.1f} % without")
+    print(f"  factor {on / off:.2f} (published 30.0, 18.9, 1.59)")
 
 
 def sibling() -> None:

@@ -33,7 +33,7 @@ class Ranked:
     """The best by closed forms in the order of their Rows, with (step by closed forms, step by Rows) in microseconds; why others have no Row."""
 
     order: tuple[Costed, ...]
-    steps: tuple[tuple[float, float], ...]
+    steps: tuple[tuple[float, float | None], ...]
     left_out: dict[str, str]
     rows: int
     """Different Rows, forward and backward."""
@@ -77,7 +77,7 @@ def ranked_by_rows(coster: Coster, best: tuple[Costed, ...], seed: int = 0, tick
     pairs = [(one, own.cost_of(one.values, one.number)) for one in best if row_key(one.values) in rows]
     pairs.sort(key=lambda pair: pair[1].step_us)
     rest = [one for one in best if row_key(one.values) not in rows]
-    steps = [(one.step_us, again.step_us) for one, again in pairs] + [(one.step_us, float("nan")) for one in rest]
+    steps = [*((one.step_us, again.step_us) for one, again in pairs), *((one.step_us, None) for one in rest)]
     return Ranked((*(again for _, again in pairs), *rest), tuple(steps), left_out, 2 * len(rows))
 
 
@@ -137,7 +137,7 @@ def replayed(coster: Coster, one: Costed) -> Replay:
 
 
 def merged_us(coster: Coster, one: Costed, seed: int = 0) -> tuple[float, float]:
-    """(one behind the other, side by side): the routed experts of a forward pass and of another micro-batch's backward pass, on all GPUs of a group."""
+    """(one behind the other, side by side): routed experts of a forward pass and of another micro-batch's backward pass, on an EP group."""
     from dysharp.engine.burst.run import run_burst
     from dysharp.program.merge import merge
     from dysharp.program.verify import verify

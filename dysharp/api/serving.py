@@ -16,6 +16,7 @@ from dysharp.serving.rates import rates_of
 from dysharp.serving.search import Rejected, ServePoint, front, search, within
 from dysharp.serving.work import Load, Replica
 from dysharp.specs import Cluster, load_cluster, load_whole
+from dysharp.specs.whole import WholeModel
 
 TTFT_MS, TPOT_MS = 2000.0, 50.0
 """Limits where none are given."""
@@ -109,7 +110,7 @@ def _times(point: ServePoint) -> str:
 
 
 def serve(
-    model: str = "deepseek-v3",
+    model: str | WholeModel = "deepseek-v3",
     cluster: str | Cluster = "hw-dgx-h200",
     *,
     gpus: int | None = None,
@@ -140,7 +141,7 @@ def serve(
 
     Raises ConfigError for wrong input.
     """
-    whole, rules = load_whole(model), engine_of(engine)
+    whole, rules = model if isinstance(model, WholeModel) else load_whole(model), engine_of(engine)
     machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     count = gpus or machine.n_gpus
     machine = machine.with_gpus(count)

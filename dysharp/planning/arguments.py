@@ -46,7 +46,8 @@ def megatron_lm(task: Task, one: Costed) -> list[str]:
         lines.append("--recompute-granularity selective --recompute-modules " + " ".join(values["recompute"]))
     if task.model.layer:
         backend = FLEX.get(values["system"])
-        lines.append(f"--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend {backend}" if backend else "--moe-token-dispatcher-type alltoall")
+        kind = f"flex --moe-flex-dispatcher-backend {backend}" if backend else "alltoall"
+        lines.append(f"--moe-token-dispatcher-type {kind}")
     if values["overlap"] == "pair":
         lines.append("--overlap-moe-expert-parallel-comm --delay-wgrad-compute")
     return [*lines, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"]

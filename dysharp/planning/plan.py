@@ -1,13 +1,20 @@
 """`Plan`: the fastest layouts of one model or of several shapes, what limits each, what else would change, and what was not looked at."""
 
 import math
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from dysharp.errors import ConfigError
 from dysharp.planning.cost import CAP, Costed, Coster, machine_of
-from dysharp.planning.search import Found, Journal, leanest, search
+from dysharp.planning.journal import journal_of
+from dysharp.planning.search import Found, Tick, leanest, search
 from dysharp.planning.space import Space, Task, default_space
+from dysharp.processes import Runner, here
+from dysharp.processes import Task as Work
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.conventions import MEGATRON, model_flops
@@ -19,7 +26,7 @@ from dysharp.units import GiB
 ASCEND = "paper-ascend"
 NOT_CONSIDERED = (
     "swapping activations to the host", "DualPipe and V-shaped schedules",
-    "overlap of tensor-parallel communication", "a network that several collectives share", "FSDP",
+    "overlap of tensor-parallel communication of MoE models on GPUs", "a network that several collectives share", "FSDP",
     "stages that trade time for memory: layers are split by time alone",
 )  # fmt: skip
 
@@ -31,6 +38,8 @@ class Planned:
     task: Task
     coster: Coster
     found: Found
+    read: int = 0
+    """Costs that an earlier search had."""
 
     def speed(self, one: Costed) -> float:
         """Tokens per second and GPU."""
@@ -107,25 +116,64 @@ def short_of(one: Costed) -> str:
     return " ".join([f"tp{v['tp']}", f"pp{v['pp']}" + (f"x{v['vpp']}" if v["vpp"] > 1 else ""), *more, f"mbs{v['micro_batch']}"])
 
 
-def plan_shapes(
-    tasks: list[Task], cluster: Cluster, given: dict[str, tuple[Any, ...]], n_best: int = 10, journals: dict[str, Journal] | None = None
-) -> Plan:
-    """The best layouts of every task. Raises `ConfigError` where none has one: the constraint that binds, and the smallest change that fits."""
-    machine = machine_of(cluster)
-    done = []
-    for task in tasks:
+def silent(*_: Any) -> None:
+    """No progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How shapes are searched. `folder`: costs are kept there, and a search that was killed goes on. `run`: where shapes are searched."""
+
+    n_best: int = 10
+    folder: Path | None = None
+    run: Runner[Any] = here
+    tick: Tick = silent
+
+    def of(self, task: Task, cluster: Cluster, given: dict[str, tuple[Any, ...]], _part: float = 1.0, loud: bool = False) -> Planned:
+        """One shape."""
+        machine = machine_of(cluster)
         coster = Coster(task, machine, default_space(task, machine, given))
-        found = search(coster, n_best, (journals or {}).get(task.model.name))
-        if found.best:
-            done.append(Planned(task, coster, found))
-        elif len(tasks) == 1:
-            raise ConfigError(refusal(task, cluster, coster.space, found))
+        journal = journal_of(self.folder, coster) if self.folder else None
+        found = search(coster, self.n_best, journal, tick=self.tick if loud else silent)
+        if journal is not None:
+            journal.flush()
+        return Planned(task, coster, found, journal.read if journal is not None else 0)
+
+
+def plan_shapes(tasks: list[Task], cluster: Cluster, given: dict[str, tuple[Any, ...]], how: Search) -> Plan:
+    """The best layouts of every task. Raises `ConfigError` where none has one: the constraint that binds, and the smallest change that fits."""
+    done = [one for one in _searched(tasks, cluster, given, how) if one.found.best]
+    if not done and len(tasks) == 1:
+        machine = machine_of(cluster)
+        space = default_space(tasks[0], machine, given)
+        raise ConfigError(refusal(tasks[0], cluster, space, search(Coster(tasks[0], machine, space), 1)))
     if not done:
         raise ConfigError(
             f"plan: none of {len(tasks)} shapes has a layout that fits {tasks[0].gpus} GPUs of {cluster.name}; plan one of them for the reason"
         )
     done.sort(key=lambda one: one.found.best[0].step_us)
     return Plan(cluster, tuple(done))
+
+
+def _searched(tasks: list[Task], cluster: Cluster, given: dict[str, tuple[Any, ...]], how: Search) -> list[Planned]:
+    """Every shape, in the order of `tasks`. Several shapes run where `how.run` says."""
+    if len(tasks) == 1 or how.run is here:
+        return [how.of(task, cluster, given, loud=True) for task in tasks]
+    quiet = replace(how, run=here, tick=silent)
+    work = [Work(task.model.name, partial(quiet.of, task, cluster, given)) for task in tasks]
+    results: dict[int, Planned] = {}
+    with closing(how.run(work)) as ended:
+        for at, result in ended:
+            if isinstance(result, Exception):
+                raise result
+            results[at] = result
+            how.tick(len(results), len(tasks), f"{result.task.model.name} searched")
+    return [results[at] for at in range(len(tasks))]
+
+
+def front(points: Sequence[tuple[float, ...]]) -> list[bool]:
+    """Which points no other beats: at least as good in all values (more is better), better in one."""
+    return [not any(other != one and all(b >= a for a, b in zip(one, other, strict=True)) for other in points) for one in points]
 
 
 def refusal(task: Task, cluster: Cluster, space: Space, found: Found) -> str:

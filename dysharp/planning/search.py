@@ -36,7 +36,10 @@ class Found:
 def search(
     coster: Coster, n_best: int = 10, journal: Journal | None = None, ceiling: float = float("inf"), tick: Tick = lambda *_: None
 ) -> Found:
-    """The `n_best` fastest sets of degrees that fit the memory, each in its fastest form, and take at most `ceiling` microseconds. `tick`: (candidates decided, all, text)."""
+    """The `n_best` fastest sets of degrees that fit the memory, each in its fastest form, and take at most `ceiling` microseconds.
+
+    `tick`: called with candidates decided, all candidates, a text.
+    """
     counts: dict[str, int] = {}
     numbers, bounds, bounded = _admitted(coster, counts)
     known: Journal = {} if journal is None else journal

@@ -41,7 +41,8 @@ def drawn(seed: int) -> Coster:
         some([1, 2, 4, 8]), some([1, 2, 3, 4, 6]), some([1, 2, 4]), some([1, 2, 8, 16]) if model.layer else (1,), (1,), some([1, 2]),
         some([1, 2]), ((), ("full",)), ("1f1b", "zb-h1"), ("none", "pair"), systems,
     )  # fmt: skip
-    return Coster(replace(task, practice=practice_for(model, MACHINE)), replace(MACHINE, cluster=replace(MACHINE.cluster, hbm_bytes=draw.choice([16, 32, 64]) * 10**9)), space)
+    cluster = replace(MACHINE.cluster, hbm_bytes=draw.choice([16, 32, 64]) * 10**9)
+    return Coster(replace(task, practice=practice_for(model, MACHINE)), replace(MACHINE, cluster=cluster), space)
 
 
 def check(seed: int) -> None:
