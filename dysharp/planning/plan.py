@@ -1,6 +1,5 @@
 """`Plan`: the fastest layouts of one model or of several shapes, what limits each, what else would change, and what was not looked at."""
 
-import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -9,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from dysharp.errors import ConfigError
-from dysharp.planning.cost import CAP, Costed, Coster, machine_of
+from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.journal import journal_of
-from dysharp.planning.search import Found, Tick, leanest, search
-from dysharp.planning.space import Space, Task, default_space
+from dysharp.planning.refusal import refusal
+from dysharp.planning.search import Found, Tick, search
+from dysharp.planning.space import Task, default_space
 from dysharp.processes import Runner, here
 from dysharp.processes import Task as Work
 from dysharp.specs import Cluster
@@ -174,33 +174,3 @@ def _searched(tasks: list[Task], cluster: Cluster, given: dict[str, tuple[Any, .
 def front(points: Sequence[tuple[float, ...]]) -> list[bool]:
     """Which points no other beats: at least as good in all values (more is better), better in one."""
     return [not any(other != one and all(b >= a for a, b in zip(one, other, strict=True)) for other in points) for one in points]
-
-
-def refusal(task: Task, cluster: Cluster, space: Space, found: Found) -> str:
-    """Why no candidate is left: the constraint that the last candidates break, and the smallest change by which one fits."""
-    where = f"plan: {task.model.name} on {task.gpus} GPUs of {cluster.name}"
-    binding = max(found.counts, key=lambda name: (name.startswith("memory"), found.counts[name]))
-    changes = [fix for fix in (_more_gpus(task, cluster, space), _more_memory(task, cluster, space)) if fix]
-    want = " or ".join(changes) or "other values (--try), another batch or another number of GPUs"
-    return f"{where}: found no layout among {found.size:,}; binding: {binding} ({found.counts[binding]:,} candidates); expected {want}"
-
-
-def _least(task: Task, cluster: Cluster, space: Space) -> float:
-    """Bytes that the leanest layouts take: the least of those that look leanest; infinite without a layout."""
-    lean = leanest(Coster(task, machine_of(cluster), space))
-    return min((one.peak_bytes for one in lean), default=float("inf"))
-
-
-def _more_gpus(task: Task, cluster: Cluster, space: Space) -> str:
-    for factor in (2, 4, 8, 16, 32, 64):
-        more = replace(task, gpus=task.gpus * factor, batch=max(task.batch, task.gpus * factor))
-        if _least(more, cluster, space) <= CAP * cluster.hbm_bytes:
-            return f"{more.gpus} GPUs" + (f" with a batch of {more.batch}" if more.batch > task.batch else "")
-    return ""
-
-
-def _more_memory(task: Task, cluster: Cluster, space: Space) -> str:
-    least = _least(task, cluster, space)
-    if least == float("inf"):
-        return ""
-    return f"{math.ceil(least / CAP / 1e9)} GB per GPU (of which {CAP:.0%} count; found {cluster.hbm_bytes / 1e9:.0f})"

@@ -45,7 +45,7 @@ def plot_memory(memory_gib: Sequence[float], capacity_gib: float, *, ax: Axes | 
     with drawn(ax, 7.0, 3.0) as axes:
         axes.bar(range(len(memory_gib)), list(memory_gib), color=[SPEED if one <= capacity_gib else TOO_MUCH for one in memory_gib])
         axes.axhline(capacity_gib, color="black", linestyle="--", linewidth=1)
-        axes.set(xlabel="pipeline rank", ylabel="GiB")
+        axes.set(xlabel="pipeline rank", ylabel="GiB", xticks=range(len(memory_gib)))
     return axes
 
 
@@ -60,7 +60,7 @@ def plot_step(done: Replay, *, ax: Axes | None = None) -> Axes:
             axes.broken_barh(spans, (rank - 0.4, 0.8), color=[CELLS[kind][0] for kind in kinds])
             shown.update(kinds)
         axes.invert_yaxis()
-        axes.set(xlabel="seconds", ylabel="pipeline rank")
+        axes.set(xlabel="seconds", ylabel="pipeline rank", yticks=sorted(queues))
         legend = {CELLS[kind][1]: Patch(color=CELLS[kind][0], label=CELLS[kind][1]) for kind in CELLS if kind in shown}
         axes.legend(handles=list(legend.values()), loc="upper center", ncols=len(legend), bbox_to_anchor=(0.5, 1.25), frameon=False)
     return axes
