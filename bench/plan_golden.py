@@ -1,6 +1,6 @@
 """Golden checks of the Pangu papers by `dysharp plan`'s cost: `python bench/plan_golden.py` prints each with its bar.
 
-All on `paper-ascend-910b`. Pangu Pro's experts are balanced over ranks by its grouped router, so its imbalance is 1.
+All on `paper-ascend-910b`, with MindSpeed's slots. Pangu Pro's experts are balanced over ranks by its grouped router, so its imbalance is 1.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dysharp.planning.cost import Costed, Coster, machine_of
-from dysharp.planning.plan import Planned, plan_shapes, practice_for, short_of
+from dysharp.planning.plan import Planned, Search, plan_shapes, practice_for, short_of
 from dysharp.planning.search import degrees_of
 from dysharp.planning.space import Task, constraints, default_space
 from dysharp.specs import load_cluster, load_whole
@@ -29,7 +29,7 @@ PUBLISHED: dict[str, Any] = {
 
 def task(model: WholeModel, gpus: int, batch: int, sequence: int = 4096, imbalance: float | None = None) -> Task:
     """A task on Ascend NPUs."""
-    return Task(model, gpus, batch, sequence, practice=practice_for(model, MACHINE), imbalance=imbalance)
+    return Task(model, gpus, batch, sequence, practice=practice_for(model, MACHINE), imbalance=imbalance, slots=True)
 
 
 def place() -> None:
@@ -77,7 +77,7 @@ def depth() -> None:
     """61 layers before 66 of equal width, each with its best layout."""
     assert ULTRA.layer is not None
     shapes = [ULTRA, replace(ULTRA, name="66", layer=replace(ULTRA.layer, n_layers=63))]
-    done = plan_shapes([task(one, 6144, 6144) for one in shapes], CLUSTER, {}, 1)
+    done = plan_shapes([task(one, 6144, 6144) for one in shapes], CLUSTER, {}, Search(1))
     speeds = {one.task.model.name: one.speed(one.found.best[0]) for one in done.shapes}
     print(f"61 layers before 66: {100 * (speeds[ULTRA.name] / speeds['66'] - 1):.1f} % (bar 10 to 20): " + "; ".join(map(first, done.shapes)))
 

@@ -91,10 +91,30 @@ def space_of(task: Task, machine: Machine, values: dict[str, object]) -> Space:
     return replace(base, **{name: tuple(dict.fromkeys(some)) for name, some in own.items()})
 
 
-def deciding(own: Costed, best: Costed) -> str:
-    """The part of the step in which the best saves most."""
-    name = max(own.parts, key=lambda part: own.parts[part] - best.parts[part])
-    return f"{name} ({(own.parts[name] - best.parts[name]) / own.step_us * 100:.1f} % of the step)"
+SUPPORT = {
+    "host": "tr227 to tr190: micro-batch 1 to 4, 2.75x", "EP communication": "tr523 to tr525: overlap, 1.18x",
+    "tensor parallel": "tr527 to tr529: TP 4 to 8, 0.72x", "bubble": "tr293 to tr294: PP 2 to TP 2, 1.16x",
+}  # fmt: skip
+"""Part of the cost -> measured rows that show it. Other parts have no pair of rows to themselves."""
+
+
+def fine(case: Case, one: Costed) -> dict[str, float]:
+    """Microseconds of a step by part, computing by piece of a layer (means over ranks)."""
+    pieces, letters = case.coster.pieces(one.values), case.coster.letters()
+    parts = {name: us for name, us in one.parts.items() if name not in ("computing", "EP communication")}
+    for letter in letters:
+        for name, us in pieces.merged[letter].parts.items():
+            term = "EP communication" if name in ("dispatch and combine", "hidden") else name
+            parts[term] = parts.get(term, 0.0) + us * one.layout.micro_batches / one.layout.pp
+    return parts
+
+
+def deciding(case: Case, best: Costed) -> str:
+    """The part of the step in which the best saves most, and rows that show it."""
+    before, after = fine(case, case.own), fine(case, best)
+    name = max(before, key=lambda part: before[part] - after.get(part, 0.0))
+    saved = 100 * (before[name] - after.get(name, 0.0)) / case.own.step_us
+    return f"{name}: {saved:.1f} % of the step ({SUPPORT.get(name, 'no row shows it alone')})"
 
 
 def experts(cases: list[Case]) -> None:
@@ -112,7 +132,7 @@ def experts(cases: list[Case]) -> None:
         cost = setting.layout.global_batch * setting.sequence / (case.own.step_us / 1e6) / setting.layout.gpus
         shown = f"{short_of(best)} {'+'.join(best.values['recompute'])} {best.peak_bytes / GiB:.0f} GiB" if behind else "the same"
         own = f"{short_of(case.own)} {'+'.join(case.own.values['recompute'])} {case.own.peak_bytes / GiB:.0f} GiB"
-        term = deciding(case.own, best) if behind > NEAR else ""
+        term = deciding(case, best) if behind > NEAR else ""
         print(f"| {case.row.id} | {about}: {own} | {cost:.0f}, {case.tokens:.0f} | {shown} | {behind:.1f} | {term} |", flush=True)
     print(f"experts: {near} of {len(newest)} recipes within {NEAR:g} % of the planner's best ({100 * near / len(newest):.0f} %, bar 80)")
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dysharp.planning.layers import Pieces, pieces_of
 from dysharp.planning.space import Column, Space, Task
-from dysharp.planning.split import best_split, stage_text
+from dysharp.planning.split import best_split, slots, stage_text
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.activations import Saving, head_bytes, is_dropped, layer_transient, saved_of_layer
@@ -155,7 +155,8 @@ class Coster:
         bubble = np.where(zero, np.maximum(forward + backward - weights, 0), forward + backward + weights) * (c["pp"] - 1) / c["pp"] / c["vpp"]
         return np.asarray(m * steady / c["pp"] + bubble)
 
-    def _pieces(self, values: Mapping[str, Any]) -> Pieces:
+    def pieces(self, values: Mapping[str, Any]) -> Pieces:
+        """Costs of the pieces of a candidate."""
         degrees = {name: values[name] for name in ("tp", "cp", "ep", "etp", "micro_batch")}
         dp = -(-values["ep"] * values["etp"] // (values["tp"] * values["cp"])) * values["ep"] * values["etp"]
         return pieces_of(
@@ -163,14 +164,15 @@ class Coster:
             replace(self.task.practice, recompute=values["recompute"]), self.task.hottest(values["ep"]), self.rows.get(row_key(values)),
         )  # fmt: skip
 
-    def _letters(self) -> str:
+    def letters(self) -> str:
+        """The model as a layout string without chunks; dense layers are "d"."""
         model = self.task.model
         return "E" + "d" * model.dense_layers + "t" * model.moe_layers + "m" * model.mtp + "L"
 
     def _sums(self, values: Mapping[str, Any]) -> tuple[float, ...]:
-        pieces = self._pieces(values)
+        pieces = self.pieces(values)
         each = {letter: pieces.one(letter) for letter in pieces.costs}
-        return tuple(sum(each[letter][i] for letter in self._letters()) for i in range(4))
+        return tuple(sum(each[letter][i] for letter in self.letters()) for i in range(4))
 
     def cost(self, number_of: int, stages: str = "") -> Costed:
         """The closed form of one candidate, with the best split of its layers, or `stages`."""
@@ -179,13 +181,14 @@ class Coster:
 
     def cost_of(self, values: dict[str, Any], number_of: int = -1, stages: str = "") -> Costed:
         """The same of a candidate by its values."""
-        pieces, letters = self._pieces(values), self._letters()
+        pieces, letters = self.pieces(values), self.letters()
         each = {letter: pieces.one(letter) for letter in pieces.costs}
         layout = self.task.layout(values, stages)
         if stages:
             ends = _ends(self.task.model, layout)
         else:
-            ends = best_split(tuple(each[letter][3] for letter in letters), layout.pp, layout.vpp)
+            weights = tuple(each[letter][3] for letter in letters)
+            ends = slots(len(letters) - 2, layout.chunks) if self.task.slots else best_split(weights, layout.pp, layout.vpp)
             layout = self.task.layout(values, stage_text(letters.replace("d", "t"), ends))
         runs = [letters[a:b] for a, b in zip((0, *ends[:-1]), ends, strict=True)]
         cells = np.asarray([[sum(each[x][i] for x in run) for i in range(4)] for run in runs])
@@ -196,7 +199,7 @@ class Coster:
 
     def chunks_us(self, one: Costed) -> list[tuple[float, float, float]]:
         """(forward, backward, weights) of every chunk of a layout in microseconds, EP communication hidden where it overlaps."""
-        pieces, letters = self._pieces(one.values), self._letters()
+        pieces, letters = self.pieces(one.values), self.letters()
         ends = _ends(self.task.model, one.layout)
         runs = [letters[a:b] for a, b in zip((0, *ends[:-1]), ends, strict=True)]
         costs = [[pieces.merged[letter] for letter in run] for run in runs]

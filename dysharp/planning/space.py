@@ -119,6 +119,9 @@ class Task:
     imbalance: float | None = None
     """Rows of the most loaded rank over the mean, for any EP degree; None: by `spread` and degree."""
 
+    slots: bool = False
+    """Chunks have equal numbers of slots for layers, filled up with no-op layers in the last virtual stage (MindSpeed); else any split."""
+
     def hottest(self, ep: int) -> float:
         """Rows of the hottest of `ep` ranks over the mean."""
         if self.imbalance is not None:
@@ -187,6 +190,10 @@ def constraints(task: Task, space: Space, c: dict[str, Column], domain_gpus: int
     yield "vpp is 1 without a pipeline", (c["pp"] > 1) | (c["vpp"] == 1)
     yield "a layer for every chunk", c["pp"] * c["vpp"] <= model.n_layers + model.mtp + 2
     m = task.batch // share
+    if task.slots:
+        layers = model.n_layers + model.mtp
+        each = -(-layers // (c["pp"] * c["vpp"]))
+        yield "slots: no-op layers in the last virtual stage", c["pp"] * c["vpp"] * each - layers <= c["pp"] * each
     yield "interleaved: pp divides the micro-batches", (c["vpp"] == 1) | (m % c["pp"] == 0)
     zero = np.asarray([name == "zb-h1" for name in space.schedule])[c["schedule"]]
     yield "zb-h1 has one chunk per rank, and a pipeline", ~zero | ((c["vpp"] == 1) & (c["pp"] > 1))
@@ -195,6 +202,9 @@ def constraints(task: Task, space: Space, c: dict[str, Column], domain_gpus: int
     yield "overlap needs EP, vpp above 1 in a pipeline, and no recomputed exchange", ~pair | (
         (c["ep"] > 1) & ((c["vpp"] > 1) | (c["pp"] == 1)) & ~again & ~zero
     )  # fmt: skip
+    if task.practice.graphs:
+        whole = np.asarray(["full" in one for one in space.recompute])[c["recompute"]]
+        yield "no full recomputation under graphs", ~whole
     yield "overlap needs a second micro-batch", ~pair | (m > np.where(c["pp"] > 1, c["pp"], 1))
     wide = np.asarray([name == "hierarchical" for name in space.system])[c["system"]]
     yield "an EP system needs experts on several GPUs", (c["ep"] * c["etp"] > 1) | (c["system"] == 0)

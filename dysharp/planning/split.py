@@ -102,6 +102,12 @@ def _even(sums: Floats, first: int, last: int, chunks: int) -> tuple[int, ...]:
     return tuple(first + end for end in reversed(ends))
 
 
+def slots(layers: int, chunks: int) -> tuple[int, ...]:
+    """Ends of chunks with equal numbers of slots for `layers` layers between E and L; what is left at the end are no-op layers."""
+    each = -(-layers // chunks)
+    return (*(1 + min(each * (chunk + 1), layers) for chunk in range(chunks - 1)), layers + 2)
+
+
 def stage_text(letters: str, ends: tuple[int, ...]) -> str:
     """The layout string of Megatron: runs of `letters` that end at `ends`, repeats written short."""
     pieces = [_short(letters[first:last]) for first, last in zip((0, *ends[:-1]), ends, strict=True)]

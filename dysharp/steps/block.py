@@ -28,6 +28,8 @@ REPLAYED = {
     "shared_experts": ("shared experts",),
 }  # fmt: skip
 """Module that is computed again -> pieces of a layer whose forward pass runs again."""
+AGAIN = {"core_attn": 2, "mla_up_proj": 4, "layernorm": 2, "mlp": 5, "moe_act": 1, "shared_experts": 4, "moe": 32}
+"""Module -> kernels of its forward pass, which are launched again (counted from the op list of a block, as `practice.KERNELS`)."""
 MOE_PIECES = ("router", "shared experts", EXPERTS, "exchange", "permutations", "experts", "expert activation")
 PASSES, MLA_PASSES = 2, 3
 """Times that positions and joins of parts read and write queries and keys (RoPE, concatenation). Norms of heads read and write them once more."""
@@ -116,7 +118,10 @@ class Block:
         forward = max(h1 + h2, d1 + max(h2, d2)) if waits else max(h1 + h2, d1 + d2)
         back = done.backward + done.weights
         calls, looped = (a + b for a, b in zip(one[1], other[1], strict=True))
-        late = max(0.0, self.machine.launch(calls, looped, "backward") - back)
+        whole = FULL in self.practice.recompute  # the forward pass runs again as it ran before, its waits included
+        again = 0.0 if self.practice.whole_graph or whole else sum(AGAIN.get(module, 0) for module in self.practice.recompute)
+        launched = self.machine.launch(calls, looped, "backward") + self.machine.launch(again, 0.0, "forward")
+        late = max(0.0, launched - back + whole * done.forward) + whole * (forward - done.forward)
         parts = done.parts | {"host": forward - done.forward + late}
         return replace(done, forward=forward, backward=done.backward + late, parts=parts)
 
