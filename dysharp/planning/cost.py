@@ -206,11 +206,15 @@ class Coster:
         return [(sum(c.forward for c in run), sum(c.backward for c in run), sum(c.weights for c in run)) for run in costs]
 
     def _parts(self, values: Mapping[str, Any], layout: Layout, cells: Times, pieces: Pieces, runs: list[str]) -> dict[str, float]:
-        """Microseconds of a step by part. `cells`: [rounds, ranks, (forward, backward, weights, steady)]."""
+        """Microseconds of a step by part. `cells`: [rounds, ranks, (forward, backward, weights, steady)].
+
+        A micro-batch takes the sum over rounds of the largest chunk, and ranks wait for each other where a long round follows a short one.
+        """
         m, p, v = layout.micro_batches, layout.pp, layout.vpp
         ranks = cells.sum(axis=0)
         slowest = int(np.argmax(ranks[:, 3]))
-        steady, mean = float(cells[:, :, 3].max(axis=1).sum()), float(ranks[:, 3].mean())
+        rounds, mean = cells[:, :, 3].mean(axis=1), float(ranks[:, 3].mean())
+        steady = float(cells[:, :, 3].max(axis=1).sum() + (p - 1) / p * (rounds.max() - rounds.min()))
         f, b, w = (float(ranks[:, i].mean()) for i in range(3))
         ramp = (max(f + b - w, 0.0) if values["schedule"] == "zb-h1" else f + b + w) * (p - 1) / v
         rows = ELEMENT * self.task.model.hidden * layout.tokens(self.task.sequence) / layout.tp

@@ -1,7 +1,7 @@
 """Layers over the chunks of a pipeline, exact by dynamic programming.
 
-Ranks run chunks in rounds: chunks 0 to p - 1, then p to 2p - 1. A further micro-batch takes about the sum over rounds of the largest chunk
-(replays of interleaved schedules agree within 4 %), so this sum is made least; among these splits, rounds are as even as can be.
+Ranks run chunks in rounds: chunks 0 to p - 1, then p to 2p - 1. A further micro-batch takes about the sum over rounds of the largest chunk, and
+more where rounds differ (`cost`). So the largest chunk is made least, then the sum over rounds of the largest, then every round is made even.
 """
 
 from functools import lru_cache
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 @lru_cache(maxsize=1 << 13)
 def best_split(weights: tuple[float, ...], ranks: int, rounds: int = 1) -> tuple[int, ...]:
-    """Ends of `ranks` x `rounds` non-empty runs of `weights` (>= 0) whose largest runs of all rounds have the least sum.
+    """Ends of `ranks` x `rounds` non-empty runs of `weights` (>= 0): least largest run; then the least sum over rounds of the largest run.
 
     Needs as many weights as runs.
     """
@@ -25,6 +25,8 @@ def best_split(weights: tuple[float, ...], ranks: int, rounds: int = 1) -> tuple
     if rounds == 1:
         return _even(sums, 0, n, ranks)
     largest = _largest(weights, ranks)
+    cap = _from(weights, ranks * rounds, n + 1)[n]
+    largest = np.where(largest <= cap * (1 + 1e-12), largest, np.inf)
     total = np.full(n + 1, np.inf)
     total[0] = 0.0
     came = np.zeros((rounds, n + 1), np.int64)

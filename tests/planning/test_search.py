@@ -88,15 +88,27 @@ def test_a_search_goes_on_where_another_stopped() -> None:
 
 
 @pytest.mark.parametrize(("ranks", "rounds"), [(1, 1), (3, 1), (5, 1), (2, 2), (3, 2), (2, 3), (1, 4)])
-def test_a_split_has_the_least_sum_of_largest_chunks(ranks: int, rounds: int) -> None:
-    weights = tuple(random.Random(ranks * rounds).uniform(1, 5) for _ in range(9))
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_split_is_the_best_of_all(ranks: int, rounds: int, alike: bool) -> None:
+    draw = random.Random(ranks * rounds)
+    weights = (0.2, 1.5, *[1.0] * 5, 2.2, 1.1) if alike else tuple(draw.uniform(1, 5) for _ in range(9))
 
-    def largest(ends: tuple[int, ...]) -> float:
+    def quality(ends: tuple[int, ...]) -> tuple[float, float]:
         runs = [sum(weights[a:b]) for a, b in zip((0, *ends[:-1]), ends, strict=True)]
-        return sum(max(runs[at : at + ranks]) for at in range(0, len(runs), ranks))
+        return max(runs), sum(max(runs[at : at + ranks]) for at in range(0, len(runs), ranks))
 
-    ways = [(*cut, 9) for cut in itertools.combinations(range(1, 9), ranks * rounds - 1)]
-    assert largest(best_split(weights, ranks, rounds)) == pytest.approx(min(map(largest, ways)))
+    best = min(quality((*cut, 9)) for cut in itertools.combinations(range(1, 9), ranks * rounds - 1))
+    assert quality(best_split(weights, ranks, rounds)) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 1), (1, 3), (3, 2), (1, 1, 1, 4), (2, 2, 2, 3), (1, 2, 2, 2)])
+@pytest.mark.parametrize("p", [2, 4, 8])
+def test_the_rule_of_uneven_rounds_is_never_too_fast(p: int, sizes: tuple[int, ...]) -> None:
+    chunks = tuple(100 * size for size in sizes for _ in range(p))
+    times = StepTimes(Times(chunks, chunks, chunks, 0, 1, None))
+    few, many = (replay(step_graph(make_schedule("interleaved", p, m, len(sizes)), times)).makespan for m in (8 * p, 12 * p))
+    rule = sum(sizes) + (p - 1) / p * (max(sizes) - min(sizes))
+    assert sum(sizes) <= (many - few) / (4 * p) / 300 <= rule * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("chunk", [0, 5, 15, 20])
