@@ -122,6 +122,12 @@ def _admitted(coster: Coster, counts: dict[str, int]) -> tuple[Column, np.ndarra
     return every[order], by[order], bounded
 
 
+def first_bounds(coster: Coster) -> int:
+    """Walk the space by constraints and first bounds; the number of its candidates."""
+    _admitted(coster, {})
+    return coster.space.size
+
+
 def leanest(coster: Coster, n: int = 32) -> list[Costed]:
     """Candidates that keep every constraint but memory and hold least by a rough count: state, and a mean layer's tensors in flight."""
     kept, sizes = [], []
