@@ -221,12 +221,14 @@ class Coster:
         busy, latency = self.machine.send(rows, layout)
         hop = busy + latency if p > 1 else 0.0
         own = "".join(run for at, run in enumerate(runs) if at % p == slowest)
-        exposed = sum(pieces.exposed(letter) for letter in own)
+        part = mean / float(ranks[slowest, 3])
+        exposed, host = (part * sum(of(letter) for letter in own) for of in (pieces.exposed, pieces.host))
         held = _held(self.task.model, layout)
         widest = max(held, key=lambda one: one[0] + one[1])
         return {
-            "computing": m * (mean - exposed * mean / steady),
-            "EP communication": m * exposed * mean / steady,
+            "computing": m * (mean - exposed - host),
+            "launches": m * host,
+            "EP communication": m * exposed,
             "uneven stages": m * (steady - mean),
             "bubble": ramp,
             "sends": hop * (2 * (p - 1) + (2 * m if v == 1 else 0)),  # 1F1B waits for its sends, interleaved ones run beside (Megatron-Bridge)

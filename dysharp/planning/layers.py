@@ -42,6 +42,10 @@ class Pieces:
         """EP communication of a piece that nothing hides in the steady state."""
         return self.merged[letter].forward_exposed + self.merged[letter].backward_exposed
 
+    def host(self, letter: str) -> float:
+        """Time in which the GPU waits for launches of the host."""
+        return max(0.0, self.merged[letter].parts.get("host", 0.0))
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedBlock(Block):
