@@ -28,7 +28,7 @@ Tick = Callable[[int, int, str], None]
 
 
 def serve(
-    model: str = "deepseek-v3",
+    model: str | WholeModel = "deepseek-v3",
     cluster: str | Cluster = "hw-dgx-h200",
     *,
     gpus: int | None = None,
@@ -66,7 +66,7 @@ def serve(
 
     Raises ConfigError for wrong input.
     """
-    whole, rules = load_whole(model), engine_of(engine)
+    whole, rules = model if isinstance(model, WholeModel) else load_whole(model), engine_of(engine)
     machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     count = gpus or machine.n_gpus
     machine = machine.with_gpus(count)

@@ -33,7 +33,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "routing describe": ("dysharp routing describe my_trace.npz --gpus 8,16",),
     "routing import": ("dysharp routing import --format help", "dysharp routing import dump.npy --experts 64 -o mine.npz"),
     "plan": (
-        "dysharp plan qwen3-30b --cluster hw-dgx-h100 --gpus 8 --batch 64",
+        "dysharp plan qwen3-30b --cluster hw-dgx-h100-x2 --gpus 16 --batch 64 --what-if --arguments megatron-lm",
         "dysharp plan pangu-ultra-moe --cluster paper-ascend-910b --gpus 6144 --try pp=8,16 --try vpp=1,2,4",
         "dysharp plan pangu-ultra-moe --vary layers=61,66 --cluster paper-ascend-910b --gpus 6144 --json",
     ),

@@ -107,7 +107,12 @@ Overrides = tuple[tuple[str, float], ...]
 
 def fitted_values(overrides: Overrides = ()) -> dict[str, float]:
     """Value by name, as the formulas of `compute` take it. `overrides` replace packaged values."""
-    return {name: constant.value for name, constant in fitted().items()} | dict(overrides)
+    return _packaged() | dict(overrides)
+
+
+@functools.cache
+def _packaged() -> dict[str, float]:
+    return {name: constant.value for name, constant in fitted().items()}
 
 
 def one_domain(constants: Mapping[str, Fitted]) -> dict[str, Fitted]:
