@@ -61,6 +61,13 @@ class Cost:
             backward_exposed=left * behind, parts=self.parts | {"hidden": -hidden},
         )  # fmt: skip
 
+    def on_part(self, part: float) -> "Cost":
+        """The same with computing on `part` of the SMs. EP communication takes as long as before."""
+        bare, late = self.forward_exposed, min(self.backward_exposed, self.backward)
+        return replace(
+            self, forward=bare + (self.forward - bare) / part, backward=late + (self.backward - late) / part, weights=self.weights / part
+        )  # fmt: skip
+
     def pair_with(self, backward: "Cost") -> float:
         """This forward pass merged with the backward pass of another chunk: as long as its computing or its EP communication, whichever is longer.
 
