@@ -20,6 +20,7 @@ from dysharp.steps.answers import BUBBLE, DATA_PARALLEL, StepSplit, split_step
 from dysharp.steps.block import NOT_MODELLED
 from dysharp.steps.cost import Cost, EpTimes
 from dysharp.steps.costs import StepCosts, step_costs
+from dysharp.steps.energy import Energy, energy_of
 from dysharp.steps.graph import Replay, replay
 from dysharp.steps.machine import Machine, number
 from dysharp.steps.pipeline import COMPUTE
@@ -54,6 +55,7 @@ class Step:
     ep: EpTimes | None
     replayed: Replay
     split: StepSplit
+    energy: Energy | None = None
 
     @property
     def limit(self) -> str:
@@ -69,6 +71,7 @@ class Step:
         return {
             "system": self.system, "step_us": self.step_us, "tokens_per_s_gpu": self.tokens_per_s_gpu, "tflops": self.tflops, "mfu": self.mfu,
             "bubble": self.shares[BUBBLE], "exposed_us": exposed, "shares": self.shares, "moe_layer": moe, "ranks_us": ranks, "path_us": path,
+            "energy": self.energy and self.energy.to_dict(),
         }  # fmt: skip
 
 
@@ -196,8 +199,15 @@ def _experts(
 
 def _ep_times(forward: Row, backward: Row) -> EpTimes:
     return EpTimes(
-        forward.layer_us, backward.layer_us, forward.exposed_comm_us, backward.exposed_comm_us, _wire_us(forward), _wire_us(backward)
+        forward.layer_us, backward.layer_us, forward.exposed_comm_us, backward.exposed_comm_us, _wire_us(forward), _wire_us(backward),
+        _link_flits(forward) + _link_flits(backward),
     )  # fmt: skip
+
+
+def _link_flits(row: Row) -> float:
+    """Flits on the links of one GPU, for all tokens of the layer."""
+    whole = row.window["of_tokens"] / row.window["tokens"] if row.window else 1.0
+    return sum(row.wire_flits.values()) * whole / row.gpus
 
 
 def _wire_us(row: Row) -> float:
@@ -219,7 +229,8 @@ def _one(name: str, order: Schedule, costs: StepCosts, ep: EpTimes | None, model
     shares[EP] = _exposed_us(order, costs) / order.ranks / step_us
     shares[COMPUTE] -= shares[EP]
     peak = costs.machine.cluster.peak_flops_per_us(dtype) * 1e6
-    return Step(name, step_us, speed, speed * flops / 1e12, speed * flops / peak, shares, ep, done, split)
+    energy = energy_of(model, costs.machine, layout, sequence, ep)
+    return Step(name, step_us, speed, speed * flops / 1e12, speed * flops / peak, shares, ep, done, split, energy=energy)
 
 
 def _exposed_us(order: Schedule, costs: StepCosts) -> float:

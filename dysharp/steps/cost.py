@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 class EpTimes:
     """One MoE layer under an EP system, from its Rows, in microseconds: experts, dispatch and combine of a forward and of a backward pass.
 
-    `exposed`: a transfer runs and nothing computes. `wire`: from the first transfer to the last, at most their sum.
+    `exposed`: a transfer runs and nothing computes. `wire`: from the first transfer to the last, at most their sum. `link_flits`: flits on the
+    links of one GPU, both ways and both passes.
     """
 
     forward: float
@@ -16,6 +17,7 @@ class EpTimes:
     backward_exposed: float = 0.0
     forward_wire: float = 0.0
     backward_wire: float = 0.0
+    link_flits: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,10 @@ class StepCosts:
 
 def _cells(stages: tuple[Cost, ...], hop: float, pairs: bool) -> Times:
     merged = {(f, b): us_to_ps(one.pair_with(other)) for f, one in enumerate(stages) for b, other in enumerate(stages)} if pairs else None
-    ways = ([us_to_ps(getattr(one, way)) for one in stages] for way in ("forward", "backward", "weights"))
-    return Times(*map(tuple, ways), hop, 1, merged)
+    return Times(
+        tuple(us_to_ps(one.forward) for one in stages), tuple(us_to_ps(one.backward) for one in stages),
+        tuple(us_to_ps(one.weights) for one in stages), hop, 1, merged,
+    )  # fmt: skip
 
 
 def step_costs(

@@ -28,8 +28,8 @@ STAGES = 16
 """Pipeline stages of the DySHARP paper, each on a domain of its own."""
 HEADS = {"S": 32, "M": 64, "L": 128, "paper-gpt-oss-120b": 64, "paper-qwen3-235b": 128}
 """Heads of the DySHARP paper's model table."""
-MLA = {"q_rank": 1536, "kv_rank": 512, "nope_dim": 128, "rope_dim": 64, "v_dim": 128}
-"""Widths of DeepSeek-V3's attention (public config.json)."""
+MLA = Attention("mla", heads=128, q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, v_dim=128)
+"""DeepSeek-V3's attention (public config.json)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def model_of(here: Seen) -> WholeModel:
     layer = load_model(here.point.model)
     heads = HEADS[layer.name if layer.name in HEADS else layer.name.partition("-")[0]]
     if choice_str("paper_step.attention") == "mla":
-        attention = Attention("mla", heads, **MLA)
+        attention = replace(MLA, heads=heads)
     else:
         attention = Attention("gqa", heads, kv_heads=heads, head_dim=layer.hidden // heads)
     whole = replace(layer, n_layers=STAGES * choice_int("paper_step.layers"))
