@@ -82,14 +82,14 @@ def layer_times(here: Seen) -> EpTimes | None:
     if any(seen is None for way in ways for seen in way):
         return None
     whole = load_model(here.point.model).tokens_per_gpu
-    grown = [_grown(half.row, full.row, whole / tokens) for half, full in ways if half and full]
-    (ahead, bare, wire), (behind, late, busy) = grown
+    grown_ways = [grown(half.row, full.row, whole / tokens) for half, full in ways if half and full]
+    (ahead, bare, wire), (behind, late, busy) = grown_ways
     if choice_str("paper_step.weights") == "order":
         behind, late, busy = bare + 2 * (ahead - bare), bare, wire
     return EpTimes(ahead, behind, bare, late, wire, busy)
 
 
-def _grown(half: dict[str, Any], full: dict[str, Any], times: float) -> tuple[float, ...]:
+def grown(half: dict[str, Any], full: dict[str, Any], times: float) -> tuple[float, ...]:
     """Layer time, exposed communication and time on the wire of `times` as many tokens as `full` has, along the line from `half`."""
     few, many = _three(half), _three(full)
     return tuple(max(0.0, b + 2 * (times - 1) * (b - a)) for a, b in zip(few, many, strict=True))
