@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from dysharp.figures.metric import Seen, metric
-from dysharp.figures.metrics.whole_steps import STAGES, grown, machine_of, model_of
+from dysharp.figures.metrics.whole_steps import STAGES, forward_times, machine_of, model_of
 from dysharp.specs import choice_int, load_model
 from dysharp.steps import Layout
 from dysharp.steps.block import Block
@@ -15,14 +15,14 @@ DECODED = 512
 def generation_us(here: Seen) -> float | None:
     """Time of a layer for prefill and decode of one batch per GPU; None where the figure lacks a point that it needs.
 
-    A prompt is one sequence of the paper's length. The prefill of a request grows from two numbers of tokens; decoding has one token per request.
+    A prompt is one sequence of the paper's length; decoding has one token per request.
     """
-    tokens, batch = here.point.tokens or 0, choice_int("paper_step.decode_batch")
-    half, small = here.at(replace(here.point, tokens=tokens // 2)), here.at(replace(here.point, tokens=batch))
-    if here.point.direction != "fwd" or half is None or small is None:
+    batch, ahead = choice_int("paper_step.decode_batch"), forward_times(here)
+    small = here.at(replace(here.point, tokens=batch))
+    if here.point.direction != "fwd" or ahead is None or small is None:
         return None
     prompt = load_model(here.point.model).tokens_per_gpu
-    prefill = grown(half.row, here.row, prompt / tokens)[0] + _prefill_us(here, prompt)
+    prefill = ahead[0] + _prefill_us(here, prompt)
     return batch * prefill + DECODED * (small.time_us + decode_us(here, batch, prompt + DECODED / 2))
 
 

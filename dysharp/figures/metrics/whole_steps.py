@@ -1,7 +1,7 @@
 """Training steps around the layers of a figure: what a layer's gain is worth end to end.
 
-A point has the Row of one MoE layer. Its backward pass and the same layer with half as many tokens are points of the figure, too: times grow to one
-sequence per GPU along the line through both numbers of tokens. Everything else of a step is a free choice (`paper_step.*`), the same for all systems.
+A point has the Row of one MoE layer, forward. Its backward pass follows from it (`layer_times`). Everything else of a step is a free choice
+(`paper_step.*`), the same for all systems.
 """
 
 from dataclasses import dataclass, replace
@@ -30,6 +30,8 @@ HEADS = {"S": 32, "M": 64, "L": 128, "paper-gpt-oss-120b": 64, "paper-qwen3-235b
 """Heads of the DySHARP paper's model table."""
 MLA = Attention("mla", heads=128, q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, v_dim=128)
 """DeepSeek-V3's attention (public config.json)."""
+GRADIENT_BYTES = 8
+"""Bytes of memory that a weight's FP32 gradient moves in a micro-batch: read and written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +76,44 @@ def model_of(here: Seen) -> WholeModel:
 
 
 def layer_times(here: Seen) -> EpTimes | None:
-    """The layer of a point, forward and backward, with one sequence per GPU; None where the figure lacks a point that it needs."""
-    tokens = here.point.tokens
-    if here.point.direction != "fwd" or not tokens:
+    """The layer of a point, forward and backward, with one sequence per GPU; None for other points than forward passes.
+
+    The backward pass has the bytes of the forward pass on links and twice its GEMMs, beside FP32 sums of weight gradients in memory. Weight gradients
+    fill idle SMs (docs/design/0005), so it takes as long as the longest of these: L-8 takes 0.3 (DeepEP) and 2.8 % (DySHARP) longer where simulated.
+    """
+    ahead = forward_times(here) if here.point.direction == "fwd" else None
+    if ahead is None:
         return None
-    ways = [[here.at(replace(here.point, direction=way, tokens=n)) for n in (tokens // 2, tokens)] for way in ("fwd", "bwd")]
-    if any(seen is None for way in ways for seen in way):
-        return None
-    whole = load_model(here.point.model).tokens_per_gpu
-    grown_ways = [grown(half.row, full.row, whole / tokens) for half, full in ways if half and full]
-    (ahead, bare, wire), (behind, late, busy) = grown_ways
+    time, exposed, wire = ahead
+    computed = 2 * (time - exposed)
     if choice_str("paper_step.weights") == "order":
-        behind, late, busy = bare + 2 * (ahead - bare), bare, wire
-    return EpTimes(ahead, behind, bare, late, wire, busy)
+        return EpTimes(time, exposed + computed, exposed, exposed, wire, wire)
+    back = max(time, _gradients_us(here))
+    return EpTimes(time, back, exposed, max(0.0, back - computed), wire, wire)
 
 
-def grown(half: dict[str, Any], full: dict[str, Any], times: float) -> tuple[float, ...]:
-    """Layer time, exposed communication and time on the wire of `times` as many tokens as `full` has, along the line from `half`."""
-    few, many = _three(half), _three(full)
-    return tuple(max(0.0, b + 2 * (times - 1) * (b - a)) for a, b in zip(few, many, strict=True))
+def _gradients_us(here: Seen) -> float:
+    """GEMMs of a backward pass at the mean load, at the peak of tensor cores or of memory."""
+    layer, machine = load_model(here.point.model), machine_of(here)
+    weights = layer.n_matrices * layer.hidden * layer.expert_hidden
+    sums = GRADIENT_BYTES * weights * layer.n_experts / machine.cluster.n_gpus / machine.cluster.hbm_bytes_per_us
+    return max(machine.flops(2 * 2 * layer.tokens_per_gpu * layer.topk * weights, layer.gemm_dtype), sums)
+
+
+def forward_times(here: Seen) -> tuple[float, float, float] | None:
+    """Layer time, exposed communication and time on the wire of a point with one sequence per GPU.
+
+    A point with fewer tokens grows along the line from half as many; None without that point.
+    """
+    whole = load_model(here.point.model).tokens_per_gpu
+    tokens = here.point.tokens or whole
+    if tokens == whole:
+        return _three(here.row)
+    half = here.at(replace(here.point, tokens=tokens // 2))
+    if half is None:
+        return None
+    time, exposed, wire = (b + 2 * (whole / tokens - 1) * (b - a) for a, b in zip(_three(half.row), _three(here.row), strict=True))
+    return time, exposed, wire
 
 
 def _three(row: dict[str, Any]) -> tuple[float, float, float]:
@@ -144,13 +165,6 @@ def both_passes_speedup(here: Seen, other: Seen) -> float | None:
     """Forward and backward time of the layer of `over` divided by those of the system, with one sequence per GPU."""
     own, theirs = layer_times(here), layer_times(other)
     return (theirs.forward + theirs.backward) / (own.forward + own.backward) if own and theirs else None
-
-
-@metric("whole_layer_speedup", "speed-up of a MoE layer, forward, grown to one sequence per GPU", compares=True)
-def whole_layer_speedup(here: Seen, other: Seen) -> float | None:
-    """Forward time of the layer of `over` divided by that of the system, along the line through two numbers of tokens."""
-    own, theirs = layer_times(here), layer_times(other)
-    return theirs.forward / own.forward if own and theirs else None
 
 
 @metric("beside_share", "work beside the MoE layer over the layer, forward and backward")
