@@ -85,11 +85,9 @@ def layer_times(here: Seen) -> EpTimes | None:
     if ahead is None:
         return None
     time, exposed, wire = ahead
-    computed = 2 * (time - exposed)
-    if choice_str("paper_step.weights") == "order":
-        return EpTimes(time, exposed + computed, exposed, exposed, wire, wire)
-    back = max(time, _gradients_us(here))
-    return EpTimes(time, back, exposed, max(0.0, back - computed), wire, wire)
+    computed = _gradients_us(here)
+    back = time + computed / 2 if choice_str("paper_step.weights") == "order" else max(time, computed)
+    return EpTimes(time, back, exposed, back - computed, wire, wire)
 
 
 def _gradients_us(here: Seen) -> float:
