@@ -21,6 +21,7 @@ from dysharp.steps.answers import BUBBLE, DATA_PARALLEL, StepSplit, split_step
 from dysharp.steps.block import NOT_MODELLED
 from dysharp.steps.cost import Cost, EpTimes
 from dysharp.steps.costs import StepCosts, step_costs
+from dysharp.steps.energy import Energy, energy_of
 from dysharp.steps.frameworks.megatron import recipe_from
 from dysharp.steps.gains import gains
 from dysharp.steps.graph import Replay, replay
@@ -59,6 +60,7 @@ class Step:
     split: StepSplit
     form: str = "real"
     dropped_rows: int = 0
+    energy: Energy | None = None
 
     @property
     def limit(self) -> str:
@@ -74,6 +76,7 @@ class Step:
         return {
             "system": self.system, "step_us": self.step_us, "tokens_per_s_gpu": self.tokens_per_s_gpu, "tflops": self.tflops, "mfu": self.mfu,
             "bubble": self.shares[BUBBLE], "exposed_us": exposed, "shares": self.shares, "moe_layer": moe, "ranks_us": ranks, "path_us": path,
+            "energy": self.energy and self.energy.to_dict(),
         }  # fmt: skip
 
 
@@ -235,12 +238,18 @@ def _rows(
 def _ep_times(forward: Row, backward: Row) -> EpTimes:
     ways = [(row.layer_us, _exposed_us_of(row), _wire_us(row)) for row in (forward, backward)]
     (time, exposed, wire), (back, back_exposed, back_wire) = ways
-    return EpTimes(time, back, exposed, back_exposed, wire, back_wire)
+    return EpTimes(time, back, exposed, back_exposed, wire, back_wire, _link_flits(forward) + _link_flits(backward))
 
 
 def _exposed_us_of(row: Row) -> float:
     """Communication that nothing hides: of the last GPU, but no more than the busiest GPU does not compute, since all wait for that one."""
     return min(row.exposed_comm_us, (1 - row.utilization["sm_max"]) * row.time_us) * row.layer_us / row.time_us
+
+
+def _link_flits(row: Row) -> float:
+    """Flits on the links of one GPU, for all tokens of the layer."""
+    whole = row.window["of_tokens"] / row.window["tokens"] if row.window else 1.0
+    return sum(row.wire_flits.values()) * whole / row.gpus
 
 
 def _wire_us(row: Row) -> float:
@@ -263,7 +272,8 @@ def _one(row: Row | None, order: Schedule, costs: StepCosts, ep: EpTimes | None,
     shares[COMPUTE] -= shares[EP]
     peak = costs.machine.cluster.peak_flops_per_us(dtype) * 1e6
     name, form, dropped = (row.system, row.form, row.dropped_rows) if row else ("no EP", "real", 0)
-    return Step(name, step_us, speed, speed * flops / 1e12, speed * flops / peak, shares, ep, done, split, form, dropped)
+    energy = energy_of(model, costs.machine, layout, sequence, ep)
+    return Step(name, step_us, speed, speed * flops / 1e12, speed * flops / peak, shares, ep, done, split, form, dropped, energy)
 
 
 def _exposed_us(order: Schedule, costs: StepCosts) -> float:

@@ -154,3 +154,20 @@ def test_context_ranks_exchange_inside_their_domain() -> None:
 def test_what_is_not_modelled_is_told() -> None:
     with pytest.raises(ConfigError, match="step: found etp=2, expected 1: expert tensor parallelism is not modelled yet"):
         step_costs(load_whole("qwen3-30b"), Machine(load_cluster(PAPER)), layout_of("ep=4,etp=2,dp=8"), 4096, None)
+
+
+def test_communication_that_holds_sms_stretches_computing_alone() -> None:
+    cost = Cost(10.0, 20.0, 6.0, 4.0, 5.0, 6.0, 7.0)
+    half = cost.on_part(0.5)
+    assert (half.forward, half.backward, half.weights) == (4 + 12, 5 + 30, 12)
+    assert (half.forward_exposed, half.backward_wire) == (4.0, 7.0)
+    model, plan = load_whole("deepseek-v2-lite"), layout_of("pp=3,ep=4,m=6")
+    costs = step_costs(model, Machine(load_cluster(PAPER)), plan, 512, EpTimes(100, 150, 60, 90, 80, 90))
+    assert costs.on_part(1.0) is costs
+    slower = costs.on_part(0.5)
+    assert slower.times.cells.forward[1] > costs.times.cells.forward[1]
+    assert slower.times.cells.hop == costs.times.cells.hop
+    pairs = slower.times.cells.pairs
+    assert pairs is not None
+    assert costs.times.cells.pairs is not None
+    assert all(pairs[key] >= time for key, time in costs.times.cells.pairs.items())
