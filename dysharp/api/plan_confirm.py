@@ -131,8 +131,8 @@ def replayed(coster: Coster, one: Costed) -> Replay:
     layout, task = one.layout, coster.task
     name = "interleaved" if layout.vpp > 1 else str(one.values["schedule"])
     costs = step_costs(task.model, coster.machine, layout, task.sequence, None, practice=replace(task.practice, dispatcher="", recompute=()))
-    ways = [tuple(us_to_ps(us) for us in way) for way in zip(*coster.chunks_us(one), strict=True)]
-    times = replace(costs.times, cells=Times(*ways, costs.times.cells.hop))
+    forward, dgrad, wgrad = (tuple(us_to_ps(us) for us in way) for way in zip(*coster.chunks_us(one), strict=True))
+    times = replace(costs.times, cells=Times(forward, dgrad, wgrad, costs.times.cells.hop))
     return replay(step_graph(make_schedule(name, layout.pp, layout.micro_batches, layout.vpp), times))
 
 

@@ -64,10 +64,14 @@ class Block:
         if not moe:
             done = self._again({**before, **behind})
             return self._launched(Cost(), done, (), (*kinds, "dense"))
-        behind |= routed(self) if self.practice.dispatcher else {EXPERTS: self._row(ep) if ep else Cost()}
+        behind |= self.experts(ep)
         own = ("router", "moe", *(["shared"] if self.model.shared_hidden else []), *(["alltoall"] if self.practice.dispatcher == "alltoall" else []))
         experts = ("expert",) if self.practice.dispatcher else ()
         return self._launched(sum(before.values(), Cost()), self._again({**before, **behind}), (*kinds, own[0]), (*own[1:], *experts))
+
+    def experts(self, ep: EpTimes | None) -> dict[str, Cost]:
+        """Routed experts with dispatch and combine."""
+        return routed(self) if self.practice.dispatcher else {EXPERTS: self._row(ep) if ep else Cost()}
 
     def ends(self, embedding: bool, mtp: int, head: bool, ep: EpTimes | None) -> Cost:
         """Embedding, MTP layers, and the head with its loss."""
