@@ -7,6 +7,7 @@ import numpy as np
 from dysharp.arrays import F64
 from dysharp.compute import moe
 from dysharp.compute.attention import COLUMNS, ROWS, Attention, attention_us, decode_us
+from dysharp.compute.attention_tiles import LATENT as LATENT_TILE
 from dysharp.compute.attention_tiles import Tile, flash_tile, fmha_tile
 from dysharp.compute.operators import ELEMENT_BYTES, hbm_us, light_us
 from dysharp.measured.config_json import number
@@ -59,6 +60,7 @@ class AttentionCase(Case):
     latent: bool
     packed: bool
     lanes: bool
+    masked: bool
     rows: float
     columns: float
     decodes: bool
@@ -108,9 +110,11 @@ def case(measurement: Measurement) -> AttentionCase:
     tile = Tile(ROWS, COLUMNS)
     if flash:
         together = queries * heads / kv_heads
-        tile = flash_tile(shape["qk"], stored, together, window=window > 0, causal=not bidirectional, latent=bool(shape["absorbed"]))
+        tile = LATENT_TILE if shape["absorbed"] else flash_tile(shape["qk"], stored, together, window=window > 0, causal=not bidirectional)
     elif engine == "TensorRT-LLM" and load_gpu(gpu).arch != "blackwell" and not decodes:
         tile = fmha_tile(shape["qk"], dtype)
+    own_decode = engine == "TensorRT-LLM" and kind == "attention_generation" and kernel == "torch_flow"
+    masked = own_decode and _masked(measurement, load_gpu(gpu))
     found = AttentionCase(
         gpu=gpu,
         batch=batch,
@@ -126,7 +130,8 @@ def case(measurement: Measurement) -> AttentionCase:
         kv_dtype=stored,
         latent=bool(shape["absorbed"]),
         packed=flash,
-        lanes=engine == "TensorRT-LLM" and kind == "attention_generation" and kernel == "torch_flow" and _masked(measurement, load_gpu(gpu)),
+        lanes=own_decode and not masked and load_gpu(gpu).arch != "blackwell",
+        masked=masked,
         rows=tile.rows,
         columns=tile.columns,
         decodes=decodes,
@@ -188,7 +193,7 @@ def _with_surroundings(case: AttentionCase, engine: str, kernel: str, kind: str)
         if kind == "mla_context":
             latent = case.batch * case.queries * (LATENT + ROPE)
             kernels, moved = (3.0, moved + latent * (2.0 + stored)) if stored == 1 else (2.0, latent * (2.0 + stored))
-    elif kernel == "torch_flow" and kind == "attention_generation" and not case.lanes and (stored == 2 or load_gpu(case.gpu).arch == "blackwell"):
+    elif kernel == "torch_flow" and kind == "attention_generation" and not case.masked and (stored == 2 or load_gpu(case.gpu).arch == "blackwell"):
         kernels, moved = 1.0, (queries + keys) * (2.0 + stored)
     elif engine == "SGLang" and case.kv_dtype == "fp8" and kind != "mla_generation":
         kernels, moved = 3.0, CAST * queries + (CAST + STORE) * keys
