@@ -28,8 +28,8 @@ NOT_PREDICTED = {
 """Start of a kernel's name, or a part of it -> why the form does not predict it."""
 NOPE, ROPE, LATENT, VALUES = 128.0, 64.0, 512.0, 128.0
 """Widths of MLA (DeepSeek-V3, arXiv 2412.19437 section 4.2): a head's part without and with position, the latent, a head of values."""
-GEN_HEADS, XQA_HEADS, XQA_TOKENS, XQA_BLOCKS = 16.0, 32.0, 128.0, 4.0
-"""Limits of `_masked`: heads that share keys on Blackwell and before, cached tokens of a block, least blocks by SMs."""
+XQA_HEADS, XQA_TOKENS, XQA_BLOCKS = 32.0, 128.0, 4.0
+"""Limits of `_masked`: heads that share keys, cached tokens of a block, least blocks by SMs."""
 CAST, STORE = 3.0, 2.0
 """Bytes per value of a cast from BF16 to FP8, and of a copy of FP8 values into the cache."""
 
@@ -151,10 +151,11 @@ def _masked(m: Measurement, gpu: Gpu) -> bool:
 
     Source: xqaDispatcher.cpp (Blackwell), decoderXQAImplJIT.cpp and kernelUtils.cpp (before): few heads share keys, or too many; a BF16 cache
     that is longer than the window; fewer thread blocks than a quarter of the SMs, with 128 cached tokens to a block.
+    The stored source has a limit of 16 heads for Blackwell; a row of the measured version with 32 is not masked, so both have 32.
     """
     heads, kv_heads, past = (number(m, key) for key in ("heads", "kv_heads", "past_len"))
     if gpu.arch == "blackwell":
-        return heads / kv_heads > GEN_HEADS
+        return heads / kv_heads > XQA_HEADS
     window = number(m, "window") if m.config.get("window") else 0.0
     cyclic = m.config.get("kv_dtype") != "fp8" and 0 < window < past + 1
     blocks = kv_heads * number(m, "batch") * max(1.0, past // XQA_TOKENS)

@@ -97,8 +97,8 @@ def test_a_label_of_bf16_beside_an_fp8_cache() -> None:
         ("H100-SXM", {"batch": 8, "past_len": 128}, True),  # 32 blocks are fewer than a quarter of 132
         ("H100-SXM", {"batch": 8, "past_len": 256}, False),
         ("B200-SXM", {"kv_heads": 32}, False),
-        ("B200-SXM", {"kv_heads": 2}, False),
-        ("B200-SXM", {"kv_heads": 1}, True),
+        ("B200-SXM", {"kv_heads": 1}, False),
+        ("B200-SXM", {"kv_heads": 1, "heads": 64}, True),
     ],
 )
 def test_tensorrt_llm_chooses_a_decode_kernel(hardware: str, changes: dict[str, object], masked: bool) -> None:
