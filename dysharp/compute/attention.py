@@ -106,8 +106,8 @@ def attention_us(gpu: Gpu, constants: Constants, call: Attention, direction: Dir
     its outputs after its last block, while nothing else of the tile runs; the loads of keys and values overlap with the blocks.
     """
     b, n, past, window = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.window))
-    shared, columns = sharing(call), np.asarray(call.columns, np.float64)
-    rows, own = np.ceil(n * shared / call.rows), np.minimum(call.rows / shared, n)  # tiles of a head, and places of queries in a tile
+    shared, height, columns = sharing(call), np.asarray(call.rows, np.float64), np.asarray(call.columns, np.float64)
+    rows, own = np.ceil(n * shared / height), np.minimum(height / shared, n)  # tiles of a head, and places of queries in a tile
     whole = np.ceil((past + n) / columns)
     first = np.ceil((past + own) / columns) if call.causal else whole
     most = np.where(window > 0, np.ceil((window + own - 1) / columns) + 1, np.inf)  # a window begins and ends inside blocks
