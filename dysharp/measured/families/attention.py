@@ -6,7 +6,7 @@ import numpy as np
 
 from dysharp.arrays import F64
 from dysharp.compute import moe
-from dysharp.compute.attention import COLUMNS, ROWS, Attention, attention_us, decode_us
+from dysharp.compute.attention import COLUMNS, DECODE_ROWS, ROWS, Attention, attention_us, decode_us
 from dysharp.compute.attention_tiles import LATENT as LATENT_TILE
 from dysharp.compute.attention_tiles import Tile, flash_tile, fmha_tile
 from dysharp.compute.operators import ELEMENT_BYTES, hbm_us, light_us
@@ -107,12 +107,12 @@ def case(measurement: Measurement) -> AttentionCase:
     # A label "bfloat16" beside an FP8 cache: only FlashAttention widens the cache, other kernels multiply in FP8.
     dtype = "fp8" if config.get("dtype") == "fp8" or (stored == "fp8" and not flash) else "bf16"
     window = number(measurement, "window") if config.get("window") else 0.0
-    tile = Tile(ROWS, COLUMNS)
-    if flash:
+    arch, tile = load_gpu(gpu).arch, Tile(ROWS, COLUMNS)
+    if flash and arch == "hopper":
         together = queries * heads / kv_heads
         tile = LATENT_TILE if shape["absorbed"] else flash_tile(shape["qk"], stored, together, window=window > 0, causal=not bidirectional)
-    elif engine == "TensorRT-LLM" and load_gpu(gpu).arch != "blackwell" and not decodes:
-        tile = fmha_tile(shape["qk"], dtype)
+    elif engine == "TensorRT-LLM" and arch != "blackwell" and not decodes:
+        tile = fmha_tile(shape["qk"], dtype) if arch == "hopper" else Tile(DECODE_ROWS, COLUMNS)
     own_decode = engine == "TensorRT-LLM" and kind == "attention_generation" and kernel == "torch_flow"
     masked = own_decode and _masked(measurement, load_gpu(gpu))
     found = AttentionCase(
@@ -130,7 +130,7 @@ def case(measurement: Measurement) -> AttentionCase:
         kv_dtype=stored,
         latent=bool(shape["absorbed"]),
         packed=flash,
-        lanes=own_decode and not masked and load_gpu(gpu).arch != "blackwell",
+        lanes=own_decode and not masked and arch != "blackwell",
         masked=masked,
         rows=tile.rows,
         columns=tile.columns,
@@ -194,7 +194,7 @@ def _with_surroundings(case: AttentionCase, engine: str, kernel: str, kind: str)
         if kind == "mla_context":
             latent = case.batch * case.queries * (LATENT + ROPE)
             kernels, moved = (3.0, moved + latent * (2.0 + stored)) if stored == 1 else (2.0, latent * (2.0 + stored))
-    elif kernel == "torch_flow" and kind == "attention_generation" and not case.masked and (stored == 2 or load_gpu(case.gpu).arch == "blackwell"):
+    elif kernel == "torch_flow" and kind == "attention_generation" and not case.masked and (stored == 2 or load_gpu(case.gpu).arch != "hopper"):
         kernels, moved = 1.0, (queries + keys) * (2.0 + stored)
     elif engine == "SGLang" and case.kv_dtype == "fp8" and kind != "mla_generation":
         kernels, moved = 3.0, CAST * queries + (CAST + STORE) * keys
@@ -202,6 +202,6 @@ def _with_surroundings(case: AttentionCase, engine: str, kernel: str, kind: str)
         kernels, moved = (0.0, 0.0) if stored == 2 else (1.0, CAST * keys)
     elif kernel == "trtllm_mla" and case.decodes and stored == 2:
         kernels, moved = 1.0, 2 * stored * queries
-    elif engine == "vLLM" and "fa3" in kernel and kind != "attention_bidirectional":
+    elif engine == "vLLM" and kernel.startswith("vllm_flash_attn_fa") and kind != "attention_bidirectional":
         kernels, moved = (1.0, keys * (2.0 + stored)) if stored == 2 else (2.0, keys * (2.0 + stored) + CAST * queries)
     return AttentionCase(**{f.name: getattr(case, f.name) for f in fields(case)} | {"kernels": kernels, "around_bytes": moved})
