@@ -29,6 +29,8 @@ DOUBLED_EXP = ("b300", "gb300")
 """GPUs with twice that rate: NVIDIA on Blackwell Ultra, "2x attention-layer acceleration", 10.7 against 5 T exponentials per second."""
 BACKWARD_PRODUCTS = 2.5
 """Products of the backward pass over those of the forward pass: five instead of two (FlashAttention-2, arXiv 2307.08691, section 3.1)."""
+LANES_PART = 0.68
+"""Part of the FP32 rate that TensorRT-LLM's XQA kernels reach on Hopper; read off its long decode rows."""
 TINY = 1e-9
 Direction = Literal["forward", "backward"]
 
@@ -46,7 +48,8 @@ class Attention:
     | `dtype` | of the products: "bf16", "fp8" |
     | `kv_dtype` | of the keys and values in memory |
     | `latent` | the values are part of the keys and are read with them (MLA with absorbed projections) |
-    | `lanes` | decode on the FP32 lanes of an SM instead of its tensor cores (TensorRT-LLM's masked multi-head attention) |
+    | `lanes` | decode at the rate of an SM's FP32 lanes (TensorRT-LLM's XQA kernels: products of few rows) |
+    | `masked` | decode with a thread block for each request and head (TensorRT-LLM's masked multi-head attention) |
     | `rows`, `columns` | queries of a tile and keys of a block |
     | `packed` | queries of all heads of a key-value head fill a tile (FlashAttention-3); else a tile has queries of one head; decode always packs |
     """
@@ -65,6 +68,7 @@ class Attention:
     latent: bool = False
     packed: bool = False
     lanes: bool = False
+    masked: bool = False
     rows: ArrayLike = ROWS
     columns: ArrayLike = COLUMNS
 
@@ -102,8 +106,8 @@ def attention_us(gpu: Gpu, constants: Constants, call: Attention, direction: Dir
     its outputs after its last block, while nothing else of the tile runs; the loads of keys and values overlap with the blocks.
     """
     b, n, past, window = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.window))
-    shared, columns = sharing(call), np.asarray(call.columns, np.float64)
-    rows, own = np.ceil(n * shared / call.rows), np.minimum(call.rows / shared, n)  # tiles of a head, and places of queries in a tile
+    shared, height, columns = sharing(call), np.asarray(call.rows, np.float64), np.asarray(call.columns, np.float64)
+    rows, own = np.ceil(n * shared / height), np.minimum(height / shared, n)  # tiles of a head, and places of queries in a tile
     whole = np.ceil((past + n) / columns)
     first = np.ceil((past + own) / columns) if call.causal else whole
     most = np.where(window > 0, np.ceil((window + own - 1) / columns) + 1, np.inf)  # a window begins and ends inside blocks
@@ -130,14 +134,14 @@ def decode_us(gpu: Gpu, constants: Constants, call: Attention) -> F64:
     The heads of one key-value head share tiles. With fewer tiles than SMs the blocks of a tile are split over SMs, and a second
     kernel adds their results.
     """
-    if call.lanes:
-        return lanes_us(gpu, constants, call)
+    if call.masked:
+        return masked_us(gpu, constants, call)
     b, n, past, kv, window = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.kv_heads, call.window))
     rows = np.asarray(call.rows if call.packed else DECODE_ROWS, np.float64)
     tiles = b * kv * np.ceil(n * np.asarray(call.heads, np.float64) / kv / rows)
     columns = np.asarray(call.columns, np.float64)
     blocks = np.ceil((past + n) / columns) - np.floor(np.where(window > 0, np.maximum(past + 1 - window, 0), 0) / columns)
-    block = block_us(gpu, constants, call, rows, "forward")
+    block = lanes_us(gpu, call) if call.lanes else block_us(gpu, constants, call, rows, "forward")
     tile = constants["attention.tile_us"] * (1.0 if call.packed else DECODE_ROWS / ROWS) + hbm_us(gpu, constants, own_bytes(call)) * gpu.n_sms / tiles
     work, longest = tiles * (blocks * block + tile) / gpu.n_sms, blocks * block + tile
     split = (tiles < gpu.n_sms) & (blocks > 1)
@@ -146,7 +150,13 @@ def decode_us(gpu: Gpu, constants: Constants, call: Attention) -> F64:
     return constants["attention.start_us"] + sums + overlap(compute, hbm_us(gpu, constants, key_bytes(call)), constants["sm.overlap"])
 
 
-def lanes_us(gpu: Gpu, constants: Constants, call: Attention) -> F64:
+def lanes_us(gpu: Gpu, call: Attention) -> F64:
+    """A block of keys against the queries of one key-value head at the rate of the FP32 lanes of an SM."""
+    queries = np.asarray(call.queries, np.float64) * np.asarray(call.heads, np.float64) / np.asarray(call.kv_heads, np.float64)
+    return np.asarray(queries * COLUMNS * np.add(call.qk_dim, call.v_dim) / (LANES_PART * FP32_LANES * gpu.boost_MHz))
+
+
+def masked_us(gpu: Gpu, constants: Constants, call: Attention) -> F64:
     """Decode on the FP32 lanes, one thread block for each request and head: masked multi-head attention."""
     blocks = np.asarray(call.batch, np.float64) * np.asarray(call.heads, np.float64)
     products = 2 * np.asarray(call.queries, np.float64) * _visible(call) * np.add(call.qk_dim, call.v_dim) / (2 * FP32_LANES * gpu.boost_MHz)

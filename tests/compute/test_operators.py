@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 from dysharp.compute.moe import eager_mlp_us, expert_mlp_us, fused_layer_us, host_us, layer_us, linear_us
-from dysharp.compute.operators import gemm_us, grouped_gemm_us, hbm_us, launch_us, light_us, memory_kernel_us, overlap, quantise_us, sustained_flops_per_us
+from dysharp.compute.operators import (
+    gemm_us,
+    grouped_gemm_us,
+    hbm_us,
+    launch_us,
+    light_us,
+    memory_kernel_us,
+    overlap,
+    quantise_us,
+    sustained_flops_per_us,
+)
 from dysharp.errors import ConfigError
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import Gpu, list_gpus, load_gpu

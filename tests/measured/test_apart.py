@@ -32,7 +32,8 @@ def test_host_bound_rows_are_told_by_engine_kernel_and_timing() -> None:
     """Whatever their time: they are in no fit of a host either."""
     config = EAGER | {"kernel": "DeepGemmFp8BlockScaledMMKernel"}
     rows = [line(f"v{us}", system="vLLM linear", config=config, value=us) for us in (5, 83, 5000)]
-    others = [line("s", system="SGLang", config=config, value=83), line("g", system="vLLM linear", config=config | {"timing": "cuda graph"}, value=83)]
+    graph = config | {"timing": "cuda graph"}
+    others = [line("s", system="SGLang", config=config, value=83), line("g", system="vLLM linear", config=graph, value=83)]
     parsed = classify(read(*rows, *others)).parsed
     assert [group_of(entry, fitted_values()) for entry in parsed] == ["host-bound"] * 3 + ["launch-bound", ""]
     assert read_hosts(parsed, fitted_values()) == {"h100.host_call_us": 41.5}

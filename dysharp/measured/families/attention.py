@@ -6,7 +6,8 @@ import numpy as np
 
 from dysharp.arrays import F64
 from dysharp.compute import moe
-from dysharp.compute.attention import COLUMNS, ROWS, Attention, attention_us, decode_us
+from dysharp.compute.attention import COLUMNS, DECODE_ROWS, ROWS, Attention, attention_us, decode_us
+from dysharp.compute.attention_tiles import LATENT as LATENT_TILE
 from dysharp.compute.attention_tiles import Tile, flash_tile, fmha_tile
 from dysharp.compute.operators import ELEMENT_BYTES, hbm_us, light_us
 from dysharp.measured.config_json import number
@@ -27,8 +28,8 @@ NOT_PREDICTED = {
 """Start of a kernel's name, or a part of it -> why the form does not predict it."""
 NOPE, ROPE, LATENT, VALUES = 128.0, 64.0, 512.0, 128.0
 """Widths of MLA (DeepSeek-V3, arXiv 2412.19437 section 4.2): a head's part without and with position, the latent, a head of values."""
-GEN_HEADS, XQA_HEADS, XQA_TOKENS, XQA_BLOCKS = 16.0, 32.0, 128.0, 4.0
-"""Limits of `_masked`: heads that share keys on Blackwell and before, cached tokens of a block, least blocks by SMs."""
+XQA_HEADS, XQA_TOKENS, XQA_BLOCKS = 32.0, 128.0, 4.0
+"""Limits of `_masked`: heads that share keys, cached tokens of a block, least blocks by SMs."""
 CAST, STORE = 3.0, 2.0
 """Bytes per value of a cast from BF16 to FP8, and of a copy of FP8 values into the cache."""
 
@@ -59,6 +60,7 @@ class AttentionCase(Case):
     latent: bool
     packed: bool
     lanes: bool
+    masked: bool
     rows: float
     columns: float
     decodes: bool
@@ -105,12 +107,14 @@ def case(measurement: Measurement) -> AttentionCase:
     # A label "bfloat16" beside an FP8 cache: only FlashAttention widens the cache, other kernels multiply in FP8.
     dtype = "fp8" if config.get("dtype") == "fp8" or (stored == "fp8" and not flash) else "bf16"
     window = number(measurement, "window") if config.get("window") else 0.0
-    tile = Tile(ROWS, COLUMNS)
-    if flash:
+    arch, tile = load_gpu(gpu).arch, Tile(ROWS, COLUMNS)
+    if flash and arch == "hopper":
         together = queries * heads / kv_heads
-        tile = flash_tile(shape["qk"], stored, together, window=window > 0, causal=not bidirectional, latent=bool(shape["absorbed"]))
-    elif engine == "TensorRT-LLM" and load_gpu(gpu).arch != "blackwell" and not decodes:
-        tile = fmha_tile(shape["qk"], dtype)
+        tile = LATENT_TILE if shape["absorbed"] else flash_tile(shape["qk"], stored, together, window=window > 0, causal=not bidirectional)
+    elif engine == "TensorRT-LLM" and arch != "blackwell" and not decodes:
+        tile = fmha_tile(shape["qk"], dtype) if arch == "hopper" else Tile(DECODE_ROWS, COLUMNS)
+    own_decode = engine == "TensorRT-LLM" and kind == "attention_generation" and kernel == "torch_flow"
+    masked = own_decode and _masked(measurement, load_gpu(gpu))
     found = AttentionCase(
         gpu=gpu,
         batch=batch,
@@ -126,7 +130,8 @@ def case(measurement: Measurement) -> AttentionCase:
         kv_dtype=stored,
         latent=bool(shape["absorbed"]),
         packed=flash,
-        lanes=engine == "TensorRT-LLM" and kind == "attention_generation" and kernel == "torch_flow" and _masked(measurement, load_gpu(gpu)),
+        lanes=own_decode and not masked and arch != "blackwell",
+        masked=masked,
         rows=tile.rows,
         columns=tile.columns,
         decodes=decodes,
@@ -146,10 +151,11 @@ def _masked(m: Measurement, gpu: Gpu) -> bool:
 
     Source: xqaDispatcher.cpp (Blackwell), decoderXQAImplJIT.cpp and kernelUtils.cpp (before): few heads share keys, or too many; a BF16 cache
     that is longer than the window; fewer thread blocks than a quarter of the SMs, with 128 cached tokens to a block.
+    The stored source has a limit of 16 heads for Blackwell; a row of the measured version with 32 is not masked, so both have 32.
     """
     heads, kv_heads, past = (number(m, key) for key in ("heads", "kv_heads", "past_len"))
     if gpu.arch == "blackwell":
-        return heads / kv_heads > GEN_HEADS
+        return heads / kv_heads > XQA_HEADS
     window = number(m, "window") if m.config.get("window") else 0.0
     cyclic = m.config.get("kv_dtype") != "fp8" and 0 < window < past + 1
     blocks = kv_heads * number(m, "batch") * max(1.0, past // XQA_TOKENS)
@@ -188,7 +194,7 @@ def _with_surroundings(case: AttentionCase, engine: str, kernel: str, kind: str)
         if kind == "mla_context":
             latent = case.batch * case.queries * (LATENT + ROPE)
             kernels, moved = (3.0, moved + latent * (2.0 + stored)) if stored == 1 else (2.0, latent * (2.0 + stored))
-    elif kernel == "torch_flow" and kind == "attention_generation" and not case.lanes and (stored == 2 or load_gpu(case.gpu).arch == "blackwell"):
+    elif kernel == "torch_flow" and kind == "attention_generation" and not case.masked and (stored == 2 or load_gpu(case.gpu).arch != "hopper"):
         kernels, moved = 1.0, (queries + keys) * (2.0 + stored)
     elif engine == "SGLang" and case.kv_dtype == "fp8" and kind != "mla_generation":
         kernels, moved = 3.0, CAST * queries + (CAST + STORE) * keys
@@ -196,6 +202,6 @@ def _with_surroundings(case: AttentionCase, engine: str, kernel: str, kind: str)
         kernels, moved = (0.0, 0.0) if stored == 2 else (1.0, CAST * keys)
     elif kernel == "trtllm_mla" and case.decodes and stored == 2:
         kernels, moved = 1.0, 2 * stored * queries
-    elif engine == "vLLM" and "fa3" in kernel and kind != "attention_bidirectional":
+    elif engine == "vLLM" and kernel.startswith("vllm_flash_attn_fa") and kind != "attention_bidirectional":
         kernels, moved = (1.0, keys * (2.0 + stored)) if stored == 2 else (2.0, keys * (2.0 + stored) + CAST * queries)
     return AttentionCase(**{f.name: getattr(case, f.name) for f in fields(case)} | {"kernels": kernels, "around_bytes": moved})

@@ -48,7 +48,8 @@ def closed_us(case: GemmCase, gpu: Gpu, constants: Constants) -> F64:
     if case.eager:
         return moe.linear_us(gpu, constants, time, case.m, case.k)
     values = np.asarray(case.m * case.k, np.float64)
-    scale = case.scale_kernels * operators.launch_us(gpu, constants) + (case.scale_kernels > 0) * operators.hbm_us(gpu, constants, SCALED_BYTES * values)
+    searched = np.where(np.asarray(case.scale_kernels) > 0, operators.hbm_us(gpu, constants, SCALED_BYTES * values), 0.0)
+    scale = case.scale_kernels * operators.launch_us(gpu, constants) + searched
     if not case.quantises:
         return time
     if case.streams:

@@ -122,8 +122,8 @@ def _gemms(
 ) -> GemmsCase:  # fmt: skip
     gpu = gpu_of(m)
     return GemmsCase(
-        gpu=gpu, dtype=dtype, m=rows, n=n, k=k, groups=groups, calls=calls, sums=sums, moved=moved, steady=steady, cast_rows=cast_rows, cast_values=cast_values, dtypes=(dtype,),
-        shape=f"{m.kind} n={n:g} k={k:g}",
+        gpu=gpu, dtype=dtype, m=rows, n=n, k=k, groups=groups, calls=calls, sums=sums, moved=moved, steady=steady,
+        cast_rows=cast_rows, cast_values=cast_values, dtypes=(dtype,), shape=f"{m.kind} n={n:g} k={k:g}",
     )  # fmt: skip
 
 
