@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from dysharp.errors import ConfigError
 from dysharp.files import write_text
 from dysharp.silicon.density import Spread
 from dysharp.silicon.papers import Published, beside, published
-from dysharp.silicon.rtl.blocks import BLOCKS
+from dysharp.silicon.rtl.blocks import BLOCKS, Pin
 from dysharp.specs import load_cluster
 
 if TYPE_CHECKING:
@@ -23,16 +24,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What `dysharp rtl` prints. `path`: of the Verilog, None = not written. `checked`: small parameters and what ran with them. `library_kge`:
-    logic in the cells of a Liberty file, by its NAND2."""
+    """What `dysharp rtl` prints. `path`, `testbench`: of the Verilog, None = not written. `checked`: small parameters and what ran with them.
+    `interface`: what the pins mean. `library_kge`: logic in the cells of a Liberty file, by its NAND2."""
 
     block: str
     meaning: str
     cluster: str
     parameters: dict[str, int]
+    pins: list[Pin]
+    interface: str
     memories: list[MemoryBits]
     checked: list[tuple[dict[str, int], Checked]]
     path: str | None
+    testbench: str | None
     cost: Cost | None
     trace: PortTrace | None
     proven: list[Proven]
@@ -59,6 +63,7 @@ def hardware(
     Raises ConfigError for an unknown block or cluster, MissingExtra without the extra "rtl", SimulationError where block and model differ.
     """
     from dysharp.silicon.rtl.blocks import load_block
+    from dysharp.silicon.rtl.check import pins_of
     from dysharp.silicon.rtl.cost import cost_of, library_kge, read_library
     from dysharp.silicon.rtl.yosys import memories_of, verilog_of
 
@@ -68,7 +73,8 @@ def hardware(
         raise ConfigError(f"--trace of {block}: found no run that logs its packets, expected reduction-table")
     library = read_library(Path(liberty)) if liberty is not None else None
     checked = found.check(sequences, seed=seed) if sequences else []
-    memories = memories_of(found.component(parameters))
+    component = found.component(parameters)
+    memories = memories_of(component)
     if out is not None:
         write_text(out, verilog_of(found.component(parameters), block.replace("-", "_")))
     if testbench is not None:
@@ -80,9 +86,12 @@ def hardware(
         found.summary,
         machine.name,
         asdict(parameters),
+        pins_of(component),
+        inspect.cleandoc(found.component.__doc__ or ""),
         memories,
         checked,
         out,
+        testbench,
         cost_of(found.component(parameters)) if area else None,
         _traced(trace),
         _proven(block) if prove else [],

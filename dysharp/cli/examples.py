@@ -39,7 +39,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "routing lint": ("dysharp routing lint my_trace.npz --gpus 8",),
     "routing placement": ("dysharp routing placement eplb.npz --gpus 8 -o mine.json",),
-    "rtl": ("dysharp rtl reduction-table --check 200", "dysharp rtl al-tlb --area", "dysharp rtl reduction-table --cluster paper-nvl72 -o table.v"),
+    "rtl": (
+        "dysharp rtl reduction-table --check 200",
+        "dysharp rtl all --prove",
+        "dysharp rtl al-tlb --area",
+        "dysharp rtl reduction-table --cluster paper-nvl72 -o table.v",
+    ),
     "run": (
         "dysharp run dysharp --model L-8 --set dysharp.combine_window=64",
         "dysharp run deepep --cluster hw-dgx-h100 --model deepseek-v3 --tokens 4096 --set n_sm=24",

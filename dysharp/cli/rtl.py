@@ -86,8 +86,8 @@ def print_faults(blocks: list[str], as_json: bool) -> None:
 
 def print_blocks(blocks: list[Hardware]) -> None:
     """A table for each question that was asked."""
-    sizes = [(b.block, str(sum(m.bits for m in b.memories)), b.meaning) for b in blocks]
-    print_table(("block", "memory bits", "what it is"), sizes, text=["what it is"])
+    what = [(b.block, str(sum(m.bits for m in b.memories)), b.meaning) for b in blocks]
+    print_table(("block", "memory bits", "what it is"), what, text=["what it is"])
     if blocks[0].checked:
         click.echo("\nblock and model, every output of every cycle")
         rows = [(b.block, *(str(sum(getattr(done, n) for _, done in b.checked)) for n in ("sequences", "cycles")), _latest(b)) for b in blocks]
@@ -132,11 +132,14 @@ def print_areas(blocks: list[Hardware]) -> None:
 
 
 def print_hardware(found: Hardware) -> None:
-    """What the block is, its memories, and what was checked."""
+    """What the block is, its pins and memories, and what was checked."""
     facts: list[tuple[str, Any]] = [(found.block, found.meaning)]
     facts += [(name.replace("_", " "), value) for name, value in found.parameters.items()]
     facts += [("memory bits", sum(m.bits for m in found.memories))]
     print_facts((name, str(value)) for name, value in facts)
+    click.echo()
+    click.echo(found.interface + "\n")
+    print_table(("pin", "side", "bits"), [(pin.name, pin.side, str(pin.bits)) for pin in found.pins], left=2)
     click.echo()
     cells = [(m.name, str(m.depth), str(m.width), str(m.reads), str(m.writes)) for m in found.memories]
     if cells:
@@ -154,8 +157,8 @@ def print_hardware(found: Hardware) -> None:
     if t := found.trace:
         counts = f"{t.results} results, {t.bypasses} bypasses, {t.evictions} evictions"
         click.echo(f"one port of {t.model}, {t.routing} routing: {len(t.steps)} packets, {counts}; block, protocol and packet level agree")
-    if found.path:
-        click.echo(f"written: {found.path}")
+    for path in filter(None, (found.path, found.testbench)):
+        click.echo(f"written: {path}")
 
 
 def print_cost(cost: Cost) -> None:

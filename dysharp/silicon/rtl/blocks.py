@@ -37,6 +37,14 @@ class PortStep(NamedTuple):
     outcome: str
 
 
+class Pin(NamedTuple):
+    """A pin of a block beside `clk` and `rst`. `side`: "in" or "out"."""
+
+    name: str
+    side: str
+    bits: int
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """A block: `parameters` (a dataclass with `of_cluster`), `component(parameters)`, and `model(parameters, random)` for checks.

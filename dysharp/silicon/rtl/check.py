@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
-from amaranth.hdl import ResetInserter, Signal
+from amaranth.hdl import ResetInserter, Shape, Signal
 from amaranth.lib import wiring
 from amaranth.sim import Simulator
 
 from dysharp.errors import SimulationError
+from dysharp.silicon.rtl.blocks import Pin
 
 Values = Mapping[str, int]
 
@@ -33,6 +34,12 @@ class Checked:
     cycles: int
     seen: dict[str, int]
     answer_cycles: int
+
+
+def pins_of(component: wiring.Component) -> list[Pin]:
+    """The interface of a block."""
+    members = component.signature.members.items()
+    return [Pin(name, "in" if member.flow == wiring.In else "out", Shape.cast(member.shape).width) for name, member in members]
 
 
 Listen = Callable[[int, Values, Values], None]

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.hdl import Shape
-from amaranth.lib import wiring
-
 from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import Values, check
+from dysharp.silicon.rtl.check import Values, check, pins_of
 from dysharp.silicon.rtl.yosys import verilog_of
 
 _TEXT = """
@@ -55,9 +52,7 @@ def with_testbench(block: Block, sequences: int, cycles: int = 32, seed: int = 0
     """Verilog of `block` at its smallest sizes, with `sequences` sequences of the model as vectors. It prints how many cycles differ."""
     p = block.small[0]
     component, name = block.component(p), block.name.replace("-", "_")
-    members = component.signature.members.items()
-    widths = {n: (Shape.cast(member.shape).width, member.flow == wiring.In) for n, member in members}
-    ins, outs = ({n: w for n, (w, is_in) in widths.items() if is_in == side} for side in (True, False))
+    ins, outs = ({pin.name: pin.bits for pin in pins_of(component) if pin.side == side} for side in ("in", "out"))
     steps: list[str] = []
 
     def listen(cycle: int, pins: Values, expected: Values) -> None:
@@ -67,8 +62,8 @@ def with_testbench(block: Block, sequences: int, cycles: int = 32, seed: int = 0
         steps.append(f"    step({', '.join(words)});")
 
     check(component, lambda random: block.model(p, random), sequences, cycles, seed, listen)
-    pins = [f".{n}({bus}[{low + w - 1}:{low}])" for bus, sides in (("in", ins), ("out", outs)) for n, low, w in _places(sides)]
-    text = {"ins": sum(ins.values()) - 1, "outs": sum(outs.values()) - 1, "pins": ", ".join(pins), "steps": "\n".join(steps)}
+    wires = [f".{n}({bus}[{low + w - 1}:{low}])" for bus, sides in (("in", ins), ("out", outs)) for n, low, w in _places(sides)]
+    text = {"ins": sum(ins.values()) - 1, "outs": sum(outs.values()) - 1, "pins": ", ".join(wires), "steps": "\n".join(steps)}
     return verilog_of(block.component(p), name) + _TEXT.format(name=name, **text)
 
 
