@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from dysharp.api.serving_answer import Serving, Slo
+from dysharp.api.serving_systems import ep_systems
 from dysharp.api.tensor_parallel import serving_curves
 from dysharp.errors import ConfigError
 from dysharp.serving.advice import break_even, overlap_of, slots_of
@@ -46,6 +47,7 @@ def serve(
     acceptance: float = 0.8,
     routing: str | None = None,
     what_if: bool = False,
+    systems: Iterable[str] | None = None,
     tick: Tick = lambda done, total, text: None,
 ) -> Serving:
     """Search the layouts of `model` on `gpus` GPUs of `cluster` (default: all) for prompts of `isl` and answers of `osl` tokens.
@@ -62,6 +64,7 @@ def serve(
     | `mtp`, `acceptance` | drafts of a step and request; the part of drafts that is accepted if those before it were |
     | `routing` | recorded or drawn expert choices, as for `compare`: uneven experts, and what EPLB brings |
     | `what_if` | also search other machines: no communication, DySHARP, MoE-Hub, larger domains, faster NICs; and a dead GPU |
+    | `systems` | EP systems whose MoE layer is simulated at the best point with dispatch |
     | `tick` | called with layouts done, their number, and a name |
 
     Raises ConfigError for wrong input.
@@ -93,7 +96,15 @@ def serve(
         return found
     drafts = break_even(first, mtp) if mtp else None
     changed = tuple(what_ifs(asked, first, lambda text: tick(len(tried), len(tried), text))) if what_if else ()
-    return replace(found, what_ifs=changed, overlap=overlap_of(first), slots=tuple(slots_of(_sharing(best))), break_even=drafts)
+    simulated = () if systems is None else ep_systems(_sending(best), systems, routing)
+    return replace(
+        found, what_ifs=changed, overlap=overlap_of(first), slots=tuple(slots_of(_sharing(best))), break_even=drafts, systems=simulated
+    )  # fmt: skip
+
+
+def _sending(best: list[ServePoint]) -> ServePoint:
+    """The best point whose groups send tokens to shared experts, else the best."""
+    return next((point for point in best if point.replica.layout.dp > 1 and point.replica.layout.ep == point.replica.layout.gpus), best[0])
 
 
 def _sharing(best: list[ServePoint]) -> ServePoint:

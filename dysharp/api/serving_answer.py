@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dysharp.api.serving_systems import SystemPoint
 from dysharp.measured.serving.error_bar import Bar, bar_of, outside_of
 from dysharp.serving.advice import Overlap, Slots
 from dysharp.serving.answers import HELPS, WORDS, limit_of, point_dict
@@ -37,6 +38,7 @@ class Serving:
     | `rejected` | layouts that do not fit, with the reason |
     | `apart` | the best pools with prefill and decode apart within the limits |
     | `what_ifs` | the best point on other machines; empty unless asked for |
+    | `systems` | the best point with dispatch under EP systems that were asked for |
     | `overlap`, `slots`, `break_even` | at the best point: two-batch overlap, EPLB with recorded loads, acceptance above which drafts pay |
     """
 
@@ -56,6 +58,7 @@ class Serving:
     overlap: Overlap | None = None
     slots: tuple[Slots, ...] = ()
     break_even: float | None = None
+    systems: tuple[SystemPoint, ...] = ()
 
     @property
     def gpus_for_users(self) -> int | None:
@@ -167,7 +170,9 @@ class Serving:
                 {"name": one.name, "tokens_per_s_gpu": one.tokens_per_gpu, "layout": one.point and one.point.replica.layout.name}
                 for one in self.what_ifs
             ],
-            "overlap": self.overlap and asdict(self.overlap), "break_even": self.break_even, "slots": [asdict(slot) for slot in self.slots],
+            "overlap": self.overlap and asdict(self.overlap), "break_even": self.break_even,
+            "systems": [asdict(one) for one in self.systems],
+            "slots": [asdict(slot) for slot in self.slots],
             "rejected": [{"layout": one.layout.name, "reason": one.reason} for one in self.rejected], "header": list(self.header),
         }  # fmt: skip
 

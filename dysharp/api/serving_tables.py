@@ -12,6 +12,7 @@ from dysharp.serving.search import ServePoint
 POINT_HEADINGS = (
     "layout", "EP system", "users", "tokens/s\nper GPU", "tokens/s\nper user", "TPOT\nms", "90 % of\nruns, ms", "TTFT\nms", "prompts\n%", "limit",
 )  # fmt: skip
+SYSTEM_HEADINGS = ("EP system", "form", "MoE layer\nus", "closed form\nus", "TPOT\nms")
 WHAT_IF_HEADINGS = ("changed", "layout", "tokens/s\nper GPU", "gain\n%")
 
 
@@ -33,6 +34,11 @@ def what_if_cells(done: Serving) -> list[tuple[str, ...]]:
         (one.name, one.point.replica.layout.name if one.point else "-", f"{one.tokens_per_gpu:,.0f}", f"{100 * (one.tokens_per_gpu / now - 1):+.0f}")
         for one in done.what_ifs
     ]
+
+
+def system_cells(done: Serving) -> list[tuple[str, ...]]:
+    """One row per EP system, by `SYSTEM_HEADINGS`."""
+    return [(one.system, one.form, f"{one.layer:,.0f}", f"{one.closed:,.0f}", f"{one.tpot_ms:.1f}") for one in done.systems]
 
 
 def memory_line(point: ServePoint) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from dysharp.cli.flags import complete_clusters, complete_routings, complete_words, json_flag, plot_flag
+from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag
 from dysharp.cli.model import complete_whole
 from dysharp.cli.output import print_header, print_json
 from dysharp.cli.report import command_line, report_flag
@@ -31,14 +31,15 @@ from dysharp.cli.report import command_line, report_flag
 @click.option("--acceptance", type=float, default=0.8, show_default=True, metavar="A", help="Part of drafts that are accepted.")
 @click.option("--routing", metavar="R", shell_complete=complete_routings, help="Recorded or drawn expert choices: also says what EPLB brings.")
 @click.option("--what-if", is_flag=True, help="Also: no communication, DySHARP, MoE-Hub, larger NVLink domains, faster NICs, a dead GPU.")
+@click.option("--systems", metavar="A,B,...", shell_complete=complete_systems, help="EP systems to simulate at the best point with dispatch.")
 @plot_flag("all points and the front")
 @report_flag
 @json_flag
 @click.pass_context
 def serve(
     ctx: click.Context, model: str, cluster: str, gpus: int | None, isl: int, osl: int, engine: str, precision: str | None, kv: str | None, slo: str,
-    users: int | None, layouts: str, ep_system: str, tensor: str, mtp: int, acceptance: float, routing: str | None, what_if: bool, plot: str | None,
-    report: str | None, as_json: bool,
+    users: int | None, layouts: str, ep_system: str, tensor: str, mtp: int, acceptance: float, routing: str | None, what_if: bool,
+    systems: str | None, plot: str | None, report: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Say how to serve MODEL: which layout at which number of users, how fast, and what limits it.
 
@@ -54,7 +55,8 @@ def serve(
     with bar("layouts") as update:
         done = search(
             model, cluster, gpus=gpus, isl=isl, osl=osl, engine=engine, precision=precision, kv=kv, slo=slo_of(slo), users=users, layouts=named,
-            ep_system=ep_system, tensor=tensor, mtp=mtp, acceptance=acceptance, routing=routing, what_if=what_if, tick=update,
+            ep_system=ep_system, tensor=tensor, mtp=mtp, acceptance=acceptance, routing=routing, what_if=what_if,
+            systems=None if systems is None else [name.strip() for name in systems.split(",") if name.strip()], tick=update,
         )  # fmt: skip
     if plot is not None:
         from dysharp.reports.plots import save_figure

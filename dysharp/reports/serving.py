@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from dysharp import __version__
 from dysharp.api.serving_answer import Serving
-from dysharp.api.serving_tables import POINT_HEADINGS, WHAT_IF_HEADINGS, memory_line, point_cells, what_if_cells
+from dysharp.api.serving_tables import POINT_HEADINGS, SYSTEM_HEADINGS, WHAT_IF_HEADINGS, memory_line, point_cells, system_cells, what_if_cells
 from dysharp.files import write_text
 from dysharp.reports.plots import PALETTE, STYLE, drawn
 from dysharp.serving.search import ServePoint
@@ -51,6 +51,7 @@ def write_page(done: Serving, path: str | os.PathLike[str], command: str) -> Pat
     tables: list[tuple[str, Sequence[str], list[tuple[str, ...]]]] = [
         ("Best layouts within the limits", POINT_HEADINGS, point_cells(done.best)),
         ("What if", WHAT_IF_HEADINGS, what_if_cells(done)),
+        ("EP systems", SYSTEM_HEADINGS, system_cells(done)),
         ("Front", POINT_HEADINGS, point_cells(done.front)),
         ("Layouts that do not fit", ("layout", "why"), [(one.layout.name, one.reason) for one in done.rejected]),
     ]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from dysharp.api.serving_systems import ep_systems
 from dysharp.errors import ConfigError
 from dysharp.serving.advice import break_even, overlap_of, slots_of
 from dysharp.serving.apart import best_apart
@@ -184,6 +185,16 @@ def test_drafts_pay_above_an_acceptance() -> None:
     one = decode_batch(Load(1.0, 1000.0, 500.0), 1.0)
     ratio = step_time(few.replica, replace(one, queries=2)).device / step_time(few.replica, one).device
     assert 1.81 / ratio == pytest.approx(1.63, rel=0.1)
+
+
+def test_simulated_ep_systems() -> None:
+    """The MoE layer of a decode step as Programs: within 25 % of the closed form, and slower kernels give a longer TPOT."""
+    best = point("dp=8,ep=8", tpot_ms=60.0)
+    (found,) = ep_systems(best, ["deepep-ll"])
+    assert found.layer == pytest.approx(found.closed, rel=0.25)
+    assert (found.tpot_ms > best.served.tpot / 1e3) == (found.layer > found.closed)
+    with pytest.raises(ConfigError, match="expected a layout whose attention groups share experts"):
+        ep_systems(point("tp=8"), ["deepep-ll"])
 
 
 def test_overlap_at_a_point() -> None:

@@ -16,7 +16,7 @@ MOST_BEST, MOST_FRONT, MOST_REJECTED = 3, 12, 4
 
 def print_serving(done: Serving) -> None:
     """The sentences, then the tables."""
-    from dysharp.api.serving_tables import POINT_HEADINGS, WHAT_IF_HEADINGS, memory_line, point_cells, what_if_cells
+    from dysharp.api.serving_tables import POINT_HEADINGS, SYSTEM_HEADINGS, WHAT_IF_HEADINGS, memory_line, point_cells, system_cells, what_if_cells
 
     print_lines([*done.sentences(), *done.trust()])
     if done.best:
@@ -28,6 +28,9 @@ def print_serving(done: Serving) -> None:
     if done.what_ifs:
         click.echo()
         print_table(WHAT_IF_HEADINGS, what_if_cells(done), left=2)
+    if done.systems:
+        click.echo()
+        print_table(SYSTEM_HEADINGS, system_cells(done), left=2)
     if done.front:
         print_lines(["", "Front: no other point has more tokens per second of a GPU and of a user."])
         print_table(POINT_HEADINGS, point_cells(done.front[:MOST_FRONT]), left=2, text=("limit",))

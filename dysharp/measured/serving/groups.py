@@ -1,7 +1,7 @@
 """Which measured layout is fastest at a speed per user, and which a prediction would choose.
 
-A group holds runs of equal engine version, model, hardware, precision and lengths with two layouts or more, prefill apart or not. Speed per user is 1 / TPOT;
-throughput of a GPU is the users' tokens over time and GPUs, by measured or predicted TTFT and TPOT alike.
+A group holds runs of equal engine version, model, hardware, precision and lengths with two layouts or more, prefill apart or not. Speed
+per user is 1 / TPOT; throughput of a GPU is the users' tokens over time and GPUs, by measured or predicted TTFT and TPOT alike.
 """
 
 import math
