@@ -67,7 +67,7 @@ LOW_LATENCY = Library("deepep-ll", 4, (4, 8), False, ((128, 256), (128, 256)))
 LIBRARIES: Mapping[tuple[str, str], Library] = {
     ("deepep-v2", "LL"): LOW_LATENCY,
     ("uccl-ep", "LL"): LOW_LATENCY._replace(first=8),
-    ("deepep-v2", "normal"): Library("deepep-v2", 4, (12, 18)),
+    ("deepep-v2", "normal"): Library("deepep-v2", 4, (12, 18), ends=((256, 512), (512, 1024))),
     ("uccl-ep", "normal"): Library("uccl-ep", 16, (16, 20)),
     ("nccl-ep", "normal"): Library("nccl-ep", 15, (15, 19), True, ((1024, 2048), (2048, 3072)), False),
     ("flashinfer-ep", "normal"): Library("flashinfer", 4, (12, 18), False),
