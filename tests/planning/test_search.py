@@ -15,7 +15,7 @@ from dysharp.planning.experts import copies
 from dysharp.planning.plan import practice_for
 from dysharp.planning.search import brute_force, search
 from dysharp.planning.space import Space, Task, constraints
-from dysharp.planning.split import best_split
+from dysharp.planning.split import best_split, pace
 from dysharp.specs import load_cluster, load_whole
 from dysharp.steps import Layout
 from dysharp.steps.accounting.parameters import parameters_of
@@ -93,9 +93,9 @@ def test_a_split_is_the_best_of_all(ranks: int, rounds: int, alike: bool) -> Non
     draw = random.Random(ranks * rounds)
     weights = (0.2, 1.5, *[1.0] * 5, 2.2, 1.1) if alike else tuple(draw.uniform(1, 5) for _ in range(9))
 
-    def quality(ends: tuple[int, ...]) -> tuple[float, float]:
+    def quality(ends: tuple[int, ...]) -> float:
         runs = [sum(weights[a:b]) for a, b in zip((0, *ends[:-1]), ends, strict=True)]
-        return max(runs), sum(max(runs[at : at + ranks]) for at in range(0, len(runs), ranks))
+        return pace(np.asarray(runs).reshape(rounds, ranks))
 
     best = min(quality((*cut, 9)) for cut in itertools.combinations(range(1, 9), ranks * rounds - 1))
     assert quality(best_split(weights, ranks, rounds)) == pytest.approx(best)
