@@ -31,6 +31,8 @@ SUSTAINED = 0.61
 derived, over 256 TFLOPS, the peak that its sibling paper states."""
 CAP = 0.9
 """Part of a GPU's memory that a layout may take; what lies outside the allocator needs the rest."""
+GRAIN = 4
+"""Parts of a layer in which splits count, so that layouts of like pieces share them."""
 BUCKET, BUCKET_PER_REPLICA = 40e6, 1e6
 Times = NDArray[np.float64]
 
@@ -187,7 +189,8 @@ class Coster:
         if stages:
             ends = _ends(self.task.model, layout)
         else:
-            weights = tuple(each[letter][3] for letter in letters)
+            layer = each["t" if "t" in each else "d"][3]
+            weights = tuple(round(GRAIN * each[letter][3] / layer) / GRAIN for letter in letters)
             ends = slots(len(letters) - 2, layout.chunks) if self.task.slots else best_split(weights, layout.pp, layout.vpp)
             layout = self.task.layout(values, stage_text(letters.replace("d", "t"), ends))
         runs = [letters[a:b] for a, b in zip((0, *ends[:-1]), ends, strict=True)]

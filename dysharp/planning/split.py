@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 LETTERS = "EtmL"
 EPSILON = 1e-9
+NARROW = 64
 Floats = NDArray[np.float64]
 
 
@@ -22,10 +23,11 @@ def pace(chunks: Floats) -> float:
 
 
 @lru_cache(maxsize=1 << 13)
-def best_split(weights: tuple[float, ...], ranks: int, rounds: int = 1) -> tuple[int, ...]:
+def best_split(weights: tuple[float, ...], ranks: int, rounds: int = 1, ranges: int = NARROW) -> tuple[int, ...]:
     """Ends of `ranks` x `rounds` non-empty runs of `weights` (>= 0) with the least `pace`; rounds are as even as can be.
 
-    Needs as many weights as runs.
+    Beyond two rounds it looks at the `ranges` narrowest ranges that the totals of rounds may have; with all of them it is exact. Needs as many
+    weights as runs.
     """
     n = len(weights)
     sums = np.concatenate([[0.0], np.cumsum(weights)])
@@ -38,7 +40,7 @@ def best_split(weights: tuple[float, ...], ranks: int, rounds: int = 1) -> tuple
         ways = largest[0] + largest[:, n] + (ranks - 1) / ranks**2 * np.abs(2 * sums - total)
         return (*_even(sums, 0, int(np.argmin(ways)), ranks), *_even(sums, int(np.argmin(ways)), n, ranks))
     bound, _ = _rounds(largest, rounds)
-    for low, high in _ranges(totals[largest < np.inf], total / rounds):
+    for low, high in _ranges(totals[largest < np.inf], total / rounds)[:ranges]:
         if bound + (ranks - 1) / ranks**2 * (high - low) >= least * (1 - EPSILON):
             break
         inside = (totals >= low - total * EPSILON) & (totals <= high + total * EPSILON)
