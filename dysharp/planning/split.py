@@ -1,25 +1,32 @@
 """Layers over the chunks of a pipeline: the split whose `pace` is least, exact by dynamic programming.
 
 Ranks run chunks in rounds: chunks 0 to p - 1, then p to 2p - 1. A further micro-batch takes about the sum over rounds of the largest chunk, and
-more where a long round follows a short one, since ranks then wait for each other (an upper bound in replays of interleaved schedules).
+more where a long round follows a short one, since ranks then wait for each other.
 """
 
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 LETTERS = "EtmL"
-EPSILON = 1e-9
+EPSILON, TINY = 1e-9, 1e-300
 NARROW = 64
 Floats = NDArray[np.float64]
 
 
 def pace(chunks: Floats) -> float:
-    """Time of a further micro-batch from the times of chunks [rounds, ranks]."""
-    means, ranks = chunks.mean(axis=1), chunks.shape[1]
-    return float(chunks.max(axis=1).sum() + (ranks - 1) / ranks * (means.max() - means.min()))
+    """Time of a further micro-batch from the times of chunks [rounds, ranks]. Within 6 % of replays of interleaved schedules (a test)."""
+    means = chunks.mean(axis=1)
+    return float(chunks.max(axis=1).sum() + _wait(means.max() - means.min(), chunks.shape[1], chunks.mean()))
+
+
+def _wait(apart: Any, ranks: int, chunk: float) -> Any:
+    """Wait of ranks where the mean chunks of rounds are `apart` and `chunk` is the mean of all: little at first, then all of it."""
+    most = (ranks - 1) / ranks * apart
+    return most * most / (most + chunk / 2 + TINY)
 
 
 @lru_cache(maxsize=1 << 13)
@@ -35,13 +42,14 @@ def best_split(weights: tuple[float, ...], ranks: int, rounds: int = 1, ranges: 
     if rounds == 1:
         return best
     least, total = _pace_of(sums, best, ranks), float(sums[n])
+    chunk = total / ranks / rounds
     largest, totals = _largest(weights, ranks), sums[None, :] - sums[:, None]
     if rounds == 2:  # one cut between rounds
-        ways = largest[0] + largest[:, n] + (ranks - 1) / ranks**2 * np.abs(2 * sums - total)
+        ways = largest[0] + largest[:, n] + _wait(np.abs(2 * sums - total) / ranks, ranks, chunk)
         return (*_even(sums, 0, int(np.argmin(ways)), ranks), *_even(sums, int(np.argmin(ways)), n, ranks))
     bound, _ = _rounds(largest, rounds)
     for low, high in _ranges(totals[largest < np.inf], total / rounds)[:ranges]:
-        if bound + (ranks - 1) / ranks**2 * (high - low) >= least * (1 - EPSILON):
+        if bound + _wait((high - low) / ranks, ranks, chunk) >= least * (1 - EPSILON):
             break
         inside = (totals >= low - total * EPSILON) & (totals <= high + total * EPSILON)
         found, cuts = _rounds(np.where(inside, largest, np.inf), rounds)
