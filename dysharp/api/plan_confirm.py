@@ -131,8 +131,8 @@ def replayed(coster: Coster, one: Costed) -> Replay:
     layout, task = one.layout, coster.task
     name = "interleaved" if layout.vpp > 1 else str(one.values["schedule"])
     costs = step_costs(task.model, coster.machine, layout, task.sequence, None, practice=replace(task.practice, dispatcher="", recompute=()))
-    forward, dgrad, wgrad = (tuple(us_to_ps(us) for us in way) for way in zip(*coster.chunks_us(one), strict=True))
-    times = replace(costs.times, cells=Times(forward, dgrad, wgrad, costs.times.cells.hop))
+    forward, backward, weights = (tuple(us_to_ps(us) for us in way) for way in zip(*coster.chunks_us(one), strict=True))
+    times = replace(costs.times, cells=Times(forward, backward, weights, costs.times.cells.hop))
     return replay(step_graph(make_schedule(name, layout.pp, layout.micro_batches, layout.vpp), times))
 
 
@@ -157,10 +157,10 @@ def _parts(coster: Coster, one: Costed, seed: int) -> list[Part]:
     from dysharp.runs.run import prepare
     from dysharp.systems import get_system
 
-    defaults = {name: argument.default for name, argument in arguments_of(RequestArgs).items()}
+    defaults: Any = {name: argument.default for name, argument in arguments_of(RequestArgs).items()}
     known, out = get_system(SIMULATED[one.values["system"]]), []
     for number, direction in enumerate(("fwd", "bwd")):
-        request = make_request({**defaults, **_asked(coster, one), "seed": seed + number})
+        request = make_request(defaults | _asked(coster, one) | {"seed": seed + number})
         options, workload = prepare({known.name: known}, request)
         routing = known.served(workload.routing, options[known.name])
         program = known.plan(request.model, request.cluster, routing, direction, options[known.name])

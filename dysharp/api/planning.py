@@ -361,4 +361,4 @@ def _checked(done: Plan, text: str) -> Costed:
     return done_one
 
 
-__all__ = ["Answer", "plan", "schedule_of"]
+__all__ = ["SPREAD", "Answer", "plan", "schedule_of"]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dysharp.planning.layers import Pieces, pieces_of
 from dysharp.planning.space import Column, Space, Task
-from dysharp.planning.split import best_split, slots, stage_text
+from dysharp.planning.split import best_split, pace, slots, stage_text
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.activations import Saving, head_bytes, is_dropped, layer_transient, saved_of_layer
@@ -31,6 +31,8 @@ SUSTAINED = 0.61
 derived, over 256 TFLOPS, the peak that its sibling paper states."""
 CAP = 0.9
 """Part of a GPU's memory that a layout may take; what lies outside the allocator needs the rest."""
+GRAIN = 4
+"""Parts of a layer in which splits count, so that layouts of like pieces share them."""
 BUCKET, BUCKET_PER_REPLICA = 40e6, 1e6
 Times = NDArray[np.float64]
 
@@ -187,7 +189,8 @@ class Coster:
         if stages:
             ends = _ends(self.task.model, layout)
         else:
-            weights = tuple(each[letter][3] for letter in letters)
+            layer = each["t" if "t" in each else "d"][3]
+            weights = tuple(round(GRAIN * each[letter][3] / layer) / GRAIN for letter in letters)
             ends = slots(len(letters) - 2, layout.chunks) if self.task.slots else best_split(weights, layout.pp, layout.vpp)
             layout = self.task.layout(values, stage_text(letters.replace("d", "t"), ends))
         runs = [letters[a:b] for a, b in zip((0, *ends[:-1]), ends, strict=True)]
@@ -206,15 +209,11 @@ class Coster:
         return [(sum(c.forward for c in run), sum(c.backward for c in run), sum(c.weights for c in run)) for run in costs]
 
     def _parts(self, values: Mapping[str, Any], layout: Layout, cells: Times, pieces: Pieces, runs: list[str]) -> dict[str, float]:
-        """Microseconds of a step by part. `cells`: [rounds, ranks, (forward, backward, weights, steady)].
-
-        A micro-batch takes the sum over rounds of the largest chunk, and ranks wait for each other where a long round follows a short one.
-        """
+        """Microseconds of a step by part. `cells`: [rounds, ranks, (forward, backward, weights, steady)]."""
         m, p, v = layout.micro_batches, layout.pp, layout.vpp
         ranks = cells.sum(axis=0)
         slowest = int(np.argmax(ranks[:, 3]))
-        rounds, mean = cells[:, :, 3].mean(axis=1), float(ranks[:, 3].mean())
-        steady = float(cells[:, :, 3].max(axis=1).sum() + (p - 1) / p * (rounds.max() - rounds.min()))
+        steady, mean = pace(cells[:, :, 3]), float(ranks[:, 3].mean())
         f, b, w = (float(ranks[:, i].mean()) for i in range(3))
         ramp = (max(f + b - w, 0.0) if values["schedule"] == "zb-h1" else f + b + w) * (p - 1) / v
         rows = ELEMENT * self.task.model.hidden * layout.tokens(self.task.sequence) / layout.tp

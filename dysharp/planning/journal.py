@@ -70,7 +70,7 @@ def asked_of(coster: Coster) -> dict[str, Any]:
     """All that the costs of a search depend on, as plain values."""
     task, space = asdict(coster.task), {name: [list(v) if isinstance(v, tuple) else v for v in values] for name, values in coster.space.lists.items()}
     rows = sorted([*map(str, key), *asdict(ep).values()] for key, ep in coster.rows.items())
-    return plain({"plan": task, "space": space, "cluster": asdict(coster.machine.cluster), "rows": rows})
+    return {"plan": plain(task), "space": plain(space), "cluster": plain(asdict(coster.machine.cluster)), "rows": plain(rows)}
 
 
 def plain(value: Any) -> Any:

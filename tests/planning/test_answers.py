@@ -49,6 +49,14 @@ def test_shapes_in_processes_are_those_of_one() -> None:
     assert one == several
 
 
+@pytest.mark.slow
+def test_shapes_on_dask_are_those_of_one_process() -> None:
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
+        shared = answer("--vary", "layers=24,48", "--json", "--scheduler", cluster.scheduler_address).stdout
+    assert json.loads(shared) == json.loads(answer("--vary", "layers=24,48", "--json").stdout)
+
+
 def test_a_folder_keeps_costs(tmp_path: Path) -> None:
     first = answer("--folder", str(tmp_path)).stdout
     again = answer("--folder", str(tmp_path)).stdout

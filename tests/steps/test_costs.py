@@ -12,6 +12,7 @@ from dysharp.errors import ConfigError
 from dysharp.specs import load_cluster, load_whole
 from dysharp.steps import layout_of
 from dysharp.steps.accounting.flops import flops_of
+from dysharp.steps.block import Block
 from dysharp.steps.cost import Cost, EpTimes
 from dysharp.steps.costs import step_costs
 from dysharp.steps.estimate import estimate
@@ -122,6 +123,19 @@ def test_a_host_that_launches_slowly_bounds_a_pass() -> None:
     assert eager > partly > whole
     calls, looped = Practice(dtype="bf16").kernels(("attn", "router", "moe", "expert"), 16)[0]
     assert eager >= 48 * machine.launch(calls, looped, "forward")
+
+
+def test_a_pass_that_is_computed_again_is_launched_again() -> None:
+    model, machine = load_whole("qwen3-30b"), Machine(load_cluster("hw-dgx-b200"))
+
+    def layer(*modules: str) -> Cost:
+        practice = Practice(dtype="bf16", dispatcher="hybrid-ep", host=True, recompute=modules)
+        return Block(model, machine, layout_of("ep=8,dp=8,mbs=1"), 64, practice).layer(0, None)
+
+    kept, some, whole = layer(), layer("layernorm", "moe_act"), layer("full")
+    assert kept.forward == some.forward == whole.forward
+    assert some.backward - kept.backward == pytest.approx(machine.launch(3, 0, "forward"))  # two norms and an activation, on 64 tokens
+    assert whole.backward == pytest.approx(kept.backward + kept.forward)
 
 
 def test_an_estimate_of_few_micro_batches_equals_the_replay_of_all() -> None:
