@@ -181,7 +181,8 @@ def step(
     practice = Practice(host=bool(machine.cluster.gpu), recompute=saving.recompute)
     done: list[Step] = []
     costs: dict[str, StepCosts] = {}
-    for pair in rows or [None]:
+    pairs: list[tuple[Row, Row] | None] = [*rows] or [None]
+    for pair in pairs:
         ep = _ep_times(*pair) if pair else None
         cost = step_costs(whole, machine, plan, sequence, ep, order.directions, practice)
         done.append(_one(pair[0] if pair else None, order, cost, ep, whole, sequence))
