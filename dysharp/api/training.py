@@ -12,7 +12,7 @@ from dysharp.errors import ConfigError
 from dysharp.measured.training.error_bar import error_bar
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.whole import WholeModel
-from dysharp.steps import Layout, check_layout, layout_of
+from dysharp.steps import Layout, check_domain, check_layout, layout_of
 from dysharp.steps.accounting.activations import Saving
 from dysharp.steps.accounting.conventions import MEGATRON, model_flops
 from dysharp.steps.accounting.memory import Memory, check_memory, memory_of
@@ -178,6 +178,7 @@ def step(
     plan = layout if isinstance(layout, Layout) else layout_of(written.layout if written else layout)
     sequence = sequence or (written and written.sequence) or 4096
     check_layout(whole, plan, sequence)
+    check_domain(plan, machine.domain, None)
     order = _order(plan, schedule)
     saving = Saving(tuple(recompute) or (written.recompute if written else ()))
     memory = memory_of(whole, plan, sequence, recipe_of(precision or (written.precision if written else "bf16")), saving, order)
@@ -187,7 +188,7 @@ def step(
     practice = Practice(host=bool(machine.cluster.gpu), recompute=saving.recompute, tensor=shared)
     done: list[Step] = []
     costs: dict[str, StepCosts] = {}
-    pairs: Sequence[tuple[Row, Row] | None] = rows or [None]
+    pairs: list[tuple[Row, Row] | None] = [*rows] or [None]
     for pair in pairs:
         ep = _ep_times(*pair) if pair else None
         cost = step_costs(whole, machine, plan, sequence, ep, order.directions, practice)

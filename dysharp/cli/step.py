@@ -21,7 +21,7 @@ LAYOUT_HELP = (
 @click.option("--layout", default="", metavar="KEY=N,...", help=LAYOUT_HELP)
 @click.option(
     "--megatron-args", "megatron", metavar="ARGS|FILE",
-    help="Layout from arguments of Megatron-LM in quotes, a file of them, or a Megatron-Bridge recipe (YAML, TOML, JSON, FILE.py:FUNCTION). "
+    help="Layout from arguments of Megatron-LM in quotes, a file of them, or a Megatron-Bridge recipe (YAML, TOML, JSON, FILE.py:NAME). "
     "Nothing is executed. --layout, --sequence, --precision and --recompute count first.",
 )  # fmt: skip
 @click.option(

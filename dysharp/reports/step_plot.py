@@ -63,5 +63,7 @@ def plot_step(steps: Steps, *, ax: Axes | None = None) -> Axes:
         axes.set_ylabel("pipeline rank")
         axes.set_title(f"{steps.model}, {steps.layout.gpus} GPUs, {steps.schedule.name}, {steps.best.system}", loc="left")
         keys = [Patch(color=COLOURS[work], label=work) for work in found]
-        axes.get_figure(root=True).legend(handles=keys, loc="outside lower center", ncols=4, frameon=False)
+        figure = axes.get_figure(root=True)
+        assert figure is not None
+        figure.legend(handles=keys, loc="outside lower center", ncols=4, frameon=False)
     return axes

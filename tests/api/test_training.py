@@ -73,6 +73,11 @@ def test_a_system_that_drops_rows_is_marked_and_not_the_answer() -> None:
     assert any(line.startswith("* tutel drops ") for line in found.header)
 
 
+def test_tensor_parallelism_beyond_a_domain_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"layout: tp: found 16, expected groups inside an NVLink domain of 8 GPUs"):
+        dysharp.step("llama3-8b", "hw-dgx-h100", "tp=16,m=2")
+
+
 def test_a_dense_model_has_no_ep_system() -> None:
     dense = dysharp.step("llama3-8b", "hw-dgx-h100", "tp=4,pp=2,m=4", sequence=1024)
     assert [one.system for one in dense.steps] == ["no EP"]

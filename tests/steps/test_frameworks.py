@@ -102,8 +102,20 @@ def test_a_python_recipe_is_read_and_not_run(tmp_path: Path) -> None:
     file.write_text(PYTHON)
     layout = layout_of(recipe_from(f"{file}:pretrain", V3, "gpus=1024").layout)
     assert (layout.tp, layout.pp, layout.vpp, layout.global_batch) == (2, 8, 4, 8192)
-    with pytest.raises(ConfigError, match=r"found function 'big', expected FILE\.py:FUNCTION with one of small, pretrain"):
+    with pytest.raises(ConfigError, match=r"found 'big', expected FILE\.py:NAME with one of small, pretrain"):
         read_settings(f"{file}:big")
+
+
+def test_a_preset_starts_from_other_presets(tmp_path: Path) -> None:
+    file = tmp_path / "presets.py"
+    file.write_text(
+        "BASE = Config(expert_model_parallel_size=8, micro_batch_size=1)\nV1 = replace(BASE, num_gpus=64, pipeline_model_parallel_size=2)\n"
+        "V2 = replace(V1, pipeline_model_parallel_size=1, global_batch_size=1024, steps=n())\nV3 = V2\nLOOP = LOOP\n"
+    )  # fmt: skip
+    for name in ("V2", "V3"):
+        layout = layout_of(recipe_from(f"{file}:{name}", QWEN).layout)
+        assert (layout.pp, layout.ep, layout.gpus, layout.micro_batches) == (1, 8, 64, 16)
+    assert read_settings(f"{file}:LOOP") == {}
 
 
 def test_first_and_last_ranks_of_other_sizes() -> None:

@@ -14,7 +14,7 @@ from dysharp.steps.stages import count_chunks
 DEGREES = {
     "tensor_model_parallel_size": "tp", "pipeline_model_parallel_size": "pp", "context_parallel_size": "cp", "expert_model_parallel_size": "ep",
     "expert_tensor_parallel_size": "etp", "virtual_pipeline_model_parallel_size": "vpp", "num_virtual_stages_per_pipeline_rank": "vpp",
-    "micro_batch_size": "mbs", "global_batch_size": "gbs", "world_size": "gpus",
+    "micro_batch_size": "mbs", "global_batch_size": "gbs", "world_size": "gpus", "num_gpus": "gpus",
 }  # fmt: skip
 """Argument -> key of a layout."""
 MODEL = {"num_layers": "layers", "hidden_size": "hidden", "num_experts": "experts", "num_moe_experts": "experts", "moe_router_topk": "top-k"}

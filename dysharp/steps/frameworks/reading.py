@@ -24,7 +24,7 @@ EMPTY = ("", "null", "none", "~", "None")
 
 
 def read_settings(text: str) -> Values:
-    """`text`: words with --arguments among them, or a file: TOML, YAML, JSON, a Python recipe as FILE.py:FUNCTION, anything else as arguments."""
+    """`text`: words with --arguments among them, or a file: TOML, YAML, JSON, a Python recipe as FILE.py:NAME, anything else as arguments."""
     if re.search(r"(^|\s)--\w", text):
         return arguments_of(text)
     name, _, function = text.partition(".py:")
@@ -106,22 +106,39 @@ def _yaml(content: str, where: str) -> Values:
     return found
 
 
-def _python(content: str, function: str, where: str) -> Values:
-    """Constants that the function `function` of a recipe assigns to attributes or passes by name; nothing of what it calls."""
+def _python(content: str, name: str, where: str) -> Values:
+    """Constants that the function `name` of a recipe assigns to attributes or passes by name, or those of a preset: `name = replace(base, ...)`
+    with the presets of the same file that it starts from. Nothing of what it calls.
+    """
     try:
         tree = ast.parse(content)
-    except SyntaxError as error:
-        raise ConfigError(f"{where}: found {error.msg} in line {error.lineno}, expected Python") from None
-    known = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    if function not in known:
-        raise ConfigError(f"{where}: found function {show(function)}, expected FILE.py:FUNCTION with one of {', '.join(known) or 'none'}")
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: found {error}, expected Python") from None
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    presets = {node.targets[0].id: node.value for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)}
+    if name in presets:
+        return dict(_leaves(_preset(name, presets)))
+    if name not in functions:
+        raise ConfigError(f"{where}: found {show(name)}, expected FILE.py:NAME with one of {', '.join([*functions, *presets]) or 'none'}")
     found: dict[str, Any] = {}
-    for node in ast.walk(known[function]):
+    for node in ast.walk(functions[name]):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
             found[node.targets[0].attr] = _constant(node.value)
         elif isinstance(node, ast.keyword) and node.arg:
             found.setdefault(node.arg, _constant(node.value))
     return dict(_leaves(found))
+
+
+def _preset(name: str, presets: Mapping[str, ast.expr]) -> dict[str, Any]:
+    """Keywords of a preset over those of the presets that it names."""
+    chain: list[ast.Call] = []
+    while name in presets and len(chain) < len(presets):
+        value = presets[name]
+        if isinstance(value, ast.Call):
+            chain.append(value)
+            value = value.args[0] if value.args else value
+        name = value.id if isinstance(value, ast.Name) and value.id != name else ""
+    return {word.arg: _constant(word.value) for call in reversed(chain) for word in call.keywords if word.arg}
 
 
 def _constant(node: ast.expr) -> Any:
