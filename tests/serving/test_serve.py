@@ -72,7 +72,8 @@ def test_recorded_routing() -> None:
     """Decoding of GPT-OSS 20B was recorded: the busiest of four GPUs has a tenth more rows than the mean, and EPLB evens them."""
     done = serve("gpt-oss-20b", "hw-dgx-h200", gpus=4, precision="mxfp4", layouts=["dp=4,ep=4"], routing="trace:gpt-oss-20b")
     busiest = [slot.eplb.busiest for slot in done.slots]
-    assert busiest[0] > 1.08 > 1.03 > busiest[1]
+    assert busiest[0] > 1.08
+    assert busiest[1] < 1.03
     assert "as in trace:gpt-oss-20b" in " ".join(done.header)
 
 
