@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from dysharp.api.serving_answer import Serving, Slo
 from dysharp.api.serving_systems import ep_systems
+from dysharp.api.tensor_parallel import serving_curves
 from dysharp.errors import ConfigError
 from dysharp.serving.advice import break_even, overlap_of, slots_of
 from dysharp.serving.answers import part_shares
@@ -28,7 +29,7 @@ Tick = Callable[[int, int, str], None]
 
 
 def serve(
-    model: str = "deepseek-v3",
+    model: str | WholeModel = "deepseek-v3",
     cluster: str | Cluster = "hw-dgx-h200",
     *,
     gpus: int | None = None,
@@ -41,6 +42,7 @@ def serve(
     users: int | None = None,
     layouts: Iterable[str | ServeLayout] | None = None,
     ep_system: str = "",
+    tensor: str = "",
     mtp: int = 0,
     acceptance: float = 0.8,
     routing: str | None = None,
@@ -58,6 +60,7 @@ def serve(
     | `users` | also how many GPUs serve so many |
     | `layouts` | only these |
     | `ep_system` | EP kernels |
+    | `tensor` | system of tensor-parallel sub-layers (`dysharp list sub-layers`); its Rows take the place of all-reduces of prompts |
     | `mtp`, `acceptance` | drafts of a step and request; the part of drafts that is accepted if those before it were |
     | `routing` | recorded or drawn expert choices, as for `compare`: uneven experts, and what EPLB brings |
     | `what_if` | also search other machines: no communication, DySHARP, MoE-Hub, larger domains, faster NICs; and a dead GPU |
@@ -66,7 +69,7 @@ def serve(
 
     Raises ConfigError for wrong input.
     """
-    whole, rules = load_whole(model), engine_of(engine)
+    whole, rules = model if isinstance(model, WholeModel) else load_whole(model), engine_of(engine)
     machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     count = gpus or machine.n_gpus
     machine = machine.with_gpus(count)
@@ -74,7 +77,8 @@ def serve(
     name = precision or ("fp8" if whole.layer is not None and whole.layer.gemm_dtype == "fp8" else "bf16")
     formats = formats_of(name, kv or (rules.kv if name != "bf16" else "bf16"))
     loads = () if routing is None else loads_of(whole, routing)
-    start = Replica(whole, formats, ServeLayout(), rates_of(machine), ep_system, rules.reducers, loads)
+    curves = serving_curves(tensor, whole, machine) if tensor else None
+    start = Replica(whole, formats, ServeLayout(), rates_of(machine), ep_system, curves, rules.reducers, loads)
     wanted = [one if isinstance(one, ServeLayout) else serve_layout_of(one) for one in layouts] if layouts is not None else None
     tried = list(layouts_of(start, count)) if wanted is None else wanted
     accepted = sum(acceptance**n for n in range(mtp + 1))
@@ -86,7 +90,7 @@ def serve(
     first = best[0] if best else None
     found = Serving(
         whole.name, machine.name, count, rules, limits, users, tuple(best), tuple(front(points)), tuple(points), tuple(rejected),
-        _header(whole, start, engine, load, routing), best_apart(start, rules, load, count, asked.ttft, asked.tpot, wanted),
+        _header(whole, start, engine, load, routing, tensor), best_apart(start, rules, load, count, asked.ttft, asked.tpot, wanted),
     )  # fmt: skip
     if first is None:
         return found
@@ -117,7 +121,7 @@ def _check(isl: int, osl: int, users: int | None, mtp: int, acceptance: float) -
         raise ConfigError(f"serve: mtp: found {mtp} drafts and acceptance {acceptance}, {drafts}")
 
 
-def _header(whole: WholeModel, start: Replica, engine: str, load: Load, routing: str | None) -> tuple[str, ...]:
+def _header(whole: WholeModel, start: Replica, engine: str, load: Load, routing: str | None, tensor: str) -> tuple[str, ...]:
     """What the numbers rest on."""
     formats, cluster = start.formats, start.rates.cluster
     chosen = "chosen by popularity" if routing is None else f"loaded as in {routing}"
@@ -126,6 +130,7 @@ def _header(whole: WholeModel, start: Replica, engine: str, load: Load, routing:
     return (
         f"{weights} on {cluster.n_gpus} GPUs of {cluster.name} under {engine}; prompts of {load.prompt:g}, answers of {load.answer:g} tokens",
         f"steady state of a fixed number of users; experts {chosen}, no prefix cache; {drafts}",
+        *([f"tensor parallelism of steps with many tokens: {tensor}, a Row of each sub-layer"] if tensor else []),
     )
 
 

@@ -26,6 +26,7 @@ from dysharp.cli.report import command_line, report_flag
 @click.option("--users", type=int, metavar="N", help="Also say how many GPUs serve so many users at once.")
 @click.option("--layouts", default="", metavar="A;B;...", help='Only these, such as "tp=8;dp=8,ep=8;tp=2,dp=4,ep=8".')
 @click.option("--ep-system", default="", metavar="NAME", help="EP kernels: deepep or trtllm-a2a.  [default: those of the machine]")
+@click.option("--tensor", default="", metavar="NAME", help="System of tensor-parallel sub-layers, such as cais.  [default: all-reduces]")
 @click.option("--mtp", type=int, default=0, metavar="N", help="Drafts of a step and request by MTP layers.")
 @click.option("--acceptance", type=float, default=0.8, show_default=True, metavar="A", help="Part of drafts that are accepted.")
 @click.option("--routing", metavar="R", shell_complete=complete_routings, help="Recorded or drawn expert choices: also says what EPLB brings.")
@@ -37,8 +38,8 @@ from dysharp.cli.report import command_line, report_flag
 @click.pass_context
 def serve(
     ctx: click.Context, model: str, cluster: str, gpus: int | None, isl: int, osl: int, engine: str, precision: str | None, kv: str | None, slo: str,
-    users: int | None, layouts: str, ep_system: str, mtp: int, acceptance: float, routing: str | None, what_if: bool, systems: str | None,
-    plot: str | None, report: str | None, as_json: bool,
+    users: int | None, layouts: str, ep_system: str, tensor: str, mtp: int, acceptance: float, routing: str | None, what_if: bool,
+    systems: str | None, plot: str | None, report: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Say how to serve MODEL: which layout at which number of users, how fast, and what limits it.
 
@@ -54,7 +55,7 @@ def serve(
     with bar("layouts") as update:
         done = search(
             model, cluster, gpus=gpus, isl=isl, osl=osl, engine=engine, precision=precision, kv=kv, slo=slo_of(slo), users=users, layouts=named,
-            ep_system=ep_system, mtp=mtp, acceptance=acceptance, routing=routing, what_if=what_if,
+            ep_system=ep_system, tensor=tensor, mtp=mtp, acceptance=acceptance, routing=routing, what_if=what_if,
             systems=None if systems is None else [name.strip() for name in systems.split(",") if name.strip()], tick=update,
         )  # fmt: skip
     if plot is not None:

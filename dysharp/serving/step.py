@@ -29,7 +29,7 @@ def layer_ops(replica: Replica, batch: Batch, number: int) -> list[Op]:
     """The kernels of layer number `number`."""
     model = replica.model
     ffn = moe_ops if model.is_moe(number) else dense_ops
-    return [*attention_ops(replica, batch, model.windowed(number)), *ffn(replica, batch)]
+    return [*attention_ops(replica, batch, number), *ffn(replica, batch)]
 
 
 def head_ops(replica: Replica, rows: float) -> Iterator[Op]:
@@ -68,9 +68,9 @@ def draft_us(replica: Replica, batch: Batch) -> float:
 
 
 def _kinds(replica: Replica) -> list[tuple[int, int]]:
-    """(number of a layer, layers like it): dense or with experts, with a window or without."""
+    """(number of a layer, layers like it): dense or with experts, with a window or without, with linear attention or without."""
     model = replica.model
-    found: dict[tuple[bool, bool], list[int]] = {}
+    found: dict[tuple[bool, ...], list[int]] = {}
     for layer in range(model.n_layers):
-        found.setdefault((model.is_moe(layer), model.windowed(layer)), []).append(layer)
+        found.setdefault((model.is_moe(layer), model.windowed(layer), model.is_linear(layer)), []).append(layer)
     return [(layers[0], len(layers)) for layers in found.values()]

@@ -1,7 +1,10 @@
 """What one step of one attention group does (`Batch`), what a kernel of it costs (`Op`), and the parts of a replica (`Replica`)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
 
 from dysharp.serving.formats import Format, Formats, compute_dtype
 from dysharp.serving.layout import ServeLayout
@@ -49,6 +52,22 @@ def prompt_batch(tokens: float, length: float, past: float = 0.0) -> Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class SubLayerCurve:
+    """Microseconds of a tensor-parallel system's sub-layers beside GEMMs and norms, at numbers of tokens: behind attention, behind the FFN."""
+
+    tokens: tuple[int, ...]
+    attention: tuple[float, ...]
+    ffn: tuple[float, ...]
+
+    def us(self, name: str, tokens: float) -> float | None:
+        """The time in place of the all-reduce `name`; None for others and for fewer tokens. Beyond the last size it grows with the tokens."""
+        curve = {"attention all-reduce": self.attention, "FFN all-reduce": self.ffn}.get(name)
+        if curve is None or tokens < self.tokens[0]:
+            return None
+        return max(1.0, tokens / self.tokens[-1]) * float(np.interp(tokens, self.tokens, curve))
+
+
+@dataclass(frozen=True, slots=True)
 class Replica:
     """A model with its formats, spread over GPUs of a machine."""
 
@@ -58,6 +77,8 @@ class Replica:
     rates: Rates
     ep_system: str = ""
     """EP kernels of a layout with dispatch (`exchange.EP_SYSTEMS`); "": those that fit the machine."""
+    tensor: Callable[[int], SubLayerCurve] | None = None
+    """Curves of a system of sub-layers by `tp`; None: the engine's all-reduces."""
     reducers: Reducers = NCCL_AND_OWN
     loads: Loads = ()
     """Part of the rows that each expert gets (`balance.loads_of`); (): experts of log-normal popularity, balanced where recipes balance them."""
@@ -76,6 +97,8 @@ class Replica:
     def all_reduce(self, name: str, tokens: float) -> Op:
         """The sum of rows over the GPUs of an attention group. With the EP system `exchange.FREE` nothing takes time."""
         n = 1 if self.ep_system == "free" else self.layout.tp
+        if self.tensor and n > 1 and (us := self.tensor(n).us(name, tokens)) is not None:
+            return Op(name, us)
         return Op(name, self.rates.all_reduce(n, ELEMENT * tokens * self.model.hidden, self.reducers), int(n > 1))
 
 

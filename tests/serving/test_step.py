@@ -55,10 +55,30 @@ def test_weights_of_a_gpu(model: str, precision: str, layout: str, gigabytes: fl
         ("llama3-70b", "fp8", "tp=1", 1, 163_840),
         ("minimax-m2.5", "bf16", "tp=1", 1, 253_952),
         ("gpt-oss-120b", "bf16", "tp=1", 1000, 36_864 * 1000 + 36_864 * 128),
+        ("glm-5", "bf16", "tp=1", 1, 100_152),
+        ("qwen3.5-397b", "bf16", "tp=1", 1000, 30_720 * 1000 + 45 * (64 * 128 * 128 * 4 + 12_288 * 3 * 2)),  # states, and inputs of convolutions
     ],
 )
 def test_cache_of_a_request(model: str, kv: str, layout: str, tokens: int, expected: float) -> None:
     assert kv_bytes(replica(model, "hw-dgx-h200", layout, kv=kv), tokens) == pytest.approx(expected)
+
+
+def test_linear_attention_does_not_see_the_context() -> None:
+    """A step of Qwen3.5 reads and writes 189 MB of states a request; a longer context costs its 15 other layers alone."""
+    one = replica("qwen3.5-397b", "hw-dgx-h200", "tp=8")
+    short, long = (step_time(one, Batch(decodes=64, context=context)).parts for context in (1000, 9000))
+    assert short["linear attention decode"] == long["linear attention decode"]
+    moved = 45 * 64 * 2 * 64 * 128 * 128 * 4 / 8  # bytes of one GPU of eight
+    assert moved / 4.8e6 < short["linear attention decode"] < 1.5 * moved / 4.8e6
+    assert short["attention decode"] < long["attention decode"]
+
+
+def test_sparse_attention_reads_the_chosen_tokens_and_the_keys_of_all() -> None:
+    one = replica("glm-5", "hw-dgx-h200", "tp=8")
+    short, long = (step_time(one, Batch(decodes=64, context=context)).parts for context in (2048, 8 * 2048))
+    assert short["attention decode"] == long["attention decode"]
+    assert short["indexer"] < long["indexer"]
+    assert sum(long.values()) < sum(step_time(replica("deepseek-v3", "hw-dgx-h200", "tp=8"), Batch(decodes=64, context=8 * 2048)).parts.values())
 
 
 def test_memory_limits() -> None:
