@@ -3,39 +3,77 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from itertools import product
+from math import isinf
+from pathlib import Path
 from typing import Any, ClassVar
 
+from dysharp.api.plan_confirm import Confirmed, Ranked, confirm, ranked_by_rows
+from dysharp.api.serving import Serving, serve, slo_of
 from dysharp.errors import ConfigError, nearest
-from dysharp.planning.cost import Costed
-from dysharp.planning.plan import NOT_CONSIDERED, Plan, plan_shapes, schedule_of, short_of, text_of
+from dysharp.measured.training.error_bar import MEDIAN_P90, group_of_step
+from dysharp.planning.arguments import lines_of
+from dysharp.planning.cost import Costed, Coster, machine_of
+from dysharp.planning.imbalance import SPREAD
+from dysharp.planning.plan import NOT_CONSIDERED, Plan, Planned, Search, front, plan_shapes, practice_for, schedule_of, short_of, silent, text_of
+from dysharp.planning.search import Tick, search
+from dysharp.planning.sensitivity import Moved, sensitivity
 from dysharp.planning.space import INTEGERS, Space, Task
-from dysharp.specs import load_cluster, load_whole
+from dysharp.processes import Runner, here, in_processes
+from dysharp.runs.on_dask import on_dask
+from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import show
 from dysharp.specs.whole import WholeModel
-from dysharp.steps import check_layout, layout_of
+from dysharp.steps import Layout, check_layout, layout_of
 from dysharp.steps.accounting.parameters import parameters_of
+from dysharp.steps.machine import Machine
 from dysharp.units import GiB
 
 NAMES = {"mbs": "micro_batch"}
 SHAPE_KEYS = ("layers", "hidden", "n_experts", "topk", "expert_hidden")
 
 
+WHAT_IFS = {"in-switch": "DySHARP-class switches", "moe-hub": "MoE-Hub"}
+"""EP systems of hardware that nobody sells -> how a table names the hardware."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A plan, with a layout to judge if one was given."""
+    """A plan, with a layout to judge if one was given, and what else was asked for."""
 
     plan: Plan
     header: tuple[str, ...]
     checked: Costed | None = None
+    what_ifs: dict[str, Costed] = field(default_factory=dict)
+    """{system of `WHAT_IFS`: the best layout of the first shape with it}."""
+    ranked: Ranked | None = None
+    confirmed: Confirmed | None = None
+    moved: tuple[Moved, ...] | None = None
+    served: dict[str, Serving] = field(default_factory=dict)
+    """{shape: how it serves}."""
     HEADINGS: ClassVar[tuple[str, ...]] = ("Layout", "Recompute", "EP", "tokens/s/GPU", "MFU %", "GiB", "Behind %", "Limit")
-    SHAPE_HEADINGS: ClassVar[tuple[str, ...]] = ("Shape", "Parameters, B", "tokens/s/GPU", "MFU %", "GiB left", "Own best layout")
+    SHAPE_HEADINGS: ClassVar[tuple[str, ...]] = ("Shape", "Parameters, B", "tokens/s/GPU", "MFU %", "GiB left", "Unbeaten", "Own best layout")
+    MOVED_HEADINGS: ClassVar[tuple[str, ...]] = ("Constant", "Times", "Step %", "Then the best", "Old one behind %")
+    RANKED_HEADINGS: ClassVar[tuple[str, ...]] = ("Layout", "Closed forms, s", "Rows, s")
 
     @property
     def not_considered(self) -> tuple[str, ...]:
         """What no candidate has."""
         return NOT_CONSIDERED
+
+    @property
+    def error(self) -> tuple[float, float] | None:
+        """(median, 90 % of rows) of the measured errors of steps like the best layout, in percent; None on a machine without measured steps."""
+        one = self.plan.first
+        return measured_error(one.task.model, one.found.best[0].layout, one.coster.machine)
+
+    @property
+    def lead(self) -> float:
+        """How far the second layout is behind, in percent; 0 without a second."""
+        best = self.plan.first.found.best
+        return 100 * (best[1].step_us / best[0].step_us - 1) if len(best) > 1 else 0.0
 
     def sentence(self) -> str:
         """The answer."""
@@ -46,35 +84,79 @@ class Answer:
             if len(self.plan.shapes) > 1
             else f"{one.task.model.name}:"
         )
-        lead = f"; the second layout is {100 * (one.found.best[1].step_us / best.step_us - 1):.1f} % behind" if len(one.found.best) > 1 else ""
         return (
             f"{shape} {text_of(best)} on {one.task.gpus} GPUs of {self.plan.cluster.name}: {one.speed(best):.0f} tokens/s per GPU, MFU "
             f"{100 * one.mfu(best, self.plan.cluster):.1f} %, a step of {best.step_us / 1e6:.2f} s, {best.peak_bytes / GiB:.0f} GiB; "
-            f"beside computing most time goes to {best.limit}{lead}. By closed forms, which no measurement has judged."
+            f"beside computing most time goes to {best.limit}. {self.trust()}"
         )
 
+    def trust(self) -> str:
+        """What the ranking stands on, and how far first and second are apart in error bars."""
+        lead = f"The second layout is {self.lead:.1f} % behind" if len(self.plan.first.found.best) > 1 else "No second layout fits"
+        if self.error is None:
+            return f"{lead}. By closed forms; no measured step judges this machine."
+        median, most = self.error
+        bars = f", {self.lead / median:.1f} error bars" if len(self.plan.first.found.best) > 1 else ""
+        return f"{lead}{bars}. By closed forms, which miss measured steps like this by {median:g} % (median), {most:g} % (90 % of rows)."
+
     def cells(self) -> list[list[str]]:
-        """The best layouts."""
+        """The best layouts, and the best with hardware that nobody sells."""
         one = self.plan.first
-        first = one.found.best[0].step_us
+        return [self._row(x) for x in one.found.best] + [self._row(x, WHAT_IFS[name]) for name, x in self.what_ifs.items()]
+
+    def _row(self, x: Costed, hardware: str = "") -> list[str]:
+        one = self.plan.first
+        behind, name = 100 * (x.step_us / one.found.best[0].step_us - 1), short_of(x)
         return [
-            [
-                short_of(x), " ".join(x.values["recompute"]) or "none", ep_of(x), f"{one.speed(x):.0f}",
-                f"{100 * one.mfu(x, self.plan.cluster):.1f}", f"{x.peak_bytes / GiB:.1f}", f"{100 * (x.step_us / first - 1):.1f}", x.limit,
-            ]
-            for x in one.found.best
+            f"{name} with {hardware}" if hardware else name, " ".join(x.values["recompute"]) or "none", ep_of(x), f"{one.speed(x):.0f}",
+            f"{100 * one.mfu(x, self.plan.cluster):.1f}", f"{x.peak_bytes / GiB:.1f}", f"{behind:.1f}", x.limit,
         ]  # fmt: skip
 
     def shape_cells(self) -> list[list[str]]:
-        """Every shape with its own best layout."""
-        rows = []
+        """Every shape with its own best layout. "Unbeaten": no other has as many tokens/s, as much memory left and as many parameters."""
+        rows, points = [], []
         for one in self.plan.shapes:
             x = one.found.best[0]
-            left = (self.plan.cluster.hbm_bytes - x.peak_bytes) / GiB
-            total = parameters_of(one.task.model).total / 1e9
+            left, total = (self.plan.cluster.hbm_bytes - x.peak_bytes) / GiB, parameters_of(one.task.model).total / 1e9
             mfu = f"{100 * one.mfu(x, self.plan.cluster):.1f}"
-            rows.append([one.task.model.name, f"{total:.1f}", f"{one.speed(x):.0f}", mfu, f"{left:.1f}", short_of(x)])
+            points.append((one.speed(x), left, total))
+            rows.append([one.task.model.name, f"{total:.1f}", f"{one.speed(x):.0f}", mfu, f"{left:.1f}", "", short_of(x)])
+        return [[*row[:5], "yes" if unbeaten else "no", *row[6:]] for row, unbeaten in zip(rows, front(points), strict=True)]
+
+    def moved_cells(self) -> list[list[str]]:
+        """Constants whose change by 20 % moves the winner, then the others."""
+        rows = []
+        for one in self.moved or ():
+            then = "the same" if not one.behind else f"{short_of(one.winner)} {'+'.join(one.winner.values['recompute'])}".strip()
+            behind = "does not fit" if one.behind == float("inf") else f"{100 * one.behind:.1f}"
+            rows.append([one.constant, f"{one.factor:g}", f"{100 * one.step:+.1f}", then, behind])
         return rows
+
+    def moved_line(self) -> str:
+        """How many changes of a constant make another layout the best."""
+        moved = self.moved or ()
+        changed = [one for one in moved if one.behind]
+        within = [one for one in changed if self.error and one.behind * 100 <= self.error[0]]
+        tail = f"; in {len(within)} of these the old one stays within an error bar" if changed and self.error else ""
+        return f"Of {len(moved)} changes of a constant by 20 %, {len(changed)} make another layout the best{tail}."
+
+    def ranked_cells(self) -> list[list[str]]:
+        """Layouts in the order of their Rows."""
+        assert self.ranked is not None
+        pairs = zip(self.ranked.order, self.ranked.steps, strict=True)
+        return [[short_of(x), f"{closed / 1e6:.3f}", "-" if rows is None else f"{rows / 1e6:.3f}"] for x, (closed, rows) in pairs]
+
+    def serving_cells(self) -> list[list[str]]:
+        """Every shape by its tokens/s per GPU when it serves, the most first."""
+        best = {name: one.best[0] for name, one in self.served.items() if one.best}
+        order = sorted(self.served, key=lambda name: -best[name].tokens_per_gpu if name in best else 0.0)
+        return [
+            [name, f"{best[name].tokens_per_gpu:,.0f}" if name in best else "none", self.served[name].sentences()[0].split(":")[0]] for name in order
+        ]
+
+    def arguments(self, framework: str) -> list[str]:
+        """The best layout, or the one to judge, as arguments of a framework."""
+        return lines_of(framework, self.plan.first.task, self.checked or self.plan.first.found.best[0])
 
     def count_cells(self) -> list[list[str]]:
         """Where every candidate of the first shape went."""
@@ -104,8 +186,33 @@ class Answer:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        found = self.plan.to_dict()
-        return found | ({"checked": self.plan.first.entry(self.checked, self.plan.cluster)} if self.checked else {})
+        found, one, cluster = self.plan.to_dict(), self.plan.first, self.plan.cluster
+        found |= {"lead_percent": self.lead, "error_percent": self.error, "read": [shape.read for shape in self.plan.shapes]}
+        if self.checked:
+            found["checked"] = one.entry(self.checked, cluster)
+        if self.what_ifs:
+            found["what_ifs"] = {name: one.entry(x, cluster) for name, x in self.what_ifs.items()}
+        if self.ranked:
+            pairs = zip(self.ranked.order, self.ranked.steps, strict=True)
+            ranked = [{"layout": text_of(x), "closed_us": closed, "rows_us": rows} for x, (closed, rows) in pairs]
+            found["ranked_by_rows"] = {"order": ranked, "left_out": self.ranked.left_out}
+        if self.confirmed:
+            names = ("closed", "replayed", "rows", "merged", "left_out")
+            found["confirmed"] = {name: getattr(self.confirmed, name) for name in names}
+        if self.moved is not None:
+            found["sensitivity"] = [
+                {"constant": m.constant, "factor": m.factor, "step": m.step, "best": text_of(m.winner),
+                 "behind": None if isinf(m.behind) else m.behind}
+                for m in self.moved
+            ]  # fmt: skip
+        if self.served:
+            found["serving"] = {name: serving.to_dict() for name, serving in self.served.items()}
+        return found
+
+
+def measured_error(model: WholeModel, layout: Layout, machine: Machine) -> tuple[float, float] | None:
+    """(median, 90 % of rows) of the errors of measured steps like this, in percent."""
+    return MEDIAN_P90[group_of_step(model, layout, machine)] if machine.cluster.gpu else None
 
 
 def ep_of(one: Costed) -> str:
@@ -117,23 +224,69 @@ def ep_of(one: Costed) -> str:
 
 def plan(
     models: str, gpus: int, cluster: str = "hw-dgx-h100-x8", *, batch: int | None = None, sequence: int = 4096, precision: str = "bf16",
-    imbalance: float = 1.0, tries: Iterable[str] = (), vary: Iterable[str] = (), n_best: int = 10, check: str | None = None,
+    imbalance: float | None = None, spread: float = SPREAD, tries: Iterable[str] = (), vary: Iterable[str] = (), n_best: int = 10,
+    check: str | None = None, what_if: bool = False, rows: int = 0, confirmed: bool = False, sensitive: bool = False, serve_slo: str | None = None,
+    folder: str | None = None, jobs: int = 1, scheduler: str = "", tick: Tick = silent,
 ) -> Answer:  # fmt: skip
-    """The `n_best` fastest layouts of every model (names or files, joined with commas) and shape on `gpus` GPUs.
+    """The `n_best` fastest layouts of every model (names or files, joined with commas) and shape on `gpus` GPUs. Raises `ConfigError`.
 
-    `tries`: lists of values per dimension ("tp=1,2"); `vary`: shapes ("layers=61,66"); `check`: a layout to judge. Raises `ConfigError`.
+    | argument | meaning |
+    |---|---|
+    | `tries`, `vary` | lists of values per dimension ("tp=1,2"); shapes ("layers=61,66") |
+    | `spread`, `imbalance` | spread of expert loads over their mean; rows of the hottest rank over the mean, whatever the EP degree |
+    | `check` | a layout to judge |
+    | `what_if` | also the best with DySHARP-class switches and with MoE-Hub |
+    | `rows` | rank so many of the best again by simulated Rows of their experts |
+    | `confirmed` | replay the schedule of the best, and merge its passes in one Program |
+    | `sensitive` | search again with every constant 20 % lower and higher |
+    | `serve_slo` | also how every shape serves on one domain ("ttft=2s,tpot=50ms") |
+    | `folder` | keep costs there: a search that was killed goes on |
+    | `jobs`, `scheduler` | processes for shapes, or the address of a dask scheduler |
     """
     machine = load_cluster(cluster)
     shapes = [shape for name in models.split(",") for shape in shapes_of(load_whole(name.strip()), list(vary))]
-    tasks = [Task(model, gpus, batch or gpus, sequence, precision, imbalance) for model in shapes]
-    done = plan_shapes(tasks, machine, given_of(tries), n_best)
-    checked = _checked(done, check) if check is not None else None
-    header = (
-        "Closed forms: GEMMs at the rates of large ones, collectives at link rates, balanced experts, a formula for the pipeline.",
-        "EP systems: bytes of the busiest link. in-switch and moe-hub need hardware that nobody sells.",
+    own, given = machine_of(machine), given_of(tries)
+    tasks = [Task(model, gpus, batch or gpus, sequence, precision, practice_for(model, own), spread, imbalance) for model in shapes]
+    local: Runner[Any] = here if jobs == 1 else lambda work: in_processes(work, jobs)
+    with on_dask(scheduler) if scheduler else nullcontext(local) as run:
+        done = plan_shapes(tasks, machine, given, Search(n_best, Path(folder) if folder else None, run, tick))
+    first, best = done.first, done.first.found.best
+    return Answer(
+        done,
+        _header(machine, first.task),
+        _checked(done, check) if check is not None else None,
+        _what_ifs(first) if what_if and first.task.model.layer else {},
+        ranked_by_rows(first.coster, best[:rows], tick=lambda text: tick(0, 0, text)) if rows else None,
+        confirm(first.coster, best[0]) if confirmed else None,
+        tuple(sensitivity(first.coster, machine, best[0], lambda text: tick(0, 0, text))) if sensitive else None,
+        {model.name: serve(model, machine.with_gpus(own.domain), slo=slo_of(serve_slo)) for model in shapes} if serve_slo is not None else {},
+    )
+
+
+def _header(machine: Cluster, task: Task) -> tuple[str, ...]:
+    loads = (
+        f"the hottest rank of an EP group has {task.imbalance:g} times the mean"
+        if task.imbalance is not None
+        else f"expert loads spread by {task.spread:g} of their mean, and the hottest rank of an EP group sets the time"
+        if task.model.layer
+        else "no experts"
+    )
+    return (
+        "Closed forms of `dysharp step`, with a formula for the pipeline that its replay confirms within a few percent.",
+        f"Experts: {loads}.",
+        "flat to moe-hub: bytes of the busiest link. in-switch and moe-hub need hardware that nobody sells.",
         f"{machine.name}: {'rates of measured GPUs' if machine.gpu else 'no rows; a part of the peak that GEMMs keep is assumed'}.",
     )
-    return Answer(done, header, checked)
+
+
+def _what_ifs(one: Planned) -> dict[str, Costed]:
+    """The best layout of a shape with each hardware of `WHAT_IFS`."""
+    found = {}
+    for name in WHAT_IFS:
+        best = search(Coster(one.task, one.coster.machine, replace(one.coster.space, system=(name,))), 1).best
+        if best:
+            found[name] = best[0]
+    return found
 
 
 def given_of(tries: Iterable[str]) -> dict[str, tuple[Any, ...]]:
@@ -199,7 +352,7 @@ def _checked(done: Plan, text: str) -> Costed:
         found = f"found {layout.gpus} GPUs and a batch of {layout.global_batch}"
         raise ConfigError(f"plan: --check: {found}, expected {one.task.gpus} and {one.task.batch}")
     values: dict[str, Any] = {name: getattr(layout, name) for name in INTEGERS}
-    values |= {"recompute": (), "schedule": "1f1b", "overlap": "none", "system": "flat"}
+    values |= {"recompute": (), "schedule": "1f1b", "overlap": "none", "system": one.coster.space.system[0]}
     values |= {key: value[0] for key, value in given_of([f"{key}={value}" for key, value in own.items()]).items()}
     Space(**{key: (value,) for key, value in values.items()})
     coster = one.coster
@@ -208,4 +361,4 @@ def _checked(done: Plan, text: str) -> Costed:
     return done_one
 
 
-__all__ = ["Answer", "plan", "schedule_of"]
+__all__ = ["SPREAD", "Answer", "plan", "schedule_of"]

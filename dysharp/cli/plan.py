@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
-from dysharp.cli.flags import complete_clusters, json_flag
+from dysharp.cli.flags import complete_clusters, complete_words, jobs_flag, json_flag, plot_flag
+from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.output import print_header, print_json
 
 TRY_HELP = (
     "Values of a dimension: tp, pp, vpp, ep, etp, cp, mbs; recompute (none, or modules joined with +), schedule (1f1b, zb-h1), "
-    "overlap (none, pair), system (flat, hierarchical, dedup, in-switch, moe-hub). Repeatable."
+    "overlap (none, pair), system (alltoall, deepep, hybrid-ep; flat, hierarchical, dedup, in-switch, moe-hub). Repeatable."
 )
 
 
@@ -23,31 +24,54 @@ TRY_HELP = (
 @click.option("--batch", type=click.IntRange(1, 1 << 24), metavar="N", help="Sequences of a step.  [default: one per GPU]")
 @click.option("--sequence", type=click.IntRange(1, 1 << 24), default=4096, show_default=True, metavar="S", help="Tokens of a sequence.")
 @click.option("--precision", default="bf16", show_default=True, metavar="RECIPE", help="Bytes of weights, gradients and optimizer (`dysharp model`).")
-@click.option(
-    "--imbalance", type=click.FloatRange(1, 100), default=1.0, show_default=True, metavar="F", help="Rows of the fullest rank over the mean."
-)
+@click.option("--spread", type=click.FloatRange(0, 1), metavar="CV", help="Spread of expert loads over their mean.  [default: 0.256]")
+@click.option("--imbalance", type=click.FloatRange(1, 100), metavar="F", help="Rows of the hottest rank over the mean, in place of --spread.")
 @click.option("--try", "tries", multiple=True, metavar="KEY=V1,V2", help=TRY_HELP)
 @click.option("--vary", multiple=True, metavar="KEY=V1,V2", help="Shapes: layers, hidden, n_experts, topk, expert_hidden. Repeatable.")
 @click.option("--best", "n_best", type=click.IntRange(1, 1000), default=10, show_default=True, metavar="N", help="Layouts to show.")
 @click.option("--check", metavar="LAYOUT", help="Judge a layout that runs already: tp=8,pp=16,... with stages= last.")
+@click.option("--what-if", is_flag=True, help="Also the best with DySHARP-class switches and with MoE-Hub.")
+@click.option("--rows", type=click.IntRange(0, 100), default=0, metavar="N", help="Rank the best N again by simulated Rows of their experts.")
+@click.option("--confirm", is_flag=True, help="Replay the schedule of the best, and merge its passes in one Program.")
+@click.option("--sensitivity", is_flag=True, help="Search again with every constant 20 % lower and higher.")
+@click.option("--serve", "serve_slo", metavar="SLO", help="Also how every shape serves on one domain, such as ttft=2s,tpot=50ms.")
+@click.option(
+    "--arguments", metavar="FRAMEWORK", type=click.Choice(["megatron-lm", "megatron-bridge", "mindspeed"]),
+    shell_complete=complete_words("megatron-lm", "megatron-bridge", "mindspeed"),
+    help="Print the best layout, or that of --check, for megatron-lm, megatron-bridge or mindspeed, to paste.",
+)  # fmt: skip
+@click.option("--folder", metavar="DIR", help="Keep costs there: the same command goes on where a killed search was.")
+@jobs_flag("Processes for several shapes.")
+@click.option("--scheduler", default="", metavar="ADDRESS", help="Search shapes on the workers of this dask scheduler.")
+@plot_flag("throughput over layouts, memory of every rank, and one step (.svg, .png)")
+@fresh_flag
 @json_flag
 def plan(
-    models: str, gpus: int, cluster: str, batch: int | None, sequence: int, precision: str, imbalance: float, tries: tuple[str, ...],
-    vary: tuple[str, ...], n_best: int, check: str | None, as_json: bool,
+    models: str, gpus: int, cluster: str, batch: int | None, sequence: int, precision: str, spread: float | None, imbalance: float | None,
+    tries: tuple[str, ...], vary: tuple[str, ...], n_best: int, check: str | None, what_if: bool, rows: int, confirm: bool, sensitivity: bool,
+    serve_slo: str | None, arguments: str | None, folder: str | None, jobs: int, scheduler: str, plot: str | None, fresh: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Find the layouts, and of several MODELs the shape, that train fastest on N GPUs: tokens/s per GPU, MFU, memory, what limits each.
 
-    All candidates are counted: kept, pruned by a bound, or rejected by a constraint. Times are closed forms: read ranks, not times.
+    All candidates are counted: kept, pruned by a bound, or rejected by a constraint. The answer says what its times stand on.
     """
+    from dysharp.api.planning import SPREAD
     from dysharp.api.planning import plan as make
-    from dysharp.cli.texts.plan_text import print_check, print_plan
+    from dysharp.cli.progress_bar import bar
+    from dysharp.cli.texts.plan_text import draw_plan, print_arguments, print_check, print_plan
 
-    done = make(
-        models, gpus, cluster, batch=batch, sequence=sequence, precision=precision, imbalance=imbalance, tries=tries, vary=vary, n_best=n_best,
-        check=check,
-    )  # fmt: skip
+    with kept_rows(fresh), bar("candidates") as tick:
+        done = make(
+            models, gpus, cluster, batch=batch, sequence=sequence, precision=precision, spread=SPREAD if spread is None else spread,
+            imbalance=imbalance, tries=tries, vary=vary, n_best=n_best, check=check, what_if=what_if, rows=rows, confirmed=confirm,
+            sensitive=sensitivity, serve_slo=serve_slo, folder=folder, jobs=jobs, scheduler=scheduler, tick=tick,
+        )  # fmt: skip
+    if plot is not None:
+        draw_plan(done, plot)
     if as_json:
-        print_json(done.to_dict())
+        print_json(done.to_dict() | ({"arguments": done.arguments(arguments)} if arguments else {}))
+    elif arguments is not None:
+        print_arguments(done, arguments)
     elif check is not None:
         print_check(done)
     else:

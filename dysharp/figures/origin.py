@@ -15,11 +15,11 @@ OF_STEPS = ("step.", "paper_step.")
 
 
 def _simulated(name: str) -> Any:
-    """The system called `name`: of layers, or of sub-layers."""
-    from dysharp.systems import get_system
-    from dysharp.systems.collectives import all_tensor_parallel
+    """The system called `name`: of sub-layers, of layers, or of collectives."""
+    from dysharp.systems import all_systems, get_system
+    from dysharp.systems.collectives import all_collectives, all_tensor_parallel
 
-    return all_tensor_parallel().get(name) or get_system(name)
+    return (all_tensor_parallel() | all_collectives() | all_systems()).get(name) or get_system(name)
 
 
 class Simulation:

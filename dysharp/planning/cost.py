@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from dysharp.planning.layers import Pieces, pieces_of
 from dysharp.planning.space import Column, Space, Task
-from dysharp.planning.split import best_split, stage_text
+from dysharp.planning.split import best_split, pace, slots, stage_text
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.activations import Saving, head_bytes, is_dropped, layer_transient, saved_of_layer
 from dysharp.steps.accounting.flops import CORE, FLASH_BACKWARD, flops_of
 from dysharp.steps.accounting.memory import RESERVED
 from dysharp.steps.accounting.state import RankParameters, Recipe, dummy_bytes, rank_parameters, recipe_of, state_bytes
+from dysharp.steps.cost import EpTimes
 from dysharp.steps.dispatchers import ELEMENT
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine, number
@@ -30,6 +31,8 @@ SUSTAINED = 0.61
 derived, over 256 TFLOPS, the peak that its sibling paper states."""
 CAP = 0.9
 """Part of a GPU's memory that a layout may take; what lies outside the allocator needs the rest."""
+GRAIN = 4
+"""Parts of a layer in which splits count, so that layouts of like pieces share them."""
 BUCKET, BUCKET_PER_REPLICA = 40e6, 1e6
 Times = NDArray[np.float64]
 
@@ -83,11 +86,20 @@ def held_by_chunk(layout: Layout, rank: int, overlap: bool = False) -> list[int]
     return held
 
 
+RowKey = tuple[int, int, int, str]
+
+
+def row_key(values: Mapping[str, Any]) -> RowKey:
+    """What a Row of routed experts depends on: EP degree, tensor and context degree over the micro-batch, system."""
+    return values["ep"], values["tp"] * values["cp"], values["micro_batch"], values["system"]
+
+
 class Coster:
     """Costs of one task on one machine."""
 
-    def __init__(self, task: Task, machine: Machine, space: Space) -> None:
-        self.task, self.machine, self.space = task, machine, space
+    def __init__(self, task: Task, machine: Machine, space: Space, rows: Mapping[RowKey, EpTimes] | None = None) -> None:
+        """`rows`: Rows of the routed experts that take the place of closed forms."""
+        self.task, self.machine, self.space, self.rows = task, machine, space, rows or {}
         self.recipe: Recipe = recipe_of(task.precision)
         self.capacity = CAP * machine.cluster.hbm_bytes
         model = task.model
@@ -96,7 +108,8 @@ class Coster:
         self.forward = flops.forward_total
         self.executed = 3 * (self.forward - core) + (1 + FLASH_BACKWARD) * core
         cluster = machine.cluster
-        self.peak = float(max(cluster.bf16_flops_per_us, cluster.fp8_flops_per_us if model.layer and model.layer.gemm_dtype == "fp8" else 0))
+        own = task.practice.dtype or (model.layer.gemm_dtype if model.layer else "bf16")
+        self.peak = float(max(cluster.bf16_flops_per_us, cluster.peak_flops_per_us("fp8" if own == "mxfp8" else own)))
         whole = rank_parameters(model, Layout(), [Chunk(0, model.n_layers, True, model.mtp, True)])
         self.dense, self.experts = whole.dense, whole.experts
 
@@ -144,22 +157,24 @@ class Coster:
         bubble = np.where(zero, np.maximum(forward + backward - weights, 0), forward + backward + weights) * (c["pp"] - 1) / c["pp"] / c["vpp"]
         return np.asarray(m * steady / c["pp"] + bubble)
 
-    def _pieces(self, values: Mapping[str, Any]) -> Pieces:
+    def pieces(self, values: Mapping[str, Any]) -> Pieces:
+        """Costs of the pieces of a candidate."""
         degrees = {name: values[name] for name in ("tp", "cp", "ep", "etp", "micro_batch")}
         dp = -(-values["ep"] * values["etp"] // (values["tp"] * values["cp"])) * values["ep"] * values["etp"]
         return pieces_of(
             self.task.model, self.machine, Layout(**degrees, dp=dp), self.task.sequence, values["system"], values["overlap"],
-            values["recompute"], self.task.imbalance,
+            replace(self.task.practice, recompute=values["recompute"]), self.task.hottest(values["ep"]), self.rows.get(row_key(values)),
         )  # fmt: skip
 
-    def _letters(self) -> str:
+    def letters(self) -> str:
+        """The model as a layout string without chunks; dense layers are "d"."""
         model = self.task.model
         return "E" + "d" * model.dense_layers + "t" * model.moe_layers + "m" * model.mtp + "L"
 
     def _sums(self, values: Mapping[str, Any]) -> tuple[float, ...]:
-        pieces = self._pieces(values)
+        pieces = self.pieces(values)
         each = {letter: pieces.one(letter) for letter in pieces.costs}
-        return tuple(sum(each[letter][i] for letter in self._letters()) for i in range(4))
+        return tuple(sum(each[letter][i] for letter in self.letters()) for i in range(4))
 
     def cost(self, number_of: int, stages: str = "") -> Costed:
         """The closed form of one candidate, with the best split of its layers, or `stages`."""
@@ -168,51 +183,57 @@ class Coster:
 
     def cost_of(self, values: dict[str, Any], number_of: int = -1, stages: str = "") -> Costed:
         """The same of a candidate by its values."""
-        pieces, letters = self._pieces(values), self._letters()
+        pieces, letters = self.pieces(values), self.letters()
         each = {letter: pieces.one(letter) for letter in pieces.costs}
         layout = self.task.layout(values, stages)
         if stages:
             ends = _ends(self.task.model, layout)
         else:
-            ends = best_split(tuple(each[letter][3] for letter in letters), layout.chunks)
+            layer = each["t" if "t" in each else "d"][3]
+            weights = tuple(round(GRAIN * each[letter][3] / layer) / GRAIN for letter in letters)
+            ends = slots(len(letters) - 2, layout.chunks) if self.task.slots else best_split(weights, layout.pp, layout.vpp)
             layout = self.task.layout(values, stage_text(letters.replace("d", "t"), ends))
         runs = [letters[a:b] for a, b in zip((0, *ends[:-1]), ends, strict=True)]
         cells = np.asarray([[sum(each[x][i] for x in run) for i in range(4)] for run in runs])
-        ranks = cells.reshape(layout.vpp, layout.pp, 4).sum(axis=0)
-        parts = self._parts(values, layout, ranks, pieces, runs)
+        parts = self._parts(values, layout, cells.reshape(layout.vpp, layout.pp, 4), pieces, runs)
         overlap = values["overlap"] == "pair"
         memory = self._memory(values, layout, overlap)
         return Costed(number_of, layout, dict(values), sum(parts.values()), parts, memory, in_flight(layout, 0, overlap))
 
-    def _parts(self, values: Mapping[str, Any], layout: Layout, ranks: Times, pieces: Pieces, runs: list[str]) -> dict[str, float]:
-        """Microseconds of a step by part."""
+    def chunks_us(self, one: Costed) -> list[tuple[float, float, float]]:
+        """(forward, backward, weights) of every chunk of a layout in microseconds, EP communication hidden where it overlaps."""
+        pieces, letters = self.pieces(one.values), self.letters()
+        ends = _ends(self.task.model, one.layout)
+        runs = [letters[a:b] for a, b in zip((0, *ends[:-1]), ends, strict=True)]
+        costs = [[pieces.merged[letter] for letter in run] for run in runs]
+        return [(sum(c.forward for c in run), sum(c.backward for c in run), sum(c.weights for c in run)) for run in costs]
+
+    def _parts(self, values: Mapping[str, Any], layout: Layout, cells: Times, pieces: Pieces, runs: list[str]) -> dict[str, float]:
+        """Microseconds of a step by part. `cells`: [rounds, ranks, (forward, backward, weights, steady)]."""
         m, p, v = layout.micro_batches, layout.pp, layout.vpp
+        ranks = cells.sum(axis=0)
         slowest = int(np.argmax(ranks[:, 3]))
-        steady, mean = float(ranks[slowest, 3]), float(ranks[:, 3].mean())
+        steady, mean = pace(cells[:, :, 3]), float(ranks[:, 3].mean())
         f, b, w = (float(ranks[:, i].mean()) for i in range(3))
         ramp = (max(f + b - w, 0.0) if values["schedule"] == "zb-h1" else f + b + w) * (p - 1) / v
         rows = ELEMENT * self.task.model.hidden * layout.tokens(self.task.sequence) / layout.tp
         busy, latency = self.machine.send(rows, layout)
         hop = busy + latency if p > 1 else 0.0
         own = "".join(run for at, run in enumerate(runs) if at % p == slowest)
-        exposed = sum(self._exposed(pieces, letter) for letter in own)
+        part = mean / float(ranks[slowest, 3])
+        exposed, host = (part * sum(of(letter) for letter in own) for of in (pieces.exposed, pieces.host))
         held = _held(self.task.model, layout)
         widest = max(held, key=lambda one: one[0] + one[1])
         return {
-            "computing": m * (mean - exposed * mean / steady),
-            "EP communication": m * exposed * mean / steady,
+            "computing": m * (mean - exposed - host),
+            "launches": m * host,
+            "EP communication": m * exposed,
             "uneven stages": m * (steady - mean),
             "bubble": ramp,
             "sends": hop * (2 * (p - 1) + (2 * m if v == 1 else 0)),  # 1F1B waits for its sends, interleaved ones run beside (Megatron-Bridge)
             "gradients and parameters": self._exchange(layout, widest, f, b),
             "optimizer": self._update(layout, widest),
         }
-
-    def _exposed(self, pieces: Pieces, letter: str) -> float:
-        cost = pieces.costs[letter]
-        forward, backward, weights, steady = pieces.one(letter)
-        saved = forward + backward + weights - steady
-        return max(0.0, cost.forward_exposed + cost.backward_exposed - saved)
 
     def _exchange(self, layout: Layout, held: tuple[float, float], forward: float, backward: float) -> float:
         """Gradients and parameters that nothing hides: the last bucket, and what the passes of one micro-batch are too short for."""
@@ -225,12 +246,13 @@ class Coster:
         return out
 
     def _update(self, layout: Layout, held: tuple[float, float]) -> float:
-        sharded = self.recipe.sharded
+        """The optimizer on the shard, the norm of its gradients, and the zeroing of all gradients, as in `steps.costs`."""
+        sharded, element = self.recipe.sharded, number("step.gradient_bytes")
         shard = held[0] / (layout.dp * layout.cp if sharded else 1) + held[1] / (layout.edp if sharded else 1)
-        return self.machine.memory(number("step.optimizer_bytes") * shard)
+        return self.machine.memory((number("step.optimizer_bytes") + element) * shard + element * sum(held))
 
     def _memory(self, values: Mapping[str, Any], layout: Layout, overlap: bool) -> tuple[float, ...]:
-        model, saving = self.task.model, Saving(values["recompute"], imbalance=self.task.imbalance)
+        model, saving = self.task.model, Saving(values["recompute"], imbalance=self.task.hottest(values["ep"]))
         cut = Layout(tp=layout.tp, cp=layout.cp, ep=layout.ep, etp=layout.etp, dp=layout.ep * layout.etp)
         one = {moe: _layer_bytes(model, cut, moe, saving, self.recipe.fp8) for moe in {model.is_moe(0), model.layer is not None}}
         tokens, chunks, out = layout.tokens(self.task.sequence), chunks_of(model, layout), []

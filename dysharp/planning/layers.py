@@ -1,21 +1,27 @@
 """Microseconds of the pieces of a pipeline for one micro-batch on one GPU: a dense layer, a MoE layer, embedding, MTP layer, head.
 
-The only file here that asks `steps` for times: with another cost of a layer, this file changes.
+The only file here that asks `steps` for times: the closed forms that measured steps judge (`steps.block`), with an EP system of `experts`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from typing import cast
 
-from dysharp.planning.experts import ep_times
+from dysharp.planning.experts import hidden_by, wire_us
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.block import Block
-from dysharp.steps.cost import Cost
+from dysharp.steps.cost import Cost, EpTimes
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine
-from dysharp.steps.practice import Practice
+from dysharp.steps.moe_block import routed
+from dysharp.steps.practice import Dispatcher, Practice
 
-EP_SMS = 20
-"""SMs that EP communication holds on a packaged GPU (DeepEP, normal kernels). A cluster without one is taken to run it on other engines."""
+DISPATCHERS = ("alltoall", "deepep", "hybrid-ep")
+"""Systems of the closed forms of `steps`. The others are forms of `experts`."""
+ROWS_ONCE = ("dedup", "in-switch", "moe-hub")
+"""Systems that send one row per GPU, which is copied for its experts behind the wire, as DeepEP does."""
+LOADED = ("experts", "expert activation", "permutations", "exchange")
+"""Pieces of routed experts that take as long as on the hottest rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,31 +29,89 @@ class Pieces:
     """Cost of each piece by letter of a layout string, "d" and "t": a dense and a MoE layer. Recomputation is in `backward`."""
 
     costs: dict[str, Cost]
-    slow: float
-    """Factor of computing beside communication."""
-    pair: bool
+    merged: dict[str, Cost]
+    """The same where the EP communication of one micro-batch runs beside computing of another."""
 
     def one(self, letter: str) -> tuple[float, float, float, float]:
         """(forward, backward, weights, steady) of a piece. `steady`: its forward and backward pass where two micro-batches overlap."""
-        c = self.costs[letter]
+        c, m = self.costs[letter], self.merged[letter]
         alone = c.forward + c.backward + c.weights
-        if not self.pair or not c.forward_wire:
-            return c.forward, c.backward, c.weights, alone
-        computed = self.slow * (alone - c.forward_exposed - c.backward_exposed)
-        return c.forward, c.backward, c.weights, min(alone, max(computed, c.forward_wire + c.backward_wire))
+        return c.forward, c.backward, c.weights, min(alone, m.forward + m.backward + m.weights)
+
+    def exposed(self, letter: str) -> float:
+        """EP communication of a piece that nothing hides in the steady state."""
+        return self.merged[letter].forward_exposed + self.merged[letter].backward_exposed
+
+    def host(self, letter: str) -> float:
+        """Time in which the GPU waits for launches of the host."""
+        return max(0.0, self.merged[letter].parts.get("host", 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBlock(Block):
+    """A block whose routed experts run under an EP system of a plan. `imbalance`: rows of the hottest rank over the mean."""
+
+    system: str = "alltoall"
+    imbalance: float = 1.0
+
+    def experts(self, ep: EpTimes | None) -> dict[str, Cost]:
+        """Pieces of routed experts; `ep`, a Row, takes the place of all."""
+        if ep is not None or self.model.layer is None:
+            return Block.experts(self, ep)
+        pieces = routed(self)
+        if self.system not in DISPATCHERS:
+            one = wire_us(self.machine, self.layout, self.model, self.tokens / self.layout.tp, self.system)
+            pieces["exchange"] = Cost(2 * one, 2 * one, 0.0, 2 * one, 2 * one, 2 * one, 2 * one, {"dispatch and combine": 4 * one})
+        pieces |= {name: _times(pieces[name], self.imbalance) for name in LOADED}
+        if self.system == "moe-hub":
+            pieces["exchange"] = hidden_by(pieces["exchange"], pieces["experts"])
+        return pieces
+
+
+def _times(cost: Cost, factor: float) -> Cost:
+    if factor == 1:
+        return cost
+    numbers = {f.name: factor * getattr(cost, f.name) for f in fields(Cost) if f.name != "parts"}
+    return Cost(**numbers, parts={name: factor * us for name, us in cost.parts.items()})
+
+
+def dispatcher_of(system: str, machine: Machine) -> Dispatcher:
+    """The dispatcher whose kernels, permutations and SMs a system has. On clusters without a packaged GPU, communication holds no SMs."""
+    if system in DISPATCHERS:
+        return cast(Dispatcher, system)
+    return "deepep" if system in ROWS_ONCE and machine.cluster.gpu else "alltoall"
 
 
 @lru_cache(maxsize=1 << 14)
 def pieces_of(
-    model: WholeModel, machine: Machine, layout: Layout, sequence: int, system: str, overlap: str, recompute: tuple[str, ...], imbalance: float
-) -> Pieces:
-    """The pieces of `model` under the degrees of `layout`. `layout.dp` decides nothing here."""
-    block = Block(model, machine, layout, sequence, Practice(recompute=recompute))
-    ep = ep_times(machine, layout, model, sequence, system, imbalance) if model.layer else None
-    costs = {letter: block.layer(layer, ep) for letter, layer in (("d", 0), ("t", model.n_layers - 1)) if model.is_moe(layer) == (letter == "t")}
-    costs["E"] = block.ends(True, 0, False, ep)
-    costs["L"] = block.ends(False, 0, True, ep)
-    if model.mtp:
-        costs["m"] = block.ends(False, 1, False, ep)
-    slow = machine.cluster.n_sms / (machine.cluster.n_sms - EP_SMS) if machine.cluster.gpu else 1.0
-    return Pieces(costs, slow, overlap == "pair")
+    model: WholeModel, machine: Machine, layout: Layout, sequence: int, system: str, overlap: str, practice: Practice, imbalance: float,
+    ep: EpTimes | None = None,
+) -> Pieces:  # fmt: skip
+    """The pieces of `model` under the degrees of `layout`. `layout.dp` decides nothing here. `ep`: a Row of the routed experts."""
+    dispatcher = "" if ep is not None or model.layer is None else dispatcher_of(system, machine)
+    serial = replace(practice, dispatcher=dispatcher, overlap_ep=False)
+
+    def costs(own: Practice) -> dict[str, Cost]:
+        block = PlannedBlock(model, machine, layout, sequence, own, system, imbalance)
+        kinds = [letter for letter, n in (("d", model.dense_layers), ("t", model.moe_layers)) if n]
+        found = {letter: _layer(block, letter == "t", ep) for letter in kinds}
+        found["E"] = block.ends(True, 0, False, ep)
+        found["L"] = block.ends(False, 0, True, ep)
+        if model.mtp:
+            found["m"] = block.ends(False, 1, False, ep)
+        return found
+
+    alone = costs(serial)
+    return Pieces(alone, costs(replace(serial, overlap_ep=True)) if overlap == "pair" else alone)
+
+
+def _layer(block: Block, moe: bool, ep: EpTimes | None) -> Cost:
+    """A layer of a kind; with windows, the mean of its layers."""
+    model = block.model
+    own = [layer for layer in range(model.n_layers) if model.is_moe(layer) == moe]
+    windowed = [layer for layer in own if model.windowed(layer)]
+    whole = [layer for layer in own if not model.windowed(layer)]
+    if not windowed or not whole:
+        return block.layer(own[-1], ep)
+    share = len(windowed) / len(own)
+    return _times(block.layer(windowed[-1], ep), share) + _times(block.layer(whole[-1], ep), 1 - share)

@@ -1,21 +1,32 @@
 """`Plan`: the fastest layouts of one model or of several shapes, what limits each, what else would change, and what was not looked at."""
 
-import math
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from dysharp.errors import ConfigError
-from dysharp.planning.cost import CAP, Costed, Coster, machine_of
-from dysharp.planning.search import Found, Journal, leanest, search
-from dysharp.planning.space import Space, Task, default_space
+from dysharp.planning.cost import Costed, Coster, machine_of
+from dysharp.planning.journal import journal_of
+from dysharp.planning.refusal import refusal
+from dysharp.planning.search import Found, Tick, search
+from dysharp.planning.space import Task, default_space
+from dysharp.processes import Runner, here
+from dysharp.processes import Task as Work
 from dysharp.specs import Cluster
+from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.conventions import MEGATRON, model_flops
 from dysharp.steps.accounting.parameters import parameters_of
+from dysharp.steps.machine import Machine
+from dysharp.steps.practice import Practice
 from dysharp.units import GiB
 
+ASCEND = "paper-ascend"
 NOT_CONSIDERED = (
-    "swapping activations to the host", "experts of unequal load (beyond --imbalance)", "DualPipe and V-shaped schedules",
-    "overlap of tensor-parallel communication", "launches of the host", "a network that several collectives share", "FSDP",
+    "swapping activations to the host", "DualPipe and V-shaped schedules",
+    "overlap of tensor-parallel communication of MoE models on GPUs", "a network that several collectives share", "FSDP",
     "stages that trade time for memory: layers are split by time alone",
 )  # fmt: skip
 
@@ -27,6 +38,8 @@ class Planned:
     task: Task
     coster: Coster
     found: Found
+    read: int = 0
+    """Costs that an earlier search had."""
 
     def speed(self, one: Costed) -> float:
         """Tokens per second and GPU."""
@@ -77,6 +90,13 @@ class Plan:
         }  # fmt: skip
 
 
+def practice_for(model: WholeModel, machine: Machine) -> Practice:
+    """What frameworks do on a machine: launches take time on packaged GPUs; tensor parallel traffic runs in pieces beside its GEMM for dense models
+    (Megatron-Bridge) and on Ascend (MindSpeed, --use-ascend-mc2)."""
+    gpu = bool(machine.cluster.gpu)
+    return Practice(host=gpu, overlap_tp=(gpu and model.layer is None) or machine.cluster.name.startswith(ASCEND))
+
+
 def schedule_of(one: Costed) -> str:
     """The schedule by the name of `dysharp step`."""
     return "interleaved" if one.layout.vpp > 1 else str(one.values["schedule"])
@@ -96,19 +116,37 @@ def short_of(one: Costed) -> str:
     return " ".join([f"tp{v['tp']}", f"pp{v['pp']}" + (f"x{v['vpp']}" if v["vpp"] > 1 else ""), *more, f"mbs{v['micro_batch']}"])
 
 
-def plan_shapes(
-    tasks: list[Task], cluster: Cluster, given: dict[str, tuple[Any, ...]], n_best: int = 10, journals: dict[str, Journal] | None = None
-) -> Plan:
+def silent(*_: Any) -> None:
+    """No progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How shapes are searched. `folder`: costs are kept there, and a search that was killed goes on. `run`: where shapes are searched."""
+
+    n_best: int = 10
+    folder: Path | None = None
+    run: Runner[Any] = here
+    tick: Tick = silent
+
+    def of(self, task: Task, cluster: Cluster, given: dict[str, tuple[Any, ...]], _part: float = 1.0, loud: bool = False) -> Planned:
+        """One shape."""
+        machine = machine_of(cluster)
+        coster = Coster(task, machine, default_space(task, machine, given))
+        journal = journal_of(self.folder, coster) if self.folder else None
+        found = search(coster, self.n_best, journal, tick=self.tick if loud else silent)
+        if journal is not None:
+            journal.flush()
+        return Planned(task, coster, found, journal.read if journal is not None else 0)
+
+
+def plan_shapes(tasks: list[Task], cluster: Cluster, given: dict[str, tuple[Any, ...]], how: Search) -> Plan:
     """The best layouts of every task. Raises `ConfigError` where none has one: the constraint that binds, and the smallest change that fits."""
-    machine = machine_of(cluster)
-    done = []
-    for task in tasks:
-        coster = Coster(task, machine, default_space(task, machine.domain, given))
-        found = search(coster, n_best, (journals or {}).get(task.model.name))
-        if found.best:
-            done.append(Planned(task, coster, found))
-        elif len(tasks) == 1:
-            raise ConfigError(refusal(task, cluster, coster.space, found))
+    done = [one for one in _searched(tasks, cluster, given, how) if one.found.best]
+    if not done and len(tasks) == 1:
+        machine = machine_of(cluster)
+        space = default_space(tasks[0], machine, given)
+        raise ConfigError(refusal(tasks[0], cluster, space, search(Coster(tasks[0], machine, space), 1)))
     if not done:
         raise ConfigError(
             f"plan: none of {len(tasks)} shapes has a layout that fits {tasks[0].gpus} GPUs of {cluster.name}; plan one of them for the reason"
@@ -117,31 +155,22 @@ def plan_shapes(
     return Plan(cluster, tuple(done))
 
 
-def refusal(task: Task, cluster: Cluster, space: Space, found: Found) -> str:
-    """Why no candidate is left: the constraint that the last candidates break, and the smallest change by which one fits."""
-    where = f"plan: {task.model.name} on {task.gpus} GPUs of {cluster.name}"
-    binding = max(found.counts, key=lambda name: (name.startswith("memory"), found.counts[name]))
-    changes = [fix for fix in (_more_gpus(task, cluster, space), _more_memory(task, cluster, space)) if fix]
-    want = " or ".join(changes) or "other values (--try), another batch or another number of GPUs"
-    return f"{where}: found no layout among {found.size:,}; binding: {binding} ({found.counts[binding]:,} candidates); expected {want}"
+def _searched(tasks: list[Task], cluster: Cluster, given: dict[str, tuple[Any, ...]], how: Search) -> list[Planned]:
+    """Every shape, in the order of `tasks`. Several shapes run where `how.run` says."""
+    if len(tasks) == 1 or how.run is here:
+        return [how.of(task, cluster, given, loud=True) for task in tasks]
+    quiet = replace(how, run=here, tick=silent)
+    work = [Work(task.model.name, partial(quiet.of, task, cluster, given)) for task in tasks]
+    results: dict[int, Planned] = {}
+    with closing(how.run(work)) as ended:
+        for at, result in ended:
+            if isinstance(result, Exception):
+                raise result
+            results[at] = result
+            how.tick(len(results), len(tasks), f"{result.task.model.name} searched")
+    return [results[at] for at in range(len(tasks))]
 
 
-def _least(task: Task, cluster: Cluster, space: Space) -> float:
-    """Bytes that the leanest layouts take: the least of those that look leanest; infinite without a layout."""
-    lean = leanest(Coster(task, machine_of(cluster), space))
-    return min((one.peak_bytes for one in lean), default=float("inf"))
-
-
-def _more_gpus(task: Task, cluster: Cluster, space: Space) -> str:
-    for factor in (2, 4, 8, 16, 32, 64):
-        more = replace(task, gpus=task.gpus * factor, batch=max(task.batch, task.gpus * factor))
-        if _least(more, cluster, space) <= CAP * cluster.hbm_bytes:
-            return f"{more.gpus} GPUs" + (f" with a batch of {more.batch}" if more.batch > task.batch else "")
-    return ""
-
-
-def _more_memory(task: Task, cluster: Cluster, space: Space) -> str:
-    least = _least(task, cluster, space)
-    if least == float("inf"):
-        return ""
-    return f"{math.ceil(least / CAP / 1e9)} GB per GPU (of which {CAP:.0%} count; found {cluster.hbm_bytes / 1e9:.0f})"
+def front(points: Sequence[tuple[float, ...]]) -> list[bool]:
+    """Which points no other beats: at least as good in all values (more is better), better in one."""
+    return [not any(other != one and all(b >= a for a, b in zip(one, other, strict=True)) for other in points) for one in points]

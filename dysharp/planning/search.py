@@ -4,19 +4,20 @@ Candidates are costed in the order of their bounds, until the next bound exceeds
 """
 
 import bisect
-from collections.abc import MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from dysharp.planning.cost import Costed, Coster
-from dysharp.planning.space import Column, constraints
+from dysharp.planning.space import INTEGERS, Column, Space, constraints
 
 WAVE = 1 << 14
 """Candidates whose second bound is taken together."""
 MEMORY_STATE, MEMORY = "memory: weights, gradients and optimizer alone", "memory of the fullest rank"
 PEAK, EVEN = "bound: all FLOPs at the peak, even stages", "bound: closed forms of even stages"
-KEPT, SLOWER = "kept", "costed: slower than those kept"
+KEPT, SLOWER = "kept", "costed: slower than those kept, or other forms of their degrees"
+Tick = Callable[[int, int, str], None]
 Journal = MutableMapping[int, tuple[float, float]]
 """{candidate: (microseconds of a step, bytes of the fullest rank)} of an earlier search of the same space."""
 
@@ -32,16 +33,22 @@ class Found:
     """Candidates that keep all constraints, which bounds have seen."""
 
 
-def search(coster: Coster, n_best: int = 10, journal: Journal | None = None) -> Found:
-    """The `n_best` fastest candidates that fit the memory."""
+def search(
+    coster: Coster, n_best: int = 10, journal: Journal | None = None, ceiling: float = float("inf"), tick: Tick = lambda *_: None
+) -> Found:
+    """The `n_best` fastest sets of degrees that fit the memory, each in its fastest form, and take at most `ceiling` microseconds.
+
+    `tick`: called with candidates decided, all candidates, a text.
+    """
     counts: dict[str, int] = {}
     numbers, bounds, bounded = _admitted(coster, counts)
     known: Journal = {} if journal is None else journal
-    best: list[tuple[float, int]] = []
+    best: list[Best] = []
 
     def worst() -> float:
-        return best[-1][0] if len(best) == n_best else float("inf")
+        return min(ceiling * (1 + 1e-12), best[-1][0] if len(best) == n_best else float("inf"))
 
+    looked = 0
     for first in range(0, len(numbers), WAVE):
         if bounds[first] > worst():
             counts[PEAK] = counts.get(PEAK, 0) + len(numbers) - first
@@ -54,21 +61,40 @@ def search(coster: Coster, n_best: int = 10, journal: Journal | None = None) -> 
                 counts[EVEN] = counts.get(EVEN, 0) + len(order) - done
                 break
             verdict = _look(coster, int(wave[at]), known, best, n_best)
+            looked += 1
+            tick(coster.space.size - len(numbers) + first + done, coster.space.size, f"{looked} costed")
             counts[verdict] = counts.get(verdict, 0) + 1
     counts[SLOWER] = counts.get(SLOWER, 0) - len(best)
     counts[KEPT] = len(best)
-    found = tuple(coster.cost(number) for _, number in best)
+    found = tuple(coster.cost(number) for _, number, _ in best)
     return Found(found, {name: n for name, n in counts.items() if n}, coster.space.size, bounded)
 
 
-def _look(coster: Coster, number: int, known: Journal, best: list[tuple[float, int]], n_best: int) -> str:
+Best = tuple[float, int, tuple[int, ...]]
+"""Microseconds of a step, candidate, its degrees."""
+
+
+def degrees_of(space: Space, number: int) -> tuple[int, ...]:
+    """Degrees and micro-batch of a candidate."""
+    values = space.candidate(number)
+    return tuple(values[name] for name in INTEGERS)
+
+
+def _look(coster: Coster, number: int, known: Journal, best: list[Best], n_best: int) -> str:
+    """The verdict on a candidate. `best` keeps the fastest form (recomputation, schedule, overlap, EP system) of each set of degrees."""
     if number not in known:
         done = coster.cost(number)
         known[number] = done.step_us, done.peak_bytes
     step_us, peak = known[number]
     if peak > coster.capacity:
         return MEMORY
-    bisect.insort(best, (step_us, number))
+    degrees = degrees_of(coster.space, number)
+    same = next((at for at, one in enumerate(best) if one[2] == degrees), None)
+    if same is not None:
+        if best[same][:2] <= (step_us, number):
+            return SLOWER
+        del best[same]
+    bisect.insort(best, (step_us, number, degrees))
     del best[n_best:]
     return SLOWER
 
@@ -96,6 +122,12 @@ def _admitted(coster: Coster, counts: dict[str, int]) -> tuple[Column, np.ndarra
     return every[order], by[order], bounded
 
 
+def first_bounds(coster: Coster) -> int:
+    """Walk the space by constraints and first bounds; the number of its candidates."""
+    _admitted(coster, {})
+    return coster.space.size
+
+
 def leanest(coster: Coster, n: int = 32) -> list[Costed]:
     """Candidates that keep every constraint but memory and hold least by a rough count: state, and a mean layer's tensors in flight."""
     kept, sizes = [], []
@@ -119,15 +151,19 @@ def _columns(coster: Coster, numbers: Column) -> dict[str, Column]:
     }  # fmt: skip
 
 
-def brute_force(coster: Coster, n_best: int = 10) -> list[int]:
-    """Numbers of the fastest candidates by costing every one that keeps all constraints: what `search` must find."""
-    ranked = []
+def every_cost(coster: Coster) -> Iterator[Costed]:
+    """The cost of every candidate that keeps all constraints but memory, in the order of the space."""
     for numbers, columns in coster.space.blocks():
         alive = np.ones(len(numbers), np.bool_)
         for _, keeps in constraints(coster.task, coster.space, columns, coster.machine.domain):
             alive &= keeps
-        for number in numbers[alive]:
-            done = coster.cost(int(number))
-            if done.peak_bytes <= coster.capacity:
-                ranked.append((done.step_us, int(number)))
-    return [number for _, number in sorted(ranked)[:n_best]]
+        yield from (coster.cost(int(number)) for number in numbers[alive])
+
+
+def brute_force(coster: Coster, n_best: int = 10) -> list[int]:
+    """Numbers of the fastest candidates by costing every one that keeps all constraints: what `search` must find."""
+    ranked = sorted((one.step_us, one.number) for one in every_cost(coster) if one.peak_bytes <= coster.capacity)
+    firsts: dict[tuple[int, ...], int] = {}
+    for _, number in ranked:
+        firsts.setdefault(degrees_of(coster.space, number), number)
+    return list(firsts.values())[:n_best]

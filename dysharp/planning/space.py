@@ -11,10 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError, nearest
+from dysharp.planning.imbalance import SPREAD, hottest
 from dysharp.specs.fields import show
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.activations import Saving
+from dysharp.steps.block import NO_PRACTICE
 from dysharp.steps.layout import Layout
+from dysharp.steps.machine import Machine
+from dysharp.steps.practice import Practice
 
 Column = NDArray[np.int64]
 BLOCK = 1 << 18
@@ -23,8 +27,10 @@ MOST = 1 << 26
 FINE = ("mla_up_proj", "layernorm", "moe_act")
 SETS: tuple[tuple[str, ...], ...] = ((), ("moe_act",), FINE, ("full",))
 """Recompute sets that a plan tries where none are named."""
-SYSTEMS = ("flat", "hierarchical", "dedup", "in-switch", "moe-hub")
-"""EP systems as closed forms of `experts`. The last two need hardware that nobody sells."""
+SYSTEMS = ("alltoall", "deepep", "hybrid-ep", "flat", "hierarchical", "dedup", "in-switch", "moe-hub")
+"""EP systems: three dispatchers of `dysharp step`, then bytes on links (`experts`). The last two need hardware that nobody sells."""
+RACK = 8
+"""GPUs of a node; larger domains are racks."""
 OVERLAPS = ("none", "pair")
 """EP communication: exposed, or beside the other direction of another micro-batch."""
 SCHEDULES = ("1f1b", "zb-h1")
@@ -106,8 +112,21 @@ class Task:
     batch: int
     sequence: int = 4096
     precision: str = "bf16"
-    imbalance: float = 1.0
-    """Rows of the most loaded rank's experts over the mean."""
+    practice: Practice = NO_PRACTICE
+    """What the framework does beside the layout. Its dispatcher, recomputation and EP overlap are those of candidates."""
+    spread: float = SPREAD
+    """Spread of the experts' loads over their mean."""
+    imbalance: float | None = None
+    """Rows of the most loaded rank over the mean, for any EP degree; None: by `spread` and degree."""
+
+    slots: bool = False
+    """Chunks have equal numbers of slots for layers, filled up with no-op layers in the last virtual stage (MindSpeed); else any split."""
+
+    def hottest(self, ep: int) -> float:
+        """Rows of the hottest of `ep` ranks over the mean."""
+        if self.imbalance is not None:
+            return self.imbalance
+        return hottest(self.model.layer.n_experts, ep, self.spread) if self.model.layer else 1.0
 
     def layout(self, values: dict[str, Any], stages: str = "") -> Layout:
         """The layout of a candidate."""
@@ -121,11 +140,10 @@ def powers(most: int) -> tuple[int, ...]:
     return tuple(1 << i for i in range(max(most, 1).bit_length()))
 
 
-def default_space(task: Task, domain_gpus: int, given: dict[str, tuple[Any, ...]] | None = None) -> Space:
+def default_space(task: Task, machine: Machine, given: dict[str, tuple[Any, ...]] | None = None) -> Space:
     """The lists that a plan tries where `given` has none for a dimension."""
-    model, moe = task.model, task.model.layer is not None
+    model, moe, domain_gpus = task.model, task.model.layer is not None, machine.domain
     slots = model.n_layers + model.mtp + 2
-    nodes = task.gpus > domain_gpus
     whole = Space(
         tp=powers(min(8, domain_gpus, task.gpus)),
         pp=tuple(n for n in (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32) if n <= min(task.gpus, slots)),
@@ -135,9 +153,15 @@ def default_space(task: Task, domain_gpus: int, given: dict[str, tuple[Any, ...]
         micro_batch=(1, 2, 4, 8),
         recompute=SETS if moe else ((), ("layernorm",), ("full",)),
         overlap=OVERLAPS if moe else ("none",),
-        system=("flat",) if not moe else ("flat", "hierarchical", "dedup") if nodes else ("flat", "dedup"),
+        system=_systems(task, machine) if moe else ("flat",),
     )
     return replace(whole, **(given or {}))
+
+
+def _systems(task: Task, machine: Machine) -> tuple[str, ...]:
+    if machine.cluster.gpu:
+        return ("alltoall", "hybrid-ep" if machine.domain > RACK else "deepep")
+    return ("flat", "hierarchical", "dedup") if task.gpus > machine.domain else ("flat", "dedup")
 
 
 def constraints(task: Task, space: Space, c: dict[str, Column], domain_gpus: int) -> Iterator[tuple[str, NDArray[np.bool_]]]:
@@ -166,6 +190,10 @@ def constraints(task: Task, space: Space, c: dict[str, Column], domain_gpus: int
     yield "vpp is 1 without a pipeline", (c["pp"] > 1) | (c["vpp"] == 1)
     yield "a layer for every chunk", c["pp"] * c["vpp"] <= model.n_layers + model.mtp + 2
     m = task.batch // share
+    if task.slots:
+        layers = model.n_layers + model.mtp
+        each = -(-layers // (c["pp"] * c["vpp"]))
+        yield "slots: no-op layers in the last virtual stage", c["pp"] * c["vpp"] * each - layers <= c["pp"] * each
     yield "interleaved: pp divides the micro-batches", (c["vpp"] == 1) | (m % c["pp"] == 0)
     zero = np.asarray([name == "zb-h1" for name in space.schedule])[c["schedule"]]
     yield "zb-h1 has one chunk per rank, and a pipeline", ~zero | ((c["vpp"] == 1) & (c["pp"] > 1))
@@ -174,8 +202,10 @@ def constraints(task: Task, space: Space, c: dict[str, Column], domain_gpus: int
     yield "overlap needs EP, vpp above 1 in a pipeline, and no recomputed exchange", ~pair | (
         (c["ep"] > 1) & ((c["vpp"] > 1) | (c["pp"] == 1)) & ~again & ~zero
     )  # fmt: skip
+    if task.practice.graphs:
+        whole = np.asarray(["full" in one for one in space.recompute])[c["recompute"]]
+        yield "no full recomputation under graphs", ~whole
     yield "overlap needs a second micro-batch", ~pair | (m > np.where(c["pp"] > 1, c["pp"], 1))
-    flat = np.asarray([name == "flat" for name in space.system])[c["system"]]
     wide = np.asarray([name == "hierarchical" for name in space.system])[c["system"]]
-    yield "an EP system needs experts on several GPUs", flat | (c["ep"] > 1) | (c["system"] == 0)
+    yield "an EP system needs experts on several GPUs", (c["ep"] * c["etp"] > 1) | (c["system"] == 0)
     yield "hierarchical needs EP over several domains", ~wide | (c["ep"] * c["etp"] > domain_gpus)

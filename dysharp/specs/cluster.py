@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass, replace
+from functools import lru_cache
 from typing import Annotated, Any
 
 from dysharp import units
@@ -135,9 +136,7 @@ class Cluster:
 
         Raises `ConfigError` for a cluster without `gpu`.
         """
-        named = load_gpu(self.gpu)
-        own = {key: value for key, value in file_values(self).items() if key in ("n_sms", "hbm_GB") or key.endswith(("_TFLOPS", "_GBps"))}
-        return replace(named, **own, fp4_TFLOPS=named.fp4_TFLOPS * (own["fp8_TFLOPS"] / named.fp8_TFLOPS))
+        return _own_gpu(self)
 
     def with_gpus(self, n: int) -> Cluster:
         """The cluster with `n` GPUs in use, 1 to `max_gpus`. Links, switches and tables do not change.
@@ -149,6 +148,13 @@ class Cluster:
             beyond = f": {SCOPE}" if isinstance(n, int) and n > limit else ""
             raise ConfigError(f'cluster "{self.name}": found {show(n)} GPUs, expected 1 to {limit}{beyond}')
         return replace(self, n_gpus=n, max_gpus=limit)  # a conflict with the domains is an error of the Cluster
+
+
+@lru_cache(maxsize=256)
+def _own_gpu(cluster: Cluster) -> Gpu:
+    named = load_gpu(cluster.gpu)
+    own = {key: value for key, value in file_values(cluster).items() if key in ("n_sms", "hbm_GB") or key.endswith(("_TFLOPS", "_GBps"))}
+    return replace(named, **own, fp4_TFLOPS=named.fp4_TFLOPS * (own["fp8_TFLOPS"] / named.fp8_TFLOPS))
 
 
 def file_values(cluster: Cluster) -> dict[str, Any]:

@@ -17,7 +17,7 @@ OF_TRAINING = 4  # most constants of training frameworks
 WITHOUT_SWITCH = 4  # most constants of fabrics without a switch
 SERVING = 12  # most constants of serving
 LIBRARIES = 8  # most constants of calls that enter a drained GPU, and of NCCL EP's buffers
-OPERATORS = 6  # most constants of attention and of the operators around it
+OPERATORS = 10  # most constants of attention and of the operators around it: 6, and 4 of kernels that were told apart later
 KEYS = ("value", "low", "high", "unit", "meaning", "stage", "fitted_on")
 
 
@@ -107,7 +107,12 @@ Overrides = tuple[tuple[str, float], ...]
 
 def fitted_values(overrides: Overrides = ()) -> dict[str, float]:
     """Value by name, as the formulas of `compute` take it. `overrides` replace packaged values."""
-    return {name: constant.value for name, constant in fitted().items()} | dict(overrides)
+    return _packaged() | dict(overrides)
+
+
+@functools.cache
+def _packaged() -> dict[str, float]:
+    return {name: constant.value for name, constant in fitted().items()}
 
 
 def one_domain(constants: Mapping[str, Fitted]) -> dict[str, Fitted]:

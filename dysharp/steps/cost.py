@@ -19,6 +19,10 @@ class EpTimes:
     backward_wire: float = 0.0
     link_flits: float = 0.0
 
+    def without_wire(self) -> "EpTimes":
+        """The same where nothing waits for a transfer."""
+        return EpTimes(self.forward - self.forward_exposed, self.backward - self.backward_exposed)
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:

@@ -67,7 +67,7 @@ def step_costs(
     cells = _cells(stages, us_to_ps(latency), ep is not None)
     reduce = tuple(_buckets(machine, layout, one, copies, number("step.gradient_bytes"), own) for one in held)
     gather = tuple(_buckets(machine, layout, one, copies, 2, own) for one in held)
-    update = tuple(us_to_ps(_update(machine, layout, one, copies)) for one in held)
+    update = tuple(us_to_ps(_update(machine, layout, one, copies, own)) for one in held)
     return StepCosts(machine, layout, stages, StepTimes(cells, us_to_ps(busy), reduce, gather, update, late_gather=not own.overlap_dp))
 
 
@@ -90,8 +90,16 @@ def _buckets(machine: Machine, layout: Layout, held: RankParameters, copies: int
     return (us_to_ps(whole / n),) * n if whole else ()
 
 
-def _update(machine: Machine, layout: Layout, held: RankParameters, copies: int) -> float:
-    """The optimizer on a rank's shard of a chunk, with the norm of its gradients, and the zeroing of all gradients; memory-bound."""
+SCALE, LOOK = 2, 1
+"""Times that scaling a gradient, and looking for NaN, move it through memory."""
+
+
+def _update(machine: Machine, layout: Layout, held: RankParameters, copies: int, practice: Practice) -> float:
+    """The optimizer on a rank's shard of a chunk, with the norm of its gradients, and the zeroing of all gradients; memory-bound.
+
+    With `practice.plain_ddp` gradients of several replicas are scaled before they are reduced, and all are looked through for NaN.
+    """
     shard = held.dense / (layout.dp * layout.cp * copies) + held.experts / (layout.edp * copies)
     element = number("step.gradient_bytes")
-    return machine.memory((number("step.optimizer_bytes") + element) * shard + element * (held.dense + held.experts))
+    turns = 1 + (LOOK + SCALE * (layout.dp * layout.cp > 1) if practice.plain_ddp else 0)
+    return machine.memory((number("step.optimizer_bytes") + element) * shard + turns * element * (held.dense + held.experts))

@@ -12,12 +12,16 @@ from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
 from dysharp.planning.cost import Coster, held_by_chunk, in_flight, machine_of
 from dysharp.planning.experts import copies
+from dysharp.planning.plan import practice_for
 from dysharp.planning.search import brute_force, search
 from dysharp.planning.space import Space, Task, constraints
-from dysharp.planning.split import best_split
+from dysharp.planning.split import best_split, pace
 from dysharp.specs import load_cluster, load_whole
 from dysharp.steps import Layout
 from dysharp.steps.accounting.parameters import parameters_of
+from dysharp.steps.graph import replay
+from dysharp.steps.schedules import Times, make_schedule
+from dysharp.steps.step_graph import StepTimes, step_graph
 
 MACHINE = machine_of(load_cluster("paper-ascend-910b"))
 PANGU = load_whole("pangu-ultra-moe")
@@ -37,7 +41,8 @@ def drawn(seed: int) -> Coster:
         some([1, 2, 4, 8]), some([1, 2, 3, 4, 6]), some([1, 2, 4]), some([1, 2, 8, 16]) if model.layer else (1,), (1,), some([1, 2]),
         some([1, 2]), ((), ("full",)), ("1f1b", "zb-h1"), ("none", "pair"), systems,
     )  # fmt: skip
-    return Coster(task, replace(MACHINE, cluster=replace(MACHINE.cluster, hbm_bytes=draw.choice([16, 32, 64]) * 10**9)), space)
+    cluster = replace(MACHINE.cluster, hbm_bytes=draw.choice([16, 32, 64]) * 10**9)
+    return Coster(replace(task, practice=practice_for(model, MACHINE)), replace(MACHINE, cluster=cluster), space)
 
 
 def check(seed: int) -> None:
@@ -82,15 +87,38 @@ def test_a_search_goes_on_where_another_stopped() -> None:
     assert search(coster, 3, dict(itertools.islice(known.items(), len(known) // 2))).best == first.best
 
 
-@pytest.mark.parametrize("chunks", [1, 2, 3, 5])
-def test_a_split_has_the_least_largest_chunk(chunks: int) -> None:
-    weights = tuple(random.Random(chunks).uniform(1, 5) for _ in range(9))
+@pytest.mark.parametrize(("ranks", "rounds"), [(1, 1), (3, 1), (5, 1), (2, 2), (3, 2), (2, 3), (1, 4)])
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_split_is_the_best_of_all(ranks: int, rounds: int, alike: bool) -> None:
+    draw = random.Random(ranks * rounds)
+    weights = (0.2, 1.5, *[1.0] * 5, 2.2, 1.1) if alike else tuple(draw.uniform(1, 5) for _ in range(9))
 
-    def largest(ends: tuple[int, ...]) -> float:
-        return max(sum(weights[a:b]) for a, b in zip((0, *ends[:-1]), ends, strict=True))
+    def quality(ends: tuple[int, ...]) -> float:
+        runs = [sum(weights[a:b]) for a, b in zip((0, *ends[:-1]), ends, strict=True)]
+        return pace(np.asarray(runs).reshape(rounds, ranks))
 
-    ways = [(*cut, 9) for cut in itertools.combinations(range(1, 9), chunks - 1)]
-    assert largest(best_split(weights, chunks)) == pytest.approx(min(map(largest, ways)))
+    best = min(quality((*cut, 9)) for cut in itertools.combinations(range(1, 9), ranks * rounds - 1))
+    assert quality(best_split(weights, ranks, rounds, 1 << 20)) == pytest.approx(best)
+    assert quality(best_split(weights, ranks, rounds)) <= (1.03 if alike else 1.1) * best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 1), (1, 3), (3, 2), (1, 1, 1, 4), (2, 2, 2, 3), (1, 2, 2, 2)])
+@pytest.mark.parametrize("p", [2, 4, 8])
+def test_the_rule_of_uneven_rounds_is_that_of_replays(p: int, sizes: tuple[int, ...]) -> None:
+    chunks = tuple(100 * size for size in sizes for _ in range(p))
+    times = StepTimes(Times(chunks, chunks, chunks, 0, 1, None))
+    few, many = (replay(step_graph(make_schedule("interleaved", p, m, len(sizes)), times)).makespan for m in (8 * p, 12 * p))
+    assert pace(np.asarray(chunks, float).reshape(len(sizes), p)) == pytest.approx((many - few) / (4 * p) / 3, rel=0.06)
+
+
+@pytest.mark.parametrize("chunk", [0, 5, 15, 20])
+def test_rounds_bind_an_interleaved_pipeline(chunk: int) -> None:
+    """A further micro-batch takes about the sum over rounds of the largest chunk, whichever chunk is the large one."""
+    p, v, chunks = 16, 2, [200] * 32
+    chunks[chunk] += 100
+    times = StepTimes(Times(tuple(chunks), tuple(chunks), tuple(chunks), 0, 1, None))
+    few, many = (replay(step_graph(make_schedule("interleaved", p, m, v), times)).makespan for m in (64, 96))
+    assert (many - few) / 32 / 3 == pytest.approx(500, rel=0.04)
 
 
 def test_pangu_ultra_moe_has_the_published_sizes() -> None:

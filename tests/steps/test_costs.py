@@ -10,8 +10,10 @@ import pytest
 from dysharp.compute.attention import Attention, attention_flops
 from dysharp.errors import ConfigError
 from dysharp.specs import load_cluster, load_whole
-from dysharp.steps import layout_of
+from dysharp.steps import chunks_of, layout_of
 from dysharp.steps.accounting.flops import flops_of
+from dysharp.steps.accounting.state import rank_parameters
+from dysharp.steps.block import Block
 from dysharp.steps.cost import Cost, EpTimes
 from dysharp.steps.costs import step_costs
 from dysharp.steps.estimate import estimate
@@ -124,6 +126,19 @@ def test_a_host_that_launches_slowly_bounds_a_pass() -> None:
     assert eager >= 48 * machine.launch(calls, looped, "forward")
 
 
+def test_a_pass_that_is_computed_again_is_launched_again() -> None:
+    model, machine = load_whole("qwen3-30b"), Machine(load_cluster("hw-dgx-b200"))
+
+    def layer(*modules: str) -> Cost:
+        practice = Practice(dtype="bf16", dispatcher="hybrid-ep", host=True, recompute=modules)
+        return Block(model, machine, layout_of("ep=8,dp=8,mbs=1"), 64, practice).layer(0, None)
+
+    kept, some, whole = layer(), layer("layernorm", "moe_act"), layer("full")
+    assert kept.forward == some.forward == whole.forward
+    assert some.backward - kept.backward == pytest.approx(machine.launch(3, 0, "forward"))  # two norms and an activation, on 64 tokens
+    assert whole.backward == pytest.approx(kept.backward + kept.forward)
+
+
 def test_an_estimate_of_few_micro_batches_equals_the_replay_of_all() -> None:
     model, machine = load_whole("qwen3-30b"), Machine(load_cluster("hw-dgx-h100-x8"))
     for text in ("pp=4,ep=8,dp=8,m=40", "pp=4,vpp=3,ep=8,dp=8,m=40"):
@@ -171,3 +186,40 @@ def test_communication_that_holds_sms_stretches_computing_alone() -> None:
     assert pairs is not None
     assert costs.times.cells.pairs is not None
     assert all(pairs[key] >= time for key, time in costs.times.cells.pairs.items())
+
+
+def test_a_backward_pass_launches_modules_that_are_computed_again() -> None:
+    """A layer of few tokens is bound by launches: recomputing core attention costs its kernel, and random states forward and around the replay."""
+    assert Practice(recompute=("core_attn",)).replays(("attn", "dense")) == (1, (1 + 3, 0))
+    assert Practice(recompute=("layernorm",)).replays(("attn",)) == (2, (2 + 2 * 3, 0))
+    assert Practice(recompute=("mlp",)).replays(("attn", "moe")) == (0, (0, 0))  # no dense FFN in this layer
+    assert Practice(recompute=("core_attn",), graphs=("attn",)).replays(("attn",)) == (0, (0, 0))
+    own = Practice(dtype="bf16", recompute=("moe",))
+    assert own.replays(("attn", "router", "moe", "expert"), 4) == (1, (17 + 15 + 3, 4 * 2))
+    assert Practice(recompute=("full",)).replays(("attn", "dense"))[1] == (10 + 5 + 3, 0)
+    model, machine = load_whole("deepseek-v2-lite"), Machine(load_cluster("hw-dgx-h100"))
+    ways = [Practice(host=True, recompute=names) for names in ((), ("core_attn",))]
+    plain, again = (Block(model, machine, layout_of("tp=1"), 64, one).layer(0, None) for one in ways)
+    each = machine.cluster.fitted["training.forward_us"]
+    assert again.forward - plain.forward == pytest.approx(each)
+    assert again.backward + again.weights - plain.backward - plain.weights == pytest.approx(4 * each)
+
+
+@pytest.mark.parametrize(("cluster", "kind", "per"), [("hw-dgx-h100", "fp8", 6), ("hw-dgx-b200", "fp8", 5), ("hw-dgx-b200", "mxfp8", 4.0625)])
+def test_bytes_of_casts(cluster: str, kind: str, per: float) -> None:
+    """Blackwell takes FP8 with one scale in any layout, so no transposed copy is written."""
+    machine = Machine(load_cluster(cluster))
+    block = Block(load_whole("llama3-8b"), machine, layout_of("tp=1"), 64, Practice(dtype="fp8"))
+    assert block.casts(kind, 1e9, 0).forward == pytest.approx(machine.memory(per * 1e9))
+
+
+def test_scaled_gradients_and_the_look_for_nan_are_bytes_of_the_end() -> None:
+    """Scaling reads and writes every gradient of several replicas, the look for NaN reads it."""
+    model, machine = load_whole("llama3-8b"), Machine(load_cluster("hw-dgx-h100"))
+    rate = machine.memory(1e9) - machine.memory(0)
+    for layout, turns in (("dp=8", 3), ("tp=8", 1)):
+        plain, lean = (
+            step_costs(model, machine, layout_of(layout), 4096, None, practice=Practice(plain_ddp=more)).times.optimizer[0] for more in (True, False)
+        )
+        held = rank_parameters(model, layout_of(layout), chunks_of(model, layout_of(layout))).dense
+        assert (plain - lean) / 1e6 == pytest.approx(turns * 4 * held / 1e9 * rate, rel=1e-6)

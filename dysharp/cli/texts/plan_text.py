@@ -1,4 +1,4 @@
-"""`dysharp plan` as text: the answer, the best layouts, where every candidate went, what was not considered."""
+"""`dysharp plan` as text: the answer, the best layouts, where every candidate went, what was not considered, and what else was asked for."""
 
 import click
 
@@ -16,7 +16,22 @@ def print_plan(done: Answer) -> None:
         print_table(done.SHAPE_HEADINGS, done.shape_cells())
     click.echo()
     print_table(("Candidates", "What became of them"), done.count_cells(), left=0, text=("What became of them",))
+    if done.ranked:
+        click.echo()
+        print_table(done.RANKED_HEADINGS, done.ranked_cells())
+        print_lines([f"No Row: {name}: {why}" for name, why in done.ranked.left_out.items()])
+    if done.moved is not None:
+        click.echo()
+        print_lines([done.moved_line()])
+        print_table(done.MOVED_HEADINGS, done.moved_cells())
+    if done.served:
+        click.echo()
+        print_table(("Shape", "served tokens/s/GPU", "Own best layout"), done.serving_cells())
     click.echo()
+    if done.confirmed:
+        print_lines([done.confirmed.sentence()])
+    if any(one.read for one in done.plan.shapes):
+        print_lines([f"Costs of an earlier search: {sum(one.read for one in done.plan.shapes):,}."])
     print_lines(["Not considered: " + "; ".join(done.not_considered) + "."])
 
 
@@ -25,3 +40,29 @@ def print_check(done: Answer) -> None:
     print_lines([done.verdict()])
     click.echo()
     print_table(("Part of the step", "This layout", "The best"), done.check_cells())
+
+
+def print_arguments(done: Answer, framework: str) -> None:
+    """A layout as arguments of a framework; what they leave out, on stderr."""
+    from dysharp.planning.arguments import NOT_SAID
+
+    for line in done.arguments(framework):
+        click.echo(line)
+    click.echo(f"{framework}: {NOT_SAID[framework]}", err=True)
+
+
+def draw_plan(done: Answer, path: str) -> None:
+    """The picture of the first shape."""
+    from dysharp.api.plan_confirm import replayed
+    from dysharp.planning.plan import short_of
+    from dysharp.reports.plan_plots import plot_plan
+    from dysharp.reports.plots import save_figure
+    from dysharp.units import GiB
+
+    one = done.plan.first
+    best = one.found.best
+    axes = plot_plan(
+        f"{one.task.model.name}, {one.task.gpus} GPUs of {done.plan.cluster.name}", [short_of(x) for x in best], [one.speed(x) for x in best],
+        [x.limit for x in best], [n / GiB for n in best[0].memory], one.coster.capacity / GiB, replayed(one.coster, best[0]),
+    )  # fmt: skip
+    save_figure(axes, path)

@@ -1,0 +1,125 @@
+"""Golden checks of the Pangu papers by `dysharp plan`'s cost: `python bench/plan_golden.py` prints each with its bar.
+
+All on `paper-ascend-910b`, with MindSpeed's slots. Pangu Pro's experts are balanced over ranks by its grouped router, so its imbalance is 1.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dysharp.planning.cost import Costed, Coster, machine_of
+from dysharp.planning.plan import Planned, Search, plan_shapes, practice_for, short_of
+from dysharp.planning.search import degrees_of
+from dysharp.planning.space import Task, constraints, default_space
+from dysharp.specs import load_cluster, load_whole
+from dysharp.specs.whole import WholeModel
+from dysharp.units import GiB
+
+CLUSTER = load_cluster("paper-ascend-910b")
+MACHINE = machine_of(CLUSTER)
+ULTRA, PRO = load_whole("pangu-ultra-moe"), load_whole("pangu-pro-moe")
+FINE = ("mla_up_proj", "layernorm", "moe_act")
+PUBLISHED: dict[str, Any] = {
+    "tp": 8, "pp": 16, "vpp": 2, "ep": 32, "etp": 1, "cp": 1, "micro_batch": 2, "recompute": FINE, "schedule": "1f1b", "overlap": "pair",
+    "system": "hierarchical",
+}  # fmt: skip
+
+
+def task(model: WholeModel, gpus: int, batch: int, sequence: int = 4096, imbalance: float | None = None) -> Task:
+    """A task on Ascend NPUs."""
+    return Task(model, gpus, batch, sequence, practice=practice_for(model, MACHINE), imbalance=imbalance, slots=True)
+
+
+def place() -> None:
+    """The place of the published layout among all sets of degrees that fit, each in its fastest form."""
+    own = task(ULTRA, 6144, 6144)
+    coster = Coster(own, MACHINE, default_space(own, MACHINE))
+    published = coster.cost_of(PUBLISHED)
+    fit, fast = set(), dict[tuple[int, ...], Costed]()
+    for number, bound in admitted(coster):
+        values = coster.space.candidate(number)
+        if values["recompute"] == ("full",) and values["system"] == "flat" and coster.cost(number).peak_bytes <= coster.capacity:
+            fit.add(degrees_of(coster.space, number))
+        if bound < published.step_us:
+            one, degrees = coster.cost(number), degrees_of(coster.space, number)
+            if one.peak_bytes <= coster.capacity and one.step_us < published.step_us and (degrees not in fast or one.step_us < fast[degrees].step_us):
+                fast[degrees] = one
+    fit |= set(fast)
+    ranked = sorted(fast.values(), key=lambda one: one.step_us)
+    at, behind = 1 + len(ranked), 100 * (published.step_us / ranked[0].step_us - 1)
+    print(f"Pangu Ultra, published layout: place {at} of {len(fit)} ({100 * at / len(fit):.1f} %, bar 3)")
+    print(f"  {behind:.1f} % behind {short_of(ranked[0])}")
+    small = [one for one in ranked if one.values["ep"] <= 32]
+    of = sum(degrees[3] <= 32 for degrees in fit)
+    print(f"  with at most 32 ranks of an expert group: place {1 + len(small)} of {of}")
+    for one in (*ranked[:3], *small[:3], published):
+        print("  " + short_of(one), one.values["system"], one.values["overlap"], "+".join(one.values["recompute"]), one.layout.stages, shares(one))
+
+
+def admitted(coster: Coster) -> Iterator[tuple[int, float]]:
+    """(candidate, its second bound) of all that keep every constraint but memory."""
+    for numbers, columns in coster.space.blocks():
+        alive = np.ones(len(numbers), np.bool_)
+        for _, keeps in constraints(coster.task, coster.space, columns, coster.machine.domain):
+            alive &= keeps
+        rest = {name: column[alive] for name, column in columns.items()}
+        yield from zip(numbers[alive].tolist(), coster.balanced_bound(rest, numbers[alive]).tolist(), strict=True)
+
+
+def shares(one: Costed) -> str:
+    """A step in seconds by part."""
+    return f"{one.step_us / 1e6:.2f} s, {one.peak_bytes / GiB:.0f} GiB: " + ", ".join(f"{name} {us / 1e6:.2f}" for name, us in one.parts.items())
+
+
+def depth() -> None:
+    """61 layers before 66 of equal width, each with its best layout."""
+    assert ULTRA.layer is not None
+    shapes = [ULTRA, replace(ULTRA, name="66", layer=replace(ULTRA.layer, n_layers=63))]
+    done = plan_shapes([task(one, 6144, 6144) for one in shapes], CLUSTER, {}, Search(1))
+    speeds = {one.task.model.name: one.speed(one.found.best[0]) for one in done.shapes}
+    print(f"61 layers before 66: {100 * (speeds[ULTRA.name] / speeds['66'] - 1):.1f} % (bar 10 to 20): " + "; ".join(map(first, done.shapes)))
+
+
+def first(one: Planned) -> str:
+    """A shape's best layout."""
+    return f"{one.task.model.name} {short_of(one.found.best[0])} {one.found.best[0].layout.stages}"
+
+
+def techniques() -> None:
+    """MFU with hierarchy, overlap, VPP and fine recomputation, and without."""
+    own = task(ULTRA, 6144, 6144)
+    coster = Coster(own, MACHINE, default_space(own, MACHINE))
+    planned = Planned(own, coster, None)  # type: ignore[arg-type]
+    ways = [PUBLISHED, PUBLISHED | {"vpp": 1, "recompute": ("full",), "overlap": "none", "system": "flat"}]
+    on, off = (100 * planned.mfu(coster.cost_of(values), CLUSTER) for values in ways)
+    print(f"MFU {on:.1f} % with hierarchy, overlap, VPP and fine recomputation, {off:.1f} % without")
+    print(f"  factor {on / off:.2f} (published 30.0, 18.9, 1.59)")
+
+
+def sibling() -> None:
+    """Pangu Pro's new layout before its baseline."""
+    new = {"tp": 8, "pp": 5, "vpp": 5, "ep": 16, "etp": 1, "cp": 1, "micro_batch": 1, "schedule": "1f1b", "overlap": "none", "system": "hierarchical"}
+    old = new | {"tp": 1, "pp": 6, "vpp": 4, "ep": 8, "cp": 8, "system": "flat"}
+    for sequence in (4096, 32768):
+        own = task(PRO, 3840, 3840, sequence, 1.0)
+        coster = Coster(own, MACHINE, default_space(own, MACHINE))
+        done = coster.cost_of(new | {"recompute": ()})
+        for again in (("full",), ()):
+            base = coster.cost_of(old | {"recompute": again})
+            gain = 100 * (base.step_us / done.step_us - 1)
+            print(f"Pangu Pro, {sequence} tokens, baseline recomputes {again or 'nothing'}: {gain:+.1f} % (published about 35)")
+            print("  new " + shares(done) + "\n  old " + shares(base))
+
+
+def main() -> None:
+    """All checks."""
+    place()
+    depth()
+    techniques()
+    sibling()
+
+
+if __name__ == "__main__":
+    main()

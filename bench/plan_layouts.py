@@ -1,0 +1,198 @@
+"""Layouts of experts against the planner, by its own cost: `python bench/plan_layouts.py` prints both tables and the two bars.
+
+A recipe is one (model, GPU, GPUs, batch, sequence, precision, layout, recomputation) of the packaged training rows. The planner searches all
+degrees, micro-batches and recompute sets with the dispatcher, graphs and EP overlap of the recipe's newest row, and balanced routing, as the
+rows have it. A pair has one source, release, model, GPU, number of GPUs, sequence and precision, the same batch or the same micro-batches,
+and different layouts whose tokens/s per GPU differ by more than 10 %.
+"""
+
+import sys
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from dysharp.measured.measurements import Unsupported
+from dysharp.measured.training.practice_of import machine_of, practice_of
+from dysharp.measured.training.rows import TrainingRow, read_training
+from dysharp.measured.training.setting import Setting, setting_of
+from dysharp.measured.training.step_time import measured_s
+from dysharp.planning.cost import Costed, Coster
+from dysharp.planning.plan import short_of
+from dysharp.planning.search import search
+from dysharp.planning.space import Space, Task, default_space
+from dysharp.steps.machine import Machine
+from dysharp.steps.practice import Practice
+from dysharp.units import GiB
+
+SWEEPS = ("MooreThreads/SimuMax",)
+PAIRED = tuple(f"tr{n}" for n in (*range(515, 521), *range(523, 530)))
+"""Sources and rows (pairs in Megatron-Bridge's skills) that measure several layouts of one thing: nobody chose them."""
+NEAR, APART = 5.0, 10.0
+"""Percent: a recipe this near to the best counts; pairs at least this far apart count."""
+LEAN = ("fp8-moments", "fp8-primary", "bf16-moments", "bf16-gradients")
+"""States that are tried where the row's own does not fit: rows do not name theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A row as a task of the planner, and its layout as a candidate."""
+
+    row: TrainingRow
+    setting: Setting
+    machine: Machine
+    practice: Practice
+    coster: Coster
+    own: Costed
+
+    @property
+    def recipe(self) -> tuple[object, ...]:
+        """What two rows of one recipe share."""
+        s = self.setting
+        return s.model.name, self.row.text("hardware").removeprefix("DGX-"), s.layout, s.sequence, s.recipe.name, self.own.values["recompute"]
+
+    @property
+    def tokens(self) -> float:
+        """Measured tokens per second and GPU; TFLOPS where a row has nothing else (pairs have one model)."""
+        seconds = measured_s(self.row)
+        if seconds is None:
+            return self.row.numbers["tflops_gpu"] or 0.0
+        return self.setting.layout.global_batch * self.setting.sequence / seconds / self.setting.layout.gpus
+
+
+def case_of(row: TrainingRow) -> Case:
+    """Raises `Unsupported` where the cost does not cover the row."""
+    setting = setting_of(row)
+    gpu, machine = machine_of(row)
+    if row.text("precision").lower() == "nvfp4":
+        raise Unsupported("no measured rate of training GEMMs in FP4")
+    if not (measured_s(row) or row.numbers["tflops_gpu"]):
+        raise Unsupported("no measured time")
+    if row.text("check"):
+        raise Unsupported("the row contradicts itself")
+    practice = practice_of(row, gpu, setting.model.layer is not None)
+    layout = setting.layout
+    task = Task(setting.model, layout.gpus, layout.global_batch, setting.sequence, setting.recipe.name, replace(practice, recompute=()), 0.0)
+    values = {name: getattr(layout, name) for name in ("tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch")}
+    overlap = "pair" if practice.overlap_ep and (layout.vpp > 1 or layout.pp == 1) else "none"
+    values |= {"recompute": practice.recompute, "schedule": "1f1b", "overlap": overlap, "system": practice.dispatcher or "flat"}
+    for recipe in (setting.recipe.name, *LEAN):
+        coster = Coster(replace(task, precision=recipe), machine, space_of(task, machine, values))
+        own = coster.cost_of(values, -1, layout.stages or equal(setting))
+        if own.peak_bytes <= coster.capacity:
+            break
+    coster.capacity = max(coster.capacity, own.peak_bytes)  # it ran
+    return Case(row, setting, machine, practice, coster, own)
+
+
+def equal(setting: Setting) -> str:
+    """Equal chunks as a layout string."""
+    model, chunks = setting.model, setting.layout.chunks
+    each = model.n_layers // chunks
+    pieces = [f"t*{each}"] * chunks
+    return "|".join(pieces).join(("E", "m" * model.mtp + "L"))
+
+
+def space_of(task: Task, machine: Machine, values: dict[str, object]) -> Space:
+    """All degrees, micro-batches and recompute sets, with the dispatcher and the overlap of the row."""
+    overlaps = ("none", "pair") if values["overlap"] == "pair" else ("none",)
+    base = default_space(task, machine, {"system": (values["system"],), "overlap": overlaps})
+    own = {name: (*getattr(base, name), values[name]) for name in ("tp", "pp", "vpp", "ep", "cp", "micro_batch", "recompute")}
+    return replace(base, **{name: tuple(dict.fromkeys(some)) for name, some in own.items()})
+
+
+SUPPORT = {
+    "host": "tr227 to tr190: micro-batch 1 to 4, 2.75x", "EP communication": "tr523 to tr525: overlap, 1.18x",
+    "tensor parallel": "tr527 to tr529: TP 4 to 8, 0.72x", "bubble": "tr293 to tr294: PP 2 to TP 2, 1.16x",
+}  # fmt: skip
+"""Part of the cost -> measured rows that show it. Other parts have no pair of rows to themselves."""
+
+
+def fine(case: Case, one: Costed) -> dict[str, float]:
+    """Microseconds of a step by part, computing by piece of a layer (means over ranks)."""
+    pieces, letters = case.coster.pieces(one.values), case.coster.letters()
+    parts = {name: us for name, us in one.parts.items() if name not in ("computing", "launches", "EP communication")}
+    for letter in letters:
+        for name, us in pieces.merged[letter].parts.items():
+            term = "EP communication" if name in ("dispatch and combine", "hidden") else name
+            parts[term] = parts.get(term, 0.0) + us * one.layout.micro_batches / one.layout.pp
+    return parts
+
+
+def deciding(case: Case, best: Costed) -> str:
+    """The part of the step in which the best saves most, and rows that show it."""
+    before, after = fine(case, case.own), fine(case, best)
+    name = max(before, key=lambda part: before[part] - after.get(part, 0.0))
+    saved = 100 * (before[name] - after.get(name, 0.0)) / case.own.step_us
+    return f"{name}: {saved:.1f} % of the step ({SUPPORT.get(name, 'no row shows it alone')})"
+
+
+def experts(cases: list[Case]) -> None:
+    """Every recipe beside the best of its space."""
+    chosen = [case for case in cases if not case.row.text("source").startswith(SWEEPS) and case.row.id not in PAIRED]
+    newest = {case.recipe: case for case in sorted(chosen, key=lambda one: one.row.text("software"))}
+    near = 0
+    print("| row | recipe | tokens/s/GPU: cost, measured | the planner's best | behind % | deciding term |\n|---|---|---|---|---|---|")
+    for case in newest.values():
+        found = search(case.coster, 1)
+        best, setting = found.best[0], case.setting
+        behind = max(0.0, 100 * (case.own.step_us / best.step_us - 1))
+        near += behind <= NEAR
+        about = f"{setting.model.name}, {setting.layout.gpus} {case.row.text('hardware').removeprefix('DGX-')}, {case.practice.dtype}"
+        cost = setting.layout.global_batch * setting.sequence / (case.own.step_us / 1e6) / setting.layout.gpus
+        shown = f"{short_of(best)} {'+'.join(best.values['recompute'])} {best.peak_bytes / GiB:.0f} GiB" if behind else "the same"
+        own = f"{short_of(case.own)} {'+'.join(case.own.values['recompute'])} {case.own.peak_bytes / GiB:.0f} GiB"
+        term = deciding(case, best) if behind > NEAR else ""
+        print(f"| {case.row.id} | {about}: {own} | {cost:.0f}, {case.tokens:.0f} | {shown} | {behind:.1f} | {term} |", flush=True)
+    print(f"experts: {near} of {len(newest)} recipes within {NEAR:g} % of the planner's best ({100 * near / len(newest):.0f} %, bar 80)")
+
+
+def pairs(cases: list[Case]) -> None:
+    """Order of matched pairs."""
+    right = counted = 0
+    print("\n| rows | layouts | measured % | cost % | order |\n|---|---|---|---|---|")
+    for a, b in combinations(cases, 2):
+        if not matched(a, b):
+            continue
+        measured, cost = 100 * (b.tokens / a.tokens - 1), 100 * (speed(b) / speed(a) - 1)
+        if max(a.tokens, b.tokens) / min(a.tokens, b.tokens) - 1 <= APART / 100:
+            continue
+        counted += 1
+        right += measured * cost > 0
+        order = "right" if measured * cost > 0 else "wrong"
+        ways = " -> ".join(f"{short_of(x.own)} {'+'.join(x.own.values['recompute'])}".strip() for x in (a, b))
+        print(f"| {a.row.id}, {b.row.id} | {a.setting.model.name}: {ways} | {measured:+.1f} | {cost:+.1f} | {order} |")
+    print(f"pairs: {right} of {counted} in the right order ({100 * right / max(counted, 1):.0f} %, bar 90)")
+
+
+def speed(case: Case) -> float:
+    """Tokens per microsecond by the planner's cost."""
+    return case.setting.layout.global_batch * case.setting.sequence / case.own.step_us
+
+
+def matched(a: Case, b: Case) -> bool:
+    """Whether two rows differ in nothing but their layout."""
+    texts = all(a.row.text(name) == b.row.text(name) for name in ("source", "software", "model", "hardware", "precision"))
+    counts = all(a.row.degree(name) == b.row.degree(name) for name in ("gpus", "seq", "layers"))
+    batch = a.row.degree("gbs") == b.row.degree("gbs") or a.row.degree("ga") == b.row.degree("ga")
+    return texts and counts and batch and (a.setting.layout != b.setting.layout or a.own.values != b.own.values)
+
+
+def main() -> None:
+    """Both tables. With row ids as arguments, only those."""
+    cases, left_out = [], {}
+    for row in read_training():
+        if sys.argv[1:] and row.id not in sys.argv[1:]:
+            continue
+        try:
+            cases.append(case_of(row))
+        except Unsupported as reason:
+            left_out[row.id] = str(reason)
+    experts(cases)
+    pairs(cases)
+    print(f"\nnot covered: {len(left_out)} rows")
+    for why in dict.fromkeys(left_out.values()):
+        names = [name for name, own in left_out.items() if own == why]
+        print(f"- {why}: {len(names)} ({names[0]} ...)")
+
+
+if __name__ == "__main__":
+    main()

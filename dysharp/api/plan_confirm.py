@@ -1,0 +1,168 @@
+"""Better founded times of a plan's best layouts: Rows of the routed experts (to rank), the replayed schedule and a merged Program (to confirm)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dysharp.api.comparison import compare
+from dysharp.api.training import _ep_times
+from dysharp.errors import DysharpError
+from dysharp.planning.cost import Costed, Coster, RowKey, row_key
+from dysharp.steps.costs import step_costs
+from dysharp.steps.graph import Replay, replay
+from dysharp.steps.schedules import Times, make_schedule
+from dysharp.steps.step_graph import step_graph
+from dysharp.units import PS_PER_US, us_to_ps
+
+if TYPE_CHECKING:
+    from dysharp.program.merge import Part
+    from dysharp.steps.cost import EpTimes
+
+SIMULATED = {
+    "alltoall": "megatron-a2a", "flat": "megatron-a2a", "deepep": "deepep", "dedup": "deepep", "hybrid-ep": "hybrid-ep", "in-switch": "dysharp",
+    "moe-hub": "moe-hub",
+}  # fmt: skip
+"""EP system of a plan -> simulated system."""
+Tick = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """The best by closed forms in the order of their Rows, with (step by closed forms, step by Rows) in microseconds; why others have no Row."""
+
+    order: tuple[Costed, ...]
+    steps: tuple[tuple[float, float | None], ...]
+    left_out: dict[str, str]
+    rows: int
+    """Different Rows, forward and backward."""
+
+
+def rows_for(coster: Coster, best: tuple[Costed, ...], seed: int = 0, tick: Tick = lambda _: None) -> tuple[dict[RowKey, EpTimes], dict[str, str]]:
+    """Rows of the routed experts of `best`, from the store where they are kept, and {EP group: why it has none}."""
+    found: dict[RowKey, EpTimes] = {}
+    left_out: dict[str, str] = {}
+    for one in best:
+        key = row_key(one.values)
+        name = f"{one.values['system']} over {one.values['ep']} GPUs"
+        if key in found or name in left_out or one.values["ep"] == 1:
+            continue
+        tick(name)
+        try:
+            found[key] = _row(coster, one, seed)
+        except DysharpError as reason:
+            left_out[name] = str(reason)
+    return found, left_out
+
+
+def _asked(coster: Coster, one: Costed) -> dict[str, Any]:
+    tokens = one.layout.tokens(coster.task.sequence) // one.layout.tp
+    return {"model": coster.task.model.layer, "cluster": coster.machine.cluster, "gpus": one.values["ep"], "tokens": tokens}
+
+
+def _row(coster: Coster, one: Costed, seed: int) -> EpTimes:
+    system = SIMULATED.get(one.values["system"])
+    if system is None:
+        raise DysharpError(f"no simulated system is {one.values['system']}")
+    asked = _asked(coster, one)
+    forward, backward = (compare([system], direction=way, seed=seed, **asked).rows[0] for way in ("fwd", "bwd"))
+    return _ep_times(forward, backward)
+
+
+def ranked_by_rows(coster: Coster, best: tuple[Costed, ...], seed: int = 0, tick: Tick = lambda _: None) -> Ranked:
+    """`best` in the order of their cost with Rows; those without a Row keep their closed form, at the end."""
+    rows, left_out = rows_for(coster, best, seed, tick)
+    own = Coster(coster.task, coster.machine, coster.space, rows)
+    pairs = [(one, own.cost_of(one.values, one.number)) for one in best if row_key(one.values) in rows]
+    pairs.sort(key=lambda pair: pair[1].step_us)
+    rest = [one for one in best if row_key(one.values) not in rows]
+    steps = [*((one.step_us, again.step_us) for one, again in pairs), *((one.step_us, None) for one in rest)]
+    return Ranked((*(again for _, again in pairs), *rest), tuple(steps), left_out, 2 * len(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """One layout at every fidelity, in microseconds of a step. None: `left_out` says why."""
+
+    closed: float
+    replayed: float
+    rows: float | None
+    merged: float | None
+    left_out: str
+    done: Replay
+
+    def sentence(self) -> str:
+        """What the fidelities say of the layout."""
+        parts = [f"closed forms {self.closed / 1e6:.3f} s", f"its schedule replayed {self.replayed / 1e6:.3f} s"]
+        if self.rows is not None:
+            parts.append(f"experts by Rows {self.rows / 1e6:.3f} s")
+        if self.merged is not None:
+            parts.append(f"a forward and a backward pass merged in one Program {self.merged / 1e6:.3f} s")
+        why = f". No Program: {self.left_out}" if self.left_out else ""
+        return "The best at every fidelity: " + ", ".join(parts) + why + "."
+
+
+def confirm(coster: Coster, one: Costed, seed: int = 0) -> Confirmed:
+    """The replay of a layout's whole schedule with the plan's pieces; its experts by Rows; these merged with those of another micro-batch."""
+    done = replayed(coster, one)
+    makespan = done.makespan / PS_PER_US
+    if coster.task.model.layer is None or one.values["ep"] == 1:
+        return Confirmed(one.step_us, makespan, None, None, "no expert communication", done)
+    try:
+        ep = _row(coster, one, seed)
+        key = row_key(one.values)
+        rows = Coster(coster.task, coster.machine, coster.space, {key: ep}).cost_of(one.values, one.number).step_us
+        if one.values["overlap"] != "pair":
+            return Confirmed(one.step_us, makespan, rows, None, "the layout does not overlap micro-batches", done)
+        alone, beside = merged_us(coster, one, seed)
+        part = beside / alone
+        pair = replace(
+            ep, forward=ep.forward * part, backward=ep.backward * part, forward_exposed=0.0, backward_exposed=0.0, forward_wire=0.0, backward_wire=0.0
+        )  # fmt: skip
+        merged = Coster(coster.task, coster.machine, coster.space, {key: pair}).cost_of(one.values, one.number).step_us
+    except DysharpError as reason:
+        return Confirmed(one.step_us, makespan, None, None, str(reason).rstrip("."), done)
+    return Confirmed(one.step_us, makespan, rows, merged, "", done)
+
+
+def replayed(coster: Coster, one: Costed) -> Replay:
+    """The schedule of a layout with the plan's cost of every chunk."""
+    layout, task = one.layout, coster.task
+    name = "interleaved" if layout.vpp > 1 else str(one.values["schedule"])
+    costs = step_costs(task.model, coster.machine, layout, task.sequence, None, practice=replace(task.practice, dispatcher="", recompute=()))
+    forward, backward, weights = (tuple(us_to_ps(us) for us in way) for way in zip(*coster.chunks_us(one), strict=True))
+    times = replace(costs.times, cells=Times(forward, backward, weights, costs.times.cells.hop))
+    return replay(step_graph(make_schedule(name, layout.pp, layout.micro_batches, layout.vpp), times))
+
+
+def merged_us(coster: Coster, one: Costed, seed: int = 0) -> tuple[float, float]:
+    """(one behind the other, side by side): routed experts of a forward pass and of another micro-batch's backward pass, on an EP group."""
+    from dysharp.engine.burst.run import run_burst
+    from dysharp.program.merge import merge
+    from dysharp.program.verify import verify
+
+    both = _parts(coster, one, seed)
+    times = []
+    for streams in ([[part.label for part in both]], []):
+        program = merge(both, streams=streams)
+        verify(program)
+        times.append(run_burst(program)[0].time_ps / PS_PER_US)
+    return times[0], times[1]
+
+
+def _parts(coster: Coster, one: Costed, seed: int) -> list[Part]:
+    from dysharp.program.merge import Part
+    from dysharp.runs.request import RequestArgs, arguments_of, make_request
+    from dysharp.runs.run import prepare
+    from dysharp.systems import get_system
+
+    defaults: Any = {name: argument.default for name, argument in arguments_of(RequestArgs).items()}
+    known, out = get_system(SIMULATED[one.values["system"]]), []
+    for number, direction in enumerate(("fwd", "bwd")):
+        request = make_request(defaults | _asked(coster, one) | {"seed": seed + number})
+        options, workload = prepare({known.name: known}, request)
+        routing = known.served(workload.routing, options[known.name])
+        program = known.plan(request.model, request.cluster, routing, direction, options[known.name])
+        out.append(Part("AB"[number], program, microbatch=number, direction=direction))
+    return out

@@ -1,0 +1,100 @@
+"""Costs of plans: hot ranks, EP systems, slots, sensitivity, the replay of a schedule."""
+
+from dataclasses import replace
+
+import pytest
+
+from dysharp.api.plan_confirm import confirm, ranked_by_rows, replayed
+from dysharp.planning.cost import Coster, machine_of
+from dysharp.planning.imbalance import hottest
+from dysharp.planning.plan import front, practice_for
+from dysharp.planning.search import search
+from dysharp.planning.sensitivity import constants_of, sensitivity
+from dysharp.planning.space import Space, Task, default_space
+from dysharp.planning.split import slots
+from dysharp.specs import load_cluster, load_whole
+from dysharp.units import PS_PER_US
+
+H100 = load_cluster("hw-dgx-h100-x2")
+
+
+def coster(gpus: int = 16, **lists: tuple[object, ...]) -> Coster:
+    model, machine = load_whole("qwen3-30b"), machine_of(H100)
+    task = Task(model, gpus, 64, 1024, practice=practice_for(model, machine))
+    small = {"tp": (1,), "pp": (1, 2), "vpp": (1, 2), "ep": (4, 8), "micro_batch": (1,), "recompute": ((),)}
+    return Coster(task, machine, default_space(task, machine, small | lists))
+
+
+def test_more_ranks_of_fewer_experts_are_hotter() -> None:
+    loads = [hottest(256, ranks, 0.256) for ranks in (1, 8, 32, 128, 256)]
+    assert loads == sorted(loads)
+    assert loads[0] == 1
+    assert loads[2] == pytest.approx(1.19, abs=0.02)  # 1 + 0.256 / sqrt(8) x the mean largest of 32 normal draws, 2.07
+    assert hottest(256, 32, 0.0) == 1
+
+
+def test_a_hotter_rank_takes_longer_and_holds_more() -> None:
+    values = coster().space.candidate(0)
+    even, hot = (
+        Coster(replace(coster().task, imbalance=factor), coster().machine, Space()).cost_of(values | {"ep": 8, "system": "deepep"})
+        for factor in (1.0, 1.5)
+    )
+    assert hot.step_us > even.step_us
+    assert hot.peak_bytes > even.peak_bytes
+
+
+def test_switches_that_copy_and_sum_are_never_slower_than_a_row_per_expert() -> None:
+    values = coster().space.candidate(0) | {"ep": 8}
+    steps = {name: coster().cost_of(values | {"system": name}).step_us for name in ("flat", "dedup", "in-switch", "moe-hub")}
+    assert steps["in-switch"] <= steps["dedup"] <= steps["flat"]
+
+
+@pytest.mark.parametrize("values", [{"pp": 1, "vpp": 1}, {"pp": 2, "vpp": 1}, {"pp": 2, "vpp": 2}])
+def test_the_replay_of_a_schedule_confirms_the_formula(values: dict[str, int]) -> None:
+    one = coster()
+    cost = one.cost_of(one.space.candidate(0) | values | {"ep": 8, "system": "deepep"})
+    assert replayed(one, cost).makespan / PS_PER_US == pytest.approx(cost.step_us, rel=0.06)
+
+
+def test_slots_are_equal_and_end_in_no_ops() -> None:
+    ends = slots(62, 32)
+    sizes = [b - a for a, b in zip((0, *ends[:-1]), ends, strict=True)]
+    assert sizes == [3, *[2] * 30, 1]  # E with two layers, 30 chunks of two, the head beside two no-op layers
+
+
+def test_every_change_of_a_constant_is_a_search() -> None:
+    one = coster()
+    best = search(one, 1).best[0]
+    moved = sensitivity(one, H100, best)
+    names = {m.constant for m in moved}
+    assert {"size of memory", "training.forward_us", "spread of expert loads"} <= names
+    assert names <= {*constants_of(H100), "spread of expert loads"}
+    for m in moved:
+        assert m.behind >= 0
+        assert m.winner.values == best.values or m.behind > 0
+
+
+def test_the_front_holds_points_that_no_other_beats() -> None:
+    assert front([(3, 1), (2, 2), (1, 1), (2, 2)]) == [True, True, False, True]
+
+
+@pytest.mark.slow
+def test_rows_rank_and_a_merged_program_confirms() -> None:
+    one = coster(system=("deepep",), overlap=("none", "pair"))
+    best = search(one, 3).best
+    ranked = ranked_by_rows(one, best)
+    assert not ranked.left_out
+    assert sorted(steps[1] or 0 for steps in ranked.steps) == [steps[1] for steps in ranked.steps]
+    pair = one.cost_of(best[0].values | {"overlap": "pair", "pp": 1, "vpp": 1, "ep": 8})
+    done = confirm(one, pair)
+    assert done.rows is not None
+    assert done.merged is not None
+    assert 0.5 * done.rows < done.merged < 1.05 * done.rows
+    assert "merged in one Program" in done.sentence()
+
+
+def test_a_system_without_simulation_says_so() -> None:
+    one = coster(system=("hierarchical",), overlap=("none",))
+    done = confirm(one, one.cost_of(one.space.candidate(0) | {"ep": 8}))
+    assert done.rows is None
+    assert "no simulated system is hierarchical" in done.sentence()
