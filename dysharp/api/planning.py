@@ -138,7 +138,7 @@ class Answer:
         changed = [one for one in moved if one.behind]
         within = [one for one in changed if self.error and one.behind * 100 <= self.error[0]]
         tail = f"; in {len(within)} of these the old one stays within an error bar" if changed and self.error else ""
-        return f"Of {len(moved)} changes of a constant by 20 %, {len(changed)} make another layout the best{tail}."
+        return f"{len(changed)} of {len(moved)} changes of a constant by 20 % make another layout the best{tail}."
 
     def ranked_cells(self) -> list[list[str]]:
         """Layouts in the order of their Rows."""

@@ -66,7 +66,7 @@ def test_a_folder_keeps_costs(tmp_path: Path) -> None:
 
 def test_sensitivity_names_constants() -> None:
     text = answer("--sensitivity").stdout
-    assert "Of " in text
+    assert " changes of a constant by 20 % make another layout the best" in " ".join(text.split())
     assert "rate of GEMMs" in text
     assert "spread of expert loads" in text
 
