@@ -29,6 +29,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import re
 import resource
 import select
 import shutil
@@ -60,8 +61,12 @@ TESTS_OF = {
     "analysis": ["analysis"],
     "api": ["api", "cli"],
     "cli": ["cli"],
+    "cli/plan.py": ["planning", "cli"],
     "cli/report.py": ["reports", "cli"],
     "cli/reproduce.py": ["figures", "cli"],
+    "cli/rtl.py": ["silicon"],
+    "cli/serve.py": ["serving", "cli"],
+    "cli/step.py": ["steps", "cli"],
     "compute": ["compute", "measured"],
     "engine": ["engine/flit", "engine/packet"],
     "engine/burst": ["engine/burst/test_memory.py"],
@@ -77,10 +82,14 @@ TESTS_OF = {
     "measured": ["measured"],
     "measured/cluster_fit.py": ["cli/test_calibrate.py", "measured"],
     "oracle": ["oracle"],
+    "planning": ["planning"],
     "program": ["program", "oracle"],
     "protocol": ["protocol"],
     "reports": ["reports", "cli"],
+    "serving": ["serving"],
+    "silicon": ["silicon"],
     "specs": ["specs"],
+    "steps": ["steps"],
     "systems": ["systems"],
     "testing": ["testing", "engine/burst/test_mutants.py"],
     "timeline": ["timeline"],
@@ -819,6 +828,33 @@ def judge(m: Mutant, work: Path, tree: Path, longest: float, budget: float) -> d
     return _record_of(m, result, by, n_on_line, started)
 
 
+def by_name(m: Mutant, tree: Path, cpu_s: float) -> dict[str, Any]:
+    """The result of the test files that name the changed module, those of its own folders first, until `cpu_s` seconds of CPU: no map is needed.
+
+    A mutant that is not noticed by then counts as survived, so the share that is noticed is a lower bound.
+    """
+    started, path, own = time.monotonic(), Path(m.file), [f"tests/{folder.split('/*')[0]}" for folder in m.tests]
+    word = re.compile(rf"\b{re.escape(path.parent.name if path.stem == '__init__' else path.stem)}\b")
+    mentions = {str(path.relative_to(tree)): len(word.findall(path.read_text())) for path in sorted((tree / "tests").rglob("test_*.py"))}
+    files = sorted((f for f, n in mentions.items() if n), key=lambda f: (not any(f.startswith(o) for o in own), -mentions[f], f))
+    files += [f for f in mentions if f not in files and any(f.startswith(o) for o in own)]
+    named = tree.parent / f"{tree.name}.killer"
+    named.unlink(missing_ok=True)
+    words = [*PYTEST, "-x", "--tb=line", "-m", "not slow and not long", *files]
+    run = partial(_until_failure, words, named)
+    jit = m.file not in kernel_files(tree)
+    with changed(m, tree):
+        code = forked(run, tree, tree.parent / f"{tree.name}.log", cpu_s, jit=jit)
+    by = named.read_text() if named.is_file() else "import or collection"
+    if code not in (0, 5, None) and (by == "import or collection" or attempt([(by, 5.0)], tree, jit)[0] == "survived"):
+        return _record_of(m, "killed", by, 0, started)
+    return _record_of(m, "survived", "", 0, started)
+
+
+def _until_failure(words: list[str], target: Path) -> int:
+    return int(pytest.main(words, plugins=[FirstFailure([], target)]))
+
+
 def _by_long_tests(m: Mutant, tests: dict[str, float], tree: Path) -> tuple[str, str]:
     """The result of tests that the map does not know; one that fails without the change, too, says nothing."""
     while tests:
@@ -903,7 +939,7 @@ def _task(m: Mutant, work: Path, longest: float, budget: float) -> dict[str, Any
     tree = work / f"tree{worker[0] if worker else 0}"
     if worker:
         sync(tree)
-    return judge(m, work, tree, longest, budget)
+    return judge(m, work, tree, longest, budget) if longest else by_name(m, tree, budget)
 
 
 def main() -> None:
@@ -916,7 +952,8 @@ def main() -> None:
     parser.add_argument("--order", help="folders to run first, separated by commas (default: the order of the draw)")
     parser.add_argument("--again", action="store_true", help="run the stored survivors again that a test may notice")
     parser.add_argument("--table", action="store_true", help="only write bench/mutants.md")
-    parser.add_argument("--longest", type=float, default=6.0, help="leave out tests of more seconds (default: 6)")
+    longest = "leave out tests of more seconds (default: 6); 0: no map, but the files that name the module, for --budget seconds"
+    parser.add_argument("--longest", type=float, default=6.0, help=longest)
     parser.add_argument("--budget", type=float, default=40.0, help="seconds of tests beyond those that run the line (default: 40)")
     parser.add_argument("--work", type=Path, default=Path("/tmp/dysharp-mutants"), help="folder of copies and maps")
     options = parser.parse_args()

@@ -15,7 +15,7 @@ from dysharp.runs.header import grouped
 from dysharp.runs.leading import NoEstimate, with_leading_tokens
 from dysharp.runs.limits import limits_of
 from dysharp.runs.request import CollectiveRequest, Request, RequestArgs, make_collective_request, make_request, takes
-from dysharp.runs.together import simulate_together
+from dysharp.runs.together import simulate_each, simulate_together
 from dysharp.systems import System, all_systems, get_system
 from dysharp.systems.collectives.register import get_collective
 from dysharp.text import html_table, sentences, table
@@ -120,13 +120,8 @@ def compare(
         if forms is not None or tuned:
             raise ConfigError(f"{'forms' if forms else 'tuned'}: found it beside a workload, expected none (collectives have one form and no knobs)")
         return _collectives(None if systems is None else list(systems), baseline, make_collective_request(request))
-    asked = make_request(request)
-    if request["window"] is None and asked.cluster.domains > 1 and asked.fidelity == "burst":
-        asked = with_leading_tokens(asked)
-    names, asked = _default_systems(asked, forms) if systems is None else (list(systems), _in_form(asked, forms, list(systems)))
-    chosen = {name: get_system(name) for name in names}
-    if not names or len(chosen) < len(names):
-        raise ConfigError(f"systems: found {', '.join(names) or 'none'}, expected at least one and each once")
+    chosen, asked = _chosen(systems, forms, request)
+    names = list(chosen)
     if baseline is not None and baseline not in chosen:
         get_system(baseline)
         raise ConfigError(f"baseline {baseline!r}: not among the systems compared; expected one of {', '.join(names)}")
@@ -141,6 +136,32 @@ def compare(
     header = (*header_lines(rows), *left_out_lines(left_out))
     formats = {row.system: formats_of(row.system, row.options, asked.model) for row in rows} if asked.cluster.family == "hw" else {}
     return Comparison(rows, baselines, speedup, header, limits_sentence(rows, baselines), found, left_out, formats)
+
+
+def _chosen(systems: Iterable[str] | None, forms: str | None, request: RequestArgs) -> tuple[dict[str, System], Request]:
+    """The systems asked for, or the usual ones, and the request with their form. A large layer over several domains has leading tokens."""
+    asked = make_request(request)
+    if request["window"] is None and asked.cluster.domains > 1 and asked.fidelity == "burst":
+        asked = with_leading_tokens(asked)
+    names, asked = _default_systems(asked, forms) if systems is None else (list(systems), _in_form(asked, forms, list(systems)))
+    chosen = {name: get_system(name) for name in names}
+    if not names or len(chosen) < len(names):
+        raise ConfigError(f"systems: found {', '.join(names) or 'none'}, expected at least one and each once")
+    return chosen, asked
+
+
+@takes(RequestArgs)
+def rows_both_ways(systems: Iterable[str] | None = None, **request: Unpack[RequestArgs]) -> list[tuple[Row, Row]]:
+    """The Rows of a forward and of a backward pass of each system, by `systems` as for `compare`; without the waits of ranks (`Row.waiting_us`).
+
+    All passes share one pool of processes. Raises what `compare` raises.
+    """
+    chosen, asked = _chosen(systems, None, request)
+    ways = [replace(asked, direction=direction, waiting=False) for direction in ("fwd", "bwd")]
+    pairs = list(zip(*simulate_each(chosen, ways), strict=True))
+    for one in (one for pair in pairs for one in pair if isinstance(one, NoEstimate)):
+        raise one
+    return [(forward, backward) for forward, backward in pairs if isinstance(forward, Row) and isinstance(backward, Row)]
 
 
 def _collectives(names: list[str] | None, baseline: str | None, asked: CollectiveRequest) -> Comparison:

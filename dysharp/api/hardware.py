@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dysharp.errors import ConfigError
 from dysharp.files import write_text
+from dysharp.silicon.density import Spread
+from dysharp.silicon.papers import Published, beside, published
+from dysharp.silicon.rtl.blocks import BLOCKS, Pin
 from dysharp.specs import load_cluster
 
 if TYPE_CHECKING:
     from dysharp.api.port_trace import PortTrace
     from dysharp.silicon.rtl.check import Checked
     from dysharp.silicon.rtl.cost import Cost
+    from dysharp.silicon.rtl.proofs import Proven
     from dysharp.silicon.rtl.yosys import MemoryBits
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What `dysharp rtl` prints. `path`: of the Verilog, None = not written. `checked`: small parameters and what ran with them."""
+    """What `dysharp rtl` prints. `path`, `testbench`: of the Verilog, None = not written. `checked`: small parameters and what ran with them.
+    `interface`: what the pins mean. `library_kge`: logic in the cells of a Liberty file, by its NAND2."""
 
     block: str
     meaning: str
     cluster: str
     parameters: dict[str, int]
+    pins: list[Pin]
+    interface: str
     memories: list[MemoryBits]
     checked: list[tuple[dict[str, int], Checked]]
     path: str | None
+    testbench: str | None
     cost: Cost | None
     trace: PortTrace | None
+    proven: list[Proven]
+    library_kge: float | None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; `memory_bits` is the sum over `memories`."""
@@ -42,36 +54,70 @@ class Hardware:
 
 def hardware(
     block: str, cluster: str = "paper-gh200-nvl32", *, out: str | None = None, sequences: int | None = None, seed: int = 0, area: bool = False,
-    trace: tuple[str, str] | None = None,
+    prove: bool = False, trace: tuple[str, str] | None = None, testbench: str | None = None, liberty: str | None = None,
 ) -> Hardware:  # fmt: skip
-    """Build `block` for `cluster`; write its Verilog to `out`; compare it with its model in `sequences` sequences; `area`: its cost.
-    `trace`: (model, routing) of a run at packet level, one port of which goes through the block (reduction-table only).
+    """Build `block` for `cluster`; write its Verilog to `out`; compare it with its model in `sequences` sequences; `area`: its cost;
+    `prove`: its promises, for all inputs. `trace`: (model, routing) of a run at packet level, one port of which goes through the block
+    (reduction-table only). `testbench`: file for the block at small sizes with `sequences` (20) as vectors. `liberty`: a file of cells.
 
     Raises ConfigError for an unknown block or cluster, MissingExtra without the extra "rtl", SimulationError where block and model differ.
     """
     from dysharp.silicon.rtl.blocks import load_block
-    from dysharp.silicon.rtl.cost import cost_of
+    from dysharp.silicon.rtl.check import pins_of
+    from dysharp.silicon.rtl.cost import cost_of, library_kge, read_library
     from dysharp.silicon.rtl.yosys import memories_of, verilog_of
 
     found, machine = load_block(block), load_cluster(cluster)
     parameters = found.parameters.of_cluster(machine)
     if trace and block != "reduction-table":
         raise ConfigError(f"--trace of {block}: found no run that logs its packets, expected reduction-table")
+    library = read_library(Path(liberty)) if liberty is not None else None
     checked = found.check(sequences, seed=seed) if sequences else []
-    memories = memories_of(found.component(parameters))
+    component = found.component(parameters)
+    memories = memories_of(component)
     if out is not None:
         write_text(out, verilog_of(found.component(parameters), block.replace("-", "_")))
+    if testbench is not None:
+        from dysharp.silicon.rtl.testbench import with_testbench
+
+        write_text(testbench, with_testbench(found, sequences or 20, seed=seed))
     return Hardware(
         block,
         found.summary,
         machine.name,
         asdict(parameters),
+        pins_of(component),
+        inspect.cleandoc(found.component.__doc__ or ""),
         memories,
         checked,
         out,
+        testbench,
         cost_of(found.component(parameters)) if area else None,
         _traced(trace),
+        _proven(block) if prove else [],
+        library_kge(found.component(parameters), library) if library else None,
     )
+
+
+def every_block(
+    cluster: str = "paper-gh200-nvl32", *, sequences: int | None = None, seed: int = 0, area: bool = False, prove: bool = False,
+    liberty: str | None = None,
+) -> list[Hardware]:  # fmt: skip
+    """`hardware` of all blocks."""
+    return [hardware(block, cluster, sequences=sequences, seed=seed, area=area, prove=prove, liberty=liberty) for block in BLOCKS]
+
+
+def beside_papers(blocks: list[Hardware]) -> list[tuple[Published, dict[str, Spread]]]:
+    """The published areas with our areas by named part. `blocks`: all of them, with their costs."""
+    costs = {block.block: block.cost for block in blocks if block.cost}
+    rows = published(load_cluster(blocks[0].cluster))
+    return [(row, beside(row, {name: costs[name].parts_mm2(row.node) for name in row.blocks})) for row in rows]
+
+
+def _proven(block: str) -> list[Proven]:
+    from dysharp.silicon.rtl.proofs import prove
+
+    return prove(block)
 
 
 def _traced(trace: tuple[str, str] | None) -> PortTrace | None:

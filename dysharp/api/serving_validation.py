@@ -9,14 +9,17 @@ from statistics import median
 from typing import Any
 
 from dysharp.measured.serving.groups import fastest_layouts
-from dysharp.measured.serving.predictions import TPOT, TTFT, ServingCase, predict_row
-from dysharp.measured.serving.rows import read_serving
+from dysharp.measured.serving.predictions import LATENCY, STEP, TPOT, TTFT, ServingCase, predict_row
+from dysharp.measured.serving.rows import STEPS, read_serving
 from dysharp.text import table
 
 BARS: dict[str, tuple[float | None, float | None]] = {
     "TPOT": (12.0, 35.0),
+    "latency to the last token": (12.0, 35.0),
     "TTFT since 2026-02": (25.0, None),
     "TTFT of at most 4 users": (25.0, None),
+    "decode-step": (15.0, 30.0),
+    "prefill-step": (15.0, 30.0),
 }
 """Family -> bars of the median and of the 90th percentile of absolute errors, in percent."""
 COVERAGE, LAYOUTS = 95.0, 85.0
@@ -67,6 +70,8 @@ def validate_serving(data: str | os.PathLike[str] | None = None, tick: Callable[
     families = [
         _family("TPOT", [case for case in cases if case.scored], TPOT), _family("TTFT since 2026-02", [case for case in cases if case.warm], TTFT),
         _family("TTFT of at most 4 users", [case for case in cases if case.few], TTFT),
+        _family("latency to the last token", [case for case in cases if case.scored], LATENCY),
+        *(_family(f"{mode.split()[0]}-step", [case for case in cases if case.row.text("mode") == mode], STEP) for mode in STEPS),
         _family("TPOT, suspected of speculation", [case for case in cases if case.apart], TPOT),
     ]  # fmt: skip
     return ServingReport(families, _groups(cases), fastest_layouts(cases), [_row(case) for case in cases])
@@ -79,7 +84,7 @@ def _family(name: str, cases: list[ServingCase], what: str) -> dict[str, Any]:
     found = _errors(errors)
     coverage = 100 * len(errors) / len(cases) if cases else None
     within = bool(errors) and all(limit is None or (found[key] or 0.0) <= limit for key, limit in (("median_ape", bar), ("p90_ape", bar_p90)))
-    covered = what == TTFT or (coverage or 0.0) >= COVERAGE
+    covered = what in (TTFT, STEP) or (coverage or 0.0) >= COVERAGE
     counts = {"family": name, "n_rows": len(cases), "n": len(errors), "coverage": coverage}
     return counts | found | {"bar": bar, "bar_p90": bar_p90, "holds": within and covered}
 
@@ -108,6 +113,7 @@ def _row(case: ServingCase) -> dict[str, Any]:
     measured = case.row.numbers
     return {
         "id": case.id, "model": case.row.text("model"), "measured_tpot_ms": measured["tpot_ms"], "tpot_ms": case.tpot_ms,
-        "tpot_error": case.error(TPOT), "measured_ttft_ms": measured["ttft_ms"], "ttft_ms": case.ttft_ms, "ttft_error": case.error(TTFT),
+        "tpot_error": case.error(TPOT), "measured_step_ms": case.row.step_ms, "step_ms": case.step_ms,
+        "measured_ttft_ms": measured["ttft_ms"], "ttft_ms": case.ttft_ms, "ttft_error": case.error(TTFT),
         "judged": case.scored, "note": case.note,
     }  # fmt: skip

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dysharp.api.comparison import compare
+from dysharp.api.comparison import header_lines, out_of_ranking, place_of_fastest, rows_both_ways
+from dysharp.api.tensor_parallel import step_sub_layers
 from dysharp.errors import ConfigError
 from dysharp.measured.training.error_bar import error_bar
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.whole import WholeModel
-from dysharp.steps import Layout, check_layout, layout_of
+from dysharp.steps import Layout, check_domain, check_layout, layout_of
 from dysharp.steps.accounting.activations import Saving
 from dysharp.steps.accounting.conventions import MEGATRON, model_flops
 from dysharp.steps.accounting.memory import Memory, check_memory, memory_of
@@ -20,6 +21,9 @@ from dysharp.steps.answers import BUBBLE, DATA_PARALLEL, StepSplit, split_step
 from dysharp.steps.block import NOT_MODELLED
 from dysharp.steps.cost import Cost, EpTimes
 from dysharp.steps.costs import StepCosts, step_costs
+from dysharp.steps.energy import Energy, energy_of
+from dysharp.steps.frameworks.megatron import recipe_from
+from dysharp.steps.gains import gains
 from dysharp.steps.graph import Replay, replay
 from dysharp.steps.machine import Machine, number
 from dysharp.steps.pipeline import COMPUTE
@@ -43,7 +47,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step under one EP system. `shares`: parts of the step (`WORDS`), means over ranks; they add up to 1."""
+    """A step under one EP system. `shares`: parts of the step (`WORDS`), means over ranks; they add up to 1. `form`, `dropped_rows`: of its Row."""
 
     system: str
     step_us: float
@@ -54,6 +58,9 @@ class Step:
     ep: EpTimes | None
     replayed: Replay
     split: StepSplit
+    form: str = "real"
+    dropped_rows: int = 0
+    energy: Energy | None = None
 
     @property
     def limit(self) -> str:
@@ -69,12 +76,16 @@ class Step:
         return {
             "system": self.system, "step_us": self.step_us, "tokens_per_s_gpu": self.tokens_per_s_gpu, "tflops": self.tflops, "mfu": self.mfu,
             "bubble": self.shares[BUBBLE], "exposed_us": exposed, "shares": self.shares, "moe_layer": moe, "ranks_us": ranks, "path_us": path,
+            "energy": self.energy and self.energy.to_dict(),
         }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """A step under several EP systems, fastest first. `header`: what the numbers rest on."""
+    """A step under several EP systems, fastest first.
+
+    `gains`: {change: what it adds to the speed of `best`}. `header`: what the numbers rest on.
+    """
 
     model: str
     layout: Layout
@@ -82,19 +93,23 @@ class Steps:
     sequence: int
     steps: tuple[Step, ...]
     memory: Memory
+    gains: dict[str, float]
     header: tuple[str, ...]
 
     @property
     def best(self) -> Step:
-        """The fastest."""
-        return self.steps[0]
+        """The fastest that one could build and that drops no rows, if there is one (`comparison.place_of_fastest`)."""
+        return self.steps[fastest(self.steps)]
 
     def sentence(self) -> str:
-        """The answer: speed, and what limits the fastest system."""
+        """The answer: speed, what limits the fastest system, and what would help."""
         best = self.best
         speed = f"{best.system}: {best.tokens_per_s_gpu:,.0f} tokens/s per GPU, {100 * best.mfu:.1f} % MFU"
         lost = f"{100 * best.shares[COMPUTE]:.0f} % of the step is computing; most of the rest is {WORDS[best.limit]}"
-        return f"{speed}, {best.step_us / 1e6:.3f} s per step. {lost} ({100 * best.shares[best.limit]:.1f} %)."
+        most = sorted(self.gains.items(), key=lambda one: -one[1])[:2]
+        more = ", ".join(f"{change} {100 * gain:+.1f} %" for change, gain in most if gain > 0)
+        help_ = f" What would help: {more}." if more else ""
+        return f"{speed}, {best.step_us / 1e6:.3f} s per step. {lost} ({100 * best.shares[best.limit]:.1f} %).{help_}"
 
     def memory_line(self) -> str:
         """The rank that holds most."""
@@ -110,7 +125,8 @@ class Steps:
         """The table: one row per system."""
         shares = [[f"{100 * one.shares[name]:.1f}" for name in WORDS] for one in self.steps]
         numbers = [(f"{one.tokens_per_s_gpu:,.0f}", f"{100 * one.mfu:.1f}", f"{one.step_us / 1e3:,.1f}") for one in self.steps]
-        return [(one.system, *speed, *parts) for one, speed, parts in zip(self.steps, numbers, shares, strict=True)]
+        names = [f"{one.system}*" if one.dropped_rows else one.system for one in self.steps]
+        return [(name, *speed, *parts) for name, speed, parts in zip(names, numbers, shares, strict=True)]
 
     def _memory(self) -> dict[str, Any]:
         ranks = [{"rank": one.rank, "allocated_bytes": one.allocated, "bytes": one.lines} for one in self.memory.ranks]
@@ -123,7 +139,7 @@ class Steps:
         return top | {
             "model": self.model, "gpus": self.layout.gpus, "schedule": self.schedule.name, "sequence": self.sequence,
             "chunks_in_flight": in_flight(self.schedule), "memory": self._memory(), "steps": [one.to_dict() for one in self.steps],
-            "sentence": self.sentence(), "header": list(self.header),
+            "gains": self.gains, "sentence": self.sentence(), "header": list(self.header),
         }  # fmt: skip
 
 
@@ -134,38 +150,69 @@ def step(
     schedule: str | None = None,
     systems: Iterable[str] | None = None,
     *,
-    sequence: int = 4096,
-    precision: str = "bf16",
+    megatron: str | None = None,
+    sequence: int | None = None,
+    precision: str | None = None,
     recompute: Iterable[str] = (),
     routing: str | None = None,
+    tensor: str = "",
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Steps:
     """Simulate one training step under each EP system.
 
     `cluster`: the machine of one EP group; pipelines and replicas are more of the same. `layout`: degrees such as
-    "pp=16,ep=32,mbs=1,m=64" (`steps.layout_of`). `schedule`: a family of `steps.schedules`; None: 1f1b, interleaved with chunks (vpp).
-    `systems`: as for `compare`. `sequence`: tokens of a sequence. `precision`: for the memory, as for `model`.
+    "pp=16,ep=32,mbs=1,m=64" (`steps.layout_of`). `megatron`: arguments of Megatron-LM, or a file of them or of a Megatron-Bridge recipe
+    (`steps.frameworks`); `layout`, `sequence`, `precision` and `recompute` count before what they say.
+    `schedule`: a family of `steps.schedules`; None: 1f1b, interleaved with chunks (vpp).
+    `systems`: as for `compare`. `sequence`: tokens of a sequence (4096). `precision`: for the memory, as for `model` (bf16).
     `recompute`: modules that are computed again. `routing`, `seed`: as for `compare`; one drawn layer stands for all layers.
+    `tensor`: a system of sub-layers (`dysharp list sub-layers`), whose Rows take the place of tensor-parallel collectives.
     Raises ConfigError for wrong input, for a step that the memory of a GPU does not hold, and for what is not modelled yet.
     """
     whole = load_whole(model)
     machine = Machine(cluster if isinstance(cluster, Cluster) else load_cluster(cluster))
-    plan = layout if isinstance(layout, Layout) else layout_of(layout)
+    if megatron and isinstance(layout, Layout):
+        raise ConfigError("layout: found a Layout beside arguments of Megatron, expected its text")
+    written = recipe_from(megatron, whole, str(layout)) if megatron else None
+    plan = layout if isinstance(layout, Layout) else layout_of(written.layout if written else layout)
+    sequence = sequence or (written and written.sequence) or 4096
     check_layout(whole, plan, sequence)
+    check_domain(plan, machine.domain, None)
     order = _order(plan, schedule)
-    saving = Saving(tuple(recompute))
-    memory = memory_of(whole, plan, sequence, recipe_of(precision), saving, order)
+    saving = Saving(tuple(recompute) or (written.recompute if written else ()))
+    memory = memory_of(whole, plan, sequence, recipe_of(precision or (written.precision if written else "bf16")), saving, order)
     check_memory(memory, machine.cluster.hbm_bytes, machine.cluster.name)
-    times, header = _experts(whole, machine, plan, sequence, systems, routing=routing, seed=seed, progress=progress)
-    practice = Practice(host=bool(machine.cluster.gpu), recompute=saving.recompute)
-    done = [
-        _one(name, order, step_costs(whole, machine, plan, sequence, ep, order.directions, practice), ep, whole, sequence)
-        for name, ep in times.items()
-    ]
+    rows = _rows(whole, machine, plan, sequence, systems, routing=routing, seed=seed, progress=progress)
+    shared = step_sub_layers(tensor, whole, machine.cluster, plan.tp, plan.tokens(sequence)) if tensor else None
+    practice = Practice(host=bool(machine.cluster.gpu), recompute=saving.recompute, tensor=shared)
+    done: list[Step] = []
+    costs: dict[str, StepCosts] = {}
+    pairs: list[tuple[Row, Row] | None] = [*rows] or [None]
+    for pair in pairs:
+        ep = _ep_times(*pair) if pair else None
+        cost = step_costs(whole, machine, plan, sequence, ep, order.directions, practice)
+        done.append(_one(pair[0] if pair else None, order, cost, ep, whole, sequence))
+        costs[done[-1].system] = cost
     done.sort(key=lambda one: one.step_us)
-    notes = (*_notes(whole, machine, plan, order, sequence), *header)
-    return Steps(whole.name, plan, order, sequence, tuple(done), memory, notes)
+    best = done[fastest(done)]
+    free = best.ep.without_wire() if best.ep else None
+    without = step_costs(whole, machine, plan, sequence, free, order.directions, practice) if free else None
+    more = gains(order, costs[best.system].times, without.times if without else None)
+    said = (f"tensor parallelism: {tensor}, a Row of each sub-layer; the gather of saved inputs is hidden",) if tensor else ()
+    notes = (*_notes(whole, machine, plan, order, sequence), *(written.notes if written else ()), *_of_rows(rows), *said)
+    return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, notes)
+
+
+def fastest(steps: Sequence[Step]) -> int:
+    """The place of the step that answers."""
+    return place_of_fastest([(one.system, one.form, one.dropped_rows, one.step_us) for one in steps])
+
+
+def _of_rows(rows: Sequence[tuple[Row, Row]]) -> tuple[str, ...]:
+    """The header of the Rows, and which systems are not ranked."""
+    out = out_of_ranking([forward for forward, _ in rows])
+    return (*header_lines([row for pair in rows for row in pair]), *(f"* {name} {why}: it is not ranked." for name, why in out.items()))
 
 
 def _order(layout: Layout, name: str | None) -> Schedule:
@@ -178,36 +225,42 @@ def _order(layout: Layout, name: str | None) -> Schedule:
     return make_schedule(family.name, layout.pp, layout.micro_batches, layout.vpp)
 
 
-def _experts(
+def _rows(
     model: WholeModel, machine: Machine, layout: Layout, sequence: int, systems: Iterable[str] | None, **request: Any
-) -> tuple[dict[str, EpTimes | None], tuple[str, ...]]:
-    """One MoE layer under every system, forward and backward. A dense model, and experts on one GPU, have no system."""
+) -> list[tuple[Row, Row]]:
+    """One MoE layer under every system, forward and backward. A dense model has no system."""
     if model.layer is None:
-        return {"no EP": None}, ()
+        return []
     tokens = layout.tokens(sequence) // layout.tp
     names = None if systems is None else list(systems)
-    given: dict[str, Any] = {"model": model.layer, "cluster": machine.cluster, "gpus": layout.ep, "tokens": tokens, **request}
-    forward = compare(names, direction="fwd", **given)
-    backward = compare([row.system for row in forward.rows], direction="bwd", **given)
-    behind = {row.system: row for row in backward.rows}
-    pairs = [(row, behind[row.system]) for row in forward.rows if row.system in behind]
-    return {row.system: _ep_times(row, back) for row, back in pairs}, forward.header
+    return rows_both_ways(names, model=model.layer, cluster=machine.cluster, gpus=layout.ep, tokens=tokens, **request)
 
 
 def _ep_times(forward: Row, backward: Row) -> EpTimes:
-    return EpTimes(
-        forward.layer_us, backward.layer_us, forward.exposed_comm_us, backward.exposed_comm_us, _wire_us(forward), _wire_us(backward)
-    )  # fmt: skip
+    ways = [(row.layer_us, _exposed_us_of(row), _wire_us(row)) for row in (forward, backward)]
+    (time, exposed, wire), (back, back_exposed, back_wire) = ways
+    return EpTimes(time, back, exposed, back_exposed, wire, back_wire, _link_flits(forward) + _link_flits(backward))
+
+
+def _exposed_us_of(row: Row) -> float:
+    """Communication that nothing hides: of the last GPU, but no more than the busiest GPU does not compute, since all wait for that one."""
+    return min(row.exposed_comm_us, (1 - row.utilization["sm_max"]) * row.time_us) * row.layer_us / row.time_us
+
+
+def _link_flits(row: Row) -> float:
+    """Flits on the links of one GPU, for all tokens of the layer."""
+    whole = row.window["of_tokens"] / row.window["tokens"] if row.window else 1.0
+    return sum(row.wire_flits.values()) * whole / row.gpus
 
 
 def _wire_us(row: Row) -> float:
     """From the first to the last transfer, at most the sum of both phases."""
     phases = [row.phases_us[name] for name in ("dispatch", "combine")]
     span = max(phase["end"] for phase in phases) - min(phase["start"] for phase in phases)
-    return min(span, sum(phase["busy"] for phase in phases))
+    return min(span, sum(phase["busy"] for phase in phases)) * row.layer_us / row.time_us
 
 
-def _one(name: str, order: Schedule, costs: StepCosts, ep: EpTimes | None, model: WholeModel, sequence: int) -> Step:
+def _one(row: Row | None, order: Schedule, costs: StepCosts, ep: EpTimes | None, model: WholeModel, sequence: int) -> Step:
     layout = costs.layout
     done = replay(step_graph(order, costs.times))
     split = split_step(done)
@@ -219,7 +272,9 @@ def _one(name: str, order: Schedule, costs: StepCosts, ep: EpTimes | None, model
     shares[EP] = _exposed_us(order, costs) / order.ranks / step_us
     shares[COMPUTE] -= shares[EP]
     peak = costs.machine.cluster.peak_flops_per_us(dtype) * 1e6
-    return Step(name, step_us, speed, speed * flops / 1e12, speed * flops / peak, shares, ep, done, split)
+    name, form, dropped = (row.system, row.form, row.dropped_rows) if row else ("no EP", "real", 0)
+    energy = energy_of(model, costs.machine, layout, sequence, ep)
+    return Step(name, step_us, speed, speed * flops / 1e12, speed * flops / peak, shares, ep, done, split, form, dropped, energy)
 
 
 def _exposed_us(order: Schedule, costs: StepCosts) -> float:

@@ -17,6 +17,8 @@ from dysharp.cli.report import command_line, report_flag, write_report
 @click.option(
     "--phase", metavar="decode|prefill|train", help="Set tokens per GPU (128, 4096, 4096), passes and systems, which need kernels for the phase."
 )
+@click.option("--libraries", is_flag=True, help="Instead: which library's calls are fastest, by batch and GPUs. --cluster takes names with commas.")
+@click.option("--regime", metavar="drained|chained|graph", help="With --libraries: how calls run. [default: drained]")
 @click.option("--details", is_flag=True, help="Print all tables after the answer.")
 @click.option("--markdown", is_flag=True, help="Print Markdown, for a design review.")
 @report_flag
@@ -24,8 +26,8 @@ from dysharp.cli.report import command_line, report_flag, write_report
 @json_flag
 @click.pass_context
 def advise(
-    ctx: click.Context, /, model: str, systems: str | None, settings: tuple[str, ...], phase: str | None, details: bool, markdown: bool,
-    report: str | None, fresh: bool, as_json: bool, **workload: Any,
+    ctx: click.Context, /, model: str, systems: str | None, settings: tuple[str, ...], phase: str | None, libraries: bool, regime: str | None,
+    details: bool, markdown: bool, report: str | None, fresh: bool, as_json: bool, **workload: Any,
 ) -> None:  # fmt: skip
     """Say which EP system to run for MODEL on a machine, what limits it, and what would help.
 
@@ -39,6 +41,8 @@ def advise(
     from dysharp.errors import ConfigError
     from dysharp.runs.options import parse_set
 
+    if libraries or regime is not None:
+        return _libraries(ctx, model, regime, workload, as_json)
     if markdown and as_json:
         raise ConfigError("advise: found --markdown and --json, expected one of the two")
     names = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
@@ -59,3 +63,28 @@ def advise(
         if details:
             print_details(done)
         print_header(())
+
+
+OF_LIBRARIES = ("model", "libraries", "regime", "cluster", "gpus", "tokens", "as_json", "fresh")
+
+
+def _libraries(ctx: click.Context, model: str, regime: str | None, workload: dict[str, Any], as_json: bool) -> None:
+    """The screen of `--libraries`."""
+    from dysharp.advice.libraries import BATCHES, SIZES, advise_libraries
+    from dysharp.cli.texts.libraries_text import screen
+    from dysharp.errors import ConfigError
+
+    given = [name for name in ctx.params if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE]
+    if not ctx.params["libraries"]:
+        raise ConfigError("advise: found --regime without --libraries, expected both")
+    if others := [name for name in given if name not in OF_LIBRARIES]:
+        raise ConfigError(f"advise --libraries: found --{others[0].replace('_', '-')}, expected --cluster, --gpus, --tokens, --regime or --json")
+    tokens, gpus = workload["tokens"], workload["gpus"]
+    clusters = [name.strip() for name in workload["cluster"].split(",") if name.strip()]
+    batches, sizes = BATCHES if tokens is None else (tokens,), SIZES if gpus is None else (gpus,)
+    done = advise_libraries(model, clusters, tokens=batches, gpus=sizes, regime=regime or "drained")
+    if as_json:
+        print_json(done.to_dict())
+    else:
+        for line in screen(done):
+            click.echo(line)

@@ -39,7 +39,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "routing lint": ("dysharp routing lint my_trace.npz --gpus 8",),
     "routing placement": ("dysharp routing placement eplb.npz --gpus 8 -o mine.json",),
-    "rtl": ("dysharp rtl reduction-table --check 200", "dysharp rtl al-tlb --area", "dysharp rtl reduction-table --cluster paper-nvl72 -o table.v"),
+    "rtl": (
+        "dysharp rtl reduction-table --check 200",
+        "dysharp rtl all --prove",
+        "dysharp rtl al-tlb --area",
+        "dysharp rtl reduction-table --cluster paper-nvl72 -o table.v",
+    ),
     "run": (
         "dysharp run dysharp --model L-8 --set dysharp.combine_window=64",
         "dysharp run deepep --cluster hw-dgx-h100 --model deepseek-v3 --tokens 4096 --set n_sm=24",
@@ -49,7 +54,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dysharp serve deepseek-v3 --cluster hw-dgx-h200-x2 --slo tpot=50ms",
         'dysharp serve qwen3-235b --cluster hw-dgx-b200 --isl 1024 --osl 1024 --layouts "tp=8;tp=4;dp=8,ep=8" --users 500',
     ),
-    "step": ("dysharp step deepseek-v2-lite --layout ep=8,m=4 --cluster hw-dgx-h100 --systems deepep,megatron-a2a",),
+    "step": (
+        "dysharp step deepseek-v2-lite --layout ep=8,m=4 --cluster hw-dgx-h100 --systems deepep,megatron-a2a",
+        'dysharp step deepseek-v2-lite --megatron-args "--expert-model-parallel-size 8" --layout m=4 --report step.html',
+    ),
     "study": ("dysharp sweep --example > my.toml", "dysharp study my.toml --folder mine -j 2"),
     "sweep": ("dysharp sweep --example > my.toml", "dysharp sweep my.toml -j 2 --csv my.csv"),
     "trace": (

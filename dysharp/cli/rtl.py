@@ -8,6 +8,7 @@ import click
 
 from dysharp.cli.flags import complete_clusters, json_flag
 from dysharp.cli.output import print_facts, print_json, print_table
+from dysharp.errors import ConfigError
 from dysharp.silicon.rtl.blocks import BLOCKS
 
 if TYPE_CHECKING:
@@ -15,11 +16,12 @@ if TYPE_CHECKING:
     from dysharp.silicon.rtl.cost import Cost
 
 DEFAULT_CLUSTER = "paper-gh200-nvl32"
+ALL = "all"
 
 
 def complete_blocks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Names of blocks that begin with what was typed."""
-    return [name for name in BLOCKS if name.startswith(incomplete)]
+    return [name for name in (*BLOCKS, ALL) if name.startswith(incomplete)]
 
 
 @click.command(epilog="\b\nBlocks:\n" + "\n".join(f"  {name:18} {what}" for name, what in BLOCKS.items()))
@@ -28,30 +30,116 @@ def complete_blocks(ctx: click.Context, param: click.Parameter, incomplete: str)
 @click.option("-o", "--out", metavar="FILE.v", help="Write the block as Verilog.")
 @click.option("--check", "sequences", type=click.IntRange(1), metavar="N", help="Compare block and model in N random sequences, cycle by cycle.")
 @click.option("--area", is_flag=True, help="Synthesise: gates, area in 12 and 7 nm, longest path.")
+@click.option("--liberty", metavar="FILE.lib", help="Map the logic to the cells of this library, too.")
+@click.option("--testbench", metavar="FILE.v", help="Write the block at small sizes with a testbench that checks itself.")
+@click.option("--prove", is_flag=True, help="Prove what the block promises, for all inputs on small sizes.")
+@click.option("--faults", is_flag=True, help="Plant known faults; count those that comparison and proofs find.")
 @click.option("--trace", is_flag=True, help="Put the packets of one switch port of a run at packet level through the block.")
 @click.option("--model", default="S-8", show_default=True, metavar="NAME", help="With --trace: the model.")
 @click.option("--routing", default="uniform", show_default=True, metavar="R", help="With --trace: the routing, such as trace:deepseek-v2-lite.")
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of --check.")
 @json_flag
 def rtl(
-    block: str, cluster: str, out: str | None, sequences: int | None, area: bool, trace: bool, model: str, routing: str, seed: int, as_json: bool
+    block: str, cluster: str, out: str | None, sequences: int | None, area: bool, liberty: str | None, testbench: str | None, prove: bool,
+    faults: bool, trace: bool, model: str, routing: str, seed: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Hardware: a block as Verilog, its area and path, and a check against its model.
 
-    BLOCK is a table or a piece of logic that DySHARP, MoE-Hub or CAIS adds. The cluster's file sets its size. Needs the extra "rtl".
+    BLOCK is a table or a piece of logic that DySHARP, MoE-Hub or CAIS adds, or `all`: a table of all blocks. The cluster's file sets its size.
+    Needs the extra "rtl".
     """
-    from dysharp.api.hardware import hardware
+    from dysharp.api.hardware import every_block, hardware
 
-    found = hardware(block, cluster, out=out, sequences=sequences, seed=seed, area=area, trace=(model, routing) if trace else None)
+    if faults:
+        print_faults(list(BLOCKS) if block == ALL else [block], as_json)
+        return
+    if block == ALL:
+        single = {"--out": out, "--testbench": testbench, "--trace": trace or None}
+        if asked := [name for name, value in single.items() if value is not None]:
+            raise ConfigError(f"{asked[0]} of all: found no single block, expected one of {', '.join(BLOCKS)}")
+        blocks = every_block(cluster, sequences=sequences, seed=seed, area=area, prove=prove, liberty=liberty)
+        print_json([found.to_dict() for found in blocks]) if as_json else print_blocks(blocks)
+        return
+    found = hardware(
+        block, cluster, out=out, sequences=sequences, seed=seed, area=area, prove=prove, trace=(model, routing) if trace else None,
+        testbench=testbench, liberty=liberty,
+    )  # fmt: skip
     print_json(found.to_dict()) if as_json else print_hardware(found)
 
 
+def print_faults(blocks: list[str], as_json: bool) -> None:
+    """Planted faults that were found, by block."""
+    from dysharp.silicon.rtl.blocks import load_block
+
+    for block in blocks:
+        load_block(block)  # without the extra or the block, one clear line
+    from dysharp.testing.block_faults import found
+
+    counts = {block: found(block) for block in blocks}
+    if as_json:
+        print_json(counts)
+        return
+    done = {by: [sum(ends) for ends in zip(*(count[by] for count in counts.values()), strict=True)] for by in ("comparison", "proofs")}
+    rows = [(name, *(f"{n} of {all_of}" for n, all_of in by.values())) for name, by in (counts | {"all": done}).items()]
+    print_table(("planted faults found", "by the comparison", "by the proofs"), rows)
+
+
+def print_blocks(blocks: list[Hardware]) -> None:
+    """A table for each question that was asked."""
+    what = [(b.block, str(sum(m.bits for m in b.memories)), b.meaning) for b in blocks]
+    print_table(("block", "memory bits", "what it is"), what, text=["what it is"])
+    if blocks[0].checked:
+        click.echo("\nblock and model, every output of every cycle")
+        rows = [(b.block, *(str(sum(getattr(done, n) for _, done in b.checked)) for n in ("sequences", "cycles")), _latest(b)) for b in blocks]
+        print_table(("block", "sequences", "cycles", "cycles to an answer, waits included"), rows, left=1)
+    print_proofs(blocks)
+    if blocks[0].cost:
+        print_areas(blocks)
+    if blocks[0].library_kge is not None:
+        click.echo("\nlogic in the cells of the library, by its NAND2")
+        print_table(("block", "kGE"), [(b.block, f"{b.library_kge:.2f}") for b in blocks])
+
+
+def _latest(block: Hardware) -> str:
+    return str(max(done.answer_cycles for _, done in block.checked))
+
+
+def print_proofs(blocks: list[Hardware]) -> None:
+    """Every promise with what it assumes, and whether it was proven."""
+    proofs = [proof for block in blocks for proof in block.proven]
+    if proofs:
+        click.echo()
+        by = [f"{proof.cycles} cycles from reset" if proof.cycles else "induction" for proof in proofs]
+        rows = [(p.block, "yes" if p.holds else "NO", how, p.promise, p.assumed) for p, how in zip(proofs, by, strict=True)]
+        print_table(("block", "holds", "by", "promise", "assumed"), rows, left=5)
+
+
+def print_areas(blocks: list[Hardware]) -> None:
+    """Cost by block, and our areas by part beside the published ones."""
+    from dysharp.api.hardware import beside_papers
+    from dysharp.silicon.density import total
+
+    click.echo()
+    rows = []
+    for name, c in [(b.block, b.cost) for b in blocks if b.cost]:
+        areas = (f"{c.mm2(node).middle:.4f}" for node in (12, 7))
+        rows.append((name, f"{c.kge:.2f}", str(c.sram_bits), str(c.cam_bits), *areas, str(c.path_gates), str(c.path_macros)))
+    print_table(("block", "logic kGE", "SRAM bits", "CAM bits", "mm2 12 nm", "mm2 7 nm", "path gates", "path macros"), rows, left=1)
+    for row, parts in beside_papers(blocks):
+        click.echo(f"\n{row.name}, {row.node} nm: published {row.mm2}")
+        cells = [(name, *(f"{end:.4f}" for end in spread)) for name, spread in (parts | {"all": total(parts)}).items()]
+        print_table(("part", "low mm2", "middle mm2", "high mm2"), cells, left=1)
+
+
 def print_hardware(found: Hardware) -> None:
-    """What the block is, its memories, and what was checked."""
+    """What the block is, its pins and memories, and what was checked."""
     facts: list[tuple[str, Any]] = [(found.block, found.meaning)]
     facts += [(name.replace("_", " "), value) for name, value in found.parameters.items()]
     facts += [("memory bits", sum(m.bits for m in found.memories))]
     print_facts((name, str(value)) for name, value in facts)
+    click.echo()
+    click.echo(found.interface + "\n")
+    print_table(("pin", "side", "bits"), [(pin.name, pin.side, str(pin.bits)) for pin in found.pins], left=2)
     click.echo()
     cells = [(m.name, str(m.depth), str(m.width), str(m.reads), str(m.writes)) for m in found.memories]
     if cells:
@@ -59,13 +147,18 @@ def print_hardware(found: Hardware) -> None:
     if found.cost:
         click.echo()
         print_cost(found.cost)
+    if found.library_kge is not None:
+        click.echo(f"logic in the cells of the library, by its NAND2: {found.library_kge:.2f} kGE")
     for parameters, done in found.checked:
         click.echo(f"equal to the model: {done.sequences} sequences, {done.cycles} cycles ({_words(parameters)}; {_words(done.seen)})")
+    if found.checked:
+        click.echo(f"answers come at most {_latest(found)} cycles after their step, waits included")
+    print_proofs([found])
     if t := found.trace:
         counts = f"{t.results} results, {t.bypasses} bypasses, {t.evictions} evictions"
         click.echo(f"one port of {t.model}, {t.routing} routing: {len(t.steps)} packets, {counts}; block, protocol and packet level agree")
-    if found.path:
-        click.echo(f"written: {found.path}")
+    for path in filter(None, (found.path, found.testbench)):
+        click.echo(f"written: {path}")
 
 
 def print_cost(cost: Cost) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from dysharp.cli.flags import complete_clusters, complete_words, json_flag
+from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag
 from dysharp.cli.model import complete_whole
 from dysharp.cli.output import print_header, print_json
+from dysharp.cli.report import command_line, report_flag
 
 
 @click.command()
@@ -25,26 +26,47 @@ from dysharp.cli.output import print_header, print_json
 @click.option("--users", type=int, metavar="N", help="Also say how many GPUs serve so many users at once.")
 @click.option("--layouts", default="", metavar="A;B;...", help='Only these, such as "tp=8;dp=8,ep=8;tp=2,dp=4,ep=8".')
 @click.option("--ep-system", default="", metavar="NAME", help="EP kernels: deepep or trtllm-a2a.  [default: those of the machine]")
+@click.option("--tensor", default="", metavar="NAME", help="System of tensor-parallel sub-layers, such as cais.  [default: all-reduces]")
 @click.option("--mtp", type=int, default=0, metavar="N", help="Drafts of a step and request by MTP layers.")
 @click.option("--acceptance", type=float, default=0.8, show_default=True, metavar="A", help="Part of drafts that are accepted.")
+@click.option("--routing", metavar="R", shell_complete=complete_routings, help="Recorded or drawn expert choices: also says what EPLB brings.")
+@click.option("--what-if", is_flag=True, help="Also: no communication, DySHARP, MoE-Hub, larger NVLink domains, faster NICs, a dead GPU.")
+@click.option("--systems", metavar="A,B,...", shell_complete=complete_systems, help="EP systems to simulate at the best point with dispatch.")
+@plot_flag("all points and the front")
+@report_flag
 @json_flag
+@click.pass_context
 def serve(
-    model: str, cluster: str, gpus: int | None, isl: int, osl: int, engine: str, precision: str | None, kv: str | None, slo: str,
-    users: int | None, layouts: str, ep_system: str, mtp: int, acceptance: float, as_json: bool,
+    ctx: click.Context, model: str, cluster: str, gpus: int | None, isl: int, osl: int, engine: str, precision: str | None, kv: str | None, slo: str,
+    users: int | None, layouts: str, ep_system: str, tensor: str, mtp: int, acceptance: float, routing: str | None, what_if: bool,
+    systems: str | None, plot: str | None, report: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Say how to serve MODEL: which layout at which number of users, how fast, and what limits it.
 
-    Every layout that fits is tried with several numbers of users. A step is a sum of kernels by closed forms; a formula of continuous batching
-    gives TTFT and TPOT.
+    Every layout that fits is tried with several numbers of users, and prefill and decode apart. A step is a sum of kernels by closed forms; a
+    formula of continuous batching gives TTFT and TPOT. The error bar is that of measured runs.
     """
     from dysharp.api.serving import serve as search
     from dysharp.api.serving import slo_of
+    from dysharp.cli.progress_bar import bar
     from dysharp.cli.texts.serve_text import print_serving
 
     named = [name for name in layouts.split(";") if name.strip()] or None
-    done = search(
-        model, cluster, gpus=gpus, isl=isl, osl=osl, engine=engine, precision=precision, kv=kv, slo=slo_of(slo), users=users, layouts=named,
-        ep_system=ep_system, mtp=mtp, acceptance=acceptance,
-    )  # fmt: skip
+    with bar("layouts") as update:
+        done = search(
+            model, cluster, gpus=gpus, isl=isl, osl=osl, engine=engine, precision=precision, kv=kv, slo=slo_of(slo), users=users, layouts=named,
+            ep_system=ep_system, tensor=tensor, mtp=mtp, acceptance=acceptance, routing=routing, what_if=what_if,
+            systems=None if systems is None else [name.strip() for name in systems.split(",") if name.strip()], tick=update,
+        )  # fmt: skip
+    if plot is not None:
+        from dysharp.reports.plots import save_figure
+        from dysharp.reports.serving import plot_serving
+
+        save_figure(plot_serving(done), plot)
+    if report is not None:
+        from dysharp.reports.serving import write_page
+
+        write_page(done, report, command_line(ctx))
+        click.echo(f"report: {report}", err=True)
     print_json(done.to_dict()) if as_json else print_serving(done)
     print_header(done.header)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import click
 
-from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag
+from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag
 from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.output import print_header, print_json
+from dysharp.cli.report import command_line, report_flag
+from dysharp.errors import ConfigError
 
 LAYOUT_HELP = (
     "tp=, pp=, vpp=, ep=, dp= or gpus=, mbs= (sequences of a micro-batch), gbs= or m= (micro-batches), "
@@ -16,7 +18,12 @@ LAYOUT_HELP = (
 
 @click.command()
 @click.argument("model", metavar="MODEL|FILE")
-@click.option("--layout", required=True, metavar="KEY=N,...", help=LAYOUT_HELP)
+@click.option("--layout", default="", metavar="KEY=N,...", help=LAYOUT_HELP)
+@click.option(
+    "--megatron-args", "megatron", metavar="ARGS|FILE",
+    help="Layout from arguments of Megatron-LM in quotes, a file of them, or a Megatron-Bridge recipe (YAML, TOML, JSON, FILE.py:NAME). "
+    "Nothing is executed. --layout, --sequence, --precision and --recompute count first.",
+)  # fmt: skip
 @click.option(
     "--cluster", default="paper-gh200-nvl32", show_default=True, metavar="NAME|FILE", shell_complete=complete_clusters,
     help="The machine of one EP group; pipelines and replicas are more of the same.",
@@ -26,19 +33,24 @@ LAYOUT_HELP = (
     help="Pipeline schedule.  [default: 1f1b; interleaved with vpp above 1]",
 )  # fmt: skip
 @click.option("--systems", metavar="A,B,...", shell_complete=complete_systems, help="EP systems.  [default: those of `dysharp compare`]")
-@click.option("--sequence", type=int, default=4096, show_default=True, metavar="S", help="Tokens of a sequence.")
-@click.option("--precision", default="bf16", show_default=True, metavar="RECIPE", help="Bytes of weights, gradients and optimizer (`dysharp model`).")
+@click.option("--sequence", type=click.IntRange(1), metavar="S", help="Tokens of a sequence.  [default: 4096]")
+@click.option("--precision", metavar="RECIPE", help="Bytes of weights, gradients and optimizer (`dysharp model`).  [default: bf16]")
 @click.option("--recompute", default="", metavar="A,B", help="Modules that are computed again, as Megatron names them.")
 @click.option("--routing", metavar="R", shell_complete=complete_routings, help="Source of expert choices.  [default: routing of the model]")
+@click.option("--tensor", default="", metavar="NAME", help="System of tensor-parallel sub-layers, such as cais.  [default: collectives]")
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of everything that is drawn.")
 @click.option(
     "--timeline", metavar="FILE", help="Also write the step of the fastest system for Perfetto: NAME.perfetto-trace or NAME.perfetto-trace.gz."
 )
+@plot_flag("the pipeline of the fastest system into FILE (.svg or .png)")
+@report_flag
 @fresh_flag
 @json_flag
+@click.pass_context
 def step(
-    model: str, layout: str, cluster: str, schedule: str | None, systems: str | None, sequence: int, precision: str, recompute: str,
-    routing: str | None, seed: int, timeline: str | None, fresh: bool, as_json: bool,
+    ctx: click.Context, model: str, layout: str, megatron: str | None, cluster: str, schedule: str | None, systems: str | None, sequence: int | None,
+    precision: str | None, recompute: str, routing: str | None, tensor: str, seed: int, timeline: str | None, plot: str | None,
+    report: str | None, fresh: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate one training step of MODEL under each EP system: tokens/s per GPU, MFU, and where the time goes.
 
@@ -50,19 +62,32 @@ def step(
     from dysharp.cli.texts.step_text import print_steps
     from dysharp.files import check_destination
 
+    if not layout and not megatron:
+        raise ConfigError("layout: found none, expected --layout or --megatron-args")
     if timeline is not None:
         check_destination(timeline)
     names = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
     modules = [name.strip() for name in recompute.split(",") if name.strip()]
     with kept_rows(fresh), progress_bar() as progress:
         done = simulate(
-            model, cluster, layout, schedule, names, sequence=sequence, precision=precision, recompute=modules, routing=routing, seed=seed,
-            progress=progress,
+            model, cluster, layout, schedule, names, megatron=megatron, sequence=sequence, precision=precision, recompute=modules, routing=routing,
+            tensor=tensor, seed=seed, progress=progress,
         )  # fmt: skip
     if timeline is not None:
         from dysharp.steps.step_timeline import step_timeline
         from dysharp.timeline.perfetto import write_perfetto
 
         write_perfetto(step_timeline(done.best.replayed), timeline, f"{done.model}, {done.schedule.name}, {done.best.system}")
+    if plot is not None:
+        from dysharp.reports.plots import save_figure
+        from dysharp.reports.step_plot import plot_step
+
+        save_figure(plot_step(done), plot)
+    if report is not None:
+        from dysharp.files import write_text
+        from dysharp.reports.step_report import render_steps
+
+        write_text(report, render_steps(done, command_line(ctx)))
+        click.echo(f"report: {report}", err=True)
     print_json(done.to_dict()) if as_json else print_steps(done)
     print_header(done.header)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from dysharp.arrays import F64
 from dysharp.compute.gemm_tiles import FP32_LANES
-from dysharp.compute.operators import ELEMENT_BYTES, Constants, hbm_us, launch_us, overlap, sustained_flops_per_us
+from dysharp.compute.operators import ELEMENT_BYTES, Constants, hbm_us, launch_us, light_us, overlap, sustained_flops_per_us
 from dysharp.specs.gpu import Gpu
 
 ROWS, COLUMNS = 128.0, 128.0
@@ -30,7 +30,7 @@ DOUBLED_EXP = ("b300", "gb300")
 BACKWARD_PRODUCTS = 2.5
 """Products of the backward pass over those of the forward pass: five instead of two (FlashAttention-2, arXiv 2307.08691, section 3.1)."""
 LANES_PART = 0.68
-"""Part of the FP32 rate that TensorRT-LLM's masked multi-head attention reaches on Hopper; read off its long decode rows."""
+"""Part of the FP32 rate that TensorRT-LLM's XQA kernels reach on Hopper; read off its long decode rows."""
 TINY = 1e-9
 Direction = Literal["forward", "backward"]
 
@@ -48,8 +48,9 @@ class Attention:
     | `dtype` | of the products: "bf16", "fp8" |
     | `kv_dtype` | of the keys and values in memory |
     | `latent` | the values are part of the keys and are read with them (MLA with absorbed projections) |
-    | `lanes` | decode on the FP32 lanes of an SM instead of its tensor cores (TensorRT-LLM's masked multi-head attention) |
-    | `rows` | queries of a tile in a pass over many queries |
+    | `lanes` | decode at the rate of an SM's FP32 lanes (TensorRT-LLM's XQA kernels: products of few rows) |
+    | `masked` | decode with a thread block for each request and head (TensorRT-LLM's masked multi-head attention) |
+    | `rows`, `columns` | queries of a tile and keys of a block |
     | `packed` | queries of all heads of a key-value head fill a tile (FlashAttention-3); else a tile has queries of one head; decode always packs |
     """
 
@@ -67,7 +68,9 @@ class Attention:
     latent: bool = False
     packed: bool = False
     lanes: bool = False
-    rows: float = ROWS
+    masked: bool = False
+    rows: ArrayLike = ROWS
+    columns: ArrayLike = COLUMNS
 
 
 def mla_prefill(batch: ArrayLike, queries: ArrayLike, past: ArrayLike, heads: ArrayLike, dtype: str = "bf16") -> Attention:
@@ -103,11 +106,11 @@ def attention_us(gpu: Gpu, constants: Constants, call: Attention, direction: Dir
     its outputs after its last block, while nothing else of the tile runs; the loads of keys and values overlap with the blocks.
     """
     b, n, past, window = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.window))
-    shared = sharing(call)
-    rows, own = np.ceil(n * shared / call.rows), np.minimum(call.rows / shared, n)  # tiles of a head, and places of queries in a tile
-    whole = np.ceil((past + n) / COLUMNS)
-    first = np.ceil((past + own) / COLUMNS) if call.causal else whole
-    most = np.where(window > 0, np.ceil((window + own - 1) / COLUMNS) + 1, np.inf)  # a window begins and ends inside blocks
+    shared, height, columns = sharing(call), np.asarray(call.rows, np.float64), np.asarray(call.columns, np.float64)
+    rows, own = np.ceil(n * shared / height), np.minimum(height / shared, n)  # tiles of a head, and places of queries in a tile
+    whole = np.ceil((past + n) / columns)
+    first = np.ceil((past + own) / columns) if call.causal else whole
+    most = np.where(window > 0, np.ceil((window + own - 1) / columns) + 1, np.inf)  # a window begins and ends inside blocks
     tiles = b * np.asarray(call.heads, np.float64) / shared * rows
     block = block_us(gpu, constants, call, call.rows, direction)
     tile = constants["attention.tile_us"] + hbm_us(gpu, constants, own_bytes(call, direction)) * gpu.n_sms / tiles
@@ -131,16 +134,34 @@ def decode_us(gpu: Gpu, constants: Constants, call: Attention) -> F64:
     The heads of one key-value head share tiles. With fewer tiles than SMs the blocks of a tile are split over SMs, and a second
     kernel adds their results.
     """
+    if call.masked:
+        return masked_us(gpu, constants, call)
     b, n, past, kv, window = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.kv_heads, call.window))
-    rows = ROWS if call.packed else DECODE_ROWS
+    rows = np.asarray(call.rows if call.packed else DECODE_ROWS, np.float64)
     tiles = b * kv * np.ceil(n * np.asarray(call.heads, np.float64) / kv / rows)
-    blocks = np.ceil(_visible(call) / COLUMNS) + ((window > 0) & (past + n > window))
+    columns = np.asarray(call.columns, np.float64)
+    blocks = np.ceil((past + n) / columns) - np.floor(np.where(window > 0, np.maximum(past + 1 - window, 0), 0) / columns)
     block = lanes_us(gpu, call) if call.lanes else block_us(gpu, constants, call, rows, "forward")
-    tile = constants["attention.tile_us"] * rows / ROWS + hbm_us(gpu, constants, own_bytes(call)) * gpu.n_sms / tiles
-    few, work = tiles < gpu.n_sms, tiles * (blocks * block + tile) / gpu.n_sms
-    compute = np.where(few, np.maximum(work, block + tile), work)
-    sums = np.where(few & (blocks > 1), launch_us(gpu, constants), 0.0)
+    tile = constants["attention.tile_us"] * (1.0 if call.packed else DECODE_ROWS / ROWS) + hbm_us(gpu, constants, own_bytes(call)) * gpu.n_sms / tiles
+    work, longest = tiles * (blocks * block + tile) / gpu.n_sms, blocks * block + tile
+    split = (tiles < gpu.n_sms) & (blocks > 1)
+    compute = np.maximum(work, np.where(split, block + tile, np.where(tiles < gpu.n_sms, longest, work)))
+    sums = np.where(split, light_us(gpu, constants), 0.0)
     return constants["attention.start_us"] + sums + overlap(compute, hbm_us(gpu, constants, key_bytes(call)), constants["sm.overlap"])
+
+
+def lanes_us(gpu: Gpu, call: Attention) -> F64:
+    """A block of keys against the queries of one key-value head at the rate of the FP32 lanes of an SM."""
+    queries = np.asarray(call.queries, np.float64) * np.asarray(call.heads, np.float64) / np.asarray(call.kv_heads, np.float64)
+    return np.asarray(queries * COLUMNS * np.add(call.qk_dim, call.v_dim) / (LANES_PART * FP32_LANES * gpu.boost_MHz))
+
+
+def masked_us(gpu: Gpu, constants: Constants, call: Attention) -> F64:
+    """Decode on the FP32 lanes, one thread block for each request and head: masked multi-head attention."""
+    blocks = np.asarray(call.batch, np.float64) * np.asarray(call.heads, np.float64)
+    products = 2 * np.asarray(call.queries, np.float64) * _visible(call) * np.add(call.qk_dim, call.v_dim) / (2 * FP32_LANES * gpu.boost_MHz)
+    work = np.maximum(1.0, blocks / gpu.n_sms) * constants["attention.head_us"] + blocks * products / gpu.n_sms
+    return constants["attention.start_us"] + overlap(work, hbm_us(gpu, constants, key_bytes(call)), constants["sm.overlap"])
 
 
 def sharing(call: Attention) -> F64:
@@ -149,25 +170,20 @@ def sharing(call: Attention) -> F64:
     return np.asarray(heads / kv if call.packed else np.ones_like(heads / kv))
 
 
-def block_us(gpu: Gpu, constants: Constants, call: Attention, rows: float, direction: Direction) -> F64:
+def block_us(gpu: Gpu, constants: Constants, call: Attention, rows: ArrayLike, direction: Direction) -> F64:
     """A block of keys against a tile of `rows` queries on one SM. Its softmax overlaps with its products, but not in the backward pass.
 
     The backward pass has three products of the width of keys and two of the width of values (FlashAttention-2, section 3.1).
     """
     qk, v = np.asarray(call.qk_dim, np.float64), np.asarray(call.v_dim, np.float64)
+    scores = np.asarray(rows, np.float64) * np.asarray(call.columns, np.float64)
     rate = sustained_flops_per_us(gpu, constants, call.dtype) / gpu.n_sms
-    softmax = rows * COLUMNS / (exp_per_us(gpu) * constants["attention.softmax_part"])
+    softmax = scores / (exp_per_us(gpu) * constants["attention.softmax_part"])
     if direction == "backward":
-        return np.asarray(2 * rows * COLUMNS * (3 * qk + 2 * v) / rate + softmax)
+        return np.asarray(2 * scores * (3 * qk + 2 * v) / rate + softmax)
     # Ampere's matrix instructions are synchronous: a warp waits for its product (FlashAttention-3, section 2.2).
     power = 1.0 if gpu.arch == "ampere" else constants["sm.overlap"]
-    return overlap(2 * rows * COLUMNS * (qk + v) / rate, softmax, power)
-
-
-def lanes_us(gpu: Gpu, call: Attention) -> F64:
-    """A block of keys against the queries of one key-value head on the FP32 lanes of an SM."""
-    queries = np.asarray(call.queries, np.float64) * np.asarray(call.heads, np.float64) / np.asarray(call.kv_heads, np.float64)
-    return np.asarray(queries * COLUMNS * np.add(call.qk_dim, call.v_dim) / (LANES_PART * FP32_LANES * gpu.boost_MHz))
+    return overlap(2 * scores * (qk + v) / rate, softmax, power)
 
 
 def exp_per_us(gpu: Gpu) -> float:
@@ -176,9 +192,10 @@ def exp_per_us(gpu: Gpu) -> float:
 
 
 def own_bytes(call: Attention, direction: Direction = "forward") -> F64:
-    """Bytes of queries and outputs, BF16; backward also of their gradients."""
+    """Bytes of queries, as wide as the products, and of outputs, BF16; backward also of their gradients."""
     b, n, h = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.heads))
-    return np.asarray(ELEMENT_BYTES["bf16"] * b * n * h * np.add(call.qk_dim, call.v_dim) * (2 if direction == "backward" else 1))
+    widths = ELEMENT_BYTES[call.dtype] * np.asarray(call.qk_dim, np.float64) + ELEMENT_BYTES["bf16"] * np.asarray(call.v_dim, np.float64)
+    return np.asarray(b * n * h * widths * (2 if direction == "backward" else 1))
 
 
 def _visible(call: Attention) -> F64:

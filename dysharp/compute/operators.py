@@ -49,6 +49,11 @@ def launch_us(gpu: Gpu, constants: Constants) -> float:
     return constants["gpu.kernel_us"]
 
 
+def light_us(gpu: Gpu, constants: Constants) -> float:
+    """Start and drain of a kernel without products: a cast, a copy, RoPE, a sum of partial results. Blackwell's two dies take longer."""
+    return constants["attention.light_us"] * (constants["attention.two_dies"] if gpu.arch == "blackwell" else 1.0)
+
+
 def sustained_flops_per_us(gpu: Gpu, constants: Constants, dtype: str) -> float:
     """Dense tensor rate of the whole GPU under load: what its power sustains, at most the datasheet peak.
 
@@ -74,13 +79,15 @@ def gemm_us(
     The library takes the fastest of its tiles (`gemm_tiles`). SMs work in whole waves of tiles, at the tensor peak or
     at the rate at which shared memory feeds a tile. All SMs together multiply no faster than the sustained rate: the
     power limit lowers the clock of a busy GPU, and idle SMs of a last wave need little power. A split writes and reads
-    FP32 partial sums. `steady`: in a long run, as a training step is, power sustains less than in a short benchmark.
+    FP32 partial sums, which a second kernel adds (cuBLAS: splitKreduce_kernel). `steady`: in a long run, as a
+    training step is, power sustains less than in a short benchmark.
     """
     arrays = (np.asarray(x, np.float64) for x in (m, n, k, groups))
     p = Problem(*np.broadcast_arrays(*arrays))
     element, peak = ELEMENT_BYTES[dtype], 1e6 * gpu.peak_TFLOPS(dtype)
     reached = peak * promoted(library, gpu, dtype, peak)
-    powered = 2 * p.m * p.n * p.k * p.groups / sustained_flops_per_us(gpu, constants, dtype) / (constants["attention.steady_part"] if steady else 1)
+    sustained = sustained_flops_per_us(gpu, constants, dtype) * (constants["attention.steady_part"] if steady else 1)
+    powered = 2 * p.m * p.n * p.k * p.groups / sustained
     moved = p.groups * (element * (p.m * p.k + p.n * p.k) + 2.0 * p.m * p.n)
     best = np.full(p.m.shape, np.inf)
     for rows, columns, split in tiles_of(library, gpu, p):
@@ -89,7 +96,8 @@ def gemm_us(
         rate = reached / gpu.n_sms * feed(gpu, element, peak, rows, columns)
         compute = waves * (2 * rows * columns * (p.k / split) / rate + constants["gemm.tile_us"] + stored)
         memory = hbm_us(gpu, constants, moved + np.where(split > 1, 8.0 * split * p.m * p.n * p.groups, 0.0))
-        best = np.minimum(best, overlap(np.maximum(compute, powered), memory, constants["sm.overlap"]))
+        added = np.where(split > 1, light_us(gpu, constants), 0.0)
+        best = np.minimum(best, overlap(np.maximum(compute, powered), memory, constants["sm.overlap"]) + added)
     return launch_us(gpu, constants) + best
 
 

@@ -10,13 +10,16 @@ from dysharp.runs.point import Point
 from dysharp.specs import Scalar
 from dysharp.specs.fields import problems, raise_if
 
+OF_STEPS = ("step.", "paper_step.")
+"""How choices of training steps begin. They change no layer."""
+
 
 def _simulated(name: str) -> Any:
-    """The system called `name`: of layers, or of sub-layers."""
-    from dysharp.systems import get_system
-    from dysharp.systems.collectives import all_tensor_parallel
+    """The system called `name`: of sub-layers, of layers, or of collectives."""
+    from dysharp.systems import all_systems, get_system
+    from dysharp.systems.collectives import all_collectives, all_tensor_parallel
 
-    return all_tensor_parallel().get(name) or get_system(name)
+    return (all_tensor_parallel() | all_collectives() | all_systems()).get(name) or get_system(name)
 
 
 class Simulation:
@@ -35,7 +38,8 @@ class Simulation:
     def with_choices(self, point: Point, choices: Mapping[str, Scalar]) -> Point:
         """The point with `choices`. A choice that is an option of the point's system becomes that option.
 
-        A choice that is an option of other systems only leaves the point as it is, so the point is not run again.
+        A choice that is an option of other systems only leaves the point as it is, so the point is not run again. So does one of training
+        steps: metrics read it where they make steps of layers.
         """
         from dysharp.runs.options import option_choices
         from dysharp.systems import all_systems
@@ -43,7 +47,7 @@ class Simulation:
         own = {c.name: field for field, c in option_choices(_simulated(point.system)).items() if c is not None}
         everywhere = {c.name for s in all_systems().values() for c in option_choices(s).values() if c is not None}
         options = dict(point.options) | {own[name]: value for name, value in choices.items() if name in own}
-        rest = dict(point.choices) | {name: value for name, value in choices.items() if name not in everywhere}
+        rest = dict(point.choices) | {name: value for name, value in choices.items() if name not in everywhere and not name.startswith(OF_STEPS)}
         return replace(point, options=tuple(sorted(options.items())), choices=tuple(sorted(rest.items())))
 
     def in_direction(self, point: Point, direction: str) -> Point:

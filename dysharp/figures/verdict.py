@@ -13,6 +13,7 @@ from dysharp.figures.figure import Figure, Variant
 from dysharp.figures.metric import Rows, Seen, all_metrics
 from dysharp.figures.variants import variant_point
 from dysharp.runs.point import Point
+from dysharp.specs.choices import choices_overridden
 
 REPRODUCED, GAP, FITTED, CANNOT_FAIL, SET_AFTER = "reproduced", "gap", "fitted", "cannot fail", "set after"
 UNDATED, REGRESSION, OTHER_CHOICE, UNBOUNDED, NOT_JUDGED = "inside", "regression", "other choice", "", "not judged"
@@ -201,7 +202,9 @@ def _judge_one(check: Check, rows: Rows, partial: bool) -> list[Result]:
 def _judge_variant(check: Check, variant: Variant, rows: Rows, partial: bool) -> list[Result]:
     """The lines of a check for `rows` of a variant. A variant has no verdict: it says whether the bound would hold."""
     out = []
-    for result in _judge_one(replace(check, reason="", ablation="", variants=False), rows, partial):
+    with choices_overridden(dict(variant.choices)):  # metrics of training steps read choices that no layer has
+        found = _judge_one(replace(check, reason="", ablation="", variants=False), rows, partial)
+    for result in found:
         if result.ours is None:
             continue
         judged = check.bounded and not (partial and check.reduce != "each")

@@ -3,6 +3,7 @@
 | group | rule |
 |---|---|
 | launch-bound | an eager call that takes less than `AT_FLOOR` times the host time of its launches |
+| host-bound | vLLM's eager FP8-block linear layers: its Python takes 83 to 171 us where other engines run the same kernels in 5 to 15 us |
 | weak | the collector marks them: a competitor ran this baseline, or launches were blocking |
 
 The launch time of a host is read from launch-bound measurements.
@@ -22,6 +23,7 @@ from dysharp.compute import moe
 from dysharp.measured.classify import Classified, Missing, Parsed
 from dysharp.measured.config_json import is_weak
 from dysharp.measured.family import Constants, Level
+from dysharp.measured.measurements import Measurement
 from dysharp.measured.predictions import errors_of, measured_values, predict
 from dysharp.specs.gpu import load_gpu
 
@@ -29,7 +31,9 @@ AT_FLOOR = 1.2
 """Rule: a time below this many times the launches' host time is launch-bound. The limit moves no prediction."""
 HOST_SHARE = 0.5
 """Rule: a layer with a larger share of launches is host-bound. The limit moves no prediction."""
-GROUPS = ("launch-bound", "weak")
+GROUPS = ("launch-bound", "host-bound", "weak")
+HOST_BOUND = ("vLLM", "DeepGemmFp8BlockScaledMMKernel", "eager")
+"""Starts of a host-bound measurement's system, kernel and timing. No value decides: a row with much work is as much of the host's making."""
 MOST_STEPS = 20
 
 
@@ -37,9 +41,17 @@ def group_of(entry: Parsed, constants: Constants) -> str:
     """One of `GROUPS`, or "" for a measurement that is judged."""
     if is_weak(entry.measurement):
         return "weak"
+    if is_host_bound(entry.measurement):
+        return "host-bound"
     if not entry.case.launches or entry.family.level == Level.LAYER:
         return ""
     return "launch-bound" if measured_us(entry) < AT_FLOOR * _host_us(entry, constants) else ""
+
+
+def is_host_bound(m: Measurement) -> bool:
+    """Whether the host of a measurement takes its time, by engine, kernel and timing (`HOST_BOUND`)."""
+    found = (m.system, str(m.config.get("kernel", "")), str(m.config.get("timing", "")))
+    return all(text.startswith(start) for text, start in zip(found, HOST_BOUND, strict=True))
 
 
 def part_of(entry: Parsed, constants: Constants) -> str:
@@ -79,7 +91,7 @@ def read_hosts(parsed: Sequence[Parsed], constants: Constants) -> dict[str, floa
     """
     each: dict[str, list[float]] = {}
     for entry in parsed:
-        if entry.case.launches and entry.family.level != Level.LAYER and not is_weak(entry.measurement):
+        if entry.case.launches and entry.family.level != Level.LAYER and not is_weak(entry.measurement) and not is_host_bound(entry.measurement):
             name = moe.host_constant(load_gpu(entry.case.gpu), constants)
             each.setdefault(name, []).append(measured_us(entry) / entry.case.launches)
     return {name: _floor(np.array(times)) for name, times in each.items()}

@@ -23,7 +23,7 @@ PROTOCOLS = {"P1": CACHED, "P2": KERNEL, "P5": CHAINED, "P6": GRAPH, "P7": DRAIN
 
 The program of P7 waits for the GPU before each call. Source: ai-dynamo/aiconfigurator, collector/sglang/collect_wideep_deepep_moe.py.
 """
-NAMED = {"drained": DRAINED, "chained": CHAINED, "graph": GRAPH}
+NAMED = {"drained": DRAINED, "fresh": DRAINED, "chained": CHAINED, "graph": GRAPH}
 """Key `regime` of a row -> regime."""
 DRAINED_SOURCES = ("mhoqueanik/moe_ep_benchmark",)
 """Benchmarks with a barrier and a wait before each call.

@@ -17,6 +17,7 @@ from dysharp.measured.fitting import seen_by
 from dysharp.measured.predictions import errors_of, measured_values, predict
 from dysharp.measured.refit import stages
 from dysharp.measured.regime import predicted_regime, regime_of
+from dysharp.measured.simulators import beside_simulators
 from dysharp.specs.budget import ONE_DOMAIN, lines, share_of
 from dysharp.specs.fitted import BETWEEN_DOMAINS, Fitted, one_domain
 from dysharp.specs.numbers import BETWEEN, ONE, counted
@@ -86,6 +87,8 @@ class Validation:
     """Families beyond the bars, by system and hardware (`beyond.judge`)."""
     sources: list[dict[str, Any]] = field(default_factory=list)
     """How far the sources of one kernel differ (`sources.disagreements`)."""
+    simulators: list[dict[str, Any]] = field(default_factory=list)
+    """Errors of the papers' simulators beside ours (`simulators.beside_simulators`)."""
     calls: list[dict[str, Any]] = field(default_factory=list)
     """Calls of libraries by regime (`calls.judge`)."""
     points: tuple[tuple[str, float, float], ...] = ()
@@ -101,8 +104,7 @@ class Validation:
     def to_dict(self) -> dict[str, Any]:
         """Fields of `--json`, plain values."""
         names = ("groups", "overall", "families", "forms", "sizes", "worst", "fitted_constants", "unsupported", "bars")
-        more = ("counted_numbers", "parts", "regimes", "apart", "hold_out", "borrowed", "beyond", "calls", "sources")
-        more = ("counted_numbers", "fits", "parts", "regimes", "apart", "hold_out", "borrowed", "beyond", "sources")
+        more = ("counted_numbers", "fits", "parts", "regimes", "apart", "hold_out", "borrowed", "beyond", "calls", "sources", "simulators")
         return {name: getattr(self, name) for name in (*names, *more)}
 
 
@@ -134,6 +136,7 @@ def validate_measurements(
         counted_numbers=[asdict(number) for number in counted()],
         fits=lines(constants),
         parts=parts,
+        simulators=beside_simulators(classified.parsed, predicted, measured),
         regimes=tables.regimes(),
         bars=check_bars(overall, families, hold_out, parts),
         hold_out=list(hold_out),

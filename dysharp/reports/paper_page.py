@@ -1,6 +1,7 @@
 """One page per paper: a summary to read in a minute, then each figure with its picture. All numbers lie beside it as CSV."""
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,14 +9,16 @@ from typing import Any
 
 from dysharp.reports.headline import headline
 from dysharp.reports.markdown import escaped, paragraph, table
-from dysharp.reports.tables import FigureLike, bounded, claims, counted, reasons
+from dysharp.reports.tables import FigureLike, bounded, claims, counted
 from dysharp.text import csv_text
 
 FIELDS = ("point", "metric", "paper", "ours", "bound", "verdict", "outcome", "bound_set", "number_seen", "stored", "reason")
 """Columns of a figure's CSV file: fields of its results."""
 CLAIM_FIELDS = ("figure", "claim", "metric", "bound", "bound set", "number first seen", "ours", "verdict", "could fail")
-FEW = 2
-"""Numbers of one check that the page prints one by one; more of them share a line."""
+FEW, MANY = 2, 15
+"""Numbers of one check, or of one reason, that the page prints one by one; lines of a figure beyond which the page has only their count."""
+RUN = ". Run: "
+"""What stands between a reason and its command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +86,33 @@ def _summary(sections: Sequence[Section]) -> list[str]:
     out += [f"{stored} more numbers are regression values: each is compared with its own stored value, which says nothing about a paper.", ""]
     for section in sections:
         out += headline(section.figure.headline, section.results)
-    gaps = [(s, [r for r in s.claims if r.verdict == "gap"]) for s in sections]
-    if not any(found for _, found in gaps):
-        return out
-    out += ["Why the gaps are there (in brackets: the published bound, and ours):", ""]
-    for section, found in gaps:
-        ours = {r.point: f"{r.point} ({r.bound}; {_ours([r])})" for r in found}
-        for points, reason in reasons(found):
-            out.append(f"- {escaped(section.figure.name)}, {escaped(', and '.join(ours[p] for p in points))}: {escaped(reason)}.")
-    return [*out, ""]
+    found: dict[str, list[tuple[str, Any]]] = {}
+    for section in sections:
+        for r in section.claims:
+            if r.verdict == "gap" and r.reason:
+                found.setdefault(r.reason.partition(RUN)[0], []).append((section.figure.name, r))
+    if found:
+        lines = [(_gaps(gaps), why, _commands(gaps)) for why, gaps in found.items()]
+        out += [table(("did not come out (published bound; ours)", "why", "shown by"), lines), ""]
+    return out
+
+
+def _commands(gaps: Sequence[tuple[str, Any]]) -> str:
+    """The commands of a reason. Figures that one command may run stand in one command."""
+    heads = dict[str, dict[str, None]]()
+    for _, r in gaps:
+        head, _, figures = r.reason.partition(RUN)[2].partition("reproduce ")
+        heads.setdefault(head + "reproduce" * bool(figures), {}).update(dict.fromkeys(figures.split()))
+    return ", ".join(f"`{' '.join([head, *figures])}`" for head, figures in heads.items())
+
+
+def _gaps(gaps: Sequence[tuple[str, Any]]) -> str:
+    """The numbers that one reason explains; of more than `FEW` the one that is farthest from the paper."""
+    words = [f"{name}, {r.point} ({r.bound}; {_ours([r])})" for name, r in gaps]
+    if len(gaps) <= FEW:
+        return "; ".join(words)
+    far = [abs(math.log(r.ours / r.paper)) if r.paper and r.ours else 0.0 for _, r in gaps]
+    return f"{len(gaps)} numbers, the farthest: {words[far.index(max(far))]}"
 
 
 def _ours(results: Sequence[Any]) -> str:
@@ -124,8 +145,12 @@ def _section(section: Section, folder: str, title: str) -> list[str]:
         out += [f"![{escaped(figure.name)}]({folder}/{figure.name}.svg)", ""]
     out += [paragraph(figure.source.removeprefix(title).lstrip(" ,:")), ""]
     out += [paragraph(figure.text), ""] if figure.text else []
-    if claims:
-        out += [table(("number", "published", "ours", "verdict"), _lines(claims)), ""]
-    rest = f"{len(section.results) - len(claims)} {'more ' if claims else ''}numbers"
+    lines = list(_lines(claims))
+    if len(lines) > MANY:
+        out += [f"{len(section.verdicts)} claims: {counted(section.verdicts)}.", ""]
+    elif lines:
+        out += [table(("number", "published", "ours", "verdict"), lines), ""]
+    more = len(section.results) - (len(claims) if 0 < len(lines) <= MANY else 0)
+    rest = f"{more} {'more ' if more < len(section.results) else ''}numbers"
     out += [f"{rest}: [{figure.name}.csv]({folder}/{figure.name}.csv).", ""]
     return out

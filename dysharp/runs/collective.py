@@ -9,6 +9,7 @@ from typing import Any
 
 from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, measure
 from dysharp.analysis.merging import merging_of
+from dysharp.analysis.use import up_use
 from dysharp.measured.trust import no_rows
 from dysharp.program import Program
 from dysharp.program.verify import verify
@@ -78,6 +79,8 @@ def run_collective(
     ports = max(1, request.cluster.n_switches)
     merging = merging_of(program, trace, ports) if isinstance(request.work, SubLayer) else {}
     blocks = (blocks if request.fidelity == "packet" else {}) | ({"merging": merging} if merging else {})
+    if isinstance(request.work, SubLayer):
+        blocks |= {"links": {"up_use": up_use(program, trace)}}
     return make_row(inputs, measured, None, HostCosts(wall, compile_s, peak_rss_mb()), blocks=blocks, header=header)
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dysharp.workload.collective import OPERATIONS
 from dysharp.workload.sublayer import SUB_LAYER
 
 DIRECTIONS = ("fwd", "bwd", "both")
@@ -12,8 +13,8 @@ USUAL_CLUSTER = "paper-gh200-nvl32"
 
 
 def is_workload(model: str) -> bool:
-    """Whether the model of a point is the text of a sub-layer."""
-    return model.partition(":")[0] == SUB_LAYER
+    """Whether the model of a point is the text of a sub-layer or a collective."""
+    return model.partition(":")[0] in (SUB_LAYER, *OPERATIONS) and ":" in model
 
 
 @dataclass(frozen=True, slots=True)

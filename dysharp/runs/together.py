@@ -37,22 +37,30 @@ def simulate_together(systems: Mapping[str, System], request: Request) -> tuple[
     The processes begin as copies of this process after it has loaded the kernels, so kernels are compiled once. Packet level stays in this process,
     which reports progress.
     """
-    given = options_by_system(request.options, systems, request.model, request.cluster)
-    options, workload = prepare(systems, request)
-    jobs = [Job(name, given[name], workload) for name in systems]
+    return simulate_each(systems, [request])[0]
+
+
+def simulate_each(systems: Mapping[str, System], requests: Sequence[Request]) -> list[tuple[Row | NoEstimate, ...]]:
+    """As `simulate_together` for each request, all in one pool of processes. Requests have one model, cluster, fidelity and set of options."""
+    asked = requests[0]
+    given = options_by_system(asked.options, systems, asked.model, asked.cluster)
+    prepared = [prepare(systems, request) for request in requests]
+    options = prepared[0][0]
+    jobs = [Job(name, given[name], workload) for name in systems for _, workload in prepared]  # a system's passes take alike: no core idles last
 
     def run(todo: Sequence[Job], on_result: OnResult) -> list[Result]:
-        if request.fidelity == "burst" and len(todo) > 1 and _processes(todo, running=False) > 1:
-            _load_kernels(request)
+        if asked.fidelity == "burst" and len(todo) > 1 and _processes(todo, running=False) > 1:
+            _load_kernels(asked)
             with Workers() as workers:
-                return workers.run(todo, request.progress, "analysis", on_result)
+                return workers.run(todo, asked.progress, "analysis", on_result)
         found: list[Result] = []
         for i, job in enumerate(todo):
-            found.append(row_here(systems[job.system], options[job.system], workload, i + 1, len(todo)))
+            found.append(row_here(systems[job.system], options[job.system], job.workload, i + 1, len(todo)))
             on_result(i, found[-1])
         return found
 
-    return tuple(_row(rows) for rows in kept_or_run(jobs, run))
+    rows = [_row(one) for one in kept_or_run(jobs, run)]
+    return [tuple(rows[i :: len(requests)]) for i in range(len(requests))]
 
 
 def _load_kernels(request: Request) -> None:

@@ -22,6 +22,16 @@ WORDS = {
     "small kernels": "Small kernels and gaps between kernels limit it",
 }
 """Limit -> how a sentence names it."""
+HELPS = {
+    "memory": "an FP8 cache, more memory, or a layout that splits weights further would fit more",
+    "prompts": "prefill apart, shorter prompts or a prefix cache would help",
+    "experts": "more users per replica (each expert read serves more rows) or narrower weights would help",
+    "attention": "an FP8 cache, shorter contexts or drafts would help",
+    "projections": "more users per replica, or more GPUs that share heads, would help",
+    "communication": "a larger NVLink domain, a faster EP system or two-batch overlap would help",
+    "small kernels": "more users per replica, or kernels that are fused, would help",
+}
+"""Limit -> what would help."""
 HALF = 0.5
 
 

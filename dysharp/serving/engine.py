@@ -1,20 +1,29 @@
 """`Engine`: the rules by which a serving engine puts prompts and decoding requests into steps, and what its host costs."""
 
+from __future__ import annotations
+
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from dysharp.errors import ConfigError, nearest
-from dysharp.serving.work import Replica
+from dysharp.serving.rates import Reducers
+from dysharp.serving.work import Load, Replica
 from dysharp.specs.fields import Text, Tokens, check_fields, show
 from dysharp.specs.reading import parse_toml, read_text
+from dysharp.units import MiB
 
 FILE = Path(__file__).parent / "data" / "engines.toml"
 Count = Annotated[float, Field(strict=True, ge=0, le=100)]
 Part = Annotated[float, Field(strict=True, gt=0, le=1)]
+MOST_OWN = 8 * MiB
+"""Bytes up to which engines take their own all-reduce (vLLM, SGLang: custom_all_reduce; TensorRT-LLM: its workspace)."""
+MOST_IN_SWITCH = 64 * MiB
+"""Buffer of vLLM's multimem all-reduce for eight GPUs of Hopper (all_reduce_utils.py; 128 MiB on Blackwell)."""
 GRAPH_BATCHES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 """Numbers of tokens for which engines capture decode graphs (vLLM config/compilation.py; SGLang alike)."""
 
@@ -40,12 +49,45 @@ class Engine:
     """Steps from one look for new requests to the next; 1: the engine looks after every step."""
     gathered_steps: int
     """Steps that prompts wait for prompts of the other attention groups; 0: they do not wait."""
+    groups_share_tokens: bool
+    """`step_tokens` counts the tokens of all attention groups, and each group has its part."""
+    all_reduce: tuple[str, ...]
+    """Its kernels up to `MOST_OWN` bytes."""
+    in_switch: Text
+    """Its kernel that sums in the switch; "": none."""
+    nvls: bool
+    """Whether NCCL may sum in the switch."""
     launch: Text
     """Command that starts the engine."""
     ep_flag: Text
+    """Flags of layouts whose GPUs share experts; then those of attention groups, of an FP8 cache that is not the default, of drafts."""
+    dp_flag: Text
+    kv_flag: Text
+    mtp_flag: Text
+    options: Text
+    """How the flags of groups and drafts are given: as they are, or as lines of a file."""
 
     def __post_init__(self) -> None:
         check_fields(self, f"engine {show(self.name)}")
+
+    @property
+    def reducers(self) -> Reducers:
+        """Its all-reduce kernels."""
+        return Reducers(self.all_reduce, MOST_OWN, self.in_switch, MOST_IN_SWITCH if self.in_switch else 0.0, self.nvls)
+
+    def command(self, model: str, replica: Replica, load: Load) -> str:
+        """The command that starts the engine for `load.users` users of a replica."""
+        layout = replica.layout
+        flags = ((layout.ep > 1, self.ep_flag), (replica.formats.kv == "fp8" != self.kv, self.kv_flag))
+        optional = [flag for wanted, flag in ((layout.dp > 1, self.dp_flag), (load.drafts > 0, self.mtp_flag)) if wanted and flag]
+        last = [self.options.replace("{lines}", " ".join(optional))] if optional else []
+        words = " ".join([self.launch, *(flag for wanted, flag in flags if wanted and flag), *last])
+        values = {"tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "gpus": layout.gpus, "drafts": load.drafts, "drafts_and_one": load.drafts + 1}
+        return words.format(model=model, batch=ceil(load.users / layout.dp), all_batch=ceil(load.users), **values)
+
+    def beside(self, groups: int) -> Engine:
+        """The rules of one of `groups` attention groups."""
+        return replace(self, step_tokens=max(1, self.step_tokens // groups)) if self.groups_share_tokens else self
 
     def step_us(self, replica: Replica, device: float, requests: float, launches: int = 0) -> float:
         """Time from step to step. A decode step replays a graph; a step with prompts has `launches` kernels that the host launches.
@@ -65,7 +107,7 @@ class Engine:
         """
         constants = replica.rates.constants
         steps = constants["serving.first_steps"] + (self.polled_steps - 1) / 2
-        return constants[f"serving.{self.name}_first_us"] + steps * decode
+        return constants.get(f"serving.{self.name}_first_us", 0.0) + steps * decode
 
     def text_us(self, replica: Replica, tokens: float) -> float:
         """Time of the one process that turns text into tokens."""
@@ -79,7 +121,7 @@ class Engine:
 @functools.cache
 def _engines() -> dict[str, Engine]:
     table = parse_toml(read_text(FILE), FILE.name)
-    return {name: Engine(name=name, **values) for name, values in table.items()}
+    return {name: Engine(name=name, **(values | {"all_reduce": tuple(values["all_reduce"])})) for name, values in table.items()}
 
 
 def engine_of(name: str) -> Engine:

@@ -6,6 +6,7 @@ group share them. Between NVLink domains only low-latency messages have a closed
 
 from dataclasses import dataclass
 
+from dysharp.compute.collectives import flight_us, link_us
 from dysharp.compute.operators import SCALE_BYTES
 from dysharp.compute.transfer import (
     LL_HEADER_BYTES,
@@ -25,6 +26,9 @@ LL_MOST_TOKENS = 1024
 NORMAL_SMS = 20
 """SMs of DeepEP's normal kernels unless set (Buffer.num_sms)."""
 EP_SYSTEMS = ("deepep", "trtllm-a2a")
+FREE, IN_SWITCH, HUB = "free", "dysharp", "moe-hub"
+BOUNDS = (FREE, IN_SWITCH, HUB)
+"""What no engine has, as lower bounds: no communication at all; switches that copy and sum rows; a hub in the GPU that moves rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +41,42 @@ class Exchanged:
     system: str
 
 
+def least_us(replica: Replica, tokens: float, experts_us: float) -> float:
+    """Least time beside the experts of a layer that takes dispatch and combine of `tokens` tokens of a GPU with the hardware of `BOUNDS`.
+
+    No software, one flight in and one out, and rows move while experts compute. A hub sends a row to each of R GPUs and gets R rows back. A
+    DySHARP switch takes one copy and makes R of it, and sums R rows into one: a link carries R + 1 rows in its busier direction, not 2 R.
+    """
+    layer, ep, rates = replica.model.layer, replica.layout.ep, replica.rates
+    assert layer is not None
+    experts = layer.n_experts + replica.layout.slots
+    copies = expected_copies(ep, experts // ep * ep, layer.topk) * (ep - 1) / ep
+    sent, back = row_bytes(replica)
+    rows = max(sent + copies * back, copies * sent + back) if replica.ep_system == IN_SWITCH else copies * (sent + back)
+    return 2 * flight_us(rates.gpu) + max(0.0, float(link_us(rates.gpu, rates.constants, tokens * rows)) - experts_us)
+
+
+def row_bytes(replica: Replica) -> tuple[float, float]:
+    """Bytes of a row on its way to its experts and back."""
+    assert replica.model.layer is not None
+    hidden = replica.model.layer.hidden
+    return hidden * ((1 + SCALE_BYTES) if replica.formats.experts != "bf16" else ELEMENT), hidden * ELEMENT
+
+
 def ep_system_of(replica: Replica) -> str:
     """The EP system of a replica: the named one, else TensorRT-LLM's inside a domain of more than 8 GPUs, else DeepEP. Raises `ConfigError`."""
     name, domain = replica.ep_system, replica.rates.cluster.domain_gpus
-    if not name:
+    if not name or name in BOUNDS:
         return "trtllm-a2a" if domain > 8 else "deepep"
     if name not in EP_SYSTEMS:
         raise ConfigError(f"EP system {show(name)}: no closed form for serving{nearest(name, EP_SYSTEMS)}, expected one of {', '.join(EP_SYSTEMS)}")
     return name
+
+
+def domain_of(replica: Replica) -> int:
+    """GPUs of one NVLink domain of the machine."""
+    cluster = replica.rates.cluster
+    return cluster.domain_gpus if cluster.scale_out else cluster.max_gpus or cluster.n_gpus
 
 
 def exchange(replica: Replica, tokens: float) -> Exchanged:
@@ -54,10 +86,8 @@ def exchange(replica: Replica, tokens: float) -> Exchanged:
     gpu, constants, k = rates.gpu, rates.constants, layer.topk
     experts = layer.n_experts + replica.layout.slots
     name = ep_system_of(replica)
-    sent = layer.hidden * ((1 + SCALE_BYTES) if replica.formats.experts != "bf16" else ELEMENT)
-    back = layer.hidden * ELEMENT
-    domain = rates.cluster.domain_gpus if rates.cluster.scale_out else rates.cluster.max_gpus or rates.cluster.n_gpus
-    if ep > domain:
+    sent, back = row_bytes(replica)
+    if ep > domain_of(replica):
         return _between_domains(replica, tokens, experts, sent, back)
     copies = expected_copies(ep, experts // ep * ep, k)
     if name == "trtllm-a2a":

@@ -5,10 +5,11 @@ from functools import lru_cache
 from math import exp, sqrt
 from statistics import NormalDist
 
-from dysharp.serving.exchange import exchange
+from dysharp.serving.balance import hottest
 from dysharp.serving.formats import compute_dtype
 from dysharp.serving.layout import ServeLayout
-from dysharp.serving.work import ELEMENT, Batch, Op, Replica
+from dysharp.serving.moves import moves
+from dysharp.serving.work import ELEMENT, Batch, Loads, Op, Replica
 
 ROUTER_KERNELS = 3
 """Top-k and softmax or sigmoid, counts per expert, sorted rows (vLLM fused_moe: topk, moe_align_block_size; SGLang alike)."""
@@ -21,9 +22,9 @@ LEVELS = tuple(NormalDist(0.0, SPREAD).inv_cdf((i + 0.5) / 16) for i in range(16
 
 
 @lru_cache(maxsize=1 << 14)
-def touched(experts: float, topk: int, total: int, tokens: float) -> float:
+def touched(experts: float, topk: int, total: int, tokens: float, loads: Loads = ()) -> float:
     """Mean experts out of `experts` with at least one row when `tokens` tokens each choose `topk` of `total` by popularity."""
-    weights = [exp(level) for level in LEVELS]
+    weights = loads or [exp(level) for level in LEVELS]
     each = [min(1.0, topk / total * weight * len(weights) / sum(weights)) for weight in weights]
     return float(experts * sum(1 - (1 - part) ** tokens for part in each) / len(each))
 
@@ -52,23 +53,19 @@ def moe_ops(r: Replica, batch: Batch) -> Iterator[Op]:
     choose = r.small("router", tokens, layer.n_experts, ROUTER_KERNELS)
     yield Op("router", router + choose.us, 1 + ROUTER_KERNELS)
     everybody = (tokens if batch.mean is None else batch.mean) * layout.dp
-    sends = layout.dp > 1 and layout.ep > 1
-    if sends:
-        moved = exchange(r, tokens / layout.tp)
-        yield Op("dispatch", moved.dispatch, moved.kernels // 2)
-    elif layout.dp > 1:
-        yield Op("dispatch", r.rates.collective("all_gather", layout.gpus, ELEMENT * everybody * r.model.hidden))
-    yield expert_op(r, everybody)
+    experts = expert_op(r, everybody)
+    before, behind = moves(r, tokens, everybody, experts.us)
+    yield from before
+    yield experts
     if r.model.shared_hidden:
         yield from _shared(r, tokens)
-    if sends:
-        yield Op("combine", moved.combine, moved.kernels // 2)
-        if layout.tp > 1:
-            yield Op("combine", r.rates.collective("all_gather", layout.tp, ELEMENT * tokens * r.model.hidden))
-    elif layout.dp > 1:
-        yield Op("combine", r.rates.collective("reduce_scatter", layout.gpus, ELEMENT * everybody * r.model.hidden))
-    else:
-        yield r.all_reduce("FFN all-reduce", tokens)
+    yield from behind
+
+
+@lru_cache(maxsize=1 << 10)
+def largest_of(n: int) -> float:
+    """Mean of the largest of `n` standard normal values (Blom's form)."""
+    return NormalDist().inv_cdf((n - 0.375) / (n + 0.25))
 
 
 @lru_cache(maxsize=1 << 10)
@@ -80,7 +77,7 @@ def busiest(layout: ServeLayout, experts: int) -> float:
     if layout.ep == 1 or layout.slots or layout.ep > BALANCED_FROM:
         return 1.0
     deviation = sqrt((exp(SPREAD**2) - 1) / (experts / layout.ep))
-    return 1 + deviation * NormalDist().inv_cdf((layout.ep - 0.375) / (layout.ep + 0.25))
+    return 1 + deviation * largest_of(layout.ep)
 
 
 def expert_op(r: Replica, tokens: float) -> Op:
@@ -89,8 +86,9 @@ def expert_op(r: Replica, tokens: float) -> Op:
     assert layer is not None
     form = r.formats.of("routed experts")
     dtype = compute_dtype(r.rates.gpu, form.compute)
-    groups = touched((layer.n_experts + layout.slots) / layout.ep, layer.topk, layer.n_experts, tokens)
-    rows = tokens * layer.topk / layout.ep * busiest(layout, layer.n_experts)
+    groups = touched((layer.n_experts + layout.slots) / layout.ep, layer.topk, layer.n_experts, tokens, r.loads)
+    most = hottest(r.loads, layout.ep, layout.slots) if r.loads else busiest(layout, layer.n_experts)
+    rows = tokens * layer.topk / layout.ep * most
     inner, hidden = layer.expert_hidden / layout.moe_tp, layer.hidden
     each = rows / max(groups, 1e-9)
     first = r.rates.experts(each, groups, inner * (layer.n_matrices - 1), hidden, dtype, form.weight_bytes)

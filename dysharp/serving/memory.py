@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dysharp.serving.attention import kv_token_bytes
+from dysharp.serving.attention import kv_token_bytes, state_bytes
 from dysharp.serving.engine import Engine
 from dysharp.serving.formats import Format
 from dysharp.serving.work import ELEMENT, Replica
@@ -56,10 +56,11 @@ def _weight(replica: Replica, weight: Weight) -> float:
 
 
 def kv_bytes(replica: Replica, tokens: float) -> float:
-    """KV of one request of `tokens` tokens on one GPU of its attention group; layers with a window keep the window alone."""
+    """KV of one request of `tokens` tokens on one GPU of its attention group: a window keeps its tokens alone, linear attention a state."""
     model, most = replica.model, replica.model.attention.window
-    kept = (min(tokens, most) if model.windowed(layer) else tokens for layer in range(model.n_layers))
-    return sum(n * kv_token_bytes(replica, layer) for layer, n in enumerate(kept))
+    full = [layer for layer in range(model.n_layers) if not model.is_linear(layer)]
+    kept = {layer: min(tokens, most) if model.windowed(layer) else tokens for layer in full}
+    return model.linear_layers * state_bytes(replica) + sum(n * kv_token_bytes(replica, layer) for layer, n in kept.items())
 
 
 def memory_of(replica: Replica, engine: Engine, length: float, step_tokens: float | None = None) -> ServeMemory:

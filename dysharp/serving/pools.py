@@ -13,6 +13,8 @@ from dysharp.serving.work import Load, Replica
 
 REPEATS = 4
 SEED = 0
+EQUAL = 1e-6
+"""Part by which two rounds of a fixed point differ when it has settled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,11 @@ def disaggregated(prefill: Pool, decode: Pool, load: Load, cap: float = float("i
         own = text + served + sent + second.engine.first_us(second.replica, step)
         busy = waits + own + steps * step
         new = min(places / busy, fastest)
+        settled = abs(new - rate) < EQUAL * rate
         rate = new if rate == 0.0 else 0.5 * (rate + new)
         requests = max(1.0, min(places, rate * steps * step))
+        if settled:
+            break
     queued = max(0.0, load.users / rate - busy)
     batch = requests / decode.workers / second.groups
     return Served(step / load.accepted, waits + own + queued, rate * 1e6, batch, share, step, queued)
@@ -74,7 +79,10 @@ def _together(table: StepTable, load: Load, rate: float, most: float) -> float:
     """Prompts that one step of a worker takes at `rate`: as many as come during a step."""
     together = 1.0
     for _ in range(ROUNDS):
-        together = min(most, max(1.0, rate * together * prompt_us(table, load, together, 0.0)))
+        more = min(most, max(1.0, rate * together * prompt_us(table, load, together, 0.0)))
+        if abs(more - together) < EQUAL * together:
+            break
+        together = more
     return together
 
 

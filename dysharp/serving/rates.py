@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 from dysharp.compute.allreduce import kernel_allreduce_us
 from dysharp.compute.attention import Attention, attention_us, decode_us
@@ -11,10 +12,23 @@ from dysharp.compute.collectives import collective_us
 from dysharp.compute.operators import gemm_us, hbm_us, launch_us, memory_kernel_us
 from dysharp.errors import ConfigError
 from dysharp.specs import Cluster
+from dysharp.units import MiB
 
 Key = tuple[object, ...]
-KERNELS = ("vllm one-stage", "vllm two-stage", "multimem all-reduce")
-"""All-reduce kernels of engines; all three engines carry a one-stage and a two-stage kernel, and NCCL beside them (`compute.allreduce`)."""
+
+
+class Reducers(NamedTuple):
+    """All-reduce kernels of an engine (`compute.allreduce.KERNELS`) up to `most` bytes, one that sums in the switch up to `most_in_switch`
+    bytes, and NCCL, with its form in the switch where `nvls` allows that. The fastest that may run does."""
+
+    kernels: tuple[str, ...] = ("vllm one-stage", "vllm two-stage")
+    most: float = 8 * MiB
+    in_switch: str = ""
+    most_in_switch: float = 0.0
+    nvls: bool = True
+
+
+NCCL_AND_OWN = Reducers()
 
 
 class Rates:
@@ -49,7 +63,7 @@ class Rates:
         return self._once(("gemm", m, n, k, dtype, weight_bytes), lambda: self._gemm(m, n, k, dtype, weight_bytes))
 
     def _gemm(self, m: float, n: float, k: float, dtype: str, weight_bytes: float) -> float:
-        time = float(gemm_us(self.gpu, self.constants, m, n, k, dtype, library="deepgemm"))
+        time = float(gemm_us(self.gpu, self.constants, m, n, k, dtype, library="deepgemm", steady=True))
         return max(time, self.floor + self.stream(weight_bytes * n * k))
 
     def experts(self, m: float, groups: float, n: float, k: float, dtype: str, weight_bytes: float) -> float:
@@ -57,18 +71,21 @@ class Rates:
         return self._once(("experts", m, groups, n, k, dtype, weight_bytes), lambda: self._experts(m, groups, n, k, dtype, weight_bytes))
 
     def _experts(self, m: float, groups: float, n: float, k: float, dtype: str, weight_bytes: float) -> float:
-        products = gemm_us(self.gpu, self.constants, m, n, k, dtype, library="deepgemm-masked", groups=groups)
+        products = gemm_us(self.gpu, self.constants, m, n, k, dtype, library="deepgemm-masked", groups=groups, steady=True)
         return max(float(products), self.floor + self.stream(weight_bytes * n * k * groups) / self.constants["serving.experts_stream"])
 
-    def all_reduce(self, n: int, n_bytes: float) -> float:
-        """The fastest all-reduce of `n_bytes` over `n` GPUs of a domain: a kernel of the engine, or NCCL."""
+    def all_reduce(self, n: int, n_bytes: float, reducers: Reducers) -> float:
+        """An all-reduce of `n_bytes` over `n` GPUs of a domain."""
         if n == 1:
             return 0.0
-        return self._once(("all-reduce", n, n_bytes), lambda: self._all_reduce(n, n_bytes))
+        return self._once(("all-reduce", n, n_bytes, reducers), lambda: self._all_reduce(n, n_bytes, reducers))
 
-    def _all_reduce(self, n: int, n_bytes: float) -> float:
-        own = [kernel_allreduce_us(self.gpu, self.constants, name, n, n_bytes, 0) for name in KERNELS]
-        return min(float(x) for x in (*own, collective_us(self.gpu, self.constants, "all_reduce", n, n_bytes, in_place=True)))
+    def _all_reduce(self, n: int, n_bytes: float, reducers: Reducers) -> float:
+        names = reducers.kernels if n_bytes <= reducers.most else ()
+        names += (reducers.in_switch,) if n_bytes <= reducers.most_in_switch else ()
+        own = [kernel_allreduce_us(self.gpu, self.constants, name, n, n_bytes, 0) for name in names]
+        nvls = None if reducers.nvls else False
+        return min(float(x) for x in (*own, collective_us(self.gpu, self.constants, "all_reduce", n, n_bytes, nvls=nvls, in_place=True)))
 
     def collective(self, kind: str, n: int, n_bytes: float) -> float:
         """An all-gather or reduce-scatter of NCCL over `n` GPUs; `n_bytes` as in `compute.collectives`."""

@@ -1,5 +1,7 @@
 """Layouts of a model on GPUs, and what each serves at which number of users: points, their front, and layouts that do not fit with the reason."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -29,6 +31,13 @@ class ServePoint:
     system: str
     """EP system; "" without dispatch."""
     replicas: int
+    table: StepTable
+
+    def at(self, users: float) -> ServePoint:
+        """The same layout with other users."""
+        load = replace(self.load, users=users)
+        most = min(self.memory.requests, self.table.engine.most_requests)
+        return replace(self, load=load, served=closed_loop(self.table, load, most))
 
     @property
     def tokens_per_gpu(self) -> float:
@@ -42,7 +51,7 @@ class ServePoint:
 
     def step(self) -> StepTime:
         """The decode step of the point, part by part."""
-        return step_time(self.replica, decode_batch(self.load, max(1.0, self.served.batch)))
+        return step_time(self.replica, decode_batch(self.load, max(1.0, self.served.batch), self.replica.layout.dp))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +102,7 @@ def _points(replica: Replica, engine: Engine, load: Load, gpus: int) -> list[Ser
         return faults[0]
     if gpus % layout.gpus:
         return f"{layout.gpus} GPUs do not divide {gpus} GPUs"
-    memory = memory_of(replica, engine, load.prompt + load.answer)
+    memory = memory_of(replica, engine.beside(layout.dp), load.prompt + load.answer)
     if not memory.requests:
         used = (memory.weights + memory.buffers) / 1e9
         return f"weights and buffers take {used:.1f} GB, {memory.free / 1e9:.1f} GB are left, and one request needs {memory.request / 1e9:.1f} GB"
@@ -104,7 +113,7 @@ def _points(replica: Replica, engine: Engine, load: Load, gpus: int) -> list[Ser
         system = exchange(replica, max(1.0, table.sizes[-1] / layout.tp)).system
     sizes = sorted({min(1 << i, most) for i in range(BATCHES)})
     users = [replace(load, users=float(size * layout.dp)) for size in sizes]
-    return [ServePoint(replica, one, closed_loop(table, one, most), memory, system, gpus // layout.gpus) for one in users]
+    return [ServePoint(table.replica, one, closed_loop(table, one, most), memory, system, gpus // layout.gpus, table) for one in users]
 
 
 def front(points: Iterable[ServePoint]) -> list[ServePoint]:
@@ -118,11 +127,29 @@ def front(points: Iterable[ServePoint]) -> list[ServePoint]:
 
 
 def within(points: Iterable[ServePoint], ttft_us: float, tpot_us: float) -> list[ServePoint]:
-    """Points within both limits, most tokens per GPU first; of a layout the best alone."""
-    best: dict[ServeLayout, ServePoint] = {}
+    """The point of each layout with most users within both limits, most tokens per GPU first."""
+    by_layout: dict[ServeLayout, list[ServePoint]] = {}
     for point in points:
-        layout = point.replica.layout
-        ok = point.served.ttft <= ttft_us and point.served.tpot <= tpot_us
-        if ok and (layout not in best or point.tokens_per_gpu > best[layout].tokens_per_gpu):
-            best[layout] = point
-    return sorted(best.values(), key=lambda p: -p.tokens_per_gpu)
+        by_layout.setdefault(point.replica.layout, []).append(point)
+    best = (_most_users(tried, ttft_us, tpot_us) for tried in by_layout.values())
+    return sorted((point for point in best if point is not None), key=lambda p: -p.tokens_per_gpu)
+
+
+def _most_users(points: list[ServePoint], ttft_us: float, tpot_us: float) -> ServePoint | None:
+    """Between the last of `points` within the limits and the next one, users are halved until one more user breaks a limit."""
+
+    def keeps(point: ServePoint) -> bool:
+        return point.served.ttft <= ttft_us and point.served.tpot <= tpot_us
+
+    inside = [point for point in points if keeps(point)]
+    if not inside:
+        return None
+    best = max(inside, key=lambda p: p.tokens_per_gpu)
+    beyond = next((p.load.users for p in points if p.load.users > best.load.users and not keeps(p)), best.load.users)
+    while beyond - best.load.users > 1:
+        point = best.at(float(int(best.load.users + beyond) // 2))
+        if keeps(point) and point.tokens_per_gpu >= best.tokens_per_gpu:
+            best = point
+        else:
+            beyond = point.load.users
+    return best

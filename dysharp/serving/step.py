@@ -29,7 +29,7 @@ def layer_ops(replica: Replica, batch: Batch, number: int) -> list[Op]:
     """The kernels of layer number `number`."""
     model = replica.model
     ffn = moe_ops if model.is_moe(number) else dense_ops
-    return [*attention_ops(replica, batch, model.windowed(number)), *ffn(replica, batch)]
+    return [*attention_ops(replica, batch, number), *ffn(replica, batch)]
 
 
 def head_ops(replica: Replica, rows: float) -> Iterator[Op]:
@@ -67,22 +67,10 @@ def draft_us(replica: Replica, batch: Batch) -> float:
     return sum(op.us + op.kernels * replica.rates.constants["serving.gap_us"] for op in ops)
 
 
-def overlapped_us(replica: Replica, batch: Batch) -> float:
-    """The step as two halves that alternate: one computes while the other one's dispatch and combine run (two-batch overlap).
-
-    Weights are read twice and every kernel starts twice, so small batches lose.
-    """
-    half = replace(batch, decodes=batch.decodes / 2, prompts=batch.prompts / 2, mean=None if batch.mean is None else batch.mean / 2)
-    step = step_time(replica, half)
-    moved = step.parts.get("dispatch", 0.0) + step.parts.get("combine", 0.0)
-    computed = step.device - moved
-    return max(2 * computed, 2 * moved, computed + moved)
-
-
 def _kinds(replica: Replica) -> list[tuple[int, int]]:
-    """(number of a layer, layers like it): dense or with experts, with a window or without."""
+    """(number of a layer, layers like it): dense or with experts, with a window or without, with linear attention or without."""
     model = replica.model
-    found: dict[tuple[bool, bool], list[int]] = {}
+    found: dict[tuple[bool, ...], list[int]] = {}
     for layer in range(model.n_layers):
-        found.setdefault((model.is_moe(layer), model.windowed(layer)), []).append(layer)
+        found.setdefault((model.is_moe(layer), model.windowed(layer), model.is_linear(layer)), []).append(layer)
     return [(layers[0], len(layers)) for layers in found.values()]

@@ -1,10 +1,12 @@
 """`StepTable`: times of the steps of one replica under one load, so that a loop costs few steps."""
 
 from dataclasses import replace
+from math import sqrt
 
 import numpy as np
 
 from dysharp.serving.engine import Engine
+from dysharp.serving.ffn import largest_of
 from dysharp.serving.step import draft_us, step_time
 from dysharp.serving.work import Batch, Load, Replica
 
@@ -12,9 +14,14 @@ DECODE_SIZES = 6
 PROMPT_SIZES = 4
 
 
-def decode_batch(load: Load, batch: float) -> Batch:
-    """`batch` requests in the middle of their answers."""
-    return Batch(decodes=batch, context=load.prompt + load.answer / 2, queries=1 + load.drafts)
+def decode_batch(load: Load, batch: float, groups: int = 1) -> Batch:
+    """`batch` requests somewhere in their answers, in the one of `groups` attention groups with most cached tokens: the others wait for it.
+
+    Answers are evenly advanced, so a group's cache is about normal; the number of requests is the same everywhere (balanced routers).
+    """
+    mean = load.prompt + load.answer / 2
+    deviation = load.answer / sqrt(12) / sqrt(max(1.0, batch))
+    return Batch(decodes=batch, context=mean + deviation * largest_of(groups), queries=1 + load.drafts)
 
 
 class StepTable:
@@ -22,9 +29,11 @@ class StepTable:
 
     def __init__(self, replica: Replica, engine: Engine, load: Load, top: float) -> None:
         """`top`: requests of an attention group up to which the table reaches."""
+        engine = engine.beside(replica.layout.dp)
+        replica = replace(replica, reducers=engine.reducers)
         self.replica, self.engine, self.groups = replica, engine, replica.layout.dp
         self.sizes = np.unique(np.geomspace(1.0, max(1.0, top), DECODE_SIZES))
-        batches = [decode_batch(load, float(size)) for size in self.sizes]
+        batches = [decode_batch(load, float(size), self.groups) for size in self.sizes]
         self.decodes = np.array([step_time(replica, one).device + load.drafts * draft_us(replica, one) for one in batches])
         least = min(256.0, load.prompt)
         self.tokens = np.unique(np.geomspace(least, max(least, min(engine.step_tokens, top * load.prompt)), PROMPT_SIZES))

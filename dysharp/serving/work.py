@@ -1,13 +1,17 @@
 """What one step of one attention group does (`Batch`), what a kernel of it costs (`Op`), and the parts of a replica (`Replica`)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from dysharp.serving.formats import Format, Formats, compute_dtype
 from dysharp.serving.layout import ServeLayout
-from dysharp.serving.rates import Rates
+from dysharp.serving.rates import NCCL_AND_OWN, Rates, Reducers
 from dysharp.specs.whole import WholeModel
 
+Loads = tuple[float, ...]
 ELEMENT = 2.0
 """Bytes of an activation (BF16)."""
 
@@ -48,6 +52,22 @@ def prompt_batch(tokens: float, length: float, past: float = 0.0) -> Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class SubLayerCurve:
+    """Microseconds of a tensor-parallel system's sub-layers beside GEMMs and norms, at numbers of tokens: behind attention, behind the FFN."""
+
+    tokens: tuple[int, ...]
+    attention: tuple[float, ...]
+    ffn: tuple[float, ...]
+
+    def us(self, name: str, tokens: float) -> float | None:
+        """The time in place of the all-reduce `name`; None for others and for fewer tokens. Beyond the last size it grows with the tokens."""
+        curve = {"attention all-reduce": self.attention, "FFN all-reduce": self.ffn}.get(name)
+        if curve is None or tokens < self.tokens[0]:
+            return None
+        return max(1.0, tokens / self.tokens[-1]) * float(np.interp(tokens, self.tokens, curve))
+
+
+@dataclass(frozen=True, slots=True)
 class Replica:
     """A model with its formats, spread over GPUs of a machine."""
 
@@ -57,6 +77,11 @@ class Replica:
     rates: Rates
     ep_system: str = ""
     """EP kernels of a layout with dispatch (`exchange.EP_SYSTEMS`); "": those that fit the machine."""
+    tensor: Callable[[int], SubLayerCurve] | None = None
+    """Curves of a system of sub-layers by `tp`; None: the engine's all-reduces."""
+    reducers: Reducers = NCCL_AND_OWN
+    loads: Loads = ()
+    """Part of the rows that each expert gets (`balance.loads_of`); (): experts of log-normal popularity, balanced where recipes balance them."""
 
     def linear(self, name: str, part: str, m: float, n: float, k: float) -> Op:
         """A linear layer: quantise the inputs unless the products are BF16, then the GEMM."""
@@ -70,9 +95,11 @@ class Replica:
         return Op(name, kernels * self.rates.memory(2 * ELEMENT * tokens * width), kernels)
 
     def all_reduce(self, name: str, tokens: float) -> Op:
-        """The sum of rows over the GPUs of an attention group."""
-        n = self.layout.tp
-        return Op(name, self.rates.all_reduce(n, ELEMENT * tokens * self.model.hidden), int(n > 1))
+        """The sum of rows over the GPUs of an attention group. With the EP system `exchange.FREE` nothing takes time."""
+        n = 1 if self.ep_system == "free" else self.layout.tp
+        if self.tensor and n > 1 and (us := self.tensor(n).us(name, tokens)) is not None:
+            return Op(name, us)
+        return Op(name, self.rates.all_reduce(n, ELEMENT * tokens * self.model.hidden, self.reducers), int(n > 1))
 
 
 @dataclass(frozen=True, slots=True)

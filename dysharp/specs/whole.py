@@ -39,6 +39,12 @@ class Attention:
     """Part of queries and keys with position (mla)."""
     v_dim: WidthOrNone = 0
     """Width of values (mla)."""
+    index_heads: SmallOrNone = 0
+    """Heads of the indexer that chooses the tokens to attend to (mla; DeepSeek sparse attention, arXiv 2512.02556); 0 = all tokens."""
+    index_dim: WidthOrNone = 0
+    """Width of an indexer's head; one key for all."""
+    index_top: WidthOrNone = 0
+    """Most tokens that a query attends to."""
     qk_norm: Flag = False
     """A norm of every query and key head, one vector each per layer (gqa)."""
     qkv_bias: Flag = False
@@ -49,6 +55,8 @@ class Attention:
     """Tokens that a query of a windowed layer sees; 0 = no layer has a window."""
     window_every: Small = 1
     """One layer of so many has the window: 2 = every second one."""
+    gated: Flag = False
+    """A gate of every element of the output, projected with the queries (gqa)."""
 
     def __post_init__(self) -> None:
         check_fields(self, "attention")
@@ -72,12 +80,42 @@ class Attention:
 
 def _attention_conflicts(a: Attention) -> list[str]:
     needed = ("kv_rank", "nope_dim", "rope_dim", "v_dim") if a.mla else ("kv_heads", "head_dim")
-    foreign = ("kv_heads", "head_dim") if a.mla else ("q_rank", "kv_rank", "nope_dim", "rope_dim", "v_dim")
+    sparse = ("index_heads", "index_dim", "index_top")
+    foreign = ("kv_heads", "head_dim", "gated") if a.mla else ("q_rank", "kv_rank", "nope_dim", "rope_dim", "v_dim", *sparse)
     faults = [f"{key}: missing, expected it for kind {show(a.kind)}" for key in needed if not getattr(a, key)]
     faults += [f"{key}: found {getattr(a, key)}, expected no such key for kind {show(a.kind)}" for key in foreign if getattr(a, key)]
+    if len({bool(getattr(a, key)) for key in sparse}) > 1 or (a.index_heads and not a.q_rank):
+        faults.append(f"index_heads: found {a.index_heads}, expected index_heads, index_dim, index_top and q_rank together")
     if not faults and not a.mla and a.heads % a.kv_heads:
         faults.append(f"kv_heads: found {a.kv_heads}, expected a divisor of heads = {a.heads}")
     return faults
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAttention:
+    """Gated delta net (arXiv 2412.06464): a state of `value_heads` matrices [key_dim, value_dim] in place of a cache. Raises `ConfigError`."""
+
+    key_heads: Small
+    """Heads of queries, and of keys."""
+    value_heads: Small
+    """Heads of values, of the output's gate, of the decay and of the update's strength."""
+    key_dim: Width
+    value_dim: Width
+    convolution: Small = 4
+    """Tokens that the causal convolution of queries, keys and values sees."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "linear")
+
+    @property
+    def mixed(self) -> int:
+        """Elements of a token's queries, keys and values."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+    @property
+    def state(self) -> int:
+        """Elements of the state of a request in one layer."""
+        return self.value_heads * self.key_dim * self.value_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +156,9 @@ class WholeModel:
     """A learned bias of every matrix of a dense FFN."""
     positions: WidthOrNone = 0
     """Learned position vectors; 0 = positions are rotations (RoPE)."""
+    linear: LinearAttention | None = None
+    """Attention of all layers but the last of every `full_every`."""
+    full_every: Small = 1
     mtp: SmallOrNone = 0
     """Layers that predict further tokens (MTP), each like the last layer."""
 
@@ -144,6 +185,15 @@ class WholeModel:
         """Whether attention of layer number `layer` has the window: the first of `window_every` has it."""
         return bool(self.attention.window) and layer % self.attention.window_every == 0
 
+    def is_linear(self, layer: int) -> bool:
+        """Whether layer number `layer` has linear attention; layers of MTP have none."""
+        return self.linear is not None and layer < self.n_layers and (layer + 1) % self.full_every != 0
+
+    @property
+    def linear_layers(self) -> int:
+        """Layers with linear attention."""
+        return sum(map(self.is_linear, range(self.n_layers)))
+
 
 def _conflicts(m: WholeModel) -> list[str]:
     faults = []
@@ -154,7 +204,11 @@ def _conflicts(m: WholeModel) -> list[str]:
     if m.layer is None:
         experts = ("shared_hidden", "shared_gate", "router_bias", "expert_bias")
         faults += [f"{key}: found {getattr(m, key)}, expected no such key in a model without MoE layers" for key in experts if getattr(m, key)]
-    elif m.layer.hidden != m.hidden:
+    if (m.linear is None) != (m.full_every == 1):
+        faults.append(f"full_every: found {m.full_every}, expected {'at least 2 beside' if m.linear else '1 without'} the table linear")
+    if m.linear is not None and m.dense_layers:
+        faults.append(f"dense_layers: found {m.dense_layers}, expected none beside the table linear")
+    if m.layer is not None and m.layer.hidden != m.hidden:
         faults.append(f"hidden: found {m.hidden}, expected {m.layer.hidden} as in the MoE layer")
     return faults
 
@@ -162,9 +216,9 @@ def _conflicts(m: WholeModel) -> list[str]:
 def whole_of(table: dict[str, Any], head: dict[str, Any], layer: Model | None, where: str) -> WholeModel:
     """The model of a table `[whole]`; `head` gives its name, source and width. Raises `ConfigError` with the key."""
     values = {**table, **head, "layer": layer}
-    attention = values.get("attention")
-    if isinstance(attention, dict):
-        raise_if([f"attention.{fault}" for fault in problems(Attention, attention)], where)
-        values["attention"] = Attention(**attention)
+    for key, kind in (("attention", Attention), ("linear", LinearAttention)):
+        if isinstance(part := values.get(key), dict):
+            raise_if([f"{key}.{fault}" for fault in problems(kind, part)], where)
+            values[key] = kind(**part)
     raise_if(problems(WholeModel, values), where)
     return WholeModel(**values)

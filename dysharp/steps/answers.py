@@ -1,7 +1,8 @@
 """What the replay of a step says: where the time of every rank goes, and what the longest path consists of."""
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dysharp.steps.graph import Replay
@@ -87,18 +88,26 @@ def _path(done: Replay) -> dict[str, float]:
     return dict(parts)
 
 
-def _common(first: Iterable[Span], second: Iterable[Span]) -> list[Span]:
-    """The parts of `first` in which `second` runs. The spans of each do not overlap."""
-    others = list(second)
-    return [(max(a, c), min(b, d)) for a, b in first for c, d in others if max(a, c) < min(b, d)]
+def _common(first: Iterable[Span], second: Sequence[Span]) -> list[Span]:
+    """The parts of `first` in which `second` runs. The spans of each do not overlap; those of `second` rise."""
+    return [(max(a, c), min(b, d)) for a, b in first for c, d in _near(second, a, b) if max(a, c) < min(b, d)]
 
 
-def _without(first: Iterable[Span], second: Iterable[Span]) -> list[Span]:
+def _without(first: Iterable[Span], second: Sequence[Span]) -> list[Span]:
     """The parts of `first` in which `second` does not run."""
-    left = list(first)
-    for c, d in second:
-        left = [span for a, b in left for span in ((a, min(b, c)), (max(a, d), b)) if span[0] < span[1]]
-    return left
+    left: list[Span] = []
+    for a, b in first:
+        at = a
+        for c, d in _near(second, a, b):
+            left.append((at, min(b, c)))
+            at = max(at, d)
+        left.append((at, b))
+    return [span for span in left if span[0] < span[1]]
+
+
+def _near(spans: Sequence[Span], start: float, end: float) -> Sequence[Span]:
+    """Of rising `spans`, those that may lie between `start` and `end`."""
+    return spans[bisect_left(spans, start, key=lambda span: span[1]) : bisect_right(spans, end, key=lambda span: span[0])]
 
 
 def _length(spans: Iterable[Span]) -> float:

@@ -15,7 +15,7 @@ from dysharp.steps.dispatchers import ELEMENT
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine
 from dysharp.steps.moe_block import contended, context_exchange, routed
-from dysharp.steps.practice import CAST_BYTES, KERNELS, Practice
+from dysharp.steps.practice import ANY_LAYOUT, CAST_BYTES, KERNELS, Practice
 
 NOT_MODELLED = (
     "casts to FP8", "SMs that communication takes from attention", "graphs of launches", "overlap of tensor-parallel communication",
@@ -28,8 +28,6 @@ REPLAYED = {
     "shared_experts": ("shared experts",),
 }  # fmt: skip
 """Module that is computed again -> pieces of a layer whose forward pass runs again."""
-AGAIN = {"core_attn": 2, "mla_up_proj": 4, "layernorm": 2, "mlp": 5, "moe_act": 1, "shared_experts": 4, "moe": 32}
-"""Module -> kernels of its forward pass, which are launched again (counted from the op list of a block, as `practice.KERNELS`)."""
 MOE_PIECES = ("router", "shared experts", EXPERTS, "exchange", "permutations", "experts", "expert activation")
 PASSES, MLA_PASSES = 2, 3
 """Times that positions and joins of parts read and write queries and keys (RoPE, concatenation). Norms of heads read and write them once more."""
@@ -112,16 +110,14 @@ class Block:
         layer = self.model.layer
         local = layer.n_experts // self.layout.ep if layer else 0
         one, other = self.practice.kernels(first, local), self.practice.kernels(rest, local)
-        h1, h2 = self.machine.launch(*one[0], "forward"), self.machine.launch(*other[0], "forward")
+        saved, again = self.practice.replays((*first, *rest), local)
+        h1, h2 = self.machine.launch(*one[0], "forward"), self.machine.launch(other[0][0] + saved, other[0][1], "forward")
         d1, d2 = ahead.forward, done.forward - ahead.forward
         waits = bool(first) and self.practice.counts and not (self.practice.whole_graph or self.practice.overlap_ep)
         forward = max(h1 + h2, d1 + max(h2, d2)) if waits else max(h1 + h2, d1 + d2)
         back = done.backward + done.weights
         calls, looped = (a + b for a, b in zip(one[1], other[1], strict=True))
-        whole = FULL in self.practice.recompute  # the forward pass runs again as it ran before, its waits included
-        again = 0.0 if self.practice.whole_graph or whole else sum(AGAIN.get(module, 0) for module in self.practice.recompute)
-        launched = self.machine.launch(calls, looped, "backward") + self.machine.launch(again, 0.0, "forward")
-        late = max(0.0, launched - back + whole * done.forward) + whole * (forward - done.forward)
+        late = max(0.0, self.machine.launch(calls, looped, "backward") + self.machine.launch(*again, "forward") - back)
         parts = done.parts | {"host": forward - done.forward + late}
         return replace(done, forward=forward, backward=done.backward + late, parts=parts)
 
@@ -150,8 +146,9 @@ class Block:
 
     def casts(self, kind: str, inputs: float, gradients: float) -> Cost:
         """Casts of `inputs` elements forward and of `gradients` elements backward."""
-        per = CAST_BYTES[kind] if self.practice.dtype else 0
-        return self.memory("casts", per * inputs, per * gradients) if per else Cost()
+        per = CAST_BYTES[kind] if self.practice.dtype else 0.0
+        per -= kind == "fp8" and self.machine.arch in ANY_LAYOUT
+        return self.memory("casts", per * inputs, per * gradients) if per > 0 else Cost()
 
     def _weights(self, moe: bool, parts: tuple[str, ...], names: tuple[str, ...] = ()) -> Cost:
         """Linears of `parts`, or only `names` of them."""
@@ -173,7 +170,7 @@ class Block:
         names = tuple(weight.name for weight in layer_weights(self.model, moe) if weight.part == "attention" and weight.name not in UP)
         gathered = a.q_rank + a.kv_rank + a.rope_dim if a.mla else self.model.hidden
         return {
-            "projections": self._weights(moe, ("attention",), names) + self._tensor(gathered, self.model.hidden),
+            "projections": self._weights(moe, ("attention",), names) + self._tensor(0, gathered, self.model.hidden),
             "up projections": self._weights(moe, ("attention",), UP) + self.memory("positions", moved, moved) if a.mla else Cost(),
             "positions": Cost() if a.mla else self.memory("positions", moved, moved),
             CORE: core,
@@ -185,7 +182,7 @@ class Block:
         inner = self.model.dense_hidden
         moved = self.model.dense_matrices * ELEMENT * self.tokens * inner / self.layout.tp
         active = self.memory("activation", moved, 5 / 3 * moved)
-        return {DENSE: self._weights(False, ("dense FFN",)) + active + self._tensor(self.model.hidden, self.model.hidden)}
+        return {DENSE: self._weights(False, ("dense FFN",)) + active + self._tensor(1, self.model.hidden, self.model.hidden)}
 
     def _shared(self, moe: bool) -> dict[str, Cost]:
         """Router, with its small kernels, and shared experts."""
@@ -194,7 +191,7 @@ class Block:
         if inner := self.model.shared_hidden:
             moved = 3 * ELEMENT * self.tokens * inner / self.layout.tp
             active = self.memory("activation", moved, 5 / 3 * moved)
-            pieces["shared experts"] = self._weights(moe, ("shared experts",)) + active + self._tensor(self.model.hidden, self.model.hidden)
+            pieces["shared experts"] = self._weights(moe, ("shared experts",)) + active + self._tensor(1, self.model.hidden, self.model.hidden)
         return pieces
 
     def _norms(self) -> Cost:
@@ -218,8 +215,8 @@ class Block:
         """Kernels that move `forward` and `backward` bytes."""
         return passes(name, self.machine.memory(forward), self.machine.memory(backward))
 
-    def _tensor(self, gathered: int, scattered: int) -> Cost:
-        """Tensor parallel collectives around a pair of linears: a gather before, a reduce-scatter behind; their gradients mirror them.
+    def _tensor(self, pair: int, gathered: int, scattered: int) -> Cost:
+        """Tensor parallel collectives around a pair of linears (0: attention, 1: FFN): a gather before, a reduce-scatter behind, gradients mirrored.
 
         Backward, the gradient of the output and the saved input are gathered, and the gradient of the input is scattered. In pieces, only the
         first piece of a gather and the last of a scatter are exposed, and the traffic of the backward pass hides behind both its GEMMs.
@@ -227,6 +224,8 @@ class Block:
         t = self.layout.tp
         if t == 1:
             return Cost()
+        if rows := self.practice.tensor:
+            return passes("tensor parallel", rows.forward[pair], rows.backward[pair])
         before, behind = (ELEMENT * width * self.tokens for width in (gathered, scattered))
         ways = self.machine.collective("all_gather", before, t, 1), self.machine.collective("reduce_scatter", behind, t, 1)
         if self.practice.overlap_tp:

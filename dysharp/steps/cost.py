@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 class EpTimes:
     """One MoE layer under an EP system, from its Rows, in microseconds: experts, dispatch and combine of a forward and of a backward pass.
 
-    `exposed`: a transfer runs and nothing computes. `wire`: from the first transfer to the last, at most their sum.
+    `exposed`: a transfer runs and nothing computes. `wire`: from the first transfer to the last, at most their sum. `link_flits`: flits on the
+    links of one GPU, both ways and both passes.
     """
 
     forward: float
@@ -16,6 +17,11 @@ class EpTimes:
     backward_exposed: float = 0.0
     forward_wire: float = 0.0
     backward_wire: float = 0.0
+    link_flits: float = 0.0
+
+    def without_wire(self) -> "EpTimes":
+        """The same where nothing waits for a transfer."""
+        return EpTimes(self.forward - self.forward_exposed, self.backward - self.backward_exposed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,13 @@ class Cost:
         return replace(
             self, forward=self.forward - (1 - left) * ahead, backward=self.backward - (1 - left) * behind, forward_exposed=left * ahead,
             backward_exposed=left * behind, parts=self.parts | {"hidden": -hidden},
+        )  # fmt: skip
+
+    def on_part(self, part: float) -> "Cost":
+        """The same with computing on `part` of the SMs. EP communication takes as long as before."""
+        bare, late = self.forward_exposed, min(self.backward_exposed, self.backward)
+        return replace(
+            self, forward=bare + (self.forward - bare) / part, backward=late + (self.backward - late) / part, weights=self.weights / part
         )  # fmt: skip
 
     def pair_with(self, backward: "Cost") -> float:

@@ -1,7 +1,7 @@
 """What a step costs: cells of every stage, sends, buckets of gradients and parameters, optimizer, as integer picoseconds for `step_graph`."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dysharp.errors import ConfigError
 from dysharp.specs.whole import WholeModel
@@ -31,6 +31,21 @@ class StepCosts:
     stages: tuple[Cost, ...]
     times: StepTimes
 
+    def on_part(self, part: float) -> "StepCosts":
+        """The same with computing on `part` of the SMs, because communication holds the others during the whole step."""
+        if part == 1:
+            return self
+        stages = tuple(one.on_part(part) for one in self.stages)
+        return replace(self, stages=stages, times=replace(self.times, cells=_cells(stages, self.times.cells.hop, self.times.cells.pairs is not None)))
+
+
+def _cells(stages: tuple[Cost, ...], hop: float, pairs: bool) -> Times:
+    merged = {(f, b): us_to_ps(one.pair_with(other)) for f, one in enumerate(stages) for b, other in enumerate(stages)} if pairs else None
+    return Times(
+        tuple(us_to_ps(one.forward) for one in stages), tuple(us_to_ps(one.backward) for one in stages),
+        tuple(us_to_ps(one.weights) for one in stages), hop, 1, merged,
+    )  # fmt: skip
+
 
 def step_costs(
     model: WholeModel, machine: Machine, layout: Layout, sequence: int, ep: EpTimes | None, copies: int = 1, practice: Practice | None = None
@@ -47,16 +62,12 @@ def step_costs(
     known: dict[tuple[bool, bool], Cost] = {}
     stages = tuple(_chunk(block, chunk, ep, known) for chunk in chunks)
     held = [rank_parameters(model, layout, [chunk]) for chunk in chunks]
-    pairs = {(f, b): us_to_ps(one.pair_with(other)) for f, one in enumerate(stages) for b, other in enumerate(stages)} if ep else None
     rows = ELEMENT * model.hidden * block.tokens / layout.tp
     busy, latency = machine.send(rows, layout)
-    cells = Times(
-        tuple(us_to_ps(one.forward) for one in stages), tuple(us_to_ps(one.backward) for one in stages),
-        tuple(us_to_ps(one.weights) for one in stages), us_to_ps(latency), 1, pairs,
-    )  # fmt: skip
+    cells = _cells(stages, us_to_ps(latency), ep is not None)
     reduce = tuple(_buckets(machine, layout, one, copies, number("step.gradient_bytes"), own) for one in held)
     gather = tuple(_buckets(machine, layout, one, copies, 2, own) for one in held)
-    update = tuple(us_to_ps(_update(machine, layout, one, copies)) for one in held)
+    update = tuple(us_to_ps(_update(machine, layout, one, copies, own)) for one in held)
     return StepCosts(machine, layout, stages, StepTimes(cells, us_to_ps(busy), reduce, gather, update, late_gather=not own.overlap_dp))
 
 
@@ -79,8 +90,16 @@ def _buckets(machine: Machine, layout: Layout, held: RankParameters, copies: int
     return (us_to_ps(whole / n),) * n if whole else ()
 
 
-def _update(machine: Machine, layout: Layout, held: RankParameters, copies: int) -> float:
-    """The optimizer on a rank's shard of a chunk, with the norm of its gradients, and the zeroing of all gradients; memory-bound."""
+SCALE, LOOK = 2, 1
+"""Times that scaling a gradient, and looking for NaN, move it through memory."""
+
+
+def _update(machine: Machine, layout: Layout, held: RankParameters, copies: int, practice: Practice) -> float:
+    """The optimizer on a rank's shard of a chunk, with the norm of its gradients, and the zeroing of all gradients; memory-bound.
+
+    With `practice.plain_ddp` gradients of several replicas are scaled before they are reduced, and all are looked through for NaN.
+    """
     shard = held.dense / (layout.dp * layout.cp * copies) + held.experts / (layout.edp * copies)
     element = number("step.gradient_bytes")
-    return machine.memory((number("step.optimizer_bytes") + element) * shard + element * (held.dense + held.experts))
+    turns = 1 + (LOOK + SCALE * (layout.dp * layout.cp > 1) if practice.plain_ddp else 0)
+    return machine.memory((number("step.optimizer_bytes") + element) * shard + turns * element * (held.dense + held.experts))

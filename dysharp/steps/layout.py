@@ -166,6 +166,8 @@ def _misfits(model: WholeModel, layout: Layout, sequence: int) -> list[str]:
         if count % degree:
             faults.append(f"{key}: found {degree}, expected a divisor of {what} = {count}")
 
+    if model.linear is not None:
+        faults.append("linear attention: found it in the model, expected attention in every layer: training steps do not model it")
     if not layout.stages:
         divides("pp x vpp", layout.chunks, "layers", model.n_layers)
     divides("tp", layout.tp, "heads", a.heads)
@@ -188,14 +190,17 @@ def _misfits(model: WholeModel, layout: Layout, sequence: int) -> list[str]:
     return faults
 
 
-def check_domain(layout: Layout, domain_gpus: int, n_domains: int = 1) -> None:
-    """Raise `ConfigError` unless tensor groups stay in an NVLink domain, expert groups too where there is one domain, and all GPUs exist."""
+def check_domain(layout: Layout, domain_gpus: int, n_domains: int | None = 1) -> None:
+    """Raise `ConfigError` unless tensor groups stay in an NVLink domain, expert groups too where there is one domain, and all GPUs exist.
+
+    `n_domains` None: as many as the layout needs.
+    """
     faults = []
     for kind in ("tp", "etp"):
         if layout.domains(kind, domain_gpus) > 1:
             faults.append(f"{kind}: found {layout.degree(kind)}, expected groups inside an NVLink domain of {domain_gpus} GPUs")
     if n_domains == 1 and layout.ep * layout.etp > domain_gpus:
         faults.append(f"ep: found {layout.ep} x etp {layout.etp}, expected at most the {domain_gpus} GPUs of the only NVLink domain")
-    elif layout.gpus > domain_gpus * n_domains:
+    elif n_domains is not None and layout.gpus > domain_gpus * n_domains:
         faults.append(f"found {layout.gpus} GPUs, expected at most {domain_gpus * n_domains} ({n_domains} domains of {domain_gpus})")
     raise_if(faults, "layout")

@@ -48,6 +48,11 @@ class Machine:
 
     cluster: Cluster
 
+    @property
+    def arch(self) -> str:
+        """Architecture of the GPU; "" on a paper cluster."""
+        return arch_of(self.cluster.own_gpu) if self.cluster.gpu else ""
+
     def gemm(self, m: float, n: float, k: float, dtype: str, groups: int = 1, accumulate: bool = False) -> float:
         """`groups` GEMMs [m, k] x [k, n] at once. `accumulate`: onto FP32 sums in memory (weight gradients)."""
         kind = "fp8" if dtype == "mxfp8" else dtype

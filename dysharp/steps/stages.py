@@ -61,6 +61,11 @@ def chunks_of_rank(chunks: tuple[Chunk, ...], layout: Layout, rank: int, placeme
     return (rank, 2 * p - 1 - rank) if placement == "v" else (rank, p - 1 - rank)
 
 
+def count_chunks(stages: str) -> int:
+    """Chunks of a layout string. Raises `ConfigError` for any other text."""
+    return _expanded(stages).count("|") + 1
+
+
 def _equal(model: WholeModel, layout: Layout) -> list[str]:
     n, rest = divmod(model.n_layers, layout.chunks)
     if rest:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import I32
+from dysharp.arrays import I32, I64
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
@@ -53,6 +53,23 @@ class Options:
     n_sm: int = choice_int("deepep_v2.n_sm")
     dispatch: str = "rows"
     compute: bool = True
+
+
+CHUNK = 6
+"""Rows of a channel that are posted and forwarded together (kScaleoutUpdateInterval, kNumSlotsPerForwardChunk)."""
+MOST_CHANNELS = 8
+SHARED_BYTES, ROW_EXTRA, COUNT_BYTES = 232448, 128, 4
+"""Shared memory of an SM of Hopper and Blackwell; what a row has there besides its values: indices, weights, a barrier; a count."""
+
+
+def channels_of_sm(model: Model, gpus: int, sent_bytes: int) -> int:
+    """Channels of an SM between nodes: two warps share the rows that its shared memory holds, beside the counts of Dispatch.
+
+    Source: DeepEP csrc/elastic/buffer.hpp, num_channels_per_sm.
+    """
+    counts = COUNT_BYTES * (gpus + model.n_experts)
+    held = min((SHARED_BYTES - counts) // (sent_bytes + ROW_EXTRA), SHARED_BYTES // (model.row_bytes + ROW_EXTRA))
+    return max(1, min(held // 2, MOST_CHANNELS))
 
 
 def own_sms(model: Model, cluster: Cluster) -> int:
@@ -138,10 +155,13 @@ class _Elastic(SoftwareSteps):
             self.layer.wait_each(start, after)
         return self.barrier(f"{name}.begin", f"{name}.begun", start)
 
-    def on_sms(self, operator: str, node: I32, token: I32, n_bytes: int) -> Batch:
-        """A DELAY per copy on an SM of `node[i]`: the SMs take turns at tokens and work on a token's copies one after the other."""
-        issuer = self.issuers(operator, Discipline.READY_FIFO, self.n)[node, token % self.n]
-        return self.copies(operator, [0, self.costs.copy_ps("sm.copy_GBps", n_bytes)], node, issuer)
+    def on_sms(self, operator: str, node: I32, token: I32, n_bytes: int, name: str = "sm") -> Batch:
+        """A DELAY per copy on an SM of `node[i]`: the SMs take turns at tokens and work on a token's copies one after the other.
+
+        `name`: of the template. Copies with another name have warps of their own on these SMs.
+        """
+        issuer = self.issuers(operator if name == "sm" else f"{operator}.{name}", Discipline.READY_FIFO, self.n)[node, token % self.n]
+        return self.copies(operator, [0, self.costs.copy_ps("sm.copy_GBps", n_bytes)], node, issuer, name=name)
 
     def stored(self, operator: str, sends: Sends, token: I32, n_bytes: int, begun: I32) -> None:
         """`sends` follow the copies on SMs and the pace of stores; the copies follow `begun[gpu]`."""
@@ -183,11 +203,15 @@ class _Elastic(SoftwareSteps):
 
 
 class _Hybrid(_Elastic):
-    """The same over NVLink domains: rows and sums cross once per remote domain by NIC, through the GPU of the source's index."""
+    """The same over NVLink domains: rows and sums cross once per remote domain by NIC, through the GPU of the source's index.
+
+    A warp is a channel, which takes every `channels`-th token. Rows of a channel to one domain are posted and forwarded in chunks of `CHUNK`.
+    """
 
     def __init__(self, layer: LayerBuilder, n_sm: int) -> None:
         super().__init__(layer, n_sm)
         self.hop = TwoHop(layer)
+        self.per_sm = channels_of_sm(layer.model, layer.n_gpus, layer.sent_bytes)
 
     def begin(self, name: str, after: I32 | None) -> I32:
         """As on one domain, with a barrier of the GPUs of a rail behind it, and the time of the one at the end of the call."""
@@ -197,19 +221,37 @@ class _Hybrid(_Elastic):
         self.layer.wait_each(rails, begun)
         return rails
 
+    def chunks(self, units: I64) -> tuple[I64, I64]:
+        """(`[units]` chunk of each unit, `[chunks]` its last unit), by source, domain and channel, in token order."""
+        hop = self.hop
+        channel = hop.token[units] % self.layer.tokens % (self.n * self.per_sm)
+        order = np.lexsort((hop.token[units], channel, hop.domain[units], hop.source[units]))
+        keys = np.stack([axis[order] for axis in (hop.source[units], hop.domain[units], channel)])
+        new = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[: len(order)]
+        start = np.flatnonzero(new)
+        place = np.arange(len(order)) - start[np.cumsum(new) - 1]
+        first = place % CHUNK == 0
+        chunk = np.empty(len(order), np.int64)
+        chunk[order] = np.cumsum(first) - 1
+        last = np.append(np.flatnonzero(first)[1:], len(order)) - 1
+        return chunk, units[order[last]]
+
     def dispatch(self) -> I32:
-        """Add Dispatch. A row is forwarded by the SMs of the remote domain as soon as it has landed."""
+        """Add Dispatch. The NIC gets a chunk when its last row is written, and the SMs of the remote domain forward it when it has landed."""
         layer, hop = self.layer, self.hop
         begun = self.begin("dispatch", None)
         far = np.flatnonzero(hop.far)
         order = far[np.lexsort((hop.turn[far], hop.token[far]))]
-        written = self.on_sms("dispatch.write", hop.source[order], hop.token[order], layer.sent_bytes)
+        chunk, last = self.chunks(order)
+        written = self.on_sms("dispatch", hop.source[order], hop.token[order], layer.sent_bytes, "write")
         layer.wait_each(written.op, begun[written.node])
-        queue = layer.per_gpu(Discipline.PROGRAM_ORDER, "nic")[hop.source[order]]
-        by_nic, tiles = hop.send(queue, order, np.arange(len(order)), len(order))
-        layer.wait_each(by_nic, written.op)
+        queue = layer.per_gpu(Discipline.READY_FIFO, "nic")[hop.source[order]]
+        by_nic, tiles = hop.send(queue, order, chunk, len(last))
+        write_of = np.empty(len(hop.token), np.int32)
+        write_of[order] = written.op
+        layer.wait_each(by_nic, write_of[last[chunk]])
         landed = np.full(len(hop.token), -1, np.int32)
-        landed[order] = tiles
+        landed[order] = tiles[chunk]
         unit = hop.unit_of_pair
         work = self.on_sms("dispatch", hop.relay[unit], hop.token[unit], layer.sent_bytes)
         layer.wait_each(work.op, begun[work.node])
@@ -221,7 +263,7 @@ class _Hybrid(_Elastic):
         return self.copied("received", self.barrier_after("dispatch", "dispatch.ended", begun, forwards))
 
     def combine(self, finished: I32) -> None:
-        """Add Combine. Results gather at the relay, which adds those of its domain and sends one row per token on."""
+        """Add Combine. Results gather at the relay, which adds those of its domain and sends one row per token on, in the chunks of Dispatch."""
         layer, hop = self.layer, self.hop
         begun = self.begin("combine", finished)
         units, back = np.arange(len(hop.token)), layer.p.push_order
@@ -229,9 +271,12 @@ class _Hybrid(_Elastic):
         node = layer.p.gpu[back]
         sends = Sends(op=gathers, node=node, to=hop.relay[hop.unit_of_pair[back]])
         self.stored("combine", sends, layer.p.token[back], layer.model.row_bytes, begun)
-        added = self.on_sms("combine.add", hop.relay, hop.token, layer.model.row_bytes)
+        added = self.on_sms("combine", hop.relay, hop.token, layer.model.row_bytes, "add")
         layer.wait_tiles(added.op, tiles)
         returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay], units)
         layer.wait_each(returns, added.op)
+        far = np.flatnonzero(hop.far)
+        chunk, last = self.chunks(far)
+        layer.wait_each(returns[far], added.op[last[chunk]])
         ended = self.barrier_after("combine", "combine.ended", begun, Batch(op=returns, node=hop.relay))
         self.summed("combined", np.bincount(hop.source, minlength=layer.n_gpus), ended)

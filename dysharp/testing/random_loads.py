@@ -50,7 +50,8 @@ class _Loads(Sums):
             self.addresses.append((session, home, size))
         nodes = more.integers(0, self.n_nodes, n)
         first = self.b.ops(
-            self.load, nodes, issuer=[int(more.choice(self.senders[i])) for i in nodes.tolist()], bytes=size, key=more.integers(0, 4, n),
+            self.load, nodes, issuer=[int(more.choice(self.senders[i])) for i in nodes.tolist()], bytes=size,
+            key=session if self.alike else more.integers(0, 4, n),
             prio=more.integers(0, 2, n), to=To(np.ones(n, int), np.full(n, home)), session=session,
         )  # fmt: skip
         self.n_ops += n

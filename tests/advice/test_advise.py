@@ -264,7 +264,7 @@ def test_a_family_of_one_gpu_has_no_bar_elsewhere() -> None:
 
 
 def test_the_eager_time_says_whose_host_it_has(advice: Advice) -> None:
-    assert "18 launches at 42.61 us each (h100.host_call_us, not your host: host time of one" in advice.host
+    assert "18 launches at 40.09 us each (h100.host_call_us, not your host: host time of one" in advice.host
     known = {entry.system for entry in (*advice.ranking, *advice.unjudged) if entry.eager_us is not None}
     assert known == {"deepep", "megatron-a2a"}, "systems whose eager layers were measured"
     mine = replace(load_cluster("hw-dgx-h100"), constants=(("h100.host_call_us", 4.0),))

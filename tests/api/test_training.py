@@ -42,6 +42,42 @@ def test_json_has_the_fields_of_the_design(done: Any) -> None:
     assert done.sentence() in str(done)
 
 
+def test_the_answer_is_a_system_that_one_could_build_and_says_what_would_help(done: Any) -> None:
+    assert done.best.system != "ideal"
+    assert "What would help: " in done.sentence()
+    gains = done.to_dict()["gains"]
+    assert set(gains) == {
+        "twice the micro-batches", "sends that cost nothing", "EP communication that costs nothing",
+        "gradient and parameter traffic that costs nothing",
+    }  # fmt: skip
+    assert all(gain >= 0 for gain in gains.values())
+    twice = dysharp.step("deepseek-v2-lite", "paper-gh200-nvl32", "pp=3,ep=4,m=12", sequence=32, systems=[done.best.system])
+    assert gains["twice the micro-batches"] == pytest.approx(twice.best.tokens_per_s_gpu / done.best.tokens_per_s_gpu - 1)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "dualpipe"])
+def test_no_system_beats_the_bound(schedule: str) -> None:
+    """The GPU with most rows computes as long under every system, so a merged pair is no shorter than its computing."""
+    found = dysharp.step(
+        "deepseek-v2-lite", "paper-gh200-nvl32", "pp=2,ep=8,m=4,stages=Et*14|t*13L", schedule, ["dysharp", "ideal"], sequence=256
+    )  # fmt: skip
+    times = {one.system: one.step_us for one in found.steps}
+    assert times["dysharp"] >= times["ideal"]
+
+
+def test_a_system_that_drops_rows_is_marked_and_not_the_answer() -> None:
+    found = dysharp.step("deepseek-v2-lite", "paper-gh200-nvl32", "ep=4,m=2", systems=["tutel", "nvls"], sequence=256, routing="powerlaw:1")
+    assert found.best.system == "nvls"
+    assert sorted(one.dropped_rows > 0 for one in found.steps) == [False, True]
+    assert "tutel*" in str(found)
+    assert any(line.startswith("* tutel drops ") for line in found.header)
+
+
+def test_tensor_parallelism_beyond_a_domain_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"layout: tp: found 16, expected groups inside an NVLink domain of 8 GPUs"):
+        dysharp.step("llama3-8b", "hw-dgx-h100", "tp=16,m=2")
+
+
 def test_a_dense_model_has_no_ep_system() -> None:
     dense = dysharp.step("llama3-8b", "hw-dgx-h100", "tp=4,pp=2,m=4", sequence=1024)
     assert [one.system for one in dense.steps] == ["no EP"]
@@ -60,6 +96,18 @@ def test_the_command_answers_first_and_writes_a_timeline(tmp_path: Path) -> None
     assert "Not modelled" in ran.stderr
     asked = CliRunner().invoke(cli, ["step", "deepseek-v2-lite", *NAMES, "--json"])
     assert json.loads(asked.stdout)["gpus"] == 12
+
+
+def test_arguments_of_megatron_are_a_layout(done: Any) -> None:
+    args = "--pipeline-model-parallel-size 3 --expert-model-parallel-size 4 --seq-length 32 --delay-wgrad-compute"
+    ran = CliRunner().invoke(cli, ["step", "deepseek-v2-lite", "--megatron-args", args, "--layout", "m=6", "--systems", "deepep", "--json"])
+    assert ran.exit_code == 0, ran.output
+    found = json.loads(ran.stdout)
+    assert found["step_us"] == next(one for one in done.steps if one.system == "deepep").step_us
+    assert "not read: delay_wgrad_compute=True." in " ".join(ran.stderr.split())
+    without = CliRunner().invoke(cli, ["step", "deepseek-v2-lite"])
+    assert without.exit_code != 0
+    assert "layout: found none, expected --layout or --megatron-args" in str(without.exception or without.output)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dysharp.compute.moe import eager_mlp_us, expert_mlp_us, fused_layer_us, host_us, layer_us, linear_us
-from dysharp.compute.operators import gemm_us, grouped_gemm_us, hbm_us, launch_us, memory_kernel_us, overlap, quantise_us, sustained_flops_per_us
+from dysharp.compute.operators import (
+    gemm_us,
+    grouped_gemm_us,
+    hbm_us,
+    launch_us,
+    light_us,
+    memory_kernel_us,
+    overlap,
+    quantise_us,
+    sustained_flops_per_us,
+)
 from dysharp.errors import ConfigError
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import Gpu, list_gpus, load_gpu
@@ -29,6 +41,8 @@ PLAIN = {
     "fused.rate": 1.0,
     "fused.tile_us": 0.0,
     "round.host_call_us": 10.0,
+    "attention.light_us": 1.0,
+    "attention.two_dies": 1.5,
 }
 """No losses, and costs that simply add up."""
 
@@ -50,6 +64,15 @@ def test_gemm_of_one_full_wave():
     compute = 8 * 1000 / 1000.0
     memory = (2 * (12800 * 1000 + 128 * 1000) + 2 * 12800 * 128) / 1e6
     assert float(gemm_us(ROUND, PLAIN, 12800, 128, 1000, "bf16", library="cutlass")) == pytest.approx(3.0 + compute + memory)
+
+
+def test_a_split_ends_with_a_second_kernel() -> None:
+    """16 tiles of 64 x 64 on 100 SMs: six parts of the sum each, whose results a light kernel adds."""
+    shape = (64, 1024, 60000)
+    split, alone = (float(gemm_us(ROUND, PLAIN | {"attention.light_us": light}, *shape, "bf16")) for light in (1.0, 3.0))
+    assert alone - split == pytest.approx(2.0)
+    two_dies = replace(ROUND, arch="blackwell")
+    assert (light_us(ROUND, PLAIN), light_us(two_dies, PLAIN)) == (1.0, 1.5)
 
 
 def test_power_limits_a_busy_gpu_but_not_a_small_gemm():

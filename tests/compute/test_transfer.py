@@ -15,6 +15,7 @@ from dysharp.compute.collectives import (
     PROTOCOLS,
     SIMPLE,
     collective_us,
+    late_us,
     link_us,
     ring_protocol,
     ring_us,
@@ -34,6 +35,7 @@ from dysharp.compute.transfer import (
     ll_dispatch_us,
 )
 from dysharp.specs import load_cluster
+from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import Gpu, load_gpu
 
 ROUND = Gpu("round", "hopper", 100, 1000.0, 1000.0, 2000.0, 2000.0, 1000.0, 80.0, 50.0, 100.0, "a machine of round numbers")
@@ -120,6 +122,15 @@ def test_ring_by_hand():
     assert PROTOCOLS[int(ring_protocol(ROUND, 1, 8, small))] is LL
     low = 6.6 + 7 * 0.6 + (small * 7 / 8 + 0.5 * small / 8) / rate / 0.5
     assert float(collective_us(ROUND, PLAIN, "reduce_scatter", 8, small)) == pytest.approx(low)
+
+
+def test_the_start_of_ll_takes_longer_on_two_dies() -> None:
+    """A small ring of Blackwell: only LL starts later, and Programs do not have that yet."""
+    gpu, v = load_gpu("b200"), fitted_values()
+    for size, later in ((2**21, LL.start_us * (v["attention.two_dies"] - 1)), (2**28, 0.0)):
+        late, plain = (float(collective_us(gpu, v, "all_gather", 4, size, one_die=one_die)) for one_die in (False, True))
+        assert late - plain == pytest.approx(later)
+    assert late_us(load_gpu("h200-sxm"), v) == 0.0
 
 
 def test_with_little_data_a_hop_of_simple_is_an_exchange_of_flags_and_half_a_chunk():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,7 +20,8 @@ from dysharp.measured.family import families_in_bars, family_of
 from dysharp.measured.measurements import Measurement, measurements_from_csv
 from dysharp.specs.fitted import fitted
 
-TEXT = (Path(__file__).resolve().parents[2] / PAGE).read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
 ODD: tuple[Any, ...] = (None, True, "x", "", 0, 0.5, 1, 3, 1e12, [1], {}, "power_law_1", "power_law_x", "int3")
 ANYWHERE = {"nodes", "link", "bottleneck", "ep", "status", "crosses_nodes_by_rdma", "library", "regime", "timing"}
 """Read of every row, to tell whether it is of one NVLink domain and was not withdrawn."""
@@ -34,20 +36,21 @@ class Section:
     rows: list[Measurement]
 
 
-def keys_of(part: str) -> dict[str, str]:
-    """{key: whether it is needed} of the tables in a part of the page."""
-    return dict(re.findall(r"^\| `(\w+)` \|[^|]*\| (yes|no|one) \|", part, flags=re.MULTILINE))
+with (ROOT / "docs/measurements/keys.csv").open(newline="", encoding="utf-8") as _file:
+    KEYS = list(csv.DictReader(_file))
 
 
-COMMON = keys_of(TEXT.partition("Every family also takes these keys:")[2].partition("\n## ")[0])
+def keys_of(family: str) -> dict[str, str]:
+    """{key: whether it is needed} of a section of the page."""
+    return {line["key"]: line["needed"] for line in KEYS if line["family"] == family}
 
 
 def sections() -> Iterator[Section]:
     for part in TEXT.split("\n## ")[1:]:
-        blocks = re.findall(r"```csv\n(.*?)```", part, flags=re.DOTALL)
+        title, blocks = part.splitlines()[0], re.findall(r"```csv\n(.*?)```", part, flags=re.DOTALL)
         if blocks:
-            keys = keys_of(part) | (COMMON if "calibrate" not in part.splitlines()[0] else {})
-            yield Section(part.splitlines()[0], keys, [row for block in blocks for row in measurements_from_csv(block, PAGE)])
+            keys = keys_of(title) | (keys_of("all families") if "calibrate" not in title else {})
+            yield Section(title, keys, [row for block in blocks for row in measurements_from_csv(block, PAGE)])
 
 
 SECTIONS = list(sections())
@@ -123,5 +126,6 @@ def test_rows_for_calibrate_alone_are_used() -> None:
 
 
 def test_ranges_are_those_of_the_queries() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \|$", TEXT, flags=re.MULTILINE)
-    assert {name: (int(low), int(high)) for name, low, high in rows} == LIMITS
+    rows = [(line["key"], (int(line["least"]), int(line["most"]))) for line in KEYS if line["least"]]
+    assert dict(rows) == LIMITS
+    assert set(rows) == set(LIMITS.items()), "one range for each key"

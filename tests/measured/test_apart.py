@@ -28,6 +28,22 @@ def test_one_rule_for_every_gpu(hardware: str, host: str) -> None:
     assert group_of(far, fitted_values()) == ""
 
 
+def test_host_bound_rows_are_told_by_engine_kernel_and_timing() -> None:
+    """Whatever their time: they are in no fit of a host either."""
+    config = EAGER | {"kernel": "DeepGemmFp8BlockScaledMMKernel"}
+    rows = [line(f"v{us}", system="vLLM linear", config=config, value=us) for us in (5, 83, 5000)]
+    graph = config | {"timing": "cuda graph"}
+    others = [line("s", system="SGLang", config=config, value=83), line("g", system="vLLM linear", config=graph, value=83)]
+    parsed = classify(read(*rows, *others)).parsed
+    assert [group_of(entry, fitted_values()) for entry in parsed] == ["host-bound"] * 3 + ["launch-bound", ""]
+    assert read_hosts(parsed, fitted_values()) == {"h100.host_call_us": 41.5}
+
+
+def test_the_packaged_host_bound_rows(packaged_measurements) -> None:
+    parsed = classify(packaged_measurements).parsed
+    assert sum(group_of(entry, fitted_values()) == "host-bound" for entry in parsed) == 144
+
+
 def test_graphs_and_kernels_have_no_launches() -> None:
     (parsed,) = classify(read(line(value=0.1))).parsed
     assert group_of(parsed, fitted_values()) == ""

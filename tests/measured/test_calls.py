@@ -40,13 +40,26 @@ def test_a_drained_call_waits_for_all_host_steps_or_for_the_first_ones_and_the_d
     assert program_us(replace(CASE, fp8=True), CONSTANTS) == pytest.approx(30 * host)
 
 
+def test_a_combine_alone_begins_behind_a_dispatch() -> None:
+    """Its time begins when the stream has done Dispatch: the GPUs leave Dispatch apart, or the host is behind; a graph has neither."""
+    host, leave, few = (CONSTANTS[f"lib.{name}"] for name in ("host_x86_us", "leave_us", "few_sms"))
+    alone = replace(CASE, verb="combine", tokens=512)
+    back = few * device_us(alone, CONSTANTS)[1]
+    assert program_us(alone, CONSTANTS) == pytest.approx(leave + back)  # Dispatch takes longer than the host
+    late = replace(CASE, verb="combine")
+    assert 6 * host > leave + few * device_us(late, CONSTANTS)[1] - 2 * host
+    assert program_us(late, CONSTANTS) == pytest.approx(max(6 * host, 4 * host + few * device_us(late, CONSTANTS)[1]))
+    assert program_us(replace(alone, regime="graph"), CONSTANTS) == pytest.approx(back)
+    assert program_us(replace(late, regime="chained"), CONSTANTS) == pytest.approx(max(6 * host, few * device_us(late, CONSTANTS)[1]))
+
+
 def test_rows_name_their_library_and_regime(tmp_path: Path) -> None:
     """A call that takes the time of another library is doubted; a wrong word is refused in one line."""
     config = {"ep": 8, "tokens_per_rank": 64, "hidden": 7168, "experts": 384, "topk": 6, "dispatch_dtype": "bf16", "library": "uccl-ep", "mode": "LL"}
     other = program_us(replace(CASE, tokens=64, capacity=64, library="uccl-ep"), CONSTANTS)
     rows = [
         line(f"r-{i}", kind="ep_roundtrip", system="mine", hardware="8xB200", config=config | {"regime": regime}, value=value)
-        for i, (regime, value) in enumerate((("drained", 105.0), ("drained", other), ("warm", 99.0)))
+        for i, (regime, value) in enumerate((("fresh", 105.0), ("drained", other), ("warm", 99.0)))
     ]
     shown = CliRunner().invoke(cli, ["validate", "--data", str(write(tmp_path, *rows)), "-j", "1"])
     words = " ".join(shown.stdout.split())

@@ -1,11 +1,14 @@
 """`dysharp serve`: the answer, limits, refusals."""
 
 import json
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from dysharp import serve
 from dysharp.api.serving import Slo, slo_of
+from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
 
 
@@ -28,6 +31,54 @@ def test_a_whole_rack_has_wide_layouts() -> None:
     names = {point.replica.layout.name for point in done.points}
     assert {"TP8", "DP72 EP72", "TP8 DP9 EP72"} <= names
     assert len(done.points) > 12 * 12
+
+
+def test_users_are_tried_up_to_the_limit() -> None:
+    """One user more breaks the limit, or does not fit; so layouts are compared at the limit, not at powers of two."""
+    done = serve("deepseek-v3", "hw-dgx-h200", engine="sglang", slo=Slo(tpot=45.0), layouts=["tp=8", "tp=4,dp=2,ep=8"])
+    for best in done.best:
+        assert best.served.tpot <= 45e3
+        assert best.at(best.load.users + 1).served.tpot > 45e3 or best.load.users >= best.memory.requests * best.replica.layout.dp
+
+
+def test_every_answer_has_an_error_bar_and_says_what_was_not_measured() -> None:
+    done = serve("kimi-k2", "hw-gb200-nvl72", gpus=16, precision="fp4", engine="trtllm", isl=50000, slo=Slo(20000.0, 100.0), layouts=["dp=16,ep=16"])
+    words = " ".join(done.trust())
+    for part in ("Error bar", "model kimi-k2", "EP16", "prompts of 50000"):
+        assert part in words
+    assert "Outside" not in " ".join(serve("minimax-m2.5", "hw-dgx-h200", layouts=["tp=8"]).trust())
+    low, high = done.to_dict()["best"][0]["tpot_ms_90"]
+    assert low < done.best[0].served.tpot / 1e3 < high
+
+
+def test_questions_of_one_screen() -> None:
+    done = serve(
+        "deepseek-v3", "hw-dgx-h200-x2", engine="sglang", layouts=["tp=8,ep=8", "dp=8,ep=8", "tp=4,dp=2,ep=8"], mtp=1, acceptance=0.8,
+        routing="lognormal:0.65", what_if=True, users=300,
+    )  # fmt: skip
+    text = "\n".join((*done.sentences(), *done.advice()))
+    for part in ("Prefill and decode apart", "300 users need", "room for", "Drafts (1 a step) pay above", "EPLB with 1 spare slot", "would help"):
+        assert part in text
+    assert [one.name for one in done.what_ifs][-1] == "a GPU dies"
+    plain = json.loads(json.dumps(done.to_dict()))
+    assert plain["apart"]["tpot_ms"] <= 50
+    assert len(plain["what_ifs"]) == len(done.what_ifs)
+
+
+def test_a_picture_and_a_page(tmp_path: Path) -> None:
+    picture, page = tmp_path / "front.svg", tmp_path / "serving.html"
+    arguments = ["serve", "minimax-m2.5", "--cluster", "hw-dgx-h200", "--layouts", "tp=8;tp=4;dp=8,ep=8", "--what-if"]
+    found = CliRunner().invoke(cli, [*arguments, "--plot", str(picture), "--report", str(page)])
+    assert found.exit_code == 0, found.output
+    assert "Error bar" in found.output
+    assert "<svg" in picture.read_text()
+    text = page.read_text()
+    for part in ("Start it", "Front", "What if", "<svg", "--what-if", "Error bar", "Content-Security-Policy"):
+        assert part in text
+    assert "<script" not in text
+    wrong = CliRunner().invoke(cli, [*arguments, "--report", str(tmp_path / "page.pdf")])
+    assert wrong.exit_code
+    assert "expected .html" in str(wrong.exception) + wrong.output
 
 
 def test_what_does_not_fit_says_why() -> None:

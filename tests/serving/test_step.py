@@ -6,11 +6,14 @@ import pytest
 
 from dysharp.errors import ConfigError
 from dysharp.serving.engine import engine_of
+from dysharp.serving.exchange import row_bytes
+from dysharp.serving.ffn import expert_op
 from dysharp.serving.formats import formats_of
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.serving.memory import kv_bytes, memory_of, weight_bytes
+from dysharp.serving.overlap import COMPUTE, SEND, WAIT, alternated_us, overlapped_us
 from dysharp.serving.rates import rates_of
-from dysharp.serving.step import draft_us, layer_ops, overlapped_us, step_time
+from dysharp.serving.step import draft_us, layer_ops, step_time
 from dysharp.serving.work import Batch, Replica, prompt_batch
 from dysharp.specs import load_cluster, load_whole
 
@@ -52,10 +55,30 @@ def test_weights_of_a_gpu(model: str, precision: str, layout: str, gigabytes: fl
         ("llama3-70b", "fp8", "tp=1", 1, 163_840),
         ("minimax-m2.5", "bf16", "tp=1", 1, 253_952),
         ("gpt-oss-120b", "bf16", "tp=1", 1000, 36_864 * 1000 + 36_864 * 128),
+        ("glm-5", "bf16", "tp=1", 1, 100_152),
+        ("qwen3.5-397b", "bf16", "tp=1", 1000, 30_720 * 1000 + 45 * (64 * 128 * 128 * 4 + 12_288 * 3 * 2)),  # states, and inputs of convolutions
     ],
 )
 def test_cache_of_a_request(model: str, kv: str, layout: str, tokens: int, expected: float) -> None:
     assert kv_bytes(replica(model, "hw-dgx-h200", layout, kv=kv), tokens) == pytest.approx(expected)
+
+
+def test_linear_attention_does_not_see_the_context() -> None:
+    """A step of Qwen3.5 reads and writes 189 MB of states a request; a longer context costs its 15 other layers alone."""
+    one = replica("qwen3.5-397b", "hw-dgx-h200", "tp=8")
+    short, long = (step_time(one, Batch(decodes=64, context=context)).parts for context in (1000, 9000))
+    assert short["linear attention decode"] == long["linear attention decode"]
+    moved = 45 * 64 * 2 * 64 * 128 * 128 * 4 / 8  # bytes of one GPU of eight
+    assert moved / 4.8e6 < short["linear attention decode"] < 1.5 * moved / 4.8e6
+    assert short["attention decode"] < long["attention decode"]
+
+
+def test_sparse_attention_reads_the_chosen_tokens_and_the_keys_of_all() -> None:
+    one = replica("glm-5", "hw-dgx-h200", "tp=8")
+    short, long = (step_time(one, Batch(decodes=64, context=context)).parts for context in (2048, 8 * 2048))
+    assert short["attention decode"] == long["attention decode"]
+    assert short["indexer"] < long["indexer"]
+    assert sum(long.values()) < sum(step_time(replica("deepseek-v3", "hw-dgx-h200", "tp=8"), Batch(decodes=64, context=8 * 2048)).parts.values())
 
 
 def test_memory_limits() -> None:
@@ -126,12 +149,60 @@ def test_layouts_that_do_not_fit_a_shape() -> None:
     assert not serve_layout_of("dp=72,ep=72,slots=32").conflicts(v3)
 
 
-@pytest.mark.parametrize(("tokens", "gains"), [(32, False), (128, True), (256, True)])
-def test_two_batch_overlap_by_batch(tokens: int, gains: bool) -> None:
+@pytest.mark.parametrize(("tokens", "low", "high"), [(32, -0.35, -0.15), (64, -0.15, 0.1), (128, -0.1, 0.15), (256, 0.08, 0.4)])
+def test_two_batch_overlap_by_batch(tokens: int, low: float, high: float) -> None:
     """Measured on nine nodes of H100: -27 % at 32 tokens per GPU, about 0 at 64 to 128, +25 % at 256."""
     r = replica("deepseek-v3", "hw-dgx-h100-x8", "dp=64,ep=64")
     batch = Batch(decodes=tokens, context=2000)
-    assert (overlapped_us(r, batch) < step_time(r, batch).device) == gains
+    assert low < step_time(r, batch).device / overlapped_us(r, batch) - 1 < high
+
+
+def test_two_batch_overlap_of_prompts() -> None:
+    """Measured on four nodes of H100, 16,384 tokens per GPU: +27 to +35 %."""
+    r = replica("deepseek-v3", "hw-dgx-h100-x4", "dp=32,ep=32,slots=32")
+    batch = prompt_batch(16384, 4096)
+    assert 0.2 < step_time(r, batch).device / overlapped_us(r, batch) - 1 < 0.4
+
+
+def test_stages_alternate() -> None:
+    """Messages of one half hide behind computing of the other; what is longer than that is waited for."""
+    stages = [((COMPUTE, 3.0), (SEND, 2.0)), ((WAIT, 0.0), (COMPUTE, 1.0))]
+    assert alternated_us(stages, 1, 0) == 9  # computing 3, 3 and 1; messages of the second half come at 8, and 1 is left
+    assert alternated_us([((COMPUTE, 3.0),)], 5, 2) == 30
+    assert alternated_us([((COMPUTE, 1.0), (SEND, 9.0), (WAIT, 0.0))], 1, 0) == 20
+
+
+def test_the_blog_of_wide_ep_op_by_op() -> None:
+    """32 H100, 16,384 tokens of prompts per GPU, sum of operator rows 2.76 s, measured 2.8 to 3.0 s without overlap; 72 H100 decode in 115 ms."""
+    prompts = replica("deepseek-v3", "hw-dgx-h100-x4", "dp=32,ep=32,slots=32")
+    got = by_name(prompts, prompt_batch(16384, 4096), 10)
+    module = sum(got[name] for name in ("q and kv down", "latent norms", "q up", "rope and cache", "kv up", "attention prefill", "attention out"))
+    assert module == pytest.approx(9730, rel=0.25)
+    assert got["experts"] == pytest.approx(14265, rel=0.2)
+    assert got["dispatch"] + got["combine"] == pytest.approx(21500, rel=0.2)
+    assert step_time(prompts, prompt_batch(16384, 4096)).device / 1e6 == pytest.approx(2.9, rel=0.05)
+    decode = replica("deepseek-v3", "hw-dgx-h100-x8", "dp=64,ep=64")
+    assert step_time(decode, Batch(decodes=256, context=2000)).device / 1e3 == pytest.approx(115.2, rel=0.2)
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(1, 85.2), (32, 88), (64, 92.4), (128, 109.9)])
+def test_experts_of_64_gpus(tokens: int, rows: float) -> None:
+    """Rows of SGLang's masked experts, EP64 on H100, uniform choices."""
+    r = replica("deepseek-v3", "hw-dgx-h100-x8", "dp=64,ep=64")
+    assert expert_op(r, 64 * tokens).us == pytest.approx(rows, rel=0.25)
+
+
+def test_identities() -> None:
+    """Bytes of low-latency kernels, the time to read all weights once, and twice the GPUs of four requests: never twice as fast."""
+    v3 = replica("deepseek-v3", "hw-dgx-h100", "dp=8,ep=8")
+    sent, back = row_bytes(v3)
+    assert 256 * 8 * (sent + 16) == pytest.approx(15.17e6, rel=0.01)
+    assert 256 * 8 * back == pytest.approx(29.36e6, rel=0.01)
+    oss = replica("gpt-oss-120b", "hw-dgx-b200", "tp=1", "mxfp4")
+    assert weight_bytes(oss) / 7.7e12 == pytest.approx(8.3e-3, rel=0.05)
+    for model, cluster, precision in (("minimax-m2.5", "hw-dgx-h200", "fp8"), ("deepseek-v3", "hw-dgx-b200", "fp4")):
+        four, eight = (step_time(replica(model, cluster, f"tp={n}", precision), Batch(decodes=4, context=1400)).device for n in (4, 8))
+        assert 1 < four / eight < 1.7
 
 
 def test_a_draft_costs_a_layer_and_a_head() -> None:

@@ -49,6 +49,8 @@ def test_block_is_verilog(name: str) -> None:
     block = load_block(name)
     text = verilog_of(block.component(block.small[-1]), name.replace("-", "_"))
     assert f"module {name.replace('-', '_')}(" in text
+    top = text.split(f"module {name.replace('-', '_')}(")[1].split(");", 1)[0]
+    assert "\\" not in top, "a pin has a reserved word as its name"
     assert "$" not in text.split("endmodule")[0].replace("$clog2", "").split(");", 1)[0]
 
 

@@ -40,6 +40,8 @@ def test_numbers_beside_the_golden_table() -> None:
     assert (ultra.total - ultra.parts["embedding"]) / 1e9 == pytest.approx(717.91, abs=0.005)
     assert ultra.active_parts["MTP"] / 1e9 == pytest.approx(1.92, abs=0.005)
     assert (pro.total / 1e9, pro.active_both / 1e9) == pytest.approx((71.99, 16.50), abs=0.005)
+    glm, minimax = (parameters_of(load_whole(name)) for name in ("glm-5", "minimax-m2.5"))  # cards: 744 and 40 (40.83 with indexers), 229 and 10
+    assert (glm.total / 1e9, glm.active / 1e9, minimax.total / 1e9, minimax.active / 1e9) == pytest.approx((744, 40.83, 229, 10.4), rel=0.005)
     assert [parameters_of(load_whole(f"llama3-{size}")).total for size in ("8b", "70b", "405b")] == [8030261248, 70553706496, 405853388800]
     assert v3.parts["attention"] / 61 / 1e6 == pytest.approx(187.11, abs=0.005)
     assert v3.parts["routed experts"] / 58 / 256 / 1e6 == pytest.approx(44.04, abs=0.005)

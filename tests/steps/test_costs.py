@@ -10,8 +10,9 @@ import pytest
 from dysharp.compute.attention import Attention, attention_flops
 from dysharp.errors import ConfigError
 from dysharp.specs import load_cluster, load_whole
-from dysharp.steps import layout_of
+from dysharp.steps import chunks_of, layout_of
 from dysharp.steps.accounting.flops import flops_of
+from dysharp.steps.accounting.state import rank_parameters
 from dysharp.steps.block import Block
 from dysharp.steps.cost import Cost, EpTimes
 from dysharp.steps.costs import step_costs
@@ -168,3 +169,57 @@ def test_context_ranks_exchange_inside_their_domain() -> None:
 def test_what_is_not_modelled_is_told() -> None:
     with pytest.raises(ConfigError, match="step: found etp=2, expected 1: expert tensor parallelism is not modelled yet"):
         step_costs(load_whole("qwen3-30b"), Machine(load_cluster(PAPER)), layout_of("ep=4,etp=2,dp=8"), 4096, None)
+
+
+def test_communication_that_holds_sms_stretches_computing_alone() -> None:
+    cost = Cost(10.0, 20.0, 6.0, 4.0, 5.0, 6.0, 7.0)
+    half = cost.on_part(0.5)
+    assert (half.forward, half.backward, half.weights) == (4 + 12, 5 + 30, 12)
+    assert (half.forward_exposed, half.backward_wire) == (4.0, 7.0)
+    model, plan = load_whole("deepseek-v2-lite"), layout_of("pp=3,ep=4,m=6")
+    costs = step_costs(model, Machine(load_cluster(PAPER)), plan, 512, EpTimes(100, 150, 60, 90, 80, 90))
+    assert costs.on_part(1.0) is costs
+    slower = costs.on_part(0.5)
+    assert slower.times.cells.forward[1] > costs.times.cells.forward[1]
+    assert slower.times.cells.hop == costs.times.cells.hop
+    pairs = slower.times.cells.pairs
+    assert pairs is not None
+    assert costs.times.cells.pairs is not None
+    assert all(pairs[key] >= time for key, time in costs.times.cells.pairs.items())
+
+
+def test_a_backward_pass_launches_modules_that_are_computed_again() -> None:
+    """A layer of few tokens is bound by launches: recomputing core attention costs its kernel, and random states forward and around the replay."""
+    assert Practice(recompute=("core_attn",)).replays(("attn", "dense")) == (1, (1 + 3, 0))
+    assert Practice(recompute=("layernorm",)).replays(("attn",)) == (2, (2 + 2 * 3, 0))
+    assert Practice(recompute=("mlp",)).replays(("attn", "moe")) == (0, (0, 0))  # no dense FFN in this layer
+    assert Practice(recompute=("core_attn",), graphs=("attn",)).replays(("attn",)) == (0, (0, 0))
+    own = Practice(dtype="bf16", recompute=("moe",))
+    assert own.replays(("attn", "router", "moe", "expert"), 4) == (1, (17 + 15 + 3, 4 * 2))
+    assert Practice(recompute=("full",)).replays(("attn", "dense"))[1] == (10 + 5 + 3, 0)
+    model, machine = load_whole("deepseek-v2-lite"), Machine(load_cluster("hw-dgx-h100"))
+    ways = [Practice(host=True, recompute=names) for names in ((), ("core_attn",))]
+    plain, again = (Block(model, machine, layout_of("tp=1"), 64, one).layer(0, None) for one in ways)
+    each = machine.cluster.fitted["training.forward_us"]
+    assert again.forward - plain.forward == pytest.approx(each)
+    assert again.backward + again.weights - plain.backward - plain.weights == pytest.approx(4 * each)
+
+
+@pytest.mark.parametrize(("cluster", "kind", "per"), [("hw-dgx-h100", "fp8", 6), ("hw-dgx-b200", "fp8", 5), ("hw-dgx-b200", "mxfp8", 4.0625)])
+def test_bytes_of_casts(cluster: str, kind: str, per: float) -> None:
+    """Blackwell takes FP8 with one scale in any layout, so no transposed copy is written."""
+    machine = Machine(load_cluster(cluster))
+    block = Block(load_whole("llama3-8b"), machine, layout_of("tp=1"), 64, Practice(dtype="fp8"))
+    assert block.casts(kind, 1e9, 0).forward == pytest.approx(machine.memory(per * 1e9))
+
+
+def test_scaled_gradients_and_the_look_for_nan_are_bytes_of_the_end() -> None:
+    """Scaling reads and writes every gradient of several replicas, the look for NaN reads it."""
+    model, machine = load_whole("llama3-8b"), Machine(load_cluster("hw-dgx-h100"))
+    rate = machine.memory(1e9) - machine.memory(0)
+    for layout, turns in (("dp=8", 3), ("tp=8", 1)):
+        plain, lean = (
+            step_costs(model, machine, layout_of(layout), 4096, None, practice=Practice(plain_ddp=more)).times.optimizer[0] for more in (True, False)
+        )
+        held = rank_parameters(model, layout_of(layout), chunks_of(model, layout_of(layout))).dense
+        assert (plain - lean) / 1e6 == pytest.approx(turns * 4 * held / 1e9 * rate, rel=1e-6)

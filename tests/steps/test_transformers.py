@@ -41,6 +41,14 @@ def _qwen_moe(m: WholeModel) -> dict[str, Any]:
             "shared_expert_intermediate_size": m.shared_hidden, "decoder_sparse_step": 1, "mlp_only_layers": []}  # fmt: skip
 
 
+def _qwen_next(m: WholeModel) -> dict[str, Any]:
+    a = m.linear
+    assert a is not None
+    heads = {"linear_num_key_heads": a.key_heads, "linear_num_value_heads": a.value_heads, "linear_conv_kernel_dim": a.convolution}
+    kinds = ["linear_attention" if m.is_linear(n) else "full_attention" for n in range(m.n_layers)]
+    return {**_qwen_moe(m), **heads, "linear_key_head_dim": a.key_dim, "linear_value_head_dim": a.value_dim, "layer_types": kinds}
+
+
 def _mixtral(m: WholeModel) -> dict[str, Any]:
     layer = m.layer
     assert layer is not None
@@ -63,6 +71,8 @@ FAMILIES = {
     "deepseek-v3": ("deepseek_v3", _deepseek), "kimi-k2": ("deepseek_v3", _deepseek), "moonlight-16b": ("deepseek_v3", _deepseek),
     "deepseek-v2": ("deepseek_v2", _deepseek), "deepseek-v2-lite": ("deepseek_v2", _deepseek),
     "qwen3-30b": ("qwen3_moe", _qwen_moe), "qwen3-235b": ("qwen3_moe", _qwen_moe), "qwen2-moe": ("qwen2_moe", _qwen_moe),
+    "qwen3-next-80b": ("qwen3_next", _qwen_next), "qwen3.5-397b": ("qwen3_5_moe_text", _qwen_next),
+    "glm-5": ("glm_moe_dsa", _deepseek),
     "gpt-oss-20b": ("gpt_oss", _mixtral), "gpt-oss-120b": ("gpt_oss", _mixtral), "mixtral-8x7b": ("mixtral", _mixtral),
     "mixtral-8x22b": ("mixtral", _mixtral), "phi-3.5-moe": ("phimoe", _phi),
     **{name: ("llama", _dense) for name in list_whole_models() if name.startswith("llama")},

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 from layers import TINY
 
@@ -13,7 +15,8 @@ from dysharp.errors import ConfigError
 from dysharp.program import Program
 from dysharp.specs import Model, load_cluster
 from dysharp.systems import get_system
-from dysharp.systems.deepep_v2 import own_sms
+from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.deepep_v2 import CHUNK, _Hybrid, channels_of_sm, own_sms
 from dysharp.workload import make_routing
 
 V4 = Model("v4", 7168, 128, 384, 6, 256, 2, 2, "bf16")
@@ -60,6 +63,36 @@ def test_rows_cross_once_per_domain(name: str) -> None:
     program = _plan(name, "hw-dgx-h100-x2", 16)
     assert any(template.net for template in program.templates)
     assert run_burst(program)[0].time_ps > 0
+
+
+def test_channels_of_an_sm_fit_its_shared_memory() -> None:
+    """By hand: 232448 B hold 16 rows of 14336 B and 128 more, 15 beside 400 counts; two warps a channel. FP8 rows are shorter than Combine's."""
+    assert channels_of_sm(V4, 16, 14336) == 7
+    assert channels_of_sm(V4, 16, 7392) == 8
+    assert channels_of_sm(replace(V4, hidden=1 << 17), 16, 1 << 18) == 1
+
+
+def test_chunks_are_six_rows_of_a_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 tokens a GPU on the 8 channels of one SM: up to six rows of one source, domain and channel, in token order; chunks take time."""
+    machine, model = load_cluster("hw-dgx-h100-x2").with_gpus(16), replace(TINY, n_experts=16)
+    routing = make_routing("uniform", model, 16, 40)
+    kernels = _Hybrid(LayerBuilder(model, machine, routing, "fwd", compute=False), 1)
+    hop, far = kernels.hop, np.flatnonzero(kernels.hop.far)
+    chunk, last = kernels.chunks(far)
+    assert set(chunk.tolist()) == set(range(len(last)))
+    for i, end in enumerate(last.tolist()):
+        units = far[chunk == i]
+        assert 0 < len(units) <= CHUNK
+        assert hop.token[units].max() == hop.token[end]
+        assert len({(hop.source[u], hop.domain[u], hop.token[u] % 40 % 8) for u in units.tolist()}) == 1
+    short = [i for i in range(len(last)) if (chunk == i).sum() < CHUNK]
+    assert len(short) <= 16 * 8  # the last chunk of a channel alone
+    system = get_system("deepep-v2")
+    plan = partial(system.plan, model, machine, routing, "fwd", system.options(form="real", compute=False, n_sm=1))
+    times = [run_burst(plan())[0].time_ps]
+    monkeypatch.setattr("dysharp.systems.deepep_v2.CHUNK", 1)
+    times.append(run_burst(plan())[0].time_ps)
+    assert times[0] > times[1]
 
 
 def test_a_contention_needs_the_own_number() -> None:

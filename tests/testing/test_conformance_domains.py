@@ -49,6 +49,19 @@ def test_all_rules(name):
     assert not report.failed, str(report)
 
 
+ONE, TWO = replace(load_cluster("hw-dgx-h100"), n_gpus=4), replace(load_cluster("hw-dgx-h100-x2"), n_gpus=4, max_gpus=4, scale_out=CLUSTER.scale_out)
+REAL = {"deepep-v2": (ONE, TWO), "nccl-ep": (ONE, TWO), "uccl-ep": (ONE, TWO), "flashinfer": (ONE,)}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_forms_of_libraries_conform(name):
+    """Rules of a pass, the packets of the packet level and tensors among them, with the software costs of the library."""
+    for cluster in REAL[name]:
+        report = conformance(name, MODEL, cluster, make_routing("uniform", MODEL, 4, 8), "both", {"form": "real"}, QUICK)
+        assert not report.failed, str(report)
+        assert report.ran["engine_equals_oracle"] == report.ran["packets_carry_the_same_bytes"] == 2
+
+
 def redirected_pulls() -> Iterator[Program]:
     """The Program of DySHARP with one member after the other of its pulls by NIC on the next GPU of the other domain or of its own."""
     system = get_system("dysharp")

@@ -23,7 +23,9 @@ def print_serving_report(done: ServingReport, data: str | None = None) -> None:
     print_table(("what", "rows", "predicted", "median\nerror %", "90 % of\nerrors below", "bias\n%"), cells)
     if done.layouts.get("groups"):
         found = done.layouts
-        print_lines(["", f"fastest layout: right or within 5 % in {found['right']} of {found['groups']} groups ({found['share']:.0f} %)"])
+        parts = f"of fronts {found['fronts_right']} of {found['fronts']}, with EP beside TP {found['ep_right']} of {found['ep_groups']}"
+        line = f"fastest layout: right or within 5 % in {found['right']} of {found['groups']} groups ({found['share']:.0f} %); {parts}"
+        print_lines(["", line])
     if data is None:
         return
     print_lines(["", "TPOT by group"])

@@ -43,7 +43,11 @@ FAMILIES = {
     "library-calls-internode": "calls of libraries by their host, nodes",
 }
 """What was measured, by family of measurements."""
-GROUPS = {"launch-bound": "an eager call that takes little longer than the host needs to launch it", "weak": "the file marks the row so"}
+GROUPS = {
+    "launch-bound": "an eager call that takes little longer than the host needs to launch it",
+    "host-bound": "eager FP8-block layers of vLLM, whose Python takes the time",
+    "weak": "the file marks the row so",
+}
 """Rows that are judged apart, by their note."""
 MOST_ROWS = 100
 MOST_REASONS = 3
@@ -170,6 +174,9 @@ def print_bars(done: Report, groups: bool) -> None:
         click.echo(f"all {micro['n']} rows with a prediction: median {micro['median_ape']:.1f} %, 90th percentile {micro['p90_ape']:.1f} %\n")
     _print(done.bars, ("name", "value", "bar", "holds"))
     _print(done.fits, ("part", "fitted", "counted", "total", "budget", "holds", "later"))
+    if done.simulators:
+        click.echo("beside the errors that papers state of their own simulators, on measurements of the same kind (the papers' are not public)")
+        _print(done.simulators, ("paper", "measured", "published_mape", "n", "mape", "median_ape", "p90_ape", "bias"))
     if done.parts:
         click.echo("whole layers by part: host where its launches take more than half of the time, else device")
         _print(done.parts, PART_KEYS)

@@ -25,8 +25,6 @@ def unsupported(program: Program) -> str | None:
 
 def beyond_packets(program: Program) -> str | None:
     """Why the packet level cannot run a Program that this engine can, or None. One line."""
-    if (program.kinds() == Kind.MERGED_LOAD).any():
-        return "found merged loads, expected none"
     if program.ops.chain is not None:
         return "found chains, expected none"
     bulk = program.bulk_ops()

@@ -146,12 +146,17 @@ def _loads(p: Program, mem: Array, n_pieces: int) -> Loads | None:
     """Loads that merge, or None. `mem`: the records of the members."""
     if p.sessions is None or p.ops.session is None or not (p.kinds() == Kind.MERGED_LOAD).any():
         return None
-    n = len(p.sessions.home)
-    entries = np.zeros((n + p.n_nodes, 10), np.int64)
-    entries[:n, col.LOAD_EXPECTED] = p.sessions.expected
-    lists = np.arange(n, len(entries))
-    entries[lists, col.LOAD_PREV] = entries[lists, col.LOAD_NEXT] = lists
+    entries = load_entries(p.sessions.expected, p.n_nodes)
     return Loads(_far_sessions(p, Kind.MERGED_LOAD, n_pieces), entries, np.array([p.sessions.timeout_ps], np.int64), mem.view(np.int64))
+
+
+def load_entries(expected: Array, n_lists: int) -> Array:
+    """`[n + n_lists, 10]` int64 columns LOAD_*: an idle entry for each of `expected` loads, and empty lists."""
+    entries = np.zeros((len(expected) + n_lists, 10), np.int64)
+    entries[: len(expected), col.LOAD_EXPECTED] = expected
+    lists = np.arange(len(expected), len(entries))
+    entries[lists, col.LOAD_PREV] = entries[lists, col.LOAD_NEXT] = lists
+    return entries
 
 
 def _falls(releases: Releases, first: int, n: int) -> Array:

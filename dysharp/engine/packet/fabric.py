@@ -1,11 +1,13 @@
 """Sizes and costs of the packet fabric's blocks, and a Program as the arrays of its kernels (docs/design/0006)."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from dysharp.arrays import Array
 from dysharp.engine.burst.lower import beyond_packets, lower, row_places, tree
+from dysharp.engine.burst.lower_points import load_entries
 from dysharp.errors import ConfigError
 from dysharp.program.builder import PULLS
 from dysharp.program.constants import sessions_of_table
@@ -154,7 +156,7 @@ def build(p: Program, config: FabricConfig, n_slots: int = 1 << 14) -> tuple[Bur
         outputs=outputs_of(c, config.speedup),
         sources=_sources(p, config, cuts),
         units=Units(
-            np.zeros((total, 6), np.int64), np.zeros((total, 2), np.int64), np.zeros((0, 4), np.int64), **_pushed_sums(p, config, cuts, total),
+            np.zeros((total, 6), np.int64), np.zeros((total, 2), np.int64), np.zeros((0, 4), np.int64), **_merging(p, config, state, cuts, total),
             log=np.zeros((0, 4), np.int64),
         ),
         hubs=_hubs(p, config, state, int(c[f.C_ROWS])),
@@ -254,16 +256,16 @@ def _hubs(p: Program, config: FabricConfig, state: BurstState, n_keys: int) -> H
     )  # fmt: skip
 
 
-def _pushed_sums(p: Program, config: FabricConfig, cuts: Array, total: int) -> dict[str, Array]:
-    """The columns of `Units` for sums of pushes.
+def _merging(p: Program, config: FabricConfig, state: BurstState, cuts: Array, total: int) -> dict[str, Any]:
+    """The columns of `Units` for sums of pushes and for loads that merge.
 
     A place of the Program holds a row over all ports of its home. Here a port has places for its packets of as many
-    rows. Raises ConfigError where packets of one sum would come to several ports.
+    rows. Raises ConfigError where packets of one sum or address would come to several ports.
     """
-    ops = np.flatnonzero(p.kinds() == Kind.PUSH_REDUCE)
+    ops = np.flatnonzero(np.isin(p.kinds(), (Kind.PUSH_REDUCE, Kind.MERGED_LOAD)))
+    none = np.zeros(0, np.int64)
     if p.ops.session is None or p.sessions is None or len(ops) == 0:
-        none = np.zeros(0, np.int64)
-        return {"sum_of": none.astype(np.int32), "chunk0": none, "chunks": np.zeros((0, 3), np.int64), "places": none}
+        return {"sum_of": none.astype(np.int32), "chunk0": none, "chunks": np.zeros((0, 3), np.int64), "places": none, "loads": None}
     session = p.ops.session[ops]
     key = np.full(len(p.sessions.home), -1, np.int64)
     key[session] = p.ops.key[ops]
@@ -271,14 +273,17 @@ def _pushed_sums(p: Program, config: FabricConfig, cuts: Array, total: int) -> d
     n[session] = cuts[p.ops.wire[ops], f.CUT_PACKETS]
     differs = (key[session] != p.ops.key[ops]) | (key[session] < 0) | (n[session] != cuts[p.ops.wire[ops], f.CUT_PACKETS])
     if config.stripe == "even" or differs.any():
-        what = "found contributions of a sum that leave by several links, expected one key and size, and links by key"
+        what = "found contributions of a sum or loads of an address that leave by several links, expected one key and size, and links by key"
         raise ConfigError(f"packet level: {what} (use --fidelity burst)")
     chunks = np.zeros((int(n.sum()), 3), np.int64)
     chunks[:, f.CHUNK_LEFT], chunks[:, f.CHUNK_HEAD] = np.repeat(p.sessions.expected, n), -1
     per_port = -(-int(n.max(initial=1)) // p.hardware.n_links)
+    loads = state.ops.points.loads if state.ops.points else None
+    if loads is not None:
+        loads = loads._replace(entries=load_entries(np.repeat(p.sessions.expected, n), total))
     return {
         "sum_of": np.where(p.kinds() == Kind.PUSH_REDUCE, p.ops.session, -1).astype(np.int32), "chunk0": np.cumsum(n) - n, "chunks": chunks,
-        "places": np.full(total, p.sessions.places * per_port or NEVER, np.int64),
+        "places": np.full(total, p.sessions.places * per_port or NEVER, np.int64), "loads": loads,
     }  # fmt: skip
 
 

@@ -107,8 +107,8 @@ def run_events(budget, state, fabric):
                     slot_free(p, packets.free, x)
                 elif kind == f.SUM:
                     sum_deliver(p, now, ops, members, stores, issue, links, clock, packet, sources, lanes, units, agenda)
-                elif kind == f.ACK or kind == f.MACK or kind == f.RESP:
-                    answered(p, now, ops, links, clock, packets)
+                elif kind == f.ACK or kind == f.MACK or kind == f.RESP or kind == f.ANSWER:
+                    answered(p, now, c[f.C_TAIL], ops, members.mem_time, links, clock, packets)
                 else:
                     result_delivered(p, now, ops, links, clock, packets, units.idle, c)
             if x[col.RUN_WORK_HEAD] >= 0:

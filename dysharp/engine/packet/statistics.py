@@ -14,7 +14,7 @@ from dysharp.uarch.state import BurstState
 
 KINDS = (
     "store", "multicast", "copy", "request", "reduce_request", "request_copy", "response", "contribution", "ack", "copy_ack", "merged_ack",
-    "result", "partial_sum", "bypass", "notification", "synthetic", "pushed_contribution", "sum", "sum_ack",
+    "result", "partial_sum", "bypass", "notification", "synthetic", "pushed_contribution", "sum", "sum_ack", "load", "answer",
 )  # fmt: skip
 """Packets by what they are, in the order of the kernel's numbers."""
 
@@ -53,6 +53,7 @@ def statistics_of(p: Program, state: BurstState, fabric: Fabric) -> dict[str, An
         "reduction": {
             "sessions": int(st[f.ST_SESSIONS]), "results": int(st[f.ST_RESULTS]), "evictions": int(st[f.ST_EVICTIONS]),
             "timeouts": int(st[f.ST_TIMEOUTS]), "partial_sums": int(st[f.ST_PARTIALS]), "bypasses": int(st[f.ST_BYPASSES]),
+            "merged_loads": int(st[f.ST_MERGED_LOADS]),
             "occupancy": {"max": int(st[f.ST_PEAK_SESSIONS]), "mean": mean(f.ST_RED_AREA, f.ST_RED_SINCE, f.ST_SESSIONS_NOW)},
         },
         "multimemq": {"fetches": fetches, "lists_under_way_mean": fetches * int(fabric.agenda.c[f.C_FETCH]) / time_ps / p.n_nodes},

@@ -1,8 +1,12 @@
 """Whole layers of sub-layers, and merging in the switch."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from statistics import mean, pstdev
 
-from dysharp.figures.metric import Seen, metric
+from dysharp.figures.metric import Seen, calculated, metric
+from dysharp.measured.measurements import read_measurements
+from dysharp.runs.point import Point
+from dysharp.silicon.cais_area import cais_area
 from dysharp.specs import choice, load_cluster
 from dysharp.workload.sublayer import SUB_LAYER, parse_sub_layer, shapes
 
@@ -77,3 +81,75 @@ def gpu_throughput(here: Seen) -> float | None:
 def _rate(here: Seen) -> float:
     gpus = here.point.gpus or load_cluster(here.point.cluster).n_gpus
     return sum(parse_sub_layer(here.point.model, gpus).flops) / here.time_us
+
+
+@metric("comm_over_comp", "communication over computation, both sub-layers of a forward pass")
+def comm_over_comp(here: Seen) -> float | None:
+    """Wire time of the up links over the time of the GEMMs, L1 and L2 together, at the point of L1."""
+    if f":{PREFILL[0]}" not in here.point.model:
+        return None
+    seen = [here.at(replace(here.point, model=here.point.model.replace(f":{PREFILL[0]}", f":{one}"))) for one in PREFILL]
+    if None in seen:
+        return None
+    machine = load_cluster(here.point.cluster)
+    gpus = here.point.gpus or machine.n_gpus
+    part = float(dict(here.point.choices).get("tp.gemm_part", choice("tp.gemm_part").value))
+    flops = sum(sum(parse_sub_layer(one.point.model, gpus).flops) for one in seen if one)
+    return sum(one.busy("up") * one.time_us for one in seen if one) / (flops / (machine.bf16_flops_per_us * part))
+
+
+def _steady(here: Seen) -> list[float]:
+    """Use of the links in the middle half of the run."""
+    use: list[float] = here.block("links").get("up_use", [])
+    return use[len(use) // 4 : len(use) - len(use) // 4]
+
+
+metric("steady_use", "use of the links in the middle half of the time")(lambda here: mean(_steady(here)) if _steady(here) else None)
+metric("unevenness", "standard deviation of the use of the links over its mean, middle half")(
+    lambda here: pstdev(_steady(here)) / mean(_steady(here)) if any(_steady(here)) else None
+)
+
+
+@metric("steady_ratio", "use of the links in the middle half, over that of another system", compares=True)
+def steady_ratio(here: Seen, other: Seen) -> float | None:
+    """The use here over the use there."""
+    return mean(_steady(here)) / mean(_steady(other)) if _steady(here) and _steady(other) else None
+
+
+NCCL_ROWS = {
+    "hw-dgx-h100": tuple(f"azure-{i:04d}" for i in range(36, 40)),
+    "hw-dgx-b200": tuple(f"stas-{i:04d}" for i in range(36, 41)),
+}
+"""Rows of figure 18 by cluster: NCCL all-reduces of 1, 2, 4, ... GiB on eight GPUs."""
+
+
+def _measured_us(here: Seen) -> float:
+    """The measured time of the all-reduce at a point: its size over the rate that the bus bandwidth stands for."""
+    size = int(here.point.model.split(":")[1].removesuffix("GiB"))
+    busbw = {m.id: m.value for m in read_measurements() if m.value}[NCCL_ROWS[here.point.cluster][size.bit_length() - 1]]
+    return size * (1 << 30) * 2 * 7 / 8 / (busbw * 1e3)
+
+
+metric("nccl_over_measured", "time over the measured time of NCCL")(lambda here: here.time_us / _measured_us(here))
+
+
+@metric("nccl_mean_error", "mean error against measured times of NCCL")
+def nccl_mean_error(here: Seen) -> float | None:
+    """The mean over all sizes of a cluster, at its first point."""
+    same = [one for one in map(here.at, here.rows) if one and (one.point.system, one.point.cluster) == (here.point.system, here.point.cluster)]
+    return mean(abs(one.time_us / _measured_us(one) - 1) for one in same) if same[0].point == here.point else None
+
+
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    """The area of CAIS has no options; sizes are those of the cluster."""
+
+
+_SPREAD = {f"{side}_{end}_mm2": f"area of CAIS in a {side} ({end}, mm2)" for side in ("switch", "gpu") for end in ("low", "middle", "high")}
+
+
+@calculated("cais-area", options=NoOptions, metrics=_SPREAD)
+def area(point: Point, options: NoOptions) -> dict[str, float]:
+    """Merge units, merge tables and group table of a switch; synchronizer of a GPU; in 12 nm."""
+    found = cais_area(load_cluster(point.cluster))
+    return {f"{side}_{end}_mm2": getattr(spread, end) for side, spread in found.items() for end in ("low", "middle", "high")}

@@ -6,8 +6,10 @@ import numpy as np
 
 from dysharp.arrays import F64
 from dysharp.compute import moe
-from dysharp.compute.attention import ROWS, Attention, attention_us, decode_us
-from dysharp.compute.operators import ELEMENT_BYTES, hbm_us, launch_us
+from dysharp.compute.attention import COLUMNS, DECODE_ROWS, ROWS, Attention, attention_us, decode_us
+from dysharp.compute.attention_tiles import LATENT as LATENT_TILE
+from dysharp.compute.attention_tiles import Tile, flash_tile, fmha_tile
+from dysharp.compute.operators import ELEMENT_BYTES, hbm_us, light_us
 from dysharp.measured.config_json import number
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported
@@ -26,8 +28,8 @@ NOT_PREDICTED = {
 """Start of a kernel's name, or a part of it -> why the form does not predict it."""
 NOPE, ROPE, LATENT, VALUES = 128.0, 64.0, 512.0, 128.0
 """Widths of MLA (DeepSeek-V3, arXiv 2412.19437 section 4.2): a head's part without and with position, the latent, a head of values."""
-FMHA_ROWS = 64.0
-"""Queries of a tile of TensorRT-LLM's kernels before Blackwell: their names have it (fmha_v2_flash_attention_bf16_64_128_S_qkv_128_sm90)."""
+XQA_HEADS, XQA_TOKENS, XQA_BLOCKS = 32.0, 128.0, 4.0
+"""Limits of `_masked`: heads that share keys, cached tokens of a block, least blocks by SMs."""
 CAST, STORE = 3.0, 2.0
 """Bytes per value of a cast from BF16 to FP8, and of a copy of FP8 values into the cache."""
 
@@ -58,7 +60,9 @@ class AttentionCase(Case):
     latent: bool
     packed: bool
     lanes: bool
+    masked: bool
     rows: float
+    columns: float
     decodes: bool
     direction: str
     kernels: float
@@ -73,7 +77,7 @@ class AttentionCase(Case):
 
 def closed_us(case: AttentionCase, gpu: Gpu, constants: Constants) -> F64:
     """Tiles, blocks and memory (`compute.attention`), after the engine's kernels around them."""
-    around = case.kernels * launch_us(gpu, constants) + hbm_us(gpu, constants, case.around_bytes)
+    around = case.kernels * light_us(gpu, constants) + hbm_us(gpu, constants, case.around_bytes)
     if case.decodes:
         return around + decode_us(gpu, constants, case.call)
     time = around + attention_us(gpu, constants, case.call, "backward" if case.direction == "backward" else "forward")
@@ -100,6 +104,17 @@ def case(measurement: Measurement) -> AttentionCase:
     decodes = kind in ("attention_generation", "mla_generation") or by_decode_kernel
     flash = "fa3" in kernel or "fa2" in kernel or kernel.startswith(("flash_attention", "vllm_vit_flash"))
     eager = str(config.get("timing", "")).startswith("eager")
+    # A label "bfloat16" beside an FP8 cache: only FlashAttention widens the cache, other kernels multiply in FP8.
+    dtype = "fp8" if config.get("dtype") == "fp8" or (stored == "fp8" and not flash) else "bf16"
+    window = number(measurement, "window") if config.get("window") else 0.0
+    arch, tile = load_gpu(gpu).arch, Tile(ROWS, COLUMNS)
+    if flash and arch == "hopper":
+        together = queries * heads / kv_heads
+        tile = LATENT_TILE if shape["absorbed"] else flash_tile(shape["qk"], stored, together, window=window > 0, causal=not bidirectional)
+    elif engine == "TensorRT-LLM" and arch != "blackwell" and not decodes:
+        tile = fmha_tile(shape["qk"], dtype) if arch == "hopper" else Tile(DECODE_ROWS, COLUMNS)
+    own_decode = engine == "TensorRT-LLM" and kind == "attention_generation" and kernel == "torch_flow"
+    masked = own_decode and _masked(measurement, load_gpu(gpu))
     found = AttentionCase(
         gpu=gpu,
         batch=batch,
@@ -109,15 +124,16 @@ def case(measurement: Measurement) -> AttentionCase:
         kv_heads=kv_heads,
         qk_dim=shape["qk"],
         v_dim=shape["v"],
-        window=number(measurement, "window") if config.get("window") is not None else 0.0,
+        window=window,
         causal=not bidirectional,
-        # A label "bfloat16" beside an FP8 cache: only FlashAttention widens the cache, other kernels multiply in FP8.
-        dtype="fp8" if config.get("dtype") == "fp8" or (stored == "fp8" and not flash) else "bf16",
+        dtype=dtype,
         kv_dtype=stored,
         latent=bool(shape["absorbed"]),
         packed=flash,
-        lanes=engine == "TensorRT-LLM" and kind == "attention_generation" and load_gpu(gpu).arch != "blackwell",
-        rows=FMHA_ROWS if engine == "TensorRT-LLM" and load_gpu(gpu).arch != "blackwell" else ROWS,
+        lanes=own_decode and not masked and arch != "blackwell",
+        masked=masked,
+        rows=tile.rows,
+        columns=tile.columns,
         decodes=decodes,
         direction="backward" if kind.endswith("bwd") else "forward",
         kernels=0.0,
@@ -128,6 +144,22 @@ def case(measurement: Measurement) -> AttentionCase:
         shape=" ".join(f"{key}={config[key]}" for key in ("heads", "kv_heads", "head_dim", "window", "kv_dtype", "kernel") if key in config),
     )
     return _with_surroundings(found, engine, kernel, kind)
+
+
+def _masked(m: Measurement, gpu: Gpu) -> bool:
+    """Whether TensorRT-LLM decodes by its masked multi-head attention; else by tensor cores.
+
+    Source: xqaDispatcher.cpp (Blackwell), decoderXQAImplJIT.cpp and kernelUtils.cpp (before): few heads share keys, or too many; a BF16 cache
+    that is longer than the window; fewer thread blocks than a quarter of the SMs, with 128 cached tokens to a block.
+    The stored source has a limit of 16 heads for Blackwell; a row of the measured version with 32 is not masked, so both have 32.
+    """
+    heads, kv_heads, past = (number(m, key) for key in ("heads", "kv_heads", "past_len"))
+    if gpu.arch == "blackwell":
+        return heads / kv_heads > XQA_HEADS
+    window = number(m, "window") if m.config.get("window") else 0.0
+    cyclic = m.config.get("kv_dtype") != "fp8" and 0 < window < past + 1
+    blocks = kv_heads * number(m, "batch") * max(1.0, past // XQA_TOKENS)
+    return heads == kv_heads or heads / kv_heads > XQA_HEADS or cyclic or blocks * XQA_BLOCKS < gpu.n_sms
 
 
 def _widths(m: Measurement, kernel: str) -> dict[str, float]:
@@ -147,7 +179,8 @@ def _with_surroundings(case: AttentionCase, engine: str, kernel: str, kind: str)
 
     | engine | kernels |
     |---|---|
-    | TensorRT-LLM, prefill | offsets of requests; RoPE with the write of the cache (kernels/unfusedAttentionKernels); decode has both inside |
+    | TensorRT-LLM, prefill | offsets of requests; RoPE with the write of the cache (kernels/unfusedAttentionKernels) |
+    | TensorRT-LLM, decode | the second of them, but for masked attention and FP8 caches on Hopper, which have it inside (decoderXQAImplJIT.cpp) |
     | SGLang with an FP8 cache | casts of queries, keys and values, the last two copied into the cache (srt/mem_cache/memory_pool.py) |
     | SGLang, MLA decode of TensorRT-LLM's kernels with a BF16 cache | the parts of queries are joined (layers/attention/trtllm_mla_backend.py) |
     | vLLM, FlashAttention | `reshape_and_cache_flash` (v1/attention/backends/flash_attn.py) |
@@ -157,11 +190,18 @@ def _with_surroundings(case: AttentionCase, engine: str, kernel: str, kind: str)
     keys = case.batch * case.queries * case.kv_heads * (case.qk_dim + case.v_dim)
     kernels, moved = 0.0, 0.0
     if engine == "TensorRT-LLM" and not case.decodes and kind != "attention_bidirectional":
-        kernels, moved = 2.0, (queries + keys) * (2.0 + stored) * (kind != "mla_context" or stored == 1)
+        kernels, moved = 2.0, (queries + keys) * (2.0 + stored)
+        if kind == "mla_context":
+            latent = case.batch * case.queries * (LATENT + ROPE)
+            kernels, moved = (3.0, moved + latent * (2.0 + stored)) if stored == 1 else (2.0, latent * (2.0 + stored))
+    elif kernel == "torch_flow" and kind == "attention_generation" and not case.masked and (stored == 2 or load_gpu(case.gpu).arch != "hopper"):
+        kernels, moved = 1.0, (queries + keys) * (2.0 + stored)
     elif engine == "SGLang" and case.kv_dtype == "fp8" and kind != "mla_generation":
         kernels, moved = 3.0, CAST * queries + (CAST + STORE) * keys
+    elif kernel == "vllm_flashinfer_trtllmprefill":
+        kernels, moved = (0.0, 0.0) if stored == 2 else (1.0, CAST * keys)
     elif kernel == "trtllm_mla" and case.decodes and stored == 2:
         kernels, moved = 1.0, 2 * stored * queries
-    elif engine == "vLLM" and "fa3" in kernel and kind != "attention_bidirectional":
-        kernels, moved = 1.0, keys * (2.0 + stored)
+    elif engine == "vLLM" and kernel.startswith("vllm_flash_attn_fa") and kind != "attention_bidirectional":
+        kernels, moved = (1.0, keys * (2.0 + stored)) if stored == 2 else (2.0, keys * (2.0 + stored) + CAST * queries)
     return AttentionCase(**{f.name: getattr(case, f.name) for f in fields(case)} | {"kernels": kernels, "around_bytes": moved})

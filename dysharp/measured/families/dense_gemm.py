@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from dysharp.arrays import F64
 from dysharp.compute import moe, operators
 from dysharp.measured.config_json import dtype_of, number
@@ -13,6 +15,8 @@ from dysharp.specs.gpu import Gpu
 
 ENGINES = ("vLLM", "SGLang", "TensorRT-LLM")
 """Serving engines: their FP8 and FP4 linear layers take BF16 inputs."""
+SCALED_BYTES = 2.0
+"""Bytes per value that the search for the largest input reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +26,7 @@ class GemmCase(Case):
     | field | meaning |
     |---|---|
     | `quantises` | the time includes a cast of the input from BF16 to FP8 or FP4 |
+    | `streams` | the cast is as fast as memory; else SMs limit it (`compute.operators.quantise_us`) |
     | `scale_kernels` | kernels that find the scale of the whole input before the cast |
     | `eager` | the host launches each kernel; else a CUDA graph or a profiler times the device alone |
     """
@@ -29,6 +34,7 @@ class GemmCase(Case):
     dtype: str
     library: str
     quantises: bool
+    streams: bool
     scale_kernels: float
     eager: bool
     m: float
@@ -41,15 +47,22 @@ def closed_us(case: GemmCase, gpu: Gpu, constants: Constants) -> F64:
     time = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, library=case.library)
     if case.eager:
         return moe.linear_us(gpu, constants, time, case.m, case.k)
-    scale = case.scale_kernels * operators.launch_us(gpu, constants)
-    return time + scale + operators.quantise_us(gpu, constants, case.m * case.k) if case.quantises else time
+    values = np.asarray(case.m * case.k, np.float64)
+    searched = np.where(np.asarray(case.scale_kernels) > 0, operators.hbm_us(gpu, constants, SCALED_BYTES * values), 0.0)
+    scale = case.scale_kernels * operators.launch_us(gpu, constants) + searched
+    if not case.quantises:
+        return time
+    if case.streams:
+        moved = values * (operators.ELEMENT_BYTES["bf16"] + operators.ELEMENT_BYTES[case.dtype])
+        return time + scale + operators.memory_kernel_us(gpu, constants, moved)
+    return time + scale + operators.quantise_us(gpu, constants, values)
 
 
-def library_of(kernel: str, system: str) -> str:
-    """The library of a measurement: DeepGEMM, vLLM's CUTLASS kernels, else cuBLAS (also behind PyTorch)."""
+def library_of(kernel: str, system: str, dtype: str = "") -> str:
+    """The library of a measurement: DeepGEMM, CUTLASS (vLLM's FP8 and every FP4 kernel), else cuBLAS (also behind PyTorch)."""
     if "deepgemm" in (kernel + system).lower():
         return "deepgemm"
-    return "cutlass" if kernel.startswith("Cutlass") or "sgl_kernel_fp8" in kernel else "cublas"
+    return "cutlass" if dtype == "nvfp4" or kernel.startswith("Cutlass") or "sgl_kernel_fp8" in kernel else "cublas"
 
 
 @family(
@@ -72,10 +85,12 @@ def case(measurement: Measurement) -> GemmCase:
     return GemmCase(
         gpu=gpu,
         dtype=dtype,
-        library=library_of(kernel, measurement.system),
+        library=library_of(kernel, measurement.system, found),
         # vLLM's FP8 linear layers cast their BF16 input (aiconfigurator collector/vllm/collect_gemm.py: static scale).
         # SGLang's and TensorRT-LLM's do, too; TensorRT-LLM finds one scale of the input first (kernels/quantization.cu): clear, maximum, division.
         quantises=eager or kernel.startswith("Cutlass") or (dtype != "bf16" and engine in ENGINES),
+        # Measured casts (`quantize_static`) and kernels/quantization.cu: vectors of 16 bytes. vLLM casts FP8 with a block per token.
+        streams=dtype == "fp4" or engine in ENGINES[1:],
         scale_kernels=3.0 if engine == "TensorRT-LLM" and per_tensor else 0.0,
         eager=eager,
         m=m,

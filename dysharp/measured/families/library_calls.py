@@ -8,7 +8,8 @@
 
 The device's time is that of the system's Program. Kernels of few SMs take `lib.few_sms` times as long: with random routing on machines of today
 they do not fill a link as the kernels of `fitted.toml` do. A host step is a launch, an event, or work of a library between two of them;
-`lib.host_*_us` is its time. UCCL-EP's proxies between nodes take `lib.proxy_us` for both operators.
+`lib.host_*_us` is its time. A Combine alone begins behind an untimed Dispatch (InferenceX experimental/CollectiveX/bench/ep_measurement.py,
+time_us): the host is ahead of it, and the GPUs come `lib.leave_us` apart. UCCL-EP's proxies between nodes take `lib.proxy_us` for both operators.
 """
 
 from collections.abc import Hashable, Mapping
@@ -29,12 +30,14 @@ from dysharp.systems.nccl_ep import RELEASED
 
 KINDS = {"ep_dispatch": "dispatch", "ep_combine": "combine", "ep_roundtrip": "roundtrip"}
 REGIMES = ("drained", "chained", "graph")
+FRESH = "fresh"
+"""Another word for "drained"."""
 DRAINED = "cx1"
 """Start of the key `timing` of CollectiveX's rows."""
-RACKS = {"gb200": "hw-gb200-nvl72", "gb300": "hw-gb300-nvl72"}
+RACKS = {"gb200": "hw-gb200-nvl72", "gb300": "hw-gb300-nvl72", "vr200": "hw-vr200-nvl72"}
 """GPUs on one NVLink domain over trays."""
 GRACE = tuple(RACKS)
-"""GPUs whose host is a Grace processor; the others have x86 hosts (datasheets)."""
+"""GPUs whose host is a Grace processor, or the Vera processor that follows it; the others have x86 hosts (datasheets)."""
 CAPACITIES = {"decode": 512, "prefill": 8192}
 """Tokens of a GPU for which CollectiveX sizes the buffers of a series."""
 CAST_STEPS = 12
@@ -64,7 +67,7 @@ LOW_LATENCY = Library("deepep-ll", 4, (4, 8), False, ((128, 256), (128, 256)))
 LIBRARIES: Mapping[tuple[str, str], Library] = {
     ("deepep-v2", "LL"): LOW_LATENCY,
     ("uccl-ep", "LL"): LOW_LATENCY._replace(first=8),
-    ("deepep-v2", "normal"): Library("deepep-v2", 4, (12, 18)),
+    ("deepep-v2", "normal"): Library("deepep-v2", 4, (12, 18), ends=((256, 512), (512, 1024))),
     ("uccl-ep", "normal"): Library("uccl-ep", 16, (16, 20)),
     ("nccl-ep", "normal"): Library("nccl-ep", 15, (15, 19), True, ((1024, 2048), (2048, 3072)), False),
     ("flashinfer-ep", "normal"): Library("flashinfer", 4, (12, 18), False),
@@ -73,8 +76,8 @@ LIBRARIES: Mapping[tuple[str, str], Library] = {
 """(library, mode) of a row -> its call.
 
 Steps are counted in the sources, in order of their calls: a launch, an event or a wait of a stream is one, and so is a wait for counts.
-Two numbers were chosen after the rows were seen and count as fitted: NCCL EP's 15 and the 8 of UCCL-EP's low latency.
-MoRI's and FlashInfer's hosts were not counted: they have DeepEP V2's steps.
+Five numbers were chosen after the rows were seen and count as fitted: NCCL EP's 15, the 8 of UCCL-EP's low latency, DeepEP V2's 12 and 18,
+and that steps behind a low-latency kernel cost nothing. MoRI's and FlashInfer's hosts were not counted: they have DeepEP V2's steps.
 """
 AT_ONCE = 64
 """Tokens between whose runs a time is a straight line, like 1, `ends` and beyond: NCCL EP's SMs take 64 tokens at a time."""
@@ -114,20 +117,38 @@ class CallCase(EpCase):
 
 def program_us(case: CallCase, constants: Constants) -> float:
     """Time of the call: host and device (module docstring)."""
+    return call_us(case, constants, case.call, *device_us(case, constants))
+
+
+def call_us(case: CallCase, constants: Constants, call: Library, there: float, back: float) -> float:
+    """Time of a call of the kind `call` whose Dispatch and Combine take `there` and `back` on the GPUs alone."""
     host = constants["lib.host_grace_us" if case.gpu in GRACE else "lib.host_x86_us"]
-    call, (there, back) = case.call, device_us(case, constants)
-    cast = CAST_STEPS if case.fp8 and case.mode == "normal" and case.verb != "combine" else 0
     slow = constants["lib.few_sms"] if call.few and case.nodes == 1 else 1.0
-    dispatch, both = call.steps
-    first = min(call.first, both - dispatch) if case.verb == "combine" else call.first
-    steps = {"dispatch": dispatch, "combine": both - dispatch, "roundtrip": both}[case.verb]
-    parts = {"dispatch": (there,), "combine": (back,), "roundtrip": (there, back)}[case.verb]
-    proxy = constants["lib.proxy_us"] * len(parts) / 2 if case.nodes > 1 and case.library == "uccl-ep" else 0.0
-    device = slow * sum(parts) + proxy
+    proxy = constants["lib.proxy_us"] / 2 if case.nodes > 1 and case.library == "uccl-ep" else 0.0
+    there, back = slow * there + proxy, slow * back + proxy
+    cast = CAST_STEPS if case.fp8 and case.mode == "normal" else 0
+    dispatch, both = (steps + cast for steps in call.steps)
+    if case.verb == "combine":
+        return _combine_us(case, host, (call.first, cast, dispatch, both), there, back, constants["lib.leave_us"])
+    steps, device = (dispatch, there) if case.verb == "dispatch" else (both, there + back)
     if case.regime == "graph":
         return device
-    waited = (first + cast) * host if case.regime == "drained" else 0.0
-    return max((steps + cast) * host, waited + device)
+    waited = (call.first + cast) * host if case.regime == "drained" else 0.0
+    return max(steps * host, waited + device)
+
+
+def _combine_us(case: CallCase, host: float, steps: tuple[int, int, int, int], there: float, back: float, leave_us: float) -> float:
+    """Time of Combine alone. On a drained GPU it follows a Dispatch that is not in its time, without a wait of the host in between.
+
+    Its time begins when the stream has done Dispatch: the host may be ahead of it, and the GPUs leave Dispatch `leave_us` apart.
+    `steps`: those up to the first kernel, of the cast, up to the end of Dispatch, and of both.
+    """
+    first, cast, dispatch, both = steps
+    if case.regime != "drained":
+        return back if case.regime == "graph" else max((both - dispatch) * host, back)
+    reached = max(dispatch * host, (first + cast) * host + there)
+    launched = (dispatch + min(first, both - dispatch)) * host
+    return max(both * host - reached, max(leave_us, launched - reached) + back)
 
 
 def device_us(case: CallCase, constants: Constants) -> tuple[float, float]:
@@ -153,7 +174,7 @@ def _line(tokens: int, knots: list[int], times: list[float]) -> float:
 
 def one_domain(gpu: str, gpus: int, constants: Frozen) -> Cluster:
     """GPUs of one NVLink domain: a node, or trays of a rack."""
-    return replace(load_cluster(RACKS.get(gpu, CLUSTERS[gpu])).with_gpus(gpus), constants=constants)
+    return replace(load_cluster(RACKS.get(gpu) or CLUSTERS[gpu]).with_gpus(gpus), constants=constants)
 
 
 def is_call(m: Measurement) -> bool:
@@ -169,7 +190,7 @@ def nodes_of(m: Measurement) -> int:
 
 def regime_word(m: Measurement) -> str:
     """ "drained", "chained" or "graph"."""
-    found = str(m.config.get("regime", "drained"))
+    found = str(m.config.get("regime", "drained")).replace(FRESH, REGIMES[0])
     if found not in REGIMES:
         raise Unsupported(f"regime {found[:20]!r}, expected {', '.join(REGIMES)}")
     return found

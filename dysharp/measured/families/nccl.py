@@ -12,6 +12,7 @@ from dysharp.measured.scope import gpu_of
 from dysharp.specs.gpu import Gpu
 
 KINDS = ("nccl_all_gather", "nccl_all_reduce", "nccl_reduce_scatter", "nccl_alltoall")
+PREFIX = "nccl_"
 SHIFTS = {"K": 10, "M": 20, "G": 30, "KiB": 10, "MiB": 20, "GiB": 30}
 MIB = 1 << 20
 
@@ -30,9 +31,14 @@ class CollectiveCase(Case):
 def belongs(m: Measurement) -> bool:
     """Whether a measurement is of a collective above 1 MiB. Without a readable size the configuration decides."""
     try:
-        return m.kind in KINDS and message_bytes(m) > MIB
+        return kind_of(m) in KINDS and message_bytes(m) > MIB
     except Unsupported:
         return "large" in str(m.config) or "gpus" in m.config
+
+
+def kind_of(m: Measurement) -> str:
+    """The kind of a collective; rows of operators have the kind "nccl" and name the collective in `op`."""
+    return PREFIX + str(m.config.get("op", "")) if m.kind == "nccl" else m.kind
 
 
 def message_bytes(m: Measurement) -> float:
@@ -59,7 +65,7 @@ def closed_us(case: CollectiveCase, gpu: Gpu, constants: Constants) -> F64:
 )
 def case(m: Measurement) -> CollectiveCase:
     """The case of a latency, or of a bus bandwidth as nccl-tests prints it."""
-    kind, gpus, gpu = m.kind.removeprefix("nccl_"), number(m, "gpus"), gpu_of(m)
+    kind, gpus, gpu = kind_of(m).removeprefix(PREFIX), number(m, "gpus"), gpu_of(m)
     n_bytes = message_bytes(m)
     bus_factor = (2 if kind == "all_reduce" else 1) * (gpus - 1) / gpus
     return CollectiveCase(

@@ -36,6 +36,10 @@ EVENTS = 2.0
 """Kernel starts in a measurement between two events without a graph: the events themselves take about one (triton.testing.do_bench)."""
 LOSS_BYTES = 2.0 + 4.0 + 4.0 + 4.0
 """Bytes per logit of a loss in FP32 outside of the GEMM: read BF16 and write FP32, then read and write the logarithms."""
+SCALE_KERNELS, SCALE_PASSES = 3.0, 2.0
+"""Kernels of SGLang's cast with one scale of the input: clear, maximum, cast (layers/quantization/fp8_kernel.py); the last two pass over rows."""
+BLOCKS_PER_CLOCK = 1.0
+"""Thread blocks with an atomic that a GPU takes per clock."""
 GATED = 3.0
 """Matrices of a gated MLP; also the GEMMs of a step for one of its forward pass: forward, data gradient, weight gradient."""
 
@@ -44,7 +48,8 @@ GATED = 3.0
 class GemmsCase(Case):
     """`calls` calls of `groups` GEMMs `[m, k] x [k, n]` one behind the other, beside `moved` bytes of memory-bound kernels.
 
-    `sums`: bytes per output value of gradients that a weight gradient reads and writes. `steady`: of a long loop.
+    `sums`: bytes per output value of gradients that a weight gradient reads and writes in the same kernel. `steady`: of a long loop.
+    `cast_rows`, `cast_values`: rows or values of the input that are cast to FP8 first, by SGLang and by TensorRT-LLM.
     """
 
     dtype: str
@@ -55,6 +60,8 @@ class GemmsCase(Case):
     calls: float
     sums: float
     moved: float
+    cast_rows: float
+    cast_values: float
     steady: bool
 
 
@@ -69,10 +76,20 @@ class MemoryCase(Case):
 def closed_us(case: GemmsCase | MemoryCase, gpu: Gpu, constants: Constants) -> F64:
     """GEMMs by tiles and power, other kernels by their bytes (`compute.operators`, `compute.attention.passes_us`)."""
     if isinstance(case, MemoryCase):
-        return np.asarray(case.kernels) * operators.launch_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
+        return np.asarray(case.kernels) * operators.light_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
     one = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups, steady=case.steady)
     sums = np.asarray(case.sums) * case.m * case.n * case.groups
-    return np.asarray(case.calls) * (one + operators.hbm_us(gpu, constants, sums)) + passes_us(gpu, constants, case.moved, 1.0, 1.0, 0)
+    start = operators.launch_us(gpu, constants)
+    summed = start + operators.overlap(one - start, operators.hbm_us(gpu, constants, sums), constants["sm.overlap"])
+    return np.asarray(case.calls) * summed + passes_us(gpu, constants, case.moved, 1.0, 1.0, 0) + _cast_us(case, gpu, constants)
+
+
+def _cast_us(case: GemmsCase, gpu: Gpu, constants: Constants) -> F64:
+    """The cast of a batched GEMM's input, with a thread block for each row: the scale is found first, by atomics (`SCALE_KERNELS`)."""
+    blocks = np.asarray(case.cast_rows, np.float64) / (BLOCKS_PER_CLOCK * gpu.boost_MHz)
+    own = SCALE_KERNELS * operators.light_us(gpu, constants) + SCALE_PASSES * blocks
+    quantised = operators.quantise_us(gpu, constants, case.cast_values)
+    return np.asarray(np.where(case.cast_rows > 0, own, 0.0) + np.where(case.cast_values > 0, quantised, 0.0))
 
 
 def is_training_gemm(m: Measurement) -> bool:
@@ -91,9 +108,7 @@ def case(measurement: Measurement) -> GemmsCase | MemoryCase:
     if is_training_gemm(measurement):
         return _training(measurement)
     if kind == "mla_absorb_bmm":
-        dtype = "fp8" if measurement.config.get("dtype") == "fp8" and "dequant" not in str(measurement.config.get("kernel")) else "bf16"
-        n, k = number(measurement, "n"), number(measurement, "k")
-        return _gemms(measurement, number(measurement, "tokens"), n, k, groups=number(measurement, "heads"), dtype=dtype)
+        return _absorbed(measurement)
     if kind == "lm_head_cross_entropy":
         return _head(measurement)
     if kind == "mlp_swiglu_whole":
@@ -103,13 +118,22 @@ def case(measurement: Measurement) -> GemmsCase | MemoryCase:
 
 def _gemms(
     m: Measurement, rows: float, n: float, k: float, *, groups: float = 1.0, calls: float = 1.0, sums: float = 0.0, moved: float = 0.0,
-    dtype: str = "bf16", steady: bool = False,
+    dtype: str = "bf16", steady: bool = False, cast_rows: float = 0.0, cast_values: float = 0.0,
 ) -> GemmsCase:  # fmt: skip
     gpu = gpu_of(m)
     return GemmsCase(
-        gpu=gpu, dtype=dtype, m=rows, n=n, k=k, groups=groups, calls=calls, sums=sums, moved=moved, steady=steady, dtypes=(dtype,),
-        shape=f"{m.kind} n={n:g} k={k:g}",
+        gpu=gpu, dtype=dtype, m=rows, n=n, k=k, groups=groups, calls=calls, sums=sums, moved=moved, steady=steady,
+        cast_rows=cast_rows, cast_values=cast_values, dtypes=(dtype,), shape=f"{m.kind} n={n:g} k={k:g}",
     )  # fmt: skip
+
+
+def _absorbed(m: Measurement) -> GemmsCase:
+    """A projection per head. An FP8 call casts its input first: per_tensor_quant_mla_fp8 of SGLang, fp8_quantize_1x128 of TensorRT-LLM."""
+    kernel, tokens, n, k, heads = str(m.config.get("kernel")), *(number(m, key) for key in ("tokens", "n", "k", "heads"))
+    dtype = "fp8" if m.config.get("dtype") == "fp8" and "dequant" not in kernel else "bf16"
+    rows = tokens * heads if dtype == "fp8" and kernel.startswith("sglang") else 0.0
+    values = tokens * heads * k if dtype == "fp8" and kernel.startswith("trtllm") else 0.0
+    return _gemms(m, tokens, n, k, groups=heads, dtype=dtype, cast_rows=rows, cast_values=values)
 
 
 def _training(m: Measurement) -> GemmsCase:

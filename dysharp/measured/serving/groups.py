@@ -1,7 +1,7 @@
 """Which measured layout is fastest at a speed per user, and which a prediction would choose.
 
-A group holds runs of equal engine version, model, hardware, precision and lengths with two layouts or more. Speed per user is 1 / TPOT;
-throughput of a GPU is the users' tokens over time and GPUs, by measured or predicted TTFT and TPOT alike.
+A group holds runs of equal engine version, model, hardware, precision and lengths with two layouts or more, prefill apart or not. Speed
+per user is 1 / TPOT; throughput of a GPU is the users' tokens over time and GPUs, by measured or predicted TTFT and TPOT alike.
 """
 
 import math
@@ -13,20 +13,58 @@ from dysharp.measured.serving.predictions import ServingCase
 KEYS = ("engine", "engine_version", "model", "hardware", "precision")
 CLOSE = 0.95
 """A choice that reaches this part of the best measured throughput counts as right."""
+FRONT = 3
+"""Numbers of users from which the runs of a layout make a front."""
 Point = tuple[float, float]
 """(tokens per second of a user, tokens per second of a GPU)."""
 
 
 def fastest_layouts(cases: Iterable[ServingCase]) -> dict[str, Any]:
-    """Groups, and in how many the chosen layout is the best or within 5 % of it, at the speed per user that all layouts reach."""
+    """In how many groups the chosen layout is the best or within 5 % of it.
+
+    | key | counts |
+    |---|---|
+    | `groups`, `right`, `share` | all judged groups |
+    | `fronts`, `fronts_right` | those with two layouts of `FRONT` numbers of users, judged on fronts at a speed that both reach |
+    | `ep_groups`, `ep_right` | those with EP beside tensor parallel experts on as many GPUs |
+    """
     groups: dict[tuple[Any, ...], dict[tuple[int, ...], list[ServingCase]]] = {}
     for case in cases:
         if case.scored and case.tpot_ms and case.row.numbers["ttft_ms"]:
-            key = (*(case.row.text(name) for name in KEYS), case.row.degrees["isl"], case.row.degrees["osl"], case.row.text("mode"))
+            key = (*(case.row.text(name) for name in KEYS), case.row.degrees["isl"], case.row.degrees["osl"])
             groups.setdefault(key, {}).setdefault(_layout(case), []).append(case)
-    judged = [regret for layouts in groups.values() if len(layouts) > 1 and (regret := _regret(list(layouts.values()))) is not None]
-    right = sum(regret >= CLOSE for regret in judged)
-    return {"groups": len(judged), "right": right, "share": 100 * right / len(judged) if judged else None}
+    judged = [(_judge(list(layouts.values())), _ep_beside_tp(layouts.values())) for layouts in groups.values() if len(layouts) > 1]
+    fronts = [right for (right, front), _ in judged if front]
+    shared = [right for (right, _), beside in judged if beside]
+    right = sum(one for (one, _), _ in judged)
+    return {
+        "groups": len(judged), "right": right, "share": 100 * right / len(judged) if judged else None,
+        "fronts": len(fronts), "fronts_right": sum(fronts), "ep_groups": len(shared), "ep_right": sum(shared),
+    }  # fmt: skip
+
+
+def _judge(layouts: Sequence[Sequence[ServingCase]]) -> tuple[bool, bool]:
+    """(whether the choice is right, whether fronts judged it)."""
+    many = [cases for cases in layouts if len({case.row.degrees["concurrency"] for case in cases}) >= FRONT]
+    regret = _regret(many) if len(many) > 1 else None
+    return (_at_least(layouts) if regret is None else regret) >= CLOSE, regret is not None
+
+
+def _at_least(layouts: Sequence[Sequence[ServingCase]]) -> float:
+    """As `_regret`, of runs at the speed that the slowest layout's fastest run has, or more."""
+    pairs = [[(_point(case, measured=True), _point(case, measured=False)) for case in cases] for cases in layouts]
+    speed = min(max(real[0] for real, _ in runs) for runs in pairs)
+    fast = [[(real[1], said[1]) for real, said in runs if real[0] >= speed] for runs in pairs]
+    real, said = ([max(run[n] for run in runs) for runs in fast] for n in (0, 1))
+    return real[said.index(max(said))] / max(real)
+
+
+def _ep_beside_tp(layouts: Iterable[Sequence[ServingCase]]) -> bool:
+    kinds: dict[int, set[bool]] = {}
+    for cases in layouts:
+        row = cases[0].row
+        kinds.setdefault(row.degrees["gpus"] or row.degree("tp") * row.degree("attn_dp"), set()).add(row.degree("moe_ep") > 1)
+    return any(len(found) > 1 for found in kinds.values())
 
 
 def _layout(case: ServingCase) -> tuple[int, ...]:

@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 
 from dysharp.measured.measurements import Unsupported
-from dysharp.measured.serving.rows import ServingRow
-from dysharp.measured.serving.setting import ServeSetting, setting_of
+from dysharp.measured.serving.rows import STEPS, ServingRow
+from dysharp.measured.serving.setting import ServeSetting, setting_of, step_setting_of
 from dysharp.serving.events import run_closed_loop
+from dysharp.serving.overlap import overlapped_us
 from dysharp.serving.pools import Pool, run_pools
+from dysharp.serving.step import step_time
 from dysharp.serving.step_table import StepTable
 
-TPOT, TTFT = "serving", "serving-ttft"
+TPOT, TTFT, LATENCY, STEP = "serving", "serving-ttft", "serving-latency", "serving-step"
 APART = "1.2.0rc6.post3"
 """Engine version whose rows are suspected of speculation: they are predicted and in no bar."""
 SINCE = "2026-02"
@@ -27,6 +29,7 @@ class ServingCase:
     tpot_ms: float | None = None
     ttft_ms: float | None = None
     note: str = ""
+    step_ms: float | None = None
 
     @property
     def id(self) -> str:
@@ -45,9 +48,19 @@ class ServingCase:
 
     def error(self, family: str) -> float | None:
         """Predicted over measured, minus 1, in percent."""
-        measured = self.row.numbers["tpot_ms" if family == TPOT else "ttft_ms"]
-        predicted = self.tpot_ms if family == TPOT else self.ttft_ms
+        measured, predicted = self._pair(family)
         return None if measured is None or predicted is None else 100 * (predicted / measured - 1)
+
+    def _pair(self, family: str) -> tuple[float | None, float | None]:
+        """Measured and predicted milliseconds."""
+        tpot, ttft = ((self.row.numbers[name], mine) for name, mine in (("tpot_ms", self.tpot_ms), ("ttft_ms", self.ttft_ms)))
+        if family == STEP:
+            return self.row.step_ms, self.step_ms
+        if family != LATENCY:
+            return tpot if family == TPOT else ttft
+        after = self.row.degrees["osl"] - 1
+        whole = [None if first is None or each is None else first + after * each for first, each in zip(ttft, tpot, strict=True)]
+        return whole[0], whole[1]
 
     @property
     def warm(self) -> bool:
@@ -66,10 +79,18 @@ class ServingCase:
 def predict_row(row: ServingRow) -> ServingCase:
     """The prediction of one row."""
     try:
+        if row.text("mode") in STEPS:
+            return ServingCase(row, step_ms=predict_step(row) / 1e3)
         tpot, ttft = predict_setting(setting_of(row))
     except Unsupported as error:
         return ServingCase(row, note=str(error))
     return ServingCase(row, tpot / 1e3, ttft / 1e3)
+
+
+def predict_step(row: ServingRow) -> float:
+    """The step of a row that measures steps alone, in microseconds."""
+    replica, batch, overlaps = step_setting_of(row)
+    return overlapped_us(replica, batch) if overlaps else step_time(replica, batch).device
 
 
 def predict_setting(setting: ServeSetting) -> tuple[float, float]:

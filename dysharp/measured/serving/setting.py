@@ -10,18 +10,18 @@ from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.formats import Formats, formats_of
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.rates import rates_of
-from dysharp.serving.work import Load, Replica
+from dysharp.serving.work import Batch, Load, Replica, prompt_batch
 from dysharp.specs import load_cluster, load_whole
 from dysharp.specs.whole import WholeModel
 
 MODELS = (
-    ("deepseek-(v3|r1)", "deepseek-v3"), ("kimi-k2", "kimi-k2"), ("minimax-m2", "minimax-m2-5"), ("glm-5", "glm-5"), ("gpt-oss-120b", "gpt-oss-120b"),
-    ("gpt-oss-20b", "gpt-oss-20b"), ("qwen3-235b", "qwen3-235b"), ("qwen3-30b", "qwen3-30b"), ("qwen3-32b", "qwen3-32b"),
-    ("qwen3-5-397b", "qwen3-5-397b"), ("(meta-)?llama-3(-\\d)?-70b", "llama3-70b"), ("(meta-)?llama-3(-\\d)?-8b", "llama3-8b"),
-    ("(meta-)?llama-3(-\\d)?-405b", "llama3-405b"), ("qwen2-5-32b", "qwen2-5-32b"), ("qwen2-5-7b", "qwen2-5-7b"), ("mixtral-8x7b", "mixtral-8x7b"),
-    ("mixtral-8x22b", "mixtral-8x22b"),
+    ("deepseek-v3-2", "deepseek-v3.2"), ("deepseek-(v3|r1)", "deepseek-v3"), ("kimi-k2", "kimi-k2"), ("minimax-m2", "minimax-m2.5"),
+    ("glm-5", "glm-5"), ("gpt-oss-120b", "gpt-oss-120b"), ("gpt-oss-20b", "gpt-oss-20b"), ("qwen3-235b", "qwen3-235b"), ("qwen3-30b", "qwen3-30b"),
+    ("qwen3-32b", "qwen3-32b"), ("qwen3-5-397b", "qwen3.5-397b"), ("qwen3-next-80b", "qwen3-next-80b"), ("(meta-)?llama-3(-\\d)?-70b", "llama3-70b"),
+    ("(meta-)?llama-3(-\\d)?-8b", "llama3-8b"), ("(meta-)?llama-3(-\\d)?-405b", "llama3-405b"), ("qwen2-5-32b", "qwen2.5-32b"),
+    ("qwen2-5-7b", "qwen2.5-7b"), ("mixtral-8x7b", "mixtral-8x7b"), ("mixtral-8x22b", "mixtral-8x22b"),
 )  # fmt: skip
-"""Beginning of a model's name in rows (without its owner, small letters, everything else as -) -> packaged model, with - for dots."""
+"""Beginning of a model's name in rows (without its owner, small letters, everything else as -) -> packaged model."""
 MACHINES = (
     ("gb300", "hw-gb300-nvl72"), ("gb200", "hw-gb200-nvl72"), ("b300", "hw-hgx-b300"), ("b200", "hw-dgx-b200"), ("h200", "hw-dgx-h200"),
     ("h100", "hw-dgx-h100"), ("h20", "hw-hgx-h20"), ("h800", "hw-dgx-h800"), ("mi355x", "hw-mi355x"), ("mi300x", "hw-mi300x"),
@@ -60,6 +60,26 @@ def setting_of(row: ServingRow) -> ServeSetting:
         return _apart(row, engine) if row.text("mode") == "disagg" else _together(row, engine)
     except ConfigError as error:
         raise Unsupported(str(error)) from None
+
+
+def step_setting_of(row: ServingRow) -> tuple[Replica, Batch, bool]:
+    """The replica and the batch of a row that measures steps, and whether two batches overlap. Raises `Unsupported`."""
+    degrees, engine = row.degrees, engine_of("sglang")
+    if not degrees["isl"] or not degrees["batch"]:
+        raise Unsupported("no length or no batch")
+    layout = _layout(row, "")
+    redundant = re.search(r"(\d+) redundant|(\d+) expert slots", row.text("note"))
+    experts = model_of(row).layer
+    if redundant and experts is not None:
+        layout = replace(layout, slots=int(redundant[1]) if redundant[1] else int(redundant[2]) - experts.n_experts)
+    try:
+        replica = _replica(row, engine, layout, layout.gpus)
+    except ConfigError as error:
+        raise Unsupported(str(error)) from None
+    drafts = int(row.acceptance > 0)
+    decodes = Batch(decodes=float(degrees["batch"]), context=float(degrees["isl"]), queries=1 + drafts)
+    batch = prompt_batch(float(degrees["batch"]), float(degrees["isl"])) if row.text("mode") == "prefill only" else decodes
+    return replica, batch, re.search("two-batch overlap|TBO(?! off)", row.text("note")) is not None
 
 
 def _together(row: ServingRow, engine: Engine) -> ServeSetting:
@@ -142,7 +162,7 @@ def model_of(row: ServingRow) -> WholeModel:
     found = next((name for pattern, name in MODELS if re.match(pattern, words)), None)
     if found is None:
         raise Unsupported(f"no packaged model is called like {row.text('model')!r}")
-    return load_whole(re.sub(r"(m2|qwen3|qwen2)-5", r"\1.5", found))
+    return load_whole(found)
 
 
 def formats_of_row(row: ServingRow, model: WholeModel, engine: Engine) -> Formats:

@@ -1,14 +1,12 @@
 """How the framework of a row ran its step, and on which machine: dispatcher, graphs, overlap, casts. Rules hold for all rows of a source."""
 
 import re
-from dataclasses import replace
 
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.scope import GPUS
 from dysharp.measured.training.rows import TrainingRow
 from dysharp.measured.training.setting import BRIDGE, saving_of
 from dysharp.specs import load_cluster
-from dysharp.specs.scale_out import ScaleOut
 from dysharp.steps.machine import Machine
 from dysharp.steps.practice import GRAPH_PARTS, WHOLE, Dispatcher, DType, Practice
 
@@ -16,14 +14,11 @@ SIMUMAX = "MooreThreads/SimuMax"
 NEMO = "NVIDIA/NeMo@"
 AUTOMODEL = "NVIDIA-NeMo/Automodel"
 CLUSTERS = {
-    "h100-sxm": "hw-dgx-h100-x8", "h200-sxm": "hw-dgx-h200-x8", "h800": "hw-dgx-h800", "b200": "hw-dgx-b200-x8", "gb200": "hw-gb200-nvl72-x2",
-    "b300": "hw-hgx-b300", "gb300": "hw-gb300-nvl72",
+    "h100-sxm": "hw-dgx-h100-x8", "h200-sxm": "hw-dgx-h200-x8", "h800": "hw-dgx-h800-x8", "b200": "hw-dgx-b200-x8", "gb200": "hw-gb200-nvl72-x2",
+    "b300": "hw-hgx-b300-x8", "gb300": "hw-gb300-nvl72-x2", "mi355x": "hw-mi355x-x2",
 }  # fmt: skip
 """GPU of a row -> packaged cluster."""
 NODE = 8
-NIC_GBPS, NIC_US = 94.0, 8.0
-"""GPUs whose cluster is packaged as one domain have ConnectX-8 of 800 Gb/s (NVIDIA DGX B300 and GB300 NVL72 datasheets), at the part of the rate
-that `hw-dgx-h100-x2` says for 400 Gb/s, and its latency."""
 RACKS = ("gb200", "gb300")
 """GPUs in NVLink domains of 72, in which a requested DeepEP becomes alltoall (Megatron-Bridge issue 5992)."""
 DTYPES: dict[str, DType] = {"bf16": "bf16", "fp8": "fp8", "fp8-cs": "fp8", "fp8-mx": "mxfp8", "mxfp8": "mxfp8", "nvfp4": "fp4"}
@@ -38,11 +33,7 @@ def machine_of(row: TrainingRow) -> tuple[str, Machine]:
     gpu = next((name for text, name in GPUS if text in row.text("hardware").upper()), "")
     if gpu not in CLUSTERS:
         raise Unsupported(f"no packaged machine is called like {row.text('hardware')!r}")
-    cluster = load_cluster(CLUSTERS[gpu])
-    if cluster.scale_out is None:
-        domain = cluster.max_gpus or cluster.n_gpus
-        cluster = replace(cluster.with_gpus(domain), scale_out=ScaleOut(domain, NIC_GBPS, NIC_US))
-    return gpu, Machine(cluster)
+    return gpu, Machine(load_cluster(CLUSTERS[gpu]))
 
 
 def practice_of(row: TrainingRow, gpu: str, moe: bool) -> Practice:
@@ -54,7 +45,7 @@ def practice_of(row: TrainingRow, gpu: str, moe: bool) -> Practice:
     recipe = moe and bridge and gpu in BLACKWELL
     return Practice(
         dtype=DTYPES[precision], dispatcher=_dispatcher(row, gpu, bridge) if moe else "", overlap_ep=moe and _overlaps(row, recipe),
-        overlap_tp=not own and not moe, overlap_dp=not own, graphs=_graphs(row, recipe), counts=not own, host=True,
+        overlap_tp=not own and not moe, overlap_dp=not own, plain_ddp=own, graphs=_graphs(row, recipe), counts=not own, host=True,
         recompute=saving_of(row).recompute, context="a2a" if own else "p2p",
     )  # fmt: skip
 

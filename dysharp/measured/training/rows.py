@@ -1,104 +1,34 @@
 """Training runs from a CSV, the packaged one or a file: one line per run, the columns of `COLUMNS`."""
 
-import csv
-import io
-import math
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
-from dysharp.data import read_table
-from dysharp.errors import ConfigError
-from dysharp.specs.fields import show
-from dysharp.specs.reading import read_text
+from dysharp.measured.run_rows import Columns, Run
 
-PACKAGED = "packaged training runs"
-TEXTS = ("id", "source", "model", "hardware", "precision", "recompute", "dispatcher", "software", "routing", "check", "note")
-DEGREES = ("gpus", "gbs", "mbs", "seq", "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "fsdp", "ga", "layers")
-NUMBERS = ("tok_s_gpu", "tflops_gpu", "step_s", "mem_gib")
-REQUIRED = ("id", "model", "hardware", "gpus", "precision", "gbs", "mbs", "seq", "tp", "pp", "ep", "dp")
-"""Columns without which a file is none of training runs. The others may be absent or empty."""
-COLUMNS = tuple(dict.fromkeys((*REQUIRED, *TEXTS, *DEGREES, *NUMBERS)))
-MOST = 1 << 40
+COLUMNS = Columns(
+    "training",
+    texts=("id", "source", "model", "hardware", "precision", "recompute", "dispatcher", "software", "routing", "check", "note"),
+    degrees=("gpus", "gbs", "mbs", "seq", "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "fsdp", "ga", "layers"),
+    numbers=("tok_s_gpu", "tflops_gpu", "step_s", "mem_gib"),
+    required=("id", "model", "hardware", "gpus", "precision", "gbs", "mbs", "seq", "tp", "pp", "ep", "dp"),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingRow:
-    """One measured run. A degree that the row leaves out is 0; a measured number that it leaves out is None."""
-
-    texts: dict[str, str]
-    degrees: dict[str, int]
-    numbers: dict[str, float | None]
-
-    @property
-    def id(self) -> str:
-        """Name of the row."""
-        return self.texts["id"]
-
-    def text(self, column: str) -> str:
-        """A text; "" where the row has none."""
-        return self.texts[column]
-
-    def degree(self, column: str) -> int:
-        """A degree; 1 where the row has none."""
-        return self.degrees[column] or 1
+class TrainingRow(Run):
+    """One measured run of training."""
 
 
 def is_training(text: str) -> bool:
     """Whether the header of a CSV has the columns of training runs."""
-    header = next(csv.reader(io.StringIO(text.partition("\n")[0])), [])
-    return set(REQUIRED) <= {name.strip() for name in header}
+    return COLUMNS.fit(text)
 
 
 def read_training(path: str | os.PathLike[str] | None = None) -> list[TrainingRow]:
-    """All runs of a CSV file; None: the packaged table. Raises `ConfigError` in one line: file, row, column, found and expected."""
-    if path is None:
-        return training_from_csv(read_table("training"), PACKAGED)
-    return training_from_csv(read_text(Path(path)), str(path))
+    """All runs of a CSV file; None: the packaged table (`Run.read`)."""
+    return TrainingRow.read(path, COLUMNS)
 
 
 def training_from_csv(text: str, where: str) -> list[TrainingRow]:
-    """Runs from CSV text; `where` names the file in errors, which count rows from 1 without the header."""
-    try:
-        header, *records = list(csv.reader(io.StringIO(text, newline=""), strict=True)) or [[]]
-    except csv.Error as error:
-        raise ConfigError(f"{where}: malformed CSV: {error}") from None
-    if missing := [name for name in REQUIRED if name not in header]:
-        raise ConfigError(f"{where}: header: found no column {missing[0]}, expected {','.join(REQUIRED)} and others")
-    rows, seen = [], set[str]()
-    for number, record in enumerate(records, start=1):
-        if len(record) != len(header):
-            raise ConfigError(f"{where}: row {number}: found {len(record)} columns, expected {len(header)}")
-        cells = {name: cell.strip() for name, cell in zip(header, record, strict=True)}
-        row = _row(cells, f"{where}: row {number}")
-        if row.id in seen:
-            raise ConfigError(f"{where}: row {number}: column id: found {show(row.id)} again, expected each id once")
-        seen.add(row.id)
-        rows.append(row)
-    return rows
-
-
-def _row(cells: dict[str, str], where: str) -> TrainingRow:
-    degrees = {name: _degree(cells.get(name, ""), name, where) for name in DEGREES}
-    numbers = {name: _number(cells.get(name, ""), name, where) for name in NUMBERS}
-    return TrainingRow({name: cells.get(name, "") for name in TEXTS}, degrees, numbers)
-
-
-def _degree(cell: str, column: str, where: str) -> int:
-    if not cell:
-        return 0
-    if not cell.isascii() or not cell.isdigit() or len(cell) > 9:
-        raise ConfigError(f"{where}: column {column}: found {show(cell)}, expected a whole number")
-    return int(cell)
-
-
-def _number(cell: str, column: str, where: str) -> float | None:
-    if not cell:
-        return None
-    try:
-        value = float(cell)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < MOST:
-        raise ConfigError(f"{where}: column {column}: found {show(cell)}, expected a number above 0")
-    return value
+    """Runs from CSV text (`Run.from_csv`)."""
+    return TrainingRow.from_csv(text, where, COLUMNS)

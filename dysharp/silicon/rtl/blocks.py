@@ -21,6 +21,7 @@ BLOCKS = {
     "output-readiness": "DySHARP, hub: notices per token (OR)",
     "al-tlb": "DySHARP, hub: algebraic to layout index, miss registers, waiting packets",
     "row-allocation": "MoE-Hub: a RAT bank and the APT: place of a row, capacity",
+    "packet-manager": "MoE-Hub: stores merge to lines for a peer, and the scheduler (RPM)",
     "readiness": "MoE-Hub: bytes and records per tile, announced totals (DAM)",
     "merge-unit": "CAIS, switch port: loads of one line share request and response",
 }
@@ -34,6 +35,14 @@ class PortStep(NamedTuple):
     session: int
     targets: int
     outcome: str
+
+
+class Pin(NamedTuple):
+    """A pin of a block beside `clk` and `rst`. `side`: "in" or "out"."""
+
+    name: str
+    side: str
+    bits: int
 
 
 @dataclass(frozen=True, slots=True)

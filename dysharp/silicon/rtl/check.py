@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
-from amaranth.hdl import ResetInserter, Signal
+from amaranth.hdl import ResetInserter, Shape, Signal
 from amaranth.lib import wiring
 from amaranth.sim import Simulator
 
 from dysharp.errors import SimulationError
+from dysharp.silicon.rtl.blocks import Pin
 
 Values = Mapping[str, int]
 
@@ -26,22 +27,39 @@ class Model(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a check ran: sequences from reset, cycles, and how often each event happened."""
+    """What a check ran: sequences from reset, cycles, and how often each event happened. `answer_cycles`: most cycles from a step that was taken in
+    to its answer; a table that waits for memory answers later."""
 
     sequences: int
     cycles: int
     seen: dict[str, int]
+    answer_cycles: int
 
 
-def check(component: wiring.Component, models: Callable[[Random], Model], sequences: int, cycles: int, seed: int = 0) -> Checked:
+def pins_of(component: wiring.Component) -> list[Pin]:
+    """The interface of a block."""
+    members = component.signature.members.items()
+    return [Pin(name, "in" if member.flow == wiring.In else "out", Shape.cast(member.shape).width) for name, member in members]
+
+
+Listen = Callable[[int, Values, Values], None]
+"""Told of every cycle: its number after reset, inputs, and the outputs that have a meaning."""
+
+
+def check(
+    component: wiring.Component, models: Callable[[Random], Model], sequences: int, cycles: int, seed: int = 0, listen: Listen | None = None
+) -> Checked:
     """Run `sequences` sequences of `cycles` cycles from reset. Raises SimulationError at the first output that differs."""
     reset = Signal()
     inputs = {name: getattr(component, name) for name, member in component.signature.members.items() if member.flow == wiring.In}
     outputs = {name: getattr(component, name) for name, member in component.signature.members.items() if member.flow == wiring.Out}
     seen: dict[str, int] = {}
+    latest = 0
 
     async def bench(ctx: Any) -> None:
+        nonlocal latest
         for sequence in range(sequences):
+            taken_in, answers = -1, False  # the last step; whether an answer of before still stands
             random = Random(f"{seed} {sequence}")
             model = models(random)
             ctx.set(reset, 1)
@@ -54,13 +72,21 @@ def check(component: wiring.Component, models: Callable[[Random], Model], sequen
                     if before.get(name) != value:
                         ctx.set(inputs[name], value)
                 before = before | pins
-                for name, expected in model.cycle(pins).items():
+                outs = model.cycle(pins)
+                if listen:
+                    listen(cycle, before, outs)
+                for name, expected in outs.items():
                     found = ctx.get(outputs[name])
                     if found != expected:
                         raise SimulationError(
                             f"{type(component).__name__}, sequence {sequence} of seed {seed}, cycle {cycle}: "
                             f"found {name} = {found}, expected {expected} (inputs {dict(pins)})"
                         )
+                if ctx.get(outputs["out_valid"]) and not answers:
+                    latest = max(latest, cycle - taken_in)
+                answers = bool(ctx.get(outputs["out_valid"])) and not pins["out_ready"]
+                if (pins["valid"] and ctx.get(outputs["ready"])) or ("looked" in outputs and ctx.get(outputs["looked"])):
+                    taken_in = cycle
                 await ctx.tick()
             for name, count in getattr(model, "seen", {}).items():
                 seen[name] = seen.get(name, 0) + count
@@ -69,4 +95,4 @@ def check(component: wiring.Component, models: Callable[[Random], Model], sequen
     simulator.add_clock(1e-9)
     simulator.add_testbench(bench)
     simulator.run()
-    return Checked(sequences, sequences * cycles, dict(sorted(seen.items())))
+    return Checked(sequences, sequences * cycles, dict(sorted(seen.items())), latest)

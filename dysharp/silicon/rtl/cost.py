@@ -5,14 +5,18 @@ gate equivalents (GE, a two-input NAND = 1) as they are usual in standard cell l
 """
 
 import json
+import re
 from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
 from graphlib import TopologicalSorter
+from pathlib import Path
 from typing import Any
 
+from dysharp.errors import ConfigError
 from dysharp.silicon.density import GE_PER_MM2, Spread, parts_mm2, total
 from dysharp.silicon.rtl.parts import MACRO
 from dysharp.silicon.rtl.yosys import MemoryBits, rtlil_of, run_yosys
+from dysharp.specs.reading import read_text
 
 GE = {
     "$_NOT_": 0.67, "$_NAND_": 1.0, "$_NOR_": 1.0, "$_XOR_": 2.33, "$_MUX_": 2.33, "$_AOI3_": 1.33, "$_OAI3_": 1.33, "$_AOI4_": 1.67,
@@ -37,9 +41,15 @@ techmap
 opt -fast
 dfflegalize -cell $_DFF_P_ 01
 opt -nodffe -nosdff
-abc -g NAND,NOR,XOR,MUX,AOI3,OAI3,AOI4,OAI4
+"""
+_OURS = """abc -g NAND,NOR,XOR,MUX,AOI3,OAI3,AOI4,OAI4
 opt_clean -purge
 write_json out.json
+"""
+_LIBRARY = """dfflibmap -liberty {0}
+abc -liberty {0}
+opt_clean -purge
+tee -o stat.txt stat -liberty {0}
 """
 
 
@@ -78,7 +88,7 @@ class Cost:
 
 def cost_of(component: Any) -> Cost:
     """Map a block to cells. Raises SimulationError, MissingExtra."""
-    design = json.loads(run_yosys(_SCRIPT, rtlil_of(component, "top", MACRO), ("out.json",))[1]["out.json"])
+    design = json.loads(run_yosys(_SCRIPT + _OURS, rtlil_of(component, "top", MACRO), ("out.json",))[1]["out.json"])
     module = design["modules"]["top"]
     gates: Counter[str] = Counter()
     memories, cam_bits = [], 0
@@ -92,6 +102,24 @@ def cost_of(component: Any) -> Cost:
         else:
             gates[kind] += 1
     return Cost(dict(sorted(gates.items())), sorted(memories, key=lambda m: m.name), cam_bits, *_path(module))
+
+
+def read_library(path: Path) -> tuple[str, float]:
+    """The text of a Liberty file, and the area of its smallest NAND2. Raises ConfigError for a file without one."""
+    text = read_text(path)
+    cells = re.findall(r'\bcell\s*\(\s*"?(\w+)"?\s*\)\s*\{[^{}]*?\barea\s*:\s*([\d.]+)', text)
+    nands = [float(area) for name, area in cells if "nand2" in name.lower()]
+    if not nands:
+        raise ConfigError(f"{path}: found no cell NAND2 with an area, expected a Liberty file of standard cells")
+    return text, min(nands)
+
+
+def library_kge(component: Any, library: tuple[str, float]) -> float:
+    """Logic and flip-flops outside of macros in the cells of a library, in thousand areas of its NAND2. Raises SimulationError, MissingExtra."""
+    text, nand = library
+    log = run_yosys(_SCRIPT + _LIBRARY.format("cells.lib"), rtlil_of(component, "top", MACRO), ("stat.txt",), {"cells.lib": text})[1]["stat.txt"]
+    (area,) = re.findall(r"Chip area for module .*: ([\d.]+)", log)
+    return float(area) / nand / 1000
 
 
 def _path(module: dict[str, Any]) -> tuple[int, int]:

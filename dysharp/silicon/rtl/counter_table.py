@@ -158,18 +158,18 @@ class TileParameters:
 class TileStatus(CounterTable):
     """TS: counts packets of a tile and the thread blocks that have finished.
 
-    `key`: expert (high) and tile. `event`: 0 = a packet is visible, 1 = a block of GEMM-1 has finished, 2 = of GEMM-2. Out kinds: 1 = all rows of
+    `key`: expert (high) and tile. `op`: 0 = a packet is visible, 1 = a block of GEMM-1 has finished, 2 = of GEMM-2. Out kinds: 1 = all rows of
     the tile are visible, 2 = GEMM-1 is done, 3 = GEMM-2 is done: notify the tile's tokens, the entry is free. Registers, written by `set`:
     `set_last`, `set_packets` = the last tile of `set_expert` and its packets. Constant pins: `tile_packets` of a whole tile, `blocks1`, `blocks2`.
     """
 
-    event_pins = ("event",)
+    event_pins = ("op",)
 
     def __init__(self, parameters: TileParameters):
         self.parameters = p = parameters
         expert = slot_bits(p.experts)
         pins = {
-            "event": In(2), "tile_packets": In(p.packet_bits), "blocks1": In(p.block_bits), "blocks2": In(p.block_bits),
+            "op": In(2), "tile_packets": In(p.packet_bits), "blocks1": In(p.block_bits), "blocks2": In(p.block_bits),
             "set": In(1), "set_expert": In(expert), "set_last": In(p.tile_bits), "set_packets": In(p.packet_bits),
         }  # fmt: skip
         shape = data.StructLayout({"packets": p.packet_bits, "gemm1": p.block_bits, "gemm2": p.block_bits})
@@ -192,7 +192,7 @@ class TileStatus(CounterTable):
             read.addr.eq(key >> p.tile_bits),
             goal.eq(Mux((key & ((1 << p.tile_bits) - 1)) == read.data.tile, read.data.packets, self.tile_packets)),
         ]
-        packet, one, two = held["event"] == 0, held["event"] == 1, held["event"] == 2
+        packet, one, two = held["op"] == 0, held["op"] == 1, held["op"] == 2
         m.d.comb += [after.packets.eq(entry.packets + packet), after.gemm1.eq(entry.gemm1 + one), after.gemm2.eq(entry.gemm2 + two)]
         with m.If(packet & (after.packets == goal)):
             m.d.comb += kind.eq(1)

@@ -32,7 +32,7 @@ class MergeParameters:
 class MergeUnit(wiring.Component):
     """One event per cycle, its answer one cycle later.
 
-    In: `valid`, `ready`, `event`: 0 = a load of `line` by `asker`, which `expected` loads ask for; 1 = the response to the load of `line`
+    In: `valid`, `ready`, `op`: 0 = a load of `line` by `asker`, which `expected` loads ask for; 1 = the response to the load of `line`
     that merges; 2 = a sum takes a place; 3 = a sum gives its place back; 4 = `line` was idle for too long.
     Out, held until `out_ready`: `out_valid`; `forward` (the load goes on; `merges`: its response comes here), `answers` (a bit per GPU that gets
     the data of `slot`), `has_place` (of event 2), `dropped` (a cached line left early).
@@ -45,7 +45,7 @@ class MergeUnit(wiring.Component):
         self.n_loads, self.n_sums, self.room = Signal(bits_for(p.places)), Signal(bits_for(p.places)), Signal()
         super().__init__(
             {
-                "valid": In(1), "ready": Out(1), "event": In(3), "line": In(p.line_bits), "asker": In(slot_bits(p.askers)),
+                "valid": In(1), "ready": Out(1), "op": In(3), "line": In(p.line_bits), "asker": In(slot_bits(p.askers)),
                 "expected": In(bits_for(p.askers)), "out_valid": Out(1), "out_ready": In(1), "forward": Out(1), "merges": Out(1),
                 "answers": Out(p.askers), "has_place": Out(1), "dropped": Out(1), "slot": Out(self.width),
             }
@@ -69,7 +69,7 @@ class MergeUnit(wiring.Component):
         m.d.comb += [
             free.eq(order.ready & (~self.out_valid | self.out_ready)),
             self.ready.eq(free),
-            *(kind.eq(self.valid & free & (self.event == i)) for i, kind in enumerate((load, response, take, give, expire))),
+            *(kind.eq(self.valid & free & (self.op == i)) for i, kind in enumerate((load, response, take, give, expire))),
             cam.key.eq(self.line),
             oldest_read.addr.eq(oldest),
         ]

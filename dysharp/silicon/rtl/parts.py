@@ -80,7 +80,8 @@ class OrderList(wiring.Component):
 class Cam(wiring.Component):
     """Which live slot has a key: one comparator per slot. Keys are flip-flops here; a chip would take a CAM macro of `n` x `key_bits`.
 
-    `hit`, `slot`: of the live slot with `key`. `at_live`: whether slot `at` is live. `set`: slot `at` gets `key`; `clear`: it is free.
+    `hit`, `slot`: of the live slot with `key`. `at_live`: whether slot `at` is live. `set`: slot `at` gets `key`; `clear`: it is free. `drop`: slots
+    that are free from the next cycle on, beside what happens to `at`.
     """
 
     def __init__(self, n: int, key_bits: int):
@@ -95,6 +96,7 @@ class Cam(wiring.Component):
                 "at_live": Out(1),
                 "set": In(1),
                 "clear": In(1),
+                "drop": In(n),
                 "live": Out(n),
             }
         )
@@ -109,13 +111,13 @@ class Cam(wiring.Component):
             ports = {"i_clk": ClockSignal(), "i_key": self.key, "i_write": Mux(self.set, chosen, 0), "o_match": found}
             m.submodules.cells = Instance("cam", p_SLOTS=self.n, p_KEY_BITS=self.key_bits, **ports)
             m.d.comb += match.eq(found & live)
-            m.d.sync += live.eq((live | Mux(self.set, chosen, 0)) & ~Mux(self.clear & ~self.set, chosen, 0))
+            m.d.sync += live.eq(((live & ~self.drop) | Mux(self.set, chosen, 0)) & ~Mux(self.clear & ~self.set, chosen, 0))
         for i in range(self.n if platform != MACRO else 0):
             key = self.keys[i]
             m.d.comb += match[i].eq(live[i] & (key == self.key))
             with m.If(chosen[i] & self.set):
                 m.d.sync += [key.eq(self.key), live[i].eq(1)]
-            with m.Elif(chosen[i] & self.clear):
+            with m.Elif((chosen[i] & self.clear) | self.drop[i]):
                 m.d.sync += live[i].eq(0)
         m.d.comb += self.slot.eq(Cat(Cat(match[i] for i in range(self.n) if i >> b & 1).any() for b in range(self.width)))
         return m

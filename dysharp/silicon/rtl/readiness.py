@@ -33,7 +33,7 @@ class DamParameters:
 class Readiness(wiring.Component):
     """Counts what is acknowledged, and says once per tile: ready, returnable, or reclaim.
 
-    In: `valid`, `ready`, `event`: 0 = `n_bytes` of the row at `place` are visible, 1 = its source record is visible, 2 = `producer` announces `rows`.
+    In: `valid`, `ready`, `op`: 0 = `n_bytes` of the row at `place` are visible, 1 = its source record is visible, 2 = `producer` announces `rows`.
     Constant pins: `row_bytes`, `tile_bytes` (of a whole tile).
     Out, held until `out_ready`: `out_valid`, `out_tile`, `out_rows`, with one or two of `is_ready`, `is_returnable`, or `is_reclaim`.
     An announcement takes `row_bits` cycles more: rows x row bytes is added bit by bit. When all producers have announced and all bytes are there, a
@@ -50,7 +50,7 @@ class Readiness(wiring.Component):
             raise ValueError(f"tile_rows: found {p.tile_rows}, expected a power of two")
         super().__init__(
             {
-                "valid": In(1), "ready": Out(1), "event": In(2), "place": In(p.row_bits), "n_bytes": In(8), "producer": In(slot_bits(p.producers)),
+                "valid": In(1), "ready": Out(1), "op": In(2), "place": In(p.row_bits), "n_bytes": In(8), "producer": In(slot_bits(p.producers)),
                 "rows": In(p.row_bits), "row_bytes": In(p.row_byte_bits), "tile_bytes": In(p.byte_bits),
                 "out_valid": Out(1), "out_ready": In(1), "out_tile": Out(slot_bits(p.tiles)), "out_rows": Out(bits_for(p.tile_rows)),
                 "is_ready": Out(1), "is_returnable": Out(1), "is_reclaim": Out(1), "all_ready": Out(1), "error": Out(1),
@@ -76,9 +76,9 @@ class Readiness(wiring.Component):
             begins.eq(~self.all_ready & announced.all() & (left == 0) & (owed == 0)),
             self.ready.eq(start & free & (left == 0) & ~begins & ~walks),
             act.eq(self.valid & self.ready),
-            ack.eq(act & (self.event == 0)),
-            record.eq(act & (self.event == 1)),
-            announce.eq(act & (self.event == 2)),
+            ack.eq(act & (self.op == 0)),
+            record.eq(act & (self.op == 1)),
+            announce.eq(act & (self.op == 2)),
         ]
         step = walks & free
         tile, old, new = Signal(slot_bits(p.tiles)), read.data, Signal(entry)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dysharp.errors import MissingExtra, SimulationError
+from dysharp.silicon.rtl.parts import MACRO
 
 _RUN = "from pyosys import libyosys as y; y.run_pass('script run.ys', y.Design())"
 
@@ -39,13 +40,18 @@ def rtlil_of(component: Any, name: str, platform: str | None = None) -> str:
     return text
 
 
-def run_yosys(script: str, rtlil: str, results: tuple[str, ...] = ()) -> tuple[str, dict[str, str]]:
-    """The log of `script` on the design `in.il`, and the text of the files `results` that it wrote. Raises MissingExtra, SimulationError."""
+def run_yosys(script: str, rtlil: str, results: tuple[str, ...] = (), given: dict[str, str] | None = None) -> tuple[str, dict[str, str]]:
+    """The log of `script` on the design `in.il` beside files `given`, and the text of the files `results` that it wrote.
+
+    Raises MissingExtra, SimulationError.
+    """
     if find_spec("pyosys") is None:
         raise MissingExtra.needs("synthesis", "rtl")
     with tempfile.TemporaryDirectory() as folder:
         at = Path(folder)
         (at / "in.il").write_text(rtlil)
+        for name, text in (given or {}).items():
+            (at / name).write_text(text)
         (at / "run.ys").write_text("read_rtlil in.il\n" + script)
         done = subprocess.run([sys.executable, "-c", _RUN], cwd=at, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -63,7 +69,7 @@ def verilog_of(component: Any, name: str) -> str:
 def memories_of(component: Any) -> list[MemoryBits]:
     """The memories of a block with their ports."""
     script = "proc\nopt_clean\nmemory_collect\nwrite_json out.json\n"
-    design = json.loads(run_yosys(script, rtlil_of(component, "top"), ("out.json",))[1]["out.json"])
+    design = json.loads(run_yosys(script, rtlil_of(component, "top", MACRO), ("out.json",))[1]["out.json"])
     found = []
     for module in design["modules"].values():
         for cell in module["cells"].values():

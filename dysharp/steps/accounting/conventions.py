@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.flops import core_flops, mean_context
+from dysharp.steps.accounting.flops import core_flops, linear_flops, mean_context
 from dysharp.steps.accounting.parameters import counted_weights, whole_mtp_layer
 
 Window = Literal["exact", "ignored", "half"]
@@ -76,7 +76,8 @@ def model_flops(model: WholeModel, sequence: int, convention: Convention = MEGAT
     matrices += mtp * sum(_counted(model, weight.part, weight.name, weight.macs, convention) for weight in whole_mtp_layer(model))
     if convention.rank_norms:
         matrices += (model.n_layers + mtp) * (model.attention.q_rank + model.attention.kv_rank)
-    core = sum(core_flops(model, _context(model, layer, sequence, convention)) for layer in range(model.n_layers + mtp))
+    full = (layer for layer in range(model.n_layers + mtp) if not model.is_linear(layer))
+    core = linear_flops(model) + sum(core_flops(model, _context(model, layer, sequence, convention)) for layer in full)
     return 2 * convention.matrix_passes * matrices + convention.core_passes * core
 
 

@@ -54,14 +54,25 @@ def mean_context(sequence: int, window: int = 0) -> float:
 
 
 def core_flops(model: WholeModel, context: float) -> float:
-    """Forward FLOPs of one layer's core attention per token, which sees `context` tokens: scores and weighted values."""
+    """Forward FLOPs of one layer's core attention per token, which sees `context` tokens: scores and weighted values. An indexer scores all."""
     a = model.attention
-    return 2 * context * a.heads * (a.qk_dim + a.value_dim)
+    chosen = min(context, a.index_top) if a.index_top else context
+    return 2 * chosen * a.heads * (a.qk_dim + a.value_dim) + 2 * context * a.index_heads * a.index_dim
+
+
+STATE_PRODUCTS = 3
+"""Products of a token with the state of linear attention: what the state holds for its key, the update, the answer (arXiv 2412.06464)."""
+
+
+def linear_flops(model: WholeModel) -> float:
+    """Forward FLOPs per token of all layers with linear attention, besides their weights."""
+    return 2.0 * STATE_PRODUCTS * model.linear.state * model.linear_layers if model.linear else 0.0
 
 
 def contexts(model: WholeModel, sequence: int) -> list[float]:
-    """Mean context of every layer, MTP behind the last."""
-    return [mean_context(sequence, model.attention.window if model.windowed(layer) else 0) for layer in range(model.n_layers + model.mtp)]
+    """Mean context of every layer, MTP behind the last; 0 of linear attention."""
+    layers = range(model.n_layers + model.mtp)
+    return [0.0 if model.is_linear(n) else mean_context(sequence, model.attention.window if model.windowed(n) else 0) for n in layers]
 
 
 def flops_of(model: WholeModel, sequence: int, mtp: bool = True) -> Flops:
@@ -74,5 +85,5 @@ def flops_of(model: WholeModel, sequence: int, mtp: bool = True) -> Flops:
         head = 2.0 * model.vocab * model.hidden
         forward["MTP"] = model.mtp * (head + sum(2.0 * weight.macs for weight in whole_mtp_layer(model)))
     seen = contexts(model, sequence)
-    forward[CORE] = sum(core_flops(model, context) for context in seen[: model.n_layers + (model.mtp if mtp else 0)])
+    forward[CORE] = linear_flops(model) + sum(core_flops(model, context) for context in seen[: model.n_layers + (model.mtp if mtp else 0)])
     return Flops(forward)

@@ -23,6 +23,10 @@ LINES = ("weights", "gradients", "optimizer", "activations", "recomputed layer",
 """Lines of memory that the allocator hands out, in the order in which they are taken."""
 
 
+def _chunks(n: int) -> str:
+    return f"{n} chunk{'s' * (n != 1)}"
+
+
 @dataclass(frozen=True, slots=True)
 class RankMemory:
     """Bytes of one pipeline rank at its peak."""
@@ -42,9 +46,11 @@ class RankMemory:
 
     @property
     def in_flight(self) -> str:
-        """The chunks in flight at the peak, in words."""
-        behind = f", {self.waiting} more wait for weight gradients" if self.waiting else ""
-        return f"{sum(self.held.values())} chunks in flight{behind}"
+        """The chunks in flight at the peak, in words: those before their backward pass, and those whose weight gradients wait."""
+        held = sum(self.held.values())
+        if self.waiting and not held:
+            return f"{_chunks(self.waiting)} in flight that wait for weight gradients"
+        return f"{_chunks(held)} in flight" + (f", {self.waiting} more wait for weight gradients" if self.waiting else "")
 
     @property
     def allocated(self) -> float:

@@ -54,7 +54,9 @@ def parameters_of(model: WholeModel) -> Parameters:
 def counted_weights(model: WholeModel) -> list[tuple[Weight, int]]:
     """Every weight outside MTP with the number of layers that have it."""
     dense = [(w, model.dense_layers) for w in layer_weights(model, moe=False)] if model.dense_layers else []
-    moe = [(w, model.moe_layers) for w in layer_weights(model, moe=True)] if model.moe_layers else []
+    full = model.moe_layers - model.linear_layers
+    moe = [(w, full) for w in layer_weights(model, moe=True)] if full else []
+    moe += [(w, model.linear_layers) for w in layer_weights(model, moe=True, linear=True)] if model.linear_layers else []
     return [(w, 1) for w in embedding_weights(model)] + dense + moe + [(w, 1) for w in head_weights(model)]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from dysharp.specs.whole import Attention, WholeModel
+from dysharp.specs.whole import Attention, LinearAttention, WholeModel
 
 Part = Literal["embedding", "attention", "norms", "router", "dense FFN", "routed experts", "shared experts", "head", "MTP"]
 PARTS: tuple[Part, ...] = ("embedding", "attention", "norms", "router", "dense FFN", "routed experts", "shared experts", "head", "MTP")
@@ -60,13 +60,24 @@ def _attention(model: WholeModel) -> Iterator[Weight]:
 
 
 def _gqa(a: Attention, hidden: int) -> Iterator[Weight]:
-    rows = (a.heads + 2 * a.kv_heads) * a.head_dim
+    rows = ((1 + a.gated) * a.heads + 2 * a.kv_heads) * a.head_dim
     yield Weight("attention", "qkv", hidden, rows)
     yield Weight("attention", "out", a.heads * a.head_dim, hidden)
     if a.qkv_bias:
         yield _vector("attention", "qkv bias", rows, split="tp")
     if a.qk_norm:
         yield _vector("attention", "q and k norm", 2 * a.head_dim)
+
+
+def _linear(a: LinearAttention, hidden: int) -> Iterator[Weight]:
+    """Transformers, models/qwen3_next: queries, keys, values and gate in one; strength and decay in another; one norm vector for all heads."""
+    values = a.value_heads * a.value_dim
+    yield Weight("attention", "linear in", hidden, a.mixed + values)
+    yield Weight("attention", "linear rates", hidden, 2 * a.value_heads)
+    yield _vector("attention", "convolution", a.mixed * a.convolution, split="tp")
+    yield _vector("attention", "decay", 2 * a.value_heads, split="tp")
+    yield _vector("attention", "linear norm", a.value_dim)
+    yield Weight("attention", "linear out", values, hidden)
 
 
 def _mla(a: Attention, hidden: int) -> Iterator[Weight]:
@@ -78,6 +89,10 @@ def _mla(a: Attention, hidden: int) -> Iterator[Weight]:
     yield Weight("attention", "q up", a.q_rank or hidden, queries)
     yield Weight("attention", "kv down", hidden, a.kv_rank + a.rope_dim, split="none")
     yield _vector("attention", "kv norm", a.kv_rank)
+    if a.index_heads:
+        yield Weight("attention", "index queries", a.q_rank, a.index_heads * a.index_dim, split="none")
+        yield Weight("attention", "index key and weights", hidden, a.index_dim + a.index_heads, split="none")
+        yield _vector("attention", "index norm", 2 * a.index_dim)
     yield Weight("attention", "kv up", a.kv_rank, a.heads * (a.nope_dim + a.v_dim))
     yield Weight("attention", "out", a.heads * a.v_dim, hidden)
 
@@ -114,10 +129,11 @@ def _norm(model: WholeModel, name: str, count: int = 1) -> Weight:
 
 
 @functools.cache
-def layer_weights(model: WholeModel, moe: bool) -> tuple[Weight, ...]:
-    """The weights of one layer, with experts or with a dense FFN."""
+def layer_weights(model: WholeModel, moe: bool, linear: bool = False) -> tuple[Weight, ...]:
+    """The weights of one layer, with experts or with a dense FFN, with attention or with linear attention."""
     ffn = _experts(model) if moe else _dense(model)
-    return (*_attention(model), _norm(model, "layer norms", model.norms_per_layer), *ffn)
+    attention = _linear(model.linear, model.hidden) if linear and model.linear else _attention(model)
+    return (*attention, _norm(model, "layer norms", model.norms_per_layer), *ffn)
 
 
 @functools.cache

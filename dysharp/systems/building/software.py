@@ -71,7 +71,7 @@ class Software:
 
     def collective_ps(self, kind: str, n_gpus: int, n_bytes: int) -> int:
         """Time of an NCCL collective of `kind`. `n_bytes`: the size in nccl-tests (`compute.collectives`)."""
-        return round(float(collective_us(self._gpu, self._fitted, kind, n_gpus, n_bytes)) * PS_PER_US)
+        return round(float(collective_us(self._gpu, self._fitted, kind, n_gpus, n_bytes, one_die=True)) * PS_PER_US)
 
     def ring(self, n_gpus: int, n_bytes: int) -> tuple[int, float]:
         """An all-gather or reduce-scatter of `n_bytes` in total by NCCL's ring, with the protocol that its tuner takes.

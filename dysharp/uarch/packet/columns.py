@@ -13,11 +13,13 @@ PACKET_NEXT2, PACKET_MEMBER, PACKET_OUT, PACKET_ACKS, PACKET_PARENT, PACKET_OUT_
 # ACKS: acknowledgements or contributions missing (a multicast or session), lookups missing (in a hub), targets in it (result, partial sum)
 
 # kinds of packets
-DATA, MDATA, MCOPY, REQ, MREQ, RCOPY, RESP, CONTRIB, ACK, ACKPART, MACK, RESULT, PARTIAL, BYPASS, NOTE, PLAIN, PUSHED, SUM, SUMACK = range(19)
+DATA, MDATA, MCOPY, REQ, MREQ, RCOPY, RESP, CONTRIB, ACK, ACKPART, MACK, RESULT, PARTIAL, BYPASS, NOTE, PLAIN, PUSHED, SUM, SUMACK, LOAD, ANSWER = (
+    range(21)
+)
 # store, multicast, its copy, request, request to a set, its copy, response, response to be summed, acknowledgement of a store, of a copy,
 # merged acknowledgement, sum, partial sum, response that passes by, notification, synthetic packet; pushed contribution, the sum of such,
-# its acknowledgement
-N_KINDS = 19
+# its acknowledgement; load that may merge, its answer by the switch
+N_KINDS = 21
 
 # link, int64 [n_links, 18]: the up direction of link l of GPU g is row g * links_per_gpu + l, and an input port of its switch
 (
@@ -75,7 +77,8 @@ FABRIC_CREDIT, FABRIC_CYCLE, FABRIC_DELIVER, FABRIC_AL, FABRIC_RESPOND, FABRIC_T
     ST_TIMEOUTS, ST_RESULTS, ST_FETCHES, ST_FETCH_WAITS, ST_CREDIT_WAITS, ST_LANE_WAITS, ST_HUB_WAITS, ST_ANSWER_WAITS, ST_PEAK_SESSIONS,
     ST_PEAK_MISSES, ST_RELEASED, ST_BUFFERED, ST_RED_AREA, ST_RED_SINCE, ST_AL_AREA, ST_AL_SINCE, ST_BUF_AREA, ST_BUF_SINCE, ST_BUF_NOW,
     ST_MISSES_NOW, ST_SESSIONS_NOW, ST_ALLOCATED, ST_BANK_WAITS, ST_BANK_PS, ST_PEAK_ROWS,
-) = range(36)  # fmt: skip
+    ST_MERGED_LOADS,
+) = range(37)  # fmt: skip
 ST_COUNT = 40
 
 # session that waits for its timeout, int64 [n_slots, 4]; IDLE_COUNT: its contributions at the last look

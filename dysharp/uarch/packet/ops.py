@@ -15,7 +15,7 @@ from dysharp.uarch.ready import complete
 from dysharp.uarch.region import row_fill
 from dysharp.uarch.tree import tree_set
 
-KIND_MULTICAST, KIND_PULL_REDUCE, KIND_PUSH_REDUCE = 5, 7, 8
+KIND_MULTICAST, KIND_PULL_REDUCE, KIND_PUSH_REDUCE, KIND_MERGED_LOAD = 5, 7, 8, 9
 
 
 @kernel
@@ -74,6 +74,8 @@ def packet_cut(i, q, ops, sources, packets, c, x):
     packet[p, f.PACKET_KIND] = (f.MREQ if several else f.REQ) if templates[t, col.IS_PULL] else (f.MDATA if several else f.DATA)
     if templates[t, col.KIND] == KIND_PUSH_REDUCE:
         packet[p, f.PACKET_KIND] = f.PUSHED
+    elif templates[t, col.KIND] == KIND_MERGED_LOAD:
+        packet[p, f.PACKET_KIND] = f.LOAD
     packet[p, f.PACKET_OP] = o
     packet[p, f.PACKET_CHUNK] = chunk
     packet[p, f.PACKET_FLITS] = cuts[w, f.CUT_UP_H] + (0 if templates[t, col.IS_PULL] else data_flits(cuts, w, chunk))
@@ -242,11 +244,16 @@ def sum_deliver(p, now, ops, members, stores, issue, links, clock, packet, sourc
 
 
 @block
-def answered(p, now, ops, links, clock, packets):
+def answered(p, now, lat, ops, mem_time, links, clock, packets):
     """An acknowledgement or a response is back at its source. A pull whose last part this is writes its memory."""
     o = packets.packet[p, f.PACKET_OP]
+    kind = packets.packet[p, f.PACKET_KIND]
+    if kind == f.ANSWER:
+        k = packets.packet[p, f.PACKET_MEMBER]
+        if ops.ot[o, col.END] <= mem_time[k, col.MEMBER_TIME]:  # no response was for this load alone: its end is the time of its member
+            ops.ot[o, col.END] = mem_time[k, col.MEMBER_TIME] = now - lat
     part_done(o, now, ops, clock.x)
-    if packets.packet[p, f.PACKET_KIND] == f.RESP and ops.op[o, col.LEFT] == 0:
+    if (kind == f.RESP or kind == f.ANSWER) and ops.op[o, col.LEFT] == 0:
         memory_take(links.nodes, ops.op[o, col.NODE], links.wires[ops.op[o, col.WIRE], col.WIRE_PAYLOAD], clock.m, now)
     slot_free(p, packets.free, clock.x)
 

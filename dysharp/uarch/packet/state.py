@@ -7,6 +7,7 @@ n_slots packet records, n_classes classes of ops. FIFOs are [n, 2] int32 (head, 
 from typing import NamedTuple
 
 from dysharp.arrays import Array
+from dysharp.uarch.state import Loads
 
 
 class Packets(NamedTuple):
@@ -80,7 +81,8 @@ class Units(NamedTuple):
     """Reduction units. `sessions`: [n_slots + n_links, 6] int64. `ports`: [n_links, 2] int64. `idle`: [n_slots, 4] int64, timeouts.
 
     Sums of pushes: `sum_of`: [n_ops] int32, the sum of a contribution; `chunk0`: [n_sessions] int64, the first of its `chunks`: [n, 3] int64,
-    one for each packet; `places`: [n_links] int64, free places of a port. Empty where no Program has them.
+    one for each packet; `places`: [n_links] int64, free places of a port. Empty where no Program has them. `loads`: those that merge, an entry
+    for each of `chunks` and a list for each port; None where none do.
     `log`: [n, 4] int64, what the table of one port did (`switch.port_note`); empty where nobody listens.
     """
 
@@ -92,6 +94,7 @@ class Units(NamedTuple):
     chunks: Array
     places: Array
     log: Array
+    loads: Loads | None
 
 
 class Hubs(NamedTuple):

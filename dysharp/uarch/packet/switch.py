@@ -2,6 +2,7 @@
 
 from dysharp.uarch import columns as col
 from dysharp.uarch.kernel import block, kernel
+from dysharp.uarch.loads import room_make
 from dysharp.uarch.packet import columns as f
 from dysharp.uarch.packet.links import (
     credit_put,
@@ -20,6 +21,7 @@ from dysharp.uarch.packet.links import (
     slot_free,
     slot_take,
 )
+from dysharp.uarch.packet.loads import load_take, loads_answer
 from dysharp.uarch.tables import RED_BYPASS, RED_RESULT, SESSION_COUNT, SESSION_LIVE, red_expire, red_request, red_respond
 from dysharp.uarch.tree import tree_set
 
@@ -131,7 +133,7 @@ def packet_expose(p, packets, op, mem, cuts, link, outputs, units, agenda):
     o = packet[p, f.PACKET_OUT]
     packet[p, f.PACKET_PARENT] = p if kind != f.CONTRIB and kind != f.ACKPART and kind != f.SUMACK else packet[p, f.PACKET_PARENT]
     packet[p, f.PACKET_LEFT] = 1
-    if kind == f.PUSHED:
+    if kind == f.PUSHED or kind == f.LOAD:
         push_expose(p, s, packet, op, mem, cuts, link, outputs, c)
         return
     if kind == f.PLAIN or kind == f.NOTE:
@@ -146,6 +148,7 @@ def packet_expose(p, packets, op, mem, cuts, link, outputs, units, agenda):
         out_ask(o, p, s, packet, link, outputs, c)
     elif kind == f.RESP:
         packet[p, f.PACKET_OUT_FLITS] = cuts[w, f.CUT_RESULT_H] + data_flits(cuts, w, chunk)
+        loads_answer(p, packet[p, f.PACKET_OUT_FLITS], packet, link, outputs, units, units.loads, agenda)
         out_ask(o, p, s, packet, link, outputs, c)
     elif kind == f.ACKPART or kind == f.CONTRIB or kind == f.SUMACK:
         packet[p, f.PACKET_OUT_FLITS] = packet[p, f.PACKET_FLITS]
@@ -156,7 +159,7 @@ def packet_expose(p, packets, op, mem, cuts, link, outputs, units, agenda):
 
 @block
 def push_expose(p, s, packet, op, mem, cuts, link, outputs, c):
-    """A pushed contribution asks for the reduction unit at the port of its sum's home, which depends on the key alone."""
+    """A pushed contribution or a load that may merge asks for the unit at the port of its home, which depends on the key alone."""
     a = packet[p, f.PACKET_OP]
     w = op[a, col.WIRE]
     chunk = packet[p, f.PACKET_CHUNK]
@@ -165,7 +168,8 @@ def push_expose(p, s, packet, op, mem, cuts, link, outputs, c):
     packet[p, f.PACKET_MEMBER] = k
     packet[p, f.PACKET_OUT] = o
     ext = ext_flits(mem[k, col.MEMBER_EXT], cuts[w, f.CUT_PACKETS], chunk)
-    packet[p, f.PACKET_OUT_FLITS] = cuts[w, f.CUT_DOWN_H] + data_flits(cuts, w, chunk) + ext
+    data = data_flits(cuts, w, chunk) if packet[p, f.PACKET_KIND] == f.PUSHED else 0
+    packet[p, f.PACKET_OUT_FLITS] = cuts[w, f.CUT_DOWN_H] + data + ext
     out_ask(o + c[f.C_TOTAL], p, s, packet, link, outputs, c)
 
 
@@ -176,6 +180,7 @@ def push_take(p, packets, link, outputs, units, agenda):
     o = packet[p, f.PACKET_OUT]
     row = units.chunk0[units.sum_of[packet[p, f.PACKET_OP]]] + packet[p, f.PACKET_CHUNK]
     if chunks[row, f.CHUNK_STATE] == col.SUM_NEW:
+        room_make(o, places, units.loads)
         chunks[row, f.CHUNK_STATE] = col.SUM_OPEN if places[o] > 0 else col.SUM_PASSES
         if places[o] > 0:
             places[o] -= 1
@@ -283,6 +288,10 @@ def unit_take(p, packets, op, cuts, link, outputs, units, agenda):
     c, x, st = agenda.c, agenda.x, agenda.st
     if packet[p, f.PACKET_KIND] == f.PUSHED:
         return push_take(p, packets, link, outputs, units, agenda)
+    if packet[p, f.PACKET_KIND] == f.LOAD:
+        w = op[packet[p, f.PACKET_OP], col.WIRE]
+        flits = cuts[w, f.CUT_RESULT_H] + data_flits(cuts, w, packet[p, f.PACKET_CHUNK])
+        return load_take(p, flits, packets, link, outputs, units, units.loads, agenda)
     if packet[p, f.PACKET_KIND] == f.SUMACK:
         sum_acknowledge(p, packet, cuts, op, link, outputs, units, c)
         return True
@@ -377,10 +386,11 @@ def crossings_end(r, leaf, now, packets, op, mem, cuts, lanes, outputs, units, a
         following = packet[p, f.PACKET_NEXT2]
         kind = packet[p, f.PACKET_KIND]
         x[col.RUN_EVENTS] += 1
-        o = packet[p, f.PACKET_OUT] + (c[f.C_TOTAL] if kind == f.CONTRIB or kind == f.ACKPART or kind == f.PUSHED or kind == f.SUMACK else 0)
+        to_unit = kind == f.CONTRIB or kind == f.ACKPART or kind == f.LOAD or kind == f.PUSHED or kind == f.SUMACK
+        o = packet[p, f.PACKET_OUT] + (c[f.C_TOTAL] if to_unit else 0)
         outputs.output[o, f.OUTPUT_FREE] += 1
         dirty_mark(outputs.dirty_outputs, o)
-        if kind < f.MACK or kind == f.BYPASS or (kind >= f.NOTE and kind != f.SUM):  # it came through an input port
+        if kind < f.MACK or kind == f.BYPASS or (kind >= f.NOTE and kind != f.SUM and kind != f.ANSWER):  # it came through an input port
             i = packet[p, f.PACKET_LINK]
             if has_lane(p, packet):
                 lane_back(i, lanes, outputs, c)
@@ -431,7 +441,8 @@ def grant_output(o, now, packets, op, cuts, lanes, outputs, units, agenda):
         s = x[f.RUN_OUT]
         out_leave(o, p, s, packet, link, outputs, c)
         if o >= c[f.C_TOTAL] and not unit_take(p, packets, op, cuts, link, outputs, units, agenda):
-            packet[p, f.PACKET_KIND] = f.DATA if packet[p, f.PACKET_KIND] == f.PUSHED else f.BYPASS
+            kind = packet[p, f.PACKET_KIND]
+            packet[p, f.PACKET_KIND] = f.DATA if kind == f.PUSHED else f.REQ if kind == f.LOAD else f.BYPASS
             out_ask(o - c[f.C_TOTAL], p, s, packet, link, outputs, c)
         else:
             out_begin(o, p, s, now, packets, link, output, lanes.held, agenda)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dysharp.measured.classify import classify
 from dysharp.measured.families.nccl import message_bytes
 from tests.measured.csv_lines import line, read
 
@@ -15,3 +16,11 @@ from tests.measured.csv_lines import line, read
 def test_message_sizes(config, n_bytes):
     (row,) = read(line(kind="nccl_all_reduce", config=config))
     assert message_bytes(row) == n_bytes
+
+
+def test_rows_of_operators_name_their_collective() -> None:
+    """The columns of a table of operators: kind "nccl", the collective in `op`."""
+    config = {"bytes": 2 << 20, "gpus": 4}
+    rows = read(line("a", kind="nccl", config=config | {"op": "all_gather"}), line("b", kind="nccl_all_gather", config=config))
+    first, second = classify(rows).parsed
+    assert (first.family.name, first.case) == ("nccl", second.case)

@@ -108,6 +108,10 @@ def test_the_chosen_layout() -> None:
             line = LINE.format(users=users, ttft=100, tpot=tpot).replace("a,", f"r{tp}-{users},", 1).replace(",8,1,8,1,", f",{tp},1,{tp},1,")
             lines.append(line)
     cases = [ServingCase(row, row.numbers["tpot_ms"], 100.0) for row in serving_from_csv("\n".join([HEAD, *lines]), "f")]
-    assert fastest_layouts(cases) == {"groups": 1, "right": 1, "share": 100.0}
+    found = fastest_layouts(cases)
+    assert (found["groups"], found["right"], found["share"], found["fronts"], found["fronts_right"]) == (1, 1, 100.0, 1, 1)
     wrong = [ServingCase(case.row, (case.tpot_ms or 1) * (3 if case.row.degree("tp") == 4 else 1 / 3), 100.0) for case in cases]
     assert fastest_layouts(wrong)["right"] == 0
+    single = [case for case in cases if case.row.degrees["concurrency"] == 16]
+    found = fastest_layouts(single)
+    assert (found["groups"], found["right"], found["fronts"]) == (1, 1, 0)  # at the slower layout's speed

@@ -36,15 +36,22 @@ def test_slopes_of_micro_batches(rows: dict[str, TrainingRow]) -> None:
         assert entry["intercept_predicted"] == pytest.approx(entry["intercept_measured"], abs=40)
 
 
+def test_intercepts_of_micro_batches_by_the_bytes_of_the_end(rows: dict[str, TrainingRow]) -> None:
+    """Rows of SimuMax with few and many micro-batches: what does not grow with them is within 15 ms in all eight cases, with both signs."""
+    ends = slopes(step_cases([row for row in rows.values() if row.text("source").startswith("MooreThreads/SimuMax")]))
+    apart = [end["intercept_predicted"] - end["intercept_measured"] for end in ends if end["gpu"] == "b200"]
+    assert len(apart) == 8
+    assert max(map(abs, apart)) < 15
+    assert min(apart) < 0 < max(apart)
+
+
 @pytest.mark.slow
 def test_every_group_against_its_bar(rows: dict[str, TrainingRow]) -> None:
-    """Bars that hold; two are missed by less than half a percent (docs/deviations.md). Every group beats the floor."""
+    """Every group keeps its bar and beats the floor."""
     groups = {group["group"]: group for group in judge_groups(step_cases(list(rows.values())))}
     assert set(groups) == set(BARS)
     assert all(group["beats_floor"] for group in groups.values())
-    missed = {name for name, group in groups.items() if not group["holds"]}
-    assert missed <= {"MoE without pipeline", "reduced MoE"}
-    assert all(groups[name]["median_ape"] < BARS[name] + 1.5 for name in missed)
+    assert [name for name, group in groups.items() if not group["holds"]] == []
 
 
 def test_what_a_row_says_about_its_framework(rows: dict[str, TrainingRow]) -> None:
@@ -111,6 +118,6 @@ def test_the_error_bar_of_steps_is_the_measured_one(rows: dict[str, TrainingRow]
 
 def test_the_error_bar_of_a_step() -> None:
     machine = Machine(load_cluster("hw-dgx-h100-x8"))
-    assert '"MoE with pipeline, NICs") by 9.4 %' in error_bar(load_whole("deepseek-v3"), layout_of("pp=8,ep=32"), machine)
+    assert '"MoE with pipeline, NICs") by 9.3 %' in error_bar(load_whole("deepseek-v3"), layout_of("pp=8,ep=32"), machine)
     assert '"dense, one node"' in error_bar(load_whole("llama3-8b"), layout_of("tp=8"), machine)
     assert "read ratios" in error_bar(load_whole("llama3-8b"), layout_of("tp=8"), Machine(load_cluster("paper-gh200-nvl32")))

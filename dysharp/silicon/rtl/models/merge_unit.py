@@ -33,7 +33,7 @@ class MergeModel:
         elif kind == 0:
             entry = self.state.loads.get(line)
             valid = valid and (entry is None or (asker not in entry.waiting and entry.count < self.p.askers))
-        pins = {"valid": int(valid), "event": kind, "line": line, "asker": asker, "expected": self.expected}
+        pins = {"valid": int(valid), "op": kind, "line": line, "asker": asker, "expected": self.expected}
         return pins | {"out_ready": int(random.random() >= self.stall)}
 
     def cycle(self, pins: Values) -> Values:
@@ -50,7 +50,7 @@ class MergeModel:
     def _step(self, pins: Values) -> None:
         line, asker = pins["line"], pins["asker"]
         events = (merging.Load(line, asker, pins["expected"]), merging.Response(line), merging.Take(), merging.Give(), merging.Expire(line))
-        event = events[pins["event"]]
+        event = events[pins["op"]]
         self.seen[type(event).__name__.lower()] += 1
         self.state, outputs = merging.step(self.state, event)
         forward = merges = answers = place = dropped = 0
@@ -64,7 +64,7 @@ class MergeModel:
                 place = int(output.has_place)
             else:
                 dropped = 1
-        self.sums += place - (pins["event"] == 3)
+        self.sums += place - (pins["op"] == 3)
         if outputs:
             self.out = {"out_valid": 1, "forward": forward, "merges": merges, "answers": answers, "has_place": place, "dropped": dropped}
 

@@ -31,7 +31,7 @@ class ReadinessModel:
 
     def draw(self, random: Random) -> dict[str, int]:
         kind, what, n = self.todo[0] if self.todo else (0, 0, 0)
-        pins = {"valid": int(bool(self.todo) and random.random() < self.load), "event": kind, "row_bytes": self.row_bytes}
+        pins = {"valid": int(bool(self.todo) and random.random() < self.load), "op": kind, "row_bytes": self.row_bytes}
         pins |= {"place": what if kind < 2 else 0, "n_bytes": n if kind == 0 else 7, "producer": what if kind == 2 else 0}
         pins |= {"rows": n if kind == 2 else 3, "tile_bytes": self.row_bytes * self.p.tile_rows}
         return pins | {"out_ready": int(random.random() >= self.stall)}

@@ -31,7 +31,7 @@ class TileModel(CounterModel):
 
     def draw(self, random: Random) -> dict[str, int]:
         pins = {"tile_packets": self.shape.tile_rows * self.shape.row_bytes, "blocks1": self.shape.gemm1_blocks, "blocks2": self.shape.gemm2_blocks}
-        pins |= {"valid": 0, "set": 0, "key": 0, "event": 0, "chosen": -1} | self.answers(random)
+        pins |= {"valid": 0, "set": 0, "key": 0, "op": 0, "chosen": -1} | self.answers(random)
         if self.registers:  # before the first packet
             e = self.registers.pop()
             last = (self.shape.n_active[e] - 1) // self.shape.tile_rows
@@ -39,7 +39,7 @@ class TileModel(CounterModel):
         elif random.random() < self.load and (self.blocks or self.todo):
             if self.blocks and (not self.todo or random.random() < 0.5):
                 pins["chosen"] = random.randrange(len(self.blocks))
-                pins["event"], pins["key"] = self.blocks[pins["chosen"]]
+                pins["op"], pins["key"] = self.blocks[pins["chosen"]]
             else:
                 expert, row, _ = self.todo[0]
                 pins["key"] = self.key((expert, row // self.shape.tile_rows))
@@ -59,11 +59,11 @@ class TileModel(CounterModel):
 
     def step(self, event: Values) -> int:
         tile = self.tile(event["key"])
-        name = ("packet", "GEMM-1 block", "GEMM-2 block")[event["event"]]
+        name = ("packet", "GEMM-1 block", "GEMM-2 block")[event["op"]]
         self.seen[name] += 1
         step: tracker.Event = tracker.Store(tile[0], event["row"], event["chunk"], 1)
-        if event["event"]:
-            step = (tracker.Gemm1Block if event["event"] == 1 else tracker.Gemm2Block)(tile)
+        if event["op"]:
+            step = (tracker.Gemm1Block if event["op"] == 1 else tracker.Gemm2Block)(tile)
         self.state, outputs = tracker.step(self.state, step)
         kinds = {tracker.TileReady: 1, tracker.RowReady: 2, tracker.Notify: 3}
         kind = max((kinds.get(type(output), 0) for output in outputs), default=0)

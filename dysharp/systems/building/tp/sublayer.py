@@ -61,6 +61,9 @@ class TpBuilder:
         self.sms = np.array([self.b.pool(g, sms, "sm") for g in self.gpus.tolist()], np.int32)
         self.slots = sms
         self._on_sms = {name: self._issuers(name, Discipline.READY_FIFO, self.sms) for name in ("norm", "gemm2", "gemm1")}
+        if machine.comm_sms:
+            held = np.array([self.b.pool(g, machine.comm_sms, "comm") for g in self.gpus.tolist()], np.int32)
+            self._on_sms["fused"] = self._issuers("fused", Discipline.READY_FIFO, held)
         self._templates: dict[tuple[object, ...], int] = {}
         self._framings: dict[Framing, int] = {}
         self.traffic: dict[str, dict[str, int]] = {"up": {}, "down": {}}
@@ -195,12 +198,12 @@ class TpBuilder:
         rate = self.cluster.peak_flops_per_us("bf16") * float(choice("tp.gemm_part").value) / self.cluster.n_sms
         return flops / rate * PS_PER_US
 
-    def _compute(self, name: str, fn: str, buffers: tuple[str, str], tasks: int, ps: float, ops: tuple[I32, I32, ArrayLike]) -> I32:
+    def _compute(self, name: str, fn: str, buffers: tuple[str, str], tasks: int, ps: float, ops: tuple[I32, I32, ArrayLike], place: str = "") -> I32:
         node, key, prio = ops
         duration = self.b.duration(self._jitter(ps))
         template = self.b.template(Template(name, Kind.COMPUTE, name, fn, tasks=tasks, duration=duration, src=buffers[0], dst=buffers[1]))
         draws = self.rng.integers(1, DRAWS + 1, len(node))
-        return ids(self.b.ops(template, node, issuer=self._on_sms[name][node], key=key, prio=prio, rows=draws), len(node))
+        return ids(self.b.ops(template, node, issuer=self._on_sms[place or name][node], key=key, prio=prio, rows=draws), len(node))
 
     def gemm1(self, begun: I32, *, together: bool = False) -> I32:
         """`[gpus, blocks, tiles]` tiles of the first GEMM behind `begun[gpu]`. `together`: thread blocks of equal number start together.
@@ -224,12 +227,15 @@ class TpBuilder:
             self.wait(in_turn[:, later], release[later // each - 1][None, :])
         return op.reshape(n, self.cuts.blocks, tiles)
 
-    def norm(self, node: I32, block: I32) -> I32:
-        """Norms of blocks on nodes: an SM per eight rows reads a row twice (sum, residual) and writes it once, at its part of the memory rate."""
+    def norm(self, node: I32, block: I32, place: str = "norm") -> I32:
+        """Norms of blocks on nodes: an SM per eight rows reads a row twice (sum, residual) and writes it once, at its part of the memory rate.
+
+        `place`: "fused" = on the SMs of the communication kernels.
+        """
         tasks = -(-self.cuts.rows // 8)
         moved = 3.0 * self.cuts.rows * self.work.hidden * self.work.element_bytes / tasks
         ps = moved / (self.cluster.hbm_bytes_per_us / self.cluster.n_sms) * PS_PER_US
-        return self._compute("norm", "norm", (SUM, ROWS), tasks, ps, (node, block, block))
+        return self._compute("norm", "norm", (SUM, ROWS), tasks, ps, (node, block, block), place)
 
     def gemm2(self, src: str = GATHERED) -> I32:
         """`[gpus, blocks]` the second GEMM: a gang of thread blocks for each block of rows."""

@@ -10,6 +10,9 @@ from dysharp.systems.building.batch import ids
 from dysharp.systems.building.tp.schema import GATHERED, PARTIAL, ROWS, SUM
 from dysharp.systems.building.tp.sublayer import I32, TpBuilder
 
+PORT_WINDOW = 40 << 10
+"""Most bytes that a throttled GPU has under way to a port: the published merge table (section VI), whatever the size of the simulated one."""
+
 
 class Ways(TpBuilder):
     """A sub-layer under construction, with its ways. `chunk` arrays have the numbers of chunks."""
@@ -48,11 +51,10 @@ class Ways(TpBuilder):
         self.b.hold(sems[node], ops)
 
     def home_window(self, name: str, ops: I32, node: I32, home: I32) -> None:
-        """Each GPU has no more chunks under way to a home than half of the places of its ports: loads and reductions share them."""
-        if self.places:
-            most = max(1, self.places // 2)
-            sems = np.array([self.b.semaphore(g, most, name) for g in self.gpus.tolist() for _ in range(self.n)], np.int32)
-            self.b.hold(sems[node * self.n + home], ops)
+        """Each GPU has at most half of `PORT_WINDOW` of loads under way to a port of a home, and as much of reductions."""
+        most = max(1, PORT_WINDOW // 2 * max(1, self.cluster.n_switches) // self.cuts.chunk_bytes)
+        sems = np.array([self.b.semaphore(g, most, name) for g in self.gpus.tolist() for _ in range(self.n)], np.int32)
+        self.b.hold(sems[node * self.n + home], ops)
 
     def count(self, operator: str, up: float, down: float) -> None:
         """Declare payload, in activations S."""
@@ -167,20 +169,22 @@ class Ways(TpBuilder):
     # ---- copies --------------------------------------------------------------------------------------------------------
 
     def gather_loaded(
-        self, ready: I32, tail: Tail, second: I32, *, merged: bool, window: int, times: int = 1, together: bool = False, throttle: bool = False
+        self, ready: I32, tail: Tail, second: I32, *, merged: bool, window: int, times: int = 1, together: bool = False, throttle: bool = False,
+        ahead: int = 0,
     ) -> None:
         """Every GPU loads the chunks of a block behind `tail` of `ready[gpu, block]`; `second[gpu, block]` waits for them.
 
         A block's loads begin when the second GEMM has begun a block `resident` places earlier: its thread blocks ask for what they compute.
         `merged`: the switch merges equal loads (`ld.cais`). `times`: loads of each chunk, where caches do not keep it between thread blocks.
         `together`: loads of a block begin when every GPU is ready for them. `throttle`: a GPU has no more under way to a home than its ports hold.
+        `ahead`: blocks that are loaded before the second GEMM begins them; 0: `resident`.
         """
-        n, blocks = self.n, self.cuts.blocks
+        n, blocks, ahead = self.n, self.cuts.blocks, ahead or self.resident
         order = np.argsort((self.blocks[None, :] - self.gpus[:, None] * self.machine.rotated) % blocks, axis=1)  # [gpu, place] block
         begin = self.joins("block", np.repeat(self.gpus, blocks)).reshape(n, blocks)
         self.wait(begin, ready, tail)
         rows = self.gpus[:, None]
-        self.wait(begin[rows, order[:, self.resident :]], second[rows, order[:, : -self.resident]], Tail.OP_ISSUED)
+        self.wait(begin[rows, order[:, ahead:]], second[rows, order[:, :-ahead]], Tail.OP_ISSUED)
         if together:
             begin = np.broadcast_to(self.released("group2", begin), (n, blocks))
         node, chunk = (np.repeat(part, times) for part in self.every_pair())

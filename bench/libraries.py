@@ -1,0 +1,210 @@
+"""Calls of libraries: numbers that rows fixed are fitted anew without one library or one GPU; the order of libraries; names that do not fit a time.
+
+`python bench/libraries.py [coverage] [names] [hold-out]` prints the named tables, all without a name. `errors` writes the packaged table of errors.
+
+Every fold fits the constants `lib.*` and the host steps that were chosen after the rows were seen (`STEPS`) to round trips, from values that no
+row moved. Numbers that no row of a fold sees (`unseen`) stay at such a value, steps at those of the library whose kernels are nearest; the second
+ratio takes them from the fit to all rows, as a machine or a library that one measured once. Rows of the slow pool are in no fit.
+"""
+
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import permutations
+from statistics import mean, median
+
+from dysharp.measured.call_errors import key_of, to_toml
+from dysharp.measured.calls import APART, doubts, in_pool, judge, order
+from dysharp.measured.classify import Parsed, classify
+from dysharp.measured.families.library_calls import GRACE, LIBRARIES, CallCase, Library, call_us, device_us
+from dysharp.measured.measurements import read_calls
+from dysharp.measured.predictions import predict
+from dysharp.specs.fitted import fitted, fitted_values
+
+CONSTANTS = tuple(name for name in fitted() if name.startswith("lib."))
+V2, NCCL, UCCL_LL = ("deepep-v2", "normal"), ("nccl-ep", "normal"), ("uccl-ep", "LL")
+STEPS = {"nccl steps": (NCCL, 20), "uccl LL first": (UCCL_LL, 20), "v2 dispatch": (V2, 30), "v2 combine": (V2, 20)}
+"""Number -> (library, largest value)."""
+NEAREST = {"nccl steps": 16.0, "uccl LL first": 4.0, "v2 dispatch": 16.0, "v2 combine": 4.0}
+"""Steps of UCCL-EP's normal kernels, of DeepEP's low-latency ones, and of UCCL-EP's again."""
+IN_PROGRAMS = ("lib.slot_bytes", "lib.capacity_us")
+"""Constants inside the Programs of NCCL EP, whose times are straight lines of them."""
+ROUNDS, FACTORS = 4, (0.5, 0.8, 0.92, 1.08, 1.25, 2.0)
+Numbers = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A call, its measured time, and Dispatch and Combine on the device: at 0, and per unit of each of `IN_PROGRAMS`."""
+
+    entry: Parsed
+    case: CallCase
+    us: float
+    base: tuple[float, float]
+    slope: tuple[float, float]
+
+    def predicted(self, numbers: Mapping[str, float]) -> float:
+        there, back = (base + slope * numbers[name] for base, slope, name in zip(self.base, self.slope, IN_PROGRAMS, strict=True))
+        return call_us(self.case, numbers, library(self.case, numbers), there, back)
+
+
+def library(case: CallCase, numbers: Mapping[str, float]) -> Library:
+    """The kind of a call with the steps of `numbers`. FlashInfer has DeepEP V2's steps."""
+    call, key = case.call, (case.library, case.mode)
+    if key == NCCL:
+        steps = round(numbers["nccl steps"])
+        return call._replace(first=steps, steps=(steps, steps + call.steps[1] - call.steps[0]))
+    if key == UCCL_LL:
+        return call._replace(first=round(numbers["uccl LL first"]))
+    if call.steps == LIBRARIES[V2].steps:
+        dispatch = round(numbers["v2 dispatch"])
+        return call._replace(steps=(dispatch, dispatch + round(numbers["v2 combine"])))
+    return call
+
+
+def rows() -> list[Row]:
+    """All packaged calls but those of the slow pool, with their times on the device."""
+    packaged = fitted_values()
+    done = list[Row]()
+    for entry in classify(read_calls()).parsed:
+        case, m = entry.case, entry.measurement
+        assert isinstance(case, CallCase)
+        assert m.value is not None
+        if in_pool(m):
+            continue
+        now, slope = device_us(case, packaged), (0.0, 0.0)
+        if case.library == NCCL[0]:
+            twice = device_us(case, packaged | {name: 2 * packaged[name] for name in IN_PROGRAMS})
+            slope = (twice[0] - now[0]) / packaged[IN_PROGRAMS[0]], (twice[1] - now[1]) / packaged[IN_PROGRAMS[1]]
+        base = now[0] - slope[0] * packaged[IN_PROGRAMS[0]], now[1] - slope[1] * packaged[IN_PROGRAMS[1]]
+        done.append(Row(entry, case, m.value, base, slope))
+    return done
+
+
+def packaged() -> Numbers:
+    """The packaged numbers."""
+    call = LIBRARIES[V2].steps
+    steps = {"nccl steps": LIBRARIES[NCCL].first, "uccl LL first": LIBRARIES[UCCL_LL].first, "v2 dispatch": call[0], "v2 combine": call[1] - call[0]}
+    return fitted_values() | {name: float(value) for name, value in steps.items()}
+
+
+def unseen(fold: list[Row]) -> list[str]:
+    """The numbers that no row of `fold` moves."""
+    names = {(row.case.library, row.case.mode) for row in fold}
+    seen = {
+        "lib.host_x86_us": any(row.case.gpu not in GRACE for row in fold),
+        "lib.host_grace_us": any(row.case.gpu in GRACE for row in fold),
+        "lib.few_sms": any(row.case.call.few and row.case.nodes == 1 for row in fold),
+        "lib.proxy_us": any(row.case.nodes > 1 and row.case.library == "uccl-ep" for row in fold),
+        "lib.leave_us": True,
+        **dict.fromkeys(IN_PROGRAMS, NCCL in names),
+        **{name: who in names for name, (who, _) in STEPS.items()},
+    }
+    return [name for name, is_seen in seen.items() if not is_seen]
+
+
+def fit(fold: list[Row], given: Mapping[str, float] | None = None) -> Numbers:
+    """Numbers of least mean absolute logarithm of the round trips of `fold`; Combine alone fixes `lib.leave_us`. `given`: starting values."""
+    limits = fitted()
+    values = packaged() | {name: math.sqrt(limits[name].low * limits[name].high) for name in CONSTANTS} | NEAREST | dict(given or {})
+    trips = [row for row in fold if row.case.verb == "roundtrip"]
+    alone = [row for row in fold if row.case.verb == "combine" and row.case.tokens < 512]
+    fixed = {"lib.leave_us", *unseen(trips)}
+    free = [name for name in (*CONSTANTS, *STEPS) if name not in fixed]
+    for _ in range(ROUNDS):
+        for name in free:
+            values = _best(trips, values, name)
+        values = _best(alone, values, "lib.leave_us")
+    return values
+
+
+def _best(fold: list[Row], values: Numbers, name: str) -> Numbers:
+    """`values` with the best tried value of one number; wide steps first."""
+    at = values[name]
+    if name in STEPS:
+        tries = [float(n) for n in range(1, STEPS[name][1] + 1)]
+    else:
+        limit = fitted()[name]
+        tries = [min(limit.high, max(limit.low, at * factor)) for factor in (*FACTORS, 0.97, 1.0, 1.03)]
+    return min(({**values, name: value} for value in (at, *tries)), key=lambda tried: _loss(fold, tried))
+
+
+def _loss(fold: list[Row], numbers: Numbers) -> float:
+    return mean(abs(math.log(row.predicted(numbers) / row.us)) for row in fold)
+
+
+def _error(fold: list[Row], numbers: Numbers) -> float:
+    return 100 * median(abs(row.predicted(numbers) / row.us - 1) for row in fold)
+
+
+def hold_out(everything: list[Row]) -> None:
+    """Median errors of round trips with one library or one GPU held out of the fit, beside the fit to all rows."""
+    trips = [row for row in everything if row.case.verb == "roundtrip"]
+    full = fit(everything)
+    print("fitted to all rows:", ", ".join(f"{name} {full[name]:.3g}" for name in (*CONSTANTS, *STEPS)))
+    by: dict[str, Callable[[Row], str]] = {"library": lambda row: row.case.library, "gpu": lambda row: row.case.gpu}
+    for name, label in by.items():
+        errors = []
+        for held in sorted({label(row) for row in trips}):
+            own, fold = ([row for row in everything if (label(row) == held) == mine] for mine in (True, False))
+            own = [row for row in own if row.case.verb == "roundtrip"]
+            known = {number: full[number] for number in unseen(fold)}
+            three = _error(own, full), _error(own, fit(fold)), _error(own, fit(fold, known))
+            errors.append(three)
+            shown = "all rows {:5.1f} %  held out {:5.1f} %  with unseen numbers given {:5.1f} %".format(*three)
+            print(f"{name:8} {held:14} n {len(own):4}  {shown}  unseen: {', '.join(known) or 'none'}", flush=True)
+        inside, outside, given = (mean(column) for column in zip(*errors, strict=True))
+        print(f"{name:8} mean: ratio {outside / inside:.2f}, with unseen numbers given {given / inside:.2f} (bar 1.5)")
+
+
+def coverage(everything: list[Row]) -> None:
+    """How many packaged calls have a prediction; errors by regime."""
+    found = classify(read_calls())
+    n = len(found.parsed) + len(found.missing)
+    print(f"coverage: {len(found.parsed)} of {n} rows have a prediction ({100 * len(found.parsed) / n:.1f} %, bar 95 %)")
+    parsed, values = predict(found, fitted_values())
+    for row in judge(parsed.parsed, values):
+        print("  {regime}: {what}: n {n}, median {median_ape:.1f} %, nine of ten within {p90_ape:.1f} %".format(**row))
+    right, pairs = order(parsed.parsed, values)
+    print(f"order: {right} of {pairs} pairs of libraries that differ by {APART:g} are in the right order ({100 * right / pairs:.1f} %, bar 85 %)")
+
+
+def names(everything: list[Row]) -> None:
+    """Names given to times of other libraries, and true names, that are doubted."""
+    constants, numbers = fitted_values(), packaged()
+    cells: dict[CallCase, list[tuple[CallCase, float, float]]] = {}
+    for row in everything:
+        cells.setdefault(replace(row.case, library="", mode=""), []).append((row.case, row.us, row.predicted(numbers)))
+    true = [doubts(case, us, named, constants) is not None for cell in cells.values() for case, us, named in cell]
+    lies = [
+        doubts(named, us, time, constants) is not None
+        for cell in cells.values()
+        for (named, own, time), (_, us, _) in permutations(cell, 2)
+        if max(own, us) > 1.25 * min(own, us)
+    ]
+    print(f"names: {sum(lies)} of {len(lies)} false names are noticed ({100 * sum(lies) / len(lies):.1f} %, bar 70 %)")
+    print(f"names: {sum(true)} of {len(true)} true names are doubted ({100 * sum(true) / len(true):.1f} %, bar 5 %)")
+
+
+def errors(everything: list[Row]) -> None:
+    """The text of `validated_calls.toml`."""
+    trips = [row for row in everything if row.case.verb == "roundtrip"]
+    numbers, held = packaged(), []
+    for gpu in sorted({row.case.gpu for row in trips}):
+        found = fit([row for row in everything if row.case.gpu != gpu])
+        held += [(key_of(row.case), row.predicted(found) / row.us) for row in trips if row.case.gpu == gpu]
+    print(to_toml([(key_of(row.case), row.predicted(numbers) / row.us) for row in trips], held), end="")
+
+
+TABLES: Mapping[str, Callable[[list[Row]], None]] = {"coverage": coverage, "names": names, "hold-out": hold_out}
+
+
+def main(asked: list[str]) -> None:
+    everything = rows()
+    for name in asked or TABLES:
+        (errors if name == "errors" else TABLES[name])(everything)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,198 @@
+"""`Serving`: the answer of `serve` as sentences, numbers and plain values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dysharp.api.serving_systems import SystemPoint
+from dysharp.measured.serving.error_bar import Bar, bar_of, outside_of
+from dysharp.serving.advice import Overlap, Slots
+from dysharp.serving.answers import HELPS, WORDS, limit_of, point_dict
+from dysharp.serving.apart import Apart
+from dysharp.serving.engine import Engine
+from dysharp.serving.search import Rejected, ServePoint
+from dysharp.serving.whatif import WhatIf
+
+TTFT_MS, TPOT_MS = 2000.0, 50.0
+"""Limits where none are given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Limits of the mean times, in milliseconds."""
+
+    ttft: float = TTFT_MS
+    tpot: float = TPOT_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The answer of `serve`.
+
+    | field | holds |
+    |---|---|
+    | `best` | the best points within the limits, one per layout |
+    | `front`, `points` | points that no other beats; all points |
+    | `rejected` | layouts that do not fit, with the reason |
+    | `apart` | the best pools with prefill and decode apart within the limits |
+    | `what_ifs` | the best point on other machines; empty unless asked for |
+    | `systems` | the best point with dispatch under EP systems that were asked for |
+    | `overlap`, `slots`, `break_even` | at the best point: two-batch overlap, EPLB with recorded loads, acceptance above which drafts pay |
+    """
+
+    model: str
+    cluster: str
+    gpus: int
+    engine: Engine
+    slo: Slo
+    users: int | None
+    best: tuple[ServePoint, ...]
+    front: tuple[ServePoint, ...]
+    points: tuple[ServePoint, ...]
+    rejected: tuple[Rejected, ...]
+    header: tuple[str, ...]
+    apart: Apart | None = None
+    what_ifs: tuple[WhatIf, ...] = ()
+    overlap: Overlap | None = None
+    slots: tuple[Slots, ...] = ()
+    break_even: float | None = None
+    systems: tuple[SystemPoint, ...] = ()
+
+    @property
+    def gpus_for_users(self) -> int | None:
+        """GPUs that `users` users need with the best layout."""
+        if self.users is None or not self.best:
+            return None
+        point = self.best[0]
+        return math.ceil(self.users / point.load.users) * point.replica.layout.gpus
+
+    @property
+    def bar(self) -> Bar | None:
+        """Errors of measured runs like the best point."""
+        return bar_of(self.best[0].replica) if self.best else None
+
+    def sentences(self) -> tuple[str, ...]:
+        """The answer, what limits it, and why the next layout loses."""
+        limits = f"TPOT of {self.slo.tpot:g} ms and TTFT of {self.slo.ttft:g} ms"
+        if not self.best:
+            if not self.points:
+                return (f"{self.model} does not fit on {self.gpus} GPUs of {self.cluster}: {self.rejected[-1].reason}.",)
+            fast = min(self.points, key=lambda p: p.served.tpot)
+            return (f"No layout keeps a {limits}: the fastest is {_named(fast)} at {_times(fast)}.", *self._apart_line(None))
+        first = self.best[0]
+        copies = f"{first.replicas} x " if first.replicas > 1 else ""
+        limit = limit_of(first)
+        lines = [
+            f"{copies}{_named(first)}: {first.tokens_per_gpu:,.0f} tokens/s per GPU with {first.load.users:g} users per replica, {_times(first)}.",
+            f"{WORDS[limit]}; {HELPS[limit]}.",
+        ]
+        if len(self.best) > 1:
+            second = self.best[1]
+            behind = 100 * (1 - second.tokens_per_gpu / first.tokens_per_gpu)
+            lines.append(f"Next: {_named(second)}, {behind:.0f} % behind; {WORDS[limit_of(second)]}.")
+        if self.gpus_for_users is not None:
+            replicas = self.gpus_for_users // first.replica.layout.gpus
+            room = f"the cache of a replica has room for {first.memory.requests * first.replica.layout.dp:,}"
+            lines.append(
+                f"{self.users:,} users need {self.gpus_for_users} GPUs: {replicas} replicas of {first.load.users:g} users within the limits; {room}."
+            )
+        return (*lines, *self._apart_line(first))
+
+    def _apart_line(self, first: ServePoint | None) -> tuple[str, ...]:
+        """Whether prefill and decode apart pay."""
+        a = self.apart
+        if a is None:
+            return ("Prefill and decode apart: no pools keep the limits on so many GPUs.",)
+        gain = f" ({100 * (a.tokens_per_gpu / first.tokens_per_gpu - 1):+.0f} %)" if first is not None else ""
+        idle = f", {a.idle} GPUs idle" if a.idle else ""
+        return (
+            f"Prefill and decode apart: {a.prefill_workers} x {a.prefill.name} for prompts, {a.decode_workers} x {a.decode.name} for answers: "
+            f"{a.tokens_per_gpu:,.0f} tokens/s per GPU{gain}, {a.users:,.0f} users, TPOT {a.served.tpot / 1e3:.1f} ms, "
+            f"TTFT {a.served.ttft / 1e3:,.0f} ms; a prompt's cache takes {a.transfer / 1e3:.1f} ms{idle}.",
+        )
+
+    def advice(self) -> tuple[str, ...]:
+        """What one can turn at the best point: drafts, two batches that overlap, spare slots."""
+        lines = []
+        if self.break_even is not None and self.best:
+            drafts = self.best[0].load.drafts
+            pays = f"above an acceptance of {self.break_even:.2f}" if self.break_even < 1 else "at no acceptance"
+            lines.append(f"Drafts ({drafts} a step) pay {pays} at this batch.")
+        if self.overlap is not None:
+            start = self.overlap.pays_from
+            words = f"it pays from {start} requests of a group" if start else "it pays at no batch that fits"
+            lines.append(f"Two-batch overlap: {100 * self.overlap.gain:+.0f} % at this batch; {words}.")
+        for slot in self.slots:
+            e = slot.eplb
+            name = "Experts as they lie" if not e.slots else f"EPLB with {e.slots} spare slot{'s' * (e.slots > 1)} a GPU"
+            cost = f"; {e.held / 1e9:.1f} GB of copies, all slots anew in {e.seconds:.2f} s" if e.slots else ""
+            lines.append(f"{name}: busiest GPU {e.busiest:.2f} times the mean, {slot.tokens_per_gpu:,.0f} tokens/s per GPU{cost}.")
+        return tuple(lines)
+
+    def trust(self) -> tuple[str, ...]:
+        """The error bar, and what lies outside the measured range."""
+        if not self.best:
+            return ()
+        first = self.best[0]
+        bar = bar_of(first.replica)
+        low, high = bar.around(first.served.tpot / 1e3)
+        lines = [
+            f"Error bar: measured TPOT of runs like the best ({bar.group}) is missed by {bar.median:g} % (median), {bar.p90:g} % (90 % of runs): "
+            f"{low:.1f} to {high:.1f} ms.",
+        ]
+        apart = bar_of(first.replica, apart=True)
+        if self.apart is not None and apart is not bar:
+            lines[0] += f" Prefill and decode apart: {apart.median:g} %, {apart.p90:g} %."
+        outside = outside_of(first.replica, first.load)
+        if outside:
+            lines.append(f"Outside the measured range: {'; '.join(outside)}. The error bar is no promise there.")
+        return tuple(lines)
+
+    def launch(self) -> str:
+        """Arguments of the engine for the best layout; "" without one."""
+        if not self.best:
+            return ""
+        point = self.best[0]
+        return self.engine.command(self.model, point.replica, point.load)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON. Times in milliseconds."""
+        apart = None if self.apart is None else asdict(self.apart) | {"prefill": self.apart.prefill.name, "decode": self.apart.decode.name}
+        return {
+            "model": self.model, "cluster": self.cluster, "gpus": self.gpus, "engine": self.engine.name,
+            "slo": {"ttft_ms": self.slo.ttft, "tpot_ms": self.slo.tpot}, "users": self.users, "gpus_for_users": self.gpus_for_users,
+            "sentences": list(self.sentences()), "advice": list(self.advice()), "trust": list(self.trust()), "launch": self.launch(),
+            "best": [self._point(point) for point in self.best], "front": [self._point(point) for point in self.front],
+            "apart": apart and _milliseconds(apart),
+            "what_ifs": [
+                {"name": one.name, "tokens_per_s_gpu": one.tokens_per_gpu, "layout": one.point and one.point.replica.layout.name}
+                for one in self.what_ifs
+            ],
+            "overlap": self.overlap and asdict(self.overlap), "break_even": self.break_even,
+            "systems": [asdict(one) for one in self.systems],
+            "slots": [asdict(slot) for slot in self.slots],
+            "rejected": [{"layout": one.layout.name, "reason": one.reason} for one in self.rejected], "header": list(self.header),
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        return "\n".join((*self.sentences(), *self.trust()))
+
+    def _point(self, point: ServePoint) -> dict[str, Any]:
+        low, high = bar_of(point.replica).around(point.served.tpot / 1e3)
+        return point_dict(point) | {"tpot_ms_90": [low, high], "outside": outside_of(point.replica, point.load)}
+
+
+def _milliseconds(apart: dict[str, Any]) -> dict[str, Any]:
+    served, sent = apart.pop("served"), apart.pop("transfer")
+    return apart | {"tpot_ms": served["tpot"] / 1e3, "ttft_ms": served["ttft"] / 1e3, "transfer_ms": sent / 1e3}
+
+
+def _named(point: ServePoint) -> str:
+    system = f" with {point.system}" if point.system else ""
+    return f"{point.replica.layout.name}{system}"
+
+
+def _times(point: ServePoint) -> str:
+    return f"TPOT {point.served.tpot / 1e3:.1f} ms, TTFT {point.served.ttft / 1e3:,.0f} ms"

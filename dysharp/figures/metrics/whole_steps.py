@@ -1,0 +1,177 @@
+"""Training steps around the layers of a figure: what a layer's gain is worth end to end.
+
+A point has the Row of one MoE layer, forward. Its backward pass follows from it (`layer_times`). Everything else of a step is a free choice
+(`paper_step.*`), the same for all systems.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from dysharp.compute.attention import BACKWARD_PRODUCTS, attention_flops
+from dysharp.compute.attention import Attention as Call
+from dysharp.figures.metric import Seen, metric
+from dysharp.specs import choice_int, choice_str, load_cluster, load_model
+from dysharp.specs.choices import Scalar, overridden
+from dysharp.specs.whole import Attention, WholeModel
+from dysharp.steps import Layout
+from dysharp.steps.block import Block
+from dysharp.steps.cost import EpTimes
+from dysharp.steps.costs import step_costs
+from dysharp.steps.graph import replay
+from dysharp.steps.machine import Direction, Machine, number
+from dysharp.steps.schedules import make_schedule
+from dysharp.steps.step_graph import step_graph
+from dysharp.units import PS_PER_US
+
+STAGES = 16
+"""Pipeline stages of the DySHARP paper, each on a domain of its own."""
+HEADS = {"S": 32, "M": 64, "L": 128, "paper-gpt-oss-120b": 64, "paper-qwen3-235b": 128}
+"""Heads of the DySHARP paper's model table."""
+MLA = Attention("mla", heads=128, q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, v_dim=128)
+"""DeepSeek-V3's attention (public config.json)."""
+GRADIENT_BYTES = 8
+"""Bytes of memory that a weight's FP32 gradient moves in a micro-batch: read and written."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaperMachine(Machine):
+    """A paper's cluster whose attention runs at a chosen rate, and whose memory-bound operators may take no time."""
+
+    rate: str
+    causal: bool
+    products_only: bool
+
+    def memory(self, n_bytes: float, part: float = 1.0) -> float:
+        """As `Machine`, or nothing."""
+        return 0.0 if self.products_only else Machine.memory(self, n_bytes, part)
+
+    def attention(self, call: Call, direction: Direction) -> float:
+        """The attention kernel."""
+        whole = call if self.causal else replace(call, causal=False)
+        if self.rate == "flash":
+            return Machine.attention(self, whole, direction)
+        again = BACKWARD_PRODUCTS if direction == "backward" else 1.0
+        return again * float(attention_flops(whole)) / self.cluster.peak_flops_per_us(self.rate)
+
+
+def machine_of(here: Seen) -> PaperMachine:
+    """The machine of a point with the choices of this moment."""
+    cluster = load_cluster(here.point.cluster)
+    own = cluster if here.point.gpus is None else cluster.with_gpus(here.point.gpus)
+    products = choice_str("paper_step.operators") == "products"
+    return PaperMachine(own, choice_str("paper_step.attention_rate"), choice_str("paper_step.causal") == "yes", products)
+
+
+def model_of(here: Seen) -> WholeModel:
+    """The model of a point from embedding to head: 16 equal stages."""
+    layer = load_model(here.point.model)
+    heads = HEADS[layer.name if layer.name in HEADS else layer.name.partition("-")[0]]
+    if choice_str("paper_step.attention") == "mla":
+        attention = replace(MLA, heads=heads)
+    else:
+        attention = Attention("gqa", heads, kv_heads=heads, head_dim=layer.hidden // heads)
+    whole = replace(layer, n_layers=STAGES * choice_int("paper_step.layers"))
+    return WholeModel(layer.name, layer.source, layer.hidden, attention, max(1, choice_int("paper_step.vocab")), whole)
+
+
+def layer_times(here: Seen) -> EpTimes | None:
+    """The layer of a point, forward and backward, with one sequence per GPU; None for other points than forward passes.
+
+    The backward pass has the bytes of the forward pass on links and twice its GEMMs, beside FP32 sums of weight gradients in memory. Weight gradients
+    fill idle SMs (docs/design/0005), so it takes as long as the longest of these: L-8 takes 0.3 (DeepEP) and 2.8 % (DySHARP) longer where simulated.
+    """
+    ahead = forward_times(here) if here.point.direction == "fwd" else None
+    if ahead is None:
+        return None
+    time, exposed, wire = ahead
+    computed = _gradients_us(here)
+    back = time + computed / 2 if choice_str("paper_step.weights") == "order" else max(time, computed)
+    return EpTimes(time, back, exposed, back - computed, wire, wire)
+
+
+def _gradients_us(here: Seen) -> float:
+    """GEMMs of a backward pass at the mean load, at the peak of tensor cores or of memory."""
+    layer, machine = load_model(here.point.model), machine_of(here)
+    weights = layer.n_matrices * layer.hidden * layer.expert_hidden
+    sums = GRADIENT_BYTES * weights * layer.n_experts / machine.cluster.n_gpus / machine.cluster.hbm_bytes_per_us
+    return max(machine.flops(2 * 2 * layer.tokens_per_gpu * layer.topk * weights, layer.gemm_dtype), sums)
+
+
+def forward_times(here: Seen) -> tuple[float, float, float] | None:
+    """Layer time, exposed communication and time on the wire of a point with one sequence per GPU.
+
+    A point with fewer tokens grows along the line from half as many; None without that point.
+    """
+    whole = load_model(here.point.model).tokens_per_gpu
+    tokens = here.point.tokens or whole
+    if tokens == whole:
+        return _three(here.row)
+    half = here.at(replace(here.point, tokens=tokens // 2))
+    if half is None:
+        return None
+    time, exposed, wire = (b + 2 * (whole / tokens - 1) * (b - a) for a, b in zip(_three(half.row), _three(here.row), strict=True))
+    return time, exposed, wire
+
+
+def _three(row: dict[str, Any]) -> tuple[float, float, float]:
+    phases = [row["phases_us"][name] for name in ("dispatch", "combine")]
+    span = max(phase["end"] for phase in phases) - min(phase["start"] for phase in phases)
+    return float(row["time_us"]), float(row["exposed_comm_us"]), min(span, sum(phase["busy"] for phase in phases))
+
+
+def step_us(here: Seen, dualpipe: bool = False) -> float | None:
+    """Time of a training step with the layers of a point; None without them. `dualpipe`: under DualPipe, whose communication holds SMs."""
+    ep = layer_times(here)
+    if ep is None:
+        return None
+    order = "dualpipe" if dualpipe else choice_str("paper_step.schedule")
+    part = 1 - number("deepep.n_sm") / load_cluster(here.point.cluster).n_sms if dualpipe else 1.0
+    return _step_us(model_of(here), machine_of(here), ep, order, part, choice_int("paper_step.micro_batches"), tuple(sorted(overridden().items())))
+
+
+@lru_cache(maxsize=1 << 12)
+def _step_us(
+    model: WholeModel, machine: PaperMachine, ep: EpTimes, order: str, part: float, batches: int, choices: tuple[tuple[str, Scalar], ...]
+) -> float:
+    """`choices`: those that were changed; they tell cached steps apart. `part`: of the SMs that compute."""
+    assert model.layer is not None
+    gpus, chunks = machine.cluster.n_gpus, 2 if order == "interleaved" else 1
+    layout = Layout(pp=STAGES, vpp=chunks, ep=gpus, dp=gpus, micro_batches=batches)
+    schedule = make_schedule(order, STAGES, batches, chunks)
+    costs = step_costs(model, machine, layout, model.layer.tokens_per_gpu, ep, schedule.directions).on_part(part)
+    return replay(step_graph(schedule, costs.times)).makespan / PS_PER_US
+
+
+@metric("step_speedup", "speed-up of a training step", compares=True)
+def step_speedup(here: Seen, other: Seen) -> float | None:
+    """Time of a step with the layers of `over` divided by the time of a step with the layers of the system."""
+    own, theirs = step_us(here), step_us(other)
+    return theirs / own if own and theirs else None
+
+
+@metric("step_over_dualpipe", "speed-up of a training step over DualPipe with DeepEP's layers")
+def step_over_dualpipe(here: Seen) -> float | None:
+    """Time of a step under DualPipe, whose layers are DeepEP's, divided by the time of a step of the system."""
+    deepep = next((seen for seen in here.among("deepep") if layer_times(seen)), None)
+    own, theirs = step_us(here), step_us(deepep, dualpipe=True) if deepep else None
+    return theirs / own if own and theirs else None
+
+
+@metric("both_passes_speedup", "speed-up of a MoE layer, forward and backward", compares=True)
+def both_passes_speedup(here: Seen, other: Seen) -> float | None:
+    """Forward and backward time of the layer of `over` divided by those of the system, with one sequence per GPU."""
+    own, theirs = layer_times(here), layer_times(other)
+    return (theirs.forward + theirs.backward) / (own.forward + own.backward) if own and theirs else None
+
+
+@metric("beside_share", "work beside the MoE layer over the layer, forward and backward")
+def beside_share(here: Seen) -> float | None:
+    """Time of everything else of a layer (projections, attention, router) divided by the time of the MoE layer, forward and backward."""
+    ep = layer_times(here)
+    if ep is None:
+        return None
+    machine, model = machine_of(here), model_of(here)
+    gpus = machine.cluster.n_gpus
+    beside = Block(model, machine, Layout(pp=STAGES, ep=gpus, dp=gpus), load_model(here.point.model).tokens_per_gpu).layer(0, None)
+    return (beside.forward + beside.backward + beside.weights) / (ep.forward + ep.backward)

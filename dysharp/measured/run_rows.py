@@ -1,0 +1,118 @@
+"""Measured runs of whole models from a CSV: texts, whole numbers and measured numbers by column. Training and serving declare their columns."""
+
+import csv
+import io
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from dysharp.data import read_table
+from dysharp.errors import ConfigError
+from dysharp.specs.fields import show
+from dysharp.specs.reading import read_text
+
+MOST = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A table of runs. A file without a column of `required` is of another kind; the other columns may be absent or empty."""
+
+    table: str
+    """Packaged."""
+    texts: tuple[str, ...]
+    degrees: tuple[str, ...]
+    numbers: tuple[str, ...]
+    required: tuple[str, ...]
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every column once."""
+        return tuple(dict.fromkeys((*self.required, *self.texts, *self.degrees, *self.numbers)))
+
+    def fit(self, text: str) -> bool:
+        """Whether the header of a CSV has the required columns."""
+        header = next(csv.reader(io.StringIO(text.partition("\n")[0])), [])
+        return set(self.required) <= {name.strip() for name in header}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One measured run. A degree that the row leaves out is 0; a measured number that it leaves out is None."""
+
+    texts: dict[str, str]
+    degrees: dict[str, int]
+    numbers: dict[str, float | None]
+
+    @property
+    def id(self) -> str:
+        """Name of the row."""
+        return self.texts["id"]
+
+    def text(self, column: str) -> str:
+        """A text; "" where the row has none."""
+        return self.texts[column]
+
+    def degree(self, column: str) -> int:
+        """A degree; 1 where the row has none."""
+        return self.degrees[column] or 1
+
+    @classmethod
+    def modelled(cls, cells: dict[str, str]) -> bool:
+        """Whether the degrees of a row are read; a row of another kind is kept and has no prediction."""
+        return True
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str] | None, columns: Columns) -> list[Self]:
+        """All runs of a CSV file; None: the packaged table. Raises `ConfigError` in one line: file, row, column, found and expected."""
+        if path is None:
+            return cls.from_csv(read_table(columns.table), f"packaged {columns.table} runs", columns)
+        return cls.from_csv(read_text(Path(path)), str(path), columns)
+
+    @classmethod
+    def from_csv(cls, text: str, where: str, columns: Columns) -> list[Self]:
+        """Runs from CSV text; `where` names the file in errors, which count rows from 1 without the header."""
+        try:
+            header, *records = list(csv.reader(io.StringIO(text, newline=""), strict=True)) or [[]]
+        except csv.Error as error:
+            raise ConfigError(f"{where}: malformed CSV: {error}") from None
+        header = [name.strip() for name in header]
+        if missing := [name for name in columns.required if name not in header]:
+            raise ConfigError(f"{where}: header: found no column {missing[0]}, expected {','.join(columns.required)} and others")
+        rows, seen = [], set[str]()
+        for number, record in enumerate(records, start=1):
+            if len(record) != len(header):
+                raise ConfigError(f"{where}: row {number}: found {len(record)} columns, expected {len(header)}")
+            row = cls._row(dict(zip(header, (cell.strip() for cell in record), strict=True)), f"{where}: row {number}", columns)
+            if row.id in seen:
+                raise ConfigError(f"{where}: row {number}: column id: found {show(row.id)} again, expected each id once")
+            seen.add(row.id)
+            rows.append(row)
+        return rows
+
+    @classmethod
+    def _row(cls, cells: dict[str, str], where: str, columns: Columns) -> Self:
+        known = cls.modelled(cells)
+        degrees = {name: _degree(cells.get(name, "") if known else "", name, where) for name in columns.degrees}
+        numbers = {name: _number(cells.get(name, ""), name, where) for name in columns.numbers}
+        return cls({name: cells.get(name, "") for name in columns.texts}, degrees, numbers)
+
+
+def _degree(cell: str, column: str, where: str) -> int:
+    if cell and (not cell.isascii() or not cell.isdigit() or len(cell) > 9):
+        raise ConfigError(f"{where}: column {column}: found {show(cell)}, expected a whole number")
+    return int(cell or 0)
+
+
+def _number(cell: str, column: str, where: str) -> float | None:
+    if not cell:
+        return None
+    try:
+        value = float(cell)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < MOST:
+        raise ConfigError(f"{where}: column {column}: found {show(cell)}, expected a number above 0")
+    return value

@@ -1,0 +1,69 @@
+"""Uneven experts: loads from recorded or drawn routing, the busiest GPU with and without EPLB, and what rearranging costs."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from dysharp.compute.collectives import link_us
+from dysharp.serving.exchange import domain_of
+from dysharp.serving.work import Loads, Replica
+from dysharp.specs.whole import WholeModel
+from dysharp.workload.make import make_routing
+from dysharp.workload.placement import auto, eplb, replica_loads
+from dysharp.workload.routing import max_over_mean, rows_per_expert
+
+DRAWN_GPUS, DRAWN_TOKENS = 8, 4096
+"""Tokens from which loads are counted: so many GPUs with so many tokens."""
+EXTRA_SLOTS = (1, 2, 4)
+"""Spare slots of a GPU with which EPLB is tried."""
+
+
+def loads_of(model: WholeModel, routing: str, seed: int = 0) -> Loads:
+    """Part of the rows that each expert gets under a routing string or file. Raises `ConfigError`."""
+    if model.layer is None:
+        return ()
+    rows = rows_per_expert(make_routing(routing, model.layer, DRAWN_GPUS, DRAWN_TOKENS, seed=seed)).astype(np.float64)
+    return tuple((rows / rows.sum()).tolist())
+
+
+@lru_cache(maxsize=1 << 8)
+def hottest(loads: Loads, gpus: int, slots: int) -> float:
+    """Rows of the busiest of `gpus` GPUs over the mean. With spare `slots` EPLB places experts, without them their numbers do."""
+    load = np.asarray(loads)
+    placed = eplb(load, gpus, len(loads) + slots) if slots else auto(len(loads), gpus)
+    return max_over_mean(replica_loads(load, placed).reshape(gpus, -1).sum(axis=1))
+
+
+@dataclass(frozen=True, slots=True)
+class Rearranging:
+    """EPLB with `slots` spare slots of a GPU. Bytes of one GPU; `seconds`: all its slots anew, over NVLink or the NICs."""
+
+    slots: int
+    busiest: float
+    held: float
+    moved: float
+    seconds: float
+
+
+def rearranging(replica: Replica, slots: int) -> Rearranging:
+    """What EPLB with so many spare slots of a GPU brings and costs: memory for the copies, and at worst every slot of every layer moves."""
+    layer, layout, rates = replica.model.layer, replica.layout, replica.rates
+    assert layer is not None
+    expert = layer.n_matrices * layer.hidden * layer.expert_hidden * replica.formats.of("routed experts").weight_bytes / layout.moe_tp
+    layers = sum(replica.model.is_moe(number) for number in range(replica.model.n_layers))
+    own = layer.n_experts // layout.ep + slots
+    moved = own * layers * expert
+    out = rates.cluster.scale_out
+    inside = layout.ep <= domain_of(replica) or out is None
+    us = float(link_us(rates.gpu, rates.constants, moved)) if inside or out is None else moved / (out.nic_GBps * out.nics_per_gpu * 1e3)
+    total = layout.ep * own - layer.n_experts
+    return Rearranging(slots, hottest(replica.loads, layout.ep, total), slots * layers * expert, moved, us / 1e6)
+
+
+def with_slots(replica: Replica, slots: int) -> Replica:
+    """The replica with `slots` spare slots of every GPU, beyond those that even out its experts."""
+    layer, layout = replica.model.layer, replica.layout
+    assert layer is not None
+    own = layer.n_experts // layout.ep + slots
+    return replace(replica, layout=replace(layout, slots=layout.ep * own - layer.n_experts))

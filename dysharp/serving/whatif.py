@@ -1,0 +1,95 @@
+"""What another machine would bring: the best point within the limits, searched again with one thing changed; and what a dead GPU takes."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from dysharp.serving.engine import Engine
+from dysharp.serving.exchange import FREE, HUB, IN_SWITCH, domain_of
+from dysharp.serving.layout import ServeLayout
+from dysharp.serving.loop import closed_loop
+from dysharp.serving.memory import memory_of
+from dysharp.serving.rates import rates_of
+from dysharp.serving.search import ServePoint, search, within
+from dysharp.serving.step_table import StepTable
+from dysharp.serving.work import Load, Replica
+
+LARGER = (72, 144)
+"""GPUs of larger NVLink domains that are tried, where so many are in use; beside one domain of all GPUs."""
+FASTER = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A search: what is served how, and within which limits (microseconds)."""
+
+    start: Replica
+    engine: Engine
+    load: Load
+    gpus: int
+    layouts: tuple[ServeLayout, ...] | None
+    ttft: float
+    tpot: float
+
+    def best(self) -> ServePoint | None:
+        """The best point within the limits."""
+        found = within(search(self.start, self.engine, self.load, self.gpus, self.layouts)[0], self.ttft, self.tpot)
+        return found[0] if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """`tokens_per_gpu` of the best point with one thing changed, over all GPUs; `point` None: nothing keeps the limits."""
+
+    name: str
+    point: ServePoint | None
+    tokens_per_gpu: float
+
+
+def what_ifs(asked: Asked, best: ServePoint, tick: Callable[[str], None] = lambda _: None) -> list[WhatIf]:
+    """The changes, one by one; the last one is a dead GPU under the layout of `best`."""
+    found = []
+    for name, start in _machines(asked.start, asked.gpus):
+        tick(name)
+        point = replace(asked, start=start).best()
+        found.append(WhatIf(name, point, point.tokens_per_gpu if point else 0.0))
+    return [*found, dead_gpu(best, asked.gpus)]
+
+
+def _machines(start: Replica, gpus: int) -> Iterator[tuple[str, Replica]]:
+    """The replica on other machines, by name."""
+    yield "communication takes no time", replace(start, ep_system=FREE)
+    if start.model.layer is not None:
+        yield "DySHARP switches (bound)", replace(start, ep_system=IN_SWITCH)
+        yield "MoE-Hub (bound)", replace(start, ep_system=HUB)
+    cluster = start.rates.cluster
+    if cluster.scale_out is None:
+        return
+    for size in sorted({*(n for n in LARGER if domain_of(start) < n <= gpus and gpus % n == 0), gpus} - {domain_of(start)}):
+        larger = replace(cluster, scale_out=replace(cluster.scale_out, domain_gpus=size))
+        yield f"NVLink domains of {size} GPUs", replace(start, rates=rates_of(larger))
+    faster = replace(cluster.scale_out, nic_GBps=FASTER * cluster.scale_out.nic_GBps)
+    yield "NICs twice as fast", replace(start, rates=rates_of(replace(cluster, scale_out=faster)))
+
+
+def dead_gpu(best: ServePoint, gpus: int) -> WhatIf:
+    """One GPU is lost. Attention groups that share experts go on without its group, if the others hold all experts; else a replica stops."""
+    name, left = "a GPU dies", best.tokens_per_gpu * (best.replicas - 1) * best.replica.layout.gpus
+    smaller = _without_a_group(best)
+    rate = 0.0 if smaller is None else smaller.served.rate * smaller.load.answer
+    return WhatIf(name, smaller, (left + rate) / gpus)
+
+
+def _without_a_group(best: ServePoint) -> ServePoint | None:
+    layout, model = best.replica.layout, best.replica.model.layer
+    if layout.dp < 3 or layout.ep != layout.gpus or model is None:
+        return None
+    ep = layout.ep - layout.tp
+    rest = ServeLayout(layout.tp, layout.dp - 1, ep, -model.n_experts % ep)
+    replica, engine = replace(best.replica, layout=rest), best.table.engine
+    memory = memory_of(replica, engine, best.load.prompt + best.load.answer)
+    if not memory.requests:
+        return None
+    table = StepTable(replica, engine, best.load, best.load.users / rest.dp)
+    return replace(best, replica=table.replica, served=closed_loop(table, best.load, memory.requests), memory=memory, table=table)
+
+

@@ -1,0 +1,80 @@
+"""Systems of sub-layers inside steps and serving: what takes the place of collectives, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+import dysharp
+from dysharp.api.tensor_parallel import _ends, check_tensor_system, serving_curves, step_sub_layers
+from dysharp.errors import ConfigError
+from dysharp.serving.formats import formats_of
+from dysharp.serving.layout import ServeLayout
+from dysharp.serving.rates import rates_of
+from dysharp.serving.work import Replica, SubLayerCurve
+from dysharp.specs import load_cluster, load_whole
+from dysharp.steps import layout_of
+from dysharp.steps.block import Block
+from dysharp.steps.machine import Machine
+from dysharp.steps.practice import Practice, SubLayers
+
+CLUSTER = "paper-cais-h100"
+
+
+def test_columns_of_both_exchanges_are_those_of_the_layer() -> None:
+    """LLaMA 2 7B: 32 heads of 128, a gated FFN of 11008."""
+    assert _ends(load_whole("llama2-7b")) == ((4096, 2 * 11008), (11008, 3 * 4096))
+
+
+def test_a_layer_takes_the_rows_in_place_of_its_collectives() -> None:
+    model, layout = load_whole("llama2-7b"), layout_of("tp=4,dp=1,m=1")
+    machine = Machine(load_cluster(CLUSTER))
+    plain, given = (Block(model, machine, layout, 2048, p).layer(0, None) for p in (Practice(), Practice(tensor=SubLayers("x", (10, 20), (30, 40)))))
+    assert given.parts["tensor parallel"] == 100
+    ways = plain.parts["tensor parallel"]
+    assert given.forward + given.backward == pytest.approx(plain.forward + plain.backward - ways + 100)
+    assert plain.parts.keys() == given.parts.keys()
+
+
+def test_times_of_a_step_are_those_of_its_rows() -> None:
+    """Merging hides what an all-reduce between barriers shows; a step is shorter by as much."""
+    model, cluster = load_whole("llama2-7b"), load_cluster(CLUSTER)
+    cais, tp = (step_sub_layers(name, model, cluster, 4, 1024) for name in ("cais", "tp-nvls"))
+    assert all(0 < a < b for a, b in zip((*cais.forward, *cais.backward), (*tp.forward, *tp.backward), strict=True))
+    steps = {name: dysharp.step("llama2-7b", CLUSTER, "tp=4,dp=1,m=1", sequence=1024, tensor=name).best for name in ("cais", "tp-nvls")}
+    layers = 32 * (sum(tp.forward + tp.backward) - sum(cais.forward + cais.backward))
+    assert steps["tp-nvls"].step_us - steps["cais"].step_us == pytest.approx(layers, rel=1e-3)
+
+
+def test_prompts_take_the_curve_and_decoding_the_kernels_of_the_engine() -> None:
+    model, asked = load_whole("llama3-8b"), []
+
+    def curve(tp: int) -> SubLayerCurve:
+        asked.append(tp)
+        return SubLayerCurve((1024, 4096), (10.0, 40.0), (20.0, 80.0))
+
+    own = Replica(model, formats_of("bf16", "bf16"), ServeLayout(tp=4), rates_of(load_cluster("hw-dgx-h100")))
+    other = Replica(model, own.formats, own.layout, own.rates, "", curve)
+    assert [other.all_reduce(name, 2560).us for name in ("attention all-reduce", "FFN all-reduce")] == [25.0, 50.0]
+    assert other.all_reduce("FFN all-reduce", 8192).us == 160.0
+    for name, tokens in (("embedding", 4096), ("attention all-reduce", 64)):
+        assert other.all_reduce(name, tokens) == own.all_reduce(name, tokens)
+    assert set(asked) == {4}
+
+
+def test_a_curve_of_serving_has_a_row_for_each_size() -> None:
+    curve = serving_curves("tp-nvls", load_whole("llama3-8b"), load_cluster("hw-dgx-h100"))(8)
+    assert curve.tokens == (1024, 4096, 16384)
+    assert 0 < curve.attention[0] < curve.attention[1] < curve.attention[2]
+
+
+@pytest.mark.parametrize(
+    ("system", "model", "tp", "found"),
+    [
+        ("cias", "llama2-7b", 4, "found 'cias'.*cais"),
+        ("cais", "deepseek-v3", 4, "with experts, expected a dense model"),
+        ("cais", "llama2-7b", 1, "found tp=1"),
+    ],
+)
+def test_what_sub_layers_do_not_describe_is_refused(system: str, model: str, tp: int, found: str) -> None:
+    with pytest.raises(ConfigError, match=found):
+        check_tensor_system(system, load_whole(model), tp)

@@ -1,0 +1,204 @@
+"""Rules of engines, uneven experts, what another machine brings, drafts: each moves the right way, and bounds bound."""
+
+from dataclasses import replace
+
+import pytest
+
+from dysharp.api.serving_systems import ep_systems
+from dysharp.errors import ConfigError
+from dysharp.serving.advice import break_even, overlap_of, slots_of
+from dysharp.serving.apart import best_apart
+from dysharp.serving.balance import hottest, loads_of, rearranging
+from dysharp.serving.engine import engine_of
+from dysharp.serving.exchange import FREE, HUB, IN_SWITCH
+from dysharp.serving.ffn import expert_op
+from dysharp.serving.formats import formats_of
+from dysharp.serving.layout import ServeLayout, serve_layout_of
+from dysharp.serving.pools import Pool, disaggregated, transfer_us
+from dysharp.serving.rates import Reducers, rates_of
+from dysharp.serving.search import ServePoint
+from dysharp.serving.step import step_time
+from dysharp.serving.step_table import StepTable, decode_batch
+from dysharp.serving.whatif import Asked, dead_gpu, what_ifs
+from dysharp.serving.work import Batch, Load, Replica
+from dysharp.specs import load_cluster, load_whole
+
+SECOND = 1e6
+
+
+def replica(cluster: str = "hw-dgx-h200", layout: str = "tp=8", model: str = "deepseek-v3", precision: str = "fp8") -> Replica:
+    return Replica(load_whole(model), formats_of(precision), serve_layout_of(layout), rates_of(load_cluster(cluster)))
+
+
+def asked(cluster: str, gpus: int, *, tpot_ms: float = 50.0, layouts: str = "tp=8,ep=8;dp=8,ep=8;tp=4,dp=2,ep=8") -> Asked:
+    named = tuple(serve_layout_of(one) for one in layouts.split(";"))
+    return Asked(replica(cluster, "tp=1"), engine_of("sglang"), Load(1.0, 2000.0, 500.0), gpus, named, 3 * SECOND, tpot_ms * 1e3)
+
+
+def point(layouts: str, tpot_ms: float = 200.0) -> ServePoint:
+    best = asked("hw-dgx-h200", 8, tpot_ms=tpot_ms, layouts=layouts).best()
+    assert best is not None
+    return best
+
+
+def test_each_engine_sums_by_its_own_kernels() -> None:
+    """Small sums take an own kernel, large ones NCCL: SGLang a ring (NCCL on eight H200, 106 MB: 0.46 ms), vLLM's multimem ends at 64 MiB."""
+    rates = rates_of(load_cluster("hw-dgx-h200"))
+    vllm, sglang, trtllm = (engine_of(name).reducers for name in ("vllm", "sglang", "trtllm"))
+    assert rates.all_reduce(8, 106e6, sglang) == pytest.approx(460, rel=0.25)
+    assert rates.all_reduce(8, 106e6, vllm) < rates.all_reduce(8, 106e6, sglang)
+    assert rates.all_reduce(8, 30e6, vllm) < rates.all_reduce(8, 30e6, replace_switch(vllm))
+    assert rates.all_reduce(8, 16e3, trtllm) < rates.all_reduce(8, 16e3, Reducers(kernels=()))
+    assert rates.all_reduce(1, 1e9, sglang) == 0
+
+
+def replace_switch(reducers: Reducers) -> Reducers:
+    return reducers._replace(in_switch="", most_in_switch=0.0, nvls=False)
+
+
+def test_sglang_divides_a_step_by_its_groups() -> None:
+    assert engine_of("sglang").beside(8).step_tokens == engine_of("sglang").step_tokens // 8
+    assert engine_of("vllm").beside(8) == engine_of("vllm")
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_commands(engine: str) -> None:
+    rules, load = engine_of(engine), Load(100.0, 1000.0, 500.0, 1.8, 1)
+    own = replace(replica(layout="dp=8,ep=8"), formats=formats_of("fp8", "fp8"))
+    command = rules.command("MODEL", own, load)
+    assert "MODEL" in command
+    assert "{" not in command.replace("{decoding_type", "").replace('{"method"', "")
+    assert ("13" in command) == (engine != "sglang")  # requests of a group; SGLang counts those of all groups
+    plain = rules.command("MODEL", replica(layout="tp=8"), Load(4.0, 1.0, 2.0))
+    for word in ("attention", "expert", "spec", "fp8"):
+        assert word not in plain
+
+
+def test_the_busiest_group_is_waited_for() -> None:
+    load = Load(64.0, 1000.0, 1000.0)
+    assert decode_batch(load, 64, 1).context == 1500
+    assert 1500 < decode_batch(load, 64, 8).context < decode_batch(load, 64, 72).context < 1700
+    assert decode_batch(load, 4, 8).context > decode_batch(load, 64, 8).context
+
+
+def test_uneven_experts() -> None:
+    """Even loads are even; a power law is not, EPLB evens it, and copies cost memory: 58 x 44 MB for one slot of a GPU."""
+    even, r = tuple([1 / 256] * 256), replica(layout="dp=8,ep=8")
+    assert hottest(even, 8, 0) == pytest.approx(1)
+    loads = loads_of(r.model, "powerlaw:1")
+    assert sum(loads) == pytest.approx(1)
+    before, after = hottest(loads, 8, 0), hottest(loads, 8, 32)
+    assert before > 1.5 > after >= 1
+    times = [step_time(replace(r, loads=one), Batch(decodes=256, context=1000)).parts["experts"] for one in (even, loads)]
+    assert times[0] < times[1]
+    moved = rearranging(replace(r, loads=loads), 1)
+    assert moved.held == pytest.approx(2.55e9, rel=0.01)
+    assert moved.seconds > 0.1
+    assert loads_of(load_whole("llama3-70b"), "uniform") == ()
+    with pytest.raises(ConfigError):
+        loads_of(r.model, "nothing:1")
+
+
+def test_eplb_at_a_point() -> None:
+    best = point("dp=8,ep=8")
+    uneven = replace(best, replica=replace(best.replica, loads=loads_of(best.replica.model, "powerlaw:0.8")))
+    slots = slots_of(uneven)
+    assert [one.eplb.slots for one in slots][:2] == [0, 1]
+    assert slots[0].eplb.busiest > slots[1].eplb.busiest
+    assert slots[0].tokens_per_gpu == pytest.approx(slots[1].tokens_per_gpu, rel=0.05)  # few rows of an expert: weights are read, however even
+    loads, bare = uneven.replica.loads, replica(layout="dp=8,ep=8")
+    late, even = (expert_op(replace(bare, loads=loads, layout=replace(bare.layout, slots=n)), 65536).us for n in (0, 8))
+    assert late > 1.2 * even
+    assert slots_of(best) == []
+
+
+def test_bounds_of_hardware() -> None:
+    """Free communication is fastest, then DySHARP, then a hub, then what engines have; in decode DySHARP gains at most 1.5 times."""
+    base = replica("hw-gb200-nvl72", "dp=32,ep=32", precision="fp4")
+    batch = Batch(decodes=128, context=2000)
+    times = [step_time(replace(base, ep_system=name), batch).device for name in (FREE, IN_SWITCH, HUB, "")]
+    assert times == sorted(times)
+    assert times[3] / times[1] < 1.5
+    apart = replica("hw-dgx-h100-x8", "dp=64,ep=64")  # beyond one domain nothing changes but with free communication
+    real, switch, free = (step_time(replace(apart, ep_system=name), batch).device for name in ("", IN_SWITCH, FREE))
+    assert real == switch > free
+
+
+def test_what_ifs_of_two_nodes() -> None:
+    ask = asked("hw-dgx-h200-x2", 16)
+    best = ask.best()
+    assert best is not None
+    found = {one.name: one for one in what_ifs(ask, best)}
+    free = found["communication takes no time"].tokens_per_gpu
+    assert all(one.tokens_per_gpu <= free * 1.001 for one in found.values())
+    assert found["NICs twice as fast"].tokens_per_gpu >= best.tokens_per_gpu * 0.999
+    assert "NVLink domains of 16 GPUs" in found
+    assert found["a GPU dies"].tokens_per_gpu < best.tokens_per_gpu
+
+
+def test_a_dead_gpu_takes_a_group_or_a_replica() -> None:
+    """Seven of eight groups go on if they hold all experts; a replica with one group stops."""
+    wide, narrow = point("dp=8,ep=8"), point("tp=8")
+    found = dead_gpu(wide, 8)
+    assert found.point is not None
+    assert found.point.replica.layout == ServeLayout(dp=7, ep=7, slots=3)
+    assert 0.3 * wide.tokens_per_gpu < found.tokens_per_gpu < wide.tokens_per_gpu  # five more experts take most of the cache
+    assert dead_gpu(narrow, 8).tokens_per_gpu == 0
+    assert dead_gpu(replace(narrow, replicas=4), 32).tokens_per_gpu == pytest.approx(0.75 * narrow.tokens_per_gpu)
+
+
+def test_prefill_apart() -> None:
+    """Pools keep the limits, use no more GPUs than there are, and answer each other's rates; one GPU too few leaves nothing."""
+    ask = asked("hw-dgx-h200-x2", 16)
+    found = best_apart(ask.start, ask.engine, ask.load, 16, ask.ttft, ask.tpot, ask.layouts)
+    assert found is not None
+    assert found.served.tpot <= ask.tpot
+    assert found.served.ttft <= ask.ttft
+    used = found.prefill_workers * found.prefill.gpus + found.decode_workers * found.decode.gpus
+    assert used + found.idle == 16
+    assert found.tokens_per_gpu == pytest.approx(found.served.rate * 500 / 16)
+    assert best_apart(ask.start, ask.engine, ask.load, 8, ask.ttft, ask.tpot, ask.layouts) is None
+    assert best_apart(ask.start, ask.engine, ask.load, 16, ask.ttft, 100.0, ask.layouts) is None
+
+
+def test_the_cache_on_its_way() -> None:
+    """4,096 tokens of latent: 288 MB over one NIC of 400 Gb/s take 5.8 ms; the GPUs of a tensor parallel group send a part each."""
+    one, eight = replica("hw-dgx-h200-x2", "dp=8,ep=8"), replica("hw-dgx-h200-x2", "tp=8")
+    assert transfer_us(one, 4096, 16) / 1e3 == pytest.approx(5.8, rel=0.15)
+    assert transfer_us(one, 4096, 16) / transfer_us(eight, 4096, 16) == pytest.approx(8, rel=0.1)
+    assert transfer_us(one, 4096, 8) < transfer_us(one, 4096, 16) / 5
+
+
+def test_more_prefill_workers_shorten_the_queue() -> None:
+    load = Load(256.0, 4000.0, 500.0)
+    table = StepTable(replica(layout="dp=8,ep=8"), replace(engine_of("sglang"), mixed=False), load, 64.0)
+    first, second = (disaggregated(Pool(table, n), Pool(table, 1), load) for n in (1, 3))
+    assert second.ttft < first.ttft
+    assert second.rate > first.rate
+
+
+def test_drafts_pay_above_an_acceptance() -> None:
+    """One draft of DeepSeek-R1 at 81 % answers 1.63 times as fast with few requests (TP8); more drafts need more."""
+    few = point("tp=8", tpot_ms=15.0)
+    assert 0.05 < break_even(few, 1) < 0.6
+    assert break_even(few, 1) < break_even(few, 4)
+    one = decode_batch(Load(1.0, 1000.0, 500.0), 1.0)
+    ratio = step_time(few.replica, replace(one, queries=2)).device / step_time(few.replica, one).device
+    assert 1.81 / ratio == pytest.approx(1.63, rel=0.1)
+
+
+def test_simulated_ep_systems() -> None:
+    """The MoE layer of a decode step as Programs: within 25 % of the closed form, and slower kernels give a longer TPOT."""
+    best = point("dp=8,ep=8", tpot_ms=60.0)
+    (found,) = ep_systems(best, ["deepep-ll"])
+    assert found.layer == pytest.approx(found.closed, rel=0.25)
+    assert (found.tpot_ms > best.served.tpot / 1e3) == (found.layer > found.closed)
+    with pytest.raises(ConfigError, match="expected a layout whose attention groups share experts"):
+        ep_systems(point("tp=8"), ["deepep-ll"])
+
+
+def test_overlap_at_a_point() -> None:
+    assert overlap_of(point("tp=8")) is None
+    found = overlap_of(point("dp=8,ep=8"))
+    assert found is not None
+    assert found.gain < 0  # inside a domain messages are short
