@@ -8,6 +8,7 @@ from click.testing import CliRunner, Result
 
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
+from dysharp.measured.training.error_bar import MEDIAN_P90
 
 SMALL = [
     "plan", "qwen3-30b", "--cluster", "paper-ascend-910b", "--gpus", "16", "--batch", "64", "--try", "tp=1,2", "--try", "mbs=1", "--try", "vpp=1",
@@ -25,7 +26,8 @@ def test_the_answer_says_what_it_stands_on() -> None:
     assert "By closed forms; no measured step judges this machine." in " ".join(answer().stdout.split())
     done = CliRunner().invoke(cli, ["plan", "llama3-8b", "--cluster", "hw-dgx-h100", "--gpus", "8", "--batch", "64", "--try", "tp=1,2"])
     words = " ".join(done.stdout.split())
-    assert "error bars. By closed forms, which miss measured steps like this by 3.4 % (median), 8.2 % (90 % of rows)." in words
+    median, most = MEDIAN_P90["dense, one node"]
+    assert f"error bars. By closed forms, which miss measured steps like this by {median:g} % (median), {most:g} % (90 % of rows)." in words
 
 
 def test_what_ifs_stand_in_the_same_table() -> None:
