@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from dysharp.api.planning import shapes_of
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
 from dysharp.measured.training.error_bar import MEDIAN_P90
+from dysharp.specs import load_whole
+from dysharp.steps.accounting.parameters import parameters_of
 
 SMALL = [
     "plan", "qwen3-30b", "--cluster", "paper-ascend-910b", "--gpus", "16", "--batch", "64", "--try", "tp=1,2", "--try", "mbs=1", "--try", "vpp=1",
@@ -44,6 +47,16 @@ def test_shapes_have_their_own_best_and_say_which_is_unbeaten() -> None:
     head = next(i for i, line in enumerate(lines) if line.startswith("Shape"))
     assert "Unbeaten" in lines[head]
     assert all("yes" in line for line in lines[head + 1 : head + 3])
+
+
+def test_every_dimension_of_a_shape_varies() -> None:
+    base = load_whole("deepseek-v3")
+    for key, n in (("shared_hidden", 4096), ("dense_hidden", 9216), ("heads", 64), ("vocab", 64000), ("n_experts", 128), ("layers", 41)):
+        (shape,) = shapes_of(base, [f"{key}={n}"])
+        assert shape.name == f"deepseek-v3-{key}{n}"
+        assert parameters_of(shape).total != parameters_of(base).total
+    with pytest.raises(ConfigError, match="kv_heads"):
+        shapes_of(base, ["kv_heads=8"])  # MLA has none
 
 
 def test_shapes_in_processes_are_those_of_one() -> None:
