@@ -37,7 +37,7 @@ class CaisConfig:
 
     def value(self, gpu: int, block: int) -> int:
         """What a GPU adds: sums of different contributions differ."""
-        return 10 ** (self.gpus * block + gpu)
+        return int(10 ** (self.gpus * block + gpu))
 
 
 @dataclass(frozen=True, slots=True)
