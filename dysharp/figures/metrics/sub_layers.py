@@ -127,6 +127,7 @@ def _measured_us(here: Seen) -> float:
     """The measured time of the all-reduce at a point: its size over the rate that the bus bandwidth stands for."""
     size = int(here.point.model.split(":")[1].removesuffix("GiB"))
     busbw = {m.id: m.value for m in read_measurements()}[NCCL_ROWS[here.point.cluster][size.bit_length() - 1]]
+    assert busbw is not None
     return size * (1 << 30) * 2 * 7 / 8 / (busbw * 1e3)
 
 
