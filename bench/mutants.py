@@ -842,11 +842,10 @@ def by_name(m: Mutant, tree: Path, cpu_s: float) -> dict[str, Any]:
     named.unlink(missing_ok=True)
     words = [*PYTEST, "-x", "--tb=line", "-m", "not slow and not long", *files]
     run = partial(_until_failure, words, named)
-    jit = m.file not in kernel_files(tree)
-    with changed(m, tree):
-        code = forked(run, tree, tree.parent / f"{tree.name}.log", cpu_s, jit=jit)
+    with changed(m, tree):  # with the compiler: a test that needs it would fail without a change, too
+        code = forked(run, tree, tree.parent / f"{tree.name}.log", cpu_s * (3 if m.file in kernel_files(tree) else 1))
     by = named.read_text() if named.is_file() else "import or collection"
-    if code not in (0, 5, None) and (by == "import or collection" or attempt([(by, 5.0)], tree, jit)[0] == "survived"):
+    if code not in (0, 5, None) and (by == "import or collection" or attempt([(by, 5.0)], tree, True)[0] == "survived"):
         return _record_of(m, "killed", by, 0, started)
     return _record_of(m, "survived", "", 0, started)
 

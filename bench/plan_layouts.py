@@ -100,7 +100,7 @@ def space_of(task: Task, machine: Machine, values: dict[str, object]) -> Space:
 
 
 SUPPORT = {
-    "host": "tr227 to tr190: micro-batch 1 to 4, 2.75x", "EP communication": "tr523 to tr525: overlap, 1.18x",
+    "host": "tr098 to tr048: no launches, 1.56x; tr227 to tr190: micro-batch 1 to 4, 2.75x", "EP communication": "tr523 to tr525: overlap, 1.18x",
     "tensor parallel": "tr527 to tr529: TP 4 to 8, 0.72x", "bubble": "tr293 to tr294: PP 2 to TP 2, 1.16x",
 }  # fmt: skip
 """Part of the cost -> measured rows that show it. Other parts have no pair of rows to themselves."""

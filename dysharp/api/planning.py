@@ -32,7 +32,9 @@ from dysharp.steps.machine import Machine
 from dysharp.units import GiB
 
 NAMES = {"mbs": "micro_batch"}
-SHAPE_KEYS = ("layers", "hidden", "n_experts", "topk", "expert_hidden")
+WHOLE_KEYS, HEAD_KEYS = ("vocab", "mtp", "shared_hidden", "dense_hidden"), ("heads", "kv_heads")
+SHAPE_KEYS = ("layers", "hidden", "n_experts", "topk", "expert_hidden", *WHOLE_KEYS, *HEAD_KEYS)
+"""Dimensions of a shape: of the whole, of its experts, of its attention."""
 
 
 WHAT_IFS = {"in-switch": "DySHARP-class switches", "moe-hub": "MoE-Hub"}
@@ -138,7 +140,7 @@ class Answer:
         changed = [one for one in moved if one.behind]
         within = [one for one in changed if self.error and one.behind * 100 <= self.error[0]]
         tail = f"; in {len(within)} of these the old one stays within an error bar" if changed and self.error else ""
-        return f"Of {len(moved)} changes of a constant by 20 %, {len(changed)} make another layout the best{tail}."
+        return f"{len(changed)} of {len(moved)} changes of a constant by 20 % make another layout the best{tail}."
 
     def ranked_cells(self) -> list[list[str]]:
         """Layouts in the order of their Rows."""
@@ -327,11 +329,14 @@ def shapes_of(model: WholeModel, vary: Sequence[str]) -> list[WholeModel]:
 def _shape(model: WholeModel, values: dict[str, int]) -> WholeModel:
     if not values:
         return model
-    layer, own = model.layer, dict(values)
+    name, own = f"{model.name}-" + "-".join(f"{key}{n}" for key, n in values.items()), dict(values)
+    whole: dict[str, Any] = {key: own.pop(key) for key in WHOLE_KEYS if key in own}
+    heads: dict[str, Any] = {key: own.pop(key) for key in HEAD_KEYS if key in own}
+    model = replace(model, attention=replace(model.attention, **heads), **whole)
+    layer = model.layer
     layers, hidden = own.pop("layers", model.n_layers), own.pop("hidden", model.hidden)
     if layer is None and own:
         raise ConfigError(f"plan: --vary: found {', '.join(own)}, expected layers or hidden in a model without experts")
-    name = f"{model.name}-" + "-".join(f"{key}{n}" for key, n in values.items())
     if layer is None:
         return replace(model, name=name, dense_layers=layers, hidden=hidden)
     if layers <= model.dense_layers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dysharp.api.comparison import header_lines, out_of_ranking, place_of_fastest, rows_both_ways
@@ -23,7 +23,7 @@ from dysharp.steps.cost import Cost, EpTimes
 from dysharp.steps.costs import StepCosts, step_costs
 from dysharp.steps.energy import Energy, energy_of
 from dysharp.steps.frameworks.megatron import recipe_from
-from dysharp.steps.gains import gains
+from dysharp.steps.gains import NO_EP, NO_LAUNCHES, gains
 from dysharp.steps.graph import Replay, replay
 from dysharp.steps.machine import Machine, number
 from dysharp.steps.pipeline import COMPUTE
@@ -43,6 +43,10 @@ WORDS = {
     DATA_PARALLEL: "gradient and parameter traffic that nothing hides", OPTIMIZER: "the optimizer",
 }  # fmt: skip
 """Part of a step -> how a sentence names it."""
+
+
+WORTH = 0.001
+"""Gain from which a sentence names a change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ class Steps:
         speed = f"{best.system}: {best.tokens_per_s_gpu:,.0f} tokens/s per GPU, {100 * best.mfu:.1f} % MFU"
         lost = f"{100 * best.shares[COMPUTE]:.0f} % of the step is computing; most of the rest is {WORDS[best.limit]}"
         most = sorted(self.gains.items(), key=lambda one: -one[1])[:2]
-        more = ", ".join(f"{change} {100 * gain:+.1f} %" for change, gain in most if gain > 0)
+        more = ", ".join(f"{change} {100 * gain:+.1f} %" for change, gain in most if gain >= WORTH)
         help_ = f" What would help: {more}." if more else ""
         return f"{speed}, {best.step_us / 1e6:.3f} s per step. {lost} ({100 * best.shares[best.limit]:.1f} %).{help_}"
 
@@ -196,9 +200,10 @@ def step(
         costs[done[-1].system] = cost
     done.sort(key=lambda one: one.step_us)
     best = done[fastest(done)]
-    free = best.ep.without_wire() if best.ep else None
-    without = step_costs(whole, machine, plan, sequence, free, order.directions, practice) if free else None
-    more = gains(order, costs[best.system].times, without.times if without else None)
+    ways: dict[str, tuple[EpTimes | None, Practice]] = {NO_EP: (best.ep.without_wire(), practice)} if best.ep else {}
+    ways |= {NO_LAUNCHES: (best.ep, replace(practice, host=False))} if practice.host else {}
+    without = {name: step_costs(whole, machine, plan, sequence, ep, order.directions, own).times for name, (ep, own) in ways.items()}
+    more = gains(order, costs[best.system].times, without)
     said = (f"tensor parallelism: {tensor}, a Row of each sub-layer; the gather of saved inputs is hidden",) if tensor else ()
     notes = (*_notes(whole, machine, plan, order, sequence), *(written.notes if written else ()), *_of_rows(rows), *said)
     return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, notes)

@@ -27,7 +27,10 @@ TRY_HELP = (
 @click.option("--spread", type=click.FloatRange(0, 1), metavar="CV", help="Spread of expert loads over their mean.  [default: 0.256]")
 @click.option("--imbalance", type=click.FloatRange(1, 100), metavar="F", help="Rows of the hottest rank over the mean, in place of --spread.")
 @click.option("--try", "tries", multiple=True, metavar="KEY=V1,V2", help=TRY_HELP)
-@click.option("--vary", multiple=True, metavar="KEY=V1,V2", help="Shapes: layers, hidden, n_experts, topk, expert_hidden. Repeatable.")
+@click.option(
+    "--vary", multiple=True, metavar="KEY=V1,V2",
+    help="Shapes: layers, hidden, n_experts, topk, expert_hidden, shared_hidden, dense_hidden, heads, kv_heads, vocab, mtp. Repeatable.",
+)  # fmt: skip
 @click.option("--best", "n_best", type=click.IntRange(1, 1000), default=10, show_default=True, metavar="N", help="Layouts to show.")
 @click.option("--check", metavar="LAYOUT", help="Judge a layout that runs already: tp=8,pp=16,... with stages= last.")
 @click.option("--what-if", is_flag=True, help="Also the best with DySHARP-class switches and with MoE-Hub.")

@@ -27,7 +27,7 @@ class Published:
 
 
 def published(cluster: Cluster) -> list[Published]:
-    """The areas of shared/spec/rtl.md, for the sizes of `cluster`. DySHARP's switch is published as "under" its value."""
+    """The published areas, for the sizes of `cluster`. DySHARP's switch is published as "under" its value."""
     ports = cluster.n_gpus * cluster.links_per_gpu // max(1, cluster.n_switches)
     queues = MULTIMEMQ.bits(cluster.multimemq_entries) * cluster.n_sms
     hub = {"row-allocation": choice_int("moe_hub.rat_banks"), "packet-manager": PEERS, "readiness": 1}

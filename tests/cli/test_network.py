@@ -36,6 +36,9 @@ def test_table_is_for_people(dysharp):
     words = ("64 terminals; a cycle is 640 ps", "16 virtual channels x 256 flits, speed-up 2", "packets of 9 flits", "ns", "flits/s simulated")
     for text in words:
         assert text in " ".join(done.out.split())
+    assert "saturated:" not in done.out
+    full = dysharp("network", "--load", "0.9", "--packet-flits", "9", "--period", "3000")
+    assert "saturated: less than 97 % of the load is carried" in " ".join(full.out.split())
 
 
 def test_the_same_arguments_give_the_same_points(dysharp):

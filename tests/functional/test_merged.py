@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,6 +74,14 @@ def check(layers: Layers, found: Mapping[str, Outcome]) -> None:
             *(getattr(layers.tensors[label], name) for name in ("tokens", "weight", "saved")),
         )
         np.testing.assert_array_equal(found[label].out, recorded_reference(again, found[label].record, forward=forward).out)
+
+
+def test_a_gate_weight_that_is_no_number_is_refused() -> None:
+    layers = Layers(SYSTEMS[0], "float32")
+    weight = layers.context["B"].weight.copy()
+    weight[3, 1] = np.inf
+    with pytest.raises(ConfigError, match="gate weights: found inf at token 3, column 1, expected finite values"):
+        replace(layers.tensors["B"], weight=weight)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

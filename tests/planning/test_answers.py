@@ -6,8 +6,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from dysharp.api.planning import shapes_of
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
+from dysharp.measured.training.error_bar import MEDIAN_P90
+from dysharp.specs import load_whole
+from dysharp.steps.accounting.parameters import parameters_of
 
 SMALL = [
     "plan", "qwen3-30b", "--cluster", "paper-ascend-910b", "--gpus", "16", "--batch", "64", "--try", "tp=1,2", "--try", "mbs=1", "--try", "vpp=1",
@@ -25,7 +29,8 @@ def test_the_answer_says_what_it_stands_on() -> None:
     assert "By closed forms; no measured step judges this machine." in " ".join(answer().stdout.split())
     done = CliRunner().invoke(cli, ["plan", "llama3-8b", "--cluster", "hw-dgx-h100", "--gpus", "8", "--batch", "64", "--try", "tp=1,2"])
     words = " ".join(done.stdout.split())
-    assert "error bars. By closed forms, which miss measured steps like this by 3.4 % (median), 8.2 % (90 % of rows)." in words
+    median, most = MEDIAN_P90["dense, one node"]
+    assert f"error bars. By closed forms, which miss measured steps like this by {median:g} % (median), {most:g} % (90 % of rows)." in words
 
 
 def test_what_ifs_stand_in_the_same_table() -> None:
@@ -42,6 +47,16 @@ def test_shapes_have_their_own_best_and_say_which_is_unbeaten() -> None:
     head = next(i for i, line in enumerate(lines) if line.startswith("Shape"))
     assert "Unbeaten" in lines[head]
     assert all("yes" in line for line in lines[head + 1 : head + 3])
+
+
+def test_every_dimension_of_a_shape_varies() -> None:
+    base = load_whole("deepseek-v3")
+    for key, n in (("shared_hidden", 4096), ("dense_hidden", 9216), ("heads", 64), ("vocab", 64000), ("n_experts", 128), ("layers", 41)):
+        (shape,) = shapes_of(base, [f"{key}={n}"])
+        assert shape.name == f"deepseek-v3-{key}{n}"
+        assert parameters_of(shape).total != parameters_of(base).total
+    with pytest.raises(ConfigError, match="kv_heads"):
+        shapes_of(base, ["kv_heads=8"])  # MLA has none
 
 
 def test_shapes_in_processes_are_those_of_one() -> None:
@@ -66,7 +81,7 @@ def test_a_folder_keeps_costs(tmp_path: Path) -> None:
 
 def test_sensitivity_names_constants() -> None:
     text = answer("--sensitivity").stdout
-    assert "Of " in text
+    assert " changes of a constant by 20 % make another layout the best" in " ".join(text.split())
     assert "rate of GEMMs" in text
     assert "spread of expert loads" in text
 

@@ -105,7 +105,7 @@ def test_eplb_at_a_point() -> None:
     slots = slots_of(uneven)
     assert [one.eplb.slots for one in slots][:2] == [0, 1]
     assert slots[0].eplb.busiest > slots[1].eplb.busiest
-    assert slots[0].tokens_per_gpu == pytest.approx(slots[1].tokens_per_gpu, rel=0.05)  # few rows of an expert: weights are read, however even
+    assert slots[1].tokens_per_gpu < 1.05 * slots[0].tokens_per_gpu  # few rows of an expert: weights are read, however even, and copies take cache
     loads, bare = uneven.replica.loads, replica(layout="dp=8,ep=8")
     late, even = (expert_op(replace(bare, loads=loads, layout=replace(bare.layout, slots=n)), 65536).us for n in (0, 8))
     assert late > 1.2 * even

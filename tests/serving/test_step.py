@@ -14,7 +14,7 @@ from dysharp.serving.memory import kv_bytes, memory_of, weight_bytes
 from dysharp.serving.overlap import COMPUTE, SEND, WAIT, alternated_us, overlapped_us
 from dysharp.serving.rates import rates_of
 from dysharp.serving.step import draft_us, layer_ops, step_time
-from dysharp.serving.work import Batch, Replica, prompt_batch
+from dysharp.serving.work import ELEMENT, Batch, Replica, prompt_batch
 from dysharp.specs import load_cluster, load_whole
 
 
@@ -27,6 +27,16 @@ def by_name(r: Replica, batch: Batch, layer: int) -> dict[str, float]:
     for op in layer_ops(r, batch, layer):
         sums[op.name] = sums.get(op.name, 0.0) + op.us
     return sums
+
+
+def test_the_activation_of_a_dense_ffn_moves_the_values_of_every_matrix() -> None:
+    """Between the matrix products of a gated FFN: two values in, one out."""
+    r, tokens = replica("llama3-8b", "hw-dgx-h100", "tp=1", "bf16"), 4096
+    width, hidden = r.model.dense_hidden, r.model.hidden
+    found = by_name(r, Batch(decodes=tokens, context=1), 0)["dense FFN"]
+    products = r.linear("dense FFN", "dense FFN", tokens, 2 * width, hidden).us + r.linear("dense FFN", "dense FFN", tokens, hidden, width).us
+    assert r.model.dense_matrices == 3
+    assert found - products == pytest.approx(r.rates.memory(ELEMENT * tokens * width * 3))
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,10 @@ def test_the_layer_of_a_whole_model_is_the_packaged_layer() -> None:
         assert load_whole(name).layer == load_model(name)
 
 
+def test_a_model_that_names_no_mtp_has_none() -> None:
+    assert (load_whole("llama3-8b").mtp, load_whole("deepseek-v3").mtp) == (0, 1)
+
+
 def test_variants_change_keys_one_by_one() -> None:
     base = load_whole("deepseek-v3")
     small = whole_from_toml('base = "deepseek-v3"\nname = "v3-l4"\nn_layers = 3\n[whole]\ndense_layers = 1\nmtp = 0\n', "f")

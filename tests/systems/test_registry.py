@@ -115,3 +115,10 @@ def test_one_kernel_by_fact_or_by_option():
     assert get_system("dysharp").is_one_kernel({})
     assert not get_system("dysharp-basic").is_one_kernel({})
     assert [ideal.is_one_kernel({"gemms": word}) for word in ideal.costs.gemms] == [False, True]
+
+
+def test_layers_are_whole_unless_asked_otherwise():
+    """`compute`: the GEMMs are in the time of a layer."""
+    options = [s.options() for s in registry.all_systems().values()]
+    assert all(o.compute for o in options if hasattr(o, "compute"))
+    assert sum(hasattr(o, "compute") for o in options) > 10

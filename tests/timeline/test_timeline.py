@@ -51,6 +51,10 @@ def test_slices_of_operators_sum_to_the_phases(timed: Timed) -> None:
     sums, row = _sums(timed.timeline, "operators"), timed.row
     phases = {name: round(phase["busy"] * 1e6) for name, phase in row.phases_us.items() if phase["busy"]}
     assert any({name: sums[gpu, name] for name in phases if (gpu, name) in sums} == phases for gpu in range(GPUS))
+    line = timed.timeline
+    of_operators = np.isin(line.slices.track, [n for n, track in enumerate(line.tracks) if track.group == "operators"])
+    assert of_operators.any()
+    assert (line.slices.token[of_operators] == -1).all()  # an operator serves many tokens
 
 
 @pytest.mark.parametrize(("name", "key"), [("SM slots in use", "sm"), ("up link use", "up"), ("down link use", "down")])

@@ -100,6 +100,8 @@ def stages_of(row: TrainingRow, model: WholeModel) -> str:
         return f"Et*{each - 1}|" + f"(t*{each}|)*{n - 2}" * (n > 2) + f"t*{each - 1}{end}"
     each = -(-layers // n)
     last = max(0, layers - each * (n - 1))
+    if layers < each * (n - 2) + last:
+        raise Unsupported(f"found {n} chunks (pp x vpp), expected at most {layers} for {layers} layers")
     return f"Et*{layers - each * (n - 2) - last}|" + f"(t*{each}|)*{n - 2}" * (n > 2) + (f"t*{last}" if last else "") + end
 
 

@@ -110,6 +110,7 @@ def test_loads_that_leave_by_several_links_are_refused() -> None:
 def test_levels_agree_on_a_sub_layer(name: str) -> None:
     work, cluster, system = SubLayer("small", 4, 2048, 1024, 256, 1024), load_cluster("paper-cais-h100").with_gpus(4), get_collective(name)
     program = system.plan(work, cluster, system.options())
-    packet = run_packet(program, fabric_of(cluster)).trace.time_ps
+    sessions = {} if "cais" in name else {"reduction_entries": 0}  # the burst level has no table of pulls; the cluster's is the merge table
+    packet = run_packet(program, replace(fabric_of(cluster), **sessions)).trace.time_ps
     print(name, f"{packet / run_burst(program)[0].time_ps - 1:+.2%}")
     assert abs(packet / run_burst(program)[0].time_ps - 1) < 0.03

@@ -1,7 +1,10 @@
 """Step times of measured rows: what a row says about its framework, groups with their bars, the floor, slopes of micro-batches."""
 
+from dataclasses import replace
+
 import pytest
 
+from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.error_bar import MEDIAN_P90, error_bar
 from dysharp.measured.training.practice_of import machine_of, practice_of
 from dysharp.measured.training.rows import TrainingRow, read_training, training_from_csv
@@ -72,6 +75,12 @@ STAGES = {"tr137": "Et*4|(t*4|)*14t*1mL", "tr290": "Et*1|(t*2|)*30mL", "tr010": 
 @pytest.mark.parametrize("name", STAGES)
 def test_stages_of_recipes(rows: dict[str, TrainingRow], name: str) -> None:
     assert setting_of(rows[name]).layout.stages == STAGES[name]
+
+
+def test_more_chunks_than_layers_are_told(rows: dict[str, TrainingRow]) -> None:
+    many = replace(rows["tr137"], degrees=rows["tr137"].degrees | {"vpp": 9})
+    with pytest.raises(Unsupported, match=r"found 144 chunks \(pp x vpp\), expected at most 61 for 61 layers"):
+        setting_of(many)
 
 
 def test_measured_times(rows: dict[str, TrainingRow]) -> None:
