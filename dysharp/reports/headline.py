@@ -29,7 +29,6 @@ def headline(names: Sequence[str], results: Sequence[Any]) -> list[str]:
     said = "; ".join(f"{name} {packaged[name].ours:.3f}, {span}" for name, span in spans.items())
     lines = [["packaged choices", "", *(_number(r) for r in packaged.values())]]
     lines += [[f"`{label}`", sources[label], *(_number(other.get((name, label))) for name in packaged)] for label in labels]
-    lines += [[f"band over {what}", "", *spans.values()]]
     names_of = [f"{escaped(name)} ({escaped(r.bound)})" if r.bound else escaped(name) for name, r in packaged.items()]
     out = [f"Headline, with the band over {what}: {escaped(said)}."]
     if missed:

@@ -17,6 +17,8 @@ FIELDS = ("point", "metric", "paper", "ours", "bound", "verdict", "outcome", "bo
 CLAIM_FIELDS = ("figure", "claim", "metric", "bound", "bound set", "number first seen", "ours", "verdict", "could fail")
 FEW, MANY = 2, 15
 """Numbers of one check, or of one reason, that the page prints one by one; lines of a figure beyond which the page has only their count."""
+OTHER = re.compile(r"\b(than|average over) .*")
+"""The other system in the name of a comparison."""
 RUN = ". Run: "
 """What stands between a reason and its command."""
 
@@ -138,6 +140,17 @@ def _lines(claims: Sequence[Any]) -> Iterator[tuple[str, ...]]:
             yield from ((r.point, bound, _ours([r]), verdict) for r in alike)
 
 
+def _joined(lines: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Neighbours that differ in what they compare with alone ("faster than X", "average over X") share a line, with the names beside the numbers."""
+    out: list[tuple[str, ...]] = []
+    for (head, bound, verdict), grouped in itertools.groupby(lines, lambda line: (OTHER.sub(r"\1", line[0]), line[1], line[3])):
+        alike = list(grouped)
+        names = [name[len(head) :].strip() for name, *_ in alike]
+        ours = "; ".join(f"{name} {line[2]}" for name, line in zip(names, alike, strict=True))
+        out += [(head, bound, ours, verdict)] if len(alike) > FEW and all(names) else alike
+    return out
+
+
 def _section(section: Section, folder: str, title: str) -> list[str]:
     figure, claims = section.figure, section.claims
     out = [f"## {escaped(figure.name)}: {escaped(figure.title)}", ""]
@@ -149,7 +162,7 @@ def _section(section: Section, folder: str, title: str) -> list[str]:
     if len(lines) > MANY:
         out += [f"{len(section.verdicts)} claims: {counted(section.verdicts)}.", ""]
     elif lines:
-        out += [table(("number", "published", "ours", "verdict"), lines), ""]
+        out += [table(("number", "published", "ours", "verdict"), _joined(lines)), ""]
     more = len(section.results) - (len(claims) if 0 < len(lines) <= MANY else 0)
     rest = f"{more} {'more ' if more < len(section.results) else ''}numbers"
     out += [f"{rest}: [{figure.name}.csv]({folder}/{figure.name}.csv).", ""]

@@ -16,7 +16,7 @@ from dysharp.figures.variants import variant_point
 from dysharp.reports.figure_plots import plot_series
 from dysharp.reports.headline import headline
 from dysharp.reports.markdown import escaped
-from dysharp.reports.paper_page import Section, paper_page, results_csv
+from dysharp.reports.paper_page import Section, _joined, paper_page, results_csv
 
 MODELS = ("S-8", "M-8")
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "papers"
@@ -164,6 +164,12 @@ def test_a_page_keeps_the_figures_that_a_command_does_not_run(tmp_path: Path) ->
     assert CliRunner().invoke(cli, ["reproduce", "fig2", *store]).exit_code == 0
     assert (pages / "dysharp.md").read_text().split("\n", 3)[3] == both.split("\n", 3)[3]  # but for the command
     assert (pages / "claims.csv").read_text() == claims
+
+
+def test_lines_that_differ_in_the_other_system_alone_share_one() -> None:
+    lines = [(f"faster than {name}", "at least 1", ours, "reproduced") for name, ours in (("A", "1.1"), ("B, 2", "1.2"), ("C", "1.3"))]
+    gap, two = ("faster than D", "at least 1", "0.9", "**gap**"), [("over E", "at least 1", "2", "reproduced")] * 3
+    assert _joined([*lines, gap, *two]) == [("faster than", "at least 1", "A 1.1; B, 2 1.2; C 1.3", "reproduced"), gap, *two]
 
 
 def test_the_headline_is_a_band_over_inferred_choices() -> None:
