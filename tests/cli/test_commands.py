@@ -260,7 +260,7 @@ def test_every_command_has_examples_that_parse() -> None:
     ("words", "last", "found"),
     [
         (["run"], "deepep", {"deepep", "deepep-ll", "deepep-v2"}),
-        (["run", "deepep", "--model"], "deepseek-v3", {"deepseek-v3"}),
+        (["run", "deepep", "--model"], "deepseek-v3", {"deepseek-v3", "deepseek-v3.2"}),
         (["run", "deepep", "--cluster"], "paper-nvl", {"paper-nvl72"}),
         (["compare", "--systems"], "deepep,dysharp-c", {"deepep,dysharp-comet"}),
         (["run", "deepep", "--set"], "deepep.n", {"deepep.n_sm="}),
