@@ -47,6 +47,8 @@ class Attention:
     """Most tokens that a query attends to."""
     qk_norm: Flag = False
     """A norm of every query and key head, one vector each per layer (gqa)."""
+    qk_norm_joint: Flag = False
+    """The norm is of all heads together, so its vectors are as wide as all queries and all keys."""
     qkv_bias: Flag = False
     out_bias: Flag = False
     sinks: Flag = False

@@ -12,7 +12,7 @@ from dysharp.measured.refit import NEUTRAL
 from dysharp.specs.fitted import fitted, fitted_values
 from tests.measured.csv_lines import ep_line, line, read, some_gemms
 
-NAMES = ("hbm.fraction", "gpu.kernel_us", "hopper.bf16_sustained", "gemm.tile_us", "sm.quantise_values", "sm.overlap")
+NAMES = ("hbm.fraction", "gpu.kernel_us", "hopper.bf16_sustained", "gemm.tile_us", "sm.quantise_values", "sm.overlap", "attention.light_us")
 GEMMS = {name: c for name, c in fitted().items() if name in NAMES}
 """The constants of dense GEMMs on Hopper."""
 

@@ -66,7 +66,7 @@ def _gqa(a: Attention, hidden: int) -> Iterator[Weight]:
     if a.qkv_bias:
         yield _vector("attention", "qkv bias", rows, split="tp")
     if a.qk_norm:
-        yield _vector("attention", "q and k norm", 2 * a.head_dim)
+        yield _vector("attention", "q and k norm", ((a.heads + a.kv_heads) if a.qk_norm_joint else 2) * a.head_dim)
 
 
 def _linear(a: LinearAttention, hidden: int) -> Iterator[Weight]:
