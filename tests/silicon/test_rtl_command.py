@@ -48,6 +48,7 @@ def test_a_proof_is_printed_with_what_it_assumes() -> None:
     assert "induction" in run("target-logic", "--prove")
 
 
+@pytest.mark.slow
 def test_a_table_of_all_blocks() -> None:
     words = run("all", "--check", "3")
     assert all(f"\n{name} " in words for name in BLOCKS)
