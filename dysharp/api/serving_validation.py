@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from dysharp.measured.serving.groups import fastest_layouts
 from dysharp.measured.serving.predictions import LATENCY, STEP, TPOT, TTFT, ServingCase, predict_row
 from dysharp.measured.serving.rows import STEPS, read_serving
@@ -91,10 +93,10 @@ def _family(name: str, cases: list[ServingCase], what: str) -> dict[str, Any]:
 
 def _errors(errors: Iterable[float]) -> dict[str, float | None]:
     signed = list(errors)
-    sizes = sorted(map(abs, signed))
-    if not sizes:
+    sizes = np.abs(signed)
+    if not signed:
         return {"median_ape": None, "p90_ape": None, "bias": None}
-    return {"median_ape": median(sizes), "p90_ape": sizes[int(0.9 * (len(sizes) - 1))], "bias": median(signed)}
+    return {"median_ape": float(np.median(sizes)), "p90_ape": float(np.percentile(sizes, 90)), "bias": median(signed)}
 
 
 def _groups(cases: list[ServingCase]) -> list[dict[str, Any]]:
