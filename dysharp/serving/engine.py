@@ -129,8 +129,3 @@ def engine_of(name: str) -> Engine:
     if name not in _engines():
         raise ConfigError(f"engine {show(name)}: unknown{nearest(name, _engines())}")
     return _engines()[name]
-
-
-def list_engines() -> list[str]:
-    """Names of the engines."""
-    return list(_engines())

@@ -15,15 +15,23 @@ BACKWARD = 3.5
 """Attention's operations, forward and backward, over forward alone: 2 products forward, 5 backward (FlashAttention-2, arXiv 2307.08691)."""
 
 
+def _seen_at(here: Seen, layers: tuple[str, ...]) -> list[Seen] | None:
+    """The points of all `layers` beside the point of the first; None elsewhere, and where one of them was not run."""
+    first = f":{layers[0]}"
+    if first not in here.point.model:
+        return None
+    found = (here.at(replace(here.point, model=here.point.model.replace(first, f":{one}"))) for one in layers)
+    seen = [one for one in found if one is not None]
+    return seen if len(seen) == len(layers) else None
+
+
 def layer_us(here: Seen, layers: tuple[str, ...]) -> float | None:
     """Time of a layer at its point for L1; None elsewhere. Sub-layers have all GEMMs of the forward pass and those of the gradients of rows.
 
     Beside them: causal attention, and in training the gradients of weights, as many operations as the forward GEMMs. All at `tp.gemm_part`.
     """
-    if f":{layers[0]}" not in here.point.model:
-        return None
-    seen = [here.at(replace(here.point, model=here.point.model.replace(f":{layers[0]}", f":{one}"))) for one in layers]
-    if None in seen:
+    seen = _seen_at(here, layers)
+    if seen is None:
         return None
     machine = load_cluster(here.point.cluster)
     gpus = here.point.gpus or machine.n_gpus
@@ -33,7 +41,7 @@ def layer_us(here: Seen, layers: tuple[str, ...]) -> float | None:
     forward = sum(sum(parse_sub_layer(f"{SUB_LAYER}:{here.point.model.split(':')[1]}:{one}", gpus).flops) for one in PREFILL)
     flops = attention * (BACKWARD if training else 1.0) + (forward if training else 0.0)
     part = float(dict(here.point.choices).get("tp.gemm_part", choice("tp.gemm_part").value))
-    return sum(one.time_us for one in seen if one is not None) + flops / (machine.bf16_flops_per_us * part)
+    return sum(one.time_us for one in seen) + flops / (machine.bf16_flops_per_us * part)
 
 
 def _ratio(here: Seen, other: Seen, layers: tuple[str, ...]) -> float | None:
@@ -86,16 +94,14 @@ def _rate(here: Seen) -> float:
 @metric("comm_over_comp", "communication over computation, both sub-layers of a forward pass")
 def comm_over_comp(here: Seen) -> float | None:
     """Wire time of the up links over the time of the GEMMs, L1 and L2 together, at the point of L1."""
-    if f":{PREFILL[0]}" not in here.point.model:
-        return None
-    seen = [here.at(replace(here.point, model=here.point.model.replace(f":{PREFILL[0]}", f":{one}"))) for one in PREFILL]
-    if None in seen:
+    seen = _seen_at(here, PREFILL)
+    if seen is None:
         return None
     machine = load_cluster(here.point.cluster)
     gpus = here.point.gpus or machine.n_gpus
     part = float(dict(here.point.choices).get("tp.gemm_part", choice("tp.gemm_part").value))
-    flops = sum(sum(parse_sub_layer(one.point.model, gpus).flops) for one in seen if one)
-    return sum(one.busy("up") * one.time_us for one in seen if one) / (flops / (machine.bf16_flops_per_us * part))
+    flops = sum(sum(parse_sub_layer(one.point.model, gpus).flops) for one in seen)
+    return sum(one.busy("up") * one.time_us for one in seen) / (flops / (machine.bf16_flops_per_us * part))
 
 
 def _steady(here: Seen) -> list[float]:

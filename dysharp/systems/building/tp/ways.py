@@ -28,12 +28,6 @@ class Ways(TpBuilder):
         found: I32 = done.reshape(self.n, -1)[node, chunk // self.cuts.parts]
         return found
 
-    def by_block(self, name: str, ops: I32) -> I32:
-        """`[blocks]` JOINs at home that wait for all `ops[chunk]` of the block."""
-        joined = self.joins(name, self.home)
-        self.wait(joined[self.block_of(self.every_chunk)], ops)
-        return joined
-
     def every_pair(self) -> tuple[I32, I32]:
         """(node, chunk) of every chunk on every GPU but its home, by chunk."""
         chunk = np.repeat(self.every_chunk, self.n - 1)
