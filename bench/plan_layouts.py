@@ -16,7 +16,7 @@ from dysharp.measured.training.rows import TrainingRow, read_training
 from dysharp.measured.training.setting import Setting, setting_of
 from dysharp.measured.training.step_time import measured_s
 from dysharp.planning.cost import Costed, Coster
-from dysharp.planning.plan import short_of
+from dysharp.planning.names import short_of
 from dysharp.planning.search import search
 from dysharp.planning.space import Space, Task, default_space
 from dysharp.steps.machine import Machine
@@ -73,7 +73,7 @@ def case_of(row: TrainingRow) -> Case:
     task = Task(setting.model, layout.gpus, layout.global_batch, setting.sequence, setting.recipe.name, replace(practice, recompute=()), 0.0)
     values = {name: getattr(layout, name) for name in ("tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch")}
     overlap = "pair" if practice.overlap_ep and (layout.vpp > 1 or layout.pp == 1) else "none"
-    values |= {"recompute": practice.recompute, "schedule": "1f1b", "overlap": overlap, "system": practice.dispatcher or "flat"}
+    values |= {"recompute": practice.recompute, "swap": (), "schedule": "1f1b", "overlap": overlap, "system": practice.dispatcher or "flat"}
     for recipe in (setting.recipe.name, *LEAN):
         coster = Coster(replace(task, precision=recipe), machine, space_of(task, machine, values))
         own = coster.cost_of(values, -1, layout.stages or equal(setting))

@@ -10,6 +10,7 @@ from dysharp.api.comparison import compare
 from dysharp.api.training import _ep_times
 from dysharp.errors import DysharpError
 from dysharp.planning.cost import Costed, Coster, RowKey, row_key
+from dysharp.planning.names import schedule_of
 from dysharp.steps.costs import step_costs
 from dysharp.steps.graph import Replay, replay
 from dysharp.steps.schedules import Times, make_schedule
@@ -129,8 +130,9 @@ def confirm(coster: Coster, one: Costed, seed: int = 0) -> Confirmed:
 def replayed(coster: Coster, one: Costed) -> Replay:
     """The schedule of a layout with the plan's cost of every chunk."""
     layout, task = one.layout, coster.task
-    name = "interleaved" if layout.vpp > 1 else str(one.values["schedule"])
-    costs = step_costs(task.model, coster.machine, layout, task.sequence, None, practice=replace(task.practice, dispatcher="", recompute=()))
+    name = schedule_of(one)
+    own = replace(task.practice, dispatcher="", recompute=())
+    costs = step_costs(task.model, coster.machine, layout, task.sequence, None, 1 + (name == "dualpipe"), own)
     forward, backward, weights = (tuple(us_to_ps(us) for us in way) for way in zip(*coster.chunks_us(one), strict=True))
     times = replace(costs.times, cells=Times(forward, backward, weights, costs.times.cells.hop))
     return replay(step_graph(make_schedule(name, layout.pp, layout.micro_batches, layout.vpp), times))

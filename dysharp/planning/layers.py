@@ -8,7 +8,9 @@ from functools import lru_cache
 from typing import cast
 
 from dysharp.planning.experts import hidden_by, wire_us
+from dysharp.planning.swap import copied, swapped_bytes
 from dysharp.specs.whole import WholeModel
+from dysharp.steps.accounting.activations import Saving
 from dysharp.steps.block import Block
 from dysharp.steps.cost import Cost, EpTimes
 from dysharp.steps.layout import Layout
@@ -85,9 +87,13 @@ def dispatcher_of(system: str, machine: Machine) -> Dispatcher:
 @lru_cache(maxsize=1 << 14)
 def pieces_of(
     model: WholeModel, machine: Machine, layout: Layout, sequence: int, system: str, overlap: str, practice: Practice, imbalance: float,
-    ep: EpTimes | None = None,
+    ep: EpTimes | None = None, swap: tuple[str, ...] = (), fp8: bool = False,
 ) -> Pieces:  # fmt: skip
-    """The pieces of `model` under the degrees of `layout`. `layout.dp` decides nothing here. `ep`: a Row of the routed experts."""
+    """The pieces of `model` under the degrees of `layout`. `layout.dp` decides nothing here. `ep`: a Row of the routed experts.
+
+    `swap`: modules whose inputs go to the host and back; `fp8`: inputs of linears are kept as FP8.
+    """
+    has = model.layer is not None
     dispatcher = "" if ep is not None or model.layer is None else dispatcher_of(system, machine)
     serial = replace(practice, dispatcher=dispatcher, overlap_ep=False)
 
@@ -95,11 +101,13 @@ def pieces_of(
         block = PlannedBlock(model, machine, layout, sequence, own, system, imbalance)
         kinds = [letter for letter, n in (("d", model.dense_layers), ("t", model.moe_layers)) if n]
         found = {letter: _layer(block, letter == "t", ep) for letter in kinds}
-        found["E"] = block.ends(True, 0, False, ep)
-        found["L"] = block.ends(False, 0, True, ep)
         if model.mtp:
             found["m"] = block.ends(False, 1, False, ep)
-        return found
+        if swap:
+            saving = Saving(practice.recompute, imbalance=imbalance)
+            gone = {moe: layout.tokens(sequence) * swapped_bytes(model, layout, moe, saving, fp8, swap) for moe in (False, True) if moe <= has}
+            found = {letter: copied(one, gone[has if letter == "m" else letter == "t"], machine) for letter, one in found.items()}
+        return found | {"E": block.ends(True, 0, False, ep), "L": block.ends(False, 0, True, ep)}
 
     alone = costs(serial)
     return Pieces(alone, costs(replace(serial, overlap_ep=True)) if overlap == "pair" else alone)

@@ -9,7 +9,7 @@ from dysharp.specs import load_cluster, load_whole
 
 FINE = ("mla_up_proj", "layernorm", "moe_act")
 PUBLISHED = {
-    "tp": 8, "pp": 16, "vpp": 2, "ep": 32, "etp": 1, "cp": 1, "micro_batch": 2, "recompute": FINE, "schedule": "1f1b", "overlap": "pair",
+    "tp": 8, "pp": 16, "vpp": 2, "ep": 32, "etp": 1, "cp": 1, "micro_batch": 2, "recompute": FINE, "swap": (), "schedule": "1f1b", "overlap": "pair",
     "system": "hierarchical",
 }  # fmt: skip
 

@@ -1,18 +1,26 @@
 """Costs of plans: hot ranks, EP systems, slots, sensitivity, the replay of a schedule."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from dysharp.api.plan_confirm import confirm, ranked_by_rows, replayed
 from dysharp.planning.cost import Coster, machine_of
 from dysharp.planning.imbalance import hottest
+from dysharp.planning.names import schedule_of
 from dysharp.planning.plan import front, practice_for
+from dysharp.planning.schedules import V_SHAPED
 from dysharp.planning.search import search
 from dysharp.planning.sensitivity import constants_of, sensitivity
 from dysharp.planning.space import Space, Task, default_space
 from dysharp.planning.split import slots
+from dysharp.planning.swap import OFFLOADED, host_rate, swapped_bytes
 from dysharp.specs import load_cluster, load_whole
+from dysharp.steps import Layout
+from dysharp.steps.accounting.activations import Saving
+from dysharp.steps.accounting.memory import memory_of
+from dysharp.steps.schedules import make_schedule
 from dysharp.units import PS_PER_US
 
 H100 = load_cluster("hw-dgx-h100-x2")
@@ -49,11 +57,46 @@ def test_switches_that_copy_and_sum_are_never_slower_than_a_row_per_expert() -> 
     assert steps["in-switch"] <= steps["dedup"] <= steps["flat"]
 
 
-@pytest.mark.parametrize("values", [{"pp": 1, "vpp": 1}, {"pp": 2, "vpp": 1}, {"pp": 2, "vpp": 2}])
-def test_the_replay_of_a_schedule_confirms_the_formula(values: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"pp": 1, "vpp": 1}, {"pp": 2, "vpp": 1}, {"pp": 2, "vpp": 2}, {"pp": 4, "vpp": 1, "schedule": "zb-h1"},
+        {"pp": 4, "vpp": 1, "schedule": "dualpipe"}, *({"pp": 4, "vpp": 2, "schedule": name} for name in V_SHAPED),
+        {"pp": 4, "vpp": 2, "schedule": "dualpipev", "overlap": "pair"},
+    ],
+)  # fmt: skip
+def test_the_replay_of_a_schedule_confirms_the_formula(values: dict[str, Any]) -> None:
     one = coster()
-    cost = one.cost_of(one.space.candidate(0) | values | {"ep": 8, "system": "deepep"})
+    cost = one.cost_of(one.space.candidate(0) | {"ep": 4, "system": "deepep"} | values)
     assert replayed(one, cost).makespan / PS_PER_US == pytest.approx(cost.step_us, rel=0.06)
+
+
+@pytest.mark.parametrize(("name", "vpp"), [("1f1b", 1), ("1f1b", 2), ("zbv", 2), ("v-half", 2), ("v-min", 2), ("dualpipe", 1), ("dualpipev", 2)])
+def test_memory_of_a_schedule_is_that_of_its_order(name: str, vpp: int) -> None:
+    """`steps` counts the memory of every rank from the order of the whole schedule. A stage's received rows are not in the plan's."""
+    one = coster()
+    cost = one.cost_of(one.space.candidate(0) | {"pp": 4, "vpp": vpp, "ep": 4, "system": "deepep", "schedule": name})
+    order = make_schedule(schedule_of(cost), 4, cost.layout.micro_batches, vpp)
+    saving = Saving(imbalance=one.task.hottest(4))
+    counted = memory_of(one.task.model, cost.layout, one.task.sequence, one.recipe, saving, order)
+    assert cost.memory == pytest.approx([counted.reserved(rank) for rank in counted.ranks], rel=0.01)
+
+
+def test_swapped_inputs_leave_memory_and_cost_time_only_beyond_a_pass() -> None:
+    one = coster()
+    values = one.space.candidate(0) | {"pp": 2, "ep": 8, "system": "deepep", "micro_batch": 4}
+    kept, little, much = (one.cost_of(values | {"swap": swap}) for swap in ((), ("core_attn",), tuple(OFFLOADED)))
+    assert kept.peak_bytes > little.peak_bytes > much.peak_bytes
+    assert kept.step_us == little.step_us < much.step_us
+    pieces = one.pieces(values | {"swap": tuple(OFFLOADED)})
+    tokens, rate = 4 * one.task.sequence, host_rate(one.machine)
+    moe, saving = Layout(ep=8, dp=8, micro_batch=4), Saving(imbalance=one.task.hottest(8))
+    gone = tokens * swapped_bytes(
+        one.task.model, moe, True, saving, False, tuple(OFFLOADED)
+    )
+    plain = one.pieces(values).costs["t"]
+    late = max(0, gone / rate - plain.forward) + max(0, gone / rate - plain.backward - plain.weights)
+    assert pieces.costs["t"].parts["host copies"] == pytest.approx(late)
 
 
 def test_slots_are_equal_and_end_in_no_ops() -> None:
