@@ -1,13 +1,14 @@
 """What a step costs: cells of every stage, sends, buckets of gradients and parameters, optimizer, as integer picoseconds for `step_graph`."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dysharp.errors import ConfigError
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.state import RankParameters, rank_parameters
 from dysharp.steps.block import Block
-from dysharp.steps.cost import Cost, EpTimes
+from dysharp.steps.cost import BlockTimes, Cost, EpTimes
 from dysharp.steps.dispatchers import ELEMENT
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine, number
@@ -48,9 +49,12 @@ def _cells(stages: tuple[Cost, ...], hop: float, pairs: bool) -> Times:
 
 
 def step_costs(
-    model: WholeModel, machine: Machine, layout: Layout, sequence: int, ep: EpTimes | None, copies: int = 1, practice: Practice | None = None
-) -> StepCosts:
+    model: WholeModel, machine: Machine, layout: Layout, sequence: int, ep: EpTimes | None, copies: int = 1, practice: Practice | None = None,
+    merged: Mapping[bool, BlockTimes] | None = None,
+) -> StepCosts:  # fmt: skip
     """The costs of a step. `copies`: how often a stage exists (2: DualPipe). `ep`: Rows of a MoE layer; a dispatcher in `practice` replaces them.
+
+    `merged`: times of MoE blocks with a window and without, from merged Programs, in place of the sums of their parts.
 
     Raises ConfigError for what is not modelled.
     """
@@ -59,7 +63,7 @@ def step_costs(
         raise ConfigError(f"step: found etp={layout.etp}, expected 1: expert tensor parallelism is not modelled yet")
     chunks = chunks_of(model, layout)
     block = Block(model, machine, layout, sequence, own)
-    known: dict[tuple[bool, bool], Cost] = {}
+    known = {(True, windowed): block.layer(_first(model, windowed), ep).as_merged(one) for windowed, one in (merged or {}).items()}
     stages = tuple(_chunk(block, chunk, ep, known) for chunk in chunks)
     held = [rank_parameters(model, layout, [chunk]) for chunk in chunks]
     rows = ELEMENT * model.hidden * block.tokens / layout.tp
@@ -69,6 +73,16 @@ def step_costs(
     gather = tuple(_buckets(machine, layout, one, copies, 2, own) for one in held)
     update = tuple(us_to_ps(_update(machine, layout, one, copies, own)) for one in held)
     return StepCosts(machine, layout, stages, StepTimes(cells, us_to_ps(busy), reduce, gather, update, late_gather=not own.overlap_dp))
+
+
+def _first(model: WholeModel, windowed: bool) -> int:
+    """The first MoE layer with a window, or without."""
+    return next(number for number in range(model.n_layers) if model.is_moe(number) and model.windowed(number) == windowed)
+
+
+def moe_kinds(model: WholeModel) -> dict[bool, int]:
+    """Whether attention has a window -> the first MoE layer of this kind."""
+    return {windowed: _first(model, windowed) for windowed in {model.windowed(n) for n in range(model.n_layers) if model.is_moe(n)}}
 
 
 def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None, known: dict[tuple[bool, bool], Cost]) -> Cost:

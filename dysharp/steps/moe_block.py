@@ -22,7 +22,7 @@ def routed(block: Block) -> dict[str, Cost]:
     sent = exchange(machine, layout, layer, tokens, block.practice)
     wire = sent.dispatch + sent.combine
     parts = {"dispatch and combine": 2 * wire}
-    moved = Cost(wire, wire, 0.0, wire, wire, wire, wire, parts)
+    moved = Cost(wire, wire, 0.0, wire, wire, wire, wire, parts=parts)
     width = ELEMENT * layer.hidden
     own, back = (tokens + rows, 2 * rows if local > 1 else 0) if block.practice.dispatcher == "alltoall" else (0.0, tokens * sent.received + rows)
     permuted = 2 * width * (own + back)
