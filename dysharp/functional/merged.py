@@ -18,7 +18,6 @@ from dysharp.functional.rows import COMPLETIONS, DELIVER, DELIVERIES, DONE, ISSU
 from dysharp.program import Program, Tail, Trace
 from dysharp.program.sections import TAILS, ids_of, part_of, trace_of_part
 
-
 Kernels = Callable[[str, int, Callable[[str], Outcome]], None]
 """What the ops of a part without rows do: called with the name of an op's template, its GPU, and the outcome so far of a part by its label."""
 

@@ -14,7 +14,7 @@ from dysharp.steps.cost import Cost, EpTimes, passes
 from dysharp.steps.dispatchers import ELEMENT
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine
-from dysharp.steps.moe_block import contended, context_exchange, routed
+from dysharp.steps.moe_block import contended, context_exchange, expert_tensor, routed
 from dysharp.steps.practice import ANY_LAYOUT, CAST_BYTES, KERNELS, Practice
 
 NOT_MODELLED = (
@@ -75,8 +75,8 @@ class Block:
         return self._attention(number), self._shared() if self.model.is_moe(number) else self._dense()
 
     def experts(self, ep: EpTimes | None) -> dict[str, Cost]:
-        """Routed experts with dispatch and combine."""
-        return routed(self) if self.practice.dispatcher else {EXPERTS: self._row(ep) if ep else Cost()}
+        """Routed experts with dispatch and combine, and the exchange of ranks that share an expert."""
+        return (routed(self) if self.practice.dispatcher else {EXPERTS: self._row(ep) if ep else Cost()}) | expert_tensor(self)
 
     def ends(self, embedding: bool, mtp: int, head: bool, ep: EpTimes | None) -> Cost:
         """Embedding, MTP layers, and the head with its loss."""

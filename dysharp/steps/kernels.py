@@ -79,7 +79,8 @@ def kernels_program(kernels: Sequence[Kernel], like: Program) -> Program:
         operators=(*named.values(), Operator(HOST, Nature.HOST)),
     )  # fmt: skip
     slots = sms_of(like)
-    pools = {name: [b.pool(g, slots[g] if name == SM else 1, name) for g in range(like.n_nodes)] for name in sorted({POOL[one.nature] for one in kernels})}
+    names = sorted({POOL[one.nature] for one in kernels})
+    pools = {name: [b.pool(g, slots[g] if name == SM else 1, name) for g in range(like.n_nodes)] for name in names}
     issuers = {
         name: np.array([b.issuer(g, Discipline.READY_FIFO, pool=pool, name=name) for g, pool in enumerate(own)], np.int32)
         for name, own in pools.items()

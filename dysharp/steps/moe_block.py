@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from dysharp.steps.cost import Cost, passes
 from dysharp.steps.dispatchers import ELEMENT, exchange
@@ -11,6 +11,9 @@ from dysharp.steps.practice import SMS
 
 if TYPE_CHECKING:
     from dysharp.steps.block import Block
+
+
+EXPERT_TENSOR: tuple[Literal["all_gather", "reduce_scatter"], ...] = ("all_gather", "reduce_scatter")
 
 
 def routed(block: Block) -> dict[str, Cost]:
@@ -42,6 +45,16 @@ def routed(block: Block) -> dict[str, Cost]:
         "experts": experts,
         "expert activation": block.memory("activation", (up + 1) * active, (2 * up + 1) * active),
     }
+
+
+def expert_tensor(block: Block) -> dict[str, Cost]:
+    """Ranks that share an expert gather the rows that each received, and scatter the sums of their results; the backward pass mirrors it."""
+    layer, layout = block.model.layer, block.layout
+    if layer is None or layout.etp == 1:
+        return {}
+    moved = ELEMENT * layer.hidden * block.tokens / layout.tp * layer.topk * layout.etp
+    both = sum(block.machine.collective(kind, moved, layout.etp, layout.stride("etp")) for kind in EXPERT_TENSOR)
+    return {"expert tensor parallel": passes("expert tensor parallel", both, both)}
 
 
 def context_exchange(block: Block, core: Cost) -> Cost:
