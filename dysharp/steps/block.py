@@ -14,7 +14,7 @@ from dysharp.steps.cost import Cost, EpTimes, passes
 from dysharp.steps.dispatchers import ELEMENT
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine
-from dysharp.steps.moe_block import contended, context_exchange, routed
+from dysharp.steps.moe_block import contended, context_exchange, expert_tensor, routed
 from dysharp.steps.practice import ANY_LAYOUT, CAST_BYTES, KERNELS, Practice
 
 NOT_MODELLED = (
@@ -22,6 +22,7 @@ NOT_MODELLED = (
     "a network that sends, gradients and EP share", "variation between layers of one model",
 )  # fmt: skip
 EXPERTS, CORE, DENSE = "routed experts, dispatch, combine", "core attention", "dense FFN"
+TENSOR, CONTEXT = "tensor parallel", "context"
 UP = ("q up", "kv up")
 REPLAYED = {
     "core_attn": (CORE,), "mla_up_proj": ("up projections",), "layernorm": ("norms",), "mlp": (DENSE,), "moe_act": ("expert activation",),
@@ -58,20 +59,24 @@ class Block:
 
     def layer(self, number: int, ep: EpTimes | None) -> Cost:
         """Layer `number`; `ep`: the Row of its routed experts, for a MoE layer. With a dispatcher in `practice`, a closed form takes its place."""
-        moe = self.model.is_moe(number)
-        before, behind = self._attention(number), self._shared(moe) if moe else self._dense()
+        before, behind = self.pieces(number)
         kinds = ("attn", *(["mla"] if self.model.attention.mla else []), *(["tensor"] if self.layout.tp > 1 else []))
-        if not moe:
-            done = self._again({**before, **behind})
+        if not self.model.is_moe(number):
+            done = sum(self.with_replays({**before, **behind}).values(), Cost())
             return self._launched(Cost(), done, (), (*kinds, "dense"))
         behind |= self.experts(ep)
         own = ("router", "moe", *(["shared"] if self.model.shared_hidden else []), *(["alltoall"] if self.practice.dispatcher == "alltoall" else []))
         experts = ("expert",) if self.practice.dispatcher else ()
-        return self._launched(sum(before.values(), Cost()), self._again({**before, **behind}), (*kinds, own[0]), (*own[1:], *experts))
+        done = sum(self.with_replays({**before, **behind}).values(), Cost())
+        return self._launched(sum(before.values(), Cost()), done, (*kinds, own[0]), (*own[1:], *experts))
+
+    def pieces(self, number: int) -> tuple[dict[str, Cost], dict[str, Cost]]:
+        """(attention, FFN or router and shared experts) of layer `number`, without routed experts; in the order of a forward pass."""
+        return self._attention(number), self._shared() if self.model.is_moe(number) else self._dense()
 
     def experts(self, ep: EpTimes | None) -> dict[str, Cost]:
-        """Routed experts with dispatch and combine."""
-        return routed(self) if self.practice.dispatcher else {EXPERTS: self._row(ep) if ep else Cost()}
+        """Routed experts with dispatch and combine, and the exchange of ranks that share an expert."""
+        return (routed(self) if self.practice.dispatcher else {EXPERTS: self._row(ep) if ep else Cost()}) | expert_tensor(self)
 
     def ends(self, embedding: bool, mtp: int, head: bool, ep: EpTimes | None) -> Cost:
         """Embedding, MTP layers, and the head with its loss."""
@@ -88,14 +93,12 @@ class Block:
             cost += self._head()
         return cost
 
-    def _again(self, pieces: dict[str, Cost]) -> Cost:
-        """The sum of `pieces`, with the forward passes of recomputed ones before their backward passes."""
+    def with_replays(self, pieces: dict[str, Cost]) -> dict[str, Cost]:
+        """`pieces`, with the forward passes of recomputed ones before their backward passes."""
         modules = self.practice.recompute
-        if FULL in modules:
-            return sum(pieces.values(), Cost()).recomputed()
         names = {piece for module in modules for piece in REPLAYED.get(module, ())}
-        inside = {name for name in pieces if "moe" in modules and name in MOE_PIECES}
-        return sum((one.recomputed() if name in names | inside else one for name, one in pieces.items()), Cost())
+        again = {name for name in pieces if FULL in modules or name in names or ("moe" in modules and name in MOE_PIECES)}
+        return {name: one.recomputed() if name in again else one for name, one in pieces.items()}
 
     def _launched(self, ahead: Cost, done: Cost, first: tuple[str, ...], rest: tuple[str, ...]) -> Cost:
         """`done` no faster than its host launches it. `ahead`: the part of `done` before the host waits for counts, `first` its kernels.
@@ -170,11 +173,12 @@ class Block:
         names = tuple(weight.name for weight in layer_weights(self.model, moe) if weight.part == "attention" and weight.name not in UP)
         gathered = a.q_rank + a.kv_rank + a.rope_dim if a.mla else self.model.hidden
         return {
-            "projections": self._weights(moe, ("attention",), names) + self._tensor(0, gathered, self.model.hidden),
+            "projections": self._weights(moe, ("attention",), names),
+            TENSOR: self._tensor(0, gathered, self.model.hidden),
             "up projections": self._weights(moe, ("attention",), UP) + self.memory("positions", moved, moved) if a.mla else Cost(),
             "positions": Cost() if a.mla else self.memory("positions", moved, moved),
             CORE: core,
-            "context": context_exchange(self, core),
+            CONTEXT: context_exchange(self, core),
             "norms": self._norms(),
         }
 
@@ -184,14 +188,14 @@ class Block:
         active = self.memory("activation", moved, 5 / 3 * moved)
         return {DENSE: self._weights(False, ("dense FFN",)) + active + self._tensor(1, self.model.hidden, self.model.hidden)}
 
-    def _shared(self, moe: bool) -> dict[str, Cost]:
+    def _shared(self) -> dict[str, Cost]:
         """Router, with its small kernels, and shared experts."""
         small = passes("router", *map(self.machine.small, KERNELS["router"])) if self.practice.dispatcher else Cost()
-        pieces = {"router": self._weights(moe, ("router",)) + small}
+        pieces = {"router": self._weights(True, ("router",)) + small}
         if inner := self.model.shared_hidden:
             moved = 3 * ELEMENT * self.tokens * inner / self.layout.tp
             active = self.memory("activation", moved, 5 / 3 * moved)
-            pieces["shared experts"] = self._weights(moe, ("shared experts",)) + active + self._tensor(1, self.model.hidden, self.model.hidden)
+            pieces["shared experts"] = self._weights(True, ("shared experts",)) + active + self._tensor(1, self.model.hidden, self.model.hidden)
         return pieces
 
     def _norms(self) -> Cost:
@@ -208,7 +212,8 @@ class Block:
         weights = min(self.machine.flops(flops, layer.gemm_dtype), ep.backward / 2)
         whole = {EXPERTS: ep.forward + ep.backward}
         return Cost(
-            ep.forward, ep.backward - weights, weights, ep.forward_exposed, ep.backward_exposed, ep.forward_wire, ep.backward_wire, whole
+            ep.forward, ep.backward - weights, weights, ep.forward_exposed, ep.backward_exposed, ep.forward_wire, ep.backward_wire,
+            parts=whole,
         )  # fmt: skip
 
     def memory(self, name: str, forward: float, backward: float) -> Cost:
@@ -225,9 +230,9 @@ class Block:
         if t == 1:
             return Cost()
         if rows := self.practice.tensor:
-            return passes("tensor parallel", rows.forward[pair], rows.backward[pair])
+            return passes(TENSOR, rows.forward[pair], rows.backward[pair])
         before, behind = (ELEMENT * width * self.tokens for width in (gathered, scattered))
         ways = self.machine.collective("all_gather", before, t, 1), self.machine.collective("reduce_scatter", behind, t, 1)
         if self.practice.overlap_tp:
-            return passes("tensor parallel", sum(ways) / t, ways[1] / t)
-        return passes("tensor parallel", sum(ways), ways[0] + sum(ways))
+            return passes(TENSOR, sum(ways) / t, ways[1] / t)
+        return passes(TENSOR, sum(ways), ways[0] + sum(ways))

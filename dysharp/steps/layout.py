@@ -40,6 +40,8 @@ class Layout:
     """Context parallel."""
     dp: Degree = 1
     """Data parallel replicas of the dense parts."""
+    fsdp: Degree = 1
+    """Ranks of dp x cp that share weights, gradients and optimizer (fully sharded); 1: every rank holds its weights."""
     micro_batch: Degree = 1
     """Sequences of a micro-batch."""
     micro_batches: Degree = 1
@@ -52,6 +54,8 @@ class Layout:
         if self.stage_gpus % (self.ep * self.etp):
             found = f"found ep x etp = {self.ep * self.etp}"
             raise ConfigError(f"layout: {found}, expected a divisor of the {self.stage_gpus} GPUs of a pipeline stage (tp x cp x dp)")
+        if self.cp * self.dp % self.fsdp:
+            raise ConfigError(f"layout: found fsdp = {self.fsdp}, expected a divisor of the {self.cp * self.dp} ranks of dp x cp")
 
     @property
     def stage_gpus(self) -> int:
@@ -67,6 +71,11 @@ class Layout:
     def edp(self) -> int:
         """Replicas of every expert."""
         return self.stage_gpus // (self.ep * self.etp)
+
+    @property
+    def expert_fsdp(self) -> int:
+        """Ranks that share the weights of one expert, with `fsdp`."""
+        return max(1, self.edp * self.fsdp // (self.cp * self.dp))
 
     @property
     def chunks(self) -> int:

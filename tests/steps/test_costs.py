@@ -167,9 +167,28 @@ def test_context_ranks_exchange_inside_their_domain() -> None:
     assert ways["p2p"].parts["context parallel"] == 0  # a ring hides behind long attention
 
 
-def test_what_is_not_modelled_is_told() -> None:
-    with pytest.raises(ConfigError, match="step: found etp=2, expected 1: expert tensor parallelism is not modelled yet"):
-        step_costs(load_whole("qwen3-30b"), Machine(load_cluster(PAPER)), layout_of("ep=4,etp=2,dp=8"), 4096, None)
+def test_ranks_that_share_an_expert_gather_its_rows_and_scatter_its_sums() -> None:
+    model, machine, practice = load_whole("qwen3-30b"), Machine(load_cluster("hw-dgx-b200")), Practice(dispatcher="alltoall")
+    whole, shared = (step_costs(model, machine, layout_of(text), 4096, None, practice=practice) for text in ("ep=4,dp=8", "ep=4,etp=2,dp=8"))
+    parts = shared.stages[0].parts
+    assert "expert tensor parallel" not in whole.stages[0].parts
+    assert model.layer is not None
+    rows = 2 * 2048 * 4096 * 8 * 2  # both ranks' tokens, for each expert of a token
+    both = machine.collective("all_gather", rows, 2, 1) + machine.collective("reduce_scatter", rows, 2, 1)
+    assert parts["expert tensor parallel"] == pytest.approx(2 * both * model.layer.n_layers)
+    assert parts["experts"] == pytest.approx(whole.stages[0].parts["experts"], rel=0.25)  # the same FLOPs
+
+
+def test_sharded_weights_move_in_every_micro_batch_and_hide_behind_long_layers() -> None:
+    model, machine = load_whole("llama3-70b"), Machine(load_cluster("hw-dgx-h100-x8"))
+    short, long = (step_costs(model, machine, layout_of("dp=64,fsdp=64,m=2"), n, None) for n in (512, 8192))
+    assert short.stages[0].parts["sharded weights"] > 0 == long.stages[0].parts["sharded weights"]
+    assert short.times.reduce == short.times.gather == ((),)
+    replicas = step_costs(model, machine, layout_of("dp=64,fsdp=8,m=2"), 8192, None).times
+    whole = step_costs(model, machine, layout_of("dp=64,m=2"), 8192, None).times
+    assert 0 < sum(replicas.reduce[0]) < sum(whole.reduce[0])
+    with pytest.raises(ConfigError, match="layout: found fsdp = 3, expected a divisor of the 8 ranks of dp x cp"):
+        layout_of("dp=8,fsdp=3")
 
 
 def test_communication_that_holds_sms_stretches_computing_alone() -> None:

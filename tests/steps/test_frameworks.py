@@ -133,7 +133,7 @@ def test_first_and_last_ranks_of_other_sizes() -> None:
         ("--tensor-model-parallel-size two", "", "tensor_model_parallel_size: found 'two', expected a positive integer"),
         ("--tensor-model-paralel-size 2", "", "found tensor_model_paralel_size, expected tensor_model_parallel_size"),
         ("--num-layers 60", "", "num_layers: found 60, expected the 61 of deepseek-v3"),
-        ("--use-megatron-fsdp", "", "use_megatron_fsdp: found True, expected none: sharded weights"),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", "", "data_parallel_sharding_strategy: found 'optim', expected optim_grads_params"),
         ("--lr '1", "", "arguments: found No closing quotation, expected closed quotes"),
         ("--pipeline-model-parallel-size 3 --pipeline-model-parallel-layout Et*31|t*30L", "", "found 2 chunks, expected a multiple of pp = 3"),
         ("--pipeline-model-parallel-size 4 --decoder-last-pipeline-num-layers 2", "", "expected chunks of whole layers on 4 x 1 chunks"),
