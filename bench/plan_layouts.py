@@ -18,7 +18,7 @@ from dysharp.measured.training.step_time import measured_s
 from dysharp.planning.cost import Costed, Coster
 from dysharp.planning.names import short_of
 from dysharp.planning.search import search
-from dysharp.planning.space import Space, Task, default_space
+from dysharp.planning.space import WEIGHTS, Space, Task, default_space
 from dysharp.steps.machine import Machine
 from dysharp.steps.practice import Practice
 from dysharp.units import GiB
@@ -73,7 +73,8 @@ def case_of(row: TrainingRow) -> Case:
     task = Task(setting.model, layout.gpus, layout.global_batch, setting.sequence, setting.recipe.name, replace(practice, recompute=()), 0.0)
     values = {name: getattr(layout, name) for name in ("tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch")}
     overlap = "pair" if practice.overlap_ep and (layout.vpp > 1 or layout.pp == 1) else "none"
-    values |= {"recompute": practice.recompute, "swap": (), "schedule": "1f1b", "overlap": overlap, "system": practice.dispatcher or "flat"}
+    values |= {"recompute": practice.recompute, "swap": (), "weights": WEIGHTS[layout.fsdp > 1]}
+    values |= {"schedule": "1f1b", "overlap": overlap, "system": practice.dispatcher or "flat"}
     for recipe in (setting.recipe.name, *LEAN):
         coster = Coster(replace(task, precision=recipe), machine, space_of(task, machine, values))
         own = coster.cost_of(values, -1, layout.stages or equal(setting))
@@ -94,7 +95,7 @@ def equal(setting: Setting) -> str:
 def space_of(task: Task, machine: Machine, values: dict[str, object]) -> Space:
     """All degrees, micro-batches and recompute sets, with the dispatcher and the overlap of the row."""
     overlaps = ("none", "pair") if values["overlap"] == "pair" else ("none",)
-    base = default_space(task, machine, {"system": (values["system"],), "overlap": overlaps})
+    base = default_space(task, machine, {"system": (values["system"],), "overlap": overlaps, "swap": ((),)})
     own = {name: (*getattr(base, name), values[name]) for name in ("tp", "pp", "vpp", "ep", "cp", "micro_batch", "recompute")}
     return replace(base, **{name: tuple(dict.fromkeys(some)) for name, some in own.items()})
 

@@ -354,6 +354,9 @@ def _checked(done: Plan, text: str) -> Costed:
         found = f"found {layout.gpus} GPUs and a batch of {layout.global_batch}"
         raise ConfigError(f"plan: --check: {found}, expected {one.task.gpus} and {one.task.batch}")
     values: dict[str, Any] = {name: getattr(layout, name) for name in INTEGERS}
+    if layout.fsdp not in (1, layout.dp * layout.cp):
+        raise ConfigError(f"plan: --check: found fsdp={layout.fsdp}, expected 1, or the {layout.dp * layout.cp} ranks of dp x cp")
+    values |= {"weights": "sharded" if layout.fsdp > 1 else "whole"}
     values |= {"recompute": (), "swap": (), "schedule": "1f1b", "overlap": "none", "system": one.coster.space.system[0]}
     values |= {key: value[0] for key, value in given_of([f"{key}={value}" for key, value in own.items()]).items()}
     broken = next(broken_by(one.task, Space(**{key: (value,) for key, value in values.items()}), one.coster.machine.domain), None)

@@ -44,6 +44,8 @@ def megatron_lm(task: Task, one: Costed) -> list[str]:
         lines.append("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
     elif values["recompute"]:
         lines.append("--recompute-granularity selective --recompute-modules " + " ".join(values["recompute"]))
+    if one.layout.fsdp > 1:
+        lines.append("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params")
     if values["swap"]:
         lines.append("--fine-grained-activation-offloading --offload-modules " + " ".join(values["swap"]))
     if task.model.layer:
@@ -68,6 +70,8 @@ def megatron_bridge(task: Task, one: Costed) -> list[str]:
         lines += ['cfg.model.recompute_granularity = "full"', 'cfg.model.recompute_method = "uniform"', "cfg.model.recompute_num_layers = 1"]
     elif values["recompute"]:
         lines += ['cfg.model.recompute_granularity = "selective"', f"cfg.model.recompute_modules = {list(values['recompute'])}"]
+    if at.fsdp > 1:
+        lines += ["cfg.ddp.use_megatron_fsdp = True", 'cfg.ddp.data_parallel_sharding_strategy = "optim_grads_params"']
     if values["swap"]:
         lines += ["cfg.model.fine_grained_activation_offloading = True", f"cfg.model.offload_modules = {list(values['swap'])}"]
     if task.model.layer:

@@ -22,7 +22,7 @@ from dysharp.steps.accounting.activations import Saving
 from dysharp.steps.accounting.flops import CORE, FLASH_BACKWARD, flops_of
 from dysharp.steps.accounting.memory import RESERVED
 from dysharp.steps.accounting.state import Recipe, rank_parameters, recipe_of
-from dysharp.steps.cost import EpTimes
+from dysharp.steps.cost import BlockTimes, EpTimes
 from dysharp.steps.dispatchers import ELEMENT
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine, number
@@ -83,9 +83,11 @@ def row_key(values: Mapping[str, Any]) -> RowKey:
 class Coster:
     """Costs of one task on one machine."""
 
-    def __init__(self, task: Task, machine: Machine, space: Space, rows: Mapping[RowKey, EpTimes] | None = None) -> None:
-        """`rows`: Rows of the routed experts that take the place of closed forms."""
-        self.task, self.machine, self.space, self.rows = task, machine, space, rows or {}
+    def __init__(
+        self, task: Task, machine: Machine, space: Space, rows: Mapping[RowKey, EpTimes] | None = None, block: BlockTimes | None = None
+    ) -> None:
+        """`rows`: Rows of the routed experts that take the place of closed forms. `block`: the MoE block of one layout as merged Programs."""
+        self.task, self.machine, self.space, self.rows, self.block = task, machine, space, rows or {}, block
         self.recipe: Recipe = recipe_of(task.precision)
         self.capacity = CAP * machine.cluster.hbm_bytes
         model = task.model
@@ -109,7 +111,9 @@ class Coster:
         stage = c["tp"] * c["cp"] * dp
         dense, experts = self.dense / (c["pp"] * c["tp"]), self.experts / (c["pp"] * c["ep"] * c["etp"])
         shard, expert_shard = (dp * c["cp"], np.maximum(stage // (c["ep"] * c["etp"]), 1)) if self.recipe.sharded else (1, 1)
-        held = (self.recipe.weights + self.recipe.gradients) * (dense + experts)
+        every = np.asarray([name == "sharded" for name in self.space.weights])[c["weights"]]
+        part, expert_part = np.where(every, dp * c["cp"], 1), np.where(every, np.maximum(stage // (c["ep"] * c["etp"]), 1), 1)
+        held = (self.recipe.weights + self.recipe.gradients) * (dense / part + experts / expert_part)
         return np.asarray(RESERVED * (held + self.recipe.optimizer * (dense / shard + experts / expert_shard)))
 
     def rough_activations(self, c: Mapping[str, Column]) -> Times:
@@ -132,12 +136,12 @@ class Coster:
         return np.asarray(stage * (m + np.where(loop, (c["pp"] - 1) / c["vpp"], 0)))
 
     def balanced_bound(self, c: Mapping[str, Column], numbers: Column) -> Times:
-        """The closed form with even stages and nothing but cells and bubble, without copies to the host: a look at pieces for every different key."""
+        """The closed form with even stages and nothing but cells and bubble, no copies, no shards: a look at pieces for every different key."""
         names = ("tp", "cp", "ep", "etp", "micro_batch", "recompute", "overlap", "system")
         keys = np.stack([c[name] for name in names], axis=1)
         _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        sums = np.asarray([self._sums(self.space.candidate(int(numbers[at])) | {"swap": ()}) for at in first]).reshape(-1, 4)[back.reshape(-1)]
-        forward, backward, weights, steady = sums.T
+        sums = [self._sums(self.space.candidate(int(numbers[at])) | {"swap": (), "weights": "whole"}) for at in first]
+        forward, backward, weights, steady = np.asarray(sums).reshape(-1, 4)[back.reshape(-1)].T
         _, m = self._batches(c)
         loop = np.asarray([name == "1f1b" for name in self.space.schedule])[c["schedule"]]
         bubble = np.where(loop, forward + backward + weights, 0) * (c["pp"] - 1) / c["pp"] / c["vpp"]
@@ -146,10 +150,13 @@ class Coster:
     def pieces(self, values: Mapping[str, Any]) -> Pieces:
         """Costs of the pieces of a candidate."""
         layout = Layout(**{name: values[name] for name in ("tp", "cp", "ep", "etp", "micro_batch")}, dp=values["ep"] * values["etp"])
+        if values["weights"] == "sharded":  # the ranks that share them set the time of their traffic
+            whole = self.task.layout(values)
+            layout = replace(layout, dp=whole.dp, fsdp=whole.fsdp)
         return pieces_of(
             self.task.model, self.machine, layout, self.task.sequence, values["system"], values["overlap"],
             replace(self.task.practice, recompute=values["recompute"]), self.task.hottest(values["ep"]), self.rows.get(row_key(values)),
-            values["swap"], self.recipe.fp8,
+            values["swap"], self.recipe.fp8, self.block,
         )  # fmt: skip
 
     def letters(self) -> str:
@@ -226,8 +233,10 @@ class Coster:
         n = min(64.0, max(1.0, (held[0] + held[1]) / max(BUCKET, BUCKET_PER_REPLICA * layout.dp)))
         out = 0.0
         for element, beside in ((number("step.gradient_bytes"), backward), (2.0, forward)):
-            whole = self.machine.group(held[0] * element, layout.dp * layout.cp * copies, layout.stride("cp"))
-            whole += self.machine.group(held[1] * element, layout.edp * copies, layout.stride("edp"))
+            whole = 0.0
+            if layout.fsdp == 1:  # else every micro-batch brings them
+                whole += self.machine.group(held[0] * element, layout.dp * layout.cp * copies, layout.stride("cp"))
+                whole += self.machine.group(held[1] * element, layout.edp * copies, layout.stride("edp"))
             out += max(whole / n, whole - beside)
         return out
 
@@ -235,7 +244,8 @@ class Coster:
         """The optimizer on the shard, the norm of its gradients, and the zeroing of all gradients, as in `steps.costs`."""
         sharded, element = self.recipe.sharded, number("step.gradient_bytes")
         shard = (held[0] / (layout.dp * layout.cp) + held[1] / layout.edp) / copies if sharded else sum(held)
-        return self.machine.memory((number("step.optimizer_bytes") + element) * shard + element * sum(held))
+        zeroed = held[0] / layout.fsdp + held[1] / layout.expert_fsdp
+        return self.machine.memory((number("step.optimizer_bytes") + element) * shard + element * zeroed)
 
 
 def _split(weights: tuple[float, ...], schedule: str, layout: Layout) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """Memory of every pipeline rank of a candidate: state, activations in flight by the schedule, what a backward pass adds."""
 
+from dataclasses import astuple
 from functools import lru_cache
 from typing import Any
 
@@ -9,10 +10,11 @@ from dysharp.planning.schedules import peaks, ranks_of
 from dysharp.planning.space import Task
 from dysharp.planning.swap import LAYERS, swapped_bytes
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.activations import Saving, gradient_bytes, head_bytes, is_dropped, layer_transient, saved_of_layer
-from dysharp.steps.accounting.memory import RESERVED
+from dysharp.steps.accounting.activations import BF16, Saving, gradient_bytes, head_bytes, is_dropped, layer_transient, saved_of_layer
+from dysharp.steps.accounting.memory import GATHERED, RESERVED
 from dysharp.steps.accounting.state import RankParameters, dummy_bytes, rank_parameters, recipe_of, state_bytes
 from dysharp.steps.layout import Layout
+from dysharp.steps.sharded import layer_shards
 from dysharp.steps.stages import Chunk, chunks_of
 
 
@@ -36,6 +38,9 @@ def rank_memory(task: Task, values: dict[str, Any], layout: Layout) -> tuple[flo
         heads = [tokens * head_bytes(model, layout, saving) * (1 + chunk.mtp) for chunk in own if chunk.head]
         transient = max([0.0, *heads, *(tokens * beside[moe] for some in kinds for moe in some)])
         state = sum(state_bytes(RankParameters(dense, experts), layout, recipe).values())
+        if layout.fsdp > 1:
+            largest = max((sum(astuple(layer_shards(model, cut, layer))) for layer in {chunk.first for chunk in own if chunk.n_layers}), default=0.0)
+            state += (GATHERED * BF16 + recipe.gradients) * largest
         out.append(RESERVED * (state + flying + transient + _dummy(model, layout, own)))
     return tuple(out)
 

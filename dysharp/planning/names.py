@@ -13,7 +13,8 @@ def text_of(one: Costed) -> str:
     """A layout as `dysharp step` reads it, without its stages."""
     values = {name: one.values[name] for name in ("tp", "pp", "vpp", "ep", "etp", "cp")}
     degrees = ",".join(f"{name}={n}" for name, n in values.items() if n > 1 or name in ("tp", "pp"))
-    return f"{degrees},dp={one.layout.dp},mbs={one.layout.micro_batch},m={one.layout.micro_batches}"
+    shared = f",fsdp={one.layout.fsdp}" if one.layout.fsdp > 1 else ""
+    return f"{degrees},dp={one.layout.dp}{shared},mbs={one.layout.micro_batch},m={one.layout.micro_batches}"
 
 
 def short_of(one: Costed) -> str:
@@ -25,6 +26,6 @@ def short_of(one: Costed) -> str:
 
 
 def saving_of(one: Costed) -> str:
-    """How a layout saves memory: modules that are computed again, and those whose inputs are swapped."""
+    """How a layout saves memory: modules that are computed again, those whose inputs are swapped, sharded weights."""
     swap = one.values["swap"]
-    return " ".join([*one.values["recompute"], *(["swap", *swap] if swap else [])]) or "none"
+    return " ".join([*one.values["recompute"], *(["swap", *swap] if swap else []), *(["fsdp"] if one.layout.fsdp > 1 else [])]) or "none"

@@ -26,7 +26,8 @@ from dysharp.units import GiB
 
 ASCEND = "paper-ascend"
 NOT_CONSIDERED = (
-    "overlap of tensor-parallel communication of MoE models on GPUs", "a network that several collectives share", "FSDP",
+    "overlap of tensor-parallel communication of MoE models on GPUs", "a network that several collectives share",
+    "sharding over a part of the replicas",
     "stages that trade time for memory: layers are split by time alone",
 )  # fmt: skip
 
@@ -55,7 +56,7 @@ class Planned:
         """A layout as plain values."""
         return {
             "layout": text_of(one), "stages": one.layout.stages, "recompute": list(one.values["recompute"]),
-            "swap": list(one.values["swap"]), "schedule": schedule_of(one),
+            "swap": list(one.values["swap"]), "weights": one.values["weights"], "schedule": schedule_of(one),
             "overlap": one.values["overlap"], "system": one.values["system"], "step_s": one.step_us / 1e6, "tokens_per_s_gpu": self.speed(one),
             "mfu": self.mfu(one, cluster), "memory_GiB": one.peak_bytes / GiB, "memory_left_GiB": (cluster.hbm_bytes - one.peak_bytes) / GiB,
             "limit": one.limit, "shares": {name: us / one.step_us for name, us in one.parts.items()},

@@ -36,6 +36,8 @@ RACK = 8
 """GPUs of a node; larger domains are racks."""
 OVERLAPS = ("none", "pair")
 """EP communication: exposed, or beside the other direction of another micro-batch."""
+WEIGHTS = ("whole", "sharded")
+"""Weights, gradients and optimizer: of whole ranks, or shared by all ranks of dp x cp (FSDP)."""
 INTEGERS = ("tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch")
 
 
@@ -52,6 +54,7 @@ class Space:
     micro_batch: tuple[int, ...] = (1,)
     recompute: tuple[tuple[str, ...], ...] = SETS
     swap: tuple[tuple[str, ...], ...] = ((),)
+    weights: tuple[str, ...] = ("whole",)
     schedule: tuple[str, ...] = ("1f1b",)
     overlap: tuple[str, ...] = OVERLAPS
     system: tuple[str, ...] = ("flat", "dedup")
@@ -63,7 +66,7 @@ class Space:
                 raise ConfigError(f"space: {one.name}: found {show(list(values))}, expected different values, at least one")
             if one.name in INTEGERS and any(isinstance(v, bool) or not isinstance(v, int) or not 0 < v <= 1 << 20 for v in values):
                 raise ConfigError(f"space: {one.name}: found {show(list(values))}, expected positive integers")
-        for name, known in (("schedule", SCHEDULES), ("overlap", OVERLAPS), ("system", SYSTEMS)):
+        for name, known in (("weights", WEIGHTS), ("schedule", SCHEDULES), ("overlap", OVERLAPS), ("system", SYSTEMS)):
             for value in getattr(self, name):
                 if value not in known:
                     raise ConfigError(f"space: {name}: {show(value)}: unknown{nearest(value, known)}")
@@ -136,7 +139,7 @@ class Task:
     def layout(self, values: dict[str, Any], stages: str = "") -> Layout:
         """The layout of a candidate."""
         dp = self.gpus // (values["tp"] * values["cp"] * values["pp"])
-        degrees = {name: values[name] for name in INTEGERS}
+        degrees = {name: values[name] for name in INTEGERS} | {"fsdp": dp * values["cp"] if values["weights"] == "sharded" else 1}
         return Layout(**degrees, dp=dp, micro_batches=self.batch // (dp * values["micro_batch"]), stages=stages)
 
 
@@ -159,6 +162,7 @@ def default_space(task: Task, machine: Machine, given: dict[str, tuple[Any, ...]
         recompute=SETS if moe else ((), ("layernorm",), ("full",)),
         etp=(1, min(RACK, domain_gpus)) if moe and not machine.cluster.gpu and domain_gpus > 1 else (1,),
         swap=SWAPS,
+        weights=WEIGHTS if machine.cluster.gpu else ("whole",),
         overlap=OVERLAPS if moe else ("none",),
         system=_systems(task, machine) if moe else ("flat",),
     )
@@ -214,6 +218,7 @@ def constraints(task: Task, space: Space, c: dict[str, Column], domain_gpus: int
         (c["ep"] > 1) & ((loop & ((c["vpp"] > 1) | (c["pp"] == 1))) | paired) & ~again
     )  # fmt: skip
     whole = np.asarray(["full" in one for one in space.recompute])[c["recompute"]]
+    yield "sharded weights need replicas", (dp * c["cp"] > 1) | np.asarray([name == "whole" for name in space.weights])[c["weights"]]
     yield "swap needs tensors that full recomputation keeps", ~(whole & np.asarray([bool(one) for one in space.swap])[c["swap"]])
     if task.practice.graphs:
         yield "no full recomputation under graphs", ~whole

@@ -9,8 +9,8 @@ from dysharp.specs import load_cluster, load_whole
 
 FINE = ("mla_up_proj", "layernorm", "moe_act")
 PUBLISHED = {
-    "tp": 8, "pp": 16, "vpp": 2, "ep": 32, "etp": 1, "cp": 1, "micro_batch": 2, "recompute": FINE, "swap": (), "schedule": "1f1b", "overlap": "pair",
-    "system": "hierarchical",
+    "tp": 8, "pp": 16, "vpp": 2, "ep": 32, "etp": 1, "cp": 1, "micro_batch": 2, "recompute": FINE, "swap": (),
+    "weights": "whole", "schedule": "1f1b", "overlap": "pair", "system": "hierarchical",
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from dysharp.planning.experts import copies
 from dysharp.planning.plan import practice_for
 from dysharp.planning.schedules import SCHEDULES, held_by_chunk, in_flight
 from dysharp.planning.search import brute_force, search
-from dysharp.planning.space import Space, Task, constraints
+from dysharp.planning.space import WEIGHTS, Space, Task, constraints
 from dysharp.planning.split import best_split, pace, v_split
 from dysharp.specs import load_cluster, load_whole
 from dysharp.steps import Layout
@@ -42,7 +42,7 @@ def drawn(seed: int) -> Coster:
     space = Space(
         some([1, 2, 4, 8]), some([1, 2, 3, 4, 6]), some([1, 2, 4]), some([1, 2, 8, 16]) if model.layer else (1,),
         some([1, 2, 8]) if model.layer else (1,), some([1, 2]), some([1, 2]), tuple(draw.sample([(), ("layernorm",), ("full",)], 2)),
-        tuple(draw.sample([(), ("core_attn",), ("expert_fc1", "attn_proj")], 2)), schedules, ("none", "pair"), systems,
+        tuple(draw.sample([(), ("core_attn",), ("expert_fc1", "attn_proj")], 2)), WEIGHTS, schedules, ("none", "pair"), systems,
     )  # fmt: skip
     cluster = replace(MACHINE.cluster, hbm_bytes=draw.choice([16, 32, 64]) * 10**9)
     return Coster(replace(task, practice=practice_for(model, MACHINE)), replace(MACHINE, cluster=cluster), space)
