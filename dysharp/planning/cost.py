@@ -184,7 +184,7 @@ class Coster:
         else:
             layer = each["t" if "t" in each else "d"][3]
             weights = tuple(round(GRAIN * each[letter][3] / layer) / GRAIN for letter in letters)
-            ends = slots(len(letters) - 2, layout.chunks) if self.task.slots else _split(weights, values["schedule"], layout)
+            ends = slots(weights, layout.pp, layout.vpp) if self.task.slots else _split(weights, values["schedule"], layout)
             layout = self.task.layout(values, stage_text(letters.replace("d", "t"), ends))
         runs = [letters[a:b] for a, b in zip((0, *ends[:-1]), ends, strict=True)]
         cells = np.asarray([[sum(each[x][i] for x in run) for i in range(4)] for run in runs])

@@ -26,8 +26,8 @@ from dysharp.units import GiB
 
 ASCEND = "paper-ascend"
 NOT_CONSIDERED = (
+    "sharded weights (FSDP), split and V-shaped schedules, unless --try names them",
     "overlap of tensor-parallel communication of MoE models on GPUs", "a network that several collectives share",
-    "sharding over a part of the replicas",
     "stages that trade time for memory: layers are split by time alone",
 )  # fmt: skip
 

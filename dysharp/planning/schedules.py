@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dysharp.steps.layout import Layout
 from dysharp.steps.pipeline import replay_schedule
-from dysharp.steps.schedules import Times, make_schedule
+from dysharp.steps.schedules import equal_times, make_schedule
 from dysharp.steps.schedules.cells import BACKWARD, DGRAD, FORWARD
 
 SCHEDULES = ("1f1b", "zb-h1", "zbv", "v-half", "v-min", "dualpipe", "dualpipev")
@@ -64,8 +64,7 @@ def ramp_of(schedule: str, p: int, v: int, cell: tuple[float, float, float, floa
 @lru_cache(maxsize=1 << 10)
 def _equal(schedule: str, p: int, m: int, forward: int, weights: int) -> tuple[float, float]:
     """(time of a further micro-batch, time beyond the micro-batches) of equal stages over the work of a rank: two replays."""
-    stages = (float(forward),), (float(GRAIN - forward - weights),), (float(weights),)
-    times = Times(*(2 * p * one for one in stages))
+    times = equal_times(2 * p, float(forward), float(GRAIN - forward - weights), float(weights))
     few = max(1, m - p)
     ends = [replay_schedule(make_schedule(schedule, p, n), times)[1].makespan / (2 * GRAIN) for n in dict.fromkeys((few, m))]
     slope = max(1.0, (ends[-1] - ends[0]) / (m - few)) if m > few else 1.0

@@ -3,7 +3,7 @@
 The product of all lists is walked in one fixed order, block by block. A candidate is a number in that order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -136,7 +136,7 @@ class Task:
             return self.imbalance
         return hottest(self.model.layer.n_experts, ep, self.spread) if self.model.layer else 1.0
 
-    def layout(self, values: dict[str, Any], stages: str = "") -> Layout:
+    def layout(self, values: Mapping[str, Any], stages: str = "") -> Layout:
         """The layout of a candidate."""
         dp = self.gpus // (values["tp"] * values["cp"] * values["pp"])
         degrees = {name: values[name] for name in INTEGERS} | {"fsdp": dp * values["cp"] if values["weights"] == "sharded" else 1}
@@ -162,7 +162,6 @@ def default_space(task: Task, machine: Machine, given: dict[str, tuple[Any, ...]
         recompute=SETS if moe else ((), ("layernorm",), ("full",)),
         etp=(1, min(RACK, domain_gpus)) if moe and not machine.cluster.gpu and domain_gpus > 1 else (1,),
         swap=SWAPS,
-        weights=WEIGHTS if machine.cluster.gpu else ("whole",),
         overlap=OVERLAPS if moe else ("none",),
         system=_systems(task, machine) if moe else ("flat",),
     )

@@ -129,12 +129,21 @@ def _from(weights: tuple[float, ...], ranks: int, size: int) -> Floats:
     return np.concatenate([np.full(size - len(least), np.inf), least])
 
 
-def _even(sums: Floats, first: int, last: int, chunks: int) -> tuple[int, ...]:
-    """Ends of the runs of weights `first` to `last`: least largest sum, then least sum of squares."""
+def _even(sums: Floats, first: int, last: int, chunks: int, slots_of: int = 0) -> tuple[int, ...]:
+    """Ends of the runs of weights `first` to `last`: least largest sum, then least sum of squares.
+
+    `slots_of`: layers that a run has at most beside E and L; runs may then have none, but for those of E and L.
+    """
     own = sums[first : last + 1] - sums[first]
     n = len(own) - 1
     run = own[None, :] - own[:, None]
-    run[np.tril_indices(n + 1)] = np.inf
+    run[np.tril_indices(n + 1, -1 if slots_of else 0)] = np.inf
+    if slots_of:
+        at = np.arange(n + 1)
+        layers = np.minimum(at, n - 1)[None, :] - (np.maximum(at, 1) if first == 0 else at)[:, None]
+        run[layers > slots_of] = np.inf
+        run[n, n] = np.inf
+        run[0, 0] = np.inf if first == 0 else 0.0
     least = np.full(n + 1, np.inf)
     least[0] = 0.0
     for _ in range(chunks):
@@ -215,10 +224,13 @@ def _ends_of(n: int, a: int, b: int, middle: int, came: list[tuple[Any, Any]]) -
     return (*fronts[1:], middle, *(n - one for one in reversed(backs)))
 
 
-def slots(layers: int, chunks: int) -> tuple[int, ...]:
-    """Ends of chunks with equal numbers of slots for `layers` layers between E and L; what is left at the end are no-op layers."""
-    each = -(-layers // chunks)
-    return (*(1 + min(each * (chunk + 1), layers) for chunk in range(chunks - 1)), layers + 2)
+@lru_cache(maxsize=1 << 12)
+def slots(weights: tuple[float, ...], ranks: int, rounds: int = 1) -> tuple[int, ...]:
+    """Ends of chunks with equal numbers of slots for the layers between E and L; the last round has the no-op layers, wherever they even it most."""
+    layers = len(weights) - 2
+    each = -(-layers // (ranks * rounds))
+    full = tuple(1 + min(each * (chunk + 1), layers) for chunk in range(ranks * (rounds - 1)))
+    return (*full, *_even(np.concatenate([[0.0], np.cumsum(weights)]), full[-1] if full else 0, len(weights), ranks, each))
 
 
 def stage_text(letters: str, ends: tuple[int, ...]) -> str:

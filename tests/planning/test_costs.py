@@ -111,10 +111,18 @@ def test_swapped_inputs_leave_memory_and_cost_time_only_beyond_a_pass() -> None:
     assert pieces.costs["t"].parts["host copies"] == pytest.approx(late)
 
 
-def test_slots_are_equal_and_end_in_no_ops() -> None:
-    ends = slots(62, 32)
+def test_slots_are_equal_and_no_ops_even_the_last_round() -> None:
+    weights = (0.25, *[1.0] * 61, 2.25, 1.0)
+    ends = slots(weights, 16, 2)
+    runs = [weights[a:b] for a, b in zip((0, *ends[:-1]), ends, strict=True)]
+    assert [len(run) for run in runs[:16]] == [3, *[2] * 15]
+    assert max(map(sum, runs)) == 3.25  # MTP beside a layer or the head: two slots for 61 + 1 layers leave no better place
+    assert max(map(len, runs[16:])) == 2
+    ends = slots((0.0, *[1.0] * 67, 0.5), 16, 2)
     sizes = [b - a for a, b in zip((0, *ends[:-1]), ends, strict=True)]
-    assert sizes == [3, *[2] * 30, 1]  # E with two layers, 30 chunks of two, the head beside two no-op layers
+    assert sizes[:16] == [4, *[3] * 15]
+    assert max(sizes[16:]) == 2  # 19 layers and the head over 16 chunks of three slots
+    assert sum(sizes) == 69
 
 
 def test_every_change_of_a_constant_is_a_search() -> None:
