@@ -6,7 +6,7 @@ import pytest
 from dysharp.analysis import attribute, program_bound, wire_table
 from dysharp.analysis.phases import LastGpu
 from dysharp.engine.burst.run import run_burst
-from dysharp.testing.random_programs import random_program
+from tests.interpreters.random_programs import random_program
 
 
 @pytest.mark.parametrize("chunk", range(4))

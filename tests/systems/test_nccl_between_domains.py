@@ -20,11 +20,11 @@ from dysharp.specs import load_cluster, load_model
 from dysharp.systems import get_system
 from dysharp.systems.building.software import Software
 from dysharp.systems.tutel import capacity_rows
-from dysharp.testing.mutants import difference
-from dysharp.testing.plain import PlainEngine
 from dysharp.workload import make_routing
 from dysharp.workload.levels import LEVELS
 from dysharp.workload.rings import rail_rings
+from tests.interpreters.mutants import difference
+from tests.interpreters.plain import PlainEngine
 
 
 @pytest.mark.parametrize(("pxn", "scheme"), [(True, "by_rail"), (False, "direct")])

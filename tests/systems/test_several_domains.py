@@ -24,10 +24,10 @@ from dysharp.program.verify import verify
 from dysharp.specs import Cluster, Model, load_cluster, load_model
 from dysharp.specs.scale_out import ScaleOut
 from dysharp.systems import all_systems, get_system
-from dysharp.testing.mutants import difference
-from dysharp.testing.plain import PlainEngine
 from dysharp.workload import Routing, make_routing
 from dysharp.workload.levels import LEVELS, expected_domains, two_hop
+from tests.interpreters.mutants import difference
+from tests.interpreters.plain import PlainEngine
 
 SYSTEMS = sorted(name for name, system in all_systems().items() if system.reach.domains)
 SPINE = ("deepep-ll",)

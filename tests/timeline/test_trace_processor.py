@@ -12,7 +12,7 @@ import pytest
 import dysharp
 from dysharp.api.timed import Timed
 from dysharp.errors import ConfigError
-from dysharp.testing.trace_processor import opened, viewer_folder
+from tests.timeline.trace_processor import opened, viewer_folder
 
 try:
     viewer_folder()

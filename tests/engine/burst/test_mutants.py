@@ -9,11 +9,22 @@ import pytest
 
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import DysharpError
-from dysharp.testing.mutants import BULK_MUTANTS, LOAD_MUTANTS, MUTANTS, POINT_MUTANTS, SHARE_MUTANTS, SUM_MUTANTS, Mutant, caught, difference, engine
-from dysharp.testing.random_loads import random_loads
-from dysharp.testing.random_points import random_points
-from dysharp.testing.random_programs import random_program
-from dysharp.testing.random_sums import random_sums
+from tests.interpreters.mutants import (
+    BULK_MUTANTS,
+    LOAD_MUTANTS,
+    MUTANTS,
+    POINT_MUTANTS,
+    SHARE_MUTANTS,
+    SUM_MUTANTS,
+    Mutant,
+    caught,
+    difference,
+    engine,
+)
+from tests.interpreters.random_loads import random_loads
+from tests.interpreters.random_points import random_points
+from tests.interpreters.random_programs import random_program
+from tests.interpreters.random_sums import random_sums
 
 SEEDS = range(400)
 CANCELLED = partial(random_points, parts=("cancelled",))

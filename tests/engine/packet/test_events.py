@@ -14,9 +14,9 @@ from dysharp.errors import ConfigError, SimulationError
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Kind, Program, ProgramBuilder, Template, To
 from dysharp.program.tables import Edges, Hardware, Tail
-from dysharp.testing.random_merges import random_merge
-from dysharp.testing.random_programs import random_program
-from dysharp.testing.random_sums import random_sums
+from tests.interpreters.random_merges import random_merge
+from tests.interpreters.random_programs import random_program
+from tests.interpreters.random_sums import random_sums
 
 LAT, RESPONDER, FLIT = 250_000, 500_000, 640
 PLANES = 2
