@@ -53,7 +53,7 @@ def test_floats_equal_the_row_path_where_order_cannot_matter(system, dtype):
 
 
 @pytest.mark.parametrize("local_experts", [emulation.SLOTS[0], *(pytest.param(n, marks=pytest.mark.slow) for n in emulation.SLOTS[1:])])
-@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("direction", ["forward", pytest.param("backward", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_bytes_on_every_link_are_those_of_the_timed_engine(system, direction, local_experts):
     assert list(emulation.packets_have_the_engine_bytes(SystemCase(SYSTEMS[system]), (direction, local_experts))) == []
@@ -76,7 +76,7 @@ def test_evictions_send_partial_sums_and_later_responses_pass_by():
     assert packets["partial sum"] == 2 * table["partial sums"]  # FP32 in two packets of 128 B
 
 
-@pytest.mark.parametrize("kind", sorted(ROUTING))
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow) if k in ("idle-expert", "local") else k for k in sorted(ROUTING)])
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_hard_routings(system, kind):
     assert list(emulation.hard_routings_are_served(SystemCase(SYSTEMS[system]), kind)) == []

@@ -222,8 +222,8 @@ def test_groups_limit_the_domains_of_a_token(n, expected):
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_an_oversubscribed_spine_slows_what_leaves_its_rail(name):
     """Rails do not pass the spine: systems on rails take as long as before. Rows between rails have a third of the rate."""
-    even, _ = planned(name, domains(4, 2), tokens=32)
-    slow, _ = planned(name, domains(4, 2, oversubscription=3.0), tokens=32)
+    even, _ = planned(name, domains(4, 2), tokens=12)
+    slow, _ = planned(name, domains(4, 2, oversubscription=3.0), tokens=12)
     verify(slow)
     before, after = run_oracle(even), run_oracle(slow)
     across = traffic_bytes(slow, after)["spine out"]
