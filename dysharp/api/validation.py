@@ -88,7 +88,8 @@ def validate(
     done = replace(
         done, bars=[*done.bars, *between_bars(beyond_bars, used, nodes), *calls.bars(everything.parsed, all_predicted)],
         hold_out=[*done.hold_out, *operators, *nodes], summary=summary, beyond=beyond_bars, apart=judged_apart,
-        borrowed=[row for out in held.values() for row in out.borrowed], sources=disagreements(everything.parsed), calls=calls.judge(everything.parsed, all_predicted),
+        borrowed=[row for out in held.values() for row in out.borrowed], sources=disagreements(everything.parsed),
+        calls=calls.judge(everything.parsed, all_predicted),
     )  # fmt: skip
     rows = [] if data is None else own_rows(everything, all_predicted, [m.id for m in read_measurements(data)], values)
     return Report(**{f.name: getattr(done, f.name) for f in fields(done)}, rows=rows)
