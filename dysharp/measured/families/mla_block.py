@@ -58,7 +58,7 @@ def _block_us(case: BlockCase, rates: Rates, heads: float, batch: float, queries
     return sum(op.us + op.kernels * rates.constants["serving.gap_us"] for op in ops)
 
 
-@family("block", belongs=lambda m: m.kind.startswith("mla_block_"), closed_us=closed_us, in_bars=False, level=Level.GPU, order=66)
+@family("mla-block", belongs=lambda m: m.kind.startswith("mla_block_"), closed_us=closed_us, in_bars=False, level=Level.GPU, order=66)
 @family("sparse-block", belongs=lambda m: m.kind.startswith("dsa_block_"), closed_us=closed_us, in_bars=False, level=Level.GPU, order=67)
 def case(m: Measurement) -> BlockCase:
     """The case of a latency. Rows with an indexer name their lengths otherwise."""
