@@ -164,7 +164,7 @@ class Row:
                          hardware that it assumes between domains
     `window`             estimate for the whole layer {tokens, of_tokens, time_us, us_per_token, half_window_time_us, apart, path_us,
                          surroundings_us} (`runs.leading`); `apart`: relative difference of two estimates; empty when all tokens were run
-    `surroundings_us`    {permute_us, activation_us, cast_us, launch_us, contention_us, host_us} on hw clusters where
+    `surroundings_us`    {permute_us, activation_us, cast_us, launch_us, host_us} on hw clusters where
                          GEMMs run, else empty
     `skew`               {start_us, slow}: start time and factor of GEMM times of each rank; empty when all ranks are
                          alike. Times count from time zero, at which the first rank starts. In "both", each pass
@@ -373,7 +373,7 @@ def make_row(
     values = {f.name: getattr(measured, f.name) for f in dataclasses.fields(measured) if f.name != "simulated_us"}
     charged_us = 0.0
     if surroundings is not None:
-        charged_us = surroundings.contention_us if AROUND.name in measured.path_us else surroundings.device_us
+        charged_us = 0.0 if AROUND.name in measured.path_us else surroundings.device_us
         values["attribution"] = measured.attribution | {SURROUNDINGS: measured.attribution.get(SURROUNDINGS, 0.0) + charged_us}
     return Row(
         **values,

@@ -29,7 +29,6 @@ class Surroundings:
     activation_us  activation between the GEMMs
     cast_us        casts to the format of the GEMMs
     launch_us      gaps between GEMM kernels
-    contention_us  time that GEMMs lose because communication kernels hold SMs beside them (`contention.py`)
     host_us        launches of the host, in an eager layer whose GPU waits for counts; 0 in a CUDA graph
     """
 
@@ -37,13 +36,12 @@ class Surroundings:
     activation_us: float = 0.0
     cast_us: float = 0.0
     launch_us: float = 0.0
-    contention_us: float = 0.0
     host_us: float = 0.0
 
     @property
     def device_us(self) -> float:
         """Time on the GPU: everything but `host_us`."""
-        return self.permute_us + self.activation_us + self.cast_us + self.launch_us + self.contention_us
+        return self.permute_us + self.activation_us + self.cast_us + self.launch_us
 
     def to_dict(self) -> dict[str, float]:
         """Plain values."""

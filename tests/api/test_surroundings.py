@@ -23,7 +23,7 @@ from dysharp.workload import make_routing, needed_gpus, rows_per_slot
 
 MODEL, CLUSTER, TOKENS = "deepseek-v2-lite", "hw-dgx-h100", 32
 SMALL: dict[str, Any] = {"model": MODEL, "cluster": CLUSTER, "tokens": TOKENS, "routing": "uniform"}
-PARTS = ["permute_us", "activation_us", "cast_us", "launch_us", "contention_us", "host_us"]
+PARTS = ["permute_us", "activation_us", "cast_us", "launch_us", "host_us"]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_the_parts_add_up(system: str, direction: str) -> None:
     found = Surroundings(**row.surroundings_us)
     inside = row.path_us.get("around", 0.0)
     assert (inside > 0) == (system == "deepep")
-    assert row.time_us == pytest.approx(row.program_us + (found.contention_us if inside else found.device_us))
+    assert row.time_us == pytest.approx(row.program_us + (0.0 if inside else found.device_us))
     assert row.program_us == pytest.approx(row.simulated_us + inside)
     assert row.eager_us == pytest.approx(row.time_us + found.host_us)
     assert sum(row.attribution.values()) == pytest.approx(row.time_us)
@@ -110,7 +110,7 @@ def test_both_has_the_surroundings_of_two_passes() -> None:
     """Forward has an activation of its own, backward has it in the epilogue of a GEMM; nothing is charged twice."""
     one, two, both = (ds.run("deepep", direction=direction, **SMALL).surroundings_us for direction in ("fwd", "bwd", "both"))
     assert one["activation_us"] > 0 == two["activation_us"]
-    for name in set(PARTS) - {"contention_us"}:
+    for name in PARTS:
         assert both[name] == pytest.approx(one[name] + two[name])
 
 
@@ -118,7 +118,7 @@ def test_what_a_system_has_in_its_program_is_not_charged_again() -> None:
     around_of = {name: ds.run(name, **SMALL).surroundings_us for name in ("deepep", "hybrid-ep", "megatron-a2a", "megamoe")}
     assert around_of["deepep"]["permute_us"] > 0
     assert around_of["hybrid-ep"]["permute_us"] == around_of["megatron-a2a"]["permute_us"] == 0
-    assert [us for name, us in around_of["megamoe"].items() if name != "host_us"] == [0.0] * 5
+    assert [us for name, us in around_of["megamoe"].items() if name != "host_us"] == [0.0] * 4
 
 
 @pytest.mark.parametrize("system", sorted(name for name, s in all_systems().items() if s.has_real_form and hasattr(s.options, "compute")))
