@@ -67,7 +67,7 @@ def test_mutant_at_other_points_is_caught(mutant):
     print(f"{mutant.name}: seed {found[0]}, {found[1]}")
 
 
-@pytest.mark.parametrize("mutant", SUM_MUTANTS, ids=lambda m: m.name.replace(" ", "-"))
+@pytest.mark.parametrize("mutant", _half(SUM_MUTANTS), ids=lambda m: m.name.replace(" ", "-"))
 def test_mutant_of_sums_is_caught(mutant):
     found = caught(mutant, range(300), random_sums)
     assert found, f"no Program of 300 told {mutant.name!r} from the oracle"
