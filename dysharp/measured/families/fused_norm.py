@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dysharp.compute.operators import launch_us, memory_kernel_us
 from dysharp.measured.config_json import number, whole
 from dysharp.measured.families.multimem import MOST_BYTES, MultimemCase
 from dysharp.measured.families.multimem import program_us as allreduce_us
-from dysharp.measured.families.operator import EVENTS, MemoryCase, closed_us
+from dysharp.measured.families.operator import EVENTS
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.scope import check_cluster, gpu_of
-from dysharp.specs import choice_int
 from dysharp.specs.gpu import load_gpu
 
 PASSES = 4
@@ -36,19 +36,16 @@ class NormCase(Case):
 
 
 def program_us(case: NormCase, constants: Constants) -> float:
-    """The all-reduce through the engine, and the norm's kernel behind it where it is one. A fused norm of an eighth of the tokens hides."""
-    whole_us = 0.0
+    """The all-reduce through the engine, and the norm's kernel behind it where it is one. A fused norm of an eighth of the tokens hides.
+
+    Without a graph the two events take what they take around other operators.
+    """
+    gpu = load_gpu(case.gpu)
+    whole_us = (EVENTS - 1) * launch_us(gpu, constants) if case.late else 0.0
     if case.summed:
         sums = MultimemCase(gpu=case.gpu, shape=case.shape, operation="all-reduce", gpus=case.gpus, n_bytes=case.n_bytes, blocks=0, late=case.late)
-        whole_us = allreduce_us(sums, constants)
-    return whole_us + (norm_us(case, constants) if case.alone else 0.0)
-
-
-def norm_us(case: NormCase, constants: Constants) -> float:
-    """The norm in a kernel of its own. Between two events it is timed as other operators, and a host that waited for each call launches it late."""
-    kernels, launch_ns = (EVENTS, choice_int("mediation.launch_ns")) if case.late else (1.0, 0)
-    one = MemoryCase(gpu=case.gpu, shape=case.shape, moved=float(PASSES * case.n_bytes), kernels=kernels)
-    return float(closed_us(one, load_gpu(case.gpu), constants)) + launch_ns / 1e3
+        whole_us += allreduce_us(sums, constants)
+    return whole_us + (float(memory_kernel_us(gpu, constants, PASSES * case.n_bytes)) if case.alone else 0.0)
 
 
 @family("fused-norm", belongs=lambda m: m.kind in KINDS, program_us=program_us, in_bars=False, level=Level.LINK, order=106)
