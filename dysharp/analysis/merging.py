@@ -13,10 +13,10 @@ from dysharp.units import PS_PER_US
 def merging_of(program: Program, trace: Trace, ports: int) -> dict[str, Any]:
     """Counts of loads and sums that merge; {} for a Program without any. `ports`: switch ports that face one home.
 
-    `wait_us`: mean time from the first to the last request of an address, `load_wait_us` and `sum_wait_us` of each kind. `addresses`, `passed_sums`,
-    `loads` from another GPU, `loads_on`: those that went on to the home. `table_KiB`: most bytes of a home that wait at once for the rest of their requests, over its
-    ports: the smallest table in which every address of this run merges. `rate_GBps`: bytes of one GPU's merged requests per time between its
-    first and its last. A request is at the switch one hop behind its up grant.
+    `wait_us`: mean time from the first to the last request of an address, `load_wait_us` and `sum_wait_us` of each kind. `addresses`,
+    `passed_sums`, `loads` from another GPU, `loads_on`: those that went on to the home. `table_KiB`: most bytes of a home that wait at once for
+    the rest of their requests, over its ports: the smallest table in which every address of this run merges. `rate_GBps`: bytes of one GPU's
+    merged requests per time between its first and its last. A request is at the switch one hop behind its up grant.
     """
     if program.sessions is None or program.ops.session is None:
         return {}
@@ -52,7 +52,8 @@ def levels_part(merging: dict[str, Any]) -> tuple[str, ...]:
     """What a run at burst level says where most loads did not merge: replies wait for no channel there, and queue for one at packet level."""
     if 2 * merging.get("loads_on", 0) <= merging.get("loads", 0):
         return ()
-    return (f"warning: {merging['loads_on']} of {merging['loads']} loads did not merge; --fidelity packet, where replies queue, is up to 10 % longer",)
+    alone, loads = merging["loads_on"], merging["loads"]
+    return (f"warning: {alone} of {loads} loads did not merge; --fidelity packet, where replies queue for channels, is up to 10 % longer",)
 
 
 def _most(first: Any, last: Any, size: Any) -> float:

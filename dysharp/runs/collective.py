@@ -19,6 +19,7 @@ from dysharp.runs.options import Value, options_of, split_options
 from dysharp.runs.progress import Step
 from dysharp.runs.request import CollectiveRequest
 from dysharp.systems.collectives.register import CollectiveSystem, all_collectives, all_tensor_parallel
+from dysharp.systems.registry import is_real
 from dysharp.workload.sublayer import SubLayer
 
 
@@ -68,7 +69,7 @@ def run_collective(
         direction="fwd",
         fidelity=request.fidelity,
         seed=request.seed,
-        options=dataclasses.asdict(options) | {"form": "real" if request.cluster.gpu else "paper"},
+        options=dataclasses.asdict(options) | {"form": "real" if is_real(getattr(options, "form", "auto"), request.cluster) else "paper"},
     )
     measured = measure(inputs, program, trace)
     end = time.perf_counter()
