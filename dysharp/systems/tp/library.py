@@ -128,5 +128,7 @@ def flux(work: SubLayer, cluster: Cluster, options: Form) -> Program:
     second = build.gemm2()
     build.wait(second, begun[:, None])
     copied = np.repeat(normed[:, None], build.cuts.blocks, axis=1)
-    build.gather_loaded(copied, Tail.OP_DONE, second, merged=False, window=work.size, ahead=build.cuts.blocks)
+    hardware = build.b.hardware
+    window = (4 * hardware.lat + hardware.responder) * hardware.rate // PS_PER_US  # one copy behind the other fills the link
+    build.gather_loaded(copied, Tail.OP_DONE, second, merged=False, window=window, ahead=build.cuts.blocks)
     return build.build()
