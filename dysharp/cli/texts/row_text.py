@@ -130,7 +130,7 @@ def _window_facts(row: Row) -> list[tuple[str, str]]:
 
 def _block_facts(blocks: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Counts of the fabric's blocks at packet level; idle blocks are left out."""
-    if not blocks:
+    if "al_tlb" not in blocks:
         return []
     al, reduction, queue = blocks["al_tlb"], blocks["reduction"], blocks["multimemq"]
     packets, buffered = blocks["packets"]["cut"], blocks["input_buffer"]["max_flits"]
