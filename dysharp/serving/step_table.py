@@ -5,8 +5,8 @@ from math import sqrt
 
 import numpy as np
 
+from dysharp.serving.balance import largest_of
 from dysharp.serving.engine import Engine
-from dysharp.serving.ffn import largest_of
 from dysharp.serving.step import draft_us, step_time
 from dysharp.serving.work import Batch, Load, Replica
 
@@ -21,7 +21,7 @@ def decode_batch(load: Load, batch: float, groups: int = 1) -> Batch:
     """
     mean = load.prompt + load.answer / 2
     deviation = load.answer / sqrt(12) / sqrt(max(1.0, batch))
-    return Batch(decodes=batch, context=mean + deviation * largest_of(groups), queries=1 + load.drafts)
+    return Batch(decodes=batch, context=mean + deviation * largest_of(groups), queries=1 + load.drafts, usual=mean)
 
 
 class StepTable:
