@@ -3,12 +3,12 @@
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp, hypot, sqrt
-from statistics import NormalDist
 
 import numpy as np
 
 from dysharp.compute.collectives import link_us
 from dysharp.serving.exchange import domain_of
+from dysharp.serving.popularity import SPREAD, largest_of
 from dysharp.serving.work import Loads, Replica
 from dysharp.specs.whole import WholeModel
 from dysharp.workload.make import make_routing
@@ -19,15 +19,7 @@ DRAWN_GPUS, DRAWN_TOKENS = 8, 4096
 """Tokens from which loads are counted: so many GPUs with so many tokens."""
 EXTRA_SLOTS = (1, 2, 4)
 """Spare slots of a GPU with which EPLB is tried."""
-SPREAD = 0.65
-"""Standard deviation of the logarithm of an expert's popularity, as in the packaged models (`lognormal:0.65`)."""
 BALANCED_FROM = 8
-
-
-@lru_cache(maxsize=1 << 10)
-def largest_of(n: int) -> float:
-    """Mean of the largest of `n` standard normal values (Blom's form)."""
-    return NormalDist().inv_cdf((n - 0.375) / (n + 0.25))
 
 
 def busiest(r: Replica, tokens: float) -> float:

@@ -2,24 +2,21 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
-from math import exp
-from statistics import NormalDist
 
-from dysharp.serving.balance import SPREAD, busiest
+from dysharp.serving.balance import busiest
 from dysharp.serving.formats import compute_dtype
 from dysharp.serving.moves import moves
+from dysharp.serving.popularity import LEVELS, levels_of
 from dysharp.serving.work import ELEMENT, Batch, Loads, Op, Replica
 
 ROUTER_KERNELS = 3
 """Top-k and softmax or sigmoid, counts per expert, sorted rows (vLLM fused_moe: topk, moe_align_block_size; SGLang alike)."""
 
-LEVELS = tuple(NormalDist(0.0, SPREAD).inv_cdf((i + 0.5) / 16) for i in range(16))
-
 
 @lru_cache(maxsize=1 << 14)
 def touched(experts: float, topk: int, total: int, tokens: float, loads: Loads = ()) -> float:
     """Mean experts out of `experts` with at least one row when `tokens` tokens each choose `topk` of `total` by popularity."""
-    weights = loads or [exp(level) for level in LEVELS]
+    weights = loads or LEVELS
     each = [min(1.0, topk / total * weight * len(weights) / sum(weights)) for weight in weights]
     return float(experts * sum(1 - (1 - part) ** tokens for part in each) / len(each))
 
@@ -67,8 +64,9 @@ def expert_op(r: Replica, tokens: float) -> Op:
     rows = tokens * layer.topk / layout.ep * busiest(r, tokens)
     inner, hidden = layer.expert_hidden / layout.moe_tp, layer.hidden
     each = rows / max(groups, 1e-9)
-    first = r.rates.experts(each, groups, inner * (layer.n_matrices - 1), hidden, dtype, form.weight_bytes)
-    last = r.rates.experts(each, groups, hidden, inner, dtype, form.weight_bytes)
+    levels = levels_of(r.loads)
+    first = r.rates.experts(each, groups, inner * (layer.n_matrices - 1), hidden, dtype, form.weight_bytes, levels)
+    last = r.rates.experts(each, groups, hidden, inner, dtype, form.weight_bytes, levels)
     casts = 0 if dtype == "bf16" else 1
     between = r.rates.memory(ELEMENT * rows * inner * layer.n_matrices) + casts * r.rates.memory(3 * tokens / layout.ep * hidden)
     summed = r.rates.memory(ELEMENT * (rows + tokens / layout.dp) * hidden)
