@@ -48,6 +48,7 @@ def serve(
     routing: str | None = None,
     what_if: bool = False,
     systems: Iterable[str] | None = None,
+    merged: bool = False,
     tick: Tick = lambda done, total, text: None,
 ) -> Serving:
     """Search the layouts of `model` on `gpus` GPUs of `cluster` (default: all) for prompts of `isl` and answers of `osl` tokens.
@@ -64,7 +65,8 @@ def serve(
     | `mtp`, `acceptance` | drafts of a step and request; the part of drafts that is accepted if those before it were |
     | `routing` | recorded or drawn expert choices, as for `compare`: uneven experts, and what EPLB brings |
     | `what_if` | also search other machines: no communication, DySHARP, MoE-Hub, larger domains, faster NICs; and a dead GPU |
-    | `systems` | EP systems whose MoE layer is simulated at the best point with dispatch |
+    | `systems` | EP systems under which a layer is simulated at the best point with dispatch, as a merged Program |
+    | `merged` | also the system of that point: its Program beside the closed form |
     | `tick` | called with layouts done, their number, and a name |
 
     Raises ConfigError for wrong input.
@@ -96,7 +98,9 @@ def serve(
         return found
     drafts = break_even(first, mtp) if mtp else None
     changed = tuple(what_ifs(asked, first, lambda text: tick(len(tried), len(tried), text))) if what_if else ()
-    simulated = () if systems is None else ep_systems(_sending(best), systems, routing)
+    sending = _sending(best)
+    asked_for = [*(systems or ()), *([sending.system or "none"] if merged else [])]
+    simulated = ep_systems(sending, dict.fromkeys(asked_for), routing) if systems is not None or merged else ()
     return replace(
         found, what_ifs=changed, overlap=overlap_of(first), slots=tuple(slots_of(_sharing(best))), break_even=drafts, systems=simulated
     )  # fmt: skip
