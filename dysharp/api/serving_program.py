@@ -111,6 +111,7 @@ def _planned(system: str, asked: dict[str, Any]) -> Program:
     from dysharp.systems import get_system
 
     known = get_system(system)
-    request = make_request({name: one.default for name, one in arguments_of(RequestArgs).items()} | asked)
+    defaults: Any = {name: one.default for name, one in arguments_of(RequestArgs).items()}
+    request = make_request(defaults | asked)
     options, workload = prepare({system: known}, request)
     return known.plan(request.model, request.cluster, known.served(workload.routing, options[system]), "fwd", options[system])

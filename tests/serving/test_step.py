@@ -92,6 +92,22 @@ def test_sparse_attention_reads_the_chosen_tokens_and_the_keys_of_all() -> None:
     assert sum(long.values()) < sum(step_time(replica("deepseek-v3", "hw-dgx-h200", "tp=8"), Batch(decodes=64, context=8 * 2048)).parts.values())
 
 
+def test_sparse_attention_of_prompts() -> None:
+    """Prompts that see no more tokens than are chosen are dense; beyond, a query costs the same however long its prompt is, and few heads pad to 64."""
+    sparse, dense = replica("deepseek-v3.2", "hw-dgx-h200", "dp=8,ep=8"), replica("deepseek-v3", "hw-dgx-h200", "dp=8,ep=8")
+
+    def core(r: Replica, length: float, past: float = 0.0) -> float:
+        return step_time(r, prompt_batch(8192, length, past)).parts["attention prefill"]
+
+    assert core(sparse, 2048) == core(dense, 2048)
+    assert core(sparse, 8192, 24576) == pytest.approx(core(sparse, 8192, 122880), rel=0.01)
+    assert core(sparse, 8192, 122880) < core(dense, 8192, 122880) / 10
+    least = 8192 * 2048 * 128 * 2 * (576 + 512) * 61 / 989e12 * 1e6
+    assert least < core(sparse, 8192, 24576) < 2 * least
+    tensor = replace(sparse, layout=serve_layout_of("tp=8"))
+    assert core(tensor, 8192, 24576) == pytest.approx(core(sparse, 8192, 24576) / 2, rel=0.1)
+
+
 def test_memory_limits() -> None:
     """EP72 on 80 GB holds about 553 k tokens of latent; EP8 with whole attention does not fit on 80 GB at all."""
     wide = memory_of(replica("deepseek-v3", "hw-dgx-h100-x8", "dp=32,ep=32,slots=32"), engine_of("sglang"), 2100)
