@@ -108,7 +108,7 @@ def serve(
 
 def _sending(best: list[ServePoint]) -> ServePoint:
     """The best point whose groups send tokens to shared experts, else the best."""
-    return next((point for point in best if point.replica.layout.dp > 1 and point.replica.layout.ep == point.replica.layout.gpus), best[0])
+    return next((point for point in best if point.replica.layout.dp > 1 and point.replica.layout.ep == point.replica.layout.stage_gpus), best[0])
 
 
 def _sharing(best: list[ServePoint]) -> ServePoint:

@@ -41,7 +41,7 @@ def ep_systems(
     """
     replica, layout = point.replica, point.replica.layout
     model = replica.model.layer
-    if model is None or layout.dp == 1 or layout.ep != layout.gpus:
+    if model is None or layout.dp == 1 or layout.ep != layout.stage_gpus:
         raise ConfigError(f"systems: found {layout.name}, expected a layout whose attention groups share experts, such as dp=8,ep=8")
     step = point.step()
     layers = sum(replica.model.is_moe(number) for number in range(replica.model.n_layers))

@@ -21,7 +21,7 @@ def moves(r: Replica, tokens: float, everybody: float, experts_us: float) -> tup
     if layout.dp == 1:
         return [], [r.all_reduce("FFN all-reduce", tokens)]
     if not sends:
-        gathered, scattered = (r.rates.collective(kind, layout.gpus, row * everybody) for kind in ("all_gather", "reduce_scatter"))
+        gathered, scattered = (r.rates.collective(kind, layout.stage_gpus, row * everybody) for kind in ("all_gather", "reduce_scatter"))
         return [Op("dispatch", gathered)], [Op("combine", scattered)]
     shared = [Op("combine", r.rates.collective("all_gather", layout.tp, row * tokens))] if layout.tp > 1 else []
     if r.ep_system in BOUNDS and layout.ep <= domain_of(r):

@@ -63,7 +63,8 @@ class Rejected:
 
 
 def layouts_of(replica: Replica, gpus: int) -> Iterator[ServeLayout]:
-    """The layouts that are tried: every replica size that divides `gpus`, tensor parallel attention up to `MOST_TP`, experts cut or shared."""
+    """The layouts that are tried: every replica size that divides `gpus`, tensor parallel attention up to `MOST_TP`, stages beyond it,
+    experts cut or shared."""
     moe = replica.model.layer
     cluster = replica.rates.cluster
     domain = cluster.scale_out.domain_gpus if cluster.scale_out else gpus
@@ -71,12 +72,16 @@ def layouts_of(replica: Replica, gpus: int) -> Iterator[ServeLayout]:
         for tp in (t for t in (1, 2, 4, 8) if t <= min(size, MOST_TP, domain) and size % t == 0):
             dp = size // tp
             if moe is None:
-                if dp == 1:
-                    yield ServeLayout(tp=tp)
+                if dp == 1 or tp == min(MOST_TP, domain):
+                    yield ServeLayout(tp=tp, pp=dp)
             elif dp == 1:
                 yield ServeLayout(tp=tp)
                 if tp > 1:
                     yield ServeLayout(tp=tp, ep=tp)
+            elif tp == min(MOST_TP, domain):
+                yield ServeLayout(tp=tp, pp=dp)
+                yield ServeLayout(tp=tp, ep=tp, pp=dp)
+                yield ServeLayout(tp=tp, dp=dp, ep=size, slots=-moe.n_experts % size)
             else:
                 yield ServeLayout(tp=tp, dp=dp, ep=size, slots=-moe.n_experts % size)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -86,6 +87,11 @@ class Replica:
     """Part of the rows that each expert gets (`balance.loads_of`); (): experts of log-normal popularity, balanced where recipes balance them."""
     even: bool = False
     """Every expert GPU has as many rows as the others."""
+
+    @property
+    def stage_part(self) -> float:
+        """Part of the layers that the largest stage has."""
+        return ceil(self.model.n_layers / self.layout.pp) / self.model.n_layers
 
     def linear(self, name: str, part: str, m: float, n: float, k: float) -> Op:
         """A linear layer: quantise the inputs unless the products are BF16, then the GEMM."""

@@ -93,7 +93,7 @@ def test_sparse_attention_reads_the_chosen_tokens_and_the_keys_of_all() -> None:
 
 
 def test_sparse_attention_of_prompts() -> None:
-    """Prompts that see no more tokens than are chosen are dense; beyond, a query costs the same however long its prompt is, and few heads pad to 64."""
+    """Prompts that see no more tokens than are chosen are dense; beyond, a query costs the same at any length, and few heads pad to 64."""
     sparse, dense = replica("deepseek-v3.2", "hw-dgx-h200", "dp=8,ep=8"), replica("deepseek-v3", "hw-dgx-h200", "dp=8,ep=8")
 
     def core(r: Replica, length: float, past: float = 0.0) -> float:
@@ -210,7 +210,7 @@ def test_gpus_with_more_rows_are_waited_for() -> None:
 
 
 def test_the_busiest_gpu_by_chance() -> None:
-    """n rows are n +- sqrt(n): of 64 GPUs with 2,048 rows each the busiest has 2.4 / sqrt(2,048) more. Popularity adds for few GPUs, EPLB does not."""
+    """n rows are n +- sqrt(n): of 64 GPUs with 2,048 rows each the busiest has 2.4 / sqrt(2,048) more. Few GPUs have popularity too."""
     wide = replica("deepseek-v3", "hw-dgx-h100-x8", "dp=64,ep=64")
     assert busiest(wide, 64 * 256) == pytest.approx(1 + 2.39 / 2048**0.5, rel=0.01)
     assert busiest(wide, 64 * 32) > busiest(wide, 64 * 256)

@@ -118,13 +118,11 @@ def _setting(row: ServingRow, engine: Engine, users: float, replica: Replica) ->
 def _layout(row: ServingRow, part: str) -> ServeLayout:
     """A worker's layout. Rows that give the GPUs of the worker as tp and the groups as attn_dp mean tp / attn_dp."""
     tp, dp, ep, cut = (row.degree(f"{part}{name}") for name in ("tp", "attn_dp", "moe_ep", "moe_tp"))
-    if row.degree("pp") > 1:
-        raise Unsupported("pipeline stages")
     if dp > 1 and tp > 1 and tp * dp > ep * cut > 1 and tp % dp == 0:
         tp //= dp
     if (tp * dp) % ep:
         raise Unsupported(f"found tp x attn_dp = {tp * dp} and moe_ep = {ep}, expected a divisor")
-    return ServeLayout(tp=tp, dp=dp, ep=ep)
+    return ServeLayout(tp=tp, dp=dp, ep=ep, pp=1 if part else row.degree("pp"))
 
 
 def _launched(row: ServingRow, engine: Engine, users: float) -> Engine:
