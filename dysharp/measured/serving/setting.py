@@ -30,6 +30,8 @@ MACHINES = (
 FP8 = ("fp8", "fp8_block", "fp8_static", "fp8_ootb")
 PERIODS = (1, 2, 4, 8)
 """Numbers of domains of packaged clusters."""
+BLOCK = 128
+"""Values of a block of scales (DeepSeek-V3, arXiv 2412.19437 section 3.3)."""
 RATIO = 0.8
 """Least over longest length of InferenceX's random prompts and answers (utils/bench_serving); the mean is 0.9 of the nominal length."""
 WITHOUT_OVERLAP = re.compile(r"0\.(\d|1[0-3])\.")
@@ -116,10 +118,14 @@ def _setting(row: ServingRow, engine: Engine, users: float, replica: Replica) ->
 
 
 def _layout(row: ServingRow, part: str) -> ServeLayout:
-    """A worker's layout. Rows that give the GPUs of the worker as tp and the groups as attn_dp mean tp / attn_dp."""
+    """A worker's layout. Rows that give the GPUs of the worker as tp and the groups as attn_dp mean tp / attn_dp. No engine cuts experts below a block
+    of scales: groups of so many GPUs share experts (SGLang server_args.py: DeepEP sets the EP degree)."""
     tp, dp, ep, cut = (row.degree(f"{part}{name}") for name in ("tp", "attn_dp", "moe_ep", "moe_tp"))
     if dp > 1 and tp > 1 and tp * dp > ep * cut > 1 and tp % dp == 0:
         tp //= dp
+    experts = model_of(row).layer
+    if experts is not None and dp > 1 and ep == 1 and experts.expert_hidden < BLOCK * tp * dp:
+        ep = tp * dp
     if (tp * dp) % ep:
         raise Unsupported(f"found tp x attn_dp = {tp * dp} and moe_ep = {ep}, expected a divisor")
     return ServeLayout(tp=tp, dp=dp, ep=ep, pp=1 if part else row.degree("pp"))
