@@ -9,12 +9,14 @@ from typing import Any
 from dysharp.api.serving_systems import SystemPoint
 from dysharp.measured.serving.error_bar import Bar, bar_of, outside_of
 from dysharp.serving.advice import Overlap, Slots
-from dysharp.serving.answers import HELPS, WORDS, limit_of, point_dict
+from dysharp.serving.answers import HELPS, limit_of, point_dict, words_of
 from dysharp.serving.apart import Apart
 from dysharp.serving.engine import Engine
 from dysharp.serving.search import Rejected, ServePoint
 from dysharp.serving.whatif import WhatIf
 
+BETTER = 1.05
+"""Times the throughput from which the first sentence names prefill and decode apart."""
 TTFT_MS, TPOT_MS = 2000.0, 50.0
 """Limits where none are given."""
 
@@ -86,18 +88,19 @@ class Serving:
         limit = limit_of(first)
         lines = [
             f"{copies}{_named(first)}: {first.tokens_per_gpu:,.0f} tokens/s per GPU with {first.load.users:g} users per replica, {_times(first)}.",
-            f"{WORDS[limit]}; {HELPS[limit]}.",
+            f"{words_of(first)}; {HELPS[limit]}.",
         ]
         if len(self.best) > 1:
             second = self.best[1]
             behind = 100 * (1 - second.tokens_per_gpu / first.tokens_per_gpu)
-            lines.append(f"Next: {_named(second)}, {behind:.0f} % behind; {WORDS[limit_of(second)]}.")
+            lines.append(f"Next: {_named(second)}, {behind:.0f} % behind; {words_of(second)}.")
         if self.gpus_for_users is not None:
             replicas = self.gpus_for_users // first.replica.layout.gpus
             room = f"the cache of a replica has room for {first.memory.requests * first.replica.layout.dp:,}"
-            lines.append(
-                f"{self.users:,} users need {self.gpus_for_users} GPUs: {replicas} replicas of {first.load.users:g} users within the limits; {room}."
-            )
+            need = f"{self.users:,} users need {self.gpus_for_users} GPUs: {replicas} replica{'s' * (replicas > 1)}"
+            lines.append(f"{need} of {first.load.users:g} users within the limits; {room}.")
+        if self.apart is not None and self.apart.tokens_per_gpu > BETTER * first.tokens_per_gpu:
+            lines[0] = f"{lines[0][:-1]}; prefill and decode apart give {self.apart.tokens_per_gpu:,.0f}."
         return (*lines, *self._apart_line(first))
 
     def _apart_line(self, first: ServePoint | None) -> tuple[str, ...]:

@@ -54,6 +54,12 @@ def limit_of(point: ServePoint) -> str:
     return max(shares, key=lambda name: shares[name])
 
 
+def words_of(point: ServePoint) -> str:
+    """What limits the point, as a sentence; a dense model has no experts."""
+    words = WORDS[limit_of(point)]
+    return words if point.replica.model.layer is not None else words.replace(" outside the experts", "")
+
+
 def point_dict(point: ServePoint) -> dict[str, Any]:
     """Plain values for JSON. Times in milliseconds, memory in GB."""
     served, memory, layout = point.served, point.memory, point.replica.layout
