@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_systems import SystemPoint
 from dysharp.measured.serving.error_bar import Bar, bar_of, outside_of
 from dysharp.serving.advice import Overlap, Slots
@@ -40,7 +41,7 @@ class Serving:
     | `rejected` | layouts that do not fit, with the reason |
     | `apart` | the best pools with prefill and decode apart within the limits |
     | `what_ifs` | the best point on other machines; empty unless asked for |
-    | `systems` | the best point with dispatch under EP systems that were asked for |
+    | `systems`, `prompt_layer` | the best point with dispatch under EP systems that were asked for; a layer of its prompts |
     | `overlap`, `slots`, `break_even` | at the best point: two-batch overlap, EPLB with recorded loads, acceptance above which drafts pay |
     """
 
@@ -61,6 +62,7 @@ class Serving:
     slots: tuple[Slots, ...] = ()
     break_even: float | None = None
     systems: tuple[SystemPoint, ...] = ()
+    prompt_layer: MergedLayer | None = None
 
     @property
     def gpus_for_users(self) -> int | None:
@@ -127,6 +129,9 @@ class Serving:
             start = self.overlap.pays_from
             words = f"it pays from {start} requests of a group" if start else "it pays at no batch that fits"
             lines.append(f"Two-batch overlap: {100 * self.overlap.gain:+.0f} % at this batch; {words}.")
+        if (layer := self.prompt_layer) is not None:
+            differ = 100 * (layer.merged / layer.closed - 1)
+            lines.append(f"A layer of prompts takes {layer.merged:,.0f} us as a Program, {layer.closed:,.0f} us by closed forms ({differ:+.0f} %).")
         for slot in self.slots:
             e = slot.eplb
             name = "Experts as they lie" if not e.slots else f"EPLB with {e.slots} spare slot{'s' * (e.slots > 1)} a GPU"
@@ -174,7 +179,7 @@ class Serving:
                 for one in self.what_ifs
             ],
             "overlap": self.overlap and asdict(self.overlap), "break_even": self.break_even,
-            "systems": [asdict(one) for one in self.systems],
+            "systems": [asdict(one) for one in self.systems], "prompt_layer": self.prompt_layer and asdict(self.prompt_layer),
             "slots": [asdict(slot) for slot in self.slots],
             "rejected": [{"layout": one.layout.name, "reason": one.reason} for one in self.rejected], "header": list(self.header),
         }  # fmt: skip

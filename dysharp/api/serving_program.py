@@ -1,4 +1,4 @@
-"""One layer of a decode step as a merged Program: attention and router, then the MoE layer of an EP system with shared experts beside it.
+"""One layer of a step as a merged Program: attention and router, then the MoE layer of an EP system with shared experts beside it.
 
 Kernels without messages are ops that take all SMs for the time of their closed form; those of the MoE layer are the system's own ops. All share the
 SMs and links of one machine, so shared experts take SMs from experts, and messages wait for the group whose cache is largest.
@@ -14,14 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.serving.popularity import largest_of
-from dysharp.serving.search import ServePoint
 from dysharp.serving.step import layer_ops
-from dysharp.serving.step_table import decode_batch
 from dysharp.units import PS_PER_US, us_to_ps
 
 if TYPE_CHECKING:
     from dysharp.program import Program
-    from dysharp.serving.work import Op
+    from dysharp.serving.work import Batch, Op, Replica
 
 MOVED = ("dispatch", "experts", "combine")
 """Ops that the MoE layer of an EP system stands for."""
@@ -38,14 +36,14 @@ class MergedLayer:
     alone: float
 
 
-def merged_layer(point: ServePoint, system: str, asked: dict[str, Any]) -> MergedLayer:
-    """The layer of a point's decode step under an EP system; `asked`: the request of its MoE layer, as for `compare`."""
+def merged_layer(replica: Replica, batch: Batch, system: str, asked: dict[str, Any]) -> MergedLayer:
+    """The last layer of a step under an EP system; `asked`: the request of its MoE layer, as for `compare`."""
     from dysharp.engine.burst.run import run_burst
     from dysharp.program.merge import Cross, Part, merge
     from dysharp.program.verify import verify
 
     moe = _planned(system, asked)
-    before, shared, behind, closed = _kernels(point, moe.n_nodes)
+    before, shared, behind, closed = _kernels(replica, batch, moe.n_nodes)
     parts = [Part("attention", _stream(moe, before)), Part("moe", moe)]
     edges = []
     if shared:
@@ -61,10 +59,9 @@ def merged_layer(point: ServePoint, system: str, asked: dict[str, Any]) -> Merge
     return MergedLayer(merged, closed, alone)
 
 
-def _kernels(point: ServePoint, gpus: int) -> tuple[Kernels, Kernels, Kernels, float]:
+def _kernels(replica: Replica, batch: Batch, gpus: int) -> tuple[Kernels, Kernels, Kernels, float]:
     """Streams before, beside and behind the MoE layer, and the closed form of the whole layer in microseconds."""
-    replica, layout = point.replica, point.replica.layout
-    batch = decode_batch(point.load, max(1.0, point.served.batch), layout.dp)
+    layout = replica.layout
     number, gap = replica.model.n_layers - 1, replica.rates.constants["serving.gap_us"]
     late = layer_ops(replica, batch, number)
     usual = layer_ops(replica, replace(batch, context=batch.usual or batch.context), number)

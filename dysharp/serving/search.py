@@ -12,7 +12,7 @@ from dysharp.serving.loop import Served, closed_loop
 from dysharp.serving.memory import ServeMemory, memory_of
 from dysharp.serving.step import StepTime, step_time
 from dysharp.serving.step_table import StepTable, decode_batch
-from dysharp.serving.work import Load, Replica
+from dysharp.serving.work import Batch, Load, Replica
 
 MOST_TP = 8
 """GPUs of an attention group that are tried; more only if named."""
@@ -51,7 +51,13 @@ class ServePoint:
 
     def step(self) -> StepTime:
         """The decode step of the point, part by part."""
-        return step_time(self.replica, decode_batch(self.load, max(1.0, self.served.batch), self.replica.layout.dp))
+        return step_time(self.replica, self.turn)
+
+    @property
+    def turn(self) -> Batch:
+        """The decoding requests of an attention group that a stage works on."""
+        layout = self.replica.layout
+        return decode_batch(self.load, max(1.0, self.served.batch / layout.pp), layout.dp)
 
 
 @dataclass(frozen=True, slots=True)
