@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dysharp.serving.paper_bounds import answer_gain, decode_bound
+from tests.serving.paper_bounds import answer_gain, decode_bound
 from dysharp.specs import load_cluster, load_model, load_whole
 
 
