@@ -28,6 +28,10 @@ XGMI_LINKS = 7
 TRT_LAUNCHES = 3
 """Kernels of one call of TensorRT-LLM's two-sided all-to-all: fill in metadata, move rows, and one last kernel that
 places indices, marks empty slots or sums."""
+FIFO_GROUPS = 8
+"""Warps of a block of its two-sided kernel. A channel has one of them for each peer, and blocks of its own (MAX_GROUP_COUNT_PER_BLOCK)."""
+FIFO_SENDERS = 4
+"""SMs for each block that sends: half of the SMs have blocks, and half of these receive (computeMoeCommChannelCount)."""
 
 
 def expected_copies(gpus: int, experts: int, topk: int) -> float:
@@ -128,14 +132,35 @@ def alltoall_one_sided_us(
     return launch_us(gpu, constants) + _trt_floor_us(gpu, constants, gpus) + first + np.maximum(work, link)
 
 
+def fifo_copy_us(gpu: Gpu, constants: Constants, row_bytes: ArrayLike, gpus: ArrayLike, low_precision: bool = False) -> F64:
+    """Time in which all sending warps of TensorRT-LLM's two-sided kernel bring one copy into a FIFO, on average.
+
+    A warp has one copy at a time, and the warps of an SM share its bytes per second. The kernel has as many whole channels as SMs for their blocks.
+    `low_precision`: the warps quantise a copy and dequantise it, too.
+    """
+    row, g = np.asarray(row_bytes, np.float64) / (1e3 * constants["trt.sm_GBps"]), np.asarray(gpus, np.float64)
+    blocks = np.ceil(g / FIFO_GROUPS)
+    channels = np.maximum(1.0, np.floor(gpu.n_sms // FIFO_SENDERS / blocks))
+    each = constants["trt.copy_us"] + (constants["trt.lowprec_us"] if low_precision else 0.0) + row
+    return np.maximum(each / (channels * g), row / (channels * blocks))
+
+
 def alltoall_two_sided_us(
-    gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, gpus: ArrayLike, fields_us: ArrayLike
-) -> F64:
-    """TensorRT-LLM two-sided NVLink all-to-all through FIFOs: `fields_us` per token to pack fields, then bytes."""
+    gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, gpus: ArrayLike, copy_us: ArrayLike,
+    summed_bytes: ArrayLike = 0.0,
+) -> F64:  # fmt: skip
+    """TensorRT-LLM two-sided NVLink all-to-all through FIFOs, `copy_us` a copy (`fifo_copy_us`), the own one too.
+
+    Combine writes and reads `summed_bytes` of memory for each token: a cleared place for every expert, and the sum.
+    """
     t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
-    work = t * np.asarray(fields_us, np.float64)
-    link = link_us(gpu, constants, t * r * row)
-    return _trt_floor_us(gpu, constants, gpus) + work + link
+    moved = np.maximum(t * r * np.asarray(copy_us, np.float64), link_us(gpu, constants, t * (r - 1) * row))
+    return _trt_floor_us(gpu, constants, gpus) + moved + hbm_us(gpu, constants, t * np.asarray(summed_bytes, np.float64))
+
+
+def summed_bytes(row_bytes: ArrayLike, topk: ArrayLike) -> F64:
+    """Bytes that the places of a token take through memory in TensorRT-LLM's two-sided Combine: cleared, read, and one sum written."""
+    return np.asarray(row_bytes, np.float64) * (2 * np.asarray(topk, np.float64) + 1)
 
 
 def mori_dispatch_us(gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, gpus: ArrayLike) -> F64:
