@@ -94,8 +94,7 @@ def ll_dispatch_us(
     packs its experts.
     """
     t, k, row, e = (np.asarray(x, np.float64) for x in (tokens, topk, row_bytes, experts))
-    grid = np.ceil(e / np.ceil(e / gpu.n_sms))
-    work = t / grid * constants["ll.token_us"]
+    work = t / ll_grid(gpu, e) * constants["ll.token_us"]
     g = np.asarray(gpus, np.float64)
     link = link_us(gpu, constants, t * k * (row + LL_HEADER_BYTES) * (g - 1) / g) / constants["ll.dispatch_link"]
     return _ll_floor_us(gpu, constants, e, g) + np.maximum(work, link)
@@ -108,7 +107,14 @@ def ll_combine_us(
     t, k, row, e = (np.asarray(x, np.float64) for x in (tokens, topk, row_bytes, experts))
     g = np.asarray(gpus, np.float64)
     link = link_us(gpu, constants, t * k * row * (g - 1) / g) / constants[f"{arch_of(gpu)}.ll_combine_link"]
-    return _ll_floor_us(gpu, constants, e, g) + link
+    copied = t * k * row / (ll_grid(gpu, e) * 1e3 * constants["sm.copy_GBps"])
+    return _ll_floor_us(gpu, constants, e, g) + np.maximum(copied, link)
+
+
+def ll_grid(gpu: Gpu, experts: ArrayLike) -> F64:
+    """SMs of a low-latency kernel: one for each expert, or for as many experts as warp groups need to share one (DeepEP internode_ll.cu)."""
+    e = np.asarray(experts, np.float64)
+    return np.ceil(e / np.ceil(e / gpu.n_sms))
 
 
 def _ll_floor_us(gpu: Gpu, constants: Constants, experts: F64, gpus: F64) -> F64:
@@ -132,17 +138,19 @@ def alltoall_one_sided_us(
     return launch_us(gpu, constants) + _trt_floor_us(gpu, constants, gpus) + first + np.maximum(work, link)
 
 
-def fifo_copy_us(gpu: Gpu, constants: Constants, row_bytes: ArrayLike, gpus: ArrayLike, low_precision: bool = False) -> F64:
+def fifo_copy_us(
+    gpu: Gpu, constants: Constants, row_bytes: ArrayLike, gpus: ArrayLike, *, fields: int = 1, low_precision: bool = False
+) -> F64:
     """Time in which all sending warps of TensorRT-LLM's two-sided kernel bring one copy into a FIFO, on average.
 
     A warp has one copy at a time, and the warps of an SM share its bytes per second. The kernel has as many whole channels as SMs for their blocks.
-    `low_precision`: the warps quantise a copy and dequantise it, too.
+    `fields`: tensors of a row, such as values and scales. `low_precision`: the warps quantise a copy and dequantise it, too.
     """
     row, g = np.asarray(row_bytes, np.float64) / (1e3 * constants["trt.sm_GBps"]), np.asarray(gpus, np.float64)
     blocks = np.ceil(g / FIFO_GROUPS)
     channels = np.maximum(1.0, np.floor(gpu.n_sms // FIFO_SENDERS / blocks))
     each = constants["trt.copy_us"] + (constants["trt.lowprec_us"] if low_precision else 0.0) + row
-    return np.maximum(each / (channels * g), row / (channels * blocks))
+    return np.maximum(each / (channels * g), (fields * constants["trt.field_us"] + row) / (channels * blocks))
 
 
 def alltoall_two_sided_us(

@@ -87,7 +87,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     layer = _layer(model, cluster, routing, direction, options)
     if options.combine == "nvfp4" and options.sides == "one":
         raise _wrong_combine(options)
-    kernels = _OneSided(layer) if options.sides == "one" else _TwoSided(layer)
+    kernels = _OneSided(layer) if options.sides == "one" else _TwoSided(layer, fields=1 + (options.dispatch in ("fp8", "nvfp4")))
     kernels.combine(one_after_another(layer, kernels.dispatch()))
     return layer.build(FACTS.moves)
 
@@ -153,6 +153,10 @@ class _TwoSided(_Sided):
 
     LAUNCHES = TRT_LAUNCHES
 
+    def __init__(self, layer: LayerBuilder, *, fields: int) -> None:
+        super().__init__(layer)
+        self.fields = fields
+
     def prepare(self) -> I32:
         """Send counts and indices to every GPU. Returns `[gpus]` DELAYs after which a GPU has received them."""
         costs = self.costs
@@ -165,7 +169,7 @@ class _TwoSided(_Sided):
         start = self.delay("dispatch.launch", self.LAUNCHES * costs.kernel_ps)
         if layer.direction == "fwd":  # a backward pass knows counts and indices
             layer.wait_each(start, self.prepare())
-        tokens = self.tokens("dispatch", 0, costs.fifo_ps(layer.sent_bytes))
+        tokens = self.tokens("dispatch", 0, costs.fifo_ps(layer.sent_bytes, fields=self.fields))
         layer.wait_each(tokens.op, start[tokens.node])
         puts = layer.dispatch_puts(Discipline.READY_FIFO)
         layer.wait_each(puts.op, tokens.op[layer.p.sent_of_pair])

@@ -53,7 +53,8 @@ def closed_us(case: TrtllmCase, gpu: Gpu, constants: Constants) -> F64:
     if case.sides == "one":
         return transfer.alltoall_one_sided_us(gpu, constants, *numbers, reads=case.verb == "combine")
     back = case.verb == "combine"
-    copy = transfer.fifo_copy_us(gpu, constants, case.row_bytes, case.gpus, back and case.back == "nvfp4")
+    how = {"low_precision": case.back == "nvfp4"} if back else {"fields": 1 + (case.payload == "nvfp4")}
+    copy = transfer.fifo_copy_us(gpu, constants, case.row_bytes, case.gpus, **how)
     summed = transfer.summed_bytes(BYTES["bf16"] * np.asarray(case.hidden), case.topk) if back else 0.0
     return transfer.alltoall_two_sided_us(gpu, constants, *numbers, copy, summed)
 

@@ -53,9 +53,10 @@ class Software:
         rate = self._link_bytes_per_us * self._fitted["link.fraction"] * (self._fitted[name] if part else 1.0)
         return round(n_bytes * PS_PER_US / rate)
 
-    def fifo_ps(self, row_bytes: int, *, low_precision: bool = False) -> int:
+    def fifo_ps(self, row_bytes: int, *, fields: int = 1, low_precision: bool = False) -> int:
         """Time of a GPU for a copy of a row in the FIFOs of TensorRT-LLM's two-sided kernel."""
-        return round(float(fifo_copy_us(self._gpu, self._fitted, row_bytes, self._n_gpus, low_precision)) * PS_PER_US)
+        copy_us = fifo_copy_us(self._gpu, self._fitted, row_bytes, self._n_gpus, fields=fields, low_precision=low_precision)
+        return round(float(copy_us) * PS_PER_US)
 
     def reorder_ps(self, tokens: int, rows: int, hidden: int, row_bytes: float) -> int:
         """Time of one kernel that scatters `tokens` rows to `rows` places, or gathers them."""
