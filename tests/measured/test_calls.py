@@ -48,9 +48,9 @@ def test_a_combine_alone_begins_behind_a_dispatch() -> None:
     assert program_us(alone, CONSTANTS) == pytest.approx(CONSTANTS["deepep.call_us"] + back)  # Dispatch takes longer than the host
     late = replace(CASE, verb="combine")
     back_late = few * device_us(late, CONSTANTS)[1]
-    assert program_us(late, CONSTANTS) == pytest.approx(max(8 * host, 4 * host + back_late))
+    assert program_us(late, CONSTANTS) == pytest.approx(max(6 * host, 4 * host + back_late))
     assert program_us(replace(alone, regime="graph"), CONSTANTS) == pytest.approx(back)
-    assert program_us(replace(late, regime="chained"), CONSTANTS) == pytest.approx(max(8 * host, back_late))
+    assert program_us(replace(late, regime="chained"), CONSTANTS) == pytest.approx(max(6 * host, back_late))
 
 
 def test_messages_by_proxies_take_steps_of_both_hosts() -> None:

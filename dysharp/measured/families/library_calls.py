@@ -68,19 +68,24 @@ LOW_LATENCY = Library("deepep-ll", 4, (4, 8), False, ((128, 256), (128, 256)))
 LIBRARIES: Mapping[tuple[str, str], Library] = {
     ("deepep-v2", "LL"): LOW_LATENCY,
     ("uccl-ep", "LL"): LOW_LATENCY._replace(first=8),
-    ("deepep-v2", "normal"): Library("deepep-v2", 4, (10, 18), ends=((256, 512), (512, 1024))),
+    ("deepep-v2", "normal"): Library("deepep-v2", 4, (12, 18), ends=((256, 512), (512, 1024))),
     ("uccl-ep", "normal"): Library("uccl-ep", 16, (16, 20)),
     ("nccl-ep", "normal"): Library("nccl-ep", 16, (16, 20), True, ((1024, 2048), (2048, 3072)), False),
-    ("flashinfer-ep", "normal"): Library("flashinfer", 4, (10, 18), False),
-    ("mori", "normal"): Library("mori", 4, (10, 18), False),
+    ("flashinfer-ep", "normal"): Library("flashinfer", 3, (16, 19), False),
+    ("mori", "normal"): Library("mori", 4, (12, 18), False),
 }
 """(library, mode) of a row -> its call.
 
-Steps are counted in the sources, in order of their calls: a launch, an event or a wait of a stream is one, and so is a wait for counts. DeepEP V2
-(csrc/elastic/buffer.hpp): 9 and the wait for Dispatch, 8 for Combine. UCCL-EP's low latency: event, wait, four tensors of Python, pointers, launch.
-Two numbers were chosen after the rows were seen and count as fitted: NCCL EP's 16, and that steps behind a low-latency kernel cost nothing.
-FlashInfer and MoRI have DeepEP V2's steps: MoRI's host was not counted, FlashInfer's (16 and 3 if it makes all views of its buffers anew,
-7 and 3 if it keeps them: comm/trtllm_moe_alltoall.py) depends on its release.
+Steps are counted in the sources, in order of their calls: a launch, an event, a wait of a stream, a tensor that Python makes, a wait for counts.
+
+| library | steps |
+|---|---|
+| DeepEP V2 (csrc/elastic/buffer.hpp) | 17 of a round trip and the wait for counts |
+| UCCL-EP, low latency (ep/src/uccl_ep.cc) | event, wait, four tensors, pointers, launch |
+| FlashInfer (comm/trtllm_moe_alltoall.py) | Dispatch: cast of ids, two kernels, four tensors for each of three payloads, marks; Combine: output, two kernels |
+
+Three numbers were chosen after the rows were seen and count as fitted: NCCL EP's 16, DeepEP V2's 12 for Dispatch (its source gives 9 and the wait),
+and that steps behind a low-latency kernel cost nothing. MoRI's host was not counted: it has DeepEP V2's steps.
 """
 PROXIED = (6, 4)
 """Messages by proxies in UCCL-EP's Dispatch and Combine that wait for each other (uccl ep/src/internode.cu).
