@@ -48,7 +48,7 @@ def test_empty_rows_of_a_buffer_cost_time() -> None:
     machine = load_cluster("hw-dgx-b200").with_gpus(4)
     small, large = (run_burst(_plan("nccl-ep", buffer_tokens=n))[0].time_ps / 1e6 for n in (16, 4096))
     walked = 4 * (4096 - 16) * machine.fitted["lib.slot_bytes"] / (machine.own_gpu.hbm_GBps * 1e3 * machine.fitted["hbm.fraction"])
-    assert large - small == pytest.approx(walked + (4096 - 16) * machine.fitted["lib.capacity_us"], rel=0.01)
+    assert large - small == pytest.approx(walked + (4096 - 16) * machine.fitted["internode.hybrid_row_us"] / 16, rel=0.01)
     with pytest.raises(ConfigError, match=r"nccl-ep.buffer_tokens: found 8, expected 0 or at least the layer's 16"):
         _plan("nccl-ep", buffer_tokens=8)
 
