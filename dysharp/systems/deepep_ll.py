@@ -77,7 +77,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     """The paper form with software costs. A GPU continues when it has polled the count words of its own experts."""
     layer = _layer(model, cluster, routing, direction, options)
     kernels = _LowLatency(layer)
-    kernels.combine(one_after_another(layer, kernels.dispatch()))
+    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
     return layer.build(FACTS.moves)
 
 

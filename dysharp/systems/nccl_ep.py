@@ -89,7 +89,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
         kernels: Chunks | HybridInternode = _Between(layer, options.n_sm, capacity)
     else:
         kernels = _HighThroughput(layer, options.n_sm, capacity, options.combine_chunk)
-    kernels.combine(one_after_another(layer, kernels.dispatch()))
+    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
     return layer.build(FACTS.moves)
 
 

@@ -88,7 +88,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     if options.combine == "nvfp4" and options.sides == "one":
         raise _wrong_combine(options)
     kernels = _OneSided(layer) if options.sides == "one" else _TwoSided(layer, scaled=options.dispatch in ("fp8", "nvfp4"))
-    kernels.combine(one_after_another(layer, kernels.dispatch()))
+    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
     return layer.build(FACTS.moves)
 
 
