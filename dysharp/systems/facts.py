@@ -42,7 +42,8 @@ class Costs:
     permutes: int
     """Permutations per pass that the plan function does not add itself. A permutation sorts rows by expert and puts them back.
 
-    `experts.one_after_another(..., costs)` of a real form adds them; for other Programs on hw clusters they are charged after the run. 0: the system writes rows in place, or its Program contains
+    `experts.one_after_another(..., costs)` of a real form adds them; for other Programs on hw clusters they are charged after the run.
+    0: the system writes rows in place, or its Program contains
     the permutation.
     """
     fused: bool
