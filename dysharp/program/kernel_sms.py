@@ -72,13 +72,13 @@ def _kernel(program: Program, name: str) -> tuple[I32, I32, I32]:
     of = np.array([t.operator == name for t in program.templates], np.bool_)[ops.template]
     last: Bools = of & (program.kinds() == Kind.DELAY)
     gpus, first = np.unique(ops.node[last], return_index=True)
-    first = np.flatnonzero(last)[first].astype(np.int32)
+    start: I32 = np.flatnonzero(last)[first].astype(np.int32)
     inner = (e.tail_kind == Tail.OP_DONE) & (e.head_kind == Head.OP_ISSUE)
     tail, head = e.tail[inner], e.head[inner]
     last[tail[of[head]]] = False
-    last[first] = True
+    last[start] = True
     tails = np.flatnonzero(last).astype(np.int32)
-    return first, np.searchsorted(gpus, ops.node[tails]).astype(np.int32), tails
+    return start, np.searchsorted(gpus, ops.node[tails]).astype(np.int32), tails
 
 
 def common_shares(program: Program) -> Program:

@@ -185,7 +185,7 @@ def test_a_merge_of_real_layers_counts_the_sms_of_all_kernels() -> None:
     """Forward beside backward on one pool: oracle and engine agree, and the GEMMs end later than without the SMs of kernels."""
     model = replace(load_model("deepseek-v2-lite"), hidden=512, n_experts=8, topk=2, expert_hidden=256)
     cluster = load_cluster("hw-dgx-h100").with_gpus(2)
-    chosen, routing = get_system("deepep"), make_routing("uniform", model, 2, 256)
+    chosen, routing = get_system("deepep"), make_routing("uniform", model, 2, 64)
     kept, free = [], []
     for direction in ("fwd", "bwd"):
         program = chosen.plan(model, replace(cluster, n_sms=8), routing, direction, chosen.options(n_sm=6))

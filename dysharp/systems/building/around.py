@@ -70,7 +70,7 @@ class MemoryKernels:
 
     def _kernel(self, name: str, after: I32, starts: int, took_ps: F64, n_bytes: F64) -> I32:
         """`starts` starts of kernels, and kernels on all SMs that take `took_ps[gpu]` if alone and move `n_bytes[gpu]`."""
-        layer, gpus = self.layer, np.arange(self.layer.n_gpus)
+        layer, gpus = self.layer, np.arange(self.layer.n_gpus, dtype=np.int32)
         if starts:
             idle = layer.per_gpu(Discipline.PROGRAM_ORDER, name, layer.pools(1, "starts"))
             start = self._delay(f"{name}.start", 1, [0, starts * self.costs.kernel_ps], [0, 0], idle, np.ones_like(gpus))
