@@ -1,7 +1,7 @@
 """Burst level against packet level with the published tables: time of every system on every workload, and ablations of both levels.
 
 python bench/levels.py [--systems deepep,dysharp] [--workloads S-8:256,...] [--json FILE]
-                       [--stripe even] [--neutral acks,links] [--trains 4] [--seeds 6]
+                       [--stripe even] [--neutral acks,links] [--trains 4] [--seeds 6] [--random 80 --seed 30 --csv FILE]
 
 Prints one line a point: burst us, packet us, and how much later the packet level ends. A line goes out as soon as it is known,
 and `--json` keeps finished points, so a second call continues. A point takes 10 s to 5 min of one core.
@@ -15,6 +15,8 @@ tables   both levels: no hub looks up its AL Table
 gemms    both levels: GEMMs take a hundredth of their time
 
 `--trains` cuts the rows of Dispatch into that many trains at burst level, while the packet level keeps the default Program.
+`--random N --seed S` takes N points of a seeded draw over systems, models, clusters, tokens and seeds (bench/level_draw.py) instead, and ends with a
+histogram of the signed differences; `--csv` writes the points.
 `--seeds N` runs the seeds 0 .. N - 1 and prints the mean difference and its standard deviation over them.
 """
 
@@ -28,6 +30,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from level_draw import draw, spread
 
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import STRIPES, FabricConfig, fabric_of
@@ -144,20 +147,44 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--neutral", default=[], type=mechanisms, help=f"mechanisms to take away: {','.join(NEUTRAL)}")
     parser.add_argument("--trains", default=choice_int("machine.row_trains"), type=int, help="trains of a row of Dispatch at burst level")
     parser.add_argument("--seeds", default=1, type=int, help="draws of the routing")
+    parser.add_argument("--random", default=0, type=int, help="points of a draw, in place of systems and workloads")
+    parser.add_argument("--seed", default=0, type=int, help="of the draw")
+    parser.add_argument("--csv", type=Path, help="the points of the draw, written")
     given = parser.parse_args(argv)
     done = json.loads(given.json.read_text()) if given.json and given.json.exists() else {}
     print("| workload | system | burst us | packet us | packet over burst |\n|---|---|---|---|---|")
+    if given.random:
+        drawn(given, done)
+        return
     for workload in given.workloads.split(","):
         for system in given.systems.split(","):
             times = []
             for seed in range(given.seeds):
-                key = f"{workload} {system}{label(given, seed)}"
-                if key not in done:
-                    done[key] = point(system, workload, given, seed)
-                    if given.json:
-                        given.json.write_text(json.dumps(done, indent=1))
-                times.append(done[key])
+                times.append(known(system, workload, given, seed, done))
             print(f"| {workload} | {system} | {line(np.array(times))} |", flush=True)
+
+
+def known(system: str, workload: str, given: argparse.Namespace, seed: int, done: dict[str, tuple[float, float]]) -> tuple[float, float]:
+    """A point from `done`, or run and kept there."""
+    key = f"{workload} {system}{label(given, seed)}"
+    if key not in done:
+        done[key] = point(system, workload, given, seed)
+        if given.json:
+            given.json.write_text(json.dumps(done, indent=1))
+    return done[key]
+
+
+def drawn(given: argparse.Namespace, done: dict[str, tuple[float, float]]) -> None:
+    """The points of a draw, one line each, and how their differences spread."""
+    rows, later = ["system,workload,seed,burst_us,packet_us,packet_over_burst_percent"], []
+    for p in draw(given.random, given.seed, lambda system, workload, seed: planned(system, workload, given.stripe, seed)[0]):
+        burst, packet = known(p.system, p.workload, given, p.seed, done)
+        later.append(packet / burst - 1)
+        rows.append(f"{p.system},{p.workload},{p.seed},{burst:.3f},{packet:.3f},{100 * later[-1]:.2f}")
+        print(f"| {p.workload} | {p.system} | {line(np.array([(burst, packet)]))} |", flush=True)
+    print("\n".join(spread(np.array(later))))
+    if given.csv:
+        given.csv.write_text("\n".join(rows) + "\n")
 
 
 def line(times: np.ndarray) -> str:
