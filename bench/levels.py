@@ -1,14 +1,14 @@
 """Burst level against packet level with the published tables: time of every system on every workload, and ablations of both levels.
 
 python bench/levels.py [--systems deepep,dysharp] [--workloads S-8:256,...] [--json FILE]
-                       [--stripe even] [--neutral acks,links] [--trains 4] [--seeds 6] [--random 80 --seed 30 --csv FILE]
+                       [--stripe even] [--neutral acks,links] [--trains 4] [--seeds 6] [--random 80 --seed 30 --csv FILE --packet FILE]
 
 Prints one line a point: burst us, packet us, and how much later the packet level ends. A line goes out as soon as it is known,
 and `--json` keeps finished points, so a second call continues. A point takes 10 s to 5 min of one core.
 
 `--neutral` takes mechanisms away where the levels have them (docs/design/0010, Where the levels part):
 
-acks     packet level: acknowledgements and notifications go before rows (`fabric.acks=first`), as they do at burst level
+acks     both levels: acknowledgements go before rows (`fabric.acks=first`)
 links    both levels: one link has the bandwidth, the buffers and the reduction table of all links of a GPU
 buffers  both levels: virtual channels, and with them the buffers of outputs, hold eight times as much
 tables   both levels: no hub looks up its AL Table
@@ -16,7 +16,7 @@ gemms    both levels: GEMMs take a hundredth of their time
 
 `--trains` cuts the rows of Dispatch into that many trains at burst level, while the packet level keeps the default Program.
 `--random N --seed S` takes N points of a seeded draw over systems, models, clusters, tokens and seeds (bench/level_draw.py) instead, and ends with a
-histogram of the signed differences; `--csv` writes the points.
+histogram of the signed differences; `--csv` writes the points. `--packet FILE` takes the packet level's times from an earlier `--json`.
 `--seeds N` runs the seeds 0 .. N - 1 and prints the mean difference and its standard deviation over them.
 """
 
@@ -54,8 +54,8 @@ AMPLE = 8  # times the buffers
 
 
 def acks_first(p: Program, config: FabricConfig) -> Levels:
-    """Acknowledgements and notifications overtake rows."""
-    return p, replace(config, acks="first")
+    """Acknowledgements overtake rows; at packet level notifications do, too."""
+    return replace(p, hardware=replace(p.hardware, ack_turns=False)), replace(config, acks="first")
 
 
 def one_link(p: Program, config: FabricConfig) -> Levels:
@@ -99,7 +99,11 @@ def point(system: str, workload: str, given: argparse.Namespace, seed: int) -> t
     default = choice_int("machine.row_trains")
     program, config = changed(system, workload, given, seed, default)
     burst = program if given.trains == default else changed(system, workload, given, seed, given.trains)[0]
-    return run_burst(burst)[0].time_ps / 1e6, run_packet(program, config).trace.time_ps / 1e6
+    if given.lines:
+        burst = replace(burst, hardware=replace(burst.hardware, hashed_links=True))
+    times = json.loads(given.packet.read_text()) if given.packet else {}
+    packet = times[f"{workload} {system}{label(given, seed)}"][1] if times else run_packet(program, config).trace.time_ps / 1e6
+    return run_burst(burst)[0].time_ps / 1e6, packet
 
 
 def changed(system: str, workload: str, given: argparse.Namespace, seed: int, trains: int) -> Levels:
@@ -149,6 +153,8 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--seeds", default=1, type=int, help="draws of the routing")
     parser.add_argument("--random", default=0, type=int, help="points of a draw, in place of systems and workloads")
     parser.add_argument("--seed", default=0, type=int, help="of the draw")
+    parser.add_argument("--lines", action="store_true", help="unequal links at burst level, too (`fabric.stripe=rotating`)")
+    parser.add_argument("--packet", type=Path, help="times of the packet level from an earlier --json")
     parser.add_argument("--csv", type=Path, help="the points of the draw, written")
     given = parser.parse_args(argv)
     done = json.loads(given.json.read_text()) if given.json and given.json.exists() else {}
