@@ -1,5 +1,8 @@
 """When the acknowledgements of a push are back at its source (docs/design/0001, Acknowledgements)."""
 
+from fractions import Fraction
+from math import ceil
+
 from dysharp.oracle.load import Op
 from dysharp.oracle.servers import PS_PER_US, DownLink, UpLink
 from dysharp.oracle.world import World
@@ -10,7 +13,8 @@ class Acks:
 
     def __init__(self, world: World, up: list[UpLink], down: list[DownLink]) -> None:
         self.world, self.up, self.down = world, up, down
-        self.hub_free = [0] * len(up)
+        self.waiting = [Fraction(0)] * len(up)
+        """Acknowledgements that have not left a hub."""
         self.packet: dict[tuple[int, int], int] = {}
         """Bytes of a packet of the train that a port sent last, by class."""
         self.sent_class = [0] * len(up)
@@ -18,9 +22,18 @@ class Acks:
         """When the last acknowledgement of a push so far leaves its member."""
 
     def sends(self, port: int, cls: int, op: Op, n_bytes: int) -> None:
-        """The up server of `port` sends a train of `op`."""
+        """The up server of `port` sends a train of `op` next. Acknowledgements that wait leave in turn with its packets."""
+        link = self.up[port]
+        if link.server.free_at < self.world.now:
+            self.waiting[port] = Fraction(0)
         self.packet[port, cls] = n_bytes // op.packets
         self.sent_class[port] = cls
+        left = self.waiting[port] - Fraction(6 * op.packets // len(self._classes(port)), 6)
+        self.waiting[port] = max(left, Fraction(0))
+
+    def _classes(self, port: int) -> set[int]:
+        """Classes that the up server of `port` sends or that queue there."""
+        return {c for c, fifo in enumerate(self.up[port].fifos) if fifo} | {self.sent_class[port]}
 
     def take_turns(self, op: Op) -> bool:
         """Whether the acknowledgements of `op` wait."""
@@ -28,16 +41,17 @@ class Acks:
 
     def leave(self, port: int, op: Op) -> int:
         """When the acknowledgements of a copy that is visible at `port` now have left its hub."""
-        now, link = self.world.now, self.up[port]
+        now, server = self.world.now, self.up[port].server
         if not self.take_turns(op) or op.ack_up == 0:
             return now
-        classes = {c for c, fifo in enumerate(link.fifos) if fifo} | {self.sent_class[port]} if link.server.free_at > now else set()
-        turn = sum(self.packet.get((port, c), 0) for c in classes)
-        self.world.counts["acknowledgement waits for turns"] += turn > 0
-        self.world.counts["acknowledgement behind others"] += self.hub_free[port] > now
-        n_bytes = op.packets * turn + op.ack_up
-        self.hub_free[port] = max(self.hub_free[port], now) + -(-n_bytes * PS_PER_US // link.server.rate)
-        return self.hub_free[port]
+        if server.free_at <= now:
+            self.waiting[port] = Fraction(0)
+            return now + -(-op.ack_up * PS_PER_US // server.rate)
+        turn = op.ack_up // op.packets + sum(self.packet.get((port, c), 0) for c in self._classes(port))
+        self.world.counts["acknowledgement waits for turns"] += 1
+        self.world.counts["acknowledgement behind others"] += self.waiting[port] > 0
+        self.waiting[port] += op.packets
+        return now + ceil(self.waiting[port] * turn * PS_PER_US / server.rate)
 
     def visible(self, port: int, op: Op) -> None:
         """A copy of `op` is visible at `port`."""

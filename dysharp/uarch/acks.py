@@ -4,35 +4,44 @@ from dysharp.uarch import columns as col
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.tree import tree_set
 
+PARTS = 6  # of an acknowledgement, so that a third or a half of a packet's turn is whole
+
 
 @block
-def up_note(i, c, n_bytes, w, links, clock):
-    """The up server of port i sends a train of `n_bytes` of class c now: what an acknowledgement waits for."""
-    if links.nodes[i, col.PORT_TURNS] == 1:
-        links.nodes[i, col.UP_CLASS] = c
-        links.packet[i * clock.m[col.HARDWARE_CLASSES] + c] = n_bytes // max(1, links.wires[w, col.WIRE_PACKETS])
+def up_note(i, c, n_bytes, w, now, links, clock):
+    """The up server of port i sends a train of `n_bytes` of class c next: with its packets, acknowledgements leave; after an idle time, all have."""
+    nodes = links.nodes
+    if nodes[i, col.PORT_TURNS] == 0:
+        return
+    n, waiting, turns = links.wires[w, col.WIRE_PACKETS], nodes[i, col.UP + col.SERVER_MASK] | 1 << c, 0
+    while waiting != 0:
+        turns += waiting & 1
+        waiting >>= 1
+    nodes[i, col.UP_CLASS] = c
+    links.packet[i * clock.m[col.HARDWARE_CLASSES] + c] = n_bytes // max(1, n)
+    left = nodes[i, col.ACKS_WAIT] - PARTS * n // turns
+    nodes[i, col.ACKS_WAIT] = left if left > 0 and nodes[i, col.UP + col.SERVER_FREE] >= now else 0
 
 
 @block
 def acks_leave(j, w, now, links, clock):
-    """When the acknowledgements of a copy with wires w, visible at port j now, have left j's hub, behind all earlier ones.
+    """When the acknowledgements of a copy with wires w, visible at port j now, have left j's hub, behind all that wait there.
 
     While the up server sends, each waits for one packet of every class that sends or queues there.
     """
     nodes, n_bytes = links.nodes, links.wires[w, col.WIRE_ACK_UP]
     if nodes[j, col.PORT_TURNS] == 0 or n_bytes == 0:
         return now
-    turn = 0
-    if nodes[j, col.UP + col.SERVER_FREE] > now:
-        waiting = nodes[j, col.UP + col.SERVER_MASK] | 1 << nodes[j, col.UP_CLASS]
-        for c in range(clock.m[col.HARDWARE_CLASSES]):
-            if waiting >> c & 1:
-                turn += links.packet[j * clock.m[col.HARDWARE_CLASSES] + c]
-    n_bytes += links.wires[w, col.WIRE_PACKETS] * turn
-    rate = nodes[j, col.PORT_RATE]
-    left = max(nodes[j, col.ACK_FREE], now) + (n_bytes * 1_000_000 + rate - 1) // rate
-    nodes[j, col.ACK_FREE] = left
-    return left
+    rate, n = nodes[j, col.PORT_RATE], links.wires[w, col.WIRE_PACKETS]
+    if nodes[j, col.UP + col.SERVER_FREE] <= now:
+        nodes[j, col.ACKS_WAIT] = 0
+        return now + (n_bytes * 1_000_000 + rate - 1) // rate
+    turn, waiting = n_bytes // n, nodes[j, col.UP + col.SERVER_MASK] | 1 << nodes[j, col.UP_CLASS]
+    for c in range(clock.m[col.HARDWARE_CLASSES]):
+        if waiting >> c & 1:
+            turn += links.packet[j * clock.m[col.HARDWARE_CLASSES] + c]
+    nodes[j, col.ACKS_WAIT] += PARTS * n
+    return now + (nodes[j, col.ACKS_WAIT] * turn * 1_000_000 + PARTS * rate - 1) // (PARTS * rate)
 
 
 @block

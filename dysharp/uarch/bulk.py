@@ -110,8 +110,8 @@ def piece_send(o, b, i, c, v, now, ops, mem, links, switch, clock, points):
     bulks[b, col.BULK_FREE] = op[p, col.NEXT2]
     bulks[b, col.BULK_LEFT] -= n
     bulks[b, col.BULK_WAITS] = 0
+    up_note(i, c, links.wires[w, col.WIRE_UP], w, now, links, clock)
     end = server_grant(nodes, i, col.UP, now, n * links.wires[w, col.WIRE_UP], n * nodes[i, col.PORT_MESSAGE])
-    up_note(i, c, links.wires[w, col.WIRE_UP], w, links, clock)
     pieces[q, col.PIECE_TRAINS] = pieces[q, col.PIECE_LEFT] = n
     pieces[q, col.PIECE_UP_START] = nodes[i, col.UP + col.SERVER_BUSY_START]
     pieces[q, col.PIECE_UP_BYTES] = nodes[i, col.UP + col.SERVER_BUSY_BYTES] - n * train_bytes(o, i, ops, links)

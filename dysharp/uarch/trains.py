@@ -258,6 +258,7 @@ def train_send(o, i, c, v, now, ops, links, switch, clock):
     n_bytes = links.wires[w, col.WIRE_UP]
     nodes = links.nodes
     net = nodes[i, col.PORT_NET]
+    up_note(i, c, n_bytes, w, now, links, clock)
     late = debt_ps(i, col.UP, now, nodes) if has_lines(i, links) else 0
     end = server_grant(nodes, i, col.UP, now, n_bytes, nodes[i, col.PORT_MESSAGE])
     ot[o, col.START] = now
@@ -265,7 +266,6 @@ def train_send(o, i, c, v, now, ops, links, switch, clock):
     if has_lines(i, links):
         ot[o, col.TAIL] = lines_send(o, 2 * i, links.wires[w, col.WIRE_LINK_UP], late, now, ops, links)
     ot[o, col.END] = ot[o, col.TAIL]
-    up_note(i, c, n_bytes, w, links, clock)
     ot[o, col.SCRATCH] = now + nodes[i, col.PORT_LAT]
     op[o, col.VC] = v
     if not templates[op[o, col.TEMPLATE], col.IS_PULL]:
@@ -285,12 +285,12 @@ def response_send(k, i, now, ops, members, links, clock):
     o = members.mem[k, col.MEMBER_OP]
     w = op[o, col.WIRE]
     nodes = links.nodes
+    up_note(i, ops.templates[op[o, col.TEMPLATE], col.RESPONSE_CLS], links.wires[w, col.WIRE_RESPONSE], w, now, links, clock)
     late = debt_ps(i, col.UP, now, nodes) if has_lines(i, links) else 0
     end = server_grant(nodes, i, col.UP, now, links.wires[w, col.WIRE_RESPONSE], nodes[i, col.PORT_MESSAGE])
     members.mem_time[k, col.MEMBER_TIME] = now
     delivered(k, o, ops, x, ops.points)
     memory_take(nodes, i, links.wires[w, col.WIRE_PAYLOAD], m, now)
-    up_note(i, ops.templates[op[o, col.TEMPLATE], col.RESPONSE_CLS], links.wires[w, col.WIRE_RESPONSE], w, links, clock)
     end_tail = end + links.wires[w, col.WIRE_STRIPE_RESPONSE]
     if has_lines(i, links):
         end_tail = lines_send(o, 2 * i, links.wires[w, col.WIRE_LINK_RESPONSE], late, now, ops, links)
