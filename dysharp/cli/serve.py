@@ -25,13 +25,14 @@ from dysharp.cli.report import command_line, report_flag
 @click.option("--slo", default="", metavar="ttft=T,tpot=T", help="Limits of the mean times.  [default: ttft=2s,tpot=50ms]")
 @click.option("--users", type=int, metavar="N", help="Also say how many GPUs serve so many users at once.")
 @click.option("--layouts", default="", metavar="A;B;...", help='Only these, such as "tp=8;dp=8,ep=8;tp=2,dp=4,ep=8".')
-@click.option("--ep-system", default="", metavar="NAME", help="EP kernels: deepep or trtllm-a2a.  [default: those of the machine]")
+@click.option("--ep-system", default="", metavar="NAME", help="EP kernels: deepep or trtllm-a2a.  [default: the kernels of the machine]")
 @click.option("--tensor", default="", metavar="NAME", help="System of tensor-parallel sub-layers, such as cais.  [default: all-reduces]")
 @click.option("--mtp", type=int, default=0, metavar="N", help="Drafts of a step and request by MTP layers.")
 @click.option("--acceptance", type=float, default=0.8, show_default=True, metavar="A", help="Part of drafts that are accepted.")
 @click.option("--routing", metavar="R", shell_complete=complete_routings, help="Recorded or drawn expert choices: also says what EPLB brings.")
 @click.option("--what-if", is_flag=True, help="Also: no communication, DySHARP, MoE-Hub, larger NVLink domains, faster NICs, a dead GPU.")
 @click.option("--systems", metavar="A,B,...", shell_complete=complete_systems, help="EP systems to simulate at the best point with dispatch.")
+@click.option("--merged", is_flag=True, help="Also simulate that point's own EP system: a layer as a merged Program beside the closed form.")
 @plot_flag("all points and the front")
 @report_flag
 @json_flag
@@ -39,7 +40,7 @@ from dysharp.cli.report import command_line, report_flag
 def serve(
     ctx: click.Context, model: str, cluster: str, gpus: int | None, isl: int, osl: int, engine: str, precision: str | None, kv: str | None, slo: str,
     users: int | None, layouts: str, ep_system: str, tensor: str, mtp: int, acceptance: float, routing: str | None, what_if: bool,
-    systems: str | None, plot: str | None, report: str | None, as_json: bool,
+    systems: str | None, merged: bool, plot: str | None, report: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Say how to serve MODEL: which layout at which number of users, how fast, and what limits it.
 
@@ -56,7 +57,7 @@ def serve(
         done = search(
             model, cluster, gpus=gpus, isl=isl, osl=osl, engine=engine, precision=precision, kv=kv, slo=slo_of(slo), users=users, layouts=named,
             ep_system=ep_system, tensor=tensor, mtp=mtp, acceptance=acceptance, routing=routing, what_if=what_if,
-            systems=None if systems is None else [name.strip() for name in systems.split(",") if name.strip()], tick=update,
+            systems=None if systems is None else [name.strip() for name in systems.split(",") if name.strip()], merged=merged, tick=update,
         )  # fmt: skip
     if plot is not None:
         from dysharp.reports.plots import save_figure
