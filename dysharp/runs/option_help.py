@@ -93,7 +93,7 @@ FABRIC: dict[str, str] = {  # blocks of the packet level; stripe, acks, n_vcs an
     "answer_entries": "requests per link whose answers have not left; 0: no limit",
     "n_vcs": "virtual channels per group",
     "vc_flits": "flits of a virtual channel; 0: no limit",
-    "acks": "when a link takes acknowledgements and notifications; turns: in turn with rows; first: before rows",
+    "acks": "when a link takes acknowledgements and notifications; turns (the default at packet level): in turn with rows; first: before rows",
 }
 
 
