@@ -82,7 +82,7 @@ Steps are counted in the sources, in order of their calls: a launch, an event, a
 |---|---|
 | DeepEP V2 (csrc/elastic/buffer.hpp) | 17 of a round trip and the wait for counts |
 | UCCL-EP, low latency (ep/src/uccl_ep.cc) | event, wait, four tensors, pointers, launch |
-| FlashInfer (comm/trtllm_moe_alltoall.py) | Dispatch: cast of ids, two kernels, four tensors for each of three payloads, marks; Combine: output, two kernels |
+| FlashInfer (trtllm_moe_alltoall.py) | cast of ids, two kernels, four tensors for each of three payloads, marks; Combine: output, two kernels |
 
 Three numbers were chosen after the rows were seen and count as fitted: NCCL EP's 16, DeepEP V2's 12 for Dispatch (its source gives 9 and the wait),
 and that steps behind a low-latency kernel cost nothing. MoRI's host was not counted: it has DeepEP V2's steps.
