@@ -150,7 +150,7 @@ def fifo_copy_us(
     blocks = np.ceil(g / FIFO_GROUPS)
     channels = np.maximum(1.0, np.floor(gpu.n_sms // FIFO_SENDERS / blocks))
     each = constants["trt.copy_us"] + (constants["trt.lowprec_us"] if low_precision else 0.0) + row
-    return np.maximum(each / (channels * g), (fields * constants["trt.field_us"] + row) / (channels * blocks))
+    return np.asarray(np.maximum(each / (channels * g), (fields * constants["trt.field_us"] + row) / (channels * blocks)))
 
 
 def alltoall_two_sided_us(

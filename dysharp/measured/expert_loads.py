@@ -74,7 +74,7 @@ def _loads(experts: int, tokens: int, topk: int, distribution: str) -> F64:
     drawn = min(tokens, BATCH)
     race = np.random.default_rng(0).exponential(size=(drawn, experts)) / weights
     chosen = np.argpartition(race, topk - 1, axis=1)[:, :topk]
-    return np.bincount(chosen.ravel(), minlength=experts) * (tokens / drawn)
+    return np.bincount(chosen.ravel(), minlength=experts).astype(np.float64) * (tokens / drawn)
 
 
 def _uniform(n: int) -> F64:
