@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dysharp.api.comparison import header_lines, out_of_ranking, place_of_fastest, rows_both_ways
-from dysharp.api.tensor_parallel import step_sub_layers
+from dysharp.api.tensor_parallel import step_sub_layers, step_words
 from dysharp.errors import ConfigError
 from dysharp.measured.training.error_bar import error_bar
 from dysharp.specs import Cluster, load_cluster, load_whole
@@ -204,7 +204,7 @@ def step(
     ways |= {NO_LAUNCHES: (best.ep, replace(practice, host=False))} if practice.host else {}
     without = {name: step_costs(whole, machine, plan, sequence, ep, order.directions, own).times for name, (ep, own) in ways.items()}
     more = gains(order, costs[best.system].times, without)
-    said = (f"tensor parallelism: {tensor}, a Row of each sub-layer; the gather of saved inputs is hidden",) if tensor else ()
+    said = (step_words(tensor, whole),) if tensor else ()
     notes = (*_notes(whole, machine, plan, order, sequence), *(written.notes if written else ()), *_of_rows(rows), *said)
     return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, notes)
 
@@ -248,7 +248,7 @@ def _ep_times(forward: Row, backward: Row) -> EpTimes:
 
 
 def _exposed_us_of(row: Row) -> float:
-    """Communication that nothing hides: of the last GPU, but no more than the busiest GPU does not compute, since all wait for that one."""
+    """Communication that nothing hides: of the last GPU, but no more than the busiest GPU does not compute, since all GPUs wait for the busiest."""
     return min(row.exposed_comm_us, (1 - row.utilization["sm_max"]) * row.time_us) * row.layer_us / row.time_us
 
 

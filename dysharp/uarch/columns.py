@@ -70,9 +70,9 @@ CHAIN_POOL, CHAIN_YIELD, CHAIN_LEFT, CHAIN_ON = range(4)
 # paced issuer, int64 [n_issuers, 2]: time between two of its ops, time from which the next one may go
 PACE_PS, PACE_NEXT = range(2)
 
-# share of a pool, int64 [n_shares, 2]: slots that its issuers may hold, slots that they hold; split of a share, int64 [n_splits, 3]
+# share of a pool, int64 [n_shares, 2]: slots that its issuers may hold, slots that they hold; split of a share, int64 [n_splits, 4]
 SHARE_MOST, SHARE_HELD = range(2)
-SPLIT_OP, SPLIT_SHARE, SPLIT_MOST = range(3)
+SPLIT_OP, SPLIT_SHARE, SPLIT_MOST, SPLIT_MORE = range(4)
 
 # sum in the switch, int64 [n_sessions, 5]: contributions to be added, or delivered one by one; state; last byte of the latest; its members
 SUM_LEFT, SUM_STATE, SUM_TAIL, SUM_FIRST, SUM_LAST = range(5)

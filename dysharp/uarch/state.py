@@ -186,7 +186,7 @@ class Points(NamedTuple):
     loads of a home.
     `bulk_of`: [n_ops + n_pieces] int32, the bulk op that an op or piece is of, -1 = none. `bulks`: [n_bulk, 10] int64. `pieces`:
     [n_pieces, 8] int64; their records of ops and members stand behind those of all ops. `ports`: [n_ports, 2] int64. `share_of`: [n_queues]
-    int32, the share of the pool of an issuer or queue, -1 = none. `shares`: [n_shares, 2], `splits`: [n_splits, 3] int64. `split_of`: [n_ops]
+    int32, the share of the pool of an issuer or queue, -1 = none. `shares`: [n_shares, 2], `splits`: [n_splits, 4] int64. `split_of`: [n_ops]
     int32, the first split at the end of an op, -1 = none.
     Each is empty where nothing needs it. `loads`: None where no loads merge, so that kernels are compiled without them.
     `releases`, `holds`, `links` belong to the run.
@@ -207,7 +207,7 @@ class Points(NamedTuple):
     ports: Annotated[Array, 2]
     share_of: Array
     shares: Annotated[Array, 2]
-    splits: Annotated[Array, 3]
+    splits: Annotated[Array, 4]
     split_of: Array
     loads: Loads | None
     releases: Releases

@@ -31,6 +31,9 @@ TABLE_READERS = ("liger", "torch_compile")
 ELEMENTWISE = ("rmsnorm", "layernorm", "swiglu", "cross_entropy", "embedding", "add_rmsnorm", "rope")
 GEMMS = ("gemm_dense", "grouped_gemm_train", "mla_absorb_bmm", "lm_head_cross_entropy", "mlp_swiglu_whole")
 SINGLE = ("quantize_static", "quantize_scale_compute")
+MIXING_KERNELS = {"pre": 2.0, "post": 1.0}
+"""Kernels of a hyper-connection: before a layer a product and the mean, which read all streams each and write a row; behind it one that reads all
+streams and a row and writes all streams (vLLM, model_executor/kernels/mhc/tilelang)."""
 UNFUSED = "unfused code or a backward pass: its reads and writes are not stated"
 EVENTS = 2.0
 """Kernel starts in a measurement between two events without a graph: the events themselves take about one (triton.testing.do_bench)."""
@@ -101,6 +104,9 @@ def _belongs(m: Measurement) -> bool:
     return is_training_gemm(m) or m.kind in (*ELEMENTWISE, *GEMMS[2:], *SINGLE)
 
 
+@family(
+    "hyper-connection", belongs=lambda m: m.kind == "hyper_connection", closed_us=closed_us, in_bars=False, level=Level.GPU, order=69
+)
 @family("operator", belongs=_belongs, closed_us=closed_us, in_bars=False, level=Level.GPU, order=64)
 def case(measurement: Measurement) -> GemmsCase | MemoryCase:
     """The case of a latency in the columns of `docs/measurements.md`."""
@@ -171,6 +177,12 @@ def _memory(m: Measurement) -> MemoryCase:
         return _moves(m, number(m, "m") * number(m, "k") * operators.CAST_BYTES, 1.0)
     if kind == "quantize_scale_compute":
         raise Unsupported("a difference of two measured times")
+    if kind == "hyper_connection":
+        if (place := str(config.get("op_name"))) not in MIXING_KERNELS:
+            raise Unsupported(f"no place of the mixing, expected {' or '.join(MIXING_KERNELS)}")
+        sites, streams = number(m, "num_sites"), number(m, "hc_mult")
+        rows = number(m, "num_tokens") * number(m, "hidden_size") * sites
+        return _moves(m, 2.0 * rows * (2 * streams + 1), sites * MIXING_KERNELS[place])
     if config.get("pass") != "forward":
         raise Unsupported(UNFUSED)
     element = 4.0 if config.get("dtype") == "torch.float32" else 2.0
