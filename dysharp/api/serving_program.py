@@ -90,7 +90,7 @@ def _all_reduce(replica: Replica, tokens: float) -> Program:
     from dysharp.workload.collective import even
 
     n = replica.layout.tp
-    rows = ELEMENT * tokens * replica.model.hidden
+    rows = ELEMENT * max(1, round(tokens)) * replica.model.hidden
     times = replica.rates.reducing(n, rows, replica.reducers)
     fastest = min(times, key=lambda name: times[name])
     system = get_collective("nccl" if fastest == "nccl" else f"allreduce-{fastest.replace(' ', '-')}")
