@@ -130,6 +130,8 @@ class Hardware:
     notify_bytes: int = 16
     train_bytes: int = 16384
     memory_rate: int = 0  # of a node's memory that tasks and transfers share; 0 = each task has a fixed part
+    ack_turns: bool = False  # acknowledgements take turns with packets of rows; otherwise they overtake rows
+    hashed_links: bool = False  # a train begins at the link that its key hashes to; otherwise all links are equally full
 
     @property
     def output_bytes(self) -> int:

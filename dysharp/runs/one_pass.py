@@ -213,9 +213,12 @@ def engine_of(fidelity: str, cluster: Cluster, fabric: tuple[tuple[str, Any], ..
 
         return packet
     from dysharp.engine.burst.run import run_burst_counted
+    from dysharp.program import with_hardware
+    from dysharp.program.constants import hardware_with
 
     def burst(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, dict[str, Any]]:
-        trace, timing, counted = run_burst_counted(program, progress)
+        given = with_hardware(program, hardware_with(program.hardware, dict(fabric))) if fabric else program
+        trace, timing, counted = run_burst_counted(given, progress)
         return trace, timing, dataclasses.asdict(counted)
 
     return burst

@@ -35,8 +35,10 @@ MEMBER_TIME = 3  # in the int64 view
 # template, int32 [n_templates, 7]
 KIND, CLS, RESPONSE_CLS, TASKS, IS_PULL, DURATION, TABLE = range(7)
 
-# wire, int64 [n_wires, 9]; of a COMPUTE op, WIRE holds its rows instead
+# wire, int64 [n_wires, 16]; of a COMPUTE op, WIRE holds its rows instead
 WIRE_UP, WIRE_DOWN, WIRE_RESPONSE, WIRE_RESULT, WIRE_ACK_UP, WIRE_ACK_DOWN, WIRE_STRIPE_UP, WIRE_STRIPE_RESPONSE, WIRE_PAYLOAD = range(9)
+# packets of a train; on unequal links: whole rounds over the links, packets of the last round, ps of a packet on one link by part
+WIRE_PACKETS, WIRE_ROUNDS, WIRE_REST, WIRE_LINK_UP, WIRE_LINK_DOWN, WIRE_LINK_RESPONSE, WIRE_LINK_RESULT = range(9, 16)
 
 # row, int32 [n_rows, 4]
 ROW_LEFT, ROW_SLOT, ROW_NOTIFY, ROW_REGION = range(4)
@@ -49,7 +51,7 @@ TILE_LEFT, TILE_NOTIFY_DEPS, TILE_NEXT, TILE_CAUSE, TILE_NODE, TILE_ROWS, TILE_S
 # tile, times, int64 [n_tiles, 2]
 TILE_READY, TILE_NOTIFY = range(2)
 
-# node, int64 [n_ports, 24]: one server each way, until when the bandwidth of its memory is promised, and constants of its links;
+# node, int64 [n_ports, 32]: one server each way, until when the bandwidth of its memory is promised, and constants of its links;
 # the port of node i on net p is p * n_nodes + i, and memory is promised at the ports of net 0
 UP, DOWN = 0, 8  # offsets of the two servers
 SERVER_FREE, SERVER_BUSY_START, SERVER_BUSY_BYTES, SERVER_DEBT, SERVER_CURSOR, SERVER_MASK, SERVER_WIRE, SERVER_EXTRA = range(8)
@@ -57,6 +59,9 @@ SERVER_FREE, SERVER_BUSY_START, SERVER_BUSY_BYTES, SERVER_DEBT, SERVER_CURSOR, S
 
 PROMISED = 16
 PORT_RATE, PORT_LAT, PORT_ACK, PORT_MESSAGE, PORT_VC_BYTES, PORT_OUTPUT, PORT_NET = range(17, 24)
+# of a port whose acknowledgements take turns (PORT_TURNS = 1): sixths of acknowledgements that wait at its hub, class that the up server sent last;
+# of a port with unequal links: when the last of its copies is visible
+PORT_TURNS, ACKS_WAIT, UP_CLASS, DOWN_LAST = range(24, 28)
 # PORT_MESSAGE: bytes that pass on the up link in the fixed time of one message
 
 # issuer, int64 [n_issuers + n_queues, 8]: issuers, then the queues of round-robin issuers, one per destination
