@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from dysharp.api.serving_answer import Serving, Slo
-from dysharp.api.serving_systems import ep_systems, prompt_layer
+from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.api.tensor_parallel import serving_curves
 from dysharp.errors import ConfigError
 from dysharp.serving.advice import break_even, overlap_of, slots_of
@@ -66,7 +66,7 @@ def serve(
     | `routing` | recorded or drawn expert choices, as for `compare`: uneven experts, and what EPLB brings |
     | `what_if` | also search other machines: no communication, DySHARP, MoE-Hub, larger domains, faster NICs; and a dead GPU |
     | `systems` | EP systems under which a layer is simulated at the best point with dispatch, as a merged Program |
-    | `merged` | also the system of that point, in decoding and with prompts: its Program beside the closed form |
+    | `merged` | also a layer of the best point as a merged Program, in decoding and with prompts, beside the closed form |
     | `tick` | called with layouts done, their number, and a name |
 
     Raises ConfigError for wrong input.
@@ -98,12 +98,10 @@ def serve(
         return found
     drafts = break_even(first, mtp) if mtp else None
     changed = tuple(what_ifs(asked, first, lambda text: tick(len(tried), len(tried), text))) if what_if else ()
-    sending = _sending(best)
-    asked_for = [*(systems or ()), *([sending.system or "none"] if merged else [])]
-    simulated = ep_systems(sending, dict.fromkeys(asked_for), routing) if systems is not None or merged else ()
+    simulated = () if systems is None else ep_systems(_sending(best), systems, routing)
     return replace(
         found, what_ifs=changed, overlap=overlap_of(first), slots=tuple(slots_of(_sharing(best))), break_even=drafts, systems=simulated,
-        prompt_layer=prompt_layer(sending, routing) if merged else None,
+        layers=merged_layers(first, routing) if merged else None,
     )  # fmt: skip
 
 

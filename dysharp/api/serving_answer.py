@@ -41,7 +41,8 @@ class Serving:
     | `rejected` | layouts that do not fit, with the reason |
     | `apart` | the best pools with prefill and decode apart within the limits |
     | `what_ifs` | the best point on other machines; empty unless asked for |
-    | `systems`, `prompt_layer` | the best point with dispatch under EP systems that were asked for; a layer of its prompts |
+    | `systems` | the best point with dispatch under EP systems that were asked for |
+    | `layers` | merged layers of the best point, if asked for |
     | `overlap`, `slots`, `break_even` | at the best point: two-batch overlap, EPLB with recorded loads, acceptance above which drafts pay |
     """
 
@@ -62,7 +63,7 @@ class Serving:
     slots: tuple[Slots, ...] = ()
     break_even: float | None = None
     systems: tuple[SystemPoint, ...] = ()
-    prompt_layer: MergedLayer | None = None
+    layers: dict[str, MergedLayer] | None = None
 
     @property
     def gpus_for_users(self) -> int | None:
@@ -129,9 +130,11 @@ class Serving:
             start = self.overlap.pays_from
             words = f"it pays from {start} requests of a group" if start else "it pays at no batch that fits"
             lines.append(f"Two-batch overlap: {100 * self.overlap.gain:+.0f} % at this batch; {words}.")
-        if (layer := self.prompt_layer) is not None:
+        for name, layer in (self.layers or {}).items():
             differ = 100 * (layer.merged / layer.closed - 1)
-            lines.append(f"A layer of prompts takes {layer.merged:,.0f} us as a Program, {layer.closed:,.0f} us by closed forms ({differ:+.0f} %).")
+            lines.append(f"A layer of {name} takes {layer.merged:,.0f} us as a Program, {layer.closed:,.0f} us by closed forms ({differ:+.0f} %).")
+        if self.layers == {}:
+            lines.append("No merged layer: the best layout is one GPU, or its groups cut experts.")
         for slot in self.slots:
             e = slot.eplb
             name = "Experts as they lie" if not e.slots else f"EPLB with {e.slots} spare slot{'s' * (e.slots > 1)} a GPU"
@@ -179,7 +182,7 @@ class Serving:
                 for one in self.what_ifs
             ],
             "overlap": self.overlap and asdict(self.overlap), "break_even": self.break_even,
-            "systems": [asdict(one) for one in self.systems], "prompt_layer": self.prompt_layer and asdict(self.prompt_layer),
+            "systems": [asdict(one) for one in self.systems], "layers": self.layers and {name: asdict(one) for name, one in self.layers.items()},
             "slots": [asdict(slot) for slot in self.slots],
             "rejected": [{"layout": one.layout.name, "reason": one.reason} for one in self.rejected], "header": list(self.header),
         }  # fmt: skip

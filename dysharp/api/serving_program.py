@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dysharp.serving.popularity import largest_of
 from dysharp.serving.step import layer_ops
+from dysharp.serving.work import ELEMENT
 from dysharp.units import PS_PER_US, us_to_ps
 
 if TYPE_CHECKING:
@@ -42,21 +43,59 @@ def merged_layer(replica: Replica, batch: Batch, system: str, asked: dict[str, A
     from dysharp.program.merge import Cross, Part, merge
     from dysharp.program.verify import verify
 
-    moe = _planned(system, asked)
+    moe, n_sms = _planned(system, asked), replica.rates.gpu.n_sms
     before, shared, behind, closed = _kernels(replica, batch, moe.n_nodes)
-    parts = [Part("attention", _stream(moe, before)), Part("moe", moe)]
+    parts = [Part("attention", _stream(moe, before, n_sms)), Part("moe", moe)]
     edges = []
     if shared:
-        parts.append(Part("shared", _stream(moe, shared)))
+        parts.append(Part("shared", _stream(moe, shared, n_sms)))
         ends = np.arange(moe.n_nodes)
         edges = [Cross("shared", ends, "attention", ends + (len(before) - 1) * moe.n_nodes)]
     if behind:
-        parts.append(Part("gathered", _stream(moe, behind)))
+        parts.append(Part("gathered", _stream(moe, behind, n_sms)))
     streams = [[part.label for part in parts if part.label != "shared"]]
     program = merge(parts, streams=streams, edges=edges)
     verify(program)
     merged, alone = (run_burst(one)[0].time_ps / PS_PER_US for one in (program, moe))
     return MergedLayer(merged, closed, alone)
+
+
+def tensor_layer(replica: Replica, batch: Batch) -> MergedLayer:
+    """The last layer of a step of one attention group that sums over its GPUs: kernels between all-reduces, which are the engine's as Programs."""
+    from dysharp.engine.burst.run import run_burst
+    from dysharp.program.merge import Part, merge
+    from dysharp.program.verify import verify
+
+    gap = replica.rates.constants["serving.gap_us"]
+    ops = [op for op in layer_ops(replica, batch, replica.model.n_layers - 1) if op.us > 0]
+    sums = _all_reduce(replica, batch.tokens)
+    alike = np.ones(sums.n_nodes)
+    parts: list[Part] = []
+    kernels: Kernels = []
+    for op in ops:
+        if not op.name.endswith("all-reduce"):
+            kernels.append((op.name, np.array([us_to_ps(float(us)) for us in alike * (op.us + gap * op.kernels)], np.int64)))
+            continue
+        parts += [Part(f"kernels{len(parts)}", _stream(sums, kernels, replica.rates.gpu.n_sms)), Part(f"sum{len(parts)}", sums)]
+        kernels = []
+    program = merge(parts, streams=[[part.label for part in parts]])
+    verify(program)
+    merged, alone = (run_burst(one)[0].time_ps / PS_PER_US for one in (program, sums))
+    return MergedLayer(merged, sum(op.us + gap * op.kernels for op in ops), alone)
+
+
+def _all_reduce(replica: Replica, tokens: float) -> Program:
+    """The engine's fastest all-reduce of so many rows, as a Program."""
+    from dysharp.systems.collectives import get_collective
+    from dysharp.workload.collective import even
+
+    n = replica.layout.tp
+    rows = ELEMENT * max(1, round(tokens)) * replica.model.hidden
+    times = replica.rates.reducing(n, rows, replica.reducers)
+    fastest = min(times, key=lambda name: times[name])
+    system = get_collective("nccl" if fastest == "nccl" else f"allreduce-{fastest.replace(' ', '-')}")
+    work = even("all-reduce", int(rows), n)
+    return system.plan(work, replica.rates.cluster.with_gpus(n), system.options())
 
 
 def _kernels(replica: Replica, batch: Batch, gpus: int) -> tuple[Kernels, Kernels, Kernels, float]:
@@ -81,19 +120,19 @@ def _kernels(replica: Replica, batch: Batch, gpus: int) -> tuple[Kernels, Kernel
     return before, shared, behind, sum(op.us + gap * op.kernels for op in late)
 
 
-def _stream(like: Program, kernels: Kernels) -> Program:
-    """Kernels one behind the other on all SMs of every GPU of the machine of `like`."""
+def _stream(like: Program, kernels: Kernels, n_sms: int) -> Program:
+    """Kernels one behind the other on all SMs of every GPU of the machine of `like`; `n_sms`: of a GPU, where `like` has no pool of them."""
     from dysharp.program import Discipline, Head, Kind, ProgramBuilder, Tail, Template
 
     n = like.n_nodes
     b = ProgramBuilder(like.hardware, n, nets=like.nets, domain_nodes=like.domain_nodes)
     slots = {name: int(count) for name, count in zip(like.pools.name, like.pools.slots, strict=True)}
-    issuers = [b.issuer(node, Discipline.READY_FIFO, pool=b.pool(node, slots[f"node[{node}].sm"], "sm"), name="kernels") for node in range(n)]
+    sms = [slots.get(f"node[{node}].sm", n_sms) for node in range(n)]
+    issuers = [b.issuer(node, Discipline.READY_FIFO, pool=b.pool(node, sms[node], "sm"), name="kernels") for node in range(n)]
     first = 0
     for i, (name, times) in enumerate(kernels):
         for node in range(n):
-            tasks = slots[f"node[{node}].sm"]
-            template = Template(f"{name}.{i}", Kind.COMPUTE, "other", tasks=tasks, duration=b.duration([0, int(times[node])]))
+            template = Template(f"{name}.{i}", Kind.COMPUTE, "other", tasks=sms[node], duration=b.duration([0, int(times[node])]))
             b.ops(b.template(template), [node], issuer=issuers[node])
         if i:
             b.edges(Tail.OP_DONE, np.arange(first - n, first), Head.OP_ISSUE, np.arange(first, first + n))

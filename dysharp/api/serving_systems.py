@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dysharp.analysis import Row
 from dysharp.api.comparison import compare
-from dysharp.api.serving_program import MOVED, MergedLayer, merged_layer
+from dysharp.api.serving_program import MOVED, MergedLayer, merged_layer, tensor_layer
 from dysharp.errors import ConfigError
 from dysharp.serving.exchange import exchange
 from dysharp.serving.search import ServePoint
@@ -54,12 +54,18 @@ def ep_systems(
     return tuple(sorted(found, key=lambda one: one.tpot_ms))
 
 
-def prompt_layer(point: ServePoint, routing: str | None = None, seed: int = 0, progress: Progress | None = None) -> MergedLayer:
-    """A layer of a step of prompts that fill every group, with the EP system of so many tokens."""
+def merged_layers(point: ServePoint, routing: str | None = None, seed: int = 0, progress: Progress | None = None) -> dict[str, MergedLayer]:
+    """A layer of a decode step of the point, and of a step of prompts that fill every group, as merged Programs. {}: on one GPU, and where groups
+    cut experts."""
+    replica, layout = point.replica, point.replica.layout
     tokens = min(MOST_PROMPT_TOKENS, float(point.table.engine.step_tokens), point.load.prompt)
-    system = exchange(point.replica, tokens / point.replica.layout.tp).system
-    ((_, layer),) = _layers(point, [system], prompt_batch(tokens, tokens), routing, seed, progress)
-    return layer
+    batches = {"decoding": point.turn, "prompts": prompt_batch(tokens, tokens)}
+    if layout.dp == 1:
+        return {name: tensor_layer(replica, batch) for name, batch in batches.items()} if layout.tp > 1 else {}
+    if layout.ep != layout.stage_gpus:
+        return {}
+    systems = {name: exchange(replica, batch.tokens / layout.tp).system for name, batch in batches.items()}
+    return {name: _layers(point, [systems[name]], batch, routing, seed, progress)[0][1] for name, batch in batches.items()}
 
 
 def _layers(

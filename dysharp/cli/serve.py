@@ -32,7 +32,7 @@ from dysharp.cli.report import command_line, report_flag
 @click.option("--routing", metavar="R", shell_complete=complete_routings, help="Recorded or drawn expert choices: also says what EPLB brings.")
 @click.option("--what-if", is_flag=True, help="Also: no communication, DySHARP, MoE-Hub, larger NVLink domains, faster NICs, a dead GPU.")
 @click.option("--systems", metavar="A,B,...", shell_complete=complete_systems, help="EP systems to simulate at the best point with dispatch.")
-@click.option("--merged", is_flag=True, help="Also simulate that point's own EP system: a layer as a merged Program beside the closed form.")
+@click.option("--merged", is_flag=True, help="Also simulate a layer of the best point as a merged Program, beside the closed form.")
 @plot_flag("all points and the front")
 @report_flag
 @json_flag

@@ -86,11 +86,15 @@ class Rates:
         return self._once(("all-reduce", n, n_bytes, reducers), lambda: self._all_reduce(n, n_bytes, reducers))
 
     def _all_reduce(self, n: int, n_bytes: float, reducers: Reducers) -> float:
+        return min(self.reducing(n, n_bytes, reducers).values())
+
+    def reducing(self, n: int, n_bytes: float, reducers: Reducers) -> dict[str, float]:
+        """Times of the kernels that may sum `n_bytes`, by name; NCCL is "nccl"."""
         names = reducers.kernels if n_bytes <= reducers.most else ()
         names += (reducers.in_switch,) if n_bytes <= reducers.most_in_switch else ()
-        own = [kernel_allreduce_us(self.gpu, self.constants, name, n, n_bytes, 0) for name in names]
+        own = {name: float(kernel_allreduce_us(self.gpu, self.constants, name, n, n_bytes, 0)) for name in names}
         nvls = None if reducers.nvls else False
-        return min(float(x) for x in (*own, collective_us(self.gpu, self.constants, "all_reduce", n, n_bytes, nvls=nvls, in_place=True)))
+        return own | {"nccl": float(collective_us(self.gpu, self.constants, "all_reduce", n, n_bytes, nvls=nvls, in_place=True))}
 
     def collective(self, kind: str, n: int, n_bytes: float) -> float:
         """An all-gather or reduce-scatter of NCCL over `n` GPUs; `n_bytes` as in `compute.collectives`."""
