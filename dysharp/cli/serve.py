@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag
@@ -38,10 +40,8 @@ from dysharp.cli.report import command_line, report_flag
 @json_flag
 @click.pass_context
 def serve(
-    ctx: click.Context, model: str, cluster: str, gpus: int | None, isl: int, osl: int, engine: str, precision: str | None, kv: str | None, slo: str,
-    users: int | None, layouts: str, ep_system: str, tensor: str, mtp: int, acceptance: float, routing: str | None, what_if: bool,
-    systems: str | None, merged: bool, plot: str | None, report: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    ctx: click.Context, /, model: str, slo: str, layouts: str, systems: str | None, plot: str | None, report: str | None, as_json: bool, **asked: Any
+) -> None:
     """Say how to serve MODEL: which layout at which number of users, how fast, and what limits it.
 
     Every layout that fits is tried with several numbers of users, and prefill and decode apart. A step is a sum of kernels by closed forms; a
@@ -53,12 +53,9 @@ def serve(
     from dysharp.cli.texts.serve_text import print_serving
 
     named = [name for name in layouts.split(";") if name.strip()] or None
+    listed = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
     with bar("layouts") as update:
-        done = search(
-            model, cluster, gpus=gpus, isl=isl, osl=osl, engine=engine, precision=precision, kv=kv, slo=slo_of(slo), users=users, layouts=named,
-            ep_system=ep_system, tensor=tensor, mtp=mtp, acceptance=acceptance, routing=routing, what_if=what_if,
-            systems=None if systems is None else [name.strip() for name in systems.split(",") if name.strip()], merged=merged, tick=update,
-        )  # fmt: skip
+        done = search(model, slo=slo_of(slo), layouts=named, systems=listed, tick=update, **asked)
     if plot is not None:
         from dysharp.reports.plots import save_figure
         from dysharp.reports.serving import plot_serving
