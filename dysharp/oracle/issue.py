@@ -86,9 +86,11 @@ class Issuers:
         self._most: list[int] = [] if shares is None else shares.most.tolist()
         self._held = [0] * len(self._most)
         self._splits: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-        for split in range(0 if shares is None else len(shares.split_op)):
-            more = 0 if shares.split_more is None else int(shares.split_more[split])
-            self._splits[int(shares.split_op[split])].append((int(shares.split_share[split]), int(shares.split_most[split]), more))
+        if shares is not None:
+            columns = [x.tolist() for x in (shares.split_op, shares.split_share, shares.split_most)]
+            extra = [0] * len(columns[0]) if shares.split_more is None else shares.split_more.tolist()
+            for op, share, most, more in zip(*columns, extra, strict=True):
+                self._splits[op].append((share, most, more))
         self._tasks_left = [op.tasks for op in ops]
         self._tasks_running = [0] * len(ops)
         self._batches: dict[tuple[int, int], int] = defaultdict(int)
