@@ -49,6 +49,7 @@ class GemmsCase(Case):
     """`calls` calls of `groups` GEMMs `[m, k] x [k, n]` one behind the other, beside `moved` bytes of memory-bound kernels.
 
     `sums`: bytes per output value of gradients that a weight gradient reads and writes in the same kernel. `steady`: of a long loop.
+    `short`: a weight gradient of few rows, whose sums do not hide behind its products (chosen after its rows were seen).
     `cast_rows`, `cast_values`: rows or values of the input that are cast to FP8 first, by SGLang and by TensorRT-LLM.
     """
 
@@ -63,6 +64,7 @@ class GemmsCase(Case):
     cast_rows: float
     cast_values: float
     steady: bool
+    short: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +80,12 @@ def closed_us(case: GemmsCase | MemoryCase, gpu: Gpu, constants: Constants) -> F
     if isinstance(case, MemoryCase):
         return np.asarray(case.kernels) * operators.light_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
     one = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups, steady=case.steady)
-    sums = np.asarray(case.sums) * case.m * case.n * case.groups
-    start = operators.launch_us(gpu, constants)
-    summed = start + operators.overlap(one - start, operators.hbm_us(gpu, constants, sums), constants["sm.overlap"])
+    values, start = np.asarray(case.m, np.float64) * case.n * case.groups, operators.launch_us(gpu, constants)
+    sums = operators.hbm_us(gpu, constants, case.sums * values)
+    summed = start + operators.overlap(one - start, sums, constants["sm.overlap"])
+    if case.short:  # sums behind the products, in place of the results that `gemm_us` stores
+        products = start + 2 * values * case.k / operators.sustained_flops_per_us(gpu, constants, case.dtype)
+        summed = np.maximum(one - operators.hbm_us(gpu, constants, 2.0 * values), products) + sums
     return np.asarray(case.calls) * summed + passes_us(gpu, constants, case.moved, 1.0, 1.0, 0) + _cast_us(case, gpu, constants)
 
 
@@ -118,11 +123,11 @@ def case(measurement: Measurement) -> GemmsCase | MemoryCase:
 
 def _gemms(
     m: Measurement, rows: float, n: float, k: float, *, groups: float = 1.0, calls: float = 1.0, sums: float = 0.0, moved: float = 0.0,
-    dtype: str = "bf16", steady: bool = False, cast_rows: float = 0.0, cast_values: float = 0.0,
+    dtype: str = "bf16", steady: bool = False, short: bool = False, cast_rows: float = 0.0, cast_values: float = 0.0,
 ) -> GemmsCase:  # fmt: skip
     gpu = gpu_of(m)
     return GemmsCase(
-        gpu=gpu, dtype=dtype, m=rows, n=n, k=k, groups=groups, calls=calls, sums=sums, moved=moved, steady=steady,
+        gpu=gpu, dtype=dtype, m=rows, n=n, k=k, groups=groups, calls=calls, sums=sums, moved=moved, steady=steady, short=short,
         cast_rows=cast_rows, cast_values=cast_values, dtypes=(dtype,), shape=f"{m.kind} n={n:g} k={k:g}",
     )  # fmt: skip
 
@@ -144,7 +149,7 @@ def _training(m: Measurement) -> GemmsCase:
         return _gemms(m, number(m, "m"), n, k, sums=summed, steady=True)
     rows, groups = number(m, "m_per_group"), number(m, "groups")
     if config.get("stage") == "bwd_grad_w":
-        return _gemms(m, n, k, rows, calls=groups, sums=8.0 if config.get("main_grad") == "fp32" else 4.0, steady=True)
+        return _gemms(m, n, k, rows, calls=groups, sums=8.0 if config.get("main_grad") == "fp32" else 4.0, steady=True, short=True)
     return _gemms(m, rows, n, k, calls=groups, steady=True)
 
 
