@@ -17,7 +17,7 @@ from dysharp.specs.fitted import fitted_values
 from tests.measured.csv_lines import GEMM, VLLM, allreduce_line, line, write
 
 BEYOND = [name for name, family in all_families().items() if not family.in_bars and not family.between]
-ATTENTION, OPERATOR, IN, MULTIMEM, FUSED, OWN, HYBRID_EP, MORI, CALLS = BEYOND
+ATTENTION, MLA_BLOCK, OPERATOR, IN, MULTIMEM, FUSED, OWN, HYBRID_EP, MORI, CALLS = BEYOND
 
 
 def test_they_are_in_no_mean(tmp_path: Path) -> None:

@@ -32,14 +32,12 @@ ELEMENTWISE = ("rmsnorm", "layernorm", "swiglu", "cross_entropy", "embedding", "
 GEMMS = ("gemm_dense", "grouped_gemm_train", "mla_absorb_bmm", "lm_head_cross_entropy", "mlp_swiglu_whole")
 SINGLE = ("quantize_static", "quantize_scale_compute")
 UNFUSED = "unfused code or a backward pass: its reads and writes are not stated"
-EVENTS = 2.0
-"""Kernel starts in a measurement between two events without a graph: the events themselves take about one (triton.testing.do_bench)."""
 LOSS_BYTES = 2.0 + 4.0 + 4.0 + 4.0
 """Bytes per logit of a loss in FP32 outside of the GEMM: read BF16 and write FP32, then read and write the logarithms."""
 SCALE_KERNELS, SCALE_PASSES = 3.0, 2.0
 """Kernels of SGLang's cast with one scale of the input: clear, maximum, cast (layers/quantization/fp8_kernel.py); the last two pass over rows."""
 BLOCKS_PER_CLOCK = 1.0
-"""Thread blocks with an atomic that a GPU takes per clock."""
+"""Thread blocks with an atomic on one address that a GPU takes per clock (NVIDIA, Kepler GK110 white paper)."""
 GATED = 3.0
 """Matrices of a gated MLP; also the GEMMs of a step for one of its forward pass: forward, data gradient, weight gradient."""
 
@@ -69,16 +67,15 @@ class GemmsCase(Case):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCase(Case):
-    """A memory-bound kernel that moves `moved` bytes; `kernels`: starts in the measured time."""
+    """A memory-bound kernel that moves `moved` bytes."""
 
     moved: float
-    kernels: float
 
 
 def closed_us(case: GemmsCase | MemoryCase, gpu: Gpu, constants: Constants) -> F64:
     """GEMMs by tiles and power, other kernels by their bytes (`compute.operators`, `compute.attention.passes_us`)."""
     if isinstance(case, MemoryCase):
-        return np.asarray(case.kernels) * operators.light_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
+        return operators.light_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
     one = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups, steady=case.steady)
     values, start = np.asarray(case.m, np.float64) * case.n * case.groups, operators.launch_us(gpu, constants)
     sums = operators.hbm_us(gpu, constants, case.sums * values)
@@ -173,7 +170,7 @@ def _memory(m: Measurement) -> MemoryCase:
     if kind == "quantize_static":
         if config.get("kernel") == "sglang":
             raise Unsupported("SGLang's cast: a twentieth of memory's rate, for a reason that is not known")
-        return _moves(m, number(m, "m") * number(m, "k") * operators.CAST_BYTES, 1.0)
+        return _moves(m, number(m, "m") * number(m, "k") * operators.CAST_BYTES)
     if kind == "quantize_scale_compute":
         raise Unsupported("a difference of two measured times")
     if config.get("pass") != "forward":
@@ -182,13 +179,13 @@ def _memory(m: Measurement) -> MemoryCase:
     provider = str(config.get("provider"))
     if kind == "embedding" and provider in TABLE_READERS:
         values = number(m, "B") * number(m, "T") * number(m, "D")
-        return _moves(m, element * (values + min(values, number(m, "V") * number(m, "D"))), EVENTS)
+        return _moves(m, element * (values + min(values, number(m, "V") * number(m, "D"))))
     if (kind, provider) not in PASSES:
         raise Unsupported(UNFUSED)
     rows = number(m, "M") if kind == "layernorm" else number(m, "B") * number(m, "S")
     width = number(m, {"rmsnorm": "H", "layernorm": "N", "swiglu": "ffn_local"}.get(kind, "V"))
-    return _moves(m, PASSES[kind, provider] * element * rows * width, 1.0 if "graph" in str(config.get("timing")) else EVENTS)
+    return _moves(m, PASSES[kind, provider] * element * rows * width)
 
 
-def _moves(m: Measurement, moved: float, kernels: float) -> MemoryCase:
-    return MemoryCase(gpu=gpu_of(m), moved=moved, kernels=kernels, shape=f"{m.kind} {m.config.get('provider', m.config.get('kernel', ''))}")
+def _moves(m: Measurement, moved: float) -> MemoryCase:
+    return MemoryCase(gpu=gpu_of(m), moved=moved, shape=f"{m.kind} {m.config.get('provider', m.config.get('kernel', ''))}")
