@@ -251,7 +251,7 @@ def _ep_times(forward: Row, backward: Row) -> EpTimes:
 
 
 def _exposed_us_of(row: Row) -> float:
-    """Communication that nothing hides: of the last GPU, but no more than the busiest GPU does not compute, since all wait for that one."""
+    """Communication that nothing hides: of the last GPU, but no more than the busiest GPU does not compute, since all GPUs wait for the busiest."""
     return min(row.exposed_comm_us, (1 - row.utilization["sm_max"]) * row.time_us) * row.layer_us / row.time_us
 
 

@@ -25,7 +25,7 @@ from dysharp.cli.report import command_line, report_flag
 @click.option("--slo", default="", metavar="ttft=T,tpot=T", help="Limits of the mean times.  [default: ttft=2s,tpot=50ms]")
 @click.option("--users", type=int, metavar="N", help="Also say how many GPUs serve so many users at once.")
 @click.option("--layouts", default="", metavar="A;B;...", help='Only these, such as "tp=8;dp=8,ep=8;tp=2,dp=4,ep=8".')
-@click.option("--ep-system", default="", metavar="NAME", help="EP kernels: deepep or trtllm-a2a.  [default: those of the machine]")
+@click.option("--ep-system", default="", metavar="NAME", help="EP kernels: deepep or trtllm-a2a.  [default: the kernels of the machine]")
 @click.option("--tensor", default="", metavar="NAME", help="System of tensor-parallel sub-layers, such as cais.  [default: all-reduces]")
 @click.option("--mtp", type=int, default=0, metavar="N", help="Drafts of a step and request by MTP layers.")
 @click.option("--acceptance", type=float, default=0.8, show_default=True, metavar="A", help="Part of drafts that are accepted.")

@@ -150,7 +150,7 @@ class Net:
     link in.
 
     With `step` the network is one link of every node (docs/design/0017-fabrics-without-a-switch.md): nodes are in rings of
-    `ring`, and the link leads to the node `step` places on in the ring. Such networks of a Program have one name.
+    `ring`, and the link leads to the node `step` places on in the ring. All rings of a Program have one name.
     """
 
     name: str

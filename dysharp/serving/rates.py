@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dysharp.compute.allreduce import kernel_allreduce_us
 from dysharp.compute.attention import Attention, attention_us, decode_us
 from dysharp.compute.collectives import collective_us
-from dysharp.compute.operators import gemm_us, hbm_us, launch_us, memory_kernel_us
+from dysharp.compute.operators import Constants, gemm_us, hbm_us, launch_us, memory_kernel_us
 from dysharp.errors import ConfigError
 from dysharp.specs import Cluster
 from dysharp.units import MiB
@@ -32,12 +32,13 @@ NCCL_AND_OWN = Reducers()
 
 
 class Rates:
-    """Kernels of one machine. Raises `ConfigError` for a cluster without `gpu`, whose kernels have no constants."""
+    """Kernels of one machine, at the power of a long run or (`steady` false) of a benchmark. Raises `ConfigError` for a cluster without `gpu`, whose
+    kernels have no constants."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, constants: Constants | None = None, *, steady: bool = True) -> None:
         if not cluster.gpu:
             raise ConfigError(f"cluster {cluster.name}: found no gpu, expected a cluster of real GPUs such as hw-dgx-h200")
-        self.cluster, self.gpu, self.constants = cluster, cluster.own_gpu, cluster.fitted
+        self.cluster, self.gpu, self.constants, self.steady = cluster, cluster.own_gpu, constants or cluster.fitted, steady
         self._kept: dict[Key, float] = {}
 
     def _once(self, key: Key, time: Callable[[], object]) -> float:
@@ -63,7 +64,7 @@ class Rates:
         return self._once(("gemm", m, n, k, dtype, weight_bytes), lambda: self._gemm(m, n, k, dtype, weight_bytes))
 
     def _gemm(self, m: float, n: float, k: float, dtype: str, weight_bytes: float) -> float:
-        time = float(gemm_us(self.gpu, self.constants, m, n, k, dtype, library="deepgemm", steady=True))
+        time = float(gemm_us(self.gpu, self.constants, m, n, k, dtype, library="deepgemm", steady=self.steady))
         return max(time, self.floor + self.stream(weight_bytes * n * k))
 
     def experts(self, m: float, groups: float, n: float, k: float, dtype: str, weight_bytes: float) -> float:
@@ -71,7 +72,7 @@ class Rates:
         return self._once(("experts", m, groups, n, k, dtype, weight_bytes), lambda: self._experts(m, groups, n, k, dtype, weight_bytes))
 
     def _experts(self, m: float, groups: float, n: float, k: float, dtype: str, weight_bytes: float) -> float:
-        products = gemm_us(self.gpu, self.constants, m, n, k, dtype, library="deepgemm-masked", groups=groups, steady=True)
+        products = gemm_us(self.gpu, self.constants, m, n, k, dtype, library="deepgemm-masked", groups=groups, steady=self.steady)
         return max(float(products), self.floor + self.stream(weight_bytes * n * k * groups) / self.constants["serving.experts_stream"])
 
     def all_reduce(self, n: int, n_bytes: float, reducers: Reducers) -> float:

@@ -17,7 +17,7 @@ from dysharp.program import Declared, Discipline, Head, Kind, Program, ProgramBu
 from dysharp.program.merge import Cross, Part, merge
 from dysharp.program.sections import part_of, trace_of_part
 from dysharp.program.verify import verify
-from dysharp.testing.random_merges import memory_ps, random_parts
+from tests.interpreters.random_merges import memory_ps, random_parts
 from tests.program import merge_checks as checks
 from tests.program.merge_checks import HARDWARE, gemms
 

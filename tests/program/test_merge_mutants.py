@@ -9,8 +9,8 @@ import pytest
 
 from dysharp.program import merge as original
 from dysharp.program.merge_order import ids_of, in_streams, with_cross
-from dysharp.testing.mutants import Mutant
-from dysharp.testing.plain import source
+from tests.interpreters.mutants import Mutant
+from tests.interpreters.plain import source
 from tests.program.merge_checks import all_of_them
 
 SEEDS = range(12)

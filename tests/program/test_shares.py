@@ -17,8 +17,8 @@ from dysharp.program.merge import Part, Split, merge
 from dysharp.program.sections import trace_of_part
 from dysharp.program.tables import Shares
 from dysharp.program.verify import verify
-from dysharp.testing.mutants import SHARE_MUTANTS, Mutant, caught
-from dysharp.testing.random_shares import random_shares
+from tests.interpreters.mutants import SHARE_MUTANTS, Mutant, caught
+from tests.interpreters.random_shares import random_shares
 from tests.program.merge_checks import HARDWARE
 
 SEEDS = range(30)

@@ -29,7 +29,6 @@ FAMILIES = {
     "fused-norm": "RMSNorm in or behind an all-reduce",
     "custom-allreduce": "all-reduces between peers",
     "attention": "attention of a layer",
-    "mla-block": "blocks of MLA with their projections",
     "operator": "operators of training, norms, casts",
     "hybrid-ep": "Hybrid-EP's kernels",
     "mori-intranode": "MoRI's kernels without a switch, eight MI300X and MI308X",

@@ -31,6 +31,9 @@ TABLE_READERS = ("liger", "torch_compile")
 ELEMENTWISE = ("rmsnorm", "layernorm", "swiglu", "cross_entropy", "embedding", "add_rmsnorm", "rope")
 GEMMS = ("gemm_dense", "grouped_gemm_train", "mla_absorb_bmm", "lm_head_cross_entropy", "mlp_swiglu_whole")
 SINGLE = ("quantize_static", "quantize_scale_compute")
+MIXING_KERNELS = {"pre": 2.0, "post": 1.0}
+"""Kernels of a hyper-connection: before a layer a product and the mean, which read all streams each and write a row; behind it one that reads all
+streams and a row and writes all streams (vLLM, model_executor/kernels/mhc/tilelang)."""
 UNFUSED = "unfused code or a backward pass: its reads and writes are not stated"
 LOSS_BYTES = 2.0 + 4.0 + 4.0 + 4.0
 """Bytes per logit of a loss in FP32 outside of the GEMM: read BF16 and write FP32, then read and write the logarithms."""
@@ -67,15 +70,16 @@ class GemmsCase(Case):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCase(Case):
-    """A memory-bound kernel that moves `moved` bytes."""
+    """Memory-bound kernels that move `moved` bytes."""
 
     moved: float
+    kernels: float
 
 
 def closed_us(case: GemmsCase | MemoryCase, gpu: Gpu, constants: Constants) -> F64:
     """GEMMs by tiles and power, other kernels by their bytes (`compute.operators`, `compute.attention.passes_us`)."""
     if isinstance(case, MemoryCase):
-        return operators.light_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
+        return np.asarray(case.kernels) * operators.light_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
     one = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups, steady=case.steady)
     values, start = np.asarray(case.m, np.float64) * case.n * case.groups, operators.launch_us(gpu, constants)
     sums = operators.hbm_us(gpu, constants, case.sums * values)
@@ -103,6 +107,9 @@ def _belongs(m: Measurement) -> bool:
     return is_training_gemm(m) or m.kind in (*ELEMENTWISE, *GEMMS[2:], *SINGLE)
 
 
+@family(
+    "hyper-connection", belongs=lambda m: m.kind == "hyper_connection", closed_us=closed_us, in_bars=False, level=Level.GPU, order=69
+)
 @family("operator", belongs=_belongs, closed_us=closed_us, in_bars=False, level=Level.GPU, order=64)
 def case(measurement: Measurement) -> GemmsCase | MemoryCase:
     """The case of a latency in the columns of `docs/measurements.md`."""
@@ -173,6 +180,12 @@ def _memory(m: Measurement) -> MemoryCase:
         return _moves(m, number(m, "m") * number(m, "k") * operators.CAST_BYTES)
     if kind == "quantize_scale_compute":
         raise Unsupported("a difference of two measured times")
+    if kind == "hyper_connection":
+        if (place := str(config.get("op_name"))) not in MIXING_KERNELS:
+            raise Unsupported(f"no place of the mixing, expected {' or '.join(MIXING_KERNELS)}")
+        sites, streams = number(m, "num_sites"), number(m, "hc_mult")
+        rows = number(m, "num_tokens") * number(m, "hidden_size") * sites
+        return _moves(m, 2.0 * rows * (2 * streams + 1), sites * MIXING_KERNELS[place])
     if config.get("pass") != "forward":
         raise Unsupported(UNFUSED)
     element = 4.0 if config.get("dtype") == "torch.float32" else 2.0
@@ -187,5 +200,5 @@ def _memory(m: Measurement) -> MemoryCase:
     return _moves(m, PASSES[kind, provider] * element * rows * width)
 
 
-def _moves(m: Measurement, moved: float) -> MemoryCase:
-    return MemoryCase(gpu=gpu_of(m), moved=moved, shape=f"{m.kind} {m.config.get('provider', m.config.get('kernel', ''))}")
+def _moves(m: Measurement, moved: float, kernels: float = 1.0) -> MemoryCase:
+    return MemoryCase(gpu=gpu_of(m), moved=moved, kernels=kernels, shape=f"{m.kind} {m.config.get('provider', m.config.get('kernel', ''))}")

@@ -19,7 +19,9 @@ MODELS = (
     ("glm-5", "glm-5"), ("gpt-oss-120b", "gpt-oss-120b"), ("gpt-oss-20b", "gpt-oss-20b"), ("qwen3-235b", "qwen3-235b"), ("qwen3-30b", "qwen3-30b"),
     ("qwen3-32b", "qwen3-32b"), ("qwen3-5-397b", "qwen3.5-397b"), ("qwen3-next-80b", "qwen3-next-80b"), ("(meta-)?llama-3(-\\d)?-70b", "llama3-70b"),
     ("(meta-)?llama-3(-\\d)?-8b", "llama3-8b"), ("(meta-)?llama-3(-\\d)?-405b", "llama3-405b"), ("qwen2-5-32b", "qwen2.5-32b"),
-    ("qwen2-5-7b", "qwen2.5-7b"), ("mixtral-8x7b", "mixtral-8x7b"), ("mixtral-8x22b", "mixtral-8x22b"),
+    ("glm-4-5-air", "glm-4.5-air"), ("glm-4-[567]", "glm-4.5"), ("qwen3-coder-480b", "qwen3-coder-480b"), ("qwen3-8b", "qwen3-8b"),
+    ("qwen3-14b", "qwen3-14b"), ("qwen2-5-72b", "qwen2.5-72b"), ("qwen2-5-7b", "qwen2.5-7b"), ("mixtral-8x7b", "mixtral-8x7b"),
+    ("mixtral-8x22b", "mixtral-8x22b"),
 )  # fmt: skip
 """Beginning of a model's name in rows (without its owner, small letters, everything else as -) -> packaged model."""
 MACHINES = (

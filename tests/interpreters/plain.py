@@ -8,11 +8,12 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+import dysharp
 from dysharp.engine.burst.run import trace_of
 from dysharp.errors import SimulationError
 from dysharp.program import Program, Trace
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(dysharp.__file__).parent
 PREFIX = "dysharp."
 _ONLY_COMPILED = ("__init__", "kernel", "address")
 MODULES = (

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from dysharp.protocol import al_table, collect, lsu, readiness, reduction, tracker
-from dysharp.protocol.checker.config import Config, expert_function
 from dysharp.protocol.frozen import Table
+from tests.protocol.checker.config import Config, expert_function
 
 Message = tuple[str, int, int, int, int, int]
 # (kind, token, attempt, place, count, value); place: hub or expert, -1 = not used

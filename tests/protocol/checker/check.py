@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dysharp.protocol.checker.config import Config
-from dysharp.protocol.checker.explore import Explored, explore
-from dysharp.protocol.checker.machine import CheckedMachine, State
-from dysharp.protocol.checker.reduction import Steps, enabled, reduced
+from tests.protocol.checker.config import Config
+from tests.protocol.checker.explore import Explored, explore
+from tests.protocol.checker.machine import CheckedMachine, State
+from tests.protocol.checker.reduction import Steps, enabled, reduced
 
 
 @dataclass(frozen=True, slots=True)

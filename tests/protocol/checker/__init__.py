@@ -4,8 +4,8 @@
 Source of the semantics: docs/design/0004-functional-machine.md.
 """
 
-from dysharp.protocol.checker.check import Report, check
-from dysharp.protocol.checker.config import CONFIGS, Config, Token
-from dysharp.protocol.checker.explore import Explored, explore
+from tests.protocol.checker.check import Report, check
+from tests.protocol.checker.config import CONFIGS, Config, Token
+from tests.protocol.checker.explore import Explored, explore
 
 __all__ = ["CONFIGS", "Config", "Explored", "Report", "Token", "check", "explore"]

@@ -7,9 +7,9 @@ import numpy as np
 from dysharp.isa.framing import Framing
 from dysharp.program.builder import ProgramBuilder, To
 from dysharp.program.tables import Alloc, Discipline, Hardware, Head, Kind, Net, Program, Tail, Template
-from dysharp.testing.random_hardware import chance, random_framings
-from dysharp.testing.random_points import change_points
-from dysharp.testing.random_programs import SIZES, Generator
+from tests.interpreters.random_hardware import chance, random_framings
+from tests.interpreters.random_points import change_points
+from tests.interpreters.random_programs import SIZES, Generator
 
 TRAINS = (2, 3, 5, 17, 40, 200)  # most trains of a bulk op
 

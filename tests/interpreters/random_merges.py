@@ -9,11 +9,11 @@ import numpy as np
 
 from dysharp.program.merge import Cross, Part, merge
 from dysharp.program.tables import Program
-from dysharp.testing.random_bulk import Bulks
-from dysharp.testing.random_hardware import chance
-from dysharp.testing.random_points import change_points
-from dysharp.testing.random_programs import SIZES, Generator
-from dysharp.testing.random_sums import Sums
+from tests.interpreters.random_bulk import Bulks
+from tests.interpreters.random_hardware import chance
+from tests.interpreters.random_points import change_points
+from tests.interpreters.random_programs import SIZES, Generator
+from tests.interpreters.random_sums import Sums
 
 LABELS = ("A", "B", "C")
 POINTS = ("issued", "delivered", "rows", "respond", "pace", "early", "by data")

@@ -34,7 +34,7 @@ Two kinds of steps are taken alone and at once:
 
 from __future__ import annotations
 
-from dysharp.protocol.checker.machine import CheckedMachine, Effect, State
+from tests.protocol.checker.machine import CheckedMachine, Effect, State
 
 Steps = list[tuple[int, Effect]]
 

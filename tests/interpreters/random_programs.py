@@ -12,8 +12,8 @@ import numpy as np
 from dysharp.errors import ConfigError
 from dysharp.program.builder import WIRED, ProgramBuilder, To
 from dysharp.program.tables import Alloc, Discipline, Head, HubTable, Kind, Program, Tail, Template
-from dysharp.testing.coverage import coverage
-from dysharp.testing.random_hardware import chance, random_framings, random_hardware, random_nets
+from tests.interpreters.coverage import coverage
+from tests.interpreters.random_hardware import chance, random_framings, random_hardware, random_nets
 
 __all__ = ["coverage", "random_program"]
 

@@ -14,7 +14,7 @@ Least-recently-used orders stay.
 from collections.abc import Hashable
 
 from dysharp.protocol import readiness
-from dysharp.protocol.checker.actors import Hub, Operation, Port
+from tests.protocol.checker.actors import Hub, Operation, Port
 
 
 def canonical(state: Hub | Port | readiness.ReadinessState | Operation) -> Hashable:

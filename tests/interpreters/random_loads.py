@@ -9,10 +9,10 @@ import numpy as np
 
 from dysharp.program.builder import To
 from dysharp.program.tables import Head, Kind, Program, Tail, Template
-from dysharp.testing.random_hardware import chance, random_framings
-from dysharp.testing.random_points import change_points
-from dysharp.testing.random_programs import SIZES
-from dysharp.testing.random_sums import Sums
+from tests.interpreters.random_hardware import chance, random_framings
+from tests.interpreters.random_points import change_points
+from tests.interpreters.random_programs import SIZES
+from tests.interpreters.random_sums import Sums
 
 
 class _Loads(Sums):

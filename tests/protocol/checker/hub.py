@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
 from dysharp.protocol import aau, dam
-from dysharp.protocol.checker.check import Report
-from dysharp.protocol.checker.config import expert_function
-from dysharp.protocol.checker.explore import explore
 from dysharp.protocol.frozen import Table
+from tests.protocol.checker.check import Report
+from tests.protocol.checker.config import expert_function
+from tests.protocol.checker.explore import explore
 
 K = TypeVar("K", bound="int | tuple[int, int]")
 V = TypeVar("V")

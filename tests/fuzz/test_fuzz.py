@@ -10,8 +10,8 @@ import pytest
 
 from dysharp.errors import ConfigError
 from dysharp.studies.study_folder import StudyFolder
-from dysharp.testing.fuzz import run_inputs
-from dysharp.testing.fuzz_inputs import CANARY, FAMILIES, Input, inputs
+from tests.fuzz.fuzz import run_inputs
+from tests.fuzz.fuzz_inputs import CANARY, FAMILIES, Input, inputs
 
 BENCH = Path(__file__).parents[2] / "bench" / "fuzz.py"
 

@@ -11,8 +11,8 @@ import numpy as np
 from dysharp.errors import DysharpError
 from dysharp.oracle import run_oracle
 from dysharp.program import Program, Trace
-from dysharp.testing.plain import PlainEngine, TooManySteps, source
-from dysharp.testing.random_programs import random_program
+from tests.interpreters.plain import PlainEngine, TooManySteps, source
+from tests.interpreters.random_programs import random_program
 
 MAX_STEPS = 400_000  # about ten times the steps of a tiny Program
 

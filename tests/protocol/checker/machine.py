@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dysharp.protocol import readiness, reduction
-from dysharp.protocol.checker import actors
-from dysharp.protocol.checker.canon import canonical
-from dysharp.protocol.checker.config import Config, dense_output
+from tests.protocol.checker import actors
+from tests.protocol.checker.canon import canonical
+from tests.protocol.checker.config import Config, dense_output
 
 State = tuple[int, ...]  # the state number of every actor, then the sorted numbers of the messages in the network
 Effect = tuple[int, tuple[int, ...], tuple[int, ...]]  # (new state number, events sent, tokens whose combine is issued)

@@ -11,7 +11,7 @@ import numpy as np
 from dysharp.arrays import Array
 from dysharp.program.builder import PULLS
 from dysharp.program.tables import Alloc, Chains, Discipline, Edges, Head, Holds, Issuers, Kind, Point, Pools, Program, Semaphores, Tail
-from dysharp.testing.random_programs import random_program
+from tests.interpreters.random_programs import random_program
 
 PARTS = ("chains", "issued", "delivered", "rows", "respond", "announced", "pace", "early", "by data", "cancelled")
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from dysharp.program.tables import Program, Shares
-from dysharp.testing.random_programs import SIZES, Generator
+from tests.interpreters.random_programs import SIZES, Generator
 
 
 class _Gangs(Generator):

@@ -9,9 +9,9 @@ import numpy as np
 
 from dysharp.program.builder import To
 from dysharp.program.tables import Alloc, Head, Kind, Program, Tail, Template
-from dysharp.testing.random_hardware import chance, random_framings
-from dysharp.testing.random_points import change_points
-from dysharp.testing.random_programs import SIZES, Generator
+from tests.interpreters.random_hardware import chance, random_framings
+from tests.interpreters.random_points import change_points
+from tests.interpreters.random_programs import SIZES, Generator
 
 
 class Sums(Generator):

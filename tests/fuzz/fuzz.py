@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dysharp.testing.fuzz_inputs import CANARY, Input
+from tests.fuzz.fuzz_inputs import CANARY, Input
 
 CPU_S = 60
 WALL_S = 300

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from dysharp.protocol import groups, merging, summing
-from dysharp.protocol.checker.explore import Explored, explore
 from dysharp.protocol.frozen import Table
+from tests.protocol.checker.explore import Explored, explore
 
 Message = tuple[str, int, int]
 """(kind, GPU, thread block): a contribution or a load on its way to the port, its response on the way back ("data": to that GPU alone)."""
