@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,7 +20,7 @@ from dysharp.steps.accounting.memory import Memory, check_memory, memory_of
 from dysharp.steps.accounting.state import recipe_of
 from dysharp.steps.answers import BUBBLE, DATA_PARALLEL, StepSplit, split_step
 from dysharp.steps.block import NOT_MODELLED, Block
-from dysharp.steps.cost import Cost, EpTimes
+from dysharp.steps.cost import BlockTimes, Cost, EpTimes
 from dysharp.steps.costs import StepCosts, step_costs
 from dysharp.steps.energy import Energy, energy_of
 from dysharp.steps.frameworks.megatron import recipe_from
@@ -199,17 +199,10 @@ def step(
     rows = rows_both_ways(None if systems is None else list(systems), **asked) if whole.layer else []  # a dense model has no system
     shared = step_sub_layers(tensor, whole, machine.cluster, plan.tp, plan.tokens(sequence)) if tensor else None
     practice = Practice(host=bool(machine.cluster.gpu), recompute=saving.recompute, tensor=shared)
-    eps = [_ep_times(*pair) for pair in rows]
-    ahead = [forward for forward, _ in rows]
-    merged = merged_blocks(ahead, eps, Block(whole, machine, plan, sequence, practice), **asked) if blocks == MERGED else [None] * len(rows)
-    done: list[Step] = []
-    costs: dict[str, StepCosts] = {}
-    alone: list[tuple[Row | None, EpTimes | None]] = [*zip(ahead, eps, strict=True)] or [(None, None)]
-    for (row, ep), times in zip(alone, merged or [None], strict=True):
-        cost = step_costs(whole, machine, plan, sequence, ep, order.directions, practice, times)
-        done.append(_one(row, order, cost, ep, whole, sequence))
-        costs[done[-1].system] = cost
-    done.sort(key=lambda one: one.step_us)
+    block = Block(whole, machine, plan, sequence, practice)
+    ahead, eps = [forward for forward, _ in rows], [_ep_times(*pair) for pair in rows]
+    merged = merged_blocks(ahead, eps, block, **asked) if blocks == MERGED else [None] * len(rows)
+    done, costs = _each([*zip(ahead, eps, merged, strict=True)] or [(None, None, None)], block, order)
     best = done[fastest(done)]
     ways: dict[str, tuple[EpTimes | None, Practice]] = {NO_EP: (best.ep.without_wire(), practice)} if best.ep else {}
     ways |= {NO_LAUNCHES: (best.ep, replace(practice, host=False))} if practice.host else {}
@@ -221,6 +214,19 @@ def step(
         said = (merged_line(best.system, closed, costs[best.system]), *said)
     notes = (*_notes(whole, machine, plan, order, sequence), *(written.notes if written else ()), *_of_rows(rows), *said)
     return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, notes)
+
+
+def _each(
+    rows: Sequence[tuple[Row | None, EpTimes | None, Mapping[bool, BlockTimes] | None]], block: Block, order: Schedule
+) -> tuple[list[Step], dict[str, StepCosts]]:
+    """The step under each system, fastest first, and its costs by system."""
+    done: list[Step] = []
+    costs: dict[str, StepCosts] = {}
+    for row, ep, merged in rows:
+        cost = step_costs(block.model, block.machine, block.layout, block.sequence, ep, order.directions, block.practice, merged)
+        done.append(_one(row, order, cost, ep, block.model, block.sequence))
+        costs[done[-1].system] = cost
+    return sorted(done, key=lambda one: one.step_us), costs
 
 
 def fastest(steps: Sequence[Step]) -> int:
