@@ -247,6 +247,8 @@ def plan(
     """
     machine = load_cluster(cluster)
     shapes = [shape for name in models.split(",") for shape in shapes_of(load_whole(name.strip()), list(vary))]
+    if any(shape.linear for shape in shapes):
+        raise ConfigError(f"plan {models}: found linear attention, expected attention in every layer: a search does not model it")
     own, given = machine_of(machine), given_of(tries)
     tasks = [Task(model, gpus, batch or gpus, sequence, precision, practice_for(model, own), spread, imbalance) for model in shapes]
     local: Runner[Any] = here if jobs == 1 else lambda work: in_processes(work, jobs)

@@ -21,7 +21,7 @@ from dysharp.steps.accounting.state import recipe_of
 from dysharp.steps.answers import BUBBLE, DATA_PARALLEL, StepSplit, split_step
 from dysharp.steps.block import NOT_MODELLED, Block
 from dysharp.steps.cost import BlockTimes, Cost, EpTimes
-from dysharp.steps.costs import StepCosts, step_costs
+from dysharp.steps.costs import Kind, StepCosts, step_costs
 from dysharp.steps.energy import Energy, energy_of
 from dysharp.steps.frameworks.megatron import recipe_from
 from dysharp.steps.gains import NO_EP, NO_LAUNCHES, gains
@@ -217,7 +217,7 @@ def step(
 
 
 def _each(
-    rows: Sequence[tuple[Row | None, EpTimes | None, Mapping[bool, BlockTimes] | None]], block: Block, order: Schedule
+    rows: Sequence[tuple[Row | None, EpTimes | None, Mapping[Kind, BlockTimes] | None]], block: Block, order: Schedule
 ) -> tuple[list[Step], dict[str, StepCosts]]:
     """The step under each system, fastest first, and its costs by system."""
     done: list[Step] = []

@@ -7,6 +7,7 @@ The routed experts with dispatch and combine are a Row (`EpTimes`), or closed fo
 from dataclasses import dataclass, replace
 
 from dysharp.compute.attention import Attention
+from dysharp.compute.linear_attention import DeltaNet
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.activations import FULL
 from dysharp.steps.accounting.weights import Weight, head_weights, layer_weights, mtp_weights
@@ -32,7 +33,7 @@ REPLAYED = {
 MOE_PIECES = ("router", "shared experts", EXPERTS, "exchange", "permutations", "experts", "expert activation")
 PASSES, MLA_PASSES = 2, 3
 """Times that positions and joins of parts read and write queries and keys (RoPE, concatenation). Norms of heads read and write them once more."""
-_ROWS = ("out", "FC2", "shared FC2")
+_ROWS = ("out", "linear out", "FC2", "shared FC2")
 """Weights that tensor parallelism cuts along their inputs."""
 NO_PRACTICE = Practice()
 
@@ -72,7 +73,8 @@ class Block:
 
     def pieces(self, number: int) -> tuple[dict[str, Cost], dict[str, Cost]]:
         """(attention, FFN or router and shared experts) of layer `number`, without routed experts; in the order of a forward pass."""
-        return self._attention(number), self._shared() if self.model.is_moe(number) else self._dense()
+        attention = self._linear_attention(number) if self.model.is_linear(number) else self._attention(number)
+        return attention, self._shared() if self.model.is_moe(number) else self._dense()
 
     def experts(self, ep: EpTimes | None) -> dict[str, Cost]:
         """Routed experts with dispatch and combine, and the exchange of ranks that share an expert."""
@@ -181,6 +183,25 @@ class Block:
             CONTEXT: context_exchange(self, core),
             "norms": self._norms(),
         }
+
+    def _linear_attention(self, number: int) -> dict[str, Cost]:
+        """Projections, the convolution with the gated norm, the gated delta net, norms."""
+        a, t = self.model.linear, self.layout.tp
+        assert a is not None
+        call = DeltaNet(self.layout.micro_batch, self.sequence, max(1.0, a.key_heads / t), a.value_heads / t, a.key_dim, a.value_dim)
+        moved = ELEMENT * self.tokens * (2 * a.mixed + 3 * a.value_heads * a.value_dim) / t
+        chosen = (weight for weight in layer_weights(self.model, self.model.is_moe(number), linear=True) if weight.product)
+        return {
+            "projections": sum((self._linear(weight) for weight in chosen if weight.part == "attention"), Cost()),
+            TENSOR: self._tensor(0, self.model.hidden, self.model.hidden),
+            "convolution": self.memory("convolution and gate", moved, 5 / 3 * moved),
+            CORE: passes(CORE, self.machine.delta_net(call, "forward"), self.machine.delta_net(call, "backward")),
+            "norms": self._norms(),
+        }
+
+    def kind(self, number: int) -> tuple[bool, bool, bool]:
+        """What tells a layer from others: experts, a window, linear attention."""
+        return self.model.is_moe(number), self.model.windowed(number), self.model.is_linear(number)
 
     def _dense(self) -> dict[str, Cost]:
         inner = self.model.dense_hidden
