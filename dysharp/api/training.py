@@ -176,7 +176,7 @@ def step(
     `recompute`: modules that are computed again. `routing`, `seed`: as for `compare`; one drawn layer stands for all layers.
     `tensor`: a system of sub-layers (`dysharp list sub-layers`), whose Rows take the place of tensor-parallel collectives.
     `blocks`: "closed" adds the Row of a MoE layer and closed forms; "merged" runs each MoE block, and its forward beside its backward pass, as one
-    Program on common SMs and links (about ten times as long).
+    Program on common SMs and links (minutes).
     Raises ConfigError for wrong input, for a step that the memory of a GPU does not hold, and for what is not modelled yet.
     """
     if blocks not in BLOCKS:
