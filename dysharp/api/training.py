@@ -201,7 +201,7 @@ def step(
     practice = Practice(host=bool(machine.cluster.gpu), recompute=saving.recompute, tensor=shared)
     block = Block(whole, machine, plan, sequence, practice)
     ahead, eps = [forward for forward, _ in rows], [_ep_times(*pair) for pair in rows]
-    merged = merged_blocks(ahead, eps, block, **asked) if blocks == MERGED else [None] * len(rows)
+    merged = merged_blocks(ahead, block, **asked) if blocks == MERGED else [None] * len(rows)
     done, costs = _each([*zip(ahead, eps, merged, strict=True)] or [(None, None, None)], block, order)
     best = done[fastest(done)]
     ways: dict[str, tuple[EpTimes | None, Practice]] = {NO_EP: (best.ep.without_wire(), practice)} if best.ep else {}

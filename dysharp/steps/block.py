@@ -61,15 +61,23 @@ class Block:
     def layer(self, number: int, ep: EpTimes | None) -> Cost:
         """Layer `number`; `ep`: the Row of its routed experts, for a MoE layer. With a dispatcher in `practice`, a closed form takes its place."""
         before, behind = self.pieces(number)
-        kinds = ("attn", *(["mla"] if self.model.attention.mla else []), *(["tensor"] if self.layout.tp > 1 else []))
-        if not self.model.is_moe(number):
-            done = sum(self.with_replays({**before, **behind}).values(), Cost())
-            return self._launched(Cost(), done, (), (*kinds, "dense"))
-        behind |= self.experts(ep)
-        own = ("router", "moe", *(["shared"] if self.model.shared_hidden else []), *(["alltoall"] if self.practice.dispatcher == "alltoall" else []))
-        experts = ("expert",) if self.practice.dispatcher else ()
+        moe = self.model.is_moe(number)
+        behind |= self.experts(ep) if moe else {}
         done = sum(self.with_replays({**before, **behind}).values(), Cost())
-        return self._launched(sum(before.values(), Cost()), done, (*kinds, own[0]), (*own[1:], *experts))
+        return self._launched(sum(before.values(), Cost()) if moe else Cost(), done, *self._groups(moe))
+
+    def _groups(self, moe: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Rows of `KERNELS` that a layer launches before the host waits for counts, and behind."""
+        kinds = ("attn", *(["mla"] if self.model.attention.mla else []), *(["tensor"] if self.layout.tp > 1 else []))
+        if not moe:
+            return (), (*kinds, "dense")
+        behind = ("moe", *(["shared"] if self.model.shared_hidden else []), *(["alltoall"] if self.practice.dispatcher == "alltoall" else []))
+        return (*kinds, "router"), (*behind, *(("expert",) if self.practice.dispatcher else ()))
+
+    def launches(self, number: int) -> tuple[float, float]:
+        """Host time of the launches of layer `number`, forward and backward; 0 where launches take none."""
+        first, rest, back = self._host(*self._groups(self.model.is_moe(number))) if self.practice.host else (0.0, 0.0, 0.0)
+        return first + rest, back
 
     def pieces(self, number: int) -> tuple[dict[str, Cost], dict[str, Cost]]:
         """(attention, FFN or router and shared experts) of layer `number`, without routed experts; in the order of a forward pass."""
@@ -112,19 +120,23 @@ class Block:
             done = done.overlapped(contended(self))
         if not self.practice.host:
             return done
+        h1, h2, hosted = self._host(first, rest)
+        d1, d2 = ahead.forward, done.forward - ahead.forward
+        waits = bool(first) and self.practice.counts and not (self.practice.whole_graph or self.practice.overlap_ep)
+        forward = max(h1 + h2, d1 + max(h2, d2)) if waits else max(h1 + h2, d1 + d2)
+        late = max(0.0, hosted - done.backward - done.weights)
+        parts = done.parts | {"host": forward - done.forward + late}
+        return replace(done, forward=forward, backward=done.backward + late, parts=parts)
+
+    def _host(self, first: tuple[str, ...], rest: tuple[str, ...]) -> tuple[float, float, float]:
+        """Host time of the launches of kernels `first` and `rest` of a forward pass, and of its backward pass with replays."""
         layer = self.model.layer
         local = layer.n_experts // self.layout.ep if layer else 0
         one, other = self.practice.kernels(first, local), self.practice.kernels(rest, local)
         saved, again = self.practice.replays((*first, *rest), local)
-        h1, h2 = self.machine.launch(*one[0], "forward"), self.machine.launch(other[0][0] + saved, other[0][1], "forward")
-        d1, d2 = ahead.forward, done.forward - ahead.forward
-        waits = bool(first) and self.practice.counts and not (self.practice.whole_graph or self.practice.overlap_ep)
-        forward = max(h1 + h2, d1 + max(h2, d2)) if waits else max(h1 + h2, d1 + d2)
-        back = done.backward + done.weights
+        ways = self.machine.launch(*one[0], "forward"), self.machine.launch(other[0][0] + saved, other[0][1], "forward")
         calls, looped = (a + b for a, b in zip(one[1], other[1], strict=True))
-        late = max(0.0, self.machine.launch(calls, looped, "backward") + self.machine.launch(*again, "forward") - back)
-        parts = done.parts | {"host": forward - done.forward + late}
-        return replace(done, forward=forward, backward=done.backward + late, parts=parts)
+        return *ways, self.machine.launch(calls, looped, "backward") + self.machine.launch(*again, "forward")
 
     def _head(self) -> Cost:
         logits = self.tokens * self.model.vocab / self.layout.tp
