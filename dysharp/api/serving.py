@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from dysharp.api.serving_answer import Serving, Slo
-from dysharp.api.serving_systems import ep_systems
+from dysharp.api.serving_systems import ep_systems, prompt_layer
 from dysharp.api.tensor_parallel import serving_curves
 from dysharp.errors import ConfigError
 from dysharp.serving.advice import break_even, overlap_of, slots_of
@@ -48,6 +48,7 @@ def serve(
     routing: str | None = None,
     what_if: bool = False,
     systems: Iterable[str] | None = None,
+    merged: bool = False,
     tick: Tick = lambda done, total, text: None,
 ) -> Serving:
     """Search the layouts of `model` on `gpus` GPUs of `cluster` (default: all) for prompts of `isl` and answers of `osl` tokens.
@@ -64,7 +65,8 @@ def serve(
     | `mtp`, `acceptance` | drafts of a step and request; the part of drafts that is accepted if those before it were |
     | `routing` | recorded or drawn expert choices, as for `compare`: uneven experts, and what EPLB brings |
     | `what_if` | also search other machines: no communication, DySHARP, MoE-Hub, larger domains, faster NICs; and a dead GPU |
-    | `systems` | EP systems whose MoE layer is simulated at the best point with dispatch |
+    | `systems` | EP systems under which a layer is simulated at the best point with dispatch, as a merged Program |
+    | `merged` | also the system of that point, in decoding and with prompts: its Program beside the closed form |
     | `tick` | called with layouts done, their number, and a name |
 
     Raises ConfigError for wrong input.
@@ -96,15 +98,18 @@ def serve(
         return found
     drafts = break_even(first, mtp) if mtp else None
     changed = tuple(what_ifs(asked, first, lambda text: tick(len(tried), len(tried), text))) if what_if else ()
-    simulated = () if systems is None else ep_systems(_sending(best), systems, routing)
+    sending = _sending(best)
+    asked_for = [*(systems or ()), *([sending.system or "none"] if merged else [])]
+    simulated = ep_systems(sending, dict.fromkeys(asked_for), routing) if systems is not None or merged else ()
     return replace(
-        found, what_ifs=changed, overlap=overlap_of(first), slots=tuple(slots_of(_sharing(best))), break_even=drafts, systems=simulated
+        found, what_ifs=changed, overlap=overlap_of(first), slots=tuple(slots_of(_sharing(best))), break_even=drafts, systems=simulated,
+        prompt_layer=prompt_layer(sending, routing) if merged else None,
     )  # fmt: skip
 
 
 def _sending(best: list[ServePoint]) -> ServePoint:
     """The best point whose groups send tokens to shared experts, else the best."""
-    return next((point for point in best if point.replica.layout.dp > 1 and point.replica.layout.ep == point.replica.layout.gpus), best[0])
+    return next((point for point in best if point.replica.layout.dp > 1 and point.replica.layout.ep == point.replica.layout.stage_gpus), best[0])
 
 
 def _sharing(best: list[ServePoint]) -> ServePoint:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dysharp.api.comparison import header_lines, out_of_ranking, place_of_fastest, rows_both_ways
 from dysharp.api.merged_blocks import merged_blocks, merged_line
-from dysharp.api.tensor_parallel import step_sub_layers
+from dysharp.api.tensor_parallel import step_sub_layers, step_words
 from dysharp.errors import ConfigError
 from dysharp.measured.training.error_bar import error_bar
 from dysharp.specs import Cluster, load_cluster, load_whole
@@ -208,7 +208,7 @@ def step(
     ways |= {NO_LAUNCHES: (best.ep, replace(practice, host=False))} if practice.host else {}
     without = {name: step_costs(whole, machine, plan, sequence, ep, order.directions, own).times for name, (ep, own) in ways.items()}
     more = gains(order, costs[best.system].times, without)
-    said = (f"tensor parallelism: {tensor}, a Row of each sub-layer; the gather of saved inputs is hidden",) if tensor else ()
+    said = (step_words(tensor, whole),) if tensor else ()
     if blocks == MERGED and best.ep:
         closed = step_costs(whole, machine, plan, sequence, best.ep, order.directions, practice)
         said = (merged_line(best.system, closed, costs[best.system]), *said)

@@ -120,7 +120,7 @@ def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
 @json_flag
 @click.pass_context
 def reproduce(
-    ctx: click.Context, figures: tuple[str, ...], every: bool, models: str | None, direction: str, jobs: int, store: str | None,
+    ctx: click.Context, /, figures: tuple[str, ...], every: bool, models: str | None, direction: str, jobs: int, store: str | None,
     variants: bool, check: bool, as_json: bool, **flags: Any,
 ) -> None:  # fmt: skip
     """Compare the papers' figures and tables with simulated values.
@@ -136,7 +136,7 @@ def reproduce(
     from dysharp.reports.tables import figure_markdown, print_figure
 
     names = list_figures() if every else list(figures)
-    bars, files = (kind(*map(flags.get, kind._fields)) for kind in (Bars, Files))
+    bars, files = Bars(**{name: flags[name] for name in Bars._fields}), Files(**{name: flags[name] for name in Files._fields})
     _check_request(names, files, tornado=bars.tornado, direction=direction, check=check)
     where = _store(store)
     out, sections, all_hold, all_ran = [], [], True, True

@@ -32,6 +32,7 @@ from dysharp.cli.report import command_line, report_flag
 @click.option("--routing", metavar="R", shell_complete=complete_routings, help="Recorded or drawn expert choices: also says what EPLB brings.")
 @click.option("--what-if", is_flag=True, help="Also: no communication, DySHARP, MoE-Hub, larger NVLink domains, faster NICs, a dead GPU.")
 @click.option("--systems", metavar="A,B,...", shell_complete=complete_systems, help="EP systems to simulate at the best point with dispatch.")
+@click.option("--merged", is_flag=True, help="Also simulate that point's own EP system: a layer as a merged Program beside the closed form.")
 @plot_flag("all points and the front")
 @report_flag
 @json_flag
@@ -39,7 +40,7 @@ from dysharp.cli.report import command_line, report_flag
 def serve(
     ctx: click.Context, model: str, cluster: str, gpus: int | None, isl: int, osl: int, engine: str, precision: str | None, kv: str | None, slo: str,
     users: int | None, layouts: str, ep_system: str, tensor: str, mtp: int, acceptance: float, routing: str | None, what_if: bool,
-    systems: str | None, plot: str | None, report: str | None, as_json: bool,
+    systems: str | None, merged: bool, plot: str | None, report: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Say how to serve MODEL: which layout at which number of users, how fast, and what limits it.
 
@@ -56,7 +57,7 @@ def serve(
         done = search(
             model, cluster, gpus=gpus, isl=isl, osl=osl, engine=engine, precision=precision, kv=kv, slo=slo_of(slo), users=users, layouts=named,
             ep_system=ep_system, tensor=tensor, mtp=mtp, acceptance=acceptance, routing=routing, what_if=what_if,
-            systems=None if systems is None else [name.strip() for name in systems.split(",") if name.strip()], tick=update,
+            systems=None if systems is None else [name.strip() for name in systems.split(",") if name.strip()], merged=merged, tick=update,
         )  # fmt: skip
     if plot is not None:
         from dysharp.reports.plots import save_figure

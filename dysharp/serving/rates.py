@@ -6,6 +6,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
+from dysharp.arrays import F64
 from dysharp.compute.allreduce import kernel_allreduce_us
 from dysharp.compute.attention import Attention, attention_us, decode_us
 from dysharp.compute.collectives import collective_us
@@ -67,13 +70,14 @@ class Rates:
         time = float(gemm_us(self.gpu, self.constants, m, n, k, dtype, library="deepgemm", steady=self.steady))
         return max(time, self.floor + self.stream(weight_bytes * n * k))
 
-    def experts(self, m: float, groups: float, n: float, k: float, dtype: str, weight_bytes: float) -> float:
-        """A grouped GEMM: `groups` experts with `m` rows each."""
-        return self._once(("experts", m, groups, n, k, dtype, weight_bytes), lambda: self._experts(m, groups, n, k, dtype, weight_bytes))
+    def experts(self, m: float, groups: float, n: float, k: float, dtype: str, weight_bytes: float, levels: tuple[float, ...] = (1.0,)) -> float:
+        """A grouped GEMM: `groups` experts with `m` rows each on average, times each of `levels`: last tiles are filled unevenly."""
+        key = ("experts", m, groups, n, k, dtype, weight_bytes, levels)
+        return self._once(key, lambda: self._experts(m * np.array(levels), groups, n, k, dtype, weight_bytes))
 
-    def _experts(self, m: float, groups: float, n: float, k: float, dtype: str, weight_bytes: float) -> float:
+    def _experts(self, m: F64, groups: float, n: float, k: float, dtype: str, weight_bytes: float) -> float:
         products = gemm_us(self.gpu, self.constants, m, n, k, dtype, library="deepgemm-masked", groups=groups, steady=self.steady)
-        return max(float(products), self.floor + self.stream(weight_bytes * n * k * groups) / self.constants["serving.experts_stream"])
+        return max(float(np.mean(products)), self.floor + self.stream(weight_bytes * n * k * groups) / self.constants["serving.experts_stream"])
 
     def all_reduce(self, n: int, n_bytes: float, reducers: Reducers) -> float:
         """An all-reduce of `n_bytes` over `n` GPUs of a domain."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from dysharp.cli.app import SETTINGS, cli
-from dysharp.cli.examples import EXAMPLES
+from dysharp.cli.texts.examples import EXAMPLES
 from dysharp.reports.markdown import table
 from dysharp.text import csv_text
 

@@ -16,7 +16,7 @@ from click.shell_completion import ShellComplete
 
 from dysharp import __version__
 from dysharp.cli.app import cli
-from dysharp.cli.examples import EXAMPLES
+from dysharp.cli.texts.examples import EXAMPLES
 from dysharp.systems import all_systems
 from tests.cli.reference import files
 

@@ -79,7 +79,7 @@ def test_evictions_send_partial_sums_and_later_responses_pass_by():
     assert packets["partial sum"] == 2 * table["partial sums"]  # FP32 in two packets of 128 B
 
 
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow) if k in ("idle-expert", "local") else k for k in sorted(ROUTING)])
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow) if k in ("empty", "idle-expert", "local") else k for k in sorted(ROUTING)])
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_hard_routings(system, kind):
     assert list(emulation.hard_routings_are_served(SystemCase(SYSTEMS[system]), kind)) == []

@@ -40,6 +40,7 @@ def random_hardware(rng: np.random.Generator, payload_bytes: int) -> Hardware:
     train_bytes = payload_bytes * 9 // 8
     train_ps = -(-train_bytes * 1_000_000 // rate)
     lat = int(rng.choice((train_ps, 2 * train_ps, 5 * train_ps, 997)))
+    turns = rng.spawn(1)[0]  # a separate stream: the other draws of a seed stay
     buffers = (0, train_bytes // 2, train_bytes, 2 * train_bytes, 3 * train_bytes + 7, 8 * train_bytes)
     return Hardware(
         rate=rate,
@@ -53,6 +54,8 @@ def random_hardware(rng: np.random.Generator, payload_bytes: int) -> Hardware:
         n_links=int(rng.choice((1, 4, 18))),
         notify_bytes=int(rng.choice((0, 16, 32))),
         memory_rate=int(rng.spawn(1)[0].choice((0, 0, rate // 3, rate, 5 * rate))),
+        ack_turns=chance(turns, 0.6),
+        hashed_links=chance(turns, 0.6),
     )
 
 

@@ -26,4 +26,8 @@ def random_shares(seed: int, *, size: str = "tiny") -> Program:
     n = int(more.integers(0, 12))
     share = more.integers(0, len(pool), n)
     columns = (pool, most, np.sort(more.integers(0, p.n_ops, n)), share, more.integers(1, p.pools.slots[pool[share]] + 1))
+    # Some splits add slots; the only split of a share may take all but one, so that nothing waits for ever.
+    first, only = share, np.bincount(share, minlength=len(pool))[share] == 1
+    added = np.where(only, 1 - most[first], more.integers(1, 3, n)) * (more.random(n) < 0.5)
+    columns = (*columns, np.clip(added, -p.pools.slots[pool[share]], p.pools.slots[pool[share]]))
     return replace(p, issuers=replace(p.issuers, share=own.astype(np.int32)), shares=Shares(*(column.astype(np.int32) for column in columns)))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dysharp.api.serving_systems import ep_systems
+from dysharp.api.serving_systems import ep_systems, prompt_layer
 from dysharp.errors import ConfigError
 from dysharp.serving.advice import break_even, overlap_of, slots_of
 from dysharp.serving.apart import best_apart
@@ -188,11 +188,16 @@ def test_drafts_pay_above_an_acceptance() -> None:
 
 
 def test_simulated_ep_systems() -> None:
-    """The MoE layer of a decode step as Programs: within 25 % of the closed form, and slower kernels give a longer TPOT."""
+    """A layer of a decode step as Programs: within 25 % of closed forms; longer than its MoE layer; a longer layer gives a longer TPOT."""
     best = point("dp=8,ep=8", tpot_ms=60.0)
     (found,) = ep_systems(best, ["deepep-ll"])
     assert found.layer == pytest.approx(found.closed, rel=0.25)
-    assert (found.tpot_ms > best.served.tpot / 1e3) == (found.layer > found.closed)
+    assert found.merged == pytest.approx(found.closed_whole, rel=0.25)
+    assert found.merged > found.layer
+    assert (found.tpot_ms > best.served.tpot / 1e3) == (found.merged > found.closed_whole)
+    prompts = prompt_layer(best)
+    assert prompts.merged == pytest.approx(prompts.closed, rel=0.35)
+    assert prompts.merged > prompts.alone
     with pytest.raises(ConfigError, match="expected a layout whose attention groups share experts"):
         ep_systems(point("tp=8"), ["deepep-ll"])
 

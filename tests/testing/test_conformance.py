@@ -62,7 +62,7 @@ def test_system_conforms_with_mediation(system, direction):
     assert conformance(system, *LAYERS["lognormal"], direction, {"mediation": True}, OF_A_PASS).failed == ()
 
 
-@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+@pytest.mark.parametrize("direction", ["fwd", pytest.param("bwd", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("places", [0, 1, 4096])
 @pytest.mark.parametrize("layer", [n for n in LAYERS if n != "32 GPUs"])
 def test_reducing_pushes_conform(layer, places, direction):

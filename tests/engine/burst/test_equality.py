@@ -43,6 +43,7 @@ MUST_OCCUR = (
     *("run: channels full", "run: train above its channel", "run: behind another train"),
     *("run: semaphore full", "run: no free slot", "run: cut-through wait", "run: task behind memory"),
     *("tie.ready", "tie.start", "tie.done", "tie.member", "tie.tile_ready", "tie across columns"),
+    *("run: acknowledgement waits for turns", "run: acknowledgement behind others", "run: copy behind an earlier one"),
 )
 
 

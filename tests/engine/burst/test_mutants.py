@@ -41,7 +41,7 @@ def test_plain_engine_is_the_engine():
 
 def test_unchanged_engine_is_not_caught():
     harmless = Mutant("harmless", "uarch.link", "if end < until:", "if until > end:")
-    assert caught(harmless, range(30)) is None
+    assert caught(harmless, range(12)) is None
 
 
 def _half(mutants: tuple[Mutant, ...], late: tuple[str, ...] = ()) -> list[object]:
@@ -67,7 +67,7 @@ def test_mutant_at_other_points_is_caught(mutant):
     print(f"{mutant.name}: seed {found[0]}, {found[1]}")
 
 
-@pytest.mark.parametrize("mutant", SUM_MUTANTS, ids=lambda m: m.name.replace(" ", "-"))
+@pytest.mark.parametrize("mutant", _half(SUM_MUTANTS), ids=lambda m: m.name.replace(" ", "-"))
 def test_mutant_of_sums_is_caught(mutant):
     found = caught(mutant, range(300), random_sums)
     assert found, f"no Program of 300 told {mutant.name!r} from the oracle"
