@@ -35,6 +35,8 @@ MIXING_KERNELS = {"pre": 2.0, "post": 1.0}
 """Kernels of a hyper-connection: before a layer a product and the mean, which read all streams each and write a row; behind it one that reads all
 streams and a row and writes all streams (vLLM, model_executor/kernels/mhc/tilelang)."""
 UNFUSED = "unfused code or a backward pass: its reads and writes are not stated"
+EVENTS = 2.0
+"""Kernel starts in a measurement between two events without a graph: the events themselves take about one (triton.testing.do_bench)."""
 LOSS_BYTES = 2.0 + 4.0 + 4.0 + 4.0
 """Bytes per logit of a loss in FP32 outside of the GEMM: read BF16 and write FP32, then read and write the logarithms."""
 SCALE_KERNELS, SCALE_PASSES = 3.0, 2.0
@@ -192,12 +194,12 @@ def _memory(m: Measurement) -> MemoryCase:
     provider = str(config.get("provider"))
     if kind == "embedding" and provider in TABLE_READERS:
         values = number(m, "B") * number(m, "T") * number(m, "D")
-        return _moves(m, element * (values + min(values, number(m, "V") * number(m, "D"))))
+        return _moves(m, element * (values + min(values, number(m, "V") * number(m, "D"))), EVENTS)
     if (kind, provider) not in PASSES:
         raise Unsupported(UNFUSED)
     rows = number(m, "M") if kind == "layernorm" else number(m, "B") * number(m, "S")
     width = number(m, {"rmsnorm": "H", "layernorm": "N", "swiglu": "ffn_local"}.get(kind, "V"))
-    return _moves(m, PASSES[kind, provider] * element * rows * width)
+    return _moves(m, PASSES[kind, provider] * element * rows * width, 1.0 if "graph" in str(config.get("timing")) else EVENTS)
 
 
 def _moves(m: Measurement, moved: float, kernels: float = 1.0) -> MemoryCase:
