@@ -253,6 +253,8 @@ def plan(models: str, gpus: int, cluster: str = "hw-dgx-h100-x8", **asked: Unpac
     """The fastest layouts of every model (names or files, joined with commas) and shape on `gpus` GPUs. Raises `ConfigError`."""
     machine, tick, jobs, folder = load_cluster(cluster), asked["tick"], asked["jobs"], asked["folder"]
     shapes = [shape for name in models.split(",") for shape in shapes_of(load_whole(name.strip()), list(asked["vary"]))]
+    if any(shape.linear for shape in shapes):
+        raise ConfigError(f"plan {models}: found linear attention, expected attention in every layer: a search does not model it")
     own, given = machine_of(machine), given_of(asked["tries"])
     batch, kept = asked["batch"] or gpus, Path(folder) if folder else None
     loads = asked["spread"], asked["imbalance"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dysharp.api.comparison import header_lines, out_of_ranking, place_of_fastest, rows_both_ways
+from dysharp.api.merged_blocks import merged_blocks, merged_line
 from dysharp.api.tensor_parallel import step_sub_layers, step_words
 from dysharp.errors import ConfigError
 from dysharp.measured.training.error_bar import error_bar
@@ -18,9 +19,9 @@ from dysharp.steps.accounting.conventions import MEGATRON, model_flops
 from dysharp.steps.accounting.memory import Memory, check_memory, memory_of
 from dysharp.steps.accounting.state import recipe_of
 from dysharp.steps.answers import BUBBLE, DATA_PARALLEL, StepSplit, split_step
-from dysharp.steps.block import NOT_MODELLED
-from dysharp.steps.cost import Cost, EpTimes
-from dysharp.steps.costs import StepCosts, step_costs
+from dysharp.steps.block import NOT_MODELLED, Block
+from dysharp.steps.cost import BlockTimes, Cost, EpTimes
+from dysharp.steps.costs import Kind, StepCosts, step_costs
 from dysharp.steps.energy import Energy, energy_of
 from dysharp.steps.frameworks.megatron import recipe_from
 from dysharp.steps.gains import NO_EP, NO_LAUNCHES, gains
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from dysharp.analysis import Row
     from dysharp.runs.progress import Progress
 
+BLOCKS = CLOSED, MERGED = "closed", "merged"
 EP = "exposed EP"
 WORDS = {
     COMPUTE: "computing", EP: "EP communication that nothing hides", BUBBLE: "the pipeline's bubble", SEND: "sends between stages",
@@ -160,6 +162,7 @@ def step(
     recompute: Iterable[str] = (),
     routing: str | None = None,
     tensor: str = "",
+    blocks: str = CLOSED,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Steps:
@@ -172,8 +175,12 @@ def step(
     `systems`: as for `compare`. `sequence`: tokens of a sequence (4096). `precision`: for the memory, as for `model` (bf16).
     `recompute`: modules that are computed again. `routing`, `seed`: as for `compare`; one drawn layer stands for all layers.
     `tensor`: a system of sub-layers (`dysharp list sub-layers`), whose Rows take the place of tensor-parallel collectives.
+    `blocks`: "closed" adds the Row of a MoE layer and closed forms; "merged" runs each MoE block, and its forward beside its backward pass, as one
+    Program on common SMs and links (minutes).
     Raises ConfigError for wrong input, for a step that the memory of a GPU does not hold, and for what is not modelled yet.
     """
+    if blocks not in BLOCKS:
+        raise ConfigError(f"blocks: found {blocks[:60]!r}, expected {' or '.join(BLOCKS)}")
     whole = load_whole(model)
     machine = Machine(cluster if isinstance(cluster, Cluster) else load_cluster(cluster))
     if megatron and isinstance(layout, Layout):
@@ -187,26 +194,39 @@ def step(
     saving = Saving(tuple(recompute) or (written.recompute if written else ()))
     memory = memory_of(whole, plan, sequence, recipe_of(precision or (written.precision if written else "bf16")), saving, order)
     check_memory(memory, machine.cluster.hbm_bytes, machine.cluster.name)
-    rows = _rows(whole, machine, plan, sequence, systems, routing=routing, seed=seed, progress=progress)
+    asked: dict[str, Any] = {"model": whole.layer, "cluster": machine.cluster, "gpus": plan.ep, "tokens": plan.tokens(sequence) // plan.tp}
+    asked |= {"routing": routing, "seed": seed, "progress": progress}
+    rows = rows_both_ways(None if systems is None else list(systems), **asked) if whole.layer else []  # a dense model has no system
     shared = step_sub_layers(tensor, whole, machine.cluster, plan.tp, plan.tokens(sequence)) if tensor else None
     practice = Practice(host=bool(machine.cluster.gpu), recompute=saving.recompute, tensor=shared)
-    done: list[Step] = []
-    costs: dict[str, StepCosts] = {}
-    pairs: list[tuple[Row, Row] | None] = [*rows] or [None]
-    for pair in pairs:
-        ep = _ep_times(*pair) if pair else None
-        cost = step_costs(whole, machine, plan, sequence, ep, order.directions, practice)
-        done.append(_one(pair[0] if pair else None, order, cost, ep, whole, sequence))
-        costs[done[-1].system] = cost
-    done.sort(key=lambda one: one.step_us)
+    block = Block(whole, machine, plan, sequence, practice)
+    ahead, eps = [forward for forward, _ in rows], [_ep_times(*pair) for pair in rows]
+    merged = merged_blocks(ahead, block, **asked) if blocks == MERGED else [None] * len(rows)
+    done, costs = _each([*zip(ahead, eps, merged, strict=True)] or [(None, None, None)], block, order)
     best = done[fastest(done)]
     ways: dict[str, tuple[EpTimes | None, Practice]] = {NO_EP: (best.ep.without_wire(), practice)} if best.ep else {}
     ways |= {NO_LAUNCHES: (best.ep, replace(practice, host=False))} if practice.host else {}
     without = {name: step_costs(whole, machine, plan, sequence, ep, order.directions, own).times for name, (ep, own) in ways.items()}
     more = gains(order, costs[best.system].times, without)
     said = (step_words(tensor, whole),) if tensor else ()
+    if blocks == MERGED and best.ep:
+        closed = step_costs(whole, machine, plan, sequence, best.ep, order.directions, practice)
+        said = (merged_line(best.system, closed, costs[best.system]), *said)
     notes = (*_notes(whole, machine, plan, order, sequence), *(written.notes if written else ()), *_of_rows(rows), *said)
     return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, notes)
+
+
+def _each(
+    rows: Sequence[tuple[Row | None, EpTimes | None, Mapping[Kind, BlockTimes] | None]], block: Block, order: Schedule
+) -> tuple[list[Step], dict[str, StepCosts]]:
+    """The step under each system, fastest first, and its costs by system."""
+    done: list[Step] = []
+    costs: dict[str, StepCosts] = {}
+    for row, ep, merged in rows:
+        cost = step_costs(block.model, block.machine, block.layout, block.sequence, ep, order.directions, block.practice, merged)
+        done.append(_one(row, order, cost, ep, block.model, block.sequence))
+        costs[done[-1].system] = cost
+    return sorted(done, key=lambda one: one.step_us), costs
 
 
 def fastest(steps: Sequence[Step]) -> int:
@@ -228,17 +248,6 @@ def _order(layout: Layout, name: str | None) -> Schedule:
     if family.greedy:
         raise ConfigError(f"schedule {family.name}: found a greedy family, expected one with a fixed order (its order depends on times)")
     return make_schedule(family.name, layout.pp, layout.micro_batches, layout.vpp)
-
-
-def _rows(
-    model: WholeModel, machine: Machine, layout: Layout, sequence: int, systems: Iterable[str] | None, **request: Any
-) -> list[tuple[Row, Row]]:
-    """One MoE layer under every system, forward and backward. A dense model has no system."""
-    if model.layer is None:
-        return []
-    tokens = layout.tokens(sequence) // layout.tp
-    names = None if systems is None else list(systems)
-    return rows_both_ways(names, model=model.layer, cluster=machine.cluster, gpus=layout.ep, tokens=tokens, **request)
 
 
 def _ep_times(forward: Row, backward: Row) -> EpTimes:

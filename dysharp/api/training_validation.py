@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dysharp.text import table
 
 if TYPE_CHECKING:
+    from dysharp.measured.training.block_pairs import PairCase
     from dysharp.measured.training.flops import FlopsCase
     from dysharp.measured.training.memory import MemoryCase
     from dysharp.measured.training.step_time import StepCase
@@ -52,7 +53,7 @@ def validate_training(data: str | os.PathLike[str] | None = None) -> TrainingRep
 
     Raises `ConfigError` in one line: file, row, column, found and expected.
     """
-    from dysharp.measured.training import flops, memory, step_time
+    from dysharp.measured.training import block_pairs, flops, memory, step_time
     from dysharp.measured.training.rows import read_training
     from dysharp.measured.training.summary import summarise
 
@@ -66,11 +67,14 @@ def validate_training(data: str | os.PathLike[str] | None = None) -> TrainingRep
         families[-1] |= {"groups": len(groups), "max_group": groups[-1], "holds": groups[-1] <= flops.BAR}
     if by_group:  # bars are those of groups
         families.insert(0, summarise(step_time.FAMILY, steps, max(step_time.BARS.values())) | {"holds": all(group["holds"] for group in by_group)})
+    pairs = block_pairs.pair_cases() if data is None else []
+    families += [summarise(block_pairs.FAMILY, pairs, block_pairs.BAR)] if pairs else []
     rows = [_row(step_time.FAMILY, "s", one) | {"group": one.group, "floor": one.floor} for one in steps]
     rows += [*(_row(memory.FAMILY, "GiB", one) for one in peaks), *(_row(flops.FAMILY, "GFLOP/token", one) for one in counted)]
+    rows += [_row(block_pairs.FAMILY, "ms", one) for one in pairs]
     return TrainingReport(families, rows, by_group, step_time.slopes(steps))
 
 
-def _row(family: str, unit: str, case: FlopsCase | MemoryCase | StepCase) -> dict[str, Any]:
+def _row(family: str, unit: str, case: FlopsCase | MemoryCase | StepCase | PairCase) -> dict[str, Any]:
     about = {"id": case.id, "family": family, "model": case.model, "unit": unit}
     return about | {"measured": case.measured, "predicted": case.predicted, "error": case.error, "judged": case.judged, "note": case.note}

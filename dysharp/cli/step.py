@@ -38,6 +38,10 @@ LAYOUT_HELP = (
 @click.option("--recompute", default="", metavar="A,B", help="Modules that are computed again, as Megatron names them.")
 @click.option("--routing", metavar="R", shell_complete=complete_routings, help="Source of expert choices.  [default: routing of the model]")
 @click.option("--tensor", default="", metavar="NAME", help="System of tensor-parallel sub-layers, such as cais.  [default: collectives]")
+@click.option(
+    "--blocks", type=click.Choice(["closed", "merged"]), default="closed", show_default=True,
+    help="MoE blocks: sums of parts (fast), or one Program each on common SMs and links.",
+)  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of everything that is drawn.")
 @click.option(
     "--timeline", metavar="FILE", help="Also write the step of the fastest system for Perfetto: NAME.perfetto-trace or NAME.perfetto-trace.gz."
@@ -49,8 +53,8 @@ LAYOUT_HELP = (
 @click.pass_context
 def step(
     ctx: click.Context, model: str, layout: str, megatron: str | None, cluster: str, schedule: str | None, systems: str | None, sequence: int | None,
-    precision: str | None, recompute: str, routing: str | None, tensor: str, seed: int, timeline: str | None, plot: str | None,
-    report: str | None, fresh: bool, as_json: bool,
+    precision: str | None, recompute: str, routing: str | None, tensor: str, blocks: str, seed: int, timeline: str | None,
+    plot: str | None, report: str | None, fresh: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate one training step of MODEL under each EP system: tokens/s per GPU, MFU, and where the time goes.
 
@@ -71,7 +75,7 @@ def step(
     with kept_rows(fresh), progress_bar() as progress:
         done = simulate(
             model, cluster, layout, schedule, names, megatron=megatron, sequence=sequence, precision=precision, recompute=modules, routing=routing,
-            tensor=tensor, seed=seed, progress=progress,
+            tensor=tensor, blocks=blocks, seed=seed, progress=progress,
         )  # fmt: skip
     if timeline is not None:
         from dysharp.steps.step_timeline import step_timeline

@@ -1,8 +1,11 @@
-"""The row path on a merge of Programs: each part has its tensors, its memory and its record; waits, queues and semaphores are common."""
+"""The row path on a merge of Programs: each part has its tensors, its memory and its record; waits, queues and semaphores are common.
+
+A part of kernels (`Kernels`) moves no row: an op does its work on tensors of other parts when it ends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dysharp.errors import ConfigError, EmulationMismatch
@@ -11,15 +14,20 @@ from dysharp.functional.layer import Tensors
 from dysharp.functional.messages import Messages
 from dysharp.functional.orders import Pool, make_pool
 from dysharp.functional.progress import Progress
-from dysharp.functional.rows import COMPLETIONS, DELIVER, DELIVERIES, ISSUE, RESPOND, Outcome, RowMachine
+from dysharp.functional.rows import COMPLETIONS, DELIVER, DELIVERIES, DONE, ISSUE, RESPOND, Outcome, RowMachine
 from dysharp.program import Program, Tail, Trace
 from dysharp.program.sections import TAILS, ids_of, part_of, trace_of_part
 
+Kernels = Callable[[str, int, Callable[[str], Outcome]], None]
+"""What the ops of a part without rows do: called with the name of an op's template, its GPU, and the outcome so far of a part by its label."""
+
 
 def run_merged(
-    program: Program, tensors: Mapping[str, Tensors], order: str = "oldest", *, seed: int = 0, trace: Trace | None = None
+    program: Program, tensors: Mapping[str, Tensors | Kernels], order: str = "oldest", *, seed: int = 0, trace: Trace | None = None
 ) -> dict[str, Outcome]:
-    """Interpret a merge. `tensors`: inputs of every part by label. Returns the results by label; `events` counts steps of the whole.
+    """Interpret a merge. `tensors`: inputs of every part by label, which may be written until a transfer reads them, or what its kernels do.
+
+    Returns the results of parts with rows by label; `events` counts steps of the whole.
 
     `order`, `seed`, `trace` and errors: as in `rows.run_rows`; `trace` is of the merge. Raises ConfigError also where `tensors` has other labels.
     """
@@ -65,18 +73,45 @@ class _PartPool:
         self.whole.add((kind, ident + self.first["member" if kind in (DELIVER, RESPOND) else "op"]), time)
 
 
+class _KernelMachine:
+    """A part of kernels: DELAY and JOIN ops."""
+
+    def __init__(
+        self, program: Program, kernels: Kernels, pool: _PartPool, trace: Trace | None, progress: _PartProgress, of: Callable[[str], Outcome]
+    ) -> None:
+        self.kernels, self.pool, self.trace, self.progress, self.of = kernels, pool, trace, progress, of
+        self.name = [program.templates[t].name for t in program.ops.template.tolist()]
+        self.node = program.ops.node.tolist()
+        self.steps = {ISSUE: self._issue, DONE: self._done}
+
+    def may_issue(self, op: int) -> None:
+        self.pool.add((ISSUE, op), 0 if self.trace is None else int(self.trace.issue[op]) << 32)
+
+    def _issue(self, op: int) -> None:
+        if self.progress.try_issue(op):
+            self.pool.add((DONE, op), 0 if self.trace is None else int(self.trace.done[op]) << 32)
+
+    def _done(self, op: int) -> None:
+        self.kernels(self.name[op], self.node[op], self.of)
+        self.progress.finish(op)
+
+
 class _Merged:
-    def __init__(self, program: Program, tensors: Mapping[str, Tensors], pool: Pool, trace: Trace | None) -> None:
+    def __init__(self, program: Program, tensors: Mapping[str, Tensors | Kernels], pool: Pool, trace: Trace | None) -> None:
         self.pool, self.trace = pool, trace
         self.progress = Progress(program, self)
         self.ids = [ids_of(program, section) for section in program.sections]
         self.labels = [section.label for section in program.sections]
-        self.machines = []
+        self.machines: list[RowMachine | _KernelMachine] = []
         for label, ids in zip(self.labels, self.ids, strict=True):
             own = None if trace is None else trace_of_part(program, label, trace)
             waits: Any = _PartProgress(self.progress, ids)
             events: Any = _PartPool(pool, ids)
-            self.machines.append(RowMachine(part_of(program, label), tensors[label], events, own, Messages(Faults()), waits))
+            part, given = part_of(program, label), tensors[label]
+            if isinstance(given, Tensors):
+                self.machines.append(RowMachine(part, given, events, own, Messages(Faults()), waits))
+            else:
+                self.machines.append(_KernelMachine(part, given, events, own, waits, self._so_far))
 
     def run(self) -> dict[str, Outcome]:
         self.progress.start()
@@ -93,9 +128,15 @@ class _Merged:
             steps += 1
         if self.progress.n_done < self.progress.program.n_ops:
             raise EmulationMismatch(f"watchdog: {self.progress.stuck()}")
-        return {label: machine.outcome(steps) for label, machine in zip(self.labels, self.machines, strict=True)}
+        return {label: one.outcome(steps) for label, one in zip(self.labels, self.machines, strict=True) if isinstance(one, RowMachine)}
 
-    def _part(self, what: str, ident: int) -> tuple[RowMachine | None, int]:
+    def _so_far(self, label: str) -> Outcome:
+        """The outcome of a part as it is now: sums that are not complete hold poison."""
+        machine = self.machines[self.labels.index(label)]
+        assert isinstance(machine, RowMachine)
+        return machine.outcome(0)
+
+    def _part(self, what: str, ident: int) -> tuple[RowMachine | _KernelMachine | None, int]:
         """The machine of the part that has the op, member or tile, and its id there. None: an op that joins parts."""
         for machine, ids in zip(self.machines, self.ids, strict=True):
             if ident in ids[what]:
@@ -117,10 +158,10 @@ class _Merged:
 
     def may_respond(self, member: int) -> None:
         machine, own = self._part("member", member)
-        assert machine is not None
+        assert isinstance(machine, RowMachine)
         machine.may_respond(own)
 
     def tile_notifies(self, tile: int) -> None:
         machine, own = self._part("tile", tile)
-        assert machine is not None
+        assert isinstance(machine, RowMachine)
         machine.tile_notifies(own)

@@ -7,6 +7,7 @@ The routed experts with dispatch and combine are a Row (`EpTimes`), or closed fo
 from dataclasses import dataclass, replace
 
 from dysharp.compute.attention import Attention
+from dysharp.compute.linear_attention import DeltaNet
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.activations import FULL
 from dysharp.steps.accounting.weights import Weight, head_weights, layer_weights, mtp_weights
@@ -14,7 +15,7 @@ from dysharp.steps.cost import Cost, EpTimes, passes
 from dysharp.steps.dispatchers import ELEMENT
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine
-from dysharp.steps.moe_block import contended, context_exchange, routed
+from dysharp.steps.moe_block import contended, context_exchange, expert_tensor, routed
 from dysharp.steps.practice import ANY_LAYOUT, CAST_BYTES, KERNELS, Practice
 
 NOT_MODELLED = (
@@ -22,6 +23,7 @@ NOT_MODELLED = (
     "a network that sends, gradients and EP share", "variation between layers of one model",
 )  # fmt: skip
 EXPERTS, CORE, DENSE = "routed experts, dispatch, combine", "core attention", "dense FFN"
+TENSOR, CONTEXT = "tensor parallel", "context"
 UP = ("q up", "kv up")
 REPLAYED = {
     "core_attn": (CORE,), "mla_up_proj": ("up projections",), "layernorm": ("norms",), "mlp": (DENSE,), "moe_act": ("expert activation",),
@@ -31,7 +33,7 @@ REPLAYED = {
 MOE_PIECES = ("router", "shared experts", EXPERTS, "exchange", "permutations", "experts", "expert activation")
 PASSES, MLA_PASSES = 2, 3
 """Times that positions and joins of parts read and write queries and keys (RoPE, concatenation). Norms of heads read and write them once more."""
-_ROWS = ("out", "FC2", "shared FC2")
+_ROWS = ("out", "linear out", "FC2", "shared FC2")
 """Weights that tensor parallelism cuts along their inputs."""
 NO_PRACTICE = Practice()
 
@@ -58,20 +60,33 @@ class Block:
 
     def layer(self, number: int, ep: EpTimes | None) -> Cost:
         """Layer `number`; `ep`: the Row of its routed experts, for a MoE layer. With a dispatcher in `practice`, a closed form takes its place."""
+        before, behind = self.pieces(number)
         moe = self.model.is_moe(number)
-        before, behind = self._attention(number), self._shared(moe) if moe else self._dense()
+        behind |= self.experts(ep) if moe else {}
+        done = sum(self.with_replays({**before, **behind}).values(), Cost())
+        return self._launched(sum(before.values(), Cost()) if moe else Cost(), done, *self._groups(moe))
+
+    def _groups(self, moe: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Rows of `KERNELS` that a layer launches before the host waits for counts, and behind."""
         kinds = ("attn", *(["mla"] if self.model.attention.mla else []), *(["tensor"] if self.layout.tp > 1 else []))
         if not moe:
-            done = self._again({**before, **behind})
-            return self._launched(Cost(), done, (), (*kinds, "dense"))
-        behind |= self.experts(ep)
-        own = ("router", "moe", *(["shared"] if self.model.shared_hidden else []), *(["alltoall"] if self.practice.dispatcher == "alltoall" else []))
-        experts = ("expert",) if self.practice.dispatcher else ()
-        return self._launched(sum(before.values(), Cost()), self._again({**before, **behind}), (*kinds, own[0]), (*own[1:], *experts))
+            return (), (*kinds, "dense")
+        behind = ("moe", *(["shared"] if self.model.shared_hidden else []), *(["alltoall"] if self.practice.dispatcher == "alltoall" else []))
+        return (*kinds, "router"), (*behind, *(("expert",) if self.practice.dispatcher else ()))
+
+    def launches(self, number: int) -> tuple[float, float]:
+        """Host time of the launches of layer `number`, forward and backward; 0 where launches take none."""
+        first, rest, back = self._host(*self._groups(self.model.is_moe(number))) if self.practice.host else (0.0, 0.0, 0.0)
+        return first + rest, back
+
+    def pieces(self, number: int) -> tuple[dict[str, Cost], dict[str, Cost]]:
+        """(attention, FFN or router and shared experts) of layer `number`, without routed experts; in the order of a forward pass."""
+        attention = self._linear_attention(number) if self.model.is_linear(number) else self._attention(number)
+        return attention, self._shared() if self.model.is_moe(number) else self._dense()
 
     def experts(self, ep: EpTimes | None) -> dict[str, Cost]:
-        """Routed experts with dispatch and combine."""
-        return routed(self) if self.practice.dispatcher else {EXPERTS: self._row(ep) if ep else Cost()}
+        """Routed experts with dispatch and combine, and the exchange of ranks that share an expert."""
+        return (routed(self) if self.practice.dispatcher else {EXPERTS: self._row(ep) if ep else Cost()}) | expert_tensor(self)
 
     def ends(self, embedding: bool, mtp: int, head: bool, ep: EpTimes | None) -> Cost:
         """Embedding, MTP layers, and the head with its loss."""
@@ -88,14 +103,12 @@ class Block:
             cost += self._head()
         return cost
 
-    def _again(self, pieces: dict[str, Cost]) -> Cost:
-        """The sum of `pieces`, with the forward passes of recomputed ones before their backward passes."""
+    def with_replays(self, pieces: dict[str, Cost]) -> dict[str, Cost]:
+        """`pieces`, with the forward passes of recomputed ones before their backward passes."""
         modules = self.practice.recompute
-        if FULL in modules:
-            return sum(pieces.values(), Cost()).recomputed()
         names = {piece for module in modules for piece in REPLAYED.get(module, ())}
-        inside = {name for name in pieces if "moe" in modules and name in MOE_PIECES}
-        return sum((one.recomputed() if name in names | inside else one for name, one in pieces.items()), Cost())
+        again = {name for name in pieces if FULL in modules or name in names or ("moe" in modules and name in MOE_PIECES)}
+        return {name: one.recomputed() if name in again else one for name, one in pieces.items()}
 
     def _launched(self, ahead: Cost, done: Cost, first: tuple[str, ...], rest: tuple[str, ...]) -> Cost:
         """`done` no faster than its host launches it. `ahead`: the part of `done` before the host waits for counts, `first` its kernels.
@@ -107,19 +120,23 @@ class Block:
             done = done.overlapped(contended(self))
         if not self.practice.host:
             return done
+        h1, h2, hosted = self._host(first, rest)
+        d1, d2 = ahead.forward, done.forward - ahead.forward
+        waits = bool(first) and self.practice.counts and not (self.practice.whole_graph or self.practice.overlap_ep)
+        forward = max(h1 + h2, d1 + max(h2, d2)) if waits else max(h1 + h2, d1 + d2)
+        late = max(0.0, hosted - done.backward - done.weights)
+        parts = done.parts | {"host": forward - done.forward + late}
+        return replace(done, forward=forward, backward=done.backward + late, parts=parts)
+
+    def _host(self, first: tuple[str, ...], rest: tuple[str, ...]) -> tuple[float, float, float]:
+        """Host time of the launches of kernels `first` and `rest` of a forward pass, and of its backward pass with replays."""
         layer = self.model.layer
         local = layer.n_experts // self.layout.ep if layer else 0
         one, other = self.practice.kernels(first, local), self.practice.kernels(rest, local)
         saved, again = self.practice.replays((*first, *rest), local)
-        h1, h2 = self.machine.launch(*one[0], "forward"), self.machine.launch(other[0][0] + saved, other[0][1], "forward")
-        d1, d2 = ahead.forward, done.forward - ahead.forward
-        waits = bool(first) and self.practice.counts and not (self.practice.whole_graph or self.practice.overlap_ep)
-        forward = max(h1 + h2, d1 + max(h2, d2)) if waits else max(h1 + h2, d1 + d2)
-        back = done.backward + done.weights
+        ways = self.machine.launch(*one[0], "forward"), self.machine.launch(other[0][0] + saved, other[0][1], "forward")
         calls, looped = (a + b for a, b in zip(one[1], other[1], strict=True))
-        late = max(0.0, self.machine.launch(calls, looped, "backward") + self.machine.launch(*again, "forward") - back)
-        parts = done.parts | {"host": forward - done.forward + late}
-        return replace(done, forward=forward, backward=done.backward + late, parts=parts)
+        return *ways, self.machine.launch(calls, looped, "backward") + self.machine.launch(*again, "forward")
 
     def _head(self) -> Cost:
         logits = self.tokens * self.model.vocab / self.layout.tp
@@ -170,13 +187,33 @@ class Block:
         names = tuple(weight.name for weight in layer_weights(self.model, moe) if weight.part == "attention" and weight.name not in UP)
         gathered = a.q_rank + a.kv_rank + a.rope_dim if a.mla else self.model.hidden
         return {
-            "projections": self._weights(moe, ("attention",), names) + self._tensor(0, gathered, self.model.hidden),
+            "projections": self._weights(moe, ("attention",), names),
+            TENSOR: self._tensor(0, gathered, self.model.hidden),
             "up projections": self._weights(moe, ("attention",), UP) + self.memory("positions", moved, moved) if a.mla else Cost(),
             "positions": Cost() if a.mla else self.memory("positions", moved, moved),
             CORE: core,
-            "context": context_exchange(self, core),
+            CONTEXT: context_exchange(self, core),
             "norms": self._norms(),
         }
+
+    def _linear_attention(self, number: int) -> dict[str, Cost]:
+        """Projections, the convolution with the gated norm, the gated delta net, norms."""
+        a, t = self.model.linear, self.layout.tp
+        assert a is not None
+        call = DeltaNet(self.layout.micro_batch, self.sequence, max(1.0, a.key_heads / t), a.value_heads / t, a.key_dim, a.value_dim)
+        moved = ELEMENT * self.tokens * (2 * a.mixed + 3 * a.value_heads * a.value_dim) / t
+        chosen = (weight for weight in layer_weights(self.model, self.model.is_moe(number), linear=True) if weight.product)
+        return {
+            "projections": sum((self._linear(weight) for weight in chosen if weight.part == "attention"), Cost()),
+            TENSOR: self._tensor(0, self.model.hidden, self.model.hidden),
+            "convolution": self.memory("convolution and gate", moved, 5 / 3 * moved),
+            CORE: passes(CORE, self.machine.delta_net(call, "forward"), self.machine.delta_net(call, "backward")),
+            "norms": self._norms(),
+        }
+
+    def kind(self, number: int) -> tuple[bool, bool, bool]:
+        """What tells a layer from others: experts, a window, linear attention."""
+        return self.model.is_moe(number), self.model.windowed(number), self.model.is_linear(number)
 
     def _dense(self) -> dict[str, Cost]:
         inner = self.model.dense_hidden
@@ -184,14 +221,14 @@ class Block:
         active = self.memory("activation", moved, 5 / 3 * moved)
         return {DENSE: self._weights(False, ("dense FFN",)) + active + self._tensor(1, self.model.hidden, self.model.hidden)}
 
-    def _shared(self, moe: bool) -> dict[str, Cost]:
+    def _shared(self) -> dict[str, Cost]:
         """Router, with its small kernels, and shared experts."""
         small = passes("router", *map(self.machine.small, KERNELS["router"])) if self.practice.dispatcher else Cost()
-        pieces = {"router": self._weights(moe, ("router",)) + small}
+        pieces = {"router": self._weights(True, ("router",)) + small}
         if inner := self.model.shared_hidden:
             moved = 3 * ELEMENT * self.tokens * inner / self.layout.tp
             active = self.memory("activation", moved, 5 / 3 * moved)
-            pieces["shared experts"] = self._weights(moe, ("shared experts",)) + active + self._tensor(1, self.model.hidden, self.model.hidden)
+            pieces["shared experts"] = self._weights(True, ("shared experts",)) + active + self._tensor(1, self.model.hidden, self.model.hidden)
         return pieces
 
     def _norms(self) -> Cost:
@@ -208,7 +245,8 @@ class Block:
         weights = min(self.machine.flops(flops, layer.gemm_dtype), ep.backward / 2)
         whole = {EXPERTS: ep.forward + ep.backward}
         return Cost(
-            ep.forward, ep.backward - weights, weights, ep.forward_exposed, ep.backward_exposed, ep.forward_wire, ep.backward_wire, whole
+            ep.forward, ep.backward - weights, weights, ep.forward_exposed, ep.backward_exposed, ep.forward_wire, ep.backward_wire,
+            parts=whole,
         )  # fmt: skip
 
     def memory(self, name: str, forward: float, backward: float) -> Cost:
@@ -225,9 +263,9 @@ class Block:
         if t == 1:
             return Cost()
         if rows := self.practice.tensor:
-            return passes("tensor parallel", rows.forward[pair], rows.backward[pair])
+            return passes(TENSOR, rows.forward[pair], rows.backward[pair])
         before, behind = (ELEMENT * width * self.tokens for width in (gathered, scattered))
         ways = self.machine.collective("all_gather", before, t, 1), self.machine.collective("reduce_scatter", behind, t, 1)
         if self.practice.overlap_tp:
-            return passes("tensor parallel", sum(ways) / t, ways[1] / t)
-        return passes("tensor parallel", sum(ways), ways[0] + sum(ways))
+            return passes(TENSOR, sum(ways) / t, ways[1] / t)
+        return passes(TENSOR, sum(ways), ways[0] + sum(ways))

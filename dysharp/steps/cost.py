@@ -25,10 +25,20 @@ class EpTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockTimes:
+    """Microseconds of a MoE block from merged Programs: alone forward and backward (gradients of weights included), and one more pair of both."""
+
+    forward: float
+    backward: float
+    pair: float
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
     """Microseconds of a part of a model on one GPU. `backward` is without weight gradients.
 
     `*_exposed` is EP communication inside the passes that nothing hides; `*_wire` is all EP communication, for merged pairs.
+    `merged`: blocks with times of merged Programs; `saved`: what each of them saves in a pair, summed.
     """
 
     forward: float = 0.0
@@ -38,6 +48,8 @@ class Cost:
     backward_exposed: float = 0.0
     forward_wire: float = 0.0
     backward_wire: float = 0.0
+    merged: int = 0
+    saved: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)
     """Forward, backward and weight gradients together, by name."""
 
@@ -50,6 +62,15 @@ class Cost:
         """The same with a forward pass before each backward pass."""
         again = {f"backward{what}": getattr(self, f"backward{what}") + getattr(self, f"forward{what}") for what in ("", "_exposed", "_wire")}
         return replace(self, **again, parts=self.parts | {"recomputation": self.forward})
+
+    def as_merged(self, block: BlockTimes) -> "Cost":
+        """This block with times of its merged Programs. What they are longer than its computing is exposed."""
+        bare, late = self.forward - self.forward_exposed, self.backward + self.weights - self.backward_exposed
+        return replace(
+            self, forward=block.forward, backward=block.backward - self.weights, forward_exposed=max(0.0, block.forward - bare),
+            backward_exposed=max(0.0, block.backward - late), forward_wire=0.0, backward_wire=0.0, merged=1,
+            saved=block.forward + block.backward - block.pair,
+        )  # fmt: skip
 
     def overlapped(self, held: float) -> "Cost":
         """The same with EP communication of one micro-batch beside computing of another, which holds the part `held` of the SMs meanwhile."""
@@ -79,8 +100,11 @@ class Cost:
 
         The parts that a chain of one micro-batch exposes are hidden by the other micro-batch (DeepSeek-V3 section 3.2.1).
         """
-        computed = self.forward - self.forward_exposed + backward.backward - backward.backward_exposed + backward.weights
-        return min(max(computed, self.forward_wire + backward.backward_wire), self.forward + backward.backward + backward.weights)
+        serial = self.forward + backward.backward + backward.weights
+        if both := min(self.merged, backward.merged):
+            return serial - both * (self.saved + backward.saved) / (self.merged + backward.merged)
+        computed = serial - self.forward_exposed - backward.backward_exposed
+        return min(max(computed, self.forward_wire + backward.backward_wire), serial)
 
 
 def passes(name: str, forward: float, backward: float, weights: float = 0.0) -> Cost:

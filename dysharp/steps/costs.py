@@ -1,18 +1,19 @@
 """What a step costs: cells of every stage, sends, buckets of gradients and parameters, optimizer, as integer picoseconds for `step_graph`."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dysharp.errors import ConfigError
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.state import RankParameters, rank_parameters
 from dysharp.steps.block import Block
-from dysharp.steps.cost import Cost, EpTimes
+from dysharp.steps.cost import BlockTimes, Cost, EpTimes
 from dysharp.steps.dispatchers import ELEMENT
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine, number
 from dysharp.steps.practice import Practice
 from dysharp.steps.schedules import Times
+from dysharp.steps.sharded import exposed_shards
 from dysharp.steps.stages import Chunk, chunks_of
 from dysharp.steps.step_graph import StepTimes
 from dysharp.units import us_to_ps
@@ -20,6 +21,8 @@ from dysharp.units import us_to_ps
 BUCKET, BUCKET_PER_REPLICA = 40_000_000, 1_000_000
 """Parameters of a bucket: the larger of the two, the second for each data-parallel rank (Megatron-LM, param_and_grad_buffer.py)."""
 MOST_BUCKETS = 64
+Kind = tuple[bool, bool, bool]
+"""`Block.kind` of a layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +51,18 @@ def _cells(stages: tuple[Cost, ...], hop: float, pairs: bool) -> Times:
 
 
 def step_costs(
-    model: WholeModel, machine: Machine, layout: Layout, sequence: int, ep: EpTimes | None, copies: int = 1, practice: Practice | None = None
-) -> StepCosts:
+    model: WholeModel, machine: Machine, layout: Layout, sequence: int, ep: EpTimes | None, copies: int = 1, practice: Practice | None = None,
+    merged: Mapping[Kind, BlockTimes] | None = None,
+) -> StepCosts:  # fmt: skip
     """The costs of a step. `copies`: how often a stage exists (2: DualPipe). `ep`: Rows of a MoE layer; a dispatcher in `practice` replaces them.
 
-    Raises ConfigError for what is not modelled.
+    `merged`: times of MoE blocks by kind, from merged Programs, in place of the sums of their parts.
     """
     own = practice or Practice()
-    if layout.etp > 1:
-        raise ConfigError(f"step: found etp={layout.etp}, expected 1: expert tensor parallelism is not modelled yet")
     chunks = chunks_of(model, layout)
     block = Block(model, machine, layout, sequence, own)
-    known: dict[tuple[bool, bool], Cost] = {}
+    kinds = moe_kinds(block)
+    known = {kind: block.layer(kinds[kind], ep).as_merged(one) for kind, one in (merged or {}).items()}
     stages = tuple(_chunk(block, chunk, ep, known) for chunk in chunks)
     held = [rank_parameters(model, layout, [chunk]) for chunk in chunks]
     rows = ELEMENT * model.hidden * block.tokens / layout.tp
@@ -71,22 +74,32 @@ def step_costs(
     return StepCosts(machine, layout, stages, StepTimes(cells, us_to_ps(busy), reduce, gather, update, late_gather=not own.overlap_dp))
 
 
-def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None, known: dict[tuple[bool, bool], Cost]) -> Cost:
+def moe_kinds(block: Block) -> dict[Kind, int]:
+    """Kind of MoE layer -> the last one of it."""
+    return {block.kind(number): number for number in range(block.model.n_layers) if block.model.is_moe(number)}
+
+
+def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None, known: dict[Kind, Cost]) -> Cost:
     cost = block.ends(chunk.embedding, chunk.mtp, chunk.head, ep)
     for number_of in chunk.layers():
-        kind = (block.model.is_moe(number_of), block.model.windowed(number_of))
+        kind = block.kind(number_of)
         if kind not in known:
-            known[kind] = block.layer(number_of, ep)
+            done = block.layer(number_of, ep)
+            known[kind] = done + exposed_shards(block.model, block.machine, block.layout, number_of, done)
         cost += known[kind]
     return cost
 
 
 def _buckets(machine: Machine, layout: Layout, held: RankParameters, copies: int, element: float, practice: Practice) -> tuple[int, ...]:
-    """Times of a chunk's buckets: dense and expert parameters pass in equal steps, each over its own group. Without overlap there is one."""
+    """Times of a chunk's buckets: dense and expert parameters pass in equal steps, each over its own group. Without overlap there is one.
+
+    Of sharded weights, only groups that share them exchange anything.
+    """
     n = min(MOST_BUCKETS, max(1, math.ceil((held.dense + held.experts) / max(BUCKET, BUCKET_PER_REPLICA * layout.dp))))
     n = n if practice.overlap_dp else 1
-    whole = machine.group(held.dense * element, layout.dp * layout.cp * copies, layout.stride("cp"))
-    whole += machine.group(held.experts * element, layout.edp * copies, layout.stride("edp"))
+    shared, of_experts = layout.fsdp, layout.expert_fsdp  # whose traffic is that of every layer
+    whole = machine.group(held.dense * element / shared, layout.dp * layout.cp * copies // shared, layout.stride("cp") * shared)
+    whole += machine.group(held.experts * element / of_experts, layout.edp * copies // of_experts, layout.stride("edp") * of_experts)
     return (us_to_ps(whole / n),) * n if whole else ()
 
 
@@ -101,5 +114,6 @@ def _update(machine: Machine, layout: Layout, held: RankParameters, copies: int,
     """
     shard = held.dense / (layout.dp * layout.cp * copies) + held.experts / (layout.edp * copies)
     element = number("step.gradient_bytes")
+    held = RankParameters(held.dense / layout.fsdp, held.experts / layout.expert_fsdp)
     turns = 1 + (LOOK + SCALE * (layout.dp * layout.cp > 1) if practice.plain_ddp else 0)
     return machine.memory((number("step.optimizer_bytes") + element) * shard + turns * element * (held.dense + held.experts))

@@ -40,6 +40,8 @@ class Layout:
     """Context parallel."""
     dp: Degree = 1
     """Data parallel replicas of the dense parts."""
+    fsdp: Degree = 1
+    """Ranks of dp x cp that share weights, gradients and optimizer (fully sharded); 1: every rank holds its weights."""
     micro_batch: Degree = 1
     """Sequences of a micro-batch."""
     micro_batches: Degree = 1
@@ -52,6 +54,8 @@ class Layout:
         if self.stage_gpus % (self.ep * self.etp):
             found = f"found ep x etp = {self.ep * self.etp}"
             raise ConfigError(f"layout: {found}, expected a divisor of the {self.stage_gpus} GPUs of a pipeline stage (tp x cp x dp)")
+        if self.cp * self.dp % self.fsdp:
+            raise ConfigError(f"layout: found fsdp = {self.fsdp}, expected a divisor of the {self.cp * self.dp} ranks of dp x cp")
 
     @property
     def stage_gpus(self) -> int:
@@ -67,6 +71,11 @@ class Layout:
     def edp(self) -> int:
         """Replicas of every expert."""
         return self.stage_gpus // (self.ep * self.etp)
+
+    @property
+    def expert_fsdp(self) -> int:
+        """Ranks that share the weights of one expert, with `fsdp`."""
+        return max(1, self.edp * self.fsdp // (self.cp * self.dp))
 
     @property
     def chunks(self) -> int:
@@ -167,7 +176,9 @@ def _misfits(model: WholeModel, layout: Layout, sequence: int) -> list[str]:
             faults.append(f"{key}: found {degree}, expected a divisor of {what} = {count}")
 
     if model.linear is not None:
-        faults.append("linear attention: found it in the model, expected attention in every layer: training steps do not model it")
+        divides("tp", layout.tp, "value_heads of linear attention", model.linear.value_heads)
+        if layout.cp > 1:
+            faults.append(f"cp: found {layout.cp}, expected 1 in a model with linear attention, whose states go through a whole sequence")
     if not layout.stages:
         divides("pp x vpp", layout.chunks, "layers", model.n_layers)
     divides("tp", layout.tp, "heads", a.heads)

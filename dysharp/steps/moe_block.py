@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from dysharp.steps.cost import Cost, passes
 from dysharp.steps.dispatchers import ELEMENT, exchange
@@ -11,6 +11,9 @@ from dysharp.steps.practice import SMS
 
 if TYPE_CHECKING:
     from dysharp.steps.block import Block
+
+
+EXPERT_TENSOR: tuple[Literal["all_gather", "reduce_scatter"], ...] = ("all_gather", "reduce_scatter")
 
 
 def routed(block: Block) -> dict[str, Cost]:
@@ -22,7 +25,7 @@ def routed(block: Block) -> dict[str, Cost]:
     sent = exchange(machine, layout, layer, tokens, block.practice)
     wire = sent.dispatch + sent.combine
     parts = {"dispatch and combine": 2 * wire}
-    moved = Cost(wire, wire, 0.0, wire, wire, wire, wire, parts)
+    moved = Cost(wire, wire, 0.0, wire, wire, wire, wire, parts=parts)
     width = ELEMENT * layer.hidden
     own, back = (tokens + rows, 2 * rows if local > 1 else 0) if block.practice.dispatcher == "alltoall" else (0.0, tokens * sent.received + rows)
     permuted = 2 * width * (own + back)
@@ -42,6 +45,16 @@ def routed(block: Block) -> dict[str, Cost]:
         "experts": experts,
         "expert activation": block.memory("activation", (up + 1) * active, (2 * up + 1) * active),
     }
+
+
+def expert_tensor(block: Block) -> dict[str, Cost]:
+    """Ranks that share an expert gather the rows that each received, and scatter the sums of their results; the backward pass mirrors it."""
+    layer, layout = block.model.layer, block.layout
+    if layer is None or layout.etp == 1:
+        return {}
+    moved = ELEMENT * layer.hidden * block.tokens / layout.tp * layer.topk * layout.etp
+    both = sum(block.machine.collective(kind, moved, layout.etp, layout.stride("etp")) for kind in EXPERT_TENSOR)
+    return {"expert tensor parallel": passes("expert tensor parallel", both, both)}
 
 
 def context_exchange(block: Block, core: Cost) -> Cost:

@@ -8,10 +8,11 @@ from typing import Literal
 import pytest
 
 from dysharp.compute.attention import Attention, attention_flops
+from dysharp.compute.linear_attention import DeltaNet
 from dysharp.errors import ConfigError
 from dysharp.specs import load_cluster, load_whole
 from dysharp.steps import chunks_of, layout_of
-from dysharp.steps.accounting.flops import flops_of
+from dysharp.steps.accounting.flops import STATE_PRODUCTS, flops_of
 from dysharp.steps.accounting.state import rank_parameters
 from dysharp.steps.block import Block
 from dysharp.steps.cost import Cost, EpTimes
@@ -36,6 +37,10 @@ class Counting(Machine):
     def flops(self, count: float, dtype: str) -> float:
         return count
 
+    def delta_net(self, call: DeltaNet, direction: Literal["forward", "backward"]) -> float:
+        per_token = 2.0 * STATE_PRODUCTS * call.value_heads * call.key_dim * call.value_dim
+        return per_token * call.sequences * call.tokens * (2 if direction == "backward" else 1)
+
     def memory(self, n_bytes: float, part: float = 1.0) -> float:
         return 0.0
 
@@ -50,7 +55,7 @@ class Counting(Machine):
     ("name", "layout"),
     [
         ("deepseek-v3", "pp=4,ep=64,stages=Et*15|(t*15|)*2t*16mL"), ("qwen3-235b", "ep=8,tp=4,dp=2"), ("gpt-oss-120b", "pp=2,ep=8"),
-        ("llama3-70b", "tp=8,pp=2,vpp=2"),
+        ("llama3-70b", "tp=8,pp=2,vpp=2"), ("qwen3-next-80b", "pp=2,ep=8,stages=Et*24|t*24mL"),
     ],
 )  # fmt: skip
 def test_stages_compute_every_flop_of_the_model(name: str, layout: str) -> None:
@@ -167,9 +172,28 @@ def test_context_ranks_exchange_inside_their_domain() -> None:
     assert ways["p2p"].parts["context parallel"] == 0  # a ring hides behind long attention
 
 
-def test_what_is_not_modelled_is_told() -> None:
-    with pytest.raises(ConfigError, match="step: found etp=2, expected 1: expert tensor parallelism is not modelled yet"):
-        step_costs(load_whole("qwen3-30b"), Machine(load_cluster(PAPER)), layout_of("ep=4,etp=2,dp=8"), 4096, None)
+def test_ranks_that_share_an_expert_gather_its_rows_and_scatter_its_sums() -> None:
+    model, machine, practice = load_whole("qwen3-30b"), Machine(load_cluster("hw-dgx-b200")), Practice(dispatcher="alltoall")
+    whole, shared = (step_costs(model, machine, layout_of(text), 4096, None, practice=practice) for text in ("ep=4,dp=8", "ep=4,etp=2,dp=8"))
+    parts = shared.stages[0].parts
+    assert "expert tensor parallel" not in whole.stages[0].parts
+    assert model.layer is not None
+    rows = 2 * 2048 * 4096 * 8 * 2  # both ranks' tokens, for each expert of a token
+    both = machine.collective("all_gather", rows, 2, 1) + machine.collective("reduce_scatter", rows, 2, 1)
+    assert parts["expert tensor parallel"] == pytest.approx(2 * both * model.layer.n_layers)
+    assert parts["experts"] == pytest.approx(whole.stages[0].parts["experts"], rel=0.25)  # the same FLOPs
+
+
+def test_sharded_weights_move_in_every_micro_batch_and_hide_behind_long_layers() -> None:
+    model, machine = load_whole("llama3-70b"), Machine(load_cluster("hw-dgx-h100-x8"))
+    short, long = (step_costs(model, machine, layout_of("dp=64,fsdp=64,m=2"), n, None) for n in (512, 8192))
+    assert short.stages[0].parts["sharded weights"] > 0 == long.stages[0].parts["sharded weights"]
+    assert short.times.reduce == short.times.gather == ((),)
+    replicas = step_costs(model, machine, layout_of("dp=64,fsdp=8,m=2"), 8192, None).times
+    whole = step_costs(model, machine, layout_of("dp=64,m=2"), 8192, None).times
+    assert 0 < sum(replicas.reduce[0]) < sum(whole.reduce[0])
+    with pytest.raises(ConfigError, match="layout: found fsdp = 3, expected a divisor of the 8 ranks of dp x cp"):
+        layout_of("dp=8,fsdp=3")
 
 
 def test_communication_that_holds_sms_stretches_computing_alone() -> None:
@@ -224,3 +248,13 @@ def test_scaled_gradients_and_the_look_for_nan_are_bytes_of_the_end() -> None:
         )
         held = rank_parameters(model, layout_of(layout), chunks_of(model, layout_of(layout))).dense
         assert (plain - lean) / 1e6 == pytest.approx(turns * 4 * held / 1e9 * rate, rel=1e-6)
+
+
+def test_linear_attention_costs_less_than_attention_over_long_sequences() -> None:
+    machine, practice = Machine(load_cluster("hw-dgx-h100-x8")), Practice(dispatcher="deepep")
+    model, plan = load_whole("qwen3-next-80b"), layout_of("ep=8,m=2")
+    for sequence, slower in ((2048, False), (131072, True)):
+        block = Block(model, machine, plan, sequence, practice)
+        linear, full = (block.pieces(number)[0]["core attention"] for number in (0, 3))
+        assert linear.backward > linear.forward > 0
+        assert (full.forward > linear.forward) == slower

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 FAMILIES = {
     "step": "time of a training step",
     "memory": "peak of allocated memory, GiB",
+    "block": "pairs of a forward and a backward block, DeepSeek's trace",
     "model-flops": "model FLOPs of a token, by the convention of the release",
 }
 """What is measured, by family of training runs."""

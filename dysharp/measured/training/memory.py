@@ -68,6 +68,8 @@ def _aside(row: TrainingRow) -> str:
     """Why the error of a row is listed and not judged; "": it is judged."""
     if row.text("check"):
         return "the row contradicts itself"
+    if row.degree("fsdp") > 1:
+        return "weights are sharded (FSDP)"
     if "moonlight" in row.text("model").lower():
         return "the peak is below the state of this recipe: differences only"
     if "sft" in row.text("model").lower():

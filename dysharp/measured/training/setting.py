@@ -33,7 +33,8 @@ PRECISIONS = {"bf16": "bf16", "fp8": "fp8", "fp8-cs": "fp8", "fp8-mx": "fp8", "m
 KEPT_DENSE = 1
 """Dense layers that runs of fewer layers keep (SimuMax's cases of DeepSeek models)."""
 BRIDGE = "NVIDIA-NeMo/Megatron-Bridge"
-CONVENTION_OF = {"NVIDIA-NeMo/Automodel": "megatron-no-mtp", "NVIDIA/NeMo": "nemo-24.07", "AI-Hypercomputer": "maxtext"}
+AUTOMODEL = "NVIDIA-NeMo/Automodel"
+CONVENTION_OF = {AUTOMODEL: "megatron-no-mtp", "NVIDIA/NeMo": "nemo-24.07", "AI-Hypercomputer": "maxtext"}
 """Start of a row's source -> its convention of model FLOPs."""
 GATE_OF_SILU = ("25.09", "25.11", "26.02", "26.02.01", "26.04", "26.04.01")
 """Containers before Megatron-Bridge counted every gate."""
@@ -76,10 +77,13 @@ def model_of(row: TrainingRow) -> WholeModel:
 def layout_of_row(row: TrainingRow) -> Layout:
     """The layout of a row. Raises `Unsupported` where its numbers contradict each other."""
     of = row.degree
+    batches = of("ga")
+    if row.text("source").startswith(AUTOMODEL) and of("pp") > 1:  # its pipeline cuts the batch of a turn
+        batches = of("gbs") // (of("dp") * of("mbs"))
     try:
         layout = Layout(
             tp=of("tp"), pp=of("pp"), vpp=of("vpp"), ep=of("ep"), etp=of("etp"), cp=of("cp"), dp=of("dp"), micro_batch=of("mbs"),
-            micro_batches=of("ga"),
+            micro_batches=batches, fsdp=max(1, of("fsdp")) * (of("cp") if of("fsdp") > 1 else 1),
         )  # fmt: skip
     except ConfigError as error:
         raise Unsupported(str(error)) from None
@@ -115,8 +119,6 @@ def setting_of(row: TrainingRow) -> Setting:
     precision = row.text("precision").lower().replace("_", "-")
     if precision not in PRECISIONS:
         raise Unsupported(f"no recipe for the precision {row.text('precision')!r}")
-    if row.degree("fsdp") > 1:
-        raise Unsupported("weights are sharded (FSDP), which is not modelled")
     try:
         check_layout(model, layout, row.degree("seq"))
     except ConfigError as error:

@@ -8,9 +8,9 @@ from typing import Any
 from dysharp.errors import ConfigError
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.floor import floor_us
-from dysharp.measured.training.practice_of import AUTOMODEL, NEMO, SIMUMAX, machine_of, practice_of
+from dysharp.measured.training.practice_of import NEMO, SIMUMAX, machine_of, practice_of
 from dysharp.measured.training.rows import TrainingRow
-from dysharp.measured.training.setting import setting_of
+from dysharp.measured.training.setting import AUTOMODEL, setting_of
 from dysharp.steps.estimate import Estimate, estimate
 
 FAMILY = "step"
@@ -98,7 +98,7 @@ def _case(row: TrainingRow) -> StepCase | None:
     floor = floor_us(setting, machine_of(row)[1], practice) / 1e6
     group = group_of(row, gpu)
     return StepCase(
-        row.id, setting.model.name, gpu, group, release, measured, done.step_us / 1e6, floor, layout.micro_batches, shape, _aside(row, gpu)
+        row.id, setting.model.name, gpu, group, release, measured, done.step_us / 1e6, floor, layout.micro_batches, shape, _aside(row)
     )
 
 
@@ -117,20 +117,18 @@ def group_of(row: TrainingRow, gpu: str) -> str:
     return "MoE with pipeline, racks" if gpu.startswith("gb") else "MoE with pipeline, NICs"
 
 
-def _aside(row: TrainingRow, gpu: str) -> str:
+def _aside(row: TrainingRow) -> str:
     """Why the error of a row is listed and not judged; "": it is judged."""
     text = f"{row.text('note')} {row.text('model')}".lower()
-    if row.text("check"):
-        return "the row contradicts itself"
-    if "sft" in text or "lora" in text or "fine-tuning" in text:
-        return "fine-tuning: packed lengths, frozen weights"
-    if "smoke run" in text:
-        return "five steps without fused kernels"
-    if "tokendrop" in text:
-        return "tokens are dropped"
-    if row.text("precision").lower() == "nvfp4":
-        return "no measured rate of training GEMMs in FP4"
-    return ""
+    why = {
+        "the row contradicts itself": bool(row.text("check")),
+        "weights are sharded (FSDP)": row.degree("fsdp") > 1,
+        "fine-tuning: packed lengths, frozen weights": any(word in text for word in ("sft", "lora", "fine-tuning")),
+        "five steps without fused kernels": "smoke run" in text,
+        "tokens are dropped": "tokendrop" in text,
+        "no measured rate of training GEMMs in FP4": row.text("precision").lower() == "nvfp4",
+    }
+    return next((reason for reason, holds in why.items() if holds), "")
 
 
 def votes(cases: Sequence[StepCase], floor: bool = False) -> dict[tuple[str, str], float]:

@@ -5,7 +5,7 @@ Closed forms per chunk; the schedule's own order says how many micro-batches of 
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 from dysharp.errors import ConfigError
 from dysharp.specs.whole import WholeModel
@@ -19,6 +19,8 @@ from dysharp.units import GiB
 
 RESERVED = 1.053
 """Bytes that the caching allocator reserves for a byte that it hands out: median of 19 measured peaks, 1.028 to 1.093 (SimuMax, docs/b200)."""
+GATHERED = 2
+"""Layers of sharded weights that are gathered at once: one computes, the next one arrives."""
 LINES = ("weights", "gradients", "optimizer", "activations", "recomputed layer", "dummy gradients", "backward pass")
 """Lines of memory that the allocator hands out, in the order in which they are taken."""
 
@@ -111,11 +113,11 @@ class _Chunk:
     @classmethod
     def of(cls, model: WholeModel, layout: Layout, sequence: int, recipe: Recipe, saving: Saving, chunk: Chunk) -> "_Chunk":
         tokens = layout.tokens(sequence)
-        kinds = [model.is_moe(layer) for layer in chunk.layers()] + [model.layer is not None] * chunk.mtp
+        kinds = [(model.is_moe(n), model.is_linear(n)) for n in chunk.layers()] + [(model.layer is not None, False)] * chunk.mtp
         ops: dict[str, float] = {}
         for_weights = again = transient = 0.0
-        for moe in kinds:
-            tensors = saved_of_layer(model, layout, moe, saving, recipe.fp8)
+        for moe, linear in kinds:
+            tensors = saved_of_layer(model, layout, moe, saving, recipe.fp8, linear)
             for one in tensors:
                 ops[one.op] = ops.get(one.op, 0.0) + (0.0 if is_dropped(one, saving) else one.bytes * tokens)
             kept = sum(one.bytes for one in tensors if one.linear)  # also what the backward pass has computed again
@@ -133,14 +135,24 @@ def _rank(
     own = [chunks[stage].chunk for stage in stages]
     parameters = rank_parameters(model, layout, own)
     activations, held, ops, waiting = _peak(schedule, rank, chunks)
-    lines = {
-        **state_bytes(parameters, layout, recipe),
+    lines = state_bytes(parameters, layout, recipe)
+    if layout.fsdp > 1:
+        largest = _largest_layer(model, layout, own)
+        lines["weights"] += GATHERED * BF16 * largest
+        lines["gradients"] += recipe.gradients * largest
+    lines |= {
         "activations": activations,
         "recomputed layer": max((chunks[stage].again for stage in stages), default=0.0),
         "dummy gradients": dummy_bytes(model, layout, own),
         "backward pass": max((chunks[stage].transient for stage in stages), default=0.0),
     }
     return RankMemory(rank, lines, held, ops, parameters.dense + parameters.experts, tuple(stages), waiting)
+
+
+def _largest_layer(model: WholeModel, layout: Layout, chunks: Sequence[Chunk]) -> float:
+    """Parameters of the largest layer of `chunks` on one rank."""
+    kinds = {model.is_moe(layer): layer for chunk in chunks for layer in chunk.layers()}
+    return max((sum(astuple(rank_parameters(model, layout, [Chunk(layer, 1)]))) for layer in kinds.values()), default=0.0)
 
 
 def _peak(schedule: Schedule, rank: int, chunks: Sequence[_Chunk]) -> tuple[float, dict[int, int], dict[str, float], int]:

@@ -109,9 +109,9 @@ def rank_parameters(model: WholeModel, layout: Layout, chunks: Iterable[Chunk]) 
 
 
 def state_bytes(held: RankParameters, layout: Layout, recipe: Recipe) -> dict[str, float]:
-    """{"weights", "gradients", "optimizer": bytes} of a rank."""
+    """{"weights", "gradients", "optimizer": bytes} of a rank; of sharded weights and gradients, its part."""
     over, over_experts = (layout.dp * layout.cp, layout.edp) if recipe.sharded else (1, 1)
-    total = held.dense + held.experts
+    total = held.dense / layout.fsdp + held.experts / layout.expert_fsdp
     optimizer = recipe.optimizer * (held.dense / over + held.experts / over_experts)
     return {"weights": recipe.weights * total, "gradients": recipe.gradients * total, "optimizer": optimizer}
 

@@ -9,6 +9,7 @@ from dysharp.specs.fields import show
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.activations import FULL, MODULES
 from dysharp.steps.frameworks.reading import Values, read_settings
+from dysharp.steps.layout import layout_of
 from dysharp.steps.stages import count_chunks
 
 DEGREES = {
@@ -60,6 +61,9 @@ def recipe_from(text: str, model: WholeModel, more: str = "") -> Recipe:
     if {"m", "ga", "micro_batches"} & {*own}:
         keys.pop("gbs", None)
     layout = ",".join([*(f"{key}={value}" for key, value in keys.items() if key not in own), *own.values()])
+    if _sharded(values) and "fsdp" not in own:
+        plan = layout_of(layout)
+        layout += f",fsdp={plan.dp * plan.cp}"
     sequence = _number(values, "seq_length")
     return Recipe(layout, sequence, _recompute(values), _precision(values), _notes(values))
 
@@ -68,14 +72,18 @@ def _check(values: Values, model: WholeModel) -> None:
     for name in values:
         if name not in DEGREES and (near := get_close_matches(name, DEGREES, 1, ALIKE)):
             raise ConfigError(f"arguments: found {name}, expected {near[0]}")
-    for name in SHARDED:
-        if values.get(name) not in (None, False):
-            raise ConfigError(f"{name}: found {show(values[name])}, expected none: sharded weights (FSDP) are not modelled")
+    strategy = values.get("data_parallel_sharding_strategy")
+    if _sharded(values) and strategy not in (None, "optim_grads_params"):
+        raise ConfigError(f"data_parallel_sharding_strategy: found {show(strategy)}, expected optim_grads_params or no sharded weights")
     layer = model.layer
     of = {"layers": model.n_layers, "hidden": model.hidden, "experts": layer.n_experts if layer else 0, "top-k": layer.topk if layer else 0}
     for name, what in MODEL.items():
         if (found := _number(values, name)) is not None and found != of[what] and of[what]:
             raise ConfigError(f"{name}: found {found}, expected the {of[what]} of {model.name}")
+
+
+def _sharded(values: Values) -> bool:
+    return any(values.get(name) not in (None, False) for name in SHARDED)
 
 
 def _number(values: Values, name: str) -> int | None:

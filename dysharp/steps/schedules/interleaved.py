@@ -1,7 +1,7 @@
 """Schedules with several chunks of a rank in loops: interleaved 1F1B, the same with split weight gradients, and breadth first."""
 
 from dysharp.errors import ConfigError
-from dysharp.steps.schedules.cells import BACKWARD, DGRAD, FORWARD, WGRAD, Cell, Shape
+from dysharp.steps.schedules.cells import BACKWARD, DGRAD, FORWARD, WGRAD, Cell, Shape, Slot
 from dysharp.steps.schedules.registry import schedule
 
 
@@ -16,6 +16,18 @@ def interleaved(shape: Shape) -> list[list[Cell]]:
         for i, cell in enumerate(behind):
             row += [*ahead[warm + i : warm + i + 1], cell]
         rows.append(row)
+    return rows
+
+
+@schedule("interleaved-overlap", "Megatron-LM, combined_1f1b.py", chunks=0)
+def interleaved_overlap(shape: Shape) -> list[list[Slot | Cell]]:
+    """Interleaved with one more forward pass ahead: each further one runs beside a backward pass of another micro-batch."""
+    rows: list[list[Slot | Cell]] = []
+    for rank in range(shape.ranks):
+        ahead, behind = _orders(shape, rank, FORWARD), _orders(shape, rank, BACKWARD)
+        warm = min(len(ahead), _warm_up(shape, rank, hops=2) + 1)
+        pairs: list[Slot | Cell] = [*zip(ahead[warm:], behind, strict=False)]
+        rows.append([*ahead[:warm], *pairs, *behind[len(pairs) :]])
     return rows
 
 

@@ -1,0 +1,62 @@
+"""`--blocks merged`: MoE blocks of a step as merged Programs, one for each system and kind of attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+from dysharp.analysis import Row
+from dysharp.errors import ConfigError
+from dysharp.runs.request import RequestArgs, make_request, takes
+from dysharp.runs.run import prepare
+from dysharp.steps.block import Block
+from dysharp.steps.cost import BlockTimes
+from dysharp.steps.costs import Kind, StepCosts, moe_kinds
+from dysharp.steps.kernels import block_kernels
+from dysharp.steps.merged import block_times
+from dysharp.systems import get_system
+
+if TYPE_CHECKING:
+    from dysharp.program import Program
+
+
+@takes(RequestArgs)
+def merged_blocks(rows: Sequence[Row], block: Block, **request: Unpack[RequestArgs]) -> list[dict[Kind, BlockTimes]]:
+    """Times of blocks by kind, for the system and options of each Row. They run anew each time.
+
+    `rows`: of forward passes.
+
+    Raises ConfigError for a Row of leading tokens, and for a system whose Programs cannot run one behind the other.
+    """
+    asked, found = make_request(request), []
+    for row in rows:
+        if row.window:
+            raise ConfigError(f"blocks: {row.system}: found a layer estimated from leading tokens, expected all tokens: merged Programs do not scale")
+        system = get_system(row.system)
+        usual, workload = prepare({row.system: system}, asked)
+        options = type(usual[row.system])(**row.options)
+        forward, backward = (system.plan(asked.model, asked.cluster, workload.routing, direction, options) for direction in ("fwd", "bwd"))
+        held = int(row.options.get("n_sm", 0)) if row.form == "real" else 0
+        kinds = moe_kinds(block)
+        found.append({kind: block_times(forward, backward, block_kernels(block, n), _time_us, held) for kind, n in kinds.items()})
+    return found
+
+
+def _time_us(program: Program) -> float:
+    from dysharp.engine.burst.run import run_burst
+    from dysharp.program.verify import verify
+
+    verify(program)
+    return run_burst(program)[0].time_ps / 1e6
+
+
+def merged_line(system: str, closed: StepCosts, merged: StepCosts) -> str:
+    """How far both levels differ in the slowest stage: a pass forward and backward, and a pair."""
+    at = max(range(len(closed.stages)), key=lambda n: closed.stages[n].forward + closed.stages[n].backward)
+    told: dict[str, Any] = {}
+    for name, costs in (("closed", closed), ("merged", merged)):
+        one = costs.stages[at]
+        told[name] = (one.forward + one.backward + one.weights, one.pair_with(one))
+    (turn, pair), (turn_merged, pair_merged) = told["closed"], told["merged"]
+    ways = f"both passes {turn_merged / turn - 1:+.1%}, a pair {pair_merged / pair - 1:+.1%}"
+    return f"Blocks: merged Programs; against closed sums, the largest stage under {system}: {ways}."
