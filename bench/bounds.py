@@ -1,6 +1,7 @@
 """Which commit set the bound of every check of the figures, and which first showed its number: read from the history.
 
     python bench/bounds.py
+    python bench/bounds.py --before COMMIT
 
 Prints the checks whose `bound_set` or `number_seen` is not what the history says. A bound that stood as text before it stood as data, and a
 number that another page showed first, are set by hand: they stay in this list.
@@ -8,14 +9,18 @@ number that another page showed first, are set by hand: they stay in this list.
 
 from __future__ import annotations
 
+import csv
 import subprocess
+import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+PAPERS = ROOT / "docs" / "papers"
 FOLDERS = ("dysharp/figures/data", "dysharp/experiments/figures")
 SAME = ("metric", "system", "over", "reduce", "models", "cluster", "gpus", "tokens", "routing", "fidelity", "options", "against")
 BOUND = ("within", "at_least", "at_most")
@@ -81,7 +86,31 @@ def found(figure: str) -> Iterator[tuple[dict[str, Any], str, str]]:
         yield check, *(f"{commit} {dates()[commit]}" if commit else "" for commit in (set_by, first))
 
 
+def before(commit: str) -> None:
+    """The table of claims at `commit` beside today's. A check that is called otherwise today is the same if its metric and systems are."""
+    with (PAPERS / "claims.csv").open(encoding="utf-8", newline="") as file:
+        today = {(line["figure"], line["claim"]): line for line in csv.DictReader(file)}
+    rows, left = [], dict(today)
+    for path in git("ls-tree", "--name-only", commit, f"{FOLDERS[0]}/"):
+        figure = Path(path).stem
+        now = ROOT / FOLDERS[0] / f"{figure}.toml"
+        checks = tomllib.loads(now.read_text())["check"] if now.exists() else []
+        for check in tomllib.loads("\n".join(git("show", f"{commit}:{path}"))).get("check", []):
+            same = of_check(check, checks)
+            line = left.pop((figure, same["name"]), None) if same else None
+            word = "regression" if same and not bound(same) else "gone"
+            rows.append([figure, check["name"], check.get("status", "hold"), line["verdict"] if line else word, line["could fail"] if line else ""])
+    rows += [[figure, claim, "not there", line["verdict"], line["could fail"]] for (figure, claim), line in left.items()]
+    with (PAPERS / "claims-before.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([["figure", "claim", f"at {commit}", "today", "could fail"], *rows])
+    for (then, verdict), n in sorted(Counter((row[2], row[3]) for row in rows).items()):
+        print(f"{then:12} -> {verdict:12} {n:4}")
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["--before"] and len(sys.argv) == 3:
+        before(sys.argv[2])
+        return
     for path in sorted((ROOT / FOLDERS[0]).glob("*.toml")):
         for check, set_by, seen in found(path.stem):
             if (set_by, seen) != (check.get("bound_set", ""), check.get("number_seen", "")):

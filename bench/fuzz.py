@@ -15,8 +15,8 @@ import time
 from collections import Counter
 
 from dysharp.cli import main
-from dysharp.testing.fuzz import run_inputs
-from dysharp.testing.fuzz_inputs import RUN, inputs
+from tests.fuzz.fuzz import run_inputs
+from tests.fuzz.fuzz_inputs import RUN, inputs
 
 
 def run() -> int:

@@ -1,20 +1,22 @@
 """Burst level against packet level with the published tables: time of every system on every workload, and ablations of both levels.
 
 python bench/levels.py [--systems deepep,dysharp] [--workloads S-8:256,...] [--json FILE]
-                       [--stripe even] [--neutral acks,links] [--trains 4] [--seeds 6]
+                       [--stripe even] [--neutral acks,links] [--trains 4] [--seeds 6] [--random 80 --seed 30 --csv FILE --packet FILE]
 
 Prints one line a point: burst us, packet us, and how much later the packet level ends. A line goes out as soon as it is known,
 and `--json` keeps finished points, so a second call continues. A point takes 10 s to 5 min of one core.
 
 `--neutral` takes mechanisms away where the levels have them (docs/design/0010, Where the levels part):
 
-acks     packet level: acknowledgements and notifications go before rows (`fabric.acks=first`), as they do at burst level
+acks     both levels: acknowledgements go before rows (`fabric.acks=first`)
 links    both levels: one link has the bandwidth, the buffers and the reduction table of all links of a GPU
 buffers  both levels: virtual channels, and with them the buffers of outputs, hold eight times as much
 tables   both levels: no hub looks up its AL Table
 gemms    both levels: GEMMs take a hundredth of their time
 
 `--trains` cuts the rows of Dispatch into that many trains at burst level, while the packet level keeps the default Program.
+`--random N --seed S` takes N points of a seeded draw over systems, models, clusters, tokens and seeds (bench/level_draw.py) instead, and ends with a
+histogram of the signed differences; `--csv` writes the points. `--packet FILE` takes the packet level's times from an earlier `--json`.
 `--seeds N` runs the seeds 0 .. N - 1 and prints the mean difference and its standard deviation over them.
 """
 
@@ -28,6 +30,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from level_draw import draw, spread
 
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import STRIPES, FabricConfig, fabric_of
@@ -51,8 +54,8 @@ AMPLE = 8  # times the buffers
 
 
 def acks_first(p: Program, config: FabricConfig) -> Levels:
-    """Acknowledgements and notifications overtake rows."""
-    return p, replace(config, acks="first")
+    """Acknowledgements overtake rows; at packet level notifications do, too."""
+    return replace(p, hardware=replace(p.hardware, ack_turns=False)), replace(config, acks="first")
 
 
 def one_link(p: Program, config: FabricConfig) -> Levels:
@@ -96,7 +99,11 @@ def point(system: str, workload: str, given: argparse.Namespace, seed: int) -> t
     default = choice_int("machine.row_trains")
     program, config = changed(system, workload, given, seed, default)
     burst = program if given.trains == default else changed(system, workload, given, seed, given.trains)[0]
-    return run_burst(burst)[0].time_ps / 1e6, run_packet(program, config).trace.time_ps / 1e6
+    if given.lines:
+        burst = replace(burst, hardware=replace(burst.hardware, hashed_links=True))
+    times = json.loads(given.packet.read_text()) if given.packet else {}
+    packet = times[f"{workload} {system}{label(given, seed)}"][1] if times else run_packet(program, config).trace.time_ps / 1e6
+    return run_burst(burst)[0].time_ps / 1e6, packet
 
 
 def changed(system: str, workload: str, given: argparse.Namespace, seed: int, trains: int) -> Levels:
@@ -144,20 +151,46 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--neutral", default=[], type=mechanisms, help=f"mechanisms to take away: {','.join(NEUTRAL)}")
     parser.add_argument("--trains", default=choice_int("machine.row_trains"), type=int, help="trains of a row of Dispatch at burst level")
     parser.add_argument("--seeds", default=1, type=int, help="draws of the routing")
+    parser.add_argument("--random", default=0, type=int, help="points of a draw, in place of systems and workloads")
+    parser.add_argument("--seed", default=0, type=int, help="of the draw")
+    parser.add_argument("--lines", action="store_true", help="unequal links at burst level, too (`fabric.stripe=rotating`)")
+    parser.add_argument("--packet", type=Path, help="times of the packet level from an earlier --json")
+    parser.add_argument("--csv", type=Path, help="the points of the draw, written")
     given = parser.parse_args(argv)
     done = json.loads(given.json.read_text()) if given.json and given.json.exists() else {}
     print("| workload | system | burst us | packet us | packet over burst |\n|---|---|---|---|---|")
+    if given.random:
+        drawn(given, done)
+        return
     for workload in given.workloads.split(","):
         for system in given.systems.split(","):
             times = []
             for seed in range(given.seeds):
-                key = f"{workload} {system}{label(given, seed)}"
-                if key not in done:
-                    done[key] = point(system, workload, given, seed)
-                    if given.json:
-                        given.json.write_text(json.dumps(done, indent=1))
-                times.append(done[key])
+                times.append(known(system, workload, given, seed, done))
             print(f"| {workload} | {system} | {line(np.array(times))} |", flush=True)
+
+
+def known(system: str, workload: str, given: argparse.Namespace, seed: int, done: dict[str, tuple[float, float]]) -> tuple[float, float]:
+    """A point from `done`, or run and kept there."""
+    key = f"{workload} {system}{label(given, seed)}"
+    if key not in done:
+        done[key] = point(system, workload, given, seed)
+        if given.json:
+            given.json.write_text(json.dumps(done, indent=1))
+    return done[key]
+
+
+def drawn(given: argparse.Namespace, done: dict[str, tuple[float, float]]) -> None:
+    """The points of a draw, one line each, and how their differences spread."""
+    rows, later = ["system,workload,seed,burst_us,packet_us,packet_over_burst_percent"], []
+    for p in draw(given.random, given.seed, lambda system, workload, seed: planned(system, workload, given.stripe, seed)[0]):
+        burst, packet = known(p.system, p.workload, given, p.seed, done)
+        later.append(packet / burst - 1)
+        rows.append(f"{p.system},{p.workload},{p.seed},{burst:.3f},{packet:.3f},{100 * later[-1]:.2f}")
+        print(f"| {p.workload} | {p.system} | {line(np.array([(burst, packet)]))} |", flush=True)
+    print("\n".join(spread(np.array(later))))
+    if given.csv:
+        given.csv.write_text("\n".join(rows) + "\n")
 
 
 def line(times: np.ndarray) -> str:

@@ -3,8 +3,9 @@
 `python bench/libraries.py [coverage] [names] [hold-out]` prints the named tables, all without a name. `errors` writes the packaged table of errors.
 
 Every fold fits the constants `lib.*` and the host steps that were chosen after the rows were seen (`STEPS`) to round trips, from values that no
-row moved. Numbers that no row of a fold sees (`unseen`) stay at such a value, steps at those of the library whose kernels are nearest; the second
-ratio takes them from the fit to all rows, as a machine or a library that one measured once. Rows of the slow pool are in no fit.
+row moved. Numbers that no row of a fold sees (`unseen`) stay at such a value, steps at those of the library whose kernels are nearest, a Grace
+host at its ratio to x86 elsewhere (`HOSTS`); the second ratio takes them from the fit to all rows, as a machine or library measured once.
+Rows of the slow pool are in no fit.
 """
 
 import math
@@ -23,44 +24,41 @@ from dysharp.measured.predictions import predict
 from dysharp.specs.fitted import fitted, fitted_values
 
 CONSTANTS = tuple(name for name in fitted() if name.startswith("lib."))
-V2, NCCL, UCCL_LL = ("deepep-v2", "normal"), ("nccl-ep", "normal"), ("uccl-ep", "LL")
-STEPS = {"nccl steps": (NCCL, 20), "uccl LL first": (UCCL_LL, 20), "v2 dispatch": (V2, 30), "v2 combine": (V2, 20)}
-"""Number -> (library, largest value)."""
-NEAREST = {"nccl steps": 16.0, "uccl LL first": 4.0, "v2 dispatch": 16.0, "v2 combine": 4.0}
-"""Steps of UCCL-EP's normal kernels, of DeepEP's low-latency ones, and of UCCL-EP's again."""
-IN_PROGRAMS = ("lib.slot_bytes", "lib.capacity_us")
-"""Constants inside the Programs of NCCL EP, whose times are straight lines of them."""
+NCCL, STEPS, MOST = ("nccl-ep", "normal"), "nccl steps", 20
+"""NCCL EP's host steps were chosen after the rows were seen: at most `MOST`."""
+NEAREST = {STEPS: 16.0}
+"""Steps of UCCL-EP's normal kernels."""
+X86, ON_GRACE = "lib.host_x86_us", "lib.host_grace_us"
+HOSTS = ("gb200.host_call_us", "h100.host_call_us")
+"""Times of a launch on a Grace and an x86 host (SGLang's rows): their ratio stands for the hosts of libraries where no row of a fold shows one."""
+SLOTS = "lib.slot_bytes"
+"""Constant inside the Programs of NCCL EP, whose times are straight lines of it."""
 ROUNDS, FACTORS = 4, (0.5, 0.8, 0.92, 1.08, 1.25, 2.0)
 Numbers = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A call, its measured time, and Dispatch and Combine on the device: at 0, and per unit of each of `IN_PROGRAMS`."""
+    """A call, its measured time, and Dispatch and Combine on the device: where `SLOTS` is 0, and Dispatch per unit of it."""
 
     entry: Parsed
     case: CallCase
     us: float
     base: tuple[float, float]
-    slope: tuple[float, float]
+    slope: float
 
     def predicted(self, numbers: Mapping[str, float]) -> float:
-        there, back = (base + slope * numbers[name] for base, slope, name in zip(self.base, self.slope, IN_PROGRAMS, strict=True))
-        return call_us(self.case, numbers, library(self.case, numbers), there, back)
+        there, back = self.base
+        return call_us(self.case, numbers, library(self.case, numbers), there + self.slope * numbers[SLOTS], back)
 
 
 def library(case: CallCase, numbers: Mapping[str, float]) -> Library:
-    """The kind of a call with the steps of `numbers`. FlashInfer has DeepEP V2's steps."""
-    call, key = case.call, (case.library, case.mode)
-    if key == NCCL:
-        steps = round(numbers["nccl steps"])
-        return call._replace(first=steps, steps=(steps, steps + call.steps[1] - call.steps[0]))
-    if key == UCCL_LL:
-        return call._replace(first=round(numbers["uccl LL first"]))
-    if call.steps == LIBRARIES[V2].steps:
-        dispatch = round(numbers["v2 dispatch"])
-        return call._replace(steps=(dispatch, dispatch + round(numbers["v2 combine"])))
-    return call
+    """The kind of a call with the steps of `numbers`."""
+    call = case.call
+    if (case.library, case.mode) != NCCL:
+        return call
+    steps = round(numbers[STEPS])
+    return call._replace(first=steps, steps=(steps, steps + call.steps[1] - call.steps[0]))
 
 
 def rows() -> list[Row]:
@@ -73,57 +71,49 @@ def rows() -> list[Row]:
         assert m.value is not None
         if in_pool(m):
             continue
-        now, slope = device_us(case, packaged), (0.0, 0.0)
-        if case.library == NCCL[0]:
-            twice = device_us(case, packaged | {name: 2 * packaged[name] for name in IN_PROGRAMS})
-            slope = (twice[0] - now[0]) / packaged[IN_PROGRAMS[0]], (twice[1] - now[1]) / packaged[IN_PROGRAMS[1]]
-        base = now[0] - slope[0] * packaged[IN_PROGRAMS[0]], now[1] - slope[1] * packaged[IN_PROGRAMS[1]]
-        done.append(Row(entry, case, m.value, base, slope))
+        there, back = device_us(case, packaged)
+        slope = (device_us(case, packaged | {SLOTS: 2 * packaged[SLOTS]})[0] - there) / packaged[SLOTS] if case.library == NCCL[0] else 0.0
+        done.append(Row(entry, case, m.value, (there - slope * packaged[SLOTS], back), slope))
     return done
 
 
 def packaged() -> Numbers:
     """The packaged numbers."""
-    call = LIBRARIES[V2].steps
-    steps = {"nccl steps": LIBRARIES[NCCL].first, "uccl LL first": LIBRARIES[UCCL_LL].first, "v2 dispatch": call[0], "v2 combine": call[1] - call[0]}
-    return fitted_values() | {name: float(value) for name, value in steps.items()}
+    return fitted_values() | {STEPS: float(LIBRARIES[NCCL].first)}
 
 
 def unseen(fold: list[Row]) -> list[str]:
     """The numbers that no row of `fold` moves."""
-    names = {(row.case.library, row.case.mode) for row in fold}
+    nccl = any(row.case.library == NCCL[0] for row in fold)
     seen = {
-        "lib.host_x86_us": any(row.case.gpu not in GRACE for row in fold),
-        "lib.host_grace_us": any(row.case.gpu in GRACE for row in fold),
+        X86: any(row.case.gpu not in GRACE for row in fold),
+        ON_GRACE: any(row.case.gpu in GRACE for row in fold),
         "lib.few_sms": any(row.case.call.few and row.case.nodes == 1 for row in fold),
-        "lib.proxy_us": any(row.case.nodes > 1 and row.case.library == "uccl-ep" for row in fold),
-        "lib.leave_us": True,
-        **dict.fromkeys(IN_PROGRAMS, NCCL in names),
-        **{name: who in names for name, (who, _) in STEPS.items()},
+        SLOTS: nccl,
+        STEPS: nccl,
     }
     return [name for name, is_seen in seen.items() if not is_seen]
 
 
 def fit(fold: list[Row], given: Mapping[str, float] | None = None) -> Numbers:
-    """Numbers of least mean absolute logarithm of the round trips of `fold`; Combine alone fixes `lib.leave_us`. `given`: starting values."""
+    """Numbers of least mean absolute logarithm of the round trips of `fold`. `given`: starting values."""
     limits = fitted()
     values = packaged() | {name: math.sqrt(limits[name].low * limits[name].high) for name in CONSTANTS} | NEAREST | dict(given or {})
     trips = [row for row in fold if row.case.verb == "roundtrip"]
-    alone = [row for row in fold if row.case.verb == "combine" and row.case.tokens < 512]
-    fixed = {"lib.leave_us", *unseen(trips)}
-    free = [name for name in (*CONSTANTS, *STEPS) if name not in fixed]
+    hidden = unseen(trips)
     for _ in range(ROUNDS):
-        for name in free:
+        for name in (name for name in (*CONSTANTS, STEPS) if name not in hidden):
             values = _best(trips, values, name)
-        values = _best(alone, values, "lib.leave_us")
+    if ON_GRACE in hidden and ON_GRACE not in (given or {}):
+        values[ON_GRACE] = values[X86] * values[HOSTS[0]] / values[HOSTS[1]]
     return values
 
 
 def _best(fold: list[Row], values: Numbers, name: str) -> Numbers:
     """`values` with the best tried value of one number; wide steps first."""
     at = values[name]
-    if name in STEPS:
-        tries = [float(n) for n in range(1, STEPS[name][1] + 1)]
+    if name == STEPS:
+        tries = [float(n) for n in range(1, MOST + 1)]
     else:
         limit = fitted()[name]
         tries = [min(limit.high, max(limit.low, at * factor)) for factor in (*FACTORS, 0.97, 1.0, 1.03)]
@@ -142,7 +132,7 @@ def hold_out(everything: list[Row]) -> None:
     """Median errors of round trips with one library or one GPU held out of the fit, beside the fit to all rows."""
     trips = [row for row in everything if row.case.verb == "roundtrip"]
     full = fit(everything)
-    print("fitted to all rows:", ", ".join(f"{name} {full[name]:.3g}" for name in (*CONSTANTS, *STEPS)))
+    print("fitted to all rows:", ", ".join(f"{name} {full[name]:.3g}" for name in (*CONSTANTS, STEPS)))
     by: dict[str, Callable[[Row], str]] = {"library": lambda row: row.case.library, "gpu": lambda row: row.case.gpu}
     for name, label in by.items():
         errors = []

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dysharp.engine.burst.run import run_burst
 from dysharp.program.merge import Part, merge
-from dysharp.testing.random_merges import memory_ps, random_parts
+from tests.interpreters.random_merges import memory_ps, random_parts
 
 
 def without_memory(part: Part) -> Part:

@@ -91,7 +91,7 @@ TESTS_OF = {
     "specs": ["specs"],
     "steps": ["steps"],
     "systems": ["systems"],
-    "testing": ["testing", "engine/burst/test_mutants.py"],
+    "testing": ["testing"],
     "timeline": ["timeline"],
     "uarch": ["uarch", "engine/burst/test_memory.py", "protocol/test_uarch_tables.py"],
     "uarch/flit": ["engine/flit"],
@@ -581,7 +581,7 @@ def _compile_kernels() -> int:
     from dysharp.engine.burst.run import run_burst
     from dysharp.engine.flit.network import NetworkConfig, Protocol, Traffic, measure
     from dysharp.engine.packet.program import run_packet
-    from dysharp.testing.random_programs import random_program
+    from tests.interpreters.random_programs import random_program
 
     for run in (run_burst, run_packet):
         run(random_program(0))
@@ -764,9 +764,9 @@ def kernel_files(tree: Path) -> frozenset[str]:
 
 def _equality(m: Mutant, seeds: range) -> int:
     """What tests/engine/burst/test_equality.py compares, one random Program at a time: 1 at the first difference from the oracle."""
-    from dysharp.testing.mutants import MAX_STEPS, difference
-    from dysharp.testing.plain import PlainEngine
-    from dysharp.testing.random_programs import random_program
+    from tests.interpreters.mutants import MAX_STEPS, difference
+    from tests.interpreters.plain import PlainEngine
+    from tests.interpreters.random_programs import random_program
 
     run_oracle = __import__("dysharp.oracle", fromlist=["run_oracle"]).run_oracle
     plain = PlainEngine(max_steps=MAX_STEPS)  # reads the changed file

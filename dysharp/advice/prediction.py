@@ -22,6 +22,7 @@ from dysharp.runs.request import Request, Workload, make_workload
 from dysharp.runs.together import Workers
 from dysharp.specs import Cluster, Model
 from dysharp.systems import get_system
+from dysharp.systems.building.around import AROUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,8 @@ class Predicted:
         """The critical path by operator, and the surroundings; the sum is `time_us`."""
         path = (self.row.window or {}).get("path_us", self.row.path_us)
         gemms = path["gemm1"] + path["gemm2"]
-        return {"dispatch": path["dispatch"], "GEMMs": gemms, "combine": path["combine"], "other": path["other"], "around": self.around.device_us}
+        kernels = {"dispatch": path["dispatch"], "GEMMs": gemms, "combine": path["combine"], "other": path["other"]}
+        return kernels | {"around": max(0.0, self.time_us - sum(kernels.values()))}
 
     def one_kernel_us(self) -> dict[str, float] | None:
         """Where one kernel is the whole layer: its GEMMs, its copies, and waits. None for other systems.
@@ -88,7 +90,7 @@ class Predicted:
             return None
         whole = self.time_us / self.row.time_us
         gemms = whole * _gemm_busy_us(self.row)
-        copies = whole * max(self.row.utilization["up_max"], self.row.utilization["down_max"]) * self.row.simulated_us
+        copies = whole * max(self.row.utilization["up_max"], self.row.utilization["down_max"]) * self.row.program_us
         return {"GEMMs": gemms, "copies": copies, "waits": max(0.0, self.time_us - gemms - copies)}
 
     def bar(self) -> tuple[float, float] | None:
@@ -114,7 +116,7 @@ class Predicted:
             "p90_error": self.wide,
             "families": list(self.families),
             "tokens_simulated": self.row.tokens_per_gpu,
-            "simulated_us": self.time_us - self.around.device_us,
+            "simulated_us": self.time_us - self.parts_us()["around"],
             "surroundings_us": self.around.to_dict(),
             "parts_us": self.parts_us(),
             "one_kernel_us": self.one_kernel_us(),
@@ -134,7 +136,7 @@ def eager_is_known(row: Row) -> bool:
 
 def _gemm_busy_us(row: Row) -> float:
     """Time for which GEMMs keep the SMs or the memory of the busiest GPU busy, the longer of both."""
-    sms = row.utilization["sm_max"] * row.simulated_us
+    sms = row.utilization["sm_max"] * row.program_us
     return max(sms, row.bound_us) if row.bound_resource.endswith(".memory") else sms
 
 
@@ -181,7 +183,8 @@ class AdviceRuns:
     def _predicted(self, job: Job, row: Row) -> Predicted:
         workload = job.workload
         request = workload.request
-        shares = {name: us / row.time_us for name, us in row.path_us.items()} | {"surroundings": 1 - row.simulated_us / row.time_us}
+        shares = {name: us / row.time_us for name, us in row.path_us.items() if name != AROUND.name}
+        shares["surroundings"] = 1 - row.simulated_us / row.time_us
         asked = PredictionScope(row.system, request.model, request.cluster, request.tokens, request.direction, row.options, workload.routing)
         trust, unsettled = trust_of(asked, shares), row.window["apart"] if row.window else 0.0
         memory = () if self.memory_warning else memory_warning(request.model, request.cluster, workload.routing)

@@ -7,6 +7,7 @@ way is charged to one cause, so the parts sum to the time exactly:
 |---|---|
 | COMPUTE: ready to start (all slots are taken), and start to end | `sm` |
 | DELAY of a late node (`program.skew`): ready to end | `start`, a cause that only Programs with late nodes have |
+| kernels beside the GEMMs of a real layer and their starts: ready to end | `surroundings`, a cause that only Programs with them have |
 | other DELAY: ready to end | `host` if its operator is a host operator, else `sm` (an SM copies rows, or computes padding) |
 | transfer: issue to start, in the hub | `link_up` while the up link sends, else `link_down` (hot receiver) |
 | push: start to end, serialisation on the up link | `link_up` |
@@ -46,7 +47,7 @@ from dysharp.arrays import I32, I64, Bools
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import group
 from dysharp.program.operators import Nature
-from dysharp.program.schema import LATE
+from dysharp.program.schema import BESIDE, LATE
 from dysharp.program.skew import START
 from dysharp.program.tables import Discipline, Kind, Point, Program, Template
 from dysharp.program.trace import Trace
@@ -56,6 +57,8 @@ Index = TypeVar("Index")
 Key = TypeVar("Key")
 UP, DOWN = 0, 1
 CAUSES = ("link_up", "link_down", "sm", "latency", "window", "host")
+OWN_CAUSES = {LATE: START, BESIDE: "surroundings"}
+"""Function of a DELAY -> its cause, which only Programs with such DELAYs have."""
 
 
 def attribute(program: Program, trace: Trace) -> dict[str, int]:
@@ -94,8 +97,8 @@ class _Step(NamedTuple):
 def _step(template: Template, hosts: tuple[str, ...]) -> _Step:
     """`hosts`: the host operators of the Program."""
     cause = ""
-    if template.fn == LATE:
-        cause = START
+    if template.fn in OWN_CAUSES:
+        cause = OWN_CAUSES[template.fn]
     elif template.kind in (Kind.COMPUTE, Kind.DELAY):
         cause = "host" if template.kind is Kind.DELAY and template.operator in hosts else "sm"
     return _Step(template.operator, cause, template.kind is Kind.JOIN, template.kind in PULLS)
@@ -117,8 +120,7 @@ class _Walk:
         self.steps = [_step(t, hosts) for t in p.templates]
         self.in_order: list[bool] = (p.issuers.discipline == Discipline.PROGRAM_ORDER).tolist()
         self.slots: list[int] = [int(p.pools.slots[pool]) if pool >= 0 else 0 for pool in p.issuers.pool.tolist()]
-        if any(t.fn == LATE for t in p.templates):
-            self.parts[START] = 0
+        self.parts |= {cause: 0 for fn, cause in OWN_CAUSES.items() if any(t.fn == fn for t in p.templates)}
         self.words = [("link_up", "link_down", "latency")]
         for net in p.nets:
             self.words.append((f"{net.name}_out", f"{net.name}_in", f"{net.name}_latency"))

@@ -13,10 +13,10 @@ from dysharp.units import PS_PER_US
 def merging_of(program: Program, trace: Trace, ports: int) -> dict[str, Any]:
     """Counts of loads and sums that merge; {} for a Program without any. `ports`: switch ports that face one home.
 
-    `wait_us`: mean time from the first to the last request of an address, `load_wait_us` and `sum_wait_us` of each kind. `addresses`, `passed_sums`,
-    `loads_on`: loads that went on to the home. `table_KiB`: most bytes of a home that wait at once for the rest of their requests, over its
-    ports: the smallest table in which every address of this run merges. `rate_GBps`: bytes of one GPU's merged requests per time between its
-    first and its last. A request is at the switch one hop behind its up grant.
+    `wait_us`: mean time from the first to the last request of an address, `load_wait_us` and `sum_wait_us` of each kind. `addresses`,
+    `passed_sums`, `loads` from another GPU, `loads_on`: those that went on to the home. `table_KiB`: most bytes of a home that wait at once for
+    the rest of their requests, over its ports: the smallest table in which every address of this run merges. `rate_GBps`: bytes of one GPU's
+    merged requests per time between its first and its last. A request is at the switch one hop behind its up grant.
     """
     if program.sessions is None or program.ops.session is None:
         return {}
@@ -29,22 +29,31 @@ def merging_of(program: Program, trace: Trace, ports: int) -> dict[str, Any]:
     np.maximum.at(last, session[ops], trace.start[ops])
     used = np.flatnonzero(last >= 0)
     wait = (last - first)[used] / PS_PER_US
-    loads = np.isin(used, session[ops][kinds[ops] == Kind.MERGED_LOAD])
+    is_load = kinds[ops] == Kind.MERGED_LOAD
+    loads = np.isin(used, session[ops][is_load])
     size = np.zeros(n, np.int64)
     size[session[ops]] = program.ops.bytes[ops]
     home = program.sessions.home[used]
     span = float(trace.start[ops].max() - trace.start[ops].min()) / PS_PER_US
-    went_on = loads_that_went_on(program, trace)[ops] & (kinds[ops] == Kind.MERGED_LOAD)
     return {
         "wait_us": float(wait.mean()),
         "load_wait_us": float(wait[loads].mean()) if loads.any() else 0.0,
         "sum_wait_us": float(wait[~loads].mean()) if (~loads).any() else 0.0,
         "addresses": len(used),
-        "loads_on": int(went_on.sum()),
+        "loads": int(is_load.sum()),
+        "loads_on": int((loads_that_went_on(program, trace)[ops] & is_load).sum()),
         "passed_sums": int(sums_that_passed(program, trace)[used].sum()),
         "table_KiB": max(_most(first[used][home == h], last[used][home == h], size[used][home == h]) for h in np.unique(home)) / ports / 1024,
         "rate_GBps": float(size[used].sum()) / span / 1e3 if span else 0.0,
     }
+
+
+def levels_part(merging: dict[str, Any]) -> tuple[str, ...]:
+    """What a run at burst level says where most loads did not merge: replies wait for no channel there, and queue for one at packet level."""
+    if 2 * merging.get("loads_on", 0) <= merging.get("loads", 0):
+        return ()
+    alone, loads = merging["loads_on"], merging["loads"]
+    return (f"warning: {alone} of {loads} loads did not merge; --fidelity packet, where replies queue for channels, is up to 10 % longer",)
 
 
 def _most(first: Any, last: Any, size: Any) -> float:

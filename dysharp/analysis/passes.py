@@ -37,7 +37,7 @@ def both_passes(forward: Row, backward: Row) -> Row:
         **sums,
         traffic_bytes=traffic,
         waiting_us=_waiting(forward.waiting_us, backward.waiting_us),
-        phases_us=_phases(forward.phases_us, backward.phases_us, forward.simulated_us),
+        phases_us=_phases(forward.phases_us, backward.phases_us, forward.program_us),
         utilization=_weighted(forward, backward),
         bound_resource=resources[0] if resources[0] == resources[1] else f"{resources[0]} (forward) and {resources[1]} (backward)",
         wall_s=wall,
@@ -76,7 +76,7 @@ def _phases(forward: Phases, backward: Phases, begin_us: float) -> Phases:
 
 
 def _weighted(forward: Row, backward: Row) -> dict[str, float]:
-    one, two = forward.simulated_us, backward.simulated_us
+    one, two = forward.program_us, backward.program_us
     if one + two == 0:
         return dict(forward.utilization)
     return {name: (share * one + backward.utilization[name] * two) / (one + two) for name, share in forward.utilization.items()}

@@ -22,12 +22,13 @@ from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
 from dysharp.specs import Cluster, Model
 from dysharp.systems import is_real
+from dysharp.systems.building.around import AROUND
 from dysharp.text import facts, html_table
 from dysharp.units import ps_to_us
 from dysharp.workload import Routing
 from dysharp.workload.sublayer import Work
 
-MODEL_VERSION = "7"
+MODEL_VERSION = "8"
 """Version of the simulated numbers. The changelog names every number that a new version moved, and the reason."""
 
 LEFT_OUT: dict[str, Any] = {"workload": "", "blocks": {}, "dropped_rows": 0, "warnings": (), "window": {}, "surroundings_us": {}, "skew": {}}
@@ -112,10 +113,9 @@ class Row:
     """One system on one workload: the fields of `dysharp run --json`, and `header`.
 
     Times are in microseconds, sizes in bytes, shares between 0 and 1. "The last GPU" is the GPU that finishes last.
-    "The Program" is the simulated transfers and GEMMs. On `hw-*` clusters a layer also has surroundings
-    (`analysis.surroundings`). `time_us`, `attribution` and `eager_us` contain surroundings; all other times are times
-    of the Program alone. With `window`, all other fields describe the leading tokens. Direction "both": see
-    `analysis.both_passes`.
+    On `hw-*` clusters a layer also has surroundings (`analysis.surroundings`): in the Program of a real form of several kernels, else charged
+    after the run. `time_us`, `attribution` and `eager_us` contain what is charged; all other times are times of the Program.
+    With `window`, all other fields describe the leading tokens. Direction "both": see `analysis.both_passes`.
 
     `system`             name of the system
     `form`               "paper" or "real"
@@ -145,7 +145,7 @@ class Row:
                          surroundings_us on hw clusters, start_us with late ranks, nic_out_us, nic_in_us and
                          nic_latency_us over several domains (spine_* where the spine is oversubscribed);
                          sums to `time_us`
-    `path_us` critical path by operator (keys of `phases_us`); sums to `simulated_us`. In a backward pass the gradients of a GEMM count as the GEMM
+    `path_us` critical path by operator (keys of `phases_us`); sums to `program_us`. In a backward pass the gradients of a GEMM count as the GEMM
                          itself
     `stalls`             waits on the last GPU {window_us, link_us, sm_us}
     `waiting_us`         {operator: {span, moving, resource, own, peers}}, each a list by rank: the operator's span on the
@@ -164,7 +164,7 @@ class Row:
                          hardware that it assumes between domains
     `window`             estimate for the whole layer {tokens, of_tokens, time_us, us_per_token, half_window_time_us, apart, path_us,
                          surroundings_us} (`runs.leading`); `apart`: relative difference of two estimates; empty when all tokens were run
-    `surroundings_us`    {permute_us, activation_us, cast_us, launch_us, contention_us, host_us} on hw clusters where
+    `surroundings_us`    {permute_us, activation_us, cast_us, launch_us, host_us} on hw clusters where
                          GEMMs run, else empty
     `skew`               {start_us, slow}: start time and factor of GEMM times of each rank; empty when all ranks are
                          alike. Times count from time zero, at which the first rank starts. In "both", each pass
@@ -231,8 +231,13 @@ class Row:
 
     @property
     def simulated_us(self) -> float:
-        """Time of the Program, without surroundings."""
+        """Time of the critical path without surroundings."""
         return self.time_us - self.attribution.get(SURROUNDINGS, 0.0)
+
+    @property
+    def program_us(self) -> float:
+        """Time of the Program: without surroundings that are charged after the run."""
+        return self.time_us - (self.attribution.get(SURROUNDINGS, 0.0) - self.path_us.get(AROUND.name, 0.0))
 
     @property
     def eager_us(self) -> float:
@@ -366,8 +371,10 @@ def make_row(
 ) -> Row:
     """The Row of a finished run. `surroundings` None: the layer is the Program alone."""
     values = {f.name: getattr(measured, f.name) for f in dataclasses.fields(measured) if f.name != "simulated_us"}
+    charged_us = 0.0
     if surroundings is not None:
-        values["attribution"] = measured.attribution | {SURROUNDINGS: surroundings.device_us}
+        charged_us = 0.0 if AROUND.name in measured.path_us else surroundings.device_us
+        values["attribution"] = measured.attribution | {SURROUNDINGS: measured.attribution.get(SURROUNDINGS, 0.0) + charged_us}
     return Row(
         **values,
         system=inputs.system,
@@ -380,7 +387,7 @@ def make_row(
         fidelity=inputs.fidelity,
         seed=inputs.seed,
         options=inputs.options,
-        time_us=measured.simulated_us + (0.0 if surroundings is None else surroundings.device_us),
+        time_us=measured.simulated_us + charged_us,
         surroundings_us={} if surroundings is None else surroundings.to_dict(),
         wall_s=dataclasses.asdict(costs.wall_s),
         compile_s=costs.compile_s,

@@ -1,8 +1,7 @@
-"""Parts of a layer on a real GPU that the Program does not contain: permutation, activation, casts, launches.
+"""Parts of a layer on a real GPU besides communication kernels and GEMMs: permutation, activation, casts, launches.
 
-The Program of a real form contains the communication kernels and the GEMM tiles. The surroundings come from the closed
-forms of `compute.moe` for the GPU with the most rows. `make_row` adds them to the Program's time on `hw-*` clusters;
-the family `layer` adds them for `validate` (`measured/families/layer.py`).
+The Program of a real form with separate kernels contains them (`systems/building/around.py`). Here are the closed forms of `compute.moe`
+for the GPU with the most rows; `make_row` adds them to the time of all other Programs on `hw-*` clusters.
 """
 
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from dysharp.compute import moe, operators
 from dysharp.specs import Cluster, Model
 from dysharp.specs.fitted import fitted
 from dysharp.systems import get_system
+from dysharp.systems.building.around import activation_bytes, cast_bytes
 from dysharp.systems.building.formats import ROW_FORMATS, format_of
 from dysharp.workload import Routing, needed_gpus, rows_per_slot
 
@@ -23,13 +23,12 @@ GEMM_CALLS = {"fwd": 3, "bwd": 4}
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Times in us of the parts of a layer that the Program does not contain.
+    """Times in us of these parts, alone on the busiest GPU.
 
     permute_us     reordering of rows by expert, and back
     activation_us  activation between the GEMMs
     cast_us        casts to the format of the GEMMs
     launch_us      gaps between GEMM kernels
-    contention_us  time that GEMMs lose because communication kernels hold SMs beside them (`contention.py`)
     host_us        launches of the host, in an eager layer whose GPU waits for counts; 0 in a CUDA graph
     """
 
@@ -37,13 +36,12 @@ class Surroundings:
     activation_us: float = 0.0
     cast_us: float = 0.0
     launch_us: float = 0.0
-    contention_us: float = 0.0
     host_us: float = 0.0
 
     @property
     def device_us(self) -> float:
         """Time on the GPU: everything but `host_us`."""
-        return self.permute_us + self.activation_us + self.cast_us + self.launch_us + self.contention_us
+        return self.permute_us + self.activation_us + self.cast_us + self.launch_us
 
     def to_dict(self) -> dict[str, float]:
         """Plain values."""
@@ -67,7 +65,7 @@ def surroundings(
 
 
 def around(
-    cluster: Cluster, model: Model, rows: float, copies: float, *, permutes: int, fp8_rows: bool, cast_bytes: float = 0.0, direction: str = "fwd"
+    cluster: Cluster, model: Model, rows: float, copies: float, *, permutes: int, fp8_rows: bool, direction: str = "fwd"
 ) -> Surroundings:
     """The surroundings of a layer from counts on the busiest GPU.
 
@@ -75,21 +73,17 @@ def around(
     copies      rows that the GPU received
     permutes    permutations outside the Program
     fp8_rows    True: rows arrive in the format of the GEMMs
-    cast_bytes  bytes moved by further casts (weights in training)
 
     In a backward pass the Program contains the activation's gradient, in the epilogue of a GEMM.
     """
     gpu, c = cluster.own_gpu, cluster.fitted
-    gates = 2 if model.gated else 1
-    launch, element = operators.launch_us(gpu, c), operators.ELEMENT_BYTES[model.gemm_dtype]
+    launch, casts = operators.launch_us(gpu, c), float(cast_bytes(model, rows, fp8_rows=fp8_rows))
     width = 1 + operators.SCALE_BYTES if fp8_rows else 2.0
-    casts = model.gemm_dtype == "fp8" and not fp8_rows
-    moved = rows * model.hidden * (2.0 + 1.0) + cast_bytes
-    activation = operators.hbm_us(gpu, c, rows * model.expert_hidden * (2 * gates + element)) if direction == "fwd" else 0.0
+    activation = operators.hbm_us(gpu, c, activation_bytes(model, rows)) if direction == "fwd" else 0.0
     return Surroundings(
         permute_us=permutes * float(moe.permute_us(gpu, c, copies, rows, model.hidden, width)),
         activation_us=float(activation),
-        cast_us=float(operators.memory_kernel_us(gpu, c, moved)) if casts else 0.0,
+        cast_us=float(operators.memory_kernel_us(gpu, c, casts)) if casts else 0.0,
         launch_us=GEMM_CALLS[direction] * launch,
         host_us=moe.host_us(gpu, c, moe.layer_calls(gpu)),
     )

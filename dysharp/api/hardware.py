@@ -63,7 +63,7 @@ def hardware(
     Raises ConfigError for an unknown block or cluster, MissingExtra without the extra "rtl", SimulationError where block and model differ.
     """
     from dysharp.silicon.rtl.blocks import load_block
-    from dysharp.silicon.rtl.check import pins_of
+    from dysharp.silicon.rtl.check import check_block, pins_of
     from dysharp.silicon.rtl.cost import cost_of, library_kge, read_library
     from dysharp.silicon.rtl.yosys import memories_of, verilog_of
 
@@ -72,7 +72,7 @@ def hardware(
     if trace and block != "reduction-table":
         raise ConfigError(f"--trace of {block}: found no run that logs its packets, expected reduction-table")
     library = read_library(Path(liberty)) if liberty is not None else None
-    checked = found.check(sequences, seed=seed) if sequences else []
+    checked = check_block(found, sequences, seed=seed) if sequences else []
     component = found.component(parameters)
     memories = memories_of(component)
     if out is not None:

@@ -10,8 +10,8 @@ from dysharp.errors import ConfigError
 from dysharp.runs.request import RequestArgs, make_request, takes
 from dysharp.runs.run import prepare
 from dysharp.steps.block import Block
-from dysharp.steps.cost import BlockTimes, EpTimes
-from dysharp.steps.costs import StepCosts, moe_kinds
+from dysharp.steps.cost import BlockTimes
+from dysharp.steps.costs import Kind, StepCosts, moe_kinds
 from dysharp.steps.kernels import block_kernels
 from dysharp.steps.merged import block_times
 from dysharp.systems import get_system
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 @takes(RequestArgs)
-def merged_blocks(rows: Sequence[Row], eps: Sequence[EpTimes], block: Block, **request: Unpack[RequestArgs]) -> list[dict[bool, BlockTimes]]:
-    """Times of blocks by whether attention has a window, for the system and options of each Row. They run anew each time.
+def merged_blocks(rows: Sequence[Row], block: Block, **request: Unpack[RequestArgs]) -> list[dict[Kind, BlockTimes]]:
+    """Times of blocks by kind, for the system and options of each Row. They run anew each time.
 
-    `rows`: of forward passes; `eps`: their times.
+    `rows`: of forward passes.
 
     Raises ConfigError for a Row of leading tokens, and for a system whose Programs cannot run one behind the other.
     """
     asked, found = make_request(request), []
-    for row, ep in zip(rows, eps, strict=True):
+    for row in rows:
         if row.window:
             raise ConfigError(f"blocks: {row.system}: found a layer estimated from leading tokens, expected all tokens: merged Programs do not scale")
         system = get_system(row.system)
@@ -37,8 +37,8 @@ def merged_blocks(rows: Sequence[Row], eps: Sequence[EpTimes], block: Block, **r
         options = type(usual[row.system])(**row.options)
         forward, backward = (system.plan(asked.model, asked.cluster, workload.routing, direction, options) for direction in ("fwd", "bwd"))
         held = int(row.options.get("n_sm", 0)) if row.form == "real" else 0
-        kinds = moe_kinds(block.model)
-        found.append({kind: block_times(forward, backward, block_kernels(block, n, ep), _time_us, held) for kind, n in kinds.items()})
+        kinds = moe_kinds(block)
+        found.append({kind: block_times(forward, backward, block_kernels(block, n), _time_us, held) for kind, n in kinds.items()})
     return found
 
 

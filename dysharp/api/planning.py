@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import isinf
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypedDict, Unpack
 
 from dysharp.api.plan_confirm import Confirmed, Ranked, confirm, ranked_by_rows
 from dysharp.api.serving import Serving, serve, slo_of
@@ -24,6 +24,7 @@ from dysharp.planning.sensitivity import Moved, sensitivity
 from dysharp.planning.space import INTEGERS, Space, Task, broken_by
 from dysharp.processes import Runner, here, in_processes
 from dysharp.runs.on_dask import on_dask
+from dysharp.runs.request import Argument, takes
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import show
 from dysharp.specs.whole import WholeModel
@@ -221,44 +222,54 @@ def ep_of(one: Costed) -> str:
     return str(one.values["system"]) + (" overlapped" if one.values["overlap"] == "pair" else "")
 
 
-def plan(
-    models: str, gpus: int, cluster: str = "hw-dgx-h100-x8", *, batch: int | None = None, sequence: int = 4096, precision: str = "bf16",
-    imbalance: float | None = None, spread: float = SPREAD, tries: Iterable[str] = (), vary: Iterable[str] = (), n_best: int = 10,
-    check: str | None = None, what_if: bool = False, rows: int = 0, confirmed: bool = False, sensitive: bool = False, serve_slo: str | None = None,
-    folder: str | None = None, jobs: int = 1, scheduler: str = "", tick: Tick = silent,
-) -> Answer:  # fmt: skip
-    """The `n_best` fastest layouts of every model (names or files, joined with commas) and shape on `gpus` GPUs. Raises `ConfigError`.
+class PlanArgs(TypedDict, total=False):
+    """Keyword arguments of `plan`. `help` prints the texts."""
 
-    | argument | meaning |
-    |---|---|
-    | `tries`, `vary` | lists of values per dimension ("tp=1,2"); shapes ("layers=61,66") |
-    | `spread`, `imbalance` | spread of expert loads over their mean; rows of the hottest rank over the mean, whatever the EP degree |
-    | `check` | a layout to judge |
-    | `what_if` | also the best with DySHARP-class switches and with MoE-Hub |
-    | `rows` | rank so many of the best again by simulated Rows of their experts |
-    | `confirmed` | replay the schedule of the best, and merge its passes in one Program |
-    | `sensitive` | search again with every constant 20 % lower and higher |
-    | `serve_slo` | also how every shape serves on one domain ("ttft=2s,tpot=50ms") |
-    | `folder` | keep costs there: a search that was killed goes on |
-    | `jobs`, `scheduler` | processes for shapes, or the address of a dask scheduler |
-    """
-    machine = load_cluster(cluster)
-    shapes = [shape for name in models.split(",") for shape in shapes_of(load_whole(name.strip()), list(vary))]
-    own, given = machine_of(machine), given_of(tries)
-    tasks = [Task(model, gpus, batch or gpus, sequence, precision, practice_for(model, own), spread, imbalance) for model in shapes]
+    batch: Annotated[int | None, Argument(None, "sequences of a step. None: one per GPU.")]
+    sequence: Annotated[int, Argument(4096, "tokens of a sequence.")]
+    precision: Annotated[str, Argument("bf16", "bytes of weights, gradients and optimizer.")]
+    spread: Annotated[float, Argument(SPREAD, "spread of expert loads over their mean.")]
+    imbalance: Annotated[float | None, Argument(None, "rows of the hottest rank over the mean, whatever the EP degree, in place of `spread`.")]
+    tries: Annotated[Iterable[str], Argument((), 'lists of values per dimension ("tp=1,2").')]
+    vary: Annotated[Iterable[str], Argument((), 'shapes ("layers=61,66").')]
+    n_best: Annotated[int, Argument(10, "layouts to keep.")]
+    check: Annotated[str | None, Argument(None, "a layout to judge.")]
+    what_if: Annotated[bool, Argument(False, "also the best with DySHARP-class switches and with MoE-Hub.")]
+    rows: Annotated[int, Argument(0, "rank so many of the best again by simulated Rows of their experts.")]
+    confirmed: Annotated[bool, Argument(False, "replay the schedule of the best, and merge its passes in one Program.")]
+    sensitive: Annotated[bool, Argument(False, "search again with every constant 20 % lower and higher.")]
+    serve_slo: Annotated[str | None, Argument(None, 'also how every shape serves on one domain ("ttft=2s,tpot=50ms").')]
+    folder: Annotated[str | None, Argument(None, "keep costs there: a search that was killed goes on.")]
+    jobs: Annotated[int, Argument(1, "processes for shapes.")]
+    scheduler: Annotated[str, Argument("", "address of a dask scheduler whose workers search shapes.")]
+    tick: Annotated[Tick, Argument(silent, "called with candidates done, their number, and a text.")]
+
+
+@takes(PlanArgs)
+def plan(models: str, gpus: int, cluster: str = "hw-dgx-h100-x8", **asked: Unpack[PlanArgs]) -> Answer:
+    """The fastest layouts of every model (names or files, joined with commas) and shape on `gpus` GPUs. Raises `ConfigError`."""
+    machine, tick, jobs, folder = load_cluster(cluster), asked["tick"], asked["jobs"], asked["folder"]
+    shapes = [shape for name in models.split(",") for shape in shapes_of(load_whole(name.strip()), list(asked["vary"]))]
+    if any(shape.linear for shape in shapes):
+        raise ConfigError(f"plan {models}: found linear attention, expected attention in every layer: a search does not model it")
+    own, given = machine_of(machine), given_of(asked["tries"])
+    batch, kept = asked["batch"] or gpus, Path(folder) if folder else None
+    loads = asked["spread"], asked["imbalance"]
+    tasks = [Task(model, gpus, batch, asked["sequence"], asked["precision"], practice_for(model, own), *loads) for model in shapes]
     local: Runner[Any] = here if jobs == 1 else lambda work: in_processes(work, jobs)
-    with on_dask(scheduler) if scheduler else nullcontext(local) as run:
-        done = plan_shapes(tasks, machine, given, Search(n_best, Path(folder) if folder else None, run, tick))
+    with on_dask(asked["scheduler"]) if asked["scheduler"] else nullcontext(local) as run:
+        done = plan_shapes(tasks, machine, given, Search(asked["n_best"], kept, run, tick))
     first, best = done.first, done.first.found.best
+    slo = None if asked["serve_slo"] is None else slo_of(asked["serve_slo"])
     return Answer(
         done,
         _header(machine, first.task),
-        _checked(done, check) if check is not None else None,
-        _what_ifs(first) if what_if and first.task.model.layer else {},
-        ranked_by_rows(first.coster, best[:rows], tick=lambda text: tick(0, 0, text)) if rows else None,
-        confirm(first.coster, best[0]) if confirmed else None,
-        tuple(sensitivity(first.coster, machine, best[0], lambda text: tick(0, 0, text))) if sensitive else None,
-        {model.name: serve(model, machine.with_gpus(own.domain), slo=slo_of(serve_slo)) for model in shapes} if serve_slo is not None else {},
+        _checked(done, asked["check"]) if asked["check"] is not None else None,
+        _what_ifs(first) if asked["what_if"] and first.task.model.layer else {},
+        ranked_by_rows(first.coster, best[: asked["rows"]], tick=lambda text: tick(0, 0, text)) if asked["rows"] else None,
+        confirm(first.coster, best[0]) if asked["confirmed"] else None,
+        tuple(sensitivity(first.coster, machine, best[0], lambda text: tick(0, 0, text))) if asked["sensitive"] else None,
+        {model.name: serve(model, machine.with_gpus(own.domain), slo=slo) for model in shapes} if slo is not None else {},
     )
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Annotated, TypedDict, Unpack
 
 from dysharp.api.serving_answer import Serving, Slo
-from dysharp.api.serving_systems import ep_systems
+from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.api.tensor_parallel import serving_curves
 from dysharp.errors import ConfigError
+from dysharp.runs.request import Argument, takes
 from dysharp.serving.advice import break_even, overlap_of, slots_of
 from dysharp.serving.answers import part_shares
 from dysharp.serving.apart import best_apart
 from dysharp.serving.balance import loads_of
-from dysharp.serving.engine import engine_of
+from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.formats import formats_of
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.serving.rates import rates_of
@@ -26,85 +28,85 @@ from dysharp.specs.whole import WholeModel
 
 MOST_DRAFTS = 8
 Tick = Callable[[int, int, str], None]
+_TENSOR = 'system of tensor-parallel sub-layers (`dysharp list sub-layers`), whose Rows take the place of all-reduces of prompts. "": all-reduces.'
+_WHAT_IF = "also search other machines: no communication, DySHARP, MoE-Hub, larger domains, faster NICs; and a dead GPU."
+_MERGED = "also a layer of the best point as a merged Program, in decoding and with prompts, beside the closed form."
+_SYSTEMS = "EP systems under which a layer is simulated at the best point with dispatch, as a merged Program."
 
 
-def serve(
-    model: str | WholeModel = "deepseek-v3",
-    cluster: str | Cluster = "hw-dgx-h200",
-    *,
-    gpus: int | None = None,
-    isl: int = 4096,
-    osl: int = 1024,
-    engine: str = "vllm",
-    precision: str | None = None,
-    kv: str | None = None,
-    slo: Slo | None = None,
-    users: int | None = None,
-    layouts: Iterable[str | ServeLayout] | None = None,
-    ep_system: str = "",
-    tensor: str = "",
-    mtp: int = 0,
-    acceptance: float = 0.8,
-    routing: str | None = None,
-    what_if: bool = False,
-    systems: Iterable[str] | None = None,
-    tick: Tick = lambda done, total, text: None,
-) -> Serving:
-    """Search the layouts of `model` on `gpus` GPUs of `cluster` (default: all) for prompts of `isl` and answers of `osl` tokens.
+def _silent(done: int, total: int, text: str) -> None:
+    """Tell nobody."""
 
-    | argument | meaning |
-    |---|---|
-    | `precision` | of the weights (`serving.formats.PRECISIONS`); default FP8 where the model's experts are FP8, else BF16 |
-    | `kv` | type of cached values; default the engine's |
-    | `slo` | limits of mean TTFT and TPOT |
-    | `users` | also how many GPUs serve so many |
-    | `layouts` | only these |
-    | `ep_system` | EP kernels |
-    | `tensor` | system of tensor-parallel sub-layers (`dysharp list sub-layers`); its Rows take the place of all-reduces of prompts |
-    | `mtp`, `acceptance` | drafts of a step and request; the part of drafts that is accepted if those before it were |
-    | `routing` | recorded or drawn expert choices, as for `compare`: uneven experts, and what EPLB brings |
-    | `what_if` | also search other machines: no communication, DySHARP, MoE-Hub, larger domains, faster NICs; and a dead GPU |
-    | `systems` | EP systems whose MoE layer is simulated at the best point with dispatch |
-    | `tick` | called with layouts done, their number, and a name |
 
-    Raises ConfigError for wrong input.
-    """
-    whole, rules = model if isinstance(model, WholeModel) else load_whole(model), engine_of(engine)
+class ServeArgs(TypedDict, total=False):
+    """Keyword arguments of `serve`. `help` prints the texts."""
+
+    gpus: Annotated[int | None, Argument(None, "GPUs in use. None: all of the cluster.")]
+    isl: Annotated[int, Argument(4096, "tokens of a prompt (mean).")]
+    osl: Annotated[int, Argument(1024, "tokens of an answer (mean).")]
+    engine: Annotated[str, Argument("vllm", "whose rules put requests into steps.")]
+    precision: Annotated[str | None, Argument(None, "of the weights (`serving.formats.PRECISIONS`). None: FP8 where the experts are FP8, else BF16.")]
+    kv: Annotated[str | None, Argument(None, "type of cached values. None: the engine's.")]
+    slo: Annotated[Slo | None, Argument(None, "limits of mean TTFT and TPOT. None: 2 s and 50 ms.")]
+    users: Annotated[int | None, Argument(None, "also how many GPUs serve so many.")]
+    layouts: Annotated[Iterable[str | ServeLayout] | None, Argument(None, "only these.")]
+    ep_system: Annotated[str, Argument("", 'EP kernels. "": those of the machine.')]
+    tensor: Annotated[str, Argument("", _TENSOR)]
+    mtp: Annotated[int, Argument(0, "drafts of a step and request.")]
+    acceptance: Annotated[float, Argument(0.8, "the part of drafts that is accepted if the drafts before were.")]
+    routing: Annotated[str | None, Argument(None, "recorded or drawn expert choices, as for `compare`: uneven experts, and what EPLB brings.")]
+    what_if: Annotated[bool, Argument(False, _WHAT_IF)]
+    systems: Annotated[Iterable[str] | None, Argument(None, _SYSTEMS)]
+    merged: Annotated[bool, Argument(False, _MERGED)]
+    tick: Annotated[Tick, Argument(_silent, "called with layouts done, their number, and a name.")]
+
+
+@takes(ServeArgs)
+def serve(model: str | WholeModel = "deepseek-v3", cluster: str | Cluster = "hw-dgx-h200", **request: Unpack[ServeArgs]) -> Serving:
+    """Search the layouts of `model` on GPUs of `cluster` for prompts of `isl` and answers of `osl` tokens. Raises ConfigError for wrong input."""
+    whole, rules = model if isinstance(model, WholeModel) else load_whole(model), engine_of(request["engine"])
     machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
-    count = gpus or machine.n_gpus
-    machine = machine.with_gpus(count)
-    _check(isl, osl, users, mtp, acceptance)
-    name = precision or ("fp8" if whole.layer is not None and whole.layer.gemm_dtype == "fp8" else "bf16")
-    formats = formats_of(name, kv or (rules.kv if name != "bf16" else "bf16"))
-    loads = () if routing is None else loads_of(whole, routing)
-    curves = serving_curves(tensor, whole, machine) if tensor else None
-    start = Replica(whole, formats, ServeLayout(), rates_of(machine), ep_system, curves, rules.reducers, loads)
+    count, layouts, tick = request["gpus"] or machine.n_gpus, request["layouts"], request["tick"]
+    _check(request)
+    start = _start(whole, machine.with_gpus(count), rules, request)
     wanted = [one if isinstance(one, ServeLayout) else serve_layout_of(one) for one in layouts] if layouts is not None else None
     tried = list(layouts_of(start, count)) if wanted is None else wanted
-    accepted = sum(acceptance**n for n in range(mtp + 1))
-    load, limits = Load(1.0, float(isl), float(osl), accepted, mtp), slo or Slo()
+    mtp, accepted = request["mtp"], sum(request["acceptance"] ** n for n in range(request["mtp"] + 1))
+    load, limits = Load(1.0, float(request["isl"]), float(request["osl"]), accepted, mtp), request["slo"] or Slo()
     names = iter(range(len(tried)))
     points, rejected = search(start, rules, load, count, tried, lambda text: tick(next(names), len(tried), text))
     asked = Asked(start, rules, load, count, None if wanted is None else tuple(wanted), limits.ttft * 1e3, limits.tpot * 1e3)
     best = within(points, asked.ttft, asked.tpot)
-    first = best[0] if best else None
     found = Serving(
-        whole.name, machine.name, count, rules, limits, users, tuple(best), tuple(front(points)), tuple(points), tuple(rejected),
-        _header(whole, start, engine, load, routing, tensor), best_apart(start, rules, load, count, asked.ttft, asked.tpot, wanted),
+        whole.name, machine.name, count, rules, limits, request["users"], tuple(best), tuple(front(points)), tuple(points), tuple(rejected),
+        _header(whole, start, load, request), best_apart(start, rules, load, count, asked.ttft, asked.tpot, wanted),
     )  # fmt: skip
-    if first is None:
-        return found
-    drafts = break_even(first, mtp) if mtp else None
-    changed = tuple(what_ifs(asked, first, lambda text: tick(len(tried), len(tried), text))) if what_if else ()
-    simulated = () if systems is None else ep_systems(_sending(best), systems, routing)
+    return _explained(found, asked, request, lambda text: tick(len(tried), len(tried), text)) if best else found
+
+
+def _start(whole: WholeModel, machine: Cluster, rules: Engine, request: ServeArgs) -> Replica:
+    """What all layouts share."""
+    name = request["precision"] or ("fp8" if whole.layer is not None and whole.layer.gemm_dtype == "fp8" else "bf16")
+    formats = formats_of(name, request["kv"] or (rules.kv if name != "bf16" else "bf16"))
+    loads = () if request["routing"] is None else loads_of(whole, request["routing"])
+    curves = serving_curves(request["tensor"], whole, machine) if request["tensor"] else None
+    return Replica(whole, formats, ServeLayout(), rates_of(machine), request["ep_system"], curves, rules.reducers, loads)
+
+
+def _explained(found: Serving, asked: Asked, request: ServeArgs, tell: Callable[[str], None]) -> Serving:
+    """With what else was asked about the best points."""
+    best, mtp, routing, systems = list(found.best), request["mtp"], request["routing"], request["systems"]
     return replace(
-        found, what_ifs=changed, overlap=overlap_of(first), slots=tuple(slots_of(_sharing(best))), break_even=drafts, systems=simulated
+        found, what_ifs=tuple(what_ifs(asked, best[0], tell)) if request["what_if"] else (),
+        overlap=overlap_of(best[0]), slots=tuple(slots_of(_sharing(best))), break_even=break_even(best[0], mtp) if mtp else None,
+        systems=() if systems is None else ep_systems(_sending(best), systems, routing),
+        layers=merged_layers(best[0], routing) if request["merged"] else None,
     )  # fmt: skip
 
 
 def _sending(best: list[ServePoint]) -> ServePoint:
     """The best point whose groups send tokens to shared experts, else the best."""
-    return next((point for point in best if point.replica.layout.dp > 1 and point.replica.layout.ep == point.replica.layout.gpus), best[0])
+    return next((point for point in best if point.replica.layout.dp > 1 and point.replica.layout.ep == point.replica.layout.stage_gpus), best[0])
 
 
 def _sharing(best: list[ServePoint]) -> ServePoint:
@@ -112,18 +114,19 @@ def _sharing(best: list[ServePoint]) -> ServePoint:
     return next((point for point in best if point.replica.layout.ep > 1), best[0])
 
 
-def _check(isl: int, osl: int, users: int | None, mtp: int, acceptance: float) -> None:
-    for name, value, least in (("isl", isl, 1), ("osl", osl, 2), ("users", 1 if users is None else users, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 1 << 24:
+def _check(request: ServeArgs) -> None:
+    users, mtp, acceptance = request["users"], request["mtp"], request["acceptance"]
+    for name, value, least in (("isl", request["isl"], 1), ("osl", request["osl"], 2), ("users", 1 if users is None else users, 1)):
+        if not least <= value <= 1 << 24:
             raise ConfigError(f"serve: {name}: found {value!r}, expected a whole number of at least {least}")
     if not 0 <= mtp <= MOST_DRAFTS or not 0 < acceptance < 1:
         drafts = f"expected 0 to {MOST_DRAFTS} drafts and an acceptance between 0 and 1"
         raise ConfigError(f"serve: mtp: found {mtp} drafts and acceptance {acceptance}, {drafts}")
 
 
-def _header(whole: WholeModel, start: Replica, engine: str, load: Load, routing: str | None, tensor: str) -> tuple[str, ...]:
+def _header(whole: WholeModel, start: Replica, load: Load, request: ServeArgs) -> tuple[str, ...]:
     """What the numbers rest on."""
-    formats, cluster = start.formats, start.rates.cluster
+    formats, cluster, routing, engine, tensor = start.formats, start.rates.cluster, request["routing"], request["engine"], request["tensor"]
     chosen = "chosen by popularity" if routing is None else f"loaded as in {routing}"
     drafts = f"{load.drafts} drafts, {load.accepted:.2f} tokens a step" if load.drafts else "no speculation"
     weights = f"{whole.name} ({formats.experts if whole.layer else formats.dense} weights, {formats.kv} KV)"

@@ -6,15 +6,18 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_systems import SystemPoint
 from dysharp.measured.serving.error_bar import Bar, bar_of, outside_of
 from dysharp.serving.advice import Overlap, Slots
-from dysharp.serving.answers import HELPS, WORDS, limit_of, point_dict
+from dysharp.serving.answers import HELPS, limit_of, point_dict, words_of
 from dysharp.serving.apart import Apart
 from dysharp.serving.engine import Engine
 from dysharp.serving.search import Rejected, ServePoint
 from dysharp.serving.whatif import WhatIf
 
+BETTER = 1.05
+"""Times the throughput from which the first sentence names prefill and decode apart."""
 TTFT_MS, TPOT_MS = 2000.0, 50.0
 """Limits where none are given."""
 
@@ -39,6 +42,7 @@ class Serving:
     | `apart` | the best pools with prefill and decode apart within the limits |
     | `what_ifs` | the best point on other machines; empty unless asked for |
     | `systems` | the best point with dispatch under EP systems that were asked for |
+    | `layers` | merged layers of the best point, if asked for |
     | `overlap`, `slots`, `break_even` | at the best point: two-batch overlap, EPLB with recorded loads, acceptance above which drafts pay |
     """
 
@@ -59,6 +63,7 @@ class Serving:
     slots: tuple[Slots, ...] = ()
     break_even: float | None = None
     systems: tuple[SystemPoint, ...] = ()
+    layers: dict[str, MergedLayer] | None = None
 
     @property
     def gpus_for_users(self) -> int | None:
@@ -86,18 +91,19 @@ class Serving:
         limit = limit_of(first)
         lines = [
             f"{copies}{_named(first)}: {first.tokens_per_gpu:,.0f} tokens/s per GPU with {first.load.users:g} users per replica, {_times(first)}.",
-            f"{WORDS[limit]}; {HELPS[limit]}.",
+            f"{words_of(first)}; {HELPS[limit]}.",
         ]
         if len(self.best) > 1:
             second = self.best[1]
             behind = 100 * (1 - second.tokens_per_gpu / first.tokens_per_gpu)
-            lines.append(f"Next: {_named(second)}, {behind:.0f} % behind; {WORDS[limit_of(second)]}.")
+            lines.append(f"Next: {_named(second)}, {behind:.0f} % behind; {words_of(second)}.")
         if self.gpus_for_users is not None:
             replicas = self.gpus_for_users // first.replica.layout.gpus
             room = f"the cache of a replica has room for {first.memory.requests * first.replica.layout.dp:,}"
-            lines.append(
-                f"{self.users:,} users need {self.gpus_for_users} GPUs: {replicas} replicas of {first.load.users:g} users within the limits; {room}."
-            )
+            need = f"{self.users:,} users need {self.gpus_for_users} GPUs: {replicas} replica{'s' * (replicas > 1)}"
+            lines.append(f"{need} of {first.load.users:g} users within the limits; {room}.")
+        if self.apart is not None and self.apart.tokens_per_gpu > BETTER * first.tokens_per_gpu:
+            lines[0] = f"{lines[0][:-1]}; prefill and decode apart give {self.apart.tokens_per_gpu:,.0f}."
         return (*lines, *self._apart_line(first))
 
     def _apart_line(self, first: ServePoint | None) -> tuple[str, ...]:
@@ -124,6 +130,11 @@ class Serving:
             start = self.overlap.pays_from
             words = f"it pays from {start} requests of a group" if start else "it pays at no batch that fits"
             lines.append(f"Two-batch overlap: {100 * self.overlap.gain:+.0f} % at this batch; {words}.")
+        for name, layer in (self.layers or {}).items():
+            differ = 100 * (layer.merged / layer.closed - 1)
+            lines.append(f"A layer of {name} takes {layer.merged:,.0f} us as a Program, {layer.closed:,.0f} us by closed forms ({differ:+.0f} %).")
+        if self.layers == {}:
+            lines.append("No merged layer: the best layout is one GPU, or its groups cut experts.")
         for slot in self.slots:
             e = slot.eplb
             name = "Experts as they lie" if not e.slots else f"EPLB with {e.slots} spare slot{'s' * (e.slots > 1)} a GPU"
@@ -171,7 +182,7 @@ class Serving:
                 for one in self.what_ifs
             ],
             "overlap": self.overlap and asdict(self.overlap), "break_even": self.break_even,
-            "systems": [asdict(one) for one in self.systems],
+            "systems": [asdict(one) for one in self.systems], "layers": self.layers and {name: asdict(one) for name, one in self.layers.items()},
             "slots": [asdict(slot) for slot in self.slots],
             "rejected": [{"layout": one.layout.name, "reason": one.reason} for one in self.rejected], "header": list(self.header),
         }  # fmt: skip

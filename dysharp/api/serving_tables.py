@@ -12,7 +12,9 @@ from dysharp.serving.search import ServePoint
 POINT_HEADINGS = (
     "layout", "EP system", "users", "tokens/s\nper GPU", "tokens/s\nper user", "TPOT\nms", "90 % of\nruns, ms", "TTFT\nms", "prompts\n%", "limit",
 )  # fmt: skip
-SYSTEM_HEADINGS = ("EP system", "form", "MoE layer\nus", "closed form\nus", "TPOT\nms")
+SYSTEM_HEADINGS = (
+    "EP system", "form", "MoE layer\nus", "closed form\nus", "whole layer,\nmerged us", "closed form\nus", "merged over\nclosed, %", "TPOT\nms",
+)  # fmt: skip
 WHAT_IF_HEADINGS = ("changed", "layout", "tokens/s\nper GPU", "gain\n%")
 
 
@@ -38,7 +40,11 @@ def what_if_cells(done: Serving) -> list[tuple[str, ...]]:
 
 def system_cells(done: Serving) -> list[tuple[str, ...]]:
     """One row per EP system, by `SYSTEM_HEADINGS`."""
-    return [(one.system, one.form, f"{one.layer:,.0f}", f"{one.closed:,.0f}", f"{one.tpot_ms:.1f}") for one in done.systems]
+    return [
+        (one.system, one.form, *(f"{us:,.0f}" for us in (one.layer, one.closed, one.merged, one.closed_whole)),
+         f"{100 * (one.merged / one.closed_whole - 1):+.0f}", f"{one.tpot_ms:.1f}")
+        for one in done.systems
+    ]  # fmt: skip
 
 
 def memory_line(point: ServePoint) -> str:

@@ -20,43 +20,62 @@ NORM_BYTES = 3
 """Times that a norm moves a row: sum and residual read, one written."""
 
 
-def _ends(model: WholeModel) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Columns of the GEMMs before and behind each of both exchanges of a layer, over all GPUs: (L1, L2)."""
-    a, first = model.attention, model.dense_hidden * (model.dense_matrices - 1)
-    queries = (a.heads + a.kv_heads) * a.qk_dim + a.kv_heads * a.value_dim
-    return (a.heads * a.value_dim, first), (model.dense_hidden, queries)
+Width = tuple[float, float]
+"""Columns of a GEMM on one GPU: as the sub-layer runs it, and as the step or the engine counts it."""
+
+
+def _ends(model: WholeModel, tp: int, *, serving: bool) -> tuple[tuple[Width, Width], tuple[Width, Width]]:
+    """The GEMMs before and behind each of both exchanges of a layer: (L1, L2).
+
+    MLA's projections to ranks are whole on every GPU; a training step counts them for a GPU's own rows. In a layer with experts, these are the FFN
+    of serving (as many columns as a token's experts have; tensor parallelism cuts them), and shared experts alone that of training, where rows
+    go to experts by EP. Without shared experts the next input projection is behind the first exchange.
+    """
+    a, layer = model.attention, model.layer
+    inner, matrices = model.dense_hidden, model.dense_matrices
+    if layer is not None:
+        inner, matrices = model.shared_hidden + layer.topk * layer.expert_hidden * serving, layer.n_matrices
+    latent = (a.q_rank + a.kv_rank + a.rope_dim) * a.mla
+    cut = (a.heads * a.qk_dim * (not a.q_rank) if a.mla else (a.heads + a.kv_heads) * a.qk_dim + a.kv_heads * a.value_dim) / tp
+    queries = cut + latent, cut + latent / (1 if serving else tp)
+    out, last, first = ((width / tp,) * 2 for width in (a.heads * a.value_dim, inner, inner * (matrices - 1)))
+    return ((out, first), (last, queries)) if inner else ((out, queries),) * 2
 
 
 def check_tensor_system(system: str, model: WholeModel, tp: int) -> None:
-    """Raises ConfigError for an unknown system, and for what its sub-layers do not describe: experts, MLA, one GPU."""
+    """Raises ConfigError for an unknown system, and for what its sub-layers do not describe: linear attention, one GPU."""
     if system not in all_tensor_parallel():
         raise ConfigError(f"tensor system: found {system[:60]!r}{nearest(system, all_tensor_parallel())}")
-    if model.layer is not None or model.attention.mla:
-        found = "experts" if model.layer is not None else "MLA"
-        raise ConfigError(f"tensor system {system}: found {model.name} with {found}, expected a dense model with plain attention")
+    if model.linear is not None:
+        raise ConfigError(f"tensor system {system}: found {model.name} with linear attention, expected attention of heads or MLA in all layers")
     if tp < 2:
         raise ConfigError(f"tensor system {system}: found tp={tp}, expected at least 2 GPUs that share a layer")
 
 
-def _beside(system: str, cluster: Cluster, work: SubLayer, normed: float) -> float:
-    """Microseconds of a sub-layer beside both GEMMs and the norm of `normed` of its rows, which others count."""
-    row = run(system, workload=work, cluster=cluster, gpus=work.gpus)
-    gemms = sum(work.flops) / (cluster.peak_flops_per_us("bf16") * float(choice("tp.gemm_part").value))
+def _beside(system: str, cluster: Cluster, name: str, model: WholeModel, size: tuple[int, int], ends: tuple[Width, Width], normed: float) -> float:
+    """Microseconds of a sub-layer of `size` (GPUs, tokens) beside what others count: both GEMMs, and the norm of `normed` of its rows."""
+    gpus, tokens = size
+    first, second = (max(1, int(run)) for run, _ in ends)
+    work = SubLayer(f"{name} of {model.name}", gpus, tokens, model.hidden, first, second)
+    row = run(system, workload=work, cluster=cluster, gpus=gpus)
+    flops = 2 * tokens * model.hidden * sum(counted for _, counted in ends)
+    gemms = flops / (cluster.peak_flops_per_us("bf16") * float(choice("tp.gemm_part").value))
     return max(0.0, row.time_us - gemms - normed * NORM_BYTES * work.size / cluster.hbm_bytes_per_us)
-
-
-def _work(name: str, model: WholeModel, tp: int, tokens: int, ends: tuple[int, int]) -> SubLayer:
-    inner, outer = (max(1, width // tp) for width in ends)
-    return SubLayer(f"{name} of {model.name}", tp, tokens, model.hidden, inner, outer)
 
 
 def step_sub_layers(system: str, model: WholeModel, cluster: Cluster, tp: int, tokens: int) -> SubLayers:
     """L1 and L2 forward, L3 and L4 backward, of a micro-batch of `tokens` tokens. A GPU norms its own rows."""
     check_tensor_system(system, model, tp)
-    one, two = _ends(model)
+    one, two = _ends(model, tp, serving=False)
     works = zip(("L1", "L2", "L3", "L4"), (one, two, one[::-1], two[::-1]), strict=True)
-    l1, l2, l3, l4 = (_beside(system, cluster, _work(name, model, tp, tokens, ends), 1 / tp) for name, ends in works)
+    l1, l2, l3, l4 = (_beside(system, cluster, name, model, (tp, tokens), ends, 1 / tp) for name, ends in works)
     return SubLayers(system, (l1, l2), (l3, l4))
+
+
+def step_words(system: str, model: WholeModel) -> str:
+    """What a step says about the sub-layers of `system`."""
+    between = "; around experts the sum and the next gather are apart in time, which a Row of both leaves out" if model.layer else ""
+    return f"tensor parallelism: {system}, a Row of each sub-layer; the gather of saved inputs is hidden{between}"
 
 
 def serving_curves(system: str, model: WholeModel, cluster: Cluster) -> Callable[[int], SubLayerCurve]:
@@ -65,8 +84,8 @@ def serving_curves(system: str, model: WholeModel, cluster: Cluster) -> Callable
 
     @functools.cache
     def curve(tp: int) -> SubLayerCurve:
-        times = [tuple(_beside(system, cluster, _work(name, model, tp, size, ends), 1.0) for size in SIZES) for name, ends in
-                 zip(("L1", "L2"), _ends(model), strict=True)]  # fmt: skip
-        return SubLayerCurve(SIZES, times[0], times[1])
+        ends = zip(("L1", "L2"), _ends(model, tp, serving=True), strict=True)
+        attention, ffn = (tuple(_beside(system, cluster, name, model, (tp, size), pair, 1.0) for size in SIZES) for name, pair in ends)
+        return SubLayerCurve(SIZES, attention, ffn)
 
     return curve

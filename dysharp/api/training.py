@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dysharp.api.comparison import header_lines, out_of_ranking, place_of_fastest, rows_both_ways
 from dysharp.api.merged_blocks import merged_blocks, merged_line
-from dysharp.api.tensor_parallel import step_sub_layers
+from dysharp.api.tensor_parallel import step_sub_layers, step_words
 from dysharp.errors import ConfigError
 from dysharp.measured.training.error_bar import error_bar
 from dysharp.specs import Cluster, load_cluster, load_whole
@@ -20,8 +20,8 @@ from dysharp.steps.accounting.memory import Memory, check_memory, memory_of
 from dysharp.steps.accounting.state import recipe_of
 from dysharp.steps.answers import BUBBLE, DATA_PARALLEL, StepSplit, split_step
 from dysharp.steps.block import NOT_MODELLED, Block
-from dysharp.steps.cost import Cost, EpTimes
-from dysharp.steps.costs import StepCosts, step_costs
+from dysharp.steps.cost import BlockTimes, Cost, EpTimes
+from dysharp.steps.costs import Kind, StepCosts, step_costs
 from dysharp.steps.energy import Energy, energy_of
 from dysharp.steps.frameworks.megatron import recipe_from
 from dysharp.steps.gains import NO_EP, NO_LAUNCHES, gains
@@ -176,7 +176,7 @@ def step(
     `recompute`: modules that are computed again. `routing`, `seed`: as for `compare`; one drawn layer stands for all layers.
     `tensor`: a system of sub-layers (`dysharp list sub-layers`), whose Rows take the place of tensor-parallel collectives.
     `blocks`: "closed" adds the Row of a MoE layer and closed forms; "merged" runs each MoE block, and its forward beside its backward pass, as one
-    Program on common SMs and links (about ten times as long).
+    Program on common SMs and links (minutes).
     Raises ConfigError for wrong input, for a step that the memory of a GPU does not hold, and for what is not modelled yet.
     """
     if blocks not in BLOCKS:
@@ -199,28 +199,34 @@ def step(
     rows = rows_both_ways(None if systems is None else list(systems), **asked) if whole.layer else []  # a dense model has no system
     shared = step_sub_layers(tensor, whole, machine.cluster, plan.tp, plan.tokens(sequence)) if tensor else None
     practice = Practice(host=bool(machine.cluster.gpu), recompute=saving.recompute, tensor=shared)
-    eps = [_ep_times(*pair) for pair in rows]
-    ahead = [forward for forward, _ in rows]
-    merged = merged_blocks(ahead, eps, Block(whole, machine, plan, sequence, practice), **asked) if blocks == MERGED else [None] * len(rows)
-    done: list[Step] = []
-    costs: dict[str, StepCosts] = {}
-    alone: list[tuple[Row | None, EpTimes | None]] = [*zip(ahead, eps, strict=True)] or [(None, None)]
-    for (row, ep), times in zip(alone, merged or [None], strict=True):
-        cost = step_costs(whole, machine, plan, sequence, ep, order.directions, practice, times)
-        done.append(_one(row, order, cost, ep, whole, sequence))
-        costs[done[-1].system] = cost
-    done.sort(key=lambda one: one.step_us)
+    block = Block(whole, machine, plan, sequence, practice)
+    ahead, eps = [forward for forward, _ in rows], [_ep_times(*pair) for pair in rows]
+    merged = merged_blocks(ahead, block, **asked) if blocks == MERGED else [None] * len(rows)
+    done, costs = _each([*zip(ahead, eps, merged, strict=True)] or [(None, None, None)], block, order)
     best = done[fastest(done)]
     ways: dict[str, tuple[EpTimes | None, Practice]] = {NO_EP: (best.ep.without_wire(), practice)} if best.ep else {}
     ways |= {NO_LAUNCHES: (best.ep, replace(practice, host=False))} if practice.host else {}
     without = {name: step_costs(whole, machine, plan, sequence, ep, order.directions, own).times for name, (ep, own) in ways.items()}
     more = gains(order, costs[best.system].times, without)
-    said = (f"tensor parallelism: {tensor}, a Row of each sub-layer; the gather of saved inputs is hidden",) if tensor else ()
+    said = (step_words(tensor, whole),) if tensor else ()
     if blocks == MERGED and best.ep:
         closed = step_costs(whole, machine, plan, sequence, best.ep, order.directions, practice)
         said = (merged_line(best.system, closed, costs[best.system]), *said)
     notes = (*_notes(whole, machine, plan, order, sequence), *(written.notes if written else ()), *_of_rows(rows), *said)
     return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, notes)
+
+
+def _each(
+    rows: Sequence[tuple[Row | None, EpTimes | None, Mapping[Kind, BlockTimes] | None]], block: Block, order: Schedule
+) -> tuple[list[Step], dict[str, StepCosts]]:
+    """The step under each system, fastest first, and its costs by system."""
+    done: list[Step] = []
+    costs: dict[str, StepCosts] = {}
+    for row, ep, merged in rows:
+        cost = step_costs(block.model, block.machine, block.layout, block.sequence, ep, order.directions, block.practice, merged)
+        done.append(_one(row, order, cost, ep, block.model, block.sequence))
+        costs[done[-1].system] = cost
+    return sorted(done, key=lambda one: one.step_us), costs
 
 
 def fastest(steps: Sequence[Step]) -> int:
@@ -251,7 +257,7 @@ def _ep_times(forward: Row, backward: Row) -> EpTimes:
 
 
 def _exposed_us_of(row: Row) -> float:
-    """Communication that nothing hides: of the last GPU, but no more than the busiest GPU does not compute, since all wait for that one."""
+    """Communication that nothing hides: of the last GPU, but no more than the busiest GPU does not compute, since all GPUs wait for the busiest."""
     return min(row.exposed_comm_us, (1 - row.utilization["sm_max"]) * row.time_us) * row.layer_us / row.time_us
 
 

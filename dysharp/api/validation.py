@@ -63,9 +63,7 @@ def validate(
     from dysharp.measured.sources import disagreements
     from dysharp.measured.validation import between_bars, validate_measurements
 
-    for by in hold_out:
-        if by not in (known := (*without.HOLD_OUTS, without.NODES)):
-            raise ConfigError(f"hold-out: found {by[:60]!r}{nearest(by, known)}")
+    _check_hold_out(hold_out, (*without.HOLD_OUTS, without.NODES))
     between, hold_out = without.NODES in hold_out, [by for by in hold_out if by != without.NODES]
     own = None if cluster is None else _cluster(cluster)
     used = _constants(constants, own)
@@ -85,16 +83,22 @@ def validate(
     tables = [row for by, out in held.items() for row in without.hold_out_table(judged.parsed, predicted, out.predicted, by)]
     summary = _summary(judged.parsed, predicted, held["gpu"].predicted if "gpu" in held else None, everything.parsed, all_predicted)
     done = validate_measurements(judged, used, predicted, tables)
-    borrowed = [row for out in held.values() for row in out.borrowed]
-    sources = disagreements(everything.parsed)
     nodes = without.hold_out_nodes(everything.parsed, used, jobs) if between else []
     operators = [row for by in hold_out for row in without.hold_out_beyond(everything.parsed, used, by)]
-    bars = [*done.bars, *between_bars(beyond_bars, used, nodes), *calls.bars(everything.parsed, all_predicted)]
-    done = replace(done, bars=bars, hold_out=[*done.hold_out, *operators, *nodes])
-    done = replace(done, summary=summary, beyond=beyond_bars, apart=judged_apart, borrowed=borrowed, sources=sources)
-    done = replace(done, calls=calls.judge(everything.parsed, all_predicted))
+    done = replace(
+        done, bars=[*done.bars, *between_bars(beyond_bars, used, nodes), *calls.bars(everything.parsed, all_predicted)],
+        hold_out=[*done.hold_out, *operators, *nodes], summary=summary, beyond=beyond_bars, apart=judged_apart,
+        borrowed=[row for out in held.values() for row in out.borrowed], sources=disagreements(everything.parsed),
+        calls=calls.judge(everything.parsed, all_predicted),
+    )  # fmt: skip
     rows = [] if data is None else own_rows(everything, all_predicted, [m.id for m in read_measurements(data)], values)
     return Report(**{f.name: getattr(done, f.name) for f in fields(done)}, rows=rows)
+
+
+def _check_hold_out(asked: Sequence[str], known: Sequence[str]) -> None:
+    for by in asked:
+        if by not in known:
+            raise ConfigError(f"hold-out: found {by[:60]!r}{nearest(by, known)}")
 
 
 def _summary(judged: Sequence[Parsed], predicted: F64, held: F64 | None, everything: Sequence[Parsed], all_predicted: F64) -> str:

@@ -24,7 +24,7 @@ class Description:
     | field | holds |
     |---|---|
     | `parameters` | `total`, `active` (head counted, embedding not), `active_inner`, `active_both`, `mtp` |
-    | `parts` | per part: parameters, those that a token uses, forward GFLOP per token |
+    | `parts` | per part: parameters, parameters that a token uses, forward GFLOP per token |
     | `gflop_per_token` | `forward`, `data_gradients`, `weight_gradients`, `total`, and `executed` by a flash kernel |
     | `model_gflop_per_token` | {convention: what a framework counts} |
     | `layout` | degrees, `gpus`, `edp`, `schedule`, `precision`; {} without a layout |

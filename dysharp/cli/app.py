@@ -10,7 +10,6 @@ from dysharp import __version__
 from dysharp.cli.advise import advise
 from dysharp.cli.calibrate import calibrate
 from dysharp.cli.emulate import emulate
-from dysharp.cli.examples import add_examples
 from dysharp.cli.flags import complete_systems, complete_words, json_flag, plot_flag, window_flag, workload_flags
 from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.lint import lint
@@ -25,6 +24,7 @@ from dysharp.cli.schema import schema_flag
 from dysharp.cli.serve import serve
 from dysharp.cli.step import step
 from dysharp.cli.study import query, study
+from dysharp.cli.texts.examples import add_examples
 from dysharp.cli.trace import trace
 from dysharp.cli.traces import capture, routing
 from dysharp.cli.validate import validate

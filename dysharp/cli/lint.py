@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -29,12 +29,7 @@ def lint(file: str, gpus: int, layer: int | None, tokens: int | None, counts_of:
     from dysharp.workload.lint import lint as lint_file
 
     done = lint_file(file, gpus, layer=layer, tokens=tokens, model=counts_of)
-    print_json(lint_dict(done)) if as_json else print_lint(done)
-
-
-def lint_dict(done: Lint) -> dict[str, Any]:
-    """All values of the report: `findings`, and the numbers of every layer."""
-    return dataclasses.asdict(done)
+    print_json(dataclasses.asdict(done)) if as_json else print_lint(done)
 
 
 def print_lint(done: Lint) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from dysharp.cli.flags import complete_clusters, complete_words, jobs_flag, json_flag, plot_flag
@@ -36,8 +38,8 @@ TRY_HELP = (
 @click.option("--check", metavar="LAYOUT", help="Judge a layout that runs already: tp=8,pp=16,... with stages= last.")
 @click.option("--what-if", is_flag=True, help="Also the best with DySHARP-class switches and with MoE-Hub.")
 @click.option("--rows", type=click.IntRange(0, 100), default=0, metavar="N", help="Rank the best N again by simulated Rows of their experts.")
-@click.option("--confirm", is_flag=True, help="Replay the schedule of the best, and merge its passes in one Program.")
-@click.option("--sensitivity", is_flag=True, help="Search again with every constant 20 % lower and higher.")
+@click.option("--confirm", "confirmed", is_flag=True, help="Replay the schedule of the best, and merge its passes in one Program.")
+@click.option("--sensitivity", "sensitive", is_flag=True, help="Search again with every constant 20 % lower and higher.")
 @click.option("--serve", "serve_slo", metavar="SLO", help="Also how every shape serves on one domain, such as ttft=2s,tpot=50ms.")
 @click.option(
     "--arguments", metavar="FRAMEWORK", type=click.Choice(["megatron-lm", "megatron-bridge", "mindspeed"]),
@@ -50,26 +52,19 @@ TRY_HELP = (
 @plot_flag("throughput over layouts, memory of every rank, and one step (.svg, .png)")
 @fresh_flag
 @json_flag
-def plan(
-    models: str, gpus: int, cluster: str, batch: int | None, sequence: int, precision: str, spread: float | None, imbalance: float | None,
-    tries: tuple[str, ...], vary: tuple[str, ...], n_best: int, check: str | None, what_if: bool, rows: int, confirm: bool, sensitivity: bool,
-    serve_slo: str | None, arguments: str | None, folder: str | None, jobs: int, scheduler: str, plot: str | None, fresh: bool, as_json: bool,
-) -> None:  # fmt: skip
+def plan(models: str, check: str | None, arguments: str | None, plot: str | None, fresh: bool, as_json: bool, **asked: Any) -> None:
     """Find the layouts, and of several MODELs the shape, that train fastest on N GPUs: tokens/s per GPU, MFU, memory, what limits each.
 
     All candidates are counted: kept, pruned by a bound, or rejected by a constraint. The answer says what its times stand on.
     """
-    from dysharp.api.planning import SPREAD
     from dysharp.api.planning import plan as make
     from dysharp.cli.progress_bar import bar
     from dysharp.cli.texts.plan_text import draw_plan, print_arguments, print_check, print_plan
 
+    if asked["spread"] is None:
+        del asked["spread"]
     with kept_rows(fresh), bar("candidates") as tick:
-        done = make(
-            models, gpus, cluster, batch=batch, sequence=sequence, precision=precision, spread=SPREAD if spread is None else spread,
-            imbalance=imbalance, tries=tries, vary=vary, n_best=n_best, check=check, what_if=what_if, rows=rows, confirmed=confirm,
-            sensitive=sensitivity, serve_slo=serve_slo, folder=folder, jobs=jobs, scheduler=scheduler, tick=tick,
-        )  # fmt: skip
+        done = make(models, check=check, tick=tick, **asked)
     if plot is not None:
         draw_plan(done, plot)
     if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -21,6 +21,23 @@ if TYPE_CHECKING:
 
 PAGE_WIDTH = 130  # of the tables in a file: points have long names
 ROW_FIELDS = ("point", "metric", "paper", "ours", "bound", "verdict", "outcome", "bound_set", "number_seen", "stored", "reason", "holds")
+
+class Bars(NamedTuple):
+    """What is asked about a tornado."""
+
+    tornado: bool
+    subject: str
+    tornado_model: str
+    tornado_tokens: int | None
+
+
+class Files(NamedTuple):
+    """What is written."""
+
+    report: str | None
+    pages: str | None
+    plot: str | None
+
 
 points_flag = jobs_flag("Points that run at once, in as many processes. With several figures all points run before the first table.")
 store_flag = click.option("--store", metavar="DIR", help="Folder that keeps finished points.  [default: the user's cache]")
@@ -103,9 +120,8 @@ def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
 @json_flag
 @click.pass_context
 def reproduce(
-    ctx: click.Context, figures: tuple[str, ...], every: bool, tornado: bool, subject: str, tornado_model: str, tornado_tokens: int | None,
-    models: str | None, direction: str, jobs: int, store: str | None, report: str | None, pages: str | None, plot: str | None,
-    variants: bool, check: bool, as_json: bool,
+    ctx: click.Context, /, figures: tuple[str, ...], every: bool, models: str | None, direction: str, jobs: int, store: str | None,
+    variants: bool, check: bool, as_json: bool, **flags: Any,
 ) -> None:  # fmt: skip
     """Compare the papers' figures and tables with simulated values.
 
@@ -120,12 +136,13 @@ def reproduce(
     from dysharp.reports.tables import figure_markdown, print_figure
 
     names = list_figures() if every else list(figures)
-    _check_request(names, tornado=tornado, direction=direction, check=check, plot=plot, report=report, pages=pages)
+    bars, files = Bars(**{name: flags[name] for name in Bars._fields}), Files(**{name: flags[name] for name in Files._fields})
+    _check_request(names, files, tornado=bars.tornado, direction=direction, check=check)
     where = _store(store)
     out, sections, all_hold, all_ran = [], [], True, True
     done: list[Done] = []
     chosen = _chosen(names, every, models, direction, variants)
-    if report is not None and report.endswith(".html"):
+    if files.report is not None and files.report.endswith(".html"):
         _check_simulated(chosen)
     every_point = [point for _, points in chosen for point in points]
     together = jobs > 1 and len(chosen) > 1  # else processes would wait at the end of each figure
@@ -139,33 +156,31 @@ def reproduce(
         done.append((figure, results, rows))
         if not as_json:
             print_figure(figure, results, console(PAGE_WIDTH))
-        if plot is not None and figure.name == "windows":
-            _plot_windows(rows, plot)
-    if tornado:
-        figure, results, page, fine = _tornado(tornado_model, tornado_tokens, subject, where, jobs, quiet=as_json)
+        if files.plot is not None and figure.name == "windows":
+            _plot_windows(rows, files.plot)
+    if bars.tornado:
+        figure, results, page, fine = _tornado(bars, where, jobs, quiet=as_json)
         out.append(_json(figure.name, results, fine))
         sections.append(page)
         done.append((figure, results, {}))
         all_ran = all_ran and fine
     asked = ["--all"] if every else list(figures)
     asked += ["--no-variants"] * (not variants)
-    asked += [f"--tornado --tornado-of {subject}"] * tornado + [f"--tokens {tornado_tokens}"] * (tornado_tokens is not None)
+    asked += [f"--tornado --tornado-of {bars.subject}"] * bars.tornado + [f"--tokens {bars.tornado_tokens}"] * (bars.tornado_tokens is not None)
     asked += [f"--models {models}"] * (models is not None) + [f"--direction {direction}"] * (direction != "fwd")
-    if report is not None and report.endswith(".html"):
-        _write_html(done[: len(chosen)], command_line(ctx), report)
-    elif report is not None:
-        head = f"# Reproduction\n\nWritten by `dysharp reproduce {' '.join(asked)} --report {report}`, model version {MODEL_VERSION}.\n\n"
-        write_text(report, head + "\n".join(sections))
-    if pages is not None:
-        _write_pages(done, Path(pages), f"dysharp reproduce {' '.join(asked)} --pages {pages}")
+    if files.report is not None and files.report.endswith(".html"):
+        _write_html(done[: len(chosen)], command_line(ctx), files.report)
+    elif files.report is not None:
+        head = f"# Reproduction\n\nWritten by `dysharp reproduce {' '.join(asked)} --report {files.report}`, model version {MODEL_VERSION}.\n\n"
+        write_text(files.report, head + "\n".join(sections))
+    if files.pages is not None:
+        _write_pages(done, Path(files.pages), f"dysharp reproduce {' '.join(asked)} --pages {files.pages}")
     if as_json:
         print_json(out)
     ctx.exit(0 if all_ran and (all_hold or not check) else 1)
 
 
-def _check_request(
-    names: Sequence[str], *, tornado: bool, direction: str, check: bool, plot: str | None, report: str | None, pages: str | None
-) -> None:
+def _check_request(names: Sequence[str], files: Files, *, tornado: bool, direction: str, check: bool) -> None:
     """Raise ConfigError for flags that do not fit each other, and for files that cannot be written, before any point runs."""
     from dysharp.figures import list_figures
     from dysharp.files import check_destination, make_folder
@@ -176,14 +191,14 @@ def _check_request(
         raise ConfigError(f"--tornado: found direction {direction[:20]}, expected fwd (its headline ratios are about the forward pass)")
     if check and direction != "fwd":
         raise ConfigError(f"--check: found direction {direction[:20]}, expected fwd (claims exist for the forward pass only)")
-    if plot is not None and "windows" not in names:
+    if files.plot is not None and "windows" not in names:
         raise ConfigError(f"--plot: found figures {', '.join(names) or 'none'}, expected windows among them")
-    if report is not None:
-        check_destination(report)
-        if report.endswith(".html") and not names:
+    if files.report is not None:
+        check_destination(files.report)
+        if files.report.endswith(".html") and not names:
             raise ConfigError("--report: found .html without a figure, expected .md for a tornado alone")
-    if pages is not None:
-        make_folder(Path(pages), "--pages")
+    if files.pages is not None:
+        make_folder(Path(files.pages), "--pages")
 
 
 def _check_simulated(chosen: Sequence[tuple[Figure, Sequence[Point]]]) -> None:
@@ -249,15 +264,15 @@ def _kept(folder: Path, paper: str, ran: set[str], section: Callable[..., Any]) 
     return [section(f, results_from(path, f), path.with_suffix(".svg").exists()) for f, path in kept if path.exists()]
 
 
-def _tornado(model: str, tokens: int | None, subject: str, store: Store, jobs: int, *, quiet: bool) -> tuple[Figure, list[Result], str, bool]:
+def _tornado(asked: Bars, store: Store, jobs: int, *, quiet: bool) -> tuple[Figure, list[Result], str, bool]:
     """(figure, results, Markdown, whether every point finished); prints the table unless `quiet`."""
     from dysharp.figures.tornado import HEADLINES, Tornado
     from dysharp.reports.markdown import table
     from dysharp.table import plain_table
 
-    if subject not in HEADLINES:
-        raise ConfigError(f"--tornado-of: found {subject[:20]!r}, expected {' or '.join(HEADLINES)}")
-    tornado = Tornado(model, HEADLINES[subject], tokens=tokens)
+    if asked.subject not in HEADLINES:
+        raise ConfigError(f"--tornado-of: found {asked.subject[:20]!r}, expected {' or '.join(HEADLINES)}")
+    tornado = Tornado(asked.tornado_model, HEADLINES[asked.subject], tokens=asked.tornado_tokens)
     rows, failed = _run(tornado.all_points(), store, jobs, "tornado")
     figure, bars = tornado.figure(), tornado.bars(rows)
     columns, lines = tornado.table(rows, bars)

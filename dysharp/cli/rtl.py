@@ -33,16 +33,13 @@ def complete_blocks(ctx: click.Context, param: click.Parameter, incomplete: str)
 @click.option("--liberty", metavar="FILE.lib", help="Map the logic to the cells of this library, too.")
 @click.option("--testbench", metavar="FILE.v", help="Write the block at small sizes with a testbench that checks itself.")
 @click.option("--prove", is_flag=True, help="Prove what the block promises, for all inputs on small sizes.")
-@click.option("--faults", is_flag=True, help="Plant known faults; count those that comparison and proofs find.")
+@click.option("--faults", is_flag=True, help="Plant known faults; count the faults that comparison and proofs find.")
 @click.option("--trace", is_flag=True, help="Put the packets of one switch port of a run at packet level through the block.")
 @click.option("--model", default="S-8", show_default=True, metavar="NAME", help="With --trace: the model.")
 @click.option("--routing", default="uniform", show_default=True, metavar="R", help="With --trace: the routing, such as trace:deepseek-v2-lite.")
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of --check.")
 @json_flag
-def rtl(
-    block: str, cluster: str, out: str | None, sequences: int | None, area: bool, liberty: str | None, testbench: str | None, prove: bool,
-    faults: bool, trace: bool, model: str, routing: str, seed: int, as_json: bool,
-) -> None:  # fmt: skip
+def rtl(block: str, faults: bool, trace: bool, model: str, routing: str, as_json: bool, **asked: Any) -> None:
     """Hardware: a block as Verilog, its area and path, and a check against its model.
 
     BLOCK is a table or a piece of logic that DySHARP, MoE-Hub or CAIS adds, or `all`: a table of all blocks. The cluster's file sets its size.
@@ -54,16 +51,13 @@ def rtl(
         print_faults(list(BLOCKS) if block == ALL else [block], as_json)
         return
     if block == ALL:
-        single = {"--out": out, "--testbench": testbench, "--trace": trace or None}
-        if asked := [name for name, value in single.items() if value is not None]:
-            raise ConfigError(f"{asked[0]} of all: found no single block, expected one of {', '.join(BLOCKS)}")
-        blocks = every_block(cluster, sequences=sequences, seed=seed, area=area, prove=prove, liberty=liberty)
+        single = {"--out": asked.pop("out"), "--testbench": asked.pop("testbench"), "--trace": trace or None}
+        if given := [name for name, value in single.items() if value is not None]:
+            raise ConfigError(f"{given[0]} of all: found no single block, expected one of {', '.join(BLOCKS)}")
+        blocks = every_block(**asked)
         print_json([found.to_dict() for found in blocks]) if as_json else print_blocks(blocks)
         return
-    found = hardware(
-        block, cluster, out=out, sequences=sequences, seed=seed, area=area, prove=prove, trace=(model, routing) if trace else None,
-        testbench=testbench, liberty=liberty,
-    )  # fmt: skip
+    found = hardware(block, trace=(model, routing) if trace else None, **asked)
     print_json(found.to_dict()) if as_json else print_hardware(found)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag
@@ -25,22 +27,21 @@ from dysharp.cli.report import command_line, report_flag
 @click.option("--slo", default="", metavar="ttft=T,tpot=T", help="Limits of the mean times.  [default: ttft=2s,tpot=50ms]")
 @click.option("--users", type=int, metavar="N", help="Also say how many GPUs serve so many users at once.")
 @click.option("--layouts", default="", metavar="A;B;...", help='Only these, such as "tp=8;dp=8,ep=8;tp=2,dp=4,ep=8".')
-@click.option("--ep-system", default="", metavar="NAME", help="EP kernels: deepep or trtllm-a2a.  [default: those of the machine]")
+@click.option("--ep-system", default="", metavar="NAME", help="EP kernels: deepep or trtllm-a2a.  [default: the kernels of the machine]")
 @click.option("--tensor", default="", metavar="NAME", help="System of tensor-parallel sub-layers, such as cais.  [default: all-reduces]")
 @click.option("--mtp", type=int, default=0, metavar="N", help="Drafts of a step and request by MTP layers.")
 @click.option("--acceptance", type=float, default=0.8, show_default=True, metavar="A", help="Part of drafts that are accepted.")
 @click.option("--routing", metavar="R", shell_complete=complete_routings, help="Recorded or drawn expert choices: also says what EPLB brings.")
 @click.option("--what-if", is_flag=True, help="Also: no communication, DySHARP, MoE-Hub, larger NVLink domains, faster NICs, a dead GPU.")
 @click.option("--systems", metavar="A,B,...", shell_complete=complete_systems, help="EP systems to simulate at the best point with dispatch.")
+@click.option("--merged", is_flag=True, help="Also simulate a layer of the best point as a merged Program, beside the closed form.")
 @plot_flag("all points and the front")
 @report_flag
 @json_flag
 @click.pass_context
 def serve(
-    ctx: click.Context, model: str, cluster: str, gpus: int | None, isl: int, osl: int, engine: str, precision: str | None, kv: str | None, slo: str,
-    users: int | None, layouts: str, ep_system: str, tensor: str, mtp: int, acceptance: float, routing: str | None, what_if: bool,
-    systems: str | None, plot: str | None, report: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    ctx: click.Context, /, model: str, slo: str, layouts: str, systems: str | None, plot: str | None, report: str | None, as_json: bool, **asked: Any
+) -> None:
     """Say how to serve MODEL: which layout at which number of users, how fast, and what limits it.
 
     Every layout that fits is tried with several numbers of users, and prefill and decode apart. A step is a sum of kernels by closed forms; a
@@ -52,12 +53,9 @@ def serve(
     from dysharp.cli.texts.serve_text import print_serving
 
     named = [name for name in layouts.split(";") if name.strip()] or None
+    listed = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
     with bar("layouts") as update:
-        done = search(
-            model, cluster, gpus=gpus, isl=isl, osl=osl, engine=engine, precision=precision, kv=kv, slo=slo_of(slo), users=users, layouts=named,
-            ep_system=ep_system, tensor=tensor, mtp=mtp, acceptance=acceptance, routing=routing, what_if=what_if,
-            systems=None if systems is None else [name.strip() for name in systems.split(",") if name.strip()], tick=update,
-        )  # fmt: skip
+        done = search(model, slo=slo_of(slo), layouts=named, systems=listed, tick=update, **asked)
     if plot is not None:
         from dysharp.reports.plots import save_figure
         from dysharp.reports.serving import plot_serving

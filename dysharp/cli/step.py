@@ -32,7 +32,7 @@ LAYOUT_HELP = (
     "--schedule", metavar="NAME", shell_complete=complete_words("1f1b", "dualpipe", "dualpipev", "interleaved", "zb-h1", "zbv"),
     help="Pipeline schedule.  [default: 1f1b; interleaved with vpp above 1]",
 )  # fmt: skip
-@click.option("--systems", metavar="A,B,...", shell_complete=complete_systems, help="EP systems.  [default: those of `dysharp compare`]")
+@click.option("--systems", metavar="A,B,...", shell_complete=complete_systems, help="EP systems.  [default: the systems of `dysharp compare`]")
 @click.option("--sequence", type=click.IntRange(1), metavar="S", help="Tokens of a sequence.  [default: 4096]")
 @click.option("--precision", metavar="RECIPE", help="Bytes of weights, gradients and optimizer (`dysharp model`).  [default: bf16]")
 @click.option("--recompute", default="", metavar="A,B", help="Modules that are computed again, as Megatron names them.")

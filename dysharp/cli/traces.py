@@ -50,7 +50,7 @@ def describe(source: str, gpus: str, model: str | None, tokens: int | None, seed
 
     FILE_OR_NAME is a trace (.npz), a file of counts (.csv), the name of a packaged trace, or a routing string.
     """
-    from dysharp.cli.routing import counts_of, print_layers, print_nodes, routing_dict
+    from dysharp.cli.texts.routing_text import counts_of, print_layers, print_nodes, routing_dict
     from dysharp.runs.request import routing_string
     from dysharp.specs import load_model
     from dysharp.workload import describe as describe_source
@@ -118,7 +118,7 @@ def import_(files: tuple[str, ...], out: str, format_name: str, gpus: str, model
     FILE... is one recording: one file, or one file for each rank or request. Nothing in a file is executed. From a file of counts, tokens
     are drawn with exactly these counts; a note says so.
     """
-    from dysharp.cli.routing import counts_of
+    from dysharp.cli.texts.routing_text import counts_of
     from dysharp.workload import check_writable
     from dysharp.workload.importers import import_trace
 
@@ -168,7 +168,7 @@ def capture(model: str, text: str, out: str, layers: str | None, max_tokens: int
     from dysharp.api import capture as capture_text
     from dysharp.api.recording import read_text
     from dysharp.cli.progress_bar import progress_bar
-    from dysharp.cli.routing import counts_of
+    from dysharp.cli.texts.routing_text import counts_of
     from dysharp.workload import check_writable
 
     counts, wanted = counts_of(gpus), _layers(layers)
@@ -197,7 +197,7 @@ def _layers(text: str | None) -> tuple[int, ...] | None:
 
 
 def _save(trace: Recording, out: str | Path, counts: list[int], as_json: bool, more: dict[str, Any]) -> None:
-    from dysharp.cli.routing import print_layers, routing_dict
+    from dysharp.cli.texts.routing_text import print_layers, routing_dict
     from dysharp.workload import describe_trace, save_trace
 
     rows = describe_trace(trace, counts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 @jobs_flag("Processes that run Programs.", default=lambda: min(os.cpu_count() or 1, 256), show_default="all cores")
 @json_flag
 def validate(
-    data: str | None, check: bool, hold_out: tuple[str, ...], bars: bool, groups: bool, constants: str | None, cluster: str | None,
-    plot: str | None, page: str | None, refit: str | None, summary: str | None, jobs: int, as_json: bool,
+    data: str | None, check: bool, bars: bool, groups: bool, plot: str | None, page: str | None, refit: str | None, summary: str | None,
+    jobs: int, as_json: bool, **judged: Any,
 ) -> None:  # fmt: skip
     """Compare predictions with public measurements, or with your own.
 
@@ -58,11 +58,12 @@ def validate(
         return _serving(data, check, as_json)
     for written in filter(None, (refit, summary, page)):  # before minutes of work, not after
         check_destination(written)
-    if refit is not None and (constants or cluster):
+    if refit is not None and (judged["constants"] or judged["cluster"]):
         raise ConfigError("validate: found --refit beside --constants or --cluster, expected only one of the three: --refit fits new constants")
     with progress_bar("rows") as progress:
-        fitted = refit_constants(data, refit, jobs=jobs, progress=progress) if refit is not None else constants
-        done = validate_data(data, hold_out=hold_out, constants=fitted, cluster=cluster, jobs=jobs, progress=progress)
+        if refit is not None:
+            judged["constants"] = refit_constants(data, refit, jobs=jobs, progress=progress)
+        done = validate_data(data, jobs=jobs, progress=progress, **judged)
     if plot is not None:
         from dysharp.reports.plots import save_figure
         from dysharp.reports.validation_page import plot_validation

@@ -29,8 +29,6 @@ DOUBLED_EXP = ("b300", "gb300")
 """GPUs with twice that rate: NVIDIA on Blackwell Ultra, "2x attention-layer acceleration", 10.7 against 5 T exponentials per second."""
 BACKWARD_PRODUCTS = 2.5
 """Products of the backward pass over those of the forward pass: five instead of two (FlashAttention-2, arXiv 2307.08691, section 3.1)."""
-LANES_PART = 0.68
-"""Part of the FP32 rate that TensorRT-LLM's XQA kernels reach on Hopper; read off its long decode rows."""
 TINY = 1e-9
 Direction = Literal["forward", "backward"]
 
@@ -153,14 +151,14 @@ def decode_us(gpu: Gpu, constants: Constants, call: Attention) -> F64:
 def lanes_us(gpu: Gpu, call: Attention) -> F64:
     """A block of keys against the queries of one key-value head at the rate of the FP32 lanes of an SM."""
     queries = np.asarray(call.queries, np.float64) * np.asarray(call.heads, np.float64) / np.asarray(call.kv_heads, np.float64)
-    return np.asarray(queries * COLUMNS * np.add(call.qk_dim, call.v_dim) / (LANES_PART * FP32_LANES * gpu.boost_MHz))
+    return np.asarray(queries * COLUMNS * np.add(call.qk_dim, call.v_dim) / (FP32_LANES * gpu.boost_MHz))
 
 
 def masked_us(gpu: Gpu, constants: Constants, call: Attention) -> F64:
-    """Decode on the FP32 lanes, one thread block for each request and head: masked multi-head attention."""
+    """Decode on the FP32 lanes, one thread block for each request and head, which starts as a small kernel does: masked multi-head attention."""
     blocks = np.asarray(call.batch, np.float64) * np.asarray(call.heads, np.float64)
     products = 2 * np.asarray(call.queries, np.float64) * _visible(call) * np.add(call.qk_dim, call.v_dim) / (2 * FP32_LANES * gpu.boost_MHz)
-    work = np.maximum(1.0, blocks / gpu.n_sms) * constants["attention.head_us"] + blocks * products / gpu.n_sms
+    work = np.maximum(1.0, blocks / gpu.n_sms) * constants["attention.light_us"] + blocks * products / gpu.n_sms
     return constants["attention.start_us"] + overlap(work, hbm_us(gpu, constants, key_bytes(call)), constants["sm.overlap"])
 
 

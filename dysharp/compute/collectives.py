@@ -127,21 +127,19 @@ def round_trip_us(gpu: Gpu) -> float:
 
 
 def collective_us(
-    gpu: Gpu, constants: Constants, kind: str, n_gpus: ArrayLike, n_bytes: ArrayLike, *, nvls: bool | None = None, in_place: bool = False,
-    one_die: bool = False,
-) -> F64:  # fmt: skip
+    gpu: Gpu, constants: Constants, kind: str, n_gpus: ArrayLike, n_bytes: ArrayLike, *, nvls: bool | None = None, in_place: bool = False
+) -> F64:
     """Time in microseconds of a collective over `n_gpus` of one NVLink domain.
 
     `kind`: "all_gather", "reduce_scatter", "all_reduce" or "alltoall". `nvls`: True allows the in-switch form of
     all-reduce for any number of GPUs, False forbids it, None lets the number of GPUs decide, as NCCL does.
-    `in_place`: the GPU does not copy its own chunk. `one_die`: LL starts as on a GPU of one die, as Programs of model version 7 do.
+    `in_place`: the GPU does not copy its own chunk.
     """
     n, size = np.broadcast_arrays(np.asarray(n_gpus, np.float64), np.asarray(n_bytes, np.float64))
     if kind == "alltoall":
         return _alltoall_us(gpu, constants, n, size)
     own = 0.0 if in_place else constants["nccl.self_copy"]
     times = [_ring_us(gpu, constants, protocol, STEPS[kind], n, size, own) for protocol in PROTOCOLS]
-    times[0] = times[0] + (0.0 if one_die else late_us(gpu, constants))
     may = kind == "all_reduce" and nvls is not False
     if may:
         times.append(_nvls_us(gpu, constants, n, size))
@@ -183,12 +181,12 @@ def _ring_us(gpu: Gpu, c: Constants, protocol: Protocol, passes: int, n: F64, si
     if protocol is SIMPLE:
         exchange = c["nccl.simple_syncs"] * sync_us(gpu, c, 2)
         streamed = np.maximum(streamed, exchange * hops + moved / SIMPLE_SLICES)
-    return protocol.start_us + streamed + copied / protocol.part
+    return start_us(gpu, c, protocol) + streamed + copied / protocol.part
 
 
-def late_us(gpu: Gpu, constants: Constants) -> float:
-    """How much later LL starts on two dies. Starts of the other protocols hide behind flag exchanges, which have a constant for each architecture."""
-    return LL.start_us * (constants["attention.two_dies"] - 1) if gpu.arch == "blackwell" else 0.0
+def start_us(gpu: Gpu, constants: Constants, protocol: Protocol) -> float:
+    """Start of a ring. LL starts later on two dies; other starts hide behind flag exchanges, which have a constant for each architecture."""
+    return protocol.start_us * (constants["attention.two_dies"] if gpu.arch == "blackwell" and protocol is LL else 1.0)
 
 
 def rail_rings_us(gpu: Gpu, c: Constants, domain_gpus: int, domains: int, nic_GBps: float, n_bytes: float) -> tuple[float, float, float]:
@@ -201,7 +199,7 @@ def rail_rings_us(gpu: Gpu, c: Constants, domain_gpus: int, domains: int, nic_GB
     ways = []
     for protocol, step_us in zip(PROTOCOLS, NET_STEPS_US, strict=True):
         steps = hop_us(gpu, protocol) * (gpus - domains) + step_us * (domains - 1)
-        ways.append((protocol.start_us + steps + copied / protocol.part, moved / (1e3 * nic_GBps * protocol.part), protocol.part))
+        ways.append((start_us(gpu, c, protocol) + steps + copied / protocol.part, moved / (1e3 * nic_GBps * protocol.part), protocol.part))
     return min(ways, key=lambda way: way[0] + way[1])
 
 

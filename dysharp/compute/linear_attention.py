@@ -11,7 +11,9 @@ CHUNK_US = 3.1
 """Time of a chunk whose state waits for the chunk before it. Read off public rows of prefill; the same on Hopper and Blackwell."""
 PASSES = 7
 """Kernels of a prefill, each through all rows: norms, sums of decay, products of keys, triangular inverse, their products, states, outputs (the
-same source)."""
+same source). FlashInfer has one kernel (flashinfer/gdn_prefill.py)."""
+BACKWARD_PASSES, BACKWARD_CHAINS = 10, 2
+"""The same of a backward pass, which makes the states again and then takes their gradients from chunk to chunk (chunk_gated_delta_rule_bwd)."""
 STATE_BYTES = 4
 """FP32 (public config.json of Qwen3.5, mamba_ssm_dtype)."""
 
@@ -39,9 +41,14 @@ def update_us(gpu: Gpu, constants: Constants, call: DeltaNet) -> float:
     return float(memory_kernel_us(gpu, constants, call.sequences * (2 * state + call.row_bytes)))
 
 
-def prefill_us(gpu: Gpu, constants: Constants, call: DeltaNet) -> float:
-    """Kernels through memory, and states that go from chunk to chunk. A head of a sequence is a chain; an SM takes one chain at a time."""
+def gradient_us(gpu: Gpu, constants: Constants, call: DeltaNet) -> float:
+    """The backward pass of `prefill_us`."""
+    return prefill_us(gpu, constants, call, BACKWARD_PASSES, BACKWARD_CHAINS)
+
+
+def prefill_us(gpu: Gpu, constants: Constants, call: DeltaNet, kernels: int = PASSES, turns: int = 1) -> float:
+    """Kernels through memory, and states that go from chunk to chunk, `turns` times. A head of a sequence is a chain; an SM takes one at a time."""
     rows = call.sequences * call.tokens * call.row_bytes
-    passes = PASSES * float(memory_kernel_us(gpu, constants, rows))
+    passes = kernels * float(memory_kernel_us(gpu, constants, rows))
     chains, chunks = call.sequences * call.value_heads, -(-call.tokens // CHUNK)
-    return passes + CHUNK_US * chunks * max(1.0, chains / gpu.n_sms)
+    return passes + turns * CHUNK_US * chunks * max(1.0, chains / gpu.n_sms)

@@ -28,6 +28,10 @@ XGMI_LINKS = 7
 TRT_LAUNCHES = 3
 """Kernels of one call of TensorRT-LLM's two-sided all-to-all: fill in metadata, move rows, and one last kernel that
 places indices, marks empty slots or sums."""
+FIFO_GROUPS = 8
+"""Warps of a block of its two-sided kernel. A channel has one of them for each peer, and blocks of its own (MAX_GROUP_COUNT_PER_BLOCK)."""
+FIFO_SENDERS = 4
+"""SMs for each block that sends: half of the SMs have blocks, and half of these receive (computeMoeCommChannelCount)."""
 
 
 def expected_copies(gpus: int, experts: int, topk: int) -> float:
@@ -90,8 +94,7 @@ def ll_dispatch_us(
     packs its experts.
     """
     t, k, row, e = (np.asarray(x, np.float64) for x in (tokens, topk, row_bytes, experts))
-    grid = np.ceil(e / np.ceil(e / gpu.n_sms))
-    work = t / grid * constants["ll.token_us"]
+    work = t / ll_grid(gpu, e) * constants["ll.token_us"]
     g = np.asarray(gpus, np.float64)
     link = link_us(gpu, constants, t * k * (row + LL_HEADER_BYTES) * (g - 1) / g) / constants["ll.dispatch_link"]
     return _ll_floor_us(gpu, constants, e, g) + np.maximum(work, link)
@@ -104,7 +107,14 @@ def ll_combine_us(
     t, k, row, e = (np.asarray(x, np.float64) for x in (tokens, topk, row_bytes, experts))
     g = np.asarray(gpus, np.float64)
     link = link_us(gpu, constants, t * k * row * (g - 1) / g) / constants[f"{arch_of(gpu)}.ll_combine_link"]
-    return _ll_floor_us(gpu, constants, e, g) + link
+    copied = t * k * row / (ll_grid(gpu, e) * 1e3 * constants["sm.copy_GBps"])
+    return _ll_floor_us(gpu, constants, e, g) + np.maximum(copied, link)
+
+
+def ll_grid(gpu: Gpu, experts: ArrayLike) -> F64:
+    """SMs of a low-latency kernel: one for each expert, or for as many experts as warp groups need to share one (DeepEP internode_ll.cu)."""
+    e = np.asarray(experts, np.float64)
+    return np.ceil(e / np.ceil(e / gpu.n_sms))
 
 
 def _ll_floor_us(gpu: Gpu, constants: Constants, experts: F64, gpus: F64) -> F64:
@@ -128,14 +138,37 @@ def alltoall_one_sided_us(
     return launch_us(gpu, constants) + _trt_floor_us(gpu, constants, gpus) + first + np.maximum(work, link)
 
 
-def alltoall_two_sided_us(
-    gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, gpus: ArrayLike, fields_us: ArrayLike
+def fifo_copy_us(
+    gpu: Gpu, constants: Constants, row_bytes: ArrayLike, gpus: ArrayLike, *, fields: int = 1, low_precision: bool = False
 ) -> F64:
-    """TensorRT-LLM two-sided NVLink all-to-all through FIFOs: `fields_us` per token to pack fields, then bytes."""
+    """Time in which all sending warps of TensorRT-LLM's two-sided kernel bring one copy into a FIFO, on average.
+
+    A warp has one copy at a time, and the warps of an SM share its bytes per second. The kernel has as many whole channels as SMs for their blocks.
+    `fields`: tensors of a row, such as values and scales. `low_precision`: the warps quantise a copy and dequantise it, too.
+    """
+    row, g = np.asarray(row_bytes, np.float64) / (1e3 * constants["trt.sm_GBps"]), np.asarray(gpus, np.float64)
+    blocks = np.ceil(g / FIFO_GROUPS)
+    channels = np.maximum(1.0, np.floor(gpu.n_sms // FIFO_SENDERS / blocks))
+    each = constants["trt.copy_us"] + (constants["trt.lowprec_us"] if low_precision else 0.0) + row
+    return np.asarray(np.maximum(each / (channels * g), (fields * constants["trt.field_us"] + row) / (channels * blocks)))
+
+
+def alltoall_two_sided_us(
+    gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, gpus: ArrayLike, copy_us: ArrayLike,
+    summed_bytes: ArrayLike = 0.0,
+) -> F64:  # fmt: skip
+    """TensorRT-LLM two-sided NVLink all-to-all through FIFOs, `copy_us` a copy (`fifo_copy_us`), the own one too.
+
+    Combine writes and reads `summed_bytes` of memory for each token: a cleared place for every expert, and the sum.
+    """
     t, r, row = (np.asarray(x, np.float64) for x in (tokens, copies, row_bytes))
-    work = t * np.asarray(fields_us, np.float64)
-    link = link_us(gpu, constants, t * r * row)
-    return _trt_floor_us(gpu, constants, gpus) + work + link
+    moved = np.maximum(t * r * np.asarray(copy_us, np.float64), link_us(gpu, constants, t * (r - 1) * row))
+    return _trt_floor_us(gpu, constants, gpus) + moved + hbm_us(gpu, constants, t * np.asarray(summed_bytes, np.float64))
+
+
+def summed_bytes(row_bytes: ArrayLike, topk: ArrayLike) -> F64:
+    """Bytes that the places of a token take through memory in TensorRT-LLM's two-sided Combine: cleared, read, and one sum written."""
+    return np.asarray(row_bytes, np.float64) * (2 * np.asarray(topk, np.float64) + 1)
 
 
 def mori_dispatch_us(gpu: Gpu, constants: Constants, tokens: ArrayLike, copies: ArrayLike, row_bytes: ArrayLike, gpus: ArrayLike) -> F64:

@@ -15,7 +15,7 @@ def variant_point(point: Point, variant: Variant) -> Point:
 
 
 def variant_points(figure: Figure, points: Iterable[Point]) -> list[Point]:
-    """What the variants of `figure` run in place of `points`: only systems of checks that are shown for variants."""
+    """The points of all variants of `figure`. Systems that no check with `variants` names are left out."""
     systems = {name for check in figure.checks if check.variants for name in (check.system, check.over)}
     points = [p for p in points if p.system in systems]
     return list(dict.fromkeys(variant_point(p, variant) for variant in figure.variants for p in points))

@@ -18,8 +18,6 @@ from dysharp.specs.choices import choices_overridden
 REPRODUCED, GAP, FITTED, CANNOT_FAIL, SET_AFTER = "reproduced", "gap", "fitted", "cannot fail", "set after"
 UNDATED, REGRESSION, OTHER_CHOICE, UNBOUNDED, NOT_JUDGED = "inside", "regression", "other choice", "", "not judged"
 """Verdicts (docs/design/0024-verdicts.md). inside: nobody says when its bound was set. other choice: a variant. "": none of these."""
-BOUND_VERDICTS = (REPRODUCED, UNDATED, SET_AFTER, CANNOT_FAIL, FITTED, GAP)
-"""Verdicts of numbers with a bound, from the best to the worst."""
 HOLDS, CLOSED, SHRUNK = "holds", "gap has closed", "gap has shrunk"
 OUTSIDE, MOVED, ABSENT = "does not hold", "not the stored value", "no point was run"
 INSIDE, BEYOND = "within", "outside"  # of a variant, whose verdict is OTHER_CHOICE

@@ -1,20 +1,19 @@
 """The row path: runs a Program on real tensors, one row per transfer. It is fast and has no packets and no tables."""
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
 from dysharp.arrays import Array
 from dysharp.errors import ConfigError, EmulationMismatch
 from dysharp.functional.faults import Faults
-from dysharp.functional.layer import UNBOUND, ExpertMemory, Layout, Record, Saved, Tensors
+from dysharp.functional.layer import UNBOUND, Record, Saved, Tensors
 from dysharp.functional.messages import Arrival, Messages, QueuePair
 from dysharp.functional.orders import Pool, make_pool
 from dysharp.functional.progress import Progress
-from dysharp.functional.sums import Expression, Sums, add_in_order
+from dysharp.functional.row_values import RowValues
+from dysharp.functional.sums import Sums, add_in_order
 from dysharp.program import Kind, Program, Tail, Trace
 from dysharp.program.builder import PULLS, PUSHES
 
@@ -64,61 +63,25 @@ def run_rows(
     return machine.run(progress)
 
 
-class RowMachine:
+class RowMachine(RowValues):
     """The row path on one Program. `progress`: of the merge that it is a part of, by the ids of the part; default: of its own."""
 
     def __init__(
         self, program: Program, tensors: Tensors, pool: Pool, trace: Trace | None, messages: Messages, progress: Progress | None = None
     ) -> None:
-        self.p, self.t, self.pool, self.trace, self.messages = program, tensors, pool, trace, messages
-        self.record = Record()
-        self.layout = Layout(program, tensors.routing)
-        self.memory = ExpertMemory(tensors, self.layout, self.record)
-        self.backward = tensors.saved is not None
-        self._check_layout()
-        ops, m = program.ops, program.members
+        super().__init__(program, tensors)
+        self.pool, self.trace, self.messages = pool, trace, messages
+        m = program.members
         self.kind = program.kinds().tolist()
         self.net = program.op_net().tolist()
-        self.template = ops.template.tolist()
-        self.node, self.key, self.bytes = ops.node.tolist(), ops.key.tolist(), ops.bytes.tolist()
         self.ptr, self.member_node = m.ptr.tolist(), m.node.tolist()
         self.fill_ptr, self.fill_row = m.fill_ptr.tolist(), m.fill_row.tolist()
         self.owner = np.repeat(np.arange(program.n_ops), np.diff(m.ptr)).tolist()
         self.missing = np.diff(m.ptr).tolist()
-        row_bytes = np.repeat(program.regions.row_bytes, np.diff(program.regions.row_ptr))
-        self.row_bytes = row_bytes.tolist()
-        self.row_missing = row_bytes.tolist()
-        self.offset = None if ops.offset is None else ops.offset.tolist()
         self.tile_missing = [end - first for _, first, end in map(self.layout.tile, range(program.n_tiles))]
-        self.tokens_per_gpu = tensors.routing.tokens_per_gpu
-        self._answers: dict[int, list[tuple[int, Array, Expression]]] = {}
-        self._partial: dict[int, tuple[Array, Expression]] = {}
         self.sums = Sums(program)
-        self._passed: dict[int, list[tuple[Array, Expression]]] = {}  # by partial row: the contributions of a sum that passed the switch
-        self._domain_sums: dict[tuple[int, int], tuple[Array, Expression]] = {}  # by (GPU that adds its domain, token)
-        self._relays: dict[tuple[int, int], Array] = {}  # by (GPU, token): rows that wait to be forwarded
-        self._left: dict[tuple[int, int], tuple[Array, Expression]] = {}  # by (GPU, partial row that it will fill): results that wait
-        self._relay_regions = {region for region, name in enumerate(program.regions.name) if name == "relay"}
-        self._prepare_output()
         self.progress = Progress(program, self) if progress is None else progress
         self.steps = (self._issue, self._deliver, self._respond, self._done, self.progress.told)
-
-    def _check_layout(self) -> None:
-        saved = self.t.saved
-        if saved is None:
-            return
-        mine = np.array([self.layout.key[row] if row != UNBOUND else UNBOUND for row in self.layout.row_at[: self.layout.n_useful]])
-        if (mine != saved.key).any():
-            raise ConfigError("backward Program: found another row layout than the forward pass left, expected relayout(program, row_slot)")
-
-    def _prepare_output(self) -> None:
-        """Set the output of tokens without experts to zero. The run must write all other rows."""
-        r, n = self.t.routing, self.t.number
-        self.out = n.poison((r.n_tokens, self.t.experts.hidden))
-        self.out[(r.slot < 0).all(axis=1)] = 0
-        self.gate_grad = np.zeros((r.n_tokens, r.topk), n.work) if self.backward else None
-        if self.gate_grad is not None and not n.is_integer:
-            self.gate_grad[r.slot >= 0] = np.nan
 
     def run(self, progress: Callable[[int, int], None] | None) -> Outcome:
         self.progress.start()
@@ -264,34 +227,6 @@ class RowMachine:
             self._arrived(row, self.bytes[op])
         self.progress.fire(Tail.MEMBER_DELIVERED, member)
 
-    def _copy(self, op: int, rows: list[int], name: str, *, relayed: bool) -> None:
-        """Write the op's part of a token row into the rows that the op fills; the last part brings the gate weights.
-
-        `relayed`: the op reads the row that another transfer has left on its GPU.
-        """
-        buffer, layout, t = self.memory.rows(name), self.layout, self.t
-        is_last = self.offset is None or op + 1 == self.p.n_ops or self.offset[op + 1] == 0
-        for row in rows:
-            token = self.key[op] if self.key[op] >= 0 else layout.key[row]
-            if relayed and (self.node[op], token) not in self._relays:
-                raise EmulationMismatch(f"op {op}: found token {token} forwarded by GPU {self.node[op]} before it arrived, expected a wait for it")
-            if not relayed and self.key[op] >= 0 and token // self.tokens_per_gpu != self.node[op]:
-                raise EmulationMismatch(f"op {op}: found token {token} read on GPU {self.node[op]}, expected GPU {token // self.tokens_per_gpu}")
-            if layout.region[row] in self._relay_regions:
-                here = layout.node[layout.region[row]]
-                self._relays[here, token] = (self._relays[self.node[op], token] if relayed else t.tokens[token]).copy()
-                continue
-            place = layout.place[row]
-            part = self._part(op, row)
-            buffer[place, part] = (self._relays[self.node[op], token] if relayed else t.tokens[token])[part]
-            if is_last and not self.backward:
-                self.memory.weight[place] = t.weight[token, layout.column[row]]
-
-    def _part(self, op: int, row: int) -> slice:
-        """The columns of `row` that the op's train carries."""
-        offset, row_bytes, hidden = 0 if self.offset is None else self.offset[op], self.row_bytes[row], self.t.experts.hidden
-        return slice(offset * hidden // row_bytes, (offset + self.bytes[op]) * hidden // row_bytes)
-
     def _arrived(self, row: int, n_bytes: int) -> None:
         self.row_missing[row] -= n_bytes
         if self.row_missing[row] < 0:
@@ -329,90 +264,6 @@ class RowMachine:
         self._answers[op].append((self.member_node[member], value, expression))
         self.progress.fire(Tail.MEMBER_DELIVERED, member)
 
-    def _domain_sum(self, op: int, node: int) -> tuple[Array, Expression]:
-        """The sum of a domain that an earlier pull has left on GPU `node` for the token of `op`."""
-        if (node, self.key[op]) not in self._domain_sums:
-            raise EmulationMismatch(f"op {op}: found no sum of token {self.key[op]} on GPU {node}, expected a wait for the pull that leaves it there")
-        return self._domain_sums[node, self.key[op]]
-
-    def _hub_sum(self, node: int, rows: list[int], part: slice = ALL) -> tuple[Array, Expression]:
-        """The sum of expert rows in one GPU's memory, in the columns `part`, rounded to the stored dtype, and its expression."""
-        t, layout = self.t, self.layout
-        buffer = self.memory.rows("dx" if self.backward else "y")
-        for row in rows:
-            holder, where = layout.node[layout.region[row]], f"row {row} (token {layout.key[row]})"
-            if holder != node:
-                raise EmulationMismatch(f"{where}: found a read on GPU {node}, expected one on GPU {holder} that holds it")
-            if layout.place[row] == UNBOUND:
-                raise EmulationMismatch(f"{where}: found a read on GPU {node} before any transfer wrote the row, expected a wait for its arrival")
-        value = t.number.store(add_in_order([buffer[layout.place[row], part] for row in rows], len(range(*part.indices(t.experts.hidden))), t.number))
-        return value, ("hub", node, tuple(layout.slot_of_region[layout.region[row]] for row in rows))
-
-    def _return_gate_grads(self, token: int, rows: list[int]) -> None:
-        assert self.gate_grad is not None
-        for row in rows:
-            self.gate_grad[token, self.layout.column[row]] = self.memory.gate_grad[self.layout.place[row]]
-
-    def _push_sum(self, op: int, rows: list[int]) -> None:
-        """Push one GPU's sum of a token's expert rows into the source's partial row."""
-        mine = self._rows_of.get((self.node[op], self.key[op]), [])
-        for row in rows:
-            part = self._part(op, row)
-            value, expression = self._hub_sum(self.node[op], mine, part)
-            there, _ = self._partial.setdefault(row, (self.t.number.poison((self.t.experts.hidden,)), expression))
-            there[part] = value
-        if self.gate_grad is not None:
-            self._return_gate_grads(self.key[op], mine)
-
-    def _push_relayed(self, op: int, rows: list[int]) -> None:
-        """Push the sum of the partial rows of a token that other GPUs have left on this GPU, rounded to the stored dtype."""
-        here, token = self.node[op], self.key[op]
-        mine = self._relayed_rows.get((here, token), [])
-        if not mine or any(row not in self._partial for row in mine):
-            raise EmulationMismatch(f"op {op}: found a sum of token {token} on GPU {here} before its parts arrived, expected a wait for them")
-        n = self.t.number
-        value = n.store(add_in_order([self._partial[row][0] for row in mine], self.t.experts.hidden, n))
-        for row in rows:
-            self._partial[row] = value, ("relay", tuple(self._partial[part][1] for part in mine))
-
-    @cached_property
-    def _relayed_rows(self) -> dict[tuple[int, int], list[int]]:
-        """Partial rows of every (relay, token), in the order of rows."""
-        layout, out = self.layout, defaultdict(list)
-        for region, name in enumerate(self.p.regions.name):
-            if name == "relay.partial":
-                for row in range(*layout.row_ptr[region : region + 2]):
-                    out[layout.node[region], layout.key[row]].append(row)
-        return out
-
-    def _push_rows(self, op: int, rows: list[int], relay: int) -> None:
-        """Push each expert row of a token into its own partial row at the source, or into the row of it on GPU `relay`."""
-        for row in rows:
-            fills = row if relay == UNBOUND else self.layout.key[row]
-            mine = [self.layout.pushed(fills, self.key[op])]
-            value = self._hub_sum(self.node[op], mine)
-            if relay == UNBOUND:
-                self._partial[row] = value
-            else:
-                self._left[relay, fills] = value
-            if self.gate_grad is not None:
-                self._return_gate_grads(self.key[op], mine)
-
-    def _forward_rows(self, op: int, rows: list[int]) -> None:
-        """Push expert rows that other GPUs have left on this GPU into their partial rows at the source."""
-        for row in rows:
-            if (self.node[op], row) not in self._left:
-                raise EmulationMismatch(f"op {op}: found row {row} forwarded by GPU {self.node[op]} before it arrived, expected a wait for it")
-            self._partial[row] = self._left[self.node[op], row]
-
-    @cached_property
-    def _rows_of(self) -> dict[tuple[int, int], list[int]]:
-        """Expert rows of every (GPU, token), by expert slot."""
-        layout, out = self.layout, defaultdict(list)
-        for row in range(layout.n_useful):
-            out[layout.node[layout.region[row]], layout.key[row]].append(row)
-        return out
-
     def _done(self, op: int) -> None:
         kind = self.kind[op]
         template = self.p.templates[self.template[op]]
@@ -423,49 +274,3 @@ class RowMachine:
         elif kind == Kind.JOIN and template.fn == "sum":
             self._sum_for_free(self.node[op])
         self.progress.finish(op)
-
-    def _finish_pull(self, op: int) -> None:
-        """The switch adds the other GPUs' sums in the order of their answers; the source adds its own."""
-        answers = self._answers.pop(op)
-        far = [(value, e) for node, value, e in answers if node != self.node[op]]
-        parts = [(value, e) for node, value, e in answers if node == self.node[op]]
-        if far:
-            width, n = self.t.experts.hidden, self.t.number
-            switch = n.store(add_in_order([value for value, _ in far], width, n))
-            parts.insert(0, (switch, ("switch", tuple(e for _, e in far))))
-        if self.p.templates[self.template[op]].dst == "relay.partial":
-            n = self.t.number
-            total = n.store(add_in_order([value for value, _ in parts], self.t.experts.hidden, n))
-            self._domain_sums[self.node[op], self.key[op]] = total, ("relay", tuple(e for _, e in parts))
-            return
-        self._write(self.key[op], parts)
-
-    def _write(self, token: int, parts: list[tuple[Array, Expression]]) -> None:
-        n = self.t.number
-        self.out[token] = n.store(add_in_order([value for value, _ in parts], self.t.experts.hidden, n))
-        self.record.sums[token] = (("source", tuple(e for _, e in parts)),)
-
-    def _sum_for_free(self, node: int) -> None:
-        """Combine of a system with free communication: add all expert rows without a transfer."""
-        nodes = range(self.p.n_nodes)
-        for token in range(node * self.tokens_per_gpu, (node + 1) * self.tokens_per_gpu):
-            groups = [(g, self._rows_of.get((g, token), [])) for g in nodes]
-            parts = [self._hub_sum(g, rows) for g, rows in groups if rows]
-            if parts:
-                self._write(token, parts)
-            if self.gate_grad is not None:
-                for _, rows in groups:
-                    self._return_gate_grads(token, rows)
-
-    def _copy_out(self) -> None:
-        """Add the partial rows that pushes left at the source, in the order of rows.
-
-        A token has one partial row per GPU or one per expert.
-        """
-        by_token: dict[int, list[int]] = defaultdict(list)
-        for region in self.layout.partial:
-            for row in range(self.layout.row_ptr[region], self.layout.row_ptr[region + 1]):
-                by_token[self.layout.key[row]].append(row)
-        for token, rows in by_token.items():
-            if all(self.row_missing[row] == 0 for row in rows):
-                self._write(token, [part for row in rows for part in self._passed.get(row) or [self._partial[row]]])

@@ -1,6 +1,7 @@
 """Rows per expert under the routings of measured layers, and the share of the busiest rank.
 
-A rank is one GPU with consecutive experts. Draws are seeded: equal arguments give equal loads.
+A rank is one GPU with consecutive experts. Power laws are the draw that the benchmark of Mega MoE made: PyTorch's generator with seed 0
+(ai-dynamo/aiconfigurator collector/sglang/dsv4_megamoe: build_routing_plan, routing_seed). Equal arguments give equal loads.
 """
 
 import functools
@@ -11,7 +12,12 @@ import numpy as np
 from dysharp.arrays import F64
 from dysharp.measured.measurements import Unsupported
 
-DRAWS = 24  # draws of a load distribution; the median draw is used
+DRAWS = 24
+"""Uniform draws, of which the median one is used."""
+BATCH = 8192
+"""Tokens that the benchmark draws at a time from a sampled power law; more tokens have the same shares."""
+SAMPLED_TO = 1024.0
+"""Largest weight of a sampled power law (SAMPLED_POWER_LAW_XMAX)."""
 
 
 @functools.cache
@@ -32,15 +38,16 @@ def busiest_rank(gpus: int, experts: int, topk: int, tokens: int, distribution: 
 
 
 def expert_loads(gpus: int, experts: int, topk: int, tokens: int, distribution: str) -> F64:
-    """`[experts]` float rows of the draw whose busiest rank has the median number of rows."""
-    draws = _draws(gpus, experts, topk, tokens, distribution)
-    ranks = _busiest(draws, gpus)
-    return draws[sorted(range(DRAWS), key=lambda i: ranks[i])[DRAWS // 2]]
+    """`[experts]` float rows of the draw."""
+    return _draws(gpus, experts, topk, tokens, distribution)[0]
 
 
 def _draws(gpus: int, experts: int, topk: int, tokens: int, distribution: str) -> list[F64]:
+    """One draw of a power law, `DRAWS` of uniform routing."""
+    if distribution != "random":
+        return [_loads(experts, gpus * tokens, topk, distribution)]
     rng = np.random.default_rng(0)
-    return [_loads(rng, experts, gpus * tokens * topk, gpus * tokens, distribution) for _ in range(DRAWS)]
+    return [rng.multinomial(gpus * tokens * topk, np.full(experts, 1 / experts)).astype(np.float64) for _ in range(DRAWS)]
 
 
 def _busiest(draws: list[F64], gpus: int) -> list[tuple[float, float]]:
@@ -49,22 +56,31 @@ def _busiest(draws: list[F64], gpus: int) -> list[tuple[float, float]]:
     return [(float(rank.sum()), float((rank > 0).sum())) for rank in ranks]
 
 
-def _loads(rng: np.random.Generator, experts: int, rows: int, tokens: int, distribution: str) -> F64:
-    """`[experts]` rows of one draw; the sum is `rows`.
+def _loads(experts: int, tokens: int, topk: int, distribution: str) -> F64:
+    """`[experts]` rows of the draw; the sum is `tokens * topk`.
 
-    | `distribution` | drawn from |
+    | `distribution` | rows |
     |---|---|
-    | "random" | uniform top-k |
-    | "power_law_A", "power_law_sampled_A" | a power law with exponent A, bounded by 1 and 0.8 times all tokens |
+    | "power_law_A" | in proportion to a power law with exponent A, bounded by 1 and 0.8 times all tokens |
+    | "power_law_sampled_A" | top-k of each token, drawn without replacement with such weights, bounded by 1 and `SAMPLED_TO` |
 
-    With fewer rows than experts the power law is bounded by 0.01 and 2, as in SGLang's benchmark of Mega MoE.
+    With fewer rows than experts the first is bounded by 0.01 and 2.
     """
-    if distribution == "random":
-        return rng.multinomial(rows, np.full(experts, 1 / experts)).astype(np.float64)
-    a = _exponent(distribution)
-    low, high = (1.0, 0.8 * tokens) if rows > experts else (0.01, 2.0)
-    draw = ((high ** (1 - a) - low ** (1 - a)) * rng.random(experts) + low ** (1 - a)) ** (1 / (1 - a))
-    return _capped(draw / draw.sum() * rows, float(tokens))
+    a, sampled, rows = _exponent(distribution), "sampled" in distribution, tokens * topk
+    low, high = (1.0, SAMPLED_TO) if sampled else (1.0, 0.8 * tokens) if rows > experts else (0.01, 2.0)
+    weights = ((high ** (1 - a) - low ** (1 - a)) * _uniform(experts) + low ** (1 - a)) ** (1 / (1 - a))
+    if not sampled:
+        return _capped(weights / weights.sum() * rows, float(tokens))
+    drawn = min(tokens, BATCH)
+    race = np.random.default_rng(0).exponential(size=(drawn, experts)) / weights
+    chosen = np.argpartition(race, topk - 1, axis=1)[:, :topk]
+    return np.bincount(chosen.ravel(), minlength=experts).astype(np.float64) * (tokens / drawn)
+
+
+def _uniform(n: int) -> F64:
+    """`torch.rand(n)` behind `torch.manual_seed(0)`: the low 24 bits of a Mersenne twister's words."""
+    words = np.random.RandomState(0).randint(0, 1 << 32, size=n, dtype=np.uint32)
+    return (words & 0xFFFFFF) / float(1 << 24)
 
 
 def _exponent(distribution: str) -> float:

@@ -22,6 +22,7 @@ class Event(IntEnum):
     CREDIT = 12
     KNOWN = 13
     ISSUER = 14
+    DOWN_FREE = 15
 
 
 class Agenda:

@@ -4,9 +4,11 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dysharp.oracle.acks import Acks
 from dysharp.oracle.agenda import Event
 from dysharp.oracle.bulk import BulkOps, turn_push
 from dysharp.oracle.hub_table import tables_of
+from dysharp.oracle.lines import Lines
 from dysharp.oracle.load import PULLS, Op
 from dysharp.oracle.servers import PS_PER_US, Channels, DownLink, Incoming, Outgoing, Server, UpLink, round_robin
 from dysharp.oracle.world import World
@@ -63,12 +65,17 @@ class Fabric:
         self.waiting = [0] * program.n_nodes
         """When the last of them goes on."""
         self._turns = [0] * program.n_nodes
+        self._n_sent = 0
         self.tail: dict[int, int] = {}
         self.answer_tail: dict[int, int] = {}  # end of a result's last part; copies of requests do not wait for it
         self.copies_left: dict[int, int] = {}
         self._channel_of: dict[int, int] = {}
         self.bulk = BulkOps(world, self.up, self.down, [rule.lat for rule in self.rules], [rule.channel for rule in self.rules])
         self.bulk.queue = self._queue
+        self.acks = Acks(world, self.up, self.down)
+        unequal = world.hardware.hashed_links and not any(op.trains > 1 for op in world.tables.ops)
+        self.lines_up = [Lines(world.hardware) for _ in range(program.n_nodes if unequal else 0)]
+        self.lines_down = [Lines(world.hardware) for _ in self.lines_up]
 
     def _pieces(self) -> Counter[int]:
         """How many trains of each row ask the row table."""
@@ -110,6 +117,7 @@ class Fabric:
                 return
 
     def _send_piece(self, op: Op) -> None:
+        self.acks.sends(op.port, op.cls, op, op.up)
         piece = self.bulk.send(op)
         if op.id in self._channel_of:  # one train's room, as its trains pass through
             self._channel_of[piece.op.id] = self._channel_of.pop(op.id)
@@ -143,20 +151,23 @@ class Fabric:
     def _send_up(self, node: int, link: UpLink, item: Outgoing) -> None:
         world, op = self.world, self.world.tables.ops[item.op]
         n_bytes, stripe = (op.up, op.stripe_up) if item.member < 0 else (op.response, op.stripe_response)
+        self.acks.sends(node, op.cls if item.member < 0 else op.response_cls, op, n_bytes)
+        late = self._time(link.server.debt_at(world.now), link.server)
         end = link.server.serve(world.now, n_bytes)
         world.agenda.add(end, Event.UP_END, node, -1)
+        tail = self.lines_up[node].send(op, n_bytes, late, world.now) if node < len(self.lines_up) else end + stripe
         tails = self.tail if item.member < 0 else self.answer_tail
-        tails[op.id] = max(tails.get(op.id, 0), end + stripe)
+        tails[op.id] = max(tails.get(op.id, 0), tail)
         if item.member >= 0 or op.kind not in PULLS:
             world.moves(node % world.tables.program.n_nodes, op.payload)
         if item.member >= 0:
             world.log.member[item.member] = world.now
-            world.log.end[op.id] = max(world.log.end[op.id], end + stripe)
+            world.log.end[op.id] = max(world.log.end[op.id], tail)
             self.responded(item.member)
             return
         world.log.start[op.id] = world.now
         if op.kind not in PULLS:
-            world.log.end[op.id] = end + stripe
+            world.log.end[op.id] = tail
         world.agenda.add(world.now + self.rules[op.net].lat, Event.ARRIVE, op.port, op.id)
 
     # ---- switch -------------------------------------------------------------------------------------------
@@ -252,17 +263,41 @@ class Fabric:
         if item.member >= 0 and item.op in self.bulk.pieces:
             self.world.agenda.add(self.bulk.serve(link, node, item), Event.DOWN_END, node, item.member)
             return
+        if node < len(self.lines_down):
+            self._send_on_lines(node, link, item)
+            return
         sent = link.server.serve(self.world.now, item.n_bytes)
         tails = self.tail if item.member >= 0 else self.answer_tail
         end = link.server.end_not_before(tails[item.op] + self.rules[self.world.tables.ops[item.op].net].lat)
         self.world.counts["cut-through wait"] += end > sent
         self.world.agenda.add(end, Event.DOWN_END, node, item.op if item.member < 0 else item.member)
 
+    def _send_on_lines(self, node: int, link: DownLink, item: Incoming) -> None:
+        """The server is free when the links are on average; the copy has left with its last packet, and not before earlier copies."""
+        now, op, lines = self.world.now, self.world.tables.ops[item.op], self.lines_down[node]
+        extra = self.world.tables.members[item.member].extra if item.member >= 0 else 0
+        late = self._time(link.server.debt_at(now), link.server) + self._time(extra, link.server)
+        self.world.agenda.add(link.server.serve(now, item.n_bytes), Event.DOWN_FREE, node, -1)
+        tails = self.tail if item.member >= 0 else self.answer_tail
+        left = lines.send(op, item.n_bytes - extra, late, now)
+        self.world.counts["copy behind an earlier one"] += lines.in_order > max(left, tails[item.op] + self.rules[op.net].lat)
+        lines.in_order = max(left, tails[item.op] + self.rules[op.net].lat, lines.in_order)
+        link.on_lines.append(item)
+        self._n_sent += 1
+        self.world.agenda.add(lines.in_order, Event.DOWN_END, node, self._n_sent)
+
+    @staticmethod
+    def _time(n_bytes: int, server: Server) -> int:
+        return -(-n_bytes * PS_PER_US // server.rate)
+
     def down_end(self, node: int) -> None:
         """A copy or result has left the switch and its output buffer. Its data is visible one hop later."""
         link, now = self.down[node], self.world.now
-        item, link.sending, link.server.idle = link.sending, None, True
-        assert item is not None
+        if link.on_lines:
+            item = link.on_lines.popleft()
+        else:
+            assert link.sending is not None
+            item, link.sending, link.server.idle = link.sending, None, True
         op = self.world.tables.ops[item.op]
         if self.bulk.turn_over(node, item):
             turn_push(link.crossed[item.cls], item, lambda other: other.member >= 0 and other.op in self.bulk.pieces)

@@ -85,10 +85,12 @@ class Issuers:
         self._share = [-1] * len(self.pool) if program.issuers.share is None else program.issuers.share.tolist()
         self._most: list[int] = [] if shares is None else shares.most.tolist()
         self._held = [0] * len(self._most)
-        self._splits: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        columns = () if shares is None else (shares.split_op, shares.split_share, shares.split_most)
-        for op_id, share, most in zip(*(column.tolist() for column in columns), strict=True):
-            self._splits[op_id].append((share, most))
+        self._splits: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        if shares is not None:
+            columns = [x.tolist() for x in (shares.split_op, shares.split_share, shares.split_most)]
+            extra = [0] * len(columns[0]) if shares.split_more is None else shares.split_more.tolist()
+            for op, share, most, more in zip(*columns, extra, strict=True):
+                self._splits[op].append((share, most, more))
         self._tasks_left = [op.tasks for op in ops]
         self._tasks_running = [0] * len(ops)
         self._batches: dict[tuple[int, int], int] = defaultdict(int)
@@ -208,8 +210,8 @@ class Issuers:
 
     def split(self, op_id: int) -> None:
         """The end of an op has passed: shares of pools change that wait for it."""
-        for share, most in self._splits.get(op_id, ()):
-            self._most[share] = most
+        for share, most, more in self._splits.get(op_id, ()):
+            self._most[share] = self._most[share] + more if more else most
 
     def _left_chain(self, op: Op) -> None:
         self._chain_left[op.chain] -= 1

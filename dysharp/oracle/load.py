@@ -29,7 +29,8 @@ class Member:
 class Op:
     """One op with the constants of its template. Times in ps, sizes in bytes, -1 = none.
 
-    `has_next_train`: the next op carries more of the same row. `trains`: of a bulk op more than 1; wire bytes are of one train.
+    `has_next_train`: the next op carries more of the same row. `packets`: of one train, 1 outside NVLink.
+    `trains`: of a bulk op more than 1; wire bytes are of one train.
     `port`: the port of `node` in the network `net`.
     """
 
@@ -63,6 +64,7 @@ class Op:
     table: int
     net: int
     port: int
+    packets: int = 1
     trains: int = 1
 
     def __str__(self) -> str:
@@ -153,8 +155,16 @@ def _op(program: Program, i: int, members: list[int]) -> Op:
         table=template.table,
         net=template.net,
         port=template.net * program.n_nodes + int(ops.node[i]),
+        packets=_packets(program, template, int(ops.bytes[i]), wire("aux"), wire("trains")) if ops.wire[i] >= 0 else 1,
         trains=max(1, wire("trains")),
     )
+
+
+def _packets(program: Program, template: Template, n_bytes: int, aux: int, trains: int) -> int:
+    if template.net:
+        return 1
+    framing = program.framings[template.framing]
+    return max(1, framing.packets(-(-n_bytes // max(1, trains))) + framing.packets(aux))
 
 
 def _of_task(table: NDArray[np.int64], template: Template, rows: int) -> int:

@@ -53,6 +53,7 @@ class Run:
             Event.RESPOND_LATE: lambda _, member: self.transfers.respond(member),
             Event.KNOWN: lambda node, _: self.transfers.known(self.fabric.places_known(node)),
             Event.CREDIT: lambda _, op: self.fabric.credit(ops[op]),
+            Event.DOWN_FREE: lambda node, _: setattr(self.fabric.down[node].server, "idle", True),
             Event.ISSUER: lambda _, __: None,  # the grant pass behind the event does the work
         }
 

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 PS_PER_US = 1_000_000
 
@@ -34,14 +34,15 @@ class Server:
         self.debt += n_bytes
         self.total += n_bytes
 
+    def debt_at(self, now: int) -> int:
+        """The debt that is left when the server begins to send at `now`: some of it was sent during idle time."""
+        return max(0, self.debt - max(0, now - self.free_at) * self.rate // PS_PER_US)
+
     def serve(self, now: int, n_bytes: int, messages: int = 1) -> int:
         """Send `n_bytes` in `messages` from `now` on. Returns the time of the last byte."""
-        gap = now - self.free_at
-        if gap > 0:
+        if now > self.free_at:
             self.busy_start, self.busy_bytes = now, 0
-            # The debt was sent during the idle time.
-            self.debt = max(0, self.debt - gap * self.rate // PS_PER_US)
-        self.busy_bytes += self.debt + n_bytes + messages * self.message_bytes
+        self.busy_bytes += self.debt_at(now) + n_bytes + messages * self.message_bytes
         self.debt = 0
         self.total += n_bytes
         self.idle = False
@@ -105,7 +106,7 @@ class DownLink:
     """The down server of a node and its output buffer.
 
     `fifos`: what waits for room, by class and source; the last source is the reduction unit. `crossed`: what has room,
-    by class and in the order of crossing. `held`: bytes of each class in the buffer.
+    by class and in the order of crossing. `on_lines`: what unequal links send. `held`: bytes of each class in the buffer.
     """
 
     server: Server
@@ -115,6 +116,7 @@ class DownLink:
     crossed: list[deque[Incoming]]
     last_class: int = -1
     sending: Incoming | None = None
+    on_lines: deque[Incoming] = field(default_factory=deque)
 
 
 @dataclass(slots=True)

@@ -67,6 +67,7 @@ class Transfers:
         self.world.moves(to.node, op.payload)
         self._arrived(op, member)
         self.fabric.up[to.port].server.owe(op.ack_up)
+        self.fabric.acks.visible(to.port, op)
         self._delivered(op)
 
     def _piece_delivered(self, piece: Piece) -> None:
@@ -113,11 +114,12 @@ class Transfers:
         if not self.world.tables.remote(op):
             self.world.complete(op)
             return
-        self._acknowledge(op)
+        self._acknowledge(op, self.fabric.acks.left[op.id])
 
-    def _acknowledge(self, op: Op) -> None:
+    def _acknowledge(self, op: Op, left: int) -> None:
+        """All of `op` is visible, and its last acknowledgement leaves its member at `left`."""
+        self.world.agenda.add(self.fabric.acks.due(op, left, self.fabric.rules[op.net].ack), Event.ACK, op.port, op.id)
         self.fabric.down[op.port].server.owe(op.ack_down)
-        self.world.agenda.add(self.world.now + self.fabric.rules[op.net].ack, Event.ACK, op.port, op.id)
 
     # ---- pulls --------------------------------------------------------------------------------------------
 
@@ -198,11 +200,12 @@ class Transfers:
         """The sum is visible at its home. The home sends one acknowledgement, and every contributor gets one."""
         self.stores.fill(self.world.tables.members[last.members[0]].rows, last.payload, last.id)
         self.fabric.up[self._home[last.session]].server.owe(last.ack_up)
+        left = self.fabric.acks.leave(self._home[last.session], last)
         self.places.give(self._home[last.session])
         for op in self._sessions[last.session].ops:
             self.world.log.member[op.members[0]] = self.world.now
             self.world.fire(Tail.MEMBER_DELIVERED, op.members[0], op.id)
-            self._acknowledge(op)
+            self._acknowledge(op, left)
 
     def _ask(self, op: Op) -> None:
         """A load is at the head of its buffer: it goes on to the home, waits for the response to an equal load, or is answered."""

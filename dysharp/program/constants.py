@@ -1,5 +1,9 @@
 """The constants of a Cluster at burst level: links, classes of virtual channels, reduction tables."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 from dysharp.program.tables import Hardware
 from dysharp.specs import Cluster, choice_int
 from dysharp.units import ns_to_ps
@@ -32,6 +36,18 @@ def hardware_of(cluster: Cluster) -> Hardware:
         notify_bytes=cluster.flit_bytes,
         train_bytes=choice_int("machine.train_bytes"),
         memory_rate=cluster.shared_memory_rate,
+    )
+
+
+def hardware_with(m: Hardware, fabric: Mapping[str, Any]) -> Hardware:
+    """`m` with the options `fabric.*` of the packet level that the burst level has, too."""
+    flits = fabric.get("vc_flits", -1)
+    return replace(
+        m,
+        ack_turns=fabric.get("acks", "first") == "turns",
+        hashed_links=fabric.get("stripe", "even") == "rotating",
+        n_vcs=m.n_vcs if fabric.get("n_vcs", -1) < 0 else max(1, fabric["n_vcs"]),
+        vc_bytes=m.vc_bytes if flits < 0 else flits * m.flit * m.n_links,
     )
 
 

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.program.builder import RARE
+from dysharp.program.kernel_sms import common_shares, kernels_of
 from dysharp.program.merge_order import Cross, Part, ids_of, in_streams, with_cross
 from dysharp.program.schema import Buffer, Schema
 from dysharp.program.sections import HEADS, POINTS, TAILS, labelled
-from dysharp.program.shares import Split, with_shares
+from dysharp.program.shares import Split, more_of, with_shares
 from dysharp.program.tables import (
     Chains,
     Declared,
@@ -54,13 +55,16 @@ def merge(parts: Iterable[Part], *, streams: Sequence[Sequence[str]] = (), edges
     _check(parts, streams)
     if len(parts) == 1 and not edges and not parts[0].share:
         return parts[0].program
+    given = {split.part for split in splits} | {part.label for part in parts if part.share}
+    parts = [replace(part, program=kernels_of(part.program, keep=part.label not in given)) for part in parts]
     first = _first_ids([part.program for part in parts])
     program = _side_by_side(parts, first)
     program = in_streams(program, parts, first, sorted(map(tuple, streams)))
     issuers = {part.label: range(one["issuer"], end["issuer"]) for part, one, end in zip(parts, first, first[1:], strict=False)}
     place = {part.label: i for i, part in enumerate(parts)}
     after = [(split, ids_of(split.after, split.after_ops, parts, place) + first[place[split.after]]["op"]) for split in splits]
-    return with_shares(with_cross(program, parts, first, edges), {part.label: part.share for part in parts}, issuers, after)
+    shared = with_shares(with_cross(program, parts, first, edges), {part.label: part.share for part in parts}, issuers, after)
+    return common_shares(shared)
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------
@@ -319,7 +323,9 @@ def _own_shares(programs: list[Program], first: list[dict[str, int]], pool_of: l
     own = [(p.shares, one, new) for p, one, new in zip(programs, first, pool_of, strict=False) if p.shares is not None]
     if not own:
         return None
-    columns = [(_mapped(s.pool, new), s.most, s.split_op + one["op"], s.split_share + one["share"], s.split_most) for s, one, new in own]
+    columns = [
+        (_mapped(s.pool, new), s.most, s.split_op + one["op"], s.split_share + one["share"], s.split_most, more_of(s)) for s, one, new in own
+    ]
     return Shares(*(np.concatenate(column).astype(np.int32) for column in zip(*columns, strict=True)))
 
 

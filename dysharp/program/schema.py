@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 LATE = "late"
 """Function of the DELAY that stands for the late start of a rank (`skew.py`). Readers know the DELAY by it, so its name is free for others."""
-CARRIES_NOTHING = ("", "control", "delay", "join", LATE)
+BESIDE = "beside"
+"""Function of the DELAYs that stand for memory kernels around GEMMs and their starts. Attribution knows them by it."""
+CARRIES_NOTHING = ("", "control", "delay", "join", LATE, BESIDE)
 """Functions of ops that carry no tensor. Every Program may use them."""
 
 

@@ -50,16 +50,21 @@ def with_shares(
                 _check(program, label, pool, slots)
                 own[mine[has[mine] == pool]] = of[label, name, int(program.pools.node[pool])] = len(rows)
                 rows.append((pool, slots))
-    changes = [] if old is None else list(zip(old.split_op.tolist(), old.split_share.tolist(), old.split_most.tolist(), strict=True))
+    changes = [] if old is None else list(zip(*(c.tolist() for c in (old.split_op, old.split_share, old.split_most, more_of(old))), strict=True))
     for split, ops in splits:
         for op in ops.tolist():
             share = of.get((split.part, split.pool, int(program.ops.node[op])), -1)
             if share < 0:
                 raise ProgramError(f"merge: found a split of pool {split.pool!r} for part {split.part!r}, expected a part with a share of it")
             _check(program, split.part, rows[share][0], split.slots)
-            changes.append((op, share, split.slots))
-    columns = [*np.array(rows, np.int32).reshape(-1, 2).T, *np.array(sorted(changes), np.int32).reshape(-1, 3).T]
+            changes.append((op, share, split.slots, 0))
+    columns = [*np.array(rows, np.int32).reshape(-1, 2).T, *np.array(sorted(changes), np.int32).reshape(-1, 4).T]
     return replace(program, issuers=replace(program.issuers, share=own), shares=Shares(*columns))
+
+
+def more_of(shares: Shares) -> Array:
+    """`Shares.split_more`, 0 where there is none."""
+    return np.zeros_like(shares.split_op) if shares.split_more is None else shares.split_more
 
 
 def _check(program: Program, label: str, pool: int, slots: int) -> None:

@@ -130,6 +130,8 @@ class Hardware:
     notify_bytes: int = 16
     train_bytes: int = 16384
     memory_rate: int = 0  # of a node's memory that tasks and transfers share; 0 = each task has a fixed part
+    ack_turns: bool = False  # acknowledgements take turns with packets of rows; otherwise they overtake rows
+    hashed_links: bool = False  # a train begins at the link that its key hashes to; otherwise all links are equally full
 
     @property
     def output_bytes(self) -> int:
@@ -150,7 +152,7 @@ class Net:
     link in.
 
     With `step` the network is one link of every node (docs/design/0017-fabrics-without-a-switch.md): nodes are in rings of
-    `ring`, and the link leads to the node `step` places on in the ring. Such networks of a Program have one name.
+    `ring`, and the link leads to the node `step` places on in the ring. All rings of a Program have one name.
     """
 
     name: str
@@ -357,7 +359,8 @@ class Pools:
 class Shares:
     """`[n_shares]`: parts of pools. The issuers of a share together hold at most `most` slots of `pool` at once.
 
-    `[n_splits]`, by rising op: when `split_op` is done, share `split_share` has `split_most` slots. Tasks that run keep theirs.
+    `[n_splits]`, by rising op: when `split_op` is done, share `split_share` has `split_most` slots; where `split_more` is not 0, so many more
+    than before (below 0: fewer). Tasks that run keep theirs.
     """
 
     pool: I32
@@ -365,6 +368,7 @@ class Shares:
     split_op: I32
     split_share: I32
     split_most: I32
+    split_more: I32 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +408,8 @@ class Declared:
     """
     slots: int = 0
     """Tiled regions (`Schema.tiled`) of all nodes, an equal number on each. A MoE layer has one for every expert slot. 0 = no rule."""
+    kernel_sms: int = 0
+    """SMs that each communication kernel keeps while it runs (`kernel_sms.py`); 0 = none, or not known."""
 
 
 @dataclass(frozen=True, slots=True)

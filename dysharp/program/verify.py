@@ -207,7 +207,9 @@ def _check_shares(p: Program) -> None:
     check_range(own, -1, len(s.pool), "issuer {i}: share")
     check_range(s.split_op, 0, p.n_ops, "split {i}: op")
     check_range(s.split_share, 0, len(s.pool), "split {i}: share")
-    for most, share in ((s.most, np.arange(len(s.pool))), (s.split_most, s.split_share)):
+    more = np.zeros_like(s.split_op) if s.split_more is None else s.split_more
+    fixed = more == 0
+    for most, share in ((s.most, np.arange(len(s.pool))), (s.split_most[fixed], s.split_share[fixed]), (np.abs(more[~fixed]), s.split_share[~fixed])):
         slots = p.pools.slots[s.pool[share]]
         fail_where((most < 1) | (most > slots), lambda i, m=most, n=slots: f"share: found {m[i]} slots, expected 1 .. {n[i]} of its pool")  # type: ignore[misc]
     if (np.diff(s.split_op) < 0).any():

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, measure
-from dysharp.analysis.merging import merging_of
+from dysharp.analysis.merging import levels_part, merging_of
 from dysharp.analysis.use import up_use
 from dysharp.measured.trust import no_rows
 from dysharp.program import Program
@@ -19,6 +19,7 @@ from dysharp.runs.options import Value, options_of, split_options
 from dysharp.runs.progress import Step
 from dysharp.runs.request import CollectiveRequest
 from dysharp.systems.collectives.register import CollectiveSystem, all_collectives, all_tensor_parallel
+from dysharp.systems.registry import is_real
 from dysharp.workload.sublayer import SubLayer
 
 
@@ -68,16 +69,16 @@ def run_collective(
         direction="fwd",
         fidelity=request.fidelity,
         seed=request.seed,
-        options=dataclasses.asdict(options) | {"form": "real" if request.cluster.gpu else "paper"},
+        options=dataclasses.asdict(options) | {"form": "real" if is_real(getattr(options, "form", "auto"), request.cluster) else "paper"},
     )
     measured = measure(inputs, program, trace)
     end = time.perf_counter()
     compile_s = import_s + timing.compile_s
     wall = WallTimes(0.0, plan_s + timing.lower_s, timing.engine_s, end - analysing, end - begin - compile_s)
-    said = (*(f"{system.name}: {text}" for text in system.says(request.work, request.cluster, options)),)
-    header = (*header_of_collective(request), *said)
     ports = max(1, request.cluster.n_switches)
     merging = merging_of(program, trace, ports) if isinstance(request.work, SubLayer) else {}
+    said = (*(f"{system.name}: {text}" for text in system.says(request.work, request.cluster, options)),)
+    header = (*header_of_collective(request), *said, *(levels_part(merging) if request.fidelity == "burst" else ()))
     blocks = (blocks if request.fidelity == "packet" else {}) | ({"merging": merging} if merging else {})
     if isinstance(request.work, SubLayer):
         blocks |= {"links": {"up_use": up_use(program, trace)}}

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, measure
-from dysharp.analysis.contention import sm_contention_us
 from dysharp.analysis.count import sums_that_passed
 from dysharp.analysis.residence import row_visits
 from dysharp.analysis.surroundings import Surroundings, surroundings
@@ -20,7 +19,7 @@ from dysharp.runs.header import header_of, settings_of
 from dysharp.runs.option_help import without_effect
 from dysharp.runs.request import Workload
 from dysharp.specs import Cluster, Model
-from dysharp.systems import System, get_system
+from dysharp.systems import System
 from dysharp.workload import Routing
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def run_pass(
     )
     passed = sums_that_passed(program, trace)
     measured = measure(inputs, program, trace, waiting=request.waiting, passed=passed)
-    around = _surroundings(inputs, request.model, served, program, trace)
+    around = _surroundings(inputs, request.model, served)
     asked = PredictionScope(system.name, request.model, request.cluster, request.tokens, request.direction, inputs.options, workload.routing)
     end = time.perf_counter()
     compile_s = import_s + timing.compile_s
@@ -190,17 +189,12 @@ def _sums_warning(inputs: RunInputs, program: Program, passed: int) -> tuple[str
     return (f"{inputs.system}: {found}; the contributions to these sums passed one by one (option sum_places)",)
 
 
-def _surroundings(inputs: RunInputs, model: Model, served: Routing, program: Program, trace: Trace) -> Surroundings | None:
+def _surroundings(inputs: RunInputs, model: Model, served: Routing) -> Surroundings | None:
     """The surroundings of the Program on an hw cluster; None on other clusters and without GEMMs (`compute` = False)."""
     cluster, options = inputs.cluster, inputs.options
     if cluster.family != "hw" or not options.get("compute", True):
         return None
-    parts = surroundings(inputs.system, model, cluster, served, options=options, direction=inputs.direction)
-    if inputs.form != "real":
-        return parts
-    own = get_system(inputs.system).costs.sms
-    sms = int(options.get("n_sm", 0)) or (own(model, cluster) if own else 0)
-    return dataclasses.replace(parts, contention_us=sm_contention_us(program, trace, sms, cluster.n_sms))
+    return surroundings(inputs.system, model, cluster, served, options=options, direction=inputs.direction)
 
 
 def engine_of(fidelity: str, cluster: Cluster, fabric: tuple[tuple[str, Any], ...]) -> Engine:
@@ -219,9 +213,12 @@ def engine_of(fidelity: str, cluster: Cluster, fabric: tuple[tuple[str, Any], ..
 
         return packet
     from dysharp.engine.burst.run import run_burst_counted
+    from dysharp.program import with_hardware
+    from dysharp.program.constants import hardware_with
 
     def burst(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, dict[str, Any]]:
-        trace, timing, counted = run_burst_counted(program, progress)
+        given = with_hardware(program, hardware_with(program.hardware, dict(fabric))) if fabric else program
+        trace, timing, counted = run_burst_counted(given, progress)
         return trace, timing, dataclasses.asdict(counted)
 
     return burst

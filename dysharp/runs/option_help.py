@@ -75,10 +75,10 @@ VALUES: dict[str, str] = {  # of options that are the same in every system
     "copies": "expert, gpu",
 }
 OF_SYSTEM: dict[str, str] = {"mori.combine": "rows; without zero_copy also fp8-plain", "trtllm-a2a.combine": "rows; with sides=two also nvfp4"}
-FABRIC: dict[str, str] = {  # blocks of the packet level: --set fabric.NAME=VALUE
+FABRIC: dict[str, str] = {  # blocks of the packet level; stripe, acks, n_vcs and vc_flits at burst level, too: --set fabric.NAME=VALUE
     "n_planes": "switch chips between the GPUs",
     "speedup": "crossbar lanes into and out of a switch port",
-    "stripe": "how packets choose links: rotating, even, hash",
+    "stripe": "how packets choose links: rotating, even (the default at burst level), hash (packet level only)",
     "channels": "groups of virtual channels: two (requests, answers), class (one per traffic class), one",
     "cycle_ps": "time that dynamic routing and summing add, ps",
     "reduction_entries": "sums that a switch port holds at once; 0: no limit",
@@ -93,7 +93,7 @@ FABRIC: dict[str, str] = {  # blocks of the packet level: --set fabric.NAME=VALU
     "answer_entries": "requests per link whose answers have not left; 0: no limit",
     "n_vcs": "virtual channels per group",
     "vc_flits": "flits of a virtual channel; 0: no limit",
-    "acks": "when a link takes acknowledgements and notifications; turns: in turn with rows; first: before rows, as at burst level",
+    "acks": "when a link takes acknowledgements and notifications; turns (the default at packet level): in turn with rows; first: before rows",
 }
 
 

@@ -112,6 +112,10 @@ def split_options(given: Mapping[str, Value] | None, systems: Mapping[str, Any])
     return out
 
 
+OF_BOTH_LEVELS = ("acks", "stripe", "n_vcs", "vc_flits")
+"""Fields of `FabricConfig` that the burst level has, too."""
+
+
 def split_fabric(given: Mapping[str, Value] | None, fidelity: str) -> tuple[dict[str, Any], dict[str, Value]]:
     """({field of `FabricConfig`: value} from options named `fabric.field`, all other options).
 
@@ -121,8 +125,9 @@ def split_fabric(given: Mapping[str, Value] | None, fidelity: str) -> tuple[dict
     named = {key: options.pop(key) for key in list(options) if key.startswith("fabric.")}
     if not named:
         return {}, options
-    if fidelity != "packet":
-        raise ConfigError(f'option {next(iter(named))!r}: found fidelity "{fidelity}", expected "packet" (the burst level does not have this block)')
+    absent = [key for key in named if key.partition(".")[2] not in OF_BOTH_LEVELS]
+    if fidelity != "packet" and absent:
+        raise ConfigError(f'option {absent[0]!r}: found fidelity "{fidelity}", expected "packet" (the burst level does not have this block)')
     from dysharp.engine.packet.fabric import FabricConfig
 
     defaults = {f.name: f.default for f in dataclasses.fields(FabricConfig)}
@@ -135,6 +140,8 @@ def split_fabric(given: Mapping[str, Value] | None, fidelity: str) -> tuple[dict
         if isinstance(out[name], int) and out[name] < (-1 if name in ("n_vcs", "vc_flits") else 0):
             raise ConfigError(f"option {key}: found {out[name]}, expected at least 0 (0 = infinite)")
     FabricConfig(**out)
+    if fidelity != "packet" and out.get("stripe") == "hash":
+        raise ConfigError('option fabric.stripe: found "hash" at burst level, expected one of rotating, even')
     return out, options
 
 

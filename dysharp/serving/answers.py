@@ -8,7 +8,7 @@ GROUPS = {
     "experts": ("experts", "shared experts"),
     "attention": ("attention decode", "absorbed projections"),
     "projections": ("qkv", "attention out", "q and kv down", "q up", "dense FFN", "head"),
-    "communication": ("attention all-reduce", "FFN all-reduce", "dispatch", "combine", "embedding"),
+    "communication": ("attention all-reduce", "FFN all-reduce", "dispatch", "combine", "embedding", "stage to stage"),
     "small kernels": ("norms", "latent norms", "rope and cache", "router", "sampling"),
 }
 """Part of a step -> names of `StepTime.parts`."""
@@ -54,12 +54,18 @@ def limit_of(point: ServePoint) -> str:
     return max(shares, key=lambda name: shares[name])
 
 
+def words_of(point: ServePoint) -> str:
+    """What limits the point, as a sentence; a dense model has no experts."""
+    words = WORDS[limit_of(point)]
+    return words if point.replica.model.layer is not None else words.replace(" outside the experts", "")
+
+
 def point_dict(point: ServePoint) -> dict[str, Any]:
     """Plain values for JSON. Times in milliseconds, memory in GB."""
     served, memory, layout = point.served, point.memory, point.replica.layout
     return {
-        "layout": layout.name, "tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "replicas": point.replicas, "ep_system": point.system,
-        "users": point.load.users, "tokens_per_s_gpu": point.tokens_per_gpu, "tokens_per_s_user": point.per_user,
+        "layout": layout.name, "tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "pp": layout.pp, "replicas": point.replicas,
+        "ep_system": point.system, "users": point.load.users, "tokens_per_s_gpu": point.tokens_per_gpu, "tokens_per_s_user": point.per_user,
         "tpot_ms": served.tpot / 1e3, "ttft_ms": served.ttft / 1e3, "batch": served.batch, "prompt_share": served.prompt_share,
         "requests_per_s": served.rate, "limit": limit_of(point), "shares": part_shares(point),
         "memory_gb": {"weights": memory.weights / 1e9, "buffers": memory.buffers / 1e9, "kv": memory.free / 1e9, "request": memory.request / 1e9},

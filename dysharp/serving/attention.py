@@ -1,7 +1,8 @@
 """Attention of one layer in a serving step, kernel by kernel: grouped queries (GQA, MHA) and latent attention (MLA).
 
 MLA decodes in the absorbed form: queries are brought into the latent space, and all heads read one latent vector per cached token. Prompts use the
-other form, which expands keys and values per head (DeepSeek-V3, arXiv 2412.19437; FlashMLA).
+other form, which expands keys and values per head (DeepSeek-V3, arXiv 2412.19437; FlashMLA); with sparse attention only prompts that see no more
+tokens than are chosen, others the absorbed form, where each query reads its own tokens.
 """
 
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ from dysharp.serving.formats import compute_dtype
 from dysharp.serving.work import ELEMENT, Batch, Op, Replica
 from dysharp.specs.whole import Attention as Whole
 from dysharp.specs.whole import LinearAttention
+
+SPARSE_HEADS = 64
+"""Least heads of FlashMLA's sparse kernel for prompts; a GPU with fewer pads its queries."""
 
 
 def kv_heads(heads: int, tp: int) -> int:
@@ -87,22 +91,30 @@ def _mla(r: Replica, batch: Batch) -> Iterator[Op]:
     yield r.linear("q up", "attention", batch.tokens, heads * a.qk_dim, a.q_rank or hidden)
     yield r.small("rope and cache", batch.tokens, heads * a.rope_dim + latent)
     yield from _index(r, a, batch)
-    rows = batch.decodes * batch.queries
+    rows, new = batch.decodes * batch.queries, _new(batch)
+    sparse = bool(a.index_top) and batch.past + new > a.index_top
+    latents = rows + batch.prompts * sparse
+    if latents:
+        absorbed = r.rates.experts(latents, heads, a.kv_rank, a.nope_dim, "bf16", ELEMENT)
+        yield Op("absorbed projections", absorbed + r.rates.experts(latents, heads, a.v_dim, a.kv_rank, "bf16", ELEMENT), 2)
     if rows:
-        absorbed = r.rates.experts(rows, heads, a.kv_rank, a.nope_dim, "bf16", ELEMENT)
-        yield Op("absorbed projections", absorbed + r.rates.experts(rows, heads, a.v_dim, a.kv_rank, "bf16", ELEMENT), 2)
         seen = min(batch.context, a.index_top or batch.context)
         yield from _core(r, replace(batch, prompts=0.0, context=seen), heads, 1, latent, a.kv_rank, latent=True)
-    if batch.prompts:
-        expanded = batch.prompts * (1 + batch.past / _new(batch))  # cached tokens are expanded again
+    if batch.prompts and sparse:
+        chosen = Attention(
+            batch=batch.prompts / new, queries=new, past=batch.past, heads=max(heads, SPARSE_HEADS), kv_heads=1, qk_dim=latent, v_dim=a.kv_rank,
+            window=a.index_top, packed=True,
+        )  # fmt: skip
+        yield Op("attention prefill", r.rates.prefill(chosen))
+    elif batch.prompts:
+        expanded = batch.prompts * (1 + batch.past / new)  # cached tokens are expanded again
         yield r.linear("kv up", "attention", expanded, heads * (a.nope_dim + a.v_dim), a.kv_rank)
         yield from _core(r, replace(batch, decodes=0.0), heads, heads, a.qk_dim, a.v_dim)
     yield r.linear("attention out", "attention", batch.tokens, hidden, heads * a.v_dim)
 
 
 def _index(r: Replica, a: Whole, batch: Batch) -> Iterator[Op]:
-    """The indexer of sparse attention, whole on every GPU: projections, scores of all cached tokens, the choice. Prompts still attend to all tokens:
-    up to 8k tokens the sparse kernel multiplies as much, in the latent space."""
+    """The indexer of sparse attention, whole on every GPU: projections, scores of all cached tokens, the choice."""
     if not a.index_heads:
         return
     yield r.linear("indexer", "attention", batch.tokens, a.index_heads * a.index_dim, a.q_rank)

@@ -1,12 +1,14 @@
-"""Uneven experts: loads from recorded or drawn routing, the busiest GPU with and without EPLB, and what rearranging costs."""
+"""Uneven GPUs: the busiest expert GPU of a step, loads from recorded or drawn routing, EPLB and what rearranging costs."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import exp, hypot, sqrt
 
 import numpy as np
 
 from dysharp.compute.collectives import link_us
 from dysharp.serving.exchange import domain_of
+from dysharp.serving.popularity import SPREAD, largest_of
 from dysharp.serving.work import Loads, Replica
 from dysharp.specs.whole import WholeModel
 from dysharp.workload.make import make_routing
@@ -17,6 +19,26 @@ DRAWN_GPUS, DRAWN_TOKENS = 8, 4096
 """Tokens from which loads are counted: so many GPUs with so many tokens."""
 EXTRA_SLOTS = (1, 2, 4)
 """Spare slots of a GPU with which EPLB is tried."""
+BALANCED_FROM = 8
+
+
+def busiest(r: Replica, tokens: float) -> float:
+    """Rows of the busiest expert GPU over the mean when `tokens` tokens of all GPUs choose experts.
+
+    Two causes, about normal and independent: popularity of its experts, and chance in one step (a GPU with n rows on average has n +- sqrt(n)).
+    Layouts with spare slots, or beyond `BALANCED_FROM` GPUs, have even popularity (EPLB), as in all public recipes of wide EP.
+    """
+    layer, layout = r.model.layer, r.layout
+    if layer is None or layout.ep == 1 or r.even:
+        return 1.0
+    chance = largest_of(layout.ep) / sqrt(max(1.0, tokens * layer.topk / layout.ep))
+    if r.loads:
+        popular = hottest(r.loads, layout.ep, layout.slots) - 1
+    elif layout.slots or layout.ep > BALANCED_FROM:
+        popular = 0.0
+    else:
+        popular = largest_of(layout.ep) * sqrt((exp(SPREAD**2) - 1) / (layer.n_experts / layout.ep))
+    return 1 + hypot(chance, popular)
 
 
 def loads_of(model: WholeModel, routing: str, seed: int = 0) -> Loads:

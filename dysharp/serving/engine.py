@@ -60,10 +60,11 @@ class Engine:
     launch: Text
     """Command that starts the engine."""
     ep_flag: Text
-    """Flags of layouts whose GPUs share experts; then those of attention groups, of an FP8 cache that is not the default, of drafts."""
+    """Flags of layouts whose GPUs share experts; then those of attention groups, of an FP8 cache that is not the default, of drafts, of stages."""
     dp_flag: Text
     kv_flag: Text
     mtp_flag: Text
+    pp_flag: Text
     options: Text
     """How the flags of groups and drafts are given: as they are, or as lines of a file."""
 
@@ -78,11 +79,12 @@ class Engine:
     def command(self, model: str, replica: Replica, load: Load) -> str:
         """The command that starts the engine for `load.users` users of a replica."""
         layout = replica.layout
-        flags = ((layout.ep > 1, self.ep_flag), (replica.formats.kv == "fp8" != self.kv, self.kv_flag))
+        flags = ((layout.ep > 1, self.ep_flag), (layout.pp > 1, self.pp_flag), (replica.formats.kv == "fp8" != self.kv, self.kv_flag))
         optional = [flag for wanted, flag in ((layout.dp > 1, self.dp_flag), (load.drafts > 0, self.mtp_flag)) if wanted and flag]
         last = [self.options.replace("{lines}", " ".join(optional))] if optional else []
         words = " ".join([self.launch, *(flag for wanted, flag in flags if wanted and flag), *last])
-        values = {"tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "gpus": layout.gpus, "drafts": load.drafts, "drafts_and_one": load.drafts + 1}
+        values = {"tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "pp": layout.pp, "gpus": layout.stage_gpus}
+        values |= {"drafts": load.drafts, "drafts_and_one": load.drafts + 1}
         return words.format(model=model, batch=ceil(load.users / layout.dp), all_batch=ceil(load.users), **values)
 
     def beside(self, groups: int) -> Engine:

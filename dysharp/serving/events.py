@@ -107,10 +107,11 @@ class _Loop:
         taken, ended = self._take(count)
         each = max(taken / self.table.groups, min(taken, self.load.prompt, float(engine.step_tokens)))
         took = self.table.prompts_us(taken, each, count if engine.mixed else 0)
+        beside = self.table.decode_us(count) if engine.mixed and count else 0.0
         self.now += took
         self.busy += took
         self.steps += engine.mixed
-        later = engine.first_us(self.table.replica, self.table.decode_us(count + len(ended)))
+        later = engine.first_us(self.table.replica, self.table.decode_us(count + len(ended))) + (self.table.stages - 1) * (took - beside)
         for request in ended:
             self.first[request] = self.now
             self.ttfts.append(self.now - self.arrived[request] + later)

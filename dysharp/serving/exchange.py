@@ -79,8 +79,8 @@ def domain_of(replica: Replica) -> int:
     return cluster.domain_gpus if cluster.scale_out else cluster.max_gpus or cluster.n_gpus
 
 
-def exchange(replica: Replica, tokens: float) -> Exchanged:
-    """Dispatch and combine of `tokens` tokens of every GPU."""
+def exchange(replica: Replica, tokens: float, most: float = 1.0) -> Exchanged:
+    """Dispatch and combine of `tokens` tokens of every GPU; the busiest one gets and sends `most` times the mean."""
     layer, ep, rates = replica.model.layer, replica.layout.ep, replica.rates
     assert layer is not None
     gpu, constants, k = rates.gpu, rates.constants, layer.topk
@@ -88,21 +88,23 @@ def exchange(replica: Replica, tokens: float) -> Exchanged:
     name = ep_system_of(replica)
     sent, back = row_bytes(replica)
     if ep > domain_of(replica):
-        return _between_domains(replica, tokens, experts, sent, back)
+        return _between_domains(replica, tokens, most, experts, sent, back)
+    low_latency = tokens <= LL_MOST_TOKENS
+    tokens *= most
     copies = expected_copies(ep, experts // ep * ep, k)
     if name == "trtllm-a2a":
         sent = layer.hidden * (0.5 + 1 / 16) if replica.formats.experts == "nvfp4" else sent
         dispatch = alltoall_one_sided_us(gpu, constants, tokens, copies, sent, ep)
         combine = alltoall_one_sided_us(gpu, constants, tokens, copies, back, ep, reads=True)
         return Exchanged(float(dispatch), float(combine), 6, name)
-    if tokens > LL_MOST_TOKENS:
+    if not low_latency:
         dispatch = deepep_dispatch_us(gpu, constants, tokens, copies, sent, NORMAL_SMS, ep)
         return Exchanged(float(dispatch), float(deepep_combine_us(gpu, constants, tokens, copies, back, NORMAL_SMS, ep)), 6, "deepep")
     dispatch = ll_dispatch_us(gpu, constants, tokens, k, sent, experts, ep)
     return Exchanged(float(dispatch), float(ll_combine_us(gpu, constants, tokens, k, back, experts, ep)), 4, "deepep-ll")
 
 
-def _between_domains(replica: Replica, tokens: float, experts: int, sent: float, back: float) -> Exchanged:
+def _between_domains(replica: Replica, tokens: float, most: float, experts: int, sent: float, back: float) -> Exchanged:
     """Messages by NIC to GPUs of other domains and by NVLink inside. The normal kernels send a row once per domain, the others once per expert.
 
     Floor: that of low-latency kernels in a domain, and a put with its flag between domains.
@@ -115,7 +117,7 @@ def _between_domains(replica: Replica, tokens: float, experts: int, sent: float,
     nic = out.nic_GBps * out.nics_per_gpu * 1e3
     normal = tokens > LL_MOST_TOKENS
     rows = expected_copies(domains, experts // domains * domains, layer.topk) if normal else float(layer.topk)
-    remote = tokens * rows * (domains - 1) / domains
+    remote = most * tokens * rows * (domains - 1) / domains
     floor = float(ll_dispatch_us(rates.gpu, rates.constants, 0.0, layer.topk, sent, experts, ep)) + 2 * out.latency_us
     dispatch, combine = floor + remote * (sent + LL_HEADER_BYTES) / nic, floor + remote * back / nic
     return Exchanged(dispatch, combine, 6 if normal else 4, "deepep" if normal else "deepep-ll")

@@ -2,29 +2,21 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
-from math import exp, sqrt
-from statistics import NormalDist
 
-from dysharp.serving.balance import hottest
+from dysharp.serving.balance import busiest
 from dysharp.serving.formats import compute_dtype
-from dysharp.serving.layout import ServeLayout
 from dysharp.serving.moves import moves
+from dysharp.serving.popularity import LEVELS, levels_of
 from dysharp.serving.work import ELEMENT, Batch, Loads, Op, Replica
 
 ROUTER_KERNELS = 3
 """Top-k and softmax or sigmoid, counts per expert, sorted rows (vLLM fused_moe: topk, moe_align_block_size; SGLang alike)."""
 
 
-SPREAD = 0.65
-"""Standard deviation of the logarithm of an expert's popularity, as in the packaged models (`lognormal:0.65`)."""
-BALANCED_FROM = 8
-LEVELS = tuple(NormalDist(0.0, SPREAD).inv_cdf((i + 0.5) / 16) for i in range(16))
-
-
 @lru_cache(maxsize=1 << 14)
 def touched(experts: float, topk: int, total: int, tokens: float, loads: Loads = ()) -> float:
     """Mean experts out of `experts` with at least one row when `tokens` tokens each choose `topk` of `total` by popularity."""
-    weights = loads or [exp(level) for level in LEVELS]
+    weights = loads or LEVELS
     each = [min(1.0, topk / total * weight * len(weights) / sum(weights)) for weight in weights]
     return float(experts * sum(1 - (1 - part) ** tokens for part in each) / len(each))
 
@@ -62,24 +54,6 @@ def moe_ops(r: Replica, batch: Batch) -> Iterator[Op]:
     yield from behind
 
 
-@lru_cache(maxsize=1 << 10)
-def largest_of(n: int) -> float:
-    """Mean of the largest of `n` standard normal values (Blom's form)."""
-    return NormalDist().inv_cdf((n - 0.375) / (n + 0.25))
-
-
-@lru_cache(maxsize=1 << 10)
-def busiest(layout: ServeLayout, experts: int) -> float:
-    """Rows of the busiest expert GPU over the mean: the largest of `ep` sums of popularities, which are about normal.
-
-    Layouts with spare slots, or beyond `BALANCED_FROM` GPUs, are balanced (EPLB), as in all public recipes of wide EP.
-    """
-    if layout.ep == 1 or layout.slots or layout.ep > BALANCED_FROM:
-        return 1.0
-    deviation = sqrt((exp(SPREAD**2) - 1) / (experts / layout.ep))
-    return 1 + deviation * largest_of(layout.ep)
-
-
 def expert_op(r: Replica, tokens: float) -> Op:
     """The experts of the busiest GPU: `tokens` tokens of all GPUs choose experts, which EP spreads and tensor parallelism cuts."""
     layer, layout = r.model.layer, r.layout
@@ -87,12 +61,12 @@ def expert_op(r: Replica, tokens: float) -> Op:
     form = r.formats.of("routed experts")
     dtype = compute_dtype(r.rates.gpu, form.compute)
     groups = touched((layer.n_experts + layout.slots) / layout.ep, layer.topk, layer.n_experts, tokens, r.loads)
-    most = hottest(r.loads, layout.ep, layout.slots) if r.loads else busiest(layout, layer.n_experts)
-    rows = tokens * layer.topk / layout.ep * most
+    rows = tokens * layer.topk / layout.ep * busiest(r, tokens)
     inner, hidden = layer.expert_hidden / layout.moe_tp, layer.hidden
     each = rows / max(groups, 1e-9)
-    first = r.rates.experts(each, groups, inner * (layer.n_matrices - 1), hidden, dtype, form.weight_bytes)
-    last = r.rates.experts(each, groups, hidden, inner, dtype, form.weight_bytes)
+    levels = levels_of(r.loads)
+    first = r.rates.experts(each, groups, inner * (layer.n_matrices - 1), hidden, dtype, form.weight_bytes, levels)
+    last = r.rates.experts(each, groups, hidden, inner, dtype, form.weight_bytes, levels)
     casts = 0 if dtype == "bf16" else 1
     between = r.rates.memory(ELEMENT * rows * inner * layer.n_matrices) + casts * r.rates.memory(3 * tokens / layout.ep * hidden)
     summed = r.rates.memory(ELEMENT * (rows + tokens / layout.dp) * hidden)

@@ -7,7 +7,7 @@ from dysharp.errors import ConfigError
 from dysharp.specs.fields import show
 from dysharp.specs.whole import WholeModel
 
-KEYS = ("tp", "dp", "ep", "slots")
+KEYS = ("tp", "dp", "ep", "slots", "pp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,13 +15,15 @@ class ServeLayout:
     """Degrees of one replica. Raises `ConfigError` for a value below 1 or degrees that do not divide each other.
 
     `tp`: GPUs that share the heads of a request. `dp`: attention groups with requests of their own. `ep`: GPUs that share the routed experts;
-    the other degree of the experts, `tp x dp / ep`, cuts every expert. `slots`: expert slots of all GPUs beyond the model's experts (EPLB).
+    the other degree of the experts, `tp x dp / ep`, cuts every expert. `slots`: expert slots of all GPUs beyond the model's experts (EPLB). `pp`:
+    stages of layers, one behind the other, each on `tp x dp` GPUs.
     """
 
     tp: int = 1
     dp: int = 1
     ep: int = 1
     slots: int = 0
+    pp: int = 1
 
     def __post_init__(self) -> None:
         for key in KEYS:
@@ -34,22 +36,29 @@ class ServeLayout:
     @property
     def gpus(self) -> int:
         """GPUs of the replica."""
+        return self.stage_gpus * self.pp
+
+    @property
+    def stage_gpus(self) -> int:
+        """GPUs of one stage of layers."""
         return self.tp * self.dp
 
     @property
     def moe_tp(self) -> int:
         """GPUs that share one expert."""
-        return self.gpus // self.ep
+        return self.stage_gpus // self.ep
 
     @property
     def name(self) -> str:
-        """Such as "TP8", "DP8 EP8", "TP4 DP2 EP8"."""
-        parts = [f"{key.upper()}{getattr(self, key)}" for key in ("tp", "dp", "ep") if getattr(self, key) > 1]
+        """Such as "TP8", "DP8 EP8", "TP4 DP2 EP8", "TP8 PP2"."""
+        parts = [f"{key.upper()}{getattr(self, key)}" for key in ("tp", "dp", "ep", "pp") if getattr(self, key) > 1]
         return " ".join(parts) or "TP1"
 
     def conflicts(self, model: WholeModel) -> list[str]:
         """Why the layout does not fit the shape of `model`."""
-        a, faults = model.attention, []
+        a, faults = model.attention, list[str]()
+        if self.pp > model.n_layers:
+            faults.append(f"{model.n_layers} layers do not fill {self.pp} stages")
         if a.heads % self.tp:
             faults.append(f"{a.heads} heads do not divide by TP{self.tp}")
         if model.layer is None:
@@ -71,6 +80,6 @@ def serve_layout_of(text: str) -> ServeLayout:
     for part in re.split(r"[,\s]+", text.strip()):
         found = re.fullmatch(r"([a-zA-Z]+)=?(\d{1,4})", part)
         if not found or found[1].lower() not in KEYS or found[1].lower() in values:
-            raise ConfigError(f"layout: found {show(part)}, expected tp=N, dp=N, ep=N or slots=N, each at most once")
+            raise ConfigError(f"layout: found {show(part)}, expected tp=N, dp=N, ep=N, pp=N or slots=N, each at most once")
         values[found[1].lower()] = int(found[2])
     return ServeLayout(**values)

@@ -59,7 +59,8 @@ def closed_loop(table: StepTable, load: Load, cap: float = float("inf")) -> Serv
         tpot = decode / (1 - share)
         gathered = (min(together / max(rate, 1e-12), engine.gathered_steps * tpot) / 2) if engine.gathered_steps and groups > 1 and rate else 0.0
         waits = tpot / 2 + share * prompt * together / (2 * (1 - share)) + gathered
-        own = prompt_us(table, load, 1.0, requests) + (decode if engine.mixed else 0.0) + outside + engine.first_us(table.replica, decode)
+        passes = table.stages * prompt_us(table, load, 1.0, requests) + (decode if engine.mixed else 0.0)
+        own = passes + outside + engine.first_us(table.replica, decode)
         busy = waits + own + steps * tpot
         new = min(places / busy, MOST_SHARE / max(prompt, 1e-9))
         rate = new if rate == 0.0 else 0.5 * (rate + new)

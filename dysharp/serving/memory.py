@@ -41,8 +41,9 @@ class ServeMemory:
 
 
 def weight_bytes(replica: Replica) -> float:
-    """Bytes of the weights that one GPU holds."""
-    return sum(times * _weight(replica, weight) for weight, times in counted_weights(replica.model))
+    """Bytes of the weights that one GPU holds; of several stages the one with the head."""
+    held = [(weight, times) for weight, times in counted_weights(replica.model) if replica.layout.pp == 1 or weight.part != "embedding"]
+    return sum((replica.stage_part if weight.part != "head" else 1) * times * _weight(replica, weight) for weight, times in held)
 
 
 def _weight(replica: Replica, weight: Weight) -> float:
@@ -60,7 +61,8 @@ def kv_bytes(replica: Replica, tokens: float) -> float:
     model, most = replica.model, replica.model.attention.window
     full = [layer for layer in range(model.n_layers) if not model.is_linear(layer)]
     kept = {layer: min(tokens, most) if model.windowed(layer) else tokens for layer in full}
-    return model.linear_layers * state_bytes(replica) + sum(n * kv_token_bytes(replica, layer) for layer, n in kept.items())
+    own = model.linear_layers * state_bytes(replica) + sum(n * kv_token_bytes(replica, layer) for layer, n in kept.items())
+    return own * replica.stage_part
 
 
 def memory_of(replica: Replica, engine: Engine, length: float, step_tokens: float | None = None) -> ServeMemory:

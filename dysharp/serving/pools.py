@@ -62,7 +62,7 @@ def disaggregated(prefill: Pool, decode: Pool, load: Load, cap: float = float("i
         served = together * prompt_us(first, load, together, 0.0)
         share = min(MOST_SHARE, rate / prefill.workers * served / together)
         waits = share * served / 2
-        own = text + served + sent + second.engine.first_us(second.replica, step)
+        own = text + first.stages * served + sent + second.engine.first_us(second.replica, step)
         busy = waits + own + steps * step
         new = min(places / busy, fastest)
         settled = abs(new - rate) < EQUAL * rate
@@ -97,7 +97,7 @@ def run_pools(prefill: Pool, decode: Pool, load: Load, cap: float = float("inf")
     lengths = load.answer * 2 / (1 + ratio) * np.random.default_rng(SEED).uniform(ratio, 1.0, users * rounds) / load.accepted
     most = max(1, int(table.engine.step_tokens * table.groups / load.prompt))
     took = [0.0, *(n * prompt_us(table, load, n, 0.0) for n in range(1, most + 1))]
-    after = transfer_us(table.replica, load.prompt, prefill.gpus + decode.gpus) / table.replica.model.n_layers
+    after = transfer_us(table.replica, load.prompt, prefill.gpus + decode.gpus) / table.replica.model.n_layers + (table.stages - 1) * took[1]
     text = table.engine.text_us(table.replica, load.prompt)
     step, requests, ttft, rate = start.decode, start.batch, start.ttft, start.rate
     for _ in range(REPEATS):

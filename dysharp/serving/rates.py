@@ -6,10 +6,13 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
+from dysharp.arrays import F64
 from dysharp.compute.allreduce import kernel_allreduce_us
 from dysharp.compute.attention import Attention, attention_us, decode_us
 from dysharp.compute.collectives import collective_us
-from dysharp.compute.operators import gemm_us, hbm_us, launch_us, memory_kernel_us
+from dysharp.compute.operators import Constants, gemm_us, hbm_us, launch_us, memory_kernel_us
 from dysharp.errors import ConfigError
 from dysharp.specs import Cluster
 from dysharp.units import MiB
@@ -32,12 +35,13 @@ NCCL_AND_OWN = Reducers()
 
 
 class Rates:
-    """Kernels of one machine. Raises `ConfigError` for a cluster without `gpu`, whose kernels have no constants."""
+    """Kernels of one machine, at the power of a long run or (`steady` false) of a benchmark. Raises `ConfigError` for a cluster without `gpu`, whose
+    kernels have no constants."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, constants: Constants | None = None, *, steady: bool = True) -> None:
         if not cluster.gpu:
             raise ConfigError(f"cluster {cluster.name}: found no gpu, expected a cluster of real GPUs such as hw-dgx-h200")
-        self.cluster, self.gpu, self.constants = cluster, cluster.own_gpu, cluster.fitted
+        self.cluster, self.gpu, self.constants, self.steady = cluster, cluster.own_gpu, constants or cluster.fitted, steady
         self._kept: dict[Key, float] = {}
 
     def _once(self, key: Key, time: Callable[[], object]) -> float:
@@ -63,16 +67,17 @@ class Rates:
         return self._once(("gemm", m, n, k, dtype, weight_bytes), lambda: self._gemm(m, n, k, dtype, weight_bytes))
 
     def _gemm(self, m: float, n: float, k: float, dtype: str, weight_bytes: float) -> float:
-        time = float(gemm_us(self.gpu, self.constants, m, n, k, dtype, library="deepgemm", steady=True))
+        time = float(gemm_us(self.gpu, self.constants, m, n, k, dtype, library="deepgemm", steady=self.steady))
         return max(time, self.floor + self.stream(weight_bytes * n * k))
 
-    def experts(self, m: float, groups: float, n: float, k: float, dtype: str, weight_bytes: float) -> float:
-        """A grouped GEMM: `groups` experts with `m` rows each."""
-        return self._once(("experts", m, groups, n, k, dtype, weight_bytes), lambda: self._experts(m, groups, n, k, dtype, weight_bytes))
+    def experts(self, m: float, groups: float, n: float, k: float, dtype: str, weight_bytes: float, levels: tuple[float, ...] = (1.0,)) -> float:
+        """A grouped GEMM: `groups` experts with `m` rows each on average, times each of `levels`: last tiles are filled unevenly."""
+        key = ("experts", m, groups, n, k, dtype, weight_bytes, levels)
+        return self._once(key, lambda: self._experts(m * np.array(levels), groups, n, k, dtype, weight_bytes))
 
-    def _experts(self, m: float, groups: float, n: float, k: float, dtype: str, weight_bytes: float) -> float:
-        products = gemm_us(self.gpu, self.constants, m, n, k, dtype, library="deepgemm-masked", groups=groups, steady=True)
-        return max(float(products), self.floor + self.stream(weight_bytes * n * k * groups) / self.constants["serving.experts_stream"])
+    def _experts(self, m: F64, groups: float, n: float, k: float, dtype: str, weight_bytes: float) -> float:
+        products = gemm_us(self.gpu, self.constants, m, n, k, dtype, library="deepgemm-masked", groups=groups, steady=self.steady)
+        return max(float(np.mean(products)), self.floor + self.stream(weight_bytes * n * k * groups) / self.constants["serving.experts_stream"])
 
     def all_reduce(self, n: int, n_bytes: float, reducers: Reducers) -> float:
         """An all-reduce of `n_bytes` over `n` GPUs of a domain."""
@@ -81,11 +86,15 @@ class Rates:
         return self._once(("all-reduce", n, n_bytes, reducers), lambda: self._all_reduce(n, n_bytes, reducers))
 
     def _all_reduce(self, n: int, n_bytes: float, reducers: Reducers) -> float:
+        return min(self.reducing(n, n_bytes, reducers).values())
+
+    def reducing(self, n: int, n_bytes: float, reducers: Reducers) -> dict[str, float]:
+        """Times of the kernels that may sum `n_bytes`, by name; NCCL is "nccl"."""
         names = reducers.kernels if n_bytes <= reducers.most else ()
         names += (reducers.in_switch,) if n_bytes <= reducers.most_in_switch else ()
-        own = [kernel_allreduce_us(self.gpu, self.constants, name, n, n_bytes, 0) for name in names]
+        own = {name: float(kernel_allreduce_us(self.gpu, self.constants, name, n, n_bytes, 0)) for name in names}
         nvls = None if reducers.nvls else False
-        return min(float(x) for x in (*own, collective_us(self.gpu, self.constants, "all_reduce", n, n_bytes, nvls=nvls, in_place=True)))
+        return own | {"nccl": float(collective_us(self.gpu, self.constants, "all_reduce", n, n_bytes, nvls=nvls, in_place=True))}
 
     def collective(self, kind: str, n: int, n_bytes: float) -> float:
         """An all-gather or reduce-scatter of NCCL over `n` GPUs; `n_bytes` as in `compute.collectives`."""

@@ -12,7 +12,7 @@ from dysharp.serving.loop import Served, closed_loop
 from dysharp.serving.memory import ServeMemory, memory_of
 from dysharp.serving.step import StepTime, step_time
 from dysharp.serving.step_table import StepTable, decode_batch
-from dysharp.serving.work import Load, Replica
+from dysharp.serving.work import Batch, Load, Replica
 
 MOST_TP = 8
 """GPUs of an attention group that are tried; more only if named."""
@@ -51,7 +51,13 @@ class ServePoint:
 
     def step(self) -> StepTime:
         """The decode step of the point, part by part."""
-        return step_time(self.replica, decode_batch(self.load, max(1.0, self.served.batch), self.replica.layout.dp))
+        return step_time(self.replica, self.turn)
+
+    @property
+    def turn(self) -> Batch:
+        """The decoding requests of an attention group that a stage works on."""
+        layout = self.replica.layout
+        return decode_batch(self.load, max(1.0, self.served.batch / layout.pp), layout.dp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,8 @@ class Rejected:
 
 
 def layouts_of(replica: Replica, gpus: int) -> Iterator[ServeLayout]:
-    """The layouts that are tried: every replica size that divides `gpus`, tensor parallel attention up to `MOST_TP`, experts cut or shared."""
+    """The layouts that are tried: every replica size that divides `gpus`, tensor parallel attention up to `MOST_TP`, stages beyond it,
+    experts cut or shared."""
     moe = replica.model.layer
     cluster = replica.rates.cluster
     domain = cluster.scale_out.domain_gpus if cluster.scale_out else gpus
@@ -71,12 +78,16 @@ def layouts_of(replica: Replica, gpus: int) -> Iterator[ServeLayout]:
         for tp in (t for t in (1, 2, 4, 8) if t <= min(size, MOST_TP, domain) and size % t == 0):
             dp = size // tp
             if moe is None:
-                if dp == 1:
-                    yield ServeLayout(tp=tp)
+                if dp == 1 or tp == min(MOST_TP, domain):
+                    yield ServeLayout(tp=tp, pp=dp)
             elif dp == 1:
                 yield ServeLayout(tp=tp)
                 if tp > 1:
                     yield ServeLayout(tp=tp, ep=tp)
+            elif tp == min(MOST_TP, domain):
+                yield ServeLayout(tp=tp, pp=dp)
+                yield ServeLayout(tp=tp, ep=tp, pp=dp)
+                yield ServeLayout(tp=tp, dp=dp, ep=size, slots=-moe.n_experts % size)
             else:
                 yield ServeLayout(tp=tp, dp=dp, ep=size, slots=-moe.n_experts % size)
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from dysharp.compute.collectives import flight_us, link_us
 from dysharp.serving.attention import attention_ops
 from dysharp.serving.ffn import dense_ops, moe_ops
 from dysharp.serving.work import ELEMENT, Batch, Op, Replica
@@ -52,10 +53,25 @@ def step_time(replica: Replica, batch: Batch, prompts_ended: float = 0.0) -> Ste
             parts[op.name] = parts.get(op.name, 0.0) + times * op.us
             kernels += times * op.kernels
     ends = [replica.small("embedding", batch.tokens, model.hidden), replica.all_reduce("embedding", batch.tokens)]
-    for op in (*ends, *head_ops(replica, batch.decodes * batch.queries + prompts_ended)):
+    for op in (*ends, *hops(replica, batch.tokens), *head_ops(replica, batch.decodes * batch.queries + prompts_ended)):
         parts[op.name] = parts.get(op.name, 0.0) + op.us
         kernels += op.kernels
     return StepTime(parts, kernels, kernels * replica.rates.constants["serving.gap_us"])
+
+
+def hops(replica: Replica, tokens: float) -> Iterator[Op]:
+    """Rows from stage to stage: each GPU sends its part to its neighbour, over NVLink or by its NIC, and the group gathers them."""
+    layout, rates, out = replica.layout, replica.rates, replica.rates.cluster.scale_out
+    if layout.pp == 1:
+        return
+    moved = ELEMENT * tokens * replica.model.hidden / layout.tp
+    between = 0 if out is None else min(layout.pp, -(-layout.gpus // out.domain_gpus)) - 1
+    inside = flight_us(rates.gpu) + float(link_us(rates.gpu, rates.constants, moved))
+    sent = (layout.pp - 1 - between) * inside
+    if out is not None:
+        sent += between * (out.latency_us + moved / (out.nic_GBps * out.nics_per_gpu * 1e3))
+    gathered = (layout.pp - 1) * rates.collective("all_gather", layout.tp, moved * layout.tp)
+    yield Op("stage to stage", sent + gathered, (layout.pp - 1) * (2 + (layout.tp > 1)))
 
 
 def draft_us(replica: Replica, batch: Batch) -> float:

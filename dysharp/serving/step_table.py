@@ -1,12 +1,12 @@
 """`StepTable`: times of the steps of one replica under one load, so that a loop costs few steps."""
 
 from dataclasses import replace
-from math import sqrt
+from math import ceil, sqrt
 
 import numpy as np
 
 from dysharp.serving.engine import Engine
-from dysharp.serving.ffn import largest_of
+from dysharp.serving.popularity import largest_of
 from dysharp.serving.step import draft_us, step_time
 from dysharp.serving.work import Batch, Load, Replica
 
@@ -21,7 +21,7 @@ def decode_batch(load: Load, batch: float, groups: int = 1) -> Batch:
     """
     mean = load.prompt + load.answer / 2
     deviation = load.answer / sqrt(12) / sqrt(max(1.0, batch))
-    return Batch(decodes=batch, context=mean + deviation * largest_of(groups), queries=1 + load.drafts)
+    return Batch(decodes=batch, context=mean + deviation * largest_of(groups), queries=1 + load.drafts, usual=mean)
 
 
 class StepTable:
@@ -31,8 +31,8 @@ class StepTable:
         """`top`: requests of an attention group up to which the table reaches."""
         engine = engine.beside(replica.layout.dp)
         replica = replace(replica, reducers=engine.reducers)
-        self.replica, self.engine, self.groups = replica, engine, replica.layout.dp
-        self.sizes = np.unique(np.geomspace(1.0, max(1.0, top), DECODE_SIZES))
+        self.replica, self.engine, self.groups, self.stages = replica, engine, replica.layout.dp, replica.layout.pp
+        self.sizes = np.unique(np.geomspace(1.0, max(1.0, top / self.stages), DECODE_SIZES))
         batches = [decode_batch(load, float(size), self.groups) for size in self.sizes]
         self.decodes = np.array([step_time(replica, one).device + load.drafts * draft_us(replica, one) for one in batches])
         least = min(256.0, load.prompt)
@@ -52,18 +52,26 @@ class StepTable:
         self.first_extra = max(0.0, both.device - step_time(replica, requests).device)
 
     def _decode(self, requests: float) -> float:
-        return float(np.interp(requests / self.groups, self.sizes, self.decodes))
+        return float(np.interp(requests / self.groups / self.stages, self.sizes, self.decodes))
+
+    def _turn(self, device: float, requests: float, kernels: int = 0) -> float:
+        """A step of `device` microseconds in the largest of the stages, which work on other requests at the same time."""
+        part = self.replica.stage_part
+        return self.engine.step_us(self.replica, device * part, requests / self.groups / self.stages, ceil(kernels * part))
 
     def decode_us(self, requests: float) -> float:
-        """A step of `requests` decoding requests of the replica."""
-        return self.engine.step_us(self.replica, self._decode(requests), requests / self.groups)
+        """A token of each of `requests` decoding requests of the replica: a turn of every stage, each with its part of the requests."""
+        return self.stages * self._turn(self._decode(requests), requests)
 
     def prompts_us(self, tokens: float, busiest: float, requests: float = 0.0) -> float:
-        """A step with `tokens` tokens of prompts, `busiest` of them in one group, and `requests` decoding requests of the replica."""
+        """A step with `tokens` tokens of prompts, `busiest` of them in one group, and `requests` decoding requests of the replica. With stages
+        a turn of one, and with requests turns of the others without prompts: prompts are through after `stages` turns with prompts."""
         last = float(self.tokens[-1])
         even = min(1.0, tokens / (self.groups * busiest))
         table = self.somewhere + (self.everywhere - self.somewhere) * (even - 1 / self.groups) / max(1e-9, 1 - 1 / self.groups)
         device = float(np.interp(busiest, self.tokens, table)) * max(1.0, busiest / last)
         if requests:
-            device = self._decode(requests) + self.first_extra + device - float(table[0])
-        return self.engine.step_us(self.replica, device, requests / self.groups, self.kernels)
+            decode = self._decode(requests)
+            mixed = self._turn(decode + self.first_extra + device - float(table[0]), requests, self.kernels)
+            return mixed + (self.stages - 1) * self._turn(decode, requests)
+        return self._turn(device, 0.0, self.kernels)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +30,8 @@ class Batch:
     """Tokens of one step of one attention group (the `tp` GPUs that share requests). Numbers may be means.
 
     `decodes` requests with `queries` tokens each look at `context` cached tokens. `prompts` tokens of prompts look at `seen` tokens on average,
-    of which `past` were cached by earlier steps. `mean`: tokens of a group on average over the replica, where this group has more than the others.
+    of which `past` were cached by earlier steps. `mean`, `usual`: tokens and `context` of a group on average over the replica, where this group has
+    more than the others.
     """
 
     decodes: float = 0.0
@@ -39,6 +41,7 @@ class Batch:
     seen: float = 0.0
     past: float = 0.0
     mean: float | None = None
+    usual: float | None = None
 
     @property
     def tokens(self) -> float:
@@ -82,6 +85,13 @@ class Replica:
     reducers: Reducers = NCCL_AND_OWN
     loads: Loads = ()
     """Part of the rows that each expert gets (`balance.loads_of`); (): experts of log-normal popularity, balanced where recipes balance them."""
+    even: bool = False
+    """Every expert GPU has as many rows as the others."""
+
+    @property
+    def stage_part(self) -> float:
+        """Part of the layers that the largest stage has."""
+        return ceil(self.model.n_layers / self.layout.pp) / self.model.n_layers
 
     def linear(self, name: str, part: str, m: float, n: float, k: float) -> Op:
         """A linear layer: quantise the inputs unless the products are BF16, then the GEMM."""

@@ -7,8 +7,6 @@ from dysharp.protocol.lsu import MULTIMEMQ
 from dysharp.silicon.density import Spread, parts_mm2, total
 from dysharp.specs import Cluster
 
-PACKET_BITS = 128 * 8
-
 
 @dataclass(frozen=True, slots=True)
 class Line:

@@ -7,6 +7,7 @@ The routed experts with dispatch and combine are a Row (`EpTimes`), or closed fo
 from dataclasses import dataclass, replace
 
 from dysharp.compute.attention import Attention
+from dysharp.compute.linear_attention import DeltaNet
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.activations import FULL
 from dysharp.steps.accounting.weights import Weight, head_weights, layer_weights, mtp_weights
@@ -32,7 +33,7 @@ REPLAYED = {
 MOE_PIECES = ("router", "shared experts", EXPERTS, "exchange", "permutations", "experts", "expert activation")
 PASSES, MLA_PASSES = 2, 3
 """Times that positions and joins of parts read and write queries and keys (RoPE, concatenation). Norms of heads read and write them once more."""
-_ROWS = ("out", "FC2", "shared FC2")
+_ROWS = ("out", "linear out", "FC2", "shared FC2")
 """Weights that tensor parallelism cuts along their inputs."""
 NO_PRACTICE = Practice()
 
@@ -60,19 +61,28 @@ class Block:
     def layer(self, number: int, ep: EpTimes | None) -> Cost:
         """Layer `number`; `ep`: the Row of its routed experts, for a MoE layer. With a dispatcher in `practice`, a closed form takes its place."""
         before, behind = self.pieces(number)
-        kinds = ("attn", *(["mla"] if self.model.attention.mla else []), *(["tensor"] if self.layout.tp > 1 else []))
-        if not self.model.is_moe(number):
-            done = sum(self.with_replays({**before, **behind}).values(), Cost())
-            return self._launched(Cost(), done, (), (*kinds, "dense"))
-        behind |= self.experts(ep)
-        own = ("router", "moe", *(["shared"] if self.model.shared_hidden else []), *(["alltoall"] if self.practice.dispatcher == "alltoall" else []))
-        experts = ("expert",) if self.practice.dispatcher else ()
+        moe = self.model.is_moe(number)
+        behind |= self.experts(ep) if moe else {}
         done = sum(self.with_replays({**before, **behind}).values(), Cost())
-        return self._launched(sum(before.values(), Cost()), done, (*kinds, own[0]), (*own[1:], *experts))
+        return self._launched(sum(before.values(), Cost()) if moe else Cost(), done, *self._groups(moe))
+
+    def _groups(self, moe: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Rows of `KERNELS` that a layer launches before the host waits for counts, and behind."""
+        kinds = ("attn", *(["mla"] if self.model.attention.mla else []), *(["tensor"] if self.layout.tp > 1 else []))
+        if not moe:
+            return (), (*kinds, "dense")
+        behind = ("moe", *(["shared"] if self.model.shared_hidden else []), *(["alltoall"] if self.practice.dispatcher == "alltoall" else []))
+        return (*kinds, "router"), (*behind, *(("expert",) if self.practice.dispatcher else ()))
+
+    def launches(self, number: int) -> tuple[float, float]:
+        """Host time of the launches of layer `number`, forward and backward; 0 where launches take none."""
+        first, rest, back = self._host(*self._groups(self.model.is_moe(number))) if self.practice.host else (0.0, 0.0, 0.0)
+        return first + rest, back
 
     def pieces(self, number: int) -> tuple[dict[str, Cost], dict[str, Cost]]:
         """(attention, FFN or router and shared experts) of layer `number`, without routed experts; in the order of a forward pass."""
-        return self._attention(number), self._shared() if self.model.is_moe(number) else self._dense()
+        attention = self._linear_attention(number) if self.model.is_linear(number) else self._attention(number)
+        return attention, self._shared() if self.model.is_moe(number) else self._dense()
 
     def experts(self, ep: EpTimes | None) -> dict[str, Cost]:
         """Routed experts with dispatch and combine, and the exchange of ranks that share an expert."""
@@ -110,19 +120,23 @@ class Block:
             done = done.overlapped(contended(self))
         if not self.practice.host:
             return done
+        h1, h2, hosted = self._host(first, rest)
+        d1, d2 = ahead.forward, done.forward - ahead.forward
+        waits = bool(first) and self.practice.counts and not (self.practice.whole_graph or self.practice.overlap_ep)
+        forward = max(h1 + h2, d1 + max(h2, d2)) if waits else max(h1 + h2, d1 + d2)
+        late = max(0.0, hosted - done.backward - done.weights)
+        parts = done.parts | {"host": forward - done.forward + late}
+        return replace(done, forward=forward, backward=done.backward + late, parts=parts)
+
+    def _host(self, first: tuple[str, ...], rest: tuple[str, ...]) -> tuple[float, float, float]:
+        """Host time of the launches of kernels `first` and `rest` of a forward pass, and of its backward pass with replays."""
         layer = self.model.layer
         local = layer.n_experts // self.layout.ep if layer else 0
         one, other = self.practice.kernels(first, local), self.practice.kernels(rest, local)
         saved, again = self.practice.replays((*first, *rest), local)
-        h1, h2 = self.machine.launch(*one[0], "forward"), self.machine.launch(other[0][0] + saved, other[0][1], "forward")
-        d1, d2 = ahead.forward, done.forward - ahead.forward
-        waits = bool(first) and self.practice.counts and not (self.practice.whole_graph or self.practice.overlap_ep)
-        forward = max(h1 + h2, d1 + max(h2, d2)) if waits else max(h1 + h2, d1 + d2)
-        back = done.backward + done.weights
+        ways = self.machine.launch(*one[0], "forward"), self.machine.launch(other[0][0] + saved, other[0][1], "forward")
         calls, looped = (a + b for a, b in zip(one[1], other[1], strict=True))
-        late = max(0.0, self.machine.launch(calls, looped, "backward") + self.machine.launch(*again, "forward") - back)
-        parts = done.parts | {"host": forward - done.forward + late}
-        return replace(done, forward=forward, backward=done.backward + late, parts=parts)
+        return *ways, self.machine.launch(calls, looped, "backward") + self.machine.launch(*again, "forward")
 
     def _head(self) -> Cost:
         logits = self.tokens * self.model.vocab / self.layout.tp
@@ -181,6 +195,25 @@ class Block:
             CONTEXT: context_exchange(self, core),
             "norms": self._norms(),
         }
+
+    def _linear_attention(self, number: int) -> dict[str, Cost]:
+        """Projections, the convolution with the gated norm, the gated delta net, norms."""
+        a, t = self.model.linear, self.layout.tp
+        assert a is not None
+        call = DeltaNet(self.layout.micro_batch, self.sequence, max(1.0, a.key_heads / t), a.value_heads / t, a.key_dim, a.value_dim)
+        moved = ELEMENT * self.tokens * (2 * a.mixed + 3 * a.value_heads * a.value_dim) / t
+        chosen = (weight for weight in layer_weights(self.model, self.model.is_moe(number), linear=True) if weight.product)
+        return {
+            "projections": sum((self._linear(weight) for weight in chosen if weight.part == "attention"), Cost()),
+            TENSOR: self._tensor(0, self.model.hidden, self.model.hidden),
+            "convolution": self.memory("convolution and gate", moved, 5 / 3 * moved),
+            CORE: passes(CORE, self.machine.delta_net(call, "forward"), self.machine.delta_net(call, "backward")),
+            "norms": self._norms(),
+        }
+
+    def kind(self, number: int) -> tuple[bool, bool, bool]:
+        """What tells a layer from others: experts, a window, linear attention."""
+        return self.model.is_moe(number), self.model.windowed(number), self.model.is_linear(number)
 
     def _dense(self) -> dict[str, Cost]:
         inner = self.model.dense_hidden

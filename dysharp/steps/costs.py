@@ -21,6 +21,8 @@ from dysharp.units import us_to_ps
 BUCKET, BUCKET_PER_REPLICA = 40_000_000, 1_000_000
 """Parameters of a bucket: the larger of the two, the second for each data-parallel rank (Megatron-LM, param_and_grad_buffer.py)."""
 MOST_BUCKETS = 64
+Kind = tuple[bool, bool, bool]
+"""`Block.kind` of a layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +52,17 @@ def _cells(stages: tuple[Cost, ...], hop: float, pairs: bool) -> Times:
 
 def step_costs(
     model: WholeModel, machine: Machine, layout: Layout, sequence: int, ep: EpTimes | None, copies: int = 1, practice: Practice | None = None,
-    merged: Mapping[bool, BlockTimes] | None = None,
+    merged: Mapping[Kind, BlockTimes] | None = None,
 ) -> StepCosts:  # fmt: skip
     """The costs of a step. `copies`: how often a stage exists (2: DualPipe). `ep`: Rows of a MoE layer; a dispatcher in `practice` replaces them.
 
-    `merged`: times of MoE blocks with a window and without, from merged Programs, in place of the sums of their parts.
+    `merged`: times of MoE blocks by kind, from merged Programs, in place of the sums of their parts.
     """
     own = practice or Practice()
     chunks = chunks_of(model, layout)
     block = Block(model, machine, layout, sequence, own)
-    known = {(True, windowed): block.layer(_first(model, windowed), ep).as_merged(one) for windowed, one in (merged or {}).items()}
+    kinds = moe_kinds(block)
+    known = {kind: block.layer(kinds[kind], ep).as_merged(one) for kind, one in (merged or {}).items()}
     stages = tuple(_chunk(block, chunk, ep, known) for chunk in chunks)
     held = [rank_parameters(model, layout, [chunk]) for chunk in chunks]
     rows = ELEMENT * model.hidden * block.tokens / layout.tp
@@ -71,20 +74,15 @@ def step_costs(
     return StepCosts(machine, layout, stages, StepTimes(cells, us_to_ps(busy), reduce, gather, update, late_gather=not own.overlap_dp))
 
 
-def _first(model: WholeModel, windowed: bool) -> int:
-    """The first MoE layer with a window, or without."""
-    return next(number for number in range(model.n_layers) if model.is_moe(number) and model.windowed(number) == windowed)
+def moe_kinds(block: Block) -> dict[Kind, int]:
+    """Kind of MoE layer -> the last one of it."""
+    return {block.kind(number): number for number in range(block.model.n_layers) if block.model.is_moe(number)}
 
 
-def moe_kinds(model: WholeModel) -> dict[bool, int]:
-    """Whether attention has a window -> the first MoE layer of this kind."""
-    return {windowed: _first(model, windowed) for windowed in {model.windowed(n) for n in range(model.n_layers) if model.is_moe(n)}}
-
-
-def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None, known: dict[tuple[bool, bool], Cost]) -> Cost:
+def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None, known: dict[Kind, Cost]) -> Cost:
     cost = block.ends(chunk.embedding, chunk.mtp, chunk.head, ep)
     for number_of in chunk.layers():
-        kind = (block.model.is_moe(number_of), block.model.windowed(number_of))
+        kind = block.kind(number_of)
         if kind not in known:
             done = block.layer(number_of, ep)
             known[kind] = done + exposed_shards(block.model, block.machine, block.layout, number_of, done)

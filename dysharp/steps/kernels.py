@@ -12,7 +12,7 @@ import numpy as np
 from dysharp.program import Discipline, Head, Kind, Nature, Operator, Program, ProgramBuilder, Tail, Template
 from dysharp.program.verify import MAX_TASKS
 from dysharp.steps.block import CONTEXT, TENSOR, Block
-from dysharp.steps.cost import Cost, EpTimes
+from dysharp.steps.cost import Cost
 from dysharp.units import us_to_ps
 
 TASK_US = 20.0
@@ -37,7 +37,8 @@ class Kernel:
 class BlockKernels:
     """Kernels of one MoE block beside its routed experts, in the order of a stream.
 
-    `attention`: norms, attention, router. `shared`: shared experts. Each forward, backward, and gradients of weights.
+    `attention`: norms, attention, router. `shared`: shared experts. Each forward, backward, and gradients of weights. `host`: launches of a pass,
+    which run ahead of the GPU.
     """
 
     attention: tuple[Kernel, ...]
@@ -45,18 +46,18 @@ class BlockKernels:
     attention_back: tuple[Kernel, ...]
     shared_back: tuple[Kernel, ...]
     weights: tuple[Kernel, ...]
+    host: tuple[Kernel, ...] = ()
+    host_back: tuple[Kernel, ...] = ()
 
 
-def block_kernels(block: Block, number: int, ep: EpTimes | None = None) -> BlockKernels:
-    """Kernels of MoE layer `number`, with routed experts of `ep`. What its launches take beyond them stands at the begin of each pass."""
+def block_kernels(block: Block, number: int) -> BlockKernels:
+    """Kernels of MoE layer `number`."""
     before, behind = (block.with_replays(pieces) for pieces in block.pieces(number))
     early = {**before, "router": behind.pop("router")}
-    whole = block.layer(number, ep)
-    known = sum((*early.values(), *behind.values(), *block.experts(ep).values()), Cost())
-    late, late_back = whole.forward - known.forward, whole.backward + whole.weights - known.backward - known.weights
+    hosts = ((Kernel("launches", us, Nature.HOST),) if us > 0 else () for us in block.launches(number))
     return BlockKernels(
-        (*_host(late), *_way(early, "forward")), _way(behind, "forward"), (*_host(late_back), *reversed(_way(early, "backward"))),
-        tuple(reversed(_way(behind, "backward"))), _way({**early, **behind}, "weights"),
+        _way(early, "forward"), _way(behind, "forward"), tuple(reversed(_way(early, "backward"))), tuple(reversed(_way(behind, "backward"))),
+        _way({**early, **behind}, "weights"), *hosts,
     )  # fmt: skip
 
 
@@ -64,10 +65,6 @@ def _way(pieces: Mapping[str, Cost], way: str) -> tuple[Kernel, ...]:
     moved = (TENSOR, CONTEXT)
     found = ((name, getattr(cost, way)) for name, cost in pieces.items())
     return tuple(Kernel(name.replace(" ", "_"), us, Nature.COMMUNICATION if name in moved else Nature.COMPUTE) for name, us in found if us > 0)
-
-
-def _host(us: float) -> tuple[Kernel, ...]:
-    return (Kernel("launches", us, Nature.HOST),) if us > 0 else ()
 
 
 def kernels_program(kernels: Sequence[Kernel], like: Program) -> Program:

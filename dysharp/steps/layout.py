@@ -176,7 +176,9 @@ def _misfits(model: WholeModel, layout: Layout, sequence: int) -> list[str]:
             faults.append(f"{key}: found {degree}, expected a divisor of {what} = {count}")
 
     if model.linear is not None:
-        faults.append("linear attention: found it in the model, expected attention in every layer: training steps do not model it")
+        divides("tp", layout.tp, "value_heads of linear attention", model.linear.value_heads)
+        if layout.cp > 1:
+            faults.append(f"cp: found {layout.cp}, expected 1 in a model with linear attention, whose states go through a whole sequence")
     if not layout.stages:
         divides("pp x vpp", layout.chunks, "layers", model.n_layers)
     divides("tp", layout.tp, "heads", a.heads)

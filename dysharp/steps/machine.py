@@ -6,6 +6,7 @@ from typing import Literal
 
 from dysharp.compute.attention import BACKWARD_PRODUCTS, Attention, attention_flops, attention_us
 from dysharp.compute.collectives import RING_PART, collective_us
+from dysharp.compute.linear_attention import BACKWARD_PASSES, PASSES, DeltaNet, gradient_us, prefill_us
 from dysharp.compute.operators import arch_of, gemm_us, launch_us, sustained_flops_per_us
 from dysharp.specs import Cluster
 from dysharp.specs.choices import choice_value
@@ -84,6 +85,12 @@ class Machine:
         part = number(f"step.attention_{direction}_part")
         again = BACKWARD_PRODUCTS if direction == "backward" else 1
         return again * float(attention_flops(call)) / (part * self.cluster.peak_flops_per_us("bf16"))
+
+    def delta_net(self, call: DeltaNet, direction: Direction) -> float:
+        """The kernels of a gated delta net. On a paper cluster they pass through memory, and no chunk waits."""
+        if self.cluster.gpu:
+            return (prefill_us if direction == "forward" else gradient_us)(self.cluster.own_gpu, self.cluster.fitted, call)
+        return self.memory((PASSES if direction == "forward" else BACKWARD_PASSES) * call.sequences * call.tokens * call.row_bytes)
 
     @property
     def link(self) -> float:

@@ -16,12 +16,12 @@ from dysharp.program.tables import Shares
 from dysharp.steps.cost import BlockTimes
 from dysharp.steps.kernels import SM, BlockKernels, kernels_program, last_ops
 
-PARTS = ATTENTION_F, MOE_B, SHARED_B, MOE_F, SHARED_F, ATTENTION_B, WEIGHTS = (
-    "attention_f", "moe_b", "shared_b", "moe_f", "shared_f", "attention_b", "weights",
+PARTS = ATTENTION_F, MOE_B, SHARED_B, MOE_F, SHARED_F, ATTENTION_B, WEIGHTS, HOST_F, HOST_B = (
+    "attention_f", "moe_b", "shared_b", "moe_f", "shared_f", "attention_b", "weights", "host_f", "host_b",
 )  # fmt: skip
-TURN = dict(zip(PARTS, "abcdefg", strict=True))
+TURN = dict(zip(PARTS, "abcdefghi", strict=True))
 """Part of a block -> its turn at the SMs: parts are served in the order of their labels."""
-FORWARD, BACKWARD = (ATTENTION_F, MOE_F, SHARED_F), (MOE_B, SHARED_B, ATTENTION_B, WEIGHTS)
+FORWARD, BACKWARD = (ATTENTION_F, MOE_F, SHARED_F, HOST_F), (MOE_B, SHARED_B, ATTENTION_B, WEIGHTS, HOST_B)
 STEADY = 2
 """Pairs that run one behind the other; the time of a pair is what the last one adds."""
 
@@ -72,7 +72,7 @@ def block_times(forward: Program, backward: Program, kernels: BlockKernels, time
     """The times of a block whose MoE layer runs `forward` and `backward`. `time_us`: of a Program, on an engine."""
     chains = {
         ATTENTION_F: kernels.attention, SHARED_F: kernels.shared, SHARED_B: kernels.shared_back, ATTENTION_B: kernels.attention_back,
-        WEIGHTS: kernels.weights,
+        WEIGHTS: kernels.weights, HOST_F: kernels.host, HOST_B: kernels.host_back,
     }  # fmt: skip
     parts = {name: kernels_program(own, forward) for name, own in chains.items() if own} | {MOE_F: forward, MOE_B: backward}
     try:

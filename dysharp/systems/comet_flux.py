@@ -92,7 +92,7 @@ def _gemms(layer: LayerBuilder, options: Options, slices: list[ColumnRange]) -> 
     ops = add_stage(layer, first, layer.per_gpu(Discipline.READY_FIFO, "sm", sms[0]), layer.tiles, filler=filler)
     issuer = layer.per_gpu(Discipline.READY_FIFO, "sm", sms[-1])
     more = add_stage(layer, second, issuer, layer.tiles) if len(slices) == 1 else add_sliced_stage(layer, second, issuer, slices, filler)
-    return GemmOps(ops, more, sms[0]), issuer
+    return GemmOps(ops, more, sms[0], issuer), issuer
 
 
 def _last_copies(slices: list[ColumnRange]) -> int:

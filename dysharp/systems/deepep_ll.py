@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dysharp.arrays import I32
+from dysharp.compute.transfer import ll_grid
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
@@ -77,7 +78,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     """The paper form with software costs. A GPU continues when it has polled the count words of its own experts."""
     layer = _layer(model, cluster, routing, direction, options)
     kernels = _LowLatency(layer)
-    kernels.combine(one_after_another(layer, kernels.dispatch()))
+    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
     return layer.build(FACTS.moves)
 
 
@@ -97,10 +98,8 @@ class _LowLatency(SoftwareSteps):
         warps of a GPU together send at the rate `ll.dispatch_link`.
         """
         layer, costs = self.layer, self.costs
-        experts, n_sms = layer.routing.placement.n_slots, layer.cluster.n_sms
-        grid = -(-experts // -(-experts // n_sms))
         token_ps = costs.ps("ll.token_us")
-        tokens = self.tokens_on_sms(grid, token_ps)
+        tokens = self.tokens_on_sms(self._grid(), token_ps)
         pace = costs.stores_ps(layer.sent_bytes + HEADER_BYTES, "ll.dispatch_link")
         puts = layer.dispatch_rows(Discipline.READY_FIFO)
         layer.wait_each(self.paced("dispatch", puts, pace).op, tokens.op[layer.p.sent_of_row])
@@ -109,13 +108,18 @@ class _LowLatency(SoftwareSteps):
     def combine(self, finished: I32) -> None:
         """Add Combine. A GPU returns its rows after `finished[gpu]`.
 
-        The source weights and adds the rows as fast as the stores bring them.
+        The SMs of the grid copy the rows. The source weights and adds them as fast as the stores bring them.
         """
-        layer = self.layer
-        pace = self.costs.stores_ps(layer.model.row_bytes, "ARCH.ll_combine_link")
+        layer, row = self.layer, self.layer.model.row_bytes
+        copy = self.costs.copy_ps("sm.copy_GBps", row) // self._grid()
+        pace = max(copy, self.costs.stores_ps(row, "ARCH.ll_combine_link"))
         puts = layer.combine_rows(Discipline.READY_FIFO)
         layer.wait_each(self.paced("combine", puts, pace).op, finished[puts.node])
         self._counts("combine", "combined", puts, finished, 0)
+
+    def _grid(self) -> int:
+        """SMs of a kernel."""
+        return int(ll_grid(self.layer.cluster.own_gpu, self.layer.routing.placement.n_slots))
 
     def _counts(self, name: str, ends: str, puts: Sends, after: I32 | None, started_ps: int) -> I32:
         """Add a fence after a GPU's messages, a word per (expert, source) after the fence, a poll at the receiver.

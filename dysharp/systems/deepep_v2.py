@@ -131,7 +131,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     if not 0 <= options.n_sm <= cluster.n_sms:
         raise ConfigError(f"deepep-v2.n_sm: found {options.n_sm}, expected 0 (the library's own number) to {cluster.n_sms} SMs")
     kernels = (_Hybrid if cluster.domains > 1 else _Elastic)(layer, options.n_sm or own_sms(model, cluster))
-    kernels.combine(one_after_another(layer, kernels.dispatch()))
+    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
     return layer.build(FACTS.moves)
 
 

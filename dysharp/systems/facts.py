@@ -37,16 +37,16 @@ class Moves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What the time of a layer has beside the Program."""
+    """What the time of a layer has beside communication and GEMMs."""
 
     permutes: int
-    """Permutations per pass that the Program does not contain. A permutation sorts rows by expert and puts them back.
+    """Permutations per pass that the plan function does not add itself. A permutation sorts rows by expert and puts them back.
 
-    On hw clusters each permutation adds to the layer time. 0: the system writes rows in place, or its Program contains
-    the permutation.
+    `experts.one_after_another(..., costs)` of a real form adds them; other Programs on hw clusters are charged after the run.
+    0: the system writes rows in place, or its Program contains the permutation.
     """
     fused: bool
-    """True: one kernel is the whole layer, so no activation, cast or launch is added to the Program's time."""
+    """True: one kernel is the whole layer, so there is no activation, cast or launch beside it."""
     gemms: tuple[str, ...] = ()
     """Values of the option `gemms` among which "auto" chooses on an hw cluster. (): the system has no such option."""
     sms: Callable[[Model, Cluster], int] | None = None

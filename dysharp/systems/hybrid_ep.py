@@ -88,7 +88,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     kernels = (
         HybridInternode(layer, options.n_sm, options.chunk) if cluster.domains > 1 else Chunks(layer, options.n_sm, options.chunk, options.permute)
     )
-    kernels.combine(one_after_another(layer, kernels.dispatch()))
+    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
     return layer.build(FACTS.moves)
 
 

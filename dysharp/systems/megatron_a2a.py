@@ -69,7 +69,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     layer = _layer(model, cluster, routing, direction, options)
     there, back = _stream_orders(layer)
     kernels = _AllToAll(layer)
-    kernels.combine(one_after_another(layer, kernels.dispatch(there)), back)
+    kernels.combine(one_after_another(layer, kernels.dispatch(there), FACTS.costs), back)
     return layer.build(FACTS.moves)
 
 

@@ -61,7 +61,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     """The paper form with the software costs of NCCL's collectives and of the kernels around them."""
     layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     kernels = (_RailRings if cluster.domains > 1 else _AllGather)(layer)
-    kernels.combine(one_after_another(layer, kernels.dispatch()))
+    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
     return layer.build(FACTS.moves)
 
 

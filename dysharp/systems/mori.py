@@ -80,7 +80,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     """The paper form with the software costs of both kernels."""
     layer = _layer(model, cluster, routing, direction, options)
     kernels = _InterNode(layer, options.zero_copy) if cluster.domains > 1 else _IntraNode(layer, options.zero_copy)
-    kernels.combine(one_after_another(layer, kernels.dispatch()))
+    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
     return layer.build(FACTS.moves)
 
 

@@ -89,7 +89,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
         kernels: Chunks | HybridInternode = _Between(layer, options.n_sm, capacity)
     else:
         kernels = _HighThroughput(layer, options.n_sm, capacity, options.combine_chunk)
-    kernels.combine(one_after_another(layer, kernels.dispatch()))
+    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
     return layer.build(FACTS.moves)
 
 
@@ -109,7 +109,7 @@ class _HighThroughput(Chunks):
     def buffer_kernel(self, name: str, row_bytes: int) -> I32:
         """Add what happens between buffer and experts. Returns `[gpus]` its DELAYs."""
         if name == "unpermute":
-            return self.delay(name, _before_combine(self, self.capacity))
+            return self.delay(name, _before_combine(self, self.capacity, self.n))
         copied = np.array([self.costs.memory_ps(2 * n * row_bytes) for n in self.received_copies.tolist()])
         return self.delay(name, copied + _after_dispatch(self, self.capacity))
 
@@ -130,7 +130,7 @@ class _Between(HybridInternode):
         """The barriers and the fixed time, behind `after` of all GPUs."""
         if name == "dispatch":
             return Internode.begin(self, name, after)
-        work = self.delay("unpermute", _before_combine(self, self.capacity))
+        work = self.delay("unpermute", _before_combine(self, self.capacity, self.n))
         if after is not None:
             self.layer.wait_each(work, after)
         return Internode.begin(self, name, work)
@@ -147,6 +147,6 @@ def _after_dispatch(steps: SoftwareSteps, capacity: int) -> int:
     return steps.costs.stream_ps(steps.layer.n_gpus * capacity * steps.costs.value("lib.slot_bytes"))
 
 
-def _before_combine(steps: SoftwareSteps, capacity: int) -> int:
-    """Time of the kernel before Combine, which works on the tokens of the capacity."""
-    return steps.costs.kernel_ps + steps.costs.ps("lib.capacity_us", capacity)
+def _before_combine(steps: SoftwareSteps, capacity: int, n_sm: int) -> int:
+    """Time of the work on all tokens of the capacity before Combine: an SM takes as long for each as Hybrid-EP's does."""
+    return steps.costs.kernel_ps + steps.costs.ps("internode.hybrid_row_us", capacity) // n_sm

@@ -15,6 +15,7 @@ from typing import Any
 
 from dysharp.errors import ConfigError, ProgramError, nearest
 from dysharp.program import Program
+from dysharp.program.kernel_sms import with_kernel_sms
 from dysharp.specs import Cluster, Model
 from dysharp.systems.facts import Facts
 from dysharp.workload import SCHEMES, Routing
@@ -67,7 +68,15 @@ class System(Facts):
         if not isinstance(program, Program):
             found = f"found {type(program).__name__} from {chosen.__name__}, expected a Program"
             raise ProgramError(f'system "{self.name}": {found} (`return layer.build(...)`)')
-        return program
+        if form == "paper":
+            return program
+        program = dataclasses.replace(program, declared=dataclasses.replace(program.declared, kernel_sms=self.kernel_sms(model, cluster, options)))
+        return with_kernel_sms(program) if direction == "bwd" else program
+
+    def kernel_sms(self, model: Model, cluster: Cluster, options: Any) -> int:
+        """SMs of each communication kernel of the real form; 0 = not known."""
+        own = self.costs.sms
+        return int(getattr(options, "n_sm", 0)) or (own(model, cluster) if own else 0)
 
     def form_on(self, cluster: Cluster, options: Any) -> str:
         """The form of a run with `options` on `cluster`, "paper" or "real". Raises ConfigError where that form does not run on the cluster's

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dysharp.arrays import I32
-from dysharp.compute.transfer import TRT_LAUNCHES
+from dysharp.compute.transfer import TRT_LAUNCHES, summed_bytes
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
@@ -87,8 +87,8 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     layer = _layer(model, cluster, routing, direction, options)
     if options.combine == "nvfp4" and options.sides == "one":
         raise _wrong_combine(options)
-    kernels = _OneSided(layer) if options.sides == "one" else _TwoSided(layer, scaled=options.dispatch in ("fp8", "nvfp4"))
-    kernels.combine(one_after_another(layer, kernels.dispatch()))
+    kernels = _OneSided(layer) if options.sides == "one" else _TwoSided(layer, fields=1 + (options.dispatch in ("fp8", "nvfp4")))
+    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
     return layer.build(FACTS.moves)
 
 
@@ -148,15 +148,14 @@ class _OneSided(_Sided):
 class _TwoSided(_Sided):
     """An exchange of counts and indices, then FIFOs.
 
-    The same warps pack the fields of a token and push its copies, the own copy too.
+    The same warps pack the fields of a token and push its copies, the own copy too (`compute.transfer.fifo_copy_us`).
     """
 
     LAUNCHES = TRT_LAUNCHES
 
-    def __init__(self, layer: LayerBuilder, *, scaled: bool) -> None:
+    def __init__(self, layer: LayerBuilder, *, fields: int) -> None:
         super().__init__(layer)
-        self.fields = "trt.scaled_us" if scaled else "trt.token_us"
-        self.gather = "trt.combine_us" if layer.back_bytes == layer.model.row_bytes else "trt.lowprec_us"
+        self.fields = fields
 
     def prepare(self) -> I32:
         """Send counts and indices to every GPU. Returns `[gpus]` DELAYs after which a GPU has received them."""
@@ -170,7 +169,7 @@ class _TwoSided(_Sided):
         start = self.delay("dispatch.launch", self.LAUNCHES * costs.kernel_ps)
         if layer.direction == "fwd":  # a backward pass knows counts and indices
             layer.wait_each(start, self.prepare())
-        tokens = self.tokens("dispatch", costs.ps(self.fields), costs.stores_ps(layer.sent_bytes))
+        tokens = self.tokens("dispatch", 0, costs.fifo_ps(layer.sent_bytes, fields=self.fields))
         layer.wait_each(tokens.op, start[tokens.node])
         puts = layer.dispatch_puts(Discipline.READY_FIFO)
         layer.wait_each(puts.op, tokens.op[layer.p.sent_of_pair])
@@ -181,12 +180,13 @@ class _TwoSided(_Sided):
 
         Another kernel sums the copies when all of them have arrived.
         """
-        layer, costs = self.layer, self.costs
+        layer, costs, row = self.layer, self.costs, self.layer.model.row_bytes
         start = self.delay("combine.launch", self.LAUNCHES * costs.kernel_ps)
         layer.wait_each(start, finished)
         puts = layer.combine_puts(Discipline.READY_FIFO)
-        paced = self.paced("combine", puts, costs.stores_ps(layer.back_bytes), own=True)
+        paced = self.paced("combine", puts, costs.fifo_ps(layer.back_bytes, low_precision=layer.back_bytes != row), own=True)
         layer.wait_each(paced.op, start[paced.node])
         returned = self.barrier_after("combine", "returned", start, puts)
         own = np.bincount(layer.p.sent_source, minlength=layer.n_gpus)
-        layer.wait_each(self.delay("combined", [costs.ps(self.gather, int(n)) for n in own]), returned)
+        summed = float(summed_bytes(row, layer.routing.topk))
+        layer.wait_each(self.delay("combined", [costs.stream_ps(int(n) * summed) for n in own]), returned)

@@ -55,7 +55,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     """The paper form with the software costs of DeepEP's kernels."""
     layer = _layer(model, cluster, routing, direction, options)
     kernels = (Internode if cluster.domains > 1 else deepep.Channels)(layer, options.n_sm, "uccl-ep")
-    kernels.combine(one_after_another(layer, kernels.dispatch()))
+    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
     return layer.build(FACTS.moves)
 
 

@@ -1,4 +1,4 @@
-"""Tests for code from outside: the conformance suite of systems, and random Programs and mutants for interpreters."""
+"""Tests for code from outside: the conformance suite of systems."""
 
 from dysharp.testing.conformance import conformance
 

@@ -13,6 +13,7 @@ from typing import Any
 from dysharp.errors import SimulationError
 from dysharp.silicon.rtl import al_tlb, counter_table, merge_unit, packet_manager, parts, readiness, reduction_table, row_allocation, target_logic
 from dysharp.silicon.rtl.blocks import load_block
+from dysharp.silicon.rtl.check import check_block
 from dysharp.silicon.rtl.formal import proves
 from dysharp.silicon.rtl.proofs import PROOFS
 
@@ -125,7 +126,7 @@ def differs(fault: Fault) -> bool:
     """Whether block and model differ in 150 sequences of 40 cycles."""
     with planted(fault):
         try:
-            load_block(fault.block).check(150, cycles=40)
+            check_block(load_block(fault.block), 150, cycles=40)
         except SimulationError:
             return True
     return False

@@ -76,7 +76,7 @@ def record(program: Program, progress: Callable[[int, int], None] | None = None)
 def _run(program: Program, progress: Callable[[int, int], None] | None) -> tuple[BurstState, list[I64]]:
     """The state at the end, and the logs of up links, down links and hubs."""
     from dysharp.engine.burst.loop import run_start
-    from dysharp.timeline import recorder as r
+    from dysharp.timeline.recorder import SAMPLE_PS, run_logged
     from dysharp.uarch import columns as col
 
     state = lower(program)
@@ -84,10 +84,10 @@ def _run(program: Program, progress: Callable[[int, int], None] | None) -> tuple
     nodes = state.links.nodes
     seen = np.zeros((2, len(nodes), 3), np.int64)
     counts = np.zeros(5, np.int64)
-    counts[r.SAMPLE_PS] = max(1, int(program_bound(program).us * PS_PER_US) // SAMPLES)
+    counts[SAMPLE_PS] = max(1, int(program_bound(program).us * PS_PER_US) // SAMPLES)
     least = max(len(nodes), len(state.tables.hubs))
     logs = [np.zeros((_FIRST_ROOM + least, 5), np.int64) for _ in range(3)]
-    while r.run_logged(state, seen[0], seen[1], *logs, counts):
+    while run_logged(state, seen[0], seen[1], *logs, counts):
         logs = [_with_room(log, int(counts[i]), least) for i, log in enumerate(logs)]
         if progress:
             progress(int(state.clock.x[col.RUN_DONE]), program.n_ops)

@@ -4,6 +4,7 @@ A piece has a record of an op and one of a member, as a train of its own has. `p
 """
 
 from dysharp.uarch import columns as col
+from dysharp.uarch.acks import up_note
 from dysharp.uarch.fifo import ring_push
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.link import server_grant, server_hold
@@ -109,6 +110,7 @@ def piece_send(o, b, i, c, v, now, ops, mem, links, switch, clock, points):
     bulks[b, col.BULK_FREE] = op[p, col.NEXT2]
     bulks[b, col.BULK_LEFT] -= n
     bulks[b, col.BULK_WAITS] = 0
+    up_note(i, c, links.wires[w, col.WIRE_UP], w, now, links, clock)
     end = server_grant(nodes, i, col.UP, now, n * links.wires[w, col.WIRE_UP], n * nodes[i, col.PORT_MESSAGE])
     pieces[q, col.PIECE_TRAINS] = pieces[q, col.PIECE_LEFT] = n
     pieces[q, col.PIECE_UP_START] = nodes[i, col.UP + col.SERVER_BUSY_START]

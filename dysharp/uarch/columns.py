@@ -35,8 +35,10 @@ MEMBER_TIME = 3  # in the int64 view
 # template, int32 [n_templates, 7]
 KIND, CLS, RESPONSE_CLS, TASKS, IS_PULL, DURATION, TABLE = range(7)
 
-# wire, int64 [n_wires, 9]; of a COMPUTE op, WIRE holds its rows instead
+# wire, int64 [n_wires, 16]; of a COMPUTE op, WIRE holds its rows instead
 WIRE_UP, WIRE_DOWN, WIRE_RESPONSE, WIRE_RESULT, WIRE_ACK_UP, WIRE_ACK_DOWN, WIRE_STRIPE_UP, WIRE_STRIPE_RESPONSE, WIRE_PAYLOAD = range(9)
+# packets of a train; on unequal links: whole rounds over the links, packets of the last round, ps of a packet on one link by part
+WIRE_PACKETS, WIRE_ROUNDS, WIRE_REST, WIRE_LINK_UP, WIRE_LINK_DOWN, WIRE_LINK_RESPONSE, WIRE_LINK_RESULT = range(9, 16)
 
 # row, int32 [n_rows, 4]
 ROW_LEFT, ROW_SLOT, ROW_NOTIFY, ROW_REGION = range(4)
@@ -49,7 +51,7 @@ TILE_LEFT, TILE_NOTIFY_DEPS, TILE_NEXT, TILE_CAUSE, TILE_NODE, TILE_ROWS, TILE_S
 # tile, times, int64 [n_tiles, 2]
 TILE_READY, TILE_NOTIFY = range(2)
 
-# node, int64 [n_ports, 24]: one server each way, until when the bandwidth of its memory is promised, and constants of its links;
+# node, int64 [n_ports, 32]: one server each way, until when the bandwidth of its memory is promised, and constants of its links;
 # the port of node i on net p is p * n_nodes + i, and memory is promised at the ports of net 0
 UP, DOWN = 0, 8  # offsets of the two servers
 SERVER_FREE, SERVER_BUSY_START, SERVER_BUSY_BYTES, SERVER_DEBT, SERVER_CURSOR, SERVER_MASK, SERVER_WIRE, SERVER_EXTRA = range(8)
@@ -57,6 +59,9 @@ SERVER_FREE, SERVER_BUSY_START, SERVER_BUSY_BYTES, SERVER_DEBT, SERVER_CURSOR, S
 
 PROMISED = 16
 PORT_RATE, PORT_LAT, PORT_ACK, PORT_MESSAGE, PORT_VC_BYTES, PORT_OUTPUT, PORT_NET = range(17, 24)
+# of a port whose acknowledgements take turns (PORT_TURNS = 1): sixths of acknowledgements that wait at its hub, class that the up server sent last;
+# of a port with unequal links: when the last of its copies is visible
+PORT_TURNS, ACKS_WAIT, UP_CLASS, DOWN_LAST = range(24, 28)
 # PORT_MESSAGE: bytes that pass on the up link in the fixed time of one message
 
 # issuer, int64 [n_issuers + n_queues, 8]: issuers, then the queues of round-robin issuers, one per destination
@@ -70,9 +75,9 @@ CHAIN_POOL, CHAIN_YIELD, CHAIN_LEFT, CHAIN_ON = range(4)
 # paced issuer, int64 [n_issuers, 2]: time between two of its ops, time from which the next one may go
 PACE_PS, PACE_NEXT = range(2)
 
-# share of a pool, int64 [n_shares, 2]: slots that its issuers may hold, slots that they hold; split of a share, int64 [n_splits, 3]
+# share of a pool, int64 [n_shares, 2]: slots that its issuers may hold, slots that they hold; split of a share, int64 [n_splits, 4]
 SHARE_MOST, SHARE_HELD = range(2)
-SPLIT_OP, SPLIT_SHARE, SPLIT_MOST = range(3)
+SPLIT_OP, SPLIT_SHARE, SPLIT_MOST, SPLIT_MORE = range(4)
 
 # sum in the switch, int64 [n_sessions, 5]: contributions to be added, or delivered one by one; state; last byte of the latest; its members
 SUM_LEFT, SUM_STATE, SUM_TAIL, SUM_FIRST, SUM_LAST = range(5)

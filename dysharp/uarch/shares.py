@@ -28,7 +28,10 @@ def splits_apply(o, issue, x, points):
         k = points.split_of[o]
         while k < len(points.splits) and points.splits[k, col.SPLIT_OP] == o:
             share = points.splits[k, col.SPLIT_SHARE]
-            points.shares[share, col.SHARE_MOST] = points.splits[k, col.SPLIT_MOST]
+            if points.splits[k, col.SPLIT_MORE] != 0:
+                points.shares[share, col.SHARE_MOST] += points.splits[k, col.SPLIT_MORE]
+            else:
+                points.shares[share, col.SHARE_MOST] = points.splits[k, col.SPLIT_MOST]
             for queue in range(len(points.share_of)):
                 if points.share_of[queue] == share:
                     mark(issue.dirty_issuers, x, issue.issuers[queue, col.ISSUER_OWNER])

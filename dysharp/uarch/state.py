@@ -113,14 +113,20 @@ class Pools(NamedTuple):
 class Links(NamedTuple):
     """Links and hubs of n ports (a node has one on each net) with c classes of traffic. FIFOs are [n_fifos, 2] int32 (head, tail), -1 = empty.
 
-    `wires`: [n_wires, 9] int64. `nodes`: [n, 24] int64, the two servers of each port, the constants of its links, the memory.
+    `wires`: [n_wires, 16] int64. `nodes`: [n, 32] int64, the two servers of each port, the constants of its links, the memory.
     `hub`: [n * c, 2], trains and responses that wait for the up link. `dirty_up`: bit set of the nodes whose up link
-    wants a grant attempt.
+    wants a grant attempt. `packet`: [n * c] int64 bytes of a packet of the train that an up server sent last, by class. `acks`: [n_ops + 1]
+    int32, a heap of the pushes whose last acknowledgement is on its way (0: their number). `lines`: [2 * n, 3 + n_links] int64 ps, until when
+    each link of a port is busy, up and down (`uarch/lines.py`), and `first`: [n_ops] int8, the first link of each op; empty where links are equal.
     """
 
-    wires: Annotated[Array, 9]
-    nodes: Annotated[Array, 24]
+    wires: Annotated[Array, 16]
+    nodes: Annotated[Array, 32]
     hub: Annotated[Array, 2]
+    packet: Array
+    acks: Array
+    lines: Array
+    first: Array
     dirty_up: Array
 
 
@@ -131,7 +137,8 @@ class Switch(NamedTuple):
     `credits`: [n * c, 2], buffer space on its way back. `out_queues`: [n * c * (n + 1), 2], what waits for room, by output, class and source
     (source n: the reduction unit). `out_mask`: [n * c, words], bit sets of the sources that wait.
     `out_cursor`: [n * c] int64, the source served last, -1 = none. `held`: [n * c] int64 bytes in the output buffers.
-    `crossed`: [n * c, 2], copies and results in the output buffers. `dirty_down`: bit set of nodes, as `dirty_up`.
+    `crossed`: [n * c, 2], copies and results in the output buffers. `dirty_down`: bit set of nodes, as
+    `dirty_up`. `sending`: [n, 2], copies and results on unequal down links.
     """
 
     occupied: Array
@@ -142,6 +149,7 @@ class Switch(NamedTuple):
     out_cursor: Array
     held: Array
     crossed: Annotated[Array, 2]
+    sending: Annotated[Array, 2]
     dirty_down: Array
 
 
@@ -186,7 +194,7 @@ class Points(NamedTuple):
     loads of a home.
     `bulk_of`: [n_ops + n_pieces] int32, the bulk op that an op or piece is of, -1 = none. `bulks`: [n_bulk, 10] int64. `pieces`:
     [n_pieces, 8] int64; their records of ops and members stand behind those of all ops. `ports`: [n_ports, 2] int64. `share_of`: [n_queues]
-    int32, the share of the pool of an issuer or queue, -1 = none. `shares`: [n_shares, 2], `splits`: [n_splits, 3] int64. `split_of`: [n_ops]
+    int32, the share of the pool of an issuer or queue, -1 = none. `shares`: [n_shares, 2], `splits`: [n_splits, 4] int64. `split_of`: [n_ops]
     int32, the first split at the end of an op, -1 = none.
     Each is empty where nothing needs it. `loads`: None where no loads merge, so that kernels are compiled without them.
     `releases`, `holds`, `links` belong to the run.
@@ -207,7 +215,7 @@ class Points(NamedTuple):
     ports: Annotated[Array, 2]
     share_of: Array
     shares: Annotated[Array, 2]
-    splits: Annotated[Array, 3]
+    splits: Annotated[Array, 4]
     split_of: Array
     loads: Loads | None
     releases: Releases

@@ -5,6 +5,7 @@ from dysharp.uarch.bits import set_after, set_empty
 from dysharp.uarch.bulk import asked
 from dysharp.uarch.fifo import fifo_pop, fifo_push, mixed_push
 from dysharp.uarch.kernel import block, kernel
+from dysharp.uarch.lines import has_lines
 from dysharp.uarch.loads import ANSWERED, GOES_ON, load_look, load_responds, room_make
 from dysharp.uarch.ready import delivered, mark
 from dysharp.uarch.tree import tree_set
@@ -40,13 +41,18 @@ def has_room(at, n_bytes, held, limit):
 
 
 @block
-def cross(entry, j, at, n_bytes, op, mem, nodes, switch, clock):
+def cross(entry, j, at, n_bytes, op, mem, links, switch, clock):
     """A copy (entry = -2 - member) or a result (entry = op) crosses into the output buffer `at` of node j's down link."""
+    nodes = links.nodes
     switch.held[at] += n_bytes
     mixed_push(switch.crossed, at, op, col.NEXT2, mem, entry)
     nodes[j, col.DOWN + col.SERVER_MASK] |= 1 << (at - j * clock.m[col.HARDWARE_CLASSES])
     if nodes[j, col.DOWN + col.SERVER_FREE] <= clock.x[col.RUN_NOW]:
         mark(switch.dirty_down, clock.x, j)
+    elif has_lines(j, links):  # the server may be free before what it sends has left all links
+        leaf = clock.m[col.LEAF_DOWN] + j
+        if clock.tree[(len(clock.tree) >> 1) + leaf] > nodes[j, col.DOWN + col.SERVER_FREE]:
+            tree_set(clock.tree, leaf, nodes[j, col.DOWN + col.SERVER_FREE])
 
 
 @block
@@ -58,7 +64,7 @@ def result_out(o, j, ops, mem, links, switch, clock):
     size = links.wires[op[o, col.WIRE], col.WIRE_RESULT]
     nobody_waits = set_empty(switch.out_mask, at)
     if nobody_waits and has_room(at, size, switch.held, links.nodes[j, col.PORT_OUTPUT]):
-        cross(o, j, at, size, op, mem, links.nodes, switch, clock)
+        cross(o, j, at, size, op, mem, links, switch, clock)
     else:
         fifo_push(switch.out_queues, at * (n_nodes + 1) + n_nodes, op, col.NEXT2, o)
         switch.out_mask[at, n_nodes >> 5] |= 1 << (n_nodes & 31)
@@ -167,7 +173,7 @@ def train_expose(o, ops, mem, links, switch, clock):
         at = j * m[col.HARDWARE_CLASSES] + c
         n_bytes = down + mem[k, col.MEMBER_EXT]
         if set_empty(switch.out_mask, at) and has_room(at, n_bytes, switch.held, links.nodes[j, col.PORT_OUTPUT]):
-            cross(-2 - k, j, at, n_bytes, op, mem, links.nodes, switch, clock)
+            cross(-2 - k, j, at, n_bytes, op, mem, links, switch, clock)
             op[o, col.COPIES] -= 1
         else:
             fifo_push(switch.out_queues, at * n_sources + i, mem, col.MEMBER_NEXT, k)
@@ -219,7 +225,7 @@ def output_admit(j, c, ops, mem, links, switch, clock):
             fifo_pop(switch.out_queues, queue, mem, col.MEMBER_NEXT)
         if switch.out_queues[queue, 0] < 0:
             switch.out_mask[at, s >> 5] &= ~(1 << (s & 31))
-        cross(o if s == n_nodes else -2 - k, j, at, n_bytes, op, mem, links.nodes, switch, clock)
+        cross(o if s == n_nodes else -2 - k, j, at, n_bytes, op, mem, links, switch, clock)
         if s < n_nodes:
             op[o, col.COPIES] -= 1
             if op[o, col.COPIES] == 0 and links.nodes[j, col.PORT_VC_BYTES] > 0:

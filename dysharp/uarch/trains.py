@@ -4,11 +4,13 @@ Releases: `up_end`, `arrive`, `down_end`, `credit`. Grants: `grant_up`, `grant_d
 """
 
 from dysharp.uarch import columns as col
+from dysharp.uarch.acks import up_note
 from dysharp.uarch.bits import bit_after
 from dysharp.uarch.bulk import hub_joined, piece_send, turn_begin, turn_note, turn_over
 from dysharp.uarch.fifo import fifo_push, member_schedule, mixed_pop, mixed_push, op_schedule, ring_push, ring_take
 from dysharp.uarch.hub_table import member_wait, rows_ask
 from dysharp.uarch.kernel import block, prefetch
+from dysharp.uarch.lines import debt_ps, has_lines, lines_send
 from dysharp.uarch.link import server_grant, server_hold
 from dysharp.uarch.memory import memory_take
 from dysharp.uarch.ready import delivered, mark
@@ -48,10 +50,15 @@ def down_end(j, now, ops, members, links, switch, tables, clock):
     mem, nodes, wires = members.mem, links.nodes, links.wires
     m, x = clock.m, clock.x
     net, arrival = nodes[j, col.PORT_NET], now + nodes[j, col.PORT_LAT]
-    tree_set(clock.tree, m[col.LEAF_DOWN] + j, col.INF)
-    mark(switch.dirty_down, x, j)
-    entry = nodes[j, col.DOWN + col.SERVER_EXTRA]
-    nodes[j, col.DOWN + col.SERVER_EXTRA] = IDLE
+    if has_lines(j, links):
+        entry = line_end(j, now, ops, members, links, switch, clock)
+        if entry == -1:
+            return
+    else:
+        tree_set(clock.tree, m[col.LEAF_DOWN] + j, col.INF)
+        mark(switch.dirty_down, x, j)
+        entry = nodes[j, col.DOWN + col.SERVER_EXTRA]
+        nodes[j, col.DOWN + col.SERVER_EXTRA] = IDLE
     if entry < 0:
         o = -2 - entry
         c = templates[op[o, col.TEMPLATE], col.RESPONSE_CLS]
@@ -74,6 +81,43 @@ def down_end(j, now, ops, members, links, switch, tables, clock):
             member_schedule(col.RING_DELIVER * m[col.HARDWARE_NETS] + net, entry, arrival, members, clock)
     switch.held[j * m[col.HARDWARE_CLASSES] + c] -= n_bytes
     output_admit(j, c, ops, mem, links, switch, clock)
+
+
+@block
+def sent_due(entry, ot, mem_time):
+    """When all of what was sent last as `entry` (an op's result, or -2 - member) has left the down links."""
+    return ot[entry, col.DONE] if entry >= 0 else mem_time[-2 - entry, col.MEMBER_TIME]
+
+
+@block
+def line_end(j, now, ops, members, links, switch, clock):
+    """The down server of port j is free, or its first copy or result has left all links. Returns it as SERVER_EXTRA has it, -1 = none has."""
+    nodes, tree, leaf, free = links.nodes, clock.tree, clock.m[col.LEAF_DOWN] + j, links.nodes[j, col.DOWN + col.SERVER_FREE]
+    if free <= now:
+        mark(switch.dirty_down, clock.x, j)
+    sent = -1
+    head = switch.sending[j, 0]
+    if head != -1 and sent_due(head, ops.ot, members.mem_time) <= now:
+        sent = -2 - mixed_pop(switch.sending, j, ops.op, col.NEXT2, members.mem)
+        head = switch.sending[j, 0]
+    due = sent_due(head, ops.ot, members.mem_time) if head != -1 else col.INF
+    tree_set(tree, leaf, min(due, free) if free > now and nodes[j, col.DOWN + col.SERVER_MASK] != 0 else due)
+    return sent
+
+
+@block
+def line_begin(entry, j, last, ops, members, links, switch, clock):
+    """The server of port j has begun to send `entry` (as in FIFOs), which has left all links at `last`, not before what was sent before it."""
+    nodes, leaf = links.nodes, clock.m[col.LEAF_DOWN] + j
+    last = max(last, nodes[j, col.DOWN_LAST])
+    nodes[j, col.DOWN_LAST] = last
+    if entry >= 0:
+        ops.ot[entry, col.DONE] = last
+    else:
+        members.mem_time[-2 - entry, col.MEMBER_TIME] = last
+    mixed_push(switch.sending, j, ops.op, col.NEXT2, members.mem, entry)
+    due = sent_due(switch.sending[j, 0], ops.ot, members.mem_time)
+    tree_set(clock.tree, leaf, min(due, nodes[j, col.DOWN + col.SERVER_FREE]) if nodes[j, col.DOWN + col.SERVER_MASK] != 0 else due)
 
 
 @block
@@ -214,9 +258,13 @@ def train_send(o, i, c, v, now, ops, links, switch, clock):
     n_bytes = links.wires[w, col.WIRE_UP]
     nodes = links.nodes
     net = nodes[i, col.PORT_NET]
+    up_note(i, c, n_bytes, w, now, links, clock)
+    late = debt_ps(i, col.UP, now, nodes) if has_lines(i, links) else 0
     end = server_grant(nodes, i, col.UP, now, n_bytes, nodes[i, col.PORT_MESSAGE])
     ot[o, col.START] = now
     ot[o, col.TAIL] = end + links.wires[w, col.WIRE_STRIPE_UP]
+    if has_lines(i, links):
+        ot[o, col.TAIL] = lines_send(o, 2 * i, links.wires[w, col.WIRE_LINK_UP], late, now, ops, links)
     ot[o, col.END] = ot[o, col.TAIL]
     ot[o, col.SCRATCH] = now + nodes[i, col.PORT_LAT]
     op[o, col.VC] = v
@@ -237,11 +285,15 @@ def response_send(k, i, now, ops, members, links, clock):
     o = members.mem[k, col.MEMBER_OP]
     w = op[o, col.WIRE]
     nodes = links.nodes
+    up_note(i, ops.templates[op[o, col.TEMPLATE], col.RESPONSE_CLS], links.wires[w, col.WIRE_RESPONSE], w, now, links, clock)
+    late = debt_ps(i, col.UP, now, nodes) if has_lines(i, links) else 0
     end = server_grant(nodes, i, col.UP, now, links.wires[w, col.WIRE_RESPONSE], nodes[i, col.PORT_MESSAGE])
     members.mem_time[k, col.MEMBER_TIME] = now
     delivered(k, o, ops, x, ops.points)
     memory_take(nodes, i, links.wires[w, col.WIRE_PAYLOAD], m, now)
     end_tail = end + links.wires[w, col.WIRE_STRIPE_RESPONSE]
+    if has_lines(i, links):
+        end_tail = lines_send(o, 2 * i, links.wires[w, col.WIRE_LINK_RESPONSE], late, now, ops, links)
     ot[o, col.END] = max(ot[o, col.END], end_tail)
     op[o, col.ANSWERS] -= 1
     x[col.RUN_EVENTS] += 1
@@ -264,6 +316,7 @@ def grant_down(j, now, ops, members, stores, links, switch, tables, clock):
             nodes[j, col.DOWN + col.SERVER_MASK] &= ~(1 << c)
         nodes[j, col.DOWN + col.SERVER_CURSOR] = c
         if entry >= 0:
+            o, packet_ps, extra = entry, links.wires[op[entry, col.WIRE], col.WIRE_LINK_RESULT], 0
             n_bytes = links.wires[op[entry, col.WIRE], col.WIRE_RESULT]
             bound = ot[entry, col.END] + nodes[j, col.PORT_LAT]
             bound = tail_of_sum(bound, entry, nodes[j, col.PORT_LAT], ot, ops.points)
@@ -273,10 +326,19 @@ def grant_down(j, now, ops, members, stores, links, switch, tables, clock):
             o = mem[k, col.MEMBER_OP]
             row_ahead(k, members, stores, tables)
             n_bytes = links.wires[op[o, col.WIRE], col.WIRE_DOWN] + mem[k, col.MEMBER_EXT]
+            packet_ps, extra = links.wires[op[o, col.WIRE], col.WIRE_LINK_DOWN], mem[k, col.MEMBER_EXT]
             n_bytes = turn_begin(k, o, j, n_bytes, ops, mem, links, ops.points)
             bound = ot[o, col.TAIL] + nodes[j, col.PORT_LAT]
             nodes[j, col.DOWN + col.SERVER_EXTRA] = k
             nodes[j, col.DOWN + col.SERVER_CURSOR] = turn_after(c, o, op)
+        if has_lines(j, links):
+            late = debt_ps(j, col.DOWN, now, nodes)
+            if extra > 0:
+                late += (extra * 1_000_000 + nodes[j, col.PORT_RATE] - 1) // nodes[j, col.PORT_RATE]
+            server_grant(nodes, j, col.DOWN, now, n_bytes, 0)
+            last = lines_send(o, 2 * j + 1, packet_ps, late, now, ops, links)
+            line_begin(entry, j, max(last, bound), ops, members, links, switch, clock)
+            return
         end = server_grant(nodes, j, col.DOWN, now, n_bytes, 0)
         turn_note(nodes[j, col.DOWN + col.SERVER_EXTRA], j, n_bytes, mem, nodes, ops.points)
         end = server_hold(nodes, j, col.DOWN, end, bound)

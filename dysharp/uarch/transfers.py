@@ -4,6 +4,7 @@ Releases: `deliver`, `respond`, `result`, `result_delivered`, `local`, `acknowle
 """
 
 from dysharp.uarch import columns as col
+from dysharp.uarch.acks import ack_due, ack_note, ack_pop, ack_push, acks_leave
 from dysharp.uarch.bulk import bulk_queue, piece_of, up_cut
 from dysharp.uarch.fifo import fifo_pop, member_due, member_schedule, op_due, op_schedule
 from dysharp.uarch.kernel import block
@@ -17,33 +18,30 @@ from dysharp.uarch.tree import tree_set
 
 
 @block
-def ack_schedule(o, now, ops, nodes, clock):
-    """The last acknowledgement of push o comes back to its source."""
-    port = ops.op[o, col.NODE]
-    op_schedule(col.RING_ACK * clock.m[col.HARDWARE_NETS] + nodes[port, col.PORT_NET], o, now + nodes[port, col.PORT_ACK], ops, clock)
+def acknowledge(o, left, now, ops, links, held, clock):
+    """The last part of push o is visible now, and its last acknowledgement leaves its member at `left`."""
+    server_debt(links.nodes, ops.op[o, col.NODE], col.DOWN, links.wires[ops.op[o, col.WIRE], col.WIRE_ACK_DOWN])
+    ack_return(o, ack_due(o, left, now, ops, links, held, clock), ops, links, clock)
 
 
 @block
-def acknowledge(o, w, now, ops, links, clock):
-    """The last part of push o is visible now. `w`: its wires."""
-    op, nodes = ops.op, links.nodes
-    server_debt(nodes, op[o, col.NODE], col.DOWN, links.wires[w, col.WIRE_ACK_DOWN])
-    ack_return(o, now, ops, nodes, clock)
-
-
-@block
-def ack_return(o, now, ops, nodes, clock):
-    """The source of push o will know that all of the op is visible."""
-    op = ops.op
-    if op[o, col.FLAGS] & col.ANY_FLAG == 0:
-        ops.ot[o, col.DONE] = now + nodes[op[o, col.NODE], col.PORT_ACK]
+def ack_return(o, due, ops, links, clock):
+    """The source of push o will know at `due` that all of the op is visible."""
+    if ops.op[o, col.FLAGS] & col.ANY_FLAG == 0:
+        ops.ot[o, col.DONE] = due
         clock.x[col.RUN_DONE] += 1  # nothing waits for this acknowledgement: it needs no event
+        return
+    net = links.nodes[ops.op[o, col.NODE], col.PORT_NET]
+    ring = col.RING_ACK * clock.m[col.HARDWARE_NETS] + net
+    if net == 0 and len(links.acks) > 1:
+        ops.ot[o, col.DONE] = due
+        ack_push(o, clock.m[col.LEAF_RINGS] + ring, ops, links.acks, clock)
     else:
-        ack_schedule(o, now, ops, nodes, clock)
+        op_schedule(ring, o, due, ops, clock)
 
 
 @block
-def deliver(k, now, ops, members, links, clock):
+def deliver(k, now, ops, members, links, held, clock):
     """DELIVER: the copy of member k is visible, and the member acknowledges it. Returns the member whose rows have it now, -1 = none yet."""
     if piece_of(k, members.mem, ops.points) >= 0:
         return piece_deliver(k, now, ops, members, links, clock, ops.points)
@@ -52,9 +50,13 @@ def deliver(k, now, ops, members, links, clock):
     w = op[o, col.WIRE]
     memory_take(nodes, mem[k, col.MEMBER_NODE], links.wires[w, col.WIRE_PAYLOAD], clock.m, now)
     server_debt(nodes, mem[k, col.MEMBER_NODE], col.UP, links.wires[w, col.WIRE_ACK_UP])
+    left = acks_leave(mem[k, col.MEMBER_NODE], w, now, links, clock)
+    if op[o, col.FLAGS] >> col.MEMBERS_SHIFT > 1:
+        ack_note(o, left, ops)
+        left = -2 - ops.ot[o, col.DONE]
     op[o, col.LEFT] -= 1
     if op[o, col.LEFT] == 0:
-        acknowledge(o, w, now, ops, links, clock)
+        acknowledge(o, left, now, ops, links, held, clock)
     return k
 
 
@@ -79,12 +81,12 @@ def piece_deliver(k, now, ops, members, links, clock, points):
     if bulks[b, col.BULK_DUE] > 0:
         return -1
     members.mem_time[ops.op[o, col.MEMBER], col.MEMBER_TIME] = now
-    ack_return(o, now, ops, nodes, clock)
+    ack_return(o, now + nodes[i, col.PORT_ACK], ops, links, clock)
     return ops.op[o, col.MEMBER]
 
 
 @block
-def places_known(j, leaf, now, ops, members, links, tables, clock):
+def places_known(j, leaf, now, ops, members, links, held, tables, clock):
     """KNOWN: node j knows the places of a copy's rows. A request goes on to its responder. Returns the member of a store, else -1."""
     mem, waits = members.mem, tables.waits
     k = fifo_pop(waits, j, mem, col.MEMBER_NEXT)
@@ -95,12 +97,12 @@ def places_known(j, leaf, now, ops, members, links, tables, clock):
         member_schedule(col.RING_RESPOND_LATE * clock.m[col.HARDWARE_NETS], k, now + clock.m[col.HARDWARE_RESPONDER], members, clock)
         return -1
     members.mem_time[k, col.MEMBER_TIME] = now
-    deliver(k, now, ops, members, links, clock)
+    deliver(k, now, ops, members, links, held, clock)
     return k
 
 
 @block
-def held(k, mem, points):
+def held_back(k, mem, points):
     """Whether edges hold back the response of member k."""
     if points is None or mem[k, col.MEMBER_WAITS] <= 0:
         return False
@@ -112,7 +114,7 @@ def held(k, mem, points):
 def respond(ring, now, ops, members, links, clock):
     """RESPOND: a responder has read its memory; its response queues for the up link, or waits for edges. `ring`: where it was due."""
     k = member_due(ring, members, clock)
-    if not held(k, members.mem, ops.points):
+    if not held_back(k, members.mem, ops.points):
         response_out(k, now, ops, members.mem, links, clock)
 
 
@@ -132,7 +134,7 @@ def results_out(o, ops, mem, links, switch, clock, points):
 
 
 @block
-def sum_visible(o, now, ops, members, stores, issue, links, clock, points):
+def sum_visible(o, now, ops, members, stores, issue, links, held, clock, points):
     """Whether op o carries a sum, which is visible at its home now. The home sends one acknowledgement, and every contributor gets one."""
     if points is None:
         return False
@@ -145,23 +147,24 @@ def sum_visible(o, now, ops, members, stores, issue, links, clock, points):
     memory_take(nodes, home, links.wires[w, col.WIRE_PAYLOAD], clock.m, now)
     rows_fill(k, o, ops, members, stores, issue, links, clock)
     server_debt(nodes, home, col.UP, links.wires[w, col.WIRE_ACK_UP])
+    left = acks_leave(home, w, now, links, clock)
     points.places[home] += 1
     k = points.sums[s, col.SUM_FIRST]
     while k >= 0:
         contributor = mem[k, col.MEMBER_OP]
         members.mem_time[k, col.MEMBER_TIME] = now
         delivered(k, contributor, ops, clock.x, points)
-        acknowledge(contributor, ops.op[contributor, col.WIRE], now, ops, links, clock)
+        acknowledge(contributor, left, now, ops, links, held, clock)
         k = mem[k, col.MEMBER_NEXT]
     return True
 
 
 @block
-def result_delivered(ring, now, ops, members, stores, issue, links, clock):
+def result_delivered(ring, now, ops, members, stores, issue, links, held, clock):
     """RESULT_DELIVERED: the result of a pull is visible at its source. Returns the op if that was its last part, else -1."""
     op = ops.op
     o = op_due(ring, ops, clock)
-    if sum_visible(o, now, ops, members, stores, issue, links, clock, ops.points):
+    if sum_visible(o, now, ops, members, stores, issue, links, held, clock, ops.points):
         return -1
     memory_take(links.nodes, op[o, col.NODE], links.wires[op[o, col.WIRE], col.WIRE_PAYLOAD], clock.m, now)
     op[o, col.LEFT] -= 1
@@ -169,7 +172,7 @@ def result_delivered(ring, now, ops, members, stores, issue, links, clock):
 
 
 @block
-def local(now, ops, members, links, clock):
+def local(now, ops, members, links, held, clock):
     """LOCAL: a member on the op's own node was served. Returns (its member if it is a store, the op if that was its last part), -1 = not."""
     op, mem, nodes = ops.op, members.mem, links.nodes
     k = member_due(col.RING_LOCAL * clock.m[col.HARDWARE_NETS], members, clock)
@@ -185,12 +188,13 @@ def local(now, ops, members, links, clock):
         if is_pull or op[o, col.ANSWERS] == 0:
             done = o
         else:
-            server_debt(nodes, op[o, col.NODE], col.DOWN, links.wires[op[o, col.WIRE], col.WIRE_ACK_DOWN])
-            ack_schedule(o, now, ops, nodes, clock)
+            acknowledge(o, -2 - ops.ot[o, col.DONE], now, ops, links, held, clock)
     return filled, done
 
 
 @block
-def acknowledged(ring, ops, clock):
+def acknowledged(ring, ops, links, clock):
     """ACK: the last acknowledgement of a push is back at its source. Returns the op."""
+    if ring == col.RING_ACK * clock.m[col.HARDWARE_NETS] and len(links.acks) > 1:
+        return ack_pop(clock.m[col.LEAF_RINGS] + ring, ops, links.acks, clock)
     return op_due(ring, ops, clock)

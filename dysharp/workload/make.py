@@ -12,12 +12,13 @@ from dysharp.errors import ConfigError
 from dysharp.specs import Model
 from dysharp.specs.arguments import checked
 from dysharp.specs.fields import show
-from dysharp.workload import popularity, sampling
 from dysharp.workload.counts import load_counts
 from dysharp.workload.deal import deal
 from dysharp.workload.patterns import PATTERNS, draw_pattern
 from dysharp.workload.placement import auto, place, replica_slots
+from dysharp.workload.popularity import fit_weights, log_normal_weights, normal_weights, power_law_weights, published_spread, spread_counts
 from dysharp.workload.routing import Routing, count_ids
+from dysharp.workload.sampling import draw_group_limited, draw_uniform, draw_weighted
 from dysharp.workload.spec import RoutingSpec, parse_routing
 from dysharp.workload.traces import Recording, layer_counts, load_trace, median_layer
 
@@ -174,11 +175,11 @@ def _from_weights(parsed: RoutingSpec, model: Model, n_gpus: int, tokens_per_gpu
     if parsed.group_limited:
         _check_groups(parsed, model, weight)
         description += f", group-limited {model.topk_group} of {model.n_group}"
-        expert = sampling.draw_group_limited(rng, n_tokens, weight, model.topk, model.n_group, model.topk_group)
+        expert = draw_group_limited(rng, n_tokens, weight, model.topk, model.n_group, model.topk_group)
     elif parsed.name == "uniform":
-        expert = sampling.draw_uniform(rng, n_tokens, model.n_experts, model.topk)
+        expert = draw_uniform(rng, n_tokens, model.n_experts, model.topk)
     else:
-        expert = sampling.draw_weighted(rng, n_tokens, weight, model.topk)
+        expert = draw_weighted(rng, n_tokens, weight, model.topk)
     if parsed.name != "uniform":
         description += " (synthetic)"
     return _Choice(expert, description, True, notes, taken)
@@ -197,14 +198,14 @@ def _popularity(parsed: RoutingSpec, model: Model, seed: int, layer: int | None)
     if parsed.name == "uniform":
         weight, description = np.ones(n_experts), "uniform"
     elif parsed.name == "powerlaw":
-        weight = popularity.power_law_weights(rng, n_experts, value)
+        weight = power_law_weights(rng, n_experts, value)
         description = f"power law alpha {value:g}"
     elif parsed.name == "lognormal":
-        weight = popularity.log_normal_weights(rng, n_experts, value)
+        weight = log_normal_weights(rng, n_experts, value)
         description = f"lognormal sigma {value:g}"
     else:
-        cv = {"normal": popularity.published_spread(value), "normal-literal": value * n_experts, "normal-cv": value}[parsed.name]
-        weight = popularity.normal_weights(rng, n_experts, cv)
+        cv = {"normal": published_spread(value), "normal-literal": value * n_experts, "normal-cv": value}[parsed.name]
+        weight = normal_weights(rng, n_experts, cv)
         description = f"{parsed.name.replace('-', ' ')} {value:g}, spread {cv:g} of the mean"
     weight[weight < _FLOOR * weight.max()] = 0.0
     possible = int((weight > 0).sum())
@@ -225,7 +226,7 @@ def _counted(parsed: RoutingSpec, model: Model, n_gpus: int, layer: int | None) 
         raise ConfigError(f"{where}: counts of {table.n_experts} experts, the model has {model.n_experts}")
     if int((count > 0).sum()) < model.topk:
         raise ConfigError(f"{where}: {int((count > 0).sum())} experts have a count, expected at least {model.topk}")
-    weight, capped = popularity.fit_weights(count, model.topk)
+    weight, capped = fit_weights(count, model.topk)
     number = table.layers[row]
     return weight, f"counts {table.model} layer {number}", _cut_note(model) if capped else (), number
 
@@ -241,10 +242,10 @@ def _with_loads(
     trace = load_trace(parsed.source)
     row = trace.row_of(layer) if layer is not None else median_layer(trace, auto(trace.n_experts, n_gpus))
     number = trace.layers[row]
-    count = popularity.spread_counts(_stream(seed, "routing.popularity", number), layer_counts(trace, row), model.n_experts)
+    count = spread_counts(_stream(seed, "routing.popularity", number), layer_counts(trace, row), model.n_experts)
     if int((count > 0).sum()) < model.topk:
         raise ConfigError(f"routing loads:{trace.name} layer {number}: {int((count > 0).sum())} experts have a load, expected at least {model.topk}")
-    weight, capped = popularity.fit_weights(count, model.topk)
+    weight, capped = fit_weights(count, model.topk)
     notes = (f"loads of {trace.n_experts} experts at top-{trace.topk}, dealt to {model.n_experts} experts; tokens are drawn",)
     return weight, f"loads of {trace.name} layer {number}", notes + (_cut_note(model) if capped else ()), number
 

@@ -76,7 +76,7 @@ def _best_groups(arrival: NDArray[np.float32], topk_group: int) -> NDArray[np.in
 
 
 def _redraws_much(weight: NDArray[np.float64], topk: int) -> bool:
-    """Whether repeated draws cost more than one number per expert, if a token takes the heaviest experts first."""
+    """Whether drawing again after a repeated expert needs more numbers than one for each expert; worst case: the heaviest experts come first."""
     heaviest = np.sort(weight)[::-1]
     left = np.cumsum(heaviest[::-1])[::-1][:topk] / weight.sum()
     return bool((1.0 / left).sum() > weight.size / 4)

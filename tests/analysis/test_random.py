@@ -6,10 +6,10 @@ import pytest
 from dysharp.analysis import attribute, program_bound, wire_table
 from dysharp.analysis.phases import LastGpu
 from dysharp.engine.burst.run import run_burst
-from dysharp.testing.random_programs import random_program
+from tests.interpreters.random_programs import random_program
 
 
-@pytest.mark.parametrize("chunk", range(4))
+@pytest.mark.parametrize("chunk", [0, 1, *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in (2, 3))])
 def test_random_programs(chunk: int) -> None:
     for seed in range(50 * chunk, 50 * chunk + 50):
         program = random_program(seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import dysharp
-from dysharp.api.tensor_parallel import _ends, check_tensor_system, serving_curves, step_sub_layers
+from dysharp.api.tensor_parallel import _ends, check_tensor_system, serving_curves, step_sub_layers, step_words
 from dysharp.errors import ConfigError
 from dysharp.serving.formats import formats_of
 from dysharp.serving.layout import ServeLayout
@@ -22,7 +22,28 @@ CLUSTER = "paper-cais-h100"
 
 def test_columns_of_both_exchanges_are_those_of_the_layer() -> None:
     """LLaMA 2 7B: 32 heads of 128, a gated FFN of 11008."""
-    assert _ends(load_whole("llama2-7b")) == ((4096, 2 * 11008), (11008, 3 * 4096))
+    one, two = _ends(load_whole("llama2-7b"), 1, serving=False)
+    assert (one, two) == (((4096,) * 2, (2 * 11008,) * 2), ((11008,) * 2, (3 * 4096,) * 2))
+
+
+def test_columns_of_latent_attention_are_whole_and_those_of_experts_are_the_active_ones() -> None:
+    """DeepSeek-V3: 128 heads with values of 128, ranks 1536 and 512, positions of 64; 8 of its experts and a shared one of 2048 each."""
+    model = load_whole("deepseek-v3")
+    (out, first), (last, queries) = _ends(model, 4, serving=True)
+    assert (out[0], first[0], last[0]) == (128 * 128 / 4, 2 * 9 * 2048 / 4, 9 * 2048 / 4)
+    assert queries == (2112, 2112)
+    (_, first), (_, queries) = _ends(model, 4, serving=False)
+    assert (first[0], queries) == (2 * 2048 / 4, (2112, 2112 / 4))
+    assert _ends(load_whole("mixtral-8x7b"), 2, serving=False)[0][1] == (3072, 3072)  # no shared expert: 32 + 2 x 8 heads of 128 behind the sum
+
+
+@pytest.mark.parametrize("name", ["deepseek-v2-lite", "mixtral-8x7b"])
+def test_a_system_has_rows_for_models_with_experts_and_with_latent_attention(name: str) -> None:
+    model, cluster = load_whole(name), load_cluster(CLUSTER)
+    rows = step_sub_layers("sp-nvls", model, cluster, 2, 256)
+    assert min(*rows.forward, *rows.backward) > 0
+    assert "apart in time" in step_words("cais", model)
+    assert "apart" not in step_words("cais", load_whole("llama2-7b"))
 
 
 def test_a_layer_takes_the_rows_in_place_of_its_collectives() -> None:
@@ -71,7 +92,7 @@ def test_a_curve_of_serving_has_a_row_for_each_size() -> None:
     ("system", "model", "tp", "found"),
     [
         ("cias", "llama2-7b", 4, "found 'cias'.*cais"),
-        ("cais", "deepseek-v3", 4, "with experts, expected a dense model"),
+        ("cais", "qwen3-next-80b", 4, "with linear attention, expected attention of heads"),
         ("cais", "llama2-7b", 1, "found tp=1"),
     ],
 )

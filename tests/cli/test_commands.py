@@ -16,9 +16,9 @@ from click.shell_completion import ShellComplete
 
 from dysharp import __version__
 from dysharp.cli.app import cli
-from dysharp.cli.examples import EXAMPLES
-from dysharp.cli.reference import files
+from dysharp.cli.texts.examples import EXAMPLES
 from dysharp.systems import all_systems
+from tests.cli.reference import files
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("--gpus", "4", "--tokens", "24")
@@ -278,7 +278,7 @@ def test_completion(words: list[str], last: str, found: set[str]) -> None:
 
 def test_reference_page_is_current() -> None:
     for path, text in files().items():
-        assert (ROOT / "docs" / path).read_text(encoding="utf-8") == text, f"{path}: write it anew: python -m dysharp.cli.reference docs"
+        assert (ROOT / "docs" / path).read_text(encoding="utf-8") == text, f"{path}: write it anew: python -m tests.cli.reference docs"
 
 
 @pytest.mark.parametrize("args", [["--help"], ["compare", "--help"], ["list", "systems"], ["list", "options"]])

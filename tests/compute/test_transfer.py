@@ -15,11 +15,11 @@ from dysharp.compute.collectives import (
     PROTOCOLS,
     SIMPLE,
     collective_us,
-    late_us,
     link_us,
     ring_protocol,
     ring_us,
     round_trip_us,
+    start_us,
     sync_us,
 )
 from dysharp.compute.transfer import (
@@ -31,6 +31,7 @@ from dysharp.compute.transfer import (
     deepep_combine_us,
     deepep_dispatch_us,
     expected_copies,
+    fifo_copy_us,
     ll_combine_us,
     ll_dispatch_us,
 )
@@ -91,17 +92,33 @@ def test_low_latency_by_hand():
     # 8 experts: a grid of 8 SMs; 64 tokens are 8 per SM at 2 us each; the link is faster.
     floor = 4.0 * (2 + 8 * 0.01)
     assert float(ll_dispatch_us(ROUND, PLAIN, 64, 2, 1000, 8, 8)) == pytest.approx(floor + 8 * 2.0)
-    link = 64 * 2 * 1000 * 7 / 8 / 1e5 / 0.5
-    assert float(ll_combine_us(ROUND, PLAIN, 64, 2, 1000, 8, 8)) == pytest.approx(floor + link)
+    # Combine: 8 SMs copy 128 rows at 50 GB/s each; with 80 experts and as many SMs the link is slower.
+    copied, link = 64 * 2 * 8000 / 8 / 50e3, 64 * 2 * 8000 * 7 / 8 / 1e5 / 0.5
+    assert copied < link
+    assert float(ll_combine_us(ROUND, PLAIN, 64, 2, 8000, 8, 8)) == pytest.approx(floor + link)
+    slow = PLAIN | {"sm.copy_GBps": 5.0}
+    assert float(ll_combine_us(ROUND, slow, 64, 2, 8000, 8, 8)) == pytest.approx(floor + 10 * copied)
 
 
 def test_trtllm_by_hand():
     floor = TRT_LAUNCHES * 3.0 + 4.0
     assert float(alltoall_prepare_us(ROUND, PLAIN, 100, 8)) == pytest.approx(floor + 1.0)
-    assert float(alltoall_two_sided_us(ROUND, PLAIN, 100, 4, 1000, 8, 0.02)) == pytest.approx(floor + 2.0 + 4.0)
+    # Four copies of 0.02 us for each of 100 tokens; the link's 3 copies are faster, at 0.005 us a copy they are slower.
+    assert float(alltoall_two_sided_us(ROUND, PLAIN, 100, 4, 1000, 8, 0.02)) == pytest.approx(floor + 8.0)
+    assert float(alltoall_two_sided_us(ROUND, PLAIN, 100, 4, 1000, 8, 0.005)) == pytest.approx(floor + 3.0)
     # One-sided: the own copy crosses no link, and a small kernel fills in metadata first. Combine reads its rows.
     assert float(alltoall_one_sided_us(ROUND, PLAIN, 100, 4, 1000, 8)) == pytest.approx(3.0 + floor + 3.0)
     assert float(alltoall_one_sided_us(ROUND, PLAIN, 100, 4, 1000, 8, reads=True)) == pytest.approx(3.0 + floor + 3.0 + 1.5)
+
+
+def test_channels_of_the_two_sided_kernel_by_hand():
+    """152 SMs: 38 channels of one block for 2 to 8 GPUs, 4 channels of 8 blocks for 64. Few warps are slow each, many share an SM."""
+    gpu = load_gpu("gb200")
+    numbers = {"trt.copy_us": 1.0, "trt.field_us": 0.1, "trt.lowprec_us": 2.0, "trt.sm_GBps": 10.0}
+    two, eight, more = (float(x) for x in fifo_copy_us(gpu, numbers, 10_000, [2, 8, 64]))
+    assert (two, eight, more) == pytest.approx((max(2 / 76, 1.1 / 38), 1.1 / 38, 1.1 / 32))
+    assert float(fifo_copy_us(gpu, numbers, 10_000, 2, low_precision=True)) == pytest.approx(4 / 76)
+    assert float(fifo_copy_us(gpu, numbers, 10_000, 8, fields=2)) == pytest.approx(1.2 / 38)
 
 
 def test_more_gpus_wait_longer_for_the_last_one():
@@ -125,12 +142,9 @@ def test_ring_by_hand():
 
 
 def test_the_start_of_ll_takes_longer_on_two_dies() -> None:
-    """A small ring of Blackwell: only LL starts later, and Programs do not have that yet."""
-    gpu, v = load_gpu("b200"), fitted_values()
-    for size, later in ((2**21, LL.start_us * (v["attention.two_dies"] - 1)), (2**28, 0.0)):
-        late, plain = (float(collective_us(gpu, v, "all_gather", 4, size, one_die=one_die)) for one_die in (False, True))
-        assert late - plain == pytest.approx(later)
-    assert late_us(load_gpu("h200-sxm"), v) == 0.0
+    v, one, two = fitted_values(), load_gpu("h200-sxm"), load_gpu("b200")
+    assert [start_us(gpu, v, LL) / LL.start_us for gpu in (one, two)] == [1.0, v["attention.two_dies"]]
+    assert start_us(two, v, SIMPLE) == SIMPLE.start_us
 
 
 def test_with_little_data_a_hop_of_simple_is_an_exchange_of_flags_and_half_a_chunk():

@@ -33,8 +33,11 @@ def test_integers_equal_the_row_path_whatever_goes_wrong(system, kinds):
     assert list(emulation.packets_equal_rows(SystemCase(SYSTEMS[system]), kinds)) == []
 
 
-@pytest.mark.parametrize("kinds", FAULTS, ids="+".join)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+FLOATS = [(dtype, kinds) for dtype in ("float32", "bfloat16") for kinds in FAULTS]
+ROUNDED = [pytest.param(*case, marks=pytest.mark.slow) if case[0] == "float32" and len(case[1]) == 1 else case for case in FLOATS]
+
+
+@pytest.mark.parametrize(("dtype", "kinds"), ROUNDED)
 def test_floats_equal_the_recorded_sums_bit_for_bit(dtype, kinds):
     for system in ("dysharp", "deepep", "nvls"):
         machine = _packets(system, kinds)
@@ -53,7 +56,7 @@ def test_floats_equal_the_row_path_where_order_cannot_matter(system, dtype):
 
 
 @pytest.mark.parametrize("local_experts", [emulation.SLOTS[0], *(pytest.param(n, marks=pytest.mark.slow) for n in emulation.SLOTS[1:])])
-@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("direction", ["forward", pytest.param("backward", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_bytes_on_every_link_are_those_of_the_timed_engine(system, direction, local_experts):
     assert list(emulation.packets_have_the_engine_bytes(SystemCase(SYSTEMS[system]), (direction, local_experts))) == []
@@ -76,7 +79,7 @@ def test_evictions_send_partial_sums_and_later_responses_pass_by():
     assert packets["partial sum"] == 2 * table["partial sums"]  # FP32 in two packets of 128 B
 
 
-@pytest.mark.parametrize("kind", sorted(ROUTING))
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow) if k in ("empty", "idle-expert", "local") else k for k in sorted(ROUTING)])
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_hard_routings(system, kind):
     assert list(emulation.hard_routings_are_served(SystemCase(SYSTEMS[system]), kind)) == []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dysharp.errors import EmulationMismatch, IsaError
-from dysharp.functional.rowsp import MallocId, RowspMachine, UnitSizes
+from tests.functional.rowsp import MallocId, RowspMachine, UnitSizes
 
 GPUS, EXPERTS, TOKENS, TOPK, HIDDEN, TILE = 3, 6, 5, 2, 40, 4
 RECORD = 32

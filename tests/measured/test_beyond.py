@@ -12,12 +12,10 @@ from dysharp.cli.app import cli
 from dysharp.measured.beyond import judge
 from dysharp.measured.classify import classify
 from dysharp.measured.families.allreduce import BY_NCCL, MIB
-from dysharp.measured.family import all_families
 from dysharp.specs.fitted import fitted_values
 from tests.measured.csv_lines import GEMM, VLLM, allreduce_line, line, write
 
-BEYOND = [name for name, family in all_families().items() if not family.in_bars and not family.between]
-ATTENTION, OPERATOR, IN, MULTIMEM, FUSED, OWN, HYBRID_EP, MORI, CALLS = BEYOND
+IN, MULTIMEM, OWN, HYBRID_EP, MORI = "inswitch-allreduce", "multimem", "custom-allreduce", "hybrid-ep", "mori-intranode"
 
 
 def test_they_are_in_no_mean(tmp_path: Path) -> None:

@@ -41,16 +41,25 @@ def test_a_drained_call_waits_for_all_host_steps_or_for_the_first_ones_and_the_d
 
 
 def test_a_combine_alone_begins_behind_a_dispatch() -> None:
-    """Its time begins when the stream has done Dispatch: the GPUs leave Dispatch apart, or the host is behind; a graph has neither."""
-    host, leave, few = (CONSTANTS[f"lib.{name}"] for name in ("host_x86_us", "leave_us", "few_sms"))
+    """Its time begins when the stream has done Dispatch: with the time of events around a call, or the host is behind; a graph has neither."""
+    host, few = CONSTANTS["lib.host_x86_us"], CONSTANTS["lib.few_sms"]
     alone = replace(CASE, verb="combine", tokens=512)
     back = few * device_us(alone, CONSTANTS)[1]
-    assert program_us(alone, CONSTANTS) == pytest.approx(leave + back)  # Dispatch takes longer than the host
+    assert program_us(alone, CONSTANTS) == pytest.approx(CONSTANTS["deepep.call_us"] + back)  # Dispatch takes longer than the host
     late = replace(CASE, verb="combine")
-    assert 6 * host > leave + few * device_us(late, CONSTANTS)[1] - 2 * host
-    assert program_us(late, CONSTANTS) == pytest.approx(max(6 * host, 4 * host + few * device_us(late, CONSTANTS)[1]))
+    back_late = few * device_us(late, CONSTANTS)[1]
+    assert program_us(late, CONSTANTS) == pytest.approx(max(6 * host, 4 * host + back_late))
     assert program_us(replace(alone, regime="graph"), CONSTANTS) == pytest.approx(back)
-    assert program_us(replace(late, regime="chained"), CONSTANTS) == pytest.approx(max(6 * host, few * device_us(late, CONSTANTS)[1]))
+    assert program_us(replace(late, regime="chained"), CONSTANTS) == pytest.approx(max(6 * host, back_late))
+
+
+def test_messages_by_proxies_take_steps_of_both_hosts() -> None:
+    """UCCL-EP between nodes: ten messages of a round trip, two host steps each; none inside a domain or in other libraries."""
+    far = replace(CASE, gpus=16, nodes=2, library="uccl-ep")
+    device = device_us(far, CONSTANTS)
+    host = CONSTANTS["lib.host_x86_us"]
+    assert program_us(far, CONSTANTS) == pytest.approx((16 + 20) * host + sum(device))
+    assert program_us(replace(far, verb="dispatch"), CONSTANTS) == pytest.approx((16 + 12) * host + device[0])
 
 
 def test_rows_name_their_library_and_regime(tmp_path: Path) -> None:

@@ -77,8 +77,10 @@ def test_all_to_all_agrees_with_its_closed_form(gpus: int, tokens: int) -> None:
     layout = ("gb200", gpus, 7168, 256, tokens)
     prepare, dispatch, combine = times_of(trtllm("two", *layout))
     assert prepare == pytest.approx(float(transfer.alltoall_prepare_us(machine, constants, tokens, gpus)), rel=0.01)
-    assert dispatch == pytest.approx(float(transfer.alltoall_two_sided_us(machine, constants, *shape, constants["trt.token_us"])), rel=0.03)
-    assert combine == pytest.approx(float(transfer.alltoall_two_sided_us(machine, constants, *shape, constants["trt.combine_us"])), rel=0.03)
+    copy = transfer.fifo_copy_us(machine, constants, 14336, gpus)
+    assert dispatch == pytest.approx(float(transfer.alltoall_two_sided_us(machine, constants, *shape, copy)), rel=0.03)
+    summed = transfer.summed_bytes(14336, 8)
+    assert combine == pytest.approx(float(transfer.alltoall_two_sided_us(machine, constants, *shape, copy, summed)), rel=0.03)
     none, dispatch, combine = times_of(trtllm("one", *layout))
     closed = float(transfer.alltoall_one_sided_us(machine, constants, *shape))
     reads = float(transfer.alltoall_one_sided_us(machine, constants, *shape, reads=True))
@@ -92,7 +94,8 @@ def test_low_precision_combine_agrees_with_its_closed_form(tokens: int) -> None:
     machine = load_gpu("gb200")
     row_bytes = 7168 // 2 + 7168 // 16
     _, _, combine = times_of(trtllm("two", "gb200", 8, 7168, 256, tokens, payload="nvfp4", back="nvfp4"))
-    closed = transfer.alltoall_two_sided_us(machine, CONSTANTS, tokens, 8, row_bytes, 8, CONSTANTS["trt.lowprec_us"])
+    copy = transfer.fifo_copy_us(machine, CONSTANTS, row_bytes, 8, low_precision=True)
+    closed = transfer.alltoall_two_sided_us(machine, CONSTANTS, tokens, 8, row_bytes, 8, copy, transfer.summed_bytes(14336, 8))
     assert combine == pytest.approx(float(closed), rel=0.03)
 
 

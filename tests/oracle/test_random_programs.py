@@ -10,7 +10,7 @@ import pytest
 from dysharp.errors import ConfigError
 from dysharp.oracle import run_oracle
 from dysharp.program.tables import Kind
-from dysharp.testing.random_programs import coverage, random_program
+from tests.interpreters.random_programs import coverage, random_program
 
 SEEDS = range(60)
 MUST_OCCUR = (

@@ -117,6 +117,32 @@ def test_acknowledgement_debt_is_paid_by_the_next_train():
     assert trace.end.tolist()[1:] == [WIRE, 2 * WIRE, 3 * WIRE, 4 * WIRE + ACK]
 
 
+def test_acknowledgements_take_turns_with_packets_and_wait_behind_the_output_buffer():
+    t = Toy(2, hardware=replace(HARDWARE, ack_turns=True))
+    t.op("put", Kind.PUT, 0, {1: []})
+    for _ in range(4):
+        t.op("put", Kind.PUT, 1, {0: []})
+    visible = LAT + WIRE + LAT
+    # Node 1 is sending: each of 8 acknowledgements waits for a packet. Its second train stands at node 0's down link.
+    assert run_oracle(t.build()).done[0] == visible + WIRE + ACK + ACK_PS + WIRE
+
+
+def test_an_acknowledgement_alone_takes_its_own_bytes():
+    t = Toy(2, hardware=replace(HARDWARE, ack_turns=True))
+    t.op("put", Kind.PUT, 0, {1: []})
+    assert run_oracle(t.build()).done[0] == LAT + WIRE + LAT + ACK + ACK_PS
+
+
+def test_unequal_links_end_a_train_late_and_free_the_server_early():
+    t = Toy(2, hardware=replace(HARDWARE, n_links=3, hashed_links=True))
+    for _ in range(2):  # 8 packets of 432 ps: links 0 and 1 take three, link 2 two
+        t.op("put", Kind.PUT, 0, {1: []}, key=0)
+    trace = run_oracle(t.build())
+    assert trace.start.tolist() == [0, WIRE]
+    assert trace.end.tolist() == [3 * 432, 6 * 432]
+    assert trace.member.tolist() == [3 * 432 + 2 * LAT, 6 * 432 + 2 * LAT]
+
+
 def test_idle_time_forgives_debt():
     t = Toy(2)
     first = t.op("put", Kind.PUT, 0, {1: []})

@@ -30,7 +30,7 @@ def test_megatron_counts_ranks_and_names_stages() -> None:
     lines = lines_of("megatron-lm", *published())
     assert "--expert-model-parallel-size 32" in lines
     assert "--global-batch-size 6144" in lines
-    assert '--pipeline-model-parallel-layout "Ett|(tt|)*29tm|L"' in lines
+    assert '--pipeline-model-parallel-layout "Ett|(tt|)*15t|(tt|)*14mL"' in lines
     assert "--recompute-granularity selective --recompute-modules mla_up_proj layernorm moe_act" in lines
     assert "--overlap-moe-expert-parallel-comm --delay-wgrad-compute" in lines
 

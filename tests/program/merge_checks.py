@@ -15,8 +15,8 @@ from dysharp.program.merge import Cross, Part
 from dysharp.program.payload import moved_bytes
 from dysharp.program.sections import part_of
 from dysharp.program.verify import verify
-from dysharp.testing.random_merges import random_parts
-from dysharp.testing.random_points import random_points
+from tests.interpreters.random_merges import random_parts
+from tests.interpreters.random_points import random_points
 
 
 def columns(program: Program) -> dict[str, Any]:

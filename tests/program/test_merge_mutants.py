@@ -9,8 +9,8 @@ import pytest
 
 from dysharp.program import merge as original
 from dysharp.program.merge_order import ids_of, in_streams, with_cross
-from dysharp.testing.mutants import Mutant
-from dysharp.testing.plain import source
+from tests.interpreters.mutants import Mutant
+from tests.interpreters.plain import source
 from tests.program.merge_checks import all_of_them
 
 SEEDS = range(12)
@@ -79,7 +79,9 @@ def test_merge_itself_is_not_caught() -> None:
     assert fault(Mutant("harmless", MERGE, "listed = [", "listed = [ ")) == ""
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name.replace(" ", "-"))
+@pytest.mark.parametrize(
+    "mutant", [pytest.param(m, marks=pytest.mark.slow) if i % 2 else m for i, m in enumerate(MUTANTS)], ids=lambda m: m.name.replace(" ", "-")
+)
 def test_mutant_is_caught(mutant: Mutant) -> None:
     found = fault(mutant)
     print(found)

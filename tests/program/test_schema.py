@@ -9,7 +9,6 @@ MAY_KNOW = ("workload", "systems", "functional")
 OTHER_MEANINGS = {
     "isa/packets.py": "a field of a packet",
     "isa/commands.py": "a field of a command",
-    "testing/fuzz_inputs.py": "an array of a trace",
     "silicon/rtl/al_tlb.py": "pins",
     "silicon/rtl/models/al_tlb.py": "pins",
     "steps/block.py": "a part of a transformer layer",

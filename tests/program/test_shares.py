@@ -12,13 +12,17 @@ import pytest
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ProgramError
 from dysharp.oracle.run import Run
-from dysharp.program import Discipline, Kind, Program, ProgramBuilder, Template, Trace
+from dysharp.program import Declared, Discipline, Kind, Program, ProgramBuilder, Template, Trace
+from dysharp.program.kernel_sms import with_kernel_sms
 from dysharp.program.merge import Part, Split, merge
 from dysharp.program.sections import trace_of_part
 from dysharp.program.tables import Shares
 from dysharp.program.verify import verify
-from dysharp.testing.mutants import SHARE_MUTANTS, Mutant, caught
-from dysharp.testing.random_shares import random_shares
+from dysharp.specs import load_cluster, load_model
+from dysharp.systems import get_system
+from dysharp.workload import make_routing
+from tests.interpreters.mutants import SHARE_MUTANTS, Mutant, caught
+from tests.interpreters.random_shares import random_shares
 from tests.program.merge_checks import HARDWARE
 
 SEEDS = range(30)
@@ -146,3 +150,51 @@ def test_the_verifier_knows_shares() -> None:
     one = np.zeros(1, np.int32)
     with pytest.raises(ProgramError, match="split 0: op: found 5, expected"):
         verify(replace(program, shares=replace(shares, most=one + 1, split_op=one + 5, split_share=one, split_most=one + 1)))
+
+
+def layer_with_kernels(n_sm: int) -> Program:
+    """A transfer kernel in two DELAYs of its own pool beside a GEMM of 12 tasks on 4 SMs; nothing waits for the other."""
+    b = ProgramBuilder(HARDWARE, 2)
+    copies, sms = b.pool(0, 1, "copies"), b.pool(0, 4, "sm")
+    queue, sm = (b.issuer(0, Discipline.PROGRAM_ORDER, pool=pool) for pool in (copies, sms))
+    copy = b.template(Template("copy", Kind.DELAY, "dispatch", "delay", tasks=1, duration=b.duration([0, 1000])))
+    b.ops(copy, [0, 0, 0], issuer=queue)
+    b.ops(b.template(Template("gemm", Kind.COMPUTE, "gemm1", tasks=12, duration=b.duration([0, 1000]))), [0], issuer=sm)
+    return b.build(Declared(0, kernel_sms=n_sm))
+
+
+def test_a_kernel_keeps_its_sms_from_its_first_to_its_last_delay() -> None:
+    """12 tasks of 1 ns on 4 SMs take 3 ns. With 2 SMs kept from 1 to 3 ns: 4 + 2 + 2 + 4 tasks, 4 ns."""
+    assert run(layer_with_kernels(0))[0].time_ps == 3000
+    kept = with_kernel_sms(layer_with_kernels(2))
+    assert run(kept)[0].time_ps == 4000
+    assert with_kernel_sms(kept) is kept
+
+
+def test_kernels_of_one_part_keep_sms_from_the_gemms_of_another() -> None:
+    """Two kernels at once leave 4 - 2 x 1 of 4 SMs; a part with a share of its own keeps that share."""
+    parts = [Part(label, layer_with_kernels(1)) for label in "AB"]
+    both = run(merge(parts))[0]
+    free = run(merge([replace(part, program=layer_with_kernels(0)) for part in parts]))[0]
+    assert (free.time_ps, both.time_ps) == (6000, 7000)  # 4 + 2 + 2 + 4 x 4 tasks
+    shares = run(merge([replace(part, share={"sm": 2}) for part in parts]))[0]
+    assert shares.time_ps == 6000
+
+
+def test_a_merge_of_real_layers_counts_the_sms_of_all_kernels() -> None:
+    """Forward beside backward on one pool: oracle and engine agree, and the GEMMs end later than without the SMs of kernels."""
+    model = replace(load_model("deepseek-v2-lite"), hidden=512, n_experts=8, topk=2, expert_hidden=256)
+    cluster = load_cluster("hw-dgx-h100").with_gpus(2)
+    chosen, routing = get_system("deepep"), make_routing("uniform", model, 2, 64)
+    kept, free = [], []
+    for direction in ("fwd", "bwd"):
+        program = chosen.plan(model, replace(cluster, n_sms=8), routing, direction, chosen.options(n_sm=6))
+        assert program.declared.kernel_sms == 6
+        assert (program.shares is None) == (direction == "fwd")
+        kept.append(Part(direction, program))
+        none = replace(program.declared, kernel_sms=0)
+        free.append(Part(direction, replace(program, declared=none, shares=None, issuers=replace(program.issuers, share=None))))
+    merged = merge(kept)
+    assert merged.shares is not None
+    assert len(np.unique(merged.issuers.share[merged.issuers.share >= 0])) == 2  # type: ignore[index]  # one for each GPU
+    assert run(merged)[0].time_ps > 1.02 * run(merge(free))[0].time_ps

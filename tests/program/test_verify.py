@@ -35,7 +35,7 @@ from dysharp.program.meaning import check_slots
 from dysharp.program.payload import moved_bytes
 from dysharp.program.verify import verify
 from dysharp.systems.building.schema import LAYER_SCHEMA
-from dysharp.testing.random_programs import random_program
+from tests.interpreters.random_programs import random_program
 
 HARDWARE = Hardware(rate=1_000_000, lat=1000, ack=2000, notify=2000, responder=500, local=100, n_vcs=1, vc_bytes=0, n_links=1)
 ROW = 256

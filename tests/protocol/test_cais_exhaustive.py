@@ -6,9 +6,9 @@ import pytest
 from mutant import Mutant, plant
 
 from dysharp.protocol import groups, merging, summing
-from dysharp.protocol.checker import cais
-from dysharp.protocol.checker.cais import CaisConfig, check_cais
-from dysharp.protocol.checker.explore import explore
+from tests.protocol.checker import cais
+from tests.protocol.checker.cais import CaisConfig, check_cais
+from tests.protocol.checker.explore import explore
 
 MACHINES = {
     "one block": CaisConfig(blocks=1),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dysharp.protocol.checker.hub import HubConfig, Row, _return, initial
 from dysharp.protocol.frozen import Table
+from tests.protocol.checker.hub import HubConfig, Row, _return, initial
 
 
 def test_only_the_rows_of_the_tile_return() -> None:

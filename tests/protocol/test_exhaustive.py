@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from dysharp.errors import ConfigError
-from dysharp.protocol.checker import CONFIGS, Config, Token, check
-from dysharp.protocol.checker.canon import canonical
-from dysharp.protocol.checker.check import search
-from dysharp.protocol.checker.config import dense_output, with_retries
-from dysharp.protocol.checker.explore import explore
-from dysharp.protocol.checker.machine import CheckedMachine
+from tests.protocol.checker import CONFIGS, Config, Token, check
+from tests.protocol.checker.canon import canonical
+from tests.protocol.checker.check import search
+from tests.protocol.checker.config import dense_output, with_retries
+from tests.protocol.checker.explore import explore
+from tests.protocol.checker.machine import CheckedMachine
 
 # Explored without any reduction as well, so small.
 PLAIN = {

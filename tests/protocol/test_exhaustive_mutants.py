@@ -8,8 +8,8 @@ import pytest
 from mutant import Mutant, plant
 
 from dysharp.protocol import al_table, collect, lsu, readiness, reduction, tracker
-from dysharp.protocol.checker import CONFIGS, actors, check
-from dysharp.protocol.checker.config import with_retries
+from tests.protocol.checker import CONFIGS, actors, check
+from tests.protocol.checker.config import with_retries
 
 MACHINES = {
     "pair": with_retries(CONFIGS["pair-retries"], (0,), (0,)),

@@ -10,8 +10,8 @@ import pytest
 from mutant import Mutant, plant
 
 from dysharp.protocol import aau, dam, rpm
-from dysharp.protocol.checker import explore
-from dysharp.protocol.checker.hub import HubConfig, Row, check_hub
+from tests.protocol.checker import explore
+from tests.protocol.checker.hub import HubConfig, Row, check_hub
 
 THREE = (Row(0, 0, 0, 2), Row(0, 1, 0, 3), Row(1, 2, 0, 5))
 PARTIAL = HubConfig((3, 5, 7), THREE, producers=2)

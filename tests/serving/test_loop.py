@@ -1,5 +1,7 @@
 """Loops: the formula and the run step by step agree where both apply, Little's law, order, limits."""
 
+from dataclasses import replace
+
 import pytest
 
 from dysharp.serving.engine import engine_of
@@ -7,9 +9,11 @@ from dysharp.serving.events import run_closed_loop
 from dysharp.serving.formats import formats_of
 from dysharp.serving.layout import serve_layout_of
 from dysharp.serving.loop import closed_loop
+from dysharp.serving.memory import weight_bytes
 from dysharp.serving.rates import rates_of
+from dysharp.serving.step import step_time
 from dysharp.serving.step_table import StepTable
-from dysharp.serving.work import Load, Replica
+from dysharp.serving.work import Batch, Load, Replica
 from dysharp.specs import load_cluster, load_whole
 
 
@@ -70,3 +74,25 @@ def test_a_lone_prompt_costs_less_than_one_of_each_group() -> None:
     load = Load(64, 4000, 1000)
     steps = table("sglang", load, "dp=8,ep=8")
     assert steps.prompts_us(4000, 4000) < steps.prompts_us(32000, 4000) < 8 * steps.prompts_us(4000, 4000)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_stages_take_turns(engine: str) -> None:
+    """Two stages on two nodes: half of the weights, about as many tokens of a GPU as two replicas at the same TPOT, a token waits for both stages."""
+    load, rules = Load(128.0, 4000.0, 1000.0), engine_of(engine)
+    rates = rates_of(load_cluster("hw-dgx-h200-x2"))
+    one, two = (Replica(load_whole("deepseek-v3"), formats_of("fp8"), serve_layout_of(text), rates) for text in ("tp=8", "tp=8,pp=2"))
+    assert two.layout.gpus == 16
+    assert 0.48 < weight_bytes(two) / weight_bytes(one) < 0.54
+    half = closed_loop(StepTable(one, rules, replace(load, users=64.0), 64.0), replace(load, users=64.0))
+    table = StepTable(two, rules, load, 128.0)
+    both, run = closed_loop(table, load), run_closed_loop(table, load, 1e9)
+    assert both.tpot == pytest.approx(half.tpot, rel=0.1)
+    assert both.rate == pytest.approx(2 * half.rate, rel=0.1)
+    assert run.tpot == pytest.approx(both.tpot, rel=0.05)
+    alone = StepTable(two, rules, load, 1.0).decode_us(1.0)
+    assert alone > StepTable(one, rules, load, 1.0).decode_us(1.0)
+    assert "stage to stage" in step_time(two, Batch(decodes=1, context=1)).parts
+    assert "16" not in rules.command("M", two, load).split("--max")[0]
+    assert " 2" in rules.command("M", two, load)
+    assert "61 layers do not fill 64 stages" in serve_layout_of("pp=64").conflicts(two.model)

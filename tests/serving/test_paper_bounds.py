@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from dysharp.serving.paper_bounds import answer_gain, decode_bound
 from dysharp.specs import load_cluster, load_model, load_whole
+from tests.serving.paper_bounds import answer_gain, decode_bound
 
 
 @pytest.mark.parametrize(

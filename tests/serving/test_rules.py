@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dysharp.api.serving_systems import ep_systems
+from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.errors import ConfigError
 from dysharp.serving.advice import break_even, overlap_of, slots_of
 from dysharp.serving.apart import best_apart
@@ -188,13 +188,27 @@ def test_drafts_pay_above_an_acceptance() -> None:
 
 
 def test_simulated_ep_systems() -> None:
-    """The MoE layer of a decode step as Programs: within 25 % of the closed form, and slower kernels give a longer TPOT."""
+    """A layer of a decode step as Programs: within 25 % of closed forms; longer than its MoE layer; a longer layer gives a longer TPOT."""
     best = point("dp=8,ep=8", tpot_ms=60.0)
     (found,) = ep_systems(best, ["deepep-ll"])
     assert found.layer == pytest.approx(found.closed, rel=0.25)
-    assert (found.tpot_ms > best.served.tpot / 1e3) == (found.layer > found.closed)
+    assert found.merged == pytest.approx(found.closed_whole, rel=0.25)
+    assert found.merged > found.layer
+    assert (found.tpot_ms > best.served.tpot / 1e3) == (found.merged > found.closed_whole)
     with pytest.raises(ConfigError, match="expected a layout whose attention groups share experts"):
         ep_systems(point("tp=8"), ["deepep-ll"])
+
+
+@pytest.mark.parametrize(("layout", "within"), [("tp=8", 0.05), pytest.param("dp=8,ep=8", 0.35, marks=pytest.mark.slow)])
+def test_merged_layers_beside_closed_forms(layout: str, within: float) -> None:
+    """All-reduces as Programs: within 5 %. Dispatch and combine: within 35 %. One GPU has none."""
+    best = point(layout)
+    found = merged_layers(best)
+    assert list(found) == ["decoding", "prompts"]
+    for layer in found.values():
+        assert layer.merged == pytest.approx(layer.closed, rel=within)
+        assert layer.merged > layer.alone
+    assert merged_layers(replace(best, replica=replica(layout="tp=1", model="llama3-8b"))) == {}
 
 
 def test_overlap_at_a_point() -> None:

@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 
 from dysharp.errors import ConfigError
+from dysharp.serving.balance import busiest
 from dysharp.serving.engine import engine_of
 from dysharp.serving.exchange import row_bytes
 from dysharp.serving.ffn import expert_op
 from dysharp.serving.formats import formats_of
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.serving.memory import kv_bytes, memory_of, weight_bytes
-from dysharp.serving.overlap import COMPUTE, SEND, WAIT, alternated_us, overlapped_us
+from dysharp.serving.overlap import COMPUTE, RETURN, SEND, WAIT, Action, alternated_us, overlapped_us
 from dysharp.serving.rates import rates_of
 from dysharp.serving.step import draft_us, layer_ops, step_time
 from dysharp.serving.work import ELEMENT, Batch, Replica, prompt_batch
@@ -89,6 +90,22 @@ def test_sparse_attention_reads_the_chosen_tokens_and_the_keys_of_all() -> None:
     assert short["attention decode"] == long["attention decode"]
     assert short["indexer"] < long["indexer"]
     assert sum(long.values()) < sum(step_time(replica("deepseek-v3", "hw-dgx-h200", "tp=8"), Batch(decodes=64, context=8 * 2048)).parts.values())
+
+
+def test_sparse_attention_of_prompts() -> None:
+    """Prompts that see no more tokens than are chosen are dense; beyond, a query costs the same at any length, and few heads pad to 64."""
+    sparse, dense = replica("deepseek-v3.2", "hw-dgx-h200", "dp=8,ep=8"), replica("deepseek-v3", "hw-dgx-h200", "dp=8,ep=8")
+
+    def core(r: Replica, length: float, past: float = 0.0) -> float:
+        return step_time(r, prompt_batch(8192, length, past)).parts["attention prefill"]
+
+    assert core(sparse, 2048) == core(dense, 2048)
+    assert core(sparse, 8192, 24576) == pytest.approx(core(sparse, 8192, 122880), rel=0.01)
+    assert core(sparse, 8192, 122880) < core(dense, 8192, 122880) / 10
+    least = 8192 * 2048 * 128 * 2 * (576 + 512) * 61 / 989e12 * 1e6
+    assert least < core(sparse, 8192, 24576) < 2 * least
+    tensor = replace(sparse, layout=serve_layout_of("tp=8"))
+    assert core(tensor, 8192, 24576) == pytest.approx(core(sparse, 8192, 24576) / 2, rel=0.1)
 
 
 def test_memory_limits() -> None:
@@ -176,10 +193,29 @@ def test_two_batch_overlap_of_prompts() -> None:
 
 def test_stages_alternate() -> None:
     """Messages of one half hide behind computing of the other; what is longer than that is waited for."""
-    stages = [((COMPUTE, 3.0), (SEND, 2.0)), ((WAIT, 0.0), (COMPUTE, 1.0))]
+    stages = [(Action(COMPUTE, 3.0), Action(SEND, 2.0)), (Action(WAIT), Action(COMPUTE, 1.0))]
     assert alternated_us(stages, 1, 0) == 9  # computing 3, 3 and 1; messages of the second half come at 8, and 1 is left
-    assert alternated_us([((COMPUTE, 3.0),)], 5, 2) == 30
-    assert alternated_us([((COMPUTE, 1.0), (SEND, 9.0), (WAIT, 0.0))], 1, 0) == 20
+    assert alternated_us([(Action(COMPUTE, 3.0),)], 5, 2) == 30
+    assert alternated_us([(Action(COMPUTE, 1.0), Action(SEND, 9.0), Action(WAIT))], 1, 0) == 20
+
+
+def test_gpus_with_more_rows_are_waited_for() -> None:
+    """With RETURN all wait for the GPU with most rows in every layer; a GPU that waits for its own messages alone catches up."""
+    own, all_ = ([(Action(COMPUTE, 10.0, 1.0), Action(kind, 5.0), Action(WAIT))] for kind in (SEND, RETURN))
+    even = alternated_us(own, 50, 0)
+    assert alternated_us(own, 50, 0, gpus=1) == even
+    assert even < alternated_us(own, 50, 0, gpus=64) <= alternated_us(all_, 50, 0, gpus=64)
+    late = [(Action(COMPUTE, 10.0, cache=1.0), Action(SEND, 5.0), Action(WAIT))]
+    assert alternated_us(late, 50, 0, gpus=64) > 1.1 * even  # the same GPU is late in all layers
+
+
+def test_the_busiest_gpu_by_chance() -> None:
+    """n rows are n +- sqrt(n): of 64 GPUs with 2,048 rows each the busiest has 2.4 / sqrt(2,048) more. Few GPUs have popularity too."""
+    wide = replica("deepseek-v3", "hw-dgx-h100-x8", "dp=64,ep=64")
+    assert busiest(wide, 64 * 256) == pytest.approx(1 + 2.39 / 2048**0.5, rel=0.01)
+    assert busiest(wide, 64 * 32) > busiest(wide, 64 * 256)
+    assert busiest(replica("deepseek-v3", "hw-dgx-h200", "dp=8,ep=8"), 1e9) == pytest.approx(1.18, abs=0.02)
+    assert busiest(replace(wide, even=True), 64) == busiest(replica("deepseek-v3", "hw-dgx-h200", "tp=8"), 64) == 1
 
 
 def test_the_blog_of_wide_ep_op_by_op() -> None:
@@ -198,7 +234,7 @@ def test_the_blog_of_wide_ep_op_by_op() -> None:
 @pytest.mark.parametrize(("tokens", "rows"), [(1, 85.2), (32, 88), (64, 92.4), (128, 109.9)])
 def test_experts_of_64_gpus(tokens: int, rows: float) -> None:
     """Rows of SGLang's masked experts, EP64 on H100, uniform choices."""
-    r = replica("deepseek-v3", "hw-dgx-h100-x8", "dp=64,ep=64")
+    r = replace(replica("deepseek-v3", "hw-dgx-h100-x8", "dp=64,ep=64"), loads=(1 / 256,) * 256, even=True)
     assert expert_op(r, 64 * tokens).us == pytest.approx(rows, rel=0.25)
 
 

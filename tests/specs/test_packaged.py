@@ -49,6 +49,9 @@ REAL = {
     "pangu-ultra-moe": (7680, 2048, 256, 8, 58, "lognormal:0.65"),
     "phi-3.5-moe": (4096, 6400, 16, 2, 32, "lognormal:0.65"),
     "qwen2-moe": (2048, 1408, 60, 4, 24, "lognormal:0.65"),
+    "glm-4.5": (5120, 1536, 160, 8, 89, "lognormal:0.65"),
+    "glm-4.5-air": (4096, 1408, 128, 8, 45, "lognormal:0.65"),
+    "qwen3-coder-480b": (6144, 2560, 160, 8, 62, "lognormal:0.65"),
     "qwen3-30b": (2048, 768, 128, 8, 48, "lognormal:0.65"),
 }
 TOML_FILES = sorted(DATA.rglob("*.toml"))

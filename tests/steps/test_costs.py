@@ -8,10 +8,11 @@ from typing import Literal
 import pytest
 
 from dysharp.compute.attention import Attention, attention_flops
+from dysharp.compute.linear_attention import DeltaNet
 from dysharp.errors import ConfigError
 from dysharp.specs import load_cluster, load_whole
 from dysharp.steps import chunks_of, layout_of
-from dysharp.steps.accounting.flops import flops_of
+from dysharp.steps.accounting.flops import STATE_PRODUCTS, flops_of
 from dysharp.steps.accounting.state import rank_parameters
 from dysharp.steps.block import Block
 from dysharp.steps.cost import Cost, EpTimes
@@ -36,6 +37,10 @@ class Counting(Machine):
     def flops(self, count: float, dtype: str) -> float:
         return count
 
+    def delta_net(self, call: DeltaNet, direction: Literal["forward", "backward"]) -> float:
+        per_token = 2.0 * STATE_PRODUCTS * call.value_heads * call.key_dim * call.value_dim
+        return per_token * call.sequences * call.tokens * (2 if direction == "backward" else 1)
+
     def memory(self, n_bytes: float, part: float = 1.0) -> float:
         return 0.0
 
@@ -50,7 +55,7 @@ class Counting(Machine):
     ("name", "layout"),
     [
         ("deepseek-v3", "pp=4,ep=64,stages=Et*15|(t*15|)*2t*16mL"), ("qwen3-235b", "ep=8,tp=4,dp=2"), ("gpt-oss-120b", "pp=2,ep=8"),
-        ("llama3-70b", "tp=8,pp=2,vpp=2"),
+        ("llama3-70b", "tp=8,pp=2,vpp=2"), ("qwen3-next-80b", "pp=2,ep=8,stages=Et*24|t*24mL"),
     ],
 )  # fmt: skip
 def test_stages_compute_every_flop_of_the_model(name: str, layout: str) -> None:
@@ -243,3 +248,13 @@ def test_scaled_gradients_and_the_look_for_nan_are_bytes_of_the_end() -> None:
         )
         held = rank_parameters(model, layout_of(layout), chunks_of(model, layout_of(layout))).dense
         assert (plain - lean) / 1e6 == pytest.approx(turns * 4 * held / 1e9 * rate, rel=1e-6)
+
+
+def test_linear_attention_costs_less_than_attention_over_long_sequences() -> None:
+    machine, practice = Machine(load_cluster("hw-dgx-h100-x8")), Practice(dispatcher="deepep")
+    model, plan = load_whole("qwen3-next-80b"), layout_of("ep=8,m=2")
+    for sequence, slower in ((2048, False), (131072, True)):
+        block = Block(model, machine, plan, sequence, practice)
+        linear, full = (block.pieces(number)[0]["core attention"] for number in (0, 3))
+        assert linear.backward > linear.forward > 0
+        assert (full.forward > linear.forward) == slower

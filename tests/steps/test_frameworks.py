@@ -133,7 +133,7 @@ def test_first_and_last_ranks_of_other_sizes() -> None:
         ("--tensor-model-parallel-size two", "", "tensor_model_parallel_size: found 'two', expected a positive integer"),
         ("--tensor-model-paralel-size 2", "", "found tensor_model_paralel_size, expected tensor_model_parallel_size"),
         ("--num-layers 60", "", "num_layers: found 60, expected the 61 of deepseek-v3"),
-        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", "", "data_parallel_sharding_strategy: found 'optim', expected optim_grads_params"),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", "", "found 'optim', expected optim_grads_params"),
         ("--lr '1", "", "arguments: found No closing quotation, expected closed quotes"),
         ("--pipeline-model-parallel-size 3 --pipeline-model-parallel-layout Et*31|t*30L", "", "found 2 chunks, expected a multiple of pp = 3"),
         ("--pipeline-model-parallel-size 4 --decoder-last-pipeline-num-layers 2", "", "expected chunks of whole layers on 4 x 1 chunks"),
@@ -155,3 +155,9 @@ def test_a_file_that_is_no_recipe(tmp_path: Path) -> None:
         read_settings(str(tmp_path / "a.yaml"))
     with pytest.raises(ConfigError, match="cannot be read"):
         read_settings(str(tmp_path / "none.yaml"))
+
+
+def test_sharded_weights_are_shared_by_all_data_parallel_ranks() -> None:
+    args = "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --context-parallel-size 2"
+    assert layout_of(recipe_from(args, V3, "gpus=64,ep=8,gbs=64").layout).fsdp == 64
+    assert layout_of(recipe_from(args, V3, "gpus=64,ep=8,gbs=64,fsdp=8").layout).fsdp == 8

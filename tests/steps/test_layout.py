@@ -116,16 +116,12 @@ def test_experts_beyond_the_domain_need_other_nodes() -> None:
         check_domain(layout_of("tp=16"), 8, n_domains=2)
 
 
-LINEAR = [name for name in list_whole_models() if load_whole(name).linear]
+def test_states_of_linear_attention_are_not_cut_by_context() -> None:
+    with pytest.raises(ConfigError, match="cp: found 2, expected 1 in a model with linear attention"):
+        check_layout(load_whole("qwen3-next-80b"), layout_of("cp=2,gbs=8"))
 
 
-@pytest.mark.parametrize("name", LINEAR)
-def test_linear_attention_is_refused_in_a_step(name: str) -> None:
-    with pytest.raises(ConfigError, match="training steps do not model it"):
-        check_layout(load_whole(name), layout_of("gbs=8"))
-
-
-@pytest.mark.parametrize("name", [name for name in list_whole_models() if name not in LINEAR])
+@pytest.mark.parametrize("name", list_whole_models())
 def test_every_packaged_model_has_a_layout(name: str) -> None:
     model = load_whole(name)
     layout = layout_of("gbs=8")

@@ -145,3 +145,12 @@ def test_chunks_that_wait_for_weight_gradients_are_told_apart() -> None:
     assert peak.in_flight == f"{peak.waiting} chunks in flight that wait for weight gradients"  # none is before its backward pass
     assert sum(whole.held.values()) > 8
     assert peak.allocated < whole.allocated
+
+
+def test_sharded_weights_leave_a_part_and_the_layers_that_are_gathered() -> None:
+    model = _llama()
+    whole, shared = (_memory(model, text).peak for text in ("dp=8", "dp=8,fsdp=8"))
+    layer = rank_parameters(model, Layout(), [Chunk(0, 1)]).dense
+    assert shared.lines["weights"] == pytest.approx(whole.lines["weights"] / 8 + 2 * 2 * layer)
+    assert shared.lines["gradients"] == pytest.approx(whole.lines["gradients"] / 8 + 4 * layer)
+    assert shared.lines["optimizer"] == whole.lines["optimizer"]

@@ -34,6 +34,11 @@ def _deepseek(m: WholeModel) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _glm(m: WholeModel) -> dict[str, Any]:
+    a = m.attention
+    return {**_deepseek(m), "num_key_value_heads": a.kv_heads, "head_dim": a.head_dim, "attention_bias": a.qkv_bias, "use_qk_norm": a.qk_norm}
+
+
 def _qwen_moe(m: WholeModel) -> dict[str, Any]:
     layer = m.layer
     assert layer is not None
@@ -73,11 +78,13 @@ FAMILIES = {
     "qwen3-30b": ("qwen3_moe", _qwen_moe), "qwen3-235b": ("qwen3_moe", _qwen_moe), "qwen2-moe": ("qwen2_moe", _qwen_moe),
     "qwen3-next-80b": ("qwen3_next", _qwen_next), "qwen3.5-397b": ("qwen3_5_moe_text", _qwen_next),
     "glm-5": ("glm_moe_dsa", _deepseek), "deepseek-v3.2": ("deepseek_v32", _deepseek), "minimax-m2.5": ("minimax_m2", _mixtral),
-    "qwen3-32b": ("qwen3", _dense),
+    "glm-4.5": ("glm4_moe", _glm), "glm-4.5-air": ("glm4_moe", _glm), "qwen3-coder-480b": ("qwen3_moe", _qwen_moe),
+    "qwen3-8b": ("qwen3", _dense), "qwen3-14b": ("qwen3", _dense), "qwen3-32b": ("qwen3", _dense),
     "gpt-oss-20b": ("gpt_oss", _mixtral), "gpt-oss-120b": ("gpt_oss", _mixtral), "mixtral-8x7b": ("mixtral", _mixtral),
     "mixtral-8x22b": ("mixtral", _mixtral), "phi-3.5-moe": ("phimoe", _phi),
     **{name: ("llama", _dense) for name in list_whole_models() if name.startswith("llama")},
-    "qwen2.5-7b": ("qwen2", _dense), "qwen2.5-32b": ("qwen2", _dense), "nemotron-8b": ("nemotron", _dense), "nemotron-22b": ("nemotron", _dense),
+    "qwen2.5-7b": ("qwen2", _dense), "qwen2.5-32b": ("qwen2", _dense), "qwen2.5-72b": ("qwen2", _dense),
+    "nemotron-8b": ("nemotron", _dense), "nemotron-22b": ("nemotron", _dense),
     **{name: ("gpt2", _gpt2) for name in list_whole_models() if name.startswith("gpt3")},
 }  # fmt: skip
 WITHOUT = {"pangu-ultra-moe", "pangu-pro-moe"}

@@ -13,7 +13,7 @@ from layers import TINY
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ConfigError
 from dysharp.program import Program
-from dysharp.specs import Model, load_cluster
+from dysharp.specs import Model, load_cluster, load_model
 from dysharp.systems import get_system
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.deepep_v2 import CHUNK, _Hybrid, channels_of_sm, own_sms
@@ -48,7 +48,7 @@ def test_empty_rows_of_a_buffer_cost_time() -> None:
     machine = load_cluster("hw-dgx-b200").with_gpus(4)
     small, large = (run_burst(_plan("nccl-ep", buffer_tokens=n))[0].time_ps / 1e6 for n in (16, 4096))
     walked = 4 * (4096 - 16) * machine.fitted["lib.slot_bytes"] / (machine.own_gpu.hbm_GBps * 1e3 * machine.fitted["hbm.fraction"])
-    assert large - small == pytest.approx(walked + (4096 - 16) * machine.fitted["lib.capacity_us"], rel=0.01)
+    assert large - small == pytest.approx(walked + (4096 - 16) * machine.fitted["internode.hybrid_row_us"] / 16, rel=0.01)
     with pytest.raises(ConfigError, match=r"nccl-ep.buffer_tokens: found 8, expected 0 or at least the layer's 16"):
         _plan("nccl-ep", buffer_tokens=8)
 
@@ -95,7 +95,8 @@ def test_chunks_are_six_rows_of_a_channel(monkeypatch: pytest.MonkeyPatch) -> No
     assert times[0] > times[1]
 
 
-def test_a_contention_needs_the_own_number() -> None:
-    facts = get_system("deepep-v2").costs
-    assert facts.sms is own_sms
-    assert replace(facts, sms=None).sms is None
+def test_kernels_keep_the_librarys_own_number_of_sms() -> None:
+    system, model, cluster = get_system("deepep-v2"), load_model("deepseek-v3"), load_cluster("hw-dgx-h100")
+    assert system.kernel_sms(model, cluster, system.options()) == own_sms(model, cluster) > 0
+    assert system.kernel_sms(model, cluster, system.options(n_sm=12)) == 12
+    assert get_system("megatron-a2a").kernel_sms(model, cluster, get_system("megatron-a2a").options()) == 0

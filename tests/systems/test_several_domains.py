@@ -24,10 +24,10 @@ from dysharp.program.verify import verify
 from dysharp.specs import Cluster, Model, load_cluster, load_model
 from dysharp.specs.scale_out import ScaleOut
 from dysharp.systems import all_systems, get_system
-from dysharp.testing.mutants import difference
-from dysharp.testing.plain import PlainEngine
 from dysharp.workload import Routing, make_routing
 from dysharp.workload.levels import LEVELS, expected_domains, two_hop
+from tests.interpreters.mutants import difference
+from tests.interpreters.plain import PlainEngine
 
 SYSTEMS = sorted(name for name, system in all_systems().items() if system.reach.domains)
 SPINE = ("deepep-ll",)
@@ -222,8 +222,8 @@ def test_groups_limit_the_domains_of_a_token(n, expected):
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_an_oversubscribed_spine_slows_what_leaves_its_rail(name):
     """Rails do not pass the spine: systems on rails take as long as before. Rows between rails have a third of the rate."""
-    even, _ = planned(name, domains(4, 2), tokens=32)
-    slow, _ = planned(name, domains(4, 2, oversubscription=3.0), tokens=32)
+    even, _ = planned(name, domains(4, 2), tokens=12)
+    slow, _ = planned(name, domains(4, 2, oversubscription=3.0), tokens=12)
     verify(slow)
     before, after = run_oracle(even), run_oracle(slow)
     across = traffic_bytes(slow, after)["spine out"]

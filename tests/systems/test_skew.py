@@ -23,7 +23,7 @@ from dysharp.testing.conformance.layers import small_layers
 LAYERS = small_layers()
 SKEW = Skew((0, 3_000_000, 17_000_000, 0), (1.0, 1.5, 1.0, 2.0))
 CASES = [
-    (name, layer, direction)
+    pytest.param(name, layer, direction, marks=[] if layer == "dropped" else pytest.mark.slow)
     for name, system in all_systems().items()
     for layer, direction in (("dropped", "fwd"), ("uniform", "bwd"), *((("real", "fwd"),) if system.has_real_form else ()))
 ]

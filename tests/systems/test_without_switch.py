@@ -19,10 +19,10 @@ from dysharp.program.verify import verify
 from dysharp.specs import Cluster, load_cluster, load_model
 from dysharp.specs.scale_out import ScaleOut
 from dysharp.systems import all_systems, get_system
-from dysharp.testing.mutants import difference
-from dysharp.testing.plain import PlainEngine
 from dysharp.workload import Routing, make_routing
 from dysharp.workload.routing import needed_gpus
+from tests.interpreters.mutants import difference
+from tests.interpreters.plain import PlainEngine
 
 SYSTEMS = sorted(name for name, system in all_systems().items() if system.reach.no_switch and not system.bound)
 IN_SWITCH = sorted(name for name, system in all_systems().items() if system.reach.switch)

@@ -38,8 +38,15 @@ ELSEWHERE = ("packets_carry_the_same_bytes",)
 OF_A_PASS = [r.name for r in RULES if r.scope == "pass" and r.name not in ELSEWHERE]
 
 
-@pytest.mark.parametrize("direction", ["fwd", "bwd"])
-@pytest.mark.parametrize("layer", [pytest.param(n, marks=pytest.mark.slow) if n == "32 GPUs" else n for n in LAYERS])
+QUICK_PASSES = {("lognormal", "bwd"), *((name, "fwd") for name in ("lognormal", "dropped", "one GPU", "real"))}
+PASSES = [
+    pytest.param(layer, direction, marks=[] if (layer, direction) in QUICK_PASSES else pytest.mark.slow)
+    for layer in LAYERS
+    for direction in ("fwd", "bwd")
+]
+
+
+@pytest.mark.parametrize(("layer", "direction"), PASSES)
 @pytest.mark.parametrize("system", all_systems())
 def test_system_conforms(system, layer, direction):
     report = conformance(system, *LAYERS[layer], direction, rules=OF_A_PASS)
@@ -49,13 +56,13 @@ def test_system_conforms(system, layer, direction):
     assert {f.rule for f in report.not_run} - peeled <= {"engine_equals_oracle", "tensor_of_the_layer"}
 
 
-@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+@pytest.mark.parametrize("direction", ["fwd", pytest.param("bwd", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("system", [name for name, s in all_systems().items() if "mediation" in {f.name for f in fields(s.options)}])
 def test_system_conforms_with_mediation(system, direction):
     assert conformance(system, *LAYERS["lognormal"], direction, {"mediation": True}, OF_A_PASS).failed == ()
 
 
-@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+@pytest.mark.parametrize("direction", ["fwd", pytest.param("bwd", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("places", [0, 1, 4096])
 @pytest.mark.parametrize("layer", [n for n in LAYERS if n != "32 GPUs"])
 def test_reducing_pushes_conform(layer, places, direction):

@@ -12,7 +12,7 @@ import pytest
 import dysharp
 from dysharp.api.timed import Timed
 from dysharp.errors import ConfigError
-from dysharp.testing.trace_processor import opened, viewer_folder
+from tests.timeline.trace_processor import opened, viewer_folder
 
 try:
     viewer_folder()
@@ -56,7 +56,7 @@ def _agrees(done: Timed, processor: Any) -> None:
     assert len(found) == sum(len(flow.slices) - 1 for flow in line.flows)
 
 
-@pytest.mark.parametrize("system", ["dysharp", "deepep", "comet", "moe-hub"])
+@pytest.mark.parametrize("system", ["dysharp", "moe-hub", *(pytest.param(name, marks=pytest.mark.slow) for name in ("deepep", "comet"))])
 def test_sums_and_flows(system: str, tmp_path: Path) -> None:
     done = dysharp.trace(system, gpus=4, tokens=64)
     with opened(done.save(tmp_path / "run.perfetto-trace")) as processor:

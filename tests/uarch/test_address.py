@@ -9,9 +9,9 @@ import pytest
 from numba.core.errors import TypingError
 
 from dysharp.engine.burst.lower import lower
-from dysharp.testing.random_points import random_points
-from dysharp.testing.random_programs import random_program
 from dysharp.uarch.kernel import block, by_address, kernel, prefetch
+from tests.interpreters.random_points import random_points
+from tests.interpreters.random_programs import random_program
 
 
 class Part(NamedTuple):

@@ -7,7 +7,6 @@ from dysharp.advice.advise import Advice
 from dysharp.advice.answer import PARTS
 from dysharp.advice.prediction import Predicted
 from dysharp.analysis.load import MOST_GPUS, Load
-from dysharp.analysis.surroundings import Surroundings
 from dysharp.cli.output import console, print_lines, print_table
 from dysharp.cli.texts.advice_text import UNKNOWN
 from dysharp.runs.causes import cause_names
@@ -92,16 +91,11 @@ def _parts(done: Advice) -> Block:
 def _limits(done: Advice) -> Block:
     best = done.best
     causes = cause_names(best.row)
-    own, around = best.row.attribution, Surroundings(**best.row.surroundings_us)
+    own = best.row.attribution
     parts = [(causes[name], us) for name, us in own.items() if name not in ("surroundings_us", "sm_us")]
     gemms = min(own["sm_us"], best.row.path_us["gemm1"] + best.row.path_us["gemm2"])
     parts += [("GEMMs on the SMs", gemms), ("copies of communication kernels on the SMs", own["sm_us"] - gemms)]
-    parts += [
-        ("permutation of rows", around.permute_us),
-        ("activation and casts", around.activation_us + around.cast_us),
-        ("launches of GEMMs", around.launch_us),
-        ("GEMMs without the SMs of communication kernels", around.contention_us),
-    ]
+    parts += [("permutation, activation, casts and starts of kernels", own.get("surroundings_us", 0.0))]
     rows = tuple((name, f"{us:.1f}", f"{100 * us / best.row.time_us:.0f}") for name, us in sorted(parts, key=lambda part: -part[1]) if us >= 0.05)
     terms = ", ".join(f"{name} {us:.1f} us" for name, us in best.row.bound_terms.items())
     bound = f"busiest resource: {resource_words(best.row.bound_resource)}, {best.row.bound_us:.1f} us ({terms})"

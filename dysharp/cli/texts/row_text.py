@@ -107,7 +107,7 @@ def _surroundings_facts(row: Row) -> list[tuple[str, str]]:
     if not row.surroundings_us:
         return []
     return [
-        ("  in kernels", f"{row.simulated_us:.2f} us; all facts below describe this part"),
+        ("  in kernels", f"{row.simulated_us:.2f} us" + ("" if row.program_us == row.time_us else "; all facts below describe this part")),
         ("  outside kernels", _times({name: us for name, us in row.surroundings_us.items() if name != "host_us"})),
         *([("eager layer time", f"{row.eager_us:.2f} us, with the launches of the host")] if eager_is_known(row) else []),
     ]
@@ -130,7 +130,7 @@ def _window_facts(row: Row) -> list[tuple[str, str]]:
 
 def _block_facts(blocks: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Counts of the fabric's blocks at packet level; idle blocks are left out."""
-    if not blocks:
+    if "al_tlb" not in blocks:
         return []
     al, reduction, queue = blocks["al_tlb"], blocks["reduction"], blocks["multimemq"]
     packets, buffered = blocks["packets"]["cut"], blocks["input_buffer"]["max_flits"]

@@ -83,17 +83,17 @@ def run_loop(budget, state):
             elif leaf < after_down:
                 down_end(leaf - leaf_down, now, ops, members, links, switch, tables, clock)
             elif leaf < leaf_rings + (col.RING_DELIVER + 1) * nets:
-                filled = deliver(member_due(leaf - leaf_rings, members, clock), now, ops, members, links, clock)
+                filled = deliver(member_due(leaf - leaf_rings, members, clock), now, ops, members, links, switch.held, clock)
             elif leaf < leaf_rings + (col.RING_RESPOND + 1) * nets:
                 respond(leaf - leaf_rings, now, ops, members, links, clock)
             elif leaf < leaf_rings + (col.RING_RESULT + 1) * nets:
                 result(leaf - leaf_rings, now, ops, members.mem, links, switch, clock)
             elif leaf < leaf_rings + (col.RING_RESULT_DELIVERED + 1) * nets:
-                done = result_delivered(leaf - leaf_rings, now, ops, members, stores, issue, links, clock)
+                done = result_delivered(leaf - leaf_rings, now, ops, members, stores, issue, links, switch.held, clock)
             elif leaf < leaf_rings + (col.RING_LOCAL + 1) * nets:
-                filled, done = local(now, ops, members, links, clock)
+                filled, done = local(now, ops, members, links, switch.held, clock)
             elif leaf < leaf_rings + (col.RING_ACK + 1) * nets:
-                done = acknowledged(leaf - leaf_rings, ops, clock)
+                done = acknowledged(leaf - leaf_rings, ops, links, clock)
             elif leaf < leaf_rings + (col.RING_NOTIFY + 1) * nets:
                 notified(ops, members, stores, issue, clock)
             elif leaf < leaf_credit:  # RESPOND_LATE
@@ -103,7 +103,7 @@ def run_loop(budget, state):
             elif leaf >= m[col.LEAF_PACE]:
                 paced(leaf, leaf - m[col.LEAF_PACE], issue, clock)
             else:
-                filled = places_known(leaf - leaf_table, leaf, now, ops, members, links, tables, clock)
+                filled = places_known(leaf - leaf_table, leaf, now, ops, members, links, switch.held, tables, clock)
             if filled >= 0:
                 member_fill(filled, ops, members, stores, issue, links, clock)
             if done >= 0:

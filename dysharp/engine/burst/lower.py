@@ -194,18 +194,55 @@ def _pools(p: Program) -> Pools:
 
 def _links(p: Program, kinds: Array) -> Links:
     n, w = p.n_ports, p.wires
-    wires = np.zeros((max(1, len(w.up)), 9), np.int64)
+    wires = np.zeros((max(1, len(w.up)), 16), np.int64)
     wires[: len(w.up), :8] = np.stack((w.up, w.down, w.response, w.result, w.ack_up, w.ack_down, w.stripe_up, w.stripe_response), axis=1)
     payload = np.zeros(len(w.up) + 1, np.int64)
     payload[p.ops.wire] = p.ops.bytes  # ops without a wire have -1, the last entry
     wires[: len(w.up), col.WIRE_PAYLOAD] = payload[:-1]
     summed = p.ops.wire[kinds == Kind.PUSH_REDUCE]
-    wires[summed, col.WIRE_RESULT] = wires[summed, col.WIRE_DOWN]  # a sum is as long as its contributions
-    nodes = np.zeros((n, 24), np.int64)
+    wires[: len(w.up), col.WIRE_PACKETS :] = _on_links(p)
+    for result, part in ((col.WIRE_RESULT, col.WIRE_DOWN), (col.WIRE_LINK_RESULT, col.WIRE_LINK_DOWN)):
+        wires[summed, result] = wires[summed, part]  # a sum is as long as its contributions
+    nodes = np.zeros((n, 32), np.int64)
     nodes[:, col.UP + col.SERVER_EXTRA], nodes[:, col.DOWN + col.SERVER_EXTRA] = -1, -(1 << 40)
     nodes[:, [col.UP + col.SERVER_CURSOR, col.DOWN + col.SERVER_CURSOR]] = -1
     nodes[:, col.PORT_RATE : col.PORT_NET + 1] = [_port(p, port) for port in range(n)]
-    return Links(wires, nodes, np.full((n * len(p.classes), 2), -1, np.int32), _words(n))
+    nodes[: p.n_nodes, col.PORT_TURNS] = p.hardware.ack_turns
+    pushes = p.n_ops if p.hardware.ack_turns else 0
+    unequal = p.hardware.hashed_links and not len(p.bulk_ops())
+    return Links(
+        wires=wires,
+        nodes=nodes,
+        hub=np.full((n * len(p.classes), 2), -1, np.int32),
+        packet=np.zeros(n * len(p.classes), np.int64),
+        acks=np.zeros(pushes + 1, np.int32),
+        lines=np.zeros((2 * p.n_nodes if unequal else 0, 3 + p.hardware.n_links), np.int64),
+        first=_first_links(p) if unequal else np.zeros(0, np.int8),
+        dirty_up=_words(n),
+    )
+
+
+def _first_links(p: Program) -> Array:
+    """`[n_ops]` int8: the link at which the packets of each op begin, as at packet level (`mix`)."""
+    own = np.where(p.ops.key >= 0, p.ops.key, np.arange(p.n_ops)).astype(np.uint64)
+    mask = np.uint64(0xFFFFFFFF)
+    h = own * np.uint64(0x9E3779B1) & mask
+    for shift, factor in ((15, 0x2C1B3C6D), (12, 0x297A2D39)):
+        h = (h ^ h >> np.uint64(shift)) * np.uint64(factor) & mask
+    return ((h ^ h >> np.uint64(15)) % np.uint64(p.hardware.n_links)).astype(np.int8)
+
+
+def _on_links(p: Program) -> Array:
+    """`[n_wires, 7]` packets of a train on NVLink: their number, rounds over the links and rest, ps of one on its link by part."""
+    m, w = p.hardware, p.wires
+    n = np.ones(len(w.up), np.int64)
+    wired = np.flatnonzero((p.ops.wire >= 0) & (p.op_net() == 0))
+    for row, op in zip(*np.unique(p.ops.wire[wired], return_index=True), strict=True):
+        framing = p.framings[p.templates[p.ops.template[wired[op]]].framing]
+        payload = -(-int(p.ops.bytes[wired[op]]) // max(1, int(w.trains[row])))
+        n[row] = max(1, framing.packets(payload) + framing.packets(int(w.aux[row])))
+    parts = [-(-(part // n) * m.n_links * 1_000_000 // m.rate) for part in (w.up, w.down, w.response, w.result)]
+    return np.stack((n, n // m.n_links, n % m.n_links, *parts), axis=1)
 
 
 def _port(p: Program, port: int) -> tuple[int, ...]:
@@ -230,6 +267,7 @@ def _switch(p: Program) -> Switch:
         out_cursor=np.full(n * c, -1, np.int64),
         held=np.zeros(n * c, np.int64),
         crossed=np.full((n * c, 2), -1, np.int32),
+        sending=np.full((n, 2), -1, np.int32),
         dirty_down=_words(n),
     )
 

@@ -5,6 +5,7 @@ import numpy as np
 from dysharp.arrays import Array
 from dysharp.engine.burst.lower_bulk import bulk_state
 from dysharp.program.csr import group, owners
+from dysharp.program.shares import more_of
 from dysharp.program.tables import Chaining, Discipline, Head, Kind, Point, Program, Tail
 from dysharp.uarch import columns as col
 from dysharp.uarch.state import Holds, Links, Loads, Points, Releases
@@ -115,8 +116,8 @@ def _shares(p: Program) -> dict[str, Array]:
     s, own = p.shares, p.issuers.share
     if s is None or own is None:
         none = np.zeros(0, np.int32)
-        return {"share_of": none, "shares": np.zeros((0, 2), np.int64), "splits": np.zeros((0, 3), np.int64), "split_of": none}
-    splits = np.stack((s.split_op, s.split_share, s.split_most), 1).astype(np.int64)
+        return {"share_of": none, "shares": np.zeros((0, 2), np.int64), "splits": np.zeros((0, 4), np.int64), "split_of": none}
+    splits = np.stack((s.split_op, s.split_share, s.split_most, more_of(s)), 1).astype(np.int64)
     split_of = np.full(p.n_ops, -1, np.int32)
     split_of[s.split_op[::-1]] = np.arange(len(splits), dtype=np.int32)[::-1]
     shares = np.stack((s.most, np.zeros_like(s.most)), 1).astype(np.int64)

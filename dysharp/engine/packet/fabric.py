@@ -37,7 +37,7 @@ class FabricConfig:
     (their waits are counted, not charged: docs/design/0006); `queue_entries` of the MultimemQ per GPU, `fetch_ps` a target list; `answer_entries`
     requests per link whose answers have not left; `n_vcs`, `vc_flits` -1 = those of the Program's machine, `al_entries`, `al_mshrs`,
     `al_miss_ps` -1 = those of the Program's table. `acks`: whether acknowledgements and notifications take "turns" with rows on a link or go
-    "first", as at burst level.
+    "first".
     """
 
     n_planes: int = 1

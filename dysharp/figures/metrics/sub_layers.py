@@ -5,6 +5,7 @@ from statistics import mean, pstdev
 
 from dysharp.figures.metric import Seen, calculated, metric
 from dysharp.measured.measurements import read_measurements
+from dysharp.program.constants import PACKET_BYTES
 from dysharp.runs.point import Point
 from dysharp.silicon.cais_area import cais_area
 from dysharp.specs import choice, load_cluster
@@ -65,12 +66,17 @@ metric("merge_wait_us", "first to last request of an address (us)")(lambda here:
 metric("merge_table_KiB", "smallest table of a port in which all requests merge (KiB)")(lambda here: here.block("merging").get("table_KiB"))
 
 
-@metric("merge_law", "smallest table over wait x rate of a GPU / ports")
+@metric("merge_law", "smallest table over wait x rate of a GPU / ports, of loads and of sums together")
 def merge_law(here: Seen) -> float | None:
-    """The smallest table divided by the time that addresses wait times the one-way rate of a GPU over all ports of its switches."""
+    """The smallest table divided by the sum, over loads and reductions, of the mean time that an address waits times the one-way rate of a GPU
+    over all ports of its switches.
+
+    Both kinds wait at once and fill a direction each. The rate is one of payload, because entries have no headers.
+    """
     merging, machine = here.block("merging"), load_cluster(here.point.cluster)
     ports = machine.n_switches * (here.point.gpus or machine.n_gpus)
-    law = merging.get("wait_us", 0.0) * machine.link_bytes_per_us / ports / 1024
+    rate = machine.link_bytes_per_us * PACKET_BYTES / (PACKET_BYTES + machine.flit_bytes)
+    law = (merging.get("load_wait_us", 0.0) + merging.get("sum_wait_us", 0.0)) * rate / ports / 1024
     return merging["table_KiB"] / law if law else None
 
 

@@ -39,10 +39,16 @@ NAMED = {
     "custom 2-stage": "vllm two-stage",
 }
 """Start of the column `system` -> kernel."""
-VLLM_CUSTOM_BELOW = {2: 8 * MIB, 4: 8 * MIB, 6: 512 * KIB, 8: 256 * KIB}
+VLLM_CUSTOM_BELOW = {
+    "hopper": {2: 8 * MIB, 4: 8 * MIB, 6: 512 * KIB, 8: 256 * KIB},
+    "blackwell": {2: 2 * MIB, 4: 2 * MIB, 6: 1 * MIB, 8: 1 * MIB},
+}
 VLLM_ONE_STAGE_BELOW = {2: 8 * MIB, 4: 512 * KIB, 6: 256 * KIB, 8: 256 * KIB}
-VLLM_SYMMETRIC_TO = {2: 64 * MIB, 4: 32 * MIB, 6: 64 * MIB, 8: 64 * MIB}
-"""GPUs -> bytes, on Hopper with symmetric memory on."""
+VLLM_SYMMETRIC_TO = {
+    "hopper": {2: 64 * MIB, 4: 32 * MIB, 6: 64 * MIB, 8: 64 * MIB},
+    "blackwell": {2: 8 * MIB, 4: 32 * MIB, 6: 128 * MIB, 8: 128 * MIB},
+}
+"""Architecture -> GPUs -> bytes, with symmetric memory on."""
 TRTLLM: Mapping[tuple[str, int], tuple[float, float, float]] = {
     ("hopper", 2): (16 * MIB, 0, 0),
     ("hopper", 4): (1 * MIB, 2 * MIB, 8 * MIB),
@@ -134,9 +140,11 @@ def _kernel(m: Measurement, gpu: str, gpus: int, n_bytes: float) -> str:
     if named is not None:
         return named
     arch = load_gpu(gpu).arch
-    if m.system.startswith("vLLM") and arch == "hopper" and gpus in VLLM_CUSTOM_BELOW:
-        return _vllm(gpus, n_bytes)
-    if m.system.startswith("TRTLLM") and (arch, gpus) in TRTLLM:
+    if m.system.startswith("vLLM") and gpus in VLLM_CUSTOM_BELOW.get(arch, {}):
+        if arch == "blackwell" and "eager" in str(m.config.get("kernel", "")):
+            raise Unsupported("the host's calls are in the time, and no constant has them")
+        return _vllm(arch, gpus, n_bytes)
+    if m.system.startswith(("TRTLLM", "TensorRT-LLM")) and (arch, gpus) in TRTLLM:
         one, low, high = TRTLLM[arch, gpus]
         if n_bytes <= one:
             return "trtllm one-shot"
@@ -146,9 +154,9 @@ def _kernel(m: Measurement, gpu: str, gpus: int, n_bytes: float) -> str:
     raise Unsupported("the measurement does not name its kernel")
 
 
-def _vllm(gpus: int, n_bytes: float) -> str:
-    if n_bytes < VLLM_CUSTOM_BELOW[gpus]:
+def _vllm(arch: str, gpus: int, n_bytes: float) -> str:
+    if n_bytes < VLLM_CUSTOM_BELOW[arch][gpus]:
         return "vllm one-stage" if n_bytes < VLLM_ONE_STAGE_BELOW[gpus] else "vllm two-stage"
-    if n_bytes <= VLLM_SYMMETRIC_TO[gpus]:
+    if n_bytes <= VLLM_SYMMETRIC_TO[arch][gpus]:
         return "torch multimem" if gpus > 2 else "torch two-shot"
     raise Unsupported(BY_NCCL)

@@ -4,8 +4,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dysharp.analysis.contention import sm_contention_us
-from dysharp.analysis.surroundings import around
 from dysharp.arrays import F64
 from dysharp.compute import collectives, moe, operators, transfer
 from dysharp.engine.burst.run import run_burst
@@ -115,7 +113,7 @@ def weighting_us(gpu: Gpu, constants: Constants, rows: float, inter: float) -> F
 
 
 def program_us(case: LayerCase, constants: Constants) -> float:
-    """The layer under uniform routing: its Program and its surroundings."""
+    """The layer under uniform routing: its Program, kernels that only training or un-gated experts have, and the host."""
     cluster = cluster_of(case.gpu, case.gpus, frozen(constants))
     model = Model(
         name="measured",
@@ -134,20 +132,11 @@ def program_us(case: LayerCase, constants: Constants) -> float:
     chosen = system.options(form="real", **options)
     program = system.plan(model, cluster, system.served(routing, chosen), "fwd", chosen)
     trace, _ = run_burst(program)
-    contention = sm_contention_us(program, trace, options.get("n_sm", 0), cluster.n_sms)
     weights = case.touched * model.n_matrices * model.hidden * model.expert_hidden
     cast_bytes = TRAINING_CAST_BYTES * (weights + case.rows * case.inter) + case.rows * case.hidden
-    beside = around(
-        cluster,
-        model,
-        case.rows,
-        case.tokens * case.copies,
-        permutes=system.costs.permutes,
-        fp8_rows=case.fp8_rows,
-        cast_bytes=cast_bytes if case.training else 0.0,
-    )
+    casts = float(operators.hbm_us(cluster.own_gpu, constants, cast_bytes)) if case.training else 0.0
     weighting = 0.0 if case.gated else float(weighting_us(cluster.own_gpu, constants, case.rows, case.inter))
-    return trace.time_ps / PS_PER_US + contention + weighting + beside.device_us + beside.host_us
+    return trace.time_ps / PS_PER_US + weighting + casts + float(moe.layer_us(cluster.own_gpu, constants, 0.0))
 
 
 @family(

@@ -9,7 +9,8 @@
 The device's time is that of the system's Program. Kernels of few SMs take `lib.few_sms` times as long: with random routing on machines of today
 they do not fill a link as the kernels of `fitted.toml` do. A host step is a launch, an event, or work of a library between two of them;
 `lib.host_*_us` is its time. A Combine alone begins behind an untimed Dispatch (InferenceX experimental/CollectiveX/bench/ep_measurement.py,
-time_us): the host is ahead of it, and the GPUs come `lib.leave_us` apart. UCCL-EP's proxies between nodes take `lib.proxy_us` for both operators.
+time_us): the host is ahead of it, and its time has what DeepEP's calls have between two events around a kernel, `deepep.call_us`.
+Between nodes UCCL-EP's messages go by proxies, and each takes a host step on both sides.
 """
 
 from collections.abc import Hashable, Mapping
@@ -69,16 +70,30 @@ LIBRARIES: Mapping[tuple[str, str], Library] = {
     ("uccl-ep", "LL"): LOW_LATENCY._replace(first=8),
     ("deepep-v2", "normal"): Library("deepep-v2", 4, (12, 18), ends=((256, 512), (512, 1024))),
     ("uccl-ep", "normal"): Library("uccl-ep", 16, (16, 20)),
-    ("nccl-ep", "normal"): Library("nccl-ep", 15, (15, 19), True, ((1024, 2048), (2048, 3072)), False),
-    ("flashinfer-ep", "normal"): Library("flashinfer", 4, (12, 18), False),
+    ("nccl-ep", "normal"): Library("nccl-ep", 16, (16, 20), True, ((1024, 2048), (2048, 3072)), False),
+    ("flashinfer-ep", "normal"): Library("flashinfer", 3, (16, 19), False),
     ("mori", "normal"): Library("mori", 4, (12, 18), False),
 }
 """(library, mode) of a row -> its call.
 
-Steps are counted in the sources, in order of their calls: a launch, an event or a wait of a stream is one, and so is a wait for counts.
-Five numbers were chosen after the rows were seen and count as fitted: NCCL EP's 15, the 8 of UCCL-EP's low latency, DeepEP V2's 12 and 18,
-and that steps behind a low-latency kernel cost nothing. MoRI's and FlashInfer's hosts were not counted: they have DeepEP V2's steps.
+Steps are counted in the sources, in order of their calls: a launch, an event, a wait of a stream, a tensor that Python makes, a wait for counts.
+
+| library | steps |
+|---|---|
+| DeepEP V2 (csrc/elastic/buffer.hpp) | 17 of a round trip and the wait for counts |
+| UCCL-EP, low latency (ep/src/uccl_ep.cc) | event, wait, four tensors, pointers, launch |
+| FlashInfer (comm/trtllm_moe_alltoall.py) | Dispatch: cast, two kernels, four tensors per payload (three), marks; Combine: output, two kernels |
+
+Three numbers were chosen after the rows were seen and count as fitted: NCCL EP's 16, DeepEP V2's 12 for Dispatch (its source gives 9 and the wait),
+and that steps behind a low-latency kernel cost nothing. MoRI's host was not counted: it has DeepEP V2's steps.
 """
+PROXIED = (6, 4)
+"""Messages by proxies in UCCL-EP's Dispatch and Combine that wait for each other (uccl ep/src/internode.cu).
+
+Dispatch: two quiets, three barriers, rows. Combine: a quiet, two barriers, rows.
+"""
+PROXY_STEPS = 2
+"""The sender's proxy takes a command and posts it, the receiver's takes a completion and sets a flag (uccl ep/src/proxy.cpp)."""
 AT_ONCE = 64
 """Tokens between whose runs a time is a straight line, like 1, `ends` and beyond: NCCL EP's SMs take 64 tokens at a time."""
 
@@ -124,12 +139,12 @@ def call_us(case: CallCase, constants: Constants, call: Library, there: float, b
     """Time of a call of the kind `call` whose Dispatch and Combine take `there` and `back` on the GPUs alone."""
     host = constants["lib.host_grace_us" if case.gpu in GRACE else "lib.host_x86_us"]
     slow = constants["lib.few_sms"] if call.few and case.nodes == 1 else 1.0
-    proxy = constants["lib.proxy_us"] / 2 if case.nodes > 1 and case.library == "uccl-ep" else 0.0
-    there, back = slow * there + proxy, slow * back + proxy
+    proxied = PROXIED if case.nodes > 1 and case.library == "uccl-ep" else (0, 0)
+    there, back = (slow * us + n * PROXY_STEPS * host for us, n in zip((there, back), proxied, strict=True))
     cast = CAST_STEPS if case.fp8 and case.mode == "normal" else 0
     dispatch, both = (steps + cast for steps in call.steps)
     if case.verb == "combine":
-        return _combine_us(case, host, (call.first, cast, dispatch, both), there, back, constants["lib.leave_us"])
+        return _combine_us(case, host, (call.first, cast, dispatch, both), there, back, constants["deepep.call_us"])
     steps, device = (dispatch, there) if case.verb == "dispatch" else (both, there + back)
     if case.regime == "graph":
         return device
@@ -137,10 +152,10 @@ def call_us(case: CallCase, constants: Constants, call: Library, there: float, b
     return max(steps * host, waited + device)
 
 
-def _combine_us(case: CallCase, host: float, steps: tuple[int, int, int, int], there: float, back: float, leave_us: float) -> float:
+def _combine_us(case: CallCase, host: float, steps: tuple[int, int, int, int], there: float, back: float, events_us: float) -> float:
     """Time of Combine alone. On a drained GPU it follows a Dispatch that is not in its time, without a wait of the host in between.
 
-    Its time begins when the stream has done Dispatch: the host may be ahead of it, and the GPUs leave Dispatch `leave_us` apart.
+    Its time begins when the stream has done Dispatch: the host may be ahead of it, and `events_us` pass between its events besides the kernel.
     `steps`: those up to the first kernel, of the cast, up to the end of Dispatch, and of both.
     """
     first, cast, dispatch, both = steps
@@ -148,7 +163,7 @@ def _combine_us(case: CallCase, host: float, steps: tuple[int, int, int, int], t
         return back if case.regime == "graph" else max((both - dispatch) * host, back)
     reached = max(dispatch * host, (first + cast) * host + there)
     launched = (dispatch + min(first, both - dispatch)) * host
-    return max(both * host - reached, max(leave_us, launched - reached) + back)
+    return max(both * host - reached, max(events_us, launched - reached) + back)
 
 
 def device_us(case: CallCase, constants: Constants) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""NCCL's collectives above 1 MiB, by a rate form."""
+"""NCCL's collectives, by a rate form: above 1 MiB, where a rate decides, and beyond the bars up to 1 MiB, where starts and hops do."""
 
 import math
 from dataclasses import dataclass
@@ -36,6 +36,14 @@ def belongs(m: Measurement) -> bool:
         return "large" in str(m.config) or "gpus" in m.config
 
 
+def is_small(m: Measurement) -> bool:
+    """Whether a measurement is of a collective of at most 1 MiB."""
+    try:
+        return kind_of(m) in KINDS and message_bytes(m) <= MIB
+    except Unsupported:
+        return False
+
+
 def kind_of(m: Measurement) -> str:
     """The kind of a collective; rows of operators have the kind "nccl" and name the collective in `op`."""
     return PREFIX + str(m.config.get("op", "")) if m.kind == "nccl" else m.kind
@@ -60,6 +68,7 @@ def closed_us(case: CollectiveCase, gpu: Gpu, constants: Constants) -> F64:
     return collectives.collective_us(gpu, constants, case.kind, case.gpus, case.n_bytes, nvls=case.nvls, in_place=case.in_place)
 
 
+@family("nccl-small", belongs=is_small, closed_us=closed_us, in_bars=False, level=Level.LINK, order=105)
 @family(
     "nccl", belongs=belongs, closed_us=closed_us, level=Level.LINK, order=50, systems=("megatron-a2a", "megatron-ag"), parts=("dispatch", "combine")
 )

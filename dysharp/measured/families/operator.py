@@ -31,6 +31,9 @@ TABLE_READERS = ("liger", "torch_compile")
 ELEMENTWISE = ("rmsnorm", "layernorm", "swiglu", "cross_entropy", "embedding", "add_rmsnorm", "rope")
 GEMMS = ("gemm_dense", "grouped_gemm_train", "mla_absorb_bmm", "lm_head_cross_entropy", "mlp_swiglu_whole")
 SINGLE = ("quantize_static", "quantize_scale_compute")
+MIXING_KERNELS = {"pre": 2.0, "post": 1.0}
+"""Kernels of a hyper-connection: before a layer a product and the mean, which read all streams each and write a row; behind it one that reads all
+streams and a row and writes all streams (vLLM, model_executor/kernels/mhc/tilelang)."""
 UNFUSED = "unfused code or a backward pass: its reads and writes are not stated"
 EVENTS = 2.0
 """Kernel starts in a measurement between two events without a graph: the events themselves take about one (triton.testing.do_bench)."""
@@ -39,7 +42,7 @@ LOSS_BYTES = 2.0 + 4.0 + 4.0 + 4.0
 SCALE_KERNELS, SCALE_PASSES = 3.0, 2.0
 """Kernels of SGLang's cast with one scale of the input: clear, maximum, cast (layers/quantization/fp8_kernel.py); the last two pass over rows."""
 BLOCKS_PER_CLOCK = 1.0
-"""Thread blocks with an atomic that a GPU takes per clock."""
+"""Thread blocks with an atomic on one address that a GPU takes per clock (NVIDIA, Kepler GK110 white paper)."""
 GATED = 3.0
 """Matrices of a gated MLP; also the GEMMs of a step for one of its forward pass: forward, data gradient, weight gradient."""
 
@@ -49,6 +52,7 @@ class GemmsCase(Case):
     """`calls` calls of `groups` GEMMs `[m, k] x [k, n]` one behind the other, beside `moved` bytes of memory-bound kernels.
 
     `sums`: bytes per output value of gradients that a weight gradient reads and writes in the same kernel. `steady`: of a long loop.
+    `short`: a weight gradient of few rows, whose sums do not hide behind its products (chosen after its rows were seen).
     `cast_rows`, `cast_values`: rows or values of the input that are cast to FP8 first, by SGLang and by TensorRT-LLM.
     """
 
@@ -63,11 +67,12 @@ class GemmsCase(Case):
     cast_rows: float
     cast_values: float
     steady: bool
+    short: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCase(Case):
-    """A memory-bound kernel that moves `moved` bytes; `kernels`: starts in the measured time."""
+    """Memory-bound kernels that move `moved` bytes."""
 
     moved: float
     kernels: float
@@ -78,9 +83,12 @@ def closed_us(case: GemmsCase | MemoryCase, gpu: Gpu, constants: Constants) -> F
     if isinstance(case, MemoryCase):
         return np.asarray(case.kernels) * operators.light_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
     one = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups, steady=case.steady)
-    sums = np.asarray(case.sums) * case.m * case.n * case.groups
-    start = operators.launch_us(gpu, constants)
-    summed = start + operators.overlap(one - start, operators.hbm_us(gpu, constants, sums), constants["sm.overlap"])
+    values, start = np.asarray(case.m, np.float64) * case.n * case.groups, operators.launch_us(gpu, constants)
+    sums = operators.hbm_us(gpu, constants, case.sums * values)
+    summed = start + operators.overlap(one - start, sums, constants["sm.overlap"])
+    if case.short:  # sums behind the products, in place of the results that `gemm_us` stores
+        products = start + 2 * values * case.k / operators.sustained_flops_per_us(gpu, constants, case.dtype)
+        summed = np.maximum(one - operators.hbm_us(gpu, constants, 2.0 * values), products) + sums
     return np.asarray(case.calls) * summed + passes_us(gpu, constants, case.moved, 1.0, 1.0, 0) + _cast_us(case, gpu, constants)
 
 
@@ -101,6 +109,9 @@ def _belongs(m: Measurement) -> bool:
     return is_training_gemm(m) or m.kind in (*ELEMENTWISE, *GEMMS[2:], *SINGLE)
 
 
+@family(
+    "hyper-connection", belongs=lambda m: m.kind == "hyper_connection", closed_us=closed_us, in_bars=False, level=Level.GPU, order=69
+)
 @family("operator", belongs=_belongs, closed_us=closed_us, in_bars=False, level=Level.GPU, order=64)
 def case(measurement: Measurement) -> GemmsCase | MemoryCase:
     """The case of a latency in the columns of `docs/measurements.md`."""
@@ -118,11 +129,11 @@ def case(measurement: Measurement) -> GemmsCase | MemoryCase:
 
 def _gemms(
     m: Measurement, rows: float, n: float, k: float, *, groups: float = 1.0, calls: float = 1.0, sums: float = 0.0, moved: float = 0.0,
-    dtype: str = "bf16", steady: bool = False, cast_rows: float = 0.0, cast_values: float = 0.0,
+    dtype: str = "bf16", steady: bool = False, short: bool = False, cast_rows: float = 0.0, cast_values: float = 0.0,
 ) -> GemmsCase:  # fmt: skip
     gpu = gpu_of(m)
     return GemmsCase(
-        gpu=gpu, dtype=dtype, m=rows, n=n, k=k, groups=groups, calls=calls, sums=sums, moved=moved, steady=steady,
+        gpu=gpu, dtype=dtype, m=rows, n=n, k=k, groups=groups, calls=calls, sums=sums, moved=moved, steady=steady, short=short,
         cast_rows=cast_rows, cast_values=cast_values, dtypes=(dtype,), shape=f"{m.kind} n={n:g} k={k:g}",
     )  # fmt: skip
 
@@ -144,7 +155,7 @@ def _training(m: Measurement) -> GemmsCase:
         return _gemms(m, number(m, "m"), n, k, sums=summed, steady=True)
     rows, groups = number(m, "m_per_group"), number(m, "groups")
     if config.get("stage") == "bwd_grad_w":
-        return _gemms(m, n, k, rows, calls=groups, sums=8.0 if config.get("main_grad") == "fp32" else 4.0, steady=True)
+        return _gemms(m, n, k, rows, calls=groups, sums=8.0 if config.get("main_grad") == "fp32" else 4.0, steady=True, short=True)
     return _gemms(m, rows, n, k, calls=groups, steady=True)
 
 
@@ -168,9 +179,15 @@ def _memory(m: Measurement) -> MemoryCase:
     if kind == "quantize_static":
         if config.get("kernel") == "sglang":
             raise Unsupported("SGLang's cast: a twentieth of memory's rate, for a reason that is not known")
-        return _moves(m, number(m, "m") * number(m, "k") * operators.CAST_BYTES, 1.0)
+        return _moves(m, number(m, "m") * number(m, "k") * operators.CAST_BYTES)
     if kind == "quantize_scale_compute":
         raise Unsupported("a difference of two measured times")
+    if kind == "hyper_connection":
+        if (place := str(config.get("op_name"))) not in MIXING_KERNELS:
+            raise Unsupported(f"no place of the mixing, expected {' or '.join(MIXING_KERNELS)}")
+        sites, streams = number(m, "num_sites"), number(m, "hc_mult")
+        rows = number(m, "num_tokens") * number(m, "hidden_size") * sites
+        return _moves(m, 2.0 * rows * (2 * streams + 1), sites * MIXING_KERNELS[place])
     if config.get("pass") != "forward":
         raise Unsupported(UNFUSED)
     element = 4.0 if config.get("dtype") == "torch.float32" else 2.0
@@ -185,5 +202,5 @@ def _memory(m: Measurement) -> MemoryCase:
     return _moves(m, PASSES[kind, provider] * element * rows * width, 1.0 if "graph" in str(config.get("timing")) else EVENTS)
 
 
-def _moves(m: Measurement, moved: float, kernels: float) -> MemoryCase:
+def _moves(m: Measurement, moved: float, kernels: float = 1.0) -> MemoryCase:
     return MemoryCase(gpu=gpu_of(m), moved=moved, kernels=kernels, shape=f"{m.kind} {m.config.get('provider', m.config.get('kernel', ''))}")

@@ -46,20 +46,17 @@ class TrtllmCase(EpCase):
 
 
 def closed_us(case: TrtllmCase, gpu: Gpu, constants: Constants) -> F64:
-    """Costs per token and bytes on the links (`compute.transfer`)."""
+    """Costs per copy and bytes on the links (`compute.transfer`)."""
     if case.verb == "prepare":
         return transfer.alltoall_prepare_us(gpu, constants, case.tokens, case.gpus)
     numbers = (case.tokens, case.copies, case.row_bytes, case.gpus)
     if case.sides == "one":
         return transfer.alltoall_one_sided_us(gpu, constants, *numbers, reads=case.verb == "combine")
-    return transfer.alltoall_two_sided_us(gpu, constants, *numbers, constants[_fields_constant(case)])
-
-
-def _fields_constant(case: TrtllmCase) -> str:
-    """Name of the constant for the time of a token's fields."""
-    if case.verb == "dispatch":
-        return "trt.scaled_us" if case.payload == "nvfp4" else "trt.token_us"
-    return "trt.lowprec_us" if case.back == "nvfp4" else "trt.combine_us"
+    back = case.verb == "combine"
+    how = {"low_precision": case.back == "nvfp4"} if back else {"fields": 1 + (case.payload == "nvfp4")}
+    copy = transfer.fifo_copy_us(gpu, constants, case.row_bytes, case.gpus, **how)
+    summed = transfer.summed_bytes(BYTES["bf16"] * np.asarray(case.hidden), case.topk) if back else 0.0
+    return transfer.alltoall_two_sided_us(gpu, constants, *numbers, copy, summed)
 
 
 def program_us(case: TrtllmCase, constants: Constants) -> float:

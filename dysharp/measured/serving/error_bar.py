@@ -18,10 +18,10 @@ class Bar(NamedTuple):
 
 
 BARS = {
-    "dense": Bar("dense models", 7.1, 22.3),
-    "one group": Bar("MoE models with tensor parallel attention", 10.2, 33.7),
-    "groups": Bar("MoE models with attention groups", 22.6, 71.6),
-    "apart": Bar("prefill and decode apart", 15.4, 37.1),
+    "dense": Bar("dense models", 6.9, 21.9),
+    "one group": Bar("MoE models with tensor parallel attention", 9.9, 34.3),
+    "groups": Bar("MoE models with attention groups", 21.6, 74.0),
+    "apart": Bar("prefill and decode apart", 13.9, 34.7),
 }
 MODELS = ("deepseek-v3", "qwen3-32b", "minimax-m2.5", "llama3-8b", "qwen3-235b")
 GPUS = ("h100-sxm", "h200-sxm", "b200", "gb200")

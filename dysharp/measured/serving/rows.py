@@ -43,6 +43,12 @@ class ServingRow(Run):
         return self.degrees["batch"] * (1 + self.acceptance) / rate * 1e3
 
     @property
+    def drafts(self) -> int:
+        """Drafts of a step and request, where a row says so ("MTP 1"), else 0."""
+        found = re.search(r"(?:MTP|EAGLE)[ -]?(\d)(?!\d| ?%)", self.text("spec_decode"), re.IGNORECASE)
+        return int(found[1]) if found else 0
+
+    @property
     def acceptance(self) -> float:
         """Part of drafts that a row with one draft says are accepted; 0 without drafts."""
         found = re.search(r"MTP (\d+) % acceptance", self.text("spec_decode"))

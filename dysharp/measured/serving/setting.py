@@ -11,7 +11,7 @@ from dysharp.serving.formats import Formats, formats_of
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.rates import rates_of
 from dysharp.serving.work import Batch, Load, Replica, prompt_batch
-from dysharp.specs import load_cluster, load_whole
+from dysharp.specs import list_clusters, load_cluster, load_whole
 from dysharp.specs.whole import WholeModel
 
 MODELS = (
@@ -19,19 +19,26 @@ MODELS = (
     ("glm-5", "glm-5"), ("gpt-oss-120b", "gpt-oss-120b"), ("gpt-oss-20b", "gpt-oss-20b"), ("qwen3-235b", "qwen3-235b"), ("qwen3-30b", "qwen3-30b"),
     ("qwen3-32b", "qwen3-32b"), ("qwen3-5-397b", "qwen3.5-397b"), ("qwen3-next-80b", "qwen3-next-80b"), ("(meta-)?llama-3(-\\d)?-70b", "llama3-70b"),
     ("(meta-)?llama-3(-\\d)?-8b", "llama3-8b"), ("(meta-)?llama-3(-\\d)?-405b", "llama3-405b"), ("qwen2-5-32b", "qwen2.5-32b"),
-    ("qwen2-5-7b", "qwen2.5-7b"), ("mixtral-8x7b", "mixtral-8x7b"), ("mixtral-8x22b", "mixtral-8x22b"),
+    ("glm-4-5-air", "glm-4.5-air"), ("glm-4-[567]", "glm-4.5"), ("qwen3-coder-480b", "qwen3-coder-480b"), ("qwen3-8b", "qwen3-8b"),
+    ("qwen3-14b", "qwen3-14b"), ("qwen2-5-72b", "qwen2.5-72b"), ("qwen2-5-7b", "qwen2.5-7b"), ("mixtral-8x7b", "mixtral-8x7b"),
+    ("mixtral-8x22b", "mixtral-8x22b"),
 )  # fmt: skip
 """Beginning of a model's name in rows (without its owner, small letters, everything else as -) -> packaged model."""
 MACHINES = (
     ("gb300", "hw-gb300-nvl72"), ("gb200", "hw-gb200-nvl72"), ("b300", "hw-hgx-b300"), ("b200", "hw-dgx-b200"), ("h200", "hw-dgx-h200"),
-    ("h100", "hw-dgx-h100"), ("h20", "hw-hgx-h20"), ("h800", "hw-dgx-h800"), ("mi355x", "hw-mi355x"), ("mi300x", "hw-mi300x"),
+    ("h100", "hw-dgx-h100"), ("h20", "hw-hgx-h20"), ("h800", "hw-dgx-h800"), ("mi355x", "hw-mi355x"), ("mi350x", "hw-mi350x"),
+    ("mi308x", "hw-mi308x"), ("mi300x", "hw-mi300x"), ("vr200", "hw-vr200-nvl72"),
 )  # fmt: skip
 """Word of a row's hardware -> packaged cluster of one domain. The first match counts."""
 FP8 = ("fp8", "fp8_block", "fp8_static", "fp8_ootb")
-PERIODS = (1, 2, 4, 8)
+PERIODS = (2, 4, 8)
 """Numbers of domains of packaged clusters."""
+BLOCK = 128
+"""Values of a block of scales (DeepSeek-V3, arXiv 2412.19437 section 3.3)."""
 RATIO = 0.8
 """Least over longest length of InferenceX's random prompts and answers (utils/bench_serving); the mean is 0.9 of the nominal length."""
+ACCEPTANCE = 0.8
+"""Part of drafts that is accepted where a row does not say it (DeepSeek-R1 with one draft: 81 to 83 %, vllm PR #12755)."""
 WITHOUT_OVERLAP = re.compile(r"0\.(\d|1[0-3])\.")
 """Versions of vLLM whose host does not work beside the GPU unless asked to (asynchronous scheduling is the default since 0.14)."""
 
@@ -109,22 +116,25 @@ def _apart(row: ServingRow, engine: Engine) -> ServeSetting:
 def _setting(row: ServingRow, engine: Engine, users: float, replica: Replica) -> ServeSetting:
     random = "InferenceX" in row.text("where")
     part = (1 + RATIO) / 2 if random else 1.0
-    load = Load(users, row.degrees["isl"] * part, row.degrees["osl"] * part)
+    accepted = sum(ACCEPTANCE**n for n in range(row.drafts + 1))
+    load = Load(users, row.degrees["isl"] * part, row.degrees["osl"] * part, accepted, row.drafts)
     # Where prompts go first, equal lengths come in waves; mixed steps spread them (chosen after these rows were seen).
     ratio, rounds = (RATIO, 10) if random or engine.mixed else (1.0, 2)
     return ServeSetting(replica, engine, load, ratio, rounds)
 
 
 def _layout(row: ServingRow, part: str) -> ServeLayout:
-    """A worker's layout. Rows that give the GPUs of the worker as tp and the groups as attn_dp mean tp / attn_dp."""
+    """A worker's layout. Rows that give the GPUs of the worker as tp and the groups as attn_dp mean tp / attn_dp. No engine cuts experts below a
+    block of scales: groups of so many GPUs share experts (SGLang server_args.py: DeepEP sets the EP degree)."""
     tp, dp, ep, cut = (row.degree(f"{part}{name}") for name in ("tp", "attn_dp", "moe_ep", "moe_tp"))
-    if row.degree("pp") > 1:
-        raise Unsupported("pipeline stages")
     if dp > 1 and tp > 1 and tp * dp > ep * cut > 1 and tp % dp == 0:
         tp //= dp
+    experts = model_of(row).layer
+    if experts is not None and dp > 1 and ep == 1 and experts.expert_hidden < BLOCK * tp * dp:
+        ep = tp * dp
     if (tp * dp) % ep:
         raise Unsupported(f"found tp x attn_dp = {tp * dp} and moe_ep = {ep}, expected a divisor")
-    return ServeLayout(tp=tp, dp=dp, ep=ep)
+    return ServeLayout(tp=tp, dp=dp, ep=ep, pp=1 if part else row.degree("pp"))
 
 
 def _launched(row: ServingRow, engine: Engine, users: float) -> Engine:
@@ -151,8 +161,10 @@ def _replica(row: ServingRow, engine: Engine, layout: ServeLayout, gpus: int) ->
         raise Unsupported(f"no packaged machine is called like {row.text('hardware')!r}")
     cluster = load_cluster(name)
     if gpus > (cluster.max_gpus or cluster.n_gpus):
-        many = next((n for n in PERIODS if n * cluster.n_gpus >= gpus), PERIODS[-1])
-        cluster = load_cluster(f"{name}-x{many}")
+        larger = [n for n in PERIODS if f"{name}-x{n}" in list_clusters()]
+        if not larger:
+            raise Unsupported(f"found {gpus} GPUs of {name}, expected at most {cluster.n_gpus}: no packaged machine has several domains")
+        cluster = load_cluster(f"{name}-x{next((n for n in larger if n * cluster.n_gpus >= gpus), larger[-1])}")
     return Replica(model, formats_of_row(row, model, engine), layout, rates_of(cluster))
 
 

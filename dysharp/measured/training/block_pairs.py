@@ -23,7 +23,7 @@ SPANS = (
 )
 """Milliseconds (deepseek-ai/profile-data@4496024, train.json: H800, EP64 over 8 nodes, 4096 tokens, 4 local experts, balanced). A transfer's span
 holds its wait for peers."""
-LAYOUT, TOKENS, LOCAL = "ep=64,dp=64,mbs=1,m=4", 4096, 4
+LAYOUT, TOKENS = "ep=64,dp=64,mbs=1,m=4", 4096
 REPLAYED = ("layernorm", "mla_up_proj", "moe_act")
 """Modules that the trace computes again (names of its kernels)."""
 FP8_ROW = 0.5 + 2 / 128

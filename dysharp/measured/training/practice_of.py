@@ -14,7 +14,7 @@ SIMUMAX = "MooreThreads/SimuMax"
 NEMO = "NVIDIA/NeMo@"
 CLUSTERS = {
     "h100-sxm": "hw-dgx-h100-x8", "h200-sxm": "hw-dgx-h200-x8", "h800": "hw-dgx-h800-x8", "b200": "hw-dgx-b200-x8", "gb200": "hw-gb200-nvl72-x2",
-    "b300": "hw-hgx-b300-x8", "gb300": "hw-gb300-nvl72-x2", "mi355x": "hw-mi355x-x2",
+    "b300": "hw-hgx-b300-x8", "gb300": "hw-gb300-nvl72-x2", "mi355x": "hw-mi355x-x2", "mi300x": "hw-mi300x-x2",
 }  # fmt: skip
 """GPU of a row -> packaged cluster."""
 NODE = 8

@@ -16,12 +16,15 @@ from dysharp.steps.layout import Layout, check_layout
 NAMES = (
     ("deepseek-?v3", "deepseek-v3"), ("deepseek-?v2-?lite", "deepseek-v2-lite"), ("deepseek-?v2", "deepseek-v2"), ("moonlight", "moonlight-16b"),
     ("qwen-?3-?(moe-?)?30b", "qwen3-30b"), ("qwen-?3-?(moe-?)?235b", "qwen3-235b"), ("qwen-?3-?next-?80b", "qwen3-next-80b"),
+    ("qwen-?3-5-397b", "qwen3.5-397b"),
     ("gpt-?oss-?120b", "gpt-oss-120b"), ("gpt-?oss-?20b", "gpt-oss-20b"), ("kimi-?k2", "kimi-k2"),
     ("mixtral-?8x7b", "mixtral-8x7b"), ("mixtral-?8x22b", "mixtral-8x22b"),
     ("pangu-?ultra-?moe", "pangu-ultra-moe"), ("pangu-?pro", "pangu-pro-moe"), ("phi-?3-?5-?moe", "phi-3.5-moe"),
     ("llama-?3-?1?-?8b", "llama3-8b"), ("llama-?3-?[13]?-?70b", "llama3-70b"), ("llama-?3-?1?-?405b", "llama3-405b"),
     ("llama-?2-?7b", "llama2-7b"), ("llama-?2-?13b", "llama2-13b"), ("llama-?2-?70b", "llama2-70b"),
     ("qwen2-5-7b", "qwen2.5-7b"), ("qwen2-5-32b", "qwen2.5-32b"), ("gpt-?3-5b", "gpt3-5b"), ("gpt-?3-20b", "gpt3-20b"), ("gpt-?3-175b", "gpt3-175b"),
+    ("glm-4-5-air", "glm-4.5-air"), ("glm-4-[567]", "glm-4.5"), ("qwen-?3-coder-480b", "qwen3-coder-480b"), ("qwen-?3-?8b", "qwen3-8b"),
+    ("qwen-?3-?14b", "qwen3-14b"), ("qwen-?3-?32b", "qwen3-32b"), ("qwen2-5-72b", "qwen2.5-72b"),
     ("nemotron-8b", "nemotron-8b"), ("nemotron-22b", "nemotron-22b"),
 )  # fmt: skip
 """Beginning of a model's name in rows (small letters, everything else as -) -> packaged model. The first match counts."""

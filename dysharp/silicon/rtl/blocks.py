@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dysharp.errors import ConfigError, MissingExtra, nearest
 
 if TYPE_CHECKING:
     from random import Random
-
-    from dysharp.silicon.rtl.check import Checked
 
 BLOCKS = {
     "reduction-table": "DySHARP, switch port: sessions, counts, LRU eviction, timeouts",
@@ -58,16 +56,6 @@ class Block:
     component: Callable[[Any], Any]
     model: Callable[[Any, Random], Any]
     small: tuple[Any, ...]
-
-    def check(self, sequences: int, cycles: int = 32, seed: int = 0) -> list[tuple[dict[str, int], Checked]]:
-        """Compare block and model, `sequences` sequences in all, shared by the small parameters. Raises SimulationError."""
-        from dysharp.silicon.rtl.check import check
-
-        done = []
-        for i, p in enumerate(self.small):
-            n = sequences // len(self.small) + (i < sequences % len(self.small))
-            done.append((asdict(p), check(self.component(p), lambda random, p=p: self.model(p, random), n, cycles, seed)))  # type: ignore[misc]
-        return done
 
 
 def load_block(name: str) -> Block:

@@ -1,7 +1,7 @@
 """Runs a block beside a cycle-exact model in the simulator of Amaranth and compares every output in every cycle."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any, Protocol
 
@@ -10,7 +10,7 @@ from amaranth.lib import wiring
 from amaranth.sim import Simulator
 
 from dysharp.errors import SimulationError
-from dysharp.silicon.rtl.blocks import Pin
+from dysharp.silicon.rtl.blocks import Block, Pin
 
 Values = Mapping[str, int]
 
@@ -40,6 +40,15 @@ def pins_of(component: wiring.Component) -> list[Pin]:
     """The interface of a block."""
     members = component.signature.members.items()
     return [Pin(name, "in" if member.flow == wiring.In else "out", Shape.cast(member.shape).width) for name, member in members]
+
+
+def check_block(block: Block, sequences: int, cycles: int = 32, seed: int = 0) -> list[tuple[dict[str, int], Checked]]:
+    """Compare block and model, `sequences` sequences in all, shared by the small parameters. Raises SimulationError."""
+    done = []
+    for i, p in enumerate(block.small):
+        n = sequences // len(block.small) + (i < sequences % len(block.small))
+        done.append((asdict(p), check(block.component(p), lambda random, p=p: block.model(p, random), n, cycles, seed)))  # type: ignore[misc]
+    return done
 
 
 Listen = Callable[[int, Values, Values], None]

@@ -57,9 +57,12 @@ class Saved:
     linear: bool = False
 
 
-def saved_of_layer(model: WholeModel, layout: Layout, moe: bool, saving: Saving, fp8: bool = False) -> tuple[Saved, ...]:
-    """Every tensor that one layer saves without recomputation."""
-    return (*_attention(model, layout, saving, fp8), *(_moe(model, layout, saving, fp8) if moe else _dense(model, layout, saving, fp8)))
+def saved_of_layer(
+    model: WholeModel, layout: Layout, moe: bool, saving: Saving, fp8: bool = False, linear: bool = False
+) -> tuple[Saved, ...]:  # fmt: skip
+    """Every tensor that one layer saves without recomputation. `linear`: its attention is linear."""
+    attention = _linear_attention(model, layout, saving, fp8) if linear else _attention(model, layout, saving, fp8)
+    return (*attention, *(_moe(model, layout, saving, fp8) if moe else _dense(model, layout, saving, fp8)))
 
 
 def _shard(layout: Layout, saving: Saving) -> int:
@@ -83,6 +86,20 @@ def _attention(model: WholeModel, layout: Layout, saving: Saving, fp8: bool) -> 
         yield Saved("output before the context exchange", BF16 * a.heads * a.value_dim / t)
     yield Saved("FFN norm input", BF16 * hidden / shard)
     yield Saved("FFN norm output", BF16 * hidden / shard, "layernorm", linear=True)  # the router reads it in BF16
+
+
+def _linear_attention(model: WholeModel, layout: Layout, saving: Saving, fp8: bool) -> Iterator[Saved]:
+    """Inputs of the projections, of the convolution and of the gated norm; states of chunks are made again in the backward pass."""
+    a, t, hidden = model.linear, layout.tp, model.hidden
+    assert a is not None
+    shard, kept, values = _shard(layout, saving), FP8 if fp8 else BF16, a.value_heads * a.value_dim
+    yield Saved("block input", BF16 * hidden / shard)
+    yield Saved("norm output", kept * hidden / shard, "layernorm", linear=True)
+    yield Saved("linear q, k, v before and behind the convolution", BF16 * 2 * a.mixed / t)
+    yield Saved("gate, strength and decay", (BF16 * values + FP32 * 2 * a.value_heads) / t)
+    yield Saved("linear output before and behind its norm", (BF16 + kept) * values / t, linear=True)
+    yield Saved("FFN norm input", BF16 * hidden / shard)
+    yield Saved("FFN norm output", BF16 * hidden / shard, "layernorm", linear=True)
 
 
 def _dense(model: WholeModel, layout: Layout, saving: Saving, fp8: bool) -> Iterator[Saved]:

@@ -113,11 +113,11 @@ class _Chunk:
     @classmethod
     def of(cls, model: WholeModel, layout: Layout, sequence: int, recipe: Recipe, saving: Saving, chunk: Chunk) -> "_Chunk":
         tokens = layout.tokens(sequence)
-        kinds = [model.is_moe(layer) for layer in chunk.layers()] + [model.layer is not None] * chunk.mtp
+        kinds = [(model.is_moe(n), model.is_linear(n)) for n in chunk.layers()] + [(model.layer is not None, False)] * chunk.mtp
         ops: dict[str, float] = {}
         for_weights = again = transient = 0.0
-        for moe in kinds:
-            tensors = saved_of_layer(model, layout, moe, saving, recipe.fp8)
+        for moe, linear in kinds:
+            tensors = saved_of_layer(model, layout, moe, saving, recipe.fp8, linear)
             for one in tensors:
                 ops[one.op] = ops.get(one.op, 0.0) + (0.0 if is_dropped(one, saving) else one.bytes * tokens)
             kept = sum(one.bytes for one in tensors if one.linear)  # also what the backward pass has computed again

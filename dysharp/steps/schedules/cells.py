@@ -96,13 +96,6 @@ class Schedule:
         """Number of pipeline ranks."""
         return len(self.slots)
 
-    def rank_of(self, stage: int, direction: int = 0) -> int:
-        """The rank that runs a stage for the micro-batches of a direction."""
-        return self._places()[stage, direction]
-
-    def _places(self) -> dict[tuple[int, int], int]:
-        return {(cell.stage, cell.direction): rank for rank, cell in self.cells()}
-
     def cells(self) -> Iterator[tuple[int, Cell]]:
         """All cells with their ranks, rank by rank in order."""
         for rank, slots in enumerate(self.slots):

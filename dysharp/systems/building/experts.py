@@ -19,8 +19,10 @@ from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Kind, Tail, Template
 from dysharp.program.verify import MAX_TASKS
 from dysharp.specs import Model, choice_int
+from dysharp.systems.building.around import MemoryKernels
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.facts import Costs
 
 STORED_BYTES = 2  # bytes of an element between two GEMMs: BF16
 FILLER = 2  # prio of weight gradients, after the prios of both data GEMMs
@@ -56,12 +58,13 @@ class GemmOps:
 
     `first`, `second`: an array `[tiles]` of ops for each GEMM of the stage, in the order of `Stage`.
 
-    `sms`: `[gpus]` the pool of SMs of each GPU.
+    `sms`: `[gpus]` the pool of SMs of each GPU. `issuer`: `[gpus]` the issuer on these SMs.
     """
 
     first: tuple[I32, ...]
     second: tuple[I32, ...]
     sms: list[int]
+    issuer: I32
 
     @property
     def results(self) -> I32:
@@ -99,6 +102,7 @@ def add_gemms(layer: LayerBuilder, *, second_first: bool = True) -> GemmOps:
         add_stage(layer, first, issuer, layer.tiles, prio=int(second_first)),
         add_stage(layer, second, issuer, layer.tiles, prio=int(not second_first)),
         sms,
+        issuer,
     )
 
 
@@ -157,17 +161,26 @@ def _weight_share(layer: LayerBuilder) -> F64:
     return mean_share(layer.tiling.rows, len(layer.p.slot) / max(1, int(np.count_nonzero(tiles))))
 
 
-def one_after_another(layer: LayerBuilder, received: I32 | None = None) -> I32:
+def one_after_another(layer: LayerBuilder, received: I32 | None = None, costs: Costs | None = None) -> I32:
     """Each GPU waits for all its rows and for the op `received[gpu]`, then runs both stages in sequence.
 
-    Returns `[gpus]` the JOIN that ends the GEMMs of each GPU.
+    `costs`: of a real form, which has the kernels around the GEMMs, too (`around.py`).
+    Returns `[gpus]` the op that ends the GEMMs of each GPU, and the kernel behind them.
     """
     if not layer.compute:
         return layer.join_tiles(layer.tiles, Tail.TILE_READY, also=received)
     gemms = add_gemms(layer)
-    layer.join_tiles(layer.tiles, Tail.TILE_READY, heads=gemms.first, also=received)
-    layer.join_tiles(gemms.first[0], heads=gemms.second)
-    return layer.join_tiles(gemms.results)
+    if costs is None:
+        layer.join_tiles(layer.tiles, Tail.TILE_READY, heads=gemms.first, also=received)
+        layer.join_tiles(gemms.first[0], heads=gemms.second)
+        return layer.join_tiles(gemms.results)
+    kernels = MemoryKernels(layer, costs.permutes, gemms.issuer, (len(gemms.first), len(gemms.second)))
+    ready = kernels.before(layer.join_tiles(layer.tiles, Tail.TILE_READY, also=received))
+    half = kernels.between(layer.join_tiles(gemms.first[0]))
+    for begin, stage in ((ready, gemms.first), (half, gemms.second)):
+        for head in stage:
+            layer.wait_each(head, begin[layer.tile_gpu])
+    return kernels.behind(layer.join_tiles(gemms.results))
 
 
 def in_pairs(layer: LayerBuilder, op_of_useful_row: I32) -> GemmOps | None:

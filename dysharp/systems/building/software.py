@@ -6,6 +6,7 @@ The class turns fitted constants (specs/data/fitted.toml) into picoseconds of op
 from dysharp.compute.collectives import PROTOCOLS, alltoall_start_us, collective_us, rail_rings_us, ring_protocol, ring_us, sync_us
 from dysharp.compute.moe import permute_us
 from dysharp.compute.operators import arch_of, hbm_us, launch_us
+from dysharp.compute.transfer import fifo_copy_us
 from dysharp.errors import ConfigError
 from dysharp.specs import Cluster
 from dysharp.units import PS_PER_US
@@ -52,6 +53,11 @@ class Software:
         rate = self._link_bytes_per_us * self._fitted["link.fraction"] * (self._fitted[name] if part else 1.0)
         return round(n_bytes * PS_PER_US / rate)
 
+    def fifo_ps(self, row_bytes: int, *, fields: int = 1, low_precision: bool = False) -> int:
+        """Time of a GPU for a copy of a row in the FIFOs of TensorRT-LLM's two-sided kernel."""
+        copy_us = fifo_copy_us(self._gpu, self._fitted, row_bytes, self._n_gpus, fields=fields, low_precision=low_precision)
+        return round(float(copy_us) * PS_PER_US)
+
     def reorder_ps(self, tokens: int, rows: int, hidden: int, row_bytes: float) -> int:
         """Time of one kernel that scatters `tokens` rows to `rows` places, or gathers them."""
         return round(float(permute_us(self._gpu, self._fitted, tokens, rows, hidden, row_bytes)) * PS_PER_US / 2)
@@ -71,7 +77,7 @@ class Software:
 
     def collective_ps(self, kind: str, n_gpus: int, n_bytes: int) -> int:
         """Time of an NCCL collective of `kind`. `n_bytes`: the size in nccl-tests (`compute.collectives`)."""
-        return round(float(collective_us(self._gpu, self._fitted, kind, n_gpus, n_bytes, one_die=True)) * PS_PER_US)
+        return round(float(collective_us(self._gpu, self._fitted, kind, n_gpus, n_bytes)) * PS_PER_US)
 
     def ring(self, n_gpus: int, n_bytes: int) -> tuple[int, float]:
         """An all-gather or reduce-scatter of `n_bytes` in total by NCCL's ring, with the protocol that its tuner takes.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.compute.collectives import NET_STEPS_US, PROTOCOLS, RING_PART, hop_us, ring_protocol
+from dysharp.compute.collectives import NET_STEPS_US, PROTOCOLS, RING_PART, hop_us, ring_protocol, start_us
 from dysharp.compute.operators import arch_of
 from dysharp.errors import ConfigError, nearest
 from dysharp.program import Program
@@ -69,7 +69,8 @@ def plan(work: Collective, cluster: Cluster, options: Options) -> Program:
 def broadcast(work: Collective, cluster: Cluster, at: int) -> Program:
     """Chunks go around the rings from GPU 0 to the GPU before it."""
     gpu, protocol = cluster.own_gpu, PROTOCOLS[at]
-    way = Way(protocol.start_us, float(hop_us(gpu, protocol)), NET_STEPS_US[at], RING_PART[arch_of(gpu)] * protocol.part, protocol.part)
+    start, part = start_us(gpu, cluster.fitted, protocol), protocol.part
+    way = Way(start, float(hop_us(gpu, protocol)), NET_STEPS_US[at], RING_PART[arch_of(gpu)] * part, part)
     rings = rings_of(cluster)
     parents = np.empty_like(rings)
     np.put_along_axis(parents, rings, np.roll(rings, 1, axis=1), axis=1)

@@ -34,7 +34,7 @@ class CollectiveSystem:
     options: type
     """A frozen dataclass; every field has a default."""
     operations: tuple[str, ...]
-    """Operations that it runs: those of a Collective, or `SUB_LAYER`."""
+    """Operations that the system runs: operations of a Collective, or `SUB_LAYER`."""
     build: Plan
     switch: str = ""
     """What it does in the switch; "" = nothing."""

@@ -13,7 +13,7 @@ from dysharp.systems.building.tp.sublayer import Machine
 from dysharp.systems.building.tp.ways import Ways
 from dysharp.systems.collectives.register import collective
 from dysharp.systems.tp.cais import STAGES
-from dysharp.systems.tp.nvls import WINDOW, norm_own, own_done
+from dysharp.systems.tp.nvls import norm_own, own_done
 from dysharp.systems.tp.overlap import Fused
 from dysharp.workload.sublayer import SUB_LAYER, SubLayer
 
@@ -53,7 +53,7 @@ def t3_nvls(work: SubLayer, cluster: Cluster, options: Fused) -> Program:
     """T3 with DMA-driven NVLS: sums behind the first GEMM, multicasts before the second; sums, norms and copies wait for each other as a whole."""
     build = _build(work, cluster, options, rotated=False)
     told = build.told_home("told", build.all_of("tiles", build.gemm1(build.launch("gemm1"))))
-    sums = build.reduce_pulled(told[build.block_of(build.every_chunk)], Tail.TILE_READY, WINDOW)
+    sums = build.reduce_pulled(told[build.block_of(build.every_chunk)], Tail.TILE_READY)
     _, normed = norm_own(build, build.barrier("reduce.end", own_done(build, "pulled", sums)))
     tiles = build.multicast(ROWS, GATHERED, normed[build.home_of_chunk])
     build.wait(_second(build, build.launch("gemm2", normed)), tiles, Tail.TILE_READY)

@@ -1,4 +1,4 @@
-"""Libraries of today, from their public code: TokenWeave weaves two halves of the tokens, Flux fuses stores and copies with its GEMMs."""
+"""Libraries of today: TokenWeave weaves two parts of the tokens, Flux fuses stores and copies with its GEMMs. Paper form, and that of their code."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dysharp.arrays import I32
+from dysharp.compute.gemm import gemm_gang
 from dysharp.program import Program, Tail
 from dysharp.specs import Cluster
 from dysharp.systems.building.tp.schema import GATHERED, ROWS
@@ -14,8 +15,8 @@ from dysharp.systems.building.tp.sublayer import Machine
 from dysharp.systems.building.tp.ways import Ways
 from dysharp.systems.collectives.nvls_two_shot import BLOCK_BYTES
 from dysharp.systems.collectives.register import collective
+from dysharp.systems.registry import is_real
 from dysharp.systems.tp.nvls import norm_own
-from dysharp.systems.tp.overlap import Fused
 from dysharp.units import PS_PER_US
 from dysharp.workload.sublayer import SUB_LAYER, SubLayer
 
@@ -23,12 +24,24 @@ TOKENWEAVE = "https://github.com/microsoft/tokenweave"
 FLUX = "https://github.com/bytedance/flux"
 CTAS = {1024: 4, 2048: 4, 4096: 4, 8192: 8, 16384: 8, 32768: 8}
 """Thread blocks of the fused kernel behind attention by tokens of a batch, on eight H100 (5658c21, prefill_configs/llama_config_8.json)."""
+OFFSET = {8192: 256, 16384: 256}
+"""Tokens of the first half beyond half of a batch (the same file, chunk_offset)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """`form`: "paper", "real" or "auto" (real on hw-* clusters). Others: as of `tp-nvls`."""
+
+    form: str = "auto"
+    seed: int = 0
+    chunk_bytes: int = 16384
 
 
 @dataclass(frozen=True, slots=True)
 class Weave:
-    """`ctas`: thread blocks of the fused kernel, each on an SM of its own; 0: those of the public configuration. Others: as of `tp-nvls`."""
+    """`ctas`: thread blocks of the fused kernel, each on an SM of its own; 0: those of the public configuration. Others: as of `flux`."""
 
+    form: str = "auto"
     ctas: int = 0
     seed: int = 0
     chunk_bytes: int = 16384
@@ -43,52 +56,79 @@ def _ended(build: Ways, name: str, ops: I32) -> I32:
     return build.all_of(name, ops.reshape(build.n, -1))
 
 
+def _first_part(build: Ways, real: bool) -> int:
+    """Blocks of the first part, as many of each home. The code takes half of the tokens and an offset; the paper the part nearest to half with
+    which both GEMMs need no wave of thread blocks more than undivided."""
+    turns = build.cuts.blocks // build.n
+    each = build.n * build.cuts.rows
+    if real:
+        return min(turns, -(-(build.work.tokens // 2 + OFFSET.get(build.work.tokens, 0)) // each)) * build.n
+
+    def waves(blocks: int) -> int:
+        return -(-blocks * build.cuts.tiles // build.slots) - (-blocks * gemm_gang(build.work.outer) // build.slots)
+
+    def cost(part: int) -> tuple[int, int]:
+        return waves(part * build.n) + waves((turns - part) * build.n), abs(2 * part - turns)
+
+    return min(range((turns + 1) // 2, max(2, turns)), key=cost) * build.n
+
+
 @collective("tokenweave", source=TOKENWEAVE, options=Weave, operations=(SUB_LAYER,), switch="it multicasts and adds there")
 def tokenweave(work: SubLayer, cluster: Cluster, options: Weave) -> Program:
-    """TokenWeave: pull of sums, norm of own rows and multicast in one kernel on few SMs, for one half of the tokens beside GEMMs of the other."""
-    ctas = options.of(work.tokens)
+    """TokenWeave: pull of sums, norm of own rows and multicast in one kernel on few SMs, for one part of the tokens beside GEMMs of the other."""
+    ctas, real = options.of(work.tokens), is_real(options.form, cluster)
     build = Ways(work, cluster, Machine(seed=options.seed, chunk_bytes=options.chunk_bytes, comm_sms=ctas))
-    turns = build.cuts.blocks // build.n
-    cut = (turns + 1) // 2 * build.n
-    halves = [half for half in (build.blocks[:cut], build.blocks[cut:]) if len(half)]
+    cut = _first_part(build, real)
+    parts = [part for part in (build.blocks[:cut], build.blocks[cut:]) if len(part)]
+
+    def kernel(name: str, after: I32) -> I32:
+        return build.launch(name, after) if real else after
+
     done = build.gemm1(build.launch("gemm1"))
-    first = [_ended(build, "tiles", done[:, half]) for half in halves]
-    build.wait(done[:, halves[-1]], first[0][:, None, None]) if len(halves) > 1 else None  # one stream: the second half's GEMM is behind the first's
+    first = [_ended(build, "tiles", done[:, part]) for part in parts]
+    if len(parts) > 1:  # one stream: the second part's GEMM is behind the first's
+        build.wait(done[:, parts[-1]], kernel("gemm1b", first[0])[:, None, None])
     begun = np.zeros(build.cuts.blocks, np.int32)
     starts = [_ended(build, "fused.ready", ended[:, None]) for ended in first]
-    for number, half in enumerate(halves):
-        begun[half] = build.barrier(f"fused{number}", starts[number])[build.home[half]]
-    sums = build.reduce_pulled(begun[build.block_of(build.every_chunk)], Tail.OP_DONE, ctas * BLOCK_BYTES)
+    for number, part in enumerate(parts):
+        begun[part] = build.barrier(f"fused{number}", kernel(f"fused{number}", starts[number]))[build.home[part]]
+    block = build.block_of(build.every_chunk)
+    sums = build.reduce_pulled(begun[block], Tail.OP_DONE, ctas * BLOCK_BYTES)
     rows = build.norm(build.home, build.blocks, "fused")
-    build.wait(rows[build.block_of(build.every_chunk)], sums)
-    tiles = build.multicast(ROWS, GATHERED, rows[build.block_of(build.every_chunk)])
-    second, before = build.gemm2(), None
-    for number, half in enumerate(halves):
+    build.wait(rows[block], sums)
+    tiles = build.multicast(ROWS, GATHERED, rows[block])
+    second, before = build.gemm2(), first[-1]
+    for number, part in enumerate(parts):
         here = build.joins("gathered", build.gpus)
-        build.wait(here[:, None], tiles[:, half], Tail.TILE_READY)
+        build.wait(here[:, None], tiles[:, part], Tail.TILE_READY)
         end = build.barrier(f"fused{number}.end", here)
-        build.wait(second[:, half], end[:, None])
-        build.wait(second[:, half], (first[-1] if before is None else _ended(build, "half", before))[:, None])
-        if number + 1 < len(halves):
+        both = build.all_of("second", np.stack([end, before], axis=1))
+        build.wait(second[:, part], kernel(f"gemm2.{number}", both)[:, None])
+        if number + 1 < len(parts):
             build.wait(starts[number + 1], end)
-        before = second[:, half]
+        before = _ended(build, "part", second[:, part])
     return build.build()
 
 
-@collective("flux", source=FLUX, options=Fused, operations=(SUB_LAYER,))
-def flux(work: SubLayer, cluster: Cluster, options: Fused) -> Program:
-    """Flux on NVLink: the first GEMM stores tiles to their owners, a kernel adds them; the second GEMM waits for copies tile by tile."""
+@collective("flux", source=FLUX, options=Form, operations=(SUB_LAYER,))
+def flux(work: SubLayer, cluster: Cluster, options: Form) -> Program:
+    """Flux on NVLink: the first GEMM stores tiles to their owners (paper: memory adds them; code: a kernel does); the second waits for copies."""
     build = Ways(work, cluster, Machine(seed=options.seed, chunk_bytes=options.chunk_bytes, rotated=True))
     stored = build.reduce_stores(build.gemm1(build.launch("gemm1")))
     met = build.joins("stored", build.gpus)
     build.wait(met[build.home], stored, Tail.TILE_READY)
-    moved = (build.n + 1) * work.size / build.n
-    added = build.delays("local sum", np.full(build.n, round(moved / cluster.hbm_bytes_per_us * PS_PER_US)), build.gpus)
-    build.wait(added, build.barrier("stores.end", met))
+    added = build.barrier("stores.end", met)
+    if is_real(options.form, cluster):
+        moved = (build.n + 1) * work.size / build.n
+        summed = build.delays("local sum", np.full(build.n, round(moved / cluster.hbm_bytes_per_us * PS_PER_US)), build.gpus)
+        build.wait(summed, build.launch("local sum", added))
+        added = summed
     _, normed = norm_own(build, added)
     begun = build.launch("gemm2", normed)
     second = build.gemm2()
     build.wait(second, begun[:, None])
     copied = np.repeat(normed[:, None], build.cuts.blocks, axis=1)
-    build.gather_loaded(copied, Tail.OP_DONE, second, merged=False, window=work.size, ahead=build.cuts.blocks)
+    hardware = build.b.hardware
+    window = (4 * hardware.lat + hardware.responder) * hardware.rate // PS_PER_US  # one copy behind the other fills the link
+    build.gather_loaded(copied, Tail.OP_DONE, second, merged=False, window=window, ahead=build.cuts.blocks)
     return build.build()

@@ -16,8 +16,6 @@ from dysharp.systems.collectives.register import collective
 from dysharp.workload.sublayer import SUB_LAYER, SubLayer
 
 SOURCE = "https://github.com/NVIDIA/Megatron-LM"
-WINDOW = 1280 << 10
-"""Bytes of in-switch loads that a GPU has under way, as CAIS's bound of one GPU's outstanding requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ def tp_nvls(work: SubLayer, cluster: Cluster, options: Options) -> Program:
     """Megatron's tensor parallelism: GEMM, all-reduce by NVLS, norm of all rows on every GPU, GEMM, with barriers around the all-reduce."""
     build = Ways(work, cluster, machine(options))
     begun = build.launch("allreduce", gemm_then_barrier(build))
-    sums = build.reduce_pulled(begun[build.home_of_chunk], Tail.OP_DONE, WINDOW)
+    sums = build.reduce_pulled(begun[build.home_of_chunk], Tail.OP_DONE)
     gemm2_after(build, norm_all(build, build.barrier("allreduce.end", all_reduced(build, sums))), ROWS)
     return build.build()
 
@@ -92,7 +90,7 @@ def sp_nvls(work: SubLayer, cluster: Cluster, options: Options) -> Program:
     """Megatron's sequence parallelism: reduce-scatter by NVLS, norm of own rows, all-gather by NVLS, each behind a barrier."""
     build = Ways(work, cluster, machine(options))
     begun = build.launch("reduce", gemm_then_barrier(build))
-    sums = build.reduce_pulled(begun[build.home_of_chunk], Tail.OP_DONE, WINDOW)
+    sums = build.reduce_pulled(begun[build.home_of_chunk], Tail.OP_DONE)
     _, normed = norm_own(build, build.barrier("reduce.end", own_done(build, "pulled", sums)))
     begun = build.launch("gather", normed)
     tiles = build.multicast(ROWS, GATHERED, begun[build.home_of_chunk])

@@ -13,7 +13,7 @@ from dysharp.systems.building.tp.schema import PARTIAL, ROWS, SUM
 from dysharp.systems.building.tp.sublayer import Machine
 from dysharp.systems.building.tp.ways import Ways
 from dysharp.systems.collectives.register import collective
-from dysharp.systems.tp.nvls import WINDOW, all_reduced, gemm2_after, norm_all
+from dysharp.systems.tp.nvls import all_reduced, gemm2_after, norm_all
 from dysharp.workload.sublayer import SUB_LAYER, SubLayer
 
 COCONET = "https://arxiv.org/abs/2105.05720"
@@ -79,7 +79,7 @@ def _in_switch(work: SubLayer, cluster: Cluster, options: Options | Fused, chunk
     """All-reduce by multimem behind parts of the first GEMM, when every GPU has told the home; norm of all rows; the second GEMM."""
     build = _build(work, cluster, options, rotated=False)
     told = build.told_home("told", _by_chunk(build, build.gemm1(build.launch("gemm1")), chunks))
-    sums = build.reduce_pulled(told[build.block_of(build.every_chunk)], Tail.TILE_READY, WINDOW)
+    sums = build.reduce_pulled(told[build.block_of(build.every_chunk)], Tail.TILE_READY)
     gemm2_after(build, norm_all(build, build.barrier("allreduce.end", all_reduced(build, sums))), ROWS)
     return build.build()
 

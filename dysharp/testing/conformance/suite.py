@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,14 +11,15 @@ from dysharp.runs.options import options_of
 from dysharp.specs import Cluster, Model
 from dysharp.systems import System, get_system
 from dysharp.systems.collectives import CollectiveSystem, all_collectives
-from dysharp.testing.conformance import backward, broken, collectives, emulation, rows, runs, surroundings
 from dysharp.testing.conformance.case import Pass, Passes, SystemCase
+from dysharp.testing.conformance.collectives import cases_of
 from dysharp.testing.conformance.layers import SmallLayer, layers_of
 from dysharp.testing.conformance.report import LEGAL, Finding, Report
 from dysharp.testing.conformance.rule import RULES, NotRun, Rule
 from dysharp.workload import Routing
 
-FILES = (rows, runs, backward, emulation, broken, surroundings, collectives)
+for _name in ("rows", "runs", "backward", "emulation", "broken", "surroundings", "collectives"):
+    importlib.import_module(f"dysharp.testing.conformance.{_name}")
 DIRECTIONS = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}
 
 
@@ -48,7 +50,7 @@ def run_suite(
 
 def _collective_suite(system: CollectiveSystem, options: Mapping[str, Any] | None, rules: Sequence[str] | None) -> Report:
     suite = _Suite(None, options, _chosen(rules))
-    for case in collectives.cases_of(system, options_of(system, options or {})):
+    for case in cases_of(system, options_of(system, options or {})):
         legal = suite.ask(LEGAL, case.name, (f"found {case.trace.time_ps} ps" for _ in range(case.trace.time_ps < 0)))
         suite.ask_all("collective", case, case.name, "" if legal else "the Program is not legal")
     return Report(system.name, suite.ran, tuple(suite.failed), tuple(suite.not_run))

@@ -28,15 +28,15 @@ def message_event(leaf, now, ops, members, stores, issue, links, switch, tables,
         up_end(leaf - m[col.LEAF_UP], leaf, links, clock)
     elif leaf < rings + (col.RING_DELIVER + 1) * nets:
         filled = member_due(leaf - rings, members, clock)
-        deliver(filled, now, ops, members, links, clock)
+        deliver(filled, now, ops, members, links, switch.held, clock)
     elif leaf < rings + (col.RING_RESPOND + 1) * nets:
         respond(leaf - rings, now, ops, members, links, clock)
     elif leaf < rings + (col.RING_RESULT + 1) * nets:
         result(leaf - rings, now, ops, members.mem, links, switch, clock)
     elif leaf < rings + (col.RING_RESULT_DELIVERED + 1) * nets:
-        done = result_delivered(leaf - rings, now, ops, members, stores, issue, links, clock)
+        done = result_delivered(leaf - rings, now, ops, members, stores, issue, links, switch.held, clock)
     else:
-        done = acknowledged(leaf - rings, ops, clock)
+        done = acknowledged(leaf - rings, ops, links, clock)
     if filled >= 0:
         member_fill(filled, ops, members, stores, issue, links, clock)
     if done >= 0:

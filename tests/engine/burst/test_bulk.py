@@ -18,9 +18,9 @@ from dysharp.oracle.run import Run
 from dysharp.program import Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To
 from dysharp.program.tables import Alloc, Hardware, Net
 from dysharp.program.verify import verify
-from dysharp.testing.mutants import BULK_MUTANTS, caught
-from dysharp.testing.random_bulk import crowded_bulk, random_bulk
 from dysharp.timeline.record import record
+from tests.interpreters.mutants import BULK_MUTANTS, caught
+from tests.interpreters.random_bulk import crowded_bulk, random_bulk
 
 MACHINE = Hardware(450_000, 300_000, 600_000, 600_000, 100_000, 100_000, n_vcs=8, vc_bytes=512 * 16 * 18, n_links=18)
 MACHINES = {

@@ -16,11 +16,11 @@ from dysharp.program import Discipline, Head, Kind, Program, ProgramBuilder, Tai
 from dysharp.program.payload import moved_bytes
 from dysharp.program.tables import Point
 from dysharp.program.verify import verify
-from dysharp.testing.random_loads import random_loads
-from dysharp.testing.random_merges import random_merge
-from dysharp.testing.random_points import random_points
-from dysharp.testing.random_programs import coverage, random_program
-from dysharp.testing.random_sums import random_sums
+from tests.interpreters.random_loads import random_loads
+from tests.interpreters.random_merges import random_merge
+from tests.interpreters.random_points import random_points
+from tests.interpreters.random_programs import coverage, random_program
+from tests.interpreters.random_sums import random_sums
 
 CHUNKS, PER_CHUNK = 6, 85  # 510 tiny Programs
 QUICK = 3  # chunks: mutants of kernels are told by the first two (bench/mutants.py, EQUAL_PROGRAMS)
@@ -43,6 +43,7 @@ MUST_OCCUR = (
     *("run: channels full", "run: train above its channel", "run: behind another train"),
     *("run: semaphore full", "run: no free slot", "run: cut-through wait", "run: task behind memory"),
     *("tie.ready", "tie.start", "tie.done", "tie.member", "tie.tile_ready", "tie across columns"),
+    *("run: acknowledgement waits for turns", "run: acknowledgement behind others", "run: copy behind an earlier one"),
 )
 
 

@@ -9,9 +9,9 @@ import pytest
 from dysharp.engine.burst.lower import lower
 from dysharp.specs import load_cluster, load_model
 from dysharp.systems import all_systems, get_system
-from dysharp.testing.random_points import random_points
 from dysharp.uarch.state import Points
 from dysharp.workload import make_routing
+from tests.interpreters.random_points import random_points
 
 MODEL = replace(load_model("S-8"), name="small", n_experts=16, topk=4, hidden=2048, expert_hidden=1024)
 CLUSTER = load_cluster("paper-dgx-h800").with_gpus(4)

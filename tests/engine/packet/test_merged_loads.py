@@ -17,8 +17,8 @@ from dysharp.program import Discipline, Kind, Program, ProgramBuilder, Tail, Tem
 from dysharp.program.tables import Hardware, Head
 from dysharp.specs import load_cluster
 from dysharp.systems.collectives import get_collective
-from dysharp.testing.random_loads import random_loads
 from dysharp.workload.sublayer import SubLayer
+from tests.interpreters.random_loads import random_loads
 
 LAT, RESPONDER, FLIT = 250_000, 500_000, 640
 DATA = 9 * FLIT  # header and 128 B

@@ -40,7 +40,7 @@ def us(entry: Parsed) -> float:
 
 def test_the_packaged_rows_have_predictions_and_errors_of_a_known_size(parsed: tuple[Parsed, ...]) -> None:
     """The bar of 8 % is missed (docs/deviations.md); these limits hold what is reached."""
-    for family, least, median, p90 in (("attention", 800, 10.9, 31.0), ("operator", 280, 10.0, 30.0)):
+    for family, least, median, p90 in (("attention", 800, 10.9, 31.0), ("operator", 280, 9.3, 30.0)):
         rows = of(parsed, family)
         found = errors_of(ClosedForms(rows).values(fitted_values()), measured_values(rows))
         assert found.n >= least
@@ -111,7 +111,7 @@ def test_tensorrt_llm_chooses_a_decode_kernel(hardware: str, changes: dict[str, 
 def test_masked_attention_takes_a_block_for_each_head() -> None:
     config = {"kernel": "torch_flow", "kv_heads": 32, "past_len": 15}
     few, many = (us(one("attention_generation", "TensorRT-LLM 1.3", "H100-SXM", batch=batch, **config)) for batch in (132, 264))
-    assert many - few == pytest.approx(32 * fitted_values()["attention.head_us"], rel=0.02)
+    assert many - few == pytest.approx(32 * fitted_values()["attention.light_us"], rel=0.02)
 
 
 def test_tiles_of_released_kernels() -> None:

@@ -115,3 +115,19 @@ def test_the_chosen_layout() -> None:
     single = [case for case in cases if case.row.degrees["concurrency"] == 16]
     found = fastest_layouts(single)
     assert (found["groups"], found["right"], found["fronts"]) == (1, 1, 0)  # at the slower layout's speed
+
+
+def test_stages_drafts_and_experts_that_no_engine_cuts(rows: dict[str, ServingRow]) -> None:
+    """PP2 of a row is a layout's; "MTP 1" is one draft of 80 %; 2,048 wide experts on 32 groups are shared; H20 has no packaged second node."""
+    head, line = HEAD + ",pp,spec_decode", LINE.format(users=4, ttft=100, tpot=8)
+    (one,) = serving_from_csv(f"{head}\n{line},2,MTP 1", "f")
+    own = setting_of(one)
+    assert own.replica.layout.name == "TP8 PP2"
+    assert (own.load.drafts, own.load.accepted) == (1, 1.8)
+    assert rows["in5396"].drafts == 0  # "MTP 60 % acceptance" has its own way
+    pools = setting_of(rows["in0783"])
+    assert pools.decode is not None
+    assert pools.decode.layout.name == "DP32 EP32"
+    (far,) = serving_from_csv(f"{head}\n{line.replace('h200_sxm', 'h20')},2,none", "f")
+    with pytest.raises(Unsupported, match="16 GPUs of hw-hgx-h20, expected at most 8"):
+        setting_of(far)

@@ -32,7 +32,7 @@ def test_programs_take_the_time_of_the_closed_form(operation: str, cluster: str,
     """Within 1 %; NVLS, whose last turn is a whole one and whose turns overlap in parts, within 5 %."""
     machine = load_cluster(cluster).with_gpus(gpus)
     for size in (64 * KIB, 1 * MIB, 4 * MIB, 64 * MIB):
-        closed = float(collective_us(machine.own_gpu, machine.fitted, KINDS[operation], gpus, size, one_die=True))
+        closed = float(collective_us(machine.own_gpu, machine.fitted, KINDS[operation], gpus, size))
         within = 0.05 if operation == "all-reduce" and choice(size, machine).startswith("nvls") else 0.01
         assert took_us("nccl", operation, size, machine) == pytest.approx(closed, rel=within), size
 

@@ -10,6 +10,7 @@ import pytest
 
 from dysharp.analysis.bound import collective_bound_us
 from dysharp.analysis.count import group_transfers, loads_that_went_on, sums_that_passed, traffic_bytes
+from dysharp.compute.gemm import gemm_gang
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ConfigError, DysharpError
 from dysharp.functional.orders import ORDERS
@@ -18,7 +19,10 @@ from dysharp.oracle.run import run_oracle
 from dysharp.program import Kind, Program
 from dysharp.program.verify import verify
 from dysharp.specs import Cluster, load_cluster
+from dysharp.systems.building.tp.sublayer import Machine
+from dysharp.systems.building.tp.ways import Ways
 from dysharp.systems.collectives import all_tensor_parallel, get_collective
+from dysharp.systems.tp import library
 from dysharp.workload.sublayer import SubLayer, norm, parse_sub_layer, sub_layer
 
 SYSTEMS = tuple(all_tensor_parallel())
@@ -91,15 +95,50 @@ def test_one_load_of_an_address_goes_on_and_its_place_is_free_after_the_others()
     assert (np.bincount(program.ops.session[loads & on], minlength=len(program.sessions.home))[program.ops.session[loads]] == 1).all()
 
 
-def test_a_group_starts_half_a_microsecond_behind_its_last_gpu() -> None:
-    program = planned("cais", toy(4, blocks=4), machine(4))
+def test_a_group_starts_half_a_microsecond_behind_its_last_gpu_and_every_gpu_sends_and_gets_one_flit_for_it() -> None:
+    gpus = 4
+    program = planned("cais", toy(gpus, blocks=4), machine(gpus))
     trace = run_burst(program)[0]
-    name = [t.name for t in program.templates].index("access1")
-    release, edges = np.flatnonzero(program.ops.template == name), program.edges
-    for op in release.tolist():
-        met = int(edges.tail[(edges.head == op) & (edges.head_kind == 0)][0])
-        last = max(trace.done[i] for i in edges.tail[(edges.head == met) & (edges.head_kind == 0)].tolist())
-        assert trace.done[op] - last == 500_000
+    ops, edges = program.ops, program.edges
+    kinds = program.kinds()
+    told = np.flatnonzero((ops.template == [t.name for t in program.templates].index("access1")) & (kinds == Kind.PUT))
+    late = []
+    for group in np.unique(ops.prio[told]):
+        mine = told[ops.prio[told] == group]
+        assert sorted(ops.node[mine]) == sorted(program.members.node[program.members.ptr[mine]]) == list(range(gpus))
+        last = max(trace.done[edges.tail[np.isin(edges.head, mine) & (edges.head_kind == 0)]])
+        late.append(trace.member[program.members.ptr[mine]].max() - last)
+    assert 500_000 < min(late) < 501_000  # idle links: two hops of 250 ns and a flit; behind sums of others it waits
+    wires, used = program.wires, ops.wire[told]
+    assert {*wires.up[used], *wires.down[used]} == {16}
+    assert {*wires.ack_up[used], *wires.ack_down[used]} == {0}
+
+
+@pytest.mark.parametrize("name", ["flux", "tokenweave"])
+def test_the_real_form_of_a_library_gives_the_same_tensors_and_takes_longer(name: str) -> None:
+    work, cluster, system = toy(2, blocks=3), load_cluster("hw-dgx-h100").with_gpus(2), get_collective(name)
+    times = {}
+    for form in ("paper", "real"):
+        program = system.plan(work, cluster, system.options(form=form, chunk_bytes=8192))
+        verify(program)
+        trace = run_burst(program)[0]
+        assert run_oracle(program).digest() == trace.digest()
+        assert emulate_sub_layer(name, program, work, trace=trace).holds
+        times[form] = trace.time_ps
+    assert times["real"] > times["paper"]
+    with pytest.raises(ConfigError, match="expected an hw"):
+        system.plan(work, machine(2), system.options(form="real"))
+
+
+@pytest.mark.parametrize(("sms", "first"), [(2, 6), (17, 7)])
+def test_tokenweave_cuts_the_tokens_where_no_wave_is_added(sms: int, first: int) -> None:
+    """11 blocks of each GPU: 4 thread blocks each in both GEMMs on `sms - 1` free SMs; halves of whole waves where there are such."""
+    work = toy(2, blocks=11)
+    build = Ways(work, machine(2, n_sms=sms), Machine(comm_sms=1))
+    assert (build.cuts.tiles, gemm_gang(work.outer)) == (2, 2)
+    cut = library._first_part(build, real=False)
+    waves = [sum(-(-blocks * 2 // (sms - 1)) for blocks in part) for part in ((cut, 22 - cut), (22, 0))]
+    assert (cut // 2, waves[0]) == (first, waves[1])
 
 
 def test_wrong_sub_layers_are_refused() -> None:

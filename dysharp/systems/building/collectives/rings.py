@@ -15,7 +15,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.compute.collectives import LL, LL128, NET_STEPS_US, PROTOCOLS, RING_PART, SIMPLE, SIMPLE_SLICES, Protocol, hop_us, ring_us, sync_us
+from dysharp.compute.collectives import (
+    LL,
+    LL128,
+    NET_STEPS_US,
+    PROTOCOLS,
+    RING_PART,
+    SIMPLE,
+    SIMPLE_SLICES,
+    Protocol,
+    hop_us,
+    ring_us,
+    start_us,
+    sync_us,
+)
 from dysharp.compute.operators import arch_of
 from dysharp.errors import ConfigError, nearest
 from dysharp.program import Kind, Program, Tail
@@ -89,7 +102,7 @@ class Rings(Steps):
         own_us = float(ring_us(gpu, constants["nccl.self_copy"] * work.size / self.n)) / protocol.part
         # A kernel ends when its last store is acknowledged. The start, which is known as a part of whole times, is shorter by what that adds.
         late = max(0, self.b.hardware.ack - max(1, near)) if self.n > 1 else 0
-        self.begun = self.start("launch", round((protocol.start_us + own_us) * PS_PER_US) - late)
+        self.begun = self.start("launch", round((start_us(gpu, constants, protocol) + own_us) * PS_PER_US) - late)
         self.before: list[I32] = [np.repeat(self.begun, len(self.rings))]  # [streams] each: what the next step of a stream waits for
 
     def scatter(self) -> None:

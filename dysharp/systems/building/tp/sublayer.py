@@ -21,6 +21,8 @@ from dysharp.workload.sublayer import SubLayer
 
 I32 = NDArray[np.int32]
 FLAG_BYTES = 16
+SYNC = Framing("sync", header=0, ack=0, source_ack=0)
+"""An empty packet: one flit, and no answer to it."""
 DRAWS = 64
 """Different times of one kind of task: jitter is drawn among them."""
 
@@ -90,11 +92,13 @@ class TpBuilder:
         """The class that carries `name`; the first one where the machine has no channel of that name."""
         return self.b.classes.index(name) if name in self.b.classes else 0
 
-    def template(self, name: str, kind: Kind, operator: str, fn: str = "", src: str = "", dst: str = "", cls: str = "requests") -> int:
-        """The id of a template of transfers; equal templates are one."""
+    def template(
+        self, name: str, kind: Kind, operator: str, fn: str = "", src: str = "", dst: str = "", cls: str = "requests", framing: Framing = CONTROL
+    ) -> int:
+        """The id of a template of transfers; equal templates are one. `framing`: of what carries no data."""
         key = (name, kind, operator, fn, src, dst)
         if key not in self._templates:
-            framing = STORE if fn else CONTROL
+            framing = STORE if fn else framing
             if framing not in self._framings:
                 self._framings[framing] = self.b.framing(framing)
             way = self._framings[framing]
@@ -123,8 +127,10 @@ class TpBuilder:
     # ---- launches and barriers -----------------------------------------------------------------------------------------
 
     def launch(self, name: str, after: I32 | None = None) -> I32:
-        """`[gpus]` starts of a kernel behind `after[gpu]`. Each GPU's start is late by its own time, up to `tp.launch_skew_us`."""
-        begun = self.delays(f"launch.{name}", self.rng.uniform(0, float(choice("tp.launch_skew_us").value), self.n) * PS_PER_US, self.gpus)
+        """`[gpus]` starts of a kernel behind `after[gpu]`: `tp.launch_gap_us` later, because the host has queued it before. The first kernel of a
+        GPU is late by a time of its own, up to `tp.launch_skew_us`, and what follows on this GPU is late with it."""
+        skew = self.rng.uniform(0, float(choice("tp.launch_skew_us").value), self.n)
+        begun = self.delays(f"launch.{name}", (skew if after is None else float(choice("tp.launch_gap_us").value)) * PS_PER_US, self.gpus)
         if after is not None:
             self.wait(begun, after)
         return begun
@@ -165,17 +171,22 @@ class TpBuilder:
         return ids(tile, blocks)
 
     def released(self, name: str, ready: I32, tail: Tail = Tail.OP_DONE) -> I32:
-        """`[groups]` DELAYs: a group is released when it is registered on every GPU (point `tail` of `ready[gpu, group]`), a round trip to the
+        """`[groups]` JOINs: a group is released when it is registered on every GPU (point `tail` of `ready[gpu, group]`), a round trip to the
         switch later.
 
-        One empty packet goes up and one comes down per thread block; here they cost their time and no bytes.
+        Of every GPU one empty packet goes up, and one comes down to every GPU: here a flit of each GPU to the next one. Its way takes as long as
+        that to the switch and back, and all of them have arrived when the switch would have released the group everywhere.
         """
-        groups = ready.shape[1]
-        node = np.arange(groups, dtype=np.int32) % self.n
-        met = self.joins(f"{name}.met", node)
-        self.wait(met[None, :], ready, tail)
-        release = self.delays(name, 2 * self.b.hardware.lat, node)
-        self.wait(release, met)
+        n, groups = ready.shape
+        _, row, tile = self.b.regions(self.gpus, np.full(n, groups), FLAG_BYTES, 1, alloc=Alloc.PREFIX, name=name)
+        node, group = np.repeat(self.gpus, groups), np.tile(np.arange(groups, dtype=np.int32), n)
+        target = (node + 1) % n
+        to = To(np.ones(len(node), np.int32), target, np.ones(len(node), np.int32), row + target * groups + group)
+        template = self.template(name, Kind.PUT, "other", cls="other", framing=SYNC)
+        told = ids(self.b.ops(template, node, issuer=self.senders(name)[node], bytes=FLAG_BYTES, prio=group, to=to), len(node))
+        self.wait(told, ready.ravel(), tail)
+        release = self.joins(name, np.arange(groups, dtype=np.int32) % n)
+        self.wait(release[None, :], ids(tile, n * groups).reshape(n, groups), Tail.TILE_READY)
         return release
 
     def all_of(self, name: str, ops: I32) -> I32:
@@ -228,12 +239,12 @@ class TpBuilder:
         return op.reshape(n, self.cuts.blocks, tiles)
 
     def norm(self, node: I32, block: I32, place: str = "norm") -> I32:
-        """Norms of blocks on nodes: an SM per eight rows reads a row twice (sum, residual) and writes it once, at its part of the memory rate.
+        """Norms of blocks on nodes: an SM per eight rows passes over each row `tp.norm_passes` times, at its part of the memory rate.
 
         `place`: "fused" = on the SMs of the communication kernels.
         """
         tasks = -(-self.cuts.rows // 8)
-        moved = 3.0 * self.cuts.rows * self.work.hidden * self.work.element_bytes / tasks
+        moved = float(choice("tp.norm_passes").value) * self.cuts.rows * self.work.hidden * self.work.element_bytes / tasks
         ps = moved / (self.cluster.hbm_bytes_per_us / self.cluster.n_sms) * PS_PER_US
         return self._compute("norm", "norm", (SUM, ROWS), tasks, ps, (node, block, block), place)
 
@@ -251,10 +262,14 @@ class TpBuilder:
         return max(2, 2 * -(-self.slots // gemm_gang(self.work.outer)))
 
     @property
+    def table_bytes(self) -> int:
+        """Bytes that the tables of the switch ports of one GPU hold; 0 = any number."""
+        return self.cluster.reduction_buffer_bytes * max(1, self.cluster.n_switches)
+
+    @property
     def places(self) -> int:
         """Chunks that the switch ports of one home hold; 0 = any number."""
-        table = self.cluster.reduction_buffer_bytes * max(1, self.cluster.n_switches)
-        return max(1, table // self.cuts.chunk_bytes) if table else 0
+        return max(1, self.table_bytes // self.cuts.chunk_bytes) if self.table_bytes else 0
 
     @property
     def timeout_ps(self) -> int:

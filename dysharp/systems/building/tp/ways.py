@@ -39,7 +39,9 @@ class Ways(TpBuilder):
         return To(np.full(n, each), node, None if row is None else np.ones(len(node), np.int32), row)
 
     def window(self, name: str, ops: I32, node: I32, n_bytes: int) -> None:
-        """Each GPU has at most `n_bytes` of `ops` under way."""
+        """Each GPU has at most `n_bytes` of `ops` under way; 0: any number."""
+        if not n_bytes:
+            return
         most = max(1, n_bytes // self.cuts.chunk_bytes)
         sems = np.array([self.b.semaphore(g, most, name) for g in self.gpus.tolist()], np.int32)
         self.b.hold(sems[node], ops)
@@ -86,9 +88,10 @@ class Ways(TpBuilder):
         self.count("reduce", n - 1, 1)
         return ids(tile, cuts.blocks)
 
-    def reduce_pulled(self, after: I32, tail: Tail, window: int) -> I32:
+    def reduce_pulled(self, after: I32, tail: Tail, window: int = 0) -> I32:
         """`[chunks]` pulls at home whose sums the switch makes (`multimem.ld_reduce`), each behind `after[chunk]`.
 
+        A GPU has at most `window` bytes under way; 0: what the tables of the switch ports that face it hold, where sums wait for their addends.
         A GPU's own addend goes up to a real switch (nccl#1083): a PUT to the next GPU stands for it.
         """
         chunk = self.every_chunk
@@ -97,7 +100,7 @@ class Ways(TpBuilder):
         to = self._to(np.tile(self.gpus, len(chunk)), self.n)
         op = ids(self.b.ops(template, node, issuer=self.senders("pull")[node], bytes=self.cuts.chunk_bytes, key=chunk, prio=chunk, to=to), len(chunk))
         self.wait(op, after, tail)
-        self.window("pull", op, node, window)
+        self.window("pull", op, node, window or self.table_bytes)
         self.own("reduce", op, Tail.OP_ISSUED)
         self.count("reduce", self.n - 1, 1)
         return op
@@ -190,7 +193,7 @@ class Ways(TpBuilder):
         sent = self.b.ops(
             template,
             node,
-            issuer=self.pair_senders("loads")[node, home],
+            issuer=self.pair_senders("loads")[node, home] if throttle else self.senders("loads")[node],
             bytes=self.cuts.chunk_bytes,
             key=chunk,
             prio=prio,

@@ -1,0 +1,153 @@
+"""One layer of a step as a merged Program: attention and router, then the MoE layer of an EP system with shared experts beside it.
+
+Kernels without messages are ops that take all SMs for the time of their closed form; those of the MoE layer are the system's own ops. All share the
+SMs and links of one machine, so shared experts take SMs from experts, and messages wait for the group whose cache is largest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dysharp.serving.popularity import largest_of
+from dysharp.serving.step import layer_ops
+from dysharp.serving.work import ELEMENT
+from dysharp.units import PS_PER_US, us_to_ps
+
+if TYPE_CHECKING:
+    from dysharp.program import Program
+    from dysharp.serving.work import Batch, Op, Replica
+
+MOVED = ("dispatch", "experts", "combine")
+"""Ops that the MoE layer of an EP system stands for."""
+Kernels = list[tuple[str, NDArray[np.int64]]]
+"""Kernels of a stream, one behind the other: name, and picoseconds on every GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergedLayer:
+    """Microseconds of one layer: its Program, the closed form, and the MoE layer's Program alone."""
+
+    merged: float
+    closed: float
+    alone: float
+
+
+def merged_layer(replica: Replica, batch: Batch, system: str, asked: dict[str, Any]) -> MergedLayer:
+    """The last layer of a step under an EP system; `asked`: the request of its MoE layer, as for `compare`."""
+    from dysharp.engine.burst.run import run_burst
+    from dysharp.program.merge import Cross, Part, merge
+    from dysharp.program.verify import verify
+
+    moe, n_sms = _planned(system, asked), replica.rates.gpu.n_sms
+    before, shared, behind, closed = _kernels(replica, batch, moe.n_nodes)
+    parts = [Part("attention", _stream(moe, before, n_sms)), Part("moe", moe)]
+    edges = []
+    if shared:
+        parts.append(Part("shared", _stream(moe, shared, n_sms)))
+        ends = np.arange(moe.n_nodes)
+        edges = [Cross("shared", ends, "attention", ends + (len(before) - 1) * moe.n_nodes)]
+    if behind:
+        parts.append(Part("gathered", _stream(moe, behind, n_sms)))
+    streams = [[part.label for part in parts if part.label != "shared"]]
+    program = merge(parts, streams=streams, edges=edges)
+    verify(program)
+    merged, alone = (run_burst(one)[0].time_ps / PS_PER_US for one in (program, moe))
+    return MergedLayer(merged, closed, alone)
+
+
+def tensor_layer(replica: Replica, batch: Batch) -> MergedLayer:
+    """The last layer of a step of one attention group that sums over its GPUs: kernels between all-reduces, which are the engine's as Programs."""
+    from dysharp.engine.burst.run import run_burst
+    from dysharp.program.merge import Part, merge
+    from dysharp.program.verify import verify
+
+    gap = replica.rates.constants["serving.gap_us"]
+    ops = [op for op in layer_ops(replica, batch, replica.model.n_layers - 1) if op.us > 0]
+    sums = _all_reduce(replica, batch.tokens)
+    alike = np.ones(sums.n_nodes)
+    parts: list[Part] = []
+    kernels: Kernels = []
+    for op in ops:
+        if not op.name.endswith("all-reduce"):
+            kernels.append((op.name, np.array([us_to_ps(float(us)) for us in alike * (op.us + gap * op.kernels)], np.int64)))
+            continue
+        parts += [Part(f"kernels{len(parts)}", _stream(sums, kernels, replica.rates.gpu.n_sms)), Part(f"sum{len(parts)}", sums)]
+        kernels = []
+    program = merge(parts, streams=[[part.label for part in parts]])
+    verify(program)
+    merged, alone = (run_burst(one)[0].time_ps / PS_PER_US for one in (program, sums))
+    return MergedLayer(merged, sum(op.us + gap * op.kernels for op in ops), alone)
+
+
+def _all_reduce(replica: Replica, tokens: float) -> Program:
+    """The engine's fastest all-reduce of so many rows, as a Program."""
+    from dysharp.systems.collectives import get_collective
+    from dysharp.workload.collective import even
+
+    n = replica.layout.tp
+    rows = ELEMENT * max(1, round(tokens)) * replica.model.hidden
+    times = replica.rates.reducing(n, rows, replica.reducers)
+    fastest = min(times, key=lambda name: times[name])
+    system = get_collective("nccl" if fastest == "nccl" else f"allreduce-{fastest.replace(' ', '-')}")
+    work = even("all-reduce", int(rows), n)
+    return system.plan(work, replica.rates.cluster.with_gpus(n), system.options())
+
+
+def _kernels(replica: Replica, batch: Batch, gpus: int) -> tuple[Kernels, Kernels, Kernels, float]:
+    """Streams before, beside and behind the MoE layer, and the closed form of the whole layer in microseconds."""
+    layout = replica.layout
+    number, gap = replica.model.n_layers - 1, replica.rates.constants["serving.gap_us"]
+    late = layer_ops(replica, batch, number)
+    usual = layer_ops(replica, replace(batch, context=batch.usual or batch.context), number)
+    place = [NormalDist().inv_cdf((group + 0.5) / layout.dp) / largest_of(max(2, layout.dp)) for group in range(layout.dp)]
+    behind_mean = np.repeat(np.array(place), gpus // layout.dp)
+
+    def on_gpus(op: Op, most: Op) -> tuple[str, NDArray[np.int64]]:
+        times = op.us + (most.us - op.us) * behind_mean + gap * op.kernels
+        return op.name, np.array([us_to_ps(float(us)) for us in times], np.int64)
+
+    pairs = [pair for pair in zip(usual, late, strict=True) if pair[0].us > 0]
+    first = next(i for i, (op, _) in enumerate(pairs) if op.name == "dispatch")
+    last = next(i for i, (op, _) in enumerate(pairs) if op.name == "combine")
+    before, shared, behind = (
+        [on_gpus(*pair) for pair in part] for part in (pairs[:first], [p for p in pairs if p[0].name == "shared experts"], pairs[last + 1 :])
+    )
+    return before, shared, behind, sum(op.us + gap * op.kernels for op in late)
+
+
+def _stream(like: Program, kernels: Kernels, n_sms: int) -> Program:
+    """Kernels one behind the other on all SMs of every GPU of the machine of `like`; `n_sms`: of a GPU, where `like` has no pool of them."""
+    from dysharp.program import Discipline, Head, Kind, ProgramBuilder, Tail, Template
+
+    n = like.n_nodes
+    b = ProgramBuilder(like.hardware, n, nets=like.nets, domain_nodes=like.domain_nodes)
+    slots = {name: int(count) for name, count in zip(like.pools.name, like.pools.slots, strict=True)}
+    sms = [slots.get(f"node[{node}].sm", n_sms) for node in range(n)]
+    issuers = [b.issuer(node, Discipline.READY_FIFO, pool=b.pool(node, sms[node], "sm"), name="kernels") for node in range(n)]
+    first = 0
+    for i, (name, times) in enumerate(kernels):
+        for node in range(n):
+            template = Template(f"{name}.{i}", Kind.COMPUTE, "other", tasks=sms[node], duration=b.duration([0, int(times[node])]))
+            b.ops(b.template(template), [node], issuer=issuers[node])
+        if i:
+            b.edges(Tail.OP_DONE, np.arange(first - n, first), Head.OP_ISSUE, np.arange(first, first + n))
+        first += n
+    return b.build()
+
+
+def _planned(system: str, asked: dict[str, Any]) -> Program:
+    """The Program of the forward pass of an EP system's MoE layer."""
+    from dysharp.runs.request import RequestArgs, arguments_of, make_request
+    from dysharp.runs.run import prepare
+    from dysharp.systems import get_system
+
+    known = get_system(system)
+    defaults: Any = {name: one.default for name, one in arguments_of(RequestArgs).items()}
+    request = make_request(defaults | asked)
+    options, workload = prepare({system: known}, request)
+    return known.plan(request.model, request.cluster, known.served(workload.routing, options[system]), "fwd", options[system])

@@ -1,0 +1,78 @@
+"""Linear attention on one GPU by the forms that serving has: states of a gated delta net, and the convolution before them."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dysharp.arrays import F64
+from dysharp.compute.linear_attention import PASSES, DeltaNet, prefill_us, update_us
+from dysharp.compute.operators import light_us, memory_kernel_us
+from dysharp.measured.config_json import number
+from dysharp.measured.family import Case, Constants, Level, family
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.scope import gpu_of
+from dysharp.specs.gpu import Gpu
+
+CONVOLUTION, STATES = "causal_conv1d", "gated_delta_rule"
+"""Parts of the names of kernels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearCase(Case):
+    """`sequences` of `tokens` new tokens each. `part`: the convolution over `width` channels, or the states of `value_heads`.
+
+    `decodes`: states that take one token; prompts go through them chunk by chunk. `fused`: in one kernel.
+    """
+
+    part: str
+    sequences: float
+    tokens: float
+    width: float
+    key_heads: float
+    value_heads: float
+    key_dim: float
+    value_dim: float
+    decodes: bool
+    fused: bool
+
+
+def closed_us(case: LinearCase, gpu: Gpu, constants: Constants) -> F64:
+    """`compute.linear_attention`; a convolution reads and writes each value once."""
+    if case.part == CONVOLUTION:
+        moved = np.asarray(4.0 * case.sequences * case.tokens * case.width)
+        return np.asarray(memory_kernel_us(gpu, constants, moved)) + light_us(gpu, constants) - constants["gpu.kernel_us"]
+    fields = (case.sequences, case.tokens, case.key_heads, case.value_heads, case.key_dim, case.value_dim)
+    calls = [DeltaNet(*map(float, call)) for call in zip(*np.broadcast_arrays(*(np.atleast_1d(x) for x in fields)), strict=True)]
+    if case.decodes:
+        return np.array([update_us(gpu, constants, call) for call in calls])
+    return np.array([prefill_us(gpu, constants, call, 1 if case.fused else PASSES) for call in calls])
+
+
+@family("linear-attention", belongs=lambda m: m.kind.startswith("linear_attention_"), closed_us=closed_us, in_bars=False, level=Level.GPU, order=68)
+def case(m: Measurement) -> LinearCase:
+    """The case of a latency."""
+    kernel, delta = str(m.config.get("kernel")), m.kind.endswith("gdn")
+    keys, values = (number(m, key) if delta else 0.0 for key in ("num_k_heads", "num_v_heads"))
+    key_dim, value_dim = (number(m, key) if delta else 0.0 for key in ("head_k_dim", "head_v_dim"))
+    found = LinearCase(
+        gpu=gpu_of(m),
+        part=CONVOLUTION,
+        sequences=number(m, "batch_size"),
+        tokens=number(m, "seq_len"),
+        width=2 * keys * key_dim + values * value_dim,
+        key_heads=keys,
+        value_heads=values,
+        key_dim=key_dim,
+        value_dim=value_dim,
+        decodes=m.config.get("phase") == "generation",
+        fused="flashinfer" in kernel,
+        shape=f"{kernel} {m.config.get('model_name')}",
+    )
+    if kernel.startswith(CONVOLUTION):
+        if delta:
+            return found
+        mixed = number(m, "nheads") * number(m, "head_dim") + 2 * number(m, "n_groups") * number(m, "d_state")
+        return replace(found, width=mixed)
+    if STATES not in kernel:
+        raise Unsupported("a kernel of linear attention without a form")
+    return replace(found, part=STATES)

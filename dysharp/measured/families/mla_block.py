@@ -1,0 +1,79 @@
+"""A block of latent attention on one GPU, from the first projection to the last, by the kernels of a serving step; with and without an indexer."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from dysharp.arrays import F64
+from dysharp.measured.config_json import number, whole
+from dysharp.measured.family import Case, Constants, Level, family
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.scope import CLUSTERS, check_cluster, gpu_of
+from dysharp.serving.attention import attention_ops
+from dysharp.serving.formats import Formats
+from dysharp.serving.layout import ServeLayout
+from dysharp.serving.rates import Rates
+from dysharp.serving.work import Batch, Replica, prompt_batch
+from dysharp.specs import load_cluster, load_whole
+from dysharp.specs.gpu import Gpu
+
+MODELS = {"DeepseekV3ForCausalLM": "deepseek-v3", "DeepseekV32ForCausalLM": "deepseek-v3.2", "GlmMoeDsaForCausalLM": "glm-5"}
+FORMATS = {"bfloat16": "bf16", "fp8_block": "fp8-block", "nvfp4": "nvfp4"}
+BESIDE = ("norms", "attention all-reduce")
+"""Parts of a serving step that a measured block does not have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCase(Case):
+    """`batch` requests with `queries` new tokens each after `past` cached ones; `heads` on this GPU. `decodes`: the absorbed form."""
+
+    model: str
+    heads: float
+    batch: float
+    queries: float
+    past: float
+    decodes: bool
+    weights: str
+    kv: str
+
+
+def closed_us(case: BlockCase, gpu: Gpu, constants: Constants) -> F64:
+    """The sum of the block's kernels, with the gaps of a graph between them."""
+    rates = _rates(case.gpu, tuple(constants.items()))
+    shapes = np.broadcast_arrays(*(np.atleast_1d(x) for x in (case.heads, case.batch, case.queries, case.past)))
+    return np.array([_block_us(case, rates, *map(float, shape)) for shape in zip(*shapes, strict=True)])
+
+
+@lru_cache(maxsize=64)
+def _rates(gpu: str, constants: tuple[tuple[str, float], ...]) -> Rates:
+    return Rates(load_cluster(CLUSTERS[gpu]), dict(constants), steady=False)
+
+
+def _block_us(case: BlockCase, rates: Rates, heads: float, batch: float, queries: float, past: float) -> float:
+    model = load_whole(case.model)
+    replica = Replica(model, Formats(attention=case.weights, kv=case.kv), ServeLayout(tp=round(model.attention.heads / heads)), rates)
+    step = Batch(decodes=batch, context=past) if case.decodes else prompt_batch(batch * queries, queries, past)
+    ops = [op for op in attention_ops(replica, step, model.n_layers - 1) if op.name not in BESIDE]
+    return sum(op.us + op.kernels * rates.constants["serving.gap_us"] for op in ops)
+
+
+@family("mla-block", belongs=lambda m: m.kind.startswith("mla_block_"), closed_us=closed_us, in_bars=False, level=Level.GPU, order=66)
+@family("sparse-block", belongs=lambda m: m.kind.startswith("dsa_block_"), closed_us=closed_us, in_bars=False, level=Level.GPU, order=67)
+def case(m: Measurement) -> BlockCase:
+    """The case of a latency. Rows with an indexer name their lengths otherwise."""
+    config, sparse = m.config, m.kind.startswith("dsa")
+    model, weights = MODELS.get(str(config.get("architecture"))), FORMATS.get(str(config.get("gemm_type" if sparse else "gemm_dtype")))
+    if model is None or weights is None:
+        raise Unsupported("a model or a format of weights that is not packaged")
+    batch, queries, past = (number(m, key) for key in (("batch_size", "isl", "step") if sparse else ("batch", "q_len", "past_len")))
+    heads, all_heads = whole(number(m, "num_heads" if sparse else "heads"), "heads"), load_whole(model).attention.heads
+    if all_heads % heads:
+        raise Unsupported(f"{heads} heads, which do not divide the {all_heads} of {model}")
+    gpu = gpu_of(m)
+    check_cluster(gpu, 1)
+    kv = "fp8" if config.get("kv_cache_dtype" if sparse else "kv_dtype") == "fp8" else "bf16"
+    return BlockCase(
+        gpu=gpu, model=model, heads=float(heads), batch=batch, queries=queries, past=past, decodes=m.kind.endswith("generation"),
+        weights=weights, kv=kv, dtypes=(weights, kv), shape=f"{m.kind} {model} heads={heads}",
+    )  # fmt: skip

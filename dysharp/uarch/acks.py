@@ -1,0 +1,108 @@
+"""When the acknowledgements of a push are back at its source: in turn with packets of rows, without an event for each (oracle/acks.py)."""
+
+from dysharp.uarch import columns as col
+from dysharp.uarch.kernel import block, kernel
+from dysharp.uarch.tree import tree_set
+
+PARTS = 6  # of an acknowledgement, so that a third or a half of a packet's turn is whole
+
+
+@block
+def up_note(i, c, n_bytes, w, now, links, clock):
+    """The up server of port i sends a train of `n_bytes` of class c next: with its packets, acknowledgements leave; after an idle time, all have."""
+    nodes = links.nodes
+    if nodes[i, col.PORT_TURNS] == 0:
+        return
+    n, waiting, turns = links.wires[w, col.WIRE_PACKETS], nodes[i, col.UP + col.SERVER_MASK] | 1 << c, 0
+    while waiting != 0:
+        turns += waiting & 1
+        waiting >>= 1
+    nodes[i, col.UP_CLASS] = c
+    links.packet[i * clock.m[col.HARDWARE_CLASSES] + c] = n_bytes // max(1, n)
+    left = nodes[i, col.ACKS_WAIT] - PARTS * n // turns
+    nodes[i, col.ACKS_WAIT] = left if left > 0 and nodes[i, col.UP + col.SERVER_FREE] >= now else 0
+
+
+@block
+def acks_leave(j, w, now, links, clock):
+    """When the acknowledgements of a copy with wires w, visible at port j now, have left j's hub, behind all that wait there.
+
+    While the up server sends, each waits for one packet of every class that sends or queues there.
+    """
+    nodes, n_bytes = links.nodes, links.wires[w, col.WIRE_ACK_UP]
+    if nodes[j, col.PORT_TURNS] == 0 or n_bytes == 0:
+        return now
+    rate, n = nodes[j, col.PORT_RATE], links.wires[w, col.WIRE_PACKETS]
+    if nodes[j, col.UP + col.SERVER_FREE] <= now:
+        nodes[j, col.ACKS_WAIT] = 0
+        return now + (n_bytes * 1_000_000 + rate - 1) // rate
+    turn, waiting = n_bytes // n, nodes[j, col.UP + col.SERVER_MASK] | 1 << nodes[j, col.UP_CLASS]
+    for c in range(clock.m[col.HARDWARE_CLASSES]):
+        if waiting >> c & 1:
+            turn += links.packet[j * clock.m[col.HARDWARE_CLASSES] + c]
+    nodes[j, col.ACKS_WAIT] += PARTS * n
+    return now + (nodes[j, col.ACKS_WAIT] * turn * 1_000_000 + PARTS * rate - 1) // (PARTS * rate)
+
+
+@block
+def ack_note(o, left, ops):
+    """The acknowledgements of a copy of push o have left by `left`: the latest counts. Kept below -1 where the end will be."""
+    ops.ot[o, col.DONE] = min(ops.ot[o, col.DONE], -2 - left)
+
+
+@block
+def ack_due(o, left, now, ops, links, held, clock):
+    """When push o, all of which is visible now, is acknowledged; the last acknowledgement leaves at `left`.
+
+    It stands behind everything in the output buffers of its source's down link.
+    """
+    port, nodes = ops.op[o, col.NODE], links.nodes
+    due = max(now, left) + nodes[port, col.PORT_ACK]
+    if nodes[port, col.PORT_TURNS] == 1:
+        first, rate = port * clock.m[col.HARDWARE_CLASSES], nodes[port, col.PORT_RATE]
+        stands = 0
+        for c in range(clock.m[col.HARDWARE_CLASSES]):
+            stands += held[first + c]
+        due += (stands * 1_000_000 + rate - 1) // rate
+    return due
+
+
+@block
+def _before(a, b, ops):
+    """Whether push a is acknowledged before push b: by time, port, id."""
+    s, t = ops.ot[a, col.DONE], ops.ot[b, col.DONE]
+    i, j = ops.op[a, col.NODE], ops.op[b, col.NODE]
+    return s < t or (s == t and (i < j or (i == j and a < b)))
+
+
+@kernel
+def ack_push(o, leaf, ops, acks, clock):
+    """Push o joins those that wait for their acknowledgement, due at its DONE."""
+    acks[0] += 1
+    i = acks[0]
+    while i > 1 and _before(o, acks[i >> 1], ops):
+        acks[i] = acks[i >> 1]
+        i >>= 1
+    acks[i] = o
+    if i == 1:
+        tree_set(clock.tree, leaf, ops.ot[o, col.DONE])
+
+
+@kernel
+def ack_pop(leaf, ops, acks, clock):
+    """The push whose acknowledgement is due first, taken out."""
+    first, n = acks[1], acks[0]
+    last = acks[n]
+    acks[0] = n - 1
+    i = 1
+    while 2 * i < n:
+        child = 2 * i
+        if child + 1 < n and _before(acks[child + 1], acks[child], ops):
+            child += 1
+        if _before(last, acks[child], ops):
+            break
+        acks[i] = acks[child]
+        i = child
+    acks[i] = last
+    tree_set(clock.tree, leaf, ops.ot[acks[1], col.DONE] if n > 1 else col.INF)
+    return first

@@ -1,0 +1,83 @@
+"""Families `mla-block`, `sparse-block`, `linear-attention` and `nccl-small`: what they read, refuse and predict."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from dysharp.measured.classify import Missing, Parsed, classify
+from dysharp.measured.closed_forms import ClosedForms
+from dysharp.measured.measurements import measurements_from_csv, read_operators
+from dysharp.measured.predictions import errors_of, measured_values
+from dysharp.specs.fitted import fitted_values
+from tests.measured.csv_lines import HEADER, line
+
+SHAPE = {"batch": 8, "q_len": 1, "past_len": 4096, "heads": 16}
+BLOCK = SHAPE | {"architecture": "DeepseekV3ForCausalLM", "gemm_dtype": "bfloat16", "kv_dtype": "bfloat16"}
+
+
+@pytest.fixture(scope="module")
+def parsed() -> tuple[Parsed, ...]:
+    return classify(read_operators()).parsed
+
+
+def one(kind: str, **config: object) -> Parsed | Missing:
+    text = f"{HEADER}\n{line('x', kind=kind, system='vLLM 0.24.0', hardware='H200-SXM', config=config, value=50)}\n"
+    return classify(measurements_from_csv(text, "x")).entries[0]
+
+
+def us(*entries: Parsed | Missing) -> list[float]:
+    assert all(isinstance(entry, Parsed) for entry in entries)
+    return [float(ClosedForms([entry]).us(fitted_values())[0]) for entry in entries if isinstance(entry, Parsed)]
+
+
+@pytest.mark.parametrize(
+    ("family", "system", "least", "median"),
+    [("mla-block", "TensorRT", 60, 13.0), ("mla-block", "vLLM", 65, 34.0), ("hyper-connection", "TensorRT", 3, 1.0)],
+)
+def test_errors_of_the_packaged_rows_are_of_a_known_size(parsed: Iterable[Parsed], family: str, system: str, least: int, median: float) -> None:
+    rows = [e for e in parsed if e.family.name == family and e.measurement.system.startswith(system)]
+    found = errors_of(ClosedForms(rows).values(fitted_values()), measured_values(rows))
+    assert found.n >= least
+    assert found.median_ape < median
+
+
+def test_a_block_grows_with_its_cache_and_is_more_than_its_attention() -> None:
+    short, long = us(one("mla_block_generation", **BLOCK), one("mla_block_generation", **BLOCK | {"past_len": 1 << 17}))
+    (attention,) = us(one("mla_generation", kernel="flashmla", dtype="bfloat16", **BLOCK))
+    assert attention < short < long
+
+
+def test_an_indexer_reads_the_whole_cache_and_attention_a_part_of_it() -> None:
+    sparse = BLOCK | {"architecture": "DeepseekV32ForCausalLM", "batch_size": 8, "isl": 1, "num_heads": 16, "gemm_type": "bfloat16"}
+    near, far = us(*(one("dsa_block_generation", **sparse | {"step": past}) for past in (1 << 15, 1 << 17)))
+    (dense,) = us(one("mla_block_generation", **BLOCK | {"past_len": 1 << 17}))
+    assert near < far < dense
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"), [("architecture", "Other", "not packaged"), ("gemm_dtype", "int2", "not packaged"), ("heads", 3, "3 heads")]
+)
+def test_what_no_model_has_is_named(key: str, value: object, words: str) -> None:
+    entry = one("mla_block_context", **BLOCK | {key: value})
+    assert isinstance(entry, Missing)
+    assert words in entry.reason
+
+
+def test_chunks_of_a_delta_net_wait_for_each_other_in_one_kernel_or_in_seven() -> None:
+    heads = {"batch_size": 1, "num_k_heads": 8, "num_v_heads": 8, "head_k_dim": 128, "head_v_dim": 128, "phase": "context"}
+    times = {
+        (kernel, tokens): us(one("linear_attention_gdn", kernel=kernel, seq_len=tokens, **heads))[0]
+        for kernel in ("chunk_gated_delta_rule", "chunk_gated_delta_rule_flashinfer")
+        for tokens in (64, 64 * 64)
+    }
+    assert np.isclose(times["chunk_gated_delta_rule_flashinfer", 4096] - times["chunk_gated_delta_rule_flashinfer", 64], 63 * 3.1, rtol=0.1)
+    assert all(times["chunk_gated_delta_rule", n] > times["chunk_gated_delta_rule_flashinfer", n] for n in (64, 4096))
+    assert isinstance(one("linear_attention_gdn", kernel="other", seq_len=1, **heads), Missing)
+
+
+def test_a_small_collective_takes_its_start_whatever_its_size() -> None:
+    rows = [one("nccl", op="reduce_scatter", gpus=8, bytes=size) for size in (512, 1 << 16, 1 << 20, 1 << 21)]
+    assert [row.family and row.family.name for row in rows] == ["nccl-small"] * 3 + ["nccl"]
+    start, more, most = us(*rows[:3])
+    assert start < more < most < 3 * start
