@@ -55,8 +55,8 @@ def check_tensor_system(system: str, model: WholeModel, tp: int) -> None:
 def _beside(system: str, cluster: Cluster, name: str, model: WholeModel, size: tuple[int, int], ends: tuple[Width, Width], normed: float) -> float:
     """Microseconds of a sub-layer of `size` (GPUs, tokens) beside what others count: both GEMMs, and the norm of `normed` of its rows."""
     gpus, tokens = size
-    first, second = (max(1, int(run)) for run, _ in ends)
-    work = SubLayer(f"{name} of {model.name}", gpus, tokens, model.hidden, first, second)
+    inner, outer = (max(1, int(run)) for run, _ in ends)
+    work = SubLayer(f"{name} of {model.name}", gpus, tokens, model.hidden, inner, outer)
     row = run(system, workload=work, cluster=cluster, gpus=gpus)
     flops = 2 * tokens * model.hidden * sum(counted for _, counted in ends)
     gemms = flops / (cluster.peak_flops_per_us("bf16") * float(choice("tp.gemm_part").value))

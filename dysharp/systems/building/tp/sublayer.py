@@ -202,7 +202,7 @@ class TpBuilder:
     def _jitter(self, ps: float) -> list[int]:
         """Times of a task, from the shortest to the longest draw."""
         spread = float(choice("tp.jitter").value)
-        return [0, *(round(ps * (1 + spread * u)) for u in np.linspace(-1, 1, DRAWS))]
+        return [0, *(max(1, round(ps * (1 + spread * u))) for u in np.linspace(-1, 1, DRAWS))]
 
     def _gemm_ps(self, flops: float) -> float:
         """Time of so many operations of a GEMM on one SM."""
