@@ -118,20 +118,20 @@ def confirm(coster: Coster, one: Costed, seed: int = 0) -> Confirmed:
         row, ep = _rows(coster, one, seed)
         known = {row_key(one.values): ep}
         rows = Coster(coster.task, coster.machine, coster.space, known).cost_of(one.values, one.number).step_us
-        block = _block(coster, one, row, ep, seed)
+        block = _block(coster, one, row, seed)
         merged = Coster(coster.task, coster.machine, coster.space, known, block).cost_of(one.values, one.number).step_us
     except DysharpError as reason:
         return Confirmed(one.step_us, makespan, rows, None, str(reason).rstrip("."), done)
     return Confirmed(one.step_us, makespan, rows, merged, "", done)
 
 
-def _block(coster: Coster, one: Costed, row: Row, ep: EpTimes, seed: int) -> BlockTimes:
+def _block(coster: Coster, one: Costed, row: Row, seed: int) -> BlockTimes:
     """The MoE block of a layout as merged Programs: attention, norms, router and shared experts beside its routed experts; the mean of its kinds."""
     task = coster.task
     practice = replace(task.practice, dispatcher="", recompute=one.values["recompute"])
     block = Block(task.model, coster.machine, one.layout, task.sequence, practice)
-    found = merged_blocks([row], [ep], block, **_asked(coster, one), seed=seed)[0]
-    layers = [task.model.windowed(n) for n in range(task.model.n_layers) if task.model.is_moe(n)]
+    found = merged_blocks([row], block, **_asked(coster, one), seed=seed)[0]
+    layers = [block.kind(n) for n in range(task.model.n_layers) if task.model.is_moe(n)]
     means = (sum(getattr(found[kind], name) for kind in layers) / len(layers) for name in ("forward", "backward", "pair"))
     return BlockTimes(*means)
 
