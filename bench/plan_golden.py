@@ -5,14 +5,16 @@ All on `paper-ascend-910b`, with MindSpeed's slots. Pangu Pro's experts are bala
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
 
 from dysharp.planning.cost import Costed, Coster, machine_of
-from dysharp.planning.plan import Planned, Search, plan_shapes, practice_for, short_of
+from dysharp.planning.names import short_of
+from dysharp.planning.plan import Planned, Search, plan_shapes, practice_for
 from dysharp.planning.search import degrees_of
-from dysharp.planning.space import Task, constraints, default_space
+from dysharp.planning.space import Space, Task, constraints, default_space
 from dysharp.specs import load_cluster, load_whole
 from dysharp.specs.whole import WholeModel
 from dysharp.units import GiB
@@ -22,8 +24,8 @@ MACHINE = machine_of(CLUSTER)
 ULTRA, PRO = load_whole("pangu-ultra-moe"), load_whole("pangu-pro-moe")
 FINE = ("mla_up_proj", "layernorm", "moe_act")
 PUBLISHED: dict[str, Any] = {
-    "tp": 8, "pp": 16, "vpp": 2, "ep": 32, "etp": 1, "cp": 1, "micro_batch": 2, "recompute": FINE, "schedule": "1f1b", "overlap": "pair",
-    "system": "hierarchical",
+    "tp": 8, "pp": 16, "vpp": 2, "ep": 32, "etp": 1, "cp": 1, "micro_batch": 2, "recompute": FINE, "swap": (),
+    "weights": "whole", "schedule": "1f1b", "overlap": "pair", "system": "hierarchical",
 }  # fmt: skip
 
 
@@ -37,13 +39,15 @@ def place() -> None:
     own = task(ULTRA, 6144, 6144)
     coster = Coster(own, MACHINE, default_space(own, MACHINE))
     published = coster.cost_of(PUBLISHED)
-    fit, fast = set(), dict[tuple[int, ...], Costed]()
+    fit, fast, even = set(), dict[tuple[int, ...], Costed](), dict[tuple[int, ...], float]()
     for number, bound in admitted(coster):
         values = coster.space.candidate(number)
         if values["recompute"] == ("full",) and values["system"] == "flat" and coster.cost(number).peak_bytes <= coster.capacity:
             fit.add(degrees_of(coster.space, number))
         if bound < published.step_us:
             one, degrees = coster.cost(number), degrees_of(coster.space, number)
+            if one.peak_bytes <= coster.capacity:
+                even[degrees] = min(even.get(degrees, inf), without_uneven(one))
             if one.peak_bytes <= coster.capacity and one.step_us < published.step_us and (degrees not in fast or one.step_us < fast[degrees].step_us):
                 fast[degrees] = one
     fit |= set(fast)
@@ -51,11 +55,18 @@ def place() -> None:
     at, behind = 1 + len(ranked), 100 * (published.step_us / ranked[0].step_us - 1)
     print(f"Pangu Ultra, published layout: place {at} of {len(fit)} ({100 * at / len(fit):.1f} %, bar 3)")
     print(f"  {behind:.1f} % behind {short_of(ranked[0])}")
+    before = sum(us < without_uneven(published) for us in even.values())
+    print(f"  with even stages for all: place {1 + before} ({100 * (1 + before) / len(fit):.1f} %)")
     small = [one for one in ranked if one.values["ep"] <= 32]
     of = sum(degrees[3] <= 32 for degrees in fit)
     print(f"  with at most 32 ranks of an expert group: place {1 + len(small)} of {of}")
     for one in (*ranked[:3], *small[:3], published):
         print("  " + short_of(one), one.values["system"], one.values["overlap"], "+".join(one.values["recompute"]), one.layout.stages, shares(one))
+
+
+def without_uneven(one: Costed) -> float:
+    """A step if its stages were even."""
+    return one.step_us - one.parts["uneven stages"]
 
 
 def admitted(coster: Coster) -> Iterator[tuple[int, float]]:
@@ -80,6 +91,8 @@ def depth() -> None:
     done = plan_shapes([task(one, 6144, 6144) for one in shapes], CLUSTER, {}, Search(1))
     speeds = {one.task.model.name: one.speed(one.found.best[0]) for one in done.shapes}
     print(f"61 layers before 66: {100 * (speeds[ULTRA.name] / speeds['66'] - 1):.1f} % (bar 10 to 20): " + "; ".join(map(first, done.shapes)))
+    steps = [Coster(own, MACHINE, Space()).cost_of(PUBLISHED).step_us for own in (task(one, 6144, 6144) for one in shapes)]
+    print(f"  both with the published degrees: {100 * (steps[1] / steps[0] - 1):.1f} %: 66 layers and MTP exceed its 64 slots")
 
 
 def first(one: Planned) -> str:
@@ -100,7 +113,8 @@ def techniques() -> None:
 
 def sibling() -> None:
     """Pangu Pro's new layout before its baseline."""
-    new = {"tp": 8, "pp": 5, "vpp": 5, "ep": 16, "etp": 1, "cp": 1, "micro_batch": 1, "schedule": "1f1b", "overlap": "none", "system": "hierarchical"}
+    new = {"tp": 8, "pp": 5, "vpp": 5, "ep": 16, "etp": 1, "cp": 1, "micro_batch": 1, "swap": (), "weights": "whole",
+           "schedule": "1f1b", "overlap": "none", "system": "hierarchical"}  # fmt: skip
     old = new | {"tp": 1, "pp": 6, "vpp": 4, "ep": 8, "cp": 8, "system": "flat"}
     for sequence in (4096, 32768):
         own = task(PRO, 3840, 3840, sequence, 1.0)

@@ -1,14 +1,15 @@
 """Layouts of experts against the planner, by its own cost: `python bench/plan_layouts.py` prints both tables and the two bars.
 
 A recipe is one (model, GPU, GPUs, batch, sequence, precision, layout, recomputation) of the packaged training rows. The planner searches all
-degrees, micro-batches and recompute sets with the dispatcher, graphs and EP overlap of the recipe's newest row, and balanced routing, as the
+degrees, micro-batches and recompute sets with the dispatcher, graphs, sharding and EP overlap of its newest row, and balanced routing, as the
 rows have it. A pair has one source, release, model, GPU, number of GPUs, sequence and precision, the same batch or the same micro-batches,
 and different layouts whose tokens/s per GPU differ by more than 10 %.
 """
 
 import sys
 from dataclasses import dataclass, replace
-from itertools import combinations
+from functools import cache
+from itertools import combinations, permutations
 
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.practice_of import machine_of, practice_of
@@ -16,9 +17,9 @@ from dysharp.measured.training.rows import TrainingRow, read_training
 from dysharp.measured.training.setting import Setting, setting_of
 from dysharp.measured.training.step_time import measured_s
 from dysharp.planning.cost import Costed, Coster
-from dysharp.planning.plan import short_of
+from dysharp.planning.names import saving_of, short_of
 from dysharp.planning.search import search
-from dysharp.planning.space import Space, Task, default_space
+from dysharp.planning.space import WEIGHTS, Space, Task, default_space
 from dysharp.steps.machine import Machine
 from dysharp.steps.practice import Practice
 from dysharp.units import GiB
@@ -28,11 +29,15 @@ PAIRED = tuple(f"tr{n}" for n in (*range(515, 521), *range(523, 530)))
 """Sources and rows (pairs in Megatron-Bridge's skills) that measure several layouts of one thing: nobody chose them."""
 NEAR, APART = 5.0, 10.0
 """Percent: a recipe this near to the best counts; pairs at least this far apart count."""
+LEAST_RISE = 0.03
+"""Change of tokens/s, and of a part of the step, that counts as seen in two rows."""
+UNEXPLAINED = 1.5
+"""Counted memory over that of the GPU beyond which a row keeps less than is counted (layers offloaded to the CPU)."""
 LEAN = ("fp8-moments", "fp8-primary", "bf16-moments", "bf16-gradients")
 """States that are tried where the row's own does not fit: rows do not name theirs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """A row as a task of the planner, and its layout as a candidate."""
 
@@ -73,12 +78,15 @@ def case_of(row: TrainingRow) -> Case:
     task = Task(setting.model, layout.gpus, layout.global_batch, setting.sequence, setting.recipe.name, replace(practice, recompute=()), 0.0)
     values = {name: getattr(layout, name) for name in ("tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch")}
     overlap = "pair" if practice.overlap_ep and (layout.vpp > 1 or layout.pp == 1) else "none"
-    values |= {"recompute": practice.recompute, "schedule": "1f1b", "overlap": overlap, "system": practice.dispatcher or "flat"}
+    values |= {"recompute": practice.recompute, "swap": (), "weights": WEIGHTS[layout.fsdp > 1]}
+    values |= {"schedule": "1f1b", "overlap": overlap, "system": practice.dispatcher or "flat"}
     for recipe in (setting.recipe.name, *LEAN):
         coster = Coster(replace(task, precision=recipe), machine, space_of(task, machine, values))
         own = coster.cost_of(values, -1, layout.stages or equal(setting))
         if own.peak_bytes <= coster.capacity:
             break
+    if own.peak_bytes > UNEXPLAINED * machine.cluster.hbm_bytes:
+        raise Unsupported("its memory is not counted: it ran, and by the count needs more than 1.5 times its GPU")
     coster.capacity = max(coster.capacity, own.peak_bytes)  # it ran
     return Case(row, setting, machine, practice, coster, own)
 
@@ -92,18 +100,11 @@ def equal(setting: Setting) -> str:
 
 
 def space_of(task: Task, machine: Machine, values: dict[str, object]) -> Space:
-    """All degrees, micro-batches and recompute sets, with the dispatcher and the overlap of the row."""
+    """All degrees, micro-batches and recompute sets, with the dispatcher, the overlap, the sharding and the swap (none) of the row."""
     overlaps = ("none", "pair") if values["overlap"] == "pair" else ("none",)
-    base = default_space(task, machine, {"system": (values["system"],), "overlap": overlaps})
+    base = default_space(task, machine, {name: (values[name],) for name in ("system", "swap", "weights")} | {"overlap": overlaps})
     own = {name: (*getattr(base, name), values[name]) for name in ("tp", "pp", "vpp", "ep", "cp", "micro_batch", "recompute")}
     return replace(base, **{name: tuple(dict.fromkeys(some)) for name, some in own.items()})
-
-
-SUPPORT = {
-    "host": "tr098 to tr048: no launches, 1.56x; tr227 to tr190: micro-batch 1 to 4, 2.75x", "EP communication": "tr523 to tr525: overlap, 1.18x",
-    "tensor parallel": "tr527 to tr529: TP 4 to 8, 0.72x", "bubble": "tr293 to tr294: PP 2 to TP 2, 1.16x",
-}  # fmt: skip
-"""Part of the cost -> measured rows that show it. Other parts have no pair of rows to themselves."""
 
 
 def fine(case: Case, one: Costed) -> dict[str, float]:
@@ -117,19 +118,46 @@ def fine(case: Case, one: Costed) -> dict[str, float]:
     return parts
 
 
-def deciding(case: Case, best: Costed) -> str:
-    """The part of the step in which the best saves most, and rows that show it."""
+def deciding(case: Case, best: Costed, cases: list[Case]) -> str:
+    """The part of the step in which the best saves most, and the measured rows that show it."""
     before, after = fine(case, case.own), fine(case, best)
     name = max(before, key=lambda part: before[part] - after.get(part, 0.0))
     saved = 100 * (before[name] - after.get(name, 0.0)) / case.own.step_us
-    return f"{name}: {saved:.1f} % of the step ({SUPPORT.get(name, 'no row shows it alone')})"
+    return f"{name}: {saved:.1f} % of the step ({support(case, name, cases)})"
+
+
+def support(case: Case, name: str, cases: list[Case]) -> str:
+    """Two measured rows on the same GPU between which this part falls, brings most of the predicted gain, and tokens/s rise.
+
+    Rows of the same model come first, then pairs by the part's share in the predicted gain.
+    """
+    found = []
+    for a, b in permutations((one for one in cases if one.machine.arch == case.machine.arch), 2):
+        if any(
+            of(a) != of(b) for of in (lambda x: x.setting.model.name, lambda x: x.setting.sequence, lambda x: x.machine, lambda x: x.practice.dtype)
+        ):
+            continue
+        gain, fall = per_token(a) - per_token(b), per_token(a, name) - per_token(b, name)
+        rise = b.tokens / a.tokens - 1
+        if gain > 0 and rise > LEAST_RISE and fall > LEAST_RISE * per_token(a) and fall > gain / 2 and measured_s(a.row) and measured_s(b.row):
+            same = a.setting.model.name == case.setting.model.name
+            text = f"{a.row.id} to {b.row.id}: -{100 * fall / per_token(a):.0f} %, measured {100 * rise:+.0f} %"
+            found.append((same, min(fall / gain, gain / fall), text))
+    return max(found)[2] if found else "no two rows show it"
+
+
+@cache
+def per_token(case: Case, name: str = "") -> float:
+    """GPU microseconds of a token by the cost, or those of one part."""
+    us = fine(case, case.own).get(name, 0.0) if name else case.own.step_us
+    return us * case.setting.layout.gpus / (case.setting.layout.global_batch * case.setting.sequence)
 
 
 def experts(cases: list[Case]) -> None:
     """Every recipe beside the best of its space."""
     chosen = [case for case in cases if not case.row.text("source").startswith(SWEEPS) and case.row.id not in PAIRED]
     newest = {case.recipe: case for case in sorted(chosen, key=lambda one: one.row.text("software"))}
-    near = 0
+    near, terms = 0, []
     print("| row | recipe | tokens/s/GPU: cost, measured | the planner's best | behind % | deciding term |\n|---|---|---|---|---|---|")
     for case in newest.values():
         found = search(case.coster, 1)
@@ -138,10 +166,13 @@ def experts(cases: list[Case]) -> None:
         near += behind <= NEAR
         about = f"{setting.model.name}, {setting.layout.gpus} {case.row.text('hardware').removeprefix('DGX-')}, {case.practice.dtype}"
         cost = setting.layout.global_batch * setting.sequence / (case.own.step_us / 1e6) / setting.layout.gpus
-        shown = f"{short_of(best)} {'+'.join(best.values['recompute'])} {best.peak_bytes / GiB:.0f} GiB" if behind else "the same"
-        own = f"{short_of(case.own)} {'+'.join(case.own.values['recompute'])} {case.own.peak_bytes / GiB:.0f} GiB"
-        term = deciding(case, best) if behind > NEAR else ""
+        shown = f"{short_of(best)} {saving_of(best)} {best.peak_bytes / GiB:.0f} GiB" if behind else "the same"
+        own = f"{short_of(case.own)} {saving_of(case.own)} {case.own.peak_bytes / GiB:.0f} GiB"
+        term = deciding(case, best, cases) if behind > NEAR else ""
+        terms.append(term)
         print(f"| {case.row.id} | {about}: {own} | {cost:.0f}, {case.tokens:.0f} | {shown} | {behind:.1f} | {term} |", flush=True)
+    named = sum("no two rows" not in term for term in terms if term)
+    print(f"terms: {named} of {sum(map(bool, terms))} recipes that are not within {NEAR:g} % have two measured rows that show their term")
     print(f"experts: {near} of {len(newest)} recipes within {NEAR:g} % of the planner's best ({100 * near / len(newest):.0f} %, bar 80)")
 
 

@@ -7,9 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dysharp.api.comparison import compare
+from dysharp.api.merged_blocks import merged_blocks
 from dysharp.api.training import _ep_times
 from dysharp.errors import DysharpError
 from dysharp.planning.cost import Costed, Coster, RowKey, row_key
+from dysharp.planning.names import schedule_of
+from dysharp.steps.block import Block
+from dysharp.steps.cost import BlockTimes, EpTimes
 from dysharp.steps.costs import step_costs
 from dysharp.steps.graph import Replay, replay
 from dysharp.steps.schedules import Times, make_schedule
@@ -17,8 +21,7 @@ from dysharp.steps.step_graph import step_graph
 from dysharp.units import PS_PER_US, us_to_ps
 
 if TYPE_CHECKING:
-    from dysharp.program.merge import Part
-    from dysharp.steps.cost import EpTimes
+    from dysharp.analysis import Row
 
 SIMULATED = {
     "alltoall": "megatron-a2a", "flat": "megatron-a2a", "deepep": "deepep", "dedup": "deepep", "hybrid-ep": "hybrid-ep", "in-switch": "dysharp",
@@ -50,7 +53,7 @@ def rows_for(coster: Coster, best: tuple[Costed, ...], seed: int = 0, tick: Tick
             continue
         tick(name)
         try:
-            found[key] = _row(coster, one, seed)
+            found[key] = _rows(coster, one, seed)[1]
         except DysharpError as reason:
             left_out[name] = str(reason)
     return found, left_out
@@ -61,13 +64,14 @@ def _asked(coster: Coster, one: Costed) -> dict[str, Any]:
     return {"model": coster.task.model.layer, "cluster": coster.machine.cluster, "gpus": one.values["ep"], "tokens": tokens}
 
 
-def _row(coster: Coster, one: Costed, seed: int) -> EpTimes:
+def _rows(coster: Coster, one: Costed, seed: int) -> tuple[Row, EpTimes]:
+    """The Row of a forward pass of the routed experts, and the times of both passes."""
     system = SIMULATED.get(one.values["system"])
     if system is None:
         raise DysharpError(f"no simulated system is {one.values['system']}")
     asked = _asked(coster, one)
     forward, backward = (compare([system], direction=way, seed=seed, **asked).rows[0] for way in ("fwd", "bwd"))
-    return _ep_times(forward, backward)
+    return forward, _ep_times(forward, backward)
 
 
 def ranked_by_rows(coster: Coster, best: tuple[Costed, ...], seed: int = 0, tick: Tick = lambda _: None) -> Ranked:
@@ -98,71 +102,46 @@ class Confirmed:
         if self.rows is not None:
             parts.append(f"experts by Rows {self.rows / 1e6:.3f} s")
         if self.merged is not None:
-            parts.append(f"a forward and a backward pass merged in one Program {self.merged / 1e6:.3f} s")
+            parts.append(f"whole MoE blocks merged in one Program {self.merged / 1e6:.3f} s")
         why = f". No Program: {self.left_out}" if self.left_out else ""
         return "The best at every fidelity: " + ", ".join(parts) + why + "."
 
 
 def confirm(coster: Coster, one: Costed, seed: int = 0) -> Confirmed:
-    """The replay of a layout's whole schedule with the plan's pieces; its experts by Rows; these merged with those of another micro-batch."""
+    """The replay of a layout's whole schedule with the plan's pieces; its experts by Rows; its MoE blocks, or pairs of them, as merged Programs."""
     done = replayed(coster, one)
     makespan = done.makespan / PS_PER_US
     if coster.task.model.layer is None or one.values["ep"] == 1:
         return Confirmed(one.step_us, makespan, None, None, "no expert communication", done)
+    rows = None
     try:
-        ep = _row(coster, one, seed)
-        key = row_key(one.values)
-        rows = Coster(coster.task, coster.machine, coster.space, {key: ep}).cost_of(one.values, one.number).step_us
-        if one.values["overlap"] != "pair":
-            return Confirmed(one.step_us, makespan, rows, None, "the layout does not overlap micro-batches", done)
-        alone, beside = merged_us(coster, one, seed)
-        part = beside / alone
-        pair = replace(
-            ep, forward=ep.forward * part, backward=ep.backward * part, forward_exposed=0.0, backward_exposed=0.0, forward_wire=0.0, backward_wire=0.0
-        )  # fmt: skip
-        merged = Coster(coster.task, coster.machine, coster.space, {key: pair}).cost_of(one.values, one.number).step_us
+        row, ep = _rows(coster, one, seed)
+        known = {row_key(one.values): ep}
+        rows = Coster(coster.task, coster.machine, coster.space, known).cost_of(one.values, one.number).step_us
+        block = _block(coster, one, row, seed)
+        merged = Coster(coster.task, coster.machine, coster.space, known, block).cost_of(one.values, one.number).step_us
     except DysharpError as reason:
-        return Confirmed(one.step_us, makespan, None, None, str(reason).rstrip("."), done)
+        return Confirmed(one.step_us, makespan, rows, None, str(reason).rstrip("."), done)
     return Confirmed(one.step_us, makespan, rows, merged, "", done)
+
+
+def _block(coster: Coster, one: Costed, row: Row, seed: int) -> BlockTimes:
+    """The MoE block of a layout as merged Programs: attention, norms, router and shared experts beside its routed experts; the mean of its kinds."""
+    task = coster.task
+    practice = replace(task.practice, dispatcher="", recompute=one.values["recompute"])
+    block = Block(task.model, coster.machine, one.layout, task.sequence, practice)
+    found = merged_blocks([row], block, **_asked(coster, one), seed=seed)[0]
+    layers = [block.kind(n) for n in range(task.model.n_layers) if task.model.is_moe(n)]
+    means = (sum(getattr(found[kind], name) for kind in layers) / len(layers) for name in ("forward", "backward", "pair"))
+    return BlockTimes(*means)
 
 
 def replayed(coster: Coster, one: Costed) -> Replay:
     """The schedule of a layout with the plan's cost of every chunk."""
     layout, task = one.layout, coster.task
-    name = "interleaved" if layout.vpp > 1 else str(one.values["schedule"])
-    costs = step_costs(task.model, coster.machine, layout, task.sequence, None, practice=replace(task.practice, dispatcher="", recompute=()))
+    name = schedule_of(one)
+    own = replace(task.practice, dispatcher="", recompute=())
+    costs = step_costs(task.model, coster.machine, layout, task.sequence, None, 1 + (name == "dualpipe"), own)
     forward, backward, weights = (tuple(us_to_ps(us) for us in way) for way in zip(*coster.chunks_us(one), strict=True))
     times = replace(costs.times, cells=Times(forward, backward, weights, costs.times.cells.hop))
     return replay(step_graph(make_schedule(name, layout.pp, layout.micro_batches, layout.vpp), times))
-
-
-def merged_us(coster: Coster, one: Costed, seed: int = 0) -> tuple[float, float]:
-    """(one behind the other, side by side): routed experts of a forward pass and of another micro-batch's backward pass, on an EP group."""
-    from dysharp.engine.burst.run import run_burst
-    from dysharp.program.merge import merge
-    from dysharp.program.verify import verify
-
-    both = _parts(coster, one, seed)
-    times = []
-    for streams in ([[part.label for part in both]], []):
-        program = merge(both, streams=streams)
-        verify(program)
-        times.append(run_burst(program)[0].time_ps / PS_PER_US)
-    return times[0], times[1]
-
-
-def _parts(coster: Coster, one: Costed, seed: int) -> list[Part]:
-    from dysharp.program.merge import Part
-    from dysharp.runs.request import RequestArgs, arguments_of, make_request
-    from dysharp.runs.run import prepare
-    from dysharp.systems import get_system
-
-    defaults: Any = {name: argument.default for name, argument in arguments_of(RequestArgs).items()}
-    known, out = get_system(SIMULATED[one.values["system"]]), []
-    for number, direction in enumerate(("fwd", "bwd")):
-        request = make_request(defaults | _asked(coster, one) | {"seed": seed + number})
-        options, workload = prepare({known.name: known}, request)
-        routing = known.served(workload.routing, options[known.name])
-        program = known.plan(request.model, request.cluster, routing, direction, options[known.name])
-        out.append(Part("AB"[number], program, microbatch=number, direction=direction))
-    return out

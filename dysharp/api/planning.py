@@ -17,10 +17,11 @@ from dysharp.measured.training.error_bar import MEDIAN_P90, group_of_step
 from dysharp.planning.arguments import lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.imbalance import SPREAD
-from dysharp.planning.plan import NOT_CONSIDERED, Plan, Planned, Search, front, plan_shapes, practice_for, schedule_of, short_of, silent, text_of
+from dysharp.planning.names import saving_of, schedule_of, short_of, text_of
+from dysharp.planning.plan import NOT_CONSIDERED, Plan, Planned, Search, front, plan_shapes, practice_for, silent
 from dysharp.planning.search import Tick, search
 from dysharp.planning.sensitivity import Moved, sensitivity
-from dysharp.planning.space import INTEGERS, Space, Task
+from dysharp.planning.space import INTEGERS, Space, Task, broken_by
 from dysharp.processes import Runner, here, in_processes
 from dysharp.runs.on_dask import on_dask
 from dysharp.runs.request import Argument, takes
@@ -111,7 +112,7 @@ class Answer:
         one = self.plan.first
         behind, name = 100 * (x.step_us / one.found.best[0].step_us - 1), short_of(x)
         return [
-            f"{name} with {hardware}" if hardware else name, " ".join(x.values["recompute"]) or "none", ep_of(x), f"{one.speed(x):.0f}",
+            f"{name} with {hardware}" if hardware else name, saving_of(x), ep_of(x), f"{one.speed(x):.0f}",
             f"{100 * one.mfu(x, self.plan.cluster):.1f}", f"{x.peak_bytes / GiB:.1f}", f"{behind:.1f}", x.limit,
         ]  # fmt: skip
 
@@ -130,7 +131,7 @@ class Answer:
         """Constants whose change by 20 % moves the winner, then the others."""
         rows = []
         for one in self.moved or ():
-            then = "the same" if not one.behind else f"{short_of(one.winner)} {'+'.join(one.winner.values['recompute'])}".strip()
+            then = "the same" if not one.behind else f"{short_of(one.winner)} {saving_of(one.winner)}"
             behind = "does not fit" if one.behind == float("inf") else f"{100 * one.behind:.1f}"
             rows.append([one.constant, f"{one.factor:g}", f"{100 * one.step:+.1f}", then, behind])
         return rows
@@ -173,11 +174,7 @@ class Answer:
         best = one.found.best[0]
         behind = 100 * (x.step_us / best.step_us - 1)
         fits = "fits" if x.peak_bytes <= one.coster.capacity else f"needs {x.peak_bytes / GiB:.1f} GiB and does not fit"
-        place = (
-            f"{behind:.1f} % behind {text_of(best)} with {'+'.join(best.values['recompute']) or 'no recomputation'}"
-            if behind > 0
-            else "no worse than the best of the space"
-        )
+        place = f"{behind:.1f} % behind {text_of(best)} with {saving_of(best)}" if behind > 0 else "no worse than the best of the space"
         return f"{text_of(x)} {fits}: {one.speed(x):.0f} tokens/s per GPU, {place}; beside computing most time goes to {x.limit}."
 
     def check_cells(self) -> list[list[str]]:
@@ -313,7 +310,7 @@ def given_of(tries: Iterable[str]) -> dict[str, tuple[Any, ...]]:
         words = [word.strip() for word in values.split(",")]
         if key in INTEGERS:
             given[key] = tuple(_integer(text, word) for word in words)
-        elif key == "recompute":
+        elif key in ("recompute", "swap"):
             given[key] = tuple(() if word == "none" else tuple(word.split("+")) for word in words)
         else:
             given[key] = tuple(words)
@@ -360,7 +357,7 @@ def _checked(done: Plan, text: str) -> Costed:
     """A layout of a text. Raises `ConfigError` where it does not fit the model or the number of GPUs."""
     one = done.first
     words = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
-    own = {key: words.pop(key) for key in ("recompute", "overlap", "system", "schedule") if key in words}
+    own = {key: words.pop(key) for key in ("recompute", "swap", "overlap", "system", "schedule") if key in words}
     layout = layout_of(
         ",".join(f"{key}={value}" for key, value in words.items()) + ("" if {"gbs", "m", "ga"} & set(words) else f",gbs={one.task.batch}")
     )
@@ -368,9 +365,14 @@ def _checked(done: Plan, text: str) -> Costed:
         found = f"found {layout.gpus} GPUs and a batch of {layout.global_batch}"
         raise ConfigError(f"plan: --check: {found}, expected {one.task.gpus} and {one.task.batch}")
     values: dict[str, Any] = {name: getattr(layout, name) for name in INTEGERS}
-    values |= {"recompute": (), "schedule": "1f1b", "overlap": "none", "system": one.coster.space.system[0]}
+    if layout.fsdp not in (1, layout.dp * layout.cp):
+        raise ConfigError(f"plan: --check: found fsdp={layout.fsdp}, expected 1, or the {layout.dp * layout.cp} ranks of dp x cp")
+    values |= {"weights": "sharded" if layout.fsdp > 1 else "whole"}
+    values |= {"recompute": (), "swap": (), "schedule": "1f1b", "overlap": "none", "system": one.coster.space.system[0]}
     values |= {key: value[0] for key, value in given_of([f"{key}={value}" for key, value in own.items()]).items()}
-    Space(**{key: (value,) for key, value in values.items()})
+    broken = next(broken_by(one.task, Space(**{key: (value,) for key, value in values.items()}), one.coster.machine.domain), None)
+    if broken:
+        raise ConfigError(f"plan: --check {show(text)}: found a layout that breaks a constraint, expected: {broken}")
     coster = one.coster
     done_one = coster.cost_of(values, -1, layout.stages)
     check_layout(one.task.model, done_one.layout, one.task.sequence)

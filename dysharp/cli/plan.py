@@ -11,8 +11,9 @@ from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.output import print_header, print_json
 
 TRY_HELP = (
-    "Values of a dimension: tp, pp, vpp, ep, etp, cp, mbs; recompute (none, or modules joined with +), schedule (1f1b, zb-h1), "
-    "overlap (none, pair), system (alltoall, deepep, hybrid-ep; flat, hierarchical, dedup, in-switch, moe-hub). Repeatable."
+    "Values of a dimension: tp, pp, vpp, ep, etp, cp, mbs; recompute and swap (none, or modules joined with +), weights (whole, sharded), "
+    "schedule (1f1b, zb-h1, zbv, v-half, v-min, dualpipe, dualpipev), overlap (none, pair), "
+    "system (alltoall, deepep, hybrid-ep; flat, hierarchical, dedup, in-switch, moe-hub). Repeatable."
 )
 
 

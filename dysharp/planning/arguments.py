@@ -44,6 +44,10 @@ def megatron_lm(task: Task, one: Costed) -> list[str]:
         lines.append("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
     elif values["recompute"]:
         lines.append("--recompute-granularity selective --recompute-modules " + " ".join(values["recompute"]))
+    if one.layout.fsdp > 1:
+        lines.append("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params")
+    if values["swap"]:
+        lines.append("--fine-grained-activation-offloading --offload-modules " + " ".join(values["swap"]))
     if task.model.layer:
         backend = FLEX.get(values["system"])
         kind = f"flex --moe-flex-dispatcher-backend {backend}" if backend else "alltoall"
@@ -66,6 +70,10 @@ def megatron_bridge(task: Task, one: Costed) -> list[str]:
         lines += ['cfg.model.recompute_granularity = "full"', 'cfg.model.recompute_method = "uniform"', "cfg.model.recompute_num_layers = 1"]
     elif values["recompute"]:
         lines += ['cfg.model.recompute_granularity = "selective"', f"cfg.model.recompute_modules = {list(values['recompute'])}"]
+    if at.fsdp > 1:
+        lines += ["cfg.ddp.use_megatron_fsdp = True", 'cfg.ddp.data_parallel_sharding_strategy = "optim_grads_params"']
+    if values["swap"]:
+        lines += ["cfg.model.fine_grained_activation_offloading = True", f"cfg.model.offload_modules = {list(values['swap'])}"]
     if task.model.layer:
         backend = FLEX.get(values["system"])
         lines.append(f'cfg.model.moe_token_dispatcher_type = "{"flex" if backend else "alltoall"}"')
@@ -98,6 +106,10 @@ def mindspeed(task: Task, one: Costed) -> list[str]:
         lines.append("--moe-fb-overlap")
     if FULL in values["recompute"]:
         lines.append("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
+    if values["swap"]:
+        lines.append("--swap-attention")
+    if values["schedule"] == "dualpipev":
+        lines.append("--schedules-method dualpipev")
     lines += [RECOMPUTED[name] for name in values["recompute"] if name in RECOMPUTED]
     return [*lines, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"]
 
@@ -105,9 +117,9 @@ def mindspeed(task: Task, one: Costed) -> list[str]:
 FRAMEWORKS: dict[str, Callable[[Task, Costed], list[str]]] = {"megatron-lm": megatron_lm, "megatron-bridge": megatron_bridge, "mindspeed": mindspeed}
 """Framework -> lines to paste."""
 NOT_SAID: dict[str, str] = {
-    "megatron-lm": "hierarchical and what-if EP systems become alltoall",
-    "megatron-bridge": "hierarchical and what-if EP systems become alltoall",
-    "mindspeed": "mla_up_proj is not among its options; flat and deduplicated exchanges are alltoall",
+    "megatron-lm": "hierarchical and what-if EP systems become alltoall; split and V-shaped schedules are not among its options",
+    "megatron-bridge": "hierarchical and what-if EP systems become alltoall; split and V-shaped schedules are not among its options",
+    "mindspeed": "mla_up_proj is not among its options, of schedules dualpipev alone; flat and deduplicated exchanges are alltoall",
 }
 """What a framework's options leave out."""
 

@@ -12,15 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.planning.layers import Pieces, pieces_of
+from dysharp.planning.memory import held_by_rank, layer_bytes, rank_memory
+from dysharp.planning.schedules import V_SHAPED, peaks, ramp_of, ranks_of, work_of
 from dysharp.planning.space import Column, Space, Task
-from dysharp.planning.split import best_split, pace, slots, stage_text
+from dysharp.planning.split import best_split, pace, slots, stage_text, v_split
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.activations import Saving, head_bytes, is_dropped, layer_transient, saved_of_layer
+from dysharp.steps.accounting.activations import Saving
 from dysharp.steps.accounting.flops import CORE, FLASH_BACKWARD, flops_of
 from dysharp.steps.accounting.memory import RESERVED
-from dysharp.steps.accounting.state import RankParameters, Recipe, dummy_bytes, rank_parameters, recipe_of, state_bytes
-from dysharp.steps.cost import EpTimes
+from dysharp.steps.accounting.state import Recipe, rank_parameters, recipe_of
+from dysharp.steps.cost import BlockTimes, EpTimes
 from dysharp.steps.dispatchers import ELEMENT
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine, number
@@ -70,22 +72,6 @@ class Costed:
         return max((name for name in self.parts if name != "computing"), key=lambda name: self.parts[name])
 
 
-def in_flight(layout: Layout, rank: int, overlap: bool = False) -> int:
-    """Chunks of micro-batches that a rank holds at most: 1F1B p - r, interleaved 2(p - r - 1) + (v - 1)p + 1; one more with overlap."""
-    p, v, m = layout.pp, layout.vpp, layout.micro_batches
-    n = p - rank if v == 1 else 2 * (p - rank - 1) + (v - 1) * p + 1
-    return min(n + overlap, m * v)
-
-
-def held_by_chunk(layout: Layout, rank: int, overlap: bool = False) -> list[int]:
-    """The same by chunk of the rank: forward passes run p micro-batches of a chunk, then p of the next."""
-    p, v, m = layout.pp, layout.vpp, layout.micro_batches
-    held = [0] * v
-    for at in range(in_flight(layout, rank, overlap)):
-        held[at // min(p, m) % v] += 1
-    return held
-
-
 RowKey = tuple[int, int, int, str]
 
 
@@ -97,9 +83,11 @@ def row_key(values: Mapping[str, Any]) -> RowKey:
 class Coster:
     """Costs of one task on one machine."""
 
-    def __init__(self, task: Task, machine: Machine, space: Space, rows: Mapping[RowKey, EpTimes] | None = None) -> None:
-        """`rows`: Rows of the routed experts that take the place of closed forms."""
-        self.task, self.machine, self.space, self.rows = task, machine, space, rows or {}
+    def __init__(
+        self, task: Task, machine: Machine, space: Space, rows: Mapping[RowKey, EpTimes] | None = None, block: BlockTimes | None = None
+    ) -> None:
+        """`rows`: Rows of the routed experts that take the place of closed forms. `block`: the MoE block of one layout as merged Programs."""
+        self.task, self.machine, self.space, self.rows, self.block = task, machine, space, rows or {}, block
         self.recipe: Recipe = recipe_of(task.precision)
         self.capacity = CAP * machine.cluster.hbm_bytes
         model = task.model
@@ -123,7 +111,9 @@ class Coster:
         stage = c["tp"] * c["cp"] * dp
         dense, experts = self.dense / (c["pp"] * c["tp"]), self.experts / (c["pp"] * c["ep"] * c["etp"])
         shard, expert_shard = (dp * c["cp"], np.maximum(stage // (c["ep"] * c["etp"]), 1)) if self.recipe.sharded else (1, 1)
-        held = (self.recipe.weights + self.recipe.gradients) * (dense + experts)
+        every = np.asarray([name == "sharded" for name in self.space.weights])[c["weights"]]
+        part, expert_part = np.where(every, dp * c["cp"], 1), np.where(every, np.maximum(stage // (c["ep"] * c["etp"]), 1), 1)
+        held = (self.recipe.weights + self.recipe.gradients) * (dense / part + experts / expert_part)
         return np.asarray(RESERVED * (held + self.recipe.optimizer * (dense / shard + experts / expert_shard)))
 
     def rough_activations(self, c: Mapping[str, Column]) -> Times:
@@ -131,39 +121,42 @@ class Coster:
         model = self.task.model
         per = np.zeros(len(self.space.recompute))
         for at, modules in enumerate(self.space.recompute):
-            per[at] = _layer_bytes(model, Layout(), model.layer is not None, Saving(modules), self.recipe.fp8)[0]
+            per[at] = layer_bytes(model, Layout(), model.layer is not None, Saving(modules), self.recipe.fp8)[0]
         tokens = c["micro_batch"] * self.task.sequence / (c["cp"] * c["tp"])
         flying = np.where(c["vpp"] == 1, c["pp"], 2 * c["pp"] - 1 + (c["vpp"] - 1) * c["pp"]) / c["vpp"]
         return np.asarray(tokens * per[c["recompute"]] * model.n_layers / c["pp"] * flying)
 
     def compute_bound(self, c: Mapping[str, Column]) -> Times:
-        """Microseconds of a step at the peak with even stages, and the bubble of its schedule."""
+        """Microseconds of a step at the peak with even stages, and the bubble of 1F1B."""
         _, m = self._batches(c)
         again = np.asarray(["full" in one for one in self.space.recompute])[c["recompute"]] * self.forward
         tokens = c["micro_batch"] * self.task.sequence / (c["cp"] * c["tp"])
         stage = tokens * (self.executed + again) / self.peak / c["pp"]
-        zero = np.asarray([name == "zb-h1" for name in self.space.schedule])[c["schedule"]]
-        return np.asarray(stage * (m + np.where(zero, 0, (c["pp"] - 1) / c["vpp"])))
+        loop = np.asarray([name == "1f1b" for name in self.space.schedule])[c["schedule"]]
+        return np.asarray(stage * (m + np.where(loop, (c["pp"] - 1) / c["vpp"], 0)))
 
     def balanced_bound(self, c: Mapping[str, Column], numbers: Column) -> Times:
-        """The closed form with even stages and nothing but cells and bubble: one look at the pieces for every different key."""
+        """The closed form with even stages and nothing but cells and bubble, no copies, no shards: a look at pieces for every different key."""
         names = ("tp", "cp", "ep", "etp", "micro_batch", "recompute", "overlap", "system")
         keys = np.stack([c[name] for name in names], axis=1)
         _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        sums = np.asarray([self._sums(self.space.candidate(int(numbers[at]))) for at in first]).reshape(-1, 4)[back.reshape(-1)]
-        forward, backward, weights, steady = sums.T
+        sums = [self._sums(self.space.candidate(int(numbers[at])) | {"swap": (), "weights": "whole"}) for at in first]
+        forward, backward, weights, steady = np.asarray(sums).reshape(-1, 4)[back.reshape(-1)].T
         _, m = self._batches(c)
-        zero = np.asarray([name == "zb-h1" for name in self.space.schedule])[c["schedule"]]
-        bubble = np.where(zero, np.maximum(forward + backward - weights, 0), forward + backward + weights) * (c["pp"] - 1) / c["pp"] / c["vpp"]
+        loop = np.asarray([name == "1f1b" for name in self.space.schedule])[c["schedule"]]
+        bubble = np.where(loop, forward + backward + weights, 0) * (c["pp"] - 1) / c["pp"] / c["vpp"]
         return np.asarray(m * steady / c["pp"] + bubble)
 
     def pieces(self, values: Mapping[str, Any]) -> Pieces:
         """Costs of the pieces of a candidate."""
-        degrees = {name: values[name] for name in ("tp", "cp", "ep", "etp", "micro_batch")}
-        dp = -(-values["ep"] * values["etp"] // (values["tp"] * values["cp"])) * values["ep"] * values["etp"]
+        layout = Layout(**{name: values[name] for name in ("tp", "cp", "ep", "etp", "micro_batch")}, dp=values["ep"] * values["etp"])
+        if values["weights"] == "sharded":  # the ranks that share them set the time of their traffic
+            whole = self.task.layout(values)
+            layout = replace(layout, dp=whole.dp, fsdp=whole.fsdp)
         return pieces_of(
-            self.task.model, self.machine, Layout(**degrees, dp=dp), self.task.sequence, values["system"], values["overlap"],
+            self.task.model, self.machine, layout, self.task.sequence, values["system"], values["overlap"],
             replace(self.task.practice, recompute=values["recompute"]), self.task.hottest(values["ep"]), self.rows.get(row_key(values)),
+            values["swap"], self.recipe.fp8, self.block,
         )  # fmt: skip
 
     def letters(self) -> str:
@@ -191,14 +184,14 @@ class Coster:
         else:
             layer = each["t" if "t" in each else "d"][3]
             weights = tuple(round(GRAIN * each[letter][3] / layer) / GRAIN for letter in letters)
-            ends = slots(len(letters) - 2, layout.chunks) if self.task.slots else best_split(weights, layout.pp, layout.vpp)
+            ends = slots(weights, layout.pp, layout.vpp) if self.task.slots else _split(weights, values["schedule"], layout)
             layout = self.task.layout(values, stage_text(letters.replace("d", "t"), ends))
         runs = [letters[a:b] for a, b in zip((0, *ends[:-1]), ends, strict=True)]
         cells = np.asarray([[sum(each[x][i] for x in run) for i in range(4)] for run in runs])
-        parts = self._parts(values, layout, cells.reshape(layout.vpp, layout.pp, 4), pieces, runs)
-        overlap = values["overlap"] == "pair"
-        memory = self._memory(values, layout, overlap)
-        return Costed(number_of, layout, dict(values), sum(parts.values()), parts, memory, in_flight(layout, 0, overlap))
+        parts = self._parts(values, layout, cells, pieces, runs)
+        memory = rank_memory(self.task, values, layout)
+        held = int(peaks(values["schedule"], layout, 0, values["overlap"] == "pair").sum(axis=1).max())
+        return Costed(number_of, layout, dict(values), sum(parts.values()), parts, memory, held)
 
     def chunks_us(self, one: Costed) -> list[tuple[float, float, float]]:
         """(forward, backward, weights) of every chunk of a layout in microseconds, EP communication hidden where it overlaps."""
@@ -209,101 +202,59 @@ class Coster:
         return [(sum(c.forward for c in run), sum(c.backward for c in run), sum(c.weights for c in run)) for run in costs]
 
     def _parts(self, values: Mapping[str, Any], layout: Layout, cells: Times, pieces: Pieces, runs: list[str]) -> dict[str, float]:
-        """Microseconds of a step by part. `cells`: [rounds, ranks, (forward, backward, weights, steady)]."""
-        m, p, v = layout.micro_batches, layout.pp, layout.vpp
-        ranks = cells.sum(axis=0)
-        slowest = int(np.argmax(ranks[:, 3]))
-        steady, mean = pace(cells[:, :, 3]), float(ranks[:, 3].mean())
-        f, b, w = (float(ranks[:, i].mean()) for i in range(3))
-        ramp = (max(f + b - w, 0.0) if values["schedule"] == "zb-h1" else f + b + w) * (p - 1) / v
+        """Microseconds of a step by part. `cells`: [chunks, (forward, backward, weights, steady)]."""
+        m, p, v, schedule = layout.micro_batches, layout.pp, layout.vpp, values["schedule"]
+        ranks = work_of(schedule, layout, cells[:, 3])
+        slowest, mean = int(np.argmax(ranks)), float(ranks.mean())
+        f, b, w = (float(cells[:, i].sum()) / p for i in range(3))
+        beyond = ramp_of(schedule, p, v, (f, b, w, mean), m)
+        steady = pace(cells[:, 3].reshape(v, p)) if schedule == "1f1b" else float(ranks[slowest])
         rows = ELEMENT * self.task.model.hidden * layout.tokens(self.task.sequence) / layout.tp
         busy, latency = self.machine.send(rows, layout)
         hop = busy + latency if p > 1 else 0.0
-        own = "".join(run for at, run in enumerate(runs) if at % p == slowest)
-        part = mean / float(ranks[slowest, 3])
+        places = ranks_of(schedule, layout)
+        own = "".join(runs[at] for at in places[slowest])
+        part = mean / float(ranks[slowest]) / sum(len(one) for one in places) * layout.chunks
         exposed, host = (part * sum(of(letter) for letter in own) for of in (pieces.exposed, pieces.host))
-        held = _held(self.task.model, layout)
-        widest = max(held, key=lambda one: one[0] + one[1])
+        widest, copies = max(held_by_rank(self.task.model, layout, schedule), key=sum), 1 + (schedule == "dualpipe")
         return {
             "computing": m * (mean - exposed - host),
             "launches": m * host,
             "EP communication": m * exposed,
             "uneven stages": m * (steady - mean),
-            "bubble": ramp,
+            "bubble": beyond.ramp + m * steady * (beyond.slope - 1),
             "sends": hop * (2 * (p - 1) + (2 * m if v == 1 else 0)),  # 1F1B waits for its sends, interleaved ones run beside (Megatron-Bridge)
-            "gradients and parameters": self._exchange(layout, widest, f, b),
-            "optimizer": self._update(layout, widest),
+            "gradients and parameters": self._exchange(layout, widest, f, b, copies),
+            "optimizer": self._update(layout, widest, copies),
         }
 
-    def _exchange(self, layout: Layout, held: tuple[float, float], forward: float, backward: float) -> float:
+    def _exchange(self, layout: Layout, held: tuple[float, float], forward: float, backward: float, copies: int) -> float:
         """Gradients and parameters that nothing hides: the last bucket, and what the passes of one micro-batch are too short for."""
         n = min(64.0, max(1.0, (held[0] + held[1]) / max(BUCKET, BUCKET_PER_REPLICA * layout.dp)))
         out = 0.0
         for element, beside in ((number("step.gradient_bytes"), backward), (2.0, forward)):
-            whole = self.machine.group(held[0] * element, layout.dp * layout.cp, layout.stride("cp"))
-            whole += self.machine.group(held[1] * element, layout.edp, layout.stride("edp"))
+            whole = 0.0
+            if layout.fsdp == 1:  # else every micro-batch brings them
+                whole += self.machine.group(held[0] * element, layout.dp * layout.cp * copies, layout.stride("cp"))
+                whole += self.machine.group(held[1] * element, layout.edp * copies, layout.stride("edp"))
             out += max(whole / n, whole - beside)
         return out
 
-    def _update(self, layout: Layout, held: tuple[float, float]) -> float:
+    def _update(self, layout: Layout, held: tuple[float, float], copies: int) -> float:
         """The optimizer on the shard, the norm of its gradients, and the zeroing of all gradients, as in `steps.costs`."""
         sharded, element = self.recipe.sharded, number("step.gradient_bytes")
-        shard = held[0] / (layout.dp * layout.cp if sharded else 1) + held[1] / (layout.edp if sharded else 1)
-        return self.machine.memory((number("step.optimizer_bytes") + element) * shard + element * sum(held))
-
-    def _memory(self, values: Mapping[str, Any], layout: Layout, overlap: bool) -> tuple[float, ...]:
-        model, saving = self.task.model, Saving(values["recompute"], imbalance=self.task.hottest(values["ep"]))
-        cut = Layout(tp=layout.tp, cp=layout.cp, ep=layout.ep, etp=layout.etp, dp=layout.ep * layout.etp)
-        one = {moe: _layer_bytes(model, cut, moe, saving, self.recipe.fp8) for moe in {model.is_moe(0), model.layer is not None}}
-        tokens, chunks, out = layout.tokens(self.task.sequence), chunks_of(model, layout), []
-        for rank, (dense, experts) in enumerate(_held(model, layout)):
-            own = chunks[rank :: layout.pp]
-            saved = transient = 0.0
-            for chunk, n in zip(own, held_by_chunk(layout, rank, overlap), strict=True):
-                kinds = [model.is_moe(layer) for layer in chunk.layers()] + [model.layer is not None] * chunk.mtp
-                saved += n * tokens * sum(one[moe][0] for moe in kinds)
-                head = tokens * head_bytes(model, layout, saving) * (1 + chunk.mtp) if chunk.head else 0.0
-                transient = max([transient, head, *(tokens * (one[moe][1] + one[moe][2]) for moe in set(kinds))])
-            state = sum(state_bytes(RankParameters(dense, experts), layout, self.recipe).values())
-            out.append(RESERVED * (state + saved + transient + _dummy(model, layout, own)))
-        return tuple(out)
+        shard = (held[0] / (layout.dp * layout.cp) + held[1] / layout.edp) / copies if sharded else sum(held)
+        zeroed = held[0] / layout.fsdp + held[1] / layout.expert_fsdp
+        return self.machine.memory((number("step.optimizer_bytes") + element) * shard + element * zeroed)
 
 
-@lru_cache(maxsize=1 << 12)
-def _layer_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving, fp8: bool) -> tuple[float, float, float]:
-    """Bytes per token of a layer: kept, computed again, beside its backward pass."""
-    tensors = saved_of_layer(model, layout, moe, saving, fp8)
-    kept = sum(one.bytes for one in tensors if not is_dropped(one, saving))
-    return kept, sum(one.bytes for one in tensors) - kept, layer_transient(model, layout, moe, saving)
-
-
-@lru_cache(maxsize=1 << 12)
-def _held_by(model: WholeModel, tp: int, experts: int, stages: str, pp: int, vpp: int) -> tuple[tuple[float, float], ...]:
-    layout = Layout(tp=tp, ep=experts, dp=experts, pp=pp, vpp=vpp, stages=stages)
-    chunks = chunks_of(model, layout)
-    ranks = [rank_parameters(model, layout, chunks[rank::pp]) for rank in range(pp)]
-    return tuple((one.dense, one.experts) for one in ranks)
-
-
-def _held(model: WholeModel, layout: Layout) -> tuple[tuple[float, float], ...]:
-    """(dense, expert) parameters of every pipeline rank."""
-    return _held_by(model, layout.tp, layout.ep * layout.etp, layout.stages, layout.pp, layout.vpp)
-
-
-def _dummy(model: WholeModel, layout: Layout, chunks: tuple[Chunk, ...]) -> float:
-    kinds = tuple(
-        sorted({(model.is_moe(n)) for chunk in chunks for n in chunk.layers()} | {model.layer is not None for chunk in chunks if chunk.mtp})
-    )
-    ends = (any(chunk.embedding for chunk in chunks), any(chunk.mtp for chunk in chunks), any(chunk.head for chunk in chunks))
-    return _dummy_of(model, layout.tp, layout.etp, kinds, ends)
-
-
-@lru_cache(maxsize=1 << 12)
-def _dummy_of(model: WholeModel, tp: int, etp: int, kinds: tuple[bool, ...], ends: tuple[bool, bool, bool]) -> float:
-    """Dummy gradients depend on kinds of layers, not on their number."""
-    layers = [Chunk(model.dense_layers if moe else 0, 1) for moe in kinds]
-    last = Chunk(model.n_layers, 0, ends[0], int(ends[1]), ends[2])
-    return dummy_bytes(model, Layout(tp=tp, etp=etp, dp=etp), [*layers, last])
+def _split(weights: tuple[float, ...], schedule: str, layout: Layout) -> tuple[int, ...]:
+    """The best ends of chunks for a schedule."""
+    if schedule in V_SHAPED:
+        return v_split(weights, layout.pp)
+    if schedule == "dualpipe":
+        return v_split(weights, layout.pp // 2)
+    return best_split(weights, layout.pp, layout.vpp)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -8,13 +8,16 @@ from functools import lru_cache
 from typing import cast
 
 from dysharp.planning.experts import hidden_by, wire_us
+from dysharp.planning.swap import copied, swapped_bytes
 from dysharp.specs.whole import WholeModel
+from dysharp.steps.accounting.activations import Saving
 from dysharp.steps.block import Block
-from dysharp.steps.cost import Cost, EpTimes
+from dysharp.steps.cost import BlockTimes, Cost, EpTimes
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine
-from dysharp.steps.moe_block import routed
+from dysharp.steps.moe_block import expert_tensor, routed
 from dysharp.steps.practice import Dispatcher, Practice
+from dysharp.steps.sharded import exposed_shards
 
 DISPATCHERS = ("alltoall", "deepep", "hybrid-ep")
 """Systems of the closed forms of `steps`. The others are forms of `experts`."""
@@ -61,7 +64,9 @@ class PlannedBlock(Block):
         pieces = routed(self)
         if self.system not in DISPATCHERS:
             one = wire_us(self.machine, self.layout, self.model, self.tokens / self.layout.tp, self.system)
-            pieces["exchange"] = Cost(2 * one, 2 * one, 0.0, 2 * one, 2 * one, 2 * one, 2 * one, {"dispatch and combine": 4 * one})
+            pieces["exchange"] = Cost(2 * one, 2 * one, 0.0, 2 * one, 2 * one, 2 * one, 2 * one, parts={"dispatch and combine": 4 * one})
+        else:
+            pieces |= expert_tensor(self)
         pieces |= {name: _times(pieces[name], self.imbalance) for name in LOADED}
         if self.system == "moe-hub":
             pieces["exchange"] = hidden_by(pieces["exchange"], pieces["experts"])
@@ -85,24 +90,45 @@ def dispatcher_of(system: str, machine: Machine) -> Dispatcher:
 @lru_cache(maxsize=1 << 14)
 def pieces_of(
     model: WholeModel, machine: Machine, layout: Layout, sequence: int, system: str, overlap: str, practice: Practice, imbalance: float,
-    ep: EpTimes | None = None,
+    ep: EpTimes | None = None, swap: tuple[str, ...] = (), fp8: bool = False, block: BlockTimes | None = None,
 ) -> Pieces:  # fmt: skip
-    """The pieces of `model` under the degrees of `layout`. `layout.dp` decides nothing here. `ep`: a Row of the routed experts."""
+    """The pieces of `model` under the degrees of `layout`. `layout.dp` decides nothing here. `ep`: a Row of the routed experts.
+
+    `swap`: modules whose inputs go to the host and back; `fp8`: inputs of linears are kept as FP8. `block`: a MoE block of merged Programs.
+    """
+    has = model.layer is not None
     dispatcher = "" if ep is not None or model.layer is None else dispatcher_of(system, machine)
     serial = replace(practice, dispatcher=dispatcher, overlap_ep=False)
 
     def costs(own: Practice) -> dict[str, Cost]:
-        block = PlannedBlock(model, machine, layout, sequence, own, system, imbalance)
+        built = PlannedBlock(model, machine, layout, sequence, own, system, imbalance)
         kinds = [letter for letter, n in (("d", model.dense_layers), ("t", model.moe_layers)) if n]
-        found = {letter: _layer(block, letter == "t", ep) for letter in kinds}
-        found["E"] = block.ends(True, 0, False, ep)
-        found["L"] = block.ends(False, 0, True, ep)
+        found = {letter: _layer(built, letter == "t", ep) for letter in kinds}
         if model.mtp:
-            found["m"] = block.ends(False, 1, False, ep)
-        return found
+            found["m"] = built.ends(False, 1, False, ep)
+        if block is not None:
+            found = _with_block(found, block, own.overlap_ep)
+        if swap:
+            saving = Saving(practice.recompute, imbalance=imbalance)
+            gone = {moe: layout.tokens(sequence) * swapped_bytes(model, layout, moe, saving, fp8, swap) for moe in (False, True) if moe <= has}
+            found = {letter: copied(one, gone[has if letter == "m" else letter == "t"], machine) for letter, one in found.items()}
+        if layout.fsdp > 1:
+            last = {letter: 0 if letter == "d" else model.n_layers - 1 for letter in found}
+            found = {letter: one + exposed_shards(model, machine, layout, last[letter], one) for letter, one in found.items()}
+        return found | {"E": built.ends(True, 0, False, ep), "L": built.ends(False, 0, True, ep)}
 
     alone = costs(serial)
     return Pieces(alone, costs(replace(serial, overlap_ep=True)) if overlap == "pair" else alone)
+
+
+def _with_block(found: dict[str, Cost], block: BlockTimes, pair: bool) -> dict[str, Cost]:
+    """Layers with the times of merged Programs; `pair`: those of a forward beside a backward pass. An MTP layer changes by as much."""
+    part = block.pair / (block.forward + block.backward) if pair else 1.0
+    layer = found["t"].as_merged(BlockTimes(part * block.forward, part * block.backward, block.pair))
+    if "m" in found:
+        m, t = found["m"], found["t"]
+        found["m"] = replace(m, forward=m.forward + layer.forward - t.forward, backward=m.backward + layer.backward - t.backward)
+    return found | {"t": layer}
 
 
 def _layer(block: Block, moe: bool, ep: EpTimes | None) -> Cost:

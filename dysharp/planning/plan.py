@@ -10,6 +10,7 @@ from typing import Any
 from dysharp.errors import ConfigError
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.journal import journal_of
+from dysharp.planning.names import schedule_of, text_of
 from dysharp.planning.refusal import refusal
 from dysharp.planning.search import Found, Tick, search
 from dysharp.planning.space import Task, default_space
@@ -25,8 +26,8 @@ from dysharp.units import GiB
 
 ASCEND = "paper-ascend"
 NOT_CONSIDERED = (
-    "swapping activations to the host", "DualPipe and V-shaped schedules",
-    "overlap of tensor-parallel communication of MoE models on GPUs", "a network that several collectives share", "FSDP",
+    "sharded weights (FSDP), split and V-shaped schedules, unless --try names them",
+    "overlap of tensor-parallel communication of MoE models on GPUs", "a network that several collectives share",
     "stages that trade time for memory: layers are split by time alone",
 )  # fmt: skip
 
@@ -54,7 +55,8 @@ class Planned:
     def entry(self, one: Costed, cluster: Cluster) -> dict[str, Any]:
         """A layout as plain values."""
         return {
-            "layout": text_of(one), "stages": one.layout.stages, "recompute": list(one.values["recompute"]), "schedule": schedule_of(one),
+            "layout": text_of(one), "stages": one.layout.stages, "recompute": list(one.values["recompute"]),
+            "swap": list(one.values["swap"]), "weights": one.values["weights"], "schedule": schedule_of(one),
             "overlap": one.values["overlap"], "system": one.values["system"], "step_s": one.step_us / 1e6, "tokens_per_s_gpu": self.speed(one),
             "mfu": self.mfu(one, cluster), "memory_GiB": one.peak_bytes / GiB, "memory_left_GiB": (cluster.hbm_bytes - one.peak_bytes) / GiB,
             "limit": one.limit, "shares": {name: us / one.step_us for name, us in one.parts.items()},
@@ -95,25 +97,6 @@ def practice_for(model: WholeModel, machine: Machine) -> Practice:
     (Megatron-Bridge) and on Ascend (MindSpeed, --use-ascend-mc2)."""
     gpu = bool(machine.cluster.gpu)
     return Practice(host=gpu, overlap_tp=(gpu and model.layer is None) or machine.cluster.name.startswith(ASCEND))
-
-
-def schedule_of(one: Costed) -> str:
-    """The schedule by the name of `dysharp step`."""
-    return "interleaved" if one.layout.vpp > 1 else str(one.values["schedule"])
-
-
-def text_of(one: Costed) -> str:
-    """A layout as `dysharp step` reads it, without its stages."""
-    values = {name: one.values[name] for name in ("tp", "pp", "vpp", "ep", "etp", "cp")}
-    degrees = ",".join(f"{name}={n}" for name, n in values.items() if n > 1 or name in ("tp", "pp"))
-    return f"{degrees},dp={one.layout.dp},mbs={one.layout.micro_batch},m={one.layout.micro_batches}"
-
-
-def short_of(one: Costed) -> str:
-    """The same for people, without what follows from the number of GPUs and the batch."""
-    v = one.values
-    more = [f"{name}{v[name]}" for name in ("ep", "etp", "cp") if v[name] > 1]
-    return " ".join([f"tp{v['tp']}", f"pp{v['pp']}" + (f"x{v['vpp']}" if v["vpp"] > 1 else ""), *more, f"mbs{v['micro_batch']}"])
 
 
 def silent(*_: Any) -> None:

@@ -33,9 +33,7 @@ class Found:
     """Candidates that keep all constraints, which bounds have seen."""
 
 
-def search(
-    coster: Coster, n_best: int = 10, journal: Journal | None = None, ceiling: float = float("inf"), tick: Tick = lambda *_: None
-) -> Found:
+def search(coster: Coster, n_best: int = 10, journal: Journal | None = None, ceiling: float = float("inf"), tick: Tick = lambda *_: None) -> Found:
     """The `n_best` fastest sets of degrees that fit the memory, each in its fastest form, and take at most `ceiling` microseconds.
 
     `tick`: called with candidates decided, all candidates, a text.

@@ -3,7 +3,7 @@
 The product of all lists is walked in one fixed order, block by block. A candidate is a number in that order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError, nearest
 from dysharp.planning.imbalance import SPREAD, hottest
+from dysharp.planning.schedules import PAIRED, SCHEDULES, V_SHAPED
+from dysharp.planning.swap import OFFLOADED
+from dysharp.planning.swap import SETS as SWAPS
 from dysharp.specs.fields import show
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.activations import Saving
@@ -33,8 +36,8 @@ RACK = 8
 """GPUs of a node; larger domains are racks."""
 OVERLAPS = ("none", "pair")
 """EP communication: exposed, or beside the other direction of another micro-batch."""
-SCHEDULES = ("1f1b", "zb-h1")
-"""Pipeline schedules; 1F1B with more chunks per rank is interleaved."""
+WEIGHTS = ("whole", "sharded")
+"""Weights, gradients and optimizer: of whole ranks, or shared by all ranks of dp x cp (FSDP)."""
 INTEGERS = ("tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch")
 
 
@@ -50,6 +53,8 @@ class Space:
     cp: tuple[int, ...] = (1,)
     micro_batch: tuple[int, ...] = (1,)
     recompute: tuple[tuple[str, ...], ...] = SETS
+    swap: tuple[tuple[str, ...], ...] = ((),)
+    weights: tuple[str, ...] = ("whole",)
     schedule: tuple[str, ...] = ("1f1b",)
     overlap: tuple[str, ...] = OVERLAPS
     system: tuple[str, ...] = ("flat", "dedup")
@@ -61,12 +66,15 @@ class Space:
                 raise ConfigError(f"space: {one.name}: found {show(list(values))}, expected different values, at least one")
             if one.name in INTEGERS and any(isinstance(v, bool) or not isinstance(v, int) or not 0 < v <= 1 << 20 for v in values):
                 raise ConfigError(f"space: {one.name}: found {show(list(values))}, expected positive integers")
-        for name, known in (("schedule", SCHEDULES), ("overlap", OVERLAPS), ("system", SYSTEMS)):
+        for name, known in (("weights", WEIGHTS), ("schedule", SCHEDULES), ("overlap", OVERLAPS), ("system", SYSTEMS)):
             for value in getattr(self, name):
                 if value not in known:
                     raise ConfigError(f"space: {name}: {show(value)}: unknown{nearest(value, known)}")
         for modules in self.recompute:
             Saving(modules)
+        for module in (module for modules in self.swap for module in modules):
+            if module not in OFFLOADED:
+                raise ConfigError(f"space: swap: {show(module)}: unknown{nearest(module, OFFLOADED)}")
         if self.size > MOST:
             raise ConfigError(f"space: found {self.size:,} candidates, expected at most {MOST:,}: give fewer values")
 
@@ -128,10 +136,10 @@ class Task:
             return self.imbalance
         return hottest(self.model.layer.n_experts, ep, self.spread) if self.model.layer else 1.0
 
-    def layout(self, values: dict[str, Any], stages: str = "") -> Layout:
+    def layout(self, values: Mapping[str, Any], stages: str = "") -> Layout:
         """The layout of a candidate."""
         dp = self.gpus // (values["tp"] * values["cp"] * values["pp"])
-        degrees = {name: values[name] for name in INTEGERS}
+        degrees = {name: values[name] for name in INTEGERS} | {"fsdp": dp * values["cp"] if values["weights"] == "sharded" else 1}
         return Layout(**degrees, dp=dp, micro_batches=self.batch // (dp * values["micro_batch"]), stages=stages)
 
 
@@ -152,6 +160,8 @@ def default_space(task: Task, machine: Machine, given: dict[str, tuple[Any, ...]
         cp=powers(max(1, task.sequence // 4096)),
         micro_batch=(1, 2, 4, 8),
         recompute=SETS if moe else ((), ("layernorm",), ("full",)),
+        etp=(1, min(RACK, domain_gpus)) if moe and not machine.cluster.gpu and domain_gpus > 1 else (1,),
+        swap=SWAPS,
         overlap=OVERLAPS if moe else ("none",),
         system=_systems(task, machine) if moe else ("flat",),
     )
@@ -171,7 +181,7 @@ def constraints(task: Task, space: Space, c: dict[str, Column], domain_gpus: int
     dp = np.maximum(task.gpus // per, 1)
     stage, share = c["tp"] * c["cp"] * dp, dp * c["micro_batch"]
     yield "tp x cp x pp divides the GPUs", task.gpus % per == 0
-    yield "tp inside a domain", c["tp"] <= domain_gpus
+    yield "tp and etp inside a domain", (c["tp"] <= domain_gpus) & (c["etp"] <= domain_gpus)
     heads = a.heads % c["tp"] == 0
     if not a.mla:
         heads &= (a.kv_heads % c["tp"] == 0) | (c["tp"] % a.kv_heads == 0)
@@ -194,18 +204,30 @@ def constraints(task: Task, space: Space, c: dict[str, Column], domain_gpus: int
         layers = model.n_layers + model.mtp
         each = -(-layers // (c["pp"] * c["vpp"]))
         yield "slots: no-op layers in the last virtual stage", c["pp"] * c["vpp"] * each - layers <= c["pp"] * each
-    yield "interleaved: pp divides the micro-batches", (c["vpp"] == 1) | (m % c["pp"] == 0)
-    zero = np.asarray([name == "zb-h1" for name in space.schedule])[c["schedule"]]
-    yield "zb-h1 has one chunk per rank, and a pipeline", ~zero | ((c["vpp"] == 1) & (c["pp"] > 1))
+    loop, shaped, paired, two_way = (
+        np.asarray([name in some for name in space.schedule])[c["schedule"]] for some in (("1f1b",), V_SHAPED, PAIRED, ("dualpipe",))
+    )
+    yield "interleaved: pp divides the micro-batches", ~loop | (c["vpp"] == 1) | (m % c["pp"] == 0)
+    yield "v shapes have two chunks per rank, zb-h1 and dualpipe one, and a pipeline", loop | ((c["vpp"] == 1 + shaped) & (c["pp"] > 1))
+    yield "dualpipe and dualpipev: two micro-batches per rank", ~paired | (m >= 2 * c["pp"])
+    yield "dualpipe: even numbers of ranks and micro-batches", ~two_way | ((c["pp"] % 2 == 0) & (m % 2 == 0))
     pair = np.asarray([name == "pair" for name in space.overlap])[c["overlap"]]
     again = np.asarray([bool({"full", "moe"} & set(one)) for one in space.recompute])[c["recompute"]]
-    yield "overlap needs EP, vpp above 1 in a pipeline, and no recomputed exchange", ~pair | (
-        (c["ep"] > 1) & ((c["vpp"] > 1) | (c["pp"] == 1)) & ~again & ~zero
+    yield "overlap needs EP, passes in pairs (vpp above 1 in a pipeline, dualpipe), and no recomputed exchange", ~pair | (
+        (c["ep"] > 1) & ((loop & ((c["vpp"] > 1) | (c["pp"] == 1))) | paired) & ~again
     )  # fmt: skip
+    whole = np.asarray(["full" in one for one in space.recompute])[c["recompute"]]
+    yield "sharded weights need replicas", (dp * c["cp"] > 1) | np.asarray([name == "whole" for name in space.weights])[c["weights"]]
+    yield "swap needs tensors that full recomputation keeps", ~(whole & np.asarray([bool(one) for one in space.swap])[c["swap"]])
     if task.practice.graphs:
-        whole = np.asarray(["full" in one for one in space.recompute])[c["recompute"]]
         yield "no full recomputation under graphs", ~whole
     yield "overlap needs a second micro-batch", ~pair | (m > np.where(c["pp"] > 1, c["pp"], 1))
     wide = np.asarray([name == "hierarchical" for name in space.system])[c["system"]]
     yield "an EP system needs experts on several GPUs", (c["ep"] * c["etp"] > 1) | (c["system"] == 0)
     yield "hierarchical needs EP over several domains", ~wide | (c["ep"] * c["etp"] > domain_gpus)
+
+
+def broken_by(task: Task, space: Space, domain_gpus: int) -> Iterator[str]:
+    """Constraints that no candidate of `space` keeps."""
+    _, columns = next(space.blocks())
+    yield from (name for name, keeps in constraints(task, space, columns, domain_gpus) if not keeps.any())

@@ -4,6 +4,7 @@ Ranks run chunks in rounds: chunks 0 to p - 1, then p to 2p - 1. A further micro
 more where a long round follows a short one, since ranks then wait for each other.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -128,12 +129,21 @@ def _from(weights: tuple[float, ...], ranks: int, size: int) -> Floats:
     return np.concatenate([np.full(size - len(least), np.inf), least])
 
 
-def _even(sums: Floats, first: int, last: int, chunks: int) -> tuple[int, ...]:
-    """Ends of the runs of weights `first` to `last`: least largest sum, then least sum of squares."""
+def _even(sums: Floats, first: int, last: int, chunks: int, slots_of: int = 0) -> tuple[int, ...]:
+    """Ends of the runs of weights `first` to `last`: least largest sum, then least sum of squares.
+
+    `slots_of`: layers that a run has at most beside E and L; runs may then have none, but for those of E and L.
+    """
     own = sums[first : last + 1] - sums[first]
     n = len(own) - 1
     run = own[None, :] - own[:, None]
-    run[np.tril_indices(n + 1)] = np.inf
+    run[np.tril_indices(n + 1, -1 if slots_of else 0)] = np.inf
+    if slots_of:
+        at = np.arange(n + 1)
+        layers = np.minimum(at, n - 1)[None, :] - (np.maximum(at, 1) if first == 0 else at)[:, None]
+        run[layers > slots_of] = np.inf
+        run[n, n] = np.inf
+        run[0, 0] = np.inf if first == 0 else 0.0
     least = np.full(n + 1, np.inf)
     least[0] = 0.0
     for _ in range(chunks):
@@ -152,10 +162,75 @@ def _even(sums: Floats, first: int, last: int, chunks: int) -> tuple[int, ...]:
     return tuple(first + end for end in reversed(ends))
 
 
-def slots(layers: int, chunks: int) -> tuple[int, ...]:
-    """Ends of chunks with equal numbers of slots for `layers` layers between E and L; what is left at the end are no-op layers."""
-    each = -(-layers // chunks)
-    return (*(1 + min(each * (chunk + 1), layers) for chunk in range(chunks - 1)), layers + 2)
+@lru_cache(maxsize=1 << 12)
+def v_split(weights: tuple[float, ...], ranks: int) -> tuple[int, ...]:
+    """Ends of 2 x `ranks` non-empty runs of `weights`, of which rank r has the r-th from both ends: least largest rank, then run.
+
+    Bisection over what a rank and a run may have; with them, the most weights that ranks 0 to r can take from the back for every number from the
+    front.
+    """
+    sums = np.concatenate([[0.0], np.cumsum(weights)])
+    total = float(sums[-1])
+    rank = _least(lambda most: _taken(sums, ranks, most, total), total / ranks, total)
+    run = _least(lambda most: _taken(sums, ranks, rank, most), rank / 2, rank)
+    found = _taken(sums, ranks, rank, run)
+    assert found is not None
+    return found
+
+
+def _least(found: Callable[[float], Any], low: float, high: float) -> float:
+    """The least value between `low` and `high` that finds something; `high` does."""
+    high *= 1 + EPSILON
+    if found(low * (1 + EPSILON)):
+        return low * (1 + EPSILON)
+    step = 1e-6 * high
+    while high - low > step:
+        middle = (low + high) / 2
+        low, high = (low, middle) if found(middle) else (middle, high)
+    return high
+
+
+def _taken(sums: Floats, ranks: int, most: float, longest: float) -> tuple[int, ...] | None:
+    """Ends of runs with at most `most` on every rank and `longest` in a run; None: there are none."""
+    n = len(sums) - 1
+    back = sums[-1] - sums[::-1]
+    front = sums[None, :] - sums[:, None]  # [a, b]: weights a to b
+    size = np.arange(n + 1)
+    taken = np.where(size == 0, 0, -1)
+    came = []
+    for rank in range(ranks - 1):
+        room = np.minimum(most - front, longest) + back[np.maximum(taken, 0)][:, None]
+        reach = np.searchsorted(back, room + EPSILON * most, side="right") - 1
+        reach = np.minimum(reach, (n - size - 2 * (ranks - rank - 1))[None, :])
+        fits = (size[None, :] > size[:, None]) & (front <= longest * (1 + EPSILON)) & (taken >= 0)[:, None] & (reach > taken[:, None])
+        reach = np.where(fits, reach, -1)
+        came.append((np.argmax(reach, axis=0), taken))
+        taken = reach.max(axis=0)
+    whole = most * (1 + EPSILON)
+    for a in np.flatnonzero((taken >= 0) & (n - size - taken >= 2)):
+        first, end = int(a), n - int(taken[a])
+        middle = first + int(np.argmin(np.maximum(sums[first + 1 : end] - sums[first], sums[end] - sums[first + 1 : end]))) + 1
+        if sums[end] - sums[first] <= whole and max(sums[middle] - sums[first], sums[end] - sums[middle]) <= longest * (1 + EPSILON):
+            return _ends_of(n, first, int(taken[a]), middle, came)
+    return None
+
+
+def _ends_of(n: int, a: int, b: int, middle: int, came: list[tuple[Any, Any]]) -> tuple[int, ...]:
+    """Ends of runs from what the ranks before the last took: `a` weights from the front, `b` from the back, and the way there."""
+    fronts, backs = [a], [b]
+    for before, old in reversed(came):
+        fronts.insert(0, int(before[fronts[0]]))
+        backs.insert(0, int(old[fronts[0]]))
+    return (*fronts[1:], middle, *(n - one for one in reversed(backs)))
+
+
+@lru_cache(maxsize=1 << 12)
+def slots(weights: tuple[float, ...], ranks: int, rounds: int = 1) -> tuple[int, ...]:
+    """Ends of chunks with equal numbers of slots for the layers between E and L; the last round has the no-op layers, wherever they even it most."""
+    layers = len(weights) - 2
+    each = -(-layers // (ranks * rounds))
+    full = tuple(1 + min(each * (chunk + 1), layers) for chunk in range(ranks * (rounds - 1)))
+    return (*full, *_even(np.concatenate([[0.0], np.cumsum(weights)]), full[-1] if full else 0, len(weights), ranks, each))
 
 
 def stage_text(letters: str, ends: tuple[int, ...]) -> str:

@@ -9,8 +9,8 @@ from dysharp.specs import load_cluster, load_whole
 
 FINE = ("mla_up_proj", "layernorm", "moe_act")
 PUBLISHED = {
-    "tp": 8, "pp": 16, "vpp": 2, "ep": 32, "etp": 1, "cp": 1, "micro_batch": 2, "recompute": FINE, "schedule": "1f1b", "overlap": "pair",
-    "system": "hierarchical",
+    "tp": 8, "pp": 16, "vpp": 2, "ep": 32, "etp": 1, "cp": 1, "micro_batch": 2, "recompute": FINE, "swap": (),
+    "weights": "whole", "schedule": "1f1b", "overlap": "pair", "system": "hierarchical",
 }  # fmt: skip
 
 
@@ -30,7 +30,7 @@ def test_megatron_counts_ranks_and_names_stages() -> None:
     lines = lines_of("megatron-lm", *published())
     assert "--expert-model-parallel-size 32" in lines
     assert "--global-batch-size 6144" in lines
-    assert '--pipeline-model-parallel-layout "Ett|(tt|)*29tm|L"' in lines
+    assert '--pipeline-model-parallel-layout "Ett|(tt|)*15t|(tt|)*14mL"' in lines
     assert "--recompute-granularity selective --recompute-modules mla_up_proj layernorm moe_act" in lines
     assert "--overlap-moe-expert-parallel-comm --delay-wgrad-compute" in lines
 

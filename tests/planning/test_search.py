@@ -10,12 +10,13 @@ from click.testing import CliRunner
 
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
-from dysharp.planning.cost import Coster, held_by_chunk, in_flight, machine_of
+from dysharp.planning.cost import Coster, machine_of
 from dysharp.planning.experts import copies
 from dysharp.planning.plan import practice_for
+from dysharp.planning.schedules import SCHEDULES, held_by_chunk, in_flight
 from dysharp.planning.search import brute_force, search
-from dysharp.planning.space import Space, Task, constraints
-from dysharp.planning.split import best_split, pace
+from dysharp.planning.space import WEIGHTS, Space, Task, constraints
+from dysharp.planning.split import best_split, pace, v_split
 from dysharp.specs import load_cluster, load_whole
 from dysharp.steps import Layout
 from dysharp.steps.accounting.parameters import parameters_of
@@ -37,9 +38,11 @@ def drawn(seed: int) -> Coster:
         return tuple(draw.sample(values, n))
 
     systems = tuple(draw.sample(["flat", "hierarchical", "dedup", "in-switch", "moe-hub"], 2))
+    schedules = tuple(draw.sample(SCHEDULES, 2))
     space = Space(
-        some([1, 2, 4, 8]), some([1, 2, 3, 4, 6]), some([1, 2, 4]), some([1, 2, 8, 16]) if model.layer else (1,), (1,), some([1, 2]),
-        some([1, 2]), ((), ("full",)), ("1f1b", "zb-h1"), ("none", "pair"), systems,
+        some([1, 2, 4, 8]), some([1, 2, 3, 4, 6]), some([1, 2, 4]), some([1, 2, 8, 16]) if model.layer else (1,),
+        some([1, 2, 8]) if model.layer else (1,), some([1, 2]), some([1, 2]), tuple(draw.sample([(), ("layernorm",), ("full",)], 2)),
+        tuple(draw.sample([(), ("core_attn",), ("expert_fc1", "attn_proj")], 2)), WEIGHTS, schedules, ("none", "pair"), systems,
     )  # fmt: skip
     cluster = replace(MACHINE.cluster, hbm_bytes=draw.choice([16, 32, 64]) * 10**9)
     return Coster(replace(task, practice=practice_for(model, MACHINE)), replace(MACHINE, cluster=cluster), space)
@@ -100,6 +103,21 @@ def test_a_split_is_the_best_of_all(ranks: int, rounds: int, alike: bool) -> Non
     best = min(quality((*cut, 9)) for cut in itertools.combinations(range(1, 9), ranks * rounds - 1))
     assert quality(best_split(weights, ranks, rounds, 1 << 20)) == pytest.approx(best)
     assert quality(best_split(weights, ranks, rounds)) <= (1.03 if alike else 1.1) * best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_split_in_a_v_is_the_best_of_all(ranks: int) -> None:
+    """Rank r has the r-th run from both ends: the largest rank counts, then the largest run."""
+    draw = random.Random(ranks)
+    for _ in range(5):
+        weights = tuple(draw.choice([1.0, 1.0, 1.0, 0.25, 1.5, 2.25]) for _ in range(9))
+
+        def quality(ends: tuple[int, ...], own: tuple[float, ...] = weights) -> tuple[float, float]:
+            runs = [sum(own[a:b]) for a, b in zip((0, *ends[:-1]), ends, strict=True)]
+            return max(runs[r] + runs[-1 - r] for r in range(ranks)), max(runs)
+
+        best = min(quality((*cut, 9)) for cut in itertools.combinations(range(1, 9), 2 * ranks - 1))
+        assert quality(v_split(weights, ranks)) == pytest.approx(best, rel=1e-5)
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 1), (1, 3), (3, 2), (1, 1, 1, 4), (2, 2, 2, 3), (1, 2, 2, 2)])

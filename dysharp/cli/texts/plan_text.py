@@ -54,7 +54,7 @@ def print_arguments(done: Answer, framework: str) -> None:
 def draw_plan(done: Answer, path: str) -> None:
     """The picture of the first shape."""
     from dysharp.api.plan_confirm import replayed
-    from dysharp.planning.plan import short_of
+    from dysharp.planning.names import short_of
     from dysharp.reports.plan_plots import plot_plan
     from dysharp.reports.plots import save_figure
     from dysharp.units import GiB

@@ -1,0 +1,83 @@
+"""Memory of every pipeline rank of a candidate: state, activations in flight by the schedule, what a backward pass adds."""
+
+from dataclasses import astuple
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from dysharp.planning.schedules import peaks, ranks_of
+from dysharp.planning.space import Task
+from dysharp.planning.swap import LAYERS, swapped_bytes
+from dysharp.specs.whole import WholeModel
+from dysharp.steps.accounting.activations import BF16, Saving, gradient_bytes, head_bytes, is_dropped, layer_transient, saved_of_layer
+from dysharp.steps.accounting.memory import GATHERED, RESERVED
+from dysharp.steps.accounting.state import RankParameters, dummy_bytes, rank_parameters, recipe_of, state_bytes
+from dysharp.steps.layout import Layout
+from dysharp.steps.sharded import layer_shards
+from dysharp.steps.stages import Chunk, chunks_of
+
+
+def rank_memory(task: Task, values: dict[str, Any], layout: Layout) -> tuple[float, ...]:
+    """Reserved bytes of every pipeline rank."""
+    model, recipe, tokens = task.model, recipe_of(task.precision), layout.tokens(task.sequence)
+    saving = Saving(values["recompute"], imbalance=task.hottest(values["ep"]))
+    cut = Layout(tp=layout.tp, cp=layout.cp, ep=layout.ep, etp=layout.etp, dp=layout.ep * layout.etp)
+    kept, waiting, beside = {}, {}, {}
+    for moe in {model.is_moe(0), model.layer is not None}:
+        whole, again, transient, late = layer_bytes(model, cut, moe, saving, recipe.fp8)
+        gone = swapped_bytes(model, cut, moe, saving, recipe.fp8, values["swap"]) if values["swap"] else 0.0
+        kept[moe], waiting[moe], beside[moe] = whole - gone, late, again + transient + LAYERS * gone
+    chunks, out = chunks_of(model, layout), []
+    places = ranks_of(values["schedule"], layout)
+    for rank, (dense, experts) in enumerate(held_by_rank(model, layout, values["schedule"])):
+        own = [chunks[at] for at in places[rank]]
+        kinds = [[model.is_moe(layer) for layer in chunk.layers()] + [model.layer is not None] * chunk.mtp for chunk in own]
+        bytes_of = [tokens * sum(by[moe] for moe in some) for by in (kept, waiting) for some in kinds]
+        flying = float((peaks(values["schedule"], layout, rank, values["overlap"] == "pair") @ np.asarray(bytes_of)).max())
+        heads = [tokens * head_bytes(model, layout, saving) * (1 + chunk.mtp) for chunk in own if chunk.head]
+        transient = max([0.0, *heads, *(tokens * beside[moe] for some in kinds for moe in some)])
+        state = sum(state_bytes(RankParameters(dense, experts), layout, recipe).values())
+        if layout.fsdp > 1:
+            largest = max((sum(astuple(layer_shards(model, cut, layer))) for layer in {chunk.first for chunk in own if chunk.n_layers}), default=0.0)
+            state += (GATHERED * BF16 + recipe.gradients) * largest
+        out.append(RESERVED * (state + flying + transient + _dummy(model, layout, own)))
+    return tuple(out)
+
+
+@lru_cache(maxsize=1 << 12)
+def layer_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving, fp8: bool) -> tuple[float, float, float, float]:
+    """Bytes per token of a layer: kept, computed again, beside its backward pass, for delayed weight gradients."""
+    tensors = saved_of_layer(model, layout, moe, saving, fp8)
+    kept = sum(one.bytes for one in tensors if not is_dropped(one, saving))
+    late = sum(one.bytes for one in tensors if one.linear) + gradient_bytes(model, layout, moe, saving)
+    return kept, sum(one.bytes for one in tensors) - kept, layer_transient(model, layout, moe, saving), late
+
+
+def held_by_rank(model: WholeModel, layout: Layout, schedule: str) -> tuple[tuple[float, float], ...]:
+    """(dense, expert) parameters of every pipeline rank."""
+    return _held(model, layout.tp, layout.ep * layout.etp, layout.stages, layout.pp, layout.vpp, schedule)
+
+
+@lru_cache(maxsize=1 << 12)
+def _held(model: WholeModel, tp: int, experts: int, stages: str, pp: int, vpp: int, schedule: str) -> tuple[tuple[float, float], ...]:
+    layout = Layout(tp=tp, ep=experts, dp=experts, pp=pp, vpp=vpp, stages=stages)
+    chunks = chunks_of(model, layout)
+    ranks = [rank_parameters(model, layout, [chunks[at] for at in own]) for own in ranks_of(schedule, layout)]
+    return tuple((one.dense, one.experts) for one in ranks)
+
+
+def _dummy(model: WholeModel, layout: Layout, chunks: list[Chunk]) -> float:
+    kinds = tuple(
+        sorted({(model.is_moe(n)) for chunk in chunks for n in chunk.layers()} | {model.layer is not None for chunk in chunks if chunk.mtp})
+    )
+    ends = (any(chunk.embedding for chunk in chunks), any(chunk.mtp for chunk in chunks), any(chunk.head for chunk in chunks))
+    return _dummy_of(model, layout.tp, layout.etp, kinds, ends)
+
+
+@lru_cache(maxsize=1 << 12)
+def _dummy_of(model: WholeModel, tp: int, etp: int, kinds: tuple[bool, ...], ends: tuple[bool, bool, bool]) -> float:
+    """Dummy gradients depend on kinds of layers, not on their number."""
+    layers = [Chunk(model.dense_layers if moe else 0, 1) for moe in kinds]
+    last = Chunk(model.n_layers, 0, ends[0], int(ends[1]), ends[2])
+    return dummy_bytes(model, Layout(tp=tp, etp=etp, dp=etp), [*layers, last])

@@ -1,0 +1,31 @@
+"""How a layout is written: for people, and as `dysharp step` and frameworks read it."""
+
+from dysharp.planning.cost import Costed
+
+
+def schedule_of(one: Costed) -> str:
+    """The schedule by the name of `dysharp step`."""
+    name = str(one.values["schedule"])
+    return "interleaved" if name == "1f1b" and one.layout.vpp > 1 else name
+
+
+def text_of(one: Costed) -> str:
+    """A layout as `dysharp step` reads it, without its stages."""
+    values = {name: one.values[name] for name in ("tp", "pp", "vpp", "ep", "etp", "cp")}
+    degrees = ",".join(f"{name}={n}" for name, n in values.items() if n > 1 or name in ("tp", "pp"))
+    shared = f",fsdp={one.layout.fsdp}" if one.layout.fsdp > 1 else ""
+    return f"{degrees},dp={one.layout.dp}{shared},mbs={one.layout.micro_batch},m={one.layout.micro_batches}"
+
+
+def short_of(one: Costed) -> str:
+    """The same for people, without what follows from the number of GPUs and the batch."""
+    v = one.values
+    more = [f"{name}{v[name]}" for name in ("ep", "etp", "cp") if v[name] > 1]
+    order = [v["schedule"]] if v["schedule"] != "1f1b" else []
+    return " ".join([f"tp{v['tp']}", f"pp{v['pp']}" + (f"x{v['vpp']}" if v["vpp"] > 1 else ""), *order, *more, f"mbs{v['micro_batch']}"])
+
+
+def saving_of(one: Costed) -> str:
+    """How a layout saves memory: modules that are computed again, those whose inputs are swapped, sharded weights."""
+    swap = one.values["swap"]
+    return " ".join([*one.values["recompute"], *(["swap", *swap] if swap else []), *(["fsdp"] if one.layout.fsdp > 1 else [])]) or "none"

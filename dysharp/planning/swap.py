@@ -1,0 +1,44 @@
+"""Swap: saved inputs of modules leave for the host behind a forward pass and come back before the backward pass, beside computing.
+
+The names are those of Megatron's --offload-modules. A copy that lasts longer than the pass of its layer is exposed.
+"""
+
+from functools import lru_cache
+
+from dysharp.specs.whole import WholeModel
+from dysharp.steps.accounting.activations import Saving, is_dropped, saved_of_layer
+from dysharp.steps.cost import Cost
+from dysharp.steps.layout import Layout
+from dysharp.steps.machine import Machine, number
+
+OFFLOADED = {
+    "attn_norm": "block input", "qkv_linear": "norm output", "core_attn": "q, k, v", "attn_proj": "attention output", "mlp_norm": "FFN norm input",
+    "expert_fc1": "permuted rows", "moe_act": "expert FC1 output",
+}  # fmt: skip
+"""Module -> the saved tensor that is its input."""
+SETS: tuple[tuple[str, ...], ...] = ((), ("core_attn",), ("core_attn", "expert_fc1", "moe_act"))
+"""Swap sets that a plan tries where none are named."""
+LAYERS = 2
+"""Layers whose swapped tensors are on the GPU: one that leaves, one that comes back."""
+SUPERCHIPS = ("gh", "gb", "vr")
+"""First letters of GPUs that have a CPU beside them, without PCIe between."""
+
+
+@lru_cache(maxsize=1 << 12)
+def swapped_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving, fp8: bool, modules: tuple[str, ...]) -> float:
+    """Bytes per token of a layer that leave: what recomputation does not drop anyway."""
+    names = {OFFLOADED[module] for module in modules}
+    return sum(one.bytes for one in saved_of_layer(model, layout, moe, saving, fp8) if one.op in names and not is_dropped(one, saving))
+
+
+def host_rate(machine: Machine) -> float:
+    """Bytes per microsecond between a GPU and its host, one way."""
+    near = machine.cluster.gpu.startswith(SUPERCHIPS)
+    return 1000 * number("step.superchip_host_rate" if near else "step.host_rate")
+
+
+def copied(cost: Cost, n_bytes: float, machine: Machine) -> Cost:
+    """`cost` of a layer with `n_bytes` that leave beside its forward pass and come back beside its backward pass."""
+    one = n_bytes / host_rate(machine)
+    late = max(0.0, one - cost.forward), max(0.0, one - cost.backward - cost.weights)
+    return cost + Cost(*late, parts={"host copies": sum(late)}) if any(late) else cost
