@@ -75,7 +75,7 @@ class Layout:
     @property
     def expert_fsdp(self) -> int:
         """Ranks that share the weights of one expert, with `fsdp`."""
-        return max(1, self.edp * self.fsdp // (self.cp * self.dp))
+        return max(1, self.edp * self.fsdp // (self.cp * self.dp)) if self.fsdp > 1 else 1
 
     @property
     def chunks(self) -> int:

@@ -1,5 +1,7 @@
 """Random hardware and framings. Events of different kinds often fall on one picosecond."""
 
+from copy import deepcopy
+
 import numpy as np
 
 from dysharp.isa.framing import Framing
@@ -40,7 +42,7 @@ def random_hardware(rng: np.random.Generator, payload_bytes: int) -> Hardware:
     train_bytes = payload_bytes * 9 // 8
     train_ps = -(-train_bytes * 1_000_000 // rate)
     lat = int(rng.choice((train_ps, 2 * train_ps, 5 * train_ps, 997)))
-    turns = rng.spawn(1)[0]  # a separate stream: the other draws of a seed stay
+    turns = deepcopy(rng).spawn(9)[8]  # of a copy, which counts no child of `rng`: the other draws of a seed stay
     buffers = (0, train_bytes // 2, train_bytes, 2 * train_bytes, 3 * train_bytes + 7, 8 * train_bytes)
     return Hardware(
         rate=rate,

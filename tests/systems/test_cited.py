@@ -24,11 +24,11 @@ def test_defaults_of_deepep_between_nodes() -> None:
 
 @pytest.mark.parametrize("name", [n for n in all_systems() if get_system(n).has_real_form])
 def test_software_steps_move_no_data(name: str) -> None:
-    """A step of software is an op of kind DELAY with fn "delay"; its operator is one that a Row knows."""
+    """A step of software is an op of kind DELAY with fn "delay", or "beside" around GEMMs; its operator is one that a Row knows."""
     system, model = get_system(name), load_model("S-8")
     cluster = load_cluster("hw-dgx-h100")
     program = system.plan(model, cluster, make_routing("uniform", model, cluster.n_gpus, 4), "fwd", system.options(form="real"))
     delays = [t for t in program.templates if t.kind is Kind.DELAY]
     assert delays
-    assert {t.fn for t in delays} <= {"delay", ""}
-    assert {t.operator for t in delays} <= {"dispatch", "combine", "gemm1", "gemm2", "other"}
+    assert {t.fn for t in delays} <= {"delay", "beside", ""}
+    assert {t.operator for t in delays} <= {"dispatch", "combine", "gemm1", "gemm2", "around", "other"}

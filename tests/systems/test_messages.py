@@ -62,7 +62,7 @@ def test_real_form_is_the_default_on_real_machines_and_slower(name, options):
     real, paper = plan(name, **options), plan(name, form="paper", **options)
     assert run(real).digest() == run(plan(name, form="real", **options)).digest()
     assert run(paper).time_ps < run(real).time_ps
-    assert real.declared == paper.declared
+    assert replace(real.declared, kernel_sms=0) == paper.declared  # paper forms take no SMs
     software = delays(real) - delays(paper)
     assert software
     assert not software & delays(plan(name, machine=cluster(4), **options))

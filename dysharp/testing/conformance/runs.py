@@ -6,7 +6,7 @@ from dataclasses import fields
 import numpy as np
 
 from dysharp.analysis import CAUSES, attribute, program_bound, traffic_bytes, wire_table
-from dysharp.analysis.attribution import critical_path
+from dysharp.analysis.attribution import OWN_CAUSES, critical_path
 from dysharp.analysis.count import TERMS, group_transfers, sums_that_passed
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import SimulationError
@@ -217,8 +217,10 @@ def payload_is_declared(case: Pass) -> Lines:
 def causes_add_up(case: Pass) -> Lines:
     """The attribution by cause and the attribution by operator are complete, and each sums to the time."""
     between = dict.fromkeys(f"{net.name}_{part}" for net in case.program.nets for part in ("out", "in", "latency"))
+    functions = {t.fn for t in case.program.templates}
+    own = [cause for fn, cause in OWN_CAUSES.items() if fn in functions]
     for what, parts, names in (
-        ("attribution", attribute(case.program, case.trace), (*CAUSES, *between)),
+        ("attribution", attribute(case.program, case.trace), (*CAUSES, *own, *between)),
         ("critical path", critical_path(case.program, case.trace)[1], case.program.operator_names),
     ):
         if tuple(parts) != tuple(names):
