@@ -35,7 +35,7 @@ def of(program: Program, name: str) -> np.ndarray:
 
 
 def test_every_group_waits_for_the_last_gpu_and_a_round_trip_to_the_switch() -> None:
-    """One GPU is 5 us late: every release is two hops and a flit behind the last registration, in engine and oracle, and its tiles start behind it."""
+    """One GPU is 5 us late: every release is two hops and a flit behind the last registration, and its tiles start behind it."""
     program = skewed(planned(), Skew((0, 5_000_000, 0), (1.0, 1.0, 1.0)))
     trace = run_burst(program)[0]
     assert run_oracle(program).digest() == trace.digest()
