@@ -19,6 +19,8 @@ from dysharp.text import cell, csv_text
 # Okabe-Ito and two of Tol's muted colours, one per family in the order of the tables.
 FAMILY_COLOURS = ("#0072B2", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#F0E442", "#332288", "#882255")
 BEYOND_KEYS = ("family", "by", "system", "hardware", "n", "n_rows", "median_ape", "p90_ape", "bias", "closed_median_ape", "unpredicted")
+MOST_KINDS = 6
+BORROWED_KEYS = ("by", "held_out", "constant", "from")
 BETWEEN_KEYS = ("family", "between", *BEYOND_KEYS[1:])
 
 
@@ -45,6 +47,7 @@ def _long_tables(done: Validation) -> list[_Long]:
         _Long("worst", "the largest errors", worst, done.worst),
         _Long("between", "families between NVLink domains, by system and hardware", BETWEEN_KEYS, between),
         _Long("beyond", "families beyond the bars, by system and hardware", BEYOND_KEYS, one),
+        _Long("borrowed", "constants that a fold of a hold-out cannot fix, and from where their values are", BORROWED_KEYS, done.borrowed),
         _Long(
             "constants", "fitted constants; `seen_by`: judged measurements whose prediction moves by at least 2 % of the constant's own change",
             ("name", "value", "unit", "seen_by", "meaning", "fitted_on"), done.fitted_constants,
@@ -122,8 +125,10 @@ def _outside(unsupported: Sequence[Mapping[str, Any]]) -> str:
             kinds[row["kind"]] = kinds.get(row["kind"], 0) + row["n"]
     if not kinds:
         return "Every measurement belongs to one of these families."
-    shown = ", ".join(f"{markdown.escaped(kind)} {n}" for kind, n in sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
-    return f"{sum(kinds.values())} more measurements belong to no family: {shown}."
+    order = sorted(kinds.items(), key=lambda item: (-item[1], item[0]))
+    shown = ", ".join(f"{markdown.escaped(kind)} {n}" for kind, n in order[:MOST_KINDS])
+    others = f", others {sum(n for _, n in order[MOST_KINDS:])}" if len(order) > MOST_KINDS else ""
+    return f"{sum(kinds.values())} more measurements belong to no family: {shown}{others}."
 
 
 def _sentence(overall: Mapping[str, Any]) -> str:
