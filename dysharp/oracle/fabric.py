@@ -73,7 +73,7 @@ class Fabric:
         self.bulk = BulkOps(world, self.up, self.down, [rule.lat for rule in self.rules], [rule.channel for rule in self.rules])
         self.bulk.queue = self._queue
         self.acks = Acks(world, self.up, self.down)
-        unequal = world.hardware.hashed_links and not any(op.trains > 1 for op in world.tables.ops)
+        unequal = world.hardware.hashed_links and not any(op.trains > 1 and world.tables.remote(op) for op in world.tables.ops)
         self.lines_up = [Lines(world.hardware) for _ in range(program.n_nodes if unequal else 0)]
         self.lines_down = [Lines(world.hardware) for _ in self.lines_up]
 
