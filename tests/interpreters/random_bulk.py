@@ -9,7 +9,7 @@ from dysharp.program.builder import ProgramBuilder, To
 from dysharp.program.tables import Alloc, Discipline, Hardware, Head, Kind, Net, Program, Tail, Template
 from tests.interpreters.random_hardware import chance, random_framings
 from tests.interpreters.random_points import change_points
-from tests.interpreters.random_programs import SIZES, Generator
+from tests.interpreters.random_programs import Generator
 
 TRAINS = (2, 3, 5, 17, 40, 200)  # most trains of a bulk op
 
@@ -78,9 +78,7 @@ def random_bulk(seed: int, *, size: str = "tiny") -> Program:
     """A legal Program with bulk ops that cannot deadlock. Every third one has other points, too. Equal arguments give equal Programs."""
     more = np.random.default_rng((seed, 31))
     generator = Bulks(np.random.default_rng((seed, 37)), more, size)
-    for _ in range(int(more.integers(1, 1 + SIZES[size][1][1]))):
-        generator.round()
-    program = generator.b.build()
+    program = generator.built(more)
     if chance(more, 0.5):  # nothing follows a train, so a piece may be as long as its op
         none = np.zeros_like(program.wires.ack_up)
         program = replace(program, wires=replace(program.wires, ack_up=none, ack_down=none), hardware=replace(program.hardware, memory_rate=0))

@@ -11,7 +11,6 @@ from dysharp.program.builder import To
 from dysharp.program.tables import Head, Kind, Program, Tail, Template
 from tests.interpreters.random_hardware import chance, random_framings
 from tests.interpreters.random_points import change_points
-from tests.interpreters.random_programs import SIZES
 from tests.interpreters.random_sums import Sums
 
 
@@ -85,9 +84,7 @@ def random_loads(seed: int, *, size: str = "tiny", packets: bool = False) -> Pro
     rng, more = np.random.default_rng(seed), np.random.default_rng((seed, 17))
     generator = _Loads(rng, more, size)
     generator.alike = packets
-    for _ in range(int(more.integers(1, 1 + SIZES[size][1][1]))):
-        generator.round()
-    program = generator.b.build()
+    program = generator.built(more)
     if packets:
         return program
     program = generator.answered_late(program)

@@ -12,7 +12,7 @@ from dysharp.program.tables import Program
 from tests.interpreters.random_bulk import Bulks
 from tests.interpreters.random_hardware import chance
 from tests.interpreters.random_points import change_points
-from tests.interpreters.random_programs import SIZES, Generator
+from tests.interpreters.random_programs import Generator
 from tests.interpreters.random_sums import Sums
 
 LABELS = ("A", "B", "C")
@@ -49,9 +49,7 @@ def random_parts(seed: int, *, size: str = "tiny", packets: bool = False) -> lis
             sums.places = places
         else:
             maker = _Guest(rng, size, like)
-        for _ in range(int(more.integers(1, 1 + SIZES[size][1][1]))):
-            maker.round()
-        program = maker.b.build()
+        program = maker.built(more)
         if not packets and chance(more, 0.5):
             program = change_points(program, more, tuple(point for point in POINTS if chance(more, 0.4)) or POINTS[:1])
         parts.append(Part(LABELS[i], program, layer=i, microbatch=seed % 3))

@@ -50,6 +50,12 @@ class Generator:
         self._make_issuers()
         self._make_semaphores()
 
+    def built(self, more: np.random.Generator) -> Program:
+        """The Program after one round to the most of its size; `more` draws their number."""
+        for _ in range(int(more.integers(1, 1 + self.rounds[1]))):
+            self.round()
+        return self.b.build()
+
     def _int(self, low: int, high: int) -> int:
         """A uniform integer from low to high, both included."""
         return int(self.rng.integers(low, high + 1))

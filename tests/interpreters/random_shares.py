@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from dysharp.program.tables import Program, Shares
-from tests.interpreters.random_programs import SIZES, Generator
+from tests.interpreters.random_programs import Generator
 
 
 class _Gangs(Generator):
@@ -16,9 +16,7 @@ def random_shares(seed: int, *, size: str = "tiny") -> Program:
     """A legal Program with shares that cannot deadlock. Equal arguments give equal Programs."""
     more = np.random.default_rng((seed, 41))
     generator = _Gangs(np.random.default_rng((seed, 43)), size)
-    for _ in range(int(more.integers(1, 1 + SIZES[size][1][1]))):
-        generator.round()
-    p = generator.b.build()
+    p = generator.built(more)
     pool = np.repeat(np.arange(len(p.pools.slots)), 2)  # two shares of a pool, together less or more than the pool
     most = more.integers(1, p.pools.slots[pool] + 1)
     chosen = 2 * p.issuers.pool + more.integers(0, 2, len(p.issuers.pool))

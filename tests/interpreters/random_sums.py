@@ -11,7 +11,7 @@ from dysharp.program.builder import To
 from dysharp.program.tables import Alloc, Head, Kind, Program, Tail, Template
 from tests.interpreters.random_hardware import chance, random_framings
 from tests.interpreters.random_points import change_points
-from tests.interpreters.random_programs import SIZES, Generator
+from tests.interpreters.random_programs import Generator
 
 
 class Sums(Generator):
@@ -95,9 +95,7 @@ def random_sums(seed: int, *, size: str = "tiny", packets: bool = False) -> Prog
     rng, more = np.random.default_rng(seed), np.random.default_rng((seed, 11))
     generator = Sums(rng, more, size)
     generator.alike = packets
-    for _ in range(int(more.integers(1, 1 + SIZES[size][1][1]))):
-        generator.round()
-    program = generator.b.build()
+    program = generator.built(more)
     if packets:
         return program
     program = _heard_when_delivered(program, more)
