@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from dysharp.analysis import Row
 from dysharp.errors import ConfigError
-from dysharp.runs.request import RequestArgs, make_request, takes
-from dysharp.runs.run import prepare
+from dysharp.runs.programs import planned, program_us
+from dysharp.runs.request import RequestArgs, takes
 from dysharp.steps.block import Block
 from dysharp.steps.cost import BlockTimes
 from dysharp.steps.costs import Kind, StepCosts, moe_kinds
 from dysharp.steps.kernels import block_kernels
 from dysharp.steps.merged import block_times
-from dysharp.systems import get_system
-
-if TYPE_CHECKING:
-    from dysharp.program import Program
 
 
 @takes(RequestArgs)
@@ -28,26 +24,14 @@ def merged_blocks(rows: Sequence[Row], block: Block, **request: Unpack[RequestAr
 
     Raises ConfigError for a Row of leading tokens, and for a system whose Programs cannot run one behind the other.
     """
-    asked, found = make_request(request), []
+    kinds, found = moe_kinds(block), []
     for row in rows:
         if row.window:
             raise ConfigError(f"blocks: {row.system}: found a layer estimated from leading tokens, expected all tokens: merged Programs do not scale")
-        system = get_system(row.system)
-        usual, workload = prepare({row.system: system}, asked)
-        options = type(usual[row.system])(**row.options)
-        forward, backward = (system.plan(asked.model, asked.cluster, workload.routing, direction, options) for direction in ("fwd", "bwd"))
+        forward, backward = planned(row.system, ("fwd", "bwd"), row.options, **request)
         held = int(row.options.get("n_sm", 0)) if row.form == "real" else 0
-        kinds = moe_kinds(block)
-        found.append({kind: block_times(forward, backward, block_kernels(block, n), _time_us, held) for kind, n in kinds.items()})
+        found.append({kind: block_times(forward, backward, block_kernels(block, n), program_us, held) for kind, n in kinds.items()})
     return found
-
-
-def _time_us(program: Program) -> float:
-    from dysharp.engine.burst.run import run_burst
-    from dysharp.program.verify import verify
-
-    verify(program)
-    return run_burst(program)[0].time_ps / 1e6
 
 
 def merged_line(system: str, closed: StepCosts, merged: StepCosts) -> str:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.runs.programs import planned, program_us
 from dysharp.serving.popularity import largest_of
 from dysharp.serving.step import layer_ops
 from dysharp.serving.work import ELEMENT
-from dysharp.units import PS_PER_US, us_to_ps
+from dysharp.units import us_to_ps
 
 if TYPE_CHECKING:
     from dysharp.program import Program
@@ -39,11 +40,9 @@ class MergedLayer:
 
 def merged_layer(replica: Replica, batch: Batch, system: str, asked: dict[str, Any]) -> MergedLayer:
     """The last layer of a step under an EP system; `asked`: the request of its MoE layer, as for `compare`."""
-    from dysharp.engine.burst.run import run_burst
     from dysharp.program.merge import Cross, Part, merge
-    from dysharp.program.verify import verify
 
-    moe, n_sms = _planned(system, asked), replica.rates.gpu.n_sms
+    (moe,), n_sms = planned(system, ("fwd",), **asked), replica.rates.gpu.n_sms
     before, shared, behind, closed = _kernels(replica, batch, moe.n_nodes)
     parts = [Part("attention", _stream(moe, before, n_sms)), Part("moe", moe)]
     edges = []
@@ -54,34 +53,26 @@ def merged_layer(replica: Replica, batch: Batch, system: str, asked: dict[str, A
     if behind:
         parts.append(Part("gathered", _stream(moe, behind, n_sms)))
     streams = [[part.label for part in parts if part.label != "shared"]]
-    program = merge(parts, streams=streams, edges=edges)
-    verify(program)
-    merged, alone = (run_burst(one)[0].time_ps / PS_PER_US for one in (program, moe))
-    return MergedLayer(merged, closed, alone)
+    return MergedLayer(program_us(merge(parts, streams=streams, edges=edges)), closed, program_us(moe))
 
 
 def tensor_layer(replica: Replica, batch: Batch) -> MergedLayer:
     """The last layer of a step of one attention group that sums over its GPUs: kernels between all-reduces, which are the engine's as Programs."""
-    from dysharp.engine.burst.run import run_burst
     from dysharp.program.merge import Part, merge
-    from dysharp.program.verify import verify
 
     gap = replica.rates.constants["serving.gap_us"]
     ops = [op for op in layer_ops(replica, batch, replica.model.n_layers - 1) if op.us > 0]
     sums = _all_reduce(replica, batch.tokens)
-    alike = np.ones(sums.n_nodes)
     parts: list[Part] = []
     kernels: Kernels = []
     for op in ops:
         if not op.name.endswith("all-reduce"):
-            kernels.append((op.name, np.array([us_to_ps(float(us)) for us in alike * (op.us + gap * op.kernels)], np.int64)))
+            kernels.append((op.name, np.full(sums.n_nodes, us_to_ps(op.us + gap * op.kernels), np.int64)))
             continue
         parts += [Part(f"kernels{len(parts)}", _stream(sums, kernels, replica.rates.gpu.n_sms)), Part(f"sum{len(parts)}", sums)]
         kernels = []
-    program = merge(parts, streams=[[part.label for part in parts]])
-    verify(program)
-    merged, alone = (run_burst(one)[0].time_ps / PS_PER_US for one in (program, sums))
-    return MergedLayer(merged, sum(op.us + gap * op.kernels for op in ops), alone)
+    merged = program_us(merge(parts, streams=[[part.label for part in parts]]))
+    return MergedLayer(merged, sum(op.us + gap * op.kernels for op in ops), program_us(sums))
 
 
 def _all_reduce(replica: Replica, tokens: float) -> Program:
@@ -138,16 +129,3 @@ def _stream(like: Program, kernels: Kernels, n_sms: int) -> Program:
             b.edges(Tail.OP_DONE, np.arange(first - n, first), Head.OP_ISSUE, np.arange(first, first + n))
         first += n
     return b.build()
-
-
-def _planned(system: str, asked: dict[str, Any]) -> Program:
-    """The Program of the forward pass of an EP system's MoE layer."""
-    from dysharp.runs.request import RequestArgs, arguments_of, make_request
-    from dysharp.runs.run import prepare
-    from dysharp.systems import get_system
-
-    known = get_system(system)
-    defaults: Any = {name: one.default for name, one in arguments_of(RequestArgs).items()}
-    request = make_request(defaults | asked)
-    options, workload = prepare({system: known}, request)
-    return known.plan(request.model, request.cluster, known.served(workload.routing, options[system]), "fwd", options[system])

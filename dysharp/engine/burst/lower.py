@@ -200,7 +200,8 @@ def _links(p: Program, kinds: Array) -> Links:
     payload[p.ops.wire] = p.ops.bytes  # ops without a wire have -1, the last entry
     wires[: len(w.up), col.WIRE_PAYLOAD] = payload[:-1]
     summed = p.ops.wire[kinds == Kind.PUSH_REDUCE]
-    wires[: len(w.up), col.WIRE_PACKETS :] = _on_links(p)
+    if p.hardware.ack_turns or p.hardware.hashed_links:
+        wires[: len(w.up), col.WIRE_PACKETS :] = _on_links(p)
     for result, part in ((col.WIRE_RESULT, col.WIRE_DOWN), (col.WIRE_LINK_RESULT, col.WIRE_LINK_DOWN)):
         wires[summed, result] = wires[summed, part]  # a sum is as long as its contributions
     nodes = np.zeros((n, 32), np.int64)

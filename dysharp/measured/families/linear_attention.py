@@ -6,7 +6,7 @@ import numpy as np
 
 from dysharp.arrays import F64
 from dysharp.compute.linear_attention import PASSES, DeltaNet, prefill_us, update_us
-from dysharp.compute.operators import light_us, memory_kernel_us
+from dysharp.compute.operators import hbm_us, light_us
 from dysharp.measured.config_json import number
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported
@@ -39,8 +39,7 @@ class LinearCase(Case):
 def closed_us(case: LinearCase, gpu: Gpu, constants: Constants) -> F64:
     """`compute.linear_attention`; a convolution reads and writes each value once."""
     if case.part == CONVOLUTION:
-        moved = np.asarray(4.0 * case.sequences * case.tokens * case.width)
-        return np.asarray(memory_kernel_us(gpu, constants, moved)) + light_us(gpu, constants) - constants["gpu.kernel_us"]
+        return light_us(gpu, constants) + hbm_us(gpu, constants, 4.0 * case.sequences * case.tokens * case.width)
     fields = (case.sequences, case.tokens, case.key_heads, case.value_heads, case.key_dim, case.value_dim)
     calls = [DeltaNet(*map(float, call)) for call in zip(*np.broadcast_arrays(*(np.atleast_1d(x) for x in fields)), strict=True)]
     if case.decodes:
