@@ -96,9 +96,9 @@ class TpBuilder:
         self, name: str, kind: Kind, operator: str, fn: str = "", src: str = "", dst: str = "", cls: str = "requests", framing: Framing = CONTROL
     ) -> int:
         """The id of a template of transfers; equal templates are one. `framing`: of what carries no data."""
-        key = (name, kind, operator, fn, src, dst)
+        framing = STORE if fn else framing
+        key = (name, kind, operator, fn, src, dst, framing)
         if key not in self._templates:
-            framing = STORE if fn else framing
             if framing not in self._framings:
                 self._framings[framing] = self.b.framing(framing)
             way = self._framings[framing]
