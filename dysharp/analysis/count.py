@@ -153,11 +153,10 @@ def traffic_bytes(program: Program, trace: Trace, groups: Groups | None = None) 
 
     "up" and "down" are NVLink. Another network NAME has the sides "NAME out" and "NAME in".
 
-    Only members that happened in `trace` count. A push counts once up, and once down per copy. A pull counts once up
-    per response, and once down. Members on the source's own node use no link. Bytes of gate weights or of their
-    gradients behind a row (`Wires.aux`) count as the host operator. Operators of nature communication and host are always there, others
-    where they move bytes. `groups`: the groups of all
-    members, if the caller has them.
+    Only members that happened in `trace` count. A push counts once up, and once down per copy. A pull counts once up per response, and once down.
+    Members on the source's own node use no link. Bytes of gate weights or of their gradients behind a row (`Wires.aux`) count as the host operator.
+    Operators of nature communication and host are always there, others where they move bytes. `groups`: the groups of all members, if the caller has
+    them.
     """
     partial = trace.member.min(initial=0) < 0
     if groups is None or partial:

@@ -42,9 +42,8 @@ SURROUNDINGS = "surroundings_us"
 class RunInputs:
     """The inputs of one pass, as they appear in its Row.
 
-    `work`: what the GPUs are asked for. `model`: of a layer; None = a collective. `layer`: layer of a recording,
-    or draw of a distribution; None = the default draw. `direction`: "fwd" or "bwd".
-    `free_links`: links cost nothing by declaration ("ideal").
+    `work`: what the GPUs are asked for. `model`: of a layer; None = a collective. `layer`: layer of a recording, or draw of a distribution; None =
+    the default draw. `direction`: "fwd" or "bwd". `free_links`: links cost nothing by declaration ("ideal").
     """
 
     system: str
@@ -268,8 +267,7 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values for JSON, in the order of their declaration, without `header`.
 
-        Fields of `LEFT_OUT` are left out when empty or 0. A Row with `surroundings_us` also
-        has the keys `simulated_us` and `eager_us`.
+        Fields of `LEFT_OUT` are left out when empty or 0. A Row with `surroundings_us` also has the keys `simulated_us` and `eager_us`.
         """
         out = dataclasses.asdict(self)
         del out["header"]

@@ -1,8 +1,7 @@
 """The span of each operator on each rank, split into moving and three kinds of waiting.
 
-The *span* of an operator on a rank begins when its first op is ready there, or when its first row sets out to that rank,
-but not before the rank starts. It ends when its last op is done and its last row has arrived. Every picosecond of the
-span has the first part that fits:
+The *span* of an operator on a rank begins when its first op is ready there, or when its first row sets out to that rank, but not before the rank
+starts. It ends when its last op is done and its last row has arrived. Every picosecond of the span has the first part that fits:
 
 | part | at this time |
 |---|---|
@@ -13,9 +12,8 @@ span has the first part that fits:
 
 The parts sum to the span. An op of an issuer in program order counts as ready when all ops before it are ready too.
 
-A push waits for a resource in the switch, too: from the end of its train on the up link until the fixed latencies of the
-rest of its way remain. What a Trace cannot tell apart counts as moving: queues on the way of a pull, and tasks of a gang
-that wait for a slot after the first task has one.
+A push waits for a resource in the switch, too: from the end of its train on the up link until the fixed latencies of the rest of its way remain. What
+a Trace cannot tell apart counts as moving: queues on the way of a pull, and tasks of a gang that wait for a slot after the first task has one.
 """
 
 from __future__ import annotations

@@ -59,10 +59,9 @@ class EmulateArgs(TypedDict, total=False):
 def emulate(system: str = "dysharp", **request: Unpack[EmulateArgs]) -> Emulation | CollectiveEmulation:
     """Run one MoE layer, or one collective (`workload`), under `system` on real tensors and compare its output with the references.
 
-    The same arguments give the same result.
-    Returns an `Emulation`; its `holds` says whether the tensors are right.
-    Raises TypeError for an unknown argument, ConfigError for wrong input, EmulationMismatch when the machine hangs (the message names what waits)
-    or does not add every contribution exactly once.
+    The same arguments give the same result. Returns an `Emulation`; its `holds` says whether the tensors are right. Raises TypeError for an unknown
+    argument, ConfigError for wrong input, EmulationMismatch when the machine hangs (the message names what waits) or does not add every contribution
+    exactly once.
     """
     from dysharp.functional.emulation import run_emulation
     from dysharp.functional.faults import check_kinds, machine_faults
@@ -115,10 +114,9 @@ def _shape(request: EmulateArgs) -> Shape:
 def wrap(block: Any, machine: Any = None, **settings: Any) -> Any:
     """A copy of a Hugging Face MoE block (or model) whose routed experts run on a modelled machine, forward and backward.
 
-    `machine`: a `dysharp.Machine`, or None to make one from `settings` (`system="dysharp", gpus=4, ...`). Parameters are shared with
-    `block`, which is not changed. See `functional/torch` for what blocks can be wrapped.
-    Raises ConfigError at once for a block that cannot be wrapped or is wrapped already, for a system, option or order that does not exist,
-    and for settings beside a machine.
+    `machine`: a `dysharp.Machine`, or None to make one from `settings` (`system="dysharp", gpus=4, ...`). Parameters are shared with `block`, which
+    is not changed. See `functional/torch` for what blocks can be wrapped. Raises ConfigError at once for a block that cannot be wrapped or is wrapped
+    already, for a system, option or order that does not exist, and for settings beside a machine.
     """
     from dysharp.functional.torch import wrap as wrap_block
 

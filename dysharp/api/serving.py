@@ -1,7 +1,5 @@
 """`serve`: which layout of a model serves users best on a machine, what limits it, and what would help."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace

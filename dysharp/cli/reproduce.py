@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PAGE_WIDTH = 130  # of the tables in a file: points have long names
 ROW_FIELDS = ("point", "metric", "paper", "ours", "bound", "verdict", "outcome", "bound_set", "number_seen", "stored", "reason", "holds")
 
+
 class Bars(NamedTuple):
     """What is asked about a tornado."""
 
@@ -91,8 +92,7 @@ def _json(name: str, results: Sequence[Result], holds: bool) -> dict[str, Any]:
 
 def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
     from dysharp.figures.window_map import mark_defaults
-    from dysharp.reports.plots import save_figure
-    from dysharp.reports.windows import plot_windows
+    from dysharp.reports.plots import plot_windows, save_figure
 
     axes = plot_windows(rows)
     mark_defaults(axes, rows)

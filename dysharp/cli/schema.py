@@ -1,7 +1,5 @@
 """`--json-schema`: what `--json` prints, as a JSON Schema."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

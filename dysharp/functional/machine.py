@@ -92,9 +92,8 @@ class Machine:
     def forward(self, x: Array, expert: Array, weight: Array, experts: Experts) -> tuple[Array, Context]:
         """`[tokens, hidden]` outputs in the dtype of `x`, and the context for `backward`.
 
-        `x`: `[tokens, hidden]` int32, float32 or bfloat16. `expert`: `[tokens, topk]` integers, -1 = dropped. `weight`:
-        `[tokens, topk]` gate weights. Raises ConfigError for wrong shapes and dtypes, EmulationMismatch when the
-        machine hangs.
+        `x`: `[tokens, hidden]` int32, float32 or bfloat16. `expert`: `[tokens, topk]` integers, -1 = dropped. `weight`: `[tokens, topk]` gate
+        weights. Raises ConfigError for wrong shapes and dtypes, EmulationMismatch when the machine hangs.
         """
         number = number_of(x, "tokens")
         if x.ndim != 2 or expert.shape[:1] != x.shape[:1] or weight.shape != expert.shape:

@@ -3,8 +3,6 @@
 A part of kernels (`Kernels`) moves no row: an op does its work on tensors of other parts when it ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

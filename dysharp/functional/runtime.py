@@ -137,9 +137,8 @@ class Device:
         | `n_elements` | elements to read, whole 16 B vectors, not past the end of the block |
         | `targets` | as for `dymultimem_st`; none: the result is zeros |
 
-        The load reads the last stage of the object: 1 of two, or 0 of one.
-        Returns a `Handle`; when `done`, its `value` is `[n_elements]` of the device's dtype.
-        Floats are added in float32 and rounded at each GPU, at the switch and at `gpu`.
+        The load reads the last stage of the object: 1 of two, or 0 of one. Returns a `Handle`; when `done`, its `value` is `[n_elements]` of the
+        device's dtype. Floats are added in float32 and rounded at each GPU, at the switch and at `gpu`.
 
         Raises IsaError with instruction, operand and GPU for any other operand. The device then sends no packet.
         `run` raises IsaError for a target to which nobody stored the block.

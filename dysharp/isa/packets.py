@@ -122,9 +122,8 @@ def flits(packet: Packet) -> int:
 def encode(packet: Packet, *, experts: int = EXPERT_LIMIT) -> bytes:
     """The bytes of the packet on the wire: `flits(packet)` flits of 16 bytes.
 
-    `experts`: experts of the object, a bound on the ids of a request's list. Raises IsaError for a value that its
-    field cannot hold, for a value without a field in this command, and for targets that are missing, repeated or out
-    of range.
+    `experts`: experts of the object, a bound on the ids of a request's list. Raises IsaError for a value that its field cannot hold, for a value
+    without a field in this command, and for targets that are missing, repeated or out of range.
     """
     codec = _CODECS[packet.op]
     for name in codec.unused:

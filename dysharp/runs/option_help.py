@@ -101,9 +101,8 @@ FABRIC: dict[str, str] = {  # blocks of the packet level; stripe, acks, n_vcs an
 class OptionHelp:
     """One option of one system.
 
-    `name`: "system.option". `value`: the default. `values`: the allowed values, as text. `effect`: `EVERYWHERE` or
-    `REAL_FORM` or
-    `PAPER_FORM`. `choice`: the choice that gives default and range, or None.
+    `name`: "system.option". `value`: the default. `values`: the allowed values, as text. `effect`: `EVERYWHERE` or `REAL_FORM` or `PAPER_FORM`.
+    `choice`: the choice that gives default and range, or None.
     """
 
     name: str

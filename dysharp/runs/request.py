@@ -1,7 +1,5 @@
 """What to simulate: the arguments that `run`, `compare` and `advise` share, the Request that they become, and its Workload."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import os
@@ -128,9 +126,8 @@ class Request:
 def takes(arguments: type, **defaults: Any) -> Callable[[Verb], Verb]:
     """Decorate a verb whose `**request` is the TypedDict `arguments`; `defaults` replaces defaults of arguments.
 
-    The verb gets every argument, missing ones with their default. An unknown argument raises TypeError, which names the nearest known one;
-    a value of a wrong type raises ConfigError (`specs.arguments`).
-    `help` and `inspect.signature` show all arguments.
+    The verb gets every argument, missing ones with their default. An unknown argument raises TypeError, which names the nearest known one; a value of
+    a wrong type raises ConfigError (`specs.arguments`). `help` and `inspect.signature` show all arguments.
     """
     known = {name: argument._replace(default=defaults.get(name, argument.default)) for name, argument in arguments_of(arguments).items()}
 

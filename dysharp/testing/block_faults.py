@@ -1,7 +1,5 @@
 """Faults planted in the blocks of hardware: the comparison with the model finds each, and the proofs find those that break a promise."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 import textwrap

@@ -1,7 +1,5 @@
 """`Timeline`: tracks with slices, flows of tokens and counters, from the log of a run."""
 
-from __future__ import annotations
-
 import heapq
 from dataclasses import dataclass
 

@@ -17,9 +17,8 @@ from dysharp.workload.routing import (
     rows_per_expert,
     rows_per_slot,
 )
-from dysharp.workload.save import check_writable, save_trace
 from dysharp.workload.spec import RoutingForm, routing_forms
-from dysharp.workload.traces import Recording, load_trace, packaged_traces
+from dysharp.workload.traces import Recording, check_writable, load_trace, packaged_traces, save_trace
 from dysharp.workload.traffic import SCHEMES, Direction, Scheme, Traffic, scheme_name, traffic
 
 __all__ = [

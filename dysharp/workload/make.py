@@ -96,9 +96,8 @@ def routing_from(
 ) -> Routing:
     """The Routing of choices that the caller brings.
 
-    `expert`: `[tokens, topk]` integers, -1 = dropped. The tokens are in GPU order, and their number is a multiple of
-    `n_gpus`. Raises ConfigError that names token and column for an unknown expert and for an expert that a token
-    chooses twice.
+    `expert`: `[tokens, topk]` integers, -1 = dropped. The tokens are in GPU order, and their number is a multiple of `n_gpus`. Raises ConfigError
+    that names token and column for an unknown expert and for an expert that a token chooses twice.
     """
     expert = np.asarray(expert)
     if expert.ndim != 2 or expert.dtype.kind not in "iu":

@@ -1,7 +1,5 @@
 """A Comparison as text: one line per system, what the columns mean, what limits the best."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from dysharp.advice.tuning import BUDGET

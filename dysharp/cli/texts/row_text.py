@@ -1,7 +1,5 @@
 """One Row as text: name, value, unit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,9 +7,8 @@ from dysharp.advice.prediction import eager_is_known
 from dysharp.analysis import Row
 from dysharp.cli.output import print_facts, print_lines
 from dysharp.program.nets import INSIDE, NET_KINDS
-from dysharp.runs.causes import STALLS, short_names
+from dysharp.runs.causes import STALLS, answer_of, short_names
 from dysharp.runs.formats import resource_words
-from dysharp.runs.limits import answer_of
 
 
 def print_row(row: Row) -> None:

@@ -1,7 +1,6 @@
 """The network: everything between the issue of a transaction and its last answer. Its drivers own the GPUs' memory.
 
-Every packet is encoded and decoded (`isa`), and every table is a block of `protocol`. Blocks and decisions:
-docs/design/0004.
+Every packet is encoded and decoded (`isa`), and every table is a block of `protocol`. Blocks and decisions: docs/design/0004.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,9 +36,7 @@ class Driver(Protocol[T_contra]):
         """(tables on `gpu` that translate a multimem address, block of the address)."""
 
     def store(self, t: T_contra, gpu: int, places: list[Place] | None, packet: Packet | None) -> None:
-        """Write a copy on `gpu`. `places`: None if software on `gpu` knows the rows. `packet`: None for the copy of
-        the source GPU.
-        """
+        """Write a copy on `gpu`. `places`: None if software on `gpu` knows the rows. `packet`: None for the copy of the source GPU."""
 
     def load(self, t: T_contra, gpu: int, places: list[Place] | None, packet: Packet | None) -> Value:
         """The rounded sum that `gpu` answers. Arguments as of `store`."""

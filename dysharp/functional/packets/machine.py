@@ -47,8 +47,7 @@ def run_packets(
     dump_token: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Outcome, Statistics]:
-    """Interpret `program` on `tensors`, packet by packet. Arguments as `run_rows`; table sizes are the cluster's unless
-    `faults` shrinks them.
+    """Interpret `program` on `tensors`, packet by packet. Arguments as `run_rows`; table sizes are the cluster's unless `faults` shrinks them.
 
     `dump_token`: list the packets of this token in `Statistics.dump`. Raises EmulationMismatch when no event is
     possible and ops are left, ConfigError for parts of a Program that packets do not carry.

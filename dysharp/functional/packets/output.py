@@ -17,8 +17,7 @@ from dysharp.functional.sums import Expression
 class Output:
     """Results of a pass.
 
-    `out`: `[tokens, hidden]` in the stored dtype, poison in unwritten rows. `gate_grad`: `[tokens, topk]` in the work
-    dtype, backward pass only.
+    `out`: `[tokens, hidden]` in the stored dtype, poison in unwritten rows. `gate_grad`: `[tokens, topk]` in the work dtype, backward pass only.
     """
 
     def __init__(self, memory: ExpertMemory, hubs: Sequence[Hub]) -> None:

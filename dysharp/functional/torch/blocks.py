@@ -34,10 +34,9 @@ def make_block(
 ) -> torch.nn.Module:
     """A block of `BLOCKS` in its Hugging Face class, with random weights. Inputs of order 1 give outputs of order 1.
 
-    Input and output: `[batch, sequence, hidden]` of `dtype` ("float32" or "bfloat16"); gpt-oss returns `(output, gate
-    weights)`. The experts run in the `eager` implementation, which adds in the order of expert ids. Equal arguments
-    give equal weights. The global random state does not change. Raises ConfigError for an unknown name, for sizes that
-    do not fit, for another dtype, and without torch and transformers 5.
+    Input and output: `[batch, sequence, hidden]` of `dtype` ("float32" or "bfloat16"); gpt-oss returns `(output, gate weights)`. The experts run in
+    the `eager` implementation, which adds in the order of expert ids. Equal arguments give equal weights. The global random state does not change.
+    Raises ConfigError for an unknown name, for sizes that do not fit, for another dtype, and without torch and transformers 5.
     """
     if name not in BLOCKS:
         raise ConfigError(f"block {name!r}: unknown{nearest(name, BLOCKS)}")

@@ -39,10 +39,7 @@ NAMED = {
     "custom 2-stage": "vllm two-stage",
 }
 """Start of the column `system` -> kernel."""
-VLLM_CUSTOM_BELOW = {
-    "hopper": {2: 8 * MIB, 4: 8 * MIB, 6: 512 * KIB, 8: 256 * KIB},
-    "blackwell": {2: 2 * MIB, 4: 2 * MIB, 6: 1 * MIB, 8: 1 * MIB},
-}
+VLLM_CUSTOM_BELOW = {"hopper": {2: 8 * MIB, 4: 8 * MIB, 6: 512 * KIB, 8: 256 * KIB}, "blackwell": {2: 2 * MIB, 4: 2 * MIB, 6: 1 * MIB, 8: 1 * MIB}}
 VLLM_ONE_STAGE_BELOW = {2: 8 * MIB, 4: 512 * KIB, 6: 256 * KIB, 8: 256 * KIB}
 VLLM_SYMMETRIC_TO = {
     "hopper": {2: 64 * MIB, 4: 32 * MIB, 6: 64 * MIB, 8: 64 * MIB},

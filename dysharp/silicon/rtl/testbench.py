@@ -1,7 +1,5 @@
 """A block with a testbench that checks itself, in one file of plain Verilog, for any simulator."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dysharp.silicon.rtl.blocks import Block

@@ -1,7 +1,5 @@
 """The cases that rules judge: one pass of a layer, both passes, or a system. Plans and runs happen at first use."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Rules for systems that run a collective: right vectors in every order, two interpreters, both levels, bounds, and faults that are noticed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
