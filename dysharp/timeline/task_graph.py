@@ -222,7 +222,7 @@ def _joined(left: Pairs, right: Pairs) -> Pairs:
 
 
 def _unique(first: I64, second: I64) -> Pairs:
-    """Pairs of two columns of numbers of at least 0, each once, by the first."""
+    """`first[i], second[i]` (at least 0) without repeats, sorted by `first`, then `second`."""
     size = int(second.max(initial=0)) + 1
     pairs = np.unique(first * size + second)
     return pairs // size, pairs % size
