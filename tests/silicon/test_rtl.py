@@ -63,7 +63,7 @@ def test_the_cluster_sets_the_size_of_the_reduction_table() -> None:
     assert {(m.depth, m.reads, m.writes) for m in memories_of(block.component(small))} == {(4, 1, 1), (4, 1, 2)}
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if i % 3 else n for i, n in enumerate(BLOCKS)])
 def test_cost_counts_every_macro(name: str) -> None:
     """Memories are those of the Verilog, flip-flops and gates are there, and the ends of an area lie around its middle."""
     block = load_block(name)
