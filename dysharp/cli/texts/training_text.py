@@ -5,17 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dysharp.cli.output import print_lines, print_table
+from dysharp.cli.texts.validate_text import FAMILIES
 
 if TYPE_CHECKING:
     from dysharp.api.training_validation import TrainingReport
 
-FAMILIES = {
-    "step": "time of a training step",
-    "memory": "peak of allocated memory, GiB",
-    "block": "pairs of a forward and a backward block, DeepSeek's trace",
-    "model-flops": "model FLOPs of a token, by the convention of the release",
-}
-"""What is measured, by family of training runs."""
 MOST_ROWS = 100
 
 
@@ -23,7 +17,7 @@ def print_training(done: TrainingReport, data: str | None = None) -> None:
     """One line per family; with `data`, the name of a user's file, also its rows."""
     shown = [row for row in done.families if row["n_rows"]]
     cells = [
-        (row["family"], FAMILIES[row["family"]], str(row["n_rows"]), str(row["n"]), _percent(row["median_ape"]), _percent(row["max_ape"]))
+        (row["family"], FAMILIES["training"][row["family"]], str(row["n_rows"]), str(row["n"]), _percent(row["median_ape"]), _percent(row["max_ape"]))
         for row in shown
     ]
     print_lines([f"{data}: training runs of whole models" if data else "training runs of whole models; in no number above", ""])

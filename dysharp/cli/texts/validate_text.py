@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -14,40 +16,8 @@ from dysharp.text import cell
 if TYPE_CHECKING:
     from dysharp.api.own_rows import Report
 
-FAMILIES = {
-    "deepep-dispatch": "Dispatch of DeepEP's normal kernels",
-    "deepep-combine": "Combine of DeepEP's normal kernels",
-    "deepep-ll": "DeepEP's low-latency kernels",
-    "trtllm-a2a": "TensorRT-LLM's all-to-all over NVLink",
-    "nccl": "NCCL's collectives above 1 MiB",
-    "dense-gemm": "dense GEMMs of a library",
-    "grouped-gemm": "grouped GEMMs of experts",
-    "fused-layer": "MoE layers in one kernel (Mega MoE)",
-    "layer": "MoE layers of several kernels",
-    "inswitch-allreduce": "all-reduces in the switch",
-    "multimem": "collectives by multimem kernels",
-    "fused-norm": "RMSNorm in or behind an all-reduce",
-    "custom-allreduce": "all-reduces between peers",
-    "attention": "attention of a layer",
-    "operator": "operators of training, norms, casts",
-    "mla-block": "a block of latent attention",
-    "sparse-block": "a block of sparse attention",
-    "linear-attention": "states and convolutions of linear attention",
-    "hyper-connection": "mixing of residual streams (DeepSeek-V4)",
-    "nccl-small": "NCCL's collectives up to 1 MiB",
-    "hybrid-ep": "Hybrid-EP's kernels",
-    "mori-intranode": "MoRI's kernels without a switch, eight MI300X and MI308X",
-    "mori-internode": "MoRI's kernels, two nodes of MI308X with unknown NICs",
-    "deepep-internode": "Dispatch and Combine of DeepEP's normal kernels, without their notify",
-    "deepep-ll-internode": "DeepEP's low-latency kernels",
-    "hybrid-ep-internode": "Hybrid-EP's kernels",
-    "deepep-notify-internode": "notify of DeepEP's normal kernels: barriers",
-    "deepep-straggler": "DeepEP's normal kernels on eight nodes, one NIC at a third of its rate",
-    "nccl-ep-internode": "NCCL EP's low-latency kernels",
-    "library-calls": "calls of libraries by their host, one domain",
-    "library-calls-internode": "calls of libraries by their host, nodes",
-}
-"""What was measured, by family of measurements."""
+FAMILIES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
+"""What was measured, by family of measurements; "training": by family of training runs."""
 GROUPS = {
     "launch-bound": "an eager call that takes little longer than the host needs to launch it",
     "host-bound": "eager FP8-block layers of vLLM, whose Python takes the time",
