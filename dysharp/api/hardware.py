@@ -17,8 +17,8 @@ from dysharp.specs import load_cluster
 if TYPE_CHECKING:
     from dysharp.api.port_trace import PortTrace
     from dysharp.silicon.rtl.check import Checked
-    from dysharp.silicon.rtl.cost import Cost
     from dysharp.silicon.rtl.proofs import Proven
+    from dysharp.silicon.rtl.synthesis import Cost
     from dysharp.silicon.rtl.yosys import MemoryBits
 
 
@@ -64,7 +64,7 @@ def hardware(
     """
     from dysharp.silicon.rtl.blocks import load_block
     from dysharp.silicon.rtl.check import check_block, pins_of
-    from dysharp.silicon.rtl.cost import cost_of, library_kge, read_library
+    from dysharp.silicon.rtl.synthesis import cost_of, library_kge, read_library
     from dysharp.silicon.rtl.yosys import memories_of, verilog_of
 
     found, machine = load_block(block), load_cluster(cluster)

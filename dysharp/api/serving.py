@@ -15,8 +15,8 @@ from dysharp.serving.answers import part_shares
 from dysharp.serving.apart import best_apart
 from dysharp.serving.balance import loads_of
 from dysharp.serving.engine import Engine, engine_of
-from dysharp.serving.formats import formats_of
 from dysharp.serving.layout import ServeLayout, serve_layout_of
+from dysharp.serving.precisions import formats_of
 from dysharp.serving.rates import rates_of
 from dysharp.serving.search import ServePoint, front, layouts_of, search, within
 from dysharp.serving.whatif import Asked, what_ifs

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from dysharp.serving.balance import LEVELS, busiest, levels_of
 from dysharp.serving.exchange import BOUNDS, FREE, domain_of, exchange, least_us
-from dysharp.serving.formats import compute_dtype
+from dysharp.serving.precisions import compute_dtype
 from dysharp.serving.work import ELEMENT, Batch, Loads, Op, Replica
 
 ROUTER_KERNELS = 3

@@ -13,8 +13,8 @@ from amaranth.lib.wiring import In, Out
 
 from dysharp.silicon.rtl.blocks import BLOCKS, load_block
 from dysharp.silicon.rtl.check import check_block
-from dysharp.silicon.rtl.cost import GE, cost_of
 from dysharp.silicon.rtl.parts import OrderList
+from dysharp.silicon.rtl.synthesis import GE, cost_of
 from dysharp.silicon.rtl.yosys import memories_of, verilog_of
 from dysharp.specs import load_cluster
 

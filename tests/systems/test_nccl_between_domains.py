@@ -21,8 +21,7 @@ from dysharp.systems import get_system
 from dysharp.systems.building.software import Software
 from dysharp.systems.tutel import capacity_rows
 from dysharp.workload import make_routing
-from dysharp.workload.levels import LEVELS
-from dysharp.workload.rings import rail_rings
+from dysharp.workload.levels import LEVELS, rail_rings
 from tests.interpreters.mutants import difference
 from tests.interpreters.plain import PlainEngine
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from dysharp.errors import EmulationMismatch
 from dysharp.functional.layer import UNBOUND, ExpertMemory
-from dysharp.functional.network.network import Network
-from dysharp.functional.network.tables import Place
+from dysharp.functional.network.core import Network
+from dysharp.functional.network.hub_tables import Place
 from dysharp.functional.network.transaction import PACKET_BYTES, Transaction
 from dysharp.functional.network.values import Format, Value, hub_sum
 from dysharp.functional.packets.instructions import STRIDE, Decoder, Instruction

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from dysharp.silicon.rtl.formal import OrderProof, proves
 from dysharp.silicon.rtl.proofs.counters import NoticeProof, TileProof
-from dysharp.silicon.rtl.proofs.hub import DamProof, RowProof, TlbProof
+from dysharp.silicon.rtl.proofs.hub_proofs import DamProof, RowProof, TlbProof
 from dysharp.silicon.rtl.proofs.packets import PacketProof
-from dysharp.silicon.rtl.proofs.switch import MergeProof, ReductionProof, TargetProof
+from dysharp.silicon.rtl.proofs.switch_proofs import MergeProof, ReductionProof, TargetProof
 
 PROOFS: dict[str, tuple[type, ...]] = {
     "reduction-table": (OrderProof, ReductionProof),

@@ -12,8 +12,8 @@ from dysharp.arrays import Array
 from dysharp.errors import EmulationMismatch, IsaError
 from dysharp.functional.faults import Faults
 from dysharp.functional.multicast import ALIGN, DyMulticastObject
-from dysharp.functional.network.network import Network
-from dysharp.functional.network.tables import HubTables, Place
+from dysharp.functional.network.core import Network
+from dysharp.functional.network.hub_tables import HubTables, Place
 from dysharp.functional.network.transaction import MAX_TAGS, PACKET_BYTES, Transaction
 from dysharp.functional.network.values import Format, Value, hub_sum
 from dysharp.functional.numbers import Number

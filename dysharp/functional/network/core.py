@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from dysharp.functional.faults import Faults
+from dysharp.functional.network.hub_tables import HubTables, Place, TablesOwner
 from dysharp.functional.network.messages import answer, request
 from dysharp.functional.network.queues import Wire
 from dysharp.functional.network.source import Sources
-from dysharp.functional.network.switch import Port, Switch
-from dysharp.functional.network.tables import HubTables, Place, TablesOwner
+from dysharp.functional.network.switching import Port, Switch
 from dysharp.functional.network.transaction import Session, T, Transaction
 from dysharp.functional.network.values import NOTHING, Format, Value
 from dysharp.functional.network.wires import LOCAL, Wires

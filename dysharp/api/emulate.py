@@ -153,7 +153,7 @@ def _emulate_collective(name: str, request: EmulateArgs) -> CollectiveEmulation:
     """Run one collective or sub-layer on whole numbers, and compare with what NumPy makes of them."""
     from dysharp.engine.burst.run import run_burst
     from dysharp.functional.collective import emulate_collective
-    from dysharp.functional.sublayer import emulate_sub_layer
+    from dysharp.functional.sub_layers import emulate_sub_layer
     from dysharp.runs.collective import collective_options, planned
     from dysharp.runs.request import arguments_of, make_collective_request
     from dysharp.systems.collectives import get_collective
