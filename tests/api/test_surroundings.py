@@ -17,8 +17,8 @@ from dysharp.program.merge import Part, merge
 from dysharp.specs import list_clusters, load_cluster, load_model
 from dysharp.specs.gpu import load_gpu
 from dysharp.systems import all_systems, get_system
+from dysharp.testing.conformance import surroundings
 from dysharp.testing.conformance.case import SystemCase
-from dysharp.testing.conformance.rows import pure_communication_has_no_surroundings
 from dysharp.workload import make_routing, needed_gpus, rows_per_slot
 
 MODEL, CLUSTER, TOKENS = "deepseek-v2-lite", "hw-dgx-h100", 32
@@ -123,7 +123,7 @@ def test_what_a_system_has_in_its_program_is_not_charged_again() -> None:
 
 @pytest.mark.parametrize("system", sorted(name for name, s in all_systems().items() if s.has_real_form and hasattr(s.options, "compute")))
 def test_pure_communication_has_no_surroundings(system: str) -> None:
-    assert list(pure_communication_has_no_surroundings(SystemCase(get_system(system)))) == []
+    assert list(surroundings.pure_communication_has_no_surroundings(SystemCase(get_system(system)))) == []
 
 
 def test_paper_clusters_have_none() -> None:

@@ -3,14 +3,12 @@
 import numpy as np
 
 from dysharp.analysis.count import sums_that_passed
-from dysharp.api import run
 from dysharp.arrays import Array
 from dysharp.program import Kind, Program, Trace
 from dysharp.program.builder import PULLS, PUSHES
 from dysharp.program.tables import ALL_COLUMNS, ColumnRange
 from dysharp.systems.building.formats import ROW_BYTES
-from dysharp.testing.conformance.case import Pass, SystemCase, row_format
-from dysharp.testing.conformance.layers import REAL
+from dysharp.testing.conformance.case import Pass, row_format
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
 from dysharp.workload import traffic
 
@@ -139,16 +137,3 @@ def _wrong_tiles(case: Pass, fn: str, columns: ColumnRange) -> Lines:
         yield f"{fn} on GPU {g}: found {int(rows[g])} rows computed, expected {per_gpu[g]}"
     elif computed.shape != expected.shape or (computed != expected).any():
         yield f"{fn}: found missing, repeated or moved tiles, expected each tile once on its GPU with its rows"
-
-
-@rule("system")
-def pure_communication_has_no_surroundings(case: SystemCase) -> Lines:
-    """On an hw cluster and without GEMMs, a Row has the Program's time and no surroundings."""
-    if not case.system.has_real_form or not hasattr(case.options, "compute"):
-        raise NotRun('a real form with the option "compute" is needed')
-    options = case.given | {"compute": False}
-    row = run(case.system.name, model="deepseek-v2-lite", cluster=REAL, tokens=32, routing="uniform", options=options)
-    if row.surroundings_us or "surroundings_us" in row.to_dict():
-        yield f"surroundings_us: found {row.surroundings_us}, expected none"
-    if not row.eager_us == row.time_us == row.simulated_us:
-        yield f"times: found eager {row.eager_us}, time {row.time_us}, simulated {row.simulated_us} us, expected equal times"

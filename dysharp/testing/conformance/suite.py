@@ -16,7 +16,7 @@ from dysharp.testing.conformance.report import LEGAL, Finding, Report
 from dysharp.testing.conformance.rule import RULES, NotRun, Rule
 from dysharp.workload import Routing
 
-for _name in ("rows", "runs", "backward", "emulation", "broken", "collectives"):
+for _name in ("rows", "runs", "backward", "emulation", "broken", "surroundings", "collectives"):
     importlib.import_module(f"dysharp.testing.conformance.{_name}")
 DIRECTIONS = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}
 
