@@ -138,14 +138,9 @@ def group_transfers(program: Program, happened: Bools | None = None, passed: Boo
     k = len(present)
     shape = (n_nodes, n)
     return Groups(
-        template.astype(np.int64),
-        wire.astype(np.int64),
-        payload[:k],
-        pulls,
-        sent.reshape(shape)[:, :k].astype(np.int64),
-        copies.reshape(shape)[:, :k].astype(np.int64),
-        ext.reshape(shape)[:, :k],
-    )
+        template.astype(np.int64), wire.astype(np.int64), payload[:k], pulls, sent.reshape(shape)[:, :k].astype(np.int64),
+        copies.reshape(shape)[:, :k].astype(np.int64), ext.reshape(shape)[:, :k],
+    )  # fmt: skip
 
 
 def traffic_bytes(program: Program, trace: Trace, groups: Groups | None = None) -> dict[str, dict[str, int]]:

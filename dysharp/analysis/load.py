@@ -73,14 +73,10 @@ class Load:
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values. `pairs` is left out above `MOST_GPUS` GPUs."""
         values: dict[str, Any] = {
-            "placement": self.placement,
-            "note": self.note,
-            "rows_max_mean": self.rows_max_mean,
-            "received_max_mean": self.received_max_mean,
-            "pair_max_mean": self.pair_max_mean,
-            "busiest_pair": list(self.busiest_pair),
+            "placement": self.placement, "note": self.note, "rows_max_mean": self.rows_max_mean,
+            "received_max_mean": self.received_max_mean, "pair_max_mean": self.pair_max_mean, "busiest_pair": list(self.busiest_pair),
             "rows_per_gpu": self.rows.tolist(),
-        }
+        }  # fmt: skip
         if self.nics is not None:
             values |= {"nic_max_mean": list(self.nics_max_mean or ()), "nic_out_rows": self.nics[0].tolist(), "nic_in_rows": self.nics[1].tolist()}
         return values | ({"tokens_per_pair": self.pairs.tolist()} if len(self.rows) <= MOST_GPUS else {})

@@ -75,18 +75,10 @@ def emulate(system: str = "dysharp", **request: Unpack[EmulateArgs]) -> Emulatio
     kinds, progress = tuple(request["inject"]), request["progress"]
     check_kinds(kinds)
     machine = machine_with_engine(
-        system=system,
-        gpus=request["gpus"],
-        cluster=request["cluster"],
-        order=request["order"],
-        seed=request["seed"],
-        path=request["path"],
-        placement=request["placement"],
-        faults=machine_faults(kinds),
-        options=options,
-        dump_token=request["dump"],
+        system=system, gpus=request["gpus"], cluster=request["cluster"], order=request["order"], seed=request["seed"], path=request["path"],
+        placement=request["placement"], faults=machine_faults(kinds), options=options, dump_token=request["dump"],
         progress=lambda done, total: progress(Step(system, 1, 1, "emulate", done, total)) if progress else None,
-    )
+    )  # fmt: skip
     tokens, dtype, backward = request["tokens"], request["dtype"], request["backward"]
     return run_emulation(machine, request["block"], shape, tokens=tokens, dtype=dtype, backward=backward, kinds=kinds)
 

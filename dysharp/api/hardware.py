@@ -82,21 +82,10 @@ def hardware(
 
         write_text(testbench, with_testbench(found, sequences or 20, seed=seed))
     return Hardware(
-        block,
-        found.summary,
-        machine.name,
-        asdict(parameters),
-        pins_of(component),
-        inspect.cleandoc(found.component.__doc__ or ""),
-        memories,
-        checked,
-        out,
-        testbench,
-        cost_of(found.component(parameters)) if area else None,
-        _traced(trace),
-        _proven(block) if prove else [],
-        library_kge(found.component(parameters), library) if library else None,
-    )
+        block, found.summary, machine.name, asdict(parameters), pins_of(component), inspect.cleandoc(found.component.__doc__ or ""),
+        memories, checked, out, testbench, cost_of(found.component(parameters)) if area else None, _traced(trace),
+        _proven(block) if prove else [], library_kge(found.component(parameters), library) if library else None,
+    )  # fmt: skip
 
 
 def every_block(

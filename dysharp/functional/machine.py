@@ -143,16 +143,9 @@ class Machine:
         statistics = None
         if self._sends_packets(program):
             outcome, statistics = run_packets(
-                program,
-                tensors,
-                self.order,
-                seed=self.seed,
-                trace=trace,
-                faults=self.faults,
-                cluster=self.cluster,
-                dump_token=self.dump_token,
-                progress=self.progress,
-            )
+                program, tensors, self.order, seed=self.seed, trace=trace, faults=self.faults, cluster=self.cluster,
+                dump_token=self.dump_token, progress=self.progress,
+            )  # fmt: skip
         else:
             outcome = run_rows(program, tensors, self.order, seed=self.seed, trace=trace, faults=self.faults, progress=self.progress)
         self.passes[direction] = Pass(direction, tensors, program, outcome, statistics)
@@ -186,13 +179,7 @@ def _pad(array: Array, n_gpus: int, value: Any) -> Array:
 def _model_of(t: Tensors) -> Model:
     """The shape of a layer as a `Model`, for the plan function of a system."""
     return Model(
-        name="emulated",
-        hidden=t.experts.hidden,
-        expert_hidden=t.experts.mid,
-        n_experts=t.experts.n_experts,
-        topk=t.routing.topk,
-        tokens_per_gpu=t.routing.tokens_per_gpu,
-        n_matrices=3 if t.experts.inner == 2 * t.experts.mid else 2,
-        element_bytes=t.number.bytes,
+        name="emulated", hidden=t.experts.hidden, expert_hidden=t.experts.mid, n_experts=t.experts.n_experts, topk=t.routing.topk,
+        tokens_per_gpu=t.routing.tokens_per_gpu, n_matrices=3 if t.experts.inner == 2 * t.experts.mid else 2, element_bytes=t.number.bytes,
         gemm_dtype="bf16",
-    )
+    )  # fmt: skip

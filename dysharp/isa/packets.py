@@ -172,16 +172,10 @@ def decode(data: bytes, *, local_experts: int | None = None, experts: int = EXPE
     _check_data(codec, dtype, n_bytes)
     _check_padding(name, data, end)
     return Packet(
-        codec.op,
-        field["virtual_channel"],
-        field["source_gpu"],
-        field["tag"],
-        field["attempt"],
-        dtype,
-        wanted_bytes=n_bytes if codec.wants else 0,
-        payload=data[start:end],
+        codec.op, field["virtual_channel"], field["source_gpu"], field["tag"], field["attempt"], dtype,
+        wanted_bytes=n_bytes if codec.wants else 0, payload=data[start:end],
         **codec.half.read(field, data[FLIT_BYTES:start], name, local_experts, experts),
-    )
+    )  # fmt: skip
 
 
 def partial_sums(request: Packet, sums: bytes, count: int, channel: int, packet_bytes: int = 128) -> tuple[Packet, ...]:
@@ -197,19 +191,12 @@ def partial_sums(request: Packet, sums: bytes, count: int, channel: int, packet_
         raise IsaError(f"partial sum: found {len(sums)} bytes, expected {expected}")
     return tuple(
         Packet(
-            Command.PARTIAL,
-            channel,
-            request.source,
-            request.tag,
-            request.attempt,
-            dtype,
-            request.address + start // dtype.item_bytes * request.dtype.item_bytes,
-            request.stage,
-            count=count,
+            Command.PARTIAL, channel, request.source, request.tag, request.attempt, dtype,
+            request.address + start // dtype.item_bytes * request.dtype.item_bytes, request.stage, count=count,
             payload=sums[start : start + packet_bytes],
         )
         for start in range(0, len(sums), packet_bytes)
-    )
+    )  # fmt: skip
 
 
 # --- checks of `encode` and `decode` ---

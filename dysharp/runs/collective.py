@@ -59,16 +59,10 @@ def run_collective(
     on_stage("analysis")
     analysing = time.perf_counter()
     inputs = RunInputs(
-        system=system.name,
-        model=None,
-        cluster=request.cluster,
-        work=request.work,
-        layer=None,
-        direction="fwd",
-        fidelity=request.fidelity,
+        system=system.name, model=None, cluster=request.cluster, work=request.work, layer=None, direction="fwd", fidelity=request.fidelity,
         seed=request.seed,
         options=dataclasses.asdict(options) | {"form": "real" if is_real(getattr(options, "form", "auto"), request.cluster) else "paper"},
-    )
+    )  # fmt: skip
     measured = measure(inputs, program, trace)
     end = time.perf_counter()
     compile_s = import_s + timing.compile_s

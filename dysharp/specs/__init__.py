@@ -7,21 +7,6 @@ from dysharp.specs.model import Model
 from dysharp.specs.whole import Attention, WholeModel
 
 __all__ = [
-    "Attention",
-    "Choice",
-    "Cluster",
-    "Model",
-    "Scalar",
-    "WholeModel",
-    "choice",
-    "choice_int",
-    "choice_str",
-    "choice_value",
-    "list_choices",
-    "list_clusters",
-    "list_models",
-    "list_whole_models",
-    "load_cluster",
-    "load_model",
-    "load_whole",
-]
+    "Attention", "Choice", "Cluster", "Model", "Scalar", "WholeModel", "choice", "choice_int", "choice_str", "choice_value", "list_choices",
+    "list_clusters", "list_models", "list_whole_models", "load_cluster", "load_model", "load_whole",
+]  # fmt: skip

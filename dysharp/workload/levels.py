@@ -116,14 +116,9 @@ def allgather(routing: Routing, domain_gpus: int) -> Levels:
 
 
 LEVELS: dict[str, Callable[[Routing, int], Levels]] = {
-    "two_hop": two_hop,
-    "direct": direct,
-    "nic_only": nic_only,
-    "by_rail": by_rail,
-    "ring": ring,
-    "dysharp": dysharp,
+    "two_hop": two_hop, "direct": direct, "nic_only": nic_only, "by_rail": by_rail, "ring": ring, "dysharp": dysharp,
     "allgather": allgather,
-}
+}  # fmt: skip
 
 
 def between_rails(routing: Routing, domain_gpus: int, scheme: str) -> Rows:

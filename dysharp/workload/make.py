@@ -71,17 +71,9 @@ def make_routing(
     placed = place(placement, model.n_experts, n_gpus, count_ids(choice.expert, model.n_experts))
     slot = replica_slots(choice.expert, placed, model.n_experts)
     return Routing(
-        expert=choice.expert,
-        slot=slot,
-        n_gpus=n_gpus,
-        tokens_per_gpu=tokens_per_gpu,
-        n_experts=model.n_experts,
-        placement=placed,
-        description=choice.description,
-        synthetic=choice.synthetic,
-        notes=choice.notes,
-        layer=choice.layer,
-    )
+        expert=choice.expert, slot=slot, n_gpus=n_gpus, tokens_per_gpu=tokens_per_gpu, n_experts=model.n_experts, placement=placed,
+        description=choice.description, synthetic=choice.synthetic, notes=choice.notes, layer=choice.layer,
+    )  # fmt: skip
 
 
 def routing_from(

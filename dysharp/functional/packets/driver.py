@@ -90,15 +90,10 @@ class _PacketDriver:
 
     def _make_network(self, c: Cluster, pool: Pool) -> None:
         self.network: Network[Instruction] = Network(
-            self,
-            pool,
-            Format(self.t.number),
-            n_gpus=self.p.n_nodes,
-            experts_per_gpu=self.t.routing.placement.slots_per_gpu,
-            reduction_entries=self.faults.reduction_entries or sessions_of_table(c),
-            faults=self.faults,
+            self, pool, Format(self.t.number), n_gpus=self.p.n_nodes, experts_per_gpu=self.t.routing.placement.slots_per_gpu,
+            reduction_entries=self.faults.reduction_entries or sessions_of_table(c), faults=self.faults,
             follows=None if self.dump_token is None else self._follows,
-        )
+        )  # fmt: skip
         self.lsus = LoadStoreUnits(self.network, c.multimemq_entries, self.faults.duplicate_every, self._send, self._instruction_done)
         self.network.on(ISSUE, self._issue)
         self.network.on(DONE, self._done)

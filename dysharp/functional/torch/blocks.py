@@ -84,17 +84,9 @@ def _model(folder: str, block: str, config: str, **fields: Any) -> torch.nn.Modu
 def _deepseek_v3(s: _Sizes) -> torch.nn.Module:
     n_group, topk_group = _groups(s.n_experts, s.topk)
     return _model(
-        "deepseek_v3",
-        "DeepseekV3MoE",
-        "DeepseekV3Config",
-        hidden_size=s.hidden,
-        moe_intermediate_size=s.expert_hidden,
-        n_routed_experts=s.n_experts,
-        num_experts_per_tok=s.topk,
-        n_group=n_group,
-        topk_group=topk_group,
-        n_shared_experts=1,
-    )
+        "deepseek_v3", "DeepseekV3MoE", "DeepseekV3Config", hidden_size=s.hidden, moe_intermediate_size=s.expert_hidden,
+        n_routed_experts=s.n_experts, num_experts_per_tok=s.topk, n_group=n_group, topk_group=topk_group, n_shared_experts=1,
+    )  # fmt: skip
 
 
 def _groups(n_experts: int, topk: int) -> tuple[int, int]:
@@ -110,39 +102,23 @@ def _groups(n_experts: int, topk: int) -> tuple[int, int]:
 
 def _gpt_oss(s: _Sizes) -> torch.nn.Module:
     return _model(
-        "gpt_oss",
-        "GptOssMLP",
-        "GptOssConfig",
-        hidden_size=s.hidden,
-        intermediate_size=s.expert_hidden,
-        num_local_experts=s.n_experts,
+        "gpt_oss", "GptOssMLP", "GptOssConfig", hidden_size=s.hidden, intermediate_size=s.expert_hidden, num_local_experts=s.n_experts,
         num_experts_per_tok=s.topk,
-    )
+    )  # fmt: skip
 
 
 def _mixtral(s: _Sizes) -> torch.nn.Module:
     return _model(
-        "mixtral",
-        "MixtralSparseMoeBlock",
-        "MixtralConfig",
-        hidden_size=s.hidden,
-        intermediate_size=s.expert_hidden,
-        num_local_experts=s.n_experts,
-        num_experts_per_tok=s.topk,
-    )
+        "mixtral", "MixtralSparseMoeBlock", "MixtralConfig", hidden_size=s.hidden, intermediate_size=s.expert_hidden,
+        num_local_experts=s.n_experts, num_experts_per_tok=s.topk,
+    )  # fmt: skip
 
 
 def _qwen3_moe(s: _Sizes) -> torch.nn.Module:
     return _model(
-        "qwen3_moe",
-        "Qwen3MoeSparseMoeBlock",
-        "Qwen3MoeConfig",
-        hidden_size=s.hidden,
-        moe_intermediate_size=s.expert_hidden,
-        num_experts=s.n_experts,
-        num_experts_per_tok=s.topk,
-        norm_topk_prob=True,
-    )
+        "qwen3_moe", "Qwen3MoeSparseMoeBlock", "Qwen3MoeConfig", hidden_size=s.hidden, moe_intermediate_size=s.expert_hidden,
+        num_experts=s.n_experts, num_experts_per_tok=s.topk, norm_topk_prob=True,
+    )  # fmt: skip
 
 
 _BUILDERS: dict[str, Callable[[_Sizes], torch.nn.Module]] = {

@@ -61,17 +61,9 @@ class Pass:
     def measured(self) -> Measured:
         layer, system = self.layer, self.system
         inputs = RunInputs(
-            system=system.name,
-            model=layer.model,
-            cluster=layer.cluster,
-            work=layer.routing,
-            layer=None,
-            direction=self.direction,
-            fidelity="burst",
-            seed=0,
-            options=self.given,
-            free_links=system.moves.sent == "none",
-        )
+            system=system.name, model=layer.model, cluster=layer.cluster, work=layer.routing, layer=None, direction=self.direction,
+            fidelity="burst", seed=0, options=self.given, free_links=system.moves.sent == "none",
+        )  # fmt: skip
         return measure(inputs, self.program, self.trace)
 
 
