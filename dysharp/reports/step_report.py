@@ -20,7 +20,7 @@ def render_steps(steps: Steps, command: str) -> str:
     """The page. Text of files and options is escaped."""
     best, layout = steps.best, steps.layout
     degrees = ", ".join(f"{name} {value}" for name in ("tp", "pp", "vpp", "ep", "cp", "dp") if (value := getattr(layout, name)) > 1)
-    return template("step.html").render(
+    page: str = template("step.html").render(
         title=f"A training step of {steps.model} on {layout.gpus} GPUs",
         answer=steps.sentence(),
         facts=(("layout", degrees or "one GPU"), ("stages", layout.stages or "equal chunks"), ("schedule", steps.schedule.name),
@@ -40,6 +40,7 @@ def render_steps(steps: Steps, command: str) -> str:
         version=__version__,
         model_version=MODEL_VERSION,
     )  # fmt: skip
+    return page
 
 
 def _paths(steps: Steps) -> list[tuple[str, str, str]]:
