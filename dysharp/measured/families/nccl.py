@@ -1,5 +1,4 @@
-"""NCCL's collectives, by a rate form: above 1 MiB, where a rate decides; beyond the bars up to 1 MiB (starts and hops), through PyTorch, and over several
-domains."""
+"""NCCL's collectives, by a rate form: above 1 MiB, where a rate decides; beyond the bars up to 1 MiB, through PyTorch, and over several domains."""
 
 import math
 import re

@@ -135,7 +135,6 @@ def test_an_absorbed_fp8_projection_pays_for_its_cast() -> None:
 
 def test_a_linear_layer_casts_as_its_engine_does() -> None:
     """Where memory limits the cast, an input that is twice as large costs its bytes; vLLM's FP8 cast costs more."""
-
     def cast(engine: str, dtype: str) -> float:
         rows = [one("gemm_dense", engine, "B200-SXM", m=m, n=64, k=65536, dtype=dtype, kernel="x").case for m in (4096, 8192)]
         return float(np.diff([float(dense_us(case, load_gpu("b200"), fitted_values())) for case in rows])[0])
