@@ -8,15 +8,12 @@ from dataclasses import dataclass, replace
 
 from dysharp.compute.attention import Attention
 from dysharp.compute.linear_attention import DeltaNet
-from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.activations import FULL
 from dysharp.steps.accounting.weights import Weight, head_weights, layer_weights, mtp_weights
 from dysharp.steps.cost import Cost, EpTimes, passes
 from dysharp.steps.dispatchers import ELEMENT
-from dysharp.steps.layout import Layout
-from dysharp.steps.machine import Machine
-from dysharp.steps.moe_block import contended, context_exchange, expert_tensor, routed
-from dysharp.steps.practice import ANY_LAYOUT, CAST_BYTES, KERNELS, Practice
+from dysharp.steps.moe_block import Basis, contended, context_exchange, expert_tensor, routed
+from dysharp.steps.practice import KERNELS
 
 NOT_MODELLED = (
     "casts to FP8", "SMs that communication takes from attention", "graphs of launches", "overlap of tensor-parallel communication",
@@ -35,28 +32,11 @@ PASSES, MLA_PASSES = 2, 3
 """Times that positions and joins of parts read and write queries and keys (RoPE, concatenation). Norms of heads read and write them once more."""
 _ROWS = ("out", "linear out", "FC2", "shared FC2")
 """Weights that tensor parallelism cuts along their inputs."""
-NO_PRACTICE = Practice()
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Closed forms of one model on one machine under one layout, for `tokens` tokens of a micro-batch on a rank."""
-
-    model: WholeModel
-    machine: Machine
-    layout: Layout
-    sequence: int
-    practice: Practice = NO_PRACTICE
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of a micro-batch on a rank, before tensor parallelism cuts them."""
-        return self.layout.tokens(self.sequence)
-
-    @property
-    def dtype(self) -> str:
-        """Type of the GEMMs."""
-        return self.practice.dtype or (self.model.layer.gemm_dtype if self.model.layer else "bf16")
+class Block(Basis):
+    """Closed forms of the layers and ends of a model."""
 
     def layer(self, number: int, ep: EpTimes | None) -> Cost:
         """Layer `number`; `ep`: the Row of its routed experts, for a MoE layer. With a dispatcher in `practice`, a closed form takes its place."""
@@ -161,12 +141,6 @@ class Block:
         products = gemm(rows, outputs, inputs, kind), gemm(rows, inputs, outputs, kind), gemm(outputs, inputs, rows, kind, accumulate=True)
         return passes(weight.part, *products) + self.casts(kind, rows * inputs, rows * outputs)
 
-    def casts(self, kind: str, inputs: float, gradients: float) -> Cost:
-        """Casts of `inputs` elements forward and of `gradients` elements backward."""
-        per = CAST_BYTES[kind] if self.practice.dtype else 0.0
-        per -= kind == "fp8" and self.machine.arch in ANY_LAYOUT
-        return self.memory("casts", per * inputs, per * gradients) if per > 0 else Cost()
-
     def _weights(self, moe: bool, parts: tuple[str, ...], names: tuple[str, ...] = ()) -> Cost:
         """Linears of `parts`, or only `names` of them."""
         chosen = (weight for weight in layer_weights(self.model, moe) if weight.product and weight.part in parts)
@@ -248,10 +222,6 @@ class Block:
             ep.forward, ep.backward - weights, weights, ep.forward_exposed, ep.backward_exposed, ep.forward_wire, ep.backward_wire,
             parts=whole,
         )  # fmt: skip
-
-    def memory(self, name: str, forward: float, backward: float) -> Cost:
-        """Kernels that move `forward` and `backward` bytes."""
-        return passes(name, self.machine.memory(forward), self.machine.memory(backward))
 
     def _tensor(self, pair: int, gathered: int, scattered: int) -> Cost:
         """Tensor parallel collectives around a pair of linears (0: attention, 1: FFN): a gather before, a reduce-scatter behind, gradients mirrored.

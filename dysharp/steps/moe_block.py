@@ -1,22 +1,51 @@
 """Routed experts of a layer as closed forms (dispatch, permutations, experts), and the exchange of context parallel ranks."""
 
-from __future__ import annotations
+from dataclasses import dataclass
+from typing import Literal
 
-from typing import TYPE_CHECKING, Literal
-
+from dysharp.specs.whole import WholeModel
 from dysharp.steps.cost import Cost, passes
 from dysharp.steps.dispatchers import ELEMENT, exchange
-from dysharp.steps.machine import PERMUTE
-from dysharp.steps.practice import SMS
+from dysharp.steps.layout import Layout
+from dysharp.steps.machine import PERMUTE, Machine
+from dysharp.steps.practice import ANY_LAYOUT, CAST_BYTES, SMS, Practice
 
-if TYPE_CHECKING:
-    from dysharp.steps.block import Block
-
-
+NO_PRACTICE = Practice()
 EXPERT_TENSOR: tuple[Literal["all_gather", "reduce_scatter"], ...] = ("all_gather", "reduce_scatter")
 
 
-def routed(block: Block) -> dict[str, Cost]:
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What closed forms of a layer are computed from: one model on one machine under one layout. `sequence`: tokens."""
+
+    model: WholeModel
+    machine: Machine
+    layout: Layout
+    sequence: int
+    practice: Practice = NO_PRACTICE
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro-batch on a rank, before tensor parallelism cuts them."""
+        return self.layout.tokens(self.sequence)
+
+    @property
+    def dtype(self) -> str:
+        """Type of the GEMMs."""
+        return self.practice.dtype or (self.model.layer.gemm_dtype if self.model.layer else "bf16")
+
+    def casts(self, kind: str, inputs: float, gradients: float) -> Cost:
+        """Casts of `inputs` elements forward and of `gradients` elements backward."""
+        per = CAST_BYTES[kind] if self.practice.dtype else 0.0
+        per -= kind == "fp8" and self.machine.arch in ANY_LAYOUT
+        return self.memory("casts", per * inputs, per * gradients) if per > 0 else Cost()
+
+    def memory(self, name: str, forward: float, backward: float) -> Cost:
+        """Kernels that move `forward` and `backward` bytes."""
+        return passes(name, self.machine.memory(forward), self.machine.memory(backward))
+
+
+def routed(block: Basis) -> dict[str, Cost]:
     """Pieces of routed experts under the dispatcher of the practice, with balanced routing."""
     layer, layout, machine = block.model.layer, block.layout, block.machine
     assert layer is not None
@@ -47,7 +76,7 @@ def routed(block: Block) -> dict[str, Cost]:
     }
 
 
-def expert_tensor(block: Block) -> dict[str, Cost]:
+def expert_tensor(block: Basis) -> dict[str, Cost]:
     """Ranks that share an expert gather the rows that each received, and scatter the sums of their results; the backward pass mirrors it."""
     layer, layout = block.model.layer, block.layout
     if layer is None or layout.etp == 1:
@@ -57,7 +86,7 @@ def expert_tensor(block: Block) -> dict[str, Cost]:
     return {"expert tensor parallel": passes("expert tensor parallel", both, both)}
 
 
-def context_exchange(block: Block, core: Cost) -> Cost:
+def context_exchange(block: Basis, core: Cost) -> Cost:
     """Context parallel ranks: heads change places with tokens around the kernel ("a2a"), or keys and values go round beside it ("p2p")."""
     a, layout, tokens = block.model.attention, block.layout, block.tokens
     c = layout.cp
@@ -75,7 +104,7 @@ def context_exchange(block: Block, core: Cost) -> Cost:
     return Cost(*late, parts={"context parallel": sum(late)})
 
 
-def contended(block: Block) -> float:
+def contended(block: Basis) -> float:
     """Part of the SMs that EP communication holds while other computing runs."""
     sms = SMS[block.practice.dispatcher]
     return sms / block.machine.cluster.n_sms
