@@ -27,7 +27,9 @@ REPLAYED = {
     "shared_experts": ("shared experts",),
 }  # fmt: skip
 """Module that is computed again -> pieces of a layer whose forward pass runs again."""
-MOE_PIECES = ("router", "shared experts", EXPERTS, "exchange", "permutations", "experts", "expert activation")
+AHEAD = ("router", "counts")
+"""Pieces behind attention that are done before the host knows how many rows come."""
+MOE_PIECES = ("router", "shared experts", EXPERTS, "counts", "exchange", "permutations", "experts", "expert activation")
 PASSES, MLA_PASSES = 2, 3
 """Times that positions and joins of parts read and write queries and keys (RoPE, concatenation). Norms of heads read and write them once more."""
 _ROWS = ("out", "linear out", "FC2", "shared FC2")
@@ -44,15 +46,17 @@ class Block(Basis):
         moe = self.model.is_moe(number)
         behind |= self.experts(ep) if moe else {}
         done = sum(self.with_replays({**before, **behind}).values(), Cost())
-        return self._launched(sum(before.values(), Cost()) if moe else Cost(), done, *self._groups(moe))
+        ahead = (*before.values(), *(behind[name] for name in AHEAD if name in behind)) if moe else ()
+        return self._launched(sum(ahead, Cost()), done, *self._groups(moe))
 
     def _groups(self, moe: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Rows of `KERNELS` that a layer launches before the host waits for counts, and behind."""
         kinds = ("attn", *(["mla"] if self.model.attention.mla else []), *(["tensor"] if self.layout.tp > 1 else []))
         if not moe:
             return (), (*kinds, "dense")
-        behind = ("moe", *(["shared"] if self.model.shared_hidden else []), *(["alltoall"] if self.practice.dispatcher == "alltoall" else []))
-        return (*kinds, "router"), (*behind, *(("expert",) if self.practice.dispatcher else ()))
+        sorts = self.practice.dispatcher == "alltoall"
+        behind = ("moe", *(["shared"] if self.model.shared_hidden else []), *(["alltoall"] if sorts else []))
+        return (*kinds, "router", *(["counts"] if sorts else [])), (*behind, *(("expert",) if self.practice.dispatcher else ()))
 
     def launches(self, number: int) -> tuple[float, float]:
         """Host time of the launches of layer `number`, forward and backward; 0 where launches take none."""

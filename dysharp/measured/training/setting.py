@@ -129,6 +129,8 @@ def setting_of(row: TrainingRow) -> Setting:
 def saving_of(row: TrainingRow) -> Saving:
     """Recomputation of a row. Raises `Unsupported` for a set that is not modelled."""
     names = [name.strip() for name in row.text("recompute").split(",")]
+    if names == [""] and row.text("source").startswith(BRIDGE) and packaged_name(row) == "deepseek-v3":
+        names = ["mla_up_proj"]  # the default of its recipe
     names = [name for name in names if name not in ("", "(none)", "none named", "see recipe defaults")]
     if any(name not in (*MODULES, FULL) for name in names):
         raise Unsupported(f"recomputation {row.text('recompute')!r} is not modelled")
