@@ -122,7 +122,8 @@ class Machine:
     def launch(self, calls: float, looped: float, direction: Direction) -> float:
         """Host time of `calls` operations of a training framework and of `looped` kernels that some of them launch; 0 on a paper cluster."""
         fitted = self.cluster.fitted
-        return calls * fitted[f"training.{direction}_us"] + looped * fitted["training.loop_us"] if self.cluster.gpu else 0.0
+        once = "training.forward_us" if direction == "forward" else "training.launch_us"
+        return calls * fitted[once] + looped * fitted["training.launch_us"] if self.cluster.gpu else 0.0
 
     def small(self, kernels: float) -> float:
         """Device time of `kernels` that move next to nothing."""
