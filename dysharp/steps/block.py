@@ -47,7 +47,8 @@ class Block(Basis):
         behind |= self.experts(ep) if moe else {}
         done = sum(self.with_replays({**before, **behind}).values(), Cost())
         ahead = (*before.values(), *(behind[name] for name in AHEAD if name in behind)) if moe else ()
-        return self._launched(sum(ahead, Cost()), done, *self._groups(moe))
+        last = behind.get("counts", Cost()).forward
+        return self._launched(sum(ahead, Cost()), last, done, *self._groups(moe))
 
     def _groups(self, moe: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Rows of `KERNELS` that a layer launches before the host waits for counts, and behind."""
@@ -94,11 +95,11 @@ class Block(Basis):
         again = {name for name in pieces if FULL in modules or name in names or ("moe" in modules and name in MOE_PIECES)}
         return {name: one.recomputed() if name in again else one for name, one in pieces.items()}
 
-    def _launched(self, ahead: Cost, done: Cost, first: tuple[str, ...], rest: tuple[str, ...]) -> Cost:
+    def _launched(self, ahead: Cost, last: float, done: Cost, first: tuple[str, ...], rest: tuple[str, ...]) -> Cost:
         """`done` no faster than its host launches it. `ahead`: the part of `done` before the host waits for counts, `first` its kernels.
 
         The host runs ahead of the GPU. Where it waits for a count, the GPU is idle until new launches arrive: kernels behind the count take as
-        long as their launches, if those take longer.
+        long as their launches, if those take longer. Of `ahead` the exchange of counts is launched last and takes `last`, while the host waits.
         """
         if self.practice.overlap_ep:
             done = done.overlapped(contended(self))
@@ -107,8 +108,9 @@ class Block(Basis):
         h1, h2, hosted = self._host(first, rest)
         d1, d2 = ahead.forward, done.forward - ahead.forward
         waits = bool(first) and self.practice.counts and not (self.practice.whole_graph or self.practice.overlap_ep)
-        forward = max(h1 + h2, d1 + max(h2, d2)) if waits else max(h1 + h2, d1 + d2)
-        late = max(0.0, hosted - done.backward - done.weights)
+        forward = max(h1 + last + h2, d1 + max(h2, d2)) if waits else max(h1 + h2, d1 + d2)
+        replayed = waits and not {FULL, "moe"}.isdisjoint(self.practice.recompute)
+        late = max(0.0, hosted + (last if replayed else 0.0) - done.backward - done.weights)
         parts = done.parts | {"host": forward - done.forward + late}
         return replace(done, forward=forward, backward=done.backward + late, parts=parts)
 

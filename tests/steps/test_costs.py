@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pytest
@@ -267,6 +267,9 @@ def test_what_comes_before_the_count_is_not_hidden_behind_launches() -> None:
     ahead = before + block.pieces(1)[1]["router"].forward + block.experts(None)["counts"].forward
     behind = block.machine.launch(*block.practice.kernels(("moe", "expert"), 16)[0], "forward")
     assert block.layer(1, None).forward == pytest.approx(ahead + behind)
+    eager = replace(block, practice=Practice(dtype="bf16", dispatcher="hybrid-ep", host=True))  # launches bind: the exchange of counts comes last
+    waited = eager.layer(1, None).forward - block.experts(None)["counts"].forward
+    assert waited == pytest.approx(eager.launches(1)[0])
 
 
 def test_the_graph_of_preprocessing_replays_the_counts_of_alltoall() -> None:
