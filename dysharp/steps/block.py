@@ -144,7 +144,8 @@ class Block(Basis):
         else:
             outputs /= t
         gemm = self.machine.gemm
-        products = gemm(rows, outputs, inputs, kind), gemm(rows, inputs, outputs, kind), gemm(outputs, inputs, rows, kind, accumulate=True)
+        weights = 0.0 if self.practice.frozen else gemm(outputs, inputs, rows, kind, accumulate=True)
+        products = gemm(rows, outputs, inputs, kind), gemm(rows, inputs, outputs, kind), weights
         return passes(weight.part, *products) + self.casts(kind, rows * inputs, rows * outputs)
 
     def _weights(self, moe: bool, parts: tuple[str, ...], names: tuple[str, ...] = ()) -> Cost:

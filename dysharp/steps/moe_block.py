@@ -61,7 +61,7 @@ def routed(block: Basis) -> dict[str, Cost]:
     up = layer.n_matrices - 1
     per, gemm, kind = rows / local, machine.gemm, block.dtype
     products = [
-        (gemm(per, n, k, kind, local), gemm(per, k, n, kind, local), gemm(n, k, per, kind, local, True))
+        (gemm(per, n, k, kind, local), gemm(per, k, n, kind, local), 0.0 if block.practice.frozen else gemm(n, k, per, kind, local, True))
         for n, k in ((up * inner, layer.hidden), (layer.hidden, inner))
     ]
     forward, backward, weights = (sum(way) for way in zip(*products, strict=True))

@@ -80,6 +80,7 @@ class Practice:
     | `plain_ddp` | gradients are scaled and looked through for NaN before they are reduced (Megatron-LM's defaults) |
     | `counts` | the host waits for a count of rows before experts (without capacities) |
     | `host` | launches take time |
+    | `frozen` | weights have no gradients (LoRA); adapters themselves are not counted |
     | `recompute` | modules that are computed again, as Megatron names them |
     | `tensor` | Rows of a system of sub-layers, in place of tensor parallel collectives |
     | `context` | how context parallel ranks exchange: "a2a" of heads, "p2p" ring of keys and values |
@@ -94,6 +95,7 @@ class Practice:
     graphs: tuple[str, ...] = ()
     counts: bool = True
     host: bool = False
+    frozen: bool = False
     recompute: tuple[str, ...] = ()
     context: Literal["a2a", "p2p"] = "p2p"
     tensor: SubLayers | None = None

@@ -5,7 +5,7 @@ import re
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.scope import GPUS
 from dysharp.measured.training.rows import TrainingRow
-from dysharp.measured.training.setting import BRIDGE, saving_of
+from dysharp.measured.training.setting import BRIDGE, saving_of, tuned
 from dysharp.specs import load_cluster
 from dysharp.steps.machine import Machine
 from dysharp.steps.practice import GRAPH_PARTS, WHOLE, Dispatcher, DType, Practice
@@ -53,7 +53,7 @@ def practice_of(row: TrainingRow, gpu: str, moe: bool) -> Practice:
     return Practice(
         dtype=DTYPES[precision], dispatcher=_dispatcher(row, gpu, bridge) if moe else "", overlap_ep=overlaps or (moe and _overlaps(row, recipe)),
         overlap_tp=not own and not moe, overlap_dp=not own, plain_ddp=own, graphs=graphs or _graphs(row, recipe), counts=not own, host=True,
-        recompute=saving_of(row).recompute, context="a2a" if own else "p2p",
+        frozen=tuned(row), recompute=saving_of(row).recompute, context="a2a" if own else "p2p",
     )  # fmt: skip
 
 

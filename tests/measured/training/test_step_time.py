@@ -81,6 +81,15 @@ def test_rows_without_a_preset_run_as_those_of_their_container(rows: dict[str, T
     assert of["tr230"].graphs == ("attn", "moe_router", "moe_preprocess")  # named by the row
 
 
+def test_adapters_of_frozen_weights_have_no_gradients_and_automodel_recomputes_all(rows: dict[str, TrainingRow]) -> None:
+    of = {case.id: case.error for case in step_cases([rows[name] for name in ("tr071", "tr072", "tr073", "tr339", "tr340")])}
+    assert all(abs(error) < 10 for error in of.values() if error is not None)  # +44 to +53 % with gradients, -23 and -35 % without recomputation
+    assert len(of) == 5
+    practice = practice_of(rows["tr348"], "h100-sxm", moe=False)
+    assert (practice.frozen, practice.recompute) == (True, ("full",))
+    assert not practice_of(rows["tr293"], "b200", moe=False).frozen
+
+
 def test_causal_pairs_have_their_signs_and_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     """All signs of changes beyond 3 %, and 70 % of the sizes within 0.6 to 1.6."""
     runpy.run_path(str(Path(__file__).parents[3] / "bench" / "causal_pairs.py"))["main"]()
