@@ -63,6 +63,7 @@ class PlannedBlock(Block):
             return Block.experts(self, ep)
         pieces = routed(self)
         if self.system not in DISPATCHERS:
+            del pieces["counts"]
             one = wire_us(self.machine, self.layout, self.model, self.tokens / self.layout.tp, self.system)
             pieces["exchange"] = Cost(2 * one, 2 * one, 0.0, 2 * one, 2 * one, 2 * one, 2 * one, parts={"dispatch and combine": 4 * one})
         else:
