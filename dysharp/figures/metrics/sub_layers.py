@@ -128,7 +128,10 @@ def steady_ratio(here: Seen, other: Seen) -> float | None:
     return mean(_steady(here)) / mean(_steady(other)) if _steady(here) and _steady(other) else None
 
 
-NCCL_ROWS = {"hw-dgx-h100": tuple(f"azure-{i:04d}" for i in range(36, 40)), "hw-dgx-b200": tuple(f"stas-{i:04d}" for i in range(36, 41))}
+NCCL_ROWS = {
+    "hw-dgx-h100": tuple(f"azure-{i:04d}" for i in range(36, 40)),
+    "hw-dgx-b200": tuple(f"stas-{i:04d}" for i in range(36, 41)),
+}
 """Rows of figure 18 by cluster: NCCL all-reduces of 1, 2, 4, ... GiB on eight GPUs."""
 
 
