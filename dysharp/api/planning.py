@@ -1,7 +1,5 @@
 """`plan`: the layouts and shapes that train fastest on a cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace

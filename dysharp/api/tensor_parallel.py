@@ -1,7 +1,5 @@
 """Systems of tensor-parallel sub-layers inside steps and serving: what a sub-layer takes beside its GEMMs and norms, from Rows."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

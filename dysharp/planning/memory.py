@@ -68,9 +68,7 @@ def _held(model: WholeModel, tp: int, experts: int, stages: str, pp: int, vpp: i
 
 
 def _dummy(model: WholeModel, layout: Layout, chunks: list[Chunk]) -> float:
-    kinds = tuple(
-        sorted({model.is_moe(n) for chunk in chunks for n in chunk.layers()} | {model.layer is not None for chunk in chunks if chunk.mtp})
-    )
+    kinds = tuple(sorted({model.is_moe(n) for chunk in chunks for n in chunk.layers()} | {model.layer is not None for chunk in chunks if chunk.mtp}))
     ends = (any(chunk.embedding for chunk in chunks), any(chunk.mtp for chunk in chunks), any(chunk.head for chunk in chunks))
     return _dummy_of(model, layout.tp, layout.etp, kinds, ends)
 

@@ -7,8 +7,8 @@ import pytest
 import dysharp
 from dysharp.api.tensor_parallel import _ends, check_tensor_system, serving_curves, step_sub_layers, step_words
 from dysharp.errors import ConfigError
-from dysharp.serving.formats import formats_of
 from dysharp.serving.layout import ServeLayout
+from dysharp.serving.precisions import formats_of
 from dysharp.serving.rates import rates_of
 from dysharp.serving.work import Replica, SubLayerCurve
 from dysharp.specs import load_cluster, load_whole

@@ -1,7 +1,5 @@
 """Rules for systems of collectives and sub-layers: right results in every order, two interpreters, both levels, bounds, faults that are noticed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
