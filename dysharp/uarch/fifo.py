@@ -54,6 +54,16 @@ def mixed_pop(ends, row, op, column, mem):
 
 
 @block
+def precedes(a, b, due, due_column, node, node_column):
+    """Whether entry a of a ring comes before entry b: by time, port, id."""
+    s, t = due[a, due_column], due[b, due_column]
+    if s != t:
+        return s < t
+    i, j = node[a, node_column], node[b, node_column]
+    return i < j or (i == j and a < b)
+
+
+@block
 def ring_push(ends, row, link, column, due, due_column, node, node_column, entry):
     """Insert `entry`, whose due time stands in due[entry, due_column] and node in node[entry, node_column]. True if it became the head.
 
@@ -70,10 +80,7 @@ def ring_push(ends, row, link, column, due, due_column, node, node_column, entry
         ends[row, 2] = -1
         ends[row, 3] = -1
         became_head = True
-    elif due[tail, due_column] < t or (
-        due[tail, due_column] == t
-        and (node[tail, node_column] < node[entry, node_column] or (node[tail, node_column] == node[entry, node_column] and tail < entry))
-    ):
+    elif precedes(tail, entry, due, due_column, node, node_column):
         if due[tail, due_column] < t:
             ends[row, 2] = tail
         link[entry, column] = -1
@@ -83,16 +90,13 @@ def ring_push(ends, row, link, column, due, due_column, node, node_column, entry
         before = -1
         at = ends[row, 0]
         hint = ends[row, 3]
-        if hint >= 0 and due[hint, due_column] == t and (node[hint, node_column] < node[entry, node_column] or (node[hint, node_column] == node[entry, node_column] and hint < entry)):
+        if hint >= 0 and due[hint, due_column] == t and precedes(hint, entry, due, due_column, node, node_column):
             before = hint
             at = link[before, column]
         elif due[tail, due_column] == t and ends[row, 2] >= 0:
             before = ends[row, 2]
             at = link[before, column]
-        while due[at, due_column] < t or (
-            due[at, due_column] == t
-            and (node[at, node_column] < node[entry, node_column] or (node[at, node_column] == node[entry, node_column] and at < entry))
-        ):
+        while precedes(at, entry, due, due_column, node, node_column):
             before = at
             at = link[at, column]
         link[entry, column] = at
