@@ -25,8 +25,8 @@ from unittest.mock import patch
 import numpy as np
 
 from dysharp.analysis.bound import pool_busy_ps
+from dysharp.analysis.load import up_use
 from dysharp.analysis.phases import utilization
-from dysharp.analysis.use import up_use
 from dysharp.engine.burst.run import run_burst
 from dysharp.figures.figure import Figure, load_figure
 from dysharp.figures.metrics import sub_layers

@@ -192,7 +192,7 @@ def step(
     one_group = Machine(cluster if isinstance(cluster, Cluster) else load_cluster(cluster))
     block, memory, order, notes = _planned(model, one_group, layout, schedule, request)
     whole, machine, plan, sequence = block.model, block.machine, block.layout, block.sequence
-    asked: dict[str, Any] = {name: request[name] for name in ("routing", "seed", "progress")}  # type: ignore[literal-required]
+    asked: dict[str, Any] = {name: request[name] for name in ("routing", "seed", "progress")}
     asked |= {"model": whole.layer, "cluster": machine.cluster, "gpus": plan.ep, "tokens": plan.tokens(sequence) // plan.tp}
     rows = rows_both_ways(None if systems is None else list(systems), **asked) if whole.layer else []  # a dense model has no system
     ahead, eps = [forward for forward, _ in rows], [_ep_times(*pair) for pair in rows]

@@ -91,7 +91,7 @@ def print_families(done: Report) -> None:
 
 
 def _print_families(rows: Sequence[Mapping[str, Any]]) -> None:
-    named = [row | {"words": FAMILIES.get(row["family"], "")} for row in rows]
+    named = [{**row, "words": FAMILIES.get(row["family"], "")} for row in rows]
     shown = cells(named, "family", "words", "n_rows", "n", "median_ape:.1f", "p90_ape:.1f")
     print_table(("what", "that is", "in scope", "predicted", "median\nerror %", "nine of ten\nwithin %"), shown, left=2, whole=1)
 

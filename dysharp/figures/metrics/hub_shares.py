@@ -9,7 +9,7 @@ from dysharp.figures.metric import calculated
 from dysharp.program import Program
 from dysharp.program.trace import Trace
 from dysharp.runs.point import Point
-from dysharp.runs.programs import planned
+from dysharp.runs.run import planned
 from dysharp.specs.fields import one_of
 
 METRICS = {
