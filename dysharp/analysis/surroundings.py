@@ -1,7 +1,7 @@
 """Parts of a layer on a real GPU besides communication kernels and GEMMs: permutation, activation, casts, launches.
 
-The Program of a real form with separate kernels contains them (`systems/building/around.py`). Here are the closed forms of `compute.moe`
-for the GPU with the most rows; `make_row` adds them to the time of all other Programs on `hw-*` clusters.
+Programs of real forms, and of COMET's overlap, contain them (`systems/building/around.py`). Here are the closed forms of `compute.moe` for the GPU
+with the most rows; `make_row` adds them to the time of all other Programs on `hw-*` clusters.
 """
 
 from collections.abc import Mapping

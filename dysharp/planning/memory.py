@@ -35,7 +35,7 @@ def rank_memory(task: Task, values: dict[str, Any], layout: Layout) -> tuple[flo
         kinds = [[model.is_moe(layer) for layer in chunk.layers()] + [model.layer is not None] * chunk.mtp for chunk in own]
         bytes_of = [tokens * sum(by[moe] for moe in some) for by in (kept, waiting) for some in kinds]
         flying = float((peaks(values["schedule"], layout, rank, values["overlap"] == "pair") @ np.asarray(bytes_of)).max())
-        heads = [tokens * head_bytes(model, layout, saving) * (1 + chunk.mtp) for chunk in own if chunk.head]
+        heads = [tokens * head_bytes(model, layout, saving) * chunk.head for chunk in own]
         transient = max([0.0, *heads, *(tokens * beside[moe] for some in kinds for moe in some)])
         state = sum(state_bytes(RankParameters(dense, experts), layout, recipe).values())
         if layout.fsdp > 1:

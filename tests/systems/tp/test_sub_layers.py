@@ -56,6 +56,12 @@ def test_tensors_are_those_of_the_reference_and_engine_and_oracle_agree(name: st
         assert emulate_sub_layer(name, program, work, order=order, trace=trace).holds, order
 
 
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_one_gpu_is_refused_with_a_line_of_its_own(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{name}: found a sub-layer on one GPU, expected 2 GPUs or more"):
+        planned(name, toy(1), machine(1))
+
+
 @pytest.mark.parametrize("name", CAIS)
 def test_sums_and_loads_are_exact_under_bypass_and_timeouts(name: str) -> None:
     work = toy(4)
