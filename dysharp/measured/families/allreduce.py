@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from dysharp.arrays import F64
 from dysharp.compute import allreduce
 from dysharp.engine.burst.run import run_burst
-from dysharp.measured.allreduce_program import plan
 from dysharp.measured.config_json import number, whole
 from dysharp.measured.ep_kernels import cluster_of
 from dysharp.measured.family import Case, Constants, Level, family
@@ -21,7 +20,9 @@ from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.program_times import frozen
 from dysharp.measured.scope import check_cluster, gpu_of
 from dysharp.specs.gpu import Gpu, load_gpu
+from dysharp.systems.building.collectives.kernels import kernel_program
 from dysharp.units import PS_PER_US
+from dysharp.workload.collective import even
 
 KIB, MIB = 1 << 10, 1 << 20
 LOAD_BYTES = 16  # bytes that one thread loads at a time
@@ -85,9 +86,10 @@ def closed_us(case: AllReduceCase, gpu: Gpu, constants: Constants) -> F64:
 
 
 def program_us(case: AllReduceCase, constants: Constants) -> float:
-    """All bytes through the engine."""
+    """The Program that systems of the kernel run."""
     cluster = cluster_of(case.gpu, case.gpus, frozen(constants))
-    return run_burst(plan(cluster, case.kernel, case.n_bytes, case.in_flight))[0].time_ps / PS_PER_US
+    program = kernel_program(even("all-reduce", case.n_bytes, case.gpus), cluster, case.kernel, case.in_flight)
+    return run_burst(program)[0].time_ps / PS_PER_US
 
 
 @family(
@@ -114,6 +116,8 @@ def case(m: Measurement) -> AllReduceCase:
     size = _vector_bytes(m)
     kernel = _kernel(m, gpu, gpus, size)
     check_cluster(gpu, gpus)
+    if size % 2:
+        raise Unsupported("an odd number of bytes, which no BF16 vector has")
     if gpus * gpus * size > MOST_BYTES:
         raise Unsupported("more than a million trains")
     in_flight = 0
