@@ -20,7 +20,7 @@ from dysharp.steps.machine import Machine
 
 GROUPS = tuple(BARS)[:3]
 GRID = {
-    "training.forward_us": (100, 110, 120, 130, 140), "training.backward_us": (20, 30, 40, 50), "training.loop_us": (10, 14, 18, 22),
+    "training.forward_us": (100, 110, 120, 130, 140), "training.launch_us": (14, 16, 18, 20, 22, 30),
     "training.wait_us": (20, 30, 40, 50, 60, 80),
 }  # fmt: skip
 ROUNDS = 1

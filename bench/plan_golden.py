@@ -3,6 +3,7 @@
 All on `paper-ascend-910b`, with MindSpeed's slots. Pangu Pro's experts are balanced over ranks by its grouped router, so its imbalance is 1.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
@@ -11,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from dysharp.planning.cost import Costed, Coster, machine_of
-from dysharp.planning.names import short_of
+from dysharp.planning.names import saving_of, short_of
 from dysharp.planning.plan import Planned, Search, plan_shapes, practice_for
 from dysharp.planning.search import degrees_of
-from dysharp.planning.space import Space, Task, constraints, default_space
+from dysharp.planning.space import INTEGERS, Space, Task, constraints, default_space
 from dysharp.specs import load_cluster, load_whole
 from dysharp.specs.whole import WholeModel
 from dysharp.units import GiB
@@ -31,37 +32,51 @@ PUBLISHED: dict[str, Any] = {
 
 def task(model: WholeModel, gpus: int, batch: int, sequence: int = 4096, imbalance: float | None = None) -> Task:
     """A task on Ascend NPUs."""
-    return Task(model, gpus, batch, sequence, practice=practice_for(model, MACHINE), imbalance=imbalance, slots=True)
+    return Task(model, gpus, batch, sequence, practice=practice_for(model, MACHINE), imbalance=imbalance, framework="mindspeed")
 
 
 def place() -> None:
-    """The place of the published layout among all sets of degrees that fit, each in its fastest form."""
+    """The place of the published layout among all sets of degrees that fit, each in its fastest form, and what those before it have."""
     own = task(ULTRA, 6144, 6144)
     coster = Coster(own, MACHINE, default_space(own, MACHINE))
     published = coster.cost_of(PUBLISHED)
     fit, fast, even = set(), dict[tuple[int, ...], Costed](), dict[tuple[int, ...], float]()
     for number, bound in admitted(coster):
-        values = coster.space.candidate(number)
-        if values["recompute"] == ("full",) and values["system"] == "flat" and coster.cost(number).peak_bytes <= coster.capacity:
-            fit.add(degrees_of(coster.space, number))
-        if bound < published.step_us:
-            one, degrees = coster.cost(number), degrees_of(coster.space, number)
-            if one.peak_bytes <= coster.capacity:
-                even[degrees] = min(even.get(degrees, inf), without_uneven(one))
-            if one.peak_bytes <= coster.capacity and one.step_us < published.step_us and (degrees not in fast or one.step_us < fast[degrees].step_us):
-                fast[degrees] = one
-    fit |= set(fast)
+        values, degrees = coster.space.candidate(number), degrees_of(coster.space, number)
+        lean = values["recompute"] == ("full",) and values["system"] == "flat" and values["schedule"] == "1f1b" and degrees not in fit
+        if bound >= published.step_us and not lean:
+            continue
+        one = coster.cost(number)
+        if one.peak_bytes > coster.capacity:
+            continue
+        fit.add(degrees)
+        even[degrees] = min(even.get(degrees, inf), without_uneven(one))
+        if one.step_us < published.step_us and (degrees not in fast or one.step_us < fast[degrees].step_us):
+            fast[degrees] = one
     ranked = sorted(fast.values(), key=lambda one: one.step_us)
     at, behind = 1 + len(ranked), 100 * (published.step_us / ranked[0].step_us - 1)
     print(f"Pangu Ultra, published layout: place {at} of {len(fit)} ({100 * at / len(fit):.1f} %, bar 3)")
     print(f"  {behind:.1f} % behind {short_of(ranked[0])}")
     before = sum(us < without_uneven(published) for us in even.values())
     print(f"  with even stages for all: place {1 + before} ({100 * (1 + before) / len(fit):.1f} %)")
-    small = [one for one in ranked if one.values["ep"] <= 32]
-    of = sum(degrees[3] <= 32 for degrees in fit)
-    print(f"  with at most 32 ranks of an expert group: place {1 + len(small)} of {of}")
-    for one in (*ranked[:3], *small[:3], published):
-        print("  " + short_of(one), one.values["system"], one.values["overlap"], "+".join(one.values["recompute"]), one.layout.stages, shares(one))
+    differences(ranked, published, fit)
+    for one in (*ranked[:3], published):
+        print("  " + short_of(one), one.values["system"], one.values["overlap"], saving_of(one), one.layout.stages, shares(one))
+
+
+def differences(ranked: list[Costed], published: Costed, fit: set[tuple[int, ...]]) -> None:
+    """For every dimension: how many layouts before the published one differ in it, their values, and the place among those that do not differ."""
+    print("  | dimension | published | layouts before that differ | their values | place among equal ones |\n  |---|---|---|---|---|")
+    for name, own in PUBLISHED.items():
+        other = Counter(str(one.values[name]) for one in ranked if one.values[name] != own)
+        alike = [degrees for degrees in fit if name not in INTEGERS or degrees[INTEGERS.index(name)] == own]
+        same = 1 + len(ranked) - other.total()
+        values = ", ".join(f"{value}: {n}" for value, n in other.most_common(4))
+        print(f"  | {name} | {own} | {other.total()} | {values} | {same} of {len(alike)} ({100 * same / len(alike):.1f} %) |")
+    print("  | part of the step | published, s | mean of those before, s | less in |\n  |---|---|---|---|")
+    for name, us in published.parts.items():
+        mean = sum(one.parts[name] for one in ranked) / len(ranked) / 1e6
+        print(f"  | {name} | {us / 1e6:.2f} | {mean:.2f} | {sum(one.parts[name] < us for one in ranked)} |")
 
 
 def without_uneven(one: Costed) -> float:

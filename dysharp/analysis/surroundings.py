@@ -53,8 +53,7 @@ def surroundings(
 ) -> Surroundings:
     """The surroundings of one pass of a layer under `system` with `options`.
 
-    A layer that is one kernel has `host_us` only. Raises ConfigError for a value of the option `dispatch` that
-    `ROW_FORMATS` does not have.
+    A layer that is one kernel has `host_us` only. Raises ConfigError for a value of the option `dispatch` that `ROW_FORMATS` does not have.
     """
     chosen = get_system(system)
     rows = int(rows_per_slot(routing).reshape(routing.n_gpus, -1).sum(axis=1).max(initial=0))
@@ -64,9 +63,7 @@ def surroundings(
     return Surroundings(host_us=parts.host_us) if chosen.is_one_kernel(options) else parts
 
 
-def around(
-    cluster: Cluster, model: Model, rows: float, copies: float, *, permutes: int, fp8_rows: bool, direction: str = "fwd"
-) -> Surroundings:
+def around(cluster: Cluster, model: Model, rows: float, copies: float, *, permutes: int, fp8_rows: bool, direction: str = "fwd") -> Surroundings:
     """The surroundings of a layer from counts on the busiest GPU.
 
     rows        expert rows that the GPU computes

@@ -72,12 +72,12 @@ class Costed:
         return max((name for name in self.parts if name != "computing"), key=lambda name: self.parts[name])
 
 
-RowKey = tuple[int, int, int, str]
+RowKey = tuple[int, int, int, int, str]
 
 
 def row_key(values: Mapping[str, Any]) -> RowKey:
-    """What a Row of routed experts depends on: EP degree, tensor and context degree over the micro-batch, system."""
-    return values["ep"], values["tp"] * values["cp"], values["micro_batch"], values["system"]
+    """What a Row of routed experts depends on: EP degrees, tensor and context degree over the micro-batch, system."""
+    return values["ep"], values["etp"], values["tp"] * values["cp"], values["micro_batch"], values["system"]
 
 
 class Coster:
@@ -184,7 +184,7 @@ class Coster:
         else:
             layer = each["t" if "t" in each else "d"][3]
             weights = tuple(round(GRAIN * each[letter][3] / layer) / GRAIN for letter in letters)
-            ends = slots(weights, layout.pp, layout.vpp) if self.task.slots else _split(weights, values["schedule"], layout)
+            ends = _split(weights, values["schedule"], layout, self.task.rules.chunks)
             layout = self.task.layout(values, stage_text(letters.replace("d", "t"), ends))
         runs = [letters[a:b] for a, b in zip((0, *ends[:-1]), ends, strict=True)]
         cells = np.asarray([[sum(each[x][i] for x in run) for i in range(4)] for run in runs])
@@ -248,8 +248,10 @@ class Coster:
         return self.machine.memory((number("step.optimizer_bytes") + element) * shard + element * zeroed)
 
 
-def _split(weights: tuple[float, ...], schedule: str, layout: Layout) -> tuple[int, ...]:
-    """The best ends of chunks for a schedule."""
+def _split(weights: tuple[float, ...], schedule: str, layout: Layout, rule: str) -> tuple[int, ...]:
+    """The best ends of chunks for a schedule, as a framework splits."""
+    if rule != "any":  # equal chunks are slots without no-op layers
+        return slots(weights, layout.pp, layout.vpp)
     if schedule in V_SHAPED:
         return v_split(weights, layout.pp)
     if schedule == "dualpipe":
@@ -262,6 +264,6 @@ def _ends(model: WholeModel, layout: Layout) -> tuple[int, ...]:
     """Ends of the chunks of a layout string in letters."""
     ends, at = [], 0
     for chunk in chunks_of(model, layout):
-        at += chunk.embedding + chunk.n_layers + chunk.mtp + chunk.head
+        at += chunk.embedding + chunk.n_layers + chunk.mtp + bool(chunk.head)
         ends.append(at)
     return tuple(ends)

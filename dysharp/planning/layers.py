@@ -63,6 +63,7 @@ class PlannedBlock(Block):
             return Block.experts(self, ep)
         pieces = routed(self)
         if self.system not in DISPATCHERS:
+            del pieces["counts"]
             one = wire_us(self.machine, self.layout, self.model, self.tokens / self.layout.tp, self.system)
             pieces["exchange"] = Cost(2 * one, 2 * one, 0.0, 2 * one, 2 * one, 2 * one, 2 * one, parts={"dispatch and combine": 4 * one})
         else:
@@ -105,7 +106,7 @@ def pieces_of(
         kinds = [letter for letter, n in (("d", model.dense_layers), ("t", model.moe_layers)) if n]
         found = {letter: _layer(built, letter == "t", ep) for letter in kinds}
         if model.mtp:
-            found["m"] = built.ends(False, 1, False, ep)
+            found["m"] = built.ends(False, 1, 0, ep)
         if block is not None:
             found = _with_block(found, block, own.overlap_ep)
         if swap:
@@ -114,8 +115,8 @@ def pieces_of(
             found = {letter: copied(one, gone[has if letter == "m" else letter == "t"], machine) for letter, one in found.items()}
         if layout.fsdp > 1:
             last = {letter: 0 if letter == "d" else model.n_layers - 1 for letter in found}
-            found = {letter: one + exposed_shards(model, machine, layout, last[letter], one) for letter, one in found.items()}
-        return found | {"E": built.ends(True, 0, False, ep), "L": built.ends(False, 0, True, ep)}
+            found = {letter: one + exposed_shards(model, machine, layout, last[letter], one, system == "in-switch") for letter, one in found.items()}
+        return found | {"E": built.ends(True, 0, 0, ep), "L": built.ends(False, 0, 1 + model.mtp, ep)}
 
     alone = costs(serial)
     return Pieces(alone, costs(replace(serial, overlap_ep=True)) if overlap == "pair" else alone)

@@ -10,8 +10,16 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from dysharp import __version__
-from dysharp.api.serving_answer import Serving
-from dysharp.api.serving_tables import POINT_HEADINGS, SYSTEM_HEADINGS, WHAT_IF_HEADINGS, memory_line, point_cells, system_cells, what_if_cells
+from dysharp.api.serving_answer import (
+    POINT_HEADINGS,
+    SYSTEM_HEADINGS,
+    WHAT_IF_HEADINGS,
+    Serving,
+    memory_line,
+    point_cells,
+    system_cells,
+    what_if_cells,
+)
 from dysharp.files import write_text
 from dysharp.reports.plots import PALETTE, STYLE, drawn
 from dysharp.serving.search import ServePoint

@@ -13,7 +13,7 @@ from dysharp.specs.reading import parse_toml, read_text
 
 FILE = Path(__file__).parent / "data" / "fitted.toml"
 BETWEEN_DOMAINS = 8  # most constants of networks between NVLink domains
-OF_TRAINING = 4  # most constants of training frameworks
+OF_TRAINING = 3  # most constants of training frameworks
 WITHOUT_SWITCH = 4  # most constants of fabrics without a switch
 SERVING = 12  # most constants of serving
 LIBRARIES = 8  # most constants of calls that enter a drained GPU, and of NCCL EP's buffers

@@ -8,15 +8,12 @@ from dataclasses import dataclass, replace
 
 from dysharp.compute.attention import Attention
 from dysharp.compute.linear_attention import DeltaNet
-from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.activations import FULL
 from dysharp.steps.accounting.weights import Weight, head_weights, layer_weights, mtp_weights
 from dysharp.steps.cost import Cost, EpTimes, passes
 from dysharp.steps.dispatchers import ELEMENT
-from dysharp.steps.layout import Layout
-from dysharp.steps.machine import Machine
-from dysharp.steps.moe_block import contended, context_exchange, expert_tensor, routed
-from dysharp.steps.practice import ANY_LAYOUT, CAST_BYTES, KERNELS, Practice
+from dysharp.steps.moe_block import Basis, contended, context_exchange, expert_tensor, routed
+from dysharp.steps.practice import KERNELS
 
 NOT_MODELLED = (
     "casts to FP8", "SMs that communication takes from attention", "graphs of launches", "overlap of tensor-parallel communication",
@@ -30,33 +27,18 @@ REPLAYED = {
     "shared_experts": ("shared experts",),
 }  # fmt: skip
 """Module that is computed again -> pieces of a layer whose forward pass runs again."""
-MOE_PIECES = ("router", "shared experts", EXPERTS, "exchange", "permutations", "experts", "expert activation")
+AHEAD = ("router", "counts")
+"""Pieces behind attention that are done before the host knows how many rows come."""
+MOE_PIECES = ("router", "shared experts", EXPERTS, "counts", "exchange", "permutations", "experts", "expert activation")
 PASSES, MLA_PASSES = 2, 3
 """Times that positions and joins of parts read and write queries and keys (RoPE, concatenation). Norms of heads read and write them once more."""
 _ROWS = ("out", "linear out", "FC2", "shared FC2")
 """Weights that tensor parallelism cuts along their inputs."""
-NO_PRACTICE = Practice()
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Closed forms of one model on one machine under one layout, for `tokens` tokens of a micro-batch on a rank."""
-
-    model: WholeModel
-    machine: Machine
-    layout: Layout
-    sequence: int
-    practice: Practice = NO_PRACTICE
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of a micro-batch on a rank, before tensor parallelism cuts them."""
-        return self.layout.tokens(self.sequence)
-
-    @property
-    def dtype(self) -> str:
-        """Type of the GEMMs."""
-        return self.practice.dtype or (self.model.layer.gemm_dtype if self.model.layer else "bf16")
+class Block(Basis):
+    """Closed forms of the layers and ends of a model."""
 
     def layer(self, number: int, ep: EpTimes | None) -> Cost:
         """Layer `number`; `ep`: the Row of its routed experts, for a MoE layer. With a dispatcher in `practice`, a closed form takes its place."""
@@ -64,15 +46,18 @@ class Block:
         moe = self.model.is_moe(number)
         behind |= self.experts(ep) if moe else {}
         done = sum(self.with_replays({**before, **behind}).values(), Cost())
-        return self._launched(sum(before.values(), Cost()) if moe else Cost(), done, *self._groups(moe))
+        ahead = (*before.values(), *(behind[name] for name in AHEAD if name in behind)) if moe else ()
+        last = behind.get("counts", Cost()).forward
+        return self._launched(sum(ahead, Cost()), last, done, *self._groups(moe))
 
     def _groups(self, moe: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Rows of `KERNELS` that a layer launches before the host waits for counts, and behind."""
         kinds = ("attn", *(["mla"] if self.model.attention.mla else []), *(["tensor"] if self.layout.tp > 1 else []))
         if not moe:
             return (), (*kinds, "dense")
-        behind = ("moe", *(["shared"] if self.model.shared_hidden else []), *(["alltoall"] if self.practice.dispatcher == "alltoall" else []))
-        return (*kinds, "router"), (*behind, *(("expert",) if self.practice.dispatcher else ()))
+        sorts = self.practice.dispatcher == "alltoall"
+        behind = ("moe", *(["shared"] if self.model.shared_hidden else []), *(["alltoall"] if sorts else []))
+        return (*kinds, "router", *(["counts"] if sorts else [])), (*behind, *(("expert",) if self.practice.dispatcher else ()))
 
     def launches(self, number: int) -> tuple[float, float]:
         """Host time of the launches of layer `number`, forward and backward; 0 where launches take none."""
@@ -88,8 +73,8 @@ class Block:
         """Routed experts with dispatch and combine, and the exchange of ranks that share an expert."""
         return (routed(self) if self.practice.dispatcher else {EXPERTS: self._row(ep) if ep else Cost()}) | expert_tensor(self)
 
-    def ends(self, embedding: bool, mtp: int, head: bool, ep: EpTimes | None) -> Cost:
-        """Embedding, MTP layers, and the head with its loss."""
+    def ends(self, embedding: bool, mtp: int, heads: int, ep: EpTimes | None) -> Cost:
+        """Embedding, MTP layers, and heads with their losses."""
         cost = Cost()
         rows = ELEMENT * self.model.hidden * self.tokens / self.layout.tp
         if embedding:
@@ -99,7 +84,7 @@ class Block:
             cost += self.layer(self.model.n_layers, ep)
             for weight in joining:
                 cost += self._linear(weight)
-        for _ in range(mtp + head):  # every prediction has a head
+        for _ in range(heads):
             cost += self._head()
         return cost
 
@@ -110,11 +95,11 @@ class Block:
         again = {name for name in pieces if FULL in modules or name in names or ("moe" in modules and name in MOE_PIECES)}
         return {name: one.recomputed() if name in again else one for name, one in pieces.items()}
 
-    def _launched(self, ahead: Cost, done: Cost, first: tuple[str, ...], rest: tuple[str, ...]) -> Cost:
+    def _launched(self, ahead: Cost, last: float, done: Cost, first: tuple[str, ...], rest: tuple[str, ...]) -> Cost:
         """`done` no faster than its host launches it. `ahead`: the part of `done` before the host waits for counts, `first` its kernels.
 
         The host runs ahead of the GPU. Where it waits for a count, the GPU is idle until new launches arrive: kernels behind the count take as
-        long as their launches, if those take longer.
+        long as their launches, if those take longer. Of `ahead` the exchange of counts is launched last and takes `last`, while the host waits.
         """
         if self.practice.overlap_ep:
             done = done.overlapped(contended(self))
@@ -123,8 +108,9 @@ class Block:
         h1, h2, hosted = self._host(first, rest)
         d1, d2 = ahead.forward, done.forward - ahead.forward
         waits = bool(first) and self.practice.counts and not (self.practice.whole_graph or self.practice.overlap_ep)
-        forward = max(h1 + h2, d1 + max(h2, d2)) if waits else max(h1 + h2, d1 + d2)
-        late = max(0.0, hosted - done.backward - done.weights)
+        forward = max(h1 + last + h2, d1 + max(h2, d2)) if waits else max(h1 + h2, d1 + d2)
+        replayed = waits and not {FULL, "moe"}.isdisjoint(self.practice.recompute)
+        late = max(0.0, hosted + (last if replayed else 0.0) - done.backward - done.weights)
         parts = done.parts | {"host": forward - done.forward + late}
         return replace(done, forward=forward, backward=done.backward + late, parts=parts)
 
@@ -158,14 +144,9 @@ class Block:
         else:
             outputs /= t
         gemm = self.machine.gemm
-        products = gemm(rows, outputs, inputs, kind), gemm(rows, inputs, outputs, kind), gemm(outputs, inputs, rows, kind, accumulate=True)
+        weights = 0.0 if self.practice.frozen else gemm(outputs, inputs, rows, kind, accumulate=True)
+        products = gemm(rows, outputs, inputs, kind), gemm(rows, inputs, outputs, kind), weights
         return passes(weight.part, *products) + self.casts(kind, rows * inputs, rows * outputs)
-
-    def casts(self, kind: str, inputs: float, gradients: float) -> Cost:
-        """Casts of `inputs` elements forward and of `gradients` elements backward."""
-        per = CAST_BYTES[kind] if self.practice.dtype else 0.0
-        per -= kind == "fp8" and self.machine.arch in ANY_LAYOUT
-        return self.memory("casts", per * inputs, per * gradients) if per > 0 else Cost()
 
     def _weights(self, moe: bool, parts: tuple[str, ...], names: tuple[str, ...] = ()) -> Cost:
         """Linears of `parts`, or only `names` of them."""
@@ -248,10 +229,6 @@ class Block:
             ep.forward, ep.backward - weights, weights, ep.forward_exposed, ep.backward_exposed, ep.forward_wire, ep.backward_wire,
             parts=whole,
         )  # fmt: skip
-
-    def memory(self, name: str, forward: float, backward: float) -> Cost:
-        """Kernels that move `forward` and `backward` bytes."""
-        return passes(name, self.machine.memory(forward), self.machine.memory(backward))
 
     def _tensor(self, pair: int, gathered: int, scattered: int) -> Cost:
         """Tensor parallel collectives around a pair of linears (0: attention, 1: FFN): a gather before, a reduce-scatter behind, gradients mirrored.

@@ -17,11 +17,15 @@ ELEMENT = 2
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Microseconds of one dispatch and one combine, and the rows that a GPU receives per own token, before and behind the copies per expert."""
+    """Microseconds of one dispatch and one combine, of what a forward pass exchanges before it knows its counts, and of the wait for the last rank,
+    which `dispatch` and `combine` leave out. `received`: rows that a GPU receives per own token, before the copies per expert.
+    """
 
     dispatch: float
     combine: float
     received: float
+    maps: float = 0.0
+    wait: float = 0.0
 
 
 def exchange(machine: Machine, layout: Layout, layer: Model, tokens: float, practice: Practice) -> Exchange:
@@ -41,8 +45,14 @@ def exchange(machine: Machine, layout: Layout, layer: Model, tokens: float, prac
         per_domain = float(layer.topk) if practice.dispatcher == "alltoall" else _copies(domains, layer)
         over_nics = tokens * per_domain * (domains - 1) / domains * row / machine.nic + machine.hop
     dispatch, combine = _inside(machine, inside, tokens, copies, row, practice, domains)
-    wait = machine.wait
-    return Exchange(wait + max(dispatch, over_nics), wait + max(combine, over_nics), copies)
+    maps = _maps(machine, layout, tokens * layer.n_experts * ep) if practice.dispatcher == "hybrid-ep" else 0.0
+    return Exchange(max(dispatch, over_nics), max(combine, over_nics), copies, maps, machine.wait)
+
+
+def _maps(machine: Machine, layout: Layout, n_bytes: float) -> float:
+    """The all-gather of routing maps, a byte per token and expert of the group, and the kernel that reads them (DeepEP, hybrid_ep_buffer.py)."""
+    near = layout.ep * layout.stride("ep") <= machine.domain
+    return machine.memory(n_bytes) + machine.group(n_bytes, layout.ep, layout.stride("ep")) + (0.0 if near else machine.hop)
 
 
 def _copies(parts: int, layer: Model) -> float:

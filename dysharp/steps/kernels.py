@@ -108,4 +108,3 @@ def sms_of(program: Program) -> list[int]:
 def last_ops(program: Program) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     """The last kernel of every GPU of a chain."""
     return program.n_ops - program.n_nodes + np.arange(program.n_nodes, dtype=np.int32)
-

@@ -28,6 +28,11 @@ KEPT = {
 benchmarks are 0.53 of the peak already, and no row of long FP8 GEMMs is known."""
 
 
+BLOCK_SCALED = 7.161 / 6.812
+"""Time of GEMMs with a scale per 32 elements (MXFP8) over that with a scale per tensor: the 12 products of a layer on a B300, operands quantised
+before (Transformer Engine, docs/examples/gemm_profiling)."""
+
+
 @functools.lru_cache(maxsize=1 << 14)
 def _gemm(gpu: Gpu, constants: Overrides, m: float, n: float, k: float, dtype: str, groups: int) -> float:
     return float(gemm_us(gpu, fitted_values(constants), m, n, k, dtype, groups=groups))
@@ -64,7 +69,7 @@ class Machine:
         alone = _gemm(self.cluster.own_gpu, self._operators, m, n, k, kind, groups)
         kept = KEPT[arch_of(self.cluster.own_gpu), kind]
         powered = groups * 2 * m * n * k / (kept * sustained_flops_per_us(self.cluster.own_gpu, self.cluster.fitted, kind))
-        return max(alone, powered) + sums / self.cluster.hbm_bytes_per_us
+        return (BLOCK_SCALED if dtype == "mxfp8" else 1.0) * max(alone, powered) + sums / self.cluster.hbm_bytes_per_us
 
     def flops(self, count: float, dtype: str) -> float:
         """`count` FLOPs of large GEMMs."""
@@ -117,7 +122,8 @@ class Machine:
     def launch(self, calls: float, looped: float, direction: Direction) -> float:
         """Host time of `calls` operations of a training framework and of `looped` kernels that some of them launch; 0 on a paper cluster."""
         fitted = self.cluster.fitted
-        return calls * fitted[f"training.{direction}_us"] + looped * fitted["training.loop_us"] if self.cluster.gpu else 0.0
+        once = "training.forward_us" if direction == "forward" else "training.launch_us"
+        return calls * fitted[once] + looped * fitted["training.launch_us"] if self.cluster.gpu else 0.0
 
     def small(self, kernels: float) -> float:
         """Device time of `kernels` that move next to nothing."""

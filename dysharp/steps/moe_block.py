@@ -1,53 +1,84 @@
 """Routed experts of a layer as closed forms (dispatch, permutations, experts), and the exchange of context parallel ranks."""
 
-from __future__ import annotations
+from dataclasses import dataclass
+from typing import Literal
 
-from typing import TYPE_CHECKING, Literal
-
+from dysharp.specs.whole import WholeModel
 from dysharp.steps.cost import Cost, passes
 from dysharp.steps.dispatchers import ELEMENT, exchange
-from dysharp.steps.machine import PERMUTE
-from dysharp.steps.practice import SMS
+from dysharp.steps.layout import Layout
+from dysharp.steps.machine import PERMUTE, Machine
+from dysharp.steps.practice import ANY_LAYOUT, CAST_BYTES, SMS, Practice
 
-if TYPE_CHECKING:
-    from dysharp.steps.block import Block
-
-
+NO_PRACTICE = Practice()
 EXPERT_TENSOR: tuple[Literal["all_gather", "reduce_scatter"], ...] = ("all_gather", "reduce_scatter")
 
 
-def routed(block: Block) -> dict[str, Cost]:
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What closed forms of a layer are computed from: one model on one machine under one layout. `sequence`: tokens."""
+
+    model: WholeModel
+    machine: Machine
+    layout: Layout
+    sequence: int
+    practice: Practice = NO_PRACTICE
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro-batch on a rank, before tensor parallelism cuts them."""
+        return self.layout.tokens(self.sequence)
+
+    @property
+    def dtype(self) -> str:
+        """Type of the GEMMs."""
+        return self.practice.dtype or (self.model.layer.gemm_dtype if self.model.layer else "bf16")
+
+    def casts(self, kind: str, inputs: float, gradients: float) -> Cost:
+        """Casts of `inputs` elements forward and of `gradients` elements backward."""
+        per = CAST_BYTES[kind] if self.practice.dtype else 0.0
+        per -= kind == "fp8" and self.machine.arch in ANY_LAYOUT
+        return self.memory("casts", per * inputs, per * gradients) if per > 0 else Cost()
+
+    def memory(self, name: str, forward: float, backward: float) -> Cost:
+        """Kernels that move `forward` and `backward` bytes."""
+        return passes(name, self.machine.memory(forward), self.machine.memory(backward))
+
+
+def routed(block: Basis) -> dict[str, Cost]:
     """Pieces of routed experts under the dispatcher of the practice, with balanced routing."""
     layer, layout, machine = block.model.layer, block.layout, block.machine
     assert layer is not None
     tokens = block.tokens / layout.tp
     rows, local, inner = tokens * layer.topk * layout.etp, max(1, layer.n_experts // layout.ep), layer.expert_hidden // layout.etp
     sent = exchange(machine, layout, layer, tokens, block.practice)
-    wire = sent.dispatch + sent.combine
-    parts = {"dispatch and combine": 2 * wire}
-    moved = Cost(wire, wire, 0.0, wire, wire, wire, wire, parts=parts)
+    early = sent.wait + sent.maps  # before a forward pass knows how many rows come
+    one, back = sent.dispatch + sent.combine + sent.wait, sent.dispatch + sent.combine + 2 * sent.wait
+    counts, moved = (Cost(f, b, 0.0, f, b, f, b, parts={"dispatch and combine": f + b}) for f, b in ((early, 0.0), (one, back)))
     width = ELEMENT * layer.hidden
-    own, back = (tokens + rows, 2 * rows if local > 1 else 0) if block.practice.dispatcher == "alltoall" else (0.0, tokens * sent.received + rows)
-    permuted = 2 * width * (own + back)
+    own, got = (tokens + rows, 2 * rows if local > 1 else 0) if block.practice.dispatcher == "alltoall" else (0.0, tokens * sent.received + rows)
+    permuted = 2 * width * (own + got)
     up = layer.n_matrices - 1
     per, gemm, kind = rows / local, machine.gemm, block.dtype
     products = [
-        (gemm(per, n, k, kind, local), gemm(per, k, n, kind, local), gemm(n, k, per, kind, local, True))
+        (gemm(per, n, k, kind, local), gemm(per, k, n, kind, local), 0.0 if block.practice.frozen else gemm(n, k, per, kind, local, True))
         for n, k in ((up * inner, layer.hidden), (layer.hidden, inner))
     ]
     forward, backward, weights = (sum(way) for way in zip(*products, strict=True))
     experts = Cost(forward, backward, weights, parts={"experts": forward + backward + weights})
-    experts += block.casts(kind, rows * (layer.hidden + inner), rows * (layer.hidden + up * inner))
-    active = ELEMENT * rows * inner
+    active = 0.0 if block.practice.fused_experts else rows * inner
+    experts += block.casts(kind, rows * layer.hidden + active, rows * layer.hidden + up * active)
+    activation = block.memory("activation", ELEMENT * (up + 1) * active, ELEMENT * (2 * up + 1) * active) if active else Cost()
     return {
+        "counts": counts,
         "exchange": moved,
         "permutations": passes("permutations", *2 * (block.machine.memory(permuted, PERMUTE),)),
         "experts": experts,
-        "expert activation": block.memory("activation", (up + 1) * active, (2 * up + 1) * active),
+        "expert activation": activation,
     }
 
 
-def expert_tensor(block: Block) -> dict[str, Cost]:
+def expert_tensor(block: Basis) -> dict[str, Cost]:
     """Ranks that share an expert gather the rows that each received, and scatter the sums of their results; the backward pass mirrors it."""
     layer, layout = block.model.layer, block.layout
     if layer is None or layout.etp == 1:
@@ -57,7 +88,7 @@ def expert_tensor(block: Block) -> dict[str, Cost]:
     return {"expert tensor parallel": passes("expert tensor parallel", both, both)}
 
 
-def context_exchange(block: Block, core: Cost) -> Cost:
+def context_exchange(block: Basis, core: Cost) -> Cost:
     """Context parallel ranks: heads change places with tokens around the kernel ("a2a"), or keys and values go round beside it ("p2p")."""
     a, layout, tokens = block.model.attention, block.layout, block.tokens
     c = layout.cp
@@ -75,7 +106,11 @@ def context_exchange(block: Block, core: Cost) -> Cost:
     return Cost(*late, parts={"context parallel": sum(late)})
 
 
-def contended(block: Block) -> float:
-    """Part of the SMs that EP communication holds while other computing runs."""
-    sms = SMS[block.practice.dispatcher]
-    return sms / block.machine.cluster.n_sms
+SHARED_MEMORY = 0.90
+"""Rate of computing on its SMs while EP communication shares memory and caches: grouped GEMMs of DeepSeek's profile keep 0.76 of their rate beside
+it, 112 of 132 SMs are 0.848 of that (deepseek-ai/profile-data)."""
+
+
+def contended(block: Basis) -> float:
+    """Part of computing's rate that EP communication takes while both run: SMs that it holds, memory and caches."""
+    return 1 - SHARED_MEMORY * (1 - SMS[block.practice.dispatcher] / block.machine.cluster.n_sms)

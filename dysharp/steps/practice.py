@@ -12,7 +12,7 @@ GRAPH_PARTS = ("attn", "mlp", "moe_router", "moe_preprocess", "moe")
 """Parts of a layer that a graph can replay (Megatron-LM, --cuda-graph-scope)."""
 WHOLE = "full_iteration"
 """The graph of a whole iteration: nothing is launched one by one, and nothing waits for a count of rows."""
-GRAPH_OF = {"attn": "attn", "dense": "mlp", "router": "moe_router", "moe": "moe"}
+GRAPH_OF = {"attn": "attn", "dense": "mlp", "router": "moe_router", "moe": "moe", "counts": "moe_preprocess"}
 """Row of `KERNELS` -> the graph scope that replays it."""
 KERNELS: dict[str, tuple[int, int]] = {
     "attn": (10, 20),
@@ -21,12 +21,14 @@ KERNELS: dict[str, tuple[int, int]] = {
     "router": (17, 12),
     "moe": (15, 22),
     "shared": (4, 8),
-    "alltoall": (12, 10),
+    "counts": (8, 0),
+    "alltoall": (4, 10),
     "tensor": (4, 6),
     "expert": (2, 4),
 }
-"""Kernels forward and backward. "mla": beside those of "attn"; "alltoall": its second permutation and its exchange of counts; "tensor": collectives;
-"expert": one GEMM per local expert and linear (Transformer Engine's grouped linear calls cuBLAS for each).
+"""Kernels forward and backward. "mla": beside those of "attn"; "counts": of alltoall, which sums, gathers and slices numbers of tokens (Megatron-LM,
+token_dispatcher.py, preprocess); "alltoall": its second permutation and copies of counts; "tensor": collectives; "expert": one GEMM per local expert
+and linear (Transformer Engine's grouped linear calls cuBLAS for each).
 
 Counted from the op list of a block. Anchors: 151 kernels per layer and micro-batch, Qwen3-30B with Hybrid-EP and 8 local experts (Megatron-Bridge,
 skill of expert-parallel overlap); router and preprocessing 17 with DeepEP, router alone 31 fused, 72 unfused (DeepSeek-V3 on GB200 guide); 240 for a
@@ -40,7 +42,7 @@ REPLAYED = {
 SAVE_STATES, REPLAY_STATES = 1, 3
 """Operations of a checkpoint beside its module: random states of host, device and tracker are saved before the forward pass; saved, set and reset
 around the replay (Megatron-LM, tensor_parallel/random.py). That each counts as one operation was chosen with measured steps in sight."""
-MOE_PARTS = ("router", "moe", "shared", "alltoall", "expert")
+MOE_PARTS = ("router", "counts", "moe", "shared", "alltoall", "expert")
 CAST_KERNELS = {"": 0, "bf16": 0, "fp8": 3, "mxfp8": 2, "fp4": 3}
 """Kernels that quantise one tensor: largest value, cast and transpose; with MX scales the cast and a reordering of the scales."""
 CAST_BYTES = {"": 0.0, "bf16": 0.0, "fp8": 6.0, "mxfp8": 4 + 2 / 32, "fp4": 5.0}
@@ -78,6 +80,7 @@ class Practice:
     | `plain_ddp` | gradients are scaled and looked through for NaN before they are reduced (Megatron-LM's defaults) |
     | `counts` | the host waits for a count of rows before experts (without capacities) |
     | `host` | launches take time |
+    | `frozen` | weights have no gradients (LoRA); adapters themselves are not counted |
     | `recompute` | modules that are computed again, as Megatron names them |
     | `tensor` | Rows of a system of sub-layers, in place of tensor parallel collectives |
     | `context` | how context parallel ranks exchange: "a2a" of heads, "p2p" ring of keys and values |
@@ -92,6 +95,7 @@ class Practice:
     graphs: tuple[str, ...] = ()
     counts: bool = True
     host: bool = False
+    frozen: bool = False
     recompute: tuple[str, ...] = ()
     context: Literal["a2a", "p2p"] = "p2p"
     tensor: SubLayers | None = None
@@ -100,6 +104,13 @@ class Practice:
     def whole_graph(self) -> bool:
         """Whether one graph replays the iteration."""
         return WHOLE in self.graphs
+
+    @property
+    def fused_experts(self) -> bool:
+        """Whether grouped GEMMs of experts end with activation and casts: recipes in MXFP8 that replay whole iterations set
+        NVTE_CUTEDSL_FUSED_GROUPED_MLP (Megatron-Bridge 03573ca6, perf_recipes).
+        """
+        return self.whole_graph and self.dtype == "mxfp8"
 
     def kernels(self, parts: tuple[str, ...], local_experts: int = 0) -> tuple[tuple[float, float], tuple[float, float]]:
         """(operations, kernels inside an operation's loop) that the host launches for `parts` (rows of `KERNELS`) of a layer: forward, backward."""

@@ -15,7 +15,7 @@ from dysharp.planning.experts import copies
 from dysharp.planning.plan import practice_for
 from dysharp.planning.schedules import SCHEDULES, held_by_chunk, in_flight
 from dysharp.planning.search import brute_force, search
-from dysharp.planning.space import WEIGHTS, Space, Task, constraints
+from dysharp.planning.space import FRAMEWORKS, WEIGHTS, Space, Task, constraints
 from dysharp.planning.split import best_split, pace, v_split
 from dysharp.specs import load_cluster, load_whole
 from dysharp.steps import Layout
@@ -32,7 +32,7 @@ def drawn(seed: int) -> Coster:
     """A small space, drawn: model, GPUs, memory, and lists in drawn order."""
     draw = random.Random(seed)
     model = load_whole(draw.choice(["pangu-pro-moe", "deepseek-v2-lite", "qwen3-30b", "llama3-8b"]))
-    task = Task(model, draw.choice([8, 16, 48, 64]), 192)
+    task = Task(model, draw.choice([8, 16, 48, 64]), 192, framework=draw.choice([*FRAMEWORKS]))
 
     def some(values: list[int], n: int = 2) -> tuple[int, ...]:
         return tuple(draw.sample(values, n))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import pytest
 
@@ -20,11 +20,13 @@ from dysharp.steps.costs import step_costs
 from dysharp.steps.estimate import estimate
 from dysharp.steps.graph import replay
 from dysharp.steps.machine import Machine
+from dysharp.steps.moe_block import contended
 from dysharp.steps.practice import WHOLE, Practice
 from dysharp.steps.schedules import make_schedule
 from dysharp.steps.step_graph import step_graph
 
 PAPER = "paper-gh200-nvl32"
+MEMORY_START = Machine(load_cluster("hw-dgx-b200")).memory(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +238,56 @@ def test_bytes_of_casts(cluster: str, kind: str, per: float) -> None:
     machine = Machine(load_cluster(cluster))
     block = Block(load_whole("llama3-8b"), machine, layout_of("tp=1"), 64, Practice(dtype="fp8"))
     assert block.casts(kind, 1e9, 0).forward == pytest.approx(machine.memory(per * 1e9))
+
+
+def test_gemms_with_a_scale_per_block_take_longer() -> None:
+    machine = Machine(load_cluster("hw-gb200-nvl72"))
+    one, other = (machine.gemm(16384, 4096, 4096, kind) for kind in ("fp8", "mxfp8"))
+    assert other / one == pytest.approx(7.161 / 6.812)
+
+
+def hybrid(**practice: Any) -> Block:
+    layout = layout_of("ep=8,gpus=8,mbs=1,gbs=64")
+    return Block(load_whole("qwen3-30b"), Machine(load_cluster("hw-dgx-b200")), layout, 4096, Practice(dispatcher="hybrid-ep", **practice))
+
+
+def test_a_forward_pass_knows_its_counts_behind_maps_and_the_last_rank() -> None:
+    """Hybrid-EP gathers a byte per token and expert of the group; alltoall gathers none."""
+    counts = hybrid().experts(None)["counts"]
+    plain = Block(hybrid().model, hybrid().machine, hybrid().layout, 4096, Practice(dispatcher="alltoall")).experts(None)["counts"]
+    machine, n_bytes = hybrid().machine, 4096 * 128 * 8
+    assert (plain.forward, plain.backward, counts.backward) == (machine.wait, 0.0, 0.0)
+    assert counts.forward - plain.forward == pytest.approx(machine.memory(n_bytes) + n_bytes * 7 / 8 / machine.link)
+
+
+def test_what_comes_before_the_count_is_not_hidden_behind_launches() -> None:
+    """Launches behind the count take longer than its kernels: the pass is as long as what is before the count, and those launches."""
+    block = hybrid(dtype="bf16", host=True, graphs=("attn", "moe_router", "moe_preprocess"))
+    before = sum((one.forward for one in block.pieces(1)[0].values()), 0.0)
+    ahead = before + block.pieces(1)[1]["router"].forward + block.experts(None)["counts"].forward
+    behind = block.machine.launch(*block.practice.kernels(("moe", "expert"), 16)[0], "forward")
+    assert block.layer(1, None).forward == pytest.approx(ahead + behind)
+    eager = replace(block, practice=Practice(dtype="bf16", dispatcher="hybrid-ep", host=True))  # launches bind: the exchange of counts comes last
+    waited = eager.layer(1, None).forward - block.experts(None)["counts"].forward
+    assert waited == pytest.approx(eager.launches(1)[0])
+
+
+def test_the_graph_of_preprocessing_replays_the_counts_of_alltoall() -> None:
+    parts, graph = ("router", "counts"), ("moe_router", "moe_preprocess")
+    assert Practice(dispatcher="alltoall").kernels(parts)[0] == (25.0, 0.0)
+    assert Practice(dispatcher="alltoall", graphs=graph).kernels(parts)[0] == (0.0, 0.0)
+
+
+def test_fused_experts_move_neither_activations_nor_their_casts() -> None:
+    plain, fused = (hybrid(dtype="mxfp8", graphs=graphs).experts(None) for graphs in ((), (WHOLE,)))
+    assert plain["expert activation"].forward > fused["expert activation"].forward == 0.0
+    ratio = (plain["experts"].parts["casts"] - 2 * MEMORY_START) / (fused["experts"].parts["casts"] - 2 * MEMORY_START)
+    assert ratio == pytest.approx(1 + 3 * 768 / (2 * 2048))  # one width forward, two backward, beside the hidden size in both
+    assert fused["experts"].parts["experts"] == plain["experts"].parts["experts"]
+
+
+def test_overlapped_communication_takes_memory_from_computing() -> None:
+    assert contended(hybrid()) == pytest.approx(1 - 0.9 * (1 - 32 / 148))
 
 
 def test_scaled_gradients_and_the_look_for_nan_are_bytes_of_the_end() -> None:

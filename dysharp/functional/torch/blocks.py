@@ -34,10 +34,9 @@ def make_block(
 ) -> torch.nn.Module:
     """A block of `BLOCKS` in its Hugging Face class, with random weights. Inputs of order 1 give outputs of order 1.
 
-    Input and output: `[batch, sequence, hidden]` of `dtype` ("float32" or "bfloat16"); gpt-oss returns `(output, gate
-    weights)`. The experts run in the `eager` implementation, which adds in the order of expert ids. Equal arguments
-    give equal weights. The global random state does not change. Raises ConfigError for an unknown name, for sizes that
-    do not fit, for another dtype, and without torch and transformers 5.
+    Input and output: `[batch, sequence, hidden]` of `dtype` ("float32" or "bfloat16"); gpt-oss returns `(output, gate weights)`. The experts run in
+    the `eager` implementation, which adds in the order of expert ids. Equal arguments give equal weights. The global random state does not change.
+    Raises ConfigError for an unknown name, for sizes that do not fit, for another dtype, and without torch and transformers 5.
     """
     if name not in BLOCKS:
         raise ConfigError(f"block {name!r}: unknown{nearest(name, BLOCKS)}")
@@ -85,17 +84,9 @@ def _model(folder: str, block: str, config: str, **fields: Any) -> torch.nn.Modu
 def _deepseek_v3(s: _Sizes) -> torch.nn.Module:
     n_group, topk_group = _groups(s.n_experts, s.topk)
     return _model(
-        "deepseek_v3",
-        "DeepseekV3MoE",
-        "DeepseekV3Config",
-        hidden_size=s.hidden,
-        moe_intermediate_size=s.expert_hidden,
-        n_routed_experts=s.n_experts,
-        num_experts_per_tok=s.topk,
-        n_group=n_group,
-        topk_group=topk_group,
-        n_shared_experts=1,
-    )
+        "deepseek_v3", "DeepseekV3MoE", "DeepseekV3Config", hidden_size=s.hidden, moe_intermediate_size=s.expert_hidden,
+        n_routed_experts=s.n_experts, num_experts_per_tok=s.topk, n_group=n_group, topk_group=topk_group, n_shared_experts=1,
+    )  # fmt: skip
 
 
 def _groups(n_experts: int, topk: int) -> tuple[int, int]:
@@ -111,39 +102,23 @@ def _groups(n_experts: int, topk: int) -> tuple[int, int]:
 
 def _gpt_oss(s: _Sizes) -> torch.nn.Module:
     return _model(
-        "gpt_oss",
-        "GptOssMLP",
-        "GptOssConfig",
-        hidden_size=s.hidden,
-        intermediate_size=s.expert_hidden,
-        num_local_experts=s.n_experts,
+        "gpt_oss", "GptOssMLP", "GptOssConfig", hidden_size=s.hidden, intermediate_size=s.expert_hidden, num_local_experts=s.n_experts,
         num_experts_per_tok=s.topk,
-    )
+    )  # fmt: skip
 
 
 def _mixtral(s: _Sizes) -> torch.nn.Module:
     return _model(
-        "mixtral",
-        "MixtralSparseMoeBlock",
-        "MixtralConfig",
-        hidden_size=s.hidden,
-        intermediate_size=s.expert_hidden,
-        num_local_experts=s.n_experts,
-        num_experts_per_tok=s.topk,
-    )
+        "mixtral", "MixtralSparseMoeBlock", "MixtralConfig", hidden_size=s.hidden, intermediate_size=s.expert_hidden,
+        num_local_experts=s.n_experts, num_experts_per_tok=s.topk,
+    )  # fmt: skip
 
 
 def _qwen3_moe(s: _Sizes) -> torch.nn.Module:
     return _model(
-        "qwen3_moe",
-        "Qwen3MoeSparseMoeBlock",
-        "Qwen3MoeConfig",
-        hidden_size=s.hidden,
-        moe_intermediate_size=s.expert_hidden,
-        num_experts=s.n_experts,
-        num_experts_per_tok=s.topk,
-        norm_topk_prob=True,
-    )
+        "qwen3_moe", "Qwen3MoeSparseMoeBlock", "Qwen3MoeConfig", hidden_size=s.hidden, moe_intermediate_size=s.expert_hidden,
+        num_experts=s.n_experts, num_experts_per_tok=s.topk, norm_topk_prob=True,
+    )  # fmt: skip
 
 
 _BUILDERS: dict[str, Callable[[_Sizes], torch.nn.Module]] = {

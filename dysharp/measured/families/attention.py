@@ -182,6 +182,7 @@ def _with_surroundings(case: AttentionCase, engine: str, kernel: str, kind: str)
     | TensorRT-LLM, prefill | offsets of requests; RoPE with the write of the cache (kernels/unfusedAttentionKernels) |
     | TensorRT-LLM, decode | the second of them, but for masked attention and FP8 caches on Hopper, which have it inside (decoderXQAImplJIT.cpp) |
     | SGLang with an FP8 cache | casts of queries, keys and values, the last two copied into the cache (srt/mem_cache/memory_pool.py) |
+    | the same by FlashAttention-3 | casts of keys and values into the cache (chosen after its rows were seen) |
     | SGLang, MLA decode of TensorRT-LLM's kernels with a BF16 cache | the parts of queries are joined (layers/attention/trtllm_mla_backend.py) |
     | vLLM, FlashAttention | `reshape_and_cache_flash` (v1/attention/backends/flash_attn.py) |
     """
@@ -197,7 +198,7 @@ def _with_surroundings(case: AttentionCase, engine: str, kernel: str, kind: str)
     elif kernel == "torch_flow" and kind == "attention_generation" and not case.masked and (stored == 2 or load_gpu(case.gpu).arch != "hopper"):
         kernels, moved = 1.0, (queries + keys) * (2.0 + stored)
     elif engine == "SGLang" and case.kv_dtype == "fp8" and kind != "mla_generation":
-        kernels, moved = 3.0, CAST * queries + (CAST + STORE) * keys
+        kernels, moved = (2.0, CAST * keys) if kernel == "fa3" else (3.0, CAST * queries + (CAST + STORE) * keys)
     elif kernel == "vllm_flashinfer_trtllmprefill":
         kernels, moved = (0.0, 0.0) if stored == 2 else (1.0, CAST * keys)
     elif kernel == "trtllm_mla" and case.decodes and stored == 2:

@@ -10,9 +10,9 @@ from dysharp.measured.config_json import number, whole
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.scope import CLUSTERS, check_cluster, gpu_of
-from dysharp.serving.attention import attention_ops
-from dysharp.serving.formats import Formats
+from dysharp.serving.attention_kernels import attention_ops
 from dysharp.serving.layout import ServeLayout
+from dysharp.serving.precisions import Formats
 from dysharp.serving.rates import Rates
 from dysharp.serving.work import Batch, Replica, prompt_batch
 from dysharp.specs import load_cluster, load_whole

@@ -109,9 +109,7 @@ def _belongs(m: Measurement) -> bool:
     return is_training_gemm(m) or m.kind in (*ELEMENTWISE, *GEMMS[2:], *SINGLE)
 
 
-@family(
-    "hyper-connection", belongs=lambda m: m.kind == "hyper_connection", closed_us=closed_us, in_bars=False, level=Level.GPU, order=69
-)
+@family("hyper-connection", belongs=lambda m: m.kind == "hyper_connection", closed_us=closed_us, in_bars=False, level=Level.GPU, order=69)
 @family("operator", belongs=_belongs, closed_us=closed_us, in_bars=False, level=Level.GPU, order=64)
 def case(measurement: Measurement) -> GemmsCase | MemoryCase:
     """The case of a latency in the columns of `docs/measurements.md`."""

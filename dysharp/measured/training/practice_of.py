@@ -5,7 +5,7 @@ import re
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.scope import GPUS
 from dysharp.measured.training.rows import TrainingRow
-from dysharp.measured.training.setting import BRIDGE, saving_of
+from dysharp.measured.training.setting import BRIDGE, saving_of, tuned
 from dysharp.specs import load_cluster
 from dysharp.steps.machine import Machine
 from dysharp.steps.practice import GRAPH_PARTS, WHOLE, Dispatcher, DType, Practice
@@ -25,6 +25,13 @@ NEW_FROM = (26, 6)
 """Container from which Megatron-Bridge's MoE recipes on Blackwell replay whole iterations and overlap EP communication, as all its presets of 26.06
 with known settings do, unless a row names scopes."""
 BLACKWELL = (*RACKS, "b200", "b300")
+NAMELESS = "25.11"
+"""Container whose rows partly name no preset; they run as `PRESETS`."""
+PRESETS = {
+    ("deepseek", "gb200"): (("moe_router", "moe_preprocess"), False), ("qwen3_235b", "gb200"): (("attn", "moe_router", "moe_preprocess"), False),
+    ("qwen3_235b", "b200"): ((), True), ("qwen3_30b", "h100-sxm"): ((), True),
+}  # fmt: skip
+"""(Beginning of a model's name, GPU) -> graphs and overlap of EP (Megatron-Bridge 767255d2 and d19cb73c, scripts/performance/configs)."""
 
 
 def machine_of(row: TrainingRow) -> tuple[str, Machine]:
@@ -42,10 +49,11 @@ def practice_of(row: TrainingRow, gpu: str, moe: bool) -> Practice:
         raise Unsupported(f"no GEMM rate for the precision {row.text('precision')!r}")
     own, bridge = row.text("source").startswith(SIMUMAX), row.text("source").startswith(BRIDGE)
     recipe = moe and bridge and gpu in BLACKWELL
+    graphs, overlaps = _preset(row, gpu) if moe and bridge else ((), False)
     return Practice(
-        dtype=DTYPES[precision], dispatcher=_dispatcher(row, gpu, bridge) if moe else "", overlap_ep=moe and _overlaps(row, recipe),
-        overlap_tp=not own and not moe, overlap_dp=not own, plain_ddp=own, graphs=_graphs(row, recipe), counts=not own, host=True,
-        recompute=saving_of(row).recompute, context="a2a" if own else "p2p",
+        dtype=DTYPES[precision], dispatcher=_dispatcher(row, gpu, bridge) if moe else "", overlap_ep=overlaps or (moe and _overlaps(row, recipe)),
+        overlap_tp=not own and not moe, overlap_dp=not own, plain_ddp=own, graphs=graphs or _graphs(row, recipe), counts=not own, host=True,
+        frozen=tuned(row), recompute=saving_of(row).recompute, context="a2a" if own else "p2p",
     )  # fmt: skip
 
 
@@ -59,6 +67,14 @@ def _dispatcher(row: TrainingRow, gpu: str, bridge: bool) -> Dispatcher:
     if "alltoall" in named or not bridge:
         return "alltoall"
     return "hybrid-ep" if gpu in RACKS else "deepep" if row.degree("ep") * row.degree("tp") > NODE else "alltoall"
+
+
+def _preset(row: TrainingRow, gpu: str) -> tuple[tuple[str, ...], bool]:
+    """Graphs and overlap of a row that should name a preset and does not."""
+    if row.text("note") or not row.text("software").startswith(NAMELESS):
+        return (), False
+    name = row.text("model").lower()
+    return next((found for (start, of), found in PRESETS.items() if gpu == of and name.startswith(start)), ((), False))
 
 
 def _overlaps(row: TrainingRow, recipe: bool) -> bool:

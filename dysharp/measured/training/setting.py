@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from dysharp.errors import ConfigError
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.rows import TrainingRow
+from dysharp.specs.catalog import load_whole
 from dysharp.specs.whole import WholeModel
-from dysharp.specs.whole_catalog import load_whole
 from dysharp.steps.accounting.activations import FULL, MODULES, Saving
 from dysharp.steps.accounting.conventions import CONVENTIONS, Convention
 from dysharp.steps.accounting.state import RECIPES, Recipe
@@ -129,6 +129,10 @@ def setting_of(row: TrainingRow) -> Setting:
 def saving_of(row: TrainingRow) -> Saving:
     """Recomputation of a row. Raises `Unsupported` for a set that is not modelled."""
     names = [name.strip() for name in row.text("recompute").split(",")]
+    if names == [""] and row.text("source").startswith(AUTOMODEL):
+        names = [FULL]  # activation_checkpointing of its benchmark configurations
+    if names == [""] and row.text("source").startswith(BRIDGE) and packaged_name(row) == "deepseek-v3":
+        names = ["mla_up_proj"]  # the default of its recipe
     names = [name for name in names if name not in ("", "(none)", "none named", "see recipe defaults")]
     if any(name not in (*MODULES, FULL) for name in names):
         raise Unsupported(f"recomputation {row.text('recompute')!r} is not modelled")
@@ -139,18 +143,19 @@ def convention_of_row(row: TrainingRow) -> Convention:
     """What the framework of a row counts as model FLOPs."""
     source = row.text("source")
     outside = next((name for start, name in CONVENTION_OF.items() if source.startswith(start)), "")
-    if outside == "megatron-no-mtp" and _tuned(row):
+    if outside == "megatron-no-mtp" and tuned(row):
         return CONVENTIONS["automodel-lora"]
     return CONVENTIONS[outside or (_of_bridge(row) if source.startswith(BRIDGE) else "megatron")]
 
 
 def _of_bridge(row: TrainingRow) -> str:
-    if "lora" in row.text("note").lower():
+    if tuned(row):
         return "bridge-lora"
     if "w/o mtp" in row.text("model").lower():
         return "megatron-no-mtp"
     return "bridge-26.04" if row.text("software").split(" ")[0] in GATE_OF_SILU else "megatron"
 
 
-def _tuned(row: TrainingRow) -> bool:
-    return any(word in row.text("note").lower() for word in ("fine-tuning", "lora"))
+def tuned(row: TrainingRow) -> bool:
+    """Whether a row trains adapters of frozen weights."""
+    return "lora" in row.text("note").lower()

@@ -1,7 +1,5 @@
 """Rules for systems of collectives and sub-layers: right results in every order, two interpreters, both levels, bounds, faults that are noticed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +16,7 @@ from dysharp.engine.packet.program import run_packet
 from dysharp.errors import DysharpError
 from dysharp.functional.collective import CollectiveEmulation, emulate_collective
 from dysharp.functional.orders import ORDERS
-from dysharp.functional.sublayer import emulate_sub_layer
+from dysharp.functional.sub_layers import emulate_sub_layer
 from dysharp.oracle import run_oracle
 from dysharp.program import Kind, Program, Trace
 from dysharp.program.payload import moved_bytes

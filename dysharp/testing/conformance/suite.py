@@ -1,7 +1,5 @@
 """Runs all rules on a system and collects the faults. The import of this file fills the list of rules in order."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

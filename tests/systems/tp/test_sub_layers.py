@@ -14,7 +14,7 @@ from dysharp.compute.gemm import gemm_gang
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ConfigError, DysharpError
 from dysharp.functional.orders import ORDERS
-from dysharp.functional.sublayer import emulate_sub_layer
+from dysharp.functional.sub_layers import emulate_sub_layer
 from dysharp.oracle.run import run_oracle
 from dysharp.program import Kind, Program
 from dysharp.program.verify import verify

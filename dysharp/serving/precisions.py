@@ -16,14 +16,10 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-    "bf16": Format(2.0, "bf16"),
-    "fp8": Format(1.0, "fp8"),
-    "fp8-block": Format(1.0 + 4.0 / 128**2, "fp8"),
-    "nvfp4": Format(0.5 + 1.0 / 16, "fp4"),
-    "mxfp4": Format(0.5 + 1.0 / 32, "bf16"),
-    "mxfp4-fp8": Format(0.5 + 1.0 / 32, "fp8"),
+    "bf16": Format(2.0, "bf16"), "fp8": Format(1.0, "fp8"), "fp8-block": Format(1.0 + 4.0 / 128**2, "fp8"),
+    "nvfp4": Format(0.5 + 1.0 / 16, "fp4"), "mxfp4": Format(0.5 + 1.0 / 32, "bf16"), "mxfp4-fp8": Format(0.5 + 1.0 / 32, "fp8"),
     "int4": Format(0.5 + 2.0 / 32, "bf16"),
-}
+}  # fmt: skip
 """Formats of weights: a scale per 128 x 128 block (DeepSeek-V3), per 16 values (NVFP4), per 32 values (OCP MX; Kimi's INT4)."""
 KV_BYTES = {"bf16": 2.0, "fp8": 1.0}
 
@@ -65,15 +61,10 @@ class Formats:
 
 
 PRECISIONS = {
-    "bf16": Formats(),
-    "fp8": Formats("fp8-block", "fp8-block", "fp8-block"),
-    "fp8-tensor": Formats("fp8", "fp8", "fp8"),
-    "fp4": Formats("bf16", "nvfp4", "nvfp4"),
-    "fp4-all": Formats("nvfp4", "nvfp4", "nvfp4"),
-    "mxfp4": Formats("bf16", "mxfp4", "bf16"),
-    "mxfp4-fp8": Formats("bf16", "mxfp4-fp8", "bf16"),
-    "int4": Formats("bf16", "int4", "bf16"),
-}
+    "bf16": Formats(), "fp8": Formats("fp8-block", "fp8-block", "fp8-block"), "fp8-tensor": Formats("fp8", "fp8", "fp8"),
+    "fp4": Formats("bf16", "nvfp4", "nvfp4"), "fp4-all": Formats("nvfp4", "nvfp4", "nvfp4"), "mxfp4": Formats("bf16", "mxfp4", "bf16"),
+    "mxfp4-fp8": Formats("bf16", "mxfp4-fp8", "bf16"), "int4": Formats("bf16", "int4", "bf16"),
+}  # fmt: skip
 """Precision of a checkpoint -> formats. NVFP4 checkpoints of models with latent attention keep attention in BF16 ("fp4");
 those of the others quantise every linear layer ("fp4-all")."""
 

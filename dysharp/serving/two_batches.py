@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dysharp.arrays import F64
+from dysharp.serving.balance import largest_of
 from dysharp.serving.exchange import NORMAL_SMS, row_bytes
-from dysharp.serving.popularity import largest_of
 from dysharp.serving.step import layer_ops, step_time
 from dysharp.serving.work import ELEMENT, Batch, Op, Replica
 

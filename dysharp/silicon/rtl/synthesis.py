@@ -24,24 +24,7 @@ GE = {
 }  # fmt: skip
 """The ten cells and their gate equivalents."""
 
-_SCRIPT = """hierarchy -top top
-proc
-flatten
-opt -nodffe -nosdff
-wreduce
-peepopt
-opt_clean
-alumacc
-opt
-memory -nomap
-opt_clean
-opt -full
-simplemap
-techmap
-opt -fast
-dfflegalize -cell $_DFF_P_ 01
-opt -nodffe -nosdff
-"""
+_SCRIPT = read_text(Path(__file__).with_suffix(".ys"))
 _OURS = """abc -g NAND,NOR,XOR,MUX,AOI3,OAI3,AOI4,OAI4
 opt_clean -purge
 write_json out.json

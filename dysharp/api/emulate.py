@@ -59,10 +59,9 @@ class EmulateArgs(TypedDict, total=False):
 def emulate(system: str = "dysharp", **request: Unpack[EmulateArgs]) -> Emulation | CollectiveEmulation:
     """Run one MoE layer, or one collective (`workload`), under `system` on real tensors and compare its output with the references.
 
-    The same arguments give the same result.
-    Returns an `Emulation`; its `holds` says whether the tensors are right.
-    Raises TypeError for an unknown argument, ConfigError for wrong input, EmulationMismatch when the machine hangs (the message names what waits)
-    or does not add every contribution exactly once.
+    The same arguments give the same result. Returns an `Emulation`; its `holds` says whether the tensors are right. Raises TypeError for an unknown
+    argument, ConfigError for wrong input, EmulationMismatch when the machine hangs (the message names what waits) or does not add every contribution
+    exactly once.
     """
     from dysharp.functional.emulation import run_emulation
     from dysharp.functional.faults import check_kinds, machine_faults
@@ -76,18 +75,10 @@ def emulate(system: str = "dysharp", **request: Unpack[EmulateArgs]) -> Emulatio
     kinds, progress = tuple(request["inject"]), request["progress"]
     check_kinds(kinds)
     machine = machine_with_engine(
-        system=system,
-        gpus=request["gpus"],
-        cluster=request["cluster"],
-        order=request["order"],
-        seed=request["seed"],
-        path=request["path"],
-        placement=request["placement"],
-        faults=machine_faults(kinds),
-        options=options,
-        dump_token=request["dump"],
+        system=system, gpus=request["gpus"], cluster=request["cluster"], order=request["order"], seed=request["seed"], path=request["path"],
+        placement=request["placement"], faults=machine_faults(kinds), options=options, dump_token=request["dump"],
         progress=lambda done, total: progress(Step(system, 1, 1, "emulate", done, total)) if progress else None,
-    )
+    )  # fmt: skip
     tokens, dtype, backward = request["tokens"], request["dtype"], request["backward"]
     return run_emulation(machine, request["block"], shape, tokens=tokens, dtype=dtype, backward=backward, kinds=kinds)
 
@@ -115,10 +106,9 @@ def _shape(request: EmulateArgs) -> Shape:
 def wrap(block: Any, machine: Any = None, **settings: Any) -> Any:
     """A copy of a Hugging Face MoE block (or model) whose routed experts run on a modelled machine, forward and backward.
 
-    `machine`: a `dysharp.Machine`, or None to make one from `settings` (`system="dysharp", gpus=4, ...`). Parameters are shared with
-    `block`, which is not changed. See `functional/torch` for what blocks can be wrapped.
-    Raises ConfigError at once for a block that cannot be wrapped or is wrapped already, for a system, option or order that does not exist,
-    and for settings beside a machine.
+    `machine`: a `dysharp.Machine`, or None to make one from `settings` (`system="dysharp", gpus=4, ...`). Parameters are shared with `block`, which
+    is not changed. See `functional/torch` for what blocks can be wrapped. Raises ConfigError at once for a block that cannot be wrapped or is wrapped
+    already, for a system, option or order that does not exist, and for settings beside a machine.
     """
     from dysharp.functional.torch import wrap as wrap_block
 
@@ -155,7 +145,7 @@ def _emulate_collective(name: str, request: EmulateArgs) -> CollectiveEmulation:
     """Run one collective or sub-layer on whole numbers, and compare with what NumPy makes of them."""
     from dysharp.engine.burst.run import run_burst
     from dysharp.functional.collective import emulate_collective
-    from dysharp.functional.sublayer import emulate_sub_layer
+    from dysharp.functional.sub_layers import emulate_sub_layer
     from dysharp.runs.collective import collective_options, planned
     from dysharp.runs.request import arguments_of, make_collective_request
     from dysharp.systems.collectives import get_collective

@@ -1,7 +1,6 @@
 """The network: everything between the issue of a transaction and its last answer. Its drivers own the GPUs' memory.
 
-Every packet is encoded and decoded (`isa`), and every table is a block of `protocol`. Blocks and decisions:
-docs/design/0004.
+Every packet is encoded and decoded (`isa`), and every table is a block of `protocol`. Blocks and decisions: docs/design/0004.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,11 +8,11 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from dysharp.functional.faults import Faults
+from dysharp.functional.network.hub_tables import HubTables, Place, TablesOwner
 from dysharp.functional.network.messages import answer, request
 from dysharp.functional.network.queues import Wire
 from dysharp.functional.network.source import Sources
-from dysharp.functional.network.switch import Port, Switch
-from dysharp.functional.network.tables import HubTables, Place, TablesOwner
+from dysharp.functional.network.switching import Port, Switch
 from dysharp.functional.network.transaction import Session, T, Transaction
 from dysharp.functional.network.values import NOTHING, Format, Value
 from dysharp.functional.network.wires import LOCAL, Wires
@@ -37,9 +36,7 @@ class Driver(Protocol[T_contra]):
         """(tables on `gpu` that translate a multimem address, block of the address)."""
 
     def store(self, t: T_contra, gpu: int, places: list[Place] | None, packet: Packet | None) -> None:
-        """Write a copy on `gpu`. `places`: None if software on `gpu` knows the rows. `packet`: None for the copy of
-        the source GPU.
-        """
+        """Write a copy on `gpu`. `places`: None if software on `gpu` knows the rows. `packet`: None for the copy of the source GPU."""
 
     def load(self, t: T_contra, gpu: int, places: list[Place] | None, packet: Packet | None) -> Value:
         """The rounded sum that `gpu` answers. Arguments as of `store`."""

@@ -8,10 +8,10 @@ import numpy as np
 from dysharp.errors import ConfigError, EmulationMismatch
 from dysharp.functional.faults import Faults
 from dysharp.functional.layer import ExpertMemory, Layout, Record, Tensors
+from dysharp.functional.network.core import MEMORY, N_KINDS, Network
+from dysharp.functional.network.hub_tables import HubTables, Place
 from dysharp.functional.network.lsu import LoadStoreUnits
-from dysharp.functional.network.network import MEMORY, N_KINDS, Network
 from dysharp.functional.network.statistics import Statistics
-from dysharp.functional.network.tables import HubTables, Place
 from dysharp.functional.network.transaction import MAX_TAGS, PACKET_BYTES
 from dysharp.functional.network.values import Format, Value
 from dysharp.functional.network.wires import LOCAL, MOVE
@@ -47,8 +47,7 @@ def run_packets(
     dump_token: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Outcome, Statistics]:
-    """Interpret `program` on `tensors`, packet by packet. Arguments as `run_rows`; table sizes are the cluster's unless
-    `faults` shrinks them.
+    """Interpret `program` on `tensors`, packet by packet. Arguments as `run_rows`; table sizes are the cluster's unless `faults` shrinks them.
 
     `dump_token`: list the packets of this token in `Statistics.dump`. Raises EmulationMismatch when no event is
     possible and ops are left, ConfigError for parts of a Program that packets do not carry.
@@ -91,15 +90,10 @@ class _PacketDriver:
 
     def _make_network(self, c: Cluster, pool: Pool) -> None:
         self.network: Network[Instruction] = Network(
-            self,
-            pool,
-            Format(self.t.number),
-            n_gpus=self.p.n_nodes,
-            experts_per_gpu=self.t.routing.placement.slots_per_gpu,
-            reduction_entries=self.faults.reduction_entries or sessions_of_table(c),
-            faults=self.faults,
+            self, pool, Format(self.t.number), n_gpus=self.p.n_nodes, experts_per_gpu=self.t.routing.placement.slots_per_gpu,
+            reduction_entries=self.faults.reduction_entries or sessions_of_table(c), faults=self.faults,
             follows=None if self.dump_token is None else self._follows,
-        )
+        )  # fmt: skip
         self.lsus = LoadStoreUnits(self.network, c.multimemq_entries, self.faults.duplicate_every, self._send, self._instruction_done)
         self.network.on(ISSUE, self._issue)
         self.network.on(DONE, self._done)

@@ -3,8 +3,6 @@
 What an op does: `systems/building/tp/schema.py`. Loads and sums take places in a `protocol.merging` table for each home.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

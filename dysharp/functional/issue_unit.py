@@ -12,8 +12,8 @@ from dysharp.arrays import Array
 from dysharp.errors import EmulationMismatch, IsaError
 from dysharp.functional.faults import Faults
 from dysharp.functional.multicast import ALIGN, DyMulticastObject
-from dysharp.functional.network.network import Network
-from dysharp.functional.network.tables import HubTables, Place
+from dysharp.functional.network.core import Network
+from dysharp.functional.network.hub_tables import HubTables, Place
 from dysharp.functional.network.transaction import MAX_TAGS, PACKET_BYTES, Transaction
 from dysharp.functional.network.values import Format, Value, hub_sum
 from dysharp.functional.numbers import Number
@@ -74,14 +74,9 @@ class IssueUnit:
         self.objects: list[DyMulticastObject] = []  # by base address
         self._told, self._next_tag = told, [0] * n_gpus
         self.network: Network[Part] = Network(
-            self,
-            RandomPool(seed),
-            Format(number),
-            n_gpus=n_gpus,
-            experts_per_gpu=experts_per_gpu,
-            reduction_entries=reduction_entries,
+            self, RandomPool(seed), Format(number), n_gpus=n_gpus, experts_per_gpu=experts_per_gpu, reduction_entries=reduction_entries,
             faults=Faults(),
-        )
+        )  # fmt: skip
 
     def check(self, name: str, gpu: int, obj: DyMulticastObject, address: int, n_elements: int, targets: Sequence[int]) -> int:
         """The address as an int. Raises IsaError for the first wrong operand, in the order r1 .. r4 of the instruction."""
@@ -123,23 +118,12 @@ class IssueUnit:
         for start in range(0, n_bytes if targets else 0, PACKET_BYTES):
             size, first = min(PACKET_BYTES, n_bytes - start), start // self.number.bytes
             part = Part(
-                source=gpu,
-                tag=self._tag(gpu),
-                plane=self._plane(address + start),
-                address=address + start,
-                command=Command.DYLD if data is None else Command.DYST,
-                dtype=Format(self.number).payload,
-                n_bytes=size,
-                stage=Stage.DISPATCH if data is not None else Stage(obj.prop.stage - 1),
-                targets=listed,
-                near=near,
-                n_far=len(listed),
-                n_near=len(near),
-                handle=handle,
-                obj=obj,
-                data=b"" if data is None else data[start : start + size],
+                source=gpu, tag=self._tag(gpu), plane=self._plane(address + start), address=address + start,
+                command=Command.DYLD if data is None else Command.DYST, dtype=Format(self.number).payload, n_bytes=size,
+                stage=Stage.DISPATCH if data is not None else Stage(obj.prop.stage - 1), targets=listed, near=near, n_far=len(listed),
+                n_near=len(near), handle=handle, obj=obj, data=b"" if data is None else data[start : start + size],
                 columns=slice(first, first + size // self.number.bytes),
-            )
+            )  # fmt: skip
             handle.waiting += 1
             self.network.open(part)
             if listed:

@@ -42,9 +42,7 @@ class Lookups:
 
 
 class HubTables:
-    """AL Table, TLB and tracker of `gpu`. `miss(tables, key)` reads the AL Table in memory, and a call of
-    `memory_answers` must follow.
-    """
+    """AL Table, TLB and tracker of `gpu`. `miss(tables, key)` reads the AL Table in memory, and a call of `memory_answers` must follow."""
 
     def __init__(
         self,
@@ -61,9 +59,7 @@ class HubTables:
         self._ts_counts = statistics.table("ts", entries=ts.entries)
 
     def look_up(self, t: Transaction, experts: tuple[int, ...], block: int, served: Served) -> None:
-        """Translate `block` for each local expert; stores allocate. `served` gets the places in ascending order
-        when all of them are translated.
-        """
+        """Translate `block` for each local expert; stores allocate. `served` gets the places in ascending order when all of them are translated."""
         lookups = Lookups(t, len(experts), served)
         for e in experts:
             self._al_counts["lookups"] += 1

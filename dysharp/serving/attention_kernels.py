@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dysharp.compute.attention import Attention
 from dysharp.compute.linear_attention import PASSES, STATE_BYTES, DeltaNet, prefill_us, update_us
-from dysharp.serving.formats import compute_dtype
+from dysharp.serving.precisions import compute_dtype
 from dysharp.serving.work import ELEMENT, Batch, Op, Replica
 from dysharp.specs.whole import Attention as Whole
 from dysharp.specs.whole import LinearAttention
