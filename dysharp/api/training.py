@@ -12,6 +12,7 @@ from dysharp.api.tensor_parallel import step_sub_layers, step_words
 from dysharp.errors import ConfigError
 from dysharp.measured.training.error_bar import error_bar
 from dysharp.specs import Cluster, load_cluster, load_whole
+from dysharp.specs.fields import Tokens, check_value
 from dysharp.specs.whole import WholeModel
 from dysharp.steps import Layout, check_domain, check_layout, layout_of
 from dysharp.steps.accounting.activations import Saving
@@ -175,8 +176,7 @@ def step(
     `systems`: as for `compare`. `sequence`: tokens of a sequence (4096). `precision`: for the memory, as for `model` (bf16).
     `recompute`: modules that are computed again. `routing`, `seed`: as for `compare`; one drawn layer stands for all layers.
     `tensor`: a system of sub-layers (`dysharp list sub-layers`), whose Rows take the place of tensor-parallel collectives.
-    `blocks`: "closed" adds the Row of a MoE layer and closed forms; "merged" runs each MoE block, and its forward beside its backward pass, as one
-    Program on common SMs and links (minutes).
+    `blocks`: "closed" adds the Row of a MoE layer and closed forms; "merged" runs each MoE block, both passes, as one Program (minutes).
     Raises ConfigError for wrong input, for a step that the memory of a GPU does not hold, and for what is not modelled yet.
     """
     if blocks not in BLOCKS:
@@ -188,6 +188,7 @@ def step(
     written = recipe_from(megatron, whole, str(layout)) if megatron else None
     plan = layout if isinstance(layout, Layout) else layout_of(written.layout if written else layout)
     sequence = sequence or (written and written.sequence) or 4096
+    check_value(sequence, Tokens, "sequence")
     check_layout(whole, plan, sequence)
     check_domain(plan, machine.domain, None)
     order = _order(plan, schedule)
