@@ -188,7 +188,6 @@ def step(
     `cluster`: the machine of one EP group; pipelines and replicas are more of the same. `layout`: degrees such as "pp=16,ep=32,mbs=1,m=64"
     (`steps.layout_of`). `schedule`: a family of `steps.schedules`; None: 1f1b, interleaved with chunks (vpp). `systems`: as for `compare`. Raises
     ConfigError for wrong input, for a step that the memory of a GPU does not hold, and for what is not modelled yet.
-    check_value(sequence, Tokens, "sequence")
     """
     tensor, merging = request["tensor"], request["blocks"] == MERGED
     one_group = Machine(cluster if isinstance(cluster, Cluster) else load_cluster(cluster))
@@ -225,12 +224,8 @@ def _planned(
         raise ConfigError("layout: found a Layout beside arguments of Megatron, expected its text")
     written = recipe_from(megatron, whole, str(layout)) if megatron else None
     plan = layout if isinstance(layout, Layout) else layout_of(written.layout if written else layout)
-<<<<<<< HEAD
     sequence = request["sequence"] or (written and written.sequence) or 4096
-=======
-    sequence = sequence or (written and written.sequence) or 4096
     check_value(sequence, Tokens, "sequence")
->>>>>>> wk-claims
     check_layout(whole, plan, sequence)
     check_domain(plan, machine.domain, None)
     order = _order(plan, schedule)
