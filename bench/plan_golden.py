@@ -9,13 +9,11 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-import numpy as np
-
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.names import saving_of, short_of
 from dysharp.planning.plan import Planned, Search, plan_shapes, practice_for
-from dysharp.planning.search import degrees_of
-from dysharp.planning.space import INTEGERS, Space, Task, constraints, default_space
+from dysharp.planning.search import degrees_of, kept
+from dysharp.planning.space import INTEGERS, Space, Task, default_space
 from dysharp.specs import load_cluster, load_whole
 from dysharp.specs.whole import WholeModel
 from dysharp.units import GiB
@@ -86,12 +84,8 @@ def without_uneven(one: Costed) -> float:
 
 def admitted(coster: Coster) -> Iterator[tuple[int, float]]:
     """(candidate, its second bound) of all that keep every constraint but memory."""
-    for numbers, columns in coster.space.blocks():
-        alive = np.ones(len(numbers), np.bool_)
-        for _, keeps in constraints(coster.task, coster.space, columns, coster.machine.domain):
-            alive &= keeps
-        rest = {name: column[alive] for name, column in columns.items()}
-        yield from zip(numbers[alive].tolist(), coster.balanced_bound(rest, numbers[alive]).tolist(), strict=True)
+    for numbers, rest in kept(coster):
+        yield from zip(numbers.tolist(), coster.balanced_bound(rest, numbers).tolist(), strict=True)
 
 
 def shares(one: Costed) -> str:

@@ -215,11 +215,10 @@ def experts(cases: list[Case]) -> None:
 
 def replaced(case: Case, newest: list[Case]) -> str:
     """The last recipe that came after this one for the same purpose, and how much faster it is: measured, by the cost."""
-    later = [one for one in newest[newest.index(case) + 1 :] if one.purpose == case.purpose]
-    if not later:
+    last = max((one for one in newest if one.purpose == case.purpose), key=lambda one: one.row.text("software"))
+    if last.row.text("software") == case.row.text("software"):
         return ""
-    faster = (100 * (later[-1].tokens / case.tokens - 1), 100 * (per_token(case) / per_token(later[-1]) - 1))
-    return f"{later[-1].row.id}: {faster[0]:+.0f}, {faster[1]:+.0f} %"
+    return f"{last.row.id}: {100 * (last.tokens / case.tokens - 1):+.0f}, {100 * (per_token(case) / per_token(last) - 1):+.0f} %"
 
 
 def pairs(cases: list[Case]) -> None:

@@ -14,8 +14,8 @@ from dysharp.planning.cost import Coster, machine_of
 from dysharp.planning.experts import copies
 from dysharp.planning.plan import practice_for
 from dysharp.planning.schedules import SCHEDULES, held_by_chunk, in_flight
-from dysharp.planning.search import brute_force, search
-from dysharp.planning.space import FRAMEWORKS, WEIGHTS, Space, Task, constraints
+from dysharp.planning.search import degrees_of, kept, search
+from dysharp.planning.space import FRAMEWORKS, WEIGHTS, Space, Task
 from dysharp.planning.split import best_split, pace, v_split
 from dysharp.specs import load_cluster, load_whole
 from dysharp.steps import Layout
@@ -48,6 +48,15 @@ def drawn(seed: int) -> Coster:
     return Coster(replace(task, practice=practice_for(model, MACHINE)), replace(MACHINE, cluster=cluster), space)
 
 
+def brute_force(coster: Coster, n_best: int) -> list[int]:
+    """Numbers of the fastest candidates by costing every one that keeps all constraints."""
+    every = [coster.cost(int(number)) for numbers, _ in kept(coster) for number in numbers]
+    firsts: dict[tuple[int, ...], int] = {}
+    for _, number in sorted((one.step_us, one.number) for one in every if one.peak_bytes <= coster.capacity):
+        firsts.setdefault(degrees_of(coster.space, number), number)
+    return list(firsts.values())[:n_best]
+
+
 def check(seed: int) -> None:
     coster = drawn(seed)
     found = search(coster, 3)
@@ -68,12 +77,7 @@ def test_the_best_are_those_of_brute_force_in_more_spaces(seed: int) -> None:
 
 def test_bounds_never_exceed_costs() -> None:
     coster = drawn(3)
-    for numbers, columns in coster.space.blocks():
-        alive = np.ones(len(numbers), np.bool_)
-        for _, keeps in constraints(coster.task, coster.space, columns, coster.machine.domain):
-            alive &= keeps
-        rest = {name: column[alive] for name, column in columns.items()}
-        own = numbers[alive]
+    for own, rest in kept(coster):
         done = [coster.cost(int(n)) for n in own]
         assert done
         steps = np.asarray([one.step_us for one in done]) * (1 + 1e-12)
