@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError, nearest
-from dysharp.planning.imbalance import SPREAD, hottest
+from dysharp.planning.experts import SPREAD, hottest
 from dysharp.planning.schedules import PAIRED, SCHEDULES, V_SHAPED
 from dysharp.planning.swap import OFFLOADED
 from dysharp.planning.swap import SETS as SWAPS
