@@ -16,6 +16,8 @@ from dysharp.planning.search import degrees_of, kept
 from dysharp.planning.space import INTEGERS, Space, Task, default_space
 from dysharp.specs import load_cluster, load_whole
 from dysharp.specs.whole import WholeModel
+from dysharp.steps.accounting.conventions import MEGATRON, model_flops
+from dysharp.steps.practice import Practice
 from dysharp.units import GiB
 
 CLUSTER = load_cluster("paper-ascend-910b")
@@ -136,8 +138,25 @@ def sibling() -> None:
             print("  new " + shares(done) + "\n  old " + shares(base))
 
 
+def anchors() -> None:
+    """Second-hand anchors of the spec (check 8): DeepSeek-V3, 8,192 sequences of 4,096, as Megatron-Bridge's recipes run it; no row judges these."""
+    model, graphs = load_whole("deepseek-v3"), ("attn", "moe_router", "moe_preprocess")
+    both = PUBLISHED | {"cp": 1, "micro_batch": 1, "ep": 64, "vpp": 4, "recompute": ("mla_up_proj",)}
+    for cluster, gpus, kind, own, stages, published in (
+        ("hw-dgx-h100-x8", 1024, "fp8", {"tp": 2, "pp": 8, "system": "deepep"}, "Et|(tt|)*30mL", 368),
+        ("hw-gb200-nvl72-x2", 256, "mxfp8", {"tp": 1, "pp": 4, "overlap": "none", "system": "hybrid-ep"}, "Et*3|(t*4|)*14ttmL", 1048),
+    ):
+        machine = machine_of(load_cluster(cluster))
+        practice = Practice(dtype=kind, host=True, graphs=graphs)  # type: ignore[arg-type]
+        asked = Task(model, gpus, 8192, precision="fp8-moments", practice=practice, spread=0.0)
+        planned = Planned(asked, Coster(asked, machine, Space()), None)  # type: ignore[arg-type]
+        tflops = planned.speed(planned.coster.cost_of(both | own, -1, stages)) * model_flops(model, 4096, MEGATRON) / 1e12
+        print(f"DeepSeek-V3 on {gpus} GPUs of {cluster}: {tflops:.0f} TFLOPS per GPU (published {published})")
+
+
 def main() -> None:
     """All checks."""
+    anchors()
     place()
     depth()
     techniques()

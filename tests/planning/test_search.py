@@ -19,6 +19,7 @@ from dysharp.planning.space import FRAMEWORKS, WEIGHTS, Space, Task
 from dysharp.planning.split import best_split, pace, v_split
 from dysharp.specs import load_cluster, load_whole
 from dysharp.steps import Layout
+from dysharp.steps.accounting.conventions import MEGATRON, model_flops
 from dysharp.steps.accounting.parameters import parameters_of
 from dysharp.steps.graph import replay
 from dysharp.steps.schedules import Times, make_schedule
@@ -151,6 +152,16 @@ def test_pangu_ultra_moe_has_the_published_sizes() -> None:
     assert layout.edp == 12
     assert layout.chunks * 2 == 64
     assert in_flight(layout, 0) == sum(held_by_chunk(layout, 0)) == 47
+
+
+def test_pangu_ultra_moe_has_the_published_mfu_arithmetic() -> None:
+    """Tokens/s per NPU rise as much as MFU; FLOPs of a token over the peak are 1.26 ms in both runs, whatever the convention."""
+    before, after = 0.61e6 / 4096, 1.46e6 / 6144
+    assert after / before == pytest.approx(30.0 / 18.9, rel=0.01)
+    assert [0.189 / before, 0.300 / after] == pytest.approx([1.26e-3, 1.26e-3], rel=0.01)
+    counted = [model_flops(model, 8192, MEGATRON) / 1e9 for model in (replace(PANGU, mtp=0), PANGU)]
+    assert counted == pytest.approx([297, 309], rel=0.01)  # the spec's table, sequences of 8,192 with causal attention
+    assert counted[1] * 1e9 / 256e12 == pytest.approx(1.26e-3, rel=0.05)  # 256 TFLOPS: the sibling paper
 
 
 @pytest.mark.parametrize(("nodes", "flat", "gathered", "ideal"), [(2, 4, 1, 1.0), (4, 6, 3, 2.70), (8, 7, 7, 4.59), (16, 7.5, 15, 6.05)])
