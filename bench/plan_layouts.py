@@ -158,9 +158,10 @@ def deciding(case: Case, best: Costed, cases: list[Case]) -> str:
 
 
 def support(case: Case, name: str, cases: list[Case]) -> str:
-    """Two measured rows on one GPU between which this part falls, brings most of the predicted gain, and tokens/s rise.
+    """Two measured rows on one GPU between which this part falls and tokens/s rise.
 
-    Rows of the same model and architecture come first, then those of the architecture, then pairs by the part's share in the predicted gain.
+    First come pairs of which the part brings most of the predicted gain ("a part": it does not), then rows of the same architecture and model,
+    then pairs by the part's share in the predicted gain.
     """
     found = []
     for a, b in permutations(cases, 2):
@@ -172,9 +173,9 @@ def support(case: Case, name: str, cases: list[Case]) -> str:
             continue
         gain, fall = per_token(a) - per_token(b), per_token(a, name) - per_token(b, name)
         rise = b.tokens / a.tokens - 1
-        if gain > 0 and rise > LEAST_RISE and fall > LEAST_RISE * per_token(a) and fall > gain / 2:
-            near = a.machine.arch == case.machine.arch, a.setting.model.name == case.setting.model.name
-            where = "" if near[0] else f" on {a.row.text('hardware').removeprefix('DGX-')}"
+        if gain > 0 and rise > LEAST_RISE and fall > LEAST_RISE * per_token(a):
+            near = fall > gain / 2, a.machine.arch == case.machine.arch, a.setting.model.name == case.setting.model.name
+            where = ("" if near[0] else ", a part") + ("" if near[1] else f" on {a.row.text('hardware').removeprefix('DGX-')}")
             text = f"{a.row.id} to {b.row.id}{where}: -{100 * fall / per_token(a):.0f} %, measured {100 * rise:+.0f} %"
             found.append((near, min(fall / gain, gain / fall), text))
     return max(found)[2] if found else "no two rows show it"

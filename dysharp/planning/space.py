@@ -197,10 +197,8 @@ def default_space(task: Task, machine: Machine, given: dict[str, tuple[Any, ...]
 
 
 def _slices(task: Task, machine: Machine) -> tuple[int, ...]:
-    most = min(RACK, machine.domain)
-    if task.rules.extends:
-        return powers(most)
-    return (1, most) if not machine.cluster.gpu and most > 1 else (1,)
+    most = 1 if machine.cluster.gpu else min(RACK, machine.domain)
+    return powers(most) if task.rules.extends else tuple(sorted({1, most}))
 
 
 def _systems(task: Task, machine: Machine) -> tuple[str, ...]:
