@@ -37,7 +37,7 @@ TINY = 1e-9
 Direction = Literal["forward", "backward"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Attention:
     """Core attention of one layer on one GPU: `batch` requests with `queries` new tokens each, after `past` cached tokens.
 
@@ -73,16 +73,6 @@ class Attention:
     masked: bool = False
     rows: ArrayLike = ROWS
     columns: ArrayLike = COLUMNS
-
-
-def mla_prefill(batch: ArrayLike, queries: ArrayLike, past: ArrayLike, heads: ArrayLike, dtype: str = "bf16") -> Attention:
-    """MLA of DeepSeek-V3 with keys and values per head: widths 192 and 128."""
-    return Attention(batch=batch, queries=queries, past=past, heads=heads, kv_heads=heads, qk_dim=192, v_dim=128, dtype=dtype)
-
-
-def mla_decode(batch: ArrayLike, past: ArrayLike, heads: ArrayLike, queries: ArrayLike = 1, kv_dtype: str = "bf16") -> Attention:
-    """MLA of DeepSeek-V3 with absorbed projections: all heads share keys of width 576, whose first 512 values are the values."""
-    return Attention(batch=batch, queries=queries, past=past, heads=heads, kv_heads=1, qk_dim=576, v_dim=512, kv_dtype=kv_dtype, latent=True)
 
 
 def pairs(call: Attention) -> F64:
@@ -216,11 +206,6 @@ def key_bytes(call: Attention) -> F64:
     """Bytes of visible keys and values, once."""
     width = np.asarray(call.qk_dim, np.float64) if call.latent else np.add(call.qk_dim, call.v_dim, dtype=np.float64)
     return np.asarray(ELEMENT_BYTES[call.kv_dtype] * np.asarray(call.batch, np.float64) * _visible(call) * np.asarray(call.kv_heads) * width)
-
-
-def moved_bytes(call: Attention) -> F64:
-    """Bytes of queries, visible keys and values, and outputs, once each."""
-    return np.asarray(own_bytes(call) + key_bytes(call))
 
 
 def passes_us(gpu: Gpu, constants: Constants, values: ArrayLike, passes: float, element: float = 2.0, kernels: int = 1) -> F64:

@@ -57,21 +57,11 @@ def case(m: Measurement) -> LinearCase:
     keys, values = (number(m, key) if delta else 0.0 for key in ("num_k_heads", "num_v_heads"))
     key_dim, value_dim = (number(m, key) if delta else 0.0 for key in ("head_k_dim", "head_v_dim"))
     found = LinearCase(
-        gpu=gpu_of(m),
-        part=CONVOLUTION,
-        sequences=number(m, "batch_size"),
-        tokens=number(m, "seq_len"),
-        width=2 * keys * key_dim + values * value_dim,
-        key_heads=keys,
-        value_heads=values,
-        key_dim=key_dim,
-        value_dim=value_dim,
-        taps=number(m, "d_conv"),
-        blocks=0.0,
-        decodes=m.config.get("phase") == "generation",
-        fused="flashinfer" in kernel,
+        gpu=gpu_of(m), part=CONVOLUTION, sequences=number(m, "batch_size"), tokens=number(m, "seq_len"),
+        width=2 * keys * key_dim + values * value_dim, key_heads=keys, value_heads=values, key_dim=key_dim, value_dim=value_dim,
+        taps=number(m, "d_conv"), blocks=0.0, decodes=m.config.get("phase") == "generation", fused="flashinfer" in kernel,
         shape=f"{kernel} {m.config.get('model_name')}",
-    )
+    )  # fmt: skip
     if kernel.startswith(CONVOLUTION):
         width = found.width if delta else number(m, "nheads") * number(m, "head_dim") + 2 * number(m, "n_groups") * number(m, "d_state")
         own = m.system.startswith("TensorRT-LLM") and not found.decodes  # others have Triton kernels, whose blocks take many channels
