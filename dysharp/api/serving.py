@@ -43,7 +43,7 @@ class ServeArgs(TypedDict, total=False):
     isl: Annotated[int, Argument(4096, "tokens of a prompt (mean).")]
     osl: Annotated[int, Argument(1024, "tokens of an answer (mean).")]
     engine: Annotated[str, Argument("vllm", "whose rules put requests into steps.")]
-    precision: Annotated[str | None, Argument(None, "of the weights (`serving.formats.PRECISIONS`). None: FP8 where the experts are FP8, else BF16.")]
+    precision: Annotated[str | None, Argument(None, "of the weights (`serving.precisions`). None: FP8 where the experts are FP8, else BF16.")]
     kv: Annotated[str | None, Argument(None, "type of cached values. None: the engine's.")]
     slo: Annotated[Slo | None, Argument(None, "limits of mean TTFT and TPOT. None: 2 s and 50 ms.")]
     users: Annotated[int | None, Argument(None, "also how many GPUs serve so many.")]

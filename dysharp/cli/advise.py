@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from dysharp.cli.flags import complete_models, complete_systems, json_flag, real_workload_flags
+from dysharp.cli.flags import complete_models, complete_systems, json_flag, real_workload_flags, words_of
 from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.output import print_header, print_json
 from dysharp.cli.report import command_line, report_flag, write_report
@@ -45,7 +45,7 @@ def advise(
         return _libraries(ctx, model, regime, workload, as_json)
     if markdown and as_json:
         raise ConfigError("advise: found --markdown and --json, expected one of the two")
-    names = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
+    names = words_of(systems)
     with kept_rows(fresh), progress_bar(header=False) as progress:  # the screen has the header
         done = ask(model, systems=names, phase=phase, options=parse_set(settings), progress=progress, **workload)
     if report is not None:
@@ -80,7 +80,7 @@ def _libraries(ctx: click.Context, model: str, regime: str | None, workload: dic
     if others := [name for name in given if name not in OF_LIBRARIES]:
         raise ConfigError(f"advise --libraries: found --{others[0].replace('_', '-')}, expected --cluster, --gpus, --tokens, --regime or --json")
     tokens, gpus = workload["tokens"], workload["gpus"]
-    clusters = [name.strip() for name in workload["cluster"].split(",") if name.strip()]
+    clusters = words_of(workload["cluster"]) or []
     batches, sizes = BATCHES if tokens is None else (tokens,), SIZES if gpus is None else (gpus,)
     done = advise_libraries(model, clusters, tokens=batches, gpus=sizes, regime=regime or "drained")
     if as_json:

@@ -8,7 +8,7 @@ from dysharp import __version__
 from dysharp.cli.advise import advise
 from dysharp.cli.calibrate import calibrate
 from dysharp.cli.emulate import emulate
-from dysharp.cli.flags import complete_systems, complete_words, json_flag, plot_flag, window_flag, workload_flags
+from dysharp.cli.flags import complete_systems, complete_words, json_flag, plot_flag, window_flag, words_of, workload_flags
 from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.lint import lint
 from dysharp.cli.model import model
@@ -126,7 +126,7 @@ def compare(
     from dysharp.runs.options import parse_set
     from dysharp.runs.packet_time import packet_time
 
-    names = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
+    names = words_of(systems)
     if line := packet_time(names or DEFAULT_SYSTEMS, options=parse_set(settings), **workload):
         click.echo(line, err=True)
     with kept_rows(fresh), progress_bar() as progress:

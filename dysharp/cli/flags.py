@@ -48,6 +48,11 @@ complete_routings = _complete("routings")
 complete_placements = complete_words("contiguous", "auto", "eplb", "eplb:slots=")
 
 
+def words_of(text: str | None) -> list[str] | None:
+    """The words of a list such as "a,b"; None for no list."""
+    return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
+
+
 def numbers_of(flag: str, text: str, expected: str) -> list[int]:
     """The numbers of `3,7`, each once. Raises ConfigError, which says what was `expected`."""
     parts = [part.strip() for part in text.split(",")]

@@ -2,7 +2,7 @@
 
 import click
 
-from dysharp.cli.flags import complete_clusters, complete_words, json_flag
+from dysharp.cli.flags import complete_clusters, complete_words, json_flag, words_of
 from dysharp.cli.output import print_json
 
 LAYOUT_HELP = (
@@ -47,7 +47,7 @@ def model(
     from dysharp.api.whole_model import describe
     from dysharp.cli.texts.model_text import print_description
 
-    modules = [name.strip() for name in recompute.split(",") if name.strip()]
+    modules = words_of(recompute) or ()
     done = describe(
         model, sequence=sequence, layout=layout, schedule=schedule, precision=precision, recompute=modules, dispatcher=dispatcher,
         fixed_gib=fixed_gib, gpu=gpu, cluster=cluster,

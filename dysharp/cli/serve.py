@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag
+from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag, words_of
 from dysharp.cli.model import complete_whole
 from dysharp.cli.output import print_header, print_json, print_lines, print_table
 from dysharp.cli.report import command_line, report_flag
@@ -55,7 +55,7 @@ def serve(
     from dysharp.cli.progress_bar import bar
 
     named = [name for name in layouts.split(";") if name.strip()] or None
-    listed = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
+    listed = words_of(systems)
     with bar("layouts") as update:
         done = search(model, slo=slo_of(slo), layouts=named, systems=listed, tick=update, **asked)
     if plot is not None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag
+from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag, words_of
 from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.output import print_header, print_json, print_lines, print_table
 from dysharp.cli.report import command_line, report_flag
@@ -73,8 +73,8 @@ def step(
         raise ConfigError("layout: found none, expected --layout or --megatron-args")
     if timeline is not None:
         check_destination(timeline)
-    names = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
-    modules = [name.strip() for name in recompute.split(",") if name.strip()]
+    names = words_of(systems)
+    modules = words_of(recompute) or ()
     with kept_rows(fresh), progress_bar() as progress:
         done = simulate(model, layout=layout, systems=names, recompute=modules, progress=progress, **asked)
     if timeline is not None:

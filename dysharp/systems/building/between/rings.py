@@ -1,4 +1,4 @@
-"""`gather`, `scatter`: all-gather and reduce-scatter by rings over several NVLink domains (`workload.rings`), without software costs.
+"""`gather`, `scatter`: all-gather and reduce-scatter by rings over several NVLink domains (`workload.levels`), without software costs.
 
 Token t of a GPU takes ring t mod D of D. In the all-gather its row goes from GPU to GPU until all have it. In the
 reduce-scatter a sum goes the same way from the GPU behind the source to the source, and every GPU adds its experts' rows. Sums are
