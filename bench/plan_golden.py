@@ -9,15 +9,15 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-import numpy as np
-
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.names import saving_of, short_of
 from dysharp.planning.plan import Planned, Search, plan_shapes, practice_for
-from dysharp.planning.search import degrees_of
-from dysharp.planning.space import INTEGERS, Space, Task, constraints, default_space
+from dysharp.planning.search import degrees_of, kept
+from dysharp.planning.space import INTEGERS, Space, Task, default_space
 from dysharp.specs import load_cluster, load_whole
 from dysharp.specs.whole import WholeModel
+from dysharp.steps.accounting.conventions import MEGATRON, model_flops
+from dysharp.steps.practice import Practice
 from dysharp.units import GiB
 
 CLUSTER = load_cluster("paper-ascend-910b")
@@ -86,12 +86,8 @@ def without_uneven(one: Costed) -> float:
 
 def admitted(coster: Coster) -> Iterator[tuple[int, float]]:
     """(candidate, its second bound) of all that keep every constraint but memory."""
-    for numbers, columns in coster.space.blocks():
-        alive = np.ones(len(numbers), np.bool_)
-        for _, keeps in constraints(coster.task, coster.space, columns, coster.machine.domain):
-            alive &= keeps
-        rest = {name: column[alive] for name, column in columns.items()}
-        yield from zip(numbers[alive].tolist(), coster.balanced_bound(rest, numbers[alive]).tolist(), strict=True)
+    for numbers, rest in kept(coster):
+        yield from zip(numbers.tolist(), coster.balanced_bound(rest, numbers).tolist(), strict=True)
 
 
 def shares(one: Costed) -> str:
@@ -142,8 +138,25 @@ def sibling() -> None:
             print("  new " + shares(done) + "\n  old " + shares(base))
 
 
+def anchors() -> None:
+    """Second-hand anchors of the spec (check 8): DeepSeek-V3, 8,192 sequences of 4,096, as Megatron-Bridge's recipes run it; no row judges these."""
+    model, graphs = load_whole("deepseek-v3"), ("attn", "moe_router", "moe_preprocess")
+    both = PUBLISHED | {"cp": 1, "micro_batch": 1, "ep": 64, "vpp": 4, "recompute": ("mla_up_proj",)}
+    for cluster, gpus, kind, own, stages, published in (
+        ("hw-dgx-h100-x8", 1024, "fp8", {"tp": 2, "pp": 8, "system": "deepep"}, "Et|(tt|)*30mL", 368),
+        ("hw-gb200-nvl72-x2", 256, "mxfp8", {"tp": 1, "pp": 4, "overlap": "none", "system": "hybrid-ep"}, "Et*3|(t*4|)*14ttmL", 1048),
+    ):
+        machine = machine_of(load_cluster(cluster))
+        practice = Practice(dtype=kind, host=True, graphs=graphs)  # type: ignore[arg-type]
+        asked = Task(model, gpus, 8192, precision="fp8-moments", practice=practice, spread=0.0)
+        planned = Planned(asked, Coster(asked, machine, Space()), None)  # type: ignore[arg-type]
+        tflops = planned.speed(planned.coster.cost_of(both | own, -1, stages)) * model_flops(model, 4096, MEGATRON) / 1e12
+        print(f"DeepSeek-V3 on {gpus} GPUs of {cluster}: {tflops:.0f} TFLOPS per GPU (published {published})")
+
+
 def main() -> None:
     """All checks."""
+    anchors()
     place()
     depth()
     techniques()

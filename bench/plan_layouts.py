@@ -1,10 +1,10 @@
 """Layouts of experts against the planner, by its own cost: `python bench/plan_layouts.py` prints both tables and the two bars.
 
 A recipe is one (model, GPU, GPUs, batch, sequence, precision, layout, recomputation) of the packaged training rows. The planner searches all
-degrees, micro-batches, recompute sets, and what its framework offers (FSDP; NeMo 24.07: equal chunks) with the dispatcher, graphs and EP overlap
-of its newest row, and balanced routing, as the rows have it. An error bar is the median error of measured steps like the recipe. A pair has one
-source, release, model, GPU, number of GPUs, sequence and precision, the same batch or the same micro-batches, and different layouts whose
-tokens/s per GPU differ by more than 10 %.
+degrees, micro-batches and recompute sets by the rules of its framework (NeMo 24.07: equal chunks), with the dispatcher, graphs, sharding and EP
+overlap of its newest row, and balanced routing, as the rows have it; with `--fsdp` also sharded weights, where its framework offers them (longer).
+An error bar is the median error of measured steps like the recipe. A pair has one source, release, model, GPU, number of GPUs, sequence and
+precision, the same batch or the same micro-batches, and different layouts whose tokens/s per GPU differ by more than 10 %.
 """
 
 import sys
@@ -34,6 +34,7 @@ NEAR, APART = 5.0, 10.0
 LEAST_RISE = 0.03
 """Change of tokens/s, and of a part of the step, that counts as seen in two rows."""
 NEMO = "NVIDIA/NeMo@"
+FSDP = "--fsdp"
 UNEXPLAINED = 1.5
 """Counted memory over that of the GPU beyond which a row keeps less than is counted (layers offloaded to the CPU)."""
 LEAN = ("fp8-moments", "fp8-primary", "bf16-moments", "bf16-gradients")
@@ -129,9 +130,10 @@ def equal(setting: Setting) -> str:
 
 
 def space_of(task: Task, machine: Machine, values: dict[str, object]) -> Space:
-    """All degrees, micro-batches, recompute sets and ways to hold weights, with the dispatcher, the overlap and the swap (none) of the row."""
+    """All degrees, micro-batches and recompute sets, with the dispatcher, the overlap and the swap (none) of the row."""
     overlaps = ("none", "pair") if values["overlap"] == "pair" else ("none",)
     base = default_space(task, machine, {name: (values[name],) for name in ("system", "swap")} | {"overlap": overlaps})
+    base = base if FSDP in sys.argv else replace(base, weights=(values["weights"],))
     own = {name: (*getattr(base, name), values[name]) for name in ("tp", "pp", "vpp", "ep", "cp", "micro_batch", "recompute", "weights")}
     return replace(base, **{name: tuple(dict.fromkeys(some)) for name, some in own.items()})
 
@@ -215,11 +217,10 @@ def experts(cases: list[Case]) -> None:
 
 def replaced(case: Case, newest: list[Case]) -> str:
     """The last recipe that came after this one for the same purpose, and how much faster it is: measured, by the cost."""
-    later = [one for one in newest[newest.index(case) + 1 :] if one.purpose == case.purpose]
-    if not later:
+    last = max((one for one in newest if one.purpose == case.purpose), key=lambda one: one.row.text("software"))
+    if last.row.text("software") == case.row.text("software"):
         return ""
-    faster = (100 * (later[-1].tokens / case.tokens - 1), 100 * (per_token(case) / per_token(later[-1]) - 1))
-    return f"{later[-1].row.id}: {faster[0]:+.0f}, {faster[1]:+.0f} %"
+    return f"{last.row.id}: {100 * (last.tokens / case.tokens - 1):+.0f}, {100 * (per_token(case) / per_token(last) - 1):+.0f} %"
 
 
 def pairs(cases: list[Case]) -> None:
@@ -255,9 +256,9 @@ def matched(a: Case, b: Case) -> bool:
 
 def main() -> None:
     """Both tables. With row ids as arguments, only those."""
-    cases, left_out = [], {}
+    cases, left_out, asked = [], {}, set(sys.argv[1:]) - {FSDP}
     for row in read_training():
-        if sys.argv[1:] and row.id not in sys.argv[1:]:
+        if asked and row.id not in asked:
             continue
         try:
             cases.append(case_of(row))

@@ -14,7 +14,7 @@ from dysharp.errors import ConfigError, nearest
 from dysharp.measured.training.error_bar import MEDIAN_P90, group_of_step
 from dysharp.planning.arguments import lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
-from dysharp.planning.imbalance import SPREAD
+from dysharp.planning.experts import SPREAD
 from dysharp.planning.names import saving_of, schedule_of, short_of, text_of
 from dysharp.planning.plan import NOT_CONSIDERED, Plan, Planned, Search, framework_for, front, plan_shapes, practice_for, silent
 from dysharp.planning.search import Tick, search

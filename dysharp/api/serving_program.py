@@ -6,27 +6,27 @@ SMs and links of one machine, so shared experts take SMs from experts, and messa
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.runs.run import planned, program_us
 from dysharp.serving.balance import largest_of
 from dysharp.serving.step import layer_ops
 from dysharp.serving.work import ELEMENT
-from dysharp.units import us_to_ps
+from dysharp.steps.kernels import Kernel, kernels_program
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dysharp.program import Program
     from dysharp.serving.work import Batch, Op, Replica
 
 MOVED = ("dispatch", "experts", "combine")
 """Ops that the MoE layer of an EP system stands for."""
-Kernels = list[tuple[str, NDArray[np.int64]]]
-"""Kernels of a stream, one behind the other: name, and picoseconds on every GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,10 @@ def tensor_layer(replica: Replica, batch: Batch) -> MergedLayer:
     ops = [op for op in layer_ops(replica, batch, replica.model.n_layers - 1) if op.us > 0]
     sums = _all_reduce(replica, batch.tokens)
     parts: list[Part] = []
-    kernels: Kernels = []
+    kernels: list[Kernel] = []
     for op in ops:
         if not op.name.endswith("all-reduce"):
-            kernels.append((op.name, np.full(sums.n_nodes, us_to_ps(op.us + gap * op.kernels), np.int64)))
+            kernels.append(Kernel(op.name.replace(" ", "_"), op.us + gap * op.kernels))
             continue
         parts += [Part(f"kernels{len(parts)}", _stream(sums, kernels, replica.rates.gpu.n_sms)), Part(f"sum{len(parts)}", sums)]
         kernels = []
@@ -89,7 +89,7 @@ def _all_reduce(replica: Replica, tokens: float) -> Program:
     return system.plan(work, replica.rates.cluster.with_gpus(n), system.options())
 
 
-def _kernels(replica: Replica, batch: Batch, gpus: int) -> tuple[Kernels, Kernels, Kernels, float]:
+def _kernels(replica: Replica, batch: Batch, gpus: int) -> tuple[list[Kernel], list[Kernel], list[Kernel], float]:
     """Streams before, beside and behind the MoE layer, and the closed form of the whole layer in microseconds."""
     layout = replica.layout
     number, gap = replica.model.n_layers - 1, replica.rates.constants["serving.gap_us"]
@@ -98,9 +98,8 @@ def _kernels(replica: Replica, batch: Batch, gpus: int) -> tuple[Kernels, Kernel
     place = [NormalDist().inv_cdf((group + 0.5) / layout.dp) / largest_of(max(2, layout.dp)) for group in range(layout.dp)]
     behind_mean = np.repeat(np.array(place), gpus // layout.dp)
 
-    def on_gpus(op: Op, most: Op) -> tuple[str, NDArray[np.int64]]:
-        times = op.us + (most.us - op.us) * behind_mean + gap * op.kernels
-        return op.name, np.array([us_to_ps(float(us)) for us in times], np.int64)
+    def on_gpus(op: Op, most: Op) -> Kernel:
+        return Kernel(op.name.replace(" ", "_"), op.us + (most.us - op.us) * behind_mean + gap * op.kernels)
 
     pairs = [pair for pair in zip(usual, late, strict=True) if pair[0].us > 0]
     first = next(i for i, (op, _) in enumerate(pairs) if op.name == "dispatch")
@@ -111,21 +110,6 @@ def _kernels(replica: Replica, batch: Batch, gpus: int) -> tuple[Kernels, Kernel
     return before, shared, behind, sum(op.us + gap * op.kernels for op in late)
 
 
-def _stream(like: Program, kernels: Kernels, n_sms: int) -> Program:
-    """Kernels one behind the other on all SMs of every GPU of the machine of `like`; `n_sms`: of a GPU, where `like` has no pool of them."""
-    from dysharp.program import Discipline, Head, Kind, ProgramBuilder, Tail, Template
-
-    n = like.n_nodes
-    b = ProgramBuilder(like.hardware, n, nets=like.nets, domain_nodes=like.domain_nodes)
-    slots = {name: int(count) for name, count in zip(like.pools.name, like.pools.slots, strict=True)}
-    sms = [slots.get(f"node[{node}].sm", n_sms) for node in range(n)]
-    issuers = [b.issuer(node, Discipline.READY_FIFO, pool=b.pool(node, sms[node], "sm"), name="kernels") for node in range(n)]
-    first = 0
-    for i, (name, times) in enumerate(kernels):
-        for node in range(n):
-            template = Template(f"{name}.{i}", Kind.COMPUTE, "other", tasks=sms[node], duration=b.duration([0, int(times[node])]))
-            b.ops(b.template(template), [node], issuer=issuers[node])
-        if i:
-            b.edges(Tail.OP_DONE, np.arange(first - n, first), Head.OP_ISSUE, np.arange(first, first + n))
-        first += n
-    return b.build()
+def _stream(like: Program, kernels: Sequence[Kernel], n_sms: int) -> Program:
+    """Kernels one behind the other on all SMs of every GPU, each at once: a kernel of a serving engine is one wave."""
+    return kernels_program(kernels, like, math.inf, n_sms)

@@ -14,6 +14,7 @@ from dysharp.measured.training.error_bar import error_bar
 from dysharp.runs.progress import Progress
 from dysharp.runs.request import Argument, takes
 from dysharp.specs import Cluster, load_cluster, load_whole
+from dysharp.specs.fields import Tokens, check_value
 from dysharp.specs.whole import WholeModel
 from dysharp.steps import Layout, check_domain, check_layout, layout_of
 from dysharp.steps.accounting.activations import Saving
@@ -224,6 +225,7 @@ def _planned(
     written = recipe_from(megatron, whole, str(layout)) if megatron else None
     plan = layout if isinstance(layout, Layout) else layout_of(written.layout if written else layout)
     sequence = request["sequence"] or (written and written.sequence) or 4096
+    check_value(sequence, Tokens, "sequence")
     check_layout(whole, plan, sequence)
     check_domain(plan, machine.domain, None)
     order = _order(plan, schedule)

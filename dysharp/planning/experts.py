@@ -1,18 +1,36 @@
 """EP systems as closed forms: rows on the wire and their time.
 
 `domain` GPUs share fast links; e domains hold an EP group. Rows per token between domains are those of the Pangu Ultra digest: flat k(e-1)/e,
-hierarchical e-1 (an all-gather, where tensor ranks fill a domain), dedup e(1-(1-1/e)^k)(e-1)/e.
+hierarchical e-1 (an all-gather, where tensor ranks fill a domain), dedup e(1-(1-1/e)^k)(e-1)/e. Experts differ in popularity, and a rank
+averages over few of them: `hottest`.
 """
 
 import math
 from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
 
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.cost import Cost
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine
+from dysharp.workload.popularity import normal_weights, published_spread
 
 ELEMENT = 2
+SPREAD = published_spread(0.032)
+"""Standard deviation of experts' loads over their mean where none is given."""
+DRAWS, SEED = 256, 0
+
+
+@lru_cache(maxsize=1 << 10)
+def hottest(n_experts: int, ranks: int, spread: float) -> float:
+    """Mean over drawn popularities of (most rows of a rank) / (mean rows), for `ranks` ranks with equal numbers of experts."""
+    if ranks <= 1 or not spread:
+        return 1.0
+    rng = np.random.default_rng(SEED)
+    loads = np.stack([normal_weights(rng, n_experts, spread) for _ in range(DRAWS)]).reshape(DRAWS, ranks, -1).mean(axis=2)
+    return float((loads.max(axis=1) / loads.mean(axis=1)).mean())
 
 
 def copies(system: str, groups: int, topk: int) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError, nearest
-from dysharp.planning.imbalance import SPREAD, hottest
+from dysharp.planning.experts import SPREAD, hottest
 from dysharp.planning.schedules import PAIRED, SCHEDULES, V_SHAPED
 from dysharp.planning.swap import OFFLOADED
 from dysharp.planning.swap import SETS as SWAPS
@@ -245,25 +245,25 @@ def constraints(task: Task, space: Space, c: dict[str, Column], domain_gpus: int
     yield "v shapes have two chunks per rank, zb-h1 and dualpipe one, and a pipeline", loop | ((c["vpp"] == 1 + shaped) & (c["pp"] > 1))
     yield "dualpipe and dualpipev: two micro-batches per rank", ~paired | (m >= 2 * c["pp"])
     yield "dualpipe: even numbers of ranks and micro-batches", ~two_way | ((c["pp"] % 2 == 0) & (m % 2 == 0))
-    pair = _is(space.overlap, c["overlap"], "pair")
+    pair = is_one(space.overlap, c["overlap"], "pair")
     again = np.asarray([bool({"full", "moe"} & set(one)) for one in space.recompute])[c["recompute"]]
     yield "overlap needs EP, passes in pairs (vpp above 1 in a pipeline, dualpipe), and no recomputed exchange", ~pair | (
         (c["ep"] > 1) & ((loop & ((c["vpp"] > 1) | (c["pp"] == 1))) | paired) & ~again
     )  # fmt: skip
     whole = np.asarray(["full" in one for one in space.recompute])[c["recompute"]]
-    yield "sharded weights need replicas", (dp * c["cp"] > 1) | ~_is(space.weights, c["weights"], "sharded")
-    yield "swap needs tensors that full recomputation keeps", ~whole | _is(space.swap, c["swap"], ())
+    yield "sharded weights need replicas", (dp * c["cp"] > 1) | ~is_one(space.weights, c["weights"], "sharded")
+    yield "swap needs tensors that full recomputation keeps", ~whole | is_one(space.swap, c["swap"], ())
     if task.practice.graphs:
         yield "no full recomputation under graphs", ~whole
     yield "overlap needs a second micro-batch", ~pair | (m > np.where(c["pp"] > 1, c["pp"], 1))
-    wide = _is(space.system, c["system"], "hierarchical")
+    wide = is_one(space.system, c["system"], "hierarchical")
     yield "an EP system needs experts on several GPUs", (c["ep"] * c["etp"] > 1) | (c["system"] == 0)
     yield "hierarchical needs whole experts over several domains and tensor ranks", ~wide | (
         (c["ep"] > domain_gpus) & (c["etp"] == 1) & (c["tp"] > 1)
     )  # fmt: skip
 
 
-def _is(values: tuple[Any, ...], places: Column, one: Any) -> NDArray[np.bool_]:
+def is_one(values: tuple[Any, ...], places: Column, one: Any) -> NDArray[np.bool_]:
     """Which candidates have the value `one` of a dimension."""
     return np.asarray([value == one for value in values])[places]
 
@@ -277,11 +277,11 @@ def _rules(task: Task, space: Space, c: dict[str, Column], split: NDArray[np.boo
         layers = model.n_layers + model.mtp
         yield "slots: no-op layers in the last virtual stage", chunks * -(-layers // chunks) - layers <= c["pp"] * -(-layers // chunks)
     if task.rules.extends:
-        plain = _is(space.weights, c["weights"], "whole") & _is(space.swap, c["swap"], ()) & (c["cp"] == 1)
+        plain = is_one(space.weights, c["weights"], "whole") & is_one(space.swap, c["swap"], ()) & (c["cp"] == 1)
         yield "split schedules: whole weights, no swap, cp = 1", plain | ~split
         if model.layer is not None:
             yield "ep a multiple of tp, or etp = tp", ((c["etp"] == 1) & (c["ep"] % c["tp"] == 0)) | (c["etp"] == c["tp"])
-            yield "overlap needs whole experts", (c["etp"] == 1) | _is(space.overlap, c["overlap"], "none")
+            yield "overlap needs whole experts", (c["etp"] == 1) | is_one(space.overlap, c["overlap"], "none")
 
 
 def broken_by(task: Task, space: Space, domain_gpus: int) -> Iterator[str]:

@@ -12,6 +12,7 @@ from dysharp.api import Advice, Comparison
 from dysharp.api.comparison import left_out_lines, limits_sentence, place_of_fastest
 from dysharp.errors import ConfigError, one_line
 from dysharp.reports.load_view import LoadView, load_view
+from dysharp.reports.markdown import template
 from dysharp.reports.plots import colour_of, operator_colours
 from dysharp.reports.stored import check_row
 from dysharp.runs.causes import Cause, causes
@@ -210,14 +211,8 @@ def with_load(report: Report, load: LoadView | None) -> Report:
 
 def render(report: Report) -> str:
     """The page. Text of files and options is escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("dysharp.reports", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["us"] = _us
     views = [_view(i, panel) for i, panel in enumerate(report.panels)]
-    page = environment.get_template("report.html").render(
+    page: str = template("report.html", us=_us).render(
         title=report.title, command=one_line(report.command), answer=report.answer, facts=report.facts, panels=views,
         overview=_overview(report.panels), version=__version__, model_version=MODEL_VERSION,
     )  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dysharp.program import Discipline, Head, Kind, Nature, Operator, Program, ProgramBuilder, Tail, Template
 from dysharp.program.verify import MAX_TASKS
@@ -26,10 +27,10 @@ POOL = {Nature.COMPUTE: SM, Nature.COMMUNICATION: LINKS, Nature.HOST: "host"}
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel, `us` on all SMs of a GPU, on its links, or on its host."""
+    """One kernel, `us` on all SMs of a GPU, on its links, or on its host; [gpus] where GPUs differ."""
 
     name: str
-    us: float
+    us: float | NDArray[np.float64]
     nature: Nature = Nature.COMPUTE
 
 
@@ -67,42 +68,41 @@ def _way(pieces: Mapping[str, Cost], way: str) -> tuple[Kernel, ...]:
     return tuple(Kernel(name.replace(" ", "_"), us, Nature.COMMUNICATION if name in moved else Nature.COMPUTE) for name, us in found if us > 0)
 
 
-def kernels_program(kernels: Sequence[Kernel], like: Program) -> Program:
-    """A chain of `kernels` on every GPU of the machine of `like`, whose pools of SMs they take."""
+def kernels_program(kernels: Sequence[Kernel], like: Program, task_us: float = TASK_US, n_sms: int = 1) -> Program:
+    """A chain of `kernels` on every GPU of the machine of `like`, whose pools of SMs they take. `n_sms`: of a GPU, where `like` has no such pool."""
     gpus = np.arange(like.n_nodes, dtype=np.int32)
     named = {one.name: Operator(one.name, one.nature) for one in kernels}
     b = ProgramBuilder(
         like.hardware, like.n_nodes, like.classes, nets=like.nets, domain_nodes=like.domain_nodes,
         operators=(*named.values(), Operator(HOST, Nature.HOST)),
     )  # fmt: skip
-    slots = sms_of(like)
+    slots = sms_of(like, n_sms)
     names = sorted({POOL[one.nature] for one in kernels})
     pools = {name: [b.pool(g, slots[g] if name == SM else 1, name) for g in range(like.n_nodes)] for name in names}
     issuers = {
         name: np.array([b.issuer(g, Discipline.READY_FIFO, pool=pool, name=name) for g, pool in enumerate(own)], np.int32)
         for name, own in pools.items()
     }
-    last = None
-    for kernel in kernels:
-        pool = POOL[kernel.nature]
+    for i, kernel in enumerate(kernels):
+        pool, each = POOL[kernel.nature], np.broadcast_to(kernel.us, like.n_nodes)
         sms = min(slots) if pool == SM else 1
-        turns = max(1, min(int(kernel.us / TASK_US), (MAX_TASKS - 1) // sms)) if pool == SM else 1
-        duration, tasks = b.duration([0, max(1, us_to_ps(kernel.us / turns))]), turns * sms
-        template = b.template(Template(kernel.name, Kind.DELAY, kernel.name, "delay", tasks=tasks, duration=duration))
-        first = b.ops(template, gpus, issuer=issuers[pool][gpus], rows=1)
-        if last is not None:
-            b.edges(Tail.OP_DONE, last + gpus, Head.OP_ISSUE, first + gpus)
-        last = first
+        turns = max(1, min(int(each.max() / task_us), (MAX_TASKS - 1) // sms)) if pool == SM else 1
+        for own in (gpus,) if np.ndim(kernel.us) == 0 else np.split(gpus, len(gpus)):
+            duration = b.duration([0, max(1, us_to_ps(float(each[own[0]]) / turns))])
+            template = b.template(Template(kernel.name, Kind.DELAY, kernel.name, "delay", tasks=turns * sms, duration=duration))
+            b.ops(template, own, issuer=issuers[pool][own], rows=1)
+        if i:
+            b.edges(Tail.OP_DONE, (i - 1) * len(gpus) + gpus, Head.OP_ISSUE, i * len(gpus) + gpus)
     return b.build()
 
 
-def sms_of(program: Program) -> list[int]:
-    """SMs of every node, as its largest pool of SMs says."""
-    found = [1] * program.n_nodes
+def sms_of(program: Program, n_sms: int = 1) -> list[int]:
+    """SMs of every node, as its largest pool of SMs says; `n_sms` without one."""
+    found = [0] * program.n_nodes
     for node, slots, name in zip(program.pools.node.tolist(), program.pools.slots.tolist(), program.pools.name, strict=True):
         if name.partition("].")[2].rpartition(".")[2] == SM:
             found[node] = max(found[node], slots)
-    return found
+    return [slots or n_sms for slots in found]
 
 
 def last_ops(program: Program) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dysharp.errors import EmulationMismatch
 from dysharp.steps.schedules import Cell, Schedule, all_schedules, make_schedule
+from tests.steps import schedule_tensors
 
 torch = pytest.importorskip("torch")
-tensors = pytest.importorskip("dysharp.steps.tensors")
+tensors: Any = schedule_tensors
+
 WIDTH = 4
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +46,7 @@ def make_block(
 
     kind = _dtype(name, dtype)
     with torch.random.fork_rng(devices=[]):
-        block = _BUILDERS[name](sizes)
+        block = _built(name, sizes)
     _fill(block, torch.Generator().manual_seed(seed))
     for parameter in block.parameters():
         # Parameters only: the correction bias of DeepSeek-V3 is a buffer that stays float32 in its bfloat16 models.
@@ -100,33 +99,20 @@ def _groups(n_experts: int, topk: int) -> tuple[int, int]:
     return n_group, max(n_group // 2, 1, -(-topk * n_group // n_experts))
 
 
-def _gpt_oss(s: _Sizes) -> torch.nn.Module:
-    return _model(
-        "gpt_oss", "GptOssMLP", "GptOssConfig", hidden_size=s.hidden, intermediate_size=s.expert_hidden, num_local_experts=s.n_experts,
-        num_experts_per_tok=s.topk,
-    )  # fmt: skip
-
-
-def _mixtral(s: _Sizes) -> torch.nn.Module:
-    return _model(
-        "mixtral", "MixtralSparseMoeBlock", "MixtralConfig", hidden_size=s.hidden, intermediate_size=s.expert_hidden,
-        num_local_experts=s.n_experts, num_experts_per_tok=s.topk,
-    )  # fmt: skip
-
-
-def _qwen3_moe(s: _Sizes) -> torch.nn.Module:
-    return _model(
-        "qwen3_moe", "Qwen3MoeSparseMoeBlock", "Qwen3MoeConfig", hidden_size=s.hidden, moe_intermediate_size=s.expert_hidden,
-        num_experts=s.n_experts, num_experts_per_tok=s.topk, norm_topk_prob=True,
-    )  # fmt: skip
-
-
-_BUILDERS: dict[str, Callable[[_Sizes], torch.nn.Module]] = {
-    "deepseek-v3": _deepseek_v3,
-    "gpt-oss": _gpt_oss,
-    "mixtral": _mixtral,
-    "qwen3-moe": _qwen3_moe,
+_PLAIN: dict[str, tuple[str, str, str, str, dict[str, Any]]] = {
+    "gpt-oss": ("gpt_oss", "GptOss", "MLP", "intermediate_size num_local_experts", {}),
+    "mixtral": ("mixtral", "Mixtral", "SparseMoeBlock", "intermediate_size num_local_experts", {}),
+    "qwen3-moe": ("qwen3_moe", "Qwen3Moe", "SparseMoeBlock", "moe_intermediate_size num_experts", {"norm_topk_prob": True}),
 }
+"""Folder, begin and end of the class, names of two sizes, and more fields of a block with a plain router."""
+
+
+def _built(name: str, s: _Sizes) -> torch.nn.Module:
+    if name not in _PLAIN:
+        return _deepseek_v3(s)
+    folder, kind, block, sizes, more = _PLAIN[name]
+    named = dict(zip(sizes.split(), (s.expert_hidden, s.n_experts), strict=True))
+    return _model(folder, kind + block, f"{kind}Config", hidden_size=s.hidden, num_experts_per_tok=s.topk, **named, **more)
 
 
 def _fill(block: torch.nn.Module, generator: torch.Generator) -> None:

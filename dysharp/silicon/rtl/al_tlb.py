@@ -106,24 +106,38 @@ class AlTlb(wiring.Component):
         m.d.comb += [pending.at.eq(chosen), pending.set.eq(opens), pending.clear.eq(answer)]
         old = miss_read.data
         m.d.comb += [
-            place_read.addr.eq(n_free - 1), miss_write.addr.eq(chosen), miss_write.en.eq(joins | opens), miss_write.data.key.eq(key),
-            miss_write.data.first.eq(Mux(joins, old.first, place_read.data)), miss_write.data.last.eq(place_read.data),
-            miss_write.data.allocates.eq(self.allocate | (joins & old.allocates)), name_write.addr.eq(place_read.data),
-            name_write.data.eq(self.packet), name_write.en.eq(joins | opens), behind_write.addr.eq(old.last),
-            behind_write.data.eq(place_read.data), behind_write.en.eq(joins),
-        ]  # fmt: skip
+            place_read.addr.eq(n_free - 1),
+            miss_write.addr.eq(chosen),
+            miss_write.en.eq(joins | opens),
+            miss_write.data.key.eq(key),
+            miss_write.data.first.eq(Mux(joins, old.first, place_read.data)),
+            miss_write.data.last.eq(place_read.data),
+            miss_write.data.allocates.eq(self.allocate | (joins & old.allocates)),
+            name_write.addr.eq(place_read.data),
+            name_write.data.eq(self.packet),
+            name_write.en.eq(joins | opens),
+            behind_write.addr.eq(old.last),
+            behind_write.data.eq(place_read.data),
+            behind_write.en.eq(joins),
+        ]
         with m.If(joins | opens):
             m.d.sync += n_free.eq(n_free - 1)
         # An answer fills the TLB and starts the list of its register.
         expert = old.key[p.index_bits :]
         binds, known = Signal(), Signal(p.layout_bits)
         m.d.comb += [
-            block_read.addr.eq(expert), binds.eq(answer & ~self.answer_bound & old.allocates),
-            known.eq(Mux(self.answer_bound, self.answer_layout, block_read.data)), layout_read.addr.eq(cam.slot),
-            layout_write.addr.eq(order.front), layout_write.data.eq(known),
-            layout_write.en.eq(answer & (self.answer_bound | old.allocates)), order.move.eq(hit | layout_write.en),
-            order.slot.eq(Mux(answer, order.front, cam.slot)), cam.at.eq(order.front), cam.set.eq(layout_write.en),
-        ]  # fmt: skip
+            block_read.addr.eq(expert),
+            binds.eq(answer & ~self.answer_bound & old.allocates),
+            known.eq(Mux(self.answer_bound, self.answer_layout, block_read.data)),
+            layout_read.addr.eq(cam.slot),
+            layout_write.addr.eq(order.front),
+            layout_write.data.eq(known),
+            layout_write.en.eq(answer & (self.answer_bound | old.allocates)),
+            order.move.eq(hit | layout_write.en),
+            order.slot.eq(Mux(answer, order.front, cam.slot)),
+            cam.at.eq(order.front),
+            cam.set.eq(layout_write.en),
+        ]
         with m.If(answer):
             m.d.comb += cam.key.eq(old.key)
             m.d.sync += [leaving.eq(1), at.eq(old.first), last.eq(old.last), layout.eq(known), unbound.eq(~layout_write.en)]

@@ -59,19 +59,34 @@ class CounterTable(wiring.Component):
         hit = cam.hit & ~waits
         m.d.comb += [
             free.eq(order.ready & (~self.out_valid | self.out_ready) & (~self.spill_valid | self.spill_ready)),
-            self.ready.eq(free & ~waits), start.eq(self.valid & self.ready), resume.eq(waits & free & self.answer),
-            self.fetch.eq(waits & free), self.fetch_key.eq(late["key"]), cam.key.eq(held["key"]), slot.eq(Mux(hit, cam.slot, order.front)),
-            cam.at.eq(slot), read.addr.eq(slot), write.addr.eq(slot), order.slot.eq(slot),
+            self.ready.eq(free & ~waits),
+            start.eq(self.valid & self.ready),
+            resume.eq(waits & free & self.answer),
+            self.fetch.eq(waits & free),
+            self.fetch_key.eq(late["key"]),
+            cam.key.eq(held["key"]),
+            slot.eq(Mux(hit, cam.slot, order.front)),
+            cam.at.eq(slot),
+            read.addr.eq(slot),
+            write.addr.eq(slot),
+            order.slot.eq(slot),
             act.eq((start & (cam.hit | (spilled == 0))) | resume),
-        ]  # fmt: skip
+        ]
         m.d.comb += Value.cast(entry).eq(Mux(waits, Mux(self.found, self.answer_data, 0), Mux(hit, Value.cast(read.data.entry), 0)))
         after, kind, complete, same = self.update(m, entry, held)
         keeps, evicts = Signal(), Signal()
         m.d.comb += [
-            keeps.eq(act & ~complete & ~same), evicts.eq(keeps & ~hit & cam.at_live), self.taken.eq(resume & self.found & ~same),
-            cam.set.eq(keeps & ~hit), cam.clear.eq(act & hit & complete), order.move.eq(keeps | cam.clear), order.to_front.eq(cam.clear),
-            write.en.eq(keeps), write.data.key.eq(held["key"]), Value.cast(write.data.entry).eq(Value.cast(after)),
-        ]  # fmt: skip
+            keeps.eq(act & ~complete & ~same),
+            evicts.eq(keeps & ~hit & cam.at_live),
+            self.taken.eq(resume & self.found & ~same),
+            cam.set.eq(keeps & ~hit),
+            cam.clear.eq(act & hit & complete),
+            order.move.eq(keeps | cam.clear),
+            order.to_front.eq(cam.clear),
+            write.en.eq(keeps),
+            write.data.key.eq(held["key"]),
+            Value.cast(write.data.entry).eq(Value.cast(after)),
+        ]
         with m.If(start & ~act):
             m.d.sync += [waits.eq(1), *(late[name].eq(getattr(self, name)) for name in late)]
         with m.If(resume):

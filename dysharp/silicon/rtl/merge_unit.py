@@ -100,9 +100,14 @@ class MergeUnit(wiring.Component):
         leaves = ends | (take & drops)
         stays = takes_slot | ((later | (response & hit)) & ~ends)
         m.d.comb += [
-            write.en.eq(stays), write.data.eq(new), cam.set.eq(takes_slot), cam.clear.eq(leaves), order.slot.eq(slot),
-            order.move.eq(leaves | stays), order.to_front.eq(leaves),
-        ]  # fmt: skip
+            write.en.eq(stays),
+            write.data.eq(new),
+            cam.set.eq(takes_slot),
+            cam.clear.eq(leaves),
+            order.slot.eq(slot),
+            order.move.eq(leaves | stays),
+            order.to_front.eq(leaves),
+        ]
         m.d.sync += n_loads.eq(n_loads + (takes_slot & ~drops) - leaves)
         m.d.sync += n_sums.eq(n_sums + (take & room) - give)
         with m.If((n_loads == 0) & takes_slot):
@@ -111,8 +116,12 @@ class MergeUnit(wiring.Component):
             m.d.sync += oldest.eq(order.following)
         with m.If(free):
             m.d.sync += [
-                self.out_valid.eq(first | take | settles | (expire & ends)), self.forward.eq(first), self.merges.eq(takes_slot),
-                self.answers.eq(Mux(response, Mux(hit, old.waiting, 0), Mux(later & old.cached, asker, 0))), self.has_place.eq(take & room),
-                self.dropped.eq(drops | (expire & ends)), self.slot.eq(slot),
-            ]  # fmt: skip
+                self.out_valid.eq(first | take | settles | (expire & ends)),
+                self.forward.eq(first),
+                self.merges.eq(takes_slot),
+                self.answers.eq(Mux(response, Mux(hit, old.waiting, 0), Mux(later & old.cached, asker, 0))),
+                self.has_place.eq(take & room),
+                self.dropped.eq(drops | (expire & ends)),
+                self.slot.eq(slot),
+            ]
         return m

@@ -60,10 +60,15 @@ class Partition(wiring.Component):
         m.submodules.cam = cam = self.cam
         leaves, stale, may = Signal(n), Signal(n), Signal(n)
         m.d.comb += [
-            cam.key.eq(Cat(self.low, self.row, self.line)), cam.drop.eq(leaves), leaves.eq(Mux(self.take, 1 << self.chosen, 0)),
-            self.hit.eq(cam.hit & ~(self.take & (cam.slot == self.chosen))), self.room.eq(~cam.live.all()),
-            self.slot.eq(Mux(self.hit, cam.slot, lowest(~cam.live))), cam.at.eq(self.slot), cam.set.eq(self.put & ~self.hit),
-        ]  # fmt: skip
+            cam.key.eq(Cat(self.low, self.row, self.line)),
+            cam.drop.eq(leaves),
+            leaves.eq(Mux(self.take, 1 << self.chosen, 0)),
+            self.hit.eq(cam.hit & ~(self.take & (cam.slot == self.chosen))),
+            self.room.eq(~cam.live.all()),
+            self.slot.eq(Mux(self.hit, cam.slot, lowest(~cam.live))),
+            cam.at.eq(self.slot),
+            cam.set.eq(self.put & ~self.hit),
+        ]
         # Rule 2 to 5: the oldest of those that the timer calls, else the smallest (low, partial, row), the oldest of these.
         limit, crowded = Signal(p.age_bits), Signal()
         m.d.comb += [limit.eq(self.now - self.timer), crowded.eq(self.fence | cam.live.all())]
@@ -156,12 +161,20 @@ class PacketManager(wiring.Component):
         slot, hit, room = mine[:-2], mine[-2], mine[-1]
         store, at, merged = Signal(), Signal(len(tag_read.addr)), Signal(p.line_bytes)
         m.d.comb += [
-            self.ready.eq(hit | room), store.eq(self.valid & self.ready), at.eq(Cat(slot, self.peer)), old_read.addr.eq(at),
-            merged.eq(self.mask | Mux(hit, old_read.data, 0)), Cat(tag_write.addr, mask_write.addr, line_write.addr).eq(Cat(at, at, at)),
-            Cat(tag_write.en, mask_write.en, line_write.en).eq(Mux(store, Cat(~hit, 1, self.mask), 0)), tag_write.data.line.eq(self.line),
-            tag_write.data.row.eq(self.row), tag_write.data.low.eq(self.low), mask_write.data.eq(merged), line_write.data.eq(self.data),
+            self.ready.eq(hit | room),
+            store.eq(self.valid & self.ready),
+            at.eq(Cat(slot, self.peer)),
+            old_read.addr.eq(at),
+            merged.eq(self.mask | Mux(hit, old_read.data, 0)),
+            Cat(tag_write.addr, mask_write.addr, line_write.addr).eq(Cat(at, at, at)),
+            Cat(tag_write.en, mask_write.en, line_write.en).eq(Mux(store, Cat(~hit, 1, self.mask), 0)),
+            tag_write.data.line.eq(self.line),
+            tag_write.data.row.eq(self.row),
+            tag_write.data.low.eq(self.low),
+            mask_write.data.eq(merged),
+            line_write.data.eq(self.data),
             *(port.addr.eq(leaving) for port in (tag_read, mask_read, line_read)),
-        ]  # fmt: skip
+        ]
         for i, part in enumerate(parts):
             m.d.comb += [part.line.eq(self.line), part.row.eq(self.row), part.low.eq(self.low), part.whole.eq(merged.all())]
             m.d.comb += [part.put.eq(store & (self.peer == i)), part.take.eq(sends & (chosen == i))]

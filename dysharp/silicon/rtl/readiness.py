@@ -70,11 +70,15 @@ class Readiness(wiring.Component):
         free, act, ack, record, announce = Signal(), Signal(), Signal(), Signal(), Signal()
         begins = Signal()  # the walk begins: all producers have announced, and the bytes that they owe are there
         m.d.comb += [
-            start.eq(fill == p.tiles), free.eq(~self.out_valid | self.out_ready),
+            start.eq(fill == p.tiles),
+            free.eq(~self.out_valid | self.out_ready),
             begins.eq(~self.all_ready & announced.all() & (left == 0) & (owed == 0)),
-            self.ready.eq(start & free & (left == 0) & ~begins & ~walks), act.eq(self.valid & self.ready), ack.eq(act & (self.op == 0)),
-            record.eq(act & (self.op == 1)), announce.eq(act & (self.op == 2)),
-        ]  # fmt: skip
+            self.ready.eq(start & free & (left == 0) & ~begins & ~walks),
+            act.eq(self.valid & self.ready),
+            ack.eq(act & (self.op == 0)),
+            record.eq(act & (self.op == 1)),
+            announce.eq(act & (self.op == 2)),
+        ]
         step = walks & free
         tile, old, new = Signal(slot_bits(p.tiles)), read.data, Signal(entry)
         m.d.comb += [tile.eq(Mux(walks, walk, self.place >> self.shift)), read.addr.eq(tile)]

@@ -73,22 +73,36 @@ class ReductionTable(wiring.Component):
         packet, request, response, look, slot = Signal(), Signal(), Signal(), Signal(), Signal(self.width)
         entry, left, grown = read.data, Signal(p.count_bits), Signal(p.count_bits)
         m.d.comb += [
-            free.eq(order.ready & (~self.out_valid | self.out_ready)), self.ready.eq(free), packet.eq(self.valid & free),
-            request.eq(packet & self.is_request), response.eq(packet & ~self.is_request), look.eq(self.look & free & ~self.valid),
-            self.looked.eq(look), cam.key.eq(self.key), slot.eq(Mux(look, scan, Mux(self.is_request, order.front, cam.slot))),
-            cam.at.eq(slot), read.addr.eq(slot), write.addr.eq(slot), order.slot.eq(slot), left.eq(entry.remaining - self.count),
+            free.eq(order.ready & (~self.out_valid | self.out_ready)),
+            self.ready.eq(free),
+            packet.eq(self.valid & free),
+            request.eq(packet & self.is_request),
+            response.eq(packet & ~self.is_request),
+            look.eq(self.look & free & ~self.valid),
+            self.looked.eq(look),
+            cam.key.eq(self.key),
+            slot.eq(Mux(look, scan, Mux(self.is_request, order.front, cam.slot))),
+            cam.at.eq(slot),
+            read.addr.eq(slot),
+            write.addr.eq(slot),
+            order.slot.eq(slot),
+            left.eq(entry.remaining - self.count),
             grown.eq(entry.count + self.count),
-        ]  # fmt: skip
+        ]
         # What leaves, and what is written back.
         has_sum = entry.count != 0
         idle = cam.at_live & ~((touched >> scan) & 1).any()
         last = left == 0
         m.d.comb += [
-            cam.set.eq(request), cam.clear.eq((look & idle) | (response & cam.hit & last)),
-            order.move.eq(cam.set | cam.clear | (response & cam.hit)), order.to_front.eq(cam.clear),
-            write.en.eq(request | (response & cam.hit)), write.data.key.eq(self.key),
-            write.data.remaining.eq(Mux(request, self.count, left)), write.data.count.eq(Mux(request, 0, grown)),
-        ]  # fmt: skip
+            cam.set.eq(request),
+            cam.clear.eq((look & idle) | (response & cam.hit & last)),
+            order.move.eq(cam.set | cam.clear | (response & cam.hit)),
+            order.to_front.eq(cam.clear),
+            write.en.eq(request | (response & cam.hit)),
+            write.data.key.eq(self.key),
+            write.data.remaining.eq(Mux(request, self.count, left)),
+            write.data.count.eq(Mux(request, 0, grown)),
+        ]
         for i in range(p.entries):
             with m.If((slot == i) & (request | (response & cam.hit) | look)):
                 m.d.sync += touched[i].eq(~look)

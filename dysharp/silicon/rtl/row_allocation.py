@@ -84,9 +84,13 @@ class RowAllocation(wiring.Component):
         free, begin, resume = Signal(), Signal(), Signal()
         m.d.comb += [
             free.eq(start & (~self.out_valid | self.out_ready) & (~self.spill_valid | self.spill_ready)),
-            self.ready.eq(free & ~waits & ~self.set), begin.eq(self.valid & self.ready), self.fetch.eq(waits & free),
-            self.fetch_region.eq(late["region"]), self.fetch_row.eq(late["row"]), resume.eq(self.fetch & self.answer & ~self.set),
-        ]  # fmt: skip
+            self.ready.eq(free & ~waits & ~self.set),
+            begin.eq(self.valid & self.ready),
+            self.fetch.eq(waits & free),
+            self.fetch_region.eq(late["region"]),
+            self.fetch_row.eq(late["row"]),
+            resume.eq(self.fetch & self.answer & ~self.set),
+        ]
         index = Signal(slot_bits(p.sets))
         m.d.comb += [index.eq((region + row)[: slot_bits(p.sets)] if p.sets > 1 else 0), read.addr.eq(index)]
         m.d.comb += [region_read.addr.eq(region), point_read.addr.eq(region)]
