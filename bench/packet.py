@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import sys
 
+from crossbar_events import measure_events
+
 import dysharp
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.flit.network import NetworkConfig, Protocol, RouterConfig, Traffic, measure
 from dysharp.engine.packet.fabric import FabricConfig, fabric_of
 from dysharp.engine.packet.program import run_packet
-from dysharp.engine.packet.synthetic import measure_events
 from dysharp.specs import load_cluster, load_model
 from dysharp.systems import get_system
 from dysharp.workload import make_routing

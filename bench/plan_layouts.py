@@ -1,9 +1,10 @@
 """Layouts of experts against the planner, by its own cost: `python bench/plan_layouts.py` prints both tables and the two bars.
 
 A recipe is one (model, GPU, GPUs, batch, sequence, precision, layout, recomputation) of the packaged training rows. The planner searches all
-degrees, micro-batches and recompute sets with the dispatcher, graphs, sharding and EP overlap of its newest row, and balanced routing, as the
-rows have it. A pair has one source, release, model, GPU, number of GPUs, sequence and precision, the same batch or the same micro-batches,
-and different layouts whose tokens/s per GPU differ by more than 10 %.
+degrees, micro-batches and recompute sets by the rules of its framework (NeMo 24.07: equal chunks), with the dispatcher, graphs, sharding and EP
+overlap of its newest row, and balanced routing, as the rows have it; with `--fsdp` also sharded weights, where its framework offers them (longer).
+An error bar is the median error of measured steps like the recipe. A pair has one source, release, model, GPU, number of GPUs, sequence and
+precision, the same batch or the same micro-batches, and different layouts whose tokens/s per GPU differ by more than 10 %.
 """
 
 import sys
@@ -12,6 +13,7 @@ from functools import cache
 from itertools import combinations, permutations
 
 from dysharp.measured.measurements import Unsupported
+from dysharp.measured.training.error_bar import MEDIAN_P90, group_of_step
 from dysharp.measured.training.practice_of import machine_of, practice_of
 from dysharp.measured.training.rows import TrainingRow, read_training
 from dysharp.measured.training.setting import Setting, setting_of
@@ -31,6 +33,8 @@ NEAR, APART = 5.0, 10.0
 """Percent: a recipe this near to the best counts; pairs at least this far apart count."""
 LEAST_RISE = 0.03
 """Change of tokens/s, and of a part of the step, that counts as seen in two rows."""
+NEMO = "NVIDIA/NeMo@"
+FSDP = "--fsdp"
 UNEXPLAINED = 1.5
 """Counted memory over that of the GPU beyond which a row keeps less than is counted (layers offloaded to the CPU)."""
 LEAN = ("fp8-moments", "fp8-primary", "bf16-moments", "bf16-gradients")
@@ -55,6 +59,29 @@ class Case:
         return s.model.name, self.row.text("hardware").removeprefix("DGX-"), s.layout, s.sequence, s.recipe.name, self.own.values["recompute"]
 
     @property
+    def bars(self) -> tuple[float, float]:
+        """(median, 90 % of rows) of the errors of measured steps like this, in percent."""
+        return MEDIAN_P90[group_of_step(self.setting.model, self.setting.layout, self.machine)]
+
+    @property
+    def alike(self) -> tuple[object, ...]:
+        """What two rows share whose difference a part of the step can explain: both measured in one unit."""
+        return self.setting.model.name, self.setting.sequence, self.practice.dtype, measured_s(self.row) is None
+
+    @property
+    def purpose(self) -> tuple[object, ...]:
+        """What two recipes share of which the newer replaces the older."""
+        s, text = self.setting, self.row.text
+        return (
+            s.model.name.removesuffix("-mtp"),
+            text("source"),
+            text("hardware").removeprefix("DGX-"),
+            s.layout.gpus,
+            s.sequence,
+            self.practice.dtype,
+        )
+
+    @property
     def tokens(self) -> float:
         """Measured tokens per second and GPU; TFLOPS where a row has nothing else (pairs have one model)."""
         seconds = measured_s(self.row)
@@ -75,7 +102,10 @@ def case_of(row: TrainingRow) -> Case:
         raise Unsupported("the row contradicts itself")
     practice = practice_of(row, gpu, setting.model.layer is not None)
     layout = setting.layout
-    task = Task(setting.model, layout.gpus, layout.global_batch, setting.sequence, setting.recipe.name, replace(practice, recompute=()), 0.0)
+    task = Task(
+        setting.model, layout.gpus, layout.global_batch, setting.sequence, setting.recipe.name, replace(practice, recompute=()), 0.0,
+        framework="nemo-24.07" if row.text("source").startswith(NEMO) else "megatron",
+    )  # fmt: skip
     values = {name: getattr(layout, name) for name in ("tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch")}
     overlap = "pair" if practice.overlap_ep and (layout.vpp > 1 or layout.pp == 1) else "none"
     values |= {"recompute": practice.recompute, "swap": (), "weights": WEIGHTS[layout.fsdp > 1]}
@@ -100,10 +130,11 @@ def equal(setting: Setting) -> str:
 
 
 def space_of(task: Task, machine: Machine, values: dict[str, object]) -> Space:
-    """All degrees, micro-batches and recompute sets, with the dispatcher, the overlap, the sharding and the swap (none) of the row."""
+    """All degrees, micro-batches and recompute sets, with the dispatcher, the overlap and the swap (none) of the row."""
     overlaps = ("none", "pair") if values["overlap"] == "pair" else ("none",)
-    base = default_space(task, machine, {name: (values[name],) for name in ("system", "swap", "weights")} | {"overlap": overlaps})
-    own = {name: (*getattr(base, name), values[name]) for name in ("tp", "pp", "vpp", "ep", "cp", "micro_batch", "recompute")}
+    base = default_space(task, machine, {name: (values[name],) for name in ("system", "swap")} | {"overlap": overlaps})
+    base = base if FSDP in sys.argv else replace(base, weights=(values["weights"],))
+    own = {name: (*getattr(base, name), values[name]) for name in ("tp", "pp", "vpp", "ep", "cp", "micro_batch", "recompute", "weights")}
     return replace(base, **{name: tuple(dict.fromkeys(some)) for name, some in own.items()})
 
 
@@ -127,22 +158,25 @@ def deciding(case: Case, best: Costed, cases: list[Case]) -> str:
 
 
 def support(case: Case, name: str, cases: list[Case]) -> str:
-    """Two measured rows on the same GPU between which this part falls, brings most of the predicted gain, and tokens/s rise.
+    """Two measured rows on one GPU between which this part falls, brings most of the predicted gain, and tokens/s rise.
 
-    Rows of the same model come first, then pairs by the part's share in the predicted gain.
+    Rows of the same model and architecture come first, then those of the architecture, then pairs by the part's share in the predicted gain.
     """
     found = []
-    for a, b in permutations((one for one in cases if one.machine.arch == case.machine.arch), 2):
+    for a, b in permutations(cases, 2):
         if any(
             of(a) != of(b) for of in (lambda x: x.setting.model.name, lambda x: x.setting.sequence, lambda x: x.machine, lambda x: x.practice.dtype)
         ):
             continue
+        if bool(measured_s(a.row)) != bool(measured_s(b.row)):
+            continue
         gain, fall = per_token(a) - per_token(b), per_token(a, name) - per_token(b, name)
         rise = b.tokens / a.tokens - 1
-        if gain > 0 and rise > LEAST_RISE and fall > LEAST_RISE * per_token(a) and fall > gain / 2 and measured_s(a.row) and measured_s(b.row):
-            same = a.setting.model.name == case.setting.model.name
-            text = f"{a.row.id} to {b.row.id}: -{100 * fall / per_token(a):.0f} %, measured {100 * rise:+.0f} %"
-            found.append((same, min(fall / gain, gain / fall), text))
+        if gain > 0 and rise > LEAST_RISE and fall > LEAST_RISE * per_token(a) and fall > gain / 2:
+            near = a.machine.arch == case.machine.arch, a.setting.model.name == case.setting.model.name
+            where = "" if near[0] else f" on {a.row.text('hardware').removeprefix('DGX-')}"
+            text = f"{a.row.id} to {b.row.id}{where}: -{100 * fall / per_token(a):.0f} %, measured {100 * rise:+.0f} %"
+            found.append((near, min(fall / gain, gain / fall), text))
     return max(found)[2] if found else "no two rows show it"
 
 
@@ -154,26 +188,39 @@ def per_token(case: Case, name: str = "") -> float:
 
 
 def experts(cases: list[Case]) -> None:
-    """Every recipe beside the best of its space."""
+    """Every recipe beside the best of its space: the term that decides, rows that show it, and the recipe of the same source that came later."""
     chosen = [case for case in cases if not case.row.text("source").startswith(SWEEPS) and case.row.id not in PAIRED]
     newest = {case.recipe: case for case in sorted(chosen, key=lambda one: one.row.text("software"))}
-    near, terms = 0, []
-    print("| row | recipe | tokens/s/GPU: cost, measured | the planner's best | behind % | deciding term |\n|---|---|---|---|---|---|")
+    near, within, terms = 0, [0, 0], []
+    print("| row | recipe | tokens/s/GPU: cost, measured | the planner's best | behind % | error bars | term that decides, rows | replaced by |")
+    print("|---|---|---|---|---|---|---|---|")
     for case in newest.values():
-        found = search(case.coster, 1)
-        best, setting = found.best[0], case.setting
+        best, setting = search(case.coster, 1).best[0], case.setting
         behind = max(0.0, 100 * (case.own.step_us / best.step_us - 1))
         near += behind <= NEAR
+        within = [n + (behind <= max(NEAR, bar)) for n, bar in zip(within, case.bars, strict=True)]
         about = f"{setting.model.name}, {setting.layout.gpus} {case.row.text('hardware').removeprefix('DGX-')}, {case.practice.dtype}"
         cost = setting.layout.global_batch * setting.sequence / (case.own.step_us / 1e6) / setting.layout.gpus
         shown = f"{short_of(best)} {saving_of(best)} {best.peak_bytes / GiB:.0f} GiB" if behind else "the same"
         own = f"{short_of(case.own)} {saving_of(case.own)} {case.own.peak_bytes / GiB:.0f} GiB"
-        term = deciding(case, best, cases) if behind > NEAR else ""
-        terms.append(term)
-        print(f"| {case.row.id} | {about}: {own} | {cost:.0f}, {case.tokens:.0f} | {shown} | {behind:.1f} | {term} |", flush=True)
+        terms.append(deciding(case, best, cases) if behind > NEAR else "")
+        bars = f"{behind / case.bars[0]:.1f} of {case.bars[0]:g} %"
+        print(
+            f"| {case.row.id} | {about}: {own} | {cost:.0f}, {case.tokens:.0f} | {shown} | {behind:.1f} | {bars} | {terms[-1]} "
+            f"| {replaced(case, list(newest.values()))} |", flush=True,
+        )  # fmt: skip
     named = sum("no two rows" not in term for term in terms if term)
     print(f"terms: {named} of {sum(map(bool, terms))} recipes that are not within {NEAR:g} % have two measured rows that show their term")
+    print(f"within {NEAR:g} % or one error bar (median, 90 % of rows): {within[0]}, {within[1]} of {len(newest)}")
     print(f"experts: {near} of {len(newest)} recipes within {NEAR:g} % of the planner's best ({100 * near / len(newest):.0f} %, bar 80)")
+
+
+def replaced(case: Case, newest: list[Case]) -> str:
+    """The last recipe that came after this one for the same purpose, and how much faster it is: measured, by the cost."""
+    last = max((one for one in newest if one.purpose == case.purpose), key=lambda one: one.row.text("software"))
+    if last.row.text("software") == case.row.text("software"):
+        return ""
+    return f"{last.row.id}: {100 * (last.tokens / case.tokens - 1):+.0f}, {100 * (per_token(case) / per_token(last) - 1):+.0f} %"
 
 
 def pairs(cases: list[Case]) -> None:
@@ -209,9 +256,9 @@ def matched(a: Case, b: Case) -> bool:
 
 def main() -> None:
     """Both tables. With row ids as arguments, only those."""
-    cases, left_out = [], {}
+    cases, left_out, asked = [], {}, set(sys.argv[1:]) - {FSDP}
     for row in read_training():
-        if sys.argv[1:] and row.id not in sys.argv[1:]:
+        if asked and row.id not in asked:
             continue
         try:
             cases.append(case_of(row))

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from dysharp.compute import operators
 from dysharp.measured.serving.predictions import STEP, TPOT, ServingCase, predict_row
 from dysharp.measured.serving.rows import STEPS, ServingRow, read_serving
-from dysharp.serving import ffn, moves
+from dysharp.serving import ffn
 from dysharp.serving.engine import Engine
 from dysharp.serving.exchange import Exchanged, exchange, row_bytes
 from dysharp.serving.rates import rates_of
@@ -66,7 +66,7 @@ PARTS: dict[str, Part | None] = {
     "no small kernels": (Replica, "small", no_small),
     "no host": (Engine, "step_us", no_host),
     "uniform choice of experts": (ffn, "touched", even),
-    "EP kernels: bytes over a rate": (moves, "exchange", bytes_alone),
+    "EP kernels: bytes over a rate": (ffn, "exchange", bytes_alone),
 }
 
 

@@ -3,7 +3,7 @@
 import csv
 import io
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -36,6 +36,12 @@ def cell(value: Any) -> str:
     if value is None:
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def cells(rows: Iterable[Mapping[str, Any]], *keys: str) -> list[tuple[str, ...]]:
+    """Values of plain rows as text, by "key" or "key:format"; "-" for None."""
+    named = [key.partition(":")[::2] for key in keys]
+    return [tuple("-" if row[name] is None else format(row[name], form) for name, form in named) for row in rows]
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> str:

@@ -105,12 +105,7 @@ def _cell_values(cell: Cell) -> dict[str, Any]:
 
 
 def advise_libraries(
-    model: ModelSource,
-    clusters: Sequence[str],
-    *,
-    tokens: Iterable[int] = BATCHES,
-    gpus: Iterable[int] = SIZES,
-    regime: str = "drained",
+    model: ModelSource, clusters: Sequence[str], *, tokens: Iterable[int] = BATCHES, gpus: Iterable[int] = SIZES, regime: str = "drained"
 ) -> LibraryAdvice:
     """Round trips of all libraries on each of `clusters`, by number of GPUs and tokens per GPU.
 

@@ -7,21 +7,6 @@ from dysharp.analysis.passes import both_passes
 from dysharp.analysis.row import MODEL_VERSION, HostCosts, Measured, Row, RunInputs, WallTimes, make_row, measure
 
 __all__ = [
-    "CAUSES",
-    "MODEL_VERSION",
-    "Bound",
-    "HostCosts",
-    "Measured",
-    "Row",
-    "RunInputs",
-    "WallTimes",
-    "WireTable",
-    "attribute",
-    "both_passes",
-    "make_row",
-    "measure",
-    "program_bound",
-    "traffic_bytes",
-    "wire_table",
-    "workload_bound_us",
-]
+    "CAUSES", "MODEL_VERSION", "Bound", "HostCosts", "Measured", "Row", "RunInputs", "WallTimes", "WireTable", "attribute", "both_passes",
+    "make_row", "measure", "program_bound", "traffic_bytes", "wire_table", "workload_bound_us",
+]  # fmt: skip

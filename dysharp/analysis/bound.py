@@ -1,7 +1,5 @@
 """Lower bounds of a layer's time: for one Program on its hardware, and for every system on one workload."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,9 +42,8 @@ def program_bound(program: Program, wires: WireTable | None = None, busy: I64 | 
     Acknowledgements need link time in any order, because they drain in idle gaps at line rate. The tail of a link is
     only one hop: the last bytes of a direction may be acknowledgements, and no op waits for acknowledgements longer than the constant `ack`.
 
-    `wires`, `busy`: `wire_table` and `pool_busy_ps` of the Program, if the caller has them.
-    Keys of `terms`: payload, headers, requests, acks, notifications; or compute; or memory; and head_latency,
-    tail_latency. Zero terms are left out.
+    `wires`, `busy`: `wire_table` and `pool_busy_ps` of the Program, if the caller has them. Keys of `terms`: payload, headers, requests, acks,
+    notifications; or compute; or memory; and head_latency, tail_latency. Zero terms are left out.
     """
     table = wire_table(program) if wires is None else wires
     candidates = []
@@ -141,8 +138,7 @@ def workload_bound_us(
     - Several domains, in place of links: payload of the NICs of the hottest domain together. A token with a remote domain
       leaves its domain once and enters each remote domain once; its sums come back the same way.
 
-    `free_links`: GEMMs alone, for a system whose links cost nothing by declaration ("ideal"). `free_gemms`: links
-    alone, for a pass without GEMMs.
+    `free_links`: GEMMs alone, for a system whose links cost nothing by declaration ("ideal"). `free_gemms`: links alone, for a pass without GEMMs.
     """
     rows = rows_per_slot(routing).reshape(routing.n_gpus, -1).sum(axis=1)
     flops = 2 * int(rows.max(initial=0)) * model.hidden * model.expert_hidden * model.n_matrices

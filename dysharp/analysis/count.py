@@ -138,14 +138,9 @@ def group_transfers(program: Program, happened: Bools | None = None, passed: Boo
     k = len(present)
     shape = (n_nodes, n)
     return Groups(
-        template.astype(np.int64),
-        wire.astype(np.int64),
-        payload[:k],
-        pulls,
-        sent.reshape(shape)[:, :k].astype(np.int64),
-        copies.reshape(shape)[:, :k].astype(np.int64),
-        ext.reshape(shape)[:, :k],
-    )
+        template.astype(np.int64), wire.astype(np.int64), payload[:k], pulls, sent.reshape(shape)[:, :k].astype(np.int64),
+        copies.reshape(shape)[:, :k].astype(np.int64), ext.reshape(shape)[:, :k],
+    )  # fmt: skip
 
 
 def traffic_bytes(program: Program, trace: Trace, groups: Groups | None = None) -> dict[str, dict[str, int]]:
@@ -153,11 +148,10 @@ def traffic_bytes(program: Program, trace: Trace, groups: Groups | None = None) 
 
     "up" and "down" are NVLink. Another network NAME has the sides "NAME out" and "NAME in".
 
-    Only members that happened in `trace` count. A push counts once up, and once down per copy. A pull counts once up
-    per response, and once down. Members on the source's own node use no link. Bytes of gate weights or of their
-    gradients behind a row (`Wires.aux`) count as the host operator. Operators of nature communication and host are always there, others
-    where they move bytes. `groups`: the groups of all
-    members, if the caller has them.
+    Only members that happened in `trace` count. A push counts once up, and once down per copy. A pull counts once up per response, and once down.
+    Members on the source's own node use no link. Bytes of gate weights or of their gradients behind a row (`Wires.aux`) count as the host operator.
+    Operators of nature communication and host are always there, others where they move bytes. `groups`: the groups of all members, if the caller has
+    them.
     """
     partial = trace.member.min(initial=0) < 0
     if groups is None or partial:

@@ -5,9 +5,15 @@ from typing import Any
 
 import numpy as np
 
+from dysharp.analysis.count import loads_that_went_on, remote_members
 from dysharp.arrays import I64
 from dysharp.compute.gemm import ELEMENT_BYTES
+from dysharp.program.builder import PULLS
+from dysharp.program.csr import owners
+from dysharp.program.tables import Program
+from dysharp.program.trace import Trace
 from dysharp.specs import Cluster, Model
+from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, needed_gpus, rows_per_slot
 from dysharp.workload.levels import two_hop
 from dysharp.workload.routing import max_over_mean
@@ -67,14 +73,10 @@ class Load:
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values. `pairs` is left out above `MOST_GPUS` GPUs."""
         values: dict[str, Any] = {
-            "placement": self.placement,
-            "note": self.note,
-            "rows_max_mean": self.rows_max_mean,
-            "received_max_mean": self.received_max_mean,
-            "pair_max_mean": self.pair_max_mean,
-            "busiest_pair": list(self.busiest_pair),
+            "placement": self.placement, "note": self.note, "rows_max_mean": self.rows_max_mean,
+            "received_max_mean": self.received_max_mean, "pair_max_mean": self.pair_max_mean, "busiest_pair": list(self.busiest_pair),
             "rows_per_gpu": self.rows.tolist(),
-        }
+        }  # fmt: skip
         if self.nics is not None:
             values |= {"nic_max_mean": list(self.nics_max_mean or ()), "nic_out_rows": self.nics[0].tolist(), "nic_in_rows": self.nics[1].tolist()}
         return values | ({"tokens_per_pair": self.pairs.tolist()} if len(self.rows) <= MOST_GPUS else {})
@@ -104,3 +106,20 @@ def memory_warning(model: Model, cluster: Cluster, routing: Routing) -> tuple[st
 def eplb_spec(routing: Routing) -> str:
     """The placement to compare a Routing with: "eplb" with its default slots; "auto" if the Routing has EPLB's."""
     return "auto" if routing.placement.kind == EPLB else EPLB
+
+
+BINS = 20
+
+
+def up_use(program: Program, trace: Trace) -> list[float]:
+    """Mean use of the NVLink up links in each of `BINS` equal parts of the run: trains and responses at the instant of their grant."""
+    p, remote, owner = program, remote_members(program), owners(program.members.ptr)
+    leaves = np.zeros(p.n_ops, np.bool_)
+    leaves[owner[remote]] = True
+    ops = np.flatnonzero(leaves & (p.ops.wire >= 0) & (p.op_net() == 0))
+    answers = np.flatnonzero(remote & (np.isin(p.kinds(), PULLS) & loads_that_went_on(p, trace))[owner])
+    at = np.concatenate([trace.start[ops], trace.member[answers]])
+    n_bytes = np.concatenate([p.wires.up[p.ops.wire[ops]], p.wires.response[p.ops.wire[owner[answers]]]])
+    sent, _ = np.histogram(at, BINS, (0, max(1, trace.time_ps)), weights=n_bytes)
+    most = p.hardware.rate * trace.time_ps / PS_PER_US / BINS * p.n_nodes
+    return [round(float(one), 4) for one in sent / max(1.0, most)]

@@ -32,19 +32,12 @@ def both_passes(forward: Row, backward: Row) -> Row:
     resources = forward.bound_resource, backward.bound_resource
     digests = f"{forward.digest} {backward.digest}".encode()
     return dataclasses.replace(
-        forward,
-        direction="both",
-        **sums,
-        traffic_bytes=traffic,
-        waiting_us=_waiting(forward.waiting_us, backward.waiting_us),
-        phases_us=_phases(forward.phases_us, backward.phases_us, forward.program_us),
-        utilization=_weighted(forward, backward),
+        forward, direction="both", **sums, traffic_bytes=traffic, waiting_us=_waiting(forward.waiting_us, backward.waiting_us),
+        phases_us=_phases(forward.phases_us, backward.phases_us, forward.program_us), utilization=_weighted(forward, backward),
         bound_resource=resources[0] if resources[0] == resources[1] else f"{resources[0]} (forward) and {resources[1]} (backward)",
-        wall_s=wall,
-        warnings=tuple(dict.fromkeys((*forward.warnings, *backward.warnings))),
-        peak_rss_mb=max(forward.peak_rss_mb, backward.peak_rss_mb),
-        digest=hashlib.blake2b(digests, digest_size=12).hexdigest(),
-    )
+        wall_s=wall, warnings=tuple(dict.fromkeys((*forward.warnings, *backward.warnings))),
+        peak_rss_mb=max(forward.peak_rss_mb, backward.peak_rss_mb), digest=hashlib.blake2b(digests, digest_size=12).hexdigest(),
+    )  # fmt: skip
 
 
 def _added(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:

@@ -86,8 +86,7 @@ class LastGpu:
 def utilization(program: Program, trace: Trace, pool_busy: I64) -> dict[str, float]:
     """Busy time divided by total time, per link direction and for SM slots: mean over GPUs, and maximum (`_max`).
 
-    `pool_busy`: `[n_pools]` int64 slot-picoseconds (`bound.pool_busy_ps`). Pools without GEMMs (hosts, load/store
-    units) do not count.
+    `pool_busy`: `[n_pools]` int64 slot-picoseconds (`bound.pool_busy_ps`). Pools without GEMMs (hosts, load/store units) do not count.
     """
     names = list(dict.fromkeys(name for sides in sides_of(program) for name in sides))
     out = dict.fromkeys((*names[:2], "sm", *(f"{name}_max" for name in names[:2]), "sm_max"), 0.0)

@@ -23,8 +23,7 @@ def row_visits(program: Program, trace: Trace, al_read: I64) -> dict[str, Any] |
     | `dispatch_per_us`, `combine_per_us` | rows per hub and us, counted by the first packet of each row |
     | `lifetime_us` | mean time from a row's first Dispatch packet to its first Combine packet |
 
-    Rates are taken between the first and the last of these packets. For a pull the earliest arrival of its first
-    request counts.
+    Rates are taken between the first and the last of these packets. For a pull the earliest arrival of its first request counts.
     """
     pulled = _pull_arrival(program, trace)
     both = np.flatnonzero((al_read >= 0) & (pulled >= 0))

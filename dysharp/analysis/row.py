@@ -28,7 +28,7 @@ from dysharp.units import ps_to_us
 from dysharp.workload import Routing
 from dysharp.workload.sublayer import Work
 
-MODEL_VERSION = "8"
+MODEL_VERSION = "9"
 """Version of the simulated numbers. The changelog names every number that a new version moved, and the reason."""
 
 LEFT_OUT: dict[str, Any] = {"workload": "", "blocks": {}, "dropped_rows": 0, "warnings": (), "window": {}, "surroundings_us": {}, "skew": {}}
@@ -42,9 +42,8 @@ SURROUNDINGS = "surroundings_us"
 class RunInputs:
     """The inputs of one pass, as they appear in its Row.
 
-    `work`: what the GPUs are asked for. `model`: of a layer; None = a collective. `layer`: layer of a recording,
-    or draw of a distribution; None = the default draw. `direction`: "fwd" or "bwd".
-    `free_links`: links cost nothing by declaration ("ideal").
+    `work`: what the GPUs are asked for. `model`: of a layer; None = a collective. `layer`: layer of a recording, or draw of a distribution; None =
+    the default draw. `direction`: "fwd" or "bwd". `free_links`: links cost nothing by declaration ("ideal").
     """
 
     system: str
@@ -268,8 +267,7 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values for JSON, in the order of their declaration, without `header`.
 
-        Fields of `LEFT_OUT` are left out when empty or 0. A Row with `surroundings_us` also
-        has the keys `simulated_us` and `eager_us`.
+        Fields of `LEFT_OUT` are left out when empty or 0. A Row with `surroundings_us` also has the keys `simulated_us` and `eager_us`.
         """
         out = dataclasses.asdict(self)
         del out["header"]
@@ -327,24 +325,14 @@ def measure(inputs: RunInputs, program: Program, trace: Trace, *, waiting: bool 
         last = LastGpu(program, trace)
         causes, operators = critical_path(program, trace, passed)
         return Measured(
-            simulated_us=ps_to_us(trace.time_ps),
-            phases_us=last.phases_us(),
-            exposed_comm_us=ps_to_us(last.exposed_ps()),
-            traffic_bytes=traffic_bytes(program, trace, groups),
-            wire_flits=wires.flits(program.hardware.flit),
-            utilization=utilization(program, trace, busy),
-            bound_us=bound.us,
-            bound_resource=bound.resource,
-            bound_terms=bound.terms,
+            simulated_us=ps_to_us(trace.time_ps), phases_us=last.phases_us(), exposed_comm_us=ps_to_us(last.exposed_ps()),
+            traffic_bytes=traffic_bytes(program, trace, groups), wire_flits=wires.flits(program.hardware.flit),
+            utilization=utilization(program, trace, busy), bound_us=bound.us, bound_resource=bound.resource, bound_terms=bound.terms,
             workload_bound_us=_workload_bound_us(inputs, program),
             attribution={f"{cause}_us": ps_to_us(ps) for cause, ps in causes.items()},
-            path_us={name: ps_to_us(ps) for name, ps in operators.items()},
-            stalls=last.stalls_us(),
-            waiting_us={} if waits is None else waits.result(),
-            n_ops=program.n_ops,
-            n_events=trace.n_events,
-            digest=digest.result(),
-        )
+            path_us={name: ps_to_us(ps) for name, ps in operators.items()}, stalls=last.stalls_us(),
+            waiting_us={} if waits is None else waits.result(), n_ops=program.n_ops, n_events=trace.n_events, digest=digest.result(),
+        )  # fmt: skip
 
 
 def _workload_bound_us(inputs: RunInputs, program: Program) -> float:
@@ -376,27 +364,11 @@ def make_row(
         charged_us = 0.0 if AROUND.name in measured.path_us else surroundings.device_us
         values["attribution"] = measured.attribution | {SURROUNDINGS: measured.attribution.get(SURROUNDINGS, 0.0) + charged_us}
     return Row(
-        **values,
-        system=inputs.system,
-        form=inputs.form,
-        **_asked(inputs),
-        cluster=inputs.cluster.name,
-        gpus=inputs.work.n_gpus,
-        layer=inputs.layer,
-        direction=inputs.direction,
-        fidelity=inputs.fidelity,
-        seed=inputs.seed,
-        options=inputs.options,
-        time_us=measured.simulated_us + charged_us,
-        surroundings_us={} if surroundings is None else surroundings.to_dict(),
-        wall_s=dataclasses.asdict(costs.wall_s),
-        compile_s=costs.compile_s,
-        peak_rss_mb=costs.peak_rss_mb,
-        model_version=MODEL_VERSION,
-        blocks=dict(blocks),
-        dropped_rows=dropped_rows,
-        warnings=warnings,
-        window={},
+        **values, system=inputs.system, form=inputs.form, **_asked(inputs), cluster=inputs.cluster.name, gpus=inputs.work.n_gpus,
+        layer=inputs.layer, direction=inputs.direction, fidelity=inputs.fidelity, seed=inputs.seed, options=inputs.options,
+        time_us=measured.simulated_us + charged_us, surroundings_us={} if surroundings is None else surroundings.to_dict(),
+        wall_s=dataclasses.asdict(costs.wall_s), compile_s=costs.compile_s, peak_rss_mb=costs.peak_rss_mb, model_version=MODEL_VERSION,
+        blocks=dict(blocks), dropped_rows=dropped_rows, warnings=warnings, window={},
         skew={} if inputs.skew is None else {"start_us": [ps_to_us(ps) for ps in inputs.skew.start_ps], "slow": list(inputs.skew.slow)},
         header=header,
-    )
+    )  # fmt: skip

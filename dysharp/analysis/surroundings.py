@@ -1,7 +1,7 @@
 """Parts of a layer on a real GPU besides communication kernels and GEMMs: permutation, activation, casts, launches.
 
-The Program of a real form with separate kernels contains them (`systems/building/around.py`). Here are the closed forms of `compute.moe`
-for the GPU with the most rows; `make_row` adds them to the time of all other Programs on `hw-*` clusters.
+Programs of real forms, and of COMET's overlap, contain them (`systems/building/around.py`). Here are the closed forms of `compute.moe` for the GPU
+with the most rows; `make_row` adds them to the time of all other Programs on `hw-*` clusters.
 """
 
 from collections.abc import Mapping
@@ -53,8 +53,7 @@ def surroundings(
 ) -> Surroundings:
     """The surroundings of one pass of a layer under `system` with `options`.
 
-    A layer that is one kernel has `host_us` only. Raises ConfigError for a value of the option `dispatch` that
-    `ROW_FORMATS` does not have.
+    A layer that is one kernel has `host_us` only. Raises ConfigError for a value of the option `dispatch` that `ROW_FORMATS` does not have.
     """
     chosen = get_system(system)
     rows = int(rows_per_slot(routing).reshape(routing.n_gpus, -1).sum(axis=1).max(initial=0))
@@ -64,9 +63,7 @@ def surroundings(
     return Surroundings(host_us=parts.host_us) if chosen.is_one_kernel(options) else parts
 
 
-def around(
-    cluster: Cluster, model: Model, rows: float, copies: float, *, permutes: int, fp8_rows: bool, direction: str = "fwd"
-) -> Surroundings:
+def around(cluster: Cluster, model: Model, rows: float, copies: float, *, permutes: int, fp8_rows: bool, direction: str = "fwd") -> Surroundings:
     """The surroundings of a layer from counts on the busiest GPU.
 
     rows        expert rows that the GPU computes

@@ -1,8 +1,7 @@
 """The span of each operator on each rank, split into moving and three kinds of waiting.
 
-The *span* of an operator on a rank begins when its first op is ready there, or when its first row sets out to that rank,
-but not before the rank starts. It ends when its last op is done and its last row has arrived. Every picosecond of the
-span has the first part that fits:
+The *span* of an operator on a rank begins when its first op is ready there, or when its first row sets out to that rank, but not before the rank
+starts. It ends when its last op is done and its last row has arrived. Every picosecond of the span has the first part that fits:
 
 | part | at this time |
 |---|---|
@@ -13,9 +12,8 @@ span has the first part that fits:
 
 The parts sum to the span. An op of an issuer in program order counts as ready when all ops before it are ready too.
 
-A push waits for a resource in the switch, too: from the end of its train on the up link until the fixed latencies of the
-rest of its way remain. What a Trace cannot tell apart counts as moving: queues on the way of a pull, and tasks of a gang
-that wait for a slot after the first task has one.
+A push waits for a resource in the switch, too: from the end of its train on the up link until the fixed latencies of the rest of its way remain. What
+a Trace cannot tell apart counts as moving: queues on the way of a pull, and tasks of a gang that wait for a slot after the first task has one.
 """
 
 from __future__ import annotations
@@ -99,21 +97,11 @@ def _tables(program: Program, trace: Trace) -> tuple[Table, Table]:
     ready_in_turn(p.ops.issuer, in_order, t.ready, np.full(len(in_order), -1, np.int64), ready)
     nets = np.array([x.net for x in p.templates], np.int32)
     columns = Columns(
-        operator=p.template_operator(),
-        counted=np.array([x.kind is not Kind.JOIN and x.fn != LATE for x in p.templates], np.bool_),
-        pushed=np.array([x.kind in PUSHES for x in p.templates], np.bool_),
-        hops=2 * p.hop_ps[nets],
-        ack=p.ack_ps[nets],
-        template=p.ops.template,
-        node=p.ops.node,
-        member_ptr=p.members.ptr,
-        member_node=p.members.node,
-        member=t.member,
-        ready=ready,
-        start=t.start,
-        end=t.end,
-        done=t.done,
-    )
+        operator=p.template_operator(), counted=np.array([x.kind is not Kind.JOIN and x.fn != LATE for x in p.templates], np.bool_),
+        pushed=np.array([x.kind in PUSHES for x in p.templates], np.bool_), hops=2 * p.hop_ps[nets], ack=p.ack_ps[nets],
+        template=p.ops.template, node=p.ops.node, member_ptr=p.members.ptr, member_node=p.members.node, member=t.member, ready=ready,
+        start=t.start, end=t.end, done=t.done,
+    )  # fmt: skip
     present, moving = (_unions(n_groups, most) for most in (p.n_ops + len(t.member), 2 * (p.n_ops + len(t.member))))
     coarse = (t.start >> max(0, t.time_ps.bit_length() - 16)).astype(np.uint16)  # NumPy sorts 16 bits by counting; any order has the same unions
     spans_read(columns, np.argsort(coarse, kind="stable"), len(p.operators), present, moving)

@@ -60,9 +60,8 @@ def calibrate(
 ) -> Calibration:
     """Fit the constants that the measurements of a CSV determine, and write a cluster TOML with them to `out`.
 
-    `base` is the packaged hw cluster that the file extends. `name`: name of the cluster, by default the name of the file.
-    `begun` is called when all input has been read and the fit begins. Raises `ConfigError` for wrong input and when the
-    measurements determine nothing.
+    `base` is the packaged hw cluster that the file extends. `name`: name of the cluster, by default the name of the file. `begun` is called when all
+    input has been read and the fit begins. Raises `ConfigError` for wrong input and when the measurements determine nothing.
     """
     from dysharp.measured.cluster_fit import fit_cluster
     from dysharp.measured.measurements import read_measurements

@@ -1,7 +1,5 @@
 """`compare`: several systems on one workload, and what limits the fastest system."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Unpack
@@ -9,11 +7,11 @@ from typing import Any, ClassVar, Unpack
 from dysharp.advice.tuning import Search, default_of, tune
 from dysharp.analysis import Row
 from dysharp.errors import ConfigError, nearest
+from dysharp.runs.causes import limits_of
 from dysharp.runs.collective import collective_options, run_collective, running
 from dysharp.runs.formats import formats_of
 from dysharp.runs.header import grouped
 from dysharp.runs.leading import NoEstimate, with_leading_tokens
-from dysharp.runs.limits import limits_of
 from dysharp.runs.request import CollectiveRequest, Request, RequestArgs, make_collective_request, make_request, takes
 from dysharp.runs.together import simulate_each, simulate_together
 from dysharp.systems import System, all_systems, get_system
@@ -106,15 +104,14 @@ def compare(
 ) -> Comparison:
     """Simulate several systems on one workload, drawn once, and say what limits the best.
 
-    `systems`: names, each once. None: on a paper cluster deepep, nvls, comet, dysharp, ideal. On an hw cluster `forms` decides: "real"
-    (default) takes the systems whose real form runs this model there, "paper" the five of a paper cluster in paper form, "all" the first group, and
-    the systems of the second group that have no real form. Speed-ups never compare a real form with a paper form.
-    `baseline`: the system among them that speed-ups refer to. None: deepep, or the first.
-    `tuned`: the knobs of every system (`tuning.KNOBS`) that `options` does not set are searched first, on few tokens, with the same number of
-    settings for each system. Each system then runs with its best setting and with its defaults, and the faster Row stays.
-    A system whose leading tokens (`window`) give no estimate is left out, with a warning; as `baseline` it is an error.
-    A layer over several NVLink domains with more than `leading.WHOLE_ROWS` rows is estimated from leading tokens, unless `window` says otherwise.
-    Raises TypeError for an unknown argument, ConfigError for wrong input, SimulationError for a deadlock.
+    `systems`: names, each once. None: on a paper cluster deepep, nvls, comet, dysharp, ideal. On an hw cluster `forms` decides: "real" (default)
+    takes the systems whose real form runs this model there, "paper" the five of a paper cluster in paper form, "all" the first group, and the systems
+    of the second group that have no real form. Speed-ups never compare a real form with a paper form. `baseline`: the system among them that
+    speed-ups refer to. None: deepep, or the first. `tuned`: the knobs of every system (`tuning.KNOBS`) that `options` does not set are searched
+    first, on few tokens, with the same number of settings for each system. Each system then runs with its best setting and with its defaults, and the
+    faster Row stays. A system whose leading tokens (`window`) give no estimate is left out, with a warning; as `baseline` it is an error. A layer
+    over several NVLink domains with more than `leading.WHOLE_ROWS` rows is estimated from leading tokens, unless `window` says otherwise. Raises
+    TypeError for an unknown argument, ConfigError for wrong input, SimulationError for a deadlock.
     """
     if request["workload"] is not None:
         if forms is not None or tuned:

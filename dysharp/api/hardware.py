@@ -17,8 +17,8 @@ from dysharp.specs import load_cluster
 if TYPE_CHECKING:
     from dysharp.api.port_trace import PortTrace
     from dysharp.silicon.rtl.check import Checked
-    from dysharp.silicon.rtl.cost import Cost
     from dysharp.silicon.rtl.proofs import Proven
+    from dysharp.silicon.rtl.synthesis import Cost
     from dysharp.silicon.rtl.yosys import MemoryBits
 
 
@@ -64,7 +64,7 @@ def hardware(
     """
     from dysharp.silicon.rtl.blocks import load_block
     from dysharp.silicon.rtl.check import check_block, pins_of
-    from dysharp.silicon.rtl.cost import cost_of, library_kge, read_library
+    from dysharp.silicon.rtl.synthesis import cost_of, library_kge, read_library
     from dysharp.silicon.rtl.yosys import memories_of, verilog_of
 
     found, machine = load_block(block), load_cluster(cluster)
@@ -82,21 +82,10 @@ def hardware(
 
         write_text(testbench, with_testbench(found, sequences or 20, seed=seed))
     return Hardware(
-        block,
-        found.summary,
-        machine.name,
-        asdict(parameters),
-        pins_of(component),
-        inspect.cleandoc(found.component.__doc__ or ""),
-        memories,
-        checked,
-        out,
-        testbench,
-        cost_of(found.component(parameters)) if area else None,
-        _traced(trace),
-        _proven(block) if prove else [],
-        library_kge(found.component(parameters), library) if library else None,
-    )
+        block, found.summary, machine.name, asdict(parameters), pins_of(component), inspect.cleandoc(found.component.__doc__ or ""),
+        memories, checked, out, testbench, cost_of(found.component(parameters)) if area else None, _traced(trace),
+        _proven(block) if prove else [], library_kge(found.component(parameters), library) if library else None,
+    )  # fmt: skip
 
 
 def every_block(

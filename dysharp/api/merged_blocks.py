@@ -1,14 +1,12 @@
 """`--blocks merged`: MoE blocks of a step as merged Programs, one for each system and kind of attention."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Unpack
 
 from dysharp.analysis import Row
 from dysharp.errors import ConfigError
-from dysharp.runs.programs import planned, program_us
 from dysharp.runs.request import RequestArgs, takes
+from dysharp.runs.run import planned, program_us
 from dysharp.steps.block import Block
 from dysharp.steps.cost import BlockTimes
 from dysharp.steps.costs import Kind, StepCosts, moe_kinds

@@ -61,17 +61,11 @@ class NetworkCurve:
     def to_dict(self) -> dict[str, Any]:
         """Plain values; a latency without a measured packet is None."""
         return {
-            "network": self.setting.name,
-            "config": asdict(self.setting.config) | {"terminals": self.setting.config.n_terminals},
-            "traffic": asdict(self.setting.traffic),
-            "cycle_ps": self.setting.cycle_ps or None,
-            "protocol": asdict(self.protocol),
-            "seed": self.seed,
-            "points": [_plain(p, self.setting.cycle_ps) for p in self.points],
-            "saturation": self.saturation,
-            "notes": self.notes,
-            "flits_per_s": self.flits_per_s,
-        }
+            "network": self.setting.name, "config": asdict(self.setting.config) | {"terminals": self.setting.config.n_terminals},
+            "traffic": asdict(self.setting.traffic), "cycle_ps": self.setting.cycle_ps or None, "protocol": asdict(self.protocol),
+            "seed": self.seed, "points": [_plain(p, self.setting.cycle_ps) for p in self.points], "saturation": self.saturation,
+            "notes": self.notes, "flits_per_s": self.flits_per_s,
+        }  # fmt: skip
 
 
 def _plain(p: NetworkPoint, cycle_ps: int) -> dict[str, Any]:

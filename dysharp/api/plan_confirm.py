@@ -67,8 +67,8 @@ def _asked(coster: Coster, one: Costed) -> dict[str, Any]:
 def _rows(coster: Coster, one: Costed, seed: int) -> tuple[Row, EpTimes]:
     """The Row of a forward pass of the routed experts, and the times of both passes."""
     system = SIMULATED.get(one.values["system"])
-    if system is None:
-        raise DysharpError(f"no simulated system is {one.values['system']}")
+    if system is None or one.values["etp"] > 1:
+        raise DysharpError(f"no simulated system is {one.values['system']}" if system is None else "ranks of a simulated system have whole experts")
     asked = _asked(coster, one)
     forward, backward = (compare([system], direction=way, seed=seed, **asked).rows[0] for way in ("fwd", "bwd"))
     return forward, _ep_times(forward, backward)

@@ -1,7 +1,5 @@
 """`plan`: the layouts and shapes that train fastest on a cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -16,9 +14,9 @@ from dysharp.errors import ConfigError, nearest
 from dysharp.measured.training.error_bar import MEDIAN_P90, group_of_step
 from dysharp.planning.arguments import lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
-from dysharp.planning.imbalance import SPREAD
+from dysharp.planning.experts import SPREAD
 from dysharp.planning.names import saving_of, schedule_of, short_of, text_of
-from dysharp.planning.plan import NOT_CONSIDERED, Plan, Planned, Search, front, plan_shapes, practice_for, silent
+from dysharp.planning.plan import NOT_CONSIDERED, Plan, Planned, Search, framework_for, front, plan_shapes, practice_for, silent
 from dysharp.planning.search import Tick, search
 from dysharp.planning.sensitivity import Moved, sensitivity
 from dysharp.planning.space import INTEGERS, Space, Task, broken_by
@@ -255,7 +253,8 @@ def plan(models: str, gpus: int, cluster: str = "hw-dgx-h100-x8", **asked: Unpac
     own, given = machine_of(machine), given_of(asked["tries"])
     batch, kept = asked["batch"] or gpus, Path(folder) if folder else None
     loads = asked["spread"], asked["imbalance"]
-    tasks = [Task(model, gpus, batch, asked["sequence"], asked["precision"], practice_for(model, own), *loads) for model in shapes]
+    recipe = asked["sequence"], asked["precision"]
+    tasks = [Task(model, gpus, batch, *recipe, practice_for(model, own), *loads, framework_for(machine)) for model in shapes]
     local: Runner[Any] = here if jobs == 1 else lambda work: in_processes(work, jobs)
     with on_dask(asked["scheduler"]) if asked["scheduler"] else nullcontext(local) as run:
         done = plan_shapes(tasks, machine, given, Search(asked["n_best"], kept, run, tick))

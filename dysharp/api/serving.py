@@ -1,7 +1,5 @@
 """`serve`: which layout of a model serves users best on a machine, what limits it, and what would help."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -17,8 +15,8 @@ from dysharp.serving.answers import part_shares
 from dysharp.serving.apart import best_apart
 from dysharp.serving.balance import loads_of
 from dysharp.serving.engine import Engine, engine_of
-from dysharp.serving.formats import formats_of
 from dysharp.serving.layout import ServeLayout, serve_layout_of
+from dysharp.serving.precisions import formats_of
 from dysharp.serving.rates import rates_of
 from dysharp.serving.search import ServePoint, front, layouts_of, search, within
 from dysharp.serving.whatif import Asked, what_ifs

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dysharp.runs.programs import planned, program_us
-from dysharp.serving.popularity import largest_of
+from dysharp.runs.run import planned, program_us
+from dysharp.serving.balance import largest_of
 from dysharp.serving.step import layer_ops
 from dysharp.serving.work import ELEMENT
 from dysharp.steps.kernels import Kernel, kernels_program

@@ -1,7 +1,5 @@
 """The verb `validate_serving`: predictions of serving runs against measured ones, the packaged runs or a file of them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field

@@ -1,9 +1,8 @@
 """Systems of tensor-parallel sub-layers inside steps and serving: what a sub-layer takes beside its GEMMs and norms, from Rows."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
+from typing import Any
 
 from dysharp.errors import ConfigError, nearest
 from dysharp.runs.run import run
@@ -18,6 +17,9 @@ SIZES = (1024, 4096, 16384)
 """Tokens of the Rows of serving; between them a straight line, below them the engine's own all-reduce (the paper has prefill alone)."""
 NORM_BYTES = 3
 """Times that a norm moves a row: sum and residual read, one written."""
+_COORDINATED = {"prelaunch": True, "preaccess": True, "throttle": True}
+APART: dict[str, dict[str, bool]] = {"cais": _COORDINATED, "cais-partial": _COORDINATED, "cais-no-coord": {}}
+"""Systems whose sum overlaps the next gather, and the options of CAIS-Base, which has barriers between both, with their coordination."""
 
 
 Width = tuple[float, float]
@@ -52,29 +54,41 @@ def check_tensor_system(system: str, model: WholeModel, tp: int) -> None:
         raise ConfigError(f"tensor system {system}: found tp={tp}, expected at least 2 GPUs that share a layer")
 
 
-def _beside(system: str, cluster: Cluster, name: str, model: WholeModel, size: tuple[int, int], ends: tuple[Width, Width], normed: float) -> float:
-    """Microseconds of a sub-layer of `size` (GPUs, tokens) beside what others count: both GEMMs, and the norm of `normed` of its rows."""
+def _beside(
+    system: str, cluster: Cluster, name: str, model: WholeModel, size: tuple[int, int], ends: tuple[Width, Width], normed: float, apart: bool = False
+) -> float:
+    """Microseconds of a sub-layer of `size` (GPUs, tokens) beside what others count: both GEMMs, and the norm of `normed` of its rows.
+
+    `apart`: the sum has ended before the next gather begins.
+    """
     gpus, tokens = size
+    options: dict[str, Any] = {}
+    if apart and system in APART:
+        system, options = "cais-base", dict(APART[system])
     inner, outer = (max(1, int(run)) for run, _ in ends)
     work = SubLayer(f"{name} of {model.name}", gpus, tokens, model.hidden, inner, outer)
-    row = run(system, workload=work, cluster=cluster, gpus=gpus)
+    row = run(system, workload=work, cluster=cluster, gpus=gpus, options=options)
     flops = 2 * tokens * model.hidden * sum(counted for _, counted in ends)
     gemms = flops / (cluster.peak_flops_per_us("bf16") * float(choice("tp.gemm_part").value))
     return max(0.0, row.time_us - gemms - normed * NORM_BYTES * work.size / cluster.hbm_bytes_per_us)
 
 
 def step_sub_layers(system: str, model: WholeModel, cluster: Cluster, tp: int, tokens: int) -> SubLayers:
-    """L1 and L2 forward, L3 and L4 backward, of a micro-batch of `tokens` tokens. A GPU norms its own rows."""
+    """L1 and L2 forward, L3 and L4 backward, of a micro-batch of `tokens` tokens. A GPU norms its own rows.
+
+    Routed experts stand between the sum and the next gather: of L2 and of its gradients, L3, where shared experts have L1, and of all without them.
+    """
     check_tensor_system(system, model, tp)
+    between = () if model.layer is None else ("L2", "L3") if model.shared_hidden else ("L1", "L2", "L3", "L4")
     one, two = _ends(model, tp, serving=False)
     works = zip(("L1", "L2", "L3", "L4"), (one, two, one[::-1], two[::-1]), strict=True)
-    l1, l2, l3, l4 = (_beside(system, cluster, name, model, (tp, tokens), ends, 1 / tp) for name, ends in works)
+    l1, l2, l3, l4 = (_beside(system, cluster, name, model, (tp, tokens), ends, 1 / tp, name in between) for name, ends in works)
     return SubLayers(system, (l1, l2), (l3, l4))
 
 
 def step_words(system: str, model: WholeModel) -> str:
     """What a step says about the sub-layers of `system`."""
-    between = "; around experts the sum and the next gather are apart in time, which a Row of both leaves out" if model.layer else ""
+    between = "; around experts the sum and the next gather are apart in time: cais-base, as coordinated" if model.layer and system in APART else ""
     return f"tensor parallelism: {system}, a Row of each sub-layer; the gather of saved inputs is hidden{between}"
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict, Unpack
 
 from dysharp.api.comparison import header_lines, out_of_ranking, place_of_fastest, rows_both_ways
 from dysharp.api.merged_blocks import merged_blocks, merged_line
 from dysharp.api.tensor_parallel import step_sub_layers, step_words
 from dysharp.errors import ConfigError
 from dysharp.measured.training.error_bar import error_bar
+from dysharp.runs.progress import Progress
+from dysharp.runs.request import Argument, takes
 from dysharp.specs import Cluster, load_cluster, load_whole
+from dysharp.specs.fields import Tokens, check_value
 from dysharp.specs.whole import WholeModel
 from dysharp.steps import Layout, check_domain, check_layout, layout_of
 from dysharp.steps.accounting.activations import Saving
@@ -36,9 +39,17 @@ from dysharp.units import PS_PER_US, GiB
 
 if TYPE_CHECKING:
     from dysharp.analysis import Row
-    from dysharp.runs.progress import Progress
 
 BLOCKS = CLOSED, MERGED = "closed", "merged"
+_MEGATRON = (
+    "arguments of Megatron-LM, or a file of them or of a Megatron-Bridge recipe (`steps.frameworks`); `layout`, `sequence`, `precision` and "
+    "`recompute` count before what they say."
+)
+_TENSOR = "a system of sub-layers (`dysharp list sub-layers`), whose Rows take the place of tensor-parallel collectives."
+_BLOCKS = (
+    '"closed" adds the Row of a MoE layer and closed forms; "merged" runs each MoE block, and its forward beside its backward pass, as one Program '
+    "on common SMs and links (minutes)."
+)
 EP = "exposed EP"
 WORDS = {
     COMPUTE: "computing", EP: "EP communication that nothing hides", BUBBLE: "the pipeline's bubble", SEND: "sends between stages",
@@ -149,71 +160,82 @@ class Steps:
         }  # fmt: skip
 
 
+class StepArgs(TypedDict, total=False):
+    """Keyword arguments of `step`. `help` prints the texts."""
+
+    megatron: Annotated[str | None, Argument(None, _MEGATRON)]
+    sequence: Annotated[int | None, Argument(None, "tokens of a sequence. None: those of `megatron`, else 4096.")]
+    precision: Annotated[str | None, Argument(None, "for the memory, as for `model`. None: bf16.")]
+    recompute: Annotated[Iterable[str], Argument((), "modules that are computed again.")]
+    routing: Annotated[str | None, Argument(None, "as for `compare`; one drawn layer stands for all layers.")]
+    tensor: Annotated[str, Argument("", _TENSOR)]
+    blocks: Annotated[str, Argument(CLOSED, _BLOCKS)]
+    seed: Annotated[int, Argument(0, "as for `compare`.")]
+    progress: Annotated[Progress | None, Argument(None, "as for `compare`.")]
+
+
+@takes(StepArgs)
 def step(
     model: str = "deepseek-v3",
     cluster: str | Cluster = "paper-gh200-nvl32",
     layout: str | Layout = "",
     schedule: str | None = None,
     systems: Iterable[str] | None = None,
-    *,
-    megatron: str | None = None,
-    sequence: int | None = None,
-    precision: str | None = None,
-    recompute: Iterable[str] = (),
-    routing: str | None = None,
-    tensor: str = "",
-    blocks: str = CLOSED,
-    seed: int = 0,
-    progress: Progress | None = None,
+    **request: Unpack[StepArgs],
 ) -> Steps:
     """Simulate one training step under each EP system.
 
-    `cluster`: the machine of one EP group; pipelines and replicas are more of the same. `layout`: degrees such as
-    "pp=16,ep=32,mbs=1,m=64" (`steps.layout_of`). `megatron`: arguments of Megatron-LM, or a file of them or of a Megatron-Bridge recipe
-    (`steps.frameworks`); `layout`, `sequence`, `precision` and `recompute` count before what they say.
-    `schedule`: a family of `steps.schedules`; None: 1f1b, interleaved with chunks (vpp).
-    `systems`: as for `compare`. `sequence`: tokens of a sequence (4096). `precision`: for the memory, as for `model` (bf16).
-    `recompute`: modules that are computed again. `routing`, `seed`: as for `compare`; one drawn layer stands for all layers.
-    `tensor`: a system of sub-layers (`dysharp list sub-layers`), whose Rows take the place of tensor-parallel collectives.
-    `blocks`: "closed" adds the Row of a MoE layer and closed forms; "merged" runs each MoE block, and its forward beside its backward pass, as one
-    Program on common SMs and links (minutes).
-    Raises ConfigError for wrong input, for a step that the memory of a GPU does not hold, and for what is not modelled yet.
+    `cluster`: the machine of one EP group; pipelines and replicas are more of the same. `layout`: degrees such as "pp=16,ep=32,mbs=1,m=64"
+    (`steps.layout_of`). `schedule`: a family of `steps.schedules`; None: 1f1b, interleaved with chunks (vpp). `systems`: as for `compare`. Raises
+    ConfigError for wrong input, for a step that the memory of a GPU does not hold, and for what is not modelled yet.
     """
+    tensor, merging = request["tensor"], request["blocks"] == MERGED
+    one_group = Machine(cluster if isinstance(cluster, Cluster) else load_cluster(cluster))
+    block, memory, order, notes = _planned(model, one_group, layout, schedule, request)
+    whole, machine, plan, sequence = block.model, block.machine, block.layout, block.sequence
+    asked: dict[str, Any] = {name: request[name] for name in ("routing", "seed", "progress")}
+    asked |= {"model": whole.layer, "cluster": machine.cluster, "gpus": plan.ep, "tokens": plan.tokens(sequence) // plan.tp}
+    rows = rows_both_ways(None if systems is None else list(systems), **asked) if whole.layer else []  # a dense model has no system
+    ahead, eps = [forward for forward, _ in rows], [_ep_times(*pair) for pair in rows]
+    merged = merged_blocks(ahead, block, **asked) if merging else [None] * len(rows)
+    done, costs = _each([*zip(ahead, eps, merged, strict=True)] or [(None, None, None)], block, order)
+    best = done[fastest(done)]
+    ways: dict[str, tuple[EpTimes | None, Practice]] = {NO_EP: (best.ep.without_wire(), block.practice)} if best.ep else {}
+    ways |= {NO_LAUNCHES: (best.ep, replace(block.practice, host=False))} if block.practice.host else {}
+    without = {name: step_costs(whole, machine, plan, sequence, ep, order.directions, own).times for name, (ep, own) in ways.items()}
+    more = gains(order, costs[best.system].times, without)
+    said = (step_words(tensor, whole),) if tensor else ()
+    if merging and best.ep:
+        closed = step_costs(whole, machine, plan, sequence, best.ep, order.directions, block.practice)
+        said = (merged_line(best.system, closed, costs[best.system]), *said)
+    header = (*_notes(whole, machine, plan, order, sequence), *notes, *_of_rows(rows), *said)
+    return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, header)
+
+
+def _planned(
+    model: str, machine: Machine, layout: str | Layout, schedule: str | None, request: StepArgs
+) -> tuple[Block, Memory, Schedule, tuple[str, ...]]:
+    """What is computed where and in which order, what it holds, and notes on a recipe. Raises what `step` raises."""
+    megatron, blocks, tensor = request["megatron"], request["blocks"], request["tensor"]
     if blocks not in BLOCKS:
         raise ConfigError(f"blocks: found {blocks[:60]!r}, expected {' or '.join(BLOCKS)}")
     whole = load_whole(model)
-    machine = Machine(cluster if isinstance(cluster, Cluster) else load_cluster(cluster))
     if megatron and isinstance(layout, Layout):
         raise ConfigError("layout: found a Layout beside arguments of Megatron, expected its text")
     written = recipe_from(megatron, whole, str(layout)) if megatron else None
     plan = layout if isinstance(layout, Layout) else layout_of(written.layout if written else layout)
-    sequence = sequence or (written and written.sequence) or 4096
+    sequence = request["sequence"] or (written and written.sequence) or 4096
+    check_value(sequence, Tokens, "sequence")
     check_layout(whole, plan, sequence)
     check_domain(plan, machine.domain, None)
     order = _order(plan, schedule)
-    saving = Saving(tuple(recompute) or (written.recompute if written else ()))
-    memory = memory_of(whole, plan, sequence, recipe_of(precision or (written.precision if written else "bf16")), saving, order)
+    saving = Saving(tuple(request["recompute"]) or (written.recompute if written else ()))
+    recipe = recipe_of(request["precision"] or (written.precision if written else "bf16"))
+    memory = memory_of(whole, plan, sequence, recipe, saving, order)
     check_memory(memory, machine.cluster.hbm_bytes, machine.cluster.name)
-    asked: dict[str, Any] = {"model": whole.layer, "cluster": machine.cluster, "gpus": plan.ep, "tokens": plan.tokens(sequence) // plan.tp}
-    asked |= {"routing": routing, "seed": seed, "progress": progress}
-    rows = rows_both_ways(None if systems is None else list(systems), **asked) if whole.layer else []  # a dense model has no system
     shared = step_sub_layers(tensor, whole, machine.cluster, plan.tp, plan.tokens(sequence)) if tensor else None
     practice = Practice(host=bool(machine.cluster.gpu), recompute=saving.recompute, tensor=shared)
-    block = Block(whole, machine, plan, sequence, practice)
-    ahead, eps = [forward for forward, _ in rows], [_ep_times(*pair) for pair in rows]
-    merged = merged_blocks(ahead, block, **asked) if blocks == MERGED else [None] * len(rows)
-    done, costs = _each([*zip(ahead, eps, merged, strict=True)] or [(None, None, None)], block, order)
-    best = done[fastest(done)]
-    ways: dict[str, tuple[EpTimes | None, Practice]] = {NO_EP: (best.ep.without_wire(), practice)} if best.ep else {}
-    ways |= {NO_LAUNCHES: (best.ep, replace(practice, host=False))} if practice.host else {}
-    without = {name: step_costs(whole, machine, plan, sequence, ep, order.directions, own).times for name, (ep, own) in ways.items()}
-    more = gains(order, costs[best.system].times, without)
-    said = (step_words(tensor, whole),) if tensor else ()
-    if blocks == MERGED and best.ep:
-        closed = step_costs(whole, machine, plan, sequence, best.ep, order.directions, practice)
-        said = (merged_line(best.system, closed, costs[best.system]), *said)
-    notes = (*_notes(whole, machine, plan, order, sequence), *(written.notes if written else ()), *_of_rows(rows), *said)
-    return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, notes)
+    return Block(whole, machine, plan, sequence, practice), memory, order, written.notes if written else ()
 
 
 def _each(

@@ -1,7 +1,5 @@
 """The commands. Heavy modules are imported inside them, so that `--help` stays fast."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

@@ -21,17 +21,9 @@ UNBOUNDED = 1e9  # a limit that only keeps nonsense out
 def listing(what: str) -> Rows:
     """One dict per thing; keys are the columns. Loads no compiled code."""
     rows: Rows = {
-        "systems": _systems,
-        "collectives": _collectives,
-        "sub-layers": _tensor_parallel,
-        "models": _models,
-        "clusters": _clusters,
-        "options": _options,
-        "figures": _figures,
-        "blocks": _blocks,
-        "cluster-keys": cluster_keys,
-        "routings": _routings,
-    }[what]()
+        "systems": _systems, "collectives": _collectives, "sub-layers": _tensor_parallel, "models": _models, "clusters": _clusters,
+        "options": _options, "figures": _figures, "blocks": _blocks, "cluster-keys": cluster_keys, "routings": _routings,
+    }[what]()  # fmt: skip
     return rows
 
 
@@ -103,19 +95,11 @@ def _models() -> Rows:
 
     return [
         {
-            "name": m.name,
-            "hidden": m.hidden,
-            "expert_hidden": m.expert_hidden,
-            "experts": m.n_experts,
-            "topk": m.topk,
-            "tokens_per_gpu": m.tokens_per_gpu,
-            "gemm_dtype": m.gemm_dtype,
-            "layers": m.n_layers,
-            "routing": m.routing,
-            "source": m.source,
+            "name": m.name, "hidden": m.hidden, "expert_hidden": m.expert_hidden, "experts": m.n_experts, "topk": m.topk,
+            "tokens_per_gpu": m.tokens_per_gpu, "gemm_dtype": m.gemm_dtype, "layers": m.n_layers, "routing": m.routing, "source": m.source,
         }
         for m in map(load_model, list_models())
-    ]
+    ]  # fmt: skip
 
 
 def _measured(why_not: str) -> str:
@@ -130,21 +114,13 @@ def _clusters() -> Rows:
 
     return [
         {
-            "name": c.name,
-            "family": c.family,
-            "gpus": c.n_gpus,
-            "max_gpus": c.max_gpus or c.n_gpus,
-            "link_GBps": c.link_bytes_per_us / 1000,
-            "link_latency_ns": ps_to_ns(c.link_latency_ps),
-            "sms": c.n_sms,
-            "fp8_TFLOPS": c.fp8_flops_per_us / 1e6,
-            "hbm_GBps": c.hbm_bytes_per_us / 1000,
-            "software_costs": c.software_costs,
-            "measured": "-" if c.family == "paper" else _measured(no_rows(c)),
-            "source": c.source,
+            "name": c.name, "family": c.family, "gpus": c.n_gpus, "max_gpus": c.max_gpus or c.n_gpus,
+            "link_GBps": c.link_bytes_per_us / 1000, "link_latency_ns": ps_to_ns(c.link_latency_ps), "sms": c.n_sms,
+            "fp8_TFLOPS": c.fp8_flops_per_us / 1e6, "hbm_GBps": c.hbm_bytes_per_us / 1000, "software_costs": c.software_costs,
+            "measured": "-" if c.family == "paper" else _measured(no_rows(c)), "source": c.source,
         }
         for c in map(load_cluster, list_clusters())
-    ]
+    ]  # fmt: skip
 
 
 def _options() -> Rows:

@@ -1,7 +1,5 @@
 """`dysharp model`: parameters and FLOPs of a whole model, and the memory of its training step."""
 
-from __future__ import annotations
-
 import click
 
 from dysharp.cli.flags import complete_clusters, complete_words, json_flag

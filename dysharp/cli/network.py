@@ -90,8 +90,7 @@ def network(
     with progress_bar("periods") as progress:
         done = measure_network(load, saturation=saturation, seed=seed, period=period, warm_up=warm_up, progress=progress, **setting)
     if plot is not None:
-        from dysharp.reports.network import plot_network
-        from dysharp.reports.plots import save_figure
+        from dysharp.reports.plots import plot_network, save_figure
 
         save_figure(plot_network([done]), plot)
     print_json(done.to_dict()) if as_json else print_curve(done)

@@ -93,10 +93,10 @@ def read_rows(path: str) -> tuple[list[dict[str, Any]], list[LeftOut]]:
     text = read_text(Path(path))
     try:
         found = [json.loads(text)]
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             found = [json.loads(line) for line in text.splitlines() if line.strip()]
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path}: found no JSON ({error}), expected the output of dysharp run --json, compare --json or sweep --out") from None
     rows = [row for value in found for row in _rows_in(value)]
     if not rows or not all(isinstance(row, dict) for row in rows):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PAGE_WIDTH = 130  # of the tables in a file: points have long names
 ROW_FIELDS = ("point", "metric", "paper", "ours", "bound", "verdict", "outcome", "bound_set", "number_seen", "stored", "reason", "holds")
 
+
 class Bars(NamedTuple):
     """What is asked about a tornado."""
 
@@ -91,8 +92,7 @@ def _json(name: str, results: Sequence[Result], holds: bool) -> dict[str, Any]:
 
 def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
     from dysharp.figures.window_map import mark_defaults
-    from dysharp.reports.plots import save_figure
-    from dysharp.reports.windows import plot_windows
+    from dysharp.reports.plots import plot_windows, save_figure
 
     axes = plot_windows(rows)
     mark_defaults(axes, rows)
@@ -133,7 +133,7 @@ def reproduce(
     from dysharp.analysis import MODEL_VERSION
     from dysharp.figures import judge, list_figures
     from dysharp.files import write_text
-    from dysharp.reports.tables import figure_markdown, print_figure
+    from dysharp.reports.figure_tables import figure_markdown, print_figure
 
     names = list_figures() if every else list(figures)
     bars, files = Bars(**{name: flags[name] for name in Bars._fields}), Files(**{name: flags[name] for name in Files._fields})
@@ -212,8 +212,8 @@ def _check_simulated(chosen: Sequence[tuple[Figure, Sequence[Point]]]) -> None:
 
 def _write_html(done: Sequence[Done], command: str, path: str) -> None:
     """One HTML file: what became of the claims, then the simulated points, one table for each workload."""
+    from dysharp.reports.figure_tables import verdict_text
     from dysharp.reports.html_report import report_of_rows
-    from dysharp.reports.tables import verdict_text
 
     rows = {id(row): row for _, _, found in done for row in found.values() if "attribution" in row}  # closed forms have no times
     page = report_of_rows(list(rows.values()), command, "Reproduction of " + ", ".join(figure.name for figure, _, _ in done))

@@ -13,7 +13,7 @@ from dysharp.silicon.rtl.blocks import BLOCKS
 
 if TYPE_CHECKING:
     from dysharp.api.hardware import Hardware
-    from dysharp.silicon.rtl.cost import Cost
+    from dysharp.silicon.rtl.synthesis import Cost
 
 DEFAULT_CLUSTER = "paper-gh200-nvl32"
 ALL = "all"

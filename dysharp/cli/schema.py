@@ -1,7 +1,5 @@
 """`--json-schema`: what `--json` prints, as a JSON Schema."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click
@@ -34,16 +32,12 @@ def comparison_schema() -> dict[str, Any]:
         "type": "object",
         "required": ["rows", "baseline", "baselines", "speedup", "header", "sentence"],
         "properties": {
-            "rows": {"type": "array", "items": row_schema()},
-            "baseline": text,
+            "rows": {"type": "array", "items": row_schema()}, "baseline": text,
             "baselines": {"type": "object", "additionalProperties": text},
-            "speedup": {"type": "object", "additionalProperties": {"type": "number"}},
-            "header": {"type": "array", "items": text},
-            "sentence": text,
-            "tuned": {"type": "object"},
-            "left_out": {"type": "object", "additionalProperties": text},
+            "speedup": {"type": "object", "additionalProperties": {"type": "number"}}, "header": {"type": "array", "items": text},
+            "sentence": text, "tuned": {"type": "object"}, "left_out": {"type": "object", "additionalProperties": text},
         },
-    }
+    }  # fmt: skip
 
 
 def _print(ctx: click.Context, param: click.Parameter, asked: bool) -> None:

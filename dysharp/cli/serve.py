@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag
 from dysharp.cli.model import complete_whole
-from dysharp.cli.output import print_header, print_json
+from dysharp.cli.output import print_header, print_json, print_lines, print_table
 from dysharp.cli.report import command_line, report_flag
+
+if TYPE_CHECKING:
+    from dysharp.api.serving_answer import Serving
 
 
 @click.command()
@@ -50,7 +53,6 @@ def serve(
     from dysharp.api.serving import serve as search
     from dysharp.api.serving import slo_of
     from dysharp.cli.progress_bar import bar
-    from dysharp.cli.texts.serve_text import print_serving
 
     named = [name for name in layouts.split(";") if name.strip()] or None
     listed = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
@@ -68,3 +70,32 @@ def serve(
         click.echo(f"report: {report}", err=True)
     print_json(done.to_dict()) if as_json else print_serving(done)
     print_header(done.header)
+
+
+MOST_BEST, MOST_FRONT, MOST_REJECTED = 3, 12, 4
+
+
+def print_serving(done: Serving) -> None:
+    """The sentences, then the tables."""
+    from dysharp.api.serving_answer import POINT_HEADINGS, SYSTEM_HEADINGS, WHAT_IF_HEADINGS, memory_line, point_cells, system_cells, what_if_cells
+
+    print_lines([*done.sentences(), *done.trust()])
+    if done.best:
+        click.echo()
+        print_table(POINT_HEADINGS, point_cells(done.best[:MOST_BEST]), left=2, text=("limit",))
+        print_lines(["", memory_line(done.best[0]), "", f"Start it: {done.launch()}"])
+    if advice := done.advice():
+        print_lines(["", *advice])
+    if done.what_ifs:
+        click.echo()
+        print_table(WHAT_IF_HEADINGS, what_if_cells(done), left=2)
+    if done.systems:
+        click.echo()
+        print_table(SYSTEM_HEADINGS, system_cells(done), left=2)
+    if done.front:
+        print_lines(["", "Front: no other point has more tokens per second of a GPU and of a user."])
+        print_table(POINT_HEADINGS, point_cells(done.front[:MOST_FRONT]), left=2, text=("limit",))
+    if done.rejected:
+        print_lines(["", *(f"{one.layout.name}: {one.reason}" for one in done.rejected[:MOST_REJECTED])])
+        if len(done.rejected) > MOST_REJECTED:
+            print_lines([f"{len(done.rejected) - MOST_REJECTED} more layouts do not fit; --json has all"])

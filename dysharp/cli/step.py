@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag
 from dysharp.cli.kept import fresh_flag, kept_rows
-from dysharp.cli.output import print_header, print_json
+from dysharp.cli.output import print_header, print_json, print_lines, print_table
 from dysharp.cli.report import command_line, report_flag
 from dysharp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dysharp.api.training import Steps
 
 LAYOUT_HELP = (
     "tp=, pp=, vpp=, ep=, dp= or gpus=, mbs= (sequences of a micro-batch), gbs= or m= (micro-batches), "
@@ -52,9 +57,8 @@ LAYOUT_HELP = (
 @json_flag
 @click.pass_context
 def step(
-    ctx: click.Context, model: str, layout: str, megatron: str | None, cluster: str, schedule: str | None, systems: str | None, sequence: int | None,
-    precision: str | None, recompute: str, routing: str | None, tensor: str, blocks: str, seed: int, timeline: str | None,
-    plot: str | None, report: str | None, fresh: bool, as_json: bool,
+    ctx: click.Context, /, model: str, layout: str, systems: str | None, recompute: str, timeline: str | None, plot: str | None, report: str | None,
+    fresh: bool, as_json: bool, **asked: Any,
 ) -> None:  # fmt: skip
     """Simulate one training step of MODEL under each EP system: tokens/s per GPU, MFU, and where the time goes.
 
@@ -63,20 +67,16 @@ def step(
     """
     from dysharp.api import step as simulate
     from dysharp.cli.progress_bar import progress_bar
-    from dysharp.cli.texts.step_text import print_steps
     from dysharp.files import check_destination
 
-    if not layout and not megatron:
+    if not layout and not asked["megatron"]:
         raise ConfigError("layout: found none, expected --layout or --megatron-args")
     if timeline is not None:
         check_destination(timeline)
     names = None if systems is None else [name.strip() for name in systems.split(",") if name.strip()]
     modules = [name.strip() for name in recompute.split(",") if name.strip()]
     with kept_rows(fresh), progress_bar() as progress:
-        done = simulate(
-            model, cluster, layout, schedule, names, megatron=megatron, sequence=sequence, precision=precision, recompute=modules, routing=routing,
-            tensor=tensor, blocks=blocks, seed=seed, progress=progress,
-        )  # fmt: skip
+        done = simulate(model, layout=layout, systems=names, recompute=modules, progress=progress, **asked)
     if timeline is not None:
         from dysharp.steps.step_timeline import step_timeline
         from dysharp.timeline.perfetto import write_perfetto
@@ -95,3 +95,12 @@ def step(
         click.echo(f"report: {report}", err=True)
     print_json(done.to_dict()) if as_json else print_steps(done)
     print_header(done.header)
+
+
+def print_steps(done: Steps) -> None:
+    """The sentence, the table, the memory of the fullest rank."""
+    print_lines([done.sentence()])
+    click.echo()
+    print_table(done.HEADINGS, done.cells())
+    click.echo()
+    print_lines([done.memory_line()])

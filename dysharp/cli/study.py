@@ -43,8 +43,7 @@ def study(ctx: click.Context, file: str, folder: str, jobs: int, scheduler: str,
         outcome = run_study(asked, into, jobs, progress, scheduler)
     _tell_left_out(into.left_out)
     if plot is not None:
-        from dysharp.reports.pareto import plot_pareto
-        from dysharp.reports.plots import save_figure
+        from dysharp.reports.plots import plot_pareto, save_figure
 
         signs = [-1.0 if name.startswith("-") else 1.0 for name in objectives]
         save_figure(plot_pareto([[v * s for v, s in zip(each, signs, strict=True)] for each in outcome.values], objectives, asked.name), plot)

@@ -142,7 +142,7 @@ def placement(file: str, out: str, layer: int, gpus: int | None) -> None:
     vLLM-Ascend (JSON).
     """
     from dysharp.workload.importers.placements import import_placement, placement_json
-    from dysharp.workload.save import check_writable, save_text
+    from dysharp.workload.traces import check_writable, save_text
 
     check_writable(out, ".json")
     held = import_placement(file, layer, gpus)
@@ -162,8 +162,7 @@ def placement(file: str, out: str, layer: int, gpus: int | None) -> None:
 def capture(model: str, text: str, out: str, layers: str | None, max_tokens: int, sequence: int | None, gpus: str, as_json: bool) -> None:
     """Record the routing of a Hugging Face MoE model while it reads a text.
 
-    MODEL_DIR is a local folder with config.json and *.safetensors. Without a tokenizer in that folder the model reads bytes. Needs the
-    extra "torch".
+    MODEL_DIR is a local folder with config.json and *.safetensors. Without a tokenizer in that folder the model reads bytes. Needs the extra "torch".
     """
     from dysharp.api import capture as capture_text
     from dysharp.api.recording import read_text

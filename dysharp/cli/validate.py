@@ -42,10 +42,9 @@ def validate(
 ) -> None:  # fmt: skip
     """Compare predictions with public measurements, or with your own.
 
-    Without --data: per kind of measurement, how many of the packaged public ones are predicted, and how well. With --data: your rows one by
-    one, measured and predicted, and why a row has no prediction. A file of training runs has the columns of docs/models.md, one of serving runs
-    those of docs/serving.md.
-    Systems are predicted by simulation, which takes minutes for the packaged measurements; NCCL and GEMMs by formulas.
+    Without --data: per kind of measurement, how many of the packaged public ones are predicted, and how well. With --data: your rows one by one,
+    measured and predicted, and why a row has no prediction. A file of training runs has the columns of docs/models.md, one of serving runs those of
+    docs/serving.md. Systems are predicted by simulation, which takes minutes for the packaged measurements; NCCL and GEMMs by formulas.
     """
     from dysharp.api.validation import refit as refit_constants
     from dysharp.api.validation import validate as validate_data

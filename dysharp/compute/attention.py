@@ -19,10 +19,14 @@ from dysharp.specs.gpu import Gpu
 ROWS, COLUMNS = 128.0, 128.0
 """Queries of a tile and keys of a block: FlashAttention-3 section 3.3 has 128 x 128 at width 128; cuDNN and TensorRT-LLM have tiles of 128 rows."""
 DECODE_ROWS = 64.0
-"""Queries of a tile in decode, but for FlashAttention, whose tiles stay as they are.
+"""Queries of a tile in decode before Blackwell, but for FlashAttention, whose tiles stay as they are.
 
 They are the rows of the smallest matrix instruction of Hopper and Blackwell (PTX ISA, wgmma m64, tcgen05 m64).
 """
+SWAPPED = {False: (8.0, 16.0, 32.0), True: (32.0, 64.0)}
+"""Limits of `few_rows`; latent keys take 16 queries up to 32 (TensorRT-LLM, fmhaKernels.h: SwapsMmaAbForGeneration, KeepsMmaAbForGeneration)."""
+CLUSTER = 16.0
+"""Thread blocks of a cluster at most (the same source, CgaSmemReduction)."""
 EXP_PER_CLOCK = 16.0
 """Exponentials per clock of an SM: FlashAttention-3 section 3.1, 3.9 TFLOPS of special functions on H100."""
 DOUBLED_EXP = ("b300", "gb300")
@@ -33,7 +37,7 @@ TINY = 1e-9
 Direction = Literal["forward", "backward"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Attention:
     """Core attention of one layer on one GPU: `batch` requests with `queries` new tokens each, after `past` cached tokens.
 
@@ -69,16 +73,6 @@ class Attention:
     masked: bool = False
     rows: ArrayLike = ROWS
     columns: ArrayLike = COLUMNS
-
-
-def mla_prefill(batch: ArrayLike, queries: ArrayLike, past: ArrayLike, heads: ArrayLike, dtype: str = "bf16") -> Attention:
-    """MLA of DeepSeek-V3 with keys and values per head: widths 192 and 128."""
-    return Attention(batch=batch, queries=queries, past=past, heads=heads, kv_heads=heads, qk_dim=192, v_dim=128, dtype=dtype)
-
-
-def mla_decode(batch: ArrayLike, past: ArrayLike, heads: ArrayLike, queries: ArrayLike = 1, kv_dtype: str = "bf16") -> Attention:
-    """MLA of DeepSeek-V3 with absorbed projections: all heads share keys of width 576, whose first 512 values are the values."""
-    return Attention(batch=batch, queries=queries, past=past, heads=heads, kv_heads=1, qk_dim=576, v_dim=512, kv_dtype=kv_dtype, latent=True)
 
 
 def pairs(call: Attention) -> F64:
@@ -129,23 +123,29 @@ def _mean_blocks(rows: F64, first: F64, last: F64, most: F64) -> F64:
 def decode_us(gpu: Gpu, constants: Constants, call: Attention) -> F64:
     """Attention of a few queries per request against a cache.
 
-    The heads of one key-value head share tiles. With fewer tiles than SMs the blocks of a tile are split over SMs, and a second
-    kernel adds their results.
+    The heads of one key-value head share tiles. With fewer tiles than SMs the blocks of a tile are split into parts, whose results a second kernel
+    adds. On Blackwell a persistent kernel loads a tile while it computes the one before, so tiles start in half of the time and the first one has
+    nothing before it; up to `CLUSTER` parts meet in one cluster.
     """
     if call.masked:
         return masked_us(gpu, constants, call)
     b, n, past, kv, window = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.kv_heads, call.window))
-    rows = np.asarray(call.rows if call.packed else DECODE_ROWS, np.float64)
-    tiles = b * kv * np.ceil(n * np.asarray(call.heads, np.float64) / kv / rows)
-    columns = np.asarray(call.columns, np.float64)
+    persistent, queries = gpu.arch == "blackwell" and not call.packed, n * np.asarray(call.heads, np.float64) / kv
+    rows = np.asarray(call.rows if call.packed else few_rows(queries, call.latent) if persistent else DECODE_ROWS, np.float64)
+    tiles, columns = b * kv * np.ceil(queries / rows), np.asarray(call.columns, np.float64)
     blocks = np.ceil((past + n) / columns) - np.floor(np.where(window > 0, np.maximum(past + 1 - window, 0), 0) / columns)
+    parts = np.minimum(blocks, np.maximum(1.0, np.floor(gpu.n_sms / tiles)))
     block = lanes_us(gpu, call) if call.lanes else block_us(gpu, constants, call, rows, "forward")
-    tile = constants["attention.tile_us"] * (1.0 if call.packed else DECODE_ROWS / ROWS) + hbm_us(gpu, constants, own_bytes(call)) * gpu.n_sms / tiles
-    work, longest = tiles * (blocks * block + tile) / gpu.n_sms, blocks * block + tile
-    split = (tiles < gpu.n_sms) & (blocks > 1)
-    compute = np.maximum(work, np.where(split, block + tile, np.where(tiles < gpu.n_sms, longest, work)))
-    sums = np.where(split, light_us(gpu, constants), 0.0)
+    start, waves = constants["attention.tile_us"] * (1.0 if call.packed else DECODE_ROWS / ROWS), np.ceil(tiles * parts / gpu.n_sms)
+    compute = (waves + persistent) * start + waves * np.ceil(blocks / parts) * block + hbm_us(gpu, constants, own_bytes(call))
+    sums = np.where(parts > (CLUSTER if persistent else 1), light_us(gpu, constants), 0.0)
     return constants["attention.start_us"] + sums + overlap(compute, hbm_us(gpu, constants, key_bytes(call)), constants["sm.overlap"])
+
+
+def few_rows(queries: F64, latent: bool) -> F64:
+    """Queries of a tile of TensorRT-LLM's generated kernels for Blackwell: keys are the rows of a product with few queries (`SWAPPED`)."""
+    most = SWAPPED[latent]
+    return np.select([queries <= at for at in most[:-1]], [at / 2 if latent else at for at in most[:-1]], most[-1])
 
 
 def lanes_us(gpu: Gpu, call: Attention) -> F64:
@@ -206,11 +206,6 @@ def key_bytes(call: Attention) -> F64:
     """Bytes of visible keys and values, once."""
     width = np.asarray(call.qk_dim, np.float64) if call.latent else np.add(call.qk_dim, call.v_dim, dtype=np.float64)
     return np.asarray(ELEMENT_BYTES[call.kv_dtype] * np.asarray(call.batch, np.float64) * _visible(call) * np.asarray(call.kv_heads) * width)
-
-
-def moved_bytes(call: Attention) -> F64:
-    """Bytes of queries, visible keys and values, and outputs, once each."""
-    return np.asarray(own_bytes(call) + key_bytes(call))
 
 
 def passes_us(gpu: Gpu, constants: Constants, values: ArrayLike, passes: float, element: float = 2.0, kernels: int = 1) -> F64:

@@ -30,14 +30,17 @@ FP32_LANES = 128
 """FP32 operations per clock of an SM (NVIDIA Hopper architecture white paper)."""
 SUMMED = 128
 """Products per scale."""
+FULL_ROWS, HALF = 128, 0.5
+"""Rows of a product that fill a tensor core of Blackwell, and the part that fewer rows use (PTX ISA, tcgen05.mma: M 64 and 128 of one SM)."""
 
 
 class Tiles(NamedTuple):
-    """A choice for each of many GEMMs: rows and columns of a tile, and the parts of the summed dimension, `[...]`."""
+    """A choice for each of many GEMMs, `[...]`: rows and columns of a tile, parts of the summed dimension, used part of a tensor core."""
 
     rows: F64
     columns: F64
     split: F64 | float = 1.0
+    core: F64 | float = 1.0
 
 
 class Problem(NamedTuple):
@@ -57,7 +60,7 @@ def tiles_of(library: str, gpu: Gpu, problem: Problem) -> list[Tiles]:
 
 
 def hides_stores(library: str, gpu: Gpu) -> bool:
-    """Whether an SM stores a tile while its tensor cores work on the next one.
+    """Whether an SM stores a tile, but for its last one, while its tensor cores work on the next one.
 
     Blackwell's sums lie in tensor memory, which holds two tiles. On Hopper they lie in registers; vLLM's CUTLASS
     kernels ("ping-pong") have two groups of warps that take turns, DeepGEMM's and cuBLAS's large tiles have one.
@@ -91,17 +94,18 @@ def feed(gpu: Gpu, dtype_bytes: float, peak_flops_per_us: float, rows: F64, colu
 def _cublas(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
     """Each tile without a split, and with as many parts as fill the SMs once."""
     for rows, columns in GUIDE_TILES:
+        core = HALF if gpu.arch == "blackwell" and rows < FULL_ROWS else 1.0
         high, wide = np.full_like(p.m, rows), np.full_like(p.m, columns)
         tiles = p.groups * np.ceil(p.m / high) * np.ceil(p.n / wide)
-        yield Tiles(high, wide)
-        yield Tiles(high, wide, np.maximum(1.0, gpu.n_sms // tiles))
+        yield Tiles(high, wide, core=core)
+        yield Tiles(high, wide, np.maximum(1.0, gpu.n_sms // tiles), core)
 
 
 def _cutlass(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
-    """On Blackwell a tile of 256 rows is a pair of tiles of 128 rows."""
+    """On Blackwell two SMs share a tile of 256 rows, or one of 128 rows up to 256 rows of input. Up to 64 rows the operands are swapped."""
     if gpu.arch == "blackwell":
-        rows = np.select([p.m <= 16, p.m <= 64], [32.0, 64.0], 128.0)
-        yield Tiles(rows, np.where((p.m == 64) & (p.k < 4096), 64.0, 128.0))
+        rows, plain = np.select([p.m <= 16, p.m <= 256], [32.0, 64.0], 128.0), (p.m == 64) & (p.k < 4096)
+        yield Tiles(rows, np.where(plain, 64.0, 128.0), core=np.where((p.m > 64) & (p.m <= 256) | plain, HALF, 1.0))
     else:
         narrow = p.n <= 1280
         rows = np.select([p.m <= 16, p.m <= 64, p.m <= 128], [16.0, np.where(narrow, 16.0, 64.0), 64.0], 128.0)

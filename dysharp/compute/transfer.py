@@ -138,9 +138,7 @@ def alltoall_one_sided_us(
     return launch_us(gpu, constants) + _trt_floor_us(gpu, constants, gpus) + first + np.maximum(work, link)
 
 
-def fifo_copy_us(
-    gpu: Gpu, constants: Constants, row_bytes: ArrayLike, gpus: ArrayLike, *, fields: int = 1, low_precision: bool = False
-) -> F64:
+def fifo_copy_us(gpu: Gpu, constants: Constants, row_bytes: ArrayLike, gpus: ArrayLike, *, fields: int = 1, low_precision: bool = False) -> F64:
     """Time in which all sending warps of TensorRT-LLM's two-sided kernel bring one copy into a FIFO, on average.
 
     A warp has one copy at a time, and the warps of an SM share its bytes per second. The kernel has as many whole channels as SMs for their blocks.

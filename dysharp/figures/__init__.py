@@ -9,16 +9,6 @@ from dysharp.runs.point import Point
 from dysharp.runs.store import Store
 
 __all__ = [
-    "Check",
-    "Figure",
-    "Point",
-    "Result",
-    "Store",
-    "check_points",
-    "in_direction",
-    "judge",
-    "list_figures",
-    "load_figure",
-    "run_points",
+    "Check", "Figure", "Point", "Result", "Store", "check_points", "in_direction", "judge", "list_figures", "load_figure", "run_points",
     "variant_points",
-]
+]  # fmt: skip

@@ -39,8 +39,7 @@ _PAIRS = BeforeValidator(lambda table: tuple(sorted(table.items())) if isinstanc
 class Variant:
     """The points of a figure at other values of free choices (`choices`: sorted pairs of name and value).
 
-    `systems`, `fidelity`: only these points take the other values, because the choices change no other point;
-    empty = all points.
+    `systems`, `fidelity`: only these points take the other values, because the choices change no other point; empty = all points.
     """
 
     choices: Annotated[tuple[tuple[str, Scalar], ...], _PAIRS, Key("a table of free choices with one value each")]

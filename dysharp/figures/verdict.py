@@ -149,9 +149,8 @@ def _label(check: Check) -> str:
 def _place(check: Check, point: Point, among: Iterable[Point], rows: Rows) -> str:
     """The name of a point among the points of its check.
 
-    The name has the model, the cluster, routing, GPUs and seed if they differ among the points of the check, the tokens
-    if they differ among its points of one model, and the options and free choices that differ among all points of the
-    figure.
+    The name has the model, the cluster, routing, GPUs and seed if they differ among the points of the check, the tokens if they differ among its
+    points of one model, and the options and free choices that differ among all points of the figure.
     """
     words = [f"{check.name}: {point.model}"]
     if len({p.cluster for p in among}) > 1:

@@ -4,8 +4,6 @@ What an op moves: `systems/building/collectives/chunks.py`. A push reads when it
 member responds. So an edge that a Program lacks makes a wrong vector in some order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any

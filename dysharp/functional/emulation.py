@@ -132,26 +132,13 @@ def run_emulation(machine: Machine, block: str, shape: Shape, *, tokens: int, dt
     injected = _injected(kinds, passes[0].tensors, _sum_counts([s.injected for s in statistics] + [p.outcome.injected for p in passes]))
     domain_nodes = passes[0].program.domain_nodes or machine.gpus
     return Emulation(
-        system=machine.system,
-        block=block,
-        gpus=machine.gpus,
-        tokens_per_gpu=tokens,
-        dtype=chosen.name,
-        backward=backward,
-        path="packet" if statistics else "row",
-        order=machine.order,
-        max_abs_error=errors.absolute,
-        max_rel_error=errors.relative,
-        bound=BOUNDS[chosen.name],
-        exact=_is_exact(passes),
-        reference=what,
-        packets=_sum_counts([s.packets for s in statistics]),
-        flits=_sum_counts([s.flits for s in statistics]),
-        tables=tables,
-        injected=injected,
+        system=machine.system, block=block, gpus=machine.gpus, tokens_per_gpu=tokens, dtype=chosen.name, backward=backward,
+        path="packet" if statistics else "row", order=machine.order, max_abs_error=errors.absolute, max_rel_error=errors.relative,
+        bound=BOUNDS[chosen.name], exact=_is_exact(passes), reference=what, packets=_sum_counts([s.packets for s in statistics]),
+        flits=_sum_counts([s.flits for s in statistics]), tables=tables, injected=injected,
         not_injected={kind: why_not(kind, machine.system, tables, machine.gpus // domain_nodes) for kind, n in injected.items() if not n},
         dump=tuple(text for s in statistics for text in s.dump),
-    )
+    )  # fmt: skip
 
 
 def _run_plain(machine: Machine, block: str, shape: Shape, tokens: int, n: Number, backward: bool, kinds: tuple[str, ...], errors: _Errors) -> str:

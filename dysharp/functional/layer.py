@@ -25,9 +25,8 @@ RecordedTile = tuple[str, int, tuple[int, ...], ColumnRange]
 class Record:
     """The record of a run: a reference repeats the recorded steps on data of its own.
 
-    `tiles`: (function, expert slot, tokens in slot order, columns) of every COMPUTE, in order of execution; columns as in
-    `Template.columns`. `sums`: per token,
-    one expression per chunk of `chunk` columns. `chunk` 0: one chunk per row.
+    `tiles`: (function, expert slot, tokens in slot order, columns) of every COMPUTE, in order of execution; columns as in `Template.columns`. `sums`:
+    per token, one expression per chunk of `chunk` columns. `chunk` 0: one chunk per row.
     """
 
     chunk: int = 0
@@ -84,8 +83,7 @@ class Tensors:
 class Layout:
     """Rows of a Program's regions and their slots. A *place* is a slot, numbered over all regions as rows are.
 
-    Raises ConfigError for a Program with other COMPUTEs than GEMMs of tiles, or without a region "expert" per expert
-    slot.
+    Raises ConfigError for a Program with other COMPUTEs than GEMMs of tiles, or without a region "expert" per expert slot.
     """
 
     def __init__(self, program: Program, routing: Routing) -> None:

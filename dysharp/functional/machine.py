@@ -92,9 +92,8 @@ class Machine:
     def forward(self, x: Array, expert: Array, weight: Array, experts: Experts) -> tuple[Array, Context]:
         """`[tokens, hidden]` outputs in the dtype of `x`, and the context for `backward`.
 
-        `x`: `[tokens, hidden]` int32, float32 or bfloat16. `expert`: `[tokens, topk]` integers, -1 = dropped. `weight`:
-        `[tokens, topk]` gate weights. Raises ConfigError for wrong shapes and dtypes, EmulationMismatch when the
-        machine hangs.
+        `x`: `[tokens, hidden]` int32, float32 or bfloat16. `expert`: `[tokens, topk]` integers, -1 = dropped. `weight`: `[tokens, topk]` gate
+        weights. Raises ConfigError for wrong shapes and dtypes, EmulationMismatch when the machine hangs.
         """
         number = number_of(x, "tokens")
         if x.ndim != 2 or expert.shape[:1] != x.shape[:1] or weight.shape != expert.shape:
@@ -144,16 +143,9 @@ class Machine:
         statistics = None
         if self._sends_packets(program):
             outcome, statistics = run_packets(
-                program,
-                tensors,
-                self.order,
-                seed=self.seed,
-                trace=trace,
-                faults=self.faults,
-                cluster=self.cluster,
-                dump_token=self.dump_token,
-                progress=self.progress,
-            )
+                program, tensors, self.order, seed=self.seed, trace=trace, faults=self.faults, cluster=self.cluster,
+                dump_token=self.dump_token, progress=self.progress,
+            )  # fmt: skip
         else:
             outcome = run_rows(program, tensors, self.order, seed=self.seed, trace=trace, faults=self.faults, progress=self.progress)
         self.passes[direction] = Pass(direction, tensors, program, outcome, statistics)
@@ -187,13 +179,7 @@ def _pad(array: Array, n_gpus: int, value: Any) -> Array:
 def _model_of(t: Tensors) -> Model:
     """The shape of a layer as a `Model`, for the plan function of a system."""
     return Model(
-        name="emulated",
-        hidden=t.experts.hidden,
-        expert_hidden=t.experts.mid,
-        n_experts=t.experts.n_experts,
-        topk=t.routing.topk,
-        tokens_per_gpu=t.routing.tokens_per_gpu,
-        n_matrices=3 if t.experts.inner == 2 * t.experts.mid else 2,
-        element_bytes=t.number.bytes,
+        name="emulated", hidden=t.experts.hidden, expert_hidden=t.experts.mid, n_experts=t.experts.n_experts, topk=t.routing.topk,
+        tokens_per_gpu=t.routing.tokens_per_gpu, n_matrices=3 if t.experts.inner == 2 * t.experts.mid else 2, element_bytes=t.number.bytes,
         gemm_dtype="bf16",
-    )
+    )  # fmt: skip

@@ -3,17 +3,15 @@
 A part of kernels (`Kernels`) moves no row: an op does its work on tensors of other parts when it ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from dysharp.errors import ConfigError, EmulationMismatch
 from dysharp.functional.faults import Faults
 from dysharp.functional.layer import Tensors
-from dysharp.functional.messages import Messages
 from dysharp.functional.orders import Pool, make_pool
 from dysharp.functional.progress import Progress
+from dysharp.functional.queue_pairs import Messages
 from dysharp.functional.rows import COMPLETIONS, DELIVER, DELIVERIES, DONE, ISSUE, RESPOND, Outcome, RowMachine
 from dysharp.program import Program, Tail, Trace
 from dysharp.program.sections import TAILS, ids_of, part_of, trace_of_part

@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 
 from dysharp.arrays import Array
 from dysharp.errors import ConfigError, IsaError
-from dysharp.functional.network.network import Network
+from dysharp.functional.network.core import Network
 from dysharp.functional.network.transaction import Transaction
 from dysharp.functional.numbers import Number
 from dysharp.functional.operands import few, is_whole, show

@@ -66,9 +66,8 @@ FORWARD, BACKWARD = ("gemm1", "gemm2"), ("gemm2_dgrad", "gemm1_dgrad", "gemm2_wg
 def recorded_reference(t: Tensors, record: Record, *, forward: Record | None = None) -> Reference:
     """The expected results: the recorded tiles and sums, on rows taken from the inputs.
 
-    `forward`: record of the forward pass, for a backward pass. `t.tokens` is then dy, and activations are computed
-    again from the inputs in `t.saved`. Raises EmulationMismatch for a (token, expert) choice that was not computed and
-    added exactly once.
+    `forward`: record of the forward pass, for a backward pass. `t.tokens` is then dy, and activations are computed again from the inputs in
+    `t.saved`. Raises EmulationMismatch for a (token, expert) choice that was not computed and added exactly once.
     """
     rows = _Rows(t)
     backward = t.saved is not None

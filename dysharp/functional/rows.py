@@ -9,9 +9,9 @@ from dysharp.arrays import Array
 from dysharp.errors import ConfigError, EmulationMismatch
 from dysharp.functional.faults import Faults
 from dysharp.functional.layer import UNBOUND, Record, Saved, Tensors
-from dysharp.functional.messages import Arrival, Messages, QueuePair
 from dysharp.functional.orders import Pool, make_pool
 from dysharp.functional.progress import Progress
+from dysharp.functional.queue_pairs import Arrival, Messages, QueuePair
 from dysharp.functional.row_values import RowValues
 from dysharp.functional.sums import Sums, add_in_order
 from dysharp.program import Kind, Program, Tail, Trace

@@ -25,7 +25,7 @@ import numpy as np
 
 from dysharp.arrays import Array
 from dysharp.errors import ConfigError, EmulationMismatch, IsaError
-from dysharp.functional.issue import Handle, IssueUnit
+from dysharp.functional.issue_unit import Handle, IssueUnit
 from dysharp.functional.multicast import ALIGN, LD, ST, TILE_ROWS, DyMulticastObject, DyMulticastObjectProp
 from dysharp.functional.numbers import number
 from dysharp.functional.operands import is_whole, show, target_list, whole
@@ -137,9 +137,8 @@ class Device:
         | `n_elements` | elements to read, whole 16 B vectors, not past the end of the block |
         | `targets` | as for `dymultimem_st`; none: the result is zeros |
 
-        The load reads the last stage of the object: 1 of two, or 0 of one.
-        Returns a `Handle`; when `done`, its `value` is `[n_elements]` of the device's dtype.
-        Floats are added in float32 and rounded at each GPU, at the switch and at `gpu`.
+        The load reads the last stage of the object: 1 of two, or 0 of one. Returns a `Handle`; when `done`, its `value` is `[n_elements]` of the
+        device's dtype. Floats are added in float32 and rounded at each GPU, at the switch and at `gpu`.
 
         Raises IsaError with instruction, operand and GPU for any other operand. The device then sends no packet.
         `run` raises IsaError for a target to which nobody stored the block.

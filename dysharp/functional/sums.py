@@ -1,7 +1,6 @@
 """Expressions that record the order of a sum, and their evaluation on independently computed rows.
 
-An expression is a nested tuple. Its head names the place of the sum, which decides the rounding (docs/design/0004,
-Numbers):
+An expression is a nested tuple. Its head names the place of the sum, which decides the rounding (docs/design/0004, Numbers):
 
 | expression | sum | rounded |
 |---|---|---|

@@ -127,15 +127,11 @@ class Data(Enum):
 
 
 CONTROL: Final = (
-    Field("command", 5, "what the packet is"),
-    Field("virtual_channel", 4, "0 .. 7 requests, 8 .. 15 answers"),
-    Field("dtype", 3, "element type"),
-    Field("payload_bytes", 9, "bytes brought or asked for"),
-    Field("source_gpu", 12, "who issued the instruction"),
-    Field("tag", 20, "which instruction of the source"),
-    Field("attempt", 3, "which try of the instruction"),
-    Field("crc", 8, "CRC-8 of the whole packet with this field zero"),
-)
+    Field("command", 5, "what the packet is"), Field("virtual_channel", 4, "0 .. 7 requests, 8 .. 15 answers"),
+    Field("dtype", 3, "element type"), Field("payload_bytes", 9, "bytes brought or asked for"),
+    Field("source_gpu", 12, "who issued the instruction"), Field("tag", 20, "which instruction of the source"),
+    Field("attempt", 3, "which try of the instruction"), Field("crc", 8, "CRC-8 of the whole packet with this field zero"),
+)  # fmt: skip
 CRC_BYTE: Final = FLIT_BYTES - 1  # the last field of flit 0 is its last byte
 COMMAND_BYTE: Final = 8
 COMMAND_SHIFT: Final = 3

@@ -1,7 +1,6 @@
 """CRC-8 of a packet: polynomial x^8 + x^2 + x + 1, initial value 0, nothing reflected.
 
-The CRC detects every damage within eight neighbouring bits, and every odd number of flipped bits. It is assumed:
-the check of NVLink is not public.
+The CRC detects every damage within eight neighbouring bits, and every odd number of flipped bits. It is assumed: the check of NVLink is not public.
 """
 
 POLYNOMIAL = 0x107

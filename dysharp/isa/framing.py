@@ -58,14 +58,9 @@ def push_train(framing: Framing, payload_bytes: int, targets: int, aux_bytes: in
     data = framing.data_flits(payload_bytes, flit_bytes) + framing.data_flits(aux_bytes, flit_bytes)
     source_ack = framing.source_ack + framing.source_ack_per_target * max(0, targets - 1)
     return Train(
-        up=flit_bytes * (packets * framing.source_hop_flits(targets) + data),
-        down=flit_bytes * (packets * framing.header + data),
-        response=0,
-        result=0,
-        ack_up=flit_bytes * packets * framing.ack,
-        ack_down=flit_bytes * packets * source_ack,
-        packets=packets,
-    )
+        up=flit_bytes * (packets * framing.source_hop_flits(targets) + data), down=flit_bytes * (packets * framing.header + data),
+        response=0, result=0, ack_up=flit_bytes * packets * framing.ack, ack_down=flit_bytes * packets * source_ack, packets=packets,
+    )  # fmt: skip
 
 
 def pull_train(framing: Framing, payload_bytes: int, targets: int, aux_bytes: int = 0, flit_bytes: int = 16) -> Train:
@@ -79,14 +74,9 @@ def pull_train(framing: Framing, payload_bytes: int, targets: int, aux_bytes: in
     # The result returns explicit addresses.
     listed = flit_bytes * packets * framing.source_ack_per_target * max(0, targets - 1)
     return Train(
-        up=flit_bytes * packets * framing.source_hop_flits(targets),
-        down=flit_bytes * packets * framing.header,
-        response=answer,
-        result=answer + listed,
-        ack_up=0,
-        ack_down=0,
-        packets=packets,
-    )
+        up=flit_bytes * packets * framing.source_hop_flits(targets), down=flit_bytes * packets * framing.header, response=answer,
+        result=answer + listed, ack_up=0, ack_down=0, packets=packets,
+    )  # fmt: skip
 
 
 def stripe_ps(wire_bytes: int, packets: int, n_links: int, rate: int) -> int:

@@ -122,9 +122,8 @@ def flits(packet: Packet) -> int:
 def encode(packet: Packet, *, experts: int = EXPERT_LIMIT) -> bytes:
     """The bytes of the packet on the wire: `flits(packet)` flits of 16 bytes.
 
-    `experts`: experts of the object, a bound on the ids of a request's list. Raises IsaError for a value that its
-    field cannot hold, for a value without a field in this command, and for targets that are missing, repeated or out
-    of range.
+    `experts`: experts of the object, a bound on the ids of a request's list. Raises IsaError for a value that its field cannot hold, for a value
+    without a field in this command, and for targets that are missing, repeated or out of range.
     """
     codec = _CODECS[packet.op]
     for name in codec.unused:
@@ -173,16 +172,10 @@ def decode(data: bytes, *, local_experts: int | None = None, experts: int = EXPE
     _check_data(codec, dtype, n_bytes)
     _check_padding(name, data, end)
     return Packet(
-        codec.op,
-        field["virtual_channel"],
-        field["source_gpu"],
-        field["tag"],
-        field["attempt"],
-        dtype,
-        wanted_bytes=n_bytes if codec.wants else 0,
-        payload=data[start:end],
+        codec.op, field["virtual_channel"], field["source_gpu"], field["tag"], field["attempt"], dtype,
+        wanted_bytes=n_bytes if codec.wants else 0, payload=data[start:end],
         **codec.half.read(field, data[FLIT_BYTES:start], name, local_experts, experts),
-    )
+    )  # fmt: skip
 
 
 def partial_sums(request: Packet, sums: bytes, count: int, channel: int, packet_bytes: int = 128) -> tuple[Packet, ...]:
@@ -198,19 +191,12 @@ def partial_sums(request: Packet, sums: bytes, count: int, channel: int, packet_
         raise IsaError(f"partial sum: found {len(sums)} bytes, expected {expected}")
     return tuple(
         Packet(
-            Command.PARTIAL,
-            channel,
-            request.source,
-            request.tag,
-            request.attempt,
-            dtype,
-            request.address + start // dtype.item_bytes * request.dtype.item_bytes,
-            request.stage,
-            count=count,
+            Command.PARTIAL, channel, request.source, request.tag, request.attempt, dtype,
+            request.address + start // dtype.item_bytes * request.dtype.item_bytes, request.stage, count=count,
             payload=sums[start : start + packet_bytes],
         )
         for start in range(0, len(sums), packet_bytes)
-    )
+    )  # fmt: skip
 
 
 # --- checks of `encode` and `decode` ---

@@ -1,7 +1,7 @@
 """The machine of a measurement, and whether measurements of that machine are predicted."""
 
 from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.specs import load_cluster
+from dysharp.specs import list_clusters, load_cluster
 from dysharp.specs.gpu import list_gpus
 
 GPUS = (
@@ -97,3 +97,11 @@ def check_cluster(gpu: str, gpus: int) -> None:
     """Raise `Unsupported` where no packaged cluster has `gpus` GPUs of this kind."""
     if gpu not in CLUSTERS or gpus > (load_cluster(CLUSTERS[gpu]).max_gpus or 1):
         raise Unsupported(f"no packaged cluster of {gpus} {gpu}")
+
+
+def nic_GBps(gpu: str) -> float:
+    """Rate of the NIC of a GPU in the packaged cluster of two domains. Raises `Unsupported` where there is none."""
+    name = f"{CLUSTERS.get(gpu, '').replace('tray', 'nvl72')}-x2"
+    if name not in list_clusters() or (net := load_cluster(name).scale_out) is None:
+        raise Unsupported(f"no packaged cluster of two domains of {gpu}")
+    return net.nic_GBps

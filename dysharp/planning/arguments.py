@@ -3,7 +3,7 @@
 Names of options are those of Megatron-LM d98e8a6, Megatron-Bridge 067f987 and MindSpeed's feature notes.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 
 from dysharp.planning.cost import Costed
 from dysharp.planning.space import Task
@@ -11,6 +11,8 @@ from dysharp.steps.accounting.activations import FULL
 
 FLEX = {"deepep": "deepep", "hybrid-ep": "hybridep", "dedup": "deepep"}
 """EP system -> backend of the flex dispatcher; all others are alltoall."""
+SHARED = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
+WHOLE_AGAIN = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
 RECOMPUTED = {"layernorm": "--recompute-norm", "moe_act": "--recompute-activation-function"}
 """Module -> MindSpeed's option."""
 
@@ -27,71 +29,60 @@ def _degrees(task: Task, one: Costed) -> list[tuple[str, int]]:
     return common
 
 
-def _flags(pairs: Iterable[tuple[str, int]]) -> list[str]:
-    return [f"--{name.replace('_', '-')} {value}" for name, value in pairs]
+def _flag(name: str, value: int) -> str:
+    return f"--{name.replace('_', '-')} {value}"
+
+
+def _megatron(task: Task, one: Costed) -> Iterator[tuple[str, str]]:
+    """(options of Megatron-LM, lines of Megatron-Bridge) that say the same; "": nothing to say."""
+    values, at, own = one.values, one.layout, {"micro_batch_size": "train", "global_batch_size": "train"}
+    for name, n in _degrees(task, one):
+        yield _flag(name, n), f"cfg.{own.get(name, 'model')}.{name} = {n}"
+    yield "--sequence-parallel" * (at.tp > 1), f"cfg.model.sequence_parallel = {at.tp > 1}"
+    if at.pp > 1:
+        yield "", f"cfg.model.virtual_pipeline_model_parallel_size = {at.vpp if at.vpp > 1 else None}"
+        yield f'--pipeline-model-parallel-layout "{at.stages}"', f'cfg.model.pipeline_model_parallel_layout = "{at.stages}"'
+    if task.model.mtp:
+        yield f"--mtp-num-layers {task.model.mtp}", ""
+    if FULL in values["recompute"]:
+        fields = 'cfg.model.recompute_granularity = "full"\ncfg.model.recompute_method = "uniform"\ncfg.model.recompute_num_layers = 1'
+        yield WHOLE_AGAIN, fields
+    elif again := values["recompute"]:
+        fields = f'cfg.model.recompute_granularity = "selective"\ncfg.model.recompute_modules = {list(again)}'
+        yield "--recompute-granularity selective --recompute-modules " + " ".join(again), fields
+    if at.fsdp > 1:
+        fields = 'cfg.ddp.use_megatron_fsdp = True\ncfg.ddp.data_parallel_sharding_strategy = "optim_grads_params"'
+        yield "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", fields
+    if swap := values["swap"]:
+        fields = f"cfg.model.fine_grained_activation_offloading = True\ncfg.model.offload_modules = {list(swap)}"
+        yield "--fine-grained-activation-offloading --offload-modules " + " ".join(swap), fields
+    pair = values["overlap"] == "pair"
+    if task.model.layer:
+        backend = FLEX.get(values["system"])
+        fields = f'cfg.model.moe_token_dispatcher_type = "{"flex" if backend else "alltoall"}"'
+        fields += f'\ncfg.model.moe_flex_dispatcher_backend = "{backend}"' if backend else ""
+        yield f"--moe-token-dispatcher-type {f'flex --moe-flex-dispatcher-backend {backend}' if backend else 'alltoall'}", fields
+        yield "", f"cfg.comm_overlap.overlap_moe_expert_parallel_comm = {pair}"
+    if pair:
+        fields = "cfg.comm_overlap.delay_wgrad_compute = True\ncfg.model.moe_shared_expert_overlap = False"
+        yield "--overlap-moe-expert-parallel-comm --delay-wgrad-compute", fields
 
 
 def megatron_lm(task: Task, one: Costed) -> list[str]:
     """Options of `pretrain_gpt.py`."""
-    values, lines = one.values, _flags(_degrees(task, one))
-    if one.layout.tp > 1:
-        lines.append("--sequence-parallel")
-    if one.layout.pp > 1:
-        lines.append(f'--pipeline-model-parallel-layout "{one.layout.stages}"')
-    if task.model.mtp:
-        lines.append(f"--mtp-num-layers {task.model.mtp}")
-    if FULL in values["recompute"]:
-        lines.append("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
-    elif values["recompute"]:
-        lines.append("--recompute-granularity selective --recompute-modules " + " ".join(values["recompute"]))
-    if one.layout.fsdp > 1:
-        lines.append("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params")
-    if values["swap"]:
-        lines.append("--fine-grained-activation-offloading --offload-modules " + " ".join(values["swap"]))
-    if task.model.layer:
-        backend = FLEX.get(values["system"])
-        kind = f"flex --moe-flex-dispatcher-backend {backend}" if backend else "alltoall"
-        lines.append(f"--moe-token-dispatcher-type {kind}")
-    if values["overlap"] == "pair":
-        lines.append("--overlap-moe-expert-parallel-comm --delay-wgrad-compute")
-    return [*lines, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"]
+    return [*(line for line, _ in _megatron(task, one) if line), SHARED]
 
 
 def megatron_bridge(task: Task, one: Costed) -> list[str]:
     """Lines that set the fields of a recipe's `cfg`."""
-    values, at = one.values, one.layout
-    own = {"micro_batch_size": "train", "global_batch_size": "train"}
-    lines = [f"cfg.{own.get(name, 'model')}.{name} = {value}" for name, value in _degrees(task, one)]
-    lines.append(f"cfg.model.sequence_parallel = {at.tp > 1}")
-    if at.pp > 1:
-        lines.append(f"cfg.model.virtual_pipeline_model_parallel_size = {at.vpp if at.vpp > 1 else None}")
-        lines.append(f'cfg.model.pipeline_model_parallel_layout = "{at.stages}"')
-    if FULL in values["recompute"]:
-        lines += ['cfg.model.recompute_granularity = "full"', 'cfg.model.recompute_method = "uniform"', "cfg.model.recompute_num_layers = 1"]
-    elif values["recompute"]:
-        lines += ['cfg.model.recompute_granularity = "selective"', f"cfg.model.recompute_modules = {list(values['recompute'])}"]
-    if at.fsdp > 1:
-        lines += ["cfg.ddp.use_megatron_fsdp = True", 'cfg.ddp.data_parallel_sharding_strategy = "optim_grads_params"']
-    if values["swap"]:
-        lines += ["cfg.model.fine_grained_activation_offloading = True", f"cfg.model.offload_modules = {list(values['swap'])}"]
-    if task.model.layer:
-        backend = FLEX.get(values["system"])
-        lines.append(f'cfg.model.moe_token_dispatcher_type = "{"flex" if backend else "alltoall"}"')
-        if backend:
-            lines.append(f'cfg.model.moe_flex_dispatcher_backend = "{backend}"')
-        pair = values["overlap"] == "pair"
-        lines.append(f"cfg.comm_overlap.overlap_moe_expert_parallel_comm = {pair}")
-        if pair:
-            lines += ["cfg.comm_overlap.delay_wgrad_compute = True", "cfg.model.moe_shared_expert_overlap = False"]
-    return lines
+    return [line for _, lines in _megatron(task, one) for line in lines.split("\n") if line]
 
 
 def mindspeed(task: Task, one: Costed) -> list[str]:
     """Options of MindSpeed. With tensor parallelism, whole experts lie on tensor ranks, and its EP degree counts groups of them."""
     values, at = one.values, one.layout
     extends = task.model.layer is not None and at.tp > 1 and at.etp == 1 and at.ep % at.tp == 0
-    pairs = [(name, at.ep // at.tp if extends and name == "expert_model_parallel_size" else value) for name, value in _degrees(task, one)]
-    lines = _flags(pairs)
+    lines = [_flag(name, at.ep // at.tp if extends and name == "expert_model_parallel_size" else value) for name, value in _degrees(task, one)]
     if at.tp > 1:
         lines.append("--sequence-parallel --use-ascend-mc2")
     if at.pp > 1:
@@ -105,13 +96,15 @@ def mindspeed(task: Task, one: Costed) -> list[str]:
     if values["overlap"] == "pair":
         lines.append("--moe-fb-overlap")
     if FULL in values["recompute"]:
-        lines.append("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
+        lines.append(WHOLE_AGAIN)
     if values["swap"]:
         lines.append("--swap-attention")
+    if at.fsdp > 1:
+        lines.append("--use-custom-fsdp --data-parallel-sharding-strategy optim_grads_params --no-gradient-accumulation-fusion")
     if values["schedule"] == "dualpipev":
         lines.append("--schedules-method dualpipev")
     lines += [RECOMPUTED[name] for name in values["recompute"] if name in RECOMPUTED]
-    return [*lines, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"]
+    return [*lines, SHARED]
 
 
 FRAMEWORKS: dict[str, Callable[[Task, Costed], list[str]]] = {"megatron-lm": megatron_lm, "megatron-bridge": megatron_bridge, "mindspeed": mindspeed}

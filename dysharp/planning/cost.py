@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dysharp.planning.layers import Pieces, pieces_of
 from dysharp.planning.memory import held_by_rank, layer_bytes, rank_memory
 from dysharp.planning.schedules import V_SHAPED, peaks, ramp_of, ranks_of, work_of
-from dysharp.planning.space import Column, Space, Task
+from dysharp.planning.space import Column, Space, Task, is_one
 from dysharp.planning.split import best_split, pace, slots, stage_text, v_split
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
@@ -72,12 +72,12 @@ class Costed:
         return max((name for name in self.parts if name != "computing"), key=lambda name: self.parts[name])
 
 
-RowKey = tuple[int, int, int, str]
+RowKey = tuple[int, int, int, int, str]
 
 
 def row_key(values: Mapping[str, Any]) -> RowKey:
-    """What a Row of routed experts depends on: EP degree, tensor and context degree over the micro-batch, system."""
-    return values["ep"], values["tp"] * values["cp"], values["micro_batch"], values["system"]
+    """What a Row of routed experts depends on: EP degrees, tensor and context degree over the micro-batch, system."""
+    return values["ep"], values["etp"], values["tp"] * values["cp"], values["micro_batch"], values["system"]
 
 
 class Coster:
@@ -111,7 +111,7 @@ class Coster:
         stage = c["tp"] * c["cp"] * dp
         dense, experts = self.dense / (c["pp"] * c["tp"]), self.experts / (c["pp"] * c["ep"] * c["etp"])
         shard, expert_shard = (dp * c["cp"], np.maximum(stage // (c["ep"] * c["etp"]), 1)) if self.recipe.sharded else (1, 1)
-        every = np.asarray([name == "sharded" for name in self.space.weights])[c["weights"]]
+        every = is_one(self.space.weights, c["weights"], "sharded")
         part, expert_part = np.where(every, dp * c["cp"], 1), np.where(every, np.maximum(stage // (c["ep"] * c["etp"]), 1), 1)
         held = (self.recipe.weights + self.recipe.gradients) * (dense / part + experts / expert_part)
         return np.asarray(RESERVED * (held + self.recipe.optimizer * (dense / shard + experts / expert_shard)))
@@ -132,18 +132,19 @@ class Coster:
         again = np.asarray(["full" in one for one in self.space.recompute])[c["recompute"]] * self.forward
         tokens = c["micro_batch"] * self.task.sequence / (c["cp"] * c["tp"])
         stage = tokens * (self.executed + again) / self.peak / c["pp"]
-        loop = np.asarray([name == "1f1b" for name in self.space.schedule])[c["schedule"]]
+        loop = is_one(self.space.schedule, c["schedule"], "1f1b")
         return np.asarray(stage * (m + np.where(loop, (c["pp"] - 1) / c["vpp"], 0)))
 
     def balanced_bound(self, c: Mapping[str, Column], numbers: Column) -> Times:
-        """The closed form with even stages and nothing but cells and bubble, no copies, no shards: a look at pieces for every different key."""
-        names = ("tp", "cp", "ep", "etp", "micro_batch", "recompute", "overlap", "system")
-        keys = np.stack([c[name] for name in names], axis=1)
+        """The closed form with even stages and nothing but cells and bubble, no copies: a look at pieces for every different key."""
+        names = ("tp", "cp", "ep", "etp", "micro_batch", "recompute", "overlap", "system", "weights")
+        stages = np.where(is_one(self.space.weights, c["weights"], "sharded"), c["pp"], 0)  # whose replicas share weights
+        keys = np.stack([*(c[name] for name in names), stages], axis=1)
         _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        sums = [self._sums(self.space.candidate(int(numbers[at])) | {"swap": (), "weights": "whole"}) for at in first]
+        sums = [self._sums(self.space.candidate(int(numbers[at])) | {"swap": ()}) for at in first]
         forward, backward, weights, steady = np.asarray(sums).reshape(-1, 4)[back.reshape(-1)].T
         _, m = self._batches(c)
-        loop = np.asarray([name == "1f1b" for name in self.space.schedule])[c["schedule"]]
+        loop = is_one(self.space.schedule, c["schedule"], "1f1b")
         bubble = np.where(loop, forward + backward + weights, 0) * (c["pp"] - 1) / c["pp"] / c["vpp"]
         return np.asarray(m * steady / c["pp"] + bubble)
 
@@ -184,7 +185,7 @@ class Coster:
         else:
             layer = each["t" if "t" in each else "d"][3]
             weights = tuple(round(GRAIN * each[letter][3] / layer) / GRAIN for letter in letters)
-            ends = slots(weights, layout.pp, layout.vpp) if self.task.slots else _split(weights, values["schedule"], layout)
+            ends = _split(weights, values["schedule"], layout, self.task.rules.chunks)
             layout = self.task.layout(values, stage_text(letters.replace("d", "t"), ends))
         runs = [letters[a:b] for a, b in zip((0, *ends[:-1]), ends, strict=True)]
         cells = np.asarray([[sum(each[x][i] for x in run) for i in range(4)] for run in runs])
@@ -248,8 +249,10 @@ class Coster:
         return self.machine.memory((number("step.optimizer_bytes") + element) * shard + element * zeroed)
 
 
-def _split(weights: tuple[float, ...], schedule: str, layout: Layout) -> tuple[int, ...]:
-    """The best ends of chunks for a schedule."""
+def _split(weights: tuple[float, ...], schedule: str, layout: Layout, rule: str) -> tuple[int, ...]:
+    """The best ends of chunks for a schedule, as a framework splits."""
+    if rule != "any":  # equal chunks are slots without no-op layers
+        return slots(weights, layout.pp, layout.vpp)
     if schedule in V_SHAPED:
         return v_split(weights, layout.pp)
     if schedule == "dualpipe":
@@ -262,6 +265,6 @@ def _ends(model: WholeModel, layout: Layout) -> tuple[int, ...]:
     """Ends of the chunks of a layout string in letters."""
     ends, at = [], 0
     for chunk in chunks_of(model, layout):
-        at += chunk.embedding + chunk.n_layers + chunk.mtp + chunk.head
+        at += chunk.embedding + chunk.n_layers + chunk.mtp + bool(chunk.head)
         ends.append(at)
     return tuple(ends)

@@ -1,18 +1,36 @@
 """EP systems as closed forms: rows on the wire and their time.
 
 `domain` GPUs share fast links; e domains hold an EP group. Rows per token between domains are those of the Pangu Ultra digest: flat k(e-1)/e,
-hierarchical e-1 (an all-gather), dedup e(1-(1-1/e)^k)(e-1)/e.
+hierarchical e-1 (an all-gather, where tensor ranks fill a domain), dedup e(1-(1-1/e)^k)(e-1)/e. Experts differ in popularity, and a rank
+averages over few of them: `hottest`.
 """
 
 import math
 from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
 
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.cost import Cost
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine
+from dysharp.workload.popularity import normal_weights, published_spread
 
 ELEMENT = 2
+SPREAD = published_spread(0.032)
+"""Standard deviation of experts' loads over their mean where none is given."""
+DRAWS, SEED = 256, 0
+
+
+@lru_cache(maxsize=1 << 10)
+def hottest(n_experts: int, ranks: int, spread: float) -> float:
+    """Mean over drawn popularities of (most rows of a rank) / (mean rows), for `ranks` ranks with equal numbers of experts."""
+    if ranks <= 1 or not spread:
+        return 1.0
+    rng = np.random.default_rng(SEED)
+    loads = np.stack([normal_weights(rng, n_experts, spread) for _ in range(DRAWS)]).reshape(DRAWS, ranks, -1).mean(axis=2)
+    return float((loads.max(axis=1) / loads.mean(axis=1)).mean())
 
 
 def copies(system: str, groups: int, topk: int) -> float:
@@ -28,7 +46,7 @@ def copies(system: str, groups: int, topk: int) -> float:
 
 
 def wire_us(machine: Machine, layout: Layout, model: WholeModel, tokens: float, system: str) -> float:
-    """One dispatch or combine of `tokens` tokens of a rank."""
+    """One dispatch or combine of `tokens` tokens of a rank. Ranks that share an expert are reached together."""
     layer, size = model.layer, layout.ep * layout.etp
     assert layer is not None
     if size <= 1:
@@ -37,16 +55,17 @@ def wire_us(machine: Machine, layout: Layout, model: WholeModel, tokens: float, 
     inside = min(size, machine.domain)
     domains = math.ceil(size / machine.domain)
     start = 2e-6 * machine.cluster.link_latency_ps + (machine.hop if domains > 1 else 0.0)
-    if system == "hierarchical":  # all-gather between domains, then an all-to-all inside
-        return start + row * copies(system, domains, k) / machine.nic + row * k * (inside - 1) / inside / machine.link
-    if system in ("in-switch", "moe-hub"):  # a switch copies and sums: one direction carries a row per token, the other the distinct rows
-        far = copies("dedup", domains, k) / machine.nic
-        rows = copies("dedup", inside, k) if system == "in-switch" else k * (inside - 1) / inside
-        return start + row * max(far, rows / machine.link)
-    far = copies(system, domains, k) / machine.nic
-    near = copies(system, inside, k) * (domains if system == "dedup" else 1)
-    near = min(near, k * (inside - 1) / inside)
-    return start + row * max(far, near / machine.link)
+    if system == "hierarchical":  # ranks with one tensor index gather their tokens, then rows change places among tensor ranks (MindSpeed)
+        inner = min(layout.tp, inside)
+        near = inside // inner
+        return start + row * (size // inner - near) / machine.nic + row * (near - 1 + k * (inner - 1) / inner) / machine.link
+    if system == "flat":
+        return start + row * k * max((domains - 1) / domains / machine.nic, (inside - 1) / size / machine.link)
+    far = copies("dedup", domains, layer.topk) / machine.nic
+    if system == "moe-hub":  # a switch sums, a hub places every row
+        return start + row * max(far, k * (inside - 1) / inside / machine.link)
+    reached = 1 - (1 - 1 / layout.ep) ** layer.topk  # a switch that copies spares the links up, not those down
+    return start + row * max(far, domains * (inside - 1) * reached / machine.link)
 
 
 def hidden_by(exchange: Cost, experts: Cost) -> Cost:

@@ -1,7 +1,6 @@
 """Costs of a search in a `Store`, in parts: a search that is killed goes on where it was, on the same code and inputs."""
 
-from collections.abc import Iterator, MutableMapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +13,24 @@ PART = 200
 """Costs of a part: a killed search repeats at most so many."""
 
 
-@dataclass(slots=True)
-class StoredJournal(MutableMapping[int, tuple[float, float]]):
+class StoredJournal(dict[int, tuple[float, float]]):
     """{candidate: (microseconds of a step, bytes of the fullest rank)}. `read`: costs that an earlier search had."""
 
-    store: Store
-    asked: dict[str, Any]
-    read: int = 0
-    _known: dict[int, tuple[float, float]] = field(default_factory=dict)
-    _new: dict[int, tuple[float, float]] = field(default_factory=dict)
-    _parts: int = 0
-
-    def __getitem__(self, number: int) -> tuple[float, float]:
-        return self._known[number]
+    def __init__(self, store: Store, asked: dict[str, Any]) -> None:
+        """With the parts of earlier searches."""
+        super().__init__()
+        self.store, self.asked, self._parts = store, asked, 0
+        self._new: dict[int, tuple[float, float]] = {}
+        while (found := store.get(self._key(self._parts))) is not None:
+            self.update({int(number): (step, peak) for number, step, peak in found["costs"]})
+            self._parts += 1
+        self.read = len(self)
 
     def __setitem__(self, number: int, cost: tuple[float, float]) -> None:
-        self._known[number] = self._new[number] = cost
+        super().__setitem__(number, cost)
+        self._new[number] = cost
         if len(self._new) >= PART:
             self.flush()
-
-    def __delitem__(self, number: int) -> None:
-        del self._known[number]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._known)
-
-    def __len__(self) -> int:
-        return len(self._known)
 
     def flush(self) -> None:
         """Write what is new as a part."""
@@ -52,18 +42,10 @@ class StoredJournal(MutableMapping[int, tuple[float, float]]):
     def _key(self, part: int) -> Key:
         return Key(self.asked | {"part": part}, "", code_digest())
 
-    def load(self) -> "StoredJournal":
-        """The same with the parts of earlier searches."""
-        while (found := self.store.get(self._key(self._parts))) is not None:
-            self._known.update({int(number): (step, peak) for number, step, peak in found["costs"]})
-            self._parts += 1
-        self.read = len(self._known)
-        return self
-
 
 def journal_of(folder: Path, coster: Coster) -> StoredJournal:
     """The journal of a search in a folder of Rows or of a study."""
-    return StoredJournal(Store(folder), asked_of(coster)).load()
+    return StoredJournal(Store(folder), asked_of(coster))
 
 
 def asked_of(coster: Coster) -> dict[str, Any]:

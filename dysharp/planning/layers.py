@@ -97,6 +97,16 @@ def pieces_of(
 
     `swap`: modules whose inputs go to the host and back; `fp8`: inputs of linears are kept as FP8. `block`: a MoE block of merged Programs.
     """
+    if layout.fsdp > 1:
+        cut = replace(layout, dp=layout.ep * layout.etp, fsdp=1)
+        whole = pieces_of(model, machine, cut, sequence, system, overlap, practice, imbalance, ep, swap, fp8, block)
+
+        def shared(costs: dict[str, Cost]) -> dict[str, Cost]:
+            layers = {letter: 0 if letter == "d" else model.n_layers - 1 for letter in costs if letter not in "EL"}
+            late = {letter: exposed_shards(model, machine, layout, layers[letter], costs[letter], system == "in-switch") for letter in layers}
+            return costs | {letter: costs[letter] + one for letter, one in late.items()}
+
+        return Pieces(shared(whole.costs), shared(whole.merged))
     has = model.layer is not None
     dispatcher = "" if ep is not None or model.layer is None else dispatcher_of(system, machine)
     serial = replace(practice, dispatcher=dispatcher, overlap_ep=False)
@@ -106,17 +116,14 @@ def pieces_of(
         kinds = [letter for letter, n in (("d", model.dense_layers), ("t", model.moe_layers)) if n]
         found = {letter: _layer(built, letter == "t", ep) for letter in kinds}
         if model.mtp:
-            found["m"] = built.ends(False, 1, False, ep)
+            found["m"] = built.ends(False, 1, 0, ep)
         if block is not None:
             found = _with_block(found, block, own.overlap_ep)
         if swap:
             saving = Saving(practice.recompute, imbalance=imbalance)
             gone = {moe: layout.tokens(sequence) * swapped_bytes(model, layout, moe, saving, fp8, swap) for moe in (False, True) if moe <= has}
             found = {letter: copied(one, gone[has if letter == "m" else letter == "t"], machine) for letter, one in found.items()}
-        if layout.fsdp > 1:
-            last = {letter: 0 if letter == "d" else model.n_layers - 1 for letter in found}
-            found = {letter: one + exposed_shards(model, machine, layout, last[letter], one) for letter, one in found.items()}
-        return found | {"E": built.ends(True, 0, False, ep), "L": built.ends(False, 0, True, ep)}
+        return found | {"E": built.ends(True, 0, 0, ep), "L": built.ends(False, 0, 1 + model.mtp, ep)}
 
     alone = costs(serial)
     return Pieces(alone, costs(replace(serial, overlap_ep=True)) if overlap == "pair" else alone)

@@ -35,7 +35,7 @@ def rank_memory(task: Task, values: dict[str, Any], layout: Layout) -> tuple[flo
         kinds = [[model.is_moe(layer) for layer in chunk.layers()] + [model.layer is not None] * chunk.mtp for chunk in own]
         bytes_of = [tokens * sum(by[moe] for moe in some) for by in (kept, waiting) for some in kinds]
         flying = float((peaks(values["schedule"], layout, rank, values["overlap"] == "pair") @ np.asarray(bytes_of)).max())
-        heads = [tokens * head_bytes(model, layout, saving) * (1 + chunk.mtp) for chunk in own if chunk.head]
+        heads = [tokens * head_bytes(model, layout, saving) * chunk.head for chunk in own]
         transient = max([0.0, *heads, *(tokens * beside[moe] for some in kinds for moe in some)])
         state = sum(state_bytes(RankParameters(dense, experts), layout, recipe).values())
         if layout.fsdp > 1:
@@ -68,9 +68,7 @@ def _held(model: WholeModel, tp: int, experts: int, stages: str, pp: int, vpp: i
 
 
 def _dummy(model: WholeModel, layout: Layout, chunks: list[Chunk]) -> float:
-    kinds = tuple(
-        sorted({model.is_moe(n) for chunk in chunks for n in chunk.layers()} | {model.layer is not None for chunk in chunks if chunk.mtp})
-    )
+    kinds = tuple(sorted({model.is_moe(n) for chunk in chunks for n in chunk.layers()} | {model.layer is not None for chunk in chunks if chunk.mtp}))
     ends = (any(chunk.embedding for chunk in chunks), any(chunk.mtp for chunk in chunks), any(chunk.head for chunk in chunks))
     return _dummy_of(model, layout.tp, layout.etp, kinds, ends)
 

@@ -26,7 +26,7 @@ from dysharp.units import GiB
 
 ASCEND = "paper-ascend"
 NOT_CONSIDERED = (
-    "sharded weights (FSDP), split and V-shaped schedules, unless --try names them",
+    "schedules that the framework does not offer (Megatron: all but 1F1B), unless --try names them",
     "overlap of tensor-parallel communication of MoE models on GPUs", "a network that several collectives share",
     "stages that trade time for memory: layers are split by time alone",
 )  # fmt: skip
@@ -97,6 +97,11 @@ def practice_for(model: WholeModel, machine: Machine) -> Practice:
     (Megatron-Bridge) and on Ascend (MindSpeed, --use-ascend-mc2)."""
     gpu = bool(machine.cluster.gpu)
     return Practice(host=gpu, overlap_tp=(gpu and model.layer is None) or machine.cluster.name.startswith(ASCEND))
+
+
+def framework_for(cluster: Cluster) -> str:
+    """The framework whose layouts are searched: MindSpeed on Ascend, Primus on AMD's GPUs, else Megatron."""
+    return "mindspeed" if cluster.name.startswith(ASCEND) else "primus" if cluster.gpu.startswith("mi") else "megatron"
 
 
 def silent(*_: Any) -> None:

@@ -50,10 +50,8 @@ def ramp_of(schedule: str, p: int, v: int, cell: tuple[float, float, float, floa
     f, b, w, steady = cell
     if schedule == "zb-h1":
         return Pace(1.0, (p - 1) * max(f + b - w, 0.0))
-    if schedule == "dualpipe":
-        return Pace(1.0, max((p / 2 - 1) * (steady + b - 2 * w), 0.0))
-    if schedule == "dualpipev":
-        return Pace(1.0, max((p - 1) / 2 * (steady + b - 2 * w), 0.0))
+    if schedule in PAIRED:
+        return Pace(1.0, max((p / 2 - 1 if schedule == "dualpipe" else (p - 1) / 2) * (steady + b - 2 * w), 0.0))
     if schedule in REPLAYED:
         total = f + b + w
         slope, ramp = _equal(schedule, p, min(m, STEADY * p), *(round(GRAIN * part / total) for part in (f, w)))

@@ -39,7 +39,7 @@ def search(coster: Coster, n_best: int = 10, journal: Journal | None = None, cei
     `tick`: called with candidates decided, all candidates, a text.
     """
     counts: dict[str, int] = {}
-    numbers, bounds, bounded = _admitted(coster, counts)
+    numbers, bounds, bounded = admitted(coster, counts)
     known: Journal = {} if journal is None else journal
     best: list[Best] = []
 
@@ -97,7 +97,7 @@ def _look(coster: Coster, number: int, known: Journal, best: list[Best], n_best:
     return SLOWER
 
 
-def _admitted(coster: Coster, counts: dict[str, int]) -> tuple[Column, np.ndarray[tuple[int, ...], np.dtype[np.float64]], int]:
+def admitted(coster: Coster, counts: dict[str, int]) -> tuple[Column, np.ndarray[tuple[int, ...], np.dtype[np.float64]], int]:
     """Numbers of the candidates that keep every constraint and whose state fits, by their first bound."""
     kept, bounds, bounded = [], [], 0
     for numbers, columns in coster.space.blocks():
@@ -120,24 +120,18 @@ def _admitted(coster: Coster, counts: dict[str, int]) -> tuple[Column, np.ndarra
     return every[order], by[order], bounded
 
 
-def first_bounds(coster: Coster) -> int:
-    """Walk the space by constraints and first bounds; the number of its candidates."""
-    _admitted(coster, {})
-    return coster.space.size
+def kept(coster: Coster) -> Iterator[tuple[Column, dict[str, Column]]]:
+    """(numbers, columns) of the candidates that keep every constraint but memory, block by block."""
+    for numbers, columns in coster.space.blocks():
+        rules = (keeps for _, keeps in constraints(coster.task, coster.space, columns, coster.machine.domain))
+        alive = np.logical_and.reduce([*rules])
+        yield numbers[alive], {name: column[alive] for name, column in columns.items()}
 
 
 def leanest(coster: Coster, n: int = 32) -> list[Costed]:
     """Candidates that keep every constraint but memory and hold least by a rough count: state, and a mean layer's tensors in flight."""
-    kept, sizes = [], []
-    for numbers, columns in coster.space.blocks():
-        alive = np.ones(len(numbers), np.bool_)
-        for _, keeps in constraints(coster.task, coster.space, columns, coster.machine.domain):
-            alive &= keeps
-        rest = {name: column[alive] for name, column in columns.items()}
-        kept.append(numbers[alive])
-        sizes.append(coster.state_bound(rest) + coster.rough_activations(rest))
-    every = np.concatenate(kept)
-    return [coster.cost(int(number)) for number in every[np.argsort(np.concatenate(sizes), kind="stable")[:n]]]
+    every, sizes = zip(*((own, coster.state_bound(rest) + coster.rough_activations(rest)) for own, rest in kept(coster)), strict=True)
+    return [coster.cost(int(number)) for number in np.concatenate(every)[np.argsort(np.concatenate(sizes), kind="stable")[:n]]]
 
 
 def _columns(coster: Coster, numbers: Column) -> dict[str, Column]:
@@ -147,21 +141,3 @@ def _columns(coster: Coster, numbers: Column) -> dict[str, Column]:
         name: np.asarray(values, np.int64)[at] if isinstance(values[0], int) else at.astype(np.int64)
         for (name, values), at in zip(lists.items(), places, strict=True)
     }  # fmt: skip
-
-
-def every_cost(coster: Coster) -> Iterator[Costed]:
-    """The cost of every candidate that keeps all constraints but memory, in the order of the space."""
-    for numbers, columns in coster.space.blocks():
-        alive = np.ones(len(numbers), np.bool_)
-        for _, keeps in constraints(coster.task, coster.space, columns, coster.machine.domain):
-            alive &= keeps
-        yield from (coster.cost(int(number)) for number in numbers[alive])
-
-
-def brute_force(coster: Coster, n_best: int = 10) -> list[int]:
-    """Numbers of the fastest candidates by costing every one that keeps all constraints: what `search` must find."""
-    ranked = sorted((one.step_us, one.number) for one in every_cost(coster) if one.peak_bytes <= coster.capacity)
-    firsts: dict[tuple[int, ...], int] = {}
-    for _, number in ranked:
-        firsts.setdefault(degrees_of(coster.space, number), number)
-    return list(firsts.values())[:n_best]

@@ -5,13 +5,13 @@ The product of all lists is walked in one fixed order, block by block. A candida
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError, nearest
-from dysharp.planning.imbalance import SPREAD, hottest
+from dysharp.planning.experts import SPREAD, hottest
 from dysharp.planning.schedules import PAIRED, SCHEDULES, V_SHAPED
 from dysharp.planning.swap import OFFLOADED
 from dysharp.planning.swap import SETS as SWAPS
@@ -39,6 +39,27 @@ OVERLAPS = ("none", "pair")
 WEIGHTS = ("whole", "sharded")
 """Weights, gradients and optimizer: of whole ranks, or shared by all ranks of dp x cp (FSDP)."""
 INTEGERS = ("tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch")
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """What a training framework offers, and what its layouts keep."""
+
+    weights: tuple[str, ...] = WEIGHTS
+    schedule: tuple[str, ...] = ("1f1b",)
+    chunks: Literal["any", "slots", "equal"] = "any"
+    """Splits of layers: any; equal numbers of slots, filled up with no-op layers in the last virtual stage; equal numbers of layers."""
+    extends: bool = False
+    """Whole experts lie on tensor ranks, so that EP groups are whole tensor groups; or every tensor rank has a slice of each expert."""
+
+
+FRAMEWORKS = {
+    "megatron": Framework(), "nemo-24.07": Framework(("whole",), chunks="equal"),
+    "primus": Framework(schedule=("1f1b", "zb-h1", "zbv", "v-half", "v-min")),
+    "mindspeed": Framework(schedule=("1f1b", "dualpipev"), chunks="slots", extends=True),
+}  # fmt: skip
+"""Megatron-LM and Megatron-Bridge (megatron-fsdp.md); NeMo 24.07, before layout strings; Primus (its schedules are rows tr370 to tr382); MindSpeed
+(features noop-layers, megatron-moe-tp-extend-ep, dualpipev, custom_fsdp)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +148,13 @@ class Task:
     imbalance: float | None = None
     """Rows of the most loaded rank over the mean, for any EP degree; None: by `spread` and degree."""
 
-    slots: bool = False
-    """Chunks have equal numbers of slots for layers, filled up with no-op layers in the last virtual stage (MindSpeed); else any split."""
+    framework: str = "megatron"
+    """Of `FRAMEWORKS`."""
+
+    @property
+    def rules(self) -> Framework:
+        """What the framework offers and asks."""
+        return FRAMEWORKS[self.framework]
 
     def hottest(self, ep: int) -> float:
         """Rows of the hottest of `ep` ranks over the mean."""
@@ -160,15 +186,26 @@ def default_space(task: Task, machine: Machine, given: dict[str, tuple[Any, ...]
         cp=powers(max(1, task.sequence // 4096)),
         micro_batch=(1, 2, 4, 8),
         recompute=SETS if moe else ((), ("layernorm",), ("full",)),
-        etp=(1, min(RACK, domain_gpus)) if moe and not machine.cluster.gpu and domain_gpus > 1 else (1,),
+        etp=_slices(task, machine) if moe else (1,),
         swap=SWAPS,
+        weights=task.rules.weights,
+        schedule=task.rules.schedule,
         overlap=OVERLAPS if moe else ("none",),
         system=_systems(task, machine) if moe else ("flat",),
     )
     return replace(whole, **(given or {}))
 
 
+def _slices(task: Task, machine: Machine) -> tuple[int, ...]:
+    most = min(RACK, machine.domain)
+    if task.rules.extends:
+        return powers(most)
+    return (1, most) if not machine.cluster.gpu and most > 1 else (1,)
+
+
 def _systems(task: Task, machine: Machine) -> tuple[str, ...]:
+    if task.rules.extends:
+        return ("flat", "hierarchical") if task.gpus > machine.domain else ("flat",)
     if machine.cluster.gpu:
         return ("alltoall", "hybrid-ep" if machine.domain > RACK else "deepep")
     return ("flat", "hierarchical", "dedup") if task.gpus > machine.domain else ("flat", "dedup")
@@ -200,31 +237,51 @@ def constraints(task: Task, space: Space, c: dict[str, Column], domain_gpus: int
     yield "vpp is 1 without a pipeline", (c["pp"] > 1) | (c["vpp"] == 1)
     yield "a layer for every chunk", c["pp"] * c["vpp"] <= model.n_layers + model.mtp + 2
     m = task.batch // share
-    if task.slots:
-        layers = model.n_layers + model.mtp
-        each = -(-layers // (c["pp"] * c["vpp"]))
-        yield "slots: no-op layers in the last virtual stage", c["pp"] * c["vpp"] * each - layers <= c["pp"] * each
     loop, shaped, paired, two_way = (
         np.asarray([name in some for name in space.schedule])[c["schedule"]] for some in (("1f1b",), V_SHAPED, PAIRED, ("dualpipe",))
     )
+    yield from _rules(task, space, c, ~loop)
     yield "interleaved: pp divides the micro-batches", ~loop | (c["vpp"] == 1) | (m % c["pp"] == 0)
     yield "v shapes have two chunks per rank, zb-h1 and dualpipe one, and a pipeline", loop | ((c["vpp"] == 1 + shaped) & (c["pp"] > 1))
     yield "dualpipe and dualpipev: two micro-batches per rank", ~paired | (m >= 2 * c["pp"])
     yield "dualpipe: even numbers of ranks and micro-batches", ~two_way | ((c["pp"] % 2 == 0) & (m % 2 == 0))
-    pair = np.asarray([name == "pair" for name in space.overlap])[c["overlap"]]
+    pair = is_one(space.overlap, c["overlap"], "pair")
     again = np.asarray([bool({"full", "moe"} & set(one)) for one in space.recompute])[c["recompute"]]
     yield "overlap needs EP, passes in pairs (vpp above 1 in a pipeline, dualpipe), and no recomputed exchange", ~pair | (
         (c["ep"] > 1) & ((loop & ((c["vpp"] > 1) | (c["pp"] == 1))) | paired) & ~again
     )  # fmt: skip
     whole = np.asarray(["full" in one for one in space.recompute])[c["recompute"]]
-    yield "sharded weights need replicas", (dp * c["cp"] > 1) | np.asarray([name == "whole" for name in space.weights])[c["weights"]]
-    yield "swap needs tensors that full recomputation keeps", ~(whole & np.asarray([bool(one) for one in space.swap])[c["swap"]])
+    yield "sharded weights need replicas", (dp * c["cp"] > 1) | ~is_one(space.weights, c["weights"], "sharded")
+    yield "swap needs tensors that full recomputation keeps", ~whole | is_one(space.swap, c["swap"], ())
     if task.practice.graphs:
         yield "no full recomputation under graphs", ~whole
     yield "overlap needs a second micro-batch", ~pair | (m > np.where(c["pp"] > 1, c["pp"], 1))
-    wide = np.asarray([name == "hierarchical" for name in space.system])[c["system"]]
+    wide = is_one(space.system, c["system"], "hierarchical")
     yield "an EP system needs experts on several GPUs", (c["ep"] * c["etp"] > 1) | (c["system"] == 0)
-    yield "hierarchical needs EP over several domains", ~wide | (c["ep"] * c["etp"] > domain_gpus)
+    yield "hierarchical needs whole experts over several domains and tensor ranks", ~wide | (
+        (c["ep"] > domain_gpus) & (c["etp"] == 1) & (c["tp"] > 1)
+    )  # fmt: skip
+
+
+def is_one(values: tuple[Any, ...], places: Column, one: Any) -> NDArray[np.bool_]:
+    """Which candidates have the value `one` of a dimension."""
+    return np.asarray([value == one for value in values])[places]
+
+
+def _rules(task: Task, space: Space, c: dict[str, Column], split: NDArray[np.bool_]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Constraints of the framework. `split`: candidates whose schedule is not 1F1B."""
+    model, chunks = task.model, c["pp"] * c["vpp"]
+    if task.rules.chunks == "equal":
+        yield "equal chunks", model.n_layers % chunks == 0
+    if task.rules.chunks == "slots":
+        layers = model.n_layers + model.mtp
+        yield "slots: no-op layers in the last virtual stage", chunks * -(-layers // chunks) - layers <= c["pp"] * -(-layers // chunks)
+    if task.rules.extends:
+        plain = is_one(space.weights, c["weights"], "whole") & is_one(space.swap, c["swap"], ()) & (c["cp"] == 1)
+        yield "split schedules: whole weights, no swap, cp = 1", plain | ~split
+        if model.layer is not None:
+            yield "ep a multiple of tp, or etp = tp", ((c["etp"] == 1) & (c["ep"] % c["tp"] == 0)) | (c["etp"] == c["tp"])
+            yield "overlap needs whole experts", (c["etp"] == 1) | is_one(space.overlap, c["overlap"], "none")
 
 
 def broken_by(task: Task, space: Space, domain_gpus: int) -> Iterator[str]:

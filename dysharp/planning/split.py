@@ -6,7 +6,7 @@ more where a long round follows a short one, since ranks then wait for each othe
 
 from collections.abc import Callable
 from functools import lru_cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -109,12 +109,10 @@ def _largest(weights: tuple[float, ...], ranks: int) -> Floats:
 
 def _alike(weights: tuple[float, ...]) -> tuple[int, int]:
     """Begin and end of the longest stretch of equal weights."""
-    best = begin = 0
-    length = 1
-    for at in range(1, len(weights)):
-        begin = begin if weights[at] == weights[begin] else at
-        if at + 1 - begin > length:
-            best, length = begin, at + 1 - begin
+    at = best = length = 0
+    for n in (len([*same]) for _, same in groupby(weights)):
+        best, length = (at, n) if n > length else (best, length)
+        at += n
     return best, best + length
 
 
@@ -236,14 +234,8 @@ def slots(weights: tuple[float, ...], ranks: int, rounds: int = 1) -> tuple[int,
 def stage_text(letters: str, ends: tuple[int, ...]) -> str:
     """The layout string of Megatron: runs of `letters` that end at `ends`, repeats written short."""
     pieces = [_short(letters[first:last]) for first, last in zip((0, *ends[:-1]), ends, strict=True)]
-    out, at = [], 0
-    while at < len(pieces):
-        n = 1
-        while at + n < len(pieces) and pieces[at + n] == pieces[at]:
-            n += 1
-        out.append(f"({pieces[at]}|)*{n}" if n > 1 else f"{pieces[at]}|")
-        at += n
-    return "".join(out).removesuffix("|")
+    runs = ((piece, len([*same])) for piece, same in groupby(pieces))
+    return "".join(f"({piece}|)*{n}" if n > 1 else f"{piece}|" for piece, n in runs).removesuffix("|")
 
 
 def _short(piece: str) -> str:

@@ -18,7 +18,7 @@ def domain_of(program: Program) -> Array:
 
 
 def train_bytes_of(program: Program) -> Array:
-    """`[n_templates]` most payload of one train, by the network of the template."""
+    """`[n_templates]` int64: payload bytes of a full train on the network of each template."""
     most = (program.hardware.train_bytes, *(net.train_bytes for net in program.nets))
     return np.array([most[t.net] for t in program.templates], np.int64)
 

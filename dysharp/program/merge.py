@@ -323,9 +323,7 @@ def _own_shares(programs: list[Program], first: list[dict[str, int]], pool_of: l
     own = [(p.shares, one, new) for p, one, new in zip(programs, first, pool_of, strict=False) if p.shares is not None]
     if not own:
         return None
-    columns = [
-        (_mapped(s.pool, new), s.most, s.split_op + one["op"], s.split_share + one["share"], s.split_most, more_of(s)) for s, one, new in own
-    ]
+    columns = [(_mapped(s.pool, new), s.most, s.split_op + one["op"], s.split_share + one["share"], s.split_most, more_of(s)) for s, one, new in own]
     return Shares(*(np.concatenate(column).astype(np.int32) for column in zip(*columns, strict=True)))
 
 

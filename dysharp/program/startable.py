@@ -17,6 +17,8 @@ from dysharp.program.stuck import stuck_text
 from dysharp.program.tables import Alloc, Discipline, Head, Kind, Program, Tail
 
 EMPTY = np.zeros(0, np.int64)
+OPS_BETWEEN = 5
+"""Most ops between a ready tile and its notification: a GEMM, a barrier, the start and the run of a memory kernel, a GEMM."""
 
 
 def ragged(ptr: Array, ids: Array) -> Array:
@@ -122,22 +124,25 @@ def _no_circle(waits: Array) -> bool:
 
 
 def _told_after_ready(p: Program) -> bool:
-    """Whether every notification of a first-touch tile waits for a tile, directly or over at most three ops."""
+    """Whether every notification of a first-touch tile waits for a tile, directly or over at most five ops."""
     e, r = p.edges, p.regions
     first_touch = np.repeat(r.alloc == Alloc.FIRST_TOUCH, np.diff(r.tile_ptr))
     from_tile, from_op = e.tail_kind == Tail.TILE_READY, e.tail_kind <= Tail.OP_ISSUED
     after = np.zeros(p.n_ops, bool)
     after[e.head[from_tile & (e.head_kind == Head.OP_ISSUE)]] = True
     step = from_op & (e.head_kind == Head.OP_ISSUE)
-    for _ in range(2):
-        after[e.head[step][after[e.tail[step]]]] = True
     into = e.head_kind == Head.TILE_NOTIFY
-    sound = np.zeros(p.n_tiles, bool)
-    sound[e.head[into & from_tile]] = True
-    sound[e.head[into & from_op][after[e.tail[into & from_op]]]] = True
-    waiting = np.zeros(p.n_tiles, bool)
-    waiting[e.head[into]] = True
-    return bool((sound | ~waiting | ~first_touch).all())
+    open_tile = np.zeros(p.n_tiles, bool)
+    open_tile[e.head[into]] = True
+    open_tile[e.head[into & from_tile]] = False
+    open_tile &= first_touch
+    told = into & from_op
+    for _ in range(OPS_BETWEEN):
+        open_tile[e.head[told][after[e.tail[told]]]] = False
+        if not open_tile.any():
+            return True
+        after[e.head[step][after[e.tail[step]]]] = True
+    return False
 
 
 class _Out:

@@ -556,7 +556,7 @@ class Program:
         return np.array([name in tiled for name in self.regions.name] or [False] * self.n_regions, np.bool_)
 
     def bulk_ops(self) -> I32:
-        """Ids of the ops of several trains whose member is on another node."""
+        """Ids of the ops that have several trains and whose member is on another node."""
         if not (self.wires.trains > 1).any():
             return np.zeros(0, np.int32)
         many = np.append(self.wires.trains > 1, False)[self.ops.wire]

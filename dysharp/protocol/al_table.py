@@ -1,10 +1,9 @@
 """AL Table (algebraic index to layout index) of a destination GPU with its TLB: first touch allocates, misses merge.
 
-The table lies in memory. The TLB lies on chip and evicts the least recently used entry. A lookup that misses is
-*pending* until memory answers. Later lookups of that entry wait for the same answer, so one (expert, algebraic index)
-never gets two layout indices. Dispatch allocates entries, Combine reads them.
-Source: DySHARP (arXiv 2605.05607), memory manager of the destination GPU. The paper does not describe pending misses,
-the replacement of entries and the life of a table: docs/design/0004, Blocks.
+The table lies in memory. The TLB lies on chip and evicts the least recently used entry. A lookup that misses is *pending* until memory answers. Later
+lookups of that entry wait for the same answer, so one (expert, algebraic index) never gets two layout indices. Dispatch allocates entries, Combine
+reads them. Source: DySHARP (arXiv 2605.05607), memory manager of the destination GPU. The paper does not describe pending misses, the replacement of
+entries and the life of a table: docs/design/0004, Blocks.
 """
 
 from collections.abc import Hashable, Iterable

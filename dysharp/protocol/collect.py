@@ -1,10 +1,9 @@
 """Source side of a reduction: pieces add up per attempt. The first attempt with all its counts completes the tag.
 
-A piece is a result, an evicted partial sum, a response that bypassed the reduction table, or the sum of the source's
-own experts. A total is complete when the counts of its pieces reach the target count. So the number of pieces is free.
-Pieces of different attempts never mix, because each attempt covers every target once. Acknowledgements are collected
-in the same way, with 0 as their value. DySHARP (arXiv 2605.05607) does not describe evicted sums: docs/design/0004,
-Blocks.
+A piece is a result, an evicted partial sum, a response that bypassed the reduction table, or the sum of the source's own experts. A total is complete
+when the counts of its pieces reach the target count. So the number of pieces is free. Pieces of different attempts never mix, because each attempt
+covers every target once. Acknowledgements are collected in the same way, with 0 as their value. DySHARP (arXiv 2605.05607) does not describe evicted
+sums: docs/design/0004, Blocks.
 """
 
 from collections.abc import Hashable

@@ -5,9 +5,8 @@ bytes are acknowledged. How many rows come is not known in advance, so every pro
 rows it has sent to the region. When all producers have announced and all announced bytes are there, ALL READY holds:
 the partial last tile starts with the rows that it has, and the thread blocks of tiles without rows are reclaimed.
 
-`fixed`: the naive scheme, which waits for a number of rows that was set at launch. It hangs where fewer rows come and
-stops early where more come; it is here to be refuted.
-Source: MoE-Hub (arXiv 2605.05888), dependency table, status counters, global counter. Announced totals: docs/design/0013.
+`fixed`: the naive scheme, which waits for a number of rows that was set at launch. It hangs where fewer rows come and stops early where more come; it
+is here to be refuted. Source: MoE-Hub (arXiv 2605.05888), dependency table, status counters, global counter. Announced totals: docs/design/0013.
 """
 
 from dataclasses import dataclass, field, replace

@@ -18,8 +18,7 @@ class Addable(Protocol):
 class Table(Generic[K, V]):
     """An immutable map with an order: the least recently used entry comes first. A change returns a new map.
 
-    Tables are equal if their entries and their orders are equal. A change copies the dict, which takes a few
-    microseconds at 512 entries.
+    Tables are equal if their entries and their orders are equal. A change copies the dict, which takes a few microseconds at 512 entries.
     """
 
     __slots__ = ("_of",)

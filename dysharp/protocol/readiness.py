@@ -1,8 +1,7 @@
 """The OR table (output readiness) of a source GPU: Combine of a token may start after the notices of all its experts.
 
-The table on chip is small. Entries that do not fit spill to memory and keep counting there. A notice names token and
-expert, so a repeated notice counts once. Source: DySHARP (arXiv 2605.05607), token tracker. Spilling: docs/design/0004,
-Blocks.
+The table on chip is small. Entries that do not fit spill to memory and keep counting there. A notice names token and expert, so a repeated notice
+counts once. Source: DySHARP (arXiv 2605.05607), token tracker. Spilling: docs/design/0004, Blocks.
 """
 
 from dataclasses import dataclass, field, replace

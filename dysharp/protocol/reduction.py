@@ -1,11 +1,10 @@
 """Reduction table of a switch port. A request makes an entry, responses add up in it, the last one sends the result.
 
-An entry leaves early if the table needs room (the least recently used entry goes) or if it was idle for too long. It
-then sends its partial sum with the number of contributions. Later responses find no entry and go on to the source with
-their own counts. So an existing entry has seen every response since its request, and the source adds pieces until the
-counts are complete. Acknowledgements merge in the same way, with 0 as their value.
-Source: DySHARP (arXiv 2605.05607), switch; CAIS (HPCA 2026), eviction and timeout of the merge unit. The key of a
-session and the rounding: docs/design/0004, Blocks.
+An entry leaves early if the table needs room (the least recently used entry goes) or if it was idle for too long. It then sends its partial sum with
+the number of contributions. Later responses find no entry and go on to the source with their own counts. So an existing entry has seen every response
+since its request, and the source adds pieces until the counts are complete. Acknowledgements merge in the same way, with 0 as their value. Source:
+DySHARP (arXiv 2605.05607), switch; CAIS (HPCA 2026), eviction and timeout of the merge unit. The key of a session and the rounding: docs/design/0004,
+Blocks.
 """
 
 from collections.abc import Hashable

@@ -1,7 +1,6 @@
 """A row store. Rows take slots in order of first touch. A tile is ready when its rows are complete.
 
-Source: MoE-Hub (AAU, Address Allocation Unit, and DAM, Data Availability Manager); DySHARP (arXiv 2605.05607), token
-tracker (TS table).
+Source: MoE-Hub (AAU, Address Allocation Unit, and DAM, Data Availability Manager); DySHARP (arXiv 2605.05607), token tracker (TS table).
 """
 
 from dataclasses import dataclass, replace

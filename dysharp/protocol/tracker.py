@@ -1,9 +1,8 @@
 """Token tracker of a destination GPU. It tells when GEMM-1 and GEMM-2 may read a tile, and which source GPUs to notify.
 
-The TS table is a cache over memory: entries that do not fit keep counting in memory. The TID list of a tile holds its
-tokens in layout order. Each token has a bitmap of the chunks that have arrived, so a repeated store counts once. All
-updates happen when data is visible. Source: DySHARP (arXiv 2605.05607), token tracker. The threshold of a partial tile,
-the token ids and the spilling of entries: docs/design/0004, Blocks.
+The TS table is a cache over memory: entries that do not fit keep counting in memory. The TID list of a tile holds its tokens in layout order. Each
+token has a bitmap of the chunks that have arrived, so a repeated store counts once. All updates happen when data is visible. Source: DySHARP (arXiv
+2605.05607), token tracker. The threshold of a partial tile, the token ids and the spilling of entries: docs/design/0004, Blocks.
 """
 
 from dataclasses import dataclass, field, replace

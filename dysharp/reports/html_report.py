@@ -12,6 +12,7 @@ from dysharp.api import Advice, Comparison
 from dysharp.api.comparison import left_out_lines, limits_sentence, place_of_fastest
 from dysharp.errors import ConfigError, one_line
 from dysharp.reports.load_view import LoadView, load_view
+from dysharp.reports.markdown import template
 from dysharp.reports.plots import colour_of, operator_colours
 from dysharp.reports.stored import check_row
 from dysharp.runs.causes import Cause, causes
@@ -144,15 +145,11 @@ def _panel(entries: tuple[Entry, ...], header: Sequence[str], sentence: str) -> 
     warnings = tuple(line.removeprefix("warning: ") for line in header if line.startswith("warning: "))
     of_entries = {text for entry in entries for text in entry.row.get("warnings", ())}
     return Panel(
-        heading=asked_of(row),
-        entries=entries,
-        sentence=sentence,
+        heading=asked_of(row), entries=entries, sentence=sentence,
         notes=tuple(line for line in header if not line.startswith("warning: ")) or _asked(row),
         warnings=tuple(text for text in warnings if not any(text.endswith(known) for known in of_entries)),
-        load=None if row.get("workload") else _load(row),
-        best=_fastest(entries),
-        sources=_sources(str(row["model"]), str(row["cluster"])),
-    )
+        load=None if row.get("workload") else _load(row), best=_fastest(entries), sources=_sources(str(row["model"]), str(row["cluster"])),
+    )  # fmt: skip
 
 
 def _fastest(entries: Sequence[Entry]) -> int:
@@ -214,23 +211,11 @@ def with_load(report: Report, load: LoadView | None) -> Report:
 
 def render(report: Report) -> str:
     """The page. Text of files and options is escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("dysharp.reports", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["us"] = _us
     views = [_view(i, panel) for i, panel in enumerate(report.panels)]
-    page = environment.get_template("report.html").render(
-        title=report.title,
-        command=one_line(report.command),
-        answer=report.answer,
-        facts=report.facts,
-        panels=views,
-        overview=_overview(report.panels),
-        version=__version__,
-        model_version=MODEL_VERSION,
-    )
+    page: str = template("report.html", us=_us).render(
+        title=report.title, command=one_line(report.command), answer=report.answer, facts=report.facts, panels=views,
+        overview=_overview(report.panels), version=__version__, model_version=MODEL_VERSION,
+    )  # fmt: skip
     return page
 
 
@@ -247,22 +232,12 @@ def _view(number: int, panel: Panel) -> dict[str, Any]:
     colours = operator_colours(dict.fromkeys(name for e in panel.entries for name in e.row["phases_us"]))
     rows = [_entry_view(e, most, least, shown, colours) for e in panel.entries]
     return {
-        "id": f"workload-{number + 1}",
-        "heading": panel.heading,
-        "sentence": panel.sentence,
-        "notes": panel.notes,
-        "warnings": panel.warnings,
-        "rows": rows,
-        "fastest": panel.best,
-        "least": least,
-        "least_x": 1000 * least / most,
-        "causes": [(key, cause.short, cause.colour) for key, cause in shown.items()],
-        "phases": list(colours.items()),
-        "load": panel.load,
-        "sources": panel.sources,
-        "has_speedup": any(e.speedup is not None for e in panel.entries),
+        "id": f"workload-{number + 1}", "heading": panel.heading, "sentence": panel.sentence, "notes": panel.notes,
+        "warnings": panel.warnings, "rows": rows, "fastest": panel.best, "least": least, "least_x": 1000 * least / most,
+        "causes": [(key, cause.short, cause.colour) for key, cause in shown.items()], "phases": list(colours.items()), "load": panel.load,
+        "sources": panel.sources, "has_speedup": any(e.speedup is not None for e in panel.entries),
         "has_bars": any(e.low is not None for e in panel.entries),
-    }
+    }  # fmt: skip
 
 
 def _entry_view(e: Entry, most: float, least: float, shown: Mapping[str, Cause], colours: Mapping[str, str]) -> dict[str, Any]:
@@ -273,41 +248,23 @@ def _entry_view(e: Entry, most: float, least: float, shown: Mapping[str, Cause],
         x += us
     phases = [
         {
-            "name": name,
-            "x": 1000 * phase["start"] / most,
-            "w": max(1.0, 1000 * (phase["end"] - phase["start"]) / most),
-            "dense": max(0.25, phase["busy"] / max(1e-9, phase["end"] - phase["start"])),
-            "start": phase["start"],
-            "end": phase["end"],
-            "busy": phase["busy"],
-            "colour": colours[name],
+            "name": name, "x": 1000 * phase["start"] / most, "w": max(1.0, 1000 * (phase["end"] - phase["start"]) / most),
+            "dense": max(0.25, phase["busy"] / max(1e-9, phase["end"] - phase["start"])), "start": phase["start"], "end": phase["end"],
+            "busy": phase["busy"], "colour": colours[name],
         }
         for name, phase in row["phases_us"].items()
         if phase["busy"]
-    ]
+    ]  # fmt: skip
     bound = float(row.get("bound_us") or 0.0)
     return {
-        "label": e.label,
-        "form": row.get("form", ""),
-        "time": e.time_us,
-        "w": 1000 * e.time_us / most,
-        "bound": bound,
-        "bound_x": 1000 * bound / most,
-        "bound_words": resource_words(str(row["bound_resource"])) if row.get("bound_resource") else "",
-        "over_least": e.time_us / least if least else None,
-        "low": e.low,
-        "high": e.high,
-        "low_x": 1000 * (e.low or 0.0) / most,
-        "high_x": 1000 * (e.high or 0.0) / most,
-        "speedup": e.speedup,
-        "colour": colour_of(str(row["system"])),
-        "warnings": tuple(row.get("warnings", ())),
-        "parts": parts,
-        "phases": phases,
+        "label": e.label, "form": row.get("form", ""), "time": e.time_us, "w": 1000 * e.time_us / most, "bound": bound,
+        "bound_x": 1000 * bound / most, "bound_words": resource_words(str(row["bound_resource"])) if row.get("bound_resource") else "",
+        "over_least": e.time_us / least if least else None, "low": e.low, "high": e.high, "low_x": 1000 * (e.low or 0.0) / most,
+        "high_x": 1000 * (e.high or 0.0) / most, "speedup": e.speedup, "colour": colour_of(str(row["system"])),
+        "warnings": tuple(row.get("warnings", ())), "parts": parts, "phases": phases,
         "options": [(name, str(value).lower() if isinstance(value, bool) else value) for name, value in row.get("options", {}).items()],
-        "use": row.get("utilization", {}),
-        "exposed": row.get("exposed_comm_us"),
-    }
+        "use": row.get("utilization", {}), "exposed": row.get("exposed_comm_us"),
+    }  # fmt: skip
 
 
 def _overview(panels: Sequence[Panel]) -> dict[str, Any] | None:

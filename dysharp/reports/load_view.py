@@ -70,16 +70,10 @@ def load_view_of(routing: Routing, domain_gpus: int = 0) -> LoadView:
         busiest = (source, destination, int(load.pairs[source, destination]))
     mean = float(per_expert.mean())
     return LoadView(
-        pairs,
-        bounds,
-        len(load.rows),
-        busiest,
-        _bars(per_expert),
-        (int(per_expert.argmax()), int(per_expert.max())),
-        tuple(load.rows.tolist()),
-        (float(per_expert.max() / mean) if mean else 1.0, load.rows_max_mean, load.pair_max_mean),
+        pairs, bounds, len(load.rows), busiest, _bars(per_expert), (int(per_expert.argmax()), int(per_expert.max())),
+        tuple(load.rows.tolist()), (float(per_expert.max() / mean) if mean else 1.0, load.rows_max_mean, load.pair_max_mean),
         load.nics_max_mean,
-    )
+    )  # fmt: skip
 
 
 def _heat(load: Load) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:

@@ -1,11 +1,22 @@
-"""Text from files as Markdown: the text is shown as it is, and makes no link, image, heading, table cell or HTML of its own."""
+"""Templates of pages. Text from files as Markdown: it is shown as it is, and makes no link, image, heading, table cell or HTML of its own."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from dysharp.errors import one_line
 
 _MARKS = (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("[", "\\["), ("]", "\\]"))
 _BLOCKS = ("#", "```", "~~~", "    ")  # at the begin of a line: heading, fenced code, indented code
+
+
+def template(name: str, **filters: Any) -> Any:
+    """A file of `templates/`. What it prints is escaped where it is HTML; in Markdown the caller escapes. `filters`: more of them, by name."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader, is_html = PackageLoader("dysharp.reports", "templates"), name.endswith(".html")
+    environment = Environment(loader=loader, autoescape=is_html, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= filters
+    return environment.get_template(name)
 
 
 def escaped(text: str) -> str:

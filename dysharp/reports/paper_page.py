@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dysharp.reports.figure_tables import FigureLike, bounded, claims, counted
 from dysharp.reports.headline import headline
 from dysharp.reports.markdown import escaped, paragraph, table
-from dysharp.reports.tables import FigureLike, bounded, claims, counted
 from dysharp.text import csv_text
 
 FIELDS = ("point", "metric", "paper", "ours", "bound", "verdict", "outcome", "bound_set", "number_seen", "stored", "reason")

@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from dysharp.reports.plots import STYLE, drawn
+from dysharp.reports.plots import STYLE
 from dysharp.steps.pipeline import COMPUTE
 from dysharp.units import PS_PER_US
 
@@ -26,55 +26,41 @@ CELLS = {
 """First letter of a node of a step -> its colour and name."""
 
 
-def plot_throughput(names: Sequence[str], speeds: Sequence[float], limits: Sequence[str], *, ax: Axes | None = None) -> Axes:
-    """Tokens/s per GPU of the best layouts, the fastest on top, with what limits each."""
-    with drawn(ax, 7.0, 1.0 + 0.32 * len(names)) as axes:
-        places = list(range(len(names)))
-        axes.barh(places, list(speeds), color=SPEED)
-        axes.set_yticks(places, list(names))
-        axes.invert_yaxis()
-        axes.set_xlabel("tokens/s per GPU")
-        for at, (speed, limit) in enumerate(zip(speeds, limits, strict=True)):
-            axes.text(speed, at, f" {limit}", va="center", fontsize="small")
-        axes.set_xlim(0, 1.4 * max(speeds))
-    return axes
-
-
-def plot_memory(memory_gib: Sequence[float], capacity_gib: float, *, ax: Axes | None = None) -> Axes:
-    """Reserved memory of every pipeline rank. Dashed line: what a plan may take."""
-    with drawn(ax, 7.0, 3.0) as axes:
-        axes.bar(range(len(memory_gib)), list(memory_gib), color=[SPEED if one <= capacity_gib else TOO_MUCH for one in memory_gib])
-        axes.axhline(capacity_gib, color="black", linestyle="--", linewidth=1)
-        axes.set(xlabel="pipeline rank", ylabel="GiB", xticks=range(len(memory_gib)))
-    return axes
-
-
-def plot_step(done: Replay, *, ax: Axes | None = None) -> Axes:
-    """The cells of every pipeline rank over time."""
-    graph, shown = done.graph, set[str]()
-    queues = {int(name.split(" ")[1]): nodes for name, nodes in graph.queues.items() if name.endswith(COMPUTE)}
-    with drawn(ax, 7.0, 1.0 + 0.22 * len(queues)) as axes:
-        for rank, nodes in queues.items():
-            spans = [(done.start[n] / PS_PER_US / 1e6, graph.duration[n] / PS_PER_US / 1e6) for n in nodes]
-            kinds = [next(letter for letter in graph.nodes[n].name if letter in CELLS) for n in nodes]
-            axes.broken_barh(spans, (rank - 0.4, 0.8), color=[CELLS[kind][0] for kind in kinds])
-            shown.update(kinds)
-        axes.invert_yaxis()
-        axes.set(xlabel="seconds", ylabel="pipeline rank", yticks=sorted(queues))
-        legend = {CELLS[kind][1]: Patch(color=CELLS[kind][0], label=CELLS[kind][1]) for kind in CELLS if kind in shown}
-        axes.legend(handles=list(legend.values()), loc="upper center", ncols=len(legend), bbox_to_anchor=(0.5, 1.25), frameon=False)
-    return axes
-
-
 def plot_plan(
     title: str, names: Sequence[str], speeds: Sequence[float], limits: Sequence[str], memory_gib: Sequence[float], capacity_gib: float, done: Replay
 ) -> Axes:
-    """All three, one above the other; the axes of the first."""
+    """Three axes, one above the other; those of the first.
+
+    Tokens/s per GPU of the best layouts, the fastest on top, with what limits each; reserved memory of every pipeline rank, dashed: what a plan
+    may take; the cells of every pipeline rank over time.
+    """
     with mpl.rc_context(STYLE):
         heights = (1.0 + 0.32 * len(names), 2.5, 1.6 + 0.22 * len(memory_gib))
         axes = Figure(figsize=(7.5, sum(heights)), layout="constrained").subplots(3, 1, height_ratios=heights)
-        plot_throughput(names, speeds, limits, ax=axes[0]).set_title(title, loc="left")
-        plot_memory(memory_gib, capacity_gib, ax=axes[1])
-        plot_step(done, ax=axes[2])
+        axes[0].barh(range(len(names)), list(speeds), color=SPEED)
+        axes[0].set_yticks(range(len(names)), list(names))
+        axes[0].invert_yaxis()
+        for at, (speed, limit) in enumerate(zip(speeds, limits, strict=True)):
+            axes[0].text(speed, at, f" {limit}", va="center", fontsize="small")
+        axes[0].set(xlabel="tokens/s per GPU", xlim=(0, 1.4 * max(speeds)))
+        axes[0].set_title(title, loc="left")
+        axes[1].bar(range(len(memory_gib)), list(memory_gib), color=[SPEED if one <= capacity_gib else TOO_MUCH for one in memory_gib])
+        axes[1].axhline(capacity_gib, color="black", linestyle="--", linewidth=1)
+        axes[1].set(xlabel="pipeline rank", ylabel="GiB", xticks=range(len(memory_gib)))
+        _draw_step(axes[2], done)
     first: Axes = axes[0]
     return first
+
+
+def _draw_step(axes: Axes, done: Replay) -> None:
+    graph, shown = done.graph, set[str]()
+    queues = {int(name.split(" ")[1]): nodes for name, nodes in graph.queues.items() if name.endswith(COMPUTE)}
+    for rank, nodes in queues.items():
+        spans = [(done.start[n] / PS_PER_US / 1e6, graph.duration[n] / PS_PER_US / 1e6) for n in nodes]
+        kinds = [next(letter for letter in graph.nodes[n].name if letter in CELLS) for n in nodes]
+        axes.broken_barh(spans, (rank - 0.4, 0.8), color=[CELLS[kind][0] for kind in kinds])
+        shown.update(kinds)
+    axes.invert_yaxis()
+    axes.set(xlabel="seconds", ylabel="pipeline rank", yticks=sorted(queues))
+    legend = {CELLS[kind][1]: Patch(color=CELLS[kind][0], label=CELLS[kind][1]) for kind in CELLS if kind in shown}
+    axes.legend(handles=list(legend.values()), loc="upper center", ncols=len(legend), bbox_to_anchor=(0.5, 1.25), frameon=False)

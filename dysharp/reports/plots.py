@@ -1,16 +1,20 @@
 """Figures: `plot_x(rows, *, ax=None) -> Axes`. No function shows a figure, and only `save_figure` writes a file."""
 
+from __future__ import annotations
+
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from dysharp.analysis import Row
 from dysharp.analysis.row import DIRECTIONS
@@ -19,6 +23,10 @@ from dysharp.files import check_destination, write_file
 from dysharp.program import LAYER
 from dysharp.systems import OTHER_COLOUR, all_systems
 from dysharp.systems.collectives import all_collectives
+
+if TYPE_CHECKING:
+    from dysharp.api.network_curve import NetworkCurve
+
 
 # Colours of curves that are no systems, in this order: Okabe-Ito and two more. The common forms of colour blindness
 # can tell them apart.
@@ -109,3 +117,94 @@ def save_figure(axes: Axes, path: str | os.PathLike[str]) -> Path:
 def _undated(file: Path) -> dict[str, str | None]:
     """Metadata without a date, so that equal Rows give equal bytes."""
     return {"Date": None} if file.suffix.lower() == ".svg" else {}
+
+
+def front_of(values: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Rows of `values` `[points, 2]` on the front, by the first column: no other row is smaller in one column and not larger in the other.
+
+    Smaller is better. Of equal rows the first is kept.
+    """
+    order = np.lexsort((values[:, 1], values[:, 0]))
+    second = values[order, 1]
+    least = np.minimum.accumulate(second)
+    better = np.ones(len(order), dtype=bool)
+    better[1:] = second[1:] < least[:-1]
+    return order[better]
+
+
+def plot_pareto(records: Sequence[Sequence[float]], objectives: Sequence[str], title: str = "", *, ax: Axes | None = None) -> Axes:
+    """Points by two objectives, and their front as a stair. `records`: two values of each point; -COLUMN in `objectives`: larger is better."""
+    with drawn(ax, 6.4, 4.2) as axes:
+        values = np.asarray(records, dtype=np.float64).reshape(-1, 2)
+        signs = np.array([-1.0 if name.startswith("-") else 1.0 for name in objectives])
+        front = values[front_of(values * signs)]
+        axes.plot(*values.T, "o", color=PALETTE[4], markersize=4, label=f"{len(values)} points")
+        axes.plot(*front.T, "o", color=PALETTE[0], markersize=6, drawstyle="steps-post", linestyle="-", label=f"front of {len(front)}")
+        words = [f"{name.removeprefix('-')}, {'larger' if sign < 0 else 'smaller'} is better" for name, sign in zip(objectives, signs, strict=True)]
+        axes.set(xlabel=words[0], ylabel=words[1])
+        if title:
+            axes.set_title(title, loc="left")
+        axes.legend(frameon=False)
+    return axes
+
+
+def plot_windows(rows: Mapping[Any, Mapping[str, Any]]) -> Axes:
+    """One heat map per model: layer time divided by the best time, by dispatch and combine window.
+
+    The title has the time with the default windows.
+
+    `rows` maps points (with `model` and `options`) to the Rows of `dysharp run`. Returns the axes of the first map.
+    """
+    models = list(dict.fromkeys(p.model for p in rows))
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(4.2 * len(models), 4.0), layout="constrained")
+        axes = figure.subplots(1, len(models), squeeze=False)[0]
+        for ax, model in zip(axes, models, strict=True):
+            _map(ax, model, {tuple(v for _, v in sorted(p.options)): float(r["time_us"]) for p, r in rows.items() if p.model == model})
+    first: Axes = axes[0]
+    return first
+
+
+def _map(ax: Any, model: str, times: dict[tuple[int, ...], float]) -> None:
+    best = min(times.values())
+    combine, dispatch = (sorted({key[i] for key in times if key}) for i in (0, 1))
+    grid = np.array([[times[c, d] / best for c in combine] for d in dispatch])
+    ax.imshow(grid, cmap="cividis_r", vmin=1.0, vmax=1.25, aspect="auto", origin="lower")
+    for (i, j), value in np.ndenumerate(grid):
+        ax.text(j, i, f"{value:.2f}", ha="center", va="center", color="white" if value > 1.12 else "black", fontsize=8)
+    ax.set_xticks(range(len(combine)), combine)
+    ax.set_yticks(range(len(dispatch)), dispatch)
+    ax.set_xlabel("combine window (tokens per GPU)")
+    ax.set_ylabel("dispatch window (tokens per GPU)")
+    ax.set_title(f"{model}: time over best ({best:.1f} us)\ndefault windows: {times[()] / best:.3f}", loc="left")
+
+
+SHOWN = 20.0  # largest drawn latency over smallest latency: past saturation, latency grows with the length of the run
+
+
+def plot_network(curves: Sequence[NetworkCurve], *, ax: Axes | None = None) -> Axes:
+    """Packet latency (cycles) against offered load, one line per curve. Hollow marks: the network is saturated.
+
+    A mark above the drawn range lies at the upper edge. Returns the axes.
+    """
+    with drawn(ax, 6.4, 4.0) as axes:
+        seen = [p.packet_latency for c in curves for p in c.points if p.n_packets] or [1.0]
+        top = min(1.1 * max(seen), SHOWN * min(seen))
+        for curve, colour in zip(curves, PALETTE * len(curves), strict=False):
+            points = [p for p in curve.points if p.n_packets]
+            loads, latencies = [p.load for p in points], [min(p.packet_latency, top) for p in points]
+            c, t = curve.setting.config, curve.setting.traffic
+            name = curve.setting.name if curve.setting.name != "network" else f"{c.topology}, k = {c.k}, n = {c.n}"
+            axes.plot(loads, latencies, color=colour, linewidth=1.2, label=f"{name}: {t.packet_flits}-flit packets, {t.pattern}")
+            for saturated in (False, True):
+                some = [i for i, p in enumerate(points) if p.saturated == saturated]
+                face = "white" if saturated else colour
+                x, y = [loads[i] for i in some], [latencies[i] for i in some]
+                axes.plot(x, y, "o", color=colour, markerfacecolor=face, markersize=4, clip_on=False)
+        axes.set_ylim(0, top)
+        axes.set_xlim(0, 1)
+        axes.set_xlabel("offered load (flits per cycle and terminal)")
+        axes.set_ylabel("packet latency (cycles)")
+        axes.set_title("latency against load (hollow: saturated)", loc="left")
+        axes.legend(loc="upper left", frameon=False)
+    return axes

@@ -10,9 +10,18 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from dysharp import __version__
-from dysharp.api.serving_answer import Serving
-from dysharp.api.serving_tables import POINT_HEADINGS, SYSTEM_HEADINGS, WHAT_IF_HEADINGS, memory_line, point_cells, system_cells, what_if_cells
+from dysharp.api.serving_answer import (
+    POINT_HEADINGS,
+    SYSTEM_HEADINGS,
+    WHAT_IF_HEADINGS,
+    Serving,
+    memory_line,
+    point_cells,
+    system_cells,
+    what_if_cells,
+)
 from dysharp.files import write_text
+from dysharp.reports.markdown import template
 from dysharp.reports.plots import PALETTE, STYLE, drawn
 from dysharp.serving.search import ServePoint
 
@@ -43,11 +52,6 @@ def _scatter(axes: Axes, points: Sequence[ServePoint], colour: str, label: str) 
 
 def write_page(done: Serving, path: str | os.PathLike[str], command: str) -> Path:
     """Write the page. `command` repeats it. Text of files and options is escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("dysharp.reports", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     tables: list[tuple[str, Sequence[str], list[tuple[str, ...]]]] = [
         ("Best layouts within the limits", POINT_HEADINGS, point_cells(done.best)),
         ("What if", WHAT_IF_HEADINGS, what_if_cells(done)),
@@ -55,7 +59,7 @@ def write_page(done: Serving, path: str | os.PathLike[str], command: str) -> Pat
         ("Front", POINT_HEADINGS, point_cells(done.front)),
         ("Layouts that do not fit", ("layout", "why"), [(one.layout.name, one.reason) for one in done.rejected]),
     ]
-    page = environment.get_template("serving.html").render(
+    page = template("serving.html").render(
         title=f"Serving {done.model} on {done.gpus} GPUs of {done.cluster}", answer=(*done.sentences(), *done.trust()), advice=done.advice(),
         memory=memory_line(done.best[0]) if done.best else "", launch=done.launch(), tables=[table for table in tables if table[2]],
         picture=_svg(done), header=done.header, command=command, version=__version__,

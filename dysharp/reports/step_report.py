@@ -6,6 +6,7 @@ from dysharp import __version__
 from dysharp.analysis import MODEL_VERSION
 from dysharp.api.training import WORDS, Steps
 from dysharp.errors import one_line
+from dysharp.reports.markdown import template
 from dysharp.reports.plots import PALETTE
 from dysharp.reports.step_plot import COLOURS, spans
 from dysharp.units import GiB
@@ -17,14 +18,9 @@ SHARES = dict(zip(WORDS, (PALETTE[0], PALETTE[1], PALETTE[4], PALETTE[5], PALETT
 
 def render_steps(steps: Steps, command: str) -> str:
     """The page. Text of files and options is escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("dysharp.reports", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     best, layout = steps.best, steps.layout
     degrees = ", ".join(f"{name} {value}" for name in ("tp", "pp", "vpp", "ep", "cp", "dp") if (value := getattr(layout, name)) > 1)
-    return environment.get_template("step.html").render(
+    page: str = template("step.html").render(
         title=f"A training step of {steps.model} on {layout.gpus} GPUs",
         answer=steps.sentence(),
         facts=(("layout", degrees or "one GPU"), ("stages", layout.stages or "equal chunks"), ("schedule", steps.schedule.name),
@@ -44,6 +40,7 @@ def render_steps(steps: Steps, command: str) -> str:
         version=__version__,
         model_version=MODEL_VERSION,
     )  # fmt: skip
+    return page
 
 
 def _paths(steps: Steps) -> list[tuple[str, str, str]]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.axes import Axes
 
 from dysharp.errors import one_line
@@ -106,10 +105,7 @@ def page_of(done: Validation, figure: str = "", folder: str = "validation-tables
     """
     held_out = "".join(f" --hold-out {by}" for by in dict.fromkeys(entry["by"] for entry in done.hold_out))
     every = [row for row in done.beyond if row["system"] == "all"]
-    environment = Environment(  # Markdown: `_table` escapes the cells
-        loader=PackageLoader("dysharp.reports", "templates"), autoescape=False, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    text = environment.get_template("validation.md").render(
+    text = markdown.template("validation.md").render(  # `_table` escapes the cells
         command=f"dysharp validate{held_out} --page docs/validation.md",
         done=done, figure=figure, folder=folder, tables=_long_tables(done), table=_table, overall=_sentence(done.overall),
         between=[row for row in every if row["between"]], beyond=[row for row in every if not row["between"]], outside=_outside(done.unsupported),

@@ -1,9 +1,10 @@
-"""Names of what takes the time of a layer: causes of `Row.attribution` and waits of `Row.stalls`, for all texts and pages."""
+"""Names of what takes the time of a layer, in texts and pages, and what limits a layer, in sentences."""
 
 from dataclasses import dataclass
 
 from dysharp.analysis import Row
 from dysharp.program.nets import NET_KINDS
+from dysharp.runs.formats import resource_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +47,29 @@ def cause_names(row: Row) -> dict[str, str]:
     """Causes of `Row.attribution` as sentences name them."""
     words = {name: cause.words or cause.short for name, cause in causes().items()}
     return words | ({"sm_us": _SM_OF_REAL_FORM} if row.form == "real" else {})
+
+
+_SATURATED = 0.8
+"""Share of the time from which a resource or a cause limits alone."""
+
+
+def answer_of(row: Row) -> str:
+    """The layer time of one system, what limits it, and the lower bound of its workload."""
+    return f"{row.system} ({row.form} form) takes {row.layer_us:.1f} us, {limits_of(row)}"
+
+
+def limits_of(row: Row) -> str:
+    """The busiest resource and the critical path of one Row, and the time that no system can beat."""
+    names, causes = cause_names(row), sorted(row.attribution, key=lambda cause: -row.attribution[cause])
+    shares = [f"{names[c]} ({row.attribution[c] / row.time_us:.0%})" for c in causes[:2] if row.attribution[c] >= 0.1 * row.time_us]
+    share = row.bound_us / row.time_us
+    leading = f" for the first {row.window['tokens']} tokens" if row.window else ""
+    limit = "limited by"
+    if share < _SATURATED:
+        most = row.attribution[causes[0]] / row.time_us
+        limit = f"limited by {names[causes[0]] if most >= _SATURATED else 'no single resource'}; the busiest resource is"
+    return (
+        f"{limit} {resource_words(row.bound_resource)}, which alone needs {row.bound_us:.1f} us{leading} "
+        f"({share:.0%} of {'their' if leading else 'the'} time). Its critical path is {' and '.join(shares)}. "
+        f"No system can take less than {row.workload_bound_us:.1f} us{leading or ' on this workload'}."
+    )

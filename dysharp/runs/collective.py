@@ -1,15 +1,13 @@
 """One collective under one system: plan, verify, run on the engine, measure."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, measure
+from dysharp.analysis.load import up_use
 from dysharp.analysis.merging import levels_part, merging_of
-from dysharp.analysis.use import up_use
 from dysharp.measured.trust import no_rows
 from dysharp.program import Program
 from dysharp.program.verify import verify
@@ -61,16 +59,10 @@ def run_collective(
     on_stage("analysis")
     analysing = time.perf_counter()
     inputs = RunInputs(
-        system=system.name,
-        model=None,
-        cluster=request.cluster,
-        work=request.work,
-        layer=None,
-        direction="fwd",
-        fidelity=request.fidelity,
+        system=system.name, model=None, cluster=request.cluster, work=request.work, layer=None, direction="fwd", fidelity=request.fidelity,
         seed=request.seed,
         options=dataclasses.asdict(options) | {"form": "real" if is_real(getattr(options, "form", "auto"), request.cluster) else "paper"},
-    )
+    )  # fmt: skip
     measured = measure(inputs, program, trace)
     end = time.perf_counter()
     compile_s = import_s + timing.compile_s

@@ -1,7 +1,5 @@
 """The header: lines that say what the numbers of a run rest on. Warnings of several predictions as few lines."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container, Iterable, Mapping
 from typing import Any

@@ -114,15 +114,10 @@ class Leading:
         self._check(late, early, apart, alone)
         surroundings = {name: self._line(lambda row, name=name: row.surroundings_us[name]) for name in self.full.surroundings_us}  # type: ignore[misc]
         return {
-            "tokens": self.full.tokens_per_gpu,
-            "of_tokens": self.tokens,
-            "time_us": late,
-            "us_per_token": (late - self.full.time_us) / (self.tokens - self.full.tokens_per_gpu),
-            "half_window_time_us": early,
-            "apart": max(map(abs, apart)),
-            "path_us": self._path(alone),
-            "surroundings_us": surroundings,
-        }
+            "tokens": self.full.tokens_per_gpu, "of_tokens": self.tokens, "time_us": late,
+            "us_per_token": (late - self.full.time_us) / (self.tokens - self.full.tokens_per_gpu), "half_window_time_us": early,
+            "apart": max(map(abs, apart)), "path_us": self._path(alone), "surroundings_us": surroundings,
+        }  # fmt: skip
 
     def _line(self, value: Callable[[Row], float]) -> float:
         return extended(self.half, self.full, self.tokens, value)

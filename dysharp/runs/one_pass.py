@@ -72,18 +72,9 @@ def run_pass(
     analysing = time.perf_counter()
     served = system.served(workload.routing, options)
     inputs = RunInputs(
-        system=system.name,
-        model=request.model,
-        cluster=request.cluster,
-        work=served,
-        layer=workload.routing.layer,
-        direction=direction,
-        fidelity=request.fidelity,
-        seed=request.seed,
-        options=dataclasses.asdict(options),
-        free_links=system.moves.sent == "none",
-        skew=request.skew,
-    )
+        system=system.name, model=request.model, cluster=request.cluster, work=served, layer=workload.routing.layer, direction=direction,
+        fidelity=request.fidelity, seed=request.seed, options=dataclasses.asdict(options), free_links=system.moves.sent == "none", skew=request.skew,
+    )  # fmt: skip
     passed = sums_that_passed(program, trace)
     measured = measure(inputs, program, trace, waiting=request.waiting, passed=passed)
     around = _surroundings(inputs, request.model, served)
@@ -91,24 +82,18 @@ def run_pass(
     end = time.perf_counter()
     compile_s = import_s + timing.compile_s
     wall = WallTimes(
-        routing=workload.routing_s,
-        plan=plan_s + timing.lower_s,
-        engine=timing.engine_s,
-        analysis=end - analysing,
+        routing=workload.routing_s, plan=plan_s + timing.lower_s, engine=timing.engine_s, analysis=end - analysing,
         total=workload.routing_s + end - begin - compile_s,
-    )
+    )  # fmt: skip
     costs = HostCosts(wall, compile_s, peak_rss_mb())
     kept = int((workload.routing.slot >= 0).sum())
     dropped = max(0, kept - program.declared.useful_rows)
+    assumed = (f"{system.name} assumes {system.reach.assumes}",) if system.reach.assumes and request.cluster.domains > 1 else ()
+    lost = (f"{system.name} computes {kept - dropped} of {kept} (token, expert) rows: it drops {100 * dropped / kept:.1f} %",) if dropped else ()
     warnings = (
-        *_assumed(system, request.cluster),
-        *_no_kernel_warning(system, request.model, inputs),
-        *warnings_of(asked),
-        *without_effect(system, options, request.cluster),
-        *_dropped_warning(system, kept, dropped),
-        *_table_warning(inputs, program, trace, blocks),
-        *_sums_warning(inputs, program, int(passed.sum())),
-    )
+        *assumed, *_no_kernel_warning(system, request.model, inputs), *warnings_of(asked), *without_effect(system, options, request.cluster), *lost,
+        *_table_warning(inputs, program, trace, blocks), *_sums_warning(inputs, program, int(passed.sum())),
+    )  # fmt: skip
     blocks = blocks if request.fidelity == "packet" else {}
     header = (*header_of(workload), *settings_of(system.name, inputs.form, inputs.options, request))
     row = make_row(inputs, measured, around, costs, blocks=blocks, dropped_rows=dropped, warnings=warnings, header=header)
@@ -135,18 +120,6 @@ def _planned(system: System, options: Any, workload: Workload, direction: str, r
         program = skewed(program, request.skew)
     verify(program)
     return program
-
-
-def _assumed(system: System, cluster: Cluster) -> tuple[str, ...]:
-    """A warning with what the system assumes between domains and no measured machine has."""
-    return (f"{system.name} assumes {system.reach.assumes}",) if system.reach.assumes and cluster.domains > 1 else ()
-
-
-def _dropped_warning(system: System, kept: int, dropped: int) -> tuple[str, ...]:
-    """A warning where the Program computes fewer rows than the `kept` choices of the Routing."""
-    if not dropped:
-        return ()
-    return (f"{system.name} computes {kept - dropped} of {kept} (token, expert) rows: it drops {100 * dropped / kept:.1f} %",)
 
 
 def _table_warning(inputs: RunInputs, program: Program, trace: Trace, blocks: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,7 +1,5 @@
 """`--set system.option=value`: from text to the Options of a system, checked against choices.toml."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

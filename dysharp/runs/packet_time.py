@@ -1,7 +1,5 @@
 """How long a run at packet level takes on this computer, estimated before it begins."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 

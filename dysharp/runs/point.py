@@ -23,8 +23,7 @@ class Point:
 
     `model`: a model, or the text of a workload such as "sub-layer:llama-7b:L1".
 
-    `options`: {option: value} of the system, `choices`: {name: value}; both are sorted tuples of pairs. `gpus`,
-    `tokens` (per GPU): None = default.
+    `options`: {option: value} of the system, `choices`: {name: value}; both are sorted tuples of pairs. `gpus`, `tokens` (per GPU): None = default.
     """
 
     system: str

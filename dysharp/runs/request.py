@@ -1,7 +1,5 @@
 """What to simulate: the arguments that `run`, `compare` and `advise` share, the Request that they become, and its Workload."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import os
@@ -128,9 +126,8 @@ class Request:
 def takes(arguments: type, **defaults: Any) -> Callable[[Verb], Verb]:
     """Decorate a verb whose `**request` is the TypedDict `arguments`; `defaults` replaces defaults of arguments.
 
-    The verb gets every argument, missing ones with their default. An unknown argument raises TypeError, which names the nearest known one;
-    a value of a wrong type raises ConfigError (`specs.arguments`).
-    `help` and `inspect.signature` show all arguments.
+    The verb gets every argument, missing ones with their default. An unknown argument raises TypeError, which names the nearest known one; a value of
+    a wrong type raises ConfigError (`specs.arguments`). `help` and `inspect.signature` show all arguments.
     """
     known = {name: argument._replace(default=defaults.get(name, argument.default)) for name, argument in arguments_of(arguments).items()}
 
@@ -183,21 +180,11 @@ def make_request(args: RequestArgs) -> Request:
             f'fidelity: found "packet" on cluster "{cluster.name}", which has no switch, expected "burst" (its links have no public packets)'
         )
     return Request(
-        model=model,
-        cluster=cluster,
-        tokens=tokens,
-        routing=model.routing if args["routing"] is None else routing_string(args["routing"]),
-        layer=args["layer"],
-        placement=args["placement"],
-        direction=direction,
-        seed=args["seed"],
-        fidelity=fidelity,
-        window=window,
-        fabric=tuple(sorted(fabric.items())),
-        options=options,
-        progress=args["progress"],
+        model=model, cluster=cluster, tokens=tokens, routing=model.routing if args["routing"] is None else routing_string(args["routing"]),
+        layer=args["layer"], placement=args["placement"], direction=direction, seed=args["seed"], fidelity=fidelity, window=window,
+        fabric=tuple(sorted(fabric.items())), options=options, progress=args["progress"],
         skew=make_skew(args["start"], args["slow"], cluster.n_gpus, args["seed"]),
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

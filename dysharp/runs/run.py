@@ -1,13 +1,12 @@
 """`run`, and one system on a shared workload: all passes, a window, the faster of several GEMM variants."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from dysharp.analysis import Row, both_passes
 from dysharp.errors import ConfigError
+from dysharp.program import Program
 from dysharp.runs.collective import collective_options, run_collective
 from dysharp.runs.header import header_of
 from dysharp.runs.leading import NoEstimate, gemms_us, run_window
@@ -19,6 +18,7 @@ from dysharp.runs.request import Request, RequestArgs, Workload, make_collective
 from dysharp.systems import System, all_systems, get_system
 from dysharp.systems.collectives.register import get_collective
 from dysharp.systems.registry import FUSED_GEMMS
+from dysharp.units import PS_PER_US
 
 
 @takes(RequestArgs)
@@ -107,3 +107,24 @@ def _run_layer(system: System, options: Any, workload: Workload, on_stage: OnSta
         return run_pass(system, options, workload, workload.request.direction, on_stage)[0]
     forward, row_slot = run_pass(system, options, workload, "fwd", on_stage)
     return both_passes(forward, run_pass(system, options, workload, "bwd", on_stage, row_slot)[0])
+
+
+@takes(RequestArgs)
+def planned(name: str, directions: Sequence[str], chosen: Mapping[str, Any] | None = None, **request: Unpack[RequestArgs]) -> list[Program]:
+    """The Programs of a system on one drawn workload, one for each of `directions` ("fwd", "bwd").
+
+    `chosen`: the options of a Row of the system; None: those of the request. Raises ConfigError as `compare`.
+    """
+    asked, system = make_request(request), get_system(name)
+    usual, workload = prepare({name: system}, asked)
+    options = usual[name] if chosen is None else type(usual[name])(**chosen)
+    return [system.plan(asked.model, asked.cluster, workload.routing, direction, options) for direction in directions]
+
+
+def program_us(program: Program) -> float:
+    """The time of a Program in microseconds. Raises ProgramError for one that breaks a rule."""
+    from dysharp.engine.burst.run import run_burst
+    from dysharp.program.verify import verify
+
+    verify(program)
+    return run_burst(program)[0].time_ps / PS_PER_US

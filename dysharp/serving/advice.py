@@ -6,10 +6,10 @@ from dysharp.serving.balance import EXTRA_SLOTS, Rearranging, rearranging, with_
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.loop import closed_loop
 from dysharp.serving.memory import memory_of
-from dysharp.serving.overlap import overlapped_us
 from dysharp.serving.search import ServePoint
 from dysharp.serving.step import draft_us, step_time
 from dysharp.serving.step_table import StepTable, decode_batch
+from dysharp.serving.two_batches import overlapped_us
 
 MOST_BATCH = 1 << 10
 HALVINGS = 20

@@ -1,8 +1,7 @@
 """A closed loop run step by step: each user sends a prompt, waits for its answer, and sends the next prompt at once.
 
-In a closed loop a prompt comes only when an answer ends. So nothing happens between two ends but equal decode steps, and the run jumps from
-end to end; only steps with prompts are run one by one. Equal lengths keep all users in step: they wait for their prompts together, and then
-decode together.
+In a closed loop a prompt comes only when an answer ends. So nothing happens between two ends but equal decode steps, and the run jumps from end to
+end; only steps with prompts are run one by one. Equal lengths keep all users in step: they wait for their prompts together, and then decode together.
 """
 
 import heapq

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from functools import lru_cache
 
-from dysharp.serving.balance import busiest
-from dysharp.serving.formats import compute_dtype
-from dysharp.serving.moves import moves
-from dysharp.serving.popularity import LEVELS, levels_of
+from dysharp.serving.balance import LEVELS, busiest, levels_of
+from dysharp.serving.exchange import BOUNDS, FREE, domain_of, exchange, least_us
+from dysharp.serving.precisions import compute_dtype
 from dysharp.serving.work import ELEMENT, Batch, Loads, Op, Replica
 
 ROUTER_KERNELS = 3
@@ -78,3 +77,29 @@ def _shared(r: Replica, tokens: float) -> Iterator[Op]:
     assert r.model.layer is not None
     for op in _mlp(r, "shared experts", tokens, r.model.shared_hidden / r.layout.tp, r.model.layer.n_matrices):
         yield Op(op.name, max(0.0, op.us - op.kernels * r.rates.floor), op.kernels)
+
+
+Ops = list[Op]
+
+
+def moves(r: Replica, tokens: float, everybody: float, experts_us: float) -> tuple[Ops, Ops]:
+    """Kernels before and behind the experts. `tokens`: of a step of an attention group, `everybody`: of all groups.
+
+    A layout without attention groups has all tokens everywhere, and sums. One with groups and EP dispatches and combines. One with groups and
+    experts that are cut gathers all tokens, and scatters sums. The busiest expert GPU gets and sends most rows, and the others wait for it.
+    """
+    layout = r.layout
+    row = ELEMENT * r.model.hidden
+    sends = layout.dp > 1 and layout.ep > 1
+    if r.ep_system == FREE:
+        return [], []
+    if layout.dp == 1:
+        return [], [r.all_reduce("FFN all-reduce", tokens)]
+    if not sends:
+        gathered, scattered = (r.rates.collective(kind, layout.stage_gpus, row * everybody) for kind in ("all_gather", "reduce_scatter"))
+        return [Op("dispatch", gathered)], [Op("combine", scattered)]
+    shared = [Op("combine", r.rates.collective("all_gather", layout.tp, row * tokens))] if layout.tp > 1 else []
+    if r.ep_system in BOUNDS and layout.ep <= domain_of(r):
+        return [Op("dispatch", least_us(r, tokens / layout.tp, experts_us), 0)], shared
+    moved = exchange(r, tokens / layout.tp, busiest(r, everybody))
+    return [Op("dispatch", moved.dispatch, moved.kernels // 2)], [Op("combine", moved.combine, moved.kernels // 2), *shared]

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from dysharp.serving.attention import kv_token_bytes, state_bytes
+from dysharp.serving.attention_kernels import kv_token_bytes, state_bytes
 from dysharp.serving.engine import Engine
-from dysharp.serving.formats import Format
+from dysharp.serving.precisions import Format
 from dysharp.serving.work import ELEMENT, Replica
 from dysharp.steps.accounting.parameters import counted_weights
 from dysharp.steps.accounting.weights import Weight

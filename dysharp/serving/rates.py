@@ -1,7 +1,5 @@
 """`Rates`: how long one GPU of a machine takes for a kernel of a serving step, in microseconds; equal kernels are computed once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from dysharp.compute.collectives import flight_us, link_us
-from dysharp.serving.attention import attention_ops
+from dysharp.serving.attention_kernels import attention_ops
 from dysharp.serving.ffn import dense_ops, moe_ops
 from dysharp.serving.work import ELEMENT, Batch, Op, Replica
 

@@ -5,8 +5,8 @@ from math import ceil, sqrt
 
 import numpy as np
 
+from dysharp.serving.balance import largest_of
 from dysharp.serving.engine import Engine
-from dysharp.serving.popularity import largest_of
 from dysharp.serving.step import draft_us, step_time
 from dysharp.serving.work import Batch, Load, Replica
 

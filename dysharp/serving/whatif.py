@@ -91,5 +91,3 @@ def _without_a_group(best: ServePoint) -> ServePoint | None:
         return None
     table = StepTable(replica, engine, best.load, best.load.users / rest.dp)
     return replace(best, replica=table.replica, served=closed_loop(table, best.load, memory.requests), memory=memory, table=table)
-
-

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.serving.formats import Format, Formats, compute_dtype
 from dysharp.serving.layout import ServeLayout
+from dysharp.serving.precisions import Format, Formats, compute_dtype
 from dysharp.serving.rates import NCCL_AND_OWN, Rates, Reducers
 from dysharp.specs.whole import WholeModel
 

@@ -1,7 +1,5 @@
 """Published areas, and the blocks that stand beside each of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,28 +1,12 @@
 """`Model`, `Cluster` and the modelling choices of a simulation. See README.md in this folder."""
 
-from dysharp.specs.catalog import list_clusters, list_models, load_cluster, load_model
+from dysharp.specs.catalog import list_clusters, list_models, list_whole_models, load_cluster, load_model, load_whole
 from dysharp.specs.choices import Choice, Scalar, choice, choice_int, choice_str, choice_value, list_choices
 from dysharp.specs.cluster import Cluster
 from dysharp.specs.model import Model
 from dysharp.specs.whole import Attention, WholeModel
-from dysharp.specs.whole_catalog import list_whole_models, load_whole
 
 __all__ = [
-    "Attention",
-    "Choice",
-    "Cluster",
-    "Model",
-    "Scalar",
-    "WholeModel",
-    "choice",
-    "choice_int",
-    "choice_str",
-    "choice_value",
-    "list_choices",
-    "list_clusters",
-    "list_models",
-    "list_whole_models",
-    "load_cluster",
-    "load_model",
-    "load_whole",
-]
+    "Attention", "Choice", "Cluster", "Model", "Scalar", "WholeModel", "choice", "choice_int", "choice_str", "choice_value", "list_choices",
+    "list_clusters", "list_models", "list_whole_models", "load_cluster", "load_model", "load_whole",
+]  # fmt: skip

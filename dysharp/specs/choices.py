@@ -74,9 +74,8 @@ def _packaged(name: str) -> Choice:
 def choices_overridden(values: Mapping[str, Scalar]) -> Iterator[None]:
     """Inside the block `choice(name)` has the value `values[name]`, in this thread or task only. Blocks nest.
 
-    Values that were read before the block do not change. The import of `systems` reads the defaults of options,
-    so this block does not change an option: pass the option itself.
-    Raises ConfigError for an unknown name, a value of another type, and a value outside its range.
+    Values that were read before the block do not change. The import of `systems` reads the defaults of options, so this block does not change an
+    option: pass the option itself. Raises ConfigError for an unknown name, a value of another type, and a value outside its range.
     """
     changed = {name: _with_value(_packaged(name), value) for name, value in values.items()}
     token = _overridden.set(MappingProxyType({**_overridden.get(), **changed}))

@@ -1,9 +1,8 @@
 """Field types of the specs, and the one place that checks values against them.
 
-Specs are plain frozen dataclasses. Their annotations carry the range of each field. Pydantic reads the annotations
-and reports *all* problems of a spec at once. One check serves both a file and a call (`__post_init__`), so neither
-can build a bad spec. The check uses a pydantic model that is made from the dataclass: a `TypeAdapter` of the
-dataclass itself would call `__post_init__` again.
+Specs are plain frozen dataclasses. Their annotations carry the range of each field. Pydantic reads the annotations and reports *all* problems of a
+spec at once. One check serves both a file and a call (`__post_init__`), so neither can build a bad spec. The check uses a pydantic model that is made
+from the dataclass: a `TypeAdapter` of the dataclass itself would call `__post_init__` again.
 """
 
 import dataclasses

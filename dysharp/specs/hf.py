@@ -65,21 +65,11 @@ def model_from_config(config: Mapping[str, Any], name: str, where: str) -> Model
         values["n_group"] = values["topk_group"] = 1
     try:
         return Model(
-            name=name,
-            hidden=values["hidden"],
-            expert_hidden=values["expert_hidden"],
-            n_experts=values["n_experts"],
-            topk=values["topk"],
-            tokens_per_gpu=TOKENS_PER_GPU,
-            n_matrices=_n_matrices(config),
-            element_bytes=element_bytes,
-            gemm_dtype=gemm_dtype,
-            n_group=values["n_group"],
-            topk_group=values["topk_group"],
-            n_layers=_moe_layers(values, moe_list, dense),
-            routing=ROUTING,
+            name=name, hidden=values["hidden"], expert_hidden=values["expert_hidden"], n_experts=values["n_experts"], topk=values["topk"],
+            tokens_per_gpu=TOKENS_PER_GPU, n_matrices=_n_matrices(config), element_bytes=element_bytes, gemm_dtype=gemm_dtype,
+            n_group=values["n_group"], topk_group=values["topk_group"], n_layers=_moe_layers(values, moe_list, dense), routing=ROUTING,
             source="Hugging Face config.json; tokens and routing are assumed (routing is synthetic)",
-        )
+        )  # fmt: skip
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 

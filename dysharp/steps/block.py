@@ -73,8 +73,8 @@ class Block(Basis):
         """Routed experts with dispatch and combine, and the exchange of ranks that share an expert."""
         return (routed(self) if self.practice.dispatcher else {EXPERTS: self._row(ep) if ep else Cost()}) | expert_tensor(self)
 
-    def ends(self, embedding: bool, mtp: int, head: bool, ep: EpTimes | None) -> Cost:
-        """Embedding, MTP layers, and the head with its loss."""
+    def ends(self, embedding: bool, mtp: int, heads: int, ep: EpTimes | None) -> Cost:
+        """Embedding, MTP layers, and heads with their losses."""
         cost = Cost()
         rows = ELEMENT * self.model.hidden * self.tokens / self.layout.tp
         if embedding:
@@ -84,7 +84,7 @@ class Block(Basis):
             cost += self.layer(self.model.n_layers, ep)
             for weight in joining:
                 cost += self._linear(weight)
-        for _ in range(mtp + head):  # every prediction has a head
+        for _ in range(heads):
             cost += self._head()
         return cost
 

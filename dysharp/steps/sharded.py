@@ -14,18 +14,22 @@ def layer_shards(model: WholeModel, layout: Layout, layer: int) -> RankParameter
     return rank_parameters(model, layout, [Chunk(layer, 1)])
 
 
-def exposed_shards(model: WholeModel, machine: Machine, layout: Layout, layer: int, done: Cost) -> Cost:
+def exposed_shards(model: WholeModel, machine: Machine, layout: Layout, layer: int, done: Cost, switched: bool = False) -> Cost:
     """What the traffic of a layer's weights and gradients is longer than a layer's computing `done`, which it runs beside.
 
-    Every micro-batch gathers the weights before both passes, in BF16, and scatters the gradients.
+    Every micro-batch gathers the weights before both passes, in BF16, and scatters the gradients. Where rows of experts pass the same kind of link
+    (inside a domain, or NICs), weights have the time that rows leave. `switched`: switches copy and sum, so that a gather inside a domain fills
+    links down, a scatter links up, and the other direction carries one part. NICs carry both in full.
     """
     if layout.fsdp == 1:
         return Cost()
     held = layer_shards(model, layout, layer)
-
-    def moved(element: float) -> float:
-        dense = machine.group(held.dense * element, layout.fsdp, layout.stride("cp"))
-        return dense + machine.group(held.experts * element, layout.expert_fsdp, layout.stride("edp"))
-
-    gather, scatter = moved(ELEMENT), moved(number("step.gradient_bytes"))
-    return passes("sharded weights", max(0.0, gather - done.forward), max(0.0, gather + scatter - done.backward - done.weights))
+    gather = down = up = 0.0
+    for parameters, size, stride in ((held.dense, layout.fsdp, layout.stride("cp")), (held.experts, layout.expert_fsdp, layout.stride("edp"))):
+        gathered, scattered = (machine.group(parameters * element, size, stride) for element in (ELEMENT, number("step.gradient_bytes")))
+        other = 1 / (size - 1) if switched and 1 < size <= machine.domain // stride else 1.0
+        gather, down, up = gather + gathered, down + gathered + other * scattered, up + scattered + other * gathered
+    near = layout.fsdp <= machine.domain // layout.stride("cp"), layout.ep * layout.etp <= machine.domain
+    busy = (done.forward_wire, done.backward_wire) if near[0] == near[1] else (0.0, 0.0)
+    free = max(0.0, done.forward - busy[0]), max(0.0, done.backward + done.weights - busy[1])
+    return passes("sharded weights", max(0.0, gather - free[0]), max(0.0, max(down, up) - free[1]))

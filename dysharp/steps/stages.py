@@ -29,7 +29,8 @@ class Chunk:
     embedding: bool = False
     mtp: int = 0
     """MTP layers."""
-    head: bool = False
+    head: int = 0
+    """Losses, each with its product with the vocabulary: those of all predictions stand with L (Megatron-LM, multi_token_prediction.md)."""
 
     def layers(self) -> range:
         """Numbers of its layers, without MTP."""
@@ -42,10 +43,10 @@ def chunks_of(model: WholeModel, layout: Layout) -> tuple[Chunk, ...]:
     faults = _misfits(pieces, model, layout)
     if faults:
         raise ConfigError(f"layout for {model.name}: stages {show(layout.stages)}: {faults[0]}")
-    chunks, first = [], 0
+    chunks, first, losses = [], 0, 1 + "".join(pieces).count("m")
     for piece in pieces:
         n = piece.count("t")
-        chunks.append(Chunk(first, n, "E" in piece, piece.count("m"), "L" in piece))
+        chunks.append(Chunk(first, n, "E" in piece, piece.count("m"), losses * ("L" in piece)))
         first += n
     return tuple(chunks)
 

@@ -1,7 +1,5 @@
 """A study: points from a TOML file, drawn in one of four ways, run here or elsewhere, and kept in a `StudyFolder`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field

@@ -204,7 +204,7 @@ def _digest_today(asked: str) -> str:
     """The digest of the key of a point that was asked for in JSON; "" for a Point that this version does not know."""
     try:
         return key_of(point_from(json.loads(asked))).digest
-    except (ValueError, TypeError, KeyError, AttributeError, ConfigError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ConfigError):
         return ""
 
 

@@ -10,6 +10,7 @@ from dysharp.compute import Tiling
 from dysharp.program import Alloc, Discipline, Head, Kind, Program, Tail, Template
 from dysharp.program.constants import OTHER
 from dysharp.specs import Cluster, Model, choice_int
+from dysharp.systems.building.around import MemoryKernels
 from dysharp.systems.building.batch import Batch, ids
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import add_stage, stages
@@ -103,19 +104,28 @@ def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, opti
     owner = layer.tile_slot % layer.n_gpus
     blocks = _blocks(layer, owner)
     start = _starts(layer, blocks)
-    if real:
-        opened = kernels.barrier("first", "first.opened", kernels.delay("first.start", kernels.costs.kernel_ps))
+    around = MemoryKernels(layer, 0, sms, (0, 0)) if real else None
+    if around is not None:
+        begun = kernels.delay("first.start", len(first) * kernels.costs.kernel_ps)
+        layer.wait_each(begun, around.at_source("scatter", None))
+        opened = kernels.barrier("first", "first.opened", begun)
         layer.wait_each(start, opened[blocks.gpu])
     by_tile = _by_tile(layer)
     _gets(layer, blocks, owner, start, by_tile)
     added = [add_stage(layer, first, sms, t[t >= 0], blocks=options.column_blocks) for t in (blocks.first, blocks.second)]
     ends = _first_kernel(layer, blocks, start, added)
     layer.b.hold(_slots(layer, options)[blocks.gpu], start, ends)
+    if around is not None:
+        around.by_tiles(
+            tuple(_of_tiles(layer, blocks, *ops) for ops in zip(*added, strict=True)),
+            opened,
+            _of_tiles(layer, blocks, start, start[blocks.second >= 0]),
+        )
     finished = layer.join("first kernel")
     layer.wait_each(finished[blocks.gpu], ends)
-    if real:
-        launched = kernels.delay("second.start", kernels.costs.kernel_ps)
-        layer.wait_each(launched, kernels.barrier("second", "second.opened", finished))
+    if around is not None:
+        launched = kernels.delay("second.start", len(second) * kernels.costs.kernel_ps)
+        layer.wait_each(launched, kernels.barrier("second", "second.opened", around.between(finished)))
         finished = launched
     # A block puts its remote tile before it computes its local one.
     order = np.stack((blocks.second, blocks.first), axis=1).ravel()
@@ -129,8 +139,8 @@ def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, opti
     returned = layer.combine_rows(Discipline.READY_FIFO, puts)
     layer.wait_rows(returned.of_useful_row, results)
     _in_pieces(layer, returned.of_useful_row, by_tile)
-    if real:
-        kernels.barrier_after("end", "end.closed", finished, returned)
+    if around is not None:
+        around.at_source("gather", kernels.barrier_after("end", "end.closed", finished, returned))
     if options.mediation and not real:
         mediate(layer, counts=True, permutes=True, first=[Batch(op=start, node=blocks.gpu)])
     return layer.build(FACTS.moves)
@@ -156,6 +166,13 @@ def _blocks(layer: LayerBuilder, owner: I32) -> _Blocks:
         gpus.append(np.full(n + len(padded) // 2, gpu))
     holder, first, second = (np.concatenate(part).astype(np.int32) for part in (gpus, firsts, seconds))
     return _Blocks(holder, first, second, np.concatenate(waits))
+
+
+def _of_tiles(layer: LayerBuilder, blocks: _Blocks, first: I32, second: I32) -> I32:
+    """`[tiles]` ops by tile: those of every block's first tile, and those of the second tiles that there are."""
+    ops = np.empty(len(layer.tiles), np.int32)
+    ops[blocks.first], ops[blocks.second[blocks.second >= 0]] = first, second
+    return ops
 
 
 def _slots(layer: LayerBuilder, options: Options) -> I32:

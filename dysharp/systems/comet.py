@@ -39,7 +39,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     layer = LayerBuilder(model, cluster, routing, direction)
     layer.dispatch_puts(by_rows=True)
     combine = layer.combine_puts(Discipline.READY_FIFO)
-    in_pairs(layer, combine.of_useful_row)
+    in_pairs(layer, combine.of_useful_row, FACTS.costs)
     if options.mediation:
         mediate(layer, counts=True, permutes=False)
     return layer.build(FACTS.moves)

@@ -12,7 +12,7 @@ from dysharp.program.tables import ColumnRange
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.collective import collective
-from dysharp.systems.building.experts import FILLER, GemmOps, add_stage, blocks_in_order, stages
+from dysharp.systems.building.experts import FILLER, GemmOps, add_stage, at_the_barrier, blocks_in_order, stages
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.mediation import mediate
 from dysharp.systems.building.slices import add_sliced_stage, column_slices, sliced_sums
@@ -68,7 +68,7 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     slices = column_slices(layer, options.slices)
     gemms, second = _gemms(layer, options, slices)
     blocks = _wait_for_flags(layer, gemms, gathered.tile)
-    layer.join_tiles(gemms.first[0], heads=gemms.second)
+    at_the_barrier(layer, gemms, FACTS.costs)
     if len(slices) == 1:
         _return_rows(layer, options, gemms.results)
     else:
@@ -89,10 +89,11 @@ def _gemms(layer: LayerBuilder, options: Options, slices: list[ColumnRange]) -> 
     sms = [layer.pools(n) for n in dict.fromkeys(slots)]
     first, second = stages(layer.model, layer.direction)
     filler = FILLER if len(slices) == 1 else _last_copies(slices) + 1
-    ops = add_stage(layer, first, layer.per_gpu(Discipline.READY_FIFO, "sm", sms[0]), layer.tiles, filler=filler)
+    all_sms = layer.per_gpu(Discipline.READY_FIFO, "sm", sms[0])
+    ops = add_stage(layer, first, all_sms, layer.tiles, filler=filler)
     issuer = layer.per_gpu(Discipline.READY_FIFO, "sm", sms[-1])
     more = add_stage(layer, second, issuer, layer.tiles) if len(slices) == 1 else add_sliced_stage(layer, second, issuer, slices, filler)
-    return GemmOps(ops, more, sms[0], issuer), issuer
+    return GemmOps(ops, more, sms[0], all_sms), issuer
 
 
 def _last_copies(slices: list[ColumnRange]) -> int:

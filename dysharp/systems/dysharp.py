@@ -133,5 +133,5 @@ def plan_comet(model: Model, cluster: Cluster, routing: Routing, direction: str,
     """Dynamic addressing with COMET's overlap inside each operator pair and its barrier between the GEMMs."""
     layer, window = start(model, cluster, routing, direction, options, DYMULTIMEM, together=False)
     pulls = layer.combine_pulls(Discipline.SMALLEST_KEY, window)
-    in_pairs(layer, pulls.of_useful_row)
+    in_pairs(layer, pulls.of_useful_row, UNFUSED.costs)
     return layer.build(FACTS.moves)

@@ -87,7 +87,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     stream = NcclStream(layer)
     if direction == "fwd":  # a backward pass knows the counts
         kernels, n_bytes = stream.kernels, COUNT_BYTES * model.n_experts
-        stream.end = kernels.delay("counts", kernels.alltoall_ps(n_bytes, n_bytes // layer.n_gpus) + kernels.costs.kernel_ps)
+        stream.queue("counts", kernels.alltoall_ps(n_bytes, n_bytes // layer.n_gpus) + kernels.costs.kernel_ps)
     return _in_steps(layer, stream, options)
 
 
@@ -116,13 +116,13 @@ def _in_steps(layer: LayerBuilder, stream: CommStream, options: Options) -> Prog
         sends = layer.dispatch_rows(order=stream_order(layer, *there, mine))
         sent.append(stream.exchange(f"sent.{step}.{expert}", [sends]))
     arrived = [sent[(step + 1) * local - 1] for step, _ in parts]
-    groups = [stream.started(Group(layer.tiles[tile_part == part], arrived[part])) for part in range(len(parts))]
+    groups = [Group(layer.tiles[tile_part == part], arrived[part]) for part in range(len(parts))]
     copies = [Group(layer.tiles[tile_part == len(parts) + i], end) for i, end in enumerate(here)]
     if layer.direction == "fwd":
-        finished = in_groups(layer, groups + _with_weights(layer, stream, copies))
+        finished = in_groups(layer, groups + _with_weights(layer, stream, copies), stream)
     else:  # shadows need no rows from elsewhere and come first
         copies = [replace(copy, gradients=layer.join(GRADIENTS)) for copy in copies]
-        ends = in_groups(layer, copies + groups)
+        ends = in_groups(layer, copies + groups, stream)
         finished = ends[shadows:] + ends[:shadows]
         for i, (copy, owner) in enumerate(zip(copies, _owners(layer), strict=True)):
             stream.exchange(f"gradients.{i}", [reduce(layer, owner, i)], copy.gradients)
@@ -131,6 +131,7 @@ def _in_steps(layer: LayerBuilder, stream: CommStream, options: Options) -> Prog
         stream.exchange(f"returned.{step}.{expert}", [batch], finished[(step + 1) * local - 1])
     for batch, end in zip(batches[len(parts) :], finished[len(parts) :], strict=True):
         layer.wait_first(batch, end)
+    stream.gathered()
     if options.mediation and not isinstance(stream, NcclStream):
         mediate(layer, counts=True, permutes=True)
     return layer.build(FACTS.moves)

@@ -172,7 +172,7 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     stream = NcclStream(layer)
     if not options.capacity and direction == "fwd":  # a backward pass knows the capacity
         costs = stream.kernels.costs
-        stream.end = stream.kernels.delay("capacity", costs.collective_ps("all_reduce", layer.n_gpus, COUNT_BYTES) + costs.kernel_ps)
+        stream.queue("capacity", costs.collective_ps("all_reduce", layer.n_gpus, COUNT_BYTES) + costs.kernel_ps)
     return _in_chunks(layer, stream, options)
 
 
@@ -197,11 +197,12 @@ def _in_chunks(layer: LayerBuilder, stream: CommStream, options: Options) -> Pro
         sends = [layer.dispatch_rows(order=rows), _padding(layer, "dispatch", missing[:, :, chunk])]
         tiles = layer.tiles[layer.tile_slot % options.degree == chunk]
         arrived = stream.exchange(f"sent.{chunk}", sends)
-        groups.append(stream.started(Group(tiles, arrived, _padding_tiles(layer, options, tiles))))
-    finished = in_groups(layer, groups)
+        groups.append(Group(tiles, arrived, _padding_tiles(layer, options, tiles)))
+    finished = in_groups(layer, groups, stream)
     orders = [stream_order(layer, layer.p.row_gpu, layer.p.row_source, np.flatnonzero(part == chunk)) for chunk in range(options.degree)]
     for chunk, back in enumerate(layer.combine_row_chunks(Discipline.PROGRAM_ORDER, orders)):
         stream.exchange(f"returned.{chunk}", [back, _padding(layer, "combine", missing[:, :, chunk])], finished[chunk])
+    stream.gathered()
     if options.mediation and not isinstance(stream, NcclStream):
         mediate(layer, counts=options.capacity == 0, permutes=True)
     levels = padded_levels(layer.routing, options, layer.cluster.domain_gpus) if layer.cluster.domains > 1 else None
@@ -215,8 +216,8 @@ def _in_runs(layer: LayerBuilder, stream: CommStream, options: Options) -> Progr
     groups = []
     for chunk, mine in enumerate(pairs):
         arrived = stream.exchange(f"sent.{chunk}", [layer.dispatch_pairs(pair_order(layer, layer.p.source, layer.p.gpu, mine))])
-        groups.append(stream.started(Group(layer.tiles[layer.tile_slot % options.degree == chunk], arrived)))
-    finished = in_groups(layer, groups)
+        groups.append(Group(layer.tiles[layer.tile_slot % options.degree == chunk], arrived))
+    finished = in_groups(layer, groups, stream)
     orders = [pair_order(layer, layer.p.gpu, layer.p.source, mine) for mine in pairs]
     for chunk, back in enumerate(layer.combine_pair_chunks(orders)):
         stream.exchange(f"returned.{chunk}", [back], finished[chunk])

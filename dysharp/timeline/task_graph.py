@@ -63,18 +63,10 @@ def task_graph(run: Recording, parts: int) -> TaskGraph:
     np.minimum.at(first, task, np.arange(p.n_ops))
     waits, on, at = _waits(p, tile, task, n)
     return TaskGraph(
-        p.ops.template[first].astype(np.int64),
-        p.ops.node[first].astype(np.int64),
-        part,
-        np.bincount(task, minlength=n),
-        _sums(task, _busy_ps(p), n),
-        copies // max(1, p.n_nodes),
-        copies % max(1, p.n_nodes),
-        _sums(cell, p.ops.bytes[owner].astype(np.int64), len(copies)),
-        waits,
-        on,
-        at,
-    )
+        p.ops.template[first].astype(np.int64), p.ops.node[first].astype(np.int64), part, np.bincount(task, minlength=n),
+        _sums(task, _busy_ps(p), n), copies // max(1, p.n_nodes), copies % max(1, p.n_nodes),
+        _sums(cell, p.ops.bytes[owner].astype(np.int64), len(copies)), waits, on, at,
+    )  # fmt: skip
 
 
 def _sums(index: NDArray[np.integer], values: I64, n: int) -> I64:
@@ -222,7 +214,7 @@ def _joined(left: Pairs, right: Pairs) -> Pairs:
 
 
 def _unique(first: I64, second: I64) -> Pairs:
-    """Pairs of two columns of numbers of at least 0, each once, by the first."""
+    """`first[i], second[i]` (at least 0) without repeats, sorted by `first`, then `second`."""
     size = int(second.max(initial=0)) + 1
     pairs = np.unique(first * size + second)
     return pairs // size, pairs % size

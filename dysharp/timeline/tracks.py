@@ -1,7 +1,5 @@
 """`Timeline`: tracks with slices, flows of tokens and counters, from the log of a run."""
 
-from __future__ import annotations
-
 import heapq
 from dataclasses import dataclass
 
@@ -140,16 +138,9 @@ def make_timeline(
         place[order] = joined
     flows = tuple(Flow(f.id, f.token, f.gpu, tuple(dict.fromkeys(int(place[s]) for s in f.slices if place[s] >= 0))) for f in steps)
     return Timeline(
-        p.n_nodes,
-        run.trace.time_ps,
-        tuple(draft.tracks),
-        tuple(draft.names),
-        slices,
-        tuple(f for f in flows if len(f.slices) > 1),
-        counters(run, up, down),
-        merged,
-        p.operators,
-    )
+        p.n_nodes, run.trace.time_ps, tuple(draft.tracks), tuple(draft.names), slices, tuple(f for f in flows if len(f.slices) > 1),
+        counters(run, up, down), merged, p.operators,
+    )  # fmt: skip
 
 
 def _merged(s: Slices, bin_ps: int, alone: Bools) -> tuple[Slices, I64]:

@@ -1,6 +1,7 @@
 """When the acknowledgements of a push are back at its source: in turn with packets of rows, without an event for each (oracle/acks.py)."""
 
 from dysharp.uarch import columns as col
+from dysharp.uarch.fifo import precedes
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.tree import tree_set
 
@@ -67,20 +68,12 @@ def ack_due(o, left, now, ops, links, held, clock):
     return due
 
 
-@block
-def _before(a, b, ops):
-    """Whether push a is acknowledged before push b: by time, port, id."""
-    s, t = ops.ot[a, col.DONE], ops.ot[b, col.DONE]
-    i, j = ops.op[a, col.NODE], ops.op[b, col.NODE]
-    return s < t or (s == t and (i < j or (i == j and a < b)))
-
-
 @kernel
 def ack_push(o, leaf, ops, acks, clock):
     """Push o joins those that wait for their acknowledgement, due at its DONE."""
     acks[0] += 1
     i = acks[0]
-    while i > 1 and _before(o, acks[i >> 1], ops):
+    while i > 1 and precedes(o, acks[i >> 1], ops.ot, col.DONE, ops.op, col.NODE):
         acks[i] = acks[i >> 1]
         i >>= 1
     acks[i] = o
@@ -97,9 +90,9 @@ def ack_pop(leaf, ops, acks, clock):
     i = 1
     while 2 * i < n:
         child = 2 * i
-        if child + 1 < n and _before(acks[child + 1], acks[child], ops):
+        if child + 1 < n and precedes(acks[child + 1], acks[child], ops.ot, col.DONE, ops.op, col.NODE):
             child += 1
-        if _before(last, acks[child], ops):
+        if precedes(last, acks[child], ops.ot, col.DONE, ops.op, col.NODE):
             break
         acks[i] = acks[child]
         i = child

@@ -220,21 +220,21 @@ def _table_setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     context.pack_value(builder, sig.args[0].dtype, value, _cell(context, builder, sig.args[0], args[0], sig.args[1], args[1]))
 
 
-def _prefetch(typing: Any, table: Any, row: Any) -> Any:
-    """Begin to read row `row` of an array of the state, which an event needs soon. Changes nothing, and any number is allowed for `row`."""
+def _prefetch(typing: Any, table: Any, row: Any, column: Any) -> Any:
+    """Begin to read the cache line of a number of the state, which an event needs soon. Changes nothing, and any row is allowed."""
 
     def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         if isinstance(table, Table):
             parts = cgutils.create_struct_proxy(table)(context, builder, args[0])
             place = context.cast(builder, args[1], row, types.intp)
-            flat = place if table.ndim == 1 else builder.mul(place, parts.columns)
+            flat = place if table.ndim == 1 else builder.add(builder.mul(place, parts.columns), context.cast(builder, args[2], column, types.intp))
             kind, i32 = cgutils.voidptr_t, ir.IntType(32)
             call = builder.module.declare_intrinsic("llvm.prefetch", [kind], ir.FunctionType(ir.VoidType(), [kind, i32, i32, i32]))
             pointer = builder.bitcast(builder.gep(parts.data, [flat]), kind)
             builder.call(call, [pointer, ir.Constant(i32, 1), ir.Constant(i32, 3), ir.Constant(i32, 1)])
         return context.get_dummy_value()
 
-    return types.none(table, row), code
+    return types.none(table, row, column), code
 
 
 prefetch: Any = intrinsic(_prefetch)

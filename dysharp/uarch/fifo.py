@@ -54,11 +54,21 @@ def mixed_pop(ends, row, op, column, mem):
 
 
 @block
+def precedes(a, b, due, due_column, node, node_column):
+    """Whether entry a of a ring comes before entry b: by time, port, id."""
+    s, t = due[a, due_column], due[b, due_column]
+    if s != t:
+        return s < t
+    i, j = node[a, node_column], node[b, node_column]
+    return i < j or (i == j and a < b)
+
+
+@block
 def ring_push(ends, row, link, column, due, due_column, node, node_column, entry):
     """Insert `entry`, whose due time stands in due[entry, due_column] and node in node[entry, node_column]. True if it became the head.
 
-    ends [n, 3] int32: head, tail, and the last entry that is due before the tail (-1 = none). An entry that is due with the tail is placed
-    from there: many nodes push at one instant, and thousands of earlier entries may be in the ring.
+    ends [n, 4] int32: head, tail, the last entry that is due before the tail, and the latest entry that was put before others (-1 = none).
+    An entry is placed from one of the last two: many nodes push at one instant, each a run of ids, and thousands of entries may be in the ring.
     """
     t = due[entry, due_column]
     tail = ends[row, 1]
@@ -68,11 +78,9 @@ def ring_push(ends, row, link, column, due, due_column, node, node_column, entry
         ends[row, 0] = entry
         ends[row, 1] = entry
         ends[row, 2] = -1
+        ends[row, 3] = -1
         became_head = True
-    elif due[tail, due_column] < t or (
-        due[tail, due_column] == t
-        and (node[tail, node_column] < node[entry, node_column] or (node[tail, node_column] == node[entry, node_column] and tail < entry))
-    ):
+    elif precedes(tail, entry, due, due_column, node, node_column):
         if due[tail, due_column] < t:
             ends[row, 2] = tail
         link[entry, column] = -1
@@ -81,13 +89,14 @@ def ring_push(ends, row, link, column, due, due_column, node, node_column, entry
     else:
         before = -1
         at = ends[row, 0]
-        if due[tail, due_column] == t and ends[row, 2] >= 0:
+        hint = ends[row, 3]
+        if hint >= 0 and due[hint, due_column] == t and precedes(hint, entry, due, due_column, node, node_column):
+            before = hint
+            at = link[before, column]
+        elif due[tail, due_column] == t and ends[row, 2] >= 0:
             before = ends[row, 2]
             at = link[before, column]
-        while due[at, due_column] < t or (
-            due[at, due_column] == t
-            and (node[at, node_column] < node[entry, node_column] or (node[at, node_column] == node[entry, node_column] and at < entry))
-        ):
+        while precedes(at, entry, due, due_column, node, node_column):
             before = at
             at = link[at, column]
         link[entry, column] = at
@@ -98,6 +107,7 @@ def ring_push(ends, row, link, column, due, due_column, node, node_column, entry
             became_head = True
         else:
             link[before, column] = entry
+        ends[row, 3] = entry
     return became_head
 
 
@@ -107,6 +117,8 @@ def ring_pop(ends, row, link, column):
     entry = fifo_pop(ends, row, link, column)
     if entry == ends[row, 2]:
         ends[row, 2] = -1
+    if entry == ends[row, 3]:
+        ends[row, 3] = -1
     return entry
 
 

@@ -238,11 +238,11 @@ class Ops(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """Time: `rings`: [N_RINGS * nets, 3] int32 (`fifo.ring_push`); `tree`: [2 * n_leaves] int64 ps; `m`: machine parameters; `x`: scalars
+    """Time: `rings`: [N_RINGS * nets, 4] int32 (`fifo.ring_push`); `tree`: [2 * n_leaves] int64 ps; `m`: machine parameters; `x`: scalars
     of the run.
     """
 
-    rings: Annotated[Array, 3]
+    rings: Annotated[Array, 4]
     tree: Array
     m: Array
     x: Array

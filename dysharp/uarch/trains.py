@@ -127,10 +127,10 @@ def row_ahead(k, members, stores, tables):
     if fill < len(members.fill_row):
         row = members.fill_row[fill]
         if len(tables.places) > 0:
-            prefetch(tables.places, row)
+            prefetch(tables.places, row, 0)
         else:
-            prefetch(tables.asked, row)
-        prefetch(stores.rows, row)
+            prefetch(tables.asked, row, 0)
+        prefetch(stores.rows, row, 0)
 
 
 @block
@@ -222,6 +222,7 @@ def grant_up(i, now, ops, members, links, switch, clock):
             nodes[i, col.UP + col.SERVER_CURSOR] = turn_after(c, entry, ops.op)
             x[col.RUN_EVENTS] += 1
             if entry >= 0:
+                prefetch(members.mem, ops.op[entry, col.MEMBER], 0)
                 end = op_send(entry, i, c, v, now, ops, members.mem, links, switch, clock, ops.points)
             else:
                 end = response_send(-2 - entry, i, now, ops, members, links, clock)
@@ -235,7 +236,8 @@ def hub_take(i, c, op, mem, links, clock):
     at = i * clock.m[col.HARDWARE_CLASSES] + c
     entry = mixed_pop(hub, at, op, col.NEXT, mem)
     if hub[at, 0] >= 0:  # read ahead: the next train's record has been out of cache since its issue
-        clock.x[col.RUN_TOUCHED] = op[hub[at, 0], col.DEPS] + op[hub[at, 0], col.TOUCH_LINE_2] + mem[op[hub[at, 0], col.MEMBER], col.MEMBER_NODE]
+        prefetch(op, hub[at, 0], 0)
+        prefetch(op, hub[at, 0], col.TOUCH_LINE_2)
     if hub[at, 0] == -1:
         links.nodes[i, col.UP + col.SERVER_MASK] &= ~(1 << c)
     return entry

@@ -58,14 +58,6 @@ def uniform_traffic(n_experts: int, n_gpus: int, topk: int) -> UniformTraffic:
     r = (n_gpus - 1) * p
     k = topk * (n_gpus - 1) / n_gpus
     return UniformTraffic(
-        p=p,
-        remote_gpus=r,
-        remote_rows=k,
-        one_copy_per_gpu=4 * r,
-        one_copy_per_expert=4 * k,
-        multicast=2 * (r + 1),
-        allgather=2.0 * n_gpus,
-        redundant_share=(r - 1) / (2 * r),
-        useless_over_useful=(1 - p) / p,
-        ideal_speedup=2 * r / (r + 1),
-    )
+        p=p, remote_gpus=r, remote_rows=k, one_copy_per_gpu=4 * r, one_copy_per_expert=4 * k, multicast=2 * (r + 1), allgather=2.0 * n_gpus,
+        redundant_share=(r - 1) / (2 * r), useless_over_useful=(1 - p) / p, ideal_speedup=2 * r / (r + 1),
+    )  # fmt: skip

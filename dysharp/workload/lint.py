@@ -152,17 +152,11 @@ def _of_layer(trace: Recording, row: int, n_gpus: int) -> LayerLint:
     early, late = (count_ids(part, trace.n_experts) for part in (expert[:half], expert[half:]))
     received = _tokens_per_gpu(expert, placed, trace.n_experts)
     return _layer(
-        trace.layers[row],
-        count_ids(expert, trace.n_experts),
-        early if half else late,
-        late,
-        placed,
-        n_tokens=len(expert),
-        n_incomplete=trace.n_tokens - len(expert),
-        n_distinct=len(np.unique(np.sort(expert, axis=1), axis=0)),
+        trace.layers[row], count_ids(expert, trace.n_experts), early if half else late, late, placed, n_tokens=len(expert),
+        n_incomplete=trace.n_tokens - len(expert), n_distinct=len(np.unique(np.sort(expert, axis=1), axis=0)),
         spread_by_chance=((1.0 - trace.topk / trace.n_experts) / (len(expert) * trace.topk / trace.n_experts)) ** 0.5,
         tokens_per_gpu=tuple(received.tolist()),
-    )
+    )  # fmt: skip
 
 
 def _layer(
@@ -188,20 +182,10 @@ def _layer(
         after = float(_rows_per_gpu(late, eplb(early, placed.n_gpus, n_slots)).max())
         tried.append(EplbRow(n_slots, before, after))
     return LayerLint(
-        layer,
-        int(count.sum()),
-        n_tokens,
-        n_incomplete,
-        n_distinct,
-        tuple(np.flatnonzero(count == 0).tolist()),
-        max_over_mean(count),
-        variation(count),
-        spread_by_chance,
-        tuple(np.rint(rows).astype(np.int64).tolist()),
-        tokens_per_gpu,
-        max_over_mean(rows),
+        layer, int(count.sum()), n_tokens, n_incomplete, n_distinct, tuple(np.flatnonzero(count == 0).tolist()), max_over_mean(count),
+        variation(count), spread_by_chance, tuple(np.rint(rows).astype(np.int64).tolist()), tokens_per_gpu, max_over_mean(rows),
         tuple(tried),
-    )
+    )  # fmt: skip
 
 
 def _rows_per_gpu(count: I64, placed: Placement) -> F64:

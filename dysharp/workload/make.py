@@ -71,17 +71,9 @@ def make_routing(
     placed = place(placement, model.n_experts, n_gpus, count_ids(choice.expert, model.n_experts))
     slot = replica_slots(choice.expert, placed, model.n_experts)
     return Routing(
-        expert=choice.expert,
-        slot=slot,
-        n_gpus=n_gpus,
-        tokens_per_gpu=tokens_per_gpu,
-        n_experts=model.n_experts,
-        placement=placed,
-        description=choice.description,
-        synthetic=choice.synthetic,
-        notes=choice.notes,
-        layer=choice.layer,
-    )
+        expert=choice.expert, slot=slot, n_gpus=n_gpus, tokens_per_gpu=tokens_per_gpu, n_experts=model.n_experts, placement=placed,
+        description=choice.description, synthetic=choice.synthetic, notes=choice.notes, layer=choice.layer,
+    )  # fmt: skip
 
 
 def routing_from(
@@ -96,9 +88,8 @@ def routing_from(
 ) -> Routing:
     """The Routing of choices that the caller brings.
 
-    `expert`: `[tokens, topk]` integers, -1 = dropped. The tokens are in GPU order, and their number is a multiple of
-    `n_gpus`. Raises ConfigError that names token and column for an unknown expert and for an expert that a token
-    chooses twice.
+    `expert`: `[tokens, topk]` integers, -1 = dropped. The tokens are in GPU order, and their number is a multiple of `n_gpus`. Raises ConfigError
+    that names token and column for an unknown expert and for an expert that a token chooses twice.
     """
     expert = np.asarray(expert)
     if expert.ndim != 2 or expert.dtype.kind not in "iu":

@@ -27,23 +27,9 @@ _RATIO_FROM = 64 * MiB  # a smaller array takes little memory, whatever its rati
 
 # Exceptions of zipfile, zlib and NumPy's header reader on damaged bytes.
 DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    tokenize.TokenError,
-    ValueError,
-    SyntaxError,
-    TypeError,
-    AttributeError,
-    LookupError,
-    ArithmeticError,
-    EOFError,
-    OSError,
-    NotImplementedError,
-    RuntimeError,
-    MemoryError,
-    AssertionError,
-)
+    zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, ValueError, SyntaxError, TypeError, AttributeError, LookupError,
+    ArithmeticError, EOFError, OSError, NotImplementedError, RuntimeError, MemoryError, AssertionError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,8 @@ def contiguous(n_experts: int, n_gpus: int) -> Placement:
 def auto(n_experts: int, n_gpus: int) -> Placement:
     """`contiguous` if `n_gpus` divides `n_experts`. Otherwise the first experts get replicas.
 
-    Every GPU gets `ceil(n_experts / n_gpus)` expert slots, and slot `s` holds expert `s % n_experts`. 256 experts on
-    72 GPUs fill 288 slots: the last 32 slots hold second copies of experts 0 to 31. 8 experts on 32 GPUs have four
-    copies each.
+    Every GPU gets `ceil(n_experts / n_gpus)` expert slots, and slot `s` holds expert `s % n_experts`. 256 experts on 72 GPUs fill 288 slots: the last
+    32 slots hold second copies of experts 0 to 31. 8 experts on 32 GPUs have four copies each.
     """
     if n_experts % n_gpus == 0:
         even = contiguous(n_experts, n_gpus)
@@ -113,9 +112,8 @@ def _pack(replica: NDArray[np.int32], load: NDArray[np.float64], n_gpus: int) ->
 def from_file(path: Path, n_experts: int, n_gpus: int) -> Placement:
     """A placement from a file: one list of expert ids per GPU.
 
-    JSON: `[[0, 1], [2, 3]]` or `{"gpus": [[0, 1], [2, 3]]}`. TOML: `gpus = [[0, 1], [2, 3]]`. Every expert must
-    appear. Replicas are allowed. A list that is shorter than the longest one leaves slots empty (-1).
-    Raises ConfigError that names file, GPU and entry.
+    JSON: `[[0, 1], [2, 3]]` or `{"gpus": [[0, 1], [2, 3]]}`. TOML: `gpus = [[0, 1], [2, 3]]`. Every expert must appear. Replicas are allowed. A list
+    that is shorter than the longest one leaves slots empty (-1). Raises ConfigError that names file, GPU and entry.
     """
     held = _lists_of(path)
     if len(held) != n_gpus:

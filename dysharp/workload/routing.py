@@ -93,8 +93,7 @@ def first_tokens(routing: Routing, tokens: int) -> Routing:
 def in_parts(routing: Routing, part: NDArray[np.integer], n_parts: int) -> Routing:
     """`routing` with every expert slot split into `n_parts` slots of the same expert on the same GPU.
 
-    `part`: `[tokens, topk]` the part that serves each choice, 0 to `n_parts` - 1. Raises ConfigError where the slots
-    of `routing` are parts already.
+    `part`: `[tokens, topk]` the part that serves each choice, 0 to `n_parts` - 1. Raises ConfigError where the slots of `routing` are parts already.
     """
     p = routing.placement
     if p.parts != 1:

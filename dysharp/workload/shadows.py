@@ -13,9 +13,8 @@ from dysharp.workload.routing import Placement, Routing
 def worth_shadows(rows: NDArray[np.integer], cost_rows: float) -> I32:
     """The experts that FasterMoE's policy copies to every GPU, hottest first.
 
-    `rows`: `[n_experts]` rows of each expert. `cost_rows`: the time of one copy, in rows of the hottest expert
-    (docs/design/0016-layer-figures.md). The hottest expert is copied while rows of the next one plus the cost of all
-    copies fall. The lowest id wins a tie; one expert always stays.
+    `rows`: `[n_experts]` rows of each expert. `cost_rows`: the time of one copy, in rows of the hottest expert (docs/design/0016-layer-figures.md).
+    The hottest expert is copied while rows of the next one plus the cost of all copies fall. The lowest id wins a tie; one expert always stays.
     """
     order = np.argsort(-rows, kind="stable")
     best = float(rows[order[0]]) if len(order) else 0.0

@@ -97,14 +97,9 @@ def parse_routing(text: str) -> RoutingSpec:
     if name in PATTERNS:
         return RoutingSpec(name, settings=_settings(name, ":".join(parts), options))
     return RoutingSpec(
-        name,
-        value=_number(name, ":".join(parts)),
-        source=_source(name, ":".join(parts)),
-        layer=_layer(options.get("layer")),
-        model=options.get("model", ""),
-        window=_window(options.get("window", "in-order")),
-        group_limited="group-limited" in options,
-    )
+        name, value=_number(name, ":".join(parts)), source=_source(name, ":".join(parts)), layer=_layer(options.get("layer")),
+        model=options.get("model", ""), window=_window(options.get("window", "in-order")), group_limited="group-limited" in options,
+    )  # fmt: skip
 
 
 def _looks_like_option(part: str, name: str) -> bool:

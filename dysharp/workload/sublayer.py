@@ -1,7 +1,5 @@
 """A tensor-parallel sub-layer: GEMM, ReduceScatter, LayerNorm, AllGather, GEMM. Its shape, its least bytes and its reference."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 

@@ -113,9 +113,8 @@ def scheme_rows(routing: Routing, scheme: Scheme, options: Any = None) -> Rows:
 def traffic(routing: Routing, scheme: Scheme, row_bytes: int, options: Any = None) -> Traffic:
     """Payload bytes of Dispatch and Combine under one scheme. `row_bytes`: bytes of one token row.
 
-    Combine mirrors Dispatch: a GPU sends as many rows as it received, and receives as many rows as it sent. A target
-    on the source GPU uses no link. A layer whose operators move rows differently takes each from its own scheme
-    (`LayerBuilder.build`). Raises ConfigError for an unknown scheme.
+    Combine mirrors Dispatch: a GPU sends as many rows as it received, and receives as many rows as it sent. A target on the source GPU uses no link.
+    A layer whose operators move rows differently takes each from its own scheme (`LayerBuilder.build`). Raises ConfigError for an unknown scheme.
     """
     sent, received = scheme_rows(routing, scheme, options)
     sent_bytes, received_bytes = sent * row_bytes, received * row_bytes

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dysharp.analysis.count import copied_members, remote_members, sums_that_passed
-from dysharp.analysis.use import BINS, up_use
+from dysharp.analysis.load import BINS, up_use
 from dysharp.engine.burst.run import run_burst
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import owners

@@ -155,6 +155,7 @@ def test_advice_and_reports_have_the_load_of_nics() -> None:
     assert f"the busiest GPU sends {load['nic_max_mean'][0]:.2f} and receives {load['nic_max_mean'][1]:.2f} times the mean" in page
 
 
+@pytest.mark.slow
 def test_faster_links_may_feed_more_sms() -> None:
     """A changed machine runs with the SMs that were chosen and with the most that were measured; the faster run counts."""
     defaults = {name: argument.default for name, argument in arguments_of(RequestArgs).items()}

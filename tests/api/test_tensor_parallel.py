@@ -7,8 +7,8 @@ import pytest
 import dysharp
 from dysharp.api.tensor_parallel import _ends, check_tensor_system, serving_curves, step_sub_layers, step_words
 from dysharp.errors import ConfigError
-from dysharp.serving.formats import formats_of
 from dysharp.serving.layout import ServeLayout
+from dysharp.serving.precisions import formats_of
 from dysharp.serving.rates import rates_of
 from dysharp.serving.work import Replica, SubLayerCurve
 from dysharp.specs import load_cluster, load_whole
@@ -44,6 +44,23 @@ def test_a_system_has_rows_for_models_with_experts_and_with_latent_attention(nam
     assert min(*rows.forward, *rows.backward) > 0
     assert "apart in time" in step_words("cais", model)
     assert "apart" not in step_words("cais", load_whole("llama2-7b"))
+
+
+@pytest.mark.parametrize(("name", "apart"), [("deepseek-v2-lite", (1, 2)), ("mixtral-8x7b", (0, 1, 2, 3))])
+def test_around_routed_experts_the_sum_has_ended_before_the_gather_begins(name: str, apart: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shared experts stand directly behind the exchange of attention, and before the next input projection there are the routed ones."""
+    model, cluster = load_whole(name), load_cluster(CLUSTER)
+
+    def rows(system: str) -> tuple[float, ...]:
+        found = step_sub_layers(system, model, cluster, 2, 1024)
+        return *found.forward, *found.backward
+
+    parted, serial = rows("cais"), rows("sp-nvls")
+    monkeypatch.setattr("dysharp.api.tensor_parallel.APART", {})
+    together = rows("cais")
+    assert tuple(i for i in range(4) if parted[i] > together[i]) == apart
+    assert all(parted[i] == together[i] for i in range(4) if i not in apart)
+    assert rows("sp-nvls") == serial
 
 
 def test_a_layer_takes_the_rows_in_place_of_its_collectives() -> None:

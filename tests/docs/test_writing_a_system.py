@@ -21,7 +21,7 @@ from dysharp.testing.conformance.suite import RULES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "writing-a-system.md").read_text()
-EXAMPLES = {"toy-push": "toy_push.py", "toy-phases": "toy_phases.py", "toy-gather": "toy_gather.py"}
+EXAMPLES = {"toy-push": "toy_push.py", "toy-phases": "toy_phases.py", "toy-gather": "toy_gather.py", "toy-tensor": "toy_tensor.py"}
 HEADINGS = {"toy-push": "## 2. ", "toy-phases": "## 3. "}
 
 

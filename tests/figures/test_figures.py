@@ -9,7 +9,7 @@ import pytest
 from dysharp.errors import ConfigError
 from dysharp.figures import Check, Figure, Point, in_direction, judge, list_figures, load_figure, variant_points
 from dysharp.figures.verdict import Result, outcome_of, verdict_of
-from dysharp.reports.tables import verdict_text
+from dysharp.reports.figure_tables import verdict_text
 
 TINY = """
 title = "tiny"

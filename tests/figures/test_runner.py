@@ -133,6 +133,7 @@ def test_a_failing_point_is_reported_and_the_rest_goes_on(tmp_path: Path) -> Non
     assert "did you mean" in failed[bad]
 
 
+@pytest.mark.slow
 def test_a_truncated_part_is_run_again(tmp_path: Path) -> None:
     store = Store(tmp_path)
     rows, _ = run_points([GOOD], store)
@@ -259,6 +260,7 @@ def test_a_point_above_its_share_of_the_memory_runs_alone(tmp_path: Path, monkey
     assert "this computer has 0.1 GiB; take fewer tokens, bytes or GPUs" in next(iter(failed.values()))
 
 
+@pytest.mark.slow
 def test_a_point_that_ends_its_process_fails_alone(tmp_path: Path) -> None:
     log = tmp_path / "log"
     points = [replace(GOOD, system=system, seed=seed) for system in ("dysharp", "ideal") for seed in range(2)]
@@ -268,7 +270,7 @@ def test_a_point_that_ends_its_process_fails_alone(tmp_path: Path) -> None:
     assert all(found[p]["system"] == "ideal" for p in points[2:])
 
 
-@pytest.mark.parametrize("jobs", [2, 3])
+@pytest.mark.parametrize("jobs", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_running_points_never_take_more_than_the_memory(tmp_path: Path, jobs: int) -> None:
     """Points of seeds 0 to 7 need 0.06 to 0.95 of it, so that none fits beside seed 3."""
     log, needs = tmp_path / "log", (0.1, 0.7, 0.2, 0.95, 0.06, 0.3, 0.6, 0.1)
@@ -301,6 +303,7 @@ def test_a_large_point_runs_beside_small_ones() -> None:
     assert not queue
 
 
+@pytest.mark.slow
 def test_a_point_whose_pool_broke_while_the_caller_was_busy_is_run(tmp_path: Path) -> None:
     """A process dies between two points: the next point cannot be submitted, and must not be lost."""
     log = tmp_path / "log"

@@ -8,7 +8,7 @@ from itertools import permutations, product
 import pytest
 
 from dysharp.errors import EmulationMismatch
-from dysharp.functional import messages
+from dysharp.functional import queue_pairs
 from dysharp.functional.emulation import Emulation, Shape, run_emulation
 from dysharp.functional.faults import SCALE_OUT, machine_faults
 from dysharp.functional.machine import Machine
@@ -61,7 +61,7 @@ def test_tensors_in_every_order(kind, order):
 
 
 def test_a_receiver_that_takes_a_message_twice_is_noticed(monkeypatch):
-    monkeypatch.setattr(messages, "take", lambda state, number: (state, True))
+    monkeypatch.setattr(queue_pairs, "take", lambda state, number: (state, True))
     with pytest.raises(EmulationMismatch, match=r"found \d+ B more than its \d+ B, expected every byte once"):
         emulated("deepep", ("nic-retry",))
 

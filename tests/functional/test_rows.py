@@ -10,8 +10,8 @@ import pytest
 from dysharp.errors import ConfigError, DysharpError, EmulationMismatch
 from dysharp.functional.faults import Faults
 from dysharp.functional.machine import Machine
-from dysharp.functional.messages import Messages
 from dysharp.functional.orders import OldestPool
+from dysharp.functional.queue_pairs import Messages
 from dysharp.functional.reference import dense_forward
 from dysharp.functional.rows import RowMachine, run_rows
 from dysharp.systems import all_systems

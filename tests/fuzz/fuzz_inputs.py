@@ -38,14 +38,31 @@ OPTIONS = {
     "routing": "gpus tokens seed model",
 }
 ASKED = {
-    "trace": (("trace", "ideal", "--gpus", "2", "--tokens", "2"), "out chakra parts from to only follow start slow set seed layer direction routing"),
+    "trace": (
+        ("trace", "ideal", "--gpus", "2", "--tokens", "2", "-o", "t.perfetto-trace"),
+        "chakra parts from to only follow start slow set seed layer direction routing",
+    ),
     "model": (("model", "mixtral-8x7b"), "sequence layout schedule precision recompute dispatcher fixed-gib gpu cluster"),
-    "step": (("step", "mixtral-8x7b"), "layout cluster schedule systems sequence precision recompute routing seed"),
+    "step": (
+        ("step", "mixtral-8x7b", "--layout", "ep=8,pp=2,gpus=16", "--systems", "deepep"),
+        "layout cluster schedule systems sequence precision recompute routing seed",
+    ),
     "serve": (("serve", "mixtral-8x7b"), "cluster gpus isl osl engine precision kv slo users layouts ep-system"),
-    "rtl": (("rtl", "no-such-block"), "cluster out seed"),
-    "report": (("report", "row.json"), "out title"),
+    "rtl": (("rtl", "tile-status"), "cluster out seed"),
+    "report": (("report", "row.json", "-o", "r.html"), "title"),
     "query": (("query", "select 1 as x"), "folder csv"),
     "study": (("study", "f.toml"), "folder jobs plot"),
+    "plan": (
+        ("plan", "mixtral-8x7b", "--gpus", "32", "--try", "tp=1", "--try", "pp=1"),
+        "cluster batch sequence precision spread imbalance try vary best check serve arguments rows",
+    ),
+    "compare": (("compare", "--systems", "ideal", "--gpus", "2", "--tokens", "2"), "systems forms baseline model layer placement start slow set"),
+    "advise": (("advise", "S-8", "--systems", "deepep", "--gpus", "2", "--tokens", "2"), "cluster layer routing set phase libraries regime"),
+    "merged": (("run", "ideal", "--gpus", "2", "--tokens", "2"), "workload start slow layer set routing"),
+    "emulated": (("emulate", "ideal", "--gpus", "2", "--tokens", "2"), "workload block backward dump token placement set"),
+    "capture": (("capture", "no-such-folder", "--text", "row.json", "-o", "t.npz"), " layers max-tokens sequence gpus"),
+    "list": (("list", "options"), "json x"),
+    "validate": (("validate", "--data", "row.json", "-j", "1"), "cluster groups page hold-out"),
 }
 """Command -> its arguments, and the options that get hostile values."""
 ROUTINGS = (
@@ -290,7 +307,7 @@ def _asked(draw: Draw) -> tuple[list[str], dict[str, bytes]]:
 
 
 def _words(draw: Draw) -> tuple[list[str], dict[str, bytes]]:
-    commands = ("run", "compare", "advise", "list", "routing", "emulate", "network", "sweep", "reproduce", "validate", "calibrate", "capture", "")
+    commands = ("run", "compare", "advise", "list", "routing", "emulate", "network", "sweep", "reproduce", "calibrate", "capture", "plan", "")
     return [draw.choice(commands), *(draw.choice((*WORDS, "--json", "-j", "--store")) for _ in range(draw.randrange(1, 4)))], {}
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dysharp.cli import main
 from dysharp.errors import ConfigError
 from dysharp.studies.study_folder import StudyFolder
 from tests.fuzz.fuzz import run_inputs
@@ -26,6 +27,23 @@ def test_a_folder_with_a_name_that_is_too_long_is_refused_in_one_line() -> None:
     """Found by the family "asked"."""
     with pytest.raises(ConfigError, match=r"found no folder .File name too long"):
         StudyFolder(Path("x" * 300)).connect()
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("args", "name"),
+    [
+        (("report", "row.json", "-o", "r.html"), "row.json"),
+        (("step", "mixtral-8x7b", "--megatron-args", "row.json", "--layout", "gpus=8"), "row.json"),
+        (("step", "mixtral-8x7b", "--layout", "ep=8,pp=2,gpus=16", "--sequence", "1" + "0" * 310), ""),
+    ],
+)
+def test_nested_json_and_a_sequence_beyond_all_floats_are_refused_in_one_line(args: tuple[str, ...], name: str) -> None:
+    """Found by seed 20261126."""
+    (outcome,) = run_inputs(main, [Input("asked", args, {name: DEEP.encode()} if name else {})])
+    assert (outcome.code, outcome.findings) == (2, ())
 
 
 def test_equal_seeds_give_equal_inputs() -> None:

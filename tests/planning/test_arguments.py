@@ -15,7 +15,7 @@ PUBLISHED = {
 
 
 def published() -> tuple[Task, Costed]:
-    task = Task(load_whole("pangu-ultra-moe"), 6144, 6144, slots=True)
+    task = Task(load_whole("pangu-ultra-moe"), 6144, 6144, framework="mindspeed")
     coster = Coster(task, machine_of(load_cluster("paper-ascend-910b")), Space())
     return task, coster.cost_of(PUBLISHED)
 
@@ -30,7 +30,7 @@ def test_megatron_counts_ranks_and_names_stages() -> None:
     lines = lines_of("megatron-lm", *published())
     assert "--expert-model-parallel-size 32" in lines
     assert "--global-batch-size 6144" in lines
-    assert '--pipeline-model-parallel-layout "Ett|(tt|)*15t|(tt|)*14mL"' in lines
+    assert '--pipeline-model-parallel-layout "Ett|(tt|)*29tm|L"' in lines
     assert "--recompute-granularity selective --recompute-modules mla_up_proj layernorm moe_act" in lines
     assert "--overlap-moe-expert-parallel-comm --delay-wgrad-compute" in lines
 

@@ -7,20 +7,23 @@ import pytest
 
 from dysharp.api.plan_confirm import confirm, ranked_by_rows, replayed
 from dysharp.planning.cost import Coster, machine_of
-from dysharp.planning.imbalance import hottest
+from dysharp.planning.experts import hottest, wire_us
 from dysharp.planning.names import schedule_of
 from dysharp.planning.plan import front, practice_for
 from dysharp.planning.schedules import V_SHAPED
 from dysharp.planning.search import search
 from dysharp.planning.sensitivity import constants_of, sensitivity
-from dysharp.planning.space import WEIGHTS, Space, Task, default_space
+from dysharp.planning.space import WEIGHTS, Space, Task, broken_by, default_space
 from dysharp.planning.split import slots
 from dysharp.planning.swap import OFFLOADED, host_rate, swapped_bytes
 from dysharp.specs import load_cluster, load_whole
 from dysharp.steps import Layout
 from dysharp.steps.accounting.activations import Saving
 from dysharp.steps.accounting.memory import memory_of
+from dysharp.steps.cost import Cost
+from dysharp.steps.machine import number
 from dysharp.steps.schedules import make_schedule
+from dysharp.steps.sharded import exposed_shards, layer_shards
 from dysharp.units import PS_PER_US
 
 H100 = load_cluster("hw-dgx-h100-x2")
@@ -55,6 +58,69 @@ def test_switches_that_copy_and_sum_are_never_slower_than_a_row_per_expert() -> 
     values = coster().space.candidate(0) | {"ep": 8}
     steps = {name: coster().cost_of(values | {"system": name}).step_us for name in ("flat", "dedup", "in-switch", "moe-hub")}
     assert steps["in-switch"] <= steps["dedup"] <= steps["flat"]
+
+
+def test_switches_gather_and_scatter_at_once_inside_a_domain() -> None:
+    """Weights fill links down, gradients links up; over NICs a switch spares nothing, and where rows of experts pass, both leave less time."""
+    one = coster()
+    model, nothing = one.task.model, Cost()
+    for layout, gains in ((Layout(ep=8, dp=8, fsdp=8), True), (Layout(ep=8, dp=16, fsdp=16), False)):
+        flat, switched = (exposed_shards(model, one.machine, layout, 0, nothing, switch) for switch in (False, True))
+        assert switched.forward == flat.forward > 0
+        assert (switched.backward < flat.backward) == gains
+    near = exposed_shards(model, one.machine, Layout(ep=8, dp=8, fsdp=8), 0, nothing, True)
+    dense = layer_shards(model, Layout(ep=8, dp=8), 0).dense
+    gathered, scattered = (one.machine.group(dense * element, 8, 1) for element in (2, number("step.gradient_bytes")))
+    assert near.backward == pytest.approx(max(gathered + scattered / 7, scattered + gathered / 7))
+    busy = Cost(1e6, 1e6, forward_wire=1e6, backward_wire=1e6)
+    assert exposed_shards(model, one.machine, Layout(ep=8, dp=8, fsdp=8), 0, busy).forward == near.forward
+    assert exposed_shards(model, one.machine, Layout(ep=8, dp=16, fsdp=16), 0, busy).forward == 0  # rows pass links, weights NICs
+
+
+def test_ranks_that_share_an_expert_are_reached_together() -> None:
+    one = coster()
+    layer, row = one.task.model.layer, 2 * one.task.model.hidden * 512.0
+    assert layer is not None
+    start = 2e-6 * one.machine.cluster.link_latency_ps
+    for ep, etp in ((8, 1), (4, 2), (2, 4)):
+        wire = wire_us(one.machine, Layout(ep=ep, etp=etp, dp=8), one.task.model, 512, "in-switch") - start
+        assert wire == pytest.approx(row * 7 * (1 - (1 - 1 / ep) ** layer.topk) / one.machine.link)
+    refused = confirm(one, one.cost_of(one.space.candidate(0) | {"ep": 4, "etp": 2, "system": "in-switch"}))
+    assert "ranks of a simulated system have whole experts" in refused.left_out
+
+
+def test_a_gather_over_ranks_of_one_tensor_index_takes_more_with_fewer_tensor_ranks() -> None:
+    """MindSpeed's hierarchical exchange: with 8 tensor ranks a token leaves for 3 other nodes, with 2 for 12 ranks of them."""
+    machine, model = machine_of(load_cluster("paper-ascend-910b")), load_whole("pangu-ultra-moe")
+    row, k = 2 * 7680 * 1024.0, 8
+    start = 2e-6 * machine.cluster.link_latency_ps + machine.hop
+    for tp, far, near in ((8, 3, k * 7 / 8), (2, 12, 3 + k / 2)):
+        wire = wire_us(machine, Layout(tp=tp, ep=32, dp=32 // tp), model, 1024, "hierarchical")
+        assert wire == pytest.approx(start + row * (far / machine.nic + near / machine.link))
+
+
+@pytest.mark.parametrize(
+    ("framework", "weights", "schedules", "refused"),
+    [
+        ("megatron", WEIGHTS, {"1f1b"}, set()),
+        ("primus", WEIGHTS, {"1f1b", "zb-h1", "zbv", "v-half", "v-min"}, set()),
+        ("nemo-24.07", ("whole",), {"1f1b"}, {"equal chunks"}),
+        ("mindspeed", WEIGHTS, {"1f1b", "dualpipev"}, {"ep a multiple of tp, or etp = tp", "overlap needs whole experts"}),
+    ],
+)
+def test_a_default_space_has_what_the_framework_offers(framework: str, weights: tuple[str, ...], schedules: set[str], refused: set[str]) -> None:
+    task = Task(load_whole("qwen3-30b"), 16, 64, framework=framework)
+    space = default_space(task, machine_of(load_cluster("paper-ascend-910b")))
+    assert space.weights == weights
+    assert set(space.schedule) == schedules
+    values = {"tp": 2, "pp": 5, "vpp": 1, "ep": 1, "etp": 1, "cp": 1, "micro_batch": 1, "recompute": (), "swap": (), "weights": "whole"}
+    values |= {"schedule": "1f1b", "overlap": "none", "system": "flat"}
+    broken = set()
+    for own in (values, values | {"ep": 8, "etp": 2, "overlap": "pair"}):
+        broken |= set(broken_by(task, Space(**{name: (value,) for name, value in own.items()}), 8))  # type: ignore[arg-type]
+    assert refused <= broken
+    named = {"equal chunks", "ep a multiple of tp, or etp = tp", "overlap needs whole experts"}
+    assert broken & named == refused
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dysharp.reports.pareto import front_of, plot_pareto
+from dysharp.reports.plots import front_of, plot_pareto
 
 VALUES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=30)
 

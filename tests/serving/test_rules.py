@@ -12,9 +12,9 @@ from dysharp.serving.balance import hottest, loads_of, rearranging
 from dysharp.serving.engine import engine_of
 from dysharp.serving.exchange import FREE, HUB, IN_SWITCH
 from dysharp.serving.ffn import expert_op
-from dysharp.serving.formats import formats_of
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.serving.pools import Pool, disaggregated, transfer_us
+from dysharp.serving.precisions import formats_of
 from dysharp.serving.rates import Reducers, rates_of
 from dysharp.serving.search import ServePoint
 from dysharp.serving.step import step_time

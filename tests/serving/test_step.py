@@ -9,12 +9,12 @@ from dysharp.serving.balance import busiest
 from dysharp.serving.engine import engine_of
 from dysharp.serving.exchange import row_bytes
 from dysharp.serving.ffn import expert_op
-from dysharp.serving.formats import formats_of
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.serving.memory import kv_bytes, memory_of, weight_bytes
-from dysharp.serving.overlap import COMPUTE, RETURN, SEND, WAIT, Action, alternated_us, overlapped_us
+from dysharp.serving.precisions import formats_of
 from dysharp.serving.rates import rates_of
 from dysharp.serving.step import draft_us, layer_ops, step_time
+from dysharp.serving.two_batches import COMPUTE, RETURN, SEND, WAIT, Action, alternated_us, overlapped_us
 from dysharp.serving.work import ELEMENT, Batch, Replica, prompt_batch
 from dysharp.specs import load_cluster, load_whole
 

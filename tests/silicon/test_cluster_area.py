@@ -46,7 +46,7 @@ def test_a_line_meets_a_synthesis_between_its_ends(name: str) -> None:
     pytest.importorskip("amaranth", reason="needs the extra rtl")
     pytest.importorskip("pyosys", reason="needs the extra rtl")
     from dysharp.silicon.rtl.blocks import load_block
-    from dysharp.silicon.rtl.cost import cost_of
+    from dysharp.silicon.rtl.synthesis import cost_of
 
     block, line = load_block(name), LINES[name]
     cost = cost_of(block.component(replace(block.parameters.of_cluster(PAPER), entries=128)))

@@ -13,8 +13,8 @@ from amaranth.lib.wiring import In, Out
 
 from dysharp.silicon.rtl.blocks import BLOCKS, load_block
 from dysharp.silicon.rtl.check import check_block
-from dysharp.silicon.rtl.cost import GE, cost_of
 from dysharp.silicon.rtl.parts import OrderList
+from dysharp.silicon.rtl.synthesis import GE, cost_of
 from dysharp.silicon.rtl.yosys import memories_of, verilog_of
 from dysharp.specs import load_cluster
 
@@ -63,7 +63,7 @@ def test_the_cluster_sets_the_size_of_the_reduction_table() -> None:
     assert {(m.depth, m.reads, m.writes) for m in memories_of(block.component(small))} == {(4, 1, 1), (4, 1, 2)}
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if i % 3 else n for i, n in enumerate(BLOCKS)])
 def test_cost_counts_every_macro(name: str) -> None:
     """Memories are those of the Verilog, flip-flops and gates are there, and the ends of an area lie around its middle."""
     block = load_block(name)

@@ -16,7 +16,7 @@ from dysharp.errors import ConfigError, SimulationError
 from dysharp.silicon.density import total
 from dysharp.silicon.papers import beside, published
 from dysharp.silicon.rtl.blocks import BLOCKS, load_block
-from dysharp.silicon.rtl.cost import GE, cost_of, library_kge, read_library
+from dysharp.silicon.rtl.synthesis import GE, cost_of, library_kge, read_library
 from dysharp.specs import load_cluster
 
 LIBRARY = """library(tiny) {

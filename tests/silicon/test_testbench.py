@@ -26,7 +26,7 @@ def simulated(text: str, folder: Path) -> str:
 
 
 @icarus
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if i % 3 else n for i, n in enumerate(BLOCKS)])
 def test_verilog_equals_the_model_in_another_simulator(name: str, tmp_path: Path) -> None:
     text = with_testbench(load_block(name), 20, cycles=32)
     assert simulated(text, tmp_path).strip() == f"{name.replace('-', '_')}: 640 cycles, 0 differ"

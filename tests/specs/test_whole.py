@@ -4,7 +4,7 @@ import pytest
 
 from dysharp.errors import ConfigError
 from dysharp.specs import list_models, list_whole_models, load_model, load_whole
-from dysharp.specs.whole_catalog import whole_from_toml
+from dysharp.specs.catalog import whole_from_toml
 
 NAMED = """deepseek-v3 deepseek-v2 deepseek-v2-lite moonlight-16b qwen3-30b qwen3-235b gpt-oss-20b gpt-oss-120b mixtral-8x7b mixtral-8x22b
 kimi-k2 glm-5 minimax-m2.5 pangu-ultra-moe pangu-pro-moe qwen2-moe phi-3.5-moe llama3-8b llama3-70b llama3-405b"""

@@ -54,7 +54,7 @@ def test_equal_chunks_and_uneven_chunks() -> None:
     )  # fmt: skip
     bridge = chunks_of(v3, layout_of("pp=8,vpp=4,stages=Et|(tt|)*30mL"))
     assert [c.n_layers for c in bridge] == [1, *[2] * 30, 0]
-    assert (bridge[-1].mtp, bridge[-1].head, bridge[0].embedding) == (1, True, True)
+    assert (bridge[-1].mtp, bridge[-1].head, bridge[0].embedding) == (1, 2, True)
     rack = chunks_of(v3, layout_of("pp=2,vpp=8,stages=Et*4|(t*4|)*14tmL"))
     assert [c.n_layers for c in rack] == [4] * 15 + [1]
 
@@ -127,4 +127,4 @@ def test_every_packaged_model_has_a_layout(name: str) -> None:
     layout = layout_of("gbs=8")
     check_layout(model, layout)
     (chunk,) = chunks_of(model, layout)
-    assert chunk == Chunk(0, model.n_layers, embedding=True, mtp=model.mtp, head=True)
+    assert chunk == Chunk(0, model.n_layers, embedding=True, mtp=model.mtp, head=1 + model.mtp)

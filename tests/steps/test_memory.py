@@ -4,7 +4,7 @@ import pytest
 
 from dysharp.errors import ConfigError
 from dysharp.specs import WholeModel, load_whole
-from dysharp.specs.whole_catalog import whole_from_toml
+from dysharp.specs.catalog import whole_from_toml
 from dysharp.steps import Chunk, Layout, layout_of
 from dysharp.steps.accounting.activations import MODULES, Saving, is_dropped, saved_of_layer
 from dysharp.steps.accounting.memory import LINES, Memory, check_memory, memory_of

@@ -219,7 +219,7 @@ def test_groups_limit_the_domains_of_a_token(n, expected):
     assert remote * n / (n - 1) == pytest.approx(expected, rel=0.02)
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("name", [n if n in (*SPINE, "deepep") else pytest.param(n, marks=pytest.mark.slow) for n in SYSTEMS])
 def test_an_oversubscribed_spine_slows_what_leaves_its_rail(name):
     """Rails do not pass the spine: systems on rails take as long as before. Rows between rails have a third of the rate."""
     even, _ = planned(name, domains(4, 2), tokens=12)

@@ -13,9 +13,10 @@ from dysharp.program.schema import LATE
 from dysharp.specs import load_cluster
 from dysharp.systems.collectives import get_collective
 from dysharp.testing.conformance import collectives
-from dysharp.testing.conformance.collectives import CollectiveCase
+from dysharp.testing.conformance.collectives import CollectiveCase, cases_of
 from dysharp.testing.conformance.suite import RULES
 from dysharp.workload.collective import even
+from dysharp.workload.sublayer import SubLayer
 
 Change = Callable[[CollectiveCase, pytest.MonkeyPatch], None]
 
@@ -64,6 +65,28 @@ FAULTS: dict[str, tuple[Change, str]] = {
 """Rule -> a change that breaks it, and a part of what it then says."""
 
 
+def of_fewer_tokens(case: CollectiveCase, patch: pytest.MonkeyPatch) -> None:
+    """The Program is that of a smaller sub-layer."""
+    assert isinstance(case.work, SubLayer)
+    with_program(case, case.system.plan(replace(case.work, tokens=case.work.gpus), case.cluster, case.options))
+
+
+def with_a_late_launch(case: CollectiveCase, patch: pytest.MonkeyPatch) -> None:
+    """The first launch counts as a late rank's start."""
+    templates = tuple(replace(t, fn=LATE) if t.name == "launch.gemm1" else t for t in case.program.templates)
+    with_program(case, replace(case.program, templates=templates))
+
+
+SUB_LAYER_FAULTS: dict[str, tuple[Change, str]] = {
+    "bytes_are_moved": (of_fewer_tokens, "payload out of the busiest GPU: found"),
+    "causes_are_named": (with_a_late_launch, f'templates: found the function "{LATE}"'),
+    "lost_data_are_noticed": (
+        lambda case, patch: patch.setattr(collectives, "emulate_sub_layer", lambda *_, **__: SimpleNamespace(holds=True)),
+        "found right vectors without its data",
+    ),
+}
+
+
 def test_every_rule_has_a_fault() -> None:
     assert FAULTS.keys() == {rule.name for rule in RULES if rule.scope == "collective"}
 
@@ -75,6 +98,17 @@ def test_the_rule_notices_its_fault(name: str, monkeypatch: pytest.MonkeyPatch) 
     case: Any = CollectiveCase(ring, even("all-reduce", 4096, 4), cluster, ring.options())
     assert list(rule.check(case)) == []
     change, text = FAULTS[name]
+    change(case, monkeypatch)
+    lines = list(rule.check(case))
+    assert any(text in line for line in lines), lines
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_rule_notices_its_fault_in_a_sub_layer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (rule,) = (rule for rule in RULES if rule.name == name)
+    change, text = SUB_LAYER_FAULTS.get(name, FAULTS[name])
+    case: Any = next(iter(cases_of(get_collective("sp-nvls"), get_collective("sp-nvls").options())))
+    assert list(rule.check(case)) == []
     change(case, monkeypatch)
     lines = list(rule.check(case))
     assert any(text in line for line in lines), lines

@@ -11,8 +11,7 @@ import pytest
 from dysharp.errors import ConfigError
 from dysharp.workload.closed import uniform_p
 from dysharp.workload.counts import read_counts
-from dysharp.workload.save import save_text
-from dysharp.workload.traces import load_trace
+from dysharp.workload.traces import load_trace, save_text
 
 
 def test_the_largest_count_is_read_and_one_more_is_refused(tmp_path: Path) -> None:

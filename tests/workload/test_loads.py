@@ -11,8 +11,7 @@ from dysharp.specs import Model
 from dysharp.workload import make_routing
 from dysharp.workload.popularity import spread_counts
 from dysharp.workload.routing import count_ids
-from dysharp.workload.save import save_trace
-from dysharp.workload.traces import Recording, layer_counts, load_trace
+from dysharp.workload.traces import Recording, layer_counts, load_trace, save_trace
 
 
 def test_recorded_loads_keep_their_spread_for_any_number_of_experts() -> None:

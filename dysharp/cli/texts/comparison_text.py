@@ -1,7 +1,5 @@
 """A Comparison as text: one line per system, what the columns mean, what limits the best."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from dysharp.advice.tuning import BUDGET
@@ -104,37 +102,22 @@ def _print_rows(done: Comparison, rows: Sequence[Row]) -> None:
     narrow = out.width < WIDTH or surrounded or bool(nets) or bool(done.formats)
     gap = 1 if narrow or max(len(marked(row)) for row in rows) > SHORT_NAME else 2
     headings = (
-        "\nsystem",
-        *(("rows\nout / back", "\nSMs") if done.formats else ()),
-        "\nus" if done.rows[0].workload else "layer\nus",
-        *(("outside\nkernels",) if surrounded else ()),
-        "exposed\ncomm us",
-        f"payload\nup {unit}",
-        f"payload\ndown {unit}",
-        "link\nup %" if narrow else "link up %\nmean / max",
-        "link\ndown %" if narrow else "down %\nmean / max",
-        *(f"{kind.column[0]}\n%" for kind in nets),
-        "speed\nup x",
-        "own\nbound",
-        "lower\nbound",
-    )
+        "\nsystem", *(("rows\nout / back", "\nSMs") if done.formats else ()), "\nus" if done.rows[0].workload else "layer\nus",
+        *(("outside\nkernels",) if surrounded else ()), "exposed\ncomm us", f"payload\nup {unit}", f"payload\ndown {unit}",
+        "link\nup %" if narrow else "link up %\nmean / max", "link\ndown %" if narrow else "down %\nmean / max",
+        *(f"{kind.column[0]}\n%" for kind in nets), "speed\nup x", "own\nbound", "lower\nbound",
+    )  # fmt: skip
 
     def cells(row: Row) -> tuple[str, ...]:
         out, into = near_sides(row)
         return (
-            marked(row),
-            *((rows_sent(done.formats[row.system]), str(row.options.get(KNOB, UNKNOWN))) if done.formats else ()),
-            f"{row.time_us:.1f}",
-            *((f"{row.time_us - row.simulated_us:.1f}",) if surrounded else ()),
-            f"{row.exposed_comm_us:.1f}",
-            f"{sum(row.traffic_bytes[out].values()) / divisor:.2f}",
-            f"{sum(row.traffic_bytes[into].values()) / divisor:.2f}",
-            percent(row, out, narrow=narrow),
-            percent(row, into, narrow=narrow),
+            marked(row), *((rows_sent(done.formats[row.system]), str(row.options.get(KNOB, UNKNOWN))) if done.formats else ()),
+            f"{row.time_us:.1f}", *((f"{row.time_us - row.simulated_us:.1f}",) if surrounded else ()), f"{row.exposed_comm_us:.1f}",
+            f"{sum(row.traffic_bytes[out].values()) / divisor:.2f}", f"{sum(row.traffic_bytes[into].values()) / divisor:.2f}",
+            percent(row, out, narrow=narrow), percent(row, into, narrow=narrow),
             *(percent(row, max(kind.sides, key=row.utilization.__getitem__), narrow=True) for kind in nets),
-            f"{done.speedup[row.system]:.2f}",
-            f"{row.time_us / row.bound_us:.2f}" if row.bound_us else UNKNOWN,
+            f"{done.speedup[row.system]:.2f}", f"{row.time_us / row.bound_us:.2f}" if row.bound_us else UNKNOWN,
             f"{row.time_us / row.workload_bound_us:.2f}" if row.workload_bound_us else UNKNOWN,
-        )
+        )  # fmt: skip
 
     print_table(headings, map(cells, rows), left=2 if done.formats else 1, gap=gap, fold=False)

@@ -1,7 +1,5 @@
 """`dysharp advise MODEL --libraries` on one screen."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from dysharp.advice.libraries import Call, Cell, LibraryAdvice

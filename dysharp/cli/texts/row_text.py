@@ -1,7 +1,5 @@
 """One Row as text: name, value, unit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,9 +7,8 @@ from dysharp.advice.prediction import eager_is_known
 from dysharp.analysis import Row
 from dysharp.cli.output import print_facts, print_lines
 from dysharp.program.nets import INSIDE, NET_KINDS
-from dysharp.runs.causes import STALLS, short_names
+from dysharp.runs.causes import STALLS, answer_of, short_names
 from dysharp.runs.formats import resource_words
-from dysharp.runs.limits import answer_of
 
 
 def print_row(row: Row) -> None:
@@ -47,26 +44,19 @@ def _facts(row: Row) -> list[tuple[str, str]]:
 
     phases = [(f"  {name}", f"{p['start']:.1f} to {p['end']:.1f} us, busy {p['busy']:.1f} us") for name, p in row.phases_us.items() if p["end"] > 0]
     return [
-        ("system", f"{row.system} ({row.form} form)"),
-        *_window_facts(row),
-        ("time" if row.workload else "layer time", f"{row.time_us:.2f} us"),
-        *_surroundings_facts(row),
+        ("system", f"{row.system} ({row.form} form)"), *_window_facts(row),
+        ("time" if row.workload else "layer time", f"{row.time_us:.2f} us"), *_surroundings_facts(row),
         ("exposed communication", f"{row.exposed_comm_us:.2f} us"),
         ("lower bound, this system", f"{row.bound_us:.2f} us by {resource_words(row.bound_resource)}: {_times(row.bound_terms)}"),
-        ("lower bound, any system", f"{row.workload_bound_us:.2f} us"),
-        ("critical path", _times(row.attribution, short_names())),
-        ("phases, GPU that ends last", ""),
-        *phases,
-        *_waiting_facts(row),
-        ("waits, GPU that ends last", _times(row.stalls, STALLS)),
+        ("lower bound, any system", f"{row.workload_bound_us:.2f} us"), ("critical path", _times(row.attribution, short_names())),
+        ("phases, GPU that ends last", ""), *phases, *_waiting_facts(row), ("waits, GPU that ends last", _times(row.stalls, STALLS)),
         *((f"payload {side}", sizes(side)) for side in (*_nvlink_sides(row), *_other_sides(row))),
         *([("on the wire", f"{row.wire_flits['up']} flits up, {row.wire_flits['down']} flits down")] if _nvlink_sides(row) else []),
         *((f"{side} links, mean / max", f"{percent(row, side)} % busy") for side in _nvlink_sides(row)),
         *((f"{side} links, mean / max", f"{percent(row, side)} % busy") for side in _other_sides(row)),
-        ("SMs, mean / max", f"{percent(row, 'sm')} % busy"),
-        *_block_facts(row.blocks),
+        ("SMs, mean / max", f"{percent(row, 'sm')} % busy"), *_block_facts(row.blocks),
         ("simulation", f"{row.n_ops} ops, {row.n_events} events in {row.wall_s['total']:.2f} s, digest {row.digest}"),
-    ]
+    ]  # fmt: skip
 
 
 def _nvlink_sides(row: Row) -> tuple[str, ...]:

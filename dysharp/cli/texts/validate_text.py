@@ -2,52 +2,22 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dysharp.cli.output import print_lines, print_table
-from dysharp.text import cell
+from dysharp.text import cell, cells
 
 if TYPE_CHECKING:
     from dysharp.api.own_rows import Report
 
-FAMILIES = {
-    "deepep-dispatch": "Dispatch of DeepEP's normal kernels",
-    "deepep-combine": "Combine of DeepEP's normal kernels",
-    "deepep-ll": "DeepEP's low-latency kernels",
-    "trtllm-a2a": "TensorRT-LLM's all-to-all over NVLink",
-    "nccl": "NCCL's collectives above 1 MiB",
-    "dense-gemm": "dense GEMMs of a library",
-    "grouped-gemm": "grouped GEMMs of experts",
-    "fused-layer": "MoE layers in one kernel (Mega MoE)",
-    "layer": "MoE layers of several kernels",
-    "inswitch-allreduce": "all-reduces in the switch",
-    "multimem": "collectives by multimem kernels",
-    "fused-norm": "RMSNorm in or behind an all-reduce",
-    "custom-allreduce": "all-reduces between peers",
-    "attention": "attention of a layer",
-    "operator": "operators of training, norms, casts",
-    "mla-block": "a block of latent attention",
-    "sparse-block": "a block of sparse attention",
-    "linear-attention": "states and convolutions of linear attention",
-    "hyper-connection": "mixing of residual streams (DeepSeek-V4)",
-    "nccl-small": "NCCL's collectives up to 1 MiB",
-    "hybrid-ep": "Hybrid-EP's kernels",
-    "mori-intranode": "MoRI's kernels without a switch, eight MI300X and MI308X",
-    "mori-internode": "MoRI's kernels, two nodes of MI308X with unknown NICs",
-    "deepep-internode": "Dispatch and Combine of DeepEP's normal kernels, without their notify",
-    "deepep-ll-internode": "DeepEP's low-latency kernels",
-    "hybrid-ep-internode": "Hybrid-EP's kernels",
-    "deepep-notify-internode": "notify of DeepEP's normal kernels: barriers",
-    "deepep-straggler": "DeepEP's normal kernels on eight nodes, one NIC at a third of its rate",
-    "nccl-ep-internode": "NCCL EP's low-latency kernels",
-    "library-calls": "calls of libraries by their host, one domain",
-    "library-calls-internode": "calls of libraries by their host, nodes",
-}
-"""What was measured, by family of measurements."""
+FAMILIES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
+"""What was measured, by family of measurements; "training": by family of training runs."""
 GROUPS = {
     "launch-bound": "an eager call that takes little longer than the host needs to launch it",
     "host-bound": "eager FP8-block layers of vLLM, whose Python takes the time",
@@ -66,20 +36,16 @@ def print_own_rows(done: Report, data: str) -> None:
     print_lines([f"{data}: {len(told)} of {len(done.rows)} rows are predicted{_errors(told)}.{verdict}", ""])
     notes = any(row["note"] for row in told)
     headings = ("id", "what", "measured", "predicted", "unit", "error %", "usual %", *(["note"] * notes))
-    cells = [
-        (row["id"], row["family"], *(_number(row[key]) for key in ("measured", "predicted")), row["unit"], f"{row['error']:+.1f}",
-         _number(row["usual"], 0), *([row["note"]] * notes))
-        for row in told[:MOST_ROWS]
-    ]  # fmt: skip
-    print_table(headings, cells, left=2, text=("unit", "note"))
+    keys = ("id", "family", "measured:.4g", "predicted:.4g", "unit", "error:+.1f", "usual:.0f", *(["note"] * notes))
+    print_table(headings, cells(told[:MOST_ROWS], *keys), left=2, text=("unit", "note"))
     if doubted:
         print_lines(["", "rows that another library fits far better: did the framework run the dispatcher that you named?"])
-        shown = [(row["id"], row["system"], _number(row["measured"]), _number(row["predicted"]), row["doubt"]) for row in doubted[:MOST_ROWS]]
+        shown = cells(doubted[:MOST_ROWS], "id", "system", "measured:.4g", "predicted:.4g", "doubt")
         print_table(("id", "named", "measured", "predicted", "fits"), shown, left=2, text=("fits",))
     rest = [row for row in done.rows if row["error"] is None]
     if rest:
         print_lines(["", "rows without a prediction"])
-        print_table(("id", "why"), [(row["id"], row["note"]) for row in rest[:MOST_ROWS]], left=2)
+        print_table(("id", "why"), cells(rest[:MOST_ROWS], "id", "note"), left=2)
     more = max(len(told), len(rest)) > MOST_ROWS
     print_lines(
         [
@@ -120,18 +86,14 @@ def print_families(done: Report) -> None:
     print_between(done)
     if done.calls:
         print_lines(["", "calls of libraries, host included, by regime"])
-        cells = [
-            (row["what"], row["regime"], str(row["n"]), *(_number(row[key], 1) for key in ("median_ape", "p90_ape", "bias"))) for row in done.calls
-        ]
-        print_table(("what", "regime", "rows", "median\nerror %", "nine of ten\nwithin %", "bias %"), cells, left=2, whole=1)
+        calls = cells(done.calls, "what", "regime", "n", "median_ape:.1f", "p90_ape:.1f", "bias:.1f")
+        print_table(("what", "regime", "rows", "median\nerror %", "nine of ten\nwithin %", "bias %"), calls, left=2, whole=1)
 
 
 def _print_families(rows: Sequence[Mapping[str, Any]]) -> None:
-    cells = [
-        (row["family"], FAMILIES.get(row["family"], ""), str(row["n_rows"]), str(row["n"]), _number(row["median_ape"], 1), _number(row["p90_ape"], 1))
-        for row in rows
-    ]
-    print_table(("what", "that is", "in scope", "predicted", "median\nerror %", "nine of ten\nwithin %"), cells, left=2, whole=1)
+    named = [{**row, "words": FAMILIES.get(row["family"], "")} for row in rows]
+    shown = cells(named, "family", "words", "n_rows", "n", "median_ape:.1f", "p90_ape:.1f")
+    print_table(("what", "that is", "in scope", "predicted", "median\nerror %", "nine of ten\nwithin %"), shown, left=2, whole=1)
 
 
 def print_between(done: Report) -> None:
@@ -142,10 +104,10 @@ def print_between(done: Report) -> None:
     print_lines(["", "between NVLink domains (nodes of 8 GPUs with NICs); in no number above"])
     if any(row["n"] for row in rows):
         _print_families([row for row in rows if row["n"]])
-    cells = [(row["family"], reason) for row in rows for reason in row["unpredicted"].split("; ") if reason]
-    if cells:
+    reasons = [(row["family"], reason) for row in rows for reason in row["unpredicted"].split("; ") if reason]
+    if reasons:
         print_lines(["", "their rows without a prediction"])
-        print_table(("what", "rows and why"), cells, left=2, text=("rows and why",))
+        print_table(("what", "rows and why"), reasons, left=2, text=("rows and why",))
     print_lines([""])
 
 
@@ -230,12 +192,6 @@ _TEXT = (
     *("meaning", "family", "kind", "system", "hardware", "name", "id", "reason", "by", "unit", "kinds", "ids"),
     *("group", "part", "regime", "predicted_as", "module", "text", "constant", "from"),
 )
-
-
-def _number(value: float | None, digits: int | None = None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if digits is None else f"{value:.{digits}f}"
 
 
 def _few(names: Sequence[str], most: int = 3) -> str:

@@ -341,7 +341,7 @@ def _clock(p: Program) -> Clock:
     )
     x = np.zeros(8, np.int64)
     x[col.RUN_WORK_HEAD] = -1
-    return Clock(np.full((col.N_RINGS * nets, 3), -1, np.int32), tree(pace + paced), hardware, x)
+    return Clock(np.full((col.N_RINGS * nets, 4), -1, np.int32), tree(pace + paced), hardware, x)
 
 
 def _templates(p: Program) -> Array:

@@ -1,9 +1,8 @@
 """Table sizes of MoE-Hub's units: its state machines on the stores of eight producers to one consumer, packet by packet.
 
-Every producer copies rows on `copiers` SMs at a time, in turn, twice as fast as the link. The default is 16 SMs and not
-the 132 of a GPU, because the state machines are slow; sizes grow in proportion. One round is the time in which
-each producer sends one packet to this consumer; the consumer takes the producers in turn. The count is no timing
-model: it says what the tables do.
+Every producer copies rows on `copiers` SMs at a time, in turn, twice as fast as the link. The default is 16 SMs and not the 132 of a GPU, because the
+state machines are slow; sizes grow in proportion. One round is the time in which each producer sends one packet to this consumer; the consumer takes
+the producers in turn. The count is no timing model: it says what the tables do.
 """
 
 from collections import deque

@@ -69,8 +69,7 @@ def knee(here: Seen) -> float | None:
 def hit_knee(here: Seen) -> float | None:
     """Entries of the smallest table with almost no evictions. None except at the largest point of each sweep.
 
-    Reduction table: 99 % of the sessions end without an eviction. AL TLB: at most 1 % more reads of the AL Table than
-    with the largest table.
+    Reduction table: 99 % of the sessions end without an eviction. AL TLB: at most 1 % more reads of the AL Table than with the largest table.
     """
 
     def fits(seen: Seen) -> bool:
@@ -124,8 +123,7 @@ def no_eviction_rate(here: Seen) -> float | None:
 def arrival_rate(here: Seen) -> float | None:
     """Arrivals at one table per microsecond between the first and the last arrival.
 
-    Reduction table: sessions at a port. AL TLB: rows at a hub, once in Dispatch and once in Combine, for runs without
-    evictions of the AL TLB.
+    Reduction table: sessions at a port. AL TLB: rows at a hub, once in Dispatch and once in Combine, for runs without evictions of the AL TLB.
     """
     if _is_al(here):
         seen = _visits(here)

@@ -7,7 +7,7 @@ from dysharp.figures.metric import Seen, calculated, metric
 from dysharp.measured.measurements import read_measurements
 from dysharp.program.constants import PACKET_BYTES
 from dysharp.runs.point import Point
-from dysharp.silicon.cais_area import cais_area
+from dysharp.silicon.cluster_area import cais_area
 from dysharp.specs import choice, load_cluster
 from dysharp.workload.sublayer import SUB_LAYER, parse_sub_layer, shapes
 
@@ -128,10 +128,7 @@ def steady_ratio(here: Seen, other: Seen) -> float | None:
     return mean(_steady(here)) / mean(_steady(other)) if _steady(here) and _steady(other) else None
 
 
-NCCL_ROWS = {
-    "hw-dgx-h100": tuple(f"azure-{i:04d}" for i in range(36, 40)),
-    "hw-dgx-b200": tuple(f"stas-{i:04d}" for i in range(36, 41)),
-}
+NCCL_ROWS = {"hw-dgx-h100": tuple(f"azure-{i:04d}" for i in range(36, 40)), "hw-dgx-b200": tuple(f"stas-{i:04d}" for i in range(36, 41))}
 """Rows of figure 18 by cluster: NCCL all-reduces of 1, 2, 4, ... GiB on eight GPUs."""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Generic
 
 from dysharp.errors import EmulationMismatch
-from dysharp.functional.network.network import LIST, RETRY, Network
+from dysharp.functional.network.core import LIST, RETRY, Network
 from dysharp.functional.network.transaction import T
 from dysharp.protocol import lsu
 

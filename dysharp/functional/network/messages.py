@@ -23,19 +23,9 @@ WITHOUT_COUNT: Final = frozenset({Command.EXPLICIT_ACK, Command.EXPLICIT_RESULT}
 def request(t: Transaction, attempt: int, lane: int, payload: bytes) -> Packet:
     """The request of a transaction. `payload`: b"" for a pull."""
     return Packet(
-        t.command,
-        virtual_channel(t.command, lane),
-        t.source,
-        t.tag,
-        attempt,
-        t.dtype,
-        t.address,
-        t.stage,
-        t.targets,
-        further=t.further,
-        wanted_bytes=t.n_bytes if t.pull else 0,
-        payload=payload,
-    )
+        t.command, virtual_channel(t.command, lane), t.source, t.tag, attempt, t.dtype, t.address, t.stage, t.targets, further=t.further,
+        wanted_bytes=t.n_bytes if t.pull else 0, payload=payload,
+    )  # fmt: skip
 
 
 def dynamic_copies(request: Packet, experts_per_gpu: int, weights: bool) -> Iterator[tuple[int, Packet]]:
@@ -75,13 +65,6 @@ def answer(request: Packet, op: Command, count: int, payload: bytes = b"", addre
         # Plain loads have no stage bit; only Combine reads.
         fields = {"stage": Stage.COMBINE if request.op in PLAIN_LOADS else request.stage, "count": count}
     return Packet(
-        op,
-        virtual_channel(op, request.channel % LANES),
-        request.source,
-        request.tag,
-        request.attempt,
-        request.dtype if payload else Dtype.NONE,
-        request.address if address < 0 else address,
-        payload=payload,
-        **fields,
-    )
+        op, virtual_channel(op, request.channel % LANES), request.source, request.tag, request.attempt,
+        request.dtype if payload else Dtype.NONE, request.address if address < 0 else address, payload=payload, **fields,
+    )  # fmt: skip

@@ -3,7 +3,7 @@
 from typing import Any, Generic
 
 from dysharp.functional.network.statistics import Statistics
-from dysharp.functional.network.switch import session_of
+from dysharp.functional.network.switching import session_of
 from dysharp.functional.network.transaction import Session, T
 from dysharp.functional.network.values import NOTHING, Format, Value
 from dysharp.isa.commands import Command

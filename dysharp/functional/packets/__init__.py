@@ -1,6 +1,6 @@
 """The packet path: a Program drives the network of LSUs, switches, hubs and trackers."""
 
 from dysharp.functional.network.statistics import Statistics
-from dysharp.functional.packets.machine import run_packets
+from dysharp.functional.packets.driver import run_packets
 
 __all__ = ["Statistics", "run_packets"]

@@ -7,8 +7,8 @@ import numpy as np
 
 from dysharp.errors import EmulationMismatch
 from dysharp.functional.layer import UNBOUND, ExpertMemory
-from dysharp.functional.network.network import Network
-from dysharp.functional.network.tables import Place
+from dysharp.functional.network.core import Network
+from dysharp.functional.network.hub_tables import Place
 from dysharp.functional.network.transaction import PACKET_BYTES, Transaction
 from dysharp.functional.network.values import Format, Value, hub_sum
 from dysharp.functional.packets.instructions import STRIDE, Decoder, Instruction
@@ -17,8 +17,7 @@ from dysharp.protocol.al_table import Key
 
 
 class Hub:
-    """A `Place` here is (local expert, place as in `Layout`). `tile_ready(tile)` is called once per tile of the
-    Program.
+    """A `Place` here is (local expert, place as in `Layout`). `tile_ready(tile)` is called once per tile of the Program.
 
     `entries`: (entries of the TLB, entries of the TS table). `row_bytes`: bytes of a complete row.
     """
@@ -136,8 +135,7 @@ class Hub:
     def load(self, one: Instruction, places: list[Place], address: int) -> Value:
         """The answer to a copy of a pull: the rounded sum of the rows at `places`, or their gate gradients.
 
-        `address`: address of the copy. For gate gradients, its low bits hold the list position of this GPU's first
-        target.
+        `address`: address of the copy. For gate gradients, its low bits hold the list position of this GPU's first target.
         """
         if not one.weights:
             return self.results(places, one.columns)

@@ -103,30 +103,14 @@ class Decoder:
             address = block if weights else block + chunk * PACKET_BYTES
             addresses = [address] if dynamic or not listed else [(slot + 1) * EXPLICIT_SPACE + address for slot in listed]
             one = Instruction(
-                source=source,
-                tag=len(self.all) + len(made),
-                command=command,
-                plane=(max(token, 0) + chunk) % self.planes,
-                address=addresses[0],
-                further=tuple(addresses[1:]),
-                block=block,
-                dtype=fmt.weight if weights else fmt.payload,
-                n_bytes=4 * self._topk if weights else size,
-                stage=Stage.COMBINE if command == Command.DYLD else Stage.DISPATCH,
-                targets=listed if dynamic else (),
-                far=tuple(self.node[m] for m in remote),
-                near=near,
-                n_far=len(listed) if dynamic else len(remote),
-                n_near=0 if local < 0 else len(near) if dynamic else 1,
-                weights=weights,
-                due=0 if self._done is None else int(self._done[op]),
-                op=op,
-                template=template,
-                token=token,
-                chunk=chunk,
-                members=members,
+                source=source, tag=len(self.all) + len(made), command=command, plane=(max(token, 0) + chunk) % self.planes,
+                address=addresses[0], further=tuple(addresses[1:]), block=block, dtype=fmt.weight if weights else fmt.payload,
+                n_bytes=4 * self._topk if weights else size, stage=Stage.COMBINE if command == Command.DYLD else Stage.DISPATCH,
+                targets=listed if dynamic else (), far=tuple(self.node[m] for m in remote), near=near,
+                n_far=len(listed) if dynamic else len(remote), n_near=0 if local < 0 else len(near) if dynamic else 1, weights=weights,
+                due=0 if self._done is None else int(self._done[op]), op=op, template=template, token=token, chunk=chunk, members=members,
                 local=local,
-            )
+            )  # fmt: skip
             made.append(one)
         return made
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from dysharp.arrays import Array
 from dysharp.functional.layer import ExpertMemory
-from dysharp.functional.network.tables import Place
+from dysharp.functional.network.hub_tables import Place
 from dysharp.functional.network.values import Value
 from dysharp.functional.packets.hub import Hub
 from dysharp.functional.packets.instructions import Instruction
@@ -17,8 +17,7 @@ from dysharp.functional.sums import Expression
 class Output:
     """Results of a pass.
 
-    `out`: `[tokens, hidden]` in the stored dtype, poison in unwritten rows. `gate_grad`: `[tokens, topk]` in the work
-    dtype, backward pass only.
+    `out`: `[tokens, hidden]` in the stored dtype, poison in unwritten rows. `gate_grad`: `[tokens, topk]` in the work dtype, backward pass only.
     """
 
     def __init__(self, memory: ExpertMemory, hubs: Sequence[Hub]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dysharp.functional.layer import ExpertMemory
-from dysharp.functional.network.tables import Place
+from dysharp.functional.network.hub_tables import Place
 from dysharp.functional.network.values import Format
 from dysharp.functional.packets.hub import Hub
 from dysharp.functional.packets.instructions import STRIDE, Decoder, Instruction

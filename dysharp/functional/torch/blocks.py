@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +33,9 @@ def make_block(
 ) -> torch.nn.Module:
     """A block of `BLOCKS` in its Hugging Face class, with random weights. Inputs of order 1 give outputs of order 1.
 
-    Input and output: `[batch, sequence, hidden]` of `dtype` ("float32" or "bfloat16"); gpt-oss returns `(output, gate
-    weights)`. The experts run in the `eager` implementation, which adds in the order of expert ids. Equal arguments
-    give equal weights. The global random state does not change. Raises ConfigError for an unknown name, for sizes that
-    do not fit, for another dtype, and without torch and transformers 5.
+    Input and output: `[batch, sequence, hidden]` of `dtype` ("float32" or "bfloat16"); gpt-oss returns `(output, gate weights)`. The experts run in
+    the `eager` implementation, which adds in the order of expert ids. Equal arguments give equal weights. The global random state does not change.
+    Raises ConfigError for an unknown name, for sizes that do not fit, for another dtype, and without torch and transformers 5.
     """
     if name not in BLOCKS:
         raise ConfigError(f"block {name!r}: unknown{nearest(name, BLOCKS)}")
@@ -48,7 +46,7 @@ def make_block(
 
     kind = _dtype(name, dtype)
     with torch.random.fork_rng(devices=[]):
-        block = _BUILDERS[name](sizes)
+        block = _built(name, sizes)
     _fill(block, torch.Generator().manual_seed(seed))
     for parameter in block.parameters():
         # Parameters only: the correction bias of DeepSeek-V3 is a buffer that stays float32 in its bfloat16 models.
@@ -85,17 +83,9 @@ def _model(folder: str, block: str, config: str, **fields: Any) -> torch.nn.Modu
 def _deepseek_v3(s: _Sizes) -> torch.nn.Module:
     n_group, topk_group = _groups(s.n_experts, s.topk)
     return _model(
-        "deepseek_v3",
-        "DeepseekV3MoE",
-        "DeepseekV3Config",
-        hidden_size=s.hidden,
-        moe_intermediate_size=s.expert_hidden,
-        n_routed_experts=s.n_experts,
-        num_experts_per_tok=s.topk,
-        n_group=n_group,
-        topk_group=topk_group,
-        n_shared_experts=1,
-    )
+        "deepseek_v3", "DeepseekV3MoE", "DeepseekV3Config", hidden_size=s.hidden, moe_intermediate_size=s.expert_hidden,
+        n_routed_experts=s.n_experts, num_experts_per_tok=s.topk, n_group=n_group, topk_group=topk_group, n_shared_experts=1,
+    )  # fmt: skip
 
 
 def _groups(n_experts: int, topk: int) -> tuple[int, int]:
@@ -109,49 +99,20 @@ def _groups(n_experts: int, topk: int) -> tuple[int, int]:
     return n_group, max(n_group // 2, 1, -(-topk * n_group // n_experts))
 
 
-def _gpt_oss(s: _Sizes) -> torch.nn.Module:
-    return _model(
-        "gpt_oss",
-        "GptOssMLP",
-        "GptOssConfig",
-        hidden_size=s.hidden,
-        intermediate_size=s.expert_hidden,
-        num_local_experts=s.n_experts,
-        num_experts_per_tok=s.topk,
-    )
-
-
-def _mixtral(s: _Sizes) -> torch.nn.Module:
-    return _model(
-        "mixtral",
-        "MixtralSparseMoeBlock",
-        "MixtralConfig",
-        hidden_size=s.hidden,
-        intermediate_size=s.expert_hidden,
-        num_local_experts=s.n_experts,
-        num_experts_per_tok=s.topk,
-    )
-
-
-def _qwen3_moe(s: _Sizes) -> torch.nn.Module:
-    return _model(
-        "qwen3_moe",
-        "Qwen3MoeSparseMoeBlock",
-        "Qwen3MoeConfig",
-        hidden_size=s.hidden,
-        moe_intermediate_size=s.expert_hidden,
-        num_experts=s.n_experts,
-        num_experts_per_tok=s.topk,
-        norm_topk_prob=True,
-    )
-
-
-_BUILDERS: dict[str, Callable[[_Sizes], torch.nn.Module]] = {
-    "deepseek-v3": _deepseek_v3,
-    "gpt-oss": _gpt_oss,
-    "mixtral": _mixtral,
-    "qwen3-moe": _qwen3_moe,
+_PLAIN: dict[str, tuple[str, str, str, str, dict[str, Any]]] = {
+    "gpt-oss": ("gpt_oss", "GptOss", "MLP", "intermediate_size num_local_experts", {}),
+    "mixtral": ("mixtral", "Mixtral", "SparseMoeBlock", "intermediate_size num_local_experts", {}),
+    "qwen3-moe": ("qwen3_moe", "Qwen3Moe", "SparseMoeBlock", "moe_intermediate_size num_experts", {"norm_topk_prob": True}),
 }
+"""Folder, begin and end of the class, names of two sizes, and more fields of a block with a plain router."""
+
+
+def _built(name: str, s: _Sizes) -> torch.nn.Module:
+    if name not in _PLAIN:
+        return _deepseek_v3(s)
+    folder, kind, block, sizes, more = _PLAIN[name]
+    named = dict(zip(sizes.split(), (s.expert_hidden, s.n_experts), strict=True))
+    return _model(folder, kind + block, f"{kind}Config", hidden_size=s.hidden, num_experts_per_tok=s.topk, **named, **more)
 
 
 def _fill(block: torch.nn.Module, generator: torch.Generator) -> None:

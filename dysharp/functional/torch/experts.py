@@ -35,9 +35,8 @@ class Layout:
 def layout_of(module: torch.nn.Module) -> Layout:
     """The layout of an experts module, from its parameters' shapes and the attributes of `use_experts_implementation`.
 
-    Raises ConfigError with module and attributes in three cases: the parameters are not two weight tensors `[experts,
-    ., .]` with at most one bias each; the shapes fit neither or both orientations; the machine has no step for a part
-    (parameters in the activation, a norm after each expert).
+    Raises ConfigError with module and attributes in three cases: the parameters are not two weight tensors `[experts, ., .]` with at most one bias
+    each; the shapes fit neither or both orientations; the machine has no step for a part (parameters in the activation, a norm after each expert).
     """
     kind = type(module).__name__
     gated = getattr(module, "gate_up_proj", None) is not None
@@ -101,8 +100,7 @@ class ModuleExperts:
     All arrays are `[n, columns]` of one expert; results are float32. This object adds up weight gradients in the
     module's layout until `take_grads`. Frozen parameters (`requires_grad` false) get no gradient.
 
-    Raises ConfigError for a module of another shape (see `layout_of`), another dtype, or on another device than the
-    CPU.
+    Raises ConfigError for a module of another shape (see `layout_of`), another dtype, or on another device than the CPU.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:

@@ -28,9 +28,8 @@ _SAFE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 def load_pretrained(folder: Path, layers: tuple[int, ...] | None = None) -> torch.nn.Module:
     """The causal language model of a folder with `config.json` and `*.safetensors`, in its saved dtype.
 
-    Two checks run before weights are read: the config names a model of transformers with experts in all `layers`, and
-    the weight files are large enough for the model. Raises ConfigError if a check fails or a weight is missing, because
-    transformers would draw missing weights.
+    Two checks run before weights are read: the config names a model of transformers with experts in all `layers`, and the weight files are large
+    enough for the model. Raises ConfigError if a check fails or a weight is missing, because transformers would draw missing weights.
     """
     require_transformers()
     import torch

@@ -69,8 +69,7 @@ def capture(
     | `layers` | layer numbers as in the modules' names; default: all MoE layers |
     | `progress` | called with (tokens done, tokens in total) |
 
-    The experts of the model must take (hidden states, expert ids, gate weights), as in transformers 5. The model does
-    not change.
+    The experts of the model must take (hidden states, expert ids, gate weights), as in transformers 5. The model does not change.
 
     Raises ConfigError if torch or transformers 5 is missing, if the model has no experts or lacks a layer, if an id is
     no token of the model, if the model fails, and if layers differ in experts or top-k.

@@ -41,9 +41,7 @@ def wrap(block: torch.nn.Module, machine: MoeMachine) -> torch.nn.Module:
 
 
 def _twin(module: torch.nn.Module, twins: dict[int, torch.nn.Module]) -> torch.nn.Module:
-    """A copy of the tree of modules around the same parameters and buffers, with the modules in `twins` (by id)
-    replaced.
-    """
+    """A copy of the tree of modules around the same parameters and buffers, with the modules in `twins` (by id) replaced."""
     if id(module) not in twins:
         twin = copy.copy(module)
         twins[id(module)] = twin

@@ -2,7 +2,7 @@
 
 Which kernel ran follows from the measurement's system or from its library's own rule by size. Sources of the rules:
 vLLM csrc/custom_all_reduce.cuh and vllm/distributed/device_communicators (custom_all_reduce.py, symm_mem.py,
-all_reduce_utils.py); TensorRT-LLM cpp/tensorrt_llm/common/customAllReduceUtils.h (best strategies without fusion,
+all_reduce_utils.py); SGLang custom_all_reduce_v2.py; TensorRT-LLM cpp/tensorrt_llm/common/customAllReduceUtils.h (best strategies without fusion,
 4096 values per token).
 """
 
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from dysharp.arrays import F64
 from dysharp.compute import allreduce
 from dysharp.engine.burst.run import run_burst
-from dysharp.measured.allreduce_program import plan
 from dysharp.measured.config_json import number, whole
 from dysharp.measured.ep_kernels import cluster_of
 from dysharp.measured.family import Case, Constants, Level, family
@@ -21,7 +20,9 @@ from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.program_times import frozen
 from dysharp.measured.scope import check_cluster, gpu_of
 from dysharp.specs.gpu import Gpu, load_gpu
+from dysharp.systems.building.collectives.kernels import kernel_program
 from dysharp.units import PS_PER_US
+from dysharp.workload.collective import even
 
 KIB, MIB = 1 << 10, 1 << 20
 LOAD_BYTES = 16  # bytes that one thread loads at a time
@@ -39,10 +40,7 @@ NAMED = {
     "custom 2-stage": "vllm two-stage",
 }
 """Start of the column `system` -> kernel."""
-VLLM_CUSTOM_BELOW = {
-    "hopper": {2: 8 * MIB, 4: 8 * MIB, 6: 512 * KIB, 8: 256 * KIB},
-    "blackwell": {2: 2 * MIB, 4: 2 * MIB, 6: 1 * MIB, 8: 1 * MIB},
-}
+VLLM_CUSTOM_BELOW = {"hopper": {2: 8 * MIB, 4: 8 * MIB, 6: 512 * KIB, 8: 256 * KIB}, "blackwell": {2: 2 * MIB, 4: 2 * MIB, 6: 1 * MIB, 8: 1 * MIB}}
 VLLM_ONE_STAGE_BELOW = {2: 8 * MIB, 4: 512 * KIB, 6: 256 * KIB, 8: 256 * KIB}
 VLLM_SYMMETRIC_TO = {
     "hopper": {2: 64 * MIB, 4: 32 * MIB, 6: 64 * MIB, 8: 64 * MIB},
@@ -57,7 +55,11 @@ TRTLLM: Mapping[tuple[str, int], tuple[float, float, float]] = {
     ("blackwell", 4): (4 * MIB, 8 * MIB, 16 * MIB),
 }
 """(architecture, GPUs) -> one-shot up to so many bytes, two-shot from and to."""
+SGLANG_PUSH = {"hopper": {2: 2 * MIB, 4: 384 * KIB, 8: 160 * KIB}, "blackwell": {2: 4 * MIB, 4: 2 * MIB, 8: 720 * KIB}}
+"""Architecture -> GPUs -> bytes up to which every GPU stores its vector into its peers; above them two GPUs load whole vectors, others shares."""
+SGLANG_MOST = 16 * MIB
 BY_NCCL = "a kernel of NCCL"
+BY_HOST = "the host's calls are in the time, and no constant has them"
 SIZES = {"KiB": KIB, "MiB": MIB}
 
 
@@ -84,9 +86,10 @@ def closed_us(case: AllReduceCase, gpu: Gpu, constants: Constants) -> F64:
 
 
 def program_us(case: AllReduceCase, constants: Constants) -> float:
-    """All bytes through the engine."""
+    """The Program that systems of the kernel run."""
     cluster = cluster_of(case.gpu, case.gpus, frozen(constants))
-    return run_burst(plan(cluster, case.kernel, case.n_bytes, case.in_flight))[0].time_ps / PS_PER_US
+    program = kernel_program(even("all-reduce", case.n_bytes, case.gpus), cluster, case.kernel, case.in_flight)
+    return run_burst(program)[0].time_ps / PS_PER_US
 
 
 @family(
@@ -113,10 +116,12 @@ def case(m: Measurement) -> AllReduceCase:
     size = _vector_bytes(m)
     kernel = _kernel(m, gpu, gpus, size)
     check_cluster(gpu, gpus)
+    if size % 2:
+        raise Unsupported("an odd number of bytes, which no BF16 vector has")
     if gpus * gpus * size > MOST_BYTES:
         raise Unsupported("more than a million trains")
     in_flight = 0
-    if kernel.startswith("vllm"):
+    if kernel.startswith("vllm") and not m.system.startswith("SGLang"):
         in_flight = VLLM_IN_FLIGHT
     elif "ctas" in m.config:
         in_flight = int(number(m, "ctas") * CONTRIB_THREADS * LOAD_BYTES)
@@ -140,9 +145,13 @@ def _kernel(m: Measurement, gpu: str, gpus: int, n_bytes: float) -> str:
     if named is not None:
         return named
     arch = load_gpu(gpu).arch
+    if m.system.startswith("SGLang") and gpus in SGLANG_PUSH.get(arch, {}):
+        if "eager" in str(m.config.get("kernel", "")):
+            raise Unsupported(BY_HOST)
+        return _sglang(arch, gpus, n_bytes)
     if m.system.startswith("vLLM") and gpus in VLLM_CUSTOM_BELOW.get(arch, {}):
         if arch == "blackwell" and "eager" in str(m.config.get("kernel", "")):
-            raise Unsupported("the host's calls are in the time, and no constant has them")
+            raise Unsupported(BY_HOST)
         return _vllm(arch, gpus, n_bytes)
     if m.system.startswith(("TRTLLM", "TensorRT-LLM")) and (arch, gpus) in TRTLLM:
         one, low, high = TRTLLM[arch, gpus]
@@ -152,6 +161,14 @@ def _kernel(m: Measurement, gpu: str, gpus: int, n_bytes: float) -> str:
             return "trtllm two-shot"
         raise Unsupported(BY_NCCL)
     raise Unsupported("the measurement does not name its kernel")
+
+
+def _sglang(arch: str, gpus: int, n_bytes: float) -> str:
+    if n_bytes <= SGLANG_PUSH[arch][gpus]:
+        return "trtllm one-shot"
+    if n_bytes <= SGLANG_MOST:
+        return "vllm one-stage" if gpus == 2 else "vllm two-stage"
+    raise Unsupported(BY_NCCL)
 
 
 def _vllm(arch: str, gpus: int, n_bytes: float) -> str:

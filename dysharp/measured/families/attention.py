@@ -1,6 +1,6 @@
 """Core attention of one layer on one GPU: prefill, decode, MLA, training forward and backward, by a rate form."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,9 +34,9 @@ CAST, STORE = 3.0, 2.0
 """Bytes per value of a cast from BF16 to FP8, and of a copy of FP8 values into the cache."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionCase(Case):
-    """One call. The first fields are those of `compute.attention.Attention`.
+@dataclass(frozen=True, kw_only=True)
+class AttentionCase(Case, Attention):
+    """One call.
 
     | field | meaning |
     |---|---|
@@ -46,41 +46,19 @@ class AttentionCase(Case):
     | `eager` | the host launches the call, so it takes at least a launch |
     """
 
-    batch: float
-    queries: float
-    past: float
-    heads: float
-    kv_heads: float
-    qk_dim: float
-    v_dim: float
-    window: float
-    causal: bool
-    dtype: str
-    kv_dtype: str
-    latent: bool
-    packed: bool
-    lanes: bool
-    masked: bool
-    rows: float
-    columns: float
     decodes: bool
     direction: str
-    kernels: float
-    around_bytes: float
+    kernels: float = 0.0
+    around_bytes: float = 0.0
     eager: bool
-
-    @property
-    def call(self) -> Attention:
-        """The call without what is around it."""
-        return Attention(**{f.name: getattr(self, f.name) for f in fields(Attention)})
 
 
 def closed_us(case: AttentionCase, gpu: Gpu, constants: Constants) -> F64:
     """Tiles, blocks and memory (`compute.attention`), after the engine's kernels around them."""
     around = case.kernels * light_us(gpu, constants) + hbm_us(gpu, constants, case.around_bytes)
     if case.decodes:
-        return around + decode_us(gpu, constants, case.call)
-    time = around + attention_us(gpu, constants, case.call, "backward" if case.direction == "backward" else "forward")
+        return around + decode_us(gpu, constants, case)
+    time = around + attention_us(gpu, constants, case, "backward" if case.direction == "backward" else "forward")
     return np.maximum(time, moe.host_us(gpu, constants, 1.0)) if case.eager else time
 
 
@@ -116,33 +94,12 @@ def case(measurement: Measurement) -> AttentionCase:
     own_decode = engine == "TensorRT-LLM" and kind == "attention_generation" and kernel == "torch_flow"
     masked = own_decode and _masked(measurement, load_gpu(gpu))
     found = AttentionCase(
-        gpu=gpu,
-        batch=batch,
-        queries=queries,
-        past=past,
-        heads=heads,
-        kv_heads=kv_heads,
-        qk_dim=shape["qk"],
-        v_dim=shape["v"],
-        window=window,
-        causal=not bidirectional,
-        dtype=dtype,
-        kv_dtype=stored,
-        latent=bool(shape["absorbed"]),
-        packed=flash,
-        lanes=own_decode and not masked and arch != "blackwell",
-        masked=masked,
-        rows=tile.rows,
-        columns=tile.columns,
-        decodes=decodes,
-        direction="backward" if kind.endswith("bwd") else "forward",
-        kernels=0.0,
-        around_bytes=0.0,
-        eager=eager,
-        launches=1.0 if eager else 0.0,
-        dtypes=(stored,),
+        gpu=gpu, batch=batch, queries=queries, past=past, heads=heads, kv_heads=kv_heads, qk_dim=shape["qk"], v_dim=shape["v"], window=window,
+        causal=not bidirectional, dtype=dtype, kv_dtype=stored, latent=bool(shape["absorbed"]), packed=flash, masked=masked,
+        lanes=own_decode and not masked and arch != "blackwell", rows=tile.rows, columns=tile.columns, decodes=decodes,
+        direction="backward" if kind.endswith("bwd") else "forward", eager=eager, launches=1.0 if eager else 0.0, dtypes=(stored,),
         shape=" ".join(f"{key}={config[key]}" for key in ("heads", "kv_heads", "head_dim", "window", "kv_dtype", "kernel") if key in config),
-    )
+    )  # fmt: skip
     return _with_surroundings(found, engine, kernel, kind)
 
 
@@ -182,26 +139,27 @@ def _with_surroundings(case: AttentionCase, engine: str, kernel: str, kind: str)
     | TensorRT-LLM, prefill | offsets of requests; RoPE with the write of the cache (kernels/unfusedAttentionKernels) |
     | TensorRT-LLM, decode | the second of them, but for masked attention and FP8 caches on Hopper, which have it inside (decoderXQAImplJIT.cpp) |
     | SGLang with an FP8 cache | casts of queries, keys and values, the last two copied into the cache (srt/mem_cache/memory_pool.py) |
+    | the same by FlashAttention-3 | casts of keys and values into the cache (chosen after its rows were seen) |
     | SGLang, MLA decode of TensorRT-LLM's kernels with a BF16 cache | the parts of queries are joined (layers/attention/trtllm_mla_backend.py) |
     | vLLM, FlashAttention | `reshape_and_cache_flash` (v1/attention/backends/flash_attn.py) |
     """
-    stored = ELEMENT_BYTES[case.kv_dtype]
-    queries = case.batch * case.queries * case.heads * case.qk_dim
-    keys = case.batch * case.queries * case.kv_heads * (case.qk_dim + case.v_dim)
+    stored, sizes = ELEMENT_BYTES[case.kv_dtype], (case.batch, case.queries, case.heads, case.kv_heads, case.qk_dim, case.v_dim)
+    batch, new, heads, shared, qk, v = (float(np.asarray(x)) for x in sizes)
+    queries, keys = batch * new * heads * qk, batch * new * shared * (qk + v)
     kernels, moved = 0.0, 0.0
     if engine == "TensorRT-LLM" and not case.decodes and kind != "attention_bidirectional":
         kernels, moved = 2.0, (queries + keys) * (2.0 + stored)
         if kind == "mla_context":
-            latent = case.batch * case.queries * (LATENT + ROPE)
+            latent = batch * new * (LATENT + ROPE)
             kernels, moved = (3.0, moved + latent * (2.0 + stored)) if stored == 1 else (2.0, latent * (2.0 + stored))
     elif kernel == "torch_flow" and kind == "attention_generation" and not case.masked and (stored == 2 or load_gpu(case.gpu).arch != "hopper"):
         kernels, moved = 1.0, (queries + keys) * (2.0 + stored)
     elif engine == "SGLang" and case.kv_dtype == "fp8" and kind != "mla_generation":
-        kernels, moved = 3.0, CAST * queries + (CAST + STORE) * keys
+        kernels, moved = (2.0, CAST * keys) if kernel == "fa3" else (3.0, CAST * queries + (CAST + STORE) * keys)
     elif kernel == "vllm_flashinfer_trtllmprefill":
         kernels, moved = (0.0, 0.0) if stored == 2 else (1.0, CAST * keys)
     elif kernel == "trtllm_mla" and case.decodes and stored == 2:
         kernels, moved = 1.0, 2 * stored * queries
     elif engine == "vLLM" and kernel.startswith("vllm_flash_attn_fa") and kind != "attention_bidirectional":
         kernels, moved = (1.0, keys * (2.0 + stored)) if stored == 2 else (2.0, keys * (2.0 + stored) + CAST * queries)
-    return AttentionCase(**{f.name: getattr(case, f.name) for f in fields(case)} | {"kernels": kernels, "around_bytes": moved})
+    return replace(case, kernels=kernels, around_bytes=moved)

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dysharp.arrays import F64
-from dysharp.compute.linear_attention import PASSES, DeltaNet, prefill_us, update_us
-from dysharp.compute.operators import hbm_us, light_us
+from dysharp.compute.linear_attention import DeltaNet, convolution_us, fused_prefill_us, prefill_us, update_us
 from dysharp.measured.config_json import number
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported
@@ -22,6 +21,7 @@ class LinearCase(Case):
     """`sequences` of `tokens` new tokens each. `part`: the convolution over `width` channels, or the states of `value_heads`.
 
     `decodes`: states that take one token; prompts go through them chunk by chunk. `fused`: in one kernel.
+    `taps`: rows that the convolution sees; `blocks`: its thread blocks where each sequence and channel has one.
     """
 
     part: str
@@ -32,19 +32,22 @@ class LinearCase(Case):
     value_heads: float
     key_dim: float
     value_dim: float
+    taps: float
+    blocks: float
     decodes: bool
     fused: bool
 
 
 def closed_us(case: LinearCase, gpu: Gpu, constants: Constants) -> F64:
-    """`compute.linear_attention`; a convolution reads and writes each value once."""
+    """`compute.linear_attention`; a convolution reads and writes each value once, in decode also the rows that it keeps."""
     if case.part == CONVOLUTION:
-        return light_us(gpu, constants) + hbm_us(gpu, constants, 4.0 * case.sequences * case.tokens * case.width)
+        rows = case.tokens + (case.taps - 1 if case.decodes else 0.0)
+        return convolution_us(gpu, constants, 4.0 * case.sequences * rows * case.width, case.blocks)
     fields = (case.sequences, case.tokens, case.key_heads, case.value_heads, case.key_dim, case.value_dim)
     calls = [DeltaNet(*map(float, call)) for call in zip(*np.broadcast_arrays(*(np.atleast_1d(x) for x in fields)), strict=True)]
     if case.decodes:
         return np.array([update_us(gpu, constants, call) for call in calls])
-    return np.array([prefill_us(gpu, constants, call, 1 if case.fused else PASSES) for call in calls])
+    return np.array([(fused_prefill_us if case.fused else prefill_us)(gpu, constants, call) for call in calls])
 
 
 @family("linear-attention", belongs=lambda m: m.kind.startswith("linear_attention_"), closed_us=closed_us, in_bars=False, level=Level.GPU, order=68)
@@ -54,24 +57,15 @@ def case(m: Measurement) -> LinearCase:
     keys, values = (number(m, key) if delta else 0.0 for key in ("num_k_heads", "num_v_heads"))
     key_dim, value_dim = (number(m, key) if delta else 0.0 for key in ("head_k_dim", "head_v_dim"))
     found = LinearCase(
-        gpu=gpu_of(m),
-        part=CONVOLUTION,
-        sequences=number(m, "batch_size"),
-        tokens=number(m, "seq_len"),
-        width=2 * keys * key_dim + values * value_dim,
-        key_heads=keys,
-        value_heads=values,
-        key_dim=key_dim,
-        value_dim=value_dim,
-        decodes=m.config.get("phase") == "generation",
-        fused="flashinfer" in kernel,
+        gpu=gpu_of(m), part=CONVOLUTION, sequences=number(m, "batch_size"), tokens=number(m, "seq_len"),
+        width=2 * keys * key_dim + values * value_dim, key_heads=keys, value_heads=values, key_dim=key_dim, value_dim=value_dim,
+        taps=number(m, "d_conv"), blocks=0.0, decodes=m.config.get("phase") == "generation", fused="flashinfer" in kernel,
         shape=f"{kernel} {m.config.get('model_name')}",
-    )
+    )  # fmt: skip
     if kernel.startswith(CONVOLUTION):
-        if delta:
-            return found
-        mixed = number(m, "nheads") * number(m, "head_dim") + 2 * number(m, "n_groups") * number(m, "d_state")
-        return replace(found, width=mixed)
+        width = found.width if delta else number(m, "nheads") * number(m, "head_dim") + 2 * number(m, "n_groups") * number(m, "d_state")
+        own = m.system.startswith("TensorRT-LLM") and not found.decodes  # others have Triton kernels, whose blocks take many channels
+        return replace(found, width=width, blocks=found.sequences * width if own else 0.0)
     if STATES not in kernel:
         raise Unsupported("a kernel of linear attention without a form")
     return replace(found, part=STATES)

@@ -10,9 +10,9 @@ from dysharp.measured.config_json import number, whole
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported
 from dysharp.measured.scope import CLUSTERS, check_cluster, gpu_of
-from dysharp.serving.attention import attention_ops
-from dysharp.serving.formats import Formats
+from dysharp.serving.attention_kernels import attention_ops
 from dysharp.serving.layout import ServeLayout
+from dysharp.serving.precisions import Formats
 from dysharp.serving.rates import Rates
 from dysharp.serving.work import Batch, Replica, prompt_batch
 from dysharp.specs import load_cluster, load_whole
@@ -26,7 +26,10 @@ BESIDE = ("norms", "attention all-reduce")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCase(Case):
-    """`batch` requests with `queries` new tokens each after `past` cached ones; `heads` on this GPU. `decodes`: the absorbed form."""
+    """`batch` requests with `queries` new tokens each after `past` cached ones; `heads` on this GPU. `decodes`: the absorbed form.
+
+    `launched`: the host launches every kernel, as vLLM's rows show (chosen after they were seen); else a graph has a gap between kernels.
+    """
 
     model: str
     heads: float
@@ -34,12 +37,13 @@ class BlockCase(Case):
     queries: float
     past: float
     decodes: bool
+    launched: bool
     weights: str
     kv: str
 
 
 def closed_us(case: BlockCase, gpu: Gpu, constants: Constants) -> F64:
-    """The sum of the block's kernels, with the gaps of a graph between them."""
+    """The sum of the block's kernels, with the gaps of a graph or the host's launches between them."""
     rates = _rates(case.gpu, tuple(constants.items()))
     shapes = np.broadcast_arrays(*(np.atleast_1d(x) for x in (case.heads, case.batch, case.queries, case.past)))
     return np.array([_block_us(case, rates, *map(float, shape)) for shape in zip(*shapes, strict=True)])
@@ -55,7 +59,7 @@ def _block_us(case: BlockCase, rates: Rates, heads: float, batch: float, queries
     replica = Replica(model, Formats(attention=case.weights, kv=case.kv), ServeLayout(tp=round(model.attention.heads / heads)), rates)
     step = Batch(decodes=batch, context=past) if case.decodes else prompt_batch(batch * queries, queries, past)
     ops = [op for op in attention_ops(replica, step, model.n_layers - 1) if op.name not in BESIDE]
-    return sum(op.us + op.kernels * rates.constants["serving.gap_us"] for op in ops)
+    return sum(op.us + op.kernels * rates.constants["serving.launch_us" if case.launched else "serving.gap_us"] for op in ops)
 
 
 @family("mla-block", belongs=lambda m: m.kind.startswith("mla_block_"), closed_us=closed_us, in_bars=False, level=Level.GPU, order=66)
@@ -75,5 +79,5 @@ def case(m: Measurement) -> BlockCase:
     kv = "fp8" if config.get("kv_cache_dtype" if sparse else "kv_dtype") == "fp8" else "bf16"
     return BlockCase(
         gpu=gpu, model=model, heads=float(heads), batch=batch, queries=queries, past=past, decodes=m.kind.endswith("generation"),
-        weights=weights, kv=kv, dtypes=(weights, kv), shape=f"{m.kind} {model} heads={heads}",
+        launched=m.system.startswith("vLLM"), weights=weights, kv=kv, dtypes=(weights, kv), shape=f"{m.kind} {model} heads={heads}",
     )  # fmt: skip

@@ -1,20 +1,25 @@
-"""NCCL's collectives, by a rate form: above 1 MiB, where a rate decides, and beyond the bars up to 1 MiB, where starts and hops do."""
+"""NCCL's collectives, by a rate form: above 1 MiB, where a rate decides; beyond the bars up to 1 MiB, through PyTorch, and over several domains."""
 
 import math
+import re
 from dataclasses import dataclass
+
+import numpy as np
 
 from dysharp.arrays import F64
 from dysharp.compute import collectives
 from dysharp.measured.config_json import number
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.scope import gpu_of
+from dysharp.measured.scope import GPUS_PER_NODE, gpu_of, nic_GBps, spans_domains
 from dysharp.specs.gpu import Gpu
 
 KINDS = ("nccl_all_gather", "nccl_all_reduce", "nccl_reduce_scatter", "nccl_alltoall")
-PREFIX = "nccl_"
+PREFIX, TORCH = "nccl_", "torch_"
 SHIFTS = {"K": 10, "M": 20, "G": 30, "KiB": 10, "MiB": 20, "GiB": 30}
 MIB = 1 << 20
+MOST_BYTES = 16 << 30
+"""Bytes of a printed peak, whose starts are hidden."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +36,7 @@ class CollectiveCase(Case):
 def belongs(m: Measurement) -> bool:
     """Whether a measurement is of a collective above 1 MiB. Without a readable size the configuration decides."""
     try:
-        return kind_of(m) in KINDS and message_bytes(m) > MIB
+        return m.kind[:6] != TORCH and kind_of(m) in KINDS and message_bytes(m) > MIB
     except Unsupported:
         return "large" in str(m.config) or "gpus" in m.config
 
@@ -39,14 +44,14 @@ def belongs(m: Measurement) -> bool:
 def is_small(m: Measurement) -> bool:
     """Whether a measurement is of a collective of at most 1 MiB."""
     try:
-        return kind_of(m) in KINDS and message_bytes(m) <= MIB
+        return m.kind[:6] != TORCH and kind_of(m) in KINDS and message_bytes(m) <= MIB
     except Unsupported:
         return False
 
 
 def kind_of(m: Measurement) -> str:
     """The kind of a collective; rows of operators have the kind "nccl" and name the collective in `op`."""
-    return PREFIX + str(m.config.get("op", "")) if m.kind == "nccl" else m.kind
+    return PREFIX + str(m.config.get("op", "")) if m.kind == "nccl" else m.kind.removeprefix(TORCH)
 
 
 def message_bytes(m: Measurement) -> float:
@@ -68,6 +73,7 @@ def closed_us(case: CollectiveCase, gpu: Gpu, constants: Constants) -> F64:
     return collectives.collective_us(gpu, constants, case.kind, case.gpus, case.n_bytes, nvls=case.nvls, in_place=case.in_place)
 
 
+@family("nccl-torch", belongs=lambda m: m.kind.startswith(TORCH + PREFIX), closed_us=closed_us, in_bars=False, level=Level.LINK, order=106)
 @family("nccl-small", belongs=is_small, closed_us=closed_us, in_bars=False, level=Level.LINK, order=105)
 @family(
     "nccl", belongs=belongs, closed_us=closed_us, level=Level.LINK, order=50, systems=("megatron-a2a", "megatron-ag"), parts=("dispatch", "combine")
@@ -93,3 +99,31 @@ def _nvls(system: str) -> bool | None:
     if "NVLS off" in system:
         return False
     return True if "NVLS" in system and "auto" not in system else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FarCase(Case):
+    """An alltoall of `n_bytes` on each of `gpus` GPUs in nodes of eight, each with a NIC of `nic` GB/s."""
+
+    gpus: float
+    n_bytes: float
+    nic: float
+
+
+def far_us(case: FarCase, gpu: Gpu, constants: Constants) -> F64:
+    """The start of an alltoall, then rows to the own node over NVLink beside rows to other nodes over the NIC."""
+    n, size = np.asarray(case.gpus, np.float64), np.asarray(case.n_bytes, np.float64)
+    near, far = (GPUS_PER_NODE - 1) / n, (n - GPUS_PER_NODE) / n
+    moved = np.maximum(collectives.link_us(gpu, constants, size * near), size * far / (1e3 * np.asarray(case.nic)))
+    return np.asarray(collectives.alltoall_start_us(gpu, constants, size, size / n) + moved)
+
+
+@family(
+    "nccl-internode", belongs=lambda m: m.kind == "nccl_alltoall" and spans_domains(m), closed_us=far_us, in_bars=False, level=Level.LINK, order=107,
+    between="beyond",
+)  # fmt: skip
+def far_case(m: Measurement) -> FarCase:
+    """The case of a bus bandwidth at a size that the metric names, or at its peak."""
+    gpu, gpus, at = gpu_of(m), number(m, "ep"), re.search(r"at (\d{1,6}) MiB", m.metric)
+    n_bytes = float(int(at[1]) * MIB) if at else MOST_BYTES
+    return FarCase(gpu=gpu, gpus=gpus, n_bytes=n_bytes, nic=nic_GBps(gpu), work=n_bytes * (gpus - 1) / gpus / 1e3, shape=f"alltoall n={gpus:g}")

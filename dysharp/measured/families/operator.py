@@ -60,13 +60,13 @@ class GemmsCase(Case):
     m: float
     n: float
     k: float
-    groups: float
-    calls: float
-    sums: float
-    moved: float
-    cast_rows: float
-    cast_values: float
-    steady: bool
+    groups: float = 1.0
+    calls: float = 1.0
+    sums: float = 0.0
+    moved: float = 0.0
+    cast_rows: float = 0.0
+    cast_values: float = 0.0
+    steady: bool = False
     short: bool = False
 
 
@@ -109,9 +109,7 @@ def _belongs(m: Measurement) -> bool:
     return is_training_gemm(m) or m.kind in (*ELEMENTWISE, *GEMMS[2:], *SINGLE)
 
 
-@family(
-    "hyper-connection", belongs=lambda m: m.kind == "hyper_connection", closed_us=closed_us, in_bars=False, level=Level.GPU, order=69
-)
+@family("hyper-connection", belongs=lambda m: m.kind == "hyper_connection", closed_us=closed_us, in_bars=False, level=Level.GPU, order=69)
 @family("operator", belongs=_belongs, closed_us=closed_us, in_bars=False, level=Level.GPU, order=64)
 def case(measurement: Measurement) -> GemmsCase | MemoryCase:
     """The case of a latency in the columns of `docs/measurements.md`."""
@@ -127,15 +125,8 @@ def case(measurement: Measurement) -> GemmsCase | MemoryCase:
     return _memory(measurement)
 
 
-def _gemms(
-    m: Measurement, rows: float, n: float, k: float, *, groups: float = 1.0, calls: float = 1.0, sums: float = 0.0, moved: float = 0.0,
-    dtype: str = "bf16", steady: bool = False, short: bool = False, cast_rows: float = 0.0, cast_values: float = 0.0,
-) -> GemmsCase:  # fmt: skip
-    gpu = gpu_of(m)
-    return GemmsCase(
-        gpu=gpu, dtype=dtype, m=rows, n=n, k=k, groups=groups, calls=calls, sums=sums, moved=moved, steady=steady, short=short,
-        cast_rows=cast_rows, cast_values=cast_values, dtypes=(dtype,), shape=f"{m.kind} n={n:g} k={k:g}",
-    )  # fmt: skip
+def _gemms(m: Measurement, rows: float, n: float, k: float, *, dtype: str = "bf16", **rest: float) -> GemmsCase:
+    return GemmsCase(gpu=gpu_of(m), dtype=dtype, m=rows, n=n, k=k, dtypes=(dtype,), shape=f"{m.kind} n={n:g} k={k:g}", **rest)  # type: ignore[arg-type]
 
 
 def _absorbed(m: Measurement) -> GemmsCase:

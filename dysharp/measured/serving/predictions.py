@@ -6,10 +6,10 @@ from dysharp.measured.measurements import Unsupported
 from dysharp.measured.serving.rows import STEPS, ServingRow
 from dysharp.measured.serving.setting import ServeSetting, setting_of, step_setting_of
 from dysharp.serving.events import run_closed_loop
-from dysharp.serving.overlap import overlapped_us
 from dysharp.serving.pools import Pool, run_pools
 from dysharp.serving.step import step_time
 from dysharp.serving.step_table import StepTable
+from dysharp.serving.two_batches import overlapped_us
 
 TPOT, TTFT, LATENCY, STEP = "serving", "serving-ttft", "serving-latency", "serving-step"
 APART = "1.2.0rc6.post3"

@@ -7,8 +7,8 @@ from dysharp.errors import ConfigError
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.serving.rows import ServingRow
 from dysharp.serving.engine import Engine, engine_of
-from dysharp.serving.formats import Formats, formats_of
 from dysharp.serving.layout import ServeLayout
+from dysharp.serving.precisions import Formats, formats_of
 from dysharp.serving.rates import rates_of
 from dysharp.serving.work import Batch, Load, Replica, prompt_batch
 from dysharp.specs import list_clusters, load_cluster, load_whole

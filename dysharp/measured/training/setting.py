@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from dysharp.errors import ConfigError
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.rows import TrainingRow
+from dysharp.specs.catalog import load_whole
 from dysharp.specs.whole import WholeModel
-from dysharp.specs.whole_catalog import load_whole
 from dysharp.steps.accounting.activations import FULL, MODULES, Saving
 from dysharp.steps.accounting.conventions import CONVENTIONS, Convention
 from dysharp.steps.accounting.state import RECIPES, Recipe

@@ -97,9 +97,7 @@ def _case(row: TrainingRow) -> StepCase | None:
     shape = ".".join(map(str, degrees)) + " " + " ".join(str(way) for way in ways if way)
     floor = floor_us(setting, machine_of(row)[1], practice) / 1e6
     group = group_of(row, gpu)
-    return StepCase(
-        row.id, setting.model.name, gpu, group, release, measured, done.step_us / 1e6, floor, layout.micro_batches, shape, _aside(row)
-    )
+    return StepCase(row.id, setting.model.name, gpu, group, release, measured, done.step_us / 1e6, floor, layout.micro_batches, shape, _aside(row))
 
 
 def group_of(row: TrainingRow, gpu: str) -> str:

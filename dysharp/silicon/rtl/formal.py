@@ -5,6 +5,7 @@ Assumptions are what links and memory promise; the docstring of each proof lists
 """
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
@@ -14,17 +15,7 @@ from amaranth.lib.wiring import In
 from dysharp.errors import SimulationError
 from dysharp.silicon.rtl.parts import OrderList
 from dysharp.silicon.rtl.yosys import rtlil_of, run_yosys
-
-_SCRIPT = """hierarchy -top top
-proc
-flatten
-memory_map
-opt_clean
-async2sync
-chformal -lower
-opt -full
-tee -o out.txt sat {kind} -prove-asserts -set-assumes -seq 1 -maxsteps {steps} -set rst 0 top
-"""
+from dysharp.specs.reading import read_text
 
 
 class Wrapped(wiring.Component):
@@ -64,7 +55,7 @@ def proves(dut: Any, steps: int = 4) -> bool:
     A proof with `bound` is checked for that many cycles from reset only.
     """
     bound = getattr(dut, "bound", 0)
-    script = _SCRIPT.format(kind="-tempinduct-baseonly" if bound else "-tempinduct", steps=bound or steps)
+    script = read_text(Path(__file__).with_suffix(".ys")).format(kind="-tempinduct-baseonly" if bound else "-tempinduct", steps=bound or steps)
     text = run_yosys(script, rtlil_of(Wrapped(dut), "top"), ("out.txt",))[1]["out.txt"]
     if "Import proof for assert" not in text:
         raise SimulationError(f"{type(dut).__name__}: found no assertion, expected at least one")

@@ -158,7 +158,7 @@ class PacketManager(wiring.Component):
         ]
         leaving = Cat(Array([part.chosen for part in parts])[chosen], chosen)
         mine = Array([Cat(part.slot, part.hit, part.room) for part in parts])[self.peer]
-        slot, hit, room = mine[: -2], mine[-2], mine[-1]
+        slot, hit, room = mine[:-2], mine[-2], mine[-1]
         store, at, merged = Signal(), Signal(len(tag_read.addr)), Signal(p.line_bytes)
         m.d.comb += [
             self.ready.eq(hit | room),

@@ -89,17 +89,10 @@ class Cam(wiring.Component):
         self.keys = [Signal(key_bits, name=f"key_{i}") for i in range(n)]
         super().__init__(
             {
-                "key": In(key_bits),
-                "hit": Out(1),
-                "slot": Out(self.width),
-                "at": In(self.width),
-                "at_live": Out(1),
-                "set": In(1),
-                "clear": In(1),
-                "drop": In(n),
-                "live": Out(n),
+                "key": In(key_bits), "hit": Out(1), "slot": Out(self.width), "at": In(self.width), "at_live": Out(1), "set": In(1),
+                "clear": In(1), "drop": In(n), "live": Out(n),
             }
-        )
+        )  # fmt: skip
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()

@@ -34,11 +34,10 @@ class Readiness(wiring.Component):
     """Counts what is acknowledged, and says once per tile: ready, returnable, or reclaim.
 
     In: `valid`, `ready`, `op`: 0 = `n_bytes` of the row at `place` are visible, 1 = its source record is visible, 2 = `producer` announces `rows`.
-    Constant pins: `row_bytes`, `tile_bytes` (of a whole tile).
-    Out, held until `out_ready`: `out_valid`, `out_tile`, `out_rows`, with one or two of `is_ready`, `is_returnable`, or `is_reclaim`.
-    An announcement takes `row_bits` cycles more: rows x row bytes is added bit by bit. When all producers have announced and all bytes are there, a
-    walk over the tiles starts the partial one and reclaims the empty ones, a tile per cycle; `ready` is 0 meanwhile.
-    `error` stays 1 after a second announcement of a producer, or after more bytes than a tile holds.
+    Constant pins: `row_bytes`, `tile_bytes` (of a whole tile). Out, held until `out_ready`: `out_valid`, `out_tile`, `out_rows`, with one or two of
+    `is_ready`, `is_returnable`, or `is_reclaim`. An announcement takes `row_bits` cycles more: rows x row bytes is added bit by bit. When all
+    producers have announced and all bytes are there, a walk over the tiles starts the partial one and reclaims the empty ones, a tile per cycle;
+    `ready` is 0 meanwhile. `error` stays 1 after a second announcement of a producer, or after more bytes than a tile holds.
     """
 
     def __init__(self, parameters: DamParameters):

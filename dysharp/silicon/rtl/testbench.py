@@ -1,51 +1,12 @@
 """A block with a testbench that checks itself, in one file of plain Verilog, for any simulator."""
 
-from __future__ import annotations
-
+from pathlib import Path
 from typing import Any
 
 from dysharp.silicon.rtl.blocks import Block
 from dysharp.silicon.rtl.check import Values, check, pins_of
 from dysharp.silicon.rtl.yosys import verilog_of
-
-_TEXT = """
-module testbench;
-  reg clk = 0, rst = 0;
-  reg [{ins}:0] in = 0;
-  wire [{outs}:0] out;
-  integer cycles = 0, errors = 0;
-  {name} dut (.clk(clk), .rst(rst), {pins});
-
-  task step(input [{ins}:0] given, input [{outs}:0] expected, input [{outs}:0] care);
-    begin
-      in = given;
-      #1;
-      if (((out ^ expected) & care) !== 0) begin
-        errors = errors + 1;
-        if (errors == 1) $display("cycle %0d: found %h, expected %h, of %h", cycles, out, expected, care);
-      end
-      cycles = cycles + 1;
-      clk = 1;
-      #1 clk = 0;
-    end
-  endtask
-
-  task reset;
-    begin
-      rst = 1;
-      #1 clk = 1;
-      #1 clk = 0;
-      rst = 0;
-    end
-  endtask
-
-  initial begin
-{steps}
-    $display("{name}: %0d cycles, %0d differ", cycles, errors);
-    $finish;
-  end
-endmodule
-"""
+from dysharp.specs.reading import read_text
 
 
 def with_testbench(block: Block, sequences: int, cycles: int = 32, seed: int = 0) -> str:
@@ -64,7 +25,7 @@ def with_testbench(block: Block, sequences: int, cycles: int = 32, seed: int = 0
     check(component, lambda random: block.model(p, random), sequences, cycles, seed, listen)
     wires = [f".{n}({bus}[{low + w - 1}:{low}])" for bus, sides in (("in", ins), ("out", outs)) for n, low, w in _places(sides)]
     text = {"ins": sum(ins.values()) - 1, "outs": sum(outs.values()) - 1, "pins": ", ".join(wires), "steps": "\n".join(steps)}
-    return verilog_of(block.component(p), name) + _TEXT.format(name=name, **text)
+    return verilog_of(block.component(p), name) + "\n" + read_text(Path(__file__).with_suffix(".v")).format(name=name, **text)
 
 
 def _places(widths: dict[str, int]) -> list[tuple[str, int, int]]:

@@ -1,7 +1,5 @@
 """Yosys in a process of its own: Verilog, memories, synthesis."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

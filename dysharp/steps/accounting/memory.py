@@ -125,7 +125,7 @@ class _Chunk:
             again = max(again, tokens * sum(one.bytes for one in tensors if is_dropped(one, saving)))
             transient = max(transient, tokens * layer_transient(model, layout, moe, saving))
         received = tokens * BF16 * model.hidden / layout.tp if layout.pp > 1 and not chunk.head else 0.0
-        at_head = tokens * head_bytes(model, layout, saving) * (1 + chunk.mtp) if chunk.head else 0.0
+        at_head = tokens * head_bytes(model, layout, saving) * chunk.head
         return cls(chunk, {op: n for op, n in ops.items() if n}, for_weights, again, max(transient + received, at_head))
 
 

@@ -35,7 +35,7 @@ def read_settings(text: str) -> Values:
     if path.suffix in (".toml", ".json"):
         try:
             return dict(_leaves(tomllib.loads(content) if path.suffix == ".toml" else json.loads(content)))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path}: found {error}, expected {path.suffix[1:].upper()}") from None
     return _yaml(content, str(path)) if path.suffix in (".yaml", ".yml") else arguments_of(content)
 

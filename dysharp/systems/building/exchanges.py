@@ -6,7 +6,7 @@ A chunk's exchange overlaps the GEMMs of another chunk. On one stream nothing ov
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from dysharp.arrays import I32, I64
 from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.program.csr import stable_order
+from dysharp.systems.building.around import MemoryKernels
 from dysharp.systems.building.batch import Batch, Sends, ids
 from dysharp.systems.building.between.rails import TwoLevelLayer
 from dysharp.systems.building.experts import FILLER, Stage, add_stage, gang, gemm_task, stages
@@ -77,6 +78,7 @@ class CommStream:
     def __init__(self, layer: LayerBuilder) -> None:
         self.layer = layer
         self.end: I32 | None = None
+        self.sms: I32 | None = None
 
     def exchange(self, name: str, batches: Sequence[Sends], after: I32 | None = None) -> I32:
         """Queue the exchange of `batches` (program order), which also waits for the op `after[gpu]`.
@@ -101,9 +103,12 @@ class CommStream:
         self.end = end
         return end
 
-    def started(self, group: Group) -> Group:
-        """The group, which starts after the starts of its GEMM kernels; here they cost nothing."""
-        return group
+    def around(self, tiles: I32) -> MemoryKernels | None:
+        """What surrounds the GEMMs of `tiles`; here it costs nothing."""
+        return None
+
+    def gathered(self) -> None:
+        """Results are put back into the order of tokens behind the last exchange; here this costs nothing."""
 
 
 class NcclStream(CommStream):
@@ -115,6 +120,10 @@ class NcclStream(CommStream):
     def __init__(self, layer: LayerBuilder) -> None:
         super().__init__(layer)
         self.kernels = SoftwareSteps(layer)
+        if layer.compute:
+            self.sms = on_sms(layer)
+            self.sorts = self.around(layer.tiles)
+            self.end = self.sorts.at_source("scatter", None)
 
     def exchange(self, name: str, batches: Sequence[Sends], after: I32 | None = None) -> I32:
         """As `CommStream.exchange`, after the start of the kernel on each GPU. An exchange back waits for GEMMs, `after`."""
@@ -133,11 +142,23 @@ class NcclStream(CommStream):
             layer.wait_each(heads.op, start[heads.node])
         return super().exchange(name, batches, start)
 
-    def started(self, group: Group) -> Group:
-        """The group, which starts after the starts of its two GEMM kernels."""
-        start = self.kernels.delay("gemms.start", 2 * self.kernels.costs.kernel_ps)
-        self.layer.wait_each(start, group.arrived)
-        return replace(group, arrived=start)
+    def queue(self, name: str, cost_ps: int) -> None:
+        """A step of `cost_ps` behind what is on the stream."""
+        step = self.kernels.delay(name, cost_ps)
+        if self.end is not None:
+            self.layer.wait_each(step, self.end)
+        self.end = step
+
+    def around(self, tiles: I32) -> MemoryKernels:
+        """Cast, activation and starts of the GEMM kernels of a group of tiles."""
+        first, second = stages(self.layer.model, self.layer.direction)
+        assert self.sms is not None
+        return MemoryKernels(self.layer, 0, self.sms, (len(first), len(second)), tiles)
+
+    def gathered(self) -> None:
+        """The gather, after the last exchange."""
+        if self.sms is not None:
+            self.sorts.at_source("gather", self.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,20 +175,26 @@ class Group:
     gradients: I32 | None = None
 
 
-def in_groups(layer: LayerBuilder, groups: Sequence[Group]) -> list[I32]:
-    """Run `groups` one after the other on each GPU, both stages of a group in sequence.
+def on_sms(layer: LayerBuilder) -> I32:
+    """`[gpus]` an issuer on all SMs of each GPU."""
+    return layer.per_gpu(Discipline.READY_FIFO, "sm", layer.pools(layer.cluster.n_sms))
+
+
+def in_groups(layer: LayerBuilder, groups: Sequence[Group], stream: CommStream) -> list[I32]:
+    """Run `groups` one after the other on each GPU, both stages of a group in sequence, with what `stream` has around them.
 
     Returns per group `[gpus]` the JOIN that ends its GEMMs. Without GEMMs a group ends when its rows have arrived.
     """
     if not layer.compute:
         return [group.arrived for group in groups]
-    sms = layer.per_gpu(Discipline.READY_FIFO, "sm", layer.pools(layer.cluster.n_sms))
+    sms = on_sms(layer) if stream.sms is None else stream.sms
+    first, second = stages(layer.model, layer.direction)
     ends: list[I32] = []
     for group in groups:
-        before = [group.arrived, *ends[-1:]]
-        for stage in stages(layer.model, layer.direction):
-            before = [_stage(layer, stage, sms, group, before)]
-        ends += before
+        around, last = stream.around(group.tiles), ends[-1:]
+        arrived = group.arrived if around is None else around.before(group.arrived, *last)
+        half = _stage(layer, first, sms, group, [arrived, *last])
+        ends.append(_stage(layer, second, sms, group, [half if around is None else around.between(half)]))
     return ends
 
 

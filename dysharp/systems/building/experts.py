@@ -183,11 +183,11 @@ def one_after_another(layer: LayerBuilder, received: I32 | None = None, costs: C
     return kernels.behind(layer.join_tiles(gemms.results))
 
 
-def in_pairs(layer: LayerBuilder, op_of_useful_row: I32) -> GemmOps | None:
+def in_pairs(layer: LayerBuilder, op_of_useful_row: I32, costs: Costs | None = None) -> GemmOps | None:
     """The schedule of COMET: the first stage tile by tile as rows arrive, a barrier of the GPU, the second stage.
 
-    `op_of_useful_row`: `[useful rows]` the op of each row, in token order, that waits for the row's result. Returns
-    None without GEMMs.
+    `op_of_useful_row`: `[useful rows]` the op of each row, in token order, that waits for the row's result. `costs`: as in `at_the_barrier`.
+    Returns None without GEMMs.
     """
     if not layer.compute:
         arrived = layer.join_tiles(layer.tiles, Tail.TILE_READY)
@@ -195,9 +195,22 @@ def in_pairs(layer: LayerBuilder, op_of_useful_row: I32) -> GemmOps | None:
         return None
     gemms = add_gemms(layer)
     _start_on_arrival(layer, gemms)
-    layer.join_tiles(gemms.first[0], heads=gemms.second)
+    at_the_barrier(layer, gemms, costs)
     layer.wait_rows(op_of_useful_row, gemms.results)
     return gemms
+
+
+def at_the_barrier(layer: LayerBuilder, gemms: GemmOps, costs: Costs | None) -> None:
+    """The second stage waits for the whole first stage of its GPU. With `costs`, on a cluster with a GPU, casts of tiles, the activation and starts
+    of kernels are ops, too."""
+    if costs is None or not layer.cluster.gpu:
+        layer.join_tiles(gemms.first[0], heads=gemms.second)
+        return
+    kernels = MemoryKernels(layer, costs.permutes, gemms.issuer, (len(gemms.first), len(stages(layer.model, layer.direction)[1])))
+    kernels.by_tiles(gemms.first)
+    half = kernels.between(layer.join_tiles(gemms.first[0]))
+    for head in gemms.second:
+        layer.wait_each(head, half[layer.tile_gpu])
 
 
 def fused(layer: LayerBuilder, op_of_useful_row: I32) -> GemmOps | None:

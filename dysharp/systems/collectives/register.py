@@ -50,6 +50,7 @@ class CollectiveSystem:
         reasons = [
             (work.operation not in self.operations, f"found {work.operation}, expected {' or '.join(self.operations)}"),
             (work.gpus != cluster.n_gpus, f'found shares of {work.gpus} GPUs, expected those of {cluster.n_gpus} GPUs of cluster "{cluster.name}"'),
+            (work.operation == SUB_LAYER and work.gpus == 1, "found a sub-layer on one GPU, expected 2 GPUs or more (they share its matrices)"),
             (not self.uneven and not work.is_even, f"found {work.description}, expected equal shares"),
             (not cluster.n_switches, f'found no switch in cluster "{cluster.name}", expected one ({self.switch or "its stores go by NVLink"})'),
             (cluster.domains > 1 and not self.domains, f"found {cluster.domains} NVLink domains, expected one"),

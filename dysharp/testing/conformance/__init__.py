@@ -32,9 +32,8 @@ def conformance(
     | `options` | options as for `dysharp.run`, without the name of the system |
     | `rules` | names of rules in `suite.RULES`; None: all rules but the slow rules |
 
-    The Report is true if at least one rule besides "legal" ran and no rule failed. Rules that the direction or the
-    options leave out are listed as not run. An exception in a rule or in the system is one fault. Raises ConfigError
-    for an unknown system, option, rule or direction.
+    The Report is true if at least one rule besides "legal" ran and no rule failed. Rules that the direction or the options leave out are listed as
+    not run. An exception in a rule or in the system is one fault. Raises ConfigError for an unknown system, option, rule or direction.
     """
     from dysharp.testing.conformance.suite import run_suite
 

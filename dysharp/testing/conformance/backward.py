@@ -37,9 +37,8 @@ def ops_of(program: Program, *fns: str) -> Array:
 def backward_mirrors_bytes(case: Passes) -> Lines:
     """The backward pass moves the payload of the forward pass, and gate gradients mirror gate weights.
 
-    Gate weights go out behind the rows of Dispatch, gate gradients come back behind the rows of Combine. Pushes mirror
-    exactly. The gate weights of a multicast go up once and down to every GPU; the gate gradients of a pull come up from
-    every GPU and go down once.
+    Gate weights go out behind the rows of Dispatch, gate gradients come back behind the rows of Combine. Pushes mirror exactly. The gate weights of a
+    multicast go up once and down to every GPU; the gate gradients of a pull come up from every GPU and go down once.
     """
     moved = [moved_bytes(one.program) for one in (case.forward, case.backward)]
     for side in moved[0]:

@@ -1,7 +1,5 @@
 """The cases that rules judge: one pass of a layer, both passes, or a system. Plans and runs happen at first use."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -63,17 +61,9 @@ class Pass:
     def measured(self) -> Measured:
         layer, system = self.layer, self.system
         inputs = RunInputs(
-            system=system.name,
-            model=layer.model,
-            cluster=layer.cluster,
-            work=layer.routing,
-            layer=None,
-            direction=self.direction,
-            fidelity="burst",
-            seed=0,
-            options=self.given,
-            free_links=system.moves.sent == "none",
-        )
+            system=system.name, model=layer.model, cluster=layer.cluster, work=layer.routing, layer=None, direction=self.direction,
+            fidelity="burst", seed=0, options=self.given, free_links=system.moves.sent == "none",
+        )  # fmt: skip
         return measure(inputs, self.program, self.trace)
 
 

@@ -1,6 +1,4 @@
-"""Rules for systems that run a collective: right vectors in every order, two interpreters, both levels, bounds, and faults that are noticed."""
-
-from __future__ import annotations
+"""Rules for systems of collectives and sub-layers: right results in every order, two interpreters, both levels, bounds, faults that are noticed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,32 +14,34 @@ from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import fabric_of
 from dysharp.engine.packet.program import run_packet
 from dysharp.errors import DysharpError
-from dysharp.functional.collective import emulate_collective
+from dysharp.functional.collective import CollectiveEmulation, emulate_collective
 from dysharp.functional.orders import ORDERS
+from dysharp.functional.sub_layers import emulate_sub_layer
 from dysharp.oracle import run_oracle
-from dysharp.program import Program, Trace
+from dysharp.program import Kind, Program, Trace
 from dysharp.program.payload import moved_bytes
 from dysharp.program.schema import LATE
 from dysharp.program.skew import START
 from dysharp.program.verify import verify
 from dysharp.specs import Cluster, load_cluster
-from dysharp.systems.building.collectives.chunks import FUNCTIONS
 from dysharp.systems.collectives import CollectiveSystem
 from dysharp.testing.conformance.rule import Lines, rule
 from dysharp.workload.collective import Collective, even
+from dysharp.workload.sublayer import SUB_LAYER, SubLayer, Work
 
 SAMPLED = 12
 """Ops of each case whose data are taken away, one at a time."""
+SUB_LAYERS = (SubLayer("small", 4, 512, 256, 32, 256), SubLayer("narrow", 3, 768, 200, 16, 100), SubLayer("pair", 2, 256, 256, 32, 256))
 LEVELS_APART = 0.25
 """Largest relative difference of burst and packet level; small collectives are mostly latencies, which both have."""
 
 
 @dataclass(frozen=True)
 class CollectiveCase:
-    """One small collective under one system."""
+    """One small collective or sub-layer under one system."""
 
     system: CollectiveSystem
-    work: Collective
+    work: Work
     cluster: Cluster
     options: Any
 
@@ -62,14 +62,23 @@ class CollectiveCase:
         """Its run at burst level."""
         return run_burst(self.program)[0]
 
+    def emulate(self, program: Program, order: str = "random") -> CollectiveEmulation:
+        """The data of `program`, moved in `order`."""
+        trace = self.trace if order == "trace" else None
+        if isinstance(self.work, SubLayer):
+            return emulate_sub_layer(self.system.name, program, self.work, order=order, trace=trace)
+        return emulate_collective(self.system.name, program, self.work, order=order, trace=trace)
+
 
 def cases_of(system: CollectiveSystem, options: Any) -> Iterator[CollectiveCase]:
-    """Small collectives: every operation, even and uneven shares, one GPU, and two nodes where the system runs there."""
+    """Small collectives: every operation, even and uneven shares, one GPU, and two nodes where the system runs there. Small sub-layers."""
+    if SUB_LAYER in system.operations:
+        yield from (CollectiveCase(system, work, load_cluster("paper-cais-h100").with_gpus(work.gpus), options) for work in SUB_LAYERS)
     node = load_cluster("hw-dgx-h100")
     two = load_cluster("hw-dgx-h100-x2")
     assert two.scale_out is not None
     two = replace(two, n_gpus=4, scale_out=replace(two.scale_out, domain_gpus=2))
-    for operation in system.operations:
+    for operation in {*system.operations} - {SUB_LAYER}:
         asked = [(even(operation, 160_000, 4), node), (even(operation, 2, 2), node), (even(operation, 600, 1), node)]
         asked += [(Collective(operation, (40_000, 0, 16_386, 2)), node), (even(operation, 160_000, 4), two)]
         for work, machine in asked:
@@ -80,10 +89,10 @@ def cases_of(system: CollectiveSystem, options: Any) -> Iterator[CollectiveCase]
 
 @rule("collective")
 def vectors_are_right(case: CollectiveCase) -> Lines:
-    """Every GPU has the vector of NumPy's reference, in every order of events."""
+    """Every GPU has the vector, or the product, of NumPy's reference, in every order of events."""
     for order in ORDERS:
         try:
-            done = emulate_collective(case.system.name, case.program, case.work, order=order, trace=case.trace if order == "trace" else None)
+            done = case.emulate(case.program, order)
         except DysharpError as error:
             yield f"order {order}: {error}"
             continue
@@ -142,16 +151,18 @@ def levels_agree(case: CollectiveCase) -> Lines:
 
 @rule("collective")
 def lost_data_are_noticed(case: CollectiveCase) -> Lines:
-    """Without the data of one op the vectors are wrong, or the machine says which chunk is missing."""
+    """Without the data of one op, and of those that repeat it, the vectors are wrong, or the machine says which chunk is missing."""
     p = case.program
-    moves = np.flatnonzero(np.array([t.fn in FUNCTIONS for t in p.templates], bool)[p.ops.template])
+    moves = np.flatnonzero(np.array([bool(t.src) and t.kind is not Kind.COMPUTE for t in p.templates], bool)[p.ops.template])
     silent = {i: len(p.templates) + i for i in range(len(p.templates))}
+    last = np.append(p.members.node, -1)[p.members.ptr[1:] - 1]
+    does = np.stack([p.ops.template, p.ops.node, p.ops.key, last], axis=1)
     templates = (*p.templates, *(replace(t, fn="control", src="", dst="") for t in p.templates))
     for op in moves[:: max(1, len(moves) // SAMPLED)].tolist():
         template = p.ops.template.copy()
-        template[op] = silent[int(template[op])]
+        template[np.all(does == does[op], axis=1)] = silent[int(template[op])]
         try:
-            done = emulate_collective(case.system.name, replace(p, templates=templates, ops=replace(p.ops, template=template)), case.work)
+            done = case.emulate(replace(p, templates=templates, ops=replace(p.ops, template=template)))
         except DysharpError:
             continue
         if done.holds:

@@ -25,8 +25,7 @@ class Finding:
 class Report:
     """The faults of a system. As a bool: `passed`.
 
-    `ran`: {rule: number of checks}. `failed`: one Finding per fault. `not_run`: rules that did not run, with the
-    reason.
+    `ran`: {rule: number of checks}. `failed`: one Finding per fault. `not_run`: rules that did not run, with the reason.
     """
 
     system: str

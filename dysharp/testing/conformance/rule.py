@@ -1,7 +1,5 @@
 """Rules: named functions in one list. A rule yields the faults of a system."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any

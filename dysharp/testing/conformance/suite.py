@@ -1,7 +1,5 @@
 """Runs all rules on a system and collects the faults. The import of this file fills the list of rules in order."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +8,7 @@ from dysharp.errors import ConfigError, DysharpError, nearest
 from dysharp.runs.options import options_of
 from dysharp.specs import Cluster, Model
 from dysharp.systems import System, get_system
-from dysharp.systems.collectives import CollectiveSystem, all_collectives
+from dysharp.systems.collectives import CollectiveSystem, all_collectives, all_tensor_parallel
 from dysharp.testing.conformance.case import Pass, Passes, SystemCase
 from dysharp.testing.conformance.collectives import cases_of
 from dysharp.testing.conformance.layers import SmallLayer, layers_of
@@ -33,10 +31,10 @@ def run_suite(
     rules: Sequence[str] | None,
 ) -> Report:
     """See `dysharp.testing.conformance`."""
-    if name in all_collectives():
+    if (other := (all_collectives() | all_tensor_parallel()).get(name)) is not None:
         if any(argument is not None for argument in (model, cluster, routing)):
-            raise ConfigError(f"conformance of {name}: found a model, cluster or routing, expected none (the suite makes small collectives)")
-        return _collective_suite(all_collectives()[name], options, rules)
+            raise ConfigError(f"conformance of {name}: found a model, cluster or routing, expected none (the suite makes small workloads)")
+        return _collective_suite(other, options, rules)
     system = get_system(name)
     if direction not in DIRECTIONS:
         raise ConfigError(f"direction {direction!r}: unknown{nearest(direction, DIRECTIONS)}")

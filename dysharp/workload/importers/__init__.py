@@ -25,9 +25,8 @@ __all__ = ["FORMATS", "Hints", "Imported", "import_trace", "sniff", "summary"]
 def import_trace(paths: Sequence[str | os.PathLike[str]], format: str = "auto", hints: Hints | None = None) -> Imported:
     """One recording from one or several files (of ranks or requests) of one format.
 
-    `format`: one of `FORMATS`, or `auto` for the format whose names and shapes fit. Raises ConfigError that names
-    file, layer, row and column for a damaged, ambiguous or impossible file. Raises MissingExtra for a file of
-    torch.save if torch is not installed.
+    `format`: one of `FORMATS`, or `auto` for the format whose names and shapes fit. Raises ConfigError that names file, layer, row and column for a
+    damaged, ambiguous or impossible file. Raises MissingExtra for a file of torch.save if torch is not installed.
     """
     hints = Hints() if hints is None else hints
     if not paths:

@@ -45,8 +45,7 @@ class Dump:
 def read_dump(path: Path, max_bytes: int) -> Dump:
     """The file as a `Dump`.
 
-    Raises ConfigError for a file that is none of the five kinds, is damaged, is larger than `max_bytes`, or is a
-    pickle.
+    Raises ConfigError for a file that is none of the five kinds, is damaged, is larger than `max_bytes`, or is a pickle.
     """
     kind = _kind_of(path)
     n_bytes = path.stat().st_size

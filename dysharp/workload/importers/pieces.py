@@ -46,8 +46,7 @@ def imported(
 ) -> Imported:
     """The checked recording of `pieces`, joined along the tokens, without layers that route nothing.
 
-    `layers`: the layer numbers of the layer axis. None: positions in the file. Raises ConfigError that names piece,
-    layer, row and column.
+    `layers`: the layer numbers of the layer axis. None: positions in the file. Raises ConfigError that names piece, layer, row and column.
     """
     first = pieces[0]
     if n_experts > 1 << 16:

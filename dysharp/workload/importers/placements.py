@@ -23,8 +23,7 @@ def import_placement(path: str | os.PathLike[str], layer: int, n_gpus: int | Non
     | `phy2log [layers, replicas]`, `.npz` or torch.save | GPU g of `n_gpus` holds the g-th equal part, -1 = empty |
     | JSON of vLLM-Ascend's `expert_map_record_path` | the file lists the experts of every device |
 
-    `phy2log` of DeepSeek's EPLB has other names in vLLM and SGLang, which are accepted. Raises ConfigError for another
-    dump and for a missing layer.
+    `phy2log` of DeepSeek's EPLB has other names in vLLM and SGLang, which are accepted. Raises ConfigError for another dump and for a missing layer.
     """
     dump = read_dump(Path(path), max_bytes)
     if dump.kind == "json":

@@ -82,9 +82,8 @@ def imported_counts(
 ) -> Imported:
     """A Recording that is drawn from `count` [layers, experts]. Each layer has its own random stream.
 
-    Layers without any load are left out. Without `hints.tokens` the counts must be whole numbers, and the drawn tokens
-    have exactly these counts. With `hints.tokens` the counts are scaled to that number of tokens first.
-    Raises ConfigError.
+    Layers without any load are left out. Without `hints.tokens` the counts must be whole numbers, and the drawn tokens have exactly these counts.
+    With `hints.tokens` the counts are scaled to that number of tokens first. Raises ConfigError.
     """
     topk = hints.need("topk", where, " of counts")
     if count.shape[1] > 1 << 16:

@@ -1,8 +1,7 @@
 """Reads files of `torch.save`. Their pickle is scanned before torch opens them, and torch reads weights only.
 
-A torch file is a zip. Its one pickle, `data.pkl`, names tensors, and each tensor has a member with its numbers. `scan`
-walks the opcodes of the pickle and executes none. It accepts only opcodes for containers, numbers, text and plain
-tensors.
+A torch file is a zip. Its one pickle, `data.pkl`, names tensors, and each tensor has a member with its numbers. `scan` walks the opcodes of the
+pickle and executes none. It accepts only opcodes for containers, numbers, text and plain tensors.
 """
 
 import importlib

@@ -23,7 +23,7 @@ from tests.interpreters.random_programs import coverage, random_program
 from tests.interpreters.random_sums import random_sums
 
 CHUNKS, PER_CHUNK = 6, 85  # 510 tiny Programs
-QUICK = 3  # chunks: mutants of kernels are told by the first two (bench/mutants.py, EQUAL_PROGRAMS)
+QUICK = 2  # chunks: they tell every mutant of kernels (bench/mutants.py, EQUAL_PROGRAMS)
 LARGER = range(9000, 9012)
 MERGES = 30  # in a chunk
 LOADS = 16

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from bench.crossbar_events import measure_events
 from dysharp.api.network_setting import cluster_setting
 from dysharp.engine.flit.network import NetworkConfig, Protocol, RouterConfig, Traffic, measure
-from dysharp.engine.packet.synthetic import measure_events
 from dysharp.errors import ConfigError
 from dysharp.specs import load_cluster
 

@@ -26,7 +26,7 @@ def differences(name: str, tokens: int, model_name: str = "S-8", n_gpus: int = 3
     return packet_differences(case)
 
 
-@pytest.mark.parametrize("name", ["dysharp", "deepep", "comet", "fusion-only", "ideal"])
+@pytest.mark.parametrize("name", ["dysharp", "deepep", *(pytest.param(n, marks=pytest.mark.slow) for n in ("comet", "fusion-only", "ideal"))])
 def test_short_layers_agree(name: str) -> None:
     time, _ = differences(name, 32)
     print(name, f"{time:+.2%}")

@@ -9,7 +9,7 @@ import pytest
 from dysharp.figures.metric import Seen
 from dysharp.figures.metrics import sub_layers as m
 from dysharp.runs.point import Point
-from dysharp.silicon.cais_area import cais_area
+from dysharp.silicon.cluster_area import cais_area
 from dysharp.specs import load_cluster
 from dysharp.workload.sublayer import parse_sub_layer
 

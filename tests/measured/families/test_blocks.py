@@ -33,7 +33,12 @@ def us(*entries: Parsed | Missing) -> list[float]:
 
 @pytest.mark.parametrize(
     ("family", "system", "least", "median"),
-    [("mla-block", "TensorRT", 60, 13.0), ("mla-block", "vLLM", 65, 34.0), ("hyper-connection", "TensorRT", 3, 3.0)],
+    [
+        ("mla-block", "TensorRT", 60, 13.0),
+        ("mla-block", "vLLM", 65, 23.0),
+        ("hyper-connection", "TensorRT", 3, 3.0),
+        ("linear-attention", "TensorRT", 30, 27.0),
+    ],
 )
 def test_errors_of_the_packaged_rows_are_of_a_known_size(parsed: Iterable[Parsed], family: str, system: str, least: int, median: float) -> None:
     rows = [e for e in parsed if e.family.name == family and e.measurement.system.startswith(system)]
@@ -46,6 +51,15 @@ def test_a_block_grows_with_its_cache_and_is_more_than_its_attention() -> None:
     short, long = us(one("mla_block_generation", **BLOCK), one("mla_block_generation", **BLOCK | {"past_len": 1 << 17}))
     (attention,) = us(one("mla_generation", kernel="flashmla", dtype="bfloat16", **BLOCK))
     assert attention < short < long
+
+
+def test_the_host_launches_each_kernel_of_vllm_and_a_graph_those_of_others() -> None:
+    text = line("x", kind="mla_block_generation", system="TensorRT-LLM", hardware="H200-SXM", config=BLOCK, value=50)
+    launched, graph = us(one("mla_block_generation", **BLOCK), classify(measurements_from_csv(f"{HEADER}\n{text}\n", "x")).entries[0])
+    values = fitted_values()
+    kernels = (launched - graph) / (values["serving.launch_us"] - values["serving.gap_us"])
+    assert np.isclose(kernels, round(kernels))
+    assert kernels > 5
 
 
 def test_an_indexer_reads_the_whole_cache_and_attention_a_part_of_it() -> None:
@@ -64,8 +78,8 @@ def test_what_no_model_has_is_named(key: str, value: object, words: str) -> None
     assert words in entry.reason
 
 
-def test_chunks_of_a_delta_net_wait_for_each_other_in_one_kernel_or_in_seven() -> None:
-    heads = {"batch_size": 1, "num_k_heads": 8, "num_v_heads": 8, "head_k_dim": 128, "head_v_dim": 128, "phase": "context"}
+def test_chunks_of_a_delta_net_wait_for_each_other_in_one_kernel_or_in_eight() -> None:
+    heads = {"d_conv": 4, "batch_size": 1, "num_k_heads": 8, "num_v_heads": 8, "head_k_dim": 128, "head_v_dim": 128, "phase": "context"}
     times = {
         (kernel, tokens): us(one("linear_attention_gdn", kernel=kernel, seq_len=tokens, **heads))[0]
         for kernel in ("chunk_gated_delta_rule", "chunk_gated_delta_rule_flashinfer")
@@ -74,6 +88,16 @@ def test_chunks_of_a_delta_net_wait_for_each_other_in_one_kernel_or_in_seven() -
     assert np.isclose(times["chunk_gated_delta_rule_flashinfer", 4096] - times["chunk_gated_delta_rule_flashinfer", 64], 63 * 3.1, rtol=0.1)
     assert all(times["chunk_gated_delta_rule", n] > times["chunk_gated_delta_rule_flashinfer", n] for n in (64, 4096))
     assert isinstance(one("linear_attention_gdn", kernel="other", seq_len=1, **heads), Missing)
+
+
+def test_a_convolution_with_a_block_for_each_channel_waits_for_its_blocks_and_one_that_decodes_reads_its_rows() -> None:
+    shape = {"d_conv": 4, "num_k_heads": 16, "num_v_heads": 32, "head_k_dim": 128, "head_v_dim": 128, "phase": "context", "batch_size": 64}
+    kernel = {"kernel": "causal_conv1d_fn", "seq_len": 1}
+    triton, decode = us(one("linear_attention_gdn", **shape | kernel), one("linear_attention_gdn", **shape | kernel | {"phase": "generation"}))
+    text = line("x", kind="linear_attention_gdn", system="TensorRT-LLM", hardware="H200-SXM", config=shape | kernel, value=50)
+    (cuda,) = us(classify(measurements_from_csv(f"{HEADER}\n{text}\n", "x")).entries[0])
+    assert triton < decode < cuda
+    assert np.isclose(cuda, fitted_values()["attention.light_us"] * 64 * 8192 / (132 * 16))
 
 
 def test_a_small_collective_takes_its_start_whatever_its_size() -> None:

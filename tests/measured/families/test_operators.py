@@ -40,7 +40,7 @@ def us(entry: Parsed) -> float:
 
 def test_the_packaged_rows_have_predictions_and_errors_of_a_known_size(parsed: tuple[Parsed, ...]) -> None:
     """The bar of 8 % is missed (docs/deviations.md); these limits hold what is reached."""
-    for family, least, median, p90 in (("attention", 800, 10.9, 31.0), ("operator", 280, 9.3, 30.0)):
+    for family, least, median, p90 in (("attention", 800, 10.6, 30.0), ("operator", 280, 8.2, 30.0)):
         rows = of(parsed, family)
         found = errors_of(ClosedForms(rows).values(fitted_values()), measured_values(rows))
         assert found.n >= least

@@ -14,7 +14,7 @@ from dysharp.compute.gemm import gemm_gang
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ConfigError, DysharpError
 from dysharp.functional.orders import ORDERS
-from dysharp.functional.sublayer import emulate_sub_layer
+from dysharp.functional.sub_layers import emulate_sub_layer
 from dysharp.oracle.run import run_oracle
 from dysharp.program import Kind, Program
 from dysharp.program.verify import verify
@@ -54,6 +54,12 @@ def test_tensors_are_those_of_the_reference_and_engine_and_oracle_agree(name: st
     assert trace.time_ps >= 1e6 * collective_bound_us(work, cluster)
     for order in ORDERS:
         assert emulate_sub_layer(name, program, work, order=order, trace=trace).holds, order
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_one_gpu_is_refused_with_a_line_of_its_own(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{name}: found a sub-layer on one GPU, expected 2 GPUs or more"):
+        planned(name, toy(1), machine(1))
 
 
 @pytest.mark.parametrize("name", CAIS)

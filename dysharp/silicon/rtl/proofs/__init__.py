@@ -4,21 +4,15 @@ from dataclasses import dataclass
 
 from dysharp.silicon.rtl.formal import OrderProof, proves
 from dysharp.silicon.rtl.proofs.counters import NoticeProof, TileProof
-from dysharp.silicon.rtl.proofs.hub import DamProof, RowProof, TlbProof
+from dysharp.silicon.rtl.proofs.hub_proofs import DamProof, RowProof, TlbProof
 from dysharp.silicon.rtl.proofs.packets import PacketProof
-from dysharp.silicon.rtl.proofs.switch import MergeProof, ReductionProof, TargetProof
+from dysharp.silicon.rtl.proofs.switch_proofs import MergeProof, ReductionProof, TargetProof
 
 PROOFS: dict[str, tuple[type, ...]] = {
-    "reduction-table": (OrderProof, ReductionProof),
-    "target-logic": (TargetProof,),
-    "tile-status": (OrderProof, TileProof),
-    "output-readiness": (OrderProof, NoticeProof),
-    "al-tlb": (OrderProof, TlbProof),
-    "row-allocation": (RowProof,),
-    "packet-manager": (PacketProof,),
-    "readiness": (DamProof,),
-    "merge-unit": (OrderProof, MergeProof),
-}
+    "reduction-table": (OrderProof, ReductionProof), "target-logic": (TargetProof,), "tile-status": (OrderProof, TileProof),
+    "output-readiness": (OrderProof, NoticeProof), "al-tlb": (OrderProof, TlbProof), "row-allocation": (RowProof,),
+    "packet-manager": (PacketProof,), "readiness": (DamProof,), "merge-unit": (OrderProof, MergeProof),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

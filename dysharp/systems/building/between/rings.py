@@ -17,7 +17,7 @@ from dysharp.program.nets import BETWEEN_NET
 from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.landing import landing
 from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder, spans
-from dysharp.workload.rings import rail_rings
+from dysharp.workload.levels import rail_rings
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from dysharp.systems.building.collectives.chunks import RESULT, SUM, VECTOR
 from dysharp.systems.building.collectives.steps import I32, I64, OPERATORS, Steps, Traffic, reaching
 from dysharp.units import PS_PER_US
 from dysharp.workload.collective import Collective
-from dysharp.workload.rings import rail_rings
+from dysharp.workload.levels import rail_rings
 
 NAMES = {"ll": LL, "ll128": LL128, "simple": SIMPLE}
 """Values of the option `protocol` besides "auto"."""

@@ -1,0 +1,167 @@
+"""`emulate`: real tensors through the modelled machine."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
+
+from dysharp.errors import ConfigError
+from dysharp.runs.options import Value, options_of, split_options
+from dysharp.runs.progress import Progress, Step
+from dysharp.runs.request import Argument, takes
+from dysharp.systems import get_system
+from dysharp.workload.sublayer import SubLayer
+
+if TYPE_CHECKING:
+    from dysharp.functional.collective import CollectiveEmulation
+    from dysharp.functional.emulation import Emulation, Shape
+    from dysharp.program import Program, Trace
+
+LIMITS = {"gpus": 1024, "tokens": 1 << 20, "hidden": 1 << 16, "expert_hidden": 1 << 20, "experts": 1 << 16, "topk": 1 << 15}
+
+
+_DTYPE = "of the payload: int32 for block integer, else float32 or bfloat16. None: int32 or float32."
+_INJECT = "faults and hard cases; `dysharp emulate --inject help` lists the kinds."
+_ORDER = "order of events: random, trace (as in the timed engine), oldest, newest, late-delivery, late-completion."
+
+
+class EmulateArgs(TypedDict, total=False):
+    """Keyword arguments of `emulate`. `help` prints the texts."""
+
+    workload: Annotated[
+        str | None,
+        Argument(
+            None, "a collective, such as all-reduce:1MiB, or a sub-layer, such as sub-layer:256x256x64x128, in place of a layer; on whole numbers."
+        ),
+    ]
+    block: Annotated[str, Argument("integer", "MoE block; `dysharp list blocks` shows all.")]
+    gpus: Annotated[int, Argument(4, "GPUs of the machine.")]
+    cluster: Annotated[str, Argument("paper-gh200-nvl32", "name of a packaged cluster or a TOML file; its links, domains and table sizes.")]
+    tokens: Annotated[int, Argument(8, "tokens of each GPU.")]
+    dtype: Annotated[str | None, Argument(None, _DTYPE)]
+    backward: Annotated[bool, Argument(False, "run the backward pass too and compare the gradients.")]
+    inject: Annotated[Iterable[str], Argument((), _INJECT)]
+    order: Annotated[str, Argument("random", _ORDER)]
+    path: Annotated[str, Argument("auto", "row (whole rows), packet, or auto (packets while there are few).")]
+    seed: Annotated[int, Argument(0, "seed of everything that is drawn, at least 0.")]
+    hidden: Annotated[int, Argument(256, "elements of a token.")]
+    expert_hidden: Annotated[int, Argument(64, "inner width of an expert.")]
+    experts: Annotated[int | None, Argument(None, "experts of the layer. None: 4 per GPU.")]
+    topk: Annotated[int | None, Argument(None, "experts per token. None: 4, or all experts where there are fewer.")]
+    options: Annotated[Mapping[str, Value] | None, Argument(None, '{"system.option": value} or {"option": value}.')]
+    placement: Annotated[str, Argument("auto", "contiguous, auto, eplb, eplb:slots=N,nodes=N,groups=G, or a JSON or TOML file.")]
+    dump: Annotated[int | None, Argument(None, "also list the packets of this token (packet path).")]
+    progress: Annotated[Progress | None, Argument(None, "called with a `Step` while the layer runs.")]
+
+
+@takes(EmulateArgs)
+def emulate(system: str = "dysharp", **request: Unpack[EmulateArgs]) -> Emulation | CollectiveEmulation:
+    """Run one MoE layer, or one collective (`workload`), under `system` on real tensors and compare its output with the references.
+
+    The same arguments give the same result. Returns an `Emulation`; its `holds` says whether the tensors are right. Raises TypeError for an unknown
+    argument, ConfigError for wrong input, EmulationMismatch when the machine hangs (the message names what waits) or does not add every contribution
+    exactly once.
+    """
+    from dysharp.functional.emulation import run_emulation
+    from dysharp.functional.faults import check_kinds, machine_faults
+
+    if request["workload"] is not None:
+        return _emulate_collective(system, request)
+    chosen = get_system(system)
+    options = split_options(request["options"], {chosen.name: chosen})[chosen.name]
+    options_of(chosen, options)  # checked here, where messages name the option
+    shape = _shape(request)
+    kinds, progress = tuple(request["inject"]), request["progress"]
+    check_kinds(kinds)
+    machine = machine_with_engine(
+        system=system, gpus=request["gpus"], cluster=request["cluster"], order=request["order"], seed=request["seed"], path=request["path"],
+        placement=request["placement"], faults=machine_faults(kinds), options=options, dump_token=request["dump"],
+        progress=lambda done, total: progress(Step(system, 1, 1, "emulate", done, total)) if progress else None,
+    )  # fmt: skip
+    tokens, dtype, backward = request["tokens"], request["dtype"], request["backward"]
+    return run_emulation(machine, request["block"], shape, tokens=tokens, dtype=dtype, backward=backward, kinds=kinds)
+
+
+def _shape(request: EmulateArgs) -> Shape:
+    """The sizes of the layer. Raises ConfigError for a size, seed or token out of range."""
+    from dysharp.functional.emulation import Shape
+
+    gpus, tokens, dump = request["gpus"], request["tokens"], request["dump"]
+    experts = 4 * gpus if request["experts"] is None else request["experts"]
+    topk = min(4, experts) if request["topk"] is None else request["topk"]
+    shape = Shape(request["hidden"], request["expert_hidden"], experts, topk)
+    for name, value in {"gpus": gpus, "tokens": tokens, **dataclasses.asdict(shape)}.items():
+        if not 1 <= value <= LIMITS[name]:
+            raise ConfigError(f"{name}: found {value}, expected 1 to {LIMITS[name]}")
+    if topk > experts:
+        raise ConfigError(f"topk: found {topk}, expected at most the {experts} experts")
+    if request["seed"] < 0:
+        raise ConfigError(f"seed: found {request['seed']}, expected 0 or more")
+    if dump is not None and not 0 <= dump < gpus * tokens:
+        raise ConfigError(f"dump: found token {dump}, expected 0 to {gpus * tokens - 1}")
+    return shape
+
+
+def wrap(block: Any, machine: Any = None, **settings: Any) -> Any:
+    """A copy of a Hugging Face MoE block (or model) whose routed experts run on a modelled machine, forward and backward.
+
+    `machine`: a `dysharp.Machine`, or None to make one from `settings` (`system="dysharp", gpus=4, ...`). Parameters are shared with `block`, which
+    is not changed. See `functional/torch` for what blocks can be wrapped. Raises ConfigError at once for a block that cannot be wrapped or is wrapped
+    already, for a system, option or order that does not exist, and for settings beside a machine.
+    """
+    from dysharp.functional.torch import wrap as wrap_block
+
+    if machine is not None and settings:
+        raise ConfigError(f"wrap: found a machine and {', '.join(settings)}, expected a machine alone: it has settings of its own")
+    return wrap_block(block, machine_with_engine(**settings) if machine is None else machine)
+
+
+def machine_with_engine(**settings: Any) -> Any:
+    """A `Machine` (`functional.machine`) that can also follow the timed engine (`order="trace"`).
+
+    Raises TypeError for an unknown setting, ConfigError for a system, option or order that does not exist.
+    """
+    from dysharp.functional.machine import Machine
+
+    system = get_system(settings.get("system", "dysharp"))
+    options = dataclasses.asdict(options_of(system, settings.get("options", {})))
+    return Machine(**{"tracer": _engine, **settings, "options": options})
+
+
+def _engine(program: Program) -> Trace:
+    from dysharp.engine.burst.run import run_burst
+
+    return run_burst(program)[0]
+
+
+MOST_EMULATED = 1 << 30
+"""Bytes of all vectors of an emulated collective: about a minute."""
+_OF_COLLECTIVES = ("workload", "gpus", "cluster", "order", "seed", "options", "progress")
+"""Arguments that an emulated collective reads."""
+
+
+def _emulate_collective(name: str, request: EmulateArgs) -> CollectiveEmulation:
+    """Run one collective or sub-layer on whole numbers, and compare with what NumPy makes of them."""
+    from dysharp.engine.burst.run import run_burst
+    from dysharp.functional.collective import emulate_collective
+    from dysharp.functional.sub_layers import emulate_sub_layer
+    from dysharp.runs.collective import collective_options, planned
+    from dysharp.runs.request import arguments_of, make_collective_request
+    from dysharp.systems.collectives import get_collective
+
+    for argument, (default, _) in arguments_of(EmulateArgs).items():
+        if argument not in _OF_COLLECTIVES and request[argument] != default:  # type: ignore[literal-required]
+            raise ConfigError(f"{argument}: found {request[argument]!r} beside a workload, expected none")  # type: ignore[literal-required]
+    shared = {key: request[key] for key in ("workload", "gpus", "cluster", "seed", "options", "progress")}
+    asked, system = make_collective_request({**shared, "fidelity": "burst"}), get_collective(name)  # type: ignore[typeddict-item]
+    wide = asked.work.hidden * asked.work.outer if isinstance(asked.work, SubLayer) else 0
+    most = MOST_EMULATED >> (4 if wide else 0)
+    if (asked.work.size + 8 * wide) * asked.work.gpus > most:
+        found = f"{asked.work.description} on {asked.work.gpus} GPUs"
+        raise ConfigError(f"workload: found {found}, expected at most {most >> 20} MiB on all GPUs together (chunks move one by one)")
+    program = planned(system, asked, collective_options({name: system}, asked.options)[name])
+    trace = run_burst(program)[0] if request["order"] == "trace" else None
+    if isinstance(asked.work, SubLayer):
+        return emulate_sub_layer(name, program, asked.work, order=request["order"], seed=request["seed"], trace=trace)
+    return emulate_collective(name, program, asked.work, order=request["order"], seed=request["seed"], trace=trace)

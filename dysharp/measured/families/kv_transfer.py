@@ -1,0 +1,43 @@
+"""Hand-over of a KV cache from one GPU to a GPU of another node, by a rate form: the bytes over the named link, or a copy per descriptor."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dysharp.arrays import F64
+from dysharp.compute.collectives import link_us
+from dysharp.measured.config_json import number
+from dysharp.measured.family import Case, Constants, Level, family
+from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.scope import gpu_of, nic_GBps
+from dysharp.specs.gpu import Gpu
+
+RAILS = {"mooncake": 1.0, "nixl": 2.0}
+"""Library -> NICs of a transfer: Mooncake takes the NIC next to the GPU (Transfer Engine, topology), NIXL's UCX two (UCX_MAX_RNDV_RAILS)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferCase(Case):
+    """`n_bytes` in `copies` pieces. `nic_GBps`: rate of the NICs together; 0: over NVLink, where the host launches each copy."""
+
+    n_bytes: float
+    copies: float
+    nic_GBps: float
+
+
+def closed_us(case: TransferCase, gpu: Gpu, constants: Constants) -> F64:
+    """NICs take all pieces one behind the other; copies over NVLink wait for the host, which a serving engine's launch measures."""
+    size, nic = np.asarray(case.n_bytes, np.float64), np.asarray(case.nic_GBps, np.float64)
+    copied = np.maximum(link_us(gpu, constants, size), case.copies * constants["serving.launch_us"])
+    return np.asarray(np.where(nic > 0, size / (1e3 * np.maximum(nic, 1.0)), copied))
+
+
+@family("kv-transfer", belongs=lambda m: m.kind == "kv_transfer", closed_us=closed_us, in_bars=False, level=Level.LINK, order=112)
+def case(m: Measurement) -> TransferCase:
+    """The case of a latency."""
+    library, fabric, gpu, batch = str(m.config.get("backend")), str(m.config.get("fabric")), gpu_of(m), number(m, "batch")
+    if library not in RAILS:
+        raise Unsupported(f"a library whose NICs are not known, expected {' or '.join(RAILS)}")
+    nic = 0.0 if "scale-up" in fabric else RAILS[library] * nic_GBps(gpu)
+    n_bytes, copies = batch * number(m, "bytes_per_request"), batch * number(m, "descriptors")
+    return TransferCase(gpu=gpu, n_bytes=n_bytes, copies=copies, nic_GBps=nic, shape=f"{library} {fabric} {m.config.get('layout')}")

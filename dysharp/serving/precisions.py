@@ -1,0 +1,83 @@
+"""`Formats`: in which data types a served model holds weights and KV, and multiplies."""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from dysharp.errors import ConfigError, nearest
+from dysharp.specs.fields import show
+from dysharp.specs.gpu import Gpu
+
+
+class Format(NamedTuple):
+    """A format of weights. `weight_bytes`: bytes of a parameter with its scales; `compute`: type of the GEMM's products."""
+
+    weight_bytes: float
+    compute: str
+
+
+FORMATS = {
+    "bf16": Format(2.0, "bf16"), "fp8": Format(1.0, "fp8"), "fp8-block": Format(1.0 + 4.0 / 128**2, "fp8"),
+    "nvfp4": Format(0.5 + 1.0 / 16, "fp4"), "mxfp4": Format(0.5 + 1.0 / 32, "bf16"), "mxfp4-fp8": Format(0.5 + 1.0 / 32, "fp8"),
+    "int4": Format(0.5 + 2.0 / 32, "bf16"),
+}  # fmt: skip
+"""Formats of weights: a scale per 128 x 128 block (DeepSeek-V3), per 16 values (NVFP4), per 32 values (OCP MX; Kimi's INT4)."""
+KV_BYTES = {"bf16": 2.0, "fp8": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """Names of `FORMATS` by part of a model, and of `KV_BYTES`. The router and, unless given, embedding and head are BF16."""
+
+    attention: str = "bf16"
+    experts: str = "bf16"
+    """Routed experts."""
+    dense: str = "bf16"
+    """Dense and shared FFN."""
+    head: str = "bf16"
+    kv: str = "bf16"
+
+    def __post_init__(self) -> None:
+        for name in ("attention", "experts", "dense", "head"):
+            if getattr(self, name) not in FORMATS:
+                raise ConfigError(f"precision: {name}: found {show(getattr(self, name))}{nearest(getattr(self, name), FORMATS)}")
+        if self.kv not in KV_BYTES:
+            raise ConfigError(f"precision: kv: found {show(self.kv)}, expected bf16 or fp8")
+
+    def of(self, part: str) -> Format:
+        """Format of a part of `steps.accounting.weights.PARTS`."""
+        names = {
+            "attention": self.attention,
+            "routed experts": self.experts,
+            "dense FFN": self.dense,
+            "shared experts": self.dense,
+            "head": self.head,
+        }
+        return FORMATS[names.get(part, "bf16")]
+
+    @property
+    def kv_bytes(self) -> float:
+        """Bytes of a cached value."""
+        return KV_BYTES[self.kv]
+
+
+PRECISIONS = {
+    "bf16": Formats(), "fp8": Formats("fp8-block", "fp8-block", "fp8-block"), "fp8-tensor": Formats("fp8", "fp8", "fp8"),
+    "fp4": Formats("bf16", "nvfp4", "nvfp4"), "fp4-all": Formats("nvfp4", "nvfp4", "nvfp4"), "mxfp4": Formats("bf16", "mxfp4", "bf16"),
+    "mxfp4-fp8": Formats("bf16", "mxfp4-fp8", "bf16"), "int4": Formats("bf16", "int4", "bf16"),
+}  # fmt: skip
+"""Precision of a checkpoint -> formats. NVFP4 checkpoints of models with latent attention keep attention in BF16 ("fp4");
+those of the others quantise every linear layer ("fp4-all")."""
+
+
+def formats_of(precision: str, kv: str = "bf16") -> Formats:
+    """The formats of a named precision. Raises `ConfigError` with the nearest name."""
+    if precision not in PRECISIONS:
+        raise ConfigError(f"precision {show(precision)}: unknown{nearest(precision, PRECISIONS)}")
+    return replace(PRECISIONS[precision], kv=kv)
+
+
+def compute_dtype(gpu: Gpu, wanted: str) -> str:
+    """Type in which `gpu` multiplies: FP4 only where its tensor cores have FP4, else FP8; Ampere has BF16 alone."""
+    if gpu.arch == "ampere":
+        return "bf16"
+    return "fp8" if wanted == "fp4" and gpu.fp4_TFLOPS <= gpu.fp8_TFLOPS else wanted
