@@ -58,11 +58,11 @@ def modelled() -> Phases:
     block = Block(model, machine, layout_of(LAYOUT), TOKENS, practice)
     assert model.layer is not None
     before, behind = block.pieces(model.n_layers - 1)
-    behind |= {name: one for name, one in block.experts(None).items() if name != "exchange"}
+    behind |= {name: one for name, one in block.experts(None).items() if name not in ("counts", "exchange")}
     pieces = block.with_replays({**before, **behind})
     early = sum((pieces.pop(name) for name in (*before, "router")), Cost())
     sent = exchange(machine, block.layout, model.layer, TOKENS, practice)
-    wires = FP8_ROW * sent.dispatch, sent.combine, FP8_ROW * sent.dispatch, sent.combine
+    wires = 2 * (sent.wait + FP8_ROW * sent.dispatch, sent.wait + sent.combine)
     done = phases_of(early, sum(pieces.values(), Cost()), wires, 1 - SMS["deepep"] / machine.cluster.n_sms)
     return Phases(*(getattr(done, f.name) / 1e3 for f in fields(Phases)))
 
