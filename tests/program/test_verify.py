@@ -328,6 +328,15 @@ def test_a_long_circle_is_shortened():
     assert text == f"op 3 can never start: found it waiting for {circle}, expected no circle; 47 of 50 ops are stuck"
 
 
+@pytest.mark.parametrize("kind", list(Tail))
+def test_an_edge_waits_for_something_that_is_there(kind):
+    p = legal()
+    size = {Tail.MEMBER_DELIVERED: p.n_members, Tail.TILE_READY: p.n_tiles, Tail.ROW_COMPLETE: p.n_rows}.get(kind, p.n_ops)
+    for wrong in (-1, size):
+        with pytest.raises(ProgramError, match=f"found tail {kind.name} {wrong}, expected 0 .. {size - 1}"):
+            verify(with_edge(p, kind, wrong, Head.OP_ISSUE, LAST))
+
+
 def test_edges_of_two_sizes():
     b = ProgramBuilder(HARDWARE, 1)
     with pytest.raises(ProgramError, match=r"edges: found 3 tails \(OP_DONE\) and 2 heads \(OP_ISSUE\), expected as many tails as heads, or one"):

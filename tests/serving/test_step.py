@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from dysharp.compute.attention import Attention
 from dysharp.errors import ConfigError
 from dysharp.serving.balance import busiest
 from dysharp.serving.engine import engine_of
@@ -90,6 +91,13 @@ def test_sparse_attention_reads_the_chosen_tokens_and_the_keys_of_all() -> None:
     assert short["attention decode"] == long["attention decode"]
     assert short["indexer"] < long["indexer"]
     assert sum(long.values()) < sum(step_time(replica("deepseek-v3", "hw-dgx-h200", "tp=8"), Batch(decodes=64, context=8 * 2048)).parts.values())
+
+
+def test_dense_attention_of_prompts_expands_keys_and_values_of_every_head() -> None:
+    r = replica("deepseek-v3", "hw-dgx-h200", "dp=8,ep=8")
+    a, batch = r.model.attention, prompt_batch(8192, 2048)
+    whole = Attention(batch=4, queries=2048, heads=a.heads, kv_heads=a.heads, qk_dim=a.qk_dim, v_dim=a.v_dim)
+    assert by_name(r, batch, 10)["attention prefill"] == pytest.approx(r.rates.prefill(whole), rel=1e-6)
 
 
 def test_sparse_attention_of_prompts() -> None:

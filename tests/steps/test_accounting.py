@@ -6,6 +6,7 @@ from dysharp.specs import list_whole_models, load_whole
 from dysharp.steps.accounting.conventions import CONVENTIONS, model_flops
 from dysharp.steps.accounting.flops import flops_of, mean_context
 from dysharp.steps.accounting.parameters import parameters_of
+from dysharp.steps.accounting.weights import embedding_weights, layer_weights
 
 # name: all parameters, and in billions: total, active between embedding and head, with head, with both; GFLOP per token at 4096, without MTP
 GOLDEN = {
@@ -71,6 +72,14 @@ PRINTED = [
 @pytest.mark.parametrize(("convention", "name", "sequence", "gflops"), PRINTED)
 def test_model_flops_of_frameworks(convention: str, name: str, sequence: int, gflops: float) -> None:
     assert model_flops(load_whole(name), sequence, CONVENTIONS[convention]) / 1e9 == pytest.approx(gflops, abs=0.0051)
+
+
+def test_learned_positions_and_sinks_are_weights() -> None:
+    table, positions = embedding_weights(load_whole("gpt3-175b"))
+    assert (positions.name, positions.parameters) == ("positions", 2048 * 12288)
+    assert [w.name for w in embedding_weights(load_whole("mixtral-8x7b"))] == [table.name]
+    (sinks,) = [w for w in layer_weights(load_whole("gpt-oss-120b"), True) if w.name == "sinks"]
+    assert (sinks.part, sinks.parameters) == ("attention", 64)
 
 
 def test_core_attention_of_deepseek_v3() -> None:

@@ -47,6 +47,19 @@ def test_experts_arrive_one_after_the_other() -> None:
     assert starts[0] < trace.done[rows].max()
 
 
+def test_rows_leave_by_expert_then_token_then_receiver_in_turn() -> None:
+    program = plan()
+    rows = ops_of(program, "dispatch.row")
+    member = program.members.ptr[rows]
+    region = np.searchsorted(program.regions.row_ptr, program.members.fill_row[program.members.fill_ptr[member]], side="right") - 1
+    source, receiver = program.ops.node[rows], program.members.node[member]
+    keys = list(zip(region % (LARGE.n_experts // 4), program.ops.key[rows] % 128, (receiver - source) % 4, strict=True))
+    for gpu in range(4):
+        mine = [tuple(map(int, key)) for key, node in zip(keys, source, strict=True) if node == gpu]
+        assert len(mine) > 200
+        assert mine == sorted(mine)
+
+
 def test_results_leave_while_others_are_computed() -> None:
     program = plan(512)
     trace = run(program)
