@@ -4,13 +4,14 @@ Seconds are those of `bench/selections.json`: CPU seconds per test function, the
 `--time quick` (or slow, long, or files of tests) runs tests one after the other and stores their seconds.
 A function that was timed on some of its parameters has `timed` below `tests`; the table scales its seconds.
 
-Mutants are those of `bench/mutants.json` (`by`: the test that noticed the mutant). Mutants run quick tests only.
+Mutants are those of `bench/mutants.csv` (`by`: the test that noticed the mutant). Mutants run quick tests only.
 So slow and long tests are judged by what the quick tests of their file found, per minute that these take.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import sys
@@ -21,7 +22,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).resolve().parents[1]
-TIMES, MUTANTS = HERE / "bench" / "selections.json", HERE / "bench" / "mutants.json"
+TIMES, MUTANTS = HERE / "bench" / "selections.json", HERE / "bench" / "mutants.csv"
 SELECTIONS = ("quick", "slow", "long")
 COMPILES_S = 50.0  # a first test that takes so long compiled a kernel; its neighbours say what it takes
 
@@ -135,7 +136,7 @@ def main() -> None:
         time_tests(one, options.time[1:] if one else options.time)
     if not TIMES.exists():
         sys.exit(f"{TIMES}: not there, run with --time")
-    print(table(rows_of(json.loads(TIMES.read_text()), json.loads(MUTANTS.read_text())["mutants"]), options.least))
+    print(table(rows_of(json.loads(TIMES.read_text()), list(csv.DictReader(MUTANTS.open(newline="")))), options.least))
 
 
 if __name__ == "__main__":
