@@ -7,7 +7,7 @@ from dysharp.lazy import loader
 if TYPE_CHECKING:
     from dysharp.advice.advise import Advice, advise
     from dysharp.api.comparison import DEFAULT_SYSTEMS, Comparison, compare
-    from dysharp.api.emulate import emulate, machine_with_engine, wrap
+    from dysharp.api.emulating import emulate, machine_with_engine, wrap
     from dysharp.api.network_curve import compare_network, network
     from dysharp.api.recording import capture
     from dysharp.api.serving import Serving, Slo, serve
@@ -24,7 +24,7 @@ __all__ = [
 
 _HOME = {
     "dysharp.advice.advise": ("Advice", "advise"), "dysharp.api.comparison": ("DEFAULT_SYSTEMS", "Comparison", "compare"),
-    "dysharp.api.emulate": ("emulate", "machine_with_engine", "wrap"), "dysharp.api.network_curve": ("compare_network", "network"),
+    "dysharp.api.emulating": ("emulate", "machine_with_engine", "wrap"), "dysharp.api.network_curve": ("compare_network", "network"),
     "dysharp.runs.run": ("run",), "dysharp.runs.progress": ("Progress", "Step"), "dysharp.api.recording": ("capture",),
     "dysharp.api.training": ("step",), "dysharp.api.serving": ("Serving", "Slo", "serve"), "dysharp.api.timed": ("trace",),
     "dysharp.api.whole_model": ("describe",),

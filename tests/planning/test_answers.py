@@ -1,6 +1,5 @@
 """`dysharp plan`: options, answers and refusals of the command."""
 
-import itertools
 import json
 from pathlib import Path
 
@@ -40,8 +39,8 @@ def test_what_ifs_stand_in_the_same_table() -> None:
     assert "moe-hub" in text
     plain = json.loads(answer("--what-if", "--json").stdout)
     best = plain["shapes"][0]["best"][0]["step_s"]
-    steps = [plain["what_ifs"][name]["step_s"] for name in ("moe-hub", "in-switch")] + [best]
-    assert all(a <= b * (1 + 1e-12) for a, b in itertools.pairwise(steps))
+    hub, switch = (plain["what_ifs"][name]["step_s"] for name in ("moe-hub", "in-switch"))
+    assert switch < hub < best  # the switch gathers the shards of weights, too
 
 
 def test_shapes_have_their_own_best_and_say_which_is_unbeaten() -> None:

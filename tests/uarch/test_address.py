@@ -38,7 +38,7 @@ def change(k, part, plain):
     part.wide[k, 2] += 5
     change_other(part.other)
     plain[k, 1] = len(part.flat) + 10 * part.wide.shape[0] + 100 * part.wide.shape[1] + 1000 * plain.shape[1]
-    prefetch(plain, 1 << 40)
+    prefetch(plain, 1 << 40, 0)
     return part.wide[k, 2]
 
 
