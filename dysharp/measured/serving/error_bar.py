@@ -18,10 +18,10 @@ class Bar(NamedTuple):
 
 
 BARS = {
-    "dense": Bar("dense models", 6.9, 21.9),
-    "one group": Bar("MoE models with tensor parallel attention", 9.9, 34.3),
-    "groups": Bar("MoE models with attention groups", 21.6, 74.0),
-    "apart": Bar("prefill and decode apart", 13.9, 34.7),
+    "dense": Bar("dense models", 7.0, 22.4),
+    "one group": Bar("MoE models with tensor parallel attention", 9.9, 34.4),
+    "groups": Bar("MoE models with attention groups", 22.7, 73.9),
+    "apart": Bar("prefill and decode apart", 13.6, 34.3),
 }
 MODELS = ("deepseek-v3", "qwen3-32b", "minimax-m2.5", "llama3-8b", "qwen3-235b")
 GPUS = ("h100-sxm", "h200-sxm", "b200", "gb200")
