@@ -76,11 +76,11 @@ def attempt(names: list[str], seconds: float, tree: Path, jit: bool) -> tuple[st
 
 def _equality(seeds: range) -> int:
     """What tests/engine/burst/test_equality.py compares, one random Program at a time: 1 at the first difference from the oracle."""
+    from dysharp.oracle import run_oracle
     from tests.interpreters.mutants import MAX_STEPS, difference
     from tests.interpreters.plain import PlainEngine
     from tests.interpreters.random_programs import random_program
 
-    run_oracle = __import__("dysharp.oracle", fromlist=["run_oracle"]).run_oracle
     plain = PlainEngine(max_steps=MAX_STEPS)  # reads the changed file
     for seed in seeds:
         program = random_program(seed)

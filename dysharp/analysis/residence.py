@@ -7,6 +7,7 @@ import numpy as np
 from dysharp.analysis.count import remote_members
 from dysharp.arrays import I64
 from dysharp.program.builder import PULLS
+from dysharp.program.csr import owners
 from dysharp.program.tables import Program
 from dysharp.program.trace import Trace
 
@@ -52,7 +53,7 @@ def _pull_arrival(program: Program, trace: Trace) -> I64:
     -1 = no other GPU pulls the row.
     """
     members = program.members
-    owner = np.repeat(np.arange(program.n_ops), np.diff(members.ptr))
+    owner = owners(members.ptr)
     member = np.repeat(np.arange(len(members.node)), np.diff(members.fill_ptr))
     pulls = np.isin(program.kinds(), PULLS)[owner] & remote_members(program)
     fills = np.flatnonzero(pulls[member])

@@ -16,6 +16,7 @@ from dysharp.functional.orders import Pool, make_pool
 from dysharp.functional.progress import Progress
 from dysharp.program import Program, Tail, Trace
 from dysharp.program.builder import PULLS, PUSHES
+from dysharp.program.csr import owners
 from dysharp.systems.building.collectives.chunks import RESULT, VECTOR, Chunks, chunks_of
 from dysharp.workload.collective import Collective
 
@@ -84,10 +85,10 @@ class Chunkwise:
         self.read: dict[int, Array] = {}  # op -> what a push carries, or the sum of a pull so far
         rows = program.regions
         self.row_left: list[int] = np.repeat(rows.row_bytes, np.diff(rows.row_ptr)).tolist()
-        self.region: list[int] = np.repeat(np.arange(program.n_regions), np.diff(rows.row_ptr)).tolist()
+        self.region: list[int] = owners(rows.row_ptr).tolist()
         sizes = zip(np.diff(rows.row_ptr).tolist(), rows.tile_rows.tolist(), strict=True)
         self.tile_left: list[int] = [min(size, n - first) for n, size in sizes for first in range(0, n, size)]
-        self.owner: list[int] = np.repeat(np.arange(program.n_ops), np.diff(program.members.ptr)).tolist()
+        self.owner: list[int] = owners(program.members.ptr).tolist()
         self.responses: set[int] = set()  # members of pulls whose request has arrived
         self.progress = Progress(program, self)
 

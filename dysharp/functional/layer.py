@@ -12,6 +12,7 @@ from dysharp.functional.experts import Experts
 from dysharp.functional.numbers import Number
 from dysharp.functional.sums import Expression
 from dysharp.program import Alloc, Kind, Program
+from dysharp.program.csr import owners
 from dysharp.program.tables import ALL_COLUMNS, ColumnRange, columns_of
 from dysharp.workload import Routing
 
@@ -89,13 +90,13 @@ class Layout:
     def __init__(self, program: Program, routing: Routing) -> None:
         check_computes(program)
         r = program.regions
-        self.region: list[int] = np.repeat(np.arange(program.n_regions), np.diff(r.row_ptr)).tolist()
+        self.region: list[int] = owners(r.row_ptr).tolist()
         self.row_ptr: list[int] = r.row_ptr.tolist()
         self.tile_ptr: list[int] = r.tile_ptr.tolist()
         self.tile_rows: list[int] = r.tile_rows.tolist()
         self.node: list[int] = r.node.tolist()
         self.key: list[int] = r.row_key.tolist()
-        self.region_of_tile: list[int] = np.repeat(np.arange(program.n_regions), np.diff(r.tile_ptr)).tolist()
+        self.region_of_tile: list[int] = owners(r.tile_ptr).tolist()
         prefix = np.repeat(r.alloc == Alloc.PREFIX, np.diff(r.row_ptr))
         self.place: list[int] = np.where(prefix, np.arange(program.n_rows), UNBOUND).tolist()
         self.row_at: list[int] = list(self.place)

@@ -16,6 +16,7 @@ from dysharp.functional.row_values import RowValues
 from dysharp.functional.sums import Sums, add_in_order
 from dysharp.program import Kind, Program, Tail, Trace
 from dysharp.program.builder import PULLS, PUSHES
+from dysharp.program.csr import owners
 
 ISSUE, DELIVER, RESPOND, DONE, NOTIFY = range(5)
 ALL = slice(None)
@@ -76,7 +77,7 @@ class RowMachine(RowValues):
         self.net = program.op_net().tolist()
         self.ptr, self.member_node = m.ptr.tolist(), m.node.tolist()
         self.fill_ptr, self.fill_row = m.fill_ptr.tolist(), m.fill_row.tolist()
-        self.owner = np.repeat(np.arange(program.n_ops), np.diff(m.ptr)).tolist()
+        self.owner = owners(m.ptr).tolist()
         self.missing = np.diff(m.ptr).tolist()
         self.tile_missing = [end - first for _, first, end in map(self.layout.tile, range(program.n_tiles))]
         self.sums = Sums(program)

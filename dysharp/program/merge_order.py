@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dysharp.errors import ProgramError
+from dysharp.program.csr import owners
 from dysharp.program.refuse import check_range
 from dysharp.program.sections import labelled
 from dysharp.program.skew import appended, waits_for_start
@@ -57,7 +58,7 @@ def in_streams(program: Program, parts: list[Part], first: list[dict[str, int]],
             join = program.n_ops + np.arange(program.n_nodes, dtype=np.int32)
             ops, tiles = _last(parts[one].program)
             p = parts[one].program
-            region = np.repeat(np.arange(p.n_regions), np.diff(p.regions.tile_ptr))
+            region = owners(p.regions.tile_ptr)
             edges = [
                 (Tail.OP_DONE, ops + first[one]["op"], join[p.ops.node[ops]]),
                 (Tail.TILE_READY, tiles + first[one]["tile"], join[p.regions.node[region[tiles]]]),

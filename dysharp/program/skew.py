@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.program.builder import PULLS
+from dysharp.program.csr import owners
 from dysharp.program.schema import LATE
 from dysharp.program.tables import Discipline, Edges, Head, Issuers, Kind, Ops, Pools, Program, Tail, Template
 
@@ -144,7 +145,7 @@ def waits_for_start(program: Program, start: I32) -> tuple[I32, I32]:
     """(op that starts a node, op that waits for it) of every edge. `start`: `[n_nodes]` such an op, -1 = the node starts at once."""
     own = start[program.ops.node]
     heads = np.flatnonzero((own >= 0) & ~_behind_own(program))
-    owner = np.repeat(np.arange(program.n_ops), np.diff(program.members.ptr))
+    owner = owners(program.members.ptr)
     reads = np.array([t.kind in PULLS and t.src in SOURCES for t in program.templates], np.bool_)[program.ops.template]
     held = start[program.members.node]
     pulls = np.flatnonzero(reads[owner] & (held >= 0) & (program.members.node != program.ops.node[owner]))
@@ -159,12 +160,12 @@ def _behind_own(program: Program) -> Mask:
     edges = np.flatnonzero(of_op & (e.head_kind == Head.OP_ISSUE))
     behind[e.head[edges[o.node[e.tail[edges]] == o.node[e.head[edges]]]]] = True
     # Ops that all tiles of a region release: each tile waits for an op of the region's node.
-    region = np.repeat(np.arange(program.n_regions), np.diff(r.tile_ptr))
+    region = owners(r.tile_ptr)
     made = np.zeros(program.n_tiles, np.bool_)
     notes = np.flatnonzero(of_op & (e.head_kind == Head.TILE_NOTIFY))
     made[e.head[notes[o.node[e.tail[notes]] == r.node[region[e.head[notes]]]]]] = True
     whole = np.bincount(region, weights=~made, minlength=program.n_regions) == 0
-    row_region = np.repeat(np.arange(program.n_regions), np.diff(r.row_ptr))
+    row_region = owners(r.row_ptr)
     rows = np.flatnonzero((r.row_notify >= 0) & whole[row_region])
     released = r.row_notify[rows]
     behind[released[o.node[released] == r.node[row_region[rows]]]] = True

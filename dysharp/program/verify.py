@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.program.builder import PULLS, WIRED
+from dysharp.program.csr import owners
 from dysharp.program.domains import check_domains, check_nets, train_bytes_of
 from dysharp.program.meaning import check_computes, check_functions, check_reads, check_slices, check_slots, check_sums_of_sums
 from dysharp.program.operators import Nature
@@ -462,7 +463,7 @@ def _check_edges(c: Columns) -> None:
         return
     silent = np.ones(p.n_tiles, bool)
     silent[e.head[e.head_kind == Head.TILE_NOTIFY]] = False
-    region_of_tile = np.repeat(np.arange(p.n_regions), np.diff(r.tile_ptr))
+    region_of_tile = owners(r.tile_ptr)
     n_silent = np.bincount(region_of_tile[silent], minlength=p.n_regions)
     silent |= ((r.alloc == Alloc.FIRST_TOUCH) & (n_silent > 0))[region_of_tile]  # any tile of a first-touch region may get the row
     first = r.row_ptr[region_of_tile] + (np.arange(p.n_tiles) - r.tile_ptr[region_of_tile]) * r.tile_rows[region_of_tile]

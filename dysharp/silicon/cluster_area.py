@@ -69,7 +69,7 @@ GROUPS, GROUP_BITS = 1024, 32
 """Groups that a switch counts, and bits of their ids: assumed, a group for each SM of eight GPUs, rounded up."""
 
 WARPS, WARP_KGE = 64, 0.007
-"""Warps of an SM (H100), and gates of the bit that holds one back until its group is there: a flip-flop and its multiplexer (`rtl/cost.py`)."""
+"""Warps of an SM (H100), and gates of the bit that holds one back until its group is there: a flip-flop and its multiplexer (`rtl/synthesis.py`)."""
 
 
 def _sum(spreads: list[Spread]) -> Spread:

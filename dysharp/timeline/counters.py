@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from dysharp.analysis.count import remote_members
 from dysharp.arrays import I64
+from dysharp.program.csr import owners
 from dysharp.program.tables import Kind, Program
 from dysharp.timeline.links import Trains, link_groups
 from dysharp.timeline.record import Recording
@@ -74,7 +75,7 @@ def _tokens(run: Recording, edges: I64) -> list[Counter]:
 def _reductions(run: Recording, edges: I64) -> list[Counter]:
     """Reductions of each GPU in the switch: from the request's arrival to the last response."""
     p, t = run.program, run.trace
-    owner = np.repeat(np.arange(p.n_ops), np.diff(p.members.ptr))
+    owner = owners(p.members.ptr)
     here = np.flatnonzero(remote_members(p) & (p.kinds() == Kind.PULL_REDUCE)[owner])
     if not len(here):
         return []

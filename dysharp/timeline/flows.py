@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from dysharp.arrays import I64
 from dysharp.program.builder import PUSHES
+from dysharp.program.csr import owners
 from dysharp.program.tables import Kind, Program
 from dysharp.timeline.links import RESPONSE, Trains
 from dysharp.timeline.record import Recording
@@ -84,7 +85,7 @@ def _tiles_of(run: Recording, wanted: NDArray[np.bool_]) -> dict[tuple[int, int]
 def _row_tiles(run: Recording, tokens: NDArray[np.integer]) -> tuple[I64, NDArray[np.integer]]:
     """(tile, token) of each row of `tokens` in the tiled regions."""
     p, r = run.program, run.program.regions
-    region = np.repeat(np.arange(p.n_regions), np.diff(r.row_ptr))
+    region = owners(r.row_ptr)
     rows = np.flatnonzero(p.tiled_regions()[region] & np.isin(r.row_key, tokens))
     of = region[rows]
     return r.tile_ptr[of] + run.trace.row_slot[rows] // r.tile_rows[of], r.row_key[rows]

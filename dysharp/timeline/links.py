@@ -13,6 +13,7 @@ from dysharp.analysis.count import loads_that_went_on, remote_members
 from dysharp.arrays import I64
 from dysharp.errors import SimulationError
 from dysharp.program.builder import PULLS
+from dysharp.program.csr import owners
 from dysharp.program.payload import sides_of
 from dysharp.program.tables import Program
 from dysharp.timeline.record import Log, Recording
@@ -62,7 +63,7 @@ def link_trains(run: Recording) -> tuple[Trains, Trains]:
 def _up(run: Recording) -> Trains:
     """Trains and responses, known by their time: an up link grants at most one thing at an instant."""
     p, t = run.program, run.trace
-    remote, owner, pull = remote_members(p), _owner(p), np.isin(p.kinds(), PULLS)
+    remote, owner, pull = remote_members(p), owners(p.members.ptr), np.isin(p.kinds(), PULLS)
     leaves = np.zeros(p.n_ops, np.bool_)
     leaves[owner[remote]] = True
     ops = np.flatnonzero(leaves & (p.ops.wire >= 0))
@@ -87,18 +88,13 @@ def _down(run: Recording) -> Trains:
     log = _ordered(run.down, _by_port(run.down))
     result = log.what < 0
     member = np.where(result, -1, log.what)
-    op = np.where(result, -2 - log.what, _owner(p)[member])
+    op = np.where(result, -2 - log.what, owners(p.members.ptr)[member])
     kind = np.where(result, RESULT, np.where(np.isin(p.kinds(), PULLS)[op], REQUEST, DATA))
     pulled = result & np.isin(p.kinds(), PULLS)[op]  # a sum of pushes is as long as a contribution
     n_bytes = np.where(pulled, wires.result[p.ops.wire[op]], wires.down[p.ops.wire[op]])
     if p.members.ext_bytes is not None:
         n_bytes += np.where(result, 0, p.members.ext_bytes[member])
     return _placed(run, log, run.trace.down_busy, kind, op, member, n_bytes)
-
-
-def _owner(p: Program) -> I64:
-    """`[n_members]` op of every member."""
-    return np.repeat(np.arange(p.n_ops), np.diff(p.members.ptr))
 
 
 def _by_port(log: Log) -> NDArray[np.intp]:

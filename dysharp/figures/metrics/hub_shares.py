@@ -8,6 +8,7 @@ import numpy as np
 from dysharp.arrays import F64, I64
 from dysharp.figures.metric import calculated
 from dysharp.program import Program
+from dysharp.program.csr import owners
 from dysharp.program.trace import Trace
 from dysharp.runs.point import Point
 from dysharp.runs.request import RequestArgs
@@ -60,12 +61,12 @@ def parts_ps(p: Program, trace: Trace) -> I64:
     gemm = np.flatnonzero(operator == names.index("gemm1"))
     taken = np.full(p.n_tiles, np.iinfo(np.int64).max)
     np.minimum.at(taken, p.ops.key[gemm], trace.start[gemm])
-    op_of = np.repeat(np.arange(p.n_ops), np.diff(p.members.ptr))
+    op_of = owners(p.members.ptr)
     rows = (operator[op_of] == names.index("dispatch")) & (np.diff(p.members.fill_ptr) > 0)
     copies = np.flatnonzero(rows & (p.ops.node[op_of] != p.members.node))
     op = op_of[copies]
     row = p.members.fill_row[p.members.fill_ptr[copies]]
-    region = np.searchsorted(p.regions.row_ptr, row, side="right") - 1
+    region = owners(p.regions.row_ptr)[row]
     tile = p.regions.tile_ptr[region] + trace.row_slot[row] // p.regions.tile_rows[region]
     left, arrived = trace.end[op], trace.member[copies]
     return np.array([left, arrived - left, taken[tile] - arrived])

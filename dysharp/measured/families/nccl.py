@@ -36,7 +36,7 @@ class CollectiveCase(Case):
 def belongs(m: Measurement) -> bool:
     """Whether a measurement is of a collective above 1 MiB. Without a readable size the configuration decides."""
     try:
-        return m.kind[:6] != TORCH and kind_of(m) in KINDS and message_bytes(m) > MIB
+        return not m.kind.startswith(TORCH) and kind_of(m) in KINDS and message_bytes(m) > MIB
     except Unsupported:
         return "large" in str(m.config) or "gpus" in m.config
 
@@ -44,7 +44,7 @@ def belongs(m: Measurement) -> bool:
 def is_small(m: Measurement) -> bool:
     """Whether a measurement is of a collective of at most 1 MiB."""
     try:
-        return m.kind[:6] != TORCH and kind_of(m) in KINDS and message_bytes(m) <= MIB
+        return not m.kind.startswith(TORCH) and kind_of(m) in KINDS and message_bytes(m) <= MIB
     except Unsupported:
         return False
 

@@ -8,6 +8,7 @@ from dysharp.analysis import traffic_bytes
 from dysharp.arrays import Array
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Head, Kind, Program, Tail, Template
+from dysharp.program.csr import owners
 from dysharp.program.payload import moved_bytes, sides_of
 from dysharp.program.schema import CARRIES_NOTHING, LATE
 from dysharp.systems.building.weights import GRADIENTS
@@ -192,7 +193,7 @@ def backward_takes_the_forward_rows(case: Passes) -> Lines:
     """On the forward run's layout, every slot of the backward pass holds the token that the forward run put there."""
     forward, moved = case.forward.program, case.relayed
     n = int(np.diff(forward.regions.row_ptr)[forward.tiled_regions()].sum())
-    region = np.repeat(np.arange(forward.n_regions), np.diff(forward.regions.row_ptr))[:n]
+    region = owners(forward.regions.row_ptr)[:n]
     first = forward.regions.row_ptr[region]
     token = np.empty(n, np.int64)
     token[first + case.forward.trace.row_slot[:n]] = forward.regions.row_key[:n]
@@ -215,8 +216,8 @@ def rows_keep_what_they_are_for(case: Passes) -> Lines:
 
 def _meaning(program: Program) -> list[tuple[int, ...]]:
     m, r = program.members, program.regions
-    member = np.repeat(np.arange(program.n_members), np.diff(m.fill_ptr))
-    region = np.repeat(np.arange(program.n_regions), np.diff(r.row_ptr))
+    member = owners(m.fill_ptr)
+    region = owners(r.row_ptr)
     filled = zip(member, region[m.fill_row], r.row_key[m.fill_row], r.row_notify[m.fill_row], strict=True)
     return sorted(tuple(map(int, row)) for row in filled)
 

@@ -13,6 +13,7 @@ from dysharp.functional.machine import Pass as EmulatedPass
 from dysharp.functional.reference import dense_forward, recorded_reference
 from dysharp.functional.rows import run_rows
 from dysharp.program import Kind, Program
+from dysharp.program.csr import owners
 from dysharp.program.names import member_owner, op_name
 from dysharp.program.verify import verify
 from dysharp.testing.conformance.case import Pass, SystemCase
@@ -51,7 +52,7 @@ def broken_members_are_noticed(case: Pass, seed: int) -> Lines:
 def _sample_member(program: Program, rng: np.random.Generator, needs_rows: bool) -> int | None:
     """A random member that is remote or has rows. The template is drawn first, so that rare templates count, too."""
     m = program.members
-    owner = np.repeat(np.arange(program.n_ops), np.diff(m.ptr))
+    owner = owners(m.ptr)
     has_rows = np.diff(m.fill_ptr) > 0
     candidates = np.flatnonzero(has_rows if needs_rows else has_rows | (m.node != program.ops.node[owner]))
     if len(candidates) == 0:
@@ -63,7 +64,7 @@ def _sample_member(program: Program, rng: np.random.Generator, needs_rows: bool)
 def _with_members(program: Program, order: Array, node: Array | None = None) -> Program:
     """The Program with the members `order` (ascending indices, repeats allowed) and their rows."""
     m = program.members
-    owner = np.repeat(np.arange(program.n_ops), np.diff(m.ptr))[order]
+    owner = owners(m.ptr)[order]
     fills = np.diff(m.fill_ptr)[order]
     ptr = np.append(0, np.cumsum(np.bincount(owner, minlength=program.n_ops)))
     rows = [m.fill_row[m.fill_ptr[i] : m.fill_ptr[i + 1]] for i in order]

@@ -6,6 +6,7 @@ from dysharp.analysis.count import sums_that_passed
 from dysharp.arrays import Array
 from dysharp.program import Kind, Program, Trace
 from dysharp.program.builder import PULLS, PUSHES
+from dysharp.program.csr import owners
 from dysharp.program.tables import ALL_COLUMNS, ColumnRange
 from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.testing.conformance.case import Pass, row_format
@@ -19,7 +20,7 @@ GEMMS = {"fwd": ("gemm1", "gemm2"), "bwd": ("gemm2_dgrad", "gemm2_wgrad", "gemm1
 def counted_traffic(program: Program, trace: Trace) -> dict[str, dict[str, Array]]:
     """Payload bytes that crossed links: {operator: {"up": `[n_nodes]`, "down": `[n_nodes]`}} int64."""
     p, n = program, program.n_nodes
-    owner = np.repeat(np.arange(p.n_ops), np.diff(p.members.ptr))
+    owner = owners(p.members.ptr)
     crossed = (p.members.node != p.ops.node[owner]) & (trace.member >= 0)
     sent = np.bincount(owner[crossed], minlength=p.n_ops) > 0
     out: dict[str, dict[str, Array]] = {}
@@ -93,7 +94,7 @@ def only_operators_move_rows(case: Pass) -> Lines:
 def useful_rows(case: Pass) -> Lines:
     """Every (token, expert) row of the Routing exists once and has a slot, and its tile becomes ready."""
     r, routing, trace = case.program.regions, case.layer.routing, case.trace
-    region = np.repeat(np.arange(case.program.n_regions), np.diff(r.row_ptr))
+    region = owners(r.row_ptr)
     expert = case.program.tiled_regions()[region]
     kept = routing.slot >= 0
     token = np.broadcast_to(np.arange(routing.n_tokens)[:, None], routing.slot.shape)[kept]
@@ -121,7 +122,7 @@ def gemm_tiles(case: Pass) -> Lines:
 
 def _wrong_tiles(case: Pass, fn: str, columns: ColumnRange) -> Lines:
     p, r, routing = case.program, case.program.regions, case.layer.routing
-    region = np.repeat(np.arange(p.n_regions), np.diff(r.tile_ptr))
+    region = owners(r.tile_ptr)
     tiles = np.flatnonzero(p.tiled_regions()[region])
     first = (tiles - r.tile_ptr[region[tiles]]) * r.tile_rows[region[tiles]]
     size = np.minimum(r.tile_rows[region[tiles]], np.diff(r.row_ptr)[region[tiles]] - first)

@@ -12,6 +12,7 @@ from dysharp.engine.burst.run import run_burst
 from dysharp.errors import SimulationError
 from dysharp.oracle import run_oracle
 from dysharp.program import Kind, Nature, Program, Trace
+from dysharp.program.csr import owners
 from dysharp.program.payload import sides_of
 from dysharp.program.startable import Peel, starts_by_kind
 from dysharp.specs import load_model
@@ -50,7 +51,7 @@ def busy_floor_ps(program: Program) -> int:
     """Busy time (ps) of the busiest link direction or pool, without latencies."""
     p, w, n = program, program.wires, program.n_ports
     net = p.op_net() * np.int32(p.n_nodes)
-    owner = np.repeat(np.arange(p.n_ops), np.diff(p.members.ptr))
+    owner = owners(p.members.ptr)
     remote = p.members.node != p.ops.node[owner]
     wire = p.ops.wire[owner[remote]]
     at_member = p.members.node[remote] + net[owner[remote]]

@@ -166,16 +166,7 @@ class Ways(TpBuilder):
     # ---- copies --------------------------------------------------------------------------------------------------------
 
     def gather_loaded(
-        self,
-        ready: I32,
-        tail: Tail,
-        second: I32,
-        *,
-        merged: bool,
-        window: int,
-        times: int = 1,
-        together: bool = False,
-        throttle: bool = False,
+        self, ready: I32, tail: Tail, second: I32, *, merged: bool, window: int, times: int = 1, together: bool = False, throttle: bool = False,
         ahead: int = 0,
     ) -> None:
         """Every GPU loads the chunks of a block behind `tail` of `ready[gpu, block]`; `second[gpu, block]` waits for them.
