@@ -107,9 +107,8 @@ POOL_FREE, POOL_SIZE, POOL_BASE = range(3)  # free slots; batches running and wh
 ) = range(16)  # fmt: skip
 # ROW_POINTS: 1 = something falls when a row is first touched or complete
 
-# run state, int64 [8]
-RUN_NOW, RUN_DIRTY, RUN_EVENTS, RUN_WORK_HEAD, RUN_WORK_TAIL, RUN_DONE, RUN_BLOCKED_PS, RUN_TOUCHED = range(8)
-# RUN_TOUCHED: sink of what is only read ahead
+# run state, int64 [7]
+RUN_NOW, RUN_DIRTY, RUN_EVENTS, RUN_WORK_HEAD, RUN_WORK_TAIL, RUN_DONE, RUN_BLOCKED_PS = range(7)
 
 # kinds of rings of pending events with a constant delay: kind k of net p is ring k * nets + p and has the leaf LEAF_RINGS + ring,
 # RING_ARRIVE has LEAF_ARRIVE + p; LOCAL, NOTIFY and RESPOND_LATE have one delay, so all are in the ring of net 0

@@ -3,7 +3,7 @@
 from dysharp.uarch import columns as col
 from dysharp.uarch.fifo import fifo_push, ring_push, ring_take
 from dysharp.uarch.heap import heap_push
-from dysharp.uarch.kernel import block, kernel
+from dysharp.uarch.kernel import block, kernel, prefetch
 from dysharp.uarch.link import server_debt
 from dysharp.uarch.tree import tree_set
 
@@ -148,19 +148,18 @@ def first_event(o, ops, issue, x, points):
 
 
 @block
-def tile_touch(t, op, mem, stores, x):
-    """Read the records that tile t's notifications will change. Changes nothing.
+def tile_touch(t, op, mem, stores):
+    """Read ahead: the records that tile t's notifications will change.
 
     The reads do not depend on each other, so their cache misses overlap; in the loop that follows they would come one after the other.
     """
     slot_row, rows, tiles = stores.slot_row, stores.rows, stores.tiles
-    total = 0
     for s in range(tiles[t, col.TILE_SLOT0], tiles[t, col.TILE_SLOT0] + tiles[t, col.TILE_ROWS]):
         row = slot_row[s]
         if row >= 0 and rows[row, col.ROW_NOTIFY] >= 0:
             o = rows[row, col.ROW_NOTIFY]
-            total += op[o, col.DEPS] + op[o, col.TOUCH_LINE_2] + mem[op[o, col.MEMBER], col.MEMBER_NODE]
-    x[col.RUN_TOUCHED] = total
+            prefetch(op, o, col.TOUCH_LINE_2)
+            prefetch(mem, op[o, col.MEMBER], 0)
 
 
 @kernel
@@ -174,7 +173,7 @@ def tile_notify(t, cause, ops, mem, stores, issue, nodes, clock):
     tiles[t, col.TILE_CAUSE] = cause
     here = tiles[t, col.TILE_NODE]
     n_remote = 0
-    tile_touch(t, op, mem, stores, x)
+    tile_touch(t, op, mem, stores)
     for s in range(tiles[t, col.TILE_SLOT0], tiles[t, col.TILE_SLOT0] + tiles[t, col.TILE_ROWS]):
         row = slot_row[s]
         if row < 0:
@@ -208,7 +207,7 @@ def notified(ops, members, stores, issue, clock):
     """NOTIFY: the owners of a tile's rows on other nodes know that the tile is done."""
     op, tiles, slot_row, rows = ops.op, stores.tiles, stores.slot_row, stores.rows
     t = tile_due(stores, clock)
-    tile_touch(t, op, members.mem, stores, clock.x)
+    tile_touch(t, op, members.mem, stores)
     for s in range(tiles[t, col.TILE_SLOT0], tiles[t, col.TILE_SLOT0] + tiles[t, col.TILE_ROWS]):
         row = slot_row[s]
         if row < 0:

@@ -339,7 +339,7 @@ def _clock(p: Program) -> Clock:
         ],
         np.int64,
     )
-    x = np.zeros(8, np.int64)
+    x = np.zeros(7, np.int64)
     x[col.RUN_WORK_HEAD] = -1
     return Clock(np.full((col.N_RINGS * nets, 4), -1, np.int32), tree(pace + paced), hardware, x)
 
