@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, TypedDict, Unpack
 from dysharp.api.plan_confirm import Confirmed, Ranked, confirm, ranked_by_rows
 from dysharp.api.serving import Serving, serve, slo_of
 from dysharp.errors import ConfigError, nearest
-from dysharp.measured.training.error_bar import MEDIAN_P90, group_of_step
+from dysharp.measured.training.step_time import MEDIAN_P90, group_of_step
 from dysharp.planning.arguments import lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.experts import SPREAD

@@ -10,7 +10,7 @@ from dysharp.api.comparison import header_lines, out_of_ranking, place_of_fastes
 from dysharp.api.merged_blocks import merged_blocks, merged_line
 from dysharp.api.tensor_parallel import step_sub_layers, step_words
 from dysharp.errors import ConfigError
-from dysharp.measured.training.error_bar import error_bar
+from dysharp.measured.training.step_time import error_bar
 from dysharp.runs.progress import Progress
 from dysharp.runs.request import Argument, takes
 from dysharp.specs import Cluster, load_cluster, load_whole

@@ -15,7 +15,7 @@ from dysharp.runs.progress import Progress, Step
 if TYPE_CHECKING:
     from dysharp.api.own_rows import Report
     from dysharp.arrays import F64
-    from dysharp.measured.classify import Classified, Missing, Parsed
+    from dysharp.measured.family import Classified, Missing, Parsed
     from dysharp.measured.measurements import Measurement
     from dysharp.specs import Cluster
     from dysharp.specs.fitted import Fitted
@@ -58,9 +58,9 @@ def validate(
     from dysharp.api.own_rows import Report, own_rows
     from dysharp.measured import apart, beyond, calls
     from dysharp.measured import hold_out as without
+    from dysharp.measured.beyond import disagreements
     from dysharp.measured.measurements import read_measurements
     from dysharp.measured.predictions import predict
-    from dysharp.measured.sources import disagreements
     from dysharp.measured.validation import between_bars, validate_measurements
 
     _check_hold_out(hold_out, (*without.HOLD_OUTS, without.NODES))
@@ -139,9 +139,8 @@ def _name(data: str | os.PathLike[str] | None) -> str:
 
 def _classified(data: str | os.PathLike[str] | None, cluster: Cluster | None = None) -> Classified:
     """The measurements of a file; None: the packaged measurements. With a cluster, only measurements of its GPU."""
-    from dysharp.measured.classify import Classified, Missing, classify
     from dysharp.measured.cluster_fit import measurements_of
-    from dysharp.measured.family import family_of
+    from dysharp.measured.family import Classified, Missing, classify, family_of
     from dysharp.measured.measurements import read_calls, read_measurements, read_operators
 
     measurements = read_measurements(data) + ([*read_operators(), *read_calls()] if data is None else [])
@@ -190,7 +189,7 @@ def _cluster(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
 
 def _between(cluster: Cluster) -> str:
     """Why constants of a cluster are not judged on rows over several NVLink domains; "": they are."""
-    from dysharp.measured.scope import NO_DOMAIN
+    from dysharp.measured.measurements import NO_DOMAIN
     from dysharp.measured.trust import scale_out_departures
 
     if cluster.scale_out is None:

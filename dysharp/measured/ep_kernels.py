@@ -13,11 +13,9 @@ import numpy as np
 
 from dysharp.compute.transfer import expected_copies
 from dysharp.engine.burst.run import run_burst
-from dysharp.measured.config_json import experts_of, number, whole
 from dysharp.measured.family import Case, Constants
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.program_times import Frozen, frozen
-from dysharp.measured.scope import CLUSTERS, check_cluster, gpu_of
+from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, experts_of, gpu_of, number, whole
+from dysharp.measured.predictions import Frozen, frozen
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.systems import get_system

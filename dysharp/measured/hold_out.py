@@ -7,12 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dysharp.arrays import F64, I64, Bools
-from dysharp.measured.classify import Parsed
-from dysharp.measured.closed_forms import ClosedForms
 from dysharp.measured.ep_kernels import EpCase
-from dysharp.measured.family import families_in_bars
-from dysharp.measured.predictions import errors_of, measured_values, predict_folds
-from dysharp.measured.program_times import OnProgress
+from dysharp.measured.family import Parsed, families_in_bars
+from dysharp.measured.predictions import ClosedForms, OnProgress, errors_of, measured_values, predict_folds
 from dysharp.measured.refit import neutral, refit, stages
 from dysharp.specs.fitted import Fitted
 

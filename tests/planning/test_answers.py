@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from dysharp.api.planning import shapes_of
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
-from dysharp.measured.training.error_bar import MEDIAN_P90
+from dysharp.measured.training.step_time import MEDIAN_P90
 from dysharp.specs import load_whole
 from dysharp.steps.accounting.parameters import parameters_of
 

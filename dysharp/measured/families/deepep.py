@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 from dysharp.arrays import F64
 from dysharp.compute import transfer
-from dysharp.measured.config_json import SCALED_FP8, dtype_of, label, number, whole
 from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, kernel_times, sent_dtype, verb_of
 from dysharp.measured.family import Constants, Level, family
-from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, dtype_of, label, number, whole
 from dysharp.specs.gpu import Gpu
 
 SYSTEMS = ("DeepEP-normal", "DeepEP-normal V1", "DeepEP")

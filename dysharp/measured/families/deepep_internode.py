@@ -12,13 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from dysharp.arrays import F64
-from dysharp.measured.config_json import SCALED_FP8, dtype_of, label, number, whole
 from dysharp.measured.ep_kernels import copies_of, ep_fields, sent_dtypes, verb_of
 from dysharp.measured.families.deepep import DeepEpCase
 from dysharp.measured.family import Constants, Level, family
 from dysharp.measured.internode import NODE_GPUS, check_nodes, domains_of, group_limited, straggler_us, transmit_us, two_hop_us
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.scope import spans_domains
+from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, dtype_of, label, number, spans_domains, whole
 from dysharp.specs.gpu import Gpu
 
 KERNELS = ("DeepEP-normal", "DeepEP V1 normal", "DeepEP V1 (NVSHMEM host proxy)", "DeepEP V2")

@@ -4,11 +4,9 @@ from dataclasses import dataclass
 
 from dysharp.arrays import F64
 from dysharp.compute import transfer
-from dysharp.measured.config_json import SCALED_FP8, dtype_of, label
 from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, kernel_times, sent_dtypes, verb_of
 from dysharp.measured.family import Constants, Level, family
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.scope import NO_DOMAIN
+from dysharp.measured.measurements import NO_DOMAIN, SCALED_FP8, Measurement, Unsupported, dtype_of, label
 from dysharp.specs.gpu import Gpu
 
 MOST_GPUS = 8  # with more GPUs the kernels use RDMA instead of NVLink

@@ -4,12 +4,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from dysharp.compute import transfer
-from dysharp.measured.config_json import SCALED_FP8, dtype_of, experts_of, label, number
 from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, marks_us, sent_dtypes, uniform, verb_of
 from dysharp.measured.family import Constants, Level, family
 from dysharp.measured.internode import NODE_GPUS, check_nodes, machine
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.scope import spans_domains
+from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, dtype_of, experts_of, label, number, spans_domains
 
 NO_NVLINK = "pure RDMA"
 BY_NIC = partial(machine, domain_gpus=NODE_GPUS // 2)

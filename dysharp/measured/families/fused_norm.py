@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dysharp.compute.operators import launch_us, memory_kernel_us
-from dysharp.measured.config_json import number, whole
 from dysharp.measured.families.multimem import MOST_BYTES, MultimemCase
 from dysharp.measured.families.multimem import program_us as allreduce_us
 from dysharp.measured.families.operator import EVENTS
 from dysharp.measured.family import Case, Constants, Level, family
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.scope import check_cluster, gpu_of
+from dysharp.measured.measurements import Measurement, Unsupported, check_cluster, gpu_of, number, whole
 from dysharp.specs.gpu import load_gpu
 
 PASSES = 4

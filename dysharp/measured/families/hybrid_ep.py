@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from dysharp.measured.config_json import SCALED_FP8, dtype_of, label, number, whole
 from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, marks_us, verb_of
 from dysharp.measured.family import Constants, Level, family
-from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, dtype_of, label, number, whole
 
 KERNELS_ALONE = ("Kernel only", "Only Kernel Time")
 CHUNK_TOKENS = 16

@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from dysharp.measured.config_json import SCALED_FP8, dtype_of, label, number, whole
 from dysharp.measured.ep_kernels import Options, ep_fields, marks_us, sent_dtypes, uniform, verb_of
 from dysharp.measured.families.hybrid_ep import KERNELS_ALONE, RATE, HybridCase
 from dysharp.measured.families.hybrid_ep import belongs as is_hybrid
 from dysharp.measured.family import Constants, Level, family
 from dysharp.measured.internode import check_nodes, domains_of, machine
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.scope import spans_domains
+from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, dtype_of, label, number, spans_domains, whole
 from dysharp.systems.hybrid_ep import CHUNK_TOKENS
 
 NEAR, FAR = 128, 256

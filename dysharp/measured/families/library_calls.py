@@ -19,13 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.measured.config_json import dtype_of, label, number
 from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, marks_us, uniform
 from dysharp.measured.family import Constants, Level, family
 from dysharp.measured.internode import NODE_GPUS, check_nodes, machine
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.program_times import Frozen
-from dysharp.measured.scope import CLUSTERS, check_cluster
+from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, dtype_of, label, number
+from dysharp.measured.predictions import Frozen
 from dysharp.specs import Cluster, load_cluster
 from dysharp.systems.nccl_ep import RELEASED
 
