@@ -15,9 +15,8 @@ from dysharp.planning.names import schedule_of
 from dysharp.steps.block import Block
 from dysharp.steps.cost import BlockTimes, EpTimes
 from dysharp.steps.costs import step_costs
-from dysharp.steps.graph import Replay, replay
+from dysharp.steps.graph import Replay, replay, step_graph
 from dysharp.steps.schedules import Times, make_schedule
-from dysharp.steps.step_graph import step_graph
 from dysharp.units import PS_PER_US, us_to_ps
 
 if TYPE_CHECKING:

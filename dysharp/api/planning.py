@@ -27,7 +27,7 @@ from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import show
 from dysharp.specs.whole import WholeModel
 from dysharp.steps import Layout, check_layout, layout_of
-from dysharp.steps.accounting.parameters import parameters_of
+from dysharp.steps.accounting.weights import parameters_of
 from dysharp.steps.machine import Machine
 from dysharp.units import GiB
 

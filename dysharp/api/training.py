@@ -17,23 +17,18 @@ from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import Tokens, check_value
 from dysharp.specs.whole import WholeModel
 from dysharp.steps import Layout, check_domain, check_layout, layout_of
-from dysharp.steps.accounting.activations import Saving
-from dysharp.steps.accounting.conventions import MEGATRON, model_flops
-from dysharp.steps.accounting.memory import Memory, check_memory, memory_of
+from dysharp.steps.accounting.flops import MEGATRON, model_flops
+from dysharp.steps.accounting.memory import Memory, Saving, check_memory, memory_of
 from dysharp.steps.accounting.state import recipe_of
-from dysharp.steps.answers import BUBBLE, DATA_PARALLEL, StepSplit, split_step
+from dysharp.steps.answers import BUBBLE, DATA_PARALLEL, NO_EP, NO_LAUNCHES, Energy, StepSplit, energy_of, gains, split_step
 from dysharp.steps.block import NOT_MODELLED, Block
 from dysharp.steps.cost import BlockTimes, Cost, EpTimes
 from dysharp.steps.costs import Kind, StepCosts, step_costs
-from dysharp.steps.energy import Energy, energy_of
-from dysharp.steps.frameworks.megatron import recipe_from
-from dysharp.steps.gains import NO_EP, NO_LAUNCHES, gains
-from dysharp.steps.graph import Replay, replay
+from dysharp.steps.graph import COMPUTE, OPTIMIZER, SEND, Replay, replay, step_graph
 from dysharp.steps.machine import Machine, number
-from dysharp.steps.pipeline import COMPUTE
+from dysharp.steps.megatron import recipe_from
 from dysharp.steps.practice import Practice
 from dysharp.steps.schedules import Schedule, get_schedule, in_flight, make_schedule
-from dysharp.steps.step_graph import OPTIMIZER, SEND, step_graph
 from dysharp.text import table
 from dysharp.units import PS_PER_US, GiB
 
@@ -42,7 +37,7 @@ if TYPE_CHECKING:
 
 BLOCKS = CLOSED, MERGED = "closed", "merged"
 _MEGATRON = (
-    "arguments of Megatron-LM, or a file of them or of a Megatron-Bridge recipe (`steps.frameworks`); `layout`, `sequence`, `precision` and "
+    "arguments of Megatron-LM, or a file of them or of a Megatron-Bridge recipe (`steps.megatron`); `layout`, `sequence`, `precision` and "
     "`recompute` count before what they say."
 )
 _TENSOR = "a system of sub-layers (`dysharp list sub-layers`), whose Rows take the place of tensor-parallel collectives."

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dysharp.measured.training import families, step_time
+from dysharp.measured.training.families import RunCase, summarise
+from dysharp.measured.training.setting import TrainingRow
 from dysharp.text import table
-
-if TYPE_CHECKING:
-    from dysharp.measured.training.families import RunCase
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,6 @@ def validate_training(data: str | os.PathLike[str] | None = None) -> TrainingRep
 
     Raises `ConfigError` in one line: file, row, column, found and expected.
     """
-    from dysharp.measured.training import families, step_time
-    from dysharp.measured.training.families import summarise
-    from dysharp.measured.training.setting import TrainingRow
-
     runs = TrainingRow.read(data)
     steps = step_time.step_cases(runs)
     by_group = step_time.judge_groups(steps)

@@ -18,15 +18,13 @@ from dysharp.planning.space import Column, Space, Task, is_one
 from dysharp.planning.split import best_split, pace, slots, stage_text, v_split
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.activations import Saving
 from dysharp.steps.accounting.flops import CORE, FLASH_BACKWARD, flops_of
-from dysharp.steps.accounting.memory import RESERVED
+from dysharp.steps.accounting.memory import RESERVED, Saving
 from dysharp.steps.accounting.state import Recipe, rank_parameters, recipe_of
 from dysharp.steps.cost import BlockTimes, EpTimes
-from dysharp.steps.dispatchers import ELEMENT
-from dysharp.steps.layout import Layout
+from dysharp.steps.layout import Chunk, Layout, chunks_of
 from dysharp.steps.machine import Machine, number
-from dysharp.steps.stages import Chunk, chunks_of
+from dysharp.steps.moe_block import ELEMENT
 
 SUSTAINED = 0.61
 """Part of the peak that GEMMs keep on a cluster without a packaged GPU: half of 313 TFLOPS, at which the digest of Pangu Ultra's layer was

@@ -10,14 +10,14 @@ from typing import cast
 from dysharp.planning.experts import hidden_by, wire_us
 from dysharp.planning.swap import copied, swapped_bytes
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.activations import Saving
+from dysharp.steps.accounting.memory import Saving
 from dysharp.steps.block import Block
 from dysharp.steps.cost import BlockTimes, Cost, EpTimes
+from dysharp.steps.costs import exposed_shards
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine
 from dysharp.steps.moe_block import expert_tensor, routed
 from dysharp.steps.practice import Dispatcher, Practice
-from dysharp.steps.sharded import exposed_shards
 
 DISPATCHERS = ("alltoall", "deepep", "hybrid-ep")
 """Systems of the closed forms of `steps`. The others are forms of `experts`."""

@@ -18,8 +18,8 @@ from dysharp.processes import Runner, here
 from dysharp.processes import Task as Work
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.conventions import MEGATRON, model_flops
-from dysharp.steps.accounting.parameters import parameters_of
+from dysharp.steps.accounting.flops import MEGATRON, model_flops
+from dysharp.steps.accounting.weights import parameters_of
 from dysharp.steps.machine import Machine
 from dysharp.steps.practice import Practice
 from dysharp.units import GiB

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from dysharp.reports.plots import STYLE
-from dysharp.steps.pipeline import COMPUTE
+from dysharp.steps.graph import COMPUTE
 from dysharp.units import PS_PER_US
 
 if TYPE_CHECKING:

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 
 from dysharp.compute.attention import Attention
 from dysharp.compute.linear_attention import DeltaNet
-from dysharp.steps.accounting.activations import FULL
+from dysharp.steps.accounting.memory import FULL
 from dysharp.steps.accounting.weights import Weight, head_weights, layer_weights, mtp_weights
 from dysharp.steps.cost import Cost, EpTimes, passes
-from dysharp.steps.dispatchers import ELEMENT
-from dysharp.steps.moe_block import Basis, contended, context_exchange, expert_tensor, routed
+from dysharp.steps.moe_block import ELEMENT, Basis, contended, context_exchange, expert_tensor, routed
 from dysharp.steps.practice import KERNELS
 
 NOT_MODELLED = (

@@ -18,12 +18,11 @@ from dysharp.planning.split import slots
 from dysharp.planning.swap import OFFLOADED, host_rate, swapped_bytes
 from dysharp.specs import load_cluster, load_whole
 from dysharp.steps import Layout
-from dysharp.steps.accounting.activations import Saving
-from dysharp.steps.accounting.memory import memory_of
+from dysharp.steps.accounting.memory import Saving, memory_of
 from dysharp.steps.cost import Cost
+from dysharp.steps.costs import exposed_shards, layer_shards
 from dysharp.steps.machine import number
 from dysharp.steps.schedules import make_schedule
-from dysharp.steps.sharded import exposed_shards, layer_shards
 from dysharp.units import PS_PER_US
 
 H100 = load_cluster("hw-dgx-h100-x2")

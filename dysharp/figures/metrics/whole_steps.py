@@ -18,10 +18,9 @@ from dysharp.steps import Layout
 from dysharp.steps.block import Block
 from dysharp.steps.cost import EpTimes
 from dysharp.steps.costs import step_costs
-from dysharp.steps.graph import replay
+from dysharp.steps.graph import replay, step_graph
 from dysharp.steps.machine import Direction, Machine, number
 from dysharp.steps.schedules import make_schedule
-from dysharp.steps.step_graph import step_graph
 from dysharp.units import PS_PER_US
 
 STAGES = 16

@@ -15,13 +15,13 @@ from typing import Any
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.setting import TrainingRow, convention_of_row, model_of, setting_of
 from dysharp.specs import load_cluster, load_whole
-from dysharp.steps.accounting.conventions import model_flops
+from dysharp.steps.accounting.flops import model_flops
 from dysharp.steps.accounting.memory import Memory, memory_of
 from dysharp.steps.block import Block
 from dysharp.steps.cost import Cost
-from dysharp.steps.dispatchers import exchange
 from dysharp.steps.layout import layout_of
 from dysharp.steps.machine import Machine
+from dysharp.steps.moe_block import exchange
 from dysharp.steps.overlap import WIRE, Phases, pairs_time, phases_of
 from dysharp.steps.practice import SMS, Practice
 from dysharp.steps.schedules import make_schedule

@@ -9,8 +9,8 @@ from dysharp.measured.run_rows import Columns, Run
 from dysharp.specs import load_cluster
 from dysharp.specs.catalog import load_whole
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.activations import FULL, MODULES, Saving
-from dysharp.steps.accounting.conventions import CONVENTIONS, Convention
+from dysharp.steps.accounting.flops import CONVENTIONS, Convention
+from dysharp.steps.accounting.memory import FULL, MODULES, Saving
 from dysharp.steps.accounting.state import RECIPES, Recipe
 from dysharp.steps.layout import Layout, check_layout
 from dysharp.steps.machine import Machine

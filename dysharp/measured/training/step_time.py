@@ -17,10 +17,9 @@ from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.flops import CORE, core_flops, flops_of, mean_context
 from dysharp.steps.accounting.state import rank_parameters
 from dysharp.steps.estimate import Estimate, estimate
-from dysharp.steps.layout import Layout
+from dysharp.steps.layout import Layout, chunks_of
 from dysharp.steps.machine import Machine
 from dysharp.steps.practice import Practice
-from dysharp.steps.stages import chunks_of
 
 GEMM, GRADIENT, GROUPED = 1090 / 2250, 1050 / 2250, 900 / 2250
 """Forward and data gradients, weight gradients, experts: parts of the tensor peak."""

@@ -8,8 +8,7 @@ from dysharp.errors import ConfigError, nearest
 from dysharp.specs.fields import show
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.weights import Weight, embedding_weights, head_weights, layer_weights, mtp_weights
-from dysharp.steps.layout import Layout
-from dysharp.steps.stages import Chunk
+from dysharp.steps.layout import Chunk, Layout
 
 VOCAB_UNIT = 128
 """Megatron pads the vocabulary to a multiple of this number times the tensor parallel degree (--make-vocab-size-divisible-by)."""
