@@ -30,10 +30,10 @@ from dysharp.engine.packet.fabric import fabric_of
 from dysharp.engine.packet.program import run_packet
 from dysharp.measured.ep_kernels import done_ps
 from dysharp.measured.family import Parsed, classify
+from dysharp.measured.fitting import spread_of, standard_errors
 from dysharp.measured.hold_out import FITTED, fitted_to, predicted_by_programs, rows_of
 from dysharp.measured.measurements import read_measurements
 from dysharp.measured.predictions import errors_of, measured_values
-from dysharp.measured.refit import spread_of, standard_errors
 from dysharp.specs import Cluster, load_cluster, load_model
 from dysharp.specs.fitted import fitted
 from dysharp.specs.scale_out import ScaleOut

@@ -17,8 +17,7 @@ from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.experts import SPREAD
 from dysharp.planning.names import saving_of, schedule_of, short_of, text_of
 from dysharp.planning.plan import NOT_CONSIDERED, Plan, Planned, Search, framework_for, front, plan_shapes, practice_for, silent
-from dysharp.planning.search import Tick, search
-from dysharp.planning.sensitivity import Moved, sensitivity
+from dysharp.planning.search import Moved, Tick, search, sensitivity
 from dysharp.planning.space import INTEGERS, Space, Task, broken_by
 from dysharp.processes import Runner, here, in_processes
 from dysharp.runs.on_dask import on_dask

@@ -8,8 +8,7 @@ from typing import Any
 from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_systems import SystemPoint
 from dysharp.measured.serving.predictions import Bar, bar_of, outside_of
-from dysharp.serving.advice import Overlap, Slots
-from dysharp.serving.answers import HELPS, limit_of, point_dict, words_of
+from dysharp.serving.answers import HELPS, Overlap, Slots, limit_of, point_dict, words_of
 from dysharp.serving.apart import Apart
 from dysharp.serving.engine import Engine
 from dysharp.serving.search import Rejected, ServePoint

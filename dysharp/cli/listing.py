@@ -125,7 +125,7 @@ def _clusters() -> Rows:
 
 def _options() -> Rows:
     """Options of systems, options of the packet level, and the choices that no option sets."""
-    from dysharp.runs.option_help import FABRIC, options_help, range_text
+    from dysharp.runs.options import FABRIC, options_help, range_text
     from dysharp.specs import list_choices
     from dysharp.systems import all_systems
 

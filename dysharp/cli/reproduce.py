@@ -307,7 +307,7 @@ def sweep(
     from dysharp.cli.texts.sweep_text import print_sweep, sweep_csv
     from dysharp.figures import load_figure
     from dysharp.files import check_destination, write_text
-    from dysharp.runs.key import point_dict
+    from dysharp.runs.store import point_dict
 
     if example:
         click.echo(example_sweep(), nl=False)

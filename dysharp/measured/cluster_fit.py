@@ -22,23 +22,11 @@ from dysharp.arrays import F64
 from dysharp.compute import moe, operators
 from dysharp.compute.moe import host_constant
 from dysharp.measured.family import Case, Classified, Constants, Family, Level, Missing, Parsed, classify, families_in_bars, parse
+from dysharp.measured.fitting import LEAST_EFFECT, LEAST_ROWS, LEAST_SPREAD, MOST_ERROR, Free, fit, spread_of, standard_errors
 from dysharp.measured.hold_out import folds, label_of
 from dysharp.measured.measurements import GPUS, NO_DOMAIN, Measurement, Unsupported, gpu_of, is_weak, number, out_of_scope, spans_domains
 from dysharp.measured.predictions import ClosedForms, Errors, errors_of, measured_values
-from dysharp.measured.refit import (
-    GIVEN,
-    LEAST_EFFECT,
-    LEAST_ROWS,
-    LEAST_SPREAD,
-    MOST_ERROR,
-    Free,
-    family_shares,
-    fit,
-    level_of,
-    spread_of,
-    stages,
-    standard_errors,
-)
+from dysharp.measured.refit import GIVEN, family_shares, level_of, stages
 from dysharp.specs.fitted import Fitted
 from dysharp.specs.gpu import Gpu, list_gpus, load_gpu
 

@@ -11,8 +11,9 @@ from dysharp.arrays import F64
 from dysharp.measured.apart import part_of
 from dysharp.measured.beyond import ALL, beside_simulators
 from dysharp.measured.family import Classified, Missing, Parsed, families_in_bars
+from dysharp.measured.fitting import seen_by
 from dysharp.measured.predictions import ClosedForms, errors_of, measured_values, predict
-from dysharp.measured.refit import seen_by, stages
+from dysharp.measured.refit import stages
 from dysharp.measured.regime import predicted_regime, regime_of
 from dysharp.specs.budget import ONE_DOMAIN, lines, share_of
 from dysharp.specs.fitted import BETWEEN_DOMAINS, Fitted, one_domain

@@ -9,10 +9,9 @@ from typing import Any
 
 from dysharp.errors import ConfigError
 from dysharp.planning.cost import Costed, Coster, machine_of
-from dysharp.planning.journal import journal_of
 from dysharp.planning.names import schedule_of, text_of
 from dysharp.planning.refusal import refusal
-from dysharp.planning.search import Found, Tick, search
+from dysharp.planning.search import Found, Tick, journal_of, search
 from dysharp.planning.space import Task, default_space
 from dysharp.processes import Runner, here
 from dysharp.processes import Task as Work

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dysharp.steps.graph import replay_schedule
 from dysharp.steps.layout import Layout
 from dysharp.steps.schedules import equal_times, make_schedule
-from dysharp.steps.schedules.registry import BACKWARD, DGRAD, FORWARD
+from dysharp.steps.schedules.cells import BACKWARD, DGRAD, FORWARD
 
 SCHEDULES = ("1f1b", "zb-h1", "zbv", "v-half", "v-min", "dualpipe", "dualpipev")
 """1F1B with more chunks per rank is interleaved."""

@@ -12,9 +12,8 @@ from dysharp.analysis import Row
 from dysharp.errors import ConfigError, DysharpError
 from dysharp.files import make_folder
 from dysharp.runs.job import Job, Result
-from dysharp.runs.key import Key, digest_of, key_of_run
 from dysharp.runs.options import options_of
-from dysharp.runs.store import Store
+from dysharp.runs.store import Key, Store, digest_of, key_of_run
 from dysharp.sources import code_digest, sources_changed
 from dysharp.systems import get_system
 from dysharp.workload import Routing

@@ -16,7 +16,7 @@ from dysharp.analysis.residence import row_visits
 from dysharp.analysis.surroundings import Surroundings, surroundings
 from dysharp.measured.trust import PredictionScope, warnings_of
 from dysharp.runs.header import header_of, settings_of
-from dysharp.runs.option_help import without_effect
+from dysharp.runs.options import without_effect
 from dysharp.runs.request import Workload
 from dysharp.specs import Cluster, Model
 from dysharp.systems import System

@@ -1,8 +1,18 @@
-"""What a point of `search` says: where the time of its decode step goes, what limits it, and its plain values."""
+"""What a point of `search` says: where the time of its decode step goes, what limits it, its plain values, and what a user can turn.
 
+One can turn two batches that overlap, drafts, and spare expert slots. Each answer says whether it pays at this load.
+"""
+
+from dataclasses import dataclass, replace
 from typing import Any
 
+from dysharp.serving.balance import EXTRA_SLOTS, Rearranging, rearranging, with_slots
+from dysharp.serving.layout import ServeLayout
+from dysharp.serving.loop import closed_loop
+from dysharp.serving.memory import memory_of
 from dysharp.serving.search import ServePoint
+from dysharp.serving.step import StepTable, decode_batch, draft_us, step_time
+from dysharp.serving.two_batches import overlapped_us
 
 GROUPS = {
     "experts": ("experts", "shared experts"),
@@ -71,3 +81,67 @@ def point_dict(point: ServePoint) -> dict[str, Any]:
         "memory_gb": {"weights": memory.weights / 1e9, "buffers": memory.buffers / 1e9, "kv": memory.free / 1e9, "request": memory.request / 1e9},
         "most_requests": memory.requests,
     }  # fmt: skip
+
+
+MOST_BATCH = 1 << 10
+HALVINGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Two-batch overlap: part of a step's time that it saves at the point (negative: costs), and from how many requests of a group it pays."""
+
+    gain: float
+    pays_from: int | None
+
+
+def overlap_of(point: ServePoint) -> Overlap | None:
+    """Two-batch overlap of a point; None without dispatch."""
+    layout = point.replica.layout
+    if layout.dp == 1 or layout.ep == 1:
+        return None
+    sizes = [1 << i for i in range(1, MOST_BATCH.bit_length()) if 1 << i <= max(2, point.memory.requests)]
+    pays = next((size for size in sizes if _gain(point, float(size)) > 0), None)
+    return Overlap(_gain(point, max(2.0, point.served.batch)), pays)
+
+
+def _gain(point: ServePoint, requests: float) -> float:
+    batch = decode_batch(point.load, requests, point.replica.layout.dp)
+    return step_time(point.replica, batch).device / overlapped_us(point.replica, batch) - 1
+
+
+def break_even(point: ServePoint, drafts: int) -> float:
+    """Acceptance above which `drafts` drafts answer faster than none: a + ... + a^n must give what the longer step costs. Above 1: never."""
+    alone = decode_batch(replace(point.load, drafts=0), max(1.0, point.served.batch), point.replica.layout.dp)
+    drafted = replace(alone, queries=1 + drafts)
+    longer = (step_time(point.replica, drafted).device + drafts * draft_us(point.replica, drafted)) / step_time(point.replica, alone).device - 1
+    low, high = 0.0, 1.0 + longer
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if sum(middle**n for n in range(1, drafts + 1)) < longer else (low, middle)
+    return high
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """EPLB with spare slots at a point: output tokens per second of a GPU, with the memory that copies take from the cache."""
+
+    eplb: Rearranging
+    tokens_per_gpu: float
+
+
+def slots_of(point: ServePoint) -> list[Slots]:
+    """As the experts lie, then EPLB with 1, 2 and 4 spare slots per GPU, while they fit. [] without recorded loads or without EP."""
+    layout, model = point.replica.layout, point.replica.model.layer
+    if not point.replica.loads or layout.ep == 1 or model is None:
+        return []
+    bare = replace(point.replica, layout=ServeLayout(layout.tp, layout.dp, layout.ep, -model.n_experts % layout.ep))
+    tried = [(0, bare), *((n, with_slots(bare, n)) for n in EXTRA_SLOTS)]
+    found = []
+    for n, replica in tried:
+        memory = memory_of(replica, point.table.engine, point.load.prompt + point.load.answer)
+        if memory.requests:
+            table = StepTable(replica, point.table.engine, point.load, point.load.users / layout.dp)
+            served = closed_loop(table, point.load, memory.requests)
+            found.append(Slots(rearranging(bare, n), served.rate * point.load.answer / layout.gpus))
+    return found

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from dysharp.errors import ConfigError
 from dysharp.steps.schedules import Cell, Schedule, Slot, Times
-from dysharp.steps.schedules.registry import BACKWARD, DGRAD, FORWARD, WGRAD
+from dysharp.steps.schedules.cells import BACKWARD, DGRAD, FORWARD, WGRAD
 
 
 class Node(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dysharp.measured.refit import LEAST_SPREAD, Free, fit, spread_of, standard_errors
+from dysharp.measured.fitting import LEAST_SPREAD, Free, fit, spread_of, standard_errors
 
 
 def test_fit_recovers_constants_and_shrugs_off_an_outlier():

@@ -9,8 +9,9 @@ import pytest
 
 from dysharp.measured.apart import read_hosts
 from dysharp.measured.family import all_families, classify
+from dysharp.measured.fitting import seen_by
 from dysharp.measured.measurements import read_operators
-from dysharp.measured.refit import GIVEN, NEUTRAL, ratios, refit, seen_by, stages, to_toml
+from dysharp.measured.refit import GIVEN, NEUTRAL, ratios, refit, stages, to_toml
 from dysharp.measured.validation import BARS
 from dysharp.specs.fitted import fitted, fitted_from_toml, fitted_values, one_domain
 from tests.measured.csv_lines import some_gemms

@@ -11,8 +11,7 @@ from dysharp.planning.experts import hottest, wire_us
 from dysharp.planning.names import schedule_of
 from dysharp.planning.plan import front, practice_for
 from dysharp.planning.schedules import V_SHAPED
-from dysharp.planning.search import search
-from dysharp.planning.sensitivity import constants_of, sensitivity
+from dysharp.planning.search import constants_of, search, sensitivity
 from dysharp.planning.space import WEIGHTS, Space, Task, broken_by, default_space
 from dysharp.planning.split import slots
 from dysharp.planning.swap import OFFLOADED, host_rate, swapped_bytes

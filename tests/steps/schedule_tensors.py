@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dysharp.errors import EmulationMismatch
-from dysharp.steps.schedules.registry import BACKWARD, DGRAD, FORWARD, WGRAD, Cell, Schedule
+from dysharp.steps.schedules.cells import BACKWARD, DGRAD, FORWARD, WGRAD, Cell, Schedule
 
 if TYPE_CHECKING:
     import torch

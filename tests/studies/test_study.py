@@ -20,9 +20,8 @@ from click.testing import CliRunner
 
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
-from dysharp.runs.key import key_of
 from dysharp.runs.point import Point
-from dysharp.runs.store import Store
+from dysharp.runs.store import Store, key_of
 from dysharp.studies import study as module
 from dysharp.studies.study import Draw, latin_hypercube, load_study, run_study
 from dysharp.studies.study_folder import JOURNAL, StudyFolder, _json_source

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.serving.setting import STEPS, ServeSetting, ServingRow, setting_of, step_setting_of
-from dysharp.serving.events import run_closed_loop
-from dysharp.serving.pools import Pool, run_pools
-from dysharp.serving.step import step_time
-from dysharp.serving.step_table import StepTable
+from dysharp.serving.apart import Pool, run_pools
+from dysharp.serving.loop import run_closed_loop
+from dysharp.serving.step import StepTable, step_time
 from dysharp.serving.two_batches import overlapped_us
 from dysharp.serving.work import Load, Replica
 

@@ -20,7 +20,7 @@ from dysharp.specs.whole import Flag, WholeModel
 from dysharp.steps.accounting.state import Recipe, dummy_bytes, padded_vocab, rank_parameters, state_bytes
 from dysharp.steps.layout import Chunk, Layout, chunks_of
 from dysharp.steps.schedules import Schedule
-from dysharp.steps.schedules.registry import BACKWARD, DGRAD, FORWARD
+from dysharp.steps.schedules.cells import BACKWARD, DGRAD, FORWARD
 from dysharp.units import GiB
 
 BF16, FP8, FP32 = 2, 1, 4

@@ -3,7 +3,8 @@
 from collections import Counter, deque
 
 from dysharp.errors import ConfigError
-from dysharp.steps.schedules.registry import BACKWARD, DGRAD, FORWARD, WGRAD, Cell, Shape, Slot, schedule
+from dysharp.steps.schedules.cells import BACKWARD, DGRAD, FORWARD, WGRAD, Cell, Shape, Slot
+from dysharp.steps.schedules.registry import schedule
 
 _SOURCE = "DeepSeek-V3, arXiv 2412.19437; deepseek-ai/DualPipe"
 

@@ -2,7 +2,8 @@
 split weight gradients, and breadth first)."""
 
 from dysharp.errors import ConfigError
-from dysharp.steps.schedules.registry import BACKWARD, DGRAD, FORWARD, WGRAD, Cell, Shape, Slot, schedule
+from dysharp.steps.schedules.cells import BACKWARD, DGRAD, FORWARD, WGRAD, Cell, Shape, Slot
+from dysharp.steps.schedules.registry import schedule
 
 _ZERO_BUBBLE = "Zero Bubble Pipeline Parallelism, arXiv 2401.10241"
 

@@ -7,7 +7,8 @@ slots, as far as activations allow. The order does not depend on times.
 from bisect import insort
 from collections.abc import Callable, Iterator
 
-from dysharp.steps.schedules.registry import DGRAD, FORWARD, WGRAD, Cell, Shape, schedule
+from dysharp.steps.schedules.cells import DGRAD, FORWARD, WGRAD, Cell, Shape
+from dysharp.steps.schedules.registry import schedule
 
 _SOURCE = "Pipeline Parallelism with Controllable Memory, arXiv 2405.15362; sail-sg/zero-bubble-pipeline-parallelism"
 _PERIOD = 6

@@ -3,7 +3,8 @@
 from collections import deque
 from itertools import product
 
-from dysharp.steps.schedules.registry import DGRAD, FORWARD, WGRAD, Cell, Shape, schedule
+from dysharp.steps.schedules.cells import DGRAD, FORWARD, WGRAD, Cell, Shape
+from dysharp.steps.schedules.registry import schedule
 
 _SOURCE = "Pipeline Parallelism with Controllable Memory, arXiv 2405.15362"
 

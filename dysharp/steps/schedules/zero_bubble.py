@@ -7,7 +7,8 @@ gradients where a rank would wait or memory is full. Eight rules of thumb are tr
 from itertools import product
 from typing import NamedTuple
 
-from dysharp.steps.schedules.registry import DGRAD, FORWARD, WGRAD, Cell, Shape, schedule
+from dysharp.steps.schedules.cells import DGRAD, FORWARD, WGRAD, Cell, Shape
+from dysharp.steps.schedules.registry import schedule
 
 _SOURCE = "Zero Bubble Pipeline Parallelism, arXiv 2401.10241; sail-sg/zero-bubble-pipeline-parallelism"
 
