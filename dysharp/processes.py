@@ -35,7 +35,7 @@ class ProcessEnded(SimulationError):
 
 @dataclass(frozen=True, slots=True)
 class Task(Generic[T_co]):
-    """Work that any process can do: `work(part)`, with the part of the computer's memory that it may take. It raises OverShare where it needs more.
+    """Work that any process can do: `work(part)`, with the part of the computer's memory that it may take (OverShare: it needs more).
 
     `key`: equal for equal work.
     """

@@ -81,7 +81,7 @@ class Step:
 
     @property
     def limit(self) -> str:
-        """The part beside computing that takes most."""
+        """The part that takes longest besides computing."""
         return max((name for name in self.shares if name != COMPUTE), key=lambda name: self.shares[name])
 
     def to_dict(self) -> dict[str, Any]:

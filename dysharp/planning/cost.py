@@ -68,7 +68,7 @@ class Costed:
 
     @property
     def limit(self) -> str:
-        """The part beside computing that takes most."""
+        """The part that takes longest besides computing."""
         return max((name for name in self.parts if name != "computing"), key=lambda name: self.parts[name])
 
 

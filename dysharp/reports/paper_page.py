@@ -109,7 +109,7 @@ def _commands(gaps: Sequence[tuple[str, Any]]) -> str:
 
 
 def _gaps(gaps: Sequence[tuple[str, Any]]) -> str:
-    """The numbers that one reason explains; of more than `FEW` the one that is farthest from the paper."""
+    """The numbers that one reason explains; of more than `FEW` numbers only the farthest from the paper."""
     words = [f"{name}, {r.point} ({r.bound}; {_ours([r])})" for name, r in gaps]
     if len(gaps) <= FEW:
         return "; ".join(words)

@@ -1,7 +1,7 @@
 """Prefill and decode apart on so many GPUs: which layouts, how many workers of each, and does it pay.
 
-A decode worker with a full batch asks for so many prompts per second; as many prefill workers as answer that, and decode workers beside them, make
-a plan. Rounding leaves GPUs idle. The best plans by this count are then run through the steady state of both pools (`pools.disaggregated`).
+A decode worker with a full batch asks for a rate of prompts; a plan has decode workers, and as many prefill workers as serve this rate.
+Rounding leaves GPUs idle. The best plans by this count are then run through the steady state of both pools (`pools.disaggregated`).
 """
 
 from collections.abc import Iterable
@@ -50,7 +50,7 @@ class _Plan(NamedTuple):
 def best_apart(
     start: Replica, engine: Engine, load: Load, gpus: int, ttft: float, tpot: float, layouts: Iterable[ServeLayout] | None = None
 ) -> Apart | None:
-    """The pools with most tokens per second within the limits; None: nothing keeps them."""
+    """The pools with most tokens per second within the limits; None: no pools keep the limits."""
     rules = replace(engine, mixed=False, gathered_steps=0)
     tried = list(layouts if layouts is not None else layouts_of(start, gpus))
     fits = [replica for layout in tried if (replica := replace(start, layout=layout)).layout.conflicts(start.model) == []]

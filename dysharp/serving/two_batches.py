@@ -72,7 +72,7 @@ def _sums(ops: Sequence[Op], gap: float) -> dict[str, float]:
 
 def alternated_us(stages: Sequence[Stage], layers: int, behind: int, gpus: int = 1) -> float:
     """Time of `layers` equal layers of two halves on one stream of each of `gpus` GPUs. Messages of both halves share the links, first come first
-    served. Rows over the mean, in standard deviations, are drawn for every layer, half and GPU; those of the cache once for a GPU."""
+    served. Rows over the mean, in standard deviations, are drawn for every layer, half and GPU; rows of the cache once for a GPU."""
     draw = np.random.default_rng(SEED)
     rows, cache = draw.normal(size=(layers, 2, gpus)) * (gpus > 1), draw.normal(size=gpus) * (gpus > 1)
     line = list(chain.from_iterable([stages] * layers))

@@ -75,7 +75,7 @@ def step_costs(
 
 
 def moe_kinds(block: Block) -> dict[Kind, int]:
-    """Kind of MoE layer -> the last one of it."""
+    """Kind of MoE layer -> the last layer of this kind."""
     return {block.kind(number): number for number in range(block.model.n_layers) if block.model.is_moe(number)}
 
 

@@ -1,6 +1,6 @@
 """Operators of a block beside its MoE layer as ops of a Program: a chain of kernels on every GPU, on the SMs, on the links or on the host.
 
-A kernel is DELAY ops of declared nature, a task per SM and turn. Its time is that of the closed form: alone it takes as long, beside GEMMs and
+A kernel is DELAY ops of declared nature, a task per SM and turn. Its time is the time of the closed form: alone it takes as long, beside GEMMs and
 kernels of other parts it shares the SMs task by task.
 """
 

@@ -40,8 +40,8 @@ def sent_at(q, n, size, rate, pieces):
 
 @block
 def turn_push(ends, row, column, entry, ops, mem, points):
-    """Put `entry`, a bulk op or the member of a piece, into a FIFO of `mixed_push` behind the first entry that is of no bulk op, and behind those
-    of bulk ops that follow it. So bulk ops and one of all others take turns. Where all entries are of bulk ops, it goes first."""
+    """Put `entry`, a bulk op or the member of a piece, into a FIFO of `mixed_push` behind the first entry of no bulk op and the bulk
+    entries directly after it. So bulk ops and one of all others take turns. Where all entries are of bulk ops, it goes first."""
     before, at, met = -1, ends[row, 0], False
     while at != -1:
         is_bulk = points.bulk_of[at] >= 0 if at >= 0 else piece_of(-2 - at, mem, points) >= 0

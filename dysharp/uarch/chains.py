@@ -15,7 +15,7 @@ KIND_DELAY = 1
 
 @block
 def chain_leave(o, ops, issue, slots, x, points):
-    """Op o is done. If it is of a chain, that may give its slot back."""
+    """Op o is done. If the op belongs to a chain, the chain may give its slot back."""
     if points is not None and ops.op[o, col.FLAGS] & col.HAS_CHAIN:
         slot_leave(ops.op[o, col.CHAIN], points.chains, issue, slots, x)
 

@@ -67,7 +67,7 @@ def op_cancel(o, ops, issue, x, points):
 
 @block
 def member_respond(k, ops, mem, clock, points):
-    """One edge to the response of member k falls. It goes now if the last edge falls behind the read of the memory."""
+    """One edge to the response of member k falls. The response goes now if the last edge falls behind the read of the memory."""
     mem[k, col.MEMBER_WAITS] -= 1
     if mem[k, col.MEMBER_WAITS] == col.RESPONSE_HELD:
         mem[k, col.MEMBER_WAITS] = 0

@@ -306,7 +306,7 @@ def row_places(p: Program, pieces: Array | None) -> Array:
 
 
 def _pieces_of_rows(p: Program, pieces: Array | None) -> Array:
-    """`[n_rows]` pieces of the copies that fill a row and ask the row table: those to another node."""
+    """`[n_rows]` pieces of the copies to another node that fill a row and ask the row table."""
     asks = np.array([t.table == p.row_table for t in p.templates])[p.ops.template]
     owner = owners(p.members.ptr)
     far = asks[owner] & (p.members.node != p.ops.node[owner])

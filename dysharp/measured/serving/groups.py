@@ -73,7 +73,7 @@ def _layout(case: ServingCase) -> tuple[int, ...]:
 
 
 def _regret(layouts: Sequence[Sequence[ServingCase]]) -> float | None:
-    """Measured throughput of the chosen layout over the best one's, at a speed between those that all layouts reach; None without such a speed."""
+    """Measured throughput of the chosen layout over the best layout's, at a speed that all layouts reach; None without such a speed."""
     fronts = [([_point(case, measured=True) for case in cases], [_point(case, measured=False) for case in cases]) for cases in layouts]
     low = max(min(user for user, _ in measured) for measured, _ in fronts)
     high = min(max(user for user, _ in measured) for measured, _ in fronts)

@@ -1,4 +1,4 @@
-"""Family "block": DeepSeek's four measured pairs of a forward and a backward block, from their measured phases and from modelled ones."""
+"""Family "block": DeepSeek's four measured pairs of a forward and a backward block, from their measured phases and from modelled phases."""
 
 from dataclasses import dataclass, fields
 

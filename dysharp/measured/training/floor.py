@@ -1,4 +1,4 @@
-"""The floor: a step as rates that nobody fitted, without launches and overlap. A step model that is no better has no model of its host.
+"""The floor: a step as rates that nobody fitted, without launches and overlap. A step model is of use where its errors are below the floor's.
 
 Rates are rounded medians of SimuMax's table of operators on a B200, as parts of the datasheet, and stand for every machine.
 """

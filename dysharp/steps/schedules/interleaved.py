@@ -33,7 +33,7 @@ def interleaved_overlap(shape: Shape) -> list[list[Slot | Cell]]:
 
 @schedule("interleaved-zb", "PyTorch ScheduleInterleavedZeroBubble, after arXiv 2401.10241", chunks=0, splits=True)
 def interleaved_zero_bubble(shape: Shape) -> list[list[Cell]]:
-    """Interleaved with split weight gradients: rank r owes r of them."""
+    """Interleaved with split weight gradients: rank r delays r of them."""
     rows = []
     for rank in range(shape.ranks):
         ahead, behind = _orders(shape, rank, FORWARD), _orders(shape, rank, DGRAD)

@@ -30,7 +30,7 @@ def one_forward_one_backward(shape: Shape) -> list[list[Cell]]:
 
 @schedule("zb-h1", _ZERO_BUBBLE, splits=True)
 def zb_h1(shape: Shape) -> list[list[Cell]]:
-    """1F1B with weight gradients that wait: rank r owes r of them, so activations stay those of 1F1B."""
+    """1F1B with weight gradients that wait: rank r delays r of them, so activations stay as in 1F1B."""
     return [_delayed(shape, rank, warm=shape.ranks - rank, owed=rank) for rank in range(shape.ranks)]
 
 
