@@ -126,7 +126,7 @@ def row_touch(row, n_bytes, ops, mem, issue, clock, points):
 
 @block
 def row_complete(row, n_bytes, o, ops, mem, stores, issue, nodes, clock, points):
-    """If the row is complete now, what waits for that falls. `o`: the op that filled it."""
+    """If the row is complete now, the edges that wait for the row fall. `o`: the op that filled it."""
     if points is not None and clock.m[col.ROW_POINTS] != 0 and n_bytes > 0 and stores.rows[row, col.ROW_LEFT] == 0:
         edges_fall(row_point(row, ops, mem), o, ops, mem, stores, points.releases, issue, nodes, clock)
 

@@ -40,7 +40,7 @@ def bar_of(replica: Replica, *, apart: bool = False) -> Bar:
 
 
 def outside_of(replica: Replica, load: Load, *, apart: bool = False) -> list[str]:
-    """What no judged run had: (found, measured)."""
+    """What the replica or load has and no judged run had, each as "found (measured: ...)"."""
     most, ep = MOST_EP_APART if apart else MOST_EP, replica.layout.ep
     checks = (
         (replica.model.name in MODELS, f"model {replica.model.name} (measured: {', '.join(MODELS)})"),
