@@ -1,6 +1,6 @@
 """Bulk ops: an op of many trains goes in pieces, each as long as nothing interrupts it (docs/design/0001, Bulk).
 
-Every piece lists the end of each of its trains on its up link, so that a cut is a look into a list.
+Every piece lists the end of each of its trains on its up link, so a cut only looks into this list.
 """
 
 from collections import Counter, deque

@@ -48,7 +48,7 @@ class Options:
 
 
 def served(routing: Routing, options: Options) -> Routing:
-    """The slot of every expert in one part per source GPU: a tile has rows of one GPU only."""
+    """Every expert gets a slot per source GPU, so a tile has rows of one GPU only."""
     if routing.n_gpus == 1 or routing.placement.parts != 1:
         return routing
     source = np.arange(routing.n_tokens) // routing.tokens_per_gpu

@@ -124,7 +124,7 @@ def _column(rows: Sequence[Row], name: str) -> Floats:
 
 
 def _left_out(row: Row, saturation: float) -> str:
-    """What of this row is not compared, after the notes of the recording; empty if its latency is, or it is past saturation."""
+    """Parts of this row that are not compared, by the notes of the recording; empty if its latency is compared or the row is past saturation."""
     saturated = row["saturated"] == "1"
     if saturated and int(row["num_vcs"]) >= 16:
         return FILLING
