@@ -398,7 +398,7 @@ class Sessions:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """Numbers that the plan promises. `verify` compares the tables with them."""
+    """Numbers that the plan promises; `verify` compares the tables with the promise."""
 
     useful_rows: int
     traffic: dict[str, dict[str, int]] = field(default_factory=dict)
