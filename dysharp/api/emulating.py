@@ -138,7 +138,7 @@ _OF_COLLECTIVES = ("workload", "gpus", "cluster", "order", "seed", "options", "p
 
 
 def _emulate_collective(name: str, request: EmulateArgs) -> CollectiveEmulation:
-    """Run one collective or sub-layer on whole numbers, and compare with what NumPy makes of them."""
+    """Run one collective or sub-layer on whole numbers, and compare the result with NumPy's."""
     from dysharp.engine.burst.run import run_burst
 
     for argument, (default, _) in arguments_of(EmulateArgs).items():

@@ -88,7 +88,7 @@ class Answer:
         return (
             f"{shape} {text_of(best)} on {one.task.gpus} GPUs of {self.plan.cluster.name}: {one.speed(best):.0f} tokens/s per GPU, MFU "
             f"{100 * one.mfu(best, self.plan.cluster):.1f} %, a step of {best.step_us / 1e6:.2f} s, {best.peak_bytes / GiB:.0f} GiB; "
-            f"beside computing most time goes to {best.limit}. {self.trust()}"
+            f"besides computing, most time goes to {best.limit}. {self.trust()}"
         )
 
     def trust(self) -> str:
@@ -172,7 +172,7 @@ class Answer:
         behind = 100 * (x.step_us / best.step_us - 1)
         fits = "fits" if x.peak_bytes <= one.coster.capacity else f"needs {x.peak_bytes / GiB:.1f} GiB and does not fit"
         place = f"{behind:.1f} % behind {text_of(best)} with {saving_of(best)}" if behind > 0 else "no worse than the best of the space"
-        return f"{text_of(x)} {fits}: {one.speed(x):.0f} tokens/s per GPU, {place}; beside computing most time goes to {x.limit}."
+        return f"{text_of(x)} {fits}: {one.speed(x):.0f} tokens/s per GPU, {place}; besides computing, most time goes to {x.limit}."
 
     def check_cells(self) -> list[list[str]]:
         """Shares of the step of the layout that was given, and of the best."""
@@ -282,7 +282,7 @@ def _header(machine: Cluster, task: Task) -> tuple[str, ...]:
     return (
         "Closed forms of `dysharp step`, with a formula for the pipeline that its replay confirms within a few percent.",
         f"Experts: {loads}.",
-        "flat to moe-hub: bytes of the busiest link. in-switch and moe-hub need hardware that nobody sells.",
+        "EP systems flat to moe-hub: time from the bytes of the busiest link. in-switch and moe-hub need hardware that nobody sells.",
         f"{machine.name}: {'rates of measured GPUs' if machine.gpu else 'no rows; a part of the peak that GEMMs keep is assumed'}.",
     )
 

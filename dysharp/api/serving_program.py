@@ -57,7 +57,7 @@ def merged_layer(replica: Replica, batch: Batch, system: str, asked: dict[str, A
 
 
 def tensor_layer(replica: Replica, batch: Batch) -> MergedLayer:
-    """The last layer of a step of one attention group that sums over its GPUs: kernels between all-reduces, which are the engine's as Programs."""
+    """The last layer of a step of one attention group that sums over its GPUs: kernels between the engine's all-reduces, as Programs."""
     from dysharp.program.merge import Part, merge
 
     gap = replica.rates.constants["serving.gap_us"]
@@ -111,5 +111,5 @@ def _kernels(replica: Replica, batch: Batch, gpus: int) -> tuple[list[Kernel], l
 
 
 def _stream(like: Program, kernels: Sequence[Kernel], n_sms: int) -> Program:
-    """Kernels one behind the other on all SMs of every GPU, each at once: a kernel of a serving engine is one wave."""
+    """Kernels one behind the other, each on all SMs of every GPU at once: a kernel of a serving engine is one wave."""
     return kernels_program(kernels, like, math.inf, n_sms)

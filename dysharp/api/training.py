@@ -76,7 +76,7 @@ class Step:
 
     @property
     def limit(self) -> str:
-        """The part beside computing that takes most."""
+        """The part that takes longest besides computing."""
         return max((name for name in self.shares if name != COMPUTE), key=lambda name: self.shares[name])
 
     def to_dict(self) -> dict[str, Any]:
@@ -274,7 +274,7 @@ def _ep_times(forward: Row, backward: Row) -> EpTimes:
 
 
 def _exposed_us_of(row: Row) -> float:
-    """Communication that nothing hides: of the last GPU, but no more than the busiest GPU does not compute, since all GPUs wait for the busiest."""
+    """Communication that nothing hides on the last GPU, at most the time in which the busiest GPU does not compute: all GPUs wait for it."""
     return min(row.exposed_comm_us, (1 - row.utilization["sm_max"]) * row.time_us) * row.layer_us / row.time_us
 
 
@@ -309,7 +309,7 @@ def _one(row: Row | None, order: Schedule, costs: StepCosts, ep: EpTimes | None,
 
 
 def _exposed_us(order: Schedule, costs: StepCosts) -> float:
-    """EP communication in all cells that nothing hides, over all ranks; of a pair: what its communication is longer than its computing."""
+    """EP communication in all cells that nothing hides, over all ranks; of a pair: what exceeds its computing."""
     total = 0.0
     for slots in order.slots:
         for slot in slots:

@@ -221,7 +221,7 @@ def _write_html(done: Sequence[Done], command: str, path: str) -> None:
 
 
 def _write_pages(done: Sequence[Done], folder: Path, command: str) -> None:
-    """Write a page for each paper that has figures among `done`. Its other figures stay as their CSV files in `folder` have them."""
+    """Write a page for each paper that has figures among `done`. Other figures of the page stay as their CSV files in `folder` have them."""
     from dysharp.analysis import MODEL_VERSION
     from dysharp.figures.figure import BEYOND, PAPERS
     from dysharp.figures.series import series_of

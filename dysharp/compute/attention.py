@@ -76,7 +76,7 @@ class Attention:
 
 
 def pairs(call: Attention) -> F64:
-    """Pairs of a query and a key that it sees, of one head and request."""
+    """Pairs of a query and a key that the query sees, for one head and one request."""
     n, past, window = (np.asarray(x, np.float64) for x in (call.queries, call.past, call.window))
     if not call.causal:
         return np.asarray(n * (past + n))
@@ -124,8 +124,8 @@ def decode_us(gpu: Gpu, constants: Constants, call: Attention) -> F64:
     """Attention of a few queries per request against a cache.
 
     The heads of one key-value head share tiles. With fewer tiles than SMs the blocks of a tile are split into parts, whose results a second kernel
-    adds. On Blackwell a persistent kernel loads a tile while it computes the one before, so tiles start in half of the time and the first one has
-    nothing before it; up to `CLUSTER` parts meet in one cluster.
+    adds. On Blackwell a persistent kernel loads the next tile while it computes, so tiles start in half of the time; the first tile has no tile
+    before it. Up to `CLUSTER` parts meet in one cluster.
     """
     if call.masked:
         return masked_us(gpu, constants, call)
@@ -163,7 +163,7 @@ def masked_us(gpu: Gpu, constants: Constants, call: Attention) -> F64:
 
 
 def sharing(call: Attention) -> F64:
-    """Query heads that share a tile: those of one key-value head if the call is `packed`."""
+    """Query heads that share a tile: the heads of one key-value head if the call is `packed`."""
     heads, kv = np.asarray(call.heads, np.float64), np.asarray(call.kv_heads, np.float64)
     return np.asarray(heads / kv if call.packed else np.ones_like(heads / kv))
 

@@ -32,7 +32,7 @@ class Simulation:
         options_of(_simulated(point.system), split_fabric(dict(point.options), "packet")[1])
 
     def row(self, point: Point, part: float = 1.0) -> dict[str, Any]:
-        """The Row of a point as plain values. `part`: of the memory that it may take."""
+        """The Row of a point as plain values. `part`: the part of the memory that the run may take."""
         return row_of(point, part)
 
     def with_choices(self, point: Point, choices: Mapping[str, Scalar]) -> Point:

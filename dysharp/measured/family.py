@@ -206,7 +206,7 @@ def families_between() -> list[str]:
 
 
 def families_with_errors() -> list[str]:
-    """Names of the families in the packaged table of errors: those with bars, and those beyond them that have parts of a system."""
+    """Names of the families in the packaged table of errors: families with bars, and families beyond the bars that have parts of a system."""
     return [name for name, entry in all_families().items() if entry.in_bars or entry.between == "bars" or entry.systems]
 
 

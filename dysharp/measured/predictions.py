@@ -170,7 +170,7 @@ def predict(classified: Classified, constants: Constants, jobs: int = 1, on_prog
 
 
 def predict_folds(parsed: Sequence[Parsed], folds: Sequence[tuple[Bools, Constants]], jobs: int = 1, on_progress: OnProgress | None = None) -> F64:
-    """`[parsed]` predictions, each with the constants of the fold that its mask is in; NaN outside all folds.
+    """`[parsed]` predictions, each with the constants of the fold whose mask has it; NaN outside all folds.
 
     One pool of processes answers all folds. Raises `SimulationError` for a measurement that its Program refuses.
     """

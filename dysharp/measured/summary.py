@@ -27,7 +27,7 @@ RANGES: Mapping[str, tuple[str, ...]] = {
 
 
 def summarise(parsed: Sequence[Parsed], predicted: F64, held: F64 | None = None) -> str:
-    """The text of `validated.toml`: the families of the bars, and those between NVLink domains or beyond the bars that judge parts of a system.
+    """The text of `validated.toml`: the families of the bars, and families between NVLink domains or beyond the bars that judge parts of a system.
 
     `predicted`: `[parsed]`, in the unit of each measurement. `held`: `[parsed]` predictions of `hold_out.held_out` by
     "gpu", for GPUs without measurements; it is read for the families of the bars alone.

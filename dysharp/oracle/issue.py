@@ -52,7 +52,7 @@ class Queue:
         self._last_destination = self._to[op_id]
 
     def drop(self, op: Op) -> None:
-        """Remove a cancelled op. It was never ready, so only the program order holds it."""
+        """Remove a cancelled op. A cancelled op was never ready, so only the program order holds it."""
         if op.id in self._order:
             self._order.remove(op.id)
 

@@ -130,7 +130,7 @@ def pieces_of(
 
 
 def _with_block(found: dict[str, Cost], block: BlockTimes, pair: bool) -> dict[str, Cost]:
-    """Layers with the times of merged Programs; `pair`: those of a forward beside a backward pass. An MTP layer changes by as much."""
+    """Layers with the times of merged Programs; `pair`: times of a forward beside a backward pass. An MTP layer changes by as much."""
     part = block.pair / (block.forward + block.backward) if pair else 1.0
     layer = found["t"].as_merged(BlockTimes(part * block.forward, part * block.backward, block.pair))
     if "m" in found:

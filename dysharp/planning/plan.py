@@ -128,7 +128,7 @@ class Search:
 
 
 def plan_shapes(tasks: list[Task], cluster: Cluster, given: dict[str, tuple[Any, ...]], how: Search) -> Plan:
-    """The best layouts of every task. Raises `ConfigError` where none has one: the constraint that binds, and the smallest change that fits."""
+    """The best layouts of every task. Raises `ConfigError` where no task has one, with the constraint that binds and the least change that fits."""
     done = [one for one in _searched(tasks, cluster, given, how) if one.found.best]
     if not done and len(tasks) == 1:
         machine = machine_of(cluster)

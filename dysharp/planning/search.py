@@ -82,7 +82,7 @@ WAVE = 1 << 14
 """Candidates whose second bound is taken together."""
 MEMORY_STATE, MEMORY = "memory: weights, gradients and optimizer alone", "memory of the fullest rank"
 PEAK, EVEN = "bound: all FLOPs at the peak, even stages", "bound: closed forms of even stages"
-KEPT, SLOWER = "kept", "costed: slower than those kept, or other forms of their degrees"
+KEPT, SLOWER = "kept", "costed: slower than the kept layouts, or other forms of their degrees"
 Tick = Callable[[int, int, str], None]
 Journal = MutableMapping[int, tuple[float, float]]
 """{candidate: (microseconds of a step, bytes of the fullest rank)} of an earlier search of the same space."""

@@ -496,7 +496,7 @@ class ProgramBuilder:
 def with_hardware(program: Program, hardware: Hardware) -> Program:
     """`program` with other constants, such as buffers and latencies.
 
-    Raises ProgramError for another rate, number of links or flit size: the wire table was built with them.
+    Raises ProgramError for another rate, number of links or flit size: the wire table depends on these.
     """
     old = program.hardware
     if (old.rate, old.n_links, old.flit) != (hardware.rate, hardware.n_links, hardware.flit):

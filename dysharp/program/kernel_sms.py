@@ -64,7 +64,7 @@ def kernels_of(program: Program, *, keep: bool) -> Program:
 
 
 def _kernel(program: Program, name: str) -> tuple[I32, I32, I32]:
-    """Of operator `name`: `[gpus]` first DELAY on each GPU that has any; the place in it of each op that the end waits for; these ops.
+    """Of operator `name`: `[gpus]` first DELAY on each GPU that has any; the ops that the end waits for, as places in this array and as ids.
 
     An op that another op of the operator waits for is not waited for.
     """

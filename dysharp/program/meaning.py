@@ -112,7 +112,7 @@ def _check_ranges(c: Columns, fn: str, mine: Array, ranges: list[ColumnRange]) -
 
 
 def check_sums_of_sums(c: Columns) -> None:
-    """A pull that reads what other pulls left reads it, for its key, only where one of those has left it.
+    """A pull reads what other pulls left for its key only on a node where such a pull left it.
 
     Its members name no rows, so nothing else notices a member on another node. The source's sum over NVLink domains is such a pull.
     """

@@ -31,8 +31,8 @@ def with_shares(
 ) -> Program:
     """The merge `program` with a share for each part, pool and node of `shares` (by label and name of the pool).
 
-    `issuers`: those of every part. `splits`: with their ops in the merge. Raises ProgramError for a pool that no issuer of the part has, an
-    issuer with a share inside its part, a number of slots that the pool has not, and a split of no share.
+    `issuers`: those of every part. `splits`: with their ops in the merge. Raises ProgramError for a pool that no issuer of the part has, an issuer
+    with a share inside its part, a number of slots that the pool does not have, and a split of no share.
     """
     if not any(shares.values()) and not splits:
         return program

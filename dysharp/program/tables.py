@@ -211,7 +211,7 @@ class Template:
     """Properties that many ops share.
 
     `fn` names what the op does with data: a function of `Program.schema`, or one of `schema.CARRIES_NOTHING`. It reads buffer `src` and
-    writes buffer `dst`. The key of an op is a row of them. The key of a COMPUTE is its tile.
+    writes buffer `dst`. The key of an op is a row of these buffers. The key of a COMPUTE is its tile.
     """
 
     name: str
@@ -386,7 +386,7 @@ class Chains:
 class Sessions:
     """`[n_sessions]`: merging in the switch of `expected` PUSH_REDUCE contributions, or of `expected` MERGED_LOADs of one address.
 
-    `places`: sums and addresses of one home that the switch can hold at once, 0 = any number. What finds no place passes the switch one by
+    `places`: sums and addresses of one home that the switch can hold at once, 0 = any number. Contributions without a place pass the switch one by
     one. `timeout_ps`: after this time without a load a cached response is gone, 0 = never (docs/design/0002).
     """
 
@@ -398,7 +398,7 @@ class Sessions:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """Numbers that the plan promises. `verify` compares the tables with them."""
+    """Numbers that the plan promises; `verify` compares the tables with the promise."""
 
     useful_rows: int
     traffic: dict[str, dict[str, int]] = field(default_factory=dict)

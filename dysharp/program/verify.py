@@ -45,7 +45,7 @@ def verify(program: Program) -> None:
     - Payload bytes per operator and direction are as declared. Host operators and Programs without declared traffic
       are exempt.
     - Every COMPUTE with a function runs on a tile of a tiled region. Column ranges of a function cover every tile once.
-    - A pull of what other pulls left reads it where they left it.
+    - A pull of what other pulls left reads on a node where such a pull left it.
     - Every op can start.
     - Every template that reads a buffer waits for one of its writers.
 

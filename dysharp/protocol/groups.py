@@ -58,5 +58,5 @@ def step(state: GroupState, event: Register) -> tuple[GroupState, tuple[Release 
 
 
 def may_issue(issued: tuple[int, ...], gpu: int, lead: int) -> bool:
-    """Throttling: whether `gpu`, which has issued what could merge of `issued[gpu]` groups, may issue another: at most `lead` before the slowest."""
+    """Throttling: whether `gpu`, with mergeable accesses of `issued[gpu]` groups, may issue another: at most `lead` before the slowest GPU."""
     return issued[gpu] - min(issued) < lead

@@ -1,6 +1,6 @@
 """Sums of `red.cais` in a port's merge table: contributions add up, and what leaves early goes home as a partial sum.
 
-A sum takes a place of `merging.MergeState`. Without one the oldest open sum leaves for it, and without an open sum the contribution passes.
+A sum takes a place of `merging.MergeState`. Without a free place the oldest open sum leaves; without an open sum the contribution passes.
 The home adds what comes and counts contributions. Source: CAIS (HPCA 2026), merge unit.
 """
 

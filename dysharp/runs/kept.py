@@ -66,7 +66,7 @@ class Kept:
             self.problem = str(error)
 
     def forget_the_oldest(self) -> None:
-        """Delete what is above `MOST_FILES`, the files that were written first."""
+        """Delete the oldest files beyond `MOST_FILES`."""
         with suppress(OSError):  # another process deletes, too
             files = sorted(self.store.folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
             for path in files[: max(0, len(files) - MOST_FILES)]:

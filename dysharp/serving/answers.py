@@ -23,13 +23,13 @@ GROUPS = {
 }
 """Part of a step -> names of `StepTime.parts`."""
 WORDS = {
-    "memory": "The KV cache limits it: no more requests fit",
-    "prompts": "Prompts limit it: they take most of the time from decoding requests",
-    "experts": "Reading and multiplying experts limits it",
-    "attention": "Reading the KV cache limits it",
-    "projections": "Reading and multiplying weights outside the experts limits it",
-    "communication": "Communication limits it",
-    "small kernels": "Small kernels and gaps between kernels limit it",
+    "memory": "the KV cache (no more requests fit)",
+    "prompts": "prompts, which take most of the time from decoding requests",
+    "experts": "reading and multiplying experts",
+    "attention": "reading the KV cache",
+    "projections": "reading and multiplying weights outside the experts",
+    "communication": "communication",
+    "small kernels": "small kernels and gaps between kernels",
 }
 """Limit -> how a sentence names it."""
 HELPS = {
@@ -65,7 +65,7 @@ def limit_of(point: ServePoint) -> str:
 
 
 def words_of(point: ServePoint) -> str:
-    """What limits the point, as a sentence; a dense model has no experts."""
+    """What limits the point, in words; a dense model has no experts."""
     words = WORDS[limit_of(point)]
     return words if point.replica.model.layer is not None else words.replace(" outside the experts", "")
 

@@ -1,7 +1,7 @@
 """Prefill and decode apart: pools of workers, rate matching, and the cache on its way from one pool to the other; which layouts, how many workers.
 
-A decode worker with a full batch asks for so many prompts per second; as many prefill workers as answer that, and decode workers beside them, make
-a plan. Rounding leaves GPUs idle. The best plans by this count are then run through the steady state of both pools (`disaggregated`).
+A decode worker with a full batch asks for a rate of prompts; a plan has decode workers, and as many prefill workers as serve this rate.
+Rounding leaves GPUs idle. The best plans by this count are then run through the steady state of both pools (`disaggregated`).
 """
 
 import heapq
@@ -171,7 +171,7 @@ class _Plan(NamedTuple):
 def best_apart(
     start: Replica, engine: Engine, load: Load, gpus: int, ttft: float, tpot: float, layouts: Iterable[ServeLayout] | None = None
 ) -> Apart | None:
-    """The pools with most tokens per second within the limits; None: nothing keeps them."""
+    """The pools with most tokens per second within the limits; None: no pools keep the limits."""
     rules = replace(engine, mixed=False, gathered_steps=0)
     tried = list(layouts if layouts is not None else layouts_of(start, gpus))
     fits = [replica for layout in tried if (replica := replace(start, layout=layout)).layout.conflicts(start.model) == []]
@@ -192,7 +192,7 @@ def _prompts(replica: Replica, engine: Engine, load: Load, ttft: float) -> tuple
 
 
 def _plans(replica: Replica, engine: Engine, load: Load, gpus: int, tpot: float, first: list[tuple[float, Pool]]) -> list[_Plan]:
-    """For each batch within the limit the workers that answer each other's rates on so many GPUs."""
+    """For each batch within the limit the numbers of prefill and decode workers whose rates match on so many GPUs."""
     memory = memory_of(replica, engine.beside(replica.layout.dp), load.prompt + load.answer)
     most = min(memory.requests, engine.most_requests)
     if not most:

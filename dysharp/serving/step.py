@@ -105,7 +105,7 @@ PROMPT_SIZES = 4
 
 
 def decode_batch(load: Load, batch: float, groups: int = 1) -> Batch:
-    """`batch` requests somewhere in their answers, in the one of `groups` attention groups with most cached tokens: the others wait for it.
+    """`batch` requests somewhere in their answers, in the attention group (of `groups`) with most cached tokens: the other groups wait for it.
 
     Answers are evenly advanced, so a group's cache is about normal; the number of requests is the same everywhere (balanced routers).
     """
@@ -154,8 +154,9 @@ class StepTable:
         return self.stages * self._turn(self._decode(requests), requests)
 
     def prompts_us(self, tokens: float, busiest: float, requests: float = 0.0) -> float:
-        """A step with `tokens` tokens of prompts, `busiest` of them in one group, and `requests` decoding requests of the replica. With stages
-        a turn of one, and with requests turns of the others without prompts: prompts are through after `stages` turns with prompts."""
+        """A step with `tokens` tokens of prompts, `busiest` of them in one group, and `requests` decoding requests of the replica. With stages it
+        takes the turn of one stage, and beside decoding requests the turns of the other stages without prompts; prompts are through after `stages`
+        turns with prompts."""
         last = float(self.tokens[-1])
         even = min(1.0, tokens / (self.groups * busiest))
         table = self.somewhere + (self.everywhere - self.somewhere) * (even - 1 / self.groups) / max(1e-9, 1 - 1 / self.groups)

@@ -238,6 +238,8 @@ def load_whole(name_or_path: NameOrPath) -> WholeModel:
             raise ConfigError(f"model {show(str(name_or_path))}: found a layer without the table [whole], expected a whole model{hint}")
         return whole_from_table(table, f"{name_or_path}.toml")
     path = user_path(name_or_path, "model", list_whole_models(), FILES)
+    if path.suffix == ".json" or path.is_dir():
+        raise ConfigError(f"{path}: found a Hugging Face config (for `run`, `compare` and `advise`), expected a .toml file with the table [whole]")
     return whole_from_toml(read_text(path), str(path))
 
 

@@ -97,7 +97,7 @@ def _path(done: Replay) -> dict[str, float]:
 
 
 def _common(first: Iterable[Span], second: Sequence[Span]) -> list[Span]:
-    """The parts of `first` in which `second` runs. The spans of each do not overlap; those of `second` rise."""
+    """The parts of `first` in which `second` runs. Spans of one list do not overlap; the spans of `second` rise."""
     return [(max(a, c), min(b, d)) for a, b in first for c, d in _near(second, a, b) if max(a, c) < min(b, d)]
 
 
@@ -114,7 +114,7 @@ def _without(first: Iterable[Span], second: Sequence[Span]) -> list[Span]:
 
 
 def _near(spans: Sequence[Span], start: float, end: float) -> Sequence[Span]:
-    """Of rising `spans`, those that may lie between `start` and `end`."""
+    """The spans of rising `spans` that may lie between `start` and `end`."""
     return spans[bisect_left(spans, start, key=lambda span: span[1]) : bisect_right(spans, end, key=lambda span: span[0])]
 
 

@@ -27,10 +27,10 @@ def layer_shards(model: WholeModel, layout: Layout, layer: int) -> RankParameter
 
 
 def exposed_shards(model: WholeModel, machine: Machine, layout: Layout, layer: int, done: Cost, switched: bool = False) -> Cost:
-    """What the traffic of a layer's weights and gradients is longer than a layer's computing `done`, which it runs beside.
+    """Time by which the traffic of a layer's weights and gradients exceeds the layer's computing `done` beside it.
 
     Every micro-batch gathers the weights before both passes, in BF16, and scatters the gradients. Where rows of experts pass the same kind of link
-    (inside a domain, or NICs), weights have the time that rows leave. `switched`: switches copy and sum, so that a gather inside a domain fills
+    (inside a domain, or NICs), weights get the time that rows leave free. `switched`: switches copy and sum, so that a gather inside a domain fills
     links down, a scatter links up, and the other direction carries one part. NICs carry both in full.
     """
     if layout.fsdp == 1:
@@ -104,7 +104,7 @@ def step_costs(
 
 
 def moe_kinds(block: Block) -> dict[Kind, int]:
-    """Kind of MoE layer -> the last one of it."""
+    """Kind of MoE layer -> the last layer of this kind."""
     return {block.kind(number): number for number in range(block.model.n_layers) if block.model.is_moe(number)}
 
 

@@ -1,7 +1,7 @@
 """A MoE block as a merged Program, and the overlapped pair of a forward block beside a backward block of another micro-batch (0022, 0026).
 
 Operators beside the MoE layer are a chain of kernels on every GPU, on the SMs, on the links or on the host. A kernel is DELAY ops of declared
-nature, a task per SM and turn. Its time is that of the closed form: alone it takes as long, beside GEMMs and kernels of other parts it shares the
+nature, a task per SM and turn. Its time is the time of the closed form: alone it takes as long, beside GEMMs and kernels of other parts it shares the
 SMs task by task.
 
 Order of a pair: DualPipe's, which is Megatron's overlap of EP communication with delayed gradients of weights. Attention (F) and the MoE layer (B)

@@ -48,7 +48,7 @@ class Options:
 
 
 def served(routing: Routing, options: Options) -> Routing:
-    """The slot of every expert in one part per source GPU: a tile has rows of one GPU only."""
+    """Every expert gets a slot per source GPU, so a tile has rows of one GPU only."""
     if routing.n_gpus == 1 or routing.placement.parts != 1:
         return routing
     source = np.arange(routing.n_tokens) // routing.tokens_per_gpu
@@ -169,7 +169,7 @@ def _blocks(layer: LayerBuilder, owner: I32) -> _Blocks:
 
 
 def _of_tiles(layer: LayerBuilder, blocks: _Blocks, first: I32, second: I32) -> I32:
-    """`[tiles]` ops by tile: those of every block's first tile, and those of the second tiles that there are."""
+    """`[tiles]` the op of each tile, from every block's first tile and the second tiles that exist."""
     ops = np.empty(len(layer.tiles), np.int32)
     ops[blocks.first], ops[blocks.second[blocks.second >= 0]] = first, second
     return ops

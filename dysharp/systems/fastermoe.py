@@ -54,7 +54,7 @@ def n_steps(n_gpus: int, options: Options) -> int:
 
 
 def served(routing: Routing, options: Options) -> Routing:
-    """The slot of every expert in one part per step: the rows of a step are computed on their own. Hot experts have shadows."""
+    """Every expert gets a slot per step, because the rows of a step are computed on their own. Hot experts have shadows."""
     steps = n_steps(routing.n_gpus, options)
     if routing.placement.parts != 1 or routing.placement.shadows:  # served already
         return routing

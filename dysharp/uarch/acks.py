@@ -70,7 +70,7 @@ def ack_due(o, left, now, ops, links, held, clock):
 
 @kernel
 def ack_push(o, leaf, ops, acks, clock):
-    """Push o joins those that wait for their acknowledgement, due at its DONE."""
+    """Push o joins the pushes that wait for their acknowledgement, due at its DONE."""
     acks[0] += 1
     i = acks[0]
     while i > 1 and precedes(o, acks[i >> 1], ops.ot, col.DONE, ops.op, col.NODE):

@@ -15,7 +15,7 @@ KIND_DELAY = 1
 
 @block
 def chain_leave(o, ops, issue, slots, x, points):
-    """Op o is done. If it is of a chain, that may give its slot back."""
+    """Op o is done. If the op belongs to a chain, the chain may give its slot back."""
     if points is not None and ops.op[o, col.FLAGS] & col.HAS_CHAIN:
         slot_leave(ops.op[o, col.CHAIN], points.chains, issue, slots, x)
 
@@ -108,7 +108,7 @@ def pace(i, o, ot, issuer_pace, clock):
 
 @block
 def is_gang(o, pool, ops, points):
-    """Whether op o, of an issuer with this pool, is tasks for its slots. A transfer of a chain has an issuer with a pool, too."""
+    """Whether op o, of an issuer with this pool, runs as tasks on its slots. A transfer of a chain has an issuer with a pool, too."""
     if points is not None:
         return pool >= 0 and ops.templates[ops.op[o, col.TEMPLATE], col.KIND] <= KIND_DELAY
     return pool >= 0

@@ -67,7 +67,7 @@ def op_cancel(o, ops, issue, x, points):
 
 @block
 def member_respond(k, ops, mem, clock, points):
-    """One edge to the response of member k falls. It goes now if the last edge falls behind the read of the memory."""
+    """One edge to the response of member k falls. The response goes now if the last edge falls behind the read of the memory."""
     mem[k, col.MEMBER_WAITS] -= 1
     if mem[k, col.MEMBER_WAITS] == col.RESPONSE_HELD:
         mem[k, col.MEMBER_WAITS] = 0
@@ -126,7 +126,7 @@ def row_touch(row, n_bytes, ops, mem, issue, clock, points):
 
 @block
 def row_complete(row, n_bytes, o, ops, mem, stores, issue, nodes, clock, points):
-    """If the row is complete now, what waits for that falls. `o`: the op that filled it."""
+    """If the row is complete now, the edges that wait for the row fall. `o`: the op that filled it."""
     if points is not None and clock.m[col.ROW_POINTS] != 0 and n_bytes > 0 and stores.rows[row, col.ROW_LEFT] == 0:
         edges_fall(row_point(row, ops, mem), o, ops, mem, stores, points.releases, issue, nodes, clock)
 

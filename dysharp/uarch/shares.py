@@ -7,7 +7,7 @@ from dysharp.uarch.ready import mark
 
 @block
 def share_left(queue, points):
-    """Slots that the share of a queue leaves it; more than any pool has where it has no share."""
+    """Slots that a queue's share leaves; without a share a number larger than any pool."""
     if points is not None and len(points.shares) > 0 and points.share_of[queue] >= 0:
         share = points.share_of[queue]
         return max(0, points.shares[share, col.SHARE_MOST] - points.shares[share, col.SHARE_HELD])

@@ -219,13 +219,13 @@ PATTERNS: dict[str, Pattern] = {
     ),
     "burst": Pattern(
         (Setting("", 0.0, 1.0),),
-        "one run of this part of every source's tokens is one token repeated: all choose the same k experts",
+        "this part of every source's tokens, in one run, repeats one token: all choose the same k experts",
         "SGLang, layers/moe/topk.py masks padded tokens, which are all alike; the run is ours",
         _burst,
     ),
     "ragged": Pattern(
         (Setting("", 0.0, 1.0),),
-        "the sources hold from this part to all of the tokens, in even steps; experts are uniform",
+        "sources hold between this part and all of the tokens, in even steps; experts are uniform",
         "DeepEP pull request 744: unequal token counts per rank",
         _ragged,
     ),

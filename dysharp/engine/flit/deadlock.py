@@ -8,7 +8,7 @@ from dysharp.uarch.flit.state import State
 
 
 def _waits_for(a: State, in_vc: int) -> int | None:
-    """The input VC that must move before `in_vc` can, if any: the owner of an output VC it wants, or the buffer behind the one it has."""
+    """The input VC that must move before `in_vc` can, if any: the owner of the output VC that `in_vc` wants, or the buffer behind its output VC."""
     n_vcs, radix = a.shape.vcs, a.shape.radix
     go = int(a.inputs.lane[a.inputs.vcs[in_vc, u.LANE], u.LANE_ROUTER]) * radix + int(a.inputs.vcs[in_vc, u.OUT])
     if a.inputs.vcs[in_vc, u.STATE] == u.WAIT:

@@ -29,7 +29,7 @@ HARDWARE = {"mh-base": "mh-dep", "mh-pkt": "moe-hub"}
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """`form`: that of MoE-Hub whose thread blocks poll."""
+    """`form`: the form of MoE-Hub whose thread blocks poll."""
 
     form: Annotated[str, one_of(*HARDWARE)] = "mh-base"
 

@@ -18,7 +18,7 @@ MEASURED = "hw-dgx-h800"
 
 @lru_cache(maxsize=256)
 def _beside_us(model: str, cluster: str, gpus: int, tokens: int, host: bool, choices: tuple[tuple[str, Scalar], ...]) -> tuple[float, float]:
-    """Time of everything but the experts of a layer, forward and backward. `choices`: those that were changed; they tell cached times apart."""
+    """Time of everything but the experts of a layer, forward and backward. `choices`: the changed choices, which tell cached times apart."""
     layout = Layout(ep=gpus, dp=gpus)
     cost = Block(load_whole(model), Machine(load_cluster(cluster)), layout, tokens, Practice(host=host)).layer(0, None)
     return cost.forward, cost.backward + cost.weights
@@ -56,7 +56,7 @@ def end_to_end_over(here: Seen, other: Seen) -> float | None:
 
 @metric("best_end_to_end_over", "time of a whole model with the best options of the figure", compares=True)
 def best_end_to_end_over(here: Seen, other: Seen) -> float | None:
-    """The same at the point that is the fastest of the system on its workload."""
+    """The same metric at the system's fastest point on the workload."""
     fastest = min(here.among(here.point.system), key=lambda seen: seen.time_us)
     return _ratio(here, other) if here.point == fastest.point else None
 

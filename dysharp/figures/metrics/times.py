@@ -20,7 +20,7 @@ def time_over(here: Seen, other: Seen) -> float:
 
 @metric("best_time_over", "time with the best options of the figure", compares=True)
 def best_time_over(here: Seen, other: Seen) -> float | None:
-    """Time of the system divided by the time of `over`, at the point that is the fastest of the system on its workload."""
+    """Time of the system divided by the time of `over`, at the system's fastest point on its workload."""
     fastest = min(here.among(here.point.system), key=lambda seen: seen.time_us)
     return time_over(here, other) if here.point == fastest.point else None
 

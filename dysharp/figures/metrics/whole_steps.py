@@ -1,6 +1,6 @@
 """Training steps around the layers of a figure: what a layer's gain is worth end to end.
 
-A point has the Row of one MoE layer, forward. Its backward pass follows from it (`layer_times`). Everything else of a step is a free choice
+A point has the Row of one MoE layer, forward. The backward pass follows from this Row (`layer_times`). Everything else of a step is a free choice
 (`paper_step.*`), the same for all systems.
 """
 
@@ -77,8 +77,9 @@ def model_of(here: Seen) -> WholeModel:
 def layer_times(here: Seen) -> EpTimes | None:
     """The layer of a point, forward and backward, with one sequence per GPU; None for other points than forward passes.
 
-    The backward pass has the bytes of the forward pass on links and twice its GEMMs, beside FP32 sums of weight gradients in memory. Weight gradients
-    fill idle SMs (docs/design/0005), so it takes as long as the longest of these: L-8 takes 0.3 (DeepEP) and 2.8 % (DySHARP) longer where simulated.
+    The backward pass has the bytes of the forward pass on links and twice its GEMMs, beside FP32 sums of weight gradients in memory. Weight
+    gradients fill idle SMs (docs/design/0005), so the pass takes as long as its slowest part: L-8 takes 0.3 (DeepEP) and 2.8 % (DySHARP) longer where
+    simulated.
     """
     ahead = forward_times(here) if here.point.direction == "fwd" else None
     if ahead is None:
@@ -133,7 +134,7 @@ def step_us(here: Seen, dualpipe: bool = False) -> float | None:
 def _step_us(
     model: WholeModel, machine: PaperMachine, ep: EpTimes, order: str, part: float, batches: int, choices: tuple[tuple[str, Scalar], ...]
 ) -> float:
-    """`choices`: those that were changed; they tell cached steps apart. `part`: of the SMs that compute."""
+    """`choices`: the changed choices, which tell cached steps apart. `part`: of the SMs that compute."""
     assert model.layer is not None
     gpus, chunks = machine.cluster.n_gpus, 2 if order == "interleaved" else 1
     layout = Layout(pp=STAGES, vpp=chunks, ep=gpus, dp=gpus, micro_batches=batches)

@@ -123,7 +123,7 @@ def _case(m: Measurement, verb: str) -> InternodeCase:
     dtypes_of=sent_dtypes,
 )
 def case(m: Measurement) -> InternodeCase:
-    """The case of a transmit time, or of the printed GB/s, in which every node of a token counts, its own one too."""
+    """The case of a transmit time, or of the printed GB/s, in which every node of a token counts, the own node too."""
     if reason := _excluded(m):
         raise Unsupported(reason)
     return _case(m, verb_of(m))

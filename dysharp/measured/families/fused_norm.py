@@ -34,7 +34,7 @@ class NormCase(Case):
 
 
 def program_us(case: NormCase, constants: Constants) -> float:
-    """The all-reduce through the engine, and the norm's kernel behind it where it is one. A fused norm of an eighth of the tokens hides.
+    """The all-reduce through the engine, and behind it the norm's kernel, where the norm has one. A fused norm of an eighth of the tokens hides.
 
     Without a graph the two events take what they take around other operators.
     """

@@ -55,7 +55,7 @@ def _us(case: HybridNodesCase, constants: Constants) -> float:
     dtypes_of=sent_dtypes,
 )
 def case(m: Measurement) -> HybridNodesCase:
-    """The case of a printed rate: rows of all nodes of a token, its own one too, over the time."""
+    """The case of a printed rate: rows of all nodes of a token, the own node included, over the time."""
     if m.unit != RATE or m.config.get("measure") not in KERNELS_ALONE:
         raise Unsupported("times of torch calls: the share of the host is unknown")
     dtype = dtype_of(m, "dtype", expected=("fp8", "bf16"))

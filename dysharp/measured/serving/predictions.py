@@ -180,7 +180,7 @@ def _layout(case: ServingCase) -> tuple[int, ...]:
 
 
 def _regret(layouts: Sequence[Sequence[ServingCase]]) -> float | None:
-    """Measured throughput of the chosen layout over the best one's, at a speed between those that all layouts reach; None without such a speed."""
+    """Measured throughput of the chosen layout over the best layout's, at a speed that all layouts reach; None without such a speed."""
     fronts = [([_point(case, measured=True) for case in cases], [_point(case, measured=False) for case in cases]) for cases in layouts]
     low = max(min(user for user, _ in measured) for measured, _ in fronts)
     high = min(max(user for user, _ in measured) for measured, _ in fronts)
@@ -249,7 +249,7 @@ def bar_of(replica: Replica, *, apart: bool = False) -> Bar:
 
 
 def outside_of(replica: Replica, load: Load, *, apart: bool = False) -> list[str]:
-    """What no judged run had: (found, measured)."""
+    """What the replica or load has and no judged run had, each as "found (measured: ...)"."""
     most, ep = MOST_EP_APART if apart else MOST_EP, replica.layout.ep
     checks = (
         (replica.model.name in MODELS, f"model {replica.model.name} (measured: {', '.join(MODELS)})"),

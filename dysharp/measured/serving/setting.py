@@ -107,7 +107,7 @@ class ServeSetting:
 
 
 def setting_of(row: ServingRow) -> ServeSetting:
-    """What a row serves. Raises `Unsupported` with the reason where it does not say so or nothing models it."""
+    """What a row serves. Raises `Unsupported` with the reason where the row does not say what it serves, or nothing models it."""
     if row.text("mode") not in ("agg", "disagg"):
         raise Unsupported(f"mode {row.text('mode')!r}")
     if not all(row.degrees[name] for name in ("isl", "osl")) or not (row.degrees["concurrency"] or row.degrees["batch"]):

@@ -4,7 +4,7 @@
 |---|---|
 | "memory" | peaks of allocated memory, predicted by closed forms and the schedule's order |
 | "model-flops" | model FLOPs of a token as each framework counts them, against published TFLOPS over tokens per second |
-| "block" | DeepSeek's four measured pairs of a forward and a backward block, from their measured phases and from modelled ones |
+| "block" | DeepSeek's four measured pairs of a forward and a backward block, from their measured phases and from modelled phases |
 """
 
 from collections.abc import Iterable, Sequence

@@ -110,8 +110,8 @@ def layout_of_row(row: TrainingRow) -> Layout:
 
 
 def stages_of(row: TrainingRow, model: WholeModel) -> str:
-    """The pipeline of a row as a layout string; "": equal chunks. Megatron-Bridge fills chunks evenly, with embedding and head as a layer each
-    where that divides, and else lets the first and the last chunk have the rest (its recipes of Qwen3 and DeepSeek models).
+    """The pipeline of a row as a layout string; "": equal chunks. Megatron-Bridge fills chunks evenly where the layers, with embedding and head as a
+    layer each, divide; otherwise the first and the last chunk have the rest (its recipes of Qwen3 and DeepSeek models).
     """
     if named := re.search(r"pp_layout=([^; ]+)", row.text("note")):
         return named[1]

@@ -1,7 +1,7 @@
 """Family "step": times of training steps by closed forms, in groups with a bar each, beside a floor; and the measured error of a group.
 
-The floor is a step as rates that nobody fitted, without launches and overlap: a step model that is no better has no model of its host. Its rates
-are rounded medians of SimuMax's table of operators on a B200, as parts of the datasheet, and stand for every machine.
+The floor is a step as rates that nobody fitted, without launches and overlap. A step model is of use where its errors are below the floor's. Its
+rates are rounded medians of SimuMax's table of operators on a B200, as parts of the datasheet, and stand for every machine.
 """
 
 from collections.abc import Sequence

@@ -346,7 +346,7 @@ def _largest_layer(model: WholeModel, layout: Layout, chunks: Sequence[Chunk]) -
 def _peak(schedule: Schedule, rank: int, chunks: Sequence[_Chunk]) -> tuple[float, dict[int, int], dict[str, float], int]:
     """Most bytes of activations that a rank holds in its order, the micro-batches of each chunk then, and the bytes by tensor.
 
-    +1 at a forward pass, -1 behind its backward pass. Behind a backward pass without weight gradients, what these need stays until they are done.
+    +1 at a forward pass, -1 behind its backward pass. Behind a backward pass without weight gradients, their inputs stay until they are done.
     A pair counts as one step.
     """
     counts: dict[int, int] = {}

@@ -184,7 +184,7 @@ class Parameters:
 
     @property
     def active_both(self) -> int:
-        """Used by a token, counting the whole embedding and the head: of a tied matrix, both times."""
+        """Used by a token, counting the whole embedding and the head; a tied matrix counts twice."""
         return self.active + self.parts["embedding"]
 
 

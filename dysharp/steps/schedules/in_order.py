@@ -32,7 +32,7 @@ def one_forward_one_backward(shape: Shape) -> list[list[Cell]]:
 
 @schedule("zb-h1", _ZERO_BUBBLE, splits=True)
 def zb_h1(shape: Shape) -> list[list[Cell]]:
-    """1F1B with weight gradients that wait: rank r owes r of them, so activations stay those of 1F1B."""
+    """1F1B with weight gradients that wait: rank r delays r of them, so activations stay as in 1F1B."""
     return [_delayed(shape, rank, warm=shape.ranks - rank, owed=rank) for rank in range(shape.ranks)]
 
 
@@ -83,7 +83,7 @@ def interleaved_overlap(shape: Shape) -> list[list[Slot | Cell]]:
 
 @schedule("interleaved-zb", "PyTorch ScheduleInterleavedZeroBubble, after arXiv 2401.10241", chunks=0, splits=True)
 def interleaved_zero_bubble(shape: Shape) -> list[list[Cell]]:
-    """Interleaved with split weight gradients: rank r owes r of them."""
+    """Interleaved with split weight gradients: rank r delays r of them."""
     rows = []
     for rank in range(shape.ranks):
         ahead, behind = _orders(shape, rank, FORWARD), _orders(shape, rank, DGRAD)

@@ -72,7 +72,7 @@ def misses_change(by, now, st):
 
 @block
 def bank_wait(key, node, hubs, c, x, st):
-    """What the lookup of `key` would wait for its bank of the TLB, which takes one in every C_BANK_PS: counted, not charged."""
+    """Time that the lookup of `key` would wait for its bank of the TLB, which takes one lookup in every C_BANK_PS: counted, not charged."""
     bank = HUB_BANK0 + key % c[f.C_BANKS]
     wait = hubs[node, bank] - x[col.RUN_NOW]
     if wait > 0:

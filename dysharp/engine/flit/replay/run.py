@@ -2,8 +2,8 @@
 
 What the recorded runs did, found by matching their injected rates, per-terminal rates and latencies digit for digit: in every cycle, in
 order of terminals, a source with nothing left to send draws once per cycle it has not looked at yet, until a draw makes a packet; then
-the destination is drawn, and one more number that nobody uses. When a head leaves its source, the way up a tree is drawn. A packet is
-measured that is drawn in a measured period, whenever it was created, or that was created in one and is drawn later.
+the destination is drawn, and one more number that nobody uses. When a head leaves its source, the way up a tree is drawn. A packet is measured if it
+is drawn in a measured period, or was created in one and is drawn later.
 """
 
 import time
