@@ -5,6 +5,7 @@ Times come from the oracle, so no kernel is compiled.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -14,6 +15,7 @@ from layers import TINY, cluster
 from dysharp.oracle import run_oracle
 from dysharp.program import Kind, Program, Trace
 from dysharp.specs import Cluster, load_cluster
+from dysharp.specs.scale_out import ScaleOut
 from dysharp.systems.building.formats import ROW_FORMATS
 from dysharp.systems.building.software import Software
 from dysharp.systems.registry import all_systems, get_system
@@ -97,3 +99,22 @@ def test_mega_moes_launch_has_the_exchanges_that_are_no_barriers_of_its_program(
 def test_rows_of_a_format_are_fp8_where_its_name_says_so(name: str) -> None:
     """Only FP8 values are the input of FP8 GEMMs as they are; the model's own type is not."""
     assert ROW_FORMATS[name].is_fp8 == ("fp8" in name)
+
+
+@pytest.mark.parametrize("topk", [1, 4])
+def test_a_ring_passes_a_row_on_when_the_row_has_come(topk: int) -> None:
+    """Every hop of a token leaves a GPU behind the hop that comes to it, also where no expert has added to the sum yet."""
+    model, one = replace(TINY, topk=topk), get_system("megatron-ag")
+    n = 4
+    machine = replace(load_cluster("paper-dgx-h100"), n_gpus=n, max_gpus=n, scale_out=ScaleOut(2, 47.0, 8.0))
+    p = one.plan(model, machine, make_routing("uniform", model, n, 5, seed=1), "fwd", one.options(form="paper"))
+    t = run_oracle(p)
+    for operator in ("dispatch", "combine"):
+        hops = [x.operator == operator and (".ring" in x.name or ".empty" in x.name) for x in p.templates]
+        ops = np.flatnonzero(np.array(hops)[p.ops.template])
+        assert len(ops) == n * 5 * (n - 1)
+        member, token = p.members.ptr[ops], p.ops.key[ops].tolist()
+        came = dict(zip(zip(token, p.members.node[member].tolist(), strict=True), t.member[member].tolist(), strict=True))
+        left = dict(zip(zip(token, p.ops.node[ops].tolist(), strict=True), t.issue[ops].tolist(), strict=True))
+        assert len(came.keys() & left.keys()) == n * 5 * (n - 2)
+        assert all(came[hop] <= left[hop] for hop in came.keys() & left.keys())
