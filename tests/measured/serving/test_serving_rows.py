@@ -72,7 +72,9 @@ def test_a_file_of_ones_own(tmp_path: object) -> None:
 
     path = Path(str(tmp_path)) / "mine.csv"
     path.write_text(text)
-    done = validate_serving(path)
+    told: list[tuple[int, int]] = []
+    done = validate_serving(path, lambda row, rows: told.append((row, rows)))
+    assert told == [(1, 1)]
     assert done.families[0]["n"] == 1
     assert done.families[0]["median_ape"] < 20
     assert done.rows[0]["tpot_ms"] == pytest.approx(8.01, rel=0.2)
