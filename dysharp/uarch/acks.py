@@ -1,4 +1,4 @@
-"""When the acknowledgements of a push are back at its source: in turn with packets of rows, without an event for each (oracle/acks.py)."""
+"""When the acknowledgements of a push are back at its source: in turn with packets of rows, without an event for each (oracle/fabric.py)."""
 
 from dysharp.uarch import columns as col
 from dysharp.uarch.fifo import precedes
