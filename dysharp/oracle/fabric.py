@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
-from dysharp.oracle.agenda import Event
 from dysharp.oracle.bulk import BulkOps, turn_push
 from dysharp.oracle.hub_table import tables_of
 from dysharp.oracle.load import PULLS, Op
 from dysharp.oracle.servers import PS_PER_US, Channels, DownLink, Incoming, Lines, Outgoing, Server, UpLink, round_robin
-from dysharp.oracle.world import World
+from dysharp.oracle.world import Event, World
 from dysharp.program.tables import Kind
 
 

@@ -6,14 +6,13 @@ from typing import NoReturn
 import numpy as np
 
 from dysharp.errors import SimulationError
-from dysharp.oracle.agenda import Event
 from dysharp.oracle.depend import Dependencies
 from dysharp.oracle.fabric import Fabric
 from dysharp.oracle.issue import Issuers
 from dysharp.oracle.load import Op, load
 from dysharp.oracle.stores import Stores
 from dysharp.oracle.transfers import Transfers
-from dysharp.oracle.world import World
+from dysharp.oracle.world import Event, World
 from dysharp.program.tables import Head, Kind, Program, Tail
 from dysharp.program.trace import Trace
 

@@ -19,8 +19,7 @@ from dysharp.systems.building.batch import Batch, Sends, ids
 from dysharp.systems.building.collective import collective
 from dysharp.systems.building.experts import FILLER, GemmOps, Stage, add_stage, at_the_barrier, blocks_in_order, gemm_task, stages
 from dysharp.systems.building.layer import STORE, LayerBuilder
-from dysharp.systems.building.mediation import mediate
-from dysharp.systems.building.software_steps import SoftwareSteps
+from dysharp.systems.building.software_steps import SoftwareSteps, mediate
 from dysharp.systems.facts import Costs, Facts, Moves, Shown
 from dysharp.systems.registry import system
 from dysharp.units import PS_PER_US
@@ -35,7 +34,7 @@ class Options:
     |---|---|
     | `n_comm` | SMs that return results while GEMM-2 runs on the others; users tune it per shape |
     | `slices` | slices of GEMM-2's columns; sums of a slice leave while the next one is computed. 1: a sum leaves when its own tiles have ended |
-    | `mediation` | the host counts rows and waits for the counts before GEMM-1 (building/mediation.py); the all-gather needs no routing |
+    | `mediation` | the host counts rows and waits for the counts before GEMM-1 (building/software_steps.py); the all-gather needs no routing |
     """
 
     n_comm: int = choice_int("comet_flux.n_comm")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.analysis.intervals import merged
+from dysharp.analysis.phases import merged
 from dysharp.arrays import I32, I64, Bools
 from dysharp.errors import ConfigError
 from dysharp.program.schema import Operator

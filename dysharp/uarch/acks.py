@@ -2,8 +2,8 @@
 
 from dysharp.uarch import columns as col
 from dysharp.uarch.fifo import precedes
+from dysharp.uarch.heap import tree_set
 from dysharp.uarch.kernel import block, kernel
-from dysharp.uarch.tree import tree_set
 
 PARTS = 6  # of an acknowledgement, so that a third or a half of a packet's turn is whole
 

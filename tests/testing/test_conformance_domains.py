@@ -18,7 +18,7 @@ from dysharp.specs.cluster import ScaleOut
 from dysharp.systems import all_systems, get_system
 from dysharp.testing import conformance
 from dysharp.testing.conformance import broken, runs
-from dysharp.testing.conformance.report import Report
+from dysharp.testing.conformance.rule import Report
 from dysharp.workload import make_routing
 
 SYSTEMS = sorted(name for name, system in all_systems().items() if system.reach.domains)

@@ -1,4 +1,4 @@
-"""The cases that rules judge: one pass of a layer, both passes, or a system. Plans and runs happen at first use."""
+"""The cases that rules judge: one pass of a layer, both passes, or a system. Plans and runs happen at first use. Layers are small."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 
 from dysharp.analysis import Measured, RunInputs, measure
+from dysharp.arrays import Array
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import FabricConfig
 from dysharp.engine.packet.program import run_packet
+from dysharp.functional.experts import GatedExperts, IntegerExperts
+from dysharp.functional.machine import Machine
+from dysharp.functional.numbers import number
 from dysharp.program import Program, Trace
 from dysharp.program.relayout import relayout
 from dysharp.program.verify import verify
@@ -140,3 +144,53 @@ class SystemCase:
     def computes(self) -> bool:
         """Whether the options leave the GEMMs in."""
         return bool(getattr(self.options, "compute", True))
+
+
+@dataclass(frozen=True)
+class LayerCase:
+    """Inputs of a layer: `x`, `dy` `[tokens, hidden]`, `expert`, `weight` `[tokens, topk]`."""
+
+    x: Array
+    dy: Array
+    expert: Array
+    weight: Array
+    experts: Any
+
+
+def layer_case(
+    dtype: str = "int32",
+    *,
+    gpus: int = 4,
+    tokens: int = 10,
+    experts: int = 16,
+    topk: int = 4,
+    hidden: int = 96,
+    expert_hidden: int = 16,
+    seed: int = 0,
+) -> LayerCase:
+    """A layer of `tokens` tokens. Token 0 has no expert, and token 3 has one dropped choice."""
+    rng = np.random.default_rng(seed)
+    n = number(dtype)
+    expert = np.argsort(rng.random((tokens, experts)), axis=1)[:, :topk]
+    expert[0] = -1
+    expert[3, 1] = -1
+    if n.is_integer:
+        x, dy = rng.integers(-3, 4, (2, tokens, hidden))
+        return LayerCase(n.store(x), n.store(dy), expert, rng.integers(1, 4, expert.shape), IntegerExperts(experts, hidden, expert_hidden, seed))
+    x, dy = rng.standard_normal((2, tokens, hidden))
+    weight = rng.random(expert.shape).astype(np.float32)
+    return LayerCase(n.store(x), n.store(dy), expert, weight, GatedExperts(experts, hidden, expert_hidden, seed))
+
+
+def run_case(case: LayerCase, machine: Machine, *, backward: bool = False) -> tuple[Array, ...]:
+    """(y,) or (y, dx, gate gradients, weight gradients of both matrices)."""
+    y, context = machine.forward(case.x, case.expert, case.weight, case.experts)
+    if not backward:
+        return (y,)
+    dx, gate = machine.backward(context, case.dy, case.experts)
+    grads = case.experts.take_grads()
+    return y, dx, gate, grads["w1"], grads["w2"]
+
+
+NAMES = ("y", "dx", "gate gradients", "w1 gradients", "w2 gradients")
+"""Names of the results of `run_case`."""

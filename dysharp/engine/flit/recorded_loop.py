@@ -1,6 +1,6 @@
 """Cycles of a network whose sources draw as the recorded runs did: a source draws its next packet once the last one has left it.
 
-So what is drawn depends on what the network did, and the streams are consumed here; they are made before (`streams.py`).
+So what is drawn depends on what the network did, and the streams are consumed here; they are made before (`recorded.py`).
 """
 
 from dysharp.engine.flit.loop import network_run
