@@ -35,8 +35,8 @@ from dysharp.measured.hold_out import FITTED, fitted_to, predicted_by_programs, 
 from dysharp.measured.measurements import read_measurements
 from dysharp.measured.predictions import errors_of, measured_values
 from dysharp.specs import Cluster, load_cluster, load_model
+from dysharp.specs.cluster import ScaleOut
 from dysharp.specs.fitted import fitted
-from dysharp.specs.scale_out import ScaleOut
 from dysharp.systems import all_systems, get_system
 from dysharp.units import PS_PER_US
 from dysharp.workload import make_routing

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from dysharp.errors import ConfigError
 from dysharp.files import write_text
-from dysharp.silicon.density import Spread
-from dysharp.silicon.papers import Published, beside, published
+from dysharp.silicon.area import Spread
+from dysharp.silicon.cluster_area import Published, beside, published
 from dysharp.silicon.rtl.blocks import BLOCKS, Pin
 from dysharp.specs import load_cluster
 

@@ -160,9 +160,8 @@ def cluster_keys() -> Rows:
     from pydantic import TypeAdapter
 
     from dysharp.silicon import DYSHARP_TABLES
-    from dysharp.specs.cluster import Cluster, ClusterFile
+    from dysharp.specs.cluster import Cluster, ClusterFile, ScaleOut
     from dysharp.specs.fields import keys_of
-    from dysharp.specs.scale_out import ScaleOut
 
     schema = TypeAdapter(ClusterFile).json_schema()
     nested = schema["$defs"]["ScaleOut"]

@@ -254,7 +254,7 @@ def _kept(folder: Path, paper: str, ran: set[str], section: Callable[..., Any]) 
     """The other figures of a page, as their CSV files in `folder` have them; none where the page is of another model version."""
     from dysharp.analysis import MODEL_VERSION
     from dysharp.figures import list_figures, load_figure
-    from dysharp.figures.from_csv import results_from
+    from dysharp.figures.verdict import results_from
 
     page = folder.with_suffix(".md")
     if not page.exists() or f", model version {MODEL_VERSION}." not in page.read_text(encoding="utf-8"):

@@ -18,7 +18,7 @@ from dysharp.measured.measurements import CLUSTERS, NICS_OF, Unsupported
 from dysharp.measured.predictions import Frozen, frozen
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, load_cluster
-from dysharp.specs.scale_out import ScaleOut
+from dysharp.specs.cluster import ScaleOut
 from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, make_routing
 from dysharp.workload.levels import expected_domains

@@ -16,9 +16,9 @@ from dysharp.compute.operators import arch_of
 from dysharp.measured.family import GEMMS, Family, Part, families_between, judges_apart, judges_of
 from dysharp.measured.measurements import NICS_OF
 from dysharp.specs import Cluster, Model, load_cluster
+from dysharp.specs.cluster import ScaleOut
 from dysharp.specs.gpu import list_gpus, load_gpu
 from dysharp.specs.reading import DATA, parse_toml, read_text
-from dysharp.specs.scale_out import ScaleOut
 from dysharp.workload import Routing, rows_per_slot
 from dysharp.workload.routing import max_over_mean
 

@@ -15,8 +15,7 @@ from dysharp.measured.fitting import seen_by
 from dysharp.measured.predictions import ClosedForms, errors_of, measured_values, predict
 from dysharp.measured.refit import stages
 from dysharp.measured.regime import predicted_regime, regime_of
-from dysharp.specs.budget import ONE_DOMAIN, lines, share_of
-from dysharp.specs.fitted import BETWEEN_DOMAINS, Fitted, one_domain
+from dysharp.specs.fitted import BETWEEN_DOMAINS, ONE_DOMAIN, Fitted, lines, one_domain, share_of
 from dysharp.specs.numbers import BETWEEN, ONE, counted
 
 N_WORST = 20

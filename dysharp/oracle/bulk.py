@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from dysharp.oracle.agenda import Event
 from dysharp.oracle.load import Member, Op
 from dysharp.oracle.servers import PS_PER_US, DownLink, Incoming, Server, UpLink
-from dysharp.oracle.world import World
+from dysharp.oracle.world import Event, World
 
 T = TypeVar("T")
 SPARE_PIECES = 4

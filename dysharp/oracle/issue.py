@@ -4,9 +4,8 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable
 
-from dysharp.oracle.agenda import Event
 from dysharp.oracle.load import Op
-from dysharp.oracle.world import World
+from dysharp.oracle.world import Event, World
 from dysharp.program.tables import Chaining, Discipline, Kind
 
 TIMED = (Kind.COMPUTE, Kind.DELAY)

@@ -8,8 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.isa.framing import Framing, pull_train, push_train, stripe_ps
-from dysharp.program.operators import LAYER, Operator
-from dysharp.program.schema import NO_DATA, Schema
+from dysharp.program.schema import LAYER, NO_DATA, Operator, Schema
 from dysharp.program.tables import (
     Alloc,
     Chaining,

@@ -6,9 +6,8 @@ import numpy as np
 
 from dysharp.arrays import Array
 from dysharp.errors import ProgramError
-from dysharp.program.names import region_name, region_of_row, region_of_tile
+from dysharp.program.names import fail_where, region_name, region_of_row, region_of_tile
 from dysharp.program.payload import Columns
-from dysharp.program.refuse import fail_where
 from dysharp.program.schema import CARRIES_NOTHING
 from dysharp.program.tables import ALL_COLUMNS, Alloc, ColumnRange, Kind, Program
 

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.program.builder import RARE
-from dysharp.program.kernel_sms import common_shares, kernels_of
 from dysharp.program.merge_order import Cross, Part, ids_of, in_streams, with_cross
 from dysharp.program.schema import Buffer, Schema
 from dysharp.program.sections import HEADS, POINTS, TAILS, labelled
-from dysharp.program.shares import Split, more_of, with_shares
+from dysharp.program.shares import Split, common_shares, kernels_of, more_of, with_shares
 from dysharp.program.tables import (
     Chains,
     Declared,

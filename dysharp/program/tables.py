@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.isa.framing import Framing
-from dysharp.program.operators import LAYER, Nature, Operator
-from dysharp.program.schema import NO_DATA, Schema
+from dysharp.program.schema import LAYER, NO_DATA, Nature, Operator, Schema
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -409,7 +408,7 @@ class Declared:
     slots: int = 0
     """Tiled regions (`Schema.tiled`) of all nodes, an equal number on each. A MoE layer has one for every expert slot. 0 = no rule."""
     kernel_sms: int = 0
-    """SMs that each communication kernel keeps while it runs (`kernel_sms.py`); 0 = none, or not known."""
+    """SMs that each communication kernel keeps while it runs (`shares.py`); 0 = none, or not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from dysharp.program.builder import PULLS, WIRED
 from dysharp.program.csr import owners
 from dysharp.program.domains import check_domains, check_nets, train_bytes_of
 from dysharp.program.meaning import check_computes, check_functions, check_reads, check_slices, check_slots, check_sums_of_sums
-from dysharp.program.operators import Nature
+from dysharp.program.names import check_range, fail_where
 from dysharp.program.payload import Columns, check_rows, check_traffic
-from dysharp.program.refuse import check_range, fail_where
+from dysharp.program.schema import Nature
 from dysharp.program.sections import part_of
 from dysharp.program.startable import first_that_never_starts, waits_by_kind
 from dysharp.program.tables import Alloc, Head, Kind, Point, Program, Tail

@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 
 from dysharp.errors import ConfigError, nearest
 from dysharp.specs.choices import choice_value
-from dysharp.specs.cluster import Cluster, ClusterFile, cluster_of
+from dysharp.specs.cluster import Cluster, ClusterFile, cluster_of, scale_out_of
 from dysharp.specs.fields import problems, raise_if, show
 from dysharp.specs.fitted import overrides_of
 from dysharp.specs.hf import model_from_config
 from dysharp.specs.model import Model
 from dysharp.specs.reading import DATA, parse_json, parse_toml, read_text
-from dysharp.specs.scale_out import scale_out_of
 from dysharp.specs.whole import WholeModel, whole_of
 
 NameOrPath = str | os.PathLike[str]

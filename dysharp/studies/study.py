@@ -12,7 +12,7 @@ from pydantic import BeforeValidator
 from dysharp.errors import ConfigError, MissingExtra, nearest
 from dysharp.figures.figure import MAX_POINTS, load_figure, product_points
 from dysharp.figures.keys import known, typed
-from dysharp.figures.simulated import row_of
+from dysharp.figures.origin import row_of
 from dysharp.processes import Runner, here, in_processes
 from dysharp.runs.on_dask import on_dask
 from dysharp.runs.point import Point

@@ -15,8 +15,7 @@ from dysharp.systems.building.batch import Batch, ids
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import add_stage, stages
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
-from dysharp.systems.building.mediation import mediate
-from dysharp.systems.building.software_steps import WORD_BYTES, SoftwareSteps
+from dysharp.systems.building.software_steps import WORD_BYTES, SoftwareSteps, mediate
 from dysharp.systems.facts import Costs, Facts, Moves, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.units import ns_to_ps
@@ -34,7 +33,7 @@ class Options:
     | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
     | `blocks_per_sm` | thread blocks that an SM holds; one computes while another one waits for its get |
     | `tile_rows`, `column_blocks` | rows of a tile; thread blocks that share the columns of a row tile, one as released |
-    | `mediation` | rows are sorted, and the host counts them and waits, before Dispatch (building/mediation.py) |
+    | `mediation` | rows are sorted, and the host counts them and waits, before Dispatch (building/software_steps.py) |
 
     Expert re-assignment (locality) is the routing's placement. The real form adds the starts of both kernels and NVSHMEM's
     barriers of all GPUs around them.

@@ -12,7 +12,7 @@ from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.between.rails import nccl_layer
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, stream_order
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.mediation import mediate
+from dysharp.systems.building.software_steps import mediate
 from dysharp.systems.building.weights import GRADIENTS, broadcast, reduce
 from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system

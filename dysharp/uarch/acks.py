@@ -1,9 +1,9 @@
-"""When the acknowledgements of a push are back at its source: in turn with packets of rows, without an event for each (oracle/acks.py)."""
+"""When the acknowledgements of a push are back at its source: in turn with packets of rows, without an event for each (oracle/fabric.py)."""
 
 from dysharp.uarch import columns as col
 from dysharp.uarch.fifo import precedes
+from dysharp.uarch.heap import tree_set
 from dysharp.uarch.kernel import block, kernel
-from dysharp.uarch.tree import tree_set
 
 PARTS = 6  # of an acknowledgement, so that a third or a half of a packet's turn is whole
 

@@ -6,10 +6,10 @@ A piece has a record of an op and one of a member, as a train of its own has. `p
 from dysharp.uarch import columns as col
 from dysharp.uarch.acks import up_note
 from dysharp.uarch.fifo import ring_push
+from dysharp.uarch.heap import tree_set
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.link import server_grant, server_hold
 from dysharp.uarch.ready import mark, ops_of
-from dysharp.uarch.tree import tree_set
 
 
 @block

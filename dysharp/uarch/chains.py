@@ -2,13 +2,11 @@
 
 from dysharp.uarch import columns as col
 from dysharp.uarch.fifo import fifo_pop
-from dysharp.uarch.heap import heap_push
+from dysharp.uarch.heap import heap_push, tree_set
 from dysharp.uarch.issue import BATCH_BITS, issuer_drop, issuer_head, issuer_take, op_issue, rests
 from dysharp.uarch.kernel import block, kernel
-from dysharp.uarch.memory import memory_take
-from dysharp.uarch.ready import mark
-from dysharp.uarch.shares import share_left
-from dysharp.uarch.tree import tree_set
+from dysharp.uarch.link import memory_take
+from dysharp.uarch.ready import mark, share_left
 
 KIND_DELAY = 1
 

@@ -10,10 +10,9 @@ from click.testing import CliRunner
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
 from dysharp.figures import Check, Figure, Point, judge, list_figures, load_figure
-from dysharp.figures.drawing import Drawing
-from dysharp.figures.figure import BEYOND, Variant
+from dysharp.figures.figure import BEYOND, Drawing, Variant
 from dysharp.figures.series import Series, series_of
-from dysharp.figures.variants import variant_point
+from dysharp.figures.verdict import variant_point
 from dysharp.reports.figure_plots import plot_series
 from dysharp.reports.headline import headline
 from dysharp.reports.markdown import escaped

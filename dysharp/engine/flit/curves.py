@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dysharp.data import read_table
 from dysharp.engine.flit.network import NetworkConfig, NetworkPoint, Protocol, RouterConfig, Traffic, measure
-from dysharp.engine.flit.replay.run import replay
+from dysharp.engine.flit.recorded import replay
 from dysharp.errors import ConfigError
 
 PACKAGED = "packaged curves"

@@ -6,9 +6,9 @@ One event per packet and hop; the same blocks carry Programs and synthetic traff
 
 from dysharp.uarch import columns as col
 from dysharp.uarch.flit.router import lowest
+from dysharp.uarch.heap import tree_set
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.packet import columns as f
-from dysharp.uarch.tree import tree_set
 
 
 @block

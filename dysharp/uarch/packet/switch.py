@@ -1,6 +1,7 @@
 """What a switch does with the packet at the head of a virtual channel, and with what its reduction units finish (docs/design/0006)."""
 
 from dysharp.uarch import columns as col
+from dysharp.uarch.heap import tree_set
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.loads import room_make
 from dysharp.uarch.packet import columns as f
@@ -23,7 +24,6 @@ from dysharp.uarch.packet.links import (
 )
 from dysharp.uarch.packet.loads import load_take, loads_answer
 from dysharp.uarch.tables import RED_BYPASS, RED_RESULT, SESSION_COUNT, SESSION_LIVE, red_expire, red_request, red_respond
-from dysharp.uarch.tree import tree_set
 
 
 @block

@@ -14,8 +14,7 @@ from dysharp.program.constants import hardware_of
 from dysharp.specs import Cluster, choice, choice_int
 from dysharp.systems.building.base import CONTROL, STORE
 from dysharp.systems.building.batch import ids
-from dysharp.systems.building.tp.cuts import Cuts, cuts_of
-from dysharp.systems.building.tp.schema import GATHERED, OPERATORS, OUT, PARTIAL, ROWS, SCHEMA, SUM
+from dysharp.systems.building.tp.schema import GATHERED, OPERATORS, OUT, PARTIAL, ROWS, SCHEMA, SUM, Cuts, cuts_of
 from dysharp.units import PS_PER_US
 from dysharp.workload.sublayer import SubLayer
 

@@ -1,6 +1,6 @@
 """Cycles of a network whose sources draw as the recorded runs did: a source draws its next packet once the last one has left it.
 
-So the draws depend on what the network did: the streams are made before (`streams.py`) and consumed here.
+So the draws depend on what the network did: the streams are made before (`recorded.py`) and consumed here.
 """
 
 from dysharp.engine.flit.loop import network_run
