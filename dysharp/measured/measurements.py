@@ -21,7 +21,7 @@ from dysharp.measured import tp_rows
 from dysharp.specs import list_clusters, load_cluster
 from dysharp.specs.fields import show
 from dysharp.specs.gpu import list_gpus
-from dysharp.specs.reading import read_text
+from dysharp.specs.reading import parse_toml, read_text
 
 PACKAGED = "packaged measurements"
 """The name of the packaged table in errors."""
@@ -180,40 +180,8 @@ SCALED_FP8, SCALED_FP4 = 1 + 4 / 128, 0.5 * (1 + 1 / 8)
 """Bytes per value of FP8 with an FP32 scale per 128 values, and of NVFP4 with an FP8 scale per 16 values."""
 DTYPES = {"bf16": "bf16", "bfloat16": "bf16", "fp8": "fp8", "float8": "fp8", "mxfp8": "mxfp8", "nvfp4": "nvfp4", "fp4": "fp4"}
 """First word of a data type in `config_json` -> name of the data type in this package."""
-LIMITS: Mapping[str, tuple[int, int]] = {
-    "tokens_per_rank": (1, 1 << 20),
-    "hidden": (128, 1 << 16),
-    "inter": (128, 1 << 16),
-    "ffn": (128, 1 << 18),
-    "ep": (2, 1024),
-    "gpus": (2, 1024),
-    "experts": (1, 1 << 16),
-    "local_experts": (1, 1 << 12),
-    "topk": (1, 128),
-    "topk_groups": (1, 1024),
-    "sms": (1, 256),
-    "moe_comm_sms": (1, 256),
-    "m": (1, 1 << 24),
-    "n": (1, 1 << 20),
-    "k": (1, 1 << 20),
-    "m_per_group": (1, 1 << 20),
-    "rows_per_expert": (1, 1 << 20),
-    "groups": (1, 1 << 12),
-    "bytes": (1, 1 << 40),
-    "ctas": (1, 1024),
-    "batch": (1, 1 << 20),
-    "q_len": (1, 1 << 24),
-    "past_len": (0, 1 << 24),
-    "heads": (1, 1 << 12),
-    "kv_heads": (1, 1 << 12),
-    "head_dim": (1, 1 << 12),
-    "qk_dim": (1, 1 << 12),
-    "v_dim": (1, 1 << 12),
-    "window": (0, 1 << 24),
-    "batch_size": (1, 1 << 20),
-    "isl": (1, 1 << 24),
-    "num_heads": (1, 1 << 12),
-}
+TABLES = parse_toml(read_text(Path(__file__).with_name("tables.toml")), "tables.toml")
+LIMITS: Mapping[str, tuple[int, int]] = {key: (low, high) for key, (low, high) in TABLES["limits"].items()}
 """Key of a number in `config_json` -> smallest and largest value that is predicted."""
 
 
@@ -262,22 +230,7 @@ def is_weak(m: Measurement) -> bool:
     return str(m.config.get("quality", "")).startswith("WEAK")
 
 
-GPUS = (
-    ("GB300", "gb300"),
-    ("GB200", "gb200"),
-    ("B300", "b300"),
-    ("B200", "b200"),
-    ("SM100", "b200"),
-    ("H100", "h100-sxm"),
-    ("H200", "h200-sxm"),
-    ("H800", "h800"),
-    ("H20", "h20"),
-    ("A100-PCIe", "a100-pcie"),
-    ("A100-SXM", "a100-sxm"),
-    ("MI300X", "mi300x"),
-    ("MI308X", "mi308x"),
-    ("MI355X", "mi355x"),
-)
+GPUS: tuple[tuple[str, str], ...] = tuple(TABLES["gpus"].items())
 """Text in the column `hardware` -> packaged GPU; the first match counts."""
 NOT_PACKAGED = ("GH200", "L20")
 """Texts that mean another GPU, although they contain or accompany the name of a packaged GPU."""
@@ -292,19 +245,7 @@ NO_SWITCH = "a fabric without a switch: only MoRI's kernels are predicted there"
 NO_DOMAIN = "more than one NVLink domain"
 RETIRED = "its authors have withdrawn it"
 GPUS_PER_NODE = 8  # of machines whose text says "/node"
-CLUSTERS = {
-    "h100-sxm": "hw-dgx-h100",
-    "h200-sxm": "hw-dgx-h200",
-    "h800": "hw-dgx-h800",
-    "b200": "hw-dgx-b200",
-    "gb200": "hw-gb200-tray",
-    "h20": "hw-hgx-h20",
-    "b300": "hw-hgx-b300",
-    "gb300": "hw-gb300-tray",
-    "mi300x": "hw-mi300x",
-    "mi308x": "hw-mi308x",
-    "mi355x": "hw-mi355x",
-}
+CLUSTERS: Mapping[str, str] = TABLES["clusters"]
 """Packaged GPU -> the packaged cluster that its Programs are built for."""
 NICS_OF = "hw-dgx-h100-x2"
 """The packaged cluster whose NICs all measured machines of several domains have: one ConnectX-7 of 400 Gb/s per GPU."""

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, replace
 
 from dysharp.errors import ConfigError
-from dysharp.measured.measurements import Unsupported
+from dysharp.measured.measurements import TABLES, Unsupported
 from dysharp.measured.run_rows import Columns, Run
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.layout import ServeLayout
@@ -64,22 +64,6 @@ class ServingRow(Run):
         return int(found[1]) / 100 if found else 0.0
 
 
-MODELS = (
-    ("deepseek-v3-2", "deepseek-v3.2"), ("deepseek-(v3|r1)", "deepseek-v3"), ("kimi-k2", "kimi-k2"), ("minimax-m2", "minimax-m2.5"),
-    ("glm-5", "glm-5"), ("gpt-oss-120b", "gpt-oss-120b"), ("gpt-oss-20b", "gpt-oss-20b"), ("qwen3-235b", "qwen3-235b"), ("qwen3-30b", "qwen3-30b"),
-    ("qwen3-32b", "qwen3-32b"), ("qwen3-5-397b", "qwen3.5-397b"), ("qwen3-next-80b", "qwen3-next-80b"), ("(meta-)?llama-3(-\\d)?-70b", "llama3-70b"),
-    ("(meta-)?llama-3(-\\d)?-8b", "llama3-8b"), ("(meta-)?llama-3(-\\d)?-405b", "llama3-405b"), ("qwen2-5-32b", "qwen2.5-32b"),
-    ("glm-4-5-air", "glm-4.5-air"), ("glm-4-[567]", "glm-4.5"), ("qwen3-coder-480b", "qwen3-coder-480b"), ("qwen3-8b", "qwen3-8b"),
-    ("qwen3-14b", "qwen3-14b"), ("qwen2-5-72b", "qwen2.5-72b"), ("qwen2-5-7b", "qwen2.5-7b"), ("mixtral-8x7b", "mixtral-8x7b"),
-    ("mixtral-8x22b", "mixtral-8x22b"),
-)  # fmt: skip
-"""Beginning of a model's name in rows (without its owner, small letters, everything else as -) -> packaged model."""
-MACHINES = (
-    ("gb300", "hw-gb300-nvl72"), ("gb200", "hw-gb200-nvl72"), ("b300", "hw-hgx-b300"), ("b200", "hw-dgx-b200"), ("h200", "hw-dgx-h200"),
-    ("h100", "hw-dgx-h100"), ("h20", "hw-hgx-h20"), ("h800", "hw-dgx-h800"), ("mi355x", "hw-mi355x"), ("mi350x", "hw-mi350x"),
-    ("mi308x", "hw-mi308x"), ("mi300x", "hw-mi300x"), ("vr200", "hw-vr200-nvl72"),
-)  # fmt: skip
-"""Word of a row's hardware -> packaged cluster of one domain. The first match counts."""
 FP8 = ("fp8", "fp8_block", "fp8_static", "fp8_ootb")
 PERIODS = (2, 4, 8)
 """Numbers of domains of packaged clusters."""
@@ -206,7 +190,7 @@ def _replica(row: ServingRow, engine: Engine, layout: ServeLayout, gpus: int) ->
             raise Unsupported(faults[0])
         layout = replace(layout, slots=slots)
     word = row.text("hardware").lower()
-    name = next((cluster for key, cluster in MACHINES if key in word), "")
+    name = next((cluster for key, cluster in TABLES["serving_clusters"].items() if key in word), "")
     if not name:
         raise Unsupported(f"no packaged machine is called like {row.text('hardware')!r}")
     cluster = load_cluster(name)
@@ -221,7 +205,7 @@ def _replica(row: ServingRow, engine: Engine, layout: ServeLayout, gpus: int) ->
 def model_of(row: ServingRow) -> WholeModel:
     """The packaged model of a row. Raises `Unsupported`."""
     words = re.sub(r"[^a-z0-9]+", "-", row.text("model").split("/")[-1].lower())
-    found = next((name for pattern, name in MODELS if re.match(pattern, words)), None)
+    found: str | None = next((name for pattern, name in TABLES["serving_models"].items() if re.match(pattern, words)), None)
     if found is None:
         raise Unsupported(f"no packaged model is called like {row.text('model')!r}")
     return load_whole(found)

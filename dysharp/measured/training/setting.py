@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, replace
 
 from dysharp.errors import ConfigError
-from dysharp.measured.measurements import GPUS, Unsupported
+from dysharp.measured.measurements import GPUS, TABLES, Unsupported
 from dysharp.measured.run_rows import Columns, Run
 from dysharp.specs import load_cluster
 from dysharp.specs.catalog import load_whole
@@ -30,21 +30,6 @@ class TrainingRow(Run):
     )
 
 
-NAMES = (
-    ("deepseek-?v3", "deepseek-v3"), ("deepseek-?v2-?lite", "deepseek-v2-lite"), ("deepseek-?v2", "deepseek-v2"), ("moonlight", "moonlight-16b"),
-    ("qwen-?3-?(moe-?)?30b", "qwen3-30b"), ("qwen-?3-?(moe-?)?235b", "qwen3-235b"), ("qwen-?3-?next-?80b", "qwen3-next-80b"),
-    ("qwen-?3-5-397b", "qwen3.5-397b"),
-    ("gpt-?oss-?120b", "gpt-oss-120b"), ("gpt-?oss-?20b", "gpt-oss-20b"), ("kimi-?k2", "kimi-k2"),
-    ("mixtral-?8x7b", "mixtral-8x7b"), ("mixtral-?8x22b", "mixtral-8x22b"),
-    ("pangu-?ultra-?moe", "pangu-ultra-moe"), ("pangu-?pro", "pangu-pro-moe"), ("phi-?3-?5-?moe", "phi-3.5-moe"),
-    ("llama-?3-?1?-?8b", "llama3-8b"), ("llama-?3-?[13]?-?70b", "llama3-70b"), ("llama-?3-?1?-?405b", "llama3-405b"),
-    ("llama-?2-?7b", "llama2-7b"), ("llama-?2-?13b", "llama2-13b"), ("llama-?2-?70b", "llama2-70b"),
-    ("qwen2-5-7b", "qwen2.5-7b"), ("qwen2-5-32b", "qwen2.5-32b"), ("gpt-?3-5b", "gpt3-5b"), ("gpt-?3-20b", "gpt3-20b"), ("gpt-?3-175b", "gpt3-175b"),
-    ("glm-4-5-air", "glm-4.5-air"), ("glm-4-[567]", "glm-4.5"), ("qwen-?3-coder-480b", "qwen3-coder-480b"), ("qwen-?3-?8b", "qwen3-8b"),
-    ("qwen-?3-?14b", "qwen3-14b"), ("qwen-?3-?32b", "qwen3-32b"), ("qwen2-5-72b", "qwen2.5-72b"),
-    ("nemotron-8b", "nemotron-8b"), ("nemotron-22b", "nemotron-22b"),
-)  # fmt: skip
-"""Beginning of a model's name in rows (small letters, everything else as -) -> packaged model. The first match counts."""
 PRECISIONS = {"bf16": "bf16", "fp8": "fp8", "fp8-cs": "fp8", "fp8-mx": "fp8", "mxfp8": "fp8", "nvfp4": "fp8"}
 """Precision of a row -> recipe of its state, as far as the row says it."""
 KEPT_DENSE = 1
@@ -71,7 +56,7 @@ class Setting:
 def packaged_name(row: TrainingRow) -> str:
     """The packaged whole model of a row. Raises `Unsupported`."""
     words = re.sub(r"[^a-z0-9]+", "-", row.text("model").lower())
-    found = next((name for pattern, name in NAMES if re.match(pattern, words)), None)
+    found: str | None = next((name for pattern, name in TABLES["training_models"].items() if re.match(pattern, words)), None)
     if found is None:
         raise Unsupported(f"no packaged model is called like {row.text('model')!r}")
     return found
@@ -180,11 +165,6 @@ def tuned(row: TrainingRow) -> bool:
 
 SIMUMAX = "MooreThreads/SimuMax"
 NEMO = "NVIDIA/NeMo@"
-CLUSTERS = {
-    "h100-sxm": "hw-dgx-h100-x8", "h200-sxm": "hw-dgx-h200-x8", "h800": "hw-dgx-h800-x8", "b200": "hw-dgx-b200-x8", "gb200": "hw-gb200-nvl72-x2",
-    "b300": "hw-hgx-b300-x8", "gb300": "hw-gb300-nvl72-x2", "mi355x": "hw-mi355x-x2", "mi300x": "hw-mi300x-x2",
-}  # fmt: skip
-"""GPU of a row -> packaged cluster."""
 NODE = 8
 RACKS = ("gb200", "gb300")
 """GPUs in NVLink domains of 72, in which a requested DeepEP becomes alltoall (Megatron-Bridge issue 5992)."""
@@ -205,9 +185,9 @@ PRESETS = {
 def machine_of(row: TrainingRow) -> tuple[str, Machine]:
     """(GPU, machine) of a row. Raises `Unsupported`."""
     gpu = next((name for text, name in GPUS if text in row.text("hardware").upper()), "")
-    if gpu not in CLUSTERS:
+    if gpu not in TABLES["training_clusters"]:
         raise Unsupported(f"no packaged machine is called like {row.text('hardware')!r}")
-    return gpu, Machine(load_cluster(CLUSTERS[gpu]))
+    return gpu, Machine(load_cluster(TABLES["training_clusters"][gpu]))
 
 
 def practice_of(row: TrainingRow, gpu: str, moe: bool) -> Practice:
