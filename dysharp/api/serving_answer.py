@@ -8,7 +8,7 @@ from typing import Any
 from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_systems import SystemPoint
 from dysharp.measured.serving.predictions import Bar, bar_of, outside_of
-from dysharp.serving.answers import HELPS, Overlap, Slots, limit_of, point_dict, words_of
+from dysharp.serving.answers import LIMITS, Overlap, Slots, limit_of, point_dict, words_of
 from dysharp.serving.apart import Apart
 from dysharp.serving.engine import Engine
 from dysharp.serving.search import Rejected, ServePoint
@@ -89,7 +89,7 @@ class Serving:
         limit = limit_of(first)
         lines = [
             f"{copies}{_named(first)}: {first.tokens_per_gpu:,.0f} tokens/s per GPU with {first.load.users:g} users per replica, {_times(first)}.",
-            f"Limit: {words_of(first)}; {HELPS[limit]}.",
+            f"Limit: {words_of(first)}; {LIMITS[limit]['helps']}.",
         ]
         if len(self.best) > 1:
             second = self.best[1]

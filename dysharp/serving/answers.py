@@ -4,6 +4,7 @@ One can turn two batches that overlap, drafts, and spare expert slots. Each answ
 """
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from dysharp.serving.balance import EXTRA_SLOTS, Rearranging, rearranging, with_slots
@@ -13,49 +14,24 @@ from dysharp.serving.memory import memory_of
 from dysharp.serving.search import ServePoint
 from dysharp.serving.step import StepTable, decode_batch, draft_us, step_time
 from dysharp.serving.two_batches import overlapped_us
+from dysharp.specs.reading import parse_toml, read_text
 
-GROUPS = {
-    "experts": ("experts", "shared experts"),
-    "attention": ("attention decode", "absorbed projections"),
-    "projections": ("qkv", "attention out", "q and kv down", "q up", "dense FFN", "head"),
-    "communication": ("attention all-reduce", "FFN all-reduce", "dispatch", "combine", "embedding", "stage to stage"),
-    "small kernels": ("norms", "latent norms", "rope and cache", "router", "sampling"),
-}
-"""Part of a step -> names of `StepTime.parts`."""
-WORDS = {
-    "memory": "the KV cache (no more requests fit)",
-    "prompts": "prompts, which take most of the time from decoding requests",
-    "experts": "reading and multiplying experts",
-    "attention": "reading the KV cache",
-    "projections": "reading and multiplying weights outside the experts",
-    "communication": "communication",
-    "small kernels": "small kernels and gaps between kernels",
-}
-"""Limit -> how a sentence names it."""
-HELPS = {
-    "memory": "an FP8 cache, more memory, or a layout that splits weights further would fit more",
-    "prompts": "prefill apart, shorter prompts or a prefix cache would help",
-    "experts": "more users per replica (each expert read serves more rows) or narrower weights would help",
-    "attention": "an FP8 cache, shorter contexts or drafts would help",
-    "projections": "more users per replica, or more GPUs that share heads, would help",
-    "communication": "a larger NVLink domain, a faster EP system or two-batch overlap would help",
-    "small kernels": "more users per replica, or kernels that are fused, would help",
-}
-"""Limit -> what would help."""
+LIMITS = parse_toml(read_text(Path(__file__).parent / "data" / "limits.toml"), "limits.toml")
+"""Limit -> `parts` of a step, `words` that name it, and what `helps`."""
 HALF = 0.5
 
 
 def part_shares(point: ServePoint) -> dict[str, float]:
-    """Shares of the decode step by group of `GROUPS`; they add up to 1. Gaps between kernels count as small kernels."""
+    """Shares of the decode step by limit with parts; they add up to 1. Gaps between kernels count as small kernels."""
     step = point.step()
-    sums = {name: sum(step.parts.get(part, 0.0) for part in parts) for name, parts in GROUPS.items()}
+    sums = {name: sum(step.parts.get(part, 0.0) for part in parts) for name, limit in LIMITS.items() if (parts := limit.get("parts"))}
     sums["small kernels"] += step.gaps
     total = sum(sums.values())
     return {name: us / total for name, us in sums.items()}
 
 
 def limit_of(point: ServePoint) -> str:
-    """What keeps the point from more tokens per second: a name of `WORDS`."""
+    """What keeps the point from more tokens per second: a name of `LIMITS`."""
     if point.served.prompt_share > HALF:
         return "prompts"
     if point.served.batch >= 0.95 * point.memory.requests:
@@ -66,7 +42,7 @@ def limit_of(point: ServePoint) -> str:
 
 def words_of(point: ServePoint) -> str:
     """What limits the point, in words; a dense model has no experts."""
-    words = WORDS[limit_of(point)]
+    words = str(LIMITS[limit_of(point)]["words"])
     return words if point.replica.model.layer is not None else words.replace(" outside the experts", "")
 
 

@@ -8,9 +8,11 @@ gradients) and no recomputation; `Convention` has the parts in which they differ
 compare tokens per second across releases.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from dysharp.specs.reading import parse_toml, read_text
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.weights import counted_weights, whole_mtp_layer
 
@@ -94,6 +96,7 @@ def flops_of(model: WholeModel, sequence: int, mtp: bool = True) -> Flops:
     return Flops(forward)
 
 
+FILE = Path(__file__).with_name("conventions.toml")
 Window = Literal["exact", "ignored", "half"]
 """Mean context of a windowed layer: exact; as without a window; half the window."""
 
@@ -121,34 +124,8 @@ class Convention:
     """The same for core attention, whose backward pass has the FLOPs of two."""
 
 
-MEGATRON = Convention(
-    "megatron",
-    "no router; MTP with its head; causal attention, windows exactly (Megatron-Bridge from 26.06)",
-    "Megatron-LM d98e8a6 megatron/training/training.py; Megatron-Bridge commit baa0259",
-)
-CONVENTIONS: dict[str, Convention] = {
-    c.name: c
-    for c in (
-        MEGATRON,
-        replace(MEGATRON, name="megatron-no-mtp", counts="the same without MTP (NeMo Automodel)", mtp=False),
-        replace(
-            MEGATRON, name="bridge-26.04", counts="up to 26.04.01: two matrices for a gate that is not SiLU, no windows",
-            source="Megatron-Bridge before commit baa0259", window="ignored", gate_of_silu_only=True,
-        ),
-        Convention(
-            "maxtext", "the router; no MTP; half of a window", "AI-Hypercomputer MaxText", router=True, mtp=False, window="half", rank_norms=False
-        ),
-        Convention("nemo-24.07", "all pairs in attention; no MTP", "NVIDIA NeMo 24.07", mtp=False, causal=False, window="ignored"),
-        replace(
-            MEGATRON, name="bridge-lora", counts="LoRA: no weight gradients, no attention (samples are short and packed)",
-            source="published rows of Megatron-Bridge", matrix_passes=2, core_passes=0,
-        ),
-        replace(
-            MEGATRON, name="automodel-lora", counts="LoRA: twice forward; no MTP", source="published rows of NeMo Automodel",
-            mtp=False, matrix_passes=2, core_passes=2,
-        ),
-    )
-}  # fmt: skip
+CONVENTIONS = {name: Convention(name, **facts) for name, facts in parse_toml(read_text(FILE), FILE.name).items()}
+MEGATRON = CONVENTIONS["megatron"]
 
 
 def model_flops(model: WholeModel, sequence: int, convention: Convention = MEGATRON) -> float:
