@@ -14,6 +14,7 @@ from dysharp.errors import ConfigError, SimulationError
 
 if TYPE_CHECKING:
     from dysharp.api.own_rows import Report
+    from dysharp.api.run_validation import RunReport
 
 
 @click.command()
@@ -51,10 +52,8 @@ def validate(
     from dysharp.cli.progress_bar import progress_bar
     from dysharp.files import check_destination, write_text
 
-    if data is not None and _trains(data):
-        return _training(data, check, as_json)
-    if data is not None and _serves(data):
-        return _serving(data, check, as_json)
+    if data is not None and (runs := _runs_in(data)):
+        return _validate_runs(runs, data, check, as_json)
     for written in filter(None, (refit, summary, page)):  # before minutes of work, not after
         check_destination(written)
     if refit is not None and (judged["constants"] or judged["cluster"]):
@@ -75,15 +74,15 @@ def validate(
 
         write_page(done, page)
     if as_json:
-        from dysharp.api.training_validation import validate_training
+        from dysharp.api.run_validation import validate_training
 
         trained = {"training": validate_training().to_dict()} if data is None else {}
         print_json(done.to_dict() | trained)
     else:
         _print(done, data, bars, groups)
         if data is None:
-            _training(None, check, False)
-            _serving(None, check, False)
+            _validate_runs("training", None, check, False)
+            _validate_runs("serving", None, check, False)
     if check and not done.holds:
         from dysharp.text import cell
 
@@ -91,44 +90,32 @@ def validate(
         raise SimulationError(f"validate: found {missed}, expected every bar to hold")
 
 
-def _trains(data: str) -> bool:
-    """Whether a file holds training runs of whole models."""
+def _runs_in(data: str) -> str:
+    """What a file holds: "training" or "serving" runs of whole models, or "" for anything else."""
+    from dysharp.measured.serving.setting import ServingRow
     from dysharp.measured.training.setting import TrainingRow
     from dysharp.specs.reading import read_text
 
-    return TrainingRow.columns.fit(read_text(Path(data)))
+    text = read_text(Path(data))
+    return "training" if TrainingRow.columns.fit(text) else "serving" if ServingRow.columns.fit(text) else ""
 
 
-def _serves(data: str) -> bool:
-    """Whether a file holds serving runs."""
-    from dysharp.measured.serving.setting import ServingRow
-    from dysharp.specs.reading import read_text
+def _validate_runs(of: str, data: str | None, check: bool, as_json: bool) -> None:
+    """Print runs of "training" or of "serving" beside predictions. Raises SimulationError with the bars that do not hold, if `check`."""
+    from dysharp.api.run_validation import validate_serving, validate_training
+    from dysharp.cli.texts.validate_text import print_serving_report, print_training
 
-    return ServingRow.columns.fit(read_text(Path(data)))
-
-
-def _serving(data: str | None, check: bool, as_json: bool) -> None:
-    from dysharp.api.serving_validation import validate_serving
-    from dysharp.cli.texts.serving_text import print_serving_report
-
-    done = validate_serving(data)
-    print_json(done.to_dict()) if as_json else print_serving_report(done, data)
+    if of == "training":
+        done: RunReport = (trained := validate_training(data))
+        print_json(done.to_dict()) if as_json else print_training(trained, data)
+    else:
+        done = served = validate_serving(data)
+        print_json(done.to_dict()) if as_json else print_serving_report(served, data)
     if check and not done.holds:
-        missed = ", ".join(f"{row['family']} {row['median_ape']:.1f} % (bar {row['bar']} %)" for row in done.families if not row["holds"])
-        raise SimulationError(f"validate: found {missed}, expected every bar to hold")
-
-
-def _training(data: str | None, check: bool, as_json: bool) -> None:
-    from dysharp.api.training_validation import validate_training
-    from dysharp.cli.texts.training_text import print_training
-
-    done = validate_training(data)
-    print_json(done.to_dict()) if as_json else print_training(done, data)
-    if check and not done.holds:
-        missed = ", ".join(
-            f"{row['family']} {row['median_ape']:.2f} % (bar {row['bar']} %)" for row in done.families if row["n"] and not row["holds"]
-        )
-        raise SimulationError(f"validate: found {missed}, expected every bar to hold")
+        digits = 2 if of == "training" else 1
+        missed = [row for row in done.families if row["n"] and row["bar"] and not row["holds"]]
+        found = ", ".join(f"{row['family']} {row['median_ape']:.{digits}f} % (bar {row['bar']} %)" for row in missed)
+        raise SimulationError(f"validate: found {found}, expected every bar to hold")
 
 
 def _print(done: Report, data: str | None, bars: bool, groups: bool) -> None:

@@ -1,4 +1,4 @@
-"""A report of `validate` as text: a user's rows, errors per kind of measurement, and the maintainers' tables."""
+"""A report of `validate` as text: a user's rows, errors per kind of measurement, the maintainers' tables, and runs of training and of serving."""
 
 from __future__ import annotations
 
@@ -201,3 +201,61 @@ def _few(names: Sequence[str], most: int = 3) -> str:
 def _print(rows: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> None:
     print_table(keys, ([cell(row[key]) for key in keys] for row in rows), left=0, text=_TEXT)
     click.echo()
+
+
+if TYPE_CHECKING:
+    from dysharp.api.run_validation import TrainingReport
+
+
+def print_training(done: TrainingReport, data: str | None = None) -> None:
+    """One line per family; with `data`, the name of a user's file, also its rows."""
+    shown = [row | {"words": FAMILIES["training"][row["family"]]} for row in done.families if row["n_rows"]]
+    print_lines([f"{data}: training runs of whole models" if data else "training runs of whole models; in no number above", ""])
+    headings = ("what", "that is", "rows", "judged", "median\nerror %", "largest\n%")
+    print_table(headings, cells(shown, "family", "words", "n_rows", "n", "median_ape:.2f", "max_ape:.2f"), left=2, whole=1)
+    if done.groups:
+        _print_groups(done)
+    if data is None:
+        return
+    print_lines(["", "rows"])
+    rows = cells(done.rows[:MOST_ROWS], "id", "family", "measured:.2f", "predicted:.2f", "unit", "error:+.2f", "note")
+    print_table(("id", "what", "measured", "predicted", "unit", "error %", "note"), rows, left=2, text=("unit", "note"))
+    more = [f"the first {MOST_ROWS} rows are printed; --json has all"] if len(done.rows) > MOST_ROWS else []
+    print_lines(["", *more, "error: predicted over measured, minus 1; a row with a note is not judged"])
+
+
+def _print_groups(done: TrainingReport) -> None:
+    """Step time by group, each with its bar and the unfitted floor."""
+    judged = [row | {"held": "yes" if row["holds"] else "NO"} for row in done.groups]
+    keys = ("median_ape:.2f", "p90_ape:.2f", "bias:+.2f", "floor_median_ape:.2f", "bar:g")
+    print_lines(["", "step time by group; all rows of a model and GPU are one vote"])
+    headings = ("group", "rows", "votes", "median\nerror %", "90 % of\nrows", "bias %", "floor's\nmedian %", "bar %", "holds")
+    print_table(headings, cells(judged, "group", "n", "votes", *keys, "held"), left=1)
+
+
+if TYPE_CHECKING:
+    from dysharp.api.run_validation import ServingReport
+
+
+def print_serving_report(done: ServingReport, data: str | None = None) -> None:
+    """One line per family, the layouts, and with `data`, the name of a user's file, groups and rows."""
+    shown = cells((row for row in done.families if row["n_rows"]), "family", "n_rows", "n", "median_ape:.1f", "p90_ape:.1f", "bias:+.1f")
+    print_lines([f"{data}: serving runs" if data else "serving runs; in no number above", ""])
+    print_table(("what", "rows", "predicted", "median\nerror %", "90 % of\nerrors below", "bias\n%"), shown)
+    if done.layouts.get("groups"):
+        found = done.layouts
+        parts = f"of fronts {found['fronts_right']} of {found['fronts']}, with EP beside TP {found['ep_right']} of {found['ep_groups']}"
+        line = f"fastest layout: right or within 5 % in {found['right']} of {found['groups']} groups ({found['share']:.0f} %); {parts}"
+        print_lines(["", line])
+    if data is None:
+        return
+    print_lines(["", "TPOT by group"])
+    named = [row | {"model": row["model"].split("/")[-1]} for row in done.groups]
+    groups = cells(named, "model", "hardware", "engine", "mode", "n", "median_ape:.1f", "bias:+.1f")
+    print_table(("model", "hardware", "engine", "mode", "n", "median\nerror %", "bias\n%"), groups, left=4)
+    print_lines(["", "rows, ms"])
+    keys = ("measured_tpot_ms:,.1f", "tpot_ms:,.1f", "tpot_error:+.1f", "measured_ttft_ms:,.1f", "ttft_ms:,.1f", "ttft_error:+.1f")
+    rows = cells(done.rows[:MOST_ROWS], "id", *keys, "note")
+    print_table(("id", "TPOT", "predicted", "error %", "TTFT", "predicted", "error %", "note"), rows, text=("note",))
+    more = [f"the first {MOST_ROWS} rows are printed; --json has all"] if len(done.rows) > MOST_ROWS else []
+    print_lines(["", *more, "error: predicted over measured, minus 1"])

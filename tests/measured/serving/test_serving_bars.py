@@ -2,7 +2,7 @@
 
 import pytest
 
-from dysharp.api.serving_validation import ServingReport, validate_serving
+from dysharp.api.run_validation import ServingReport, validate_serving
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.serving.predictions import ANSWERS, BARS, GPUS, MODELS, MOST_EP, MOST_EP_APART, PROMPTS, ServingCase, bar_of
 from dysharp.measured.serving.setting import ServeSetting, ServingRow, setting_of

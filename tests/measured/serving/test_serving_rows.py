@@ -2,7 +2,7 @@
 
 import pytest
 
-from dysharp.api.serving_validation import validate_serving
+from dysharp.api.run_validation import validate_serving
 from dysharp.errors import ConfigError
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.serving.predictions import TPOT, ServingCase, fastest_layouts, predict_row

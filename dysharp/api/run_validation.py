@@ -1,8 +1,10 @@
-"""The verb `validate_serving`: predictions of serving runs against measured ones, the packaged runs or a file of them."""
+"""The verbs `validate_training` and `validate_serving`: predictions of whole models against measured runs, the packaged runs or a file of them."""
+
+from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from statistics import median
 from typing import Any
 
@@ -10,7 +12,78 @@ import numpy as np
 
 from dysharp.measured.serving.predictions import LATENCY, STEP, TPOT, TTFT, ServingCase, fastest_layouts, predict_row
 from dysharp.measured.serving.setting import STEPS, ServingRow
+from dysharp.measured.training import families, step_time
+from dysharp.measured.training.families import RunCase, summarise
+from dysharp.measured.training.setting import TrainingRow
 from dysharp.text import table
+
+
+class RunReport:
+    """What reports of runs share."""
+
+    families: list[dict[str, Any]]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every bar with judged rows holds."""
+        return all(row["holds"] for row in self.families if row["n"] and row["bar"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Fields of `--json`, plain values."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingReport(RunReport):
+    """Errors of training runs.
+
+    | field | holds |
+    |---|---|
+    | `families` | per family: `n_rows`, `n` judged, `median_ape`, `p90_ape`, `max_ape`, `bias` in percent, `bar`, `holds` |
+    | `rows` | per row and family: `id`, `model`, `measured`, `predicted`, `unit`, `error` in percent, `judged`, `note`; steps: `group`, `floor` |
+    | `groups` | step time by group: rows, votes of (model, GPU), errors, the unfitted floor's median, `bar`, `holds` |
+    | `micro_batches` | rows that differ in micro-batches only: ms of one more (`slope_*`) and the rest (`intercept_*`), measured and predicted |
+    """
+
+    families: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    micro_batches: list[dict[str, Any]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """One line per family."""
+        shown = [row for row in self.families if row["n"]]
+        cells = [(row["family"], str(row["n"]), f"{row['median_ape']:.2f}", f"{row['max_ape']:.2f}", f"{row['bar']:.1f}") for row in shown]
+        return table(("what", "judged", "median error %", "largest %", "bar of the median %"), cells)
+
+
+def validate_training(data: str | os.PathLike[str] | None = None) -> TrainingReport:
+    """Compare the step times, the memory and the model FLOPs of training runs with measurements; `data`: a CSV, default the packaged runs.
+
+    Raises `ConfigError` in one line: file, row, column, found and expected.
+    """
+    runs = TrainingRow.read(data)
+    steps = step_time.step_cases(runs)
+    by_group = step_time.judge_groups(steps)
+    counted, peaks = families.flops_cases(runs), families.memory_cases(runs)
+    groups = sorted(map(abs, families.by_group(counted).values()))
+    told = [summarise(families.MEMORY, peaks, families.MEMORY_BAR), summarise(families.FLOPS, counted, families.FLOPS_BAR)]
+    if groups:  # single rows are published with three digits; the bar is for medians of a model and convention
+        told[-1] |= {"groups": len(groups), "max_group": groups[-1], "holds": groups[-1] <= families.FLOPS_BAR}
+    if by_group:  # bars are those of groups
+        told.insert(0, summarise(step_time.FAMILY, steps, max(step_time.BARS.values())) | {"holds": all(group["holds"] for group in by_group)})
+    pairs = families.pair_cases() if data is None else []
+    told += [summarise(families.PAIRS, pairs, families.PAIR_BAR)] if pairs else []
+    rows = [_training_row(step_time.FAMILY, "s", one) | {"group": one.group, "floor": one.floor} for one in steps]
+    rows += [*(_training_row(families.MEMORY, "GiB", one) for one in peaks), *(_training_row(families.FLOPS, "GFLOP/token", one) for one in counted)]
+    rows += [_training_row(families.PAIRS, "ms", one) for one in pairs]
+    return TrainingReport(told, rows, by_group, step_time.slopes(steps))
+
+
+def _training_row(family: str, unit: str, case: RunCase) -> dict[str, Any]:
+    about = {"id": case.id, "family": family, "model": case.model, "unit": unit}
+    return about | {"measured": case.measured, "predicted": case.predicted, "error": case.error, "judged": case.judged, "note": case.note}
+
 
 BARS: dict[str, tuple[float | None, float | None]] = {
     "TPOT": (12.0, 35.0),
@@ -25,7 +98,7 @@ COVERAGE, LAYOUTS = 95.0, 85.0
 
 
 @dataclass(frozen=True, slots=True)
-class ServingReport:
+class ServingReport(RunReport):
     """Errors of serving runs.
 
     | field | holds |
@@ -40,15 +113,6 @@ class ServingReport:
     groups: list[dict[str, Any]] = field(default_factory=list)
     layouts: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def holds(self) -> bool:
-        """Whether every bar with judged rows holds."""
-        return all(row["holds"] for row in self.families if row["n"] and row["bar"])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Fields of `--json`, plain values."""
-        return asdict(self)
 
     def __str__(self) -> str:
         shown = [row for row in self.families if row["n"]]
@@ -73,7 +137,7 @@ def validate_serving(data: str | os.PathLike[str] | None = None, tick: Callable[
         *(_family(f"{mode.split()[0]}-step", [case for case in cases if case.row.text("mode") == mode], STEP) for mode in STEPS),
         _family("TPOT, suspected of speculation", [case for case in cases if case.apart], TPOT),
     ]  # fmt: skip
-    return ServingReport(families, _groups(cases), fastest_layouts(cases), [_row(case) for case in cases])
+    return ServingReport(families, _groups(cases), fastest_layouts(cases), [_serving_row(case) for case in cases])
 
 
 def _family(name: str, cases: list[ServingCase], what: str) -> dict[str, Any]:
@@ -108,7 +172,7 @@ def _groups(cases: list[ServingCase]) -> list[dict[str, Any]]:
     ]
 
 
-def _row(case: ServingCase) -> dict[str, Any]:
+def _serving_row(case: ServingCase) -> dict[str, Any]:
     measured = case.row.numbers
     return {
         "id": case.id, "model": case.row.text("model"), "measured_tpot_ms": measured["tpot_ms"], "tpot_ms": case.tpot_ms,
