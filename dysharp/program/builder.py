@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.isa.framing import Framing, pull_train, push_train, stripe_ps
+from dysharp.program.csr import csr_ptr
 from dysharp.program.schema import LAYER, NO_DATA, Operator, Schema
 from dysharp.program.tables import (
     Alloc,
@@ -81,14 +82,6 @@ def _table(kind: Any, rows: list[Any]) -> Any:
         column = [row[i] for row in rows]
         columns[name] = tuple(column) if name in ("name", "unit") else np.array(column, np.int64 if name == "interval_ps" else np.int32)
     return kind(**columns)
-
-
-def csr_ptr(counts: ArrayLike) -> I32:
-    """Row pointer `[n + 1]` int32 of `counts` `[n]`."""
-    counts = np.asarray(counts)
-    out = np.zeros(len(counts) + 1, np.int32)
-    np.cumsum(counts, out=out[1:], dtype=np.int32)
-    return out
 
 
 def _distinct(values: NDArray[np.int64]) -> tuple[list[int], I32]:
@@ -236,9 +229,7 @@ class ProgramBuilder:
     ) -> tuple[int, int, int]:
         """A batch of regions. Returns the first ids (region, row, tile). Rows and tiles of a region are consecutive."""
         node, n_rows = np.atleast_1d(np.asarray(node)), np.atleast_1d(np.asarray(n_rows))
-        tile_rows = np.asarray(tile_rows)
-        n = len(node)
-        tiles = -(-n_rows // tile_rows)
+        n, tiles = len(node), -(-n_rows // np.asarray(tile_rows))
         first = (self._n_regions, self._n_rows, self._n_tiles)
         self._regions.append(
             {
@@ -309,8 +300,7 @@ class ProgramBuilder:
         if kind in WIRED and targets is None:
             remote = members["node"] != np.repeat(node, count)
             targets = np.bincount(np.repeat(np.arange(n), count), weights=remote, minlength=n).astype(np.int32)
-        payload = _full(bytes, n, "bytes")
-        wire = _full(-1, n, "wire")
+        payload, wire = _full(bytes, n, "bytes"), _full(-1, n, "wire")
         if kind in WIRED:
             wire = self._wire_rows(template, payload, _full(targets if targets is not None else 1, n, "targets"), _full(aux_bytes, n, "aux bytes"))
         given = {"template": template, "key": key, "prio": prio, "issuer": issuer, "rows": rows}
@@ -320,15 +310,11 @@ class ProgramBuilder:
         return self._n_ops - n
 
     def _add_members(self, to: To | None, count: I32) -> dict[str, Any]:
-        if to is None:
-            members: dict[str, Any] = {"count": count, "node": np.zeros(0, np.int32), "fills": np.zeros(0, np.int32)}
-            members |= {"row": np.zeros(0, np.int32), "ext": None}
-        else:
-            n = int(count.sum())
-            fills = _full(0 if to.fill_count is None else to.fill_count, n, "fill count")
-            rows = _full(() if to.fill_row is None else to.fill_row, int(fills.sum()), "fill row")
-            ext = None if to.ext_bytes is None else _full(to.ext_bytes, n, "ext bytes")
-            members = {"count": count, "node": _full(to.node, n, "member node"), "fills": fills, "row": rows, "ext": ext}
+        to, n = To(0, ()) if to is None else to, int(count.sum())
+        fills = _full(0 if to.fill_count is None else to.fill_count, n, "fill count")
+        rows = _full(() if to.fill_row is None else to.fill_row, int(fills.sum()), "fill row")
+        ext = None if to.ext_bytes is None else _full(to.ext_bytes, n, "ext bytes")
+        members = {"count": count, "node": _full(to.node, n, "member node"), "fills": fills, "row": rows, "ext": ext}
         self._members.append(members)
         return members
 
@@ -407,7 +393,7 @@ class ProgramBuilder:
             members=self._build_members(),
             regions=self._build_regions(),
             edges=Edges(*(_cat([e[i] for e in self._edges]) for i in range(4))),
-            holds=self._build_holds(),
+            holds=Holds(*(_cat([h[i] for h in self._holds]) for i in range(6))),
             semaphores=_table(Semaphores, self._semaphores),
             issuers=issuers if self._shares else replace(issuers, share=None),
             pools=_table(Pools, self._pools),
@@ -461,17 +447,3 @@ class ProgramBuilder:
             row_notify=_cat([r["notify"] for r in self._rows]),
             name=tuple(self._region_names),
         )
-
-    def _build_holds(self) -> Holds:
-        return Holds(*(_cat([h[i] for h in self._holds]) for i in range(6)))
-
-
-def with_hardware(program: Program, hardware: Hardware) -> Program:
-    """`program` with other constants, such as buffers and latencies.
-
-    Raises ProgramError for another rate, number of links or flit size: the wire table was built with them.
-    """
-    old = program.hardware
-    if (old.rate, old.n_links, old.flit) != (hardware.rate, hardware.n_links, hardware.flit):
-        raise ProgramError("with_hardware: found another rate, link count or flit size, expected the wire table's own")
-    return replace(program, hardware=hardware)
