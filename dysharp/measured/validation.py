@@ -69,7 +69,7 @@ class Validation:
     counted_numbers: list[dict[str, Any]] = field(default_factory=list)
     """Numbers in the code that count beside the fitted constants (`specs.numbers`)."""
     fits: list[dict[str, Any]] = field(default_factory=list)
-    """The count of fitted constants and counted numbers by part, with budgets (`specs.budget`)."""
+    """The count of fitted constants and counted numbers by part, with budgets (`specs.fitted`)."""
     apart: list[dict[str, Any]] = field(default_factory=list)
     """Measurements that are predicted and in no mean or bar, by family and group (`apart.judge`)."""
     parts: list[dict[str, Any]] = field(default_factory=list)

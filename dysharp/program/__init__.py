@@ -1,7 +1,9 @@
 """The Program: systems plan it, and every interpreter reads it."""
 
 from dysharp.isa.framing import Framing
-from dysharp.program.builder import ProgramBuilder, To, csr_ptr, with_hardware
+from dysharp.program.builder import ProgramBuilder, To
+from dysharp.program.csr import csr_ptr
+from dysharp.program.relayout import with_hardware
 from dysharp.program.schema import LAYER, Nature, Operator
 from dysharp.program.tables import Alloc, Chaining, Declared, Discipline, Hardware, Head, HubTable, Kind, Point, Program, Tail, Template
 from dysharp.program.trace import Trace

@@ -1,7 +1,7 @@
 """Groups rows of a table by their owner, and sorts small integers."""
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -21,13 +21,20 @@ def stable_order(key: NDArray[np.integer]) -> I64:
     return order
 
 
+def csr_ptr(counts: ArrayLike) -> I32:
+    """Row pointer `[n + 1]` int32 of `counts` `[n]`."""
+    counts = np.asarray(counts)
+    out = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=out[1:], dtype=np.int32)
+    return out
+
+
 def group(owner: I32, n: int) -> tuple[I32, I64]:
     """Rows of a table by owner: (`ptr` `[n + 1]` int32, `order` `[rows]`). Rows of one owner stay in table order.
 
     Owner i has the rows `order[ptr[i]:ptr[i + 1]]`.
     """
-    ptr = np.zeros(n + 1, np.int32)
-    np.cumsum(np.bincount(owner, minlength=n), out=ptr[1:])
+    ptr = csr_ptr(np.bincount(owner, minlength=n))
     if len(owner) == 0 or (owner[1:] >= owner[:-1]).all():
         return ptr, np.arange(len(owner))
     return ptr, stable_order(owner)

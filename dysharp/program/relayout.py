@@ -1,4 +1,4 @@
-"""`relayout`: a backward Program with the row layout of its forward run."""
+"""`relayout`: a backward Program with the row layout of its forward run. `with_hardware`: a Program with other constants."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import numpy as np
 from dysharp.arrays import I32
 from dysharp.errors import ProgramError
 from dysharp.program.names import fail_where
-from dysharp.program.tables import Alloc, Point, Program, Tail
+from dysharp.program.tables import Alloc, Hardware, Point, Program, Tail
 
 
 def relayout(program: Program, row_slot: I32) -> Program:
@@ -62,3 +62,14 @@ def _moved(ids: I32, kind: I32, column: I32) -> I32:
     """A column of points of holds, with new row ids."""
     rows = kind == Point.ROW_FIRST_TOUCH
     return np.where(rows, ids[np.where(rows, column, 0)], column) if rows.any() else column
+
+
+def with_hardware(program: Program, hardware: Hardware) -> Program:
+    """`program` with other constants, such as buffers and latencies.
+
+    Raises ProgramError for another rate, number of links or flit size: the wire table depends on these.
+    """
+    old = program.hardware
+    if (old.rate, old.n_links, old.flit) != (hardware.rate, hardware.n_links, hardware.flit):
+        raise ProgramError("with_hardware: found another rate, link count or flit size, expected the wire table's own")
+    return replace(program, hardware=hardware)

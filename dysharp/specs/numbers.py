@@ -9,7 +9,7 @@ inside functions of `compute`. Each has one of these kinds:
 | definition | follows from the words: bytes of a data type, a unit, a choice that the measured program states |
 | numerics | belongs to a computation or to printed text; it stands for nothing measured |
 | rule | decides which measurements count; it moves no prediction |
-| counted | none of these: it counts beside the fitted constants (`of`: of which part, `specs.budget`) |
+| counted | none of these: it counts beside the fitted constants (`of`: of which part, `specs.fitted`) |
 
 Numbers of cluster files that were fitted or chosen with measurements in sight stand in the section `clusters`, with their value.
 """
@@ -43,7 +43,7 @@ class Number:
     count: int = 0
     """How many numbers it adds to the fitted ones; 0 unless `kind` is "counted"."""
     of: str = ONE
-    """The part that a counted number belongs to (`specs.budget`)."""
+    """The part that a counted number belongs to (`specs.fitted`)."""
     value: float | None = None
     """The number in cluster files; None in code."""
 

@@ -6,8 +6,8 @@ from dysharp.arrays import Array
 from dysharp.engine.burst.lower_bulk import add_pieces, pieces_of
 from dysharp.engine.burst.lower_points import HEAD_ANNOUNCE, heads_of, others_of, point_flags, queues_of, releases_of
 from dysharp.errors import ProgramError
-from dysharp.program.builder import PULLS, csr_ptr
-from dysharp.program.csr import group, owners
+from dysharp.program.builder import PULLS
+from dysharp.program.csr import csr_ptr, group, owners
 from dysharp.program.names import edge_name
 from dysharp.program.tables import Alloc, Discipline, Head, Kind, Point, Program, Tail
 from dysharp.uarch import columns as col

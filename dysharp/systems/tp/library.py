@@ -13,7 +13,7 @@ from dysharp.specs import Cluster
 from dysharp.systems.building.tp.schema import GATHERED, ROWS
 from dysharp.systems.building.tp.sublayer import Machine
 from dysharp.systems.building.tp.ways import Ways
-from dysharp.systems.collectives.nvls_two_shot import BLOCK_BYTES
+from dysharp.systems.collectives.multimem import BLOCK_BYTES
 from dysharp.systems.collectives.register import collective
 from dysharp.systems.registry import is_real
 from dysharp.systems.tp.nvls import norm_own
