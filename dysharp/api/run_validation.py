@@ -94,7 +94,7 @@ BARS: dict[str, tuple[float | None, float | None]] = {
     "prefill-step": (15.0, 30.0),
 }
 """Family -> bars of the median and of the 90th percentile of absolute errors, in percent."""
-COVERAGE, LAYOUTS = 95.0, 85.0
+COVERAGE = 95.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-LETTERS = "EtmL"
 EPSILON, TINY = 1e-9, 1e-300
 NARROW = 64
 Floats = NDArray[np.float64]

@@ -7,7 +7,6 @@ from dysharp.steps.accounting.memory import FULL
 
 DType = Literal["", "bf16", "fp8", "mxfp8", "fp4"]
 Dispatcher = Literal["", "alltoall", "deepep", "hybrid-ep"]
-Way = Literal["forward", "backward"]
 GRAPH_PARTS = ("attn", "mlp", "moe_router", "moe_preprocess", "moe")
 """Parts of a layer that a graph can replay (Megatron-LM, --cuda-graph-scope)."""
 WHOLE = "full_iteration"
