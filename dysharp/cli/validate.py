@@ -13,8 +13,8 @@ from dysharp.cli.output import print_json
 from dysharp.errors import ConfigError, SimulationError
 
 if TYPE_CHECKING:
-    from dysharp.api.own_rows import Report
     from dysharp.api.run_validation import RunReport
+    from dysharp.api.validation import Report
 
 
 @click.command()

@@ -17,7 +17,7 @@ from dysharp.systems.building.weights import GRADIENTS, broadcast, reduce
 from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts, rows_per_expert
-from dysharp.workload.shadows import with_shadows, worth_shadows
+from dysharp.workload.placement import with_shadows, worth_shadows
 
 COUNT_BYTES = 8  # rows of an expert as int64
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import dysharp as ds
-from dysharp.api.network_setting import curve_setting, network_setting, parse_delays, parse_loads, parse_traffic
+from dysharp.api.network_curve import curve_setting, network_setting, parse_delays, parse_loads, parse_traffic
 from dysharp.engine.flit.curves import read_curves, setting
 from dysharp.errors import ConfigError
 

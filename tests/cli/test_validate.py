@@ -7,8 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from dysharp.api.own_rows import Report
-from dysharp.api.validation import validate
+from dysharp.api.validation import Report, validate
 from dysharp.cli.app import cli
 from dysharp.cli.texts.validate_text import FAMILIES, print_families, print_more, print_own_rows
 from dysharp.errors import ConfigError

@@ -19,8 +19,8 @@ from dysharp.systems.building.weights import n_weights
 from dysharp.testing.conformance import conformance
 from dysharp.testing.conformance.suite import RULES
 from dysharp.workload import Routing, make_routing, rows_per_expert
+from dysharp.workload.placement import with_shadows, worth_shadows
 from dysharp.workload.routing import rows_per_slot
-from dysharp.workload.shadows import with_shadows, worth_shadows
 
 FASTERMOE = get_system("fastermoe")
 ROUTING = make_routing("lognormal:1", TINY, 8, 24, seed=1)  # two experts per GPU

@@ -14,7 +14,7 @@ from dysharp.cli.output import print_lines, print_table
 from dysharp.text import cell, cells
 
 if TYPE_CHECKING:
-    from dysharp.api.own_rows import Report
+    from dysharp.api.validation import Report
 
 FAMILIES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
 """What was measured, by family of measurements; "training": by family of training runs."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench.crossbar_events import measure_events
-from dysharp.api.network_setting import cluster_setting
+from dysharp.api.network_curve import cluster_setting
 from dysharp.engine.flit.network import NetworkConfig, Protocol, RouterConfig, Traffic, measure
 from dysharp.errors import ConfigError
 from dysharp.specs import load_cluster
