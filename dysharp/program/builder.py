@@ -8,8 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.isa.framing import Framing, pull_train, push_train, stripe_ps
-from dysharp.program.operators import LAYER, Operator
-from dysharp.program.schema import NO_DATA, Schema
+from dysharp.program.schema import LAYER, NO_DATA, Operator, Schema
 from dysharp.program.tables import (
     Alloc,
     Chaining,
@@ -496,7 +495,7 @@ class ProgramBuilder:
 def with_hardware(program: Program, hardware: Hardware) -> Program:
     """`program` with other constants, such as buffers and latencies.
 
-    Raises ProgramError for another rate, number of links or flit size: the wire table was built with them.
+    Raises ProgramError for another rate, number of links or flit size: the wire table depends on these.
     """
     old = program.hardware
     if (old.rate, old.n_links, old.flit) != (hardware.rate, hardware.n_links, hardware.flit):

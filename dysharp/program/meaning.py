@@ -6,9 +6,8 @@ import numpy as np
 
 from dysharp.arrays import Array
 from dysharp.errors import ProgramError
-from dysharp.program.names import region_name, region_of_row, region_of_tile
+from dysharp.program.names import fail_where, region_name, region_of_row, region_of_tile
 from dysharp.program.payload import Columns
-from dysharp.program.refuse import fail_where
 from dysharp.program.schema import CARRIES_NOTHING
 from dysharp.program.tables import ALL_COLUMNS, Alloc, ColumnRange, Kind, Program
 
@@ -112,7 +111,7 @@ def _check_ranges(c: Columns, fn: str, mine: Array, ranges: list[ColumnRange]) -
 
 
 def check_sums_of_sums(c: Columns) -> None:
-    """A pull that reads what other pulls left reads it, for its key, only where one of those has left it.
+    """A pull reads what other pulls left for its key only on a node where such a pull left it.
 
     Its members name no rows, so nothing else notices a member on another node. The source's sum over NVLink domains is such a pull.
     """

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.program.builder import RARE
-from dysharp.program.kernel_sms import common_shares, kernels_of
 from dysharp.program.merge_order import Cross, Part, ids_of, in_streams, with_cross
 from dysharp.program.schema import Buffer, Schema
 from dysharp.program.sections import HEADS, POINTS, TAILS, labelled
-from dysharp.program.shares import Split, more_of, with_shares
+from dysharp.program.shares import Split, common_shares, kernels_of, more_of, with_shares
 from dysharp.program.tables import (
     Chains,
     Declared,
@@ -47,8 +46,8 @@ def merge(parts: Iterable[Part], *, streams: Sequence[Sequence[str]] = (), edges
     """The Programs of `parts` as one, on common pools, memory, tables, links and networks. One part alone is returned as it is.
 
     `streams`: labels of parts that run one behind the other on every GPU. `edges`: further edges between ops of parts. `splits`: changes of
-    shares while they run; a part of a split has a share of the pool from the start. The order of the arguments has no meaning; that of labels
-    in a stream has. Raises ProgramError for labels that occur twice or not at all, for Programs of different machines, and for edges and shares
+    shares while they run; a part of a split has a share of the pool from the start. The order of the arguments has no meaning; the order of labels
+    in a stream has one. Raises ProgramError for labels that occur twice or not at all, for Programs of different machines, and for edges and shares
     that cannot be.
     """
     parts = sorted(parts, key=lambda part: part.label)

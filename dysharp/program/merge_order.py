@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.program.csr import owners
-from dysharp.program.refuse import check_range
+from dysharp.program.names import check_range
 from dysharp.program.sections import labelled
 from dysharp.program.skew import appended, waits_for_start
 from dysharp.program.tables import Edges, Head, Kind, Program, Tail, Template

@@ -15,9 +15,9 @@ from dysharp.program.builder import PULLS, WIRED
 from dysharp.program.csr import owners
 from dysharp.program.domains import check_domains, check_nets, train_bytes_of
 from dysharp.program.meaning import check_computes, check_functions, check_reads, check_slices, check_slots, check_sums_of_sums
-from dysharp.program.operators import Nature
+from dysharp.program.names import check_range, fail_where
 from dysharp.program.payload import Columns, check_rows, check_traffic
-from dysharp.program.refuse import check_range, fail_where
+from dysharp.program.schema import Nature
 from dysharp.program.sections import part_of
 from dysharp.program.startable import first_that_never_starts, waits_by_kind
 from dysharp.program.tables import Alloc, Head, Kind, Point, Program, Tail
@@ -45,7 +45,7 @@ def verify(program: Program) -> None:
     - Payload bytes per operator and direction are as declared. Host operators and Programs without declared traffic
       are exempt.
     - Every COMPUTE with a function runs on a tile of a tiled region. Column ranges of a function cover every tile once.
-    - A pull of what other pulls left reads it where they left it.
+    - A pull of what other pulls left reads on a node where such a pull left it.
     - Every op can start.
     - Every template that reads a buffer waits for one of its writers.
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, measure
 from dysharp.analysis.count import sums_that_passed
-from dysharp.analysis.residence import row_visits
+from dysharp.analysis.phases import row_visits
 from dysharp.analysis.surroundings import Surroundings, surroundings
 from dysharp.measured.trust import PredictionScope, warnings_of
 from dysharp.runs.header import header_of, settings_of
-from dysharp.runs.option_help import without_effect
+from dysharp.runs.options import without_effect
 from dysharp.runs.request import Workload
 from dysharp.specs import Cluster, Model
 from dysharp.systems import System

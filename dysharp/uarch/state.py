@@ -117,7 +117,7 @@ class Links(NamedTuple):
     `hub`: [n * c, 2], trains and responses that wait for the up link. `dirty_up`: bit set of the nodes whose up link
     wants a grant attempt. `packet`: [n * c] int64 bytes of a packet of the train that an up server sent last, by class. `acks`: [n_ops + 1]
     int32, a heap of the pushes whose last acknowledgement is on its way (0: their number). `lines`: [2 * n, 3 + n_links] int64 ps, until when
-    each link of a port is busy, up and down (`uarch/lines.py`), and `first`: [n_ops] int8, the first link of each op; empty where links are equal.
+    each link of a port is busy, up and down (`uarch/link.py`), and `first`: [n_ops] int8, the first link of each op; empty where links are equal.
     """
 
     wires: Annotated[Array, 16]
@@ -159,7 +159,7 @@ class Tables(NamedTuple):
     `kinds`: [t, 4] int64, sizes and cost. `hubs`: [t * n, 5] int64. `finish`: [t * n, misses] int64 ps, ends of the
     latest misses of a hub, a ring. `asked`: [n_rows + t * n, 4] int64. `waits`: [n, 2] int32, FIFO of the members that
     wait for a row's place (linked as in `Links`). `places`: [n_rows + n * banks, 6] int32 and `spilled`: [n_regions] int64, the
-    row table (`uarch/row_table.py`); empty where no table is one.
+    row table (`uarch/tables.py`); empty where no table is one.
     """
 
     kinds: Annotated[Array, 4]

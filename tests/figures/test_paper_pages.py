@@ -1,5 +1,6 @@
 """Pictures and pages of papers: the numbers of a picture, what the summary says, and which files are written."""
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,9 @@ from click.testing import CliRunner
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
 from dysharp.figures import Check, Figure, Point, judge, list_figures, load_figure
-from dysharp.figures.drawing import Drawing
-from dysharp.figures.figure import BEYOND, Variant
+from dysharp.figures.figure import BEYOND, Drawing, Variant
 from dysharp.figures.series import Series, series_of
-from dysharp.figures.variants import variant_point
+from dysharp.figures.verdict import variant_point
 from dysharp.reports.figure_plots import plot_series
 from dysharp.reports.headline import headline
 from dysharp.reports.markdown import escaped
@@ -110,11 +110,16 @@ def test_pages_are_written_by_the_command(tmp_path: Path) -> None:
 
 
 def test_the_shipped_pages_have_each_reason_of_a_gap_once() -> None:
+    """A gap that has closed has no reason on the page any more."""
+    with (PAGES / "claims.csv").open(newline="") as file:
+        gaps = {(line["figure"], line["claim"]) for line in csv.DictReader(file) if line["verdict"] == "gap"}
+    assert gaps
     for name in list_figures():
         drawn = load_figure(name)
         page = (PAGES / f"{drawn.paper or BEYOND}.md").read_text()
         for reason in {check.reason for check in drawn.checks if check.reason}:
-            assert page.count(f"| {escaped(reason)} |") == 1, f"{name}: {reason}"
+            open_ = any(check.reason == reason and (name, check.name) in gaps for check in drawn.checks)
+            assert open_ <= page.count(f"| {escaped(reason)} |") <= 1, f"{name}: {reason}"
 
 
 def test_every_figure_of_a_paper_can_be_drawn() -> None:

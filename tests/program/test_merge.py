@@ -48,6 +48,16 @@ def test_a_part_comes_back_as_it_was(seed: int) -> None:
             checks.comes_back(merged, part)
 
 
+def test_a_part_without_extra_bytes_has_none_beside_one_with_them() -> None:
+    """A column that one part lacks has the value there that it stands for."""
+    first, second = (part.program for part in parts_of(0)[:2])
+    extra = np.arange(1, first.n_members + 1, dtype=np.int32)
+    longer, plain = (replace(p, members=replace(p.members, ext_bytes=e)) for p, e in ((first, extra), (second, None)))
+    found = merge([Part("A", longer), Part("B", plain)]).members.ext_bytes
+    assert found is not None
+    assert sorted(found.tolist()) == [0] * second.n_members + extra.tolist()
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_order_of_the_arguments_has_no_meaning(seed: int) -> None:
     parts = parts_of(seed)

@@ -32,6 +32,13 @@ def test_readme_example_runs():
     assert doctest.testfile(str(page), module_relative=False).failed == 0
 
 
+def test_a_tag_waits_for_one_contribution_at_least():
+    with pytest.raises(AssertionError, match="a opens without targets"):
+        collect.step(collect.empty(), collect.Open("a", 0))
+    state, _ = collect.step(collect.empty(), collect.Open("a", 1))
+    assert collect.step(state, collect.Piece("a", 0, 1, 5))[1] == (collect.Complete("a", 0, 5),)
+
+
 def test_table_keeps_its_order_and_its_past():
     old = Table([("a", 1), ("b", 2)])
     assert list(old.put("a", 3).items()) == [("a", 3), ("b", 2)]

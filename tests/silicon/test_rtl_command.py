@@ -13,8 +13,8 @@ pytest.importorskip("pyosys", reason="needs the extra rtl")
 
 from dysharp.cli.rtl import rtl
 from dysharp.errors import ConfigError, SimulationError
-from dysharp.silicon.density import total
-from dysharp.silicon.papers import beside, published
+from dysharp.silicon.area import total
+from dysharp.silicon.cluster_area import beside, published
 from dysharp.silicon.rtl.blocks import BLOCKS, load_block
 from dysharp.silicon.rtl.synthesis import GE, cost_of, library_kge, read_library
 from dysharp.specs import load_cluster

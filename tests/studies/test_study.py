@@ -20,10 +20,10 @@ from click.testing import CliRunner
 
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
-from dysharp.runs.key import key_of
 from dysharp.runs.point import Point
-from dysharp.runs.store import Store
+from dysharp.runs.store import Store, key_of
 from dysharp.studies import study as module
+from dysharp.studies import study_folder as folders
 from dysharp.studies.study import Draw, latin_hypercube, load_study, run_study
 from dysharp.studies.study_folder import JOURNAL, StudyFolder, _json_source
 from tests.runs.fake_points import fake_row
@@ -240,6 +240,21 @@ def test_a_question_is_answered_while_a_study_writes(tmp_path: Path, write: Call
         asked = StudyFolder(tmp_path / "f").connect()
         folder.close_part()
         assert asked.sql("select count(*), count(distinct key) from points").fetchall() == [(5, 5)]
+
+
+def test_a_full_journal_becomes_a_part_and_points_go_on(tmp_path: Path, write: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every two lines a part; the file of the journal can be read and written by all whom the umask lets, and run by nobody."""
+    monkeypatch.setattr(folders, "LINES_PER_PART", 2)
+    points = load_study(write(GRID)).grid()[:5]
+    with StudyFolder(tmp_path / "f").writing() as folder:
+        mask = os.umask(0)
+        os.umask(mask)
+        assert (tmp_path / "f" / JOURNAL).stat().st_mode & 0o777 == 0o666 & ~mask
+        for n, point in enumerate(points, 1):
+            folder.put(key_of(point).digest, point, fake_row(point))
+            assert len(list((tmp_path / "f").glob("part-*.parquet"))) == n // 2
+        assert len((tmp_path / "f" / JOURNAL).read_text().splitlines()) == 1
+    assert all(StudyFolder(tmp_path / "f")._known() >= {key_of(point).digest} for point in points)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="kills by signal")

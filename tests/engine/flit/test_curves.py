@@ -9,8 +9,7 @@ import pytest
 
 from dysharp.engine.flit.curves import compare_curves, curve_errors, error_table, read_curves, setting
 from dysharp.engine.flit.network import NetworkConfig, Protocol, RouterConfig, Traffic, measure
-from dysharp.engine.flit.replay.run import replay
-from dysharp.engine.flit.replay.streams import Stream
+from dysharp.engine.flit.recorded import Stream, replay
 from dysharp.errors import ConfigError
 
 SCATTER = (("fattree4x2_v4b8_p9_transpose", 0.70), ("xbar16_v4b8_p9_hot4", 0.25), ("xbar8_v16b256_p9_int2", 0.85))
