@@ -35,7 +35,7 @@ from mutant_tree import HERE, INSTALL, PYTEST, forked, kernel_files, parts, prel
 
 RESULTS, TABLE = (HERE / "bench" / name for name in ("mutants.csv", "mutants.md"))
 FIELDS = ("id", "file", "line", "operator", "was", "became", "result", "first", "by", "tests")
-EQUAL_PROGRAMS = 170  # random Programs for a mutant of the burst level's kernels or of the oracle; the test has 510
+EQUAL_PROGRAMS = 170  # seeds for a mutant of the burst level's kernels or of the oracle, a random Program of each kind; the test has 510
 EQUAL_S = 15.0  # CPU seconds of these
 OVERHEAD_S = 2.0  # CPU seconds until a fork runs its first test
 
@@ -79,14 +79,17 @@ def _equality(seeds: range) -> int:
     from dysharp.oracle import run_oracle
     from tests.interpreters.mutants import MAX_STEPS, difference
     from tests.interpreters.plain import PlainEngine
+    from tests.interpreters.random_points import random_points
     from tests.interpreters.random_programs import random_program
+    from tests.interpreters.random_sums import random_sums
 
     plain = PlainEngine(max_steps=MAX_STEPS)  # reads the changed file
     for seed in seeds:
-        program = random_program(seed)
-        if how := difference(plain, program, run_oracle(program)):
-            print(f"seed {seed}: {how}")
-            return 1
+        for make in (random_program, random_points, random_sums):
+            program = make(seed)
+            if how := difference(plain, program, run_oracle(program)):
+                print(f"{make.__name__}, seed {seed}: {how}")
+                return 1
     return 0
 
 

@@ -15,9 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from dysharp.arrays import I32, Bools
 from dysharp.errors import ProgramError
+from dysharp.program.names import check_range, fail_where
 from dysharp.program.schema import Nature
-from dysharp.program.skew import appended
-from dysharp.program.tables import Edges, Head, Kind, Program, Shares, Tail, Template
+from dysharp.program.skew import with_edges, with_ops
+from dysharp.program.tables import Head, Kind, Program, Shares, Tail, Template
 
 Array = NDArray[Any]
 Place = tuple[str, str, int]
@@ -98,21 +99,9 @@ def with_kernel_sms(program: Program) -> Program:
     ends = np.concatenate([kernel[1] + n for kernel, n in zip(kernels, before.tolist(), strict=False)])
     join = program.n_ops + np.arange(len(first), dtype=np.int32)
     template = Template("kernel.end", Kind.JOIN, program.host_operator, "join")
-    e, m, node = program.edges, program.members, program.ops.node[first]
-    end = join[ends]
-    program = replace(
-        program,
-        templates=(*program.templates, template),
-        ops=appended(program.ops, {"template": np.full(len(join), len(program.templates)), "node": node}),
-        members=replace(m, ptr=np.append(m.ptr, np.full(len(join), m.ptr[-1], np.int32))),
-        edges=Edges(
-            np.append(e.tail_kind, np.full(len(tails), int(Tail.OP_DONE), np.int32)),
-            np.append(e.tail, tails).astype(np.int32),
-            np.append(e.head_kind, np.full(len(tails), int(Head.OP_ISSUE), np.int32)),
-            np.append(e.head, end).astype(np.int32),
-        ),
-        issuers=replace(program.issuers, share=share_of[program.issuers.pool]),
-    )
+    node = program.ops.node[first]
+    program = with_edges(with_ops(program, template, {"node": node}), [(Tail.OP_DONE, tails, join[ends])])
+    program = replace(program, issuers=replace(program.issuers, share=share_of[program.issuers.pool]))
     changes = [
         (int(op), share, sign * n_sm)
         for ops, sign in ((first, -1), (join, 1))
@@ -167,3 +156,27 @@ def common_shares(program: Program) -> Program:
     if program.ops.chain is None:  # an op of a chain has no share
         share = np.where(share < 0, one[i.pool], share).astype(np.int32)
     return replace(program, issuers=replace(i, share=share), shares=replace(s, split_share=moved[s.split_share]))
+
+
+def check_shares(p: Program) -> None:
+    """An issuer with a share has the pool of the share, and none of its ops is in a chain, which keeps a slot between its ops."""
+    s, own = p.shares, p.issuers.share
+    if s is None or own is None:
+        return
+    check_range(s.pool, 0, len(p.pools.node), "share {i}: pool")
+    check_range(own, -1, len(s.pool), "issuer {i}: share")
+    check_range(s.split_op, 0, p.n_ops, "split {i}: op")
+    check_range(s.split_share, 0, len(s.pool), "split {i}: share")
+    more = more_of(s)
+    fixed = more == 0
+    for most, share in ((s.most, np.arange(len(s.pool))), (s.split_most[fixed], s.split_share[fixed]), (np.abs(more[~fixed]), s.split_share[~fixed])):
+        slots = p.pools.slots[s.pool[share]]
+        fail_where((most < 1) | (most > slots), lambda i, m=most, n=slots: f"share: found {m[i]} slots, expected 1 .. {n[i]} of its pool")  # type: ignore[misc]
+    if (np.diff(s.split_op) < 0).any():
+        raise ProgramError("splits: found an op behind a larger one, expected rising ops")
+    mine = np.flatnonzero(own >= 0)
+    pool = s.pool[own[mine]]
+    fail_where(p.issuers.pool[mine] != pool, lambda i: f"issuer {mine[i]}: found a share of pool {pool[i]}, expected its own pool")
+    if p.ops.chain is not None:
+        shared = (p.ops.chain >= 0) & (np.append(own, -1)[p.ops.issuer] >= 0)
+        fail_where(shared, lambda i: f"op {i}: found a chain and an issuer with a share of its pool, expected one of both")

@@ -11,7 +11,8 @@ from dysharp.uarch.fifo import fifo_push, member_schedule, mixed_pop, mixed_push
 from dysharp.uarch.heap import tree_set
 from dysharp.uarch.hub_table import member_wait, rows_ask
 from dysharp.uarch.kernel import block, prefetch
-from dysharp.uarch.link import debt_ps, has_lines, lines_send, memory_take, server_grant, server_hold
+from dysharp.uarch.lines import debt_ps, has_lines, lines_send
+from dysharp.uarch.link import memory_take, server_grant, server_hold
 from dysharp.uarch.ready import delivered, mark
 from dysharp.uarch.switch import channel_advance, credits_apply, output_admit, sum_of, train_expose, vc_choose
 

@@ -18,6 +18,7 @@ from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.cluster import ScaleOut
 from dysharp.systems.building.formats import ROW_FORMATS
 from dysharp.systems.building.software import Software
+from dysharp.systems.facts import PHASES, Ships
 from dysharp.systems.registry import all_systems, get_system
 from dysharp.workload import make_routing, pairs
 
@@ -99,6 +100,16 @@ def test_mega_moes_launch_has_the_exchanges_that_are_no_barriers_of_its_program(
 def test_rows_of_a_format_are_fp8_where_its_name_says_so(name: str) -> None:
     """Only FP8 values are the input of FP8 GEMMs as they are; the model's own type is not."""
     assert ROW_FORMATS[name].is_fp8 == ("fp8" in name)
+
+
+@pytest.mark.parametrize("matrices", [2, 3])
+def test_software_that_names_no_limit_has_none(matrices: int) -> None:
+    """Only the architecture and the type of GEMMs have to be named; hidden sizes, gates and phases are free."""
+    model, free = replace(TINY, n_matrices=matrices, hidden=TINY.hidden + 1), Ships("s", ("hopper",), {TINY.gemm_dtype: {}})
+    assert free.why_not(model, MACHINE) == ""
+    assert [free.lacks(phase) for phase in PHASES] == [""] * len(PHASES)
+    assert ("ungated" in replace(free, gated=True).why_not(model, MACHINE)) == (matrices == 2)
+    assert "expected a multiple of 2" in replace(free, step=2).why_not(model, MACHINE)
 
 
 @pytest.mark.parametrize("topk", [1, 4])
