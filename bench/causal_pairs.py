@@ -1,6 +1,6 @@
 """Pairs of measured training steps that differ in a named cause: measured and predicted change. `python bench/causal_pairs.py` prints the table."""
 
-from dysharp.measured.training.rows import TrainingRow, read_training
+from dysharp.measured.training.setting import TrainingRow
 from dysharp.measured.training.step_time import estimate_row, measured_s
 
 PAIRS = (
@@ -35,7 +35,7 @@ def seconds(row: TrainingRow) -> float:
 
 def main() -> None:
     """Print every pair, then signs and sizes of those that count."""
-    rows = {row.id: row for row in read_training()}
+    rows = {row.id: row for row in TrainingRow.read()}
     signs, sizes, counted = 0, 0, 0
     for first, second, cause, mechanism in PAIRS:
         measured = 100 * (seconds(rows[second]) / seconds(rows[first]) - 1)

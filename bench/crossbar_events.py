@@ -17,6 +17,7 @@ from dysharp.engine.flit.traffic import Draws
 from dysharp.engine.packet.fabric import dirty_set, links_of, outputs_of
 from dysharp.errors import ConfigError, SimulationError
 from dysharp.uarch import columns as col
+from dysharp.uarch.heap import tree_first, tree_set
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.packet import columns as f
 from dysharp.uarch.packet.columns import N_KINDS
@@ -42,7 +43,6 @@ from dysharp.uarch.packet.links import (
 )
 from dysharp.uarch.packet.state import Agenda, Lanes, Outputs, Packets
 from dysharp.uarch.packet.switch import buffer_leave
-from dysharp.uarch.tree import tree_first, tree_set
 
 BORN_TIME, BORN_SOURCE, BORN_DEST, BORN_NEXT = range(4)  # columns of `born` [n_packets, 4]
 QUEUE_HEAD, QUEUE_TAIL = range(2)

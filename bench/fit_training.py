@@ -10,9 +10,7 @@ from statistics import median
 
 from dysharp.errors import ConfigError
 from dysharp.measured.measurements import Unsupported
-from dysharp.measured.training.practice_of import machine_of, practice_of
-from dysharp.measured.training.rows import TrainingRow, read_training
-from dysharp.measured.training.setting import setting_of
+from dysharp.measured.training.setting import TrainingRow, machine_of, practice_of, setting_of
 from dysharp.measured.training.step_time import BARS, StepCase, step_cases
 from dysharp.specs.fitted import fitted, of_training
 from dysharp.steps.estimate import estimate
@@ -71,7 +69,7 @@ def report(name: str, cases: list[tuple[StepCase, TrainingRow]], out: Callable[[
 
 def main() -> None:
     """Print the fit, and the fits with rows left out."""
-    rows = {row.id: row for row in read_training()}
+    rows = {row.id: row for row in TrainingRow.read()}
     cases = [(case, rows[case.id]) for case in step_cases(list(rows.values())) if case.judged and case.group in GROUPS]
     new = newest(cases)
     whole = fit(cases)

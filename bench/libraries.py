@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 from statistics import mean, median
 
-from dysharp.measured.call_errors import key_of, to_toml
-from dysharp.measured.calls import APART, doubts, in_pool, judge, order
-from dysharp.measured.classify import Parsed, classify
+from dysharp.measured.calls import APART, doubts, in_pool, judge, key_of, order, to_toml
 from dysharp.measured.families.library_calls import GRACE, LIBRARIES, CallCase, Library, call_us, device_us
+from dysharp.measured.family import Parsed, classify
 from dysharp.measured.measurements import read_calls
 from dysharp.measured.predictions import predict
 from dysharp.specs.fitted import fitted, fitted_values

@@ -28,15 +28,15 @@ from dysharp.compute.transfer import expected_copies
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import fabric_of
 from dysharp.engine.packet.program import run_packet
-from dysharp.measured.classify import Parsed, classify
 from dysharp.measured.ep_kernels import done_ps
+from dysharp.measured.family import Parsed, classify
 from dysharp.measured.fitting import spread_of, standard_errors
 from dysharp.measured.hold_out import FITTED, fitted_to, predicted_by_programs, rows_of
 from dysharp.measured.measurements import read_measurements
 from dysharp.measured.predictions import errors_of, measured_values
 from dysharp.specs import Cluster, load_cluster, load_model
+from dysharp.specs.cluster import ScaleOut
 from dysharp.specs.fitted import fitted
-from dysharp.specs.scale_out import ScaleOut
 from dysharp.systems import all_systems, get_system
 from dysharp.units import PS_PER_US
 from dysharp.workload import make_routing
@@ -48,10 +48,7 @@ NIC_GBPS, LATENCY_US = 47.0, 8.0
 MODEL = replace(load_model("deepseek-v3"), gemm_dtype="bf16", dispatch_format="rows", n_group=8, topk_group=4)
 README = {16: (43, 43), 32: (58, 57), 64: (51, 50)}
 """GPUs -> printed GB/s of Dispatch and Combine, own domain included: DeepEP docs/legacy.md, 4096 tokens, 24 SMs."""
-LL = {
-    "nvlink": {16: (118, 195), 32: (155, 273), 64: (173, 314)},
-    "nic": {8: (163, 318), 16: (173, 329), 32: (182, 350), 64: (186, 353)},
-}
+LL = {"nvlink": {16: (118, 195), 32: (155, 273), 64: (173, 314)}, "nic": {8: (163, 318), 16: (173, 329), 32: (182, 350), 64: (186, 353)}}
 """Peers -> GPUs -> us of Dispatch and Combine: DeepEP docs/legacy.md (June 2025) and README of February 2025."""
 
 

@@ -16,7 +16,7 @@ from dysharp.planning.search import degrees_of, kept
 from dysharp.planning.space import INTEGERS, Space, Task, default_space
 from dysharp.specs import load_cluster, load_whole
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.conventions import MEGATRON, model_flops
+from dysharp.steps.accounting.flops import MEGATRON, model_flops
 from dysharp.steps.practice import Practice
 from dysharp.units import GiB
 

@@ -13,11 +13,8 @@ from functools import cache
 from itertools import combinations, permutations
 
 from dysharp.measured.measurements import Unsupported
-from dysharp.measured.training.error_bar import MEDIAN_P90, group_of_step
-from dysharp.measured.training.practice_of import machine_of, practice_of
-from dysharp.measured.training.rows import TrainingRow, read_training
-from dysharp.measured.training.setting import Setting, setting_of
-from dysharp.measured.training.step_time import measured_s
+from dysharp.measured.training.setting import Setting, TrainingRow, machine_of, practice_of, setting_of
+from dysharp.measured.training.step_time import MEDIAN_P90, group_of_step, measured_s
 from dysharp.planning.cost import Costed, Coster
 from dysharp.planning.names import saving_of, short_of
 from dysharp.planning.search import search
@@ -258,7 +255,7 @@ def matched(a: Case, b: Case) -> bool:
 def main() -> None:
     """Both tables. With row ids as arguments, only those."""
     cases, left_out, asked = [], {}, set(sys.argv[1:]) - {FSDP}
-    for row in read_training():
+    for row in TrainingRow.read():
         if asked and row.id not in asked:
             continue
         try:

@@ -5,10 +5,10 @@ Training and serving rows are counted by their own readers: a training row is pr
 
 import collections
 
-from dysharp.measured.classify import Parsed, classify
+from dysharp.measured.family import Parsed, classify
 from dysharp.measured.measurements import read_calls, read_measurements, read_operators
-from dysharp.measured.serving.rows import read_serving
-from dysharp.measured.training.rows import read_training
+from dysharp.measured.serving.setting import ServingRow
+from dysharp.measured.training.setting import TrainingRow
 
 
 def table() -> list[str]:
@@ -29,7 +29,7 @@ def table() -> list[str]:
         why = ", ".join(f"{n} {reason}" for reason, n in reasons[kind].most_common())
         lines.append(f"{kind:26} {count:5} {known[kind]:9}  {', '.join(sorted(families[kind])) or '-'}; {why or '-'}")
     lines.append(f"{'all':26} {sum(rows.values()):5} {sum(known.values()):9}")
-    return [*lines, f"training rows: {len(read_training())}; serving rows: {len(read_serving())} (dysharp validate prints their families)"]
+    return [*lines, f"training rows: {len(TrainingRow.read())}; serving rows: {len(ServingRow.read())} (dysharp validate prints their families)"]
 
 
 if __name__ == "__main__":

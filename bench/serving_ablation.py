@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from dysharp.compute import operators
 from dysharp.measured.serving.predictions import STEP, TPOT, ServingCase, predict_row
-from dysharp.measured.serving.rows import STEPS, ServingRow, read_serving
+from dysharp.measured.serving.setting import STEPS, ServingRow
 from dysharp.serving import ffn
 from dysharp.serving.engine import Engine
 from dysharp.serving.exchange import Exchanged, exchange, row_bytes
@@ -27,7 +27,7 @@ Part = tuple[object, str, object]
 def sample(each: int) -> list[ServingRow]:
     """Rows by group."""
     groups = defaultdict(list)
-    for row in read_serving():
+    for row in ServingRow.read():
         if ServingCase(row).scored and row.numbers["tpot_ms"]:
             groups[tuple(row.text(name) for name in ("model", "hardware", "engine", "mode", "precision"))].append(row)
     draw = Random(1)
@@ -87,7 +87,7 @@ def without(part: Part | None, run: Callable[[], list[float]]) -> list[float]:
 
 def main() -> None:
     rows = sample(int(sys.argv[1]) if len(sys.argv) > 1 else 4)
-    steps = [replace(row) for row in read_serving() if row.text("mode") in STEPS]
+    steps = [replace(row) for row in ServingRow.read() if row.text("mode") in STEPS]
     wide = [row for row in rows if row.degree("moe_ep") > 1 or row.degree("d_moe_ep") > 1]
     for name, part in PARTS.items():
         for kind, chosen, family in (("all", rows, TPOT), ("EP", wide, TPOT), ("steps", steps, STEP)):

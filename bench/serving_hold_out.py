@@ -12,8 +12,7 @@ from dataclasses import replace
 from statistics import median
 
 from dysharp.measured.serving.predictions import TPOT, ServingCase, predict_setting
-from dysharp.measured.serving.rows import ServingRow, read_serving
-from dysharp.measured.serving.setting import ServeSetting, setting_of
+from dysharp.measured.serving.setting import ServeSetting, ServingRow, setting_of
 from dysharp.serving.rates import rates_of
 from dysharp.serving.work import Replica
 from dysharp.specs.fitted import fitted
@@ -28,7 +27,7 @@ Rows = list[tuple[ServingRow, ServeSetting]]
 def sample(each: int) -> Rows:
     """Rows by group."""
     groups = defaultdict(list)
-    for row in read_serving():
+    for row in ServingRow.read():
         if ServingCase(row).scored and row.text("mode") == "agg" and row.numbers["tpot_ms"] and not row.text("hardware").startswith("8x"):
             groups[tuple(row.text(name) for name in ("model", "hardware", "engine", "precision"))].append(row)
     draw = random.Random(1)

@@ -14,15 +14,15 @@ from typing import Any
 from unittest.mock import patch
 
 from dysharp.measured import ep_kernels
-from dysharp.measured.classify import classify
 from dysharp.measured.ep_kernels import EpCase, kernel_times
 from dysharp.measured.families import fused_layer
 from dysharp.measured.families.deepep import DeepEpCase
 from dysharp.measured.families.deepep_ll import LowLatencyCase
 from dysharp.measured.families.fused_layer import FusedCase
 from dysharp.measured.families.trtllm_a2a import TrtllmCase, balanced
+from dysharp.measured.family import classify
 from dysharp.measured.measurements import read_measurements
-from dysharp.measured.program_times import ProgramRequest, frozen, program_times
+from dysharp.measured.predictions import ProgramRequest, frozen, program_times
 from dysharp.specs.fitted import fitted_values
 
 CONSTANTS = fitted_values()

@@ -38,7 +38,7 @@ class ConfigError(DysharpError):
 class OverShare(ConfigError):
     """A run that fits into the memory of the computer, but not into its part while other processes run. Exit code 2.
 
-    `part`: of the memory, that it needs.
+    `part`: the part of the memory that the task needs.
     """
 
     def __init__(self, message: str, part: float = 1.0) -> None:

@@ -35,7 +35,7 @@ class ProcessEnded(SimulationError):
 
 @dataclass(frozen=True, slots=True)
 class Task(Generic[T_co]):
-    """Work that any process can do: `work(part)`, with the part of the computer's memory that it may take. It raises OverShare where it needs more.
+    """Work that any process can do: `work(part)`, with the part of the computer's memory that it may take (OverShare: it needs more).
 
     `key`: equal for equal work.
     """
@@ -96,7 +96,7 @@ class Queue:
         return (self.left.pop(), part) if self.left and part >= min(LEAST_PART, 1.0 / self.most) - _ROUNDING else None
 
     def _beside_the_largest(self) -> float:
-        """An equal share of what the largest waiting task leaves, but for one that leaves too little; 1 where none waits."""
+        """An equal share of what the largest waiting task leaves, unless that task leaves too little; 1 where none waits."""
         shares = ((1.0 - need) / max(1, self.most - 1) for need, _ in reversed(self.large))
         return next((share for share in shares if share >= LEAST_PART), 1.0)
 
@@ -256,7 +256,7 @@ def without_main() -> Iterator[None]:
 
 
 def _begin(parent: int, anew: bool) -> None:
-    """The first thing that a process does: end with its parent, and where it begins anew see which code it runs before it imports the rest."""
+    """The first acts of a process: it ends with its parent, and where it begins anew it sees which code it runs before it imports the rest."""
     end_with(parent)
     if anew:
         code_digest()

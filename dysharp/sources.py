@@ -12,7 +12,7 @@ _NOT_IN_ROWS = {"cli", "figures", "studies", "reports", "testing", "oracle"}
 
 @cache
 def code_digest() -> str:
-    """Digest of everything but the point that a Row depends on: all sources and all data of the package, as this process first saw them."""
+    """Digest of everything besides the point that a Row depends on: all sources and all data of the package, as this process first saw them."""
     _stamps()
     return _digest()
 

@@ -1,1 +1,1 @@
-"""Which system to run on a machine, how sure that is, and what one change would bring."""
+"""Which system to run on a machine, how sure the advice is, and what one change would bring."""

@@ -17,7 +17,7 @@ def candidates(names: Sequence[str] | None, request: Request, phase: Phase | Non
 
     `names` None: every system that runs today and whose layer or parts some measurement judges; over several NVLink domains
     without those that `compare` runs by name only.
-    A system that is asked for by name and has no kernel for this model, machine and phase is in both.
+    A system that is asked for by name and has no kernel for this model, machine and phase is in both dictionaries.
     """
     if names is not None:
         chosen = {name: get_system(name) for name in names}

@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dysharp.errors import ConfigError, DysharpError
-from dysharp.measured.call_errors import CallErrors, errors_of_call
+from dysharp.measured.calls import CallErrors, errors_of_call
 from dysharp.measured.families.library_calls import CAPACITIES, LIBRARIES, RACKS, REGIMES, CallCase, one_domain, program_us
 from dysharp.measured.internode import NODE_GPUS, machine
-from dysharp.measured.measurements import Unsupported
-from dysharp.measured.scope import CLUSTERS
+from dysharp.measured.measurements import CLUSTERS, Unsupported
 from dysharp.measured.trust import no_rows
 from dysharp.runs.request import ModelSource
 from dysharp.specs import Cluster, Model, load_cluster, load_model

@@ -13,8 +13,7 @@ from dysharp.runs.formats import KNOB
 from dysharp.runs.header import header_of
 from dysharp.runs.job import Job, Result
 from dysharp.runs.leading import SEARCH_ROWS, does_not_grow, extended, leading_tokens
-from dysharp.runs.option_help import EVERYWHERE, FIELDS
-from dysharp.runs.options import Value, option_choices, options_by_system
+from dysharp.runs.options import EVERYWHERE, FIELDS, Value, option_choices, options_by_system
 from dysharp.runs.progress import Step
 from dysharp.runs.request import Request, Workload, make_workload
 from dysharp.runs.together import Workers

@@ -46,8 +46,7 @@ from dysharp.analysis.count import copied_members, remote_members, sums_that_pas
 from dysharp.arrays import I32, I64, Bools
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import group
-from dysharp.program.operators import Nature
-from dysharp.program.schema import BESIDE, LATE
+from dysharp.program.schema import BESIDE, LATE, Nature
 from dysharp.program.skew import START
 from dysharp.program.tables import Discipline, Kind, Point, Program, Template
 from dysharp.program.trace import Trace

@@ -9,8 +9,8 @@ import numpy as np
 
 from dysharp.arrays import I64, Bools
 from dysharp.program.builder import PULLS
-from dysharp.program.operators import Nature
 from dysharp.program.payload import sides_of
+from dysharp.program.schema import Nature
 from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
 

@@ -1,14 +1,40 @@
 """Phases, exposed communication and waits of the GPU that finishes last, and utilization of links and SMs."""
 
+from typing import Any
+
 import numpy as np
 
-from dysharp.analysis.intervals import union_ps
+from dysharp.analysis.count import remote_members
 from dysharp.arrays import F64, I64
-from dysharp.program.builder import WIRED
+from dysharp.program.builder import PULLS, WIRED
+from dysharp.program.csr import owners
 from dysharp.program.payload import sides_of
 from dysharp.program.tables import Discipline, Kind, Point, Program
 from dysharp.program.trace import Trace
 from dysharp.units import PS_PER_US, ps_to_us
+
+
+def union_ps(start: I64, end: I64) -> int:
+    """Length (ps) of the union of the intervals `[start[i], end[i])`. Arrays: `[n]` int64 in any order; n may be 0."""
+    if len(start) == 0:
+        return 0
+    order = np.argsort(start, kind="stable")
+    begin = start[order]
+    reach = np.maximum.accumulate(end[order])
+    covered = np.empty_like(reach)  # the end of the time that earlier intervals cover
+    covered[0] = begin[0]
+    covered[1:] = reach[:-1]
+    return int(np.maximum(reach - np.maximum(begin, covered), 0).sum())
+
+
+def merged(start: I64, end: I64) -> tuple[I64, I64]:
+    """The union as intervals that do not touch, in order."""
+    if not len(start):
+        return start, end
+    # Sorted apart: where the i-th start lies above the i-th end before it, all earlier intervals have ended.
+    begin, reach = np.sort(start), np.sort(end)
+    first = np.flatnonzero(np.append(True, begin[1:] > reach[:-1]))
+    return begin[first], reach[np.append(first[1:], len(begin)) - 1]
 
 
 class LastGpu:
@@ -108,4 +134,54 @@ def utilization(program: Program, trace: Trace, pool_busy: I64) -> dict[str, flo
         shares = np.zeros(program.n_nodes)
         shares[program.pools.node[pools]] = pool_busy[pools] / program.pools.slots[pools] / trace.time_ps
         out["sm"], out["sm_max"] = float(shares.mean()), float(shares.max())
+    return out
+
+
+def row_visits(program: Program, trace: Trace, al_read: I64) -> dict[str, Any] | None:
+    """Rates and lifetimes of rows at the hubs, for a run without evictions. None: no row is both pushed and pulled.
+
+    `al_read`: `[n_rows]` ps, first lookup of each row, -1 = none.
+
+    | key | meaning |
+    |---|---|
+    | `rows` | rows of all hubs |
+    | `rows_per_hub` | rows of the hub with most rows |
+    | `dispatch_per_us`, `combine_per_us` | rows per hub and us, counted by the first packet of each row |
+    | `lifetime_us` | mean time from a row's first Dispatch packet to its first Combine packet |
+
+    Rates are taken between the first and the last of these packets. For a pull the earliest arrival of its first request counts.
+    """
+    pulled = _pull_arrival(program, trace)
+    both = np.flatnonzero((al_read >= 0) & (pulled >= 0))
+    if not len(both):
+        return None
+    first, second = al_read[both], np.maximum(pulled[both], al_read[both])
+    hub = np.repeat(program.regions.node, np.diff(program.regions.row_ptr))[both]
+    per_hub = np.bincount(hub, minlength=program.n_nodes)
+    mean = len(both) / int(np.count_nonzero(per_hub))
+
+    def rate(times: I64) -> float:
+        return float(mean * 1e6 / max(1, int(times.max()) - int(times.min())))
+
+    return {
+        "rows": len(both),
+        "rows_per_hub": int(per_hub.max()),
+        "dispatch_per_us": rate(first),
+        "combine_per_us": rate(second),
+        "lifetime_us": float((second - first).mean()) / 1e6,
+    }
+
+
+def _pull_arrival(program: Program, trace: Trace) -> I64:
+    """`[n_rows]` ps: earliest arrival of the first request for a row at its hub, two hops after the start of the pull.
+
+    -1 = no other GPU pulls the row.
+    """
+    members = program.members
+    owner = owners(members.ptr)
+    member = np.repeat(np.arange(len(members.node)), np.diff(members.fill_ptr))
+    pulls = np.isin(program.kinds(), PULLS)[owner] & remote_members(program)
+    fills = np.flatnonzero(pulls[member])
+    out = np.full(program.n_rows, -1, np.int64)
+    out[members.fill_row[fills]] = trace.start[owner[member[fills]]] + 2 * program.hardware.lat
     return out

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dysharp.analysis.intervals import merged, union_ps
+from dysharp.analysis.phases import merged, union_ps
 from dysharp.arrays import I64
 from dysharp.program.builder import PUSHES
 from dysharp.program.schema import LATE

@@ -6,15 +6,17 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dysharp.api.validation import check_values
 from dysharp.errors import ConfigError, nearest
 from dysharp.files import write_text
+from dysharp.measured.cluster_fit import ClusterFit, fit_cluster
+from dysharp.measured.measurements import read_measurements
+from dysharp.specs import list_clusters, load_cluster
+from dysharp.specs.fitted import fitted
 from dysharp.text import table
-
-if TYPE_CHECKING:
-    from dysharp.measured.cluster_fit import ClusterFit
+from dysharp.workload import check_writable
 
 DEFAULT_BASE = "hw-dgx-h100"
 DIGITS = 4
@@ -63,12 +65,6 @@ def calibrate(
     `base` is the packaged hw cluster that the file extends. `name`: name of the cluster, by default the name of the file. `begun` is called when all
     input has been read and the fit begins. Raises `ConfigError` for wrong input and when the measurements determine nothing.
     """
-    from dysharp.measured.cluster_fit import fit_cluster
-    from dysharp.measured.measurements import read_measurements
-    from dysharp.specs import list_clusters, load_cluster
-    from dysharp.specs.fitted import fitted
-    from dysharp.workload import check_writable
-
     if base not in list_clusters() or not load_cluster(base).gpu:
         hw = [known for known in list_clusters() if load_cluster(known).gpu]
         raise ConfigError(f"calibrate: base: found {base[:60]!r}, expected a packaged hw cluster{nearest(base, hw)}")

@@ -47,7 +47,7 @@ class Comparison:
 
     @property
     def baseline(self) -> str:
-        """The system that speed-ups of real forms refer to; without real forms, the one of paper forms."""
+        """The baseline of the speed-ups: that of real forms, or of paper forms where no real form ran."""
         return self.baselines.get("real") or self.baselines["paper"]
 
     def __str__(self) -> str:

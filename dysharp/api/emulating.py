@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
+from typing import Annotated, Any, TypedDict, Unpack
 
 from dysharp.errors import ConfigError
+from dysharp.functional.collective import CollectiveEmulation, emulate_collective
+from dysharp.functional.emulation import Emulation, Shape, run_emulation
+from dysharp.functional.faults import check_kinds, machine_faults
+from dysharp.functional.machine import Machine
+from dysharp.functional.sub_layers import emulate_sub_layer
+from dysharp.program import Program, Trace
+from dysharp.runs.collective import collective_options, planned
 from dysharp.runs.options import Value, options_of, split_options
 from dysharp.runs.progress import Progress, Step
-from dysharp.runs.request import Argument, takes
+from dysharp.runs.request import Argument, arguments_of, make_collective_request, takes
 from dysharp.systems import get_system
+from dysharp.systems.collectives import get_collective
 from dysharp.workload.sublayer import SubLayer
-
-if TYPE_CHECKING:
-    from dysharp.functional.collective import CollectiveEmulation
-    from dysharp.functional.emulation import Emulation, Shape
-    from dysharp.program import Program, Trace
 
 LIMITS = {"gpus": 1024, "tokens": 1 << 20, "hidden": 1 << 16, "expert_hidden": 1 << 20, "experts": 1 << 16, "topk": 1 << 15}
 
@@ -63,9 +66,6 @@ def emulate(system: str = "dysharp", **request: Unpack[EmulateArgs]) -> Emulatio
     argument, ConfigError for wrong input, EmulationMismatch when the machine hangs (the message names what waits) or does not add every contribution
     exactly once.
     """
-    from dysharp.functional.emulation import run_emulation
-    from dysharp.functional.faults import check_kinds, machine_faults
-
     if request["workload"] is not None:
         return _emulate_collective(system, request)
     chosen = get_system(system)
@@ -85,8 +85,6 @@ def emulate(system: str = "dysharp", **request: Unpack[EmulateArgs]) -> Emulatio
 
 def _shape(request: EmulateArgs) -> Shape:
     """The sizes of the layer. Raises ConfigError for a size, seed or token out of range."""
-    from dysharp.functional.emulation import Shape
-
     gpus, tokens, dump = request["gpus"], request["tokens"], request["dump"]
     experts = 4 * gpus if request["experts"] is None else request["experts"]
     topk = min(4, experts) if request["topk"] is None else request["topk"]
@@ -122,8 +120,6 @@ def machine_with_engine(**settings: Any) -> Any:
 
     Raises TypeError for an unknown setting, ConfigError for a system, option or order that does not exist.
     """
-    from dysharp.functional.machine import Machine
-
     system = get_system(settings.get("system", "dysharp"))
     options = dataclasses.asdict(options_of(system, settings.get("options", {})))
     return Machine(**{"tracer": _engine, **settings, "options": options})
@@ -142,13 +138,8 @@ _OF_COLLECTIVES = ("workload", "gpus", "cluster", "order", "seed", "options", "p
 
 
 def _emulate_collective(name: str, request: EmulateArgs) -> CollectiveEmulation:
-    """Run one collective or sub-layer on whole numbers, and compare with what NumPy makes of them."""
+    """Run one collective or sub-layer on whole numbers, and compare the result with NumPy's."""
     from dysharp.engine.burst.run import run_burst
-    from dysharp.functional.collective import emulate_collective
-    from dysharp.functional.sub_layers import emulate_sub_layer
-    from dysharp.runs.collective import collective_options, planned
-    from dysharp.runs.request import arguments_of, make_collective_request
-    from dysharp.systems.collectives import get_collective
 
     for argument, (default, _) in arguments_of(EmulateArgs).items():
         if argument not in _OF_COLLECTIVES and request[argument] != default:  # type: ignore[literal-required]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from dysharp.errors import ConfigError
 from dysharp.files import write_text
-from dysharp.silicon.density import Spread
-from dysharp.silicon.papers import Published, beside, published
+from dysharp.silicon.area import Spread
+from dysharp.silicon.cluster_area import Published, beside, published
 from dysharp.silicon.rtl.blocks import BLOCKS, Pin
 from dysharp.specs import load_cluster
 
@@ -97,7 +97,7 @@ def every_block(
 
 
 def beside_papers(blocks: list[Hardware]) -> list[tuple[Published, dict[str, Spread]]]:
-    """The published areas with our areas by named part. `blocks`: all of them, with their costs."""
+    """The published areas with our areas by named part. `blocks`: every block with its costs."""
     costs = {block.block: block.cost for block in blocks if block.cost}
     rows = published(load_cluster(blocks[0].cluster))
     return [(row, beside(row, {name: costs[name].parts_mm2(row.node) for name in row.blocks})) for row in rows]

@@ -10,8 +10,7 @@ from dysharp.runs.run import planned, program_us
 from dysharp.steps.block import Block
 from dysharp.steps.cost import BlockTimes
 from dysharp.steps.costs import Kind, StepCosts, moe_kinds
-from dysharp.steps.kernels import block_kernels
-from dysharp.steps.merged import block_times
+from dysharp.steps.merged import block_kernels, block_times
 
 
 @takes(RequestArgs)

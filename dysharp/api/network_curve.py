@@ -6,18 +6,18 @@ import fnmatch
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dysharp.api.network_setting import Setting, network_setting, parse_loads
 from dysharp.engine.flit.config import NetworkConfig, Traffic
-from dysharp.engine.flit.network import NetworkPoint, Protocol
+from dysharp.engine.flit.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR, CurveError, CurveRow, compare_curves, curve_errors, read_curves
+from dysharp.engine.flit.network import NetworkPoint, Protocol, measure
+from dysharp.engine.flit.traffic import Draws, packet_rate
 from dysharp.errors import ConfigError, nearest
 from dysharp.runs.progress import Progress, Step
 from dysharp.specs.arguments import checked
 from dysharp.text import table
-
-if TYPE_CHECKING:
-    from dysharp.engine.flit.curves import CurveError, CurveRow
+from dysharp.uarch.compiling import on_compile
 
 LOADS = "0.1:0.9:0.1"
 MAX_PERIOD, MAX_WARM_UP = 1_000_000, 10_000  # the packets of a period are drawn at once: 1e6 cycles take about 0.1 GB
@@ -126,8 +126,6 @@ def network(
 
 def check_runs(setting: Setting, loads: Sequence[float], seed: int) -> None:
     """Raise ConfigError for traffic that the network cannot take: before anything runs."""
-    from dysharp.engine.flit.traffic import Draws, packet_rate
-
     Draws(setting.config, setting.traffic, loads[0], seed)
     for load in loads:
         packet_rate(setting.traffic, load)
@@ -135,16 +133,11 @@ def check_runs(setting: Setting, loads: Sequence[float], seed: int) -> None:
 
 def _compile(progress: Progress | None) -> None:
     """Compile before the first point, so that the speed of that point leaves compilation out."""
-    from dysharp.engine.flit.network import measure
-    from dysharp.uarch.compiling import on_compile
-
     with on_compile(lambda compiled: progress(Step("network", 1, 1, "compiling", compiled)) if progress else None):
         measure(NetworkConfig("fly", 2), Traffic(), 0.1, protocol=Protocol(10))
 
 
 def _measured(setting: Setting, load: float, seed: int, protocol: Protocol, index: int, count: int, progress: Progress | None) -> NetworkPoint:
-    from dysharp.engine.flit.network import measure
-
     def on_progress(done: int, total: int) -> None:
         if progress:
             progress(Step(f"load {load:g}", index, count, "measuring", done, total))
@@ -191,7 +184,6 @@ class CurveComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; None where nothing is compared."""
-        from dysharp.engine.flit.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR
 
         def plain(value: Any) -> dict[str, Any]:
             return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in asdict(value).items()}
@@ -211,8 +203,6 @@ def compare_network(
     `every`: only every n-th row of a curve and its last row. `seeds`: 0 = the simulation sends the packets of the recorded runs; else the mean of
     up to `seeds` runs with drawn packets. Raises ConfigError for a file that is no table of curves, and for a name that the table does not have.
     """
-    from dysharp.engine.flit.curves import compare_curves, curve_errors, read_curves
-
     if every < 1 or seeds < 0:
         raise ConfigError(f"compare_network: found every={every} and seeds={seeds}, expected every at least 1 and seeds at least 0")
     known = list(read_curves(csv))

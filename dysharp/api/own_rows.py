@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dysharp.measured.classify import Classified, Missing, Parsed
+    from dysharp.measured.family import Classified, Missing, Parsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ def _doubt(entry: Parsed, predicted: float, constants: Mapping[str, float]) -> s
 
 
 def _missing_row(entry: Missing) -> dict[str, Any]:
-    from dysharp.measured.bare_gpu import BARE
-    from dysharp.measured.classify import NO_FAMILY
+    from dysharp.measured.cluster_fit import BARE
+    from dysharp.measured.family import NO_FAMILY
 
     m, family, why = entry.measurement, "" if entry.family is None else entry.family.name, entry.reason
     if why == NO_FAMILY:

@@ -15,9 +15,8 @@ from dysharp.planning.names import schedule_of
 from dysharp.steps.block import Block
 from dysharp.steps.cost import BlockTimes, EpTimes
 from dysharp.steps.costs import step_costs
-from dysharp.steps.graph import Replay, replay
+from dysharp.steps.graph import Replay, replay, step_graph
 from dysharp.steps.schedules import Times, make_schedule
-from dysharp.steps.step_graph import step_graph
 from dysharp.units import PS_PER_US, us_to_ps
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def _rows(coster: Coster, one: Costed, seed: int) -> tuple[Row, EpTimes]:
 
 
 def ranked_by_rows(coster: Coster, best: tuple[Costed, ...], seed: int = 0, tick: Tick = lambda _: None) -> Ranked:
-    """`best` in the order of their cost with Rows; those without a Row keep their closed form, at the end."""
+    """`best`, ordered by their cost with Rows; layouts without a Row follow with their closed-form cost."""
     rows, left_out = rows_for(coster, best, seed, tick)
     own = Coster(coster.task, coster.machine, coster.space, rows)
     pairs = [(one, own.cost_of(one.values, one.number)) for one in best if row_key(one.values) in rows]

@@ -11,14 +11,13 @@ from typing import Annotated, Any, ClassVar, TypedDict, Unpack
 from dysharp.api.plan_confirm import Confirmed, Ranked, confirm, ranked_by_rows
 from dysharp.api.serving import Serving, serve, slo_of
 from dysharp.errors import ConfigError, nearest
-from dysharp.measured.training.error_bar import MEDIAN_P90, group_of_step
+from dysharp.measured.training.step_time import MEDIAN_P90, group_of_step
 from dysharp.planning.arguments import lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.experts import SPREAD
 from dysharp.planning.names import saving_of, schedule_of, short_of, text_of
 from dysharp.planning.plan import NOT_CONSIDERED, Plan, Planned, Search, framework_for, front, plan_shapes, practice_for, silent
-from dysharp.planning.search import Tick, search
-from dysharp.planning.sensitivity import Moved, sensitivity
+from dysharp.planning.search import Moved, Tick, search, sensitivity
 from dysharp.planning.space import INTEGERS, Space, Task, broken_by
 from dysharp.processes import Runner, here, in_processes
 from dysharp.runs.on_dask import on_dask
@@ -27,7 +26,7 @@ from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import show
 from dysharp.specs.whole import WholeModel
 from dysharp.steps import Layout, check_layout, layout_of
-from dysharp.steps.accounting.parameters import parameters_of
+from dysharp.steps.accounting.weights import parameters_of
 from dysharp.steps.machine import Machine
 from dysharp.units import GiB
 
@@ -89,7 +88,7 @@ class Answer:
         return (
             f"{shape} {text_of(best)} on {one.task.gpus} GPUs of {self.plan.cluster.name}: {one.speed(best):.0f} tokens/s per GPU, MFU "
             f"{100 * one.mfu(best, self.plan.cluster):.1f} %, a step of {best.step_us / 1e6:.2f} s, {best.peak_bytes / GiB:.0f} GiB; "
-            f"beside computing most time goes to {best.limit}. {self.trust()}"
+            f"besides computing, most time goes to {best.limit}. {self.trust()}"
         )
 
     def trust(self) -> str:
@@ -173,7 +172,7 @@ class Answer:
         behind = 100 * (x.step_us / best.step_us - 1)
         fits = "fits" if x.peak_bytes <= one.coster.capacity else f"needs {x.peak_bytes / GiB:.1f} GiB and does not fit"
         place = f"{behind:.1f} % behind {text_of(best)} with {saving_of(best)}" if behind > 0 else "no worse than the best of the space"
-        return f"{text_of(x)} {fits}: {one.speed(x):.0f} tokens/s per GPU, {place}; beside computing most time goes to {x.limit}."
+        return f"{text_of(x)} {fits}: {one.speed(x):.0f} tokens/s per GPU, {place}; besides computing, most time goes to {x.limit}."
 
     def check_cells(self) -> list[list[str]]:
         """Shares of the step of the layout that was given, and of the best."""
@@ -283,7 +282,7 @@ def _header(machine: Cluster, task: Task) -> tuple[str, ...]:
     return (
         "Closed forms of `dysharp step`, with a formula for the pipeline that its replay confirms within a few percent.",
         f"Experts: {loads}.",
-        "flat to moe-hub: bytes of the busiest link. in-switch and moe-hub need hardware that nobody sells.",
+        "EP systems flat to moe-hub: time from the bytes of the busiest link. in-switch and moe-hub need hardware that nobody sells.",
         f"{machine.name}: {'rates of measured GPUs' if machine.gpu else 'no rows; a part of the peak that GEMMs keep is assumed'}.",
     )
 

@@ -10,8 +10,7 @@ from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.api.tensor_parallel import serving_curves
 from dysharp.errors import ConfigError
 from dysharp.runs.request import Argument, takes
-from dysharp.serving.advice import break_even, overlap_of, slots_of
-from dysharp.serving.answers import part_shares
+from dysharp.serving.answers import break_even, overlap_of, part_shares, slots_of
 from dysharp.serving.apart import best_apart
 from dysharp.serving.balance import loads_of
 from dysharp.serving.engine import Engine, engine_of

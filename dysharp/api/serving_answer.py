@@ -7,9 +7,8 @@ from typing import Any
 
 from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_systems import SystemPoint
-from dysharp.measured.serving.error_bar import Bar, bar_of, outside_of
-from dysharp.serving.advice import Overlap, Slots
-from dysharp.serving.answers import HELPS, limit_of, point_dict, words_of
+from dysharp.measured.serving.predictions import Bar, bar_of, outside_of
+from dysharp.serving.answers import LIMITS, Overlap, Slots, limit_of, point_dict, words_of
 from dysharp.serving.apart import Apart
 from dysharp.serving.engine import Engine
 from dysharp.serving.search import Rejected, ServePoint
@@ -90,12 +89,12 @@ class Serving:
         limit = limit_of(first)
         lines = [
             f"{copies}{_named(first)}: {first.tokens_per_gpu:,.0f} tokens/s per GPU with {first.load.users:g} users per replica, {_times(first)}.",
-            f"{words_of(first)}; {HELPS[limit]}.",
+            f"Limit: {words_of(first)}; {LIMITS[limit]['helps']}.",
         ]
         if len(self.best) > 1:
             second = self.best[1]
             behind = 100 * (1 - second.tokens_per_gpu / first.tokens_per_gpu)
-            lines.append(f"Next: {_named(second)}, {behind:.0f} % behind; {words_of(second)}.")
+            lines.append(f"Next: {_named(second)}, {behind:.0f} % behind; limit: {words_of(second)}.")
         if self.gpus_for_users is not None:
             replicas = self.gpus_for_users // first.replica.layout.gpus
             room = f"the cache of a replica has room for {first.memory.requests * first.replica.layout.dp:,}"

@@ -17,7 +17,7 @@ from dysharp.runs.run import planned, program_us
 from dysharp.serving.balance import largest_of
 from dysharp.serving.step import layer_ops
 from dysharp.serving.work import ELEMENT
-from dysharp.steps.kernels import Kernel, kernels_program
+from dysharp.steps.merged import Kernel, kernels_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +57,7 @@ def merged_layer(replica: Replica, batch: Batch, system: str, asked: dict[str, A
 
 
 def tensor_layer(replica: Replica, batch: Batch) -> MergedLayer:
-    """The last layer of a step of one attention group that sums over its GPUs: kernels between all-reduces, which are the engine's as Programs."""
+    """The last layer of a step of one attention group that sums over its GPUs: kernels between the engine's all-reduces, as Programs."""
     from dysharp.program.merge import Part, merge
 
     gap = replica.rates.constants["serving.gap_us"]
@@ -111,5 +111,5 @@ def _kernels(replica: Replica, batch: Batch, gpus: int) -> tuple[list[Kernel], l
 
 
 def _stream(like: Program, kernels: Sequence[Kernel], n_sms: int) -> Program:
-    """Kernels one behind the other on all SMs of every GPU, each at once: a kernel of a serving engine is one wave."""
+    """Kernels one behind the other, each on all SMs of every GPU at once: a kernel of a serving engine is one wave."""
     return kernels_program(kernels, like, math.inf, n_sms)

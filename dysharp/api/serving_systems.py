@@ -24,8 +24,8 @@ MOST_PROMPT_TOKENS = 4096
 
 @dataclass(frozen=True, slots=True)
 class SystemPoint:
-    """One EP system: microseconds of its simulated MoE layer, of that by closed forms, of the whole layer as a merged Program and by closed forms,
-    and milliseconds per token with the merged Program."""
+    """One EP system: us of its MoE layer, simulated and by closed forms; us of the whole layer, as a merged Program and by closed forms; and ms per
+    token with the merged Program."""
 
     system: str
     form: str

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.measured.serving.groups import fastest_layouts
-from dysharp.measured.serving.predictions import LATENCY, STEP, TPOT, TTFT, ServingCase, predict_row
-from dysharp.measured.serving.rows import STEPS, read_serving
+from dysharp.measured.serving.predictions import LATENCY, STEP, TPOT, TTFT, ServingCase, fastest_layouts, predict_row
+from dysharp.measured.serving.setting import STEPS, ServingRow
 from dysharp.text import table
 
 BARS: dict[str, tuple[float | None, float | None]] = {
@@ -62,7 +61,7 @@ def validate_serving(data: str | os.PathLike[str] | None = None, tick: Callable[
 
     Raises `ConfigError` in one line: file, row, column, found and expected.
     """
-    runs = read_serving(data)
+    runs = ServingRow.read(data)
     cases = []
     for number, row in enumerate(runs, start=1):
         cases.append(predict_row(row))

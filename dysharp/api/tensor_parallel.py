@@ -29,9 +29,9 @@ Width = tuple[float, float]
 def _ends(model: WholeModel, tp: int, *, serving: bool) -> tuple[tuple[Width, Width], tuple[Width, Width]]:
     """The GEMMs before and behind each of both exchanges of a layer: (L1, L2).
 
-    MLA's projections to ranks are whole on every GPU; a training step counts them for a GPU's own rows. In a layer with experts, these are the FFN
-    of serving (as many columns as a token's experts have; tensor parallelism cuts them), and shared experts alone that of training, where rows
-    go to experts by EP. Without shared experts the next input projection is behind the first exchange.
+    MLA's projections to ranks are whole on every GPU; a training step counts them for a GPU's own rows. In a layer with experts the FFN
+    between L1 and L2 has, in serving, the columns of a token's experts (tensor parallelism cuts them), and in training those of shared experts
+    alone, because rows go to routed experts by EP. Without shared experts the next input projection is behind the first exchange.
     """
     a, layer = model.attention, model.layer
     inner, matrices = model.dense_hidden, model.dense_matrices
@@ -76,7 +76,7 @@ def _beside(
 def step_sub_layers(system: str, model: WholeModel, cluster: Cluster, tp: int, tokens: int) -> SubLayers:
     """L1 and L2 forward, L3 and L4 backward, of a micro-batch of `tokens` tokens. A GPU norms its own rows.
 
-    Routed experts stand between the sum and the next gather: of L2 and of its gradients, L3, where shared experts have L1, and of all without them.
+    Routed experts part the sum from the next gather: in L2 and L3 of a layer with shared experts, in all four sub-layers of a layer without.
     """
     check_tensor_system(system, model, tp)
     between = () if model.layer is None else ("L2", "L3") if model.shared_hidden else ("L1", "L2", "L3", "L4")

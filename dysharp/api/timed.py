@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from dysharp.analysis import Row
+from dysharp.engine.burst.run import Timing
 from dysharp.errors import ConfigError
+from dysharp.program import Program, Trace
 from dysharp.runs.collective import collective_options, run_collective
 from dysharp.runs.memory import check_memory, gemm_variants
 from dysharp.runs.one_pass import Engine, run_pass
@@ -18,14 +20,12 @@ from dysharp.runs.progress import Step
 from dysharp.runs.request import CollectiveRequest, RequestArgs, Workload, make_collective_request, make_request, make_workload, takes
 from dysharp.systems import System, get_system
 from dysharp.systems.collectives import get_collective
+from dysharp.timeline import Recording, Timeline, Window, make_timeline, record
+from dysharp.timeline.chakra import write_chakra
 from dysharp.timeline.links import GROUPS, POOL_GROUP
+from dysharp.timeline.perfetto import write_perfetto
+from dysharp.timeline.task_graph import task_graph
 from dysharp.units import ps_to_us
-
-if TYPE_CHECKING:
-    from dysharp.engine.burst.run import Timing
-    from dysharp.program import Program, Trace
-    from dysharp.timeline import Recording, Timeline, Window
-
 
 _LAST_US = 4e12
 """Times are counted in picoseconds, in 63 bits."""
@@ -63,8 +63,6 @@ class Timed:
 
     def save(self, path: str | Path) -> Path:
         """Write a Perfetto trace to `path`; compressed where the name ends in .gz. Raises ConfigError where the file cannot be written."""
-        from dysharp.timeline.perfetto import write_perfetto
-
         return write_perfetto(self.timeline, path, self.words)
 
     def save_chakra(self, folder: str | Path, parts: int = 8) -> list[Path]:
@@ -72,9 +70,6 @@ class Timed:
 
         `parts`: most nodes of one operator between two GPUs, and of one expert's GEMM. Raises ConfigError where a file cannot be written to.
         """
-        from dysharp.timeline.chakra import write_chakra
-        from dysharp.timeline.task_graph import task_graph
-
         program = self.recording.program
         return write_chakra(task_graph(self.recording, parts), program, folder, self.row.system, self.words)
 
@@ -99,8 +94,6 @@ def trace(
 
     The Row is equal to the Row of `run`. Raises TypeError and ConfigError as `run`, and ConfigError for packet level and for two passes.
     """
-    from dysharp.timeline import make_timeline
-
     if request["fidelity"] != "burst":
         raise ConfigError(f'trace: found fidelity "{request["fidelity"]}", expected "burst"')
     if request["workload"] is not None:
@@ -125,8 +118,6 @@ def trace(
 
 def _window(start_us: float, end_us: float | None) -> Window:
     """The times that a Timeline keeps. Raises ConfigError for no interval."""
-    from dysharp.timeline import Window
-
     if not 0 <= start_us < (_LAST_US if end_us is None else end_us) <= _LAST_US:
         found = f"{start_us:g} to {'the end' if end_us is None else f'{end_us:g}'} us"
         raise ConfigError(f"trace: found {found}, expected a rising interval of times from 0 to {_LAST_US:g}")
@@ -143,7 +134,6 @@ def _recorded_collective(name: str, request: CollectiveRequest) -> tuple[Row, Re
 
 def _recorder(runs: list[Recording]) -> Engine:
     """An engine that appends what it records to `runs`."""
-    from dysharp.timeline import record
 
     def engine(program: Program, progress: Callable[[int, int], None]) -> tuple[Trace, Timing, dict[str, Any]]:
         run, timing, reads = record(program, progress)

@@ -10,30 +10,25 @@ from dysharp.api.comparison import header_lines, out_of_ranking, place_of_fastes
 from dysharp.api.merged_blocks import merged_blocks, merged_line
 from dysharp.api.tensor_parallel import step_sub_layers, step_words
 from dysharp.errors import ConfigError
-from dysharp.measured.training.error_bar import error_bar
+from dysharp.measured.training.step_time import error_bar
 from dysharp.runs.progress import Progress
 from dysharp.runs.request import Argument, takes
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import Tokens, check_value
 from dysharp.specs.whole import WholeModel
 from dysharp.steps import Layout, check_domain, check_layout, layout_of
-from dysharp.steps.accounting.activations import Saving
-from dysharp.steps.accounting.conventions import MEGATRON, model_flops
-from dysharp.steps.accounting.memory import Memory, check_memory, memory_of
+from dysharp.steps.accounting.flops import MEGATRON, model_flops
+from dysharp.steps.accounting.memory import Memory, Saving, check_memory, memory_of
 from dysharp.steps.accounting.state import recipe_of
-from dysharp.steps.answers import BUBBLE, DATA_PARALLEL, StepSplit, split_step
+from dysharp.steps.answers import BUBBLE, DATA_PARALLEL, NO_EP, NO_LAUNCHES, Energy, StepSplit, energy_of, gains, split_step
 from dysharp.steps.block import NOT_MODELLED, Block
 from dysharp.steps.cost import BlockTimes, Cost, EpTimes
 from dysharp.steps.costs import Kind, StepCosts, step_costs
-from dysharp.steps.energy import Energy, energy_of
-from dysharp.steps.frameworks.megatron import recipe_from
-from dysharp.steps.gains import NO_EP, NO_LAUNCHES, gains
-from dysharp.steps.graph import Replay, replay
+from dysharp.steps.graph import COMPUTE, OPTIMIZER, SEND, Replay, replay, step_graph
 from dysharp.steps.machine import Machine, number
-from dysharp.steps.pipeline import COMPUTE
+from dysharp.steps.megatron import recipe_from
 from dysharp.steps.practice import Practice
 from dysharp.steps.schedules import Schedule, get_schedule, in_flight, make_schedule
-from dysharp.steps.step_graph import OPTIMIZER, SEND, step_graph
 from dysharp.text import table
 from dysharp.units import PS_PER_US, GiB
 
@@ -42,7 +37,7 @@ if TYPE_CHECKING:
 
 BLOCKS = CLOSED, MERGED = "closed", "merged"
 _MEGATRON = (
-    "arguments of Megatron-LM, or a file of them or of a Megatron-Bridge recipe (`steps.frameworks`); `layout`, `sequence`, `precision` and "
+    "arguments of Megatron-LM, or a file of them or of a Megatron-Bridge recipe (`steps.megatron`); `layout`, `sequence`, `precision` and "
     "`recompute` count before what they say."
 )
 _TENSOR = "a system of sub-layers (`dysharp list sub-layers`), whose Rows take the place of tensor-parallel collectives."
@@ -81,7 +76,7 @@ class Step:
 
     @property
     def limit(self) -> str:
-        """The part beside computing that takes most."""
+        """The part that takes longest besides computing."""
         return max((name for name in self.shares if name != COMPUTE), key=lambda name: self.shares[name])
 
     def to_dict(self) -> dict[str, Any]:
@@ -279,7 +274,7 @@ def _ep_times(forward: Row, backward: Row) -> EpTimes:
 
 
 def _exposed_us_of(row: Row) -> float:
-    """Communication that nothing hides: of the last GPU, but no more than the busiest GPU does not compute, since all GPUs wait for the busiest."""
+    """Communication that nothing hides on the last GPU, at most the time in which the busiest GPU does not compute: all GPUs wait for it."""
     return min(row.exposed_comm_us, (1 - row.utilization["sm_max"]) * row.time_us) * row.layer_us / row.time_us
 
 
@@ -314,7 +309,7 @@ def _one(row: Row | None, order: Schedule, costs: StepCosts, ep: EpTimes | None,
 
 
 def _exposed_us(order: Schedule, costs: StepCosts) -> float:
-    """EP communication in all cells that nothing hides, over all ranks; of a pair: what its communication is longer than its computing."""
+    """EP communication in all cells that nothing hides, over all ranks; of a pair: what exceeds its computing."""
     total = 0.0
     for slots in order.slots:
         for slot in slots:

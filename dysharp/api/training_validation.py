@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dysharp.measured.training import families, step_time
+from dysharp.measured.training.families import RunCase, summarise
+from dysharp.measured.training.setting import TrainingRow
 from dysharp.text import table
-
-if TYPE_CHECKING:
-    from dysharp.measured.training.block_pairs import PairCase
-    from dysharp.measured.training.flops import FlopsCase
-    from dysharp.measured.training.memory import MemoryCase
-    from dysharp.measured.training.step_time import StepCase
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +50,24 @@ def validate_training(data: str | os.PathLike[str] | None = None) -> TrainingRep
 
     Raises `ConfigError` in one line: file, row, column, found and expected.
     """
-    from dysharp.measured.training import block_pairs, flops, memory, step_time
-    from dysharp.measured.training.rows import read_training
-    from dysharp.measured.training.summary import summarise
-
-    runs = read_training(data)
+    runs = TrainingRow.read(data)
     steps = step_time.step_cases(runs)
     by_group = step_time.judge_groups(steps)
-    counted, peaks = flops.flops_cases(runs), memory.memory_cases(runs)
-    groups = sorted(map(abs, flops.by_group(counted).values()))
-    families = [summarise(memory.FAMILY, peaks, memory.BAR), summarise(flops.FAMILY, counted, flops.BAR)]
+    counted, peaks = families.flops_cases(runs), families.memory_cases(runs)
+    groups = sorted(map(abs, families.by_group(counted).values()))
+    told = [summarise(families.MEMORY, peaks, families.MEMORY_BAR), summarise(families.FLOPS, counted, families.FLOPS_BAR)]
     if groups:  # single rows are published with three digits; the bar is for medians of a model and convention
-        families[-1] |= {"groups": len(groups), "max_group": groups[-1], "holds": groups[-1] <= flops.BAR}
+        told[-1] |= {"groups": len(groups), "max_group": groups[-1], "holds": groups[-1] <= families.FLOPS_BAR}
     if by_group:  # bars are those of groups
-        families.insert(0, summarise(step_time.FAMILY, steps, max(step_time.BARS.values())) | {"holds": all(group["holds"] for group in by_group)})
-    pairs = block_pairs.pair_cases() if data is None else []
-    families += [summarise(block_pairs.FAMILY, pairs, block_pairs.BAR)] if pairs else []
+        told.insert(0, summarise(step_time.FAMILY, steps, max(step_time.BARS.values())) | {"holds": all(group["holds"] for group in by_group)})
+    pairs = families.pair_cases() if data is None else []
+    told += [summarise(families.PAIRS, pairs, families.PAIR_BAR)] if pairs else []
     rows = [_row(step_time.FAMILY, "s", one) | {"group": one.group, "floor": one.floor} for one in steps]
-    rows += [*(_row(memory.FAMILY, "GiB", one) for one in peaks), *(_row(flops.FAMILY, "GFLOP/token", one) for one in counted)]
-    rows += [_row(block_pairs.FAMILY, "ms", one) for one in pairs]
-    return TrainingReport(families, rows, by_group, step_time.slopes(steps))
+    rows += [*(_row(families.MEMORY, "GiB", one) for one in peaks), *(_row(families.FLOPS, "GFLOP/token", one) for one in counted)]
+    rows += [_row(families.PAIRS, "ms", one) for one in pairs]
+    return TrainingReport(told, rows, by_group, step_time.slopes(steps))
 
 
-def _row(family: str, unit: str, case: FlopsCase | MemoryCase | StepCase | PairCase) -> dict[str, Any]:
+def _row(family: str, unit: str, case: RunCase) -> dict[str, Any]:
     about = {"id": case.id, "family": family, "model": case.model, "unit": unit}
     return about | {"measured": case.measured, "predicted": case.predicted, "error": case.error, "judged": case.judged, "note": case.note}

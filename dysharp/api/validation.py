@@ -6,19 +6,28 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from dysharp.api.own_rows import Report, own_rows
+from dysharp.arrays import F64
 from dysharp.errors import ConfigError, nearest
 from dysharp.files import write_text
+from dysharp.measured import apart, beyond, calls
+from dysharp.measured import hold_out as without
+from dysharp.measured.beyond import disagreements
+from dysharp.measured.cluster_fit import measurements_of
+from dysharp.measured.family import Classified, Missing, Parsed, classify, families_with_errors, family_of
+from dysharp.measured.measurements import NO_DOMAIN, PACKAGED, Measurement, read_calls, read_measurements, read_operators, units_of
+from dysharp.measured.predictions import predict
+from dysharp.measured.refit import refit_programs, to_toml
+from dysharp.measured.summary import summarise
+from dysharp.measured.trust import departures, scale_out_departures
+from dysharp.measured.validation import between_bars, validate_measurements
 from dysharp.runs.progress import Progress, Step
-
-if TYPE_CHECKING:
-    from dysharp.api.own_rows import Report
-    from dysharp.arrays import F64
-    from dysharp.measured.classify import Classified, Missing, Parsed
-    from dysharp.measured.measurements import Measurement
-    from dysharp.specs import Cluster
-    from dysharp.specs.fitted import Fitted
+from dysharp.specs import Cluster, load_cluster
+from dysharp.specs.fields import show
+from dysharp.specs.fitted import Fitted, constants_from_file, fitted
 
 LEAST_VALUE, MOST_VALUE = 1e-9, 1e15  # of a measured time or rate, in its unit
 PAGE = "docs/measurements.md"
@@ -53,16 +62,6 @@ def validate(
 
     Raises `ConfigError` for a file that breaks a rule (one line: file, row, column) and when nothing is predicted.
     """
-    import numpy as np
-
-    from dysharp.api.own_rows import Report, own_rows
-    from dysharp.measured import apart, beyond, calls
-    from dysharp.measured import hold_out as without
-    from dysharp.measured.measurements import read_measurements
-    from dysharp.measured.predictions import predict
-    from dysharp.measured.sources import disagreements
-    from dysharp.measured.validation import between_bars, validate_measurements
-
     _check_hold_out(hold_out, (*without.HOLD_OUTS, without.NODES))
     between, hold_out = without.NODES in hold_out, [by for by in hold_out if by != without.NODES]
     own = None if cluster is None else _cluster(cluster)
@@ -103,11 +102,6 @@ def _check_hold_out(asked: Sequence[str], known: Sequence[str]) -> None:
 
 def _summary(judged: Sequence[Parsed], predicted: F64, held: F64 | None, everything: Sequence[Parsed], all_predicted: F64) -> str:
     """The text of `validated.toml`: `judged` measurements of one domain, and of `everything` the families without a fit of their own."""
-    import numpy as np
-
-    from dysharp.measured.family import families_with_errors
-    from dysharp.measured.summary import summarise
-
     names = families_with_errors()
     others = [i for i, entry in enumerate(everything) if entry.family.name in names and not entry.family.in_bars]
     both, values = [*judged, *(everything[i] for i in others)], np.concatenate([predicted, all_predicted[others]])
@@ -122,9 +116,6 @@ def refit(
 
     The file has the form of the packaged `fitted.toml`.
     """
-    from dysharp.measured.refit import refit_programs, to_toml
-    from dysharp.specs.fitted import fitted
-
     constants = refit_programs(_classified(data), fitted(), jobs, _on_progress(progress, ["fit"], 0)).constants
     write_text(Path(path), to_toml(constants, HEAD))
     return constants
@@ -132,18 +123,11 @@ def refit(
 
 def _name(data: str | os.PathLike[str] | None) -> str:
     """What errors call the measurements."""
-    from dysharp.measured.measurements import PACKAGED
-
     return PACKAGED if data is None else str(data)
 
 
 def _classified(data: str | os.PathLike[str] | None, cluster: Cluster | None = None) -> Classified:
     """The measurements of a file; None: the packaged measurements. With a cluster, only measurements of its GPU."""
-    from dysharp.measured.classify import Classified, Missing, classify
-    from dysharp.measured.cluster_fit import measurements_of
-    from dysharp.measured.family import family_of
-    from dysharp.measured.measurements import read_calls, read_measurements, read_operators
-
     measurements = read_measurements(data) + ([*read_operators(), *read_calls()] if data is None else [])
     check_values(measurements, _name(data))
     if not measurements:
@@ -156,9 +140,6 @@ def _classified(data: str | os.PathLike[str] | None, cluster: Cluster | None = N
 
 def check_values(measurements: Sequence[Measurement], where: str) -> None:
     """Raise `ConfigError` for a time or rate so small or large that errors relative to it are no numbers."""
-    from dysharp.measured.measurements import units_of
-    from dysharp.specs.fields import show
-
     for m in measurements:
         if units_of(m.metric) and m.value is not None and not LEAST_VALUE <= m.value <= MOST_VALUE:
             expected = f"expected {LEAST_VALUE:g} to {MOST_VALUE:g}"
@@ -176,9 +157,6 @@ def _nothing(missing: Sequence[Missing]) -> str:
 
 def _cluster(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
     """A cluster whose measurements can be judged: the datasheet of its GPU, and constants that may be its own."""
-    from dysharp.measured.trust import departures
-    from dysharp.specs import load_cluster
-
     loaded = load_cluster(cluster) if isinstance(cluster, (str, os.PathLike)) else cluster
     where = f"validate: cluster {loaded.name!r}"
     if not loaded.gpu:
@@ -190,9 +168,6 @@ def _cluster(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
 
 def _between(cluster: Cluster) -> str:
     """Why constants of a cluster are not judged on rows over several NVLink domains; "": they are."""
-    from dysharp.measured.scope import NO_DOMAIN
-    from dysharp.measured.trust import scale_out_departures
-
     if cluster.scale_out is None:
         return f"{NO_DOMAIN}, and the cluster file has no [scale_out]"
     other = scale_out_departures(cluster.scale_out)
@@ -201,8 +176,6 @@ def _between(cluster: Cluster) -> str:
 
 def _constants(constants: Mapping[str, Fitted] | str | os.PathLike[str] | None, cluster: Cluster | None) -> Mapping[str, Fitted]:
     """All constants: the caller's or the packaged ones, overridden by the cluster's constants."""
-    from dysharp.specs.fitted import constants_from_file, fitted
-
     if constants is None:
         constants = fitted()
     elif isinstance(constants, (str, os.PathLike)):

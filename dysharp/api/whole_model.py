@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
+from dysharp.specs import Cluster, WholeModel, load_cluster, load_whole
+from dysharp.specs.fields import Delay, Tokens, check_value
+from dysharp.specs.gpu import load_gpu
+from dysharp.steps import check_domain, check_layout, chunks_of, layout_of
+from dysharp.steps.accounting.flops import CONVENTIONS, CORE, flops_of, model_flops
+from dysharp.steps.accounting.memory import Memory, Saving, buffer_bytes, check_memory, memory_of
+from dysharp.steps.accounting.state import recipe_of
+from dysharp.steps.accounting.weights import parameters_of
+from dysharp.steps.layout import Layout
+from dysharp.steps.schedules import make_schedule
 from dysharp.text import table
-
-if TYPE_CHECKING:
-    from dysharp.specs import Cluster, WholeModel
-    from dysharp.steps.accounting.memory import Memory
-    from dysharp.steps.layout import Layout
+from dysharp.units import GiB
 
 GIGA = 1e9
 
@@ -81,10 +87,6 @@ def describe(
 
     Raises `ConfigError` in one line that names the constraint.
     """
-    from dysharp.specs import WholeModel, load_whole
-    from dysharp.steps import check_layout, layout_of
-    from dysharp.steps.layout import Layout
-
     whole = model if isinstance(model, WholeModel) else load_whole(model)
     about = _accounting(whole, sequence)
     if layout is None:
@@ -101,11 +103,6 @@ def _usual(layout: Layout) -> str:
 
 
 def _accounting(model: WholeModel, sequence: int) -> Description:
-    from dysharp.specs.fields import Tokens, check_value
-    from dysharp.steps.accounting.conventions import CONVENTIONS, model_flops
-    from dysharp.steps.accounting.flops import CORE, flops_of
-    from dysharp.steps.accounting.parameters import parameters_of
-
     check_value(sequence, Tokens, "sequence")
     p, flops = parameters_of(model), flops_of(model, sequence)
     names = [name for name, n in p.parts.items() if n or name in flops.forward]
@@ -125,14 +122,6 @@ def _accounting(model: WholeModel, sequence: int) -> Description:
 def _memory(
     model: WholeModel, layout: Layout, sequence: int, schedule: str, precision: str, recompute: Sequence[str], dispatcher: str, fixed_gib: float
 ) -> Memory:
-    from dysharp.specs.fields import Delay, check_value
-    from dysharp.steps.accounting.activations import Saving
-    from dysharp.steps.accounting.buffers import buffer_bytes
-    from dysharp.steps.accounting.memory import memory_of
-    from dysharp.steps.accounting.state import recipe_of
-    from dysharp.steps.schedules import make_schedule
-    from dysharp.units import GiB
-
     check_value(float(fixed_gib), Delay, "fixed_gib")
     order = make_schedule(schedule or _usual(layout), layout.pp, layout.micro_batches, layout.vpp)
     fixed = {f"buffers of {dispatcher}": buffer_bytes(dispatcher, model, layout, sequence), "given": fixed_gib * GiB}
@@ -141,11 +130,6 @@ def _memory(
 
 
 def _check(layout: Layout, memory: Memory, gpu: str, cluster: str | os.PathLike[str] | Cluster | None) -> None:
-    from dysharp.specs import Cluster, load_cluster
-    from dysharp.specs.gpu import load_gpu
-    from dysharp.steps import check_domain
-    from dysharp.steps.accounting.memory import check_memory
-
     if cluster is not None:
         machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
         check_domain(layout, machine.domain_gpus, machine.domains)
@@ -155,11 +139,6 @@ def _check(layout: Layout, memory: Memory, gpu: str, cluster: str | os.PathLike[
 
 
 def _with_memory(about: Description, model: WholeModel, layout: Layout, memory: Memory, schedule: str, precision: str) -> Description:
-    from dataclasses import replace
-
-    from dysharp.steps import chunks_of
-    from dysharp.units import GiB
-
     chunks = chunks_of(model, layout)
     rows = []
     for rank in memory.ranks:

@@ -20,7 +20,7 @@ _NOT_WRITTEN = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)  # what a fu
 
 
 class Ended(KeyboardInterrupt):
-    """Another process asked this one to end. It ends like after Ctrl-C: processes are ended and temporary files removed."""
+    """Another process asked this one to end. The command ends as after Ctrl-C: processes are ended and temporary files removed."""
 
     def __init__(self, number: int) -> None:
         super().__init__()

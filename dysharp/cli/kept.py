@@ -20,7 +20,7 @@ fresh_flag = click.option(
 
 @contextmanager
 def kept_rows(fresh: bool) -> Iterator[None]:
-    """Keep Rows in the user's cache, and say how many were read. Without a cache that can be written to, all are simulated."""
+    """Keep Rows in the user's cache, and say how many were read. Without a writable cache all Rows are simulated."""
     folder = cache_folder("rows")
     if fresh or not _writable(folder):
         yield

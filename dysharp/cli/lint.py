@@ -33,11 +33,13 @@ def lint(file: str, gpus: int, layer: int | None, tokens: int | None, counts_of:
 
 
 def print_lint(done: Lint) -> None:
-    """Per finding: what was found, and below it the advice, with `!` where a person should look."""
+    """Where a person should look; then per finding what was found, and below it the advice, with `!` where to look."""
 
     topk = "" if done.topk is None else f", top-{done.topk}"
     layers = "1 layer" if len(done.layers) == 1 else f"{len(done.layers)} layers"
-    lines = [f"{done.source}: {layers}, {done.n_experts} experts{topk}, checked for {done.n_gpus} GPUs"]
+    look = ", ".join(finding.name for finding in done.findings if finding.level == "look")
+    lines = [f"{done.source}: {f'look at {look} (marked ! below)' if look else 'nothing to look at'}"]
+    lines.append(f"{layers}, {done.n_experts} experts{topk}, checked for {done.n_gpus} GPUs")
     for finding in done.findings:
         lines.append(f"{finding.name}: {finding.text}")
         lines.append(f"  {'!' if finding.level == 'look' else '-'} {finding.advice}")

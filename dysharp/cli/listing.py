@@ -125,7 +125,7 @@ def _clusters() -> Rows:
 
 def _options() -> Rows:
     """Options of systems, options of the packet level, and the choices that no option sets."""
-    from dysharp.runs.option_help import FABRIC, options_help, range_text
+    from dysharp.runs.options import FABRIC, options_help, range_text
     from dysharp.specs import list_choices
     from dysharp.systems import all_systems
 
@@ -160,9 +160,8 @@ def cluster_keys() -> Rows:
     from pydantic import TypeAdapter
 
     from dysharp.silicon import DYSHARP_TABLES
-    from dysharp.specs.cluster import Cluster, ClusterFile
+    from dysharp.specs.cluster import Cluster, ClusterFile, ScaleOut
     from dysharp.specs.fields import keys_of
-    from dysharp.specs.scale_out import ScaleOut
 
     schema = TypeAdapter(ClusterFile).json_schema()
     nested = schema["$defs"]["ScaleOut"]

@@ -51,7 +51,7 @@ TRY_HELP = (
 @fresh_flag
 @json_flag
 def plan(models: str, check: str | None, arguments: str | None, plot: str | None, fresh: bool, as_json: bool, **asked: Any) -> None:
-    """Find the layouts, and of several MODELs the shape, that train fastest on N GPUs: tokens/s per GPU, MFU, memory, what limits each.
+    """Find the layouts that train fastest on N GPUs, and the fastest of several MODELs: tokens/s per GPU, MFU, memory, what limits each.
 
     All candidates are counted: kept, pruned by a bound, or rejected by a constraint. The answer says what its times stand on.
     """

@@ -21,7 +21,7 @@ _KNOWN_AFTER_S = 2.0
 
 
 class Update(Protocol):
-    """`update(done, total, text)`: `done` of `total` units, 0 = unknown. `share`: of the work that is done, where units differ in size."""
+    """`update(done, total, text)`: `done` of `total` units, 0 = unknown. `share`: part of the work that is done, where units differ in size."""
 
     def __call__(self, done: int, total: int, text: str, share: float | None = None) -> None: ...
 
@@ -95,7 +95,7 @@ def bar(unit: str) -> Iterator[Update]:
 
 @contextmanager
 def progress_bar(unit: str = "ops", *, header: bool = True) -> Iterator[Progress]:
-    """A callback for the API that reports as `bar`. It prints the header of a Step beside long work; `header` = False: never."""
+    """A callback for the API that reports as `bar`. The bar prints the header of a Step beside long work; `header` = False: never."""
     with _reports(unit) as reports:
 
         def report(step: Step) -> None:

@@ -56,7 +56,7 @@ def write_report(report: Report, path: str, load: Mapping[str, Any] | None = Non
     from dysharp.reports.html_report import render, with_load
 
     if load is not None and load.get("workload") is None:
-        from dysharp.reports.load_view import load_view_of
+        from dysharp.reports.html_report import load_view_of
         from dysharp.runs.request import RequestArgs, make_request, make_workload
 
         asked = RequestArgs(**{"layer": None, "window": None, "start": None, "slow": None, "options": None, "progress": None, **load})  # type: ignore[typeddict-item]

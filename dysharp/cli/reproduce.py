@@ -221,7 +221,7 @@ def _write_html(done: Sequence[Done], command: str, path: str) -> None:
 
 
 def _write_pages(done: Sequence[Done], folder: Path, command: str) -> None:
-    """Write a page for each paper that has figures among `done`. Its other figures stay as their CSV files in `folder` have them."""
+    """Write a page for each paper that has figures among `done`. Other figures of the page stay as their CSV files in `folder` have them."""
     from dysharp.analysis import MODEL_VERSION
     from dysharp.figures.figure import BEYOND, PAPERS
     from dysharp.figures.series import series_of
@@ -254,7 +254,7 @@ def _kept(folder: Path, paper: str, ran: set[str], section: Callable[..., Any]) 
     """The other figures of a page, as their CSV files in `folder` have them; none where the page is of another model version."""
     from dysharp.analysis import MODEL_VERSION
     from dysharp.figures import list_figures, load_figure
-    from dysharp.figures.from_csv import results_from
+    from dysharp.figures.verdict import results_from
 
     page = folder.with_suffix(".md")
     if not page.exists() or f", model version {MODEL_VERSION}." not in page.read_text(encoding="utf-8"):
@@ -307,7 +307,7 @@ def sweep(
     from dysharp.cli.texts.sweep_text import print_sweep, sweep_csv
     from dysharp.figures import load_figure
     from dysharp.files import check_destination, write_text
-    from dysharp.runs.key import point_dict
+    from dysharp.runs.store import point_dict
 
     if example:
         click.echo(example_sweep(), nl=False)

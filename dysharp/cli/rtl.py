@@ -111,7 +111,7 @@ def print_proofs(blocks: list[Hardware]) -> None:
 def print_areas(blocks: list[Hardware]) -> None:
     """Cost by block, and our areas by part beside the published ones."""
     from dysharp.api.hardware import beside_papers
-    from dysharp.silicon.density import total
+    from dysharp.silicon.area import total
 
     click.echo()
     rows = []

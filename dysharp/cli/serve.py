@@ -48,7 +48,7 @@ def serve(
     """Say how to serve MODEL: which layout at which number of users, how fast, and what limits it.
 
     Every layout that fits is tried with several numbers of users, and prefill and decode apart. A step is a sum of kernels by closed forms; a
-    formula of continuous batching gives TTFT and TPOT. The error bar is that of measured runs.
+    formula of continuous batching gives TTFT and TPOT. The error bar comes from measured runs.
     """
     from dysharp.api.serving import serve as search
     from dysharp.api.serving import slo_of

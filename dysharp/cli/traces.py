@@ -54,7 +54,7 @@ def describe(source: str, gpus: str, model: str | None, tokens: int | None, seed
     from dysharp.runs.request import routing_string
     from dysharp.specs import load_model
     from dysharp.workload import describe as describe_source
-    from dysharp.workload.nodes import describe_nodes
+    from dysharp.workload.describe import describe_nodes
 
     if tokens is not None and tokens < 1:
         raise ConfigError(f"--tokens: found {tokens}, expected at least 1")

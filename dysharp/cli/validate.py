@@ -93,18 +93,18 @@ def validate(
 
 def _trains(data: str) -> bool:
     """Whether a file holds training runs of whole models."""
-    from dysharp.measured.training.rows import is_training
+    from dysharp.measured.training.setting import TrainingRow
     from dysharp.specs.reading import read_text
 
-    return is_training(read_text(Path(data)))
+    return TrainingRow.columns.fit(read_text(Path(data)))
 
 
 def _serves(data: str) -> bool:
     """Whether a file holds serving runs."""
-    from dysharp.measured.serving.rows import is_serving
+    from dysharp.measured.serving.setting import ServingRow
     from dysharp.specs.reading import read_text
 
-    return is_serving(read_text(Path(data)))
+    return ServingRow.columns.fit(read_text(Path(data)))
 
 
 def _serving(data: str | None, check: bool, as_json: bool) -> None:

@@ -3,10 +3,17 @@
 One call is `Attention`. Its numbers may be arrays, which broadcast; every function returns float64. Sources of the form: FlashAttention-3
 (arXiv 2407.08608): tiles of queries against blocks of keys, two products and a softmax per block that overlap; split keys when there are few tiles.
 Products run at the sustained tensor rate of `operators`. The softmax of a block takes an exponential per score and the arithmetic around it.
+
+Tiles of released kernels (queries of a tile, keys of a block):
+
+| kernel | source |
+|---|---|
+| FlashAttention-3 on Hopper | Dao-AILab/flash-attention, hopper/tile_size.h (`tile_size_fwd_sm90`) and hopper/heuristics.h |
+| TensorRT-LLM's fmha_v2 on Hopper | names of NVIDIA/TensorRT-LLM's kernels: fmha_v2_flash_attention_bf16_64_256_S_64_tma_ws_sm90 |
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -76,7 +83,7 @@ class Attention:
 
 
 def pairs(call: Attention) -> F64:
-    """Pairs of a query and a key that it sees, of one head and request."""
+    """Pairs of a query and a key that the query sees, for one head and one request."""
     n, past, window = (np.asarray(x, np.float64) for x in (call.queries, call.past, call.window))
     if not call.causal:
         return np.asarray(n * (past + n))
@@ -124,8 +131,8 @@ def decode_us(gpu: Gpu, constants: Constants, call: Attention) -> F64:
     """Attention of a few queries per request against a cache.
 
     The heads of one key-value head share tiles. With fewer tiles than SMs the blocks of a tile are split into parts, whose results a second kernel
-    adds. On Blackwell a persistent kernel loads a tile while it computes the one before, so tiles start in half of the time and the first one has
-    nothing before it; up to `CLUSTER` parts meet in one cluster.
+    adds. On Blackwell a persistent kernel loads the next tile while it computes, so tiles start in half of the time; the first tile has no tile
+    before it. Up to `CLUSTER` parts meet in one cluster.
     """
     if call.masked:
         return masked_us(gpu, constants, call)
@@ -163,7 +170,7 @@ def masked_us(gpu: Gpu, constants: Constants, call: Attention) -> F64:
 
 
 def sharing(call: Attention) -> F64:
-    """Query heads that share a tile: those of one key-value head if the call is `packed`."""
+    """Query heads that share a tile: the heads of one key-value head if the call is `packed`."""
     heads, kv = np.asarray(call.heads, np.float64), np.asarray(call.kv_heads, np.float64)
     return np.asarray(heads / kv if call.packed else np.ones_like(heads / kv))
 
@@ -211,3 +218,48 @@ def key_bytes(call: Attention) -> F64:
 def passes_us(gpu: Gpu, constants: Constants, values: ArrayLike, passes: float, element: float = 2.0, kernels: int = 1) -> F64:
     """Memory-bound kernels (norm, RoPE, activation, residual) that read and write `values` `passes` times in all."""
     return kernels * launch_us(gpu, constants) + hbm_us(gpu, constants, passes * element * np.asarray(values, np.float64))
+
+
+ONE_GROUP = 64.0
+"""Queries that one group of warps takes."""
+
+
+class Tile(NamedTuple):
+    """`rows` queries against blocks of `columns` keys."""
+
+    rows: float
+    columns: float
+
+
+FLASH = {
+    "bf16": ((64, Tile(192, 128), Tile(192, 160)), (96, Tile(192, 144), Tile(192, 128)), (128, Tile(128, 128), Tile(128, 128)),
+             (192, Tile(128, 112), Tile(128, 96)), (256, Tile(128, 80), Tile(128, 64))),
+    "fp8": ((64, Tile(192, 160), Tile(192, 160)), (96, Tile(192, 128), Tile(192, 128)), (128, Tile(128, 224), Tile(128, 224)),
+            (192, Tile(128, 160), Tile(128, 160)), (256, Tile(128, 128), Tile(128, 64))),
+}  # fmt: skip
+"""Type of keys -> (largest width of a head, causal tile, tile with a window)."""
+ALONE = {
+    ("bf16", 64): Tile(ONE_GROUP, 192),
+    ("bf16", 128): Tile(ONE_GROUP, 128),
+    ("fp8", 64): Tile(ONE_GROUP, 128),
+    ("fp8", 128): Tile(ONE_GROUP, 96),
+}
+"""Type of keys and width -> the tile where one group of warps takes all queries."""
+UNMASKED = {("bf16", 64): Tile(192, 192), ("bf16", 128): Tile(128, 176)}
+"""The same, where every query sees every key."""
+LATENT = Tile(ONE_GROUP, 64)
+"""The absorbed form of MLA."""
+
+
+def flash_tile(width: float, dtype: str, queries: float, *, window: bool = False, causal: bool = True) -> Tile:
+    """FlashAttention-3's tile for heads of `width`. `queries`: of all heads that share keys. `dtype`: of the keys in memory."""
+    limit, plain, windowed = next((row for row in FLASH[dtype] if width <= row[0]), FLASH[dtype][-1])
+    found = windowed if window else plain if causal else UNMASKED.get((dtype, limit), plain)
+    return ALONE.get((dtype, limit), found) if queries <= ONE_GROUP else found
+
+
+def fmha_tile(width: float, dtype: str) -> Tile:
+    """TensorRT-LLM's tile before Blackwell for heads of `width`: 64 queries for each of two groups of warps."""
+    if dtype == "fp8":
+        return Tile(ONE_GROUP, 256.0 if width <= 128 else 128.0)
+    return Tile(ONE_GROUP, 256.0 if width <= 64 else 128.0 if width <= 128 else 64.0)

@@ -170,7 +170,7 @@ def in_switch(gpu: Gpu, n_gpus: ArrayLike, nvls: bool | None) -> NDArray[np.bool
 
 
 def _ring_us(gpu: Gpu, c: Constants, protocol: Protocol, passes: int, n: F64, size: F64, own: float) -> F64:
-    """Time of a ring. Its channels also copy (or reduce) the own chunk, which crosses no link.
+    """Time of a ring. The channels of the ring also copy (or reduce) the own chunk, which crosses no link.
 
     Simple hands slices on behind a fence and a flag, `nccl.simple_syncs` flag exchanges between two GPUs later. With
     little data a hop is that exchange and the bytes of one slice; the other slices hide behind the exchange. With much
@@ -192,7 +192,7 @@ def start_us(gpu: Gpu, constants: Constants, protocol: Protocol) -> float:
 def rail_rings_us(gpu: Gpu, c: Constants, domain_gpus: int, domains: int, nic_GBps: float, n_bytes: float) -> tuple[float, float, float]:
     """An all-gather or reduce-scatter of `n_bytes` in total by a ring per rail over several NVLink domains, each GPU with its NIC.
 
-    Returns (us without the bytes, us of the bytes on a NIC, the part of the rate) for the protocol that takes least.
+    Returns (us without the bytes, us of the bytes on a NIC, the part of the rate) for the fastest protocol.
     """
     gpus = domain_gpus * domains
     moved, copied = n_bytes / domain_gpus * (gpus - 1) / gpus, float(ring_us(gpu, c["nccl.self_copy"] * n_bytes / gpus))

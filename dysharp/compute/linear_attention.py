@@ -72,7 +72,7 @@ def prefill_us(gpu: Gpu, constants: Constants, call: DeltaNet, kernels: int = PA
 
 
 def fused_prefill_us(gpu: Gpu, constants: Constants, call: DeltaNet) -> float:
-    """The same in one kernel behind `FUSED_BEFORE` light ones."""
+    """The same work in one kernel behind `FUSED_BEFORE` light kernels."""
     return FUSED_BEFORE * light_us(gpu, constants) + prefill_us(gpu, constants, call, 1)
 
 

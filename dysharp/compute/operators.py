@@ -57,7 +57,7 @@ def light_us(gpu: Gpu, constants: Constants) -> float:
 def sustained_flops_per_us(gpu: Gpu, constants: Constants, dtype: str) -> float:
     """Dense tensor rate of the whole GPU under load: what its power sustains, at most the datasheet peak.
 
-    Power sustains a part of the rate that all tensor cores have at the boost clock. An H20 has a lower peak than that.
+    Power sustains a part of the rate that all tensor cores have at the boost clock. An H20's datasheet peak is below this rate.
     """
     kind = "fp8" if dtype == "fp4" else dtype
     peak = gpu.peak_TFLOPS(dtype)

@@ -3,8 +3,7 @@
 from dysharp.figures.check import Check
 from dysharp.figures.figure import Figure, in_direction, list_figures, load_figure
 from dysharp.figures.runner import check_points, run_points
-from dysharp.figures.variants import variant_points
-from dysharp.figures.verdict import Result, judge
+from dysharp.figures.verdict import Result, judge, variant_points
 from dysharp.runs.point import Point
 from dysharp.runs.store import Store
 

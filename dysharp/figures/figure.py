@@ -13,13 +13,48 @@ from pydantic import BeforeValidator
 
 from dysharp.errors import ConfigError, nearest
 from dysharp.figures.check import Check, check_of, unclaimed
-from dysharp.figures.drawing import Drawing, drawing_of
 from dysharp.figures.keys import known, typed, word
+from dysharp.figures.metric import all_metrics
 from dysharp.figures.origin import origin_of
 from dysharp.runs.point import DIRECTIONS, FIDELITIES, USUAL_CLUSTER, Point
 from dysharp.specs.choices import Scalar, choices_overridden
 from dysharp.specs.fields import Key, show
 from dysharp.specs.reading import parse_toml, read_text
+
+KINDS = ("bars", "lines", "parts")
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """One picture, as the table [drawing] of a TOML says: a value of each series at each place of the horizontal axis.
+
+    | field | meaning |
+    |---|---|
+    | `kind` | bars; lines; parts: bars of exposed communication and the remaining time |
+    | `metric`, `over` | as in a check; `parts` divides by the time of `over` |
+    | `x` | the axis of the points: model, gpus, tokens, routing, system, or an option or free choice |
+    | `series` | the axis that is told apart by colour, with the values of `x` |
+    | `systems` | systems that are drawn, in this order; empty = all |
+    | `models` | models that are drawn; empty = all |
+    """
+
+    kind: str
+    metric: str
+    x: str
+    over: str = ""
+    series: str = "system"
+    systems: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+
+
+def drawing_of(table: Any, where: str) -> Drawing:
+    """The table [drawing]. Raises ConfigError for unknown keys, kinds and metrics."""
+    known(table, Drawing.__slots__, where)
+    drawing = typed(Drawing, table, where)
+    word(drawing.kind, KINDS, f"{where}.kind")
+    word(drawing.metric, tuple(all_metrics()), f"{where}.metric")
+    return drawing
+
 
 KEYS = ("title", "source", "text", "paper", "points", "check", "variants", "drawing", "headline")
 PAPERS = {

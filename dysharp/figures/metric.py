@@ -20,7 +20,7 @@ Measure = Callable[..., float | None]
 class Seen:
     """A point of a figure with the Rows of all points: what a metric reads. `point` has a Row.
 
-    `over`: the system that a check compares with; `against`: its routing to compare with. `options`: those that the check names.
+    `over`: the system that a check compares with; `against`: its routing to compare with. `options`: the options that the check names.
     """
 
     point: Point

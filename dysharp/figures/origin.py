@@ -1,12 +1,13 @@
 """Where the Row of a point comes from: a simulation, or a calculation (`figures.metric.calculated`). No other module asks which of the two it is."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from dysharp.figures.metric import Calculated, all_calculated
-from dysharp.figures.simulated import row_of
-from dysharp.runs.point import Point
+from dysharp.runs.point import Point, is_workload
 from dysharp.specs import Scalar
 from dysharp.specs.fields import problems, raise_if
 
@@ -32,7 +33,7 @@ class Simulation:
         options_of(_simulated(point.system), split_fabric(dict(point.options), "packet")[1])
 
     def row(self, point: Point, part: float = 1.0) -> dict[str, Any]:
-        """The Row of a point as plain values. `part`: of the memory that it may take."""
+        """The Row of a point as plain values. `part`: the part of the memory that the run may take."""
         return row_of(point, part)
 
     def with_choices(self, point: Point, choices: Mapping[str, Scalar]) -> Point:
@@ -79,3 +80,37 @@ def origin_of(system: str) -> Simulation:
     """What the points of a system answer. Any name that is no calculated system is a simulated one."""
     found = all_calculated().get(system)
     return Simulation() if found is None else Calculation(found)
+
+
+def row_of(point: Point, part: float = 1.0) -> dict[str, Any]:
+    """Simulate a point in its part of the memory of this computer. Raises ConfigError for wrong input, SimulationError for a deadlock.
+
+    Raises OverShare for a point that fits into the memory, but not into its part.
+    """
+    import dysharp
+    from dysharp.runs.memory import within
+    from dysharp.specs.choices import choices_overridden
+    from dysharp.systems import all_systems
+
+    _forget_peak()
+    all_systems()  # reads the defaults of options now, from the packaged choices, before choices are overridden
+    with choices_overridden(dict(point.choices)), within(part):
+        row = dysharp.run(
+            point.system,
+            **{"workload" if is_workload(point.model) else "model": point.model},  # type: ignore[arg-type]
+            cluster=point.cluster,
+            gpus=point.gpus,
+            tokens=point.tokens,
+            routing=point.routing or None,
+            direction=point.direction,
+            seed=point.seed,
+            fidelity=point.fidelity,
+            options=dict(point.options),
+        )
+    return row.to_dict()
+
+
+def _forget_peak() -> None:
+    """The peak of this process's memory is that of the point that begins now (Linux), not of a larger one before it."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")

@@ -1,4 +1,4 @@
-"""Runs points in processes and stores each finished point. A run that is killed repeats none of them."""
+"""Runs points in processes and stores each finished point. A killed run repeats no stored point."""
 
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -74,7 +74,7 @@ def run_points(points: Iterable[Point], store: Store, jobs: int = 1, progress: P
 
 
 def _row_of(point: Point, part: float) -> dict[str, Any]:
-    """The Row of a point, simulated or calculated, as plain values. `part`: of the memory that it may take."""
+    """The Row of a point, simulated or calculated, as plain values. `part`: the part of the memory that the run may take."""
     return origin_of(point.system).row(point, part)
 
 

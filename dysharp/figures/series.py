@@ -4,8 +4,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
-from dysharp.figures.drawing import Drawing
-from dysharp.figures.figure import Figure
+from dysharp.figures.figure import Drawing, Figure
 from dysharp.figures.metric import Rows, Seen, all_metrics
 from dysharp.runs.point import Point
 

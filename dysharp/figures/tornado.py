@@ -80,7 +80,7 @@ class Tornado:
         return list(dict.fromkeys(point for choices in changes for point in self.points(choices).values()))
 
     def ratios(self, rows: Rows, choices: Mapping[str, Scalar]) -> dict[str, float] | None:
-        """{baseline: its time over that of the headline's system}; None where a point failed."""
+        """{baseline: its time over the time of the headline's system}; None where a point failed."""
         points = self.points(choices)
         if any(p not in rows for p in points.values()):
             return None

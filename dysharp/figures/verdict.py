@@ -1,19 +1,36 @@
 """Simulated numbers beside the paper's numbers. No other module reads the paper's numbers."""
 
+import csv
 import itertools
 import math
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from dysharp.errors import ConfigError
 from dysharp.figures.check import Check
 from dysharp.figures.figure import Figure, Variant
 from dysharp.figures.metric import Rows, Seen, all_metrics
-from dysharp.figures.variants import variant_point
+from dysharp.figures.origin import origin_of
 from dysharp.runs.point import Point
 from dysharp.specs.choices import choices_overridden
+
+
+def variant_point(point: Point, variant: Variant) -> Point:
+    """The point that takes the place of `point` in `variant`: `point` itself if the variant does not touch it."""
+    if point.system not in (variant.systems or (point.system,)) or point.fidelity != (variant.fidelity or point.fidelity):
+        return point
+    return origin_of(point.system).with_choices(point, dict(variant.choices))
+
+
+def variant_points(figure: Figure, points: Iterable[Point]) -> list[Point]:
+    """The points of all variants of `figure`. Systems that no check with `variants` names are left out."""
+    systems = {name for check in figure.checks if check.variants for name in (check.system, check.over)}
+    points = [p for p in points if p.system in systems]
+    return list(dict.fromkeys(variant_point(p, variant) for variant in figure.variants for p in points))
+
 
 REPRODUCED, GAP, FITTED, CANNOT_FAIL, SET_AFTER = "reproduced", "gap", "fitted", "cannot fail", "set after"
 UNDATED, REGRESSION, OTHER_CHOICE, UNBOUNDED, NOT_JUDGED = "inside", "regression", "other choice", "", "not judged"
@@ -223,3 +240,20 @@ def judge(figure: Figure, rows: Rows) -> tuple[list[Result], bool]:
             there = {p: rows[other] for p in figure.points if (other := variant_point(p, variant)) in rows}
             results += _judge_variant(check, variant, there, partial)
     return results, all(r.holds for r in results)
+
+
+def results_from(path: Path, figure: Figure) -> list[Result]:
+    """The lines of a file that `reports.paper_page.results_csv` wrote. Numbers have three decimals. Raises ConfigError for another file."""
+    claims = sorted((c.name for c in figure.checks), key=len, reverse=True)
+    with path.open(newline="", encoding="utf-8") as file:
+        try:
+            return [_result(line, claims) for line in csv.DictReader(file)]
+        except (KeyError, ValueError, csv.Error) as error:
+            raise ConfigError(f"{path}: found {error!r}, expected a file that `dysharp reproduce --pages` wrote") from None
+
+
+def _result(line: dict[str, str], claims: list[str]) -> Result:
+    paper, ours = (float(line[name]) if line[name] else None for name in ("paper", "ours"))
+    words = {name: line[name] for name in ("bound", "verdict", "outcome", "bound_set", "number_seen", "stored", "reason")}
+    claim = next((name for name in claims if line["point"].startswith(name)), line["point"])
+    return Result(line["point"], line["metric"], paper, ours, claim=claim, **words)

@@ -76,7 +76,7 @@ def _all_on(expert: Array, gpus: int, n_experts: int, gpu: int, kind: str) -> Ar
 
 
 def _idle_expert(expert: Array, gpus: int, n_experts: int) -> Array:
-    """Expert 0 gets no token. Its tokens take a free expert, or one expert less."""
+    """Expert 0 gets no token. Its tokens take a free expert, or go to one expert less."""
     for token in np.flatnonzero((expert == 0).any(axis=1)):
         free = np.setdiff1d(np.arange(1, n_experts), expert[token])
         expert[token, expert[token] == 0] = free[0] if len(free) else DROPPED

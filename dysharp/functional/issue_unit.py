@@ -11,13 +11,12 @@ import numpy as np
 from dysharp.arrays import Array
 from dysharp.errors import EmulationMismatch, IsaError
 from dysharp.functional.faults import Faults
-from dysharp.functional.multicast import ALIGN, DyMulticastObject
+from dysharp.functional.multicast import ALIGN, DyMulticastObject, is_whole, show
 from dysharp.functional.network.core import Network
 from dysharp.functional.network.hub_tables import HubTables, Place
+from dysharp.functional.network.messages import Format, Value, hub_sum
 from dysharp.functional.network.transaction import MAX_TAGS, PACKET_BYTES, Transaction
-from dysharp.functional.network.values import Format, Value, hub_sum
 from dysharp.functional.numbers import Number
-from dysharp.functional.operands import is_whole, show
 from dysharp.functional.orders import RandomPool
 from dysharp.isa.commands import Command, Stage
 from dysharp.isa.packets import Packet

@@ -23,7 +23,7 @@ Kernels = Callable[[str, int, Callable[[str], Outcome]], None]
 def run_merged(
     program: Program, tensors: Mapping[str, Tensors | Kernels], order: str = "oldest", *, seed: int = 0, trace: Trace | None = None
 ) -> dict[str, Outcome]:
-    """Interpret a merge. `tensors`: inputs of every part by label, which may be written until a transfer reads them, or what its kernels do.
+    """Interpret a merge. `tensors`: by label the inputs of a part (which may be written until a transfer reads them), or the work of its kernels.
 
     Returns the results of parts with rows by label; `events` counts steps of the whole.
 

@@ -187,7 +187,7 @@ class RowMachine(RowValues):
             self._one_less(op)
 
     def _contribute(self, op: int, member: int) -> None:
-        """A contribution is in the switch. The last one of a sum that has a place ends all of them; without a place each ends by itself."""
+        """A contribution is in the switch. The last contribution of a sum with a place ends all of them; without a place each ends by itself."""
         rows = self._rows_of.get((self.node[op], self.key[op]), [])
         value = self._hub_sum(self.node[op], rows)
         if self.gate_grad is not None:

@@ -26,9 +26,8 @@ import numpy as np
 from dysharp.arrays import Array
 from dysharp.errors import ConfigError, EmulationMismatch, IsaError
 from dysharp.functional.issue_unit import Handle, IssueUnit
-from dysharp.functional.multicast import ALIGN, LD, ST, TILE_ROWS, DyMulticastObject, DyMulticastObjectProp
+from dysharp.functional.multicast import ALIGN, LD, ST, TILE_ROWS, DyMulticastObject, DyMulticastObjectProp, is_whole, show, target_list, whole
 from dysharp.functional.numbers import number
-from dysharp.functional.operands import is_whole, show, target_list, whole
 from dysharp.isa.packets import EXPERT_LIMIT
 from dysharp.protocol import tracker
 

@@ -11,8 +11,7 @@ from dysharp.errors import EmulationMismatch, ProgramError
 from dysharp.functional.collective import FINISH, Array, Chunkwise, CollectiveEmulation
 from dysharp.program import Kind, Program, Tail, Trace
 from dysharp.protocol import merging
-from dysharp.systems.building.tp.cuts import Cuts, cuts_of
-from dysharp.systems.building.tp.schema import OUT, PARTIAL, ROWS
+from dysharp.systems.building.tp.schema import OUT, PARTIAL, ROWS, Cuts, cuts_of
 from dysharp.workload.sublayer import SubLayer, norm
 
 MOST_PLACES = 1 << 30

@@ -32,7 +32,6 @@ from dysharp.isa.commands import (
     Half,
     Stage,
 )
-from dysharp.isa.crc import crc8
 from dysharp.isa.fields import Layout, out_of_range, pack, unpack
 
 IDS_PER_FLIT: Final = 8
@@ -395,3 +394,35 @@ _ALWAYS: Final = ("op", "channel", "source", "tag", "attempt", "dtype")
 _CODECS: Final[dict[int, _Codec]] = {op.value: _codec(op) for op in Command}
 _DTYPES: Final = tuple(Dtype)
 _STAGES: Final = tuple(Stage)
+
+
+POLYNOMIAL = 0x107
+PERIOD = 127  # x^127 = 1 modulo the polynomial
+
+
+def _times_x8(byte: int) -> int:
+    for _ in range(8):
+        byte <<= 1
+        if byte & 0x100:
+            byte ^= POLYNOMIAL
+    return byte
+
+
+_TABLE = bytes(_times_x8(byte) for byte in range(256))
+
+
+def crc8(data: bytes | bytearray) -> int:
+    """The CRC-8 of `data`, 0 .. 255.
+
+    A loop over all bytes would dominate the cost of a packet. Because x^127 = 1 modulo the polynomial, pieces of the
+    message at distances of 127 bits are added first. The loop then covers one piece of 127 bits.
+    """
+    word = int.from_bytes(data, "big")
+    width = PERIOD << (8 * len(data) // PERIOD).bit_length()
+    while width > PERIOD:
+        width >>= 1
+        word = (word >> width) ^ (word & ((1 << width) - 1))
+    crc = 0
+    for byte in word.to_bytes(16, "big"):
+        crc = _TABLE[crc ^ byte]
+    return crc

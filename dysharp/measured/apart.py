@@ -20,10 +20,8 @@ import numpy as np
 
 from dysharp.arrays import F64
 from dysharp.compute import moe
-from dysharp.measured.classify import Classified, Missing, Parsed
-from dysharp.measured.config_json import is_weak
-from dysharp.measured.family import Constants, Level
-from dysharp.measured.measurements import Measurement
+from dysharp.measured.family import Classified, Constants, Level, Missing, Parsed
+from dysharp.measured.measurements import Measurement, is_weak
 from dysharp.measured.predictions import errors_of, measured_values, predict
 from dysharp.specs.gpu import load_gpu
 

@@ -1,14 +1,19 @@
-"""The table of families beyond the bars, whose measurements are in no mean, coverage, bar, fit or hold-out."""
+"""Tables beside the bars: families beyond the bars, whose measurements are in no mean, coverage, bar, fit or hold-out; the papers' simulators, and
+how far the sources of one kernel differ: no prediction can be nearer to all of them than they are to each other.
+"""
 
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from dysharp.arrays import F64
-from dysharp.measured.classify import Classified, Missing, Parsed
-from dysharp.measured.closed_forms import ClosedForms
-from dysharp.measured.family import Constants, all_families
-from dysharp.measured.predictions import errors_of, measured_values, predict
+from dysharp.measured.families.nccl import CollectiveCase
+from dysharp.measured.family import Classified, Constants, Missing, Parsed, all_families
+from dysharp.measured.predictions import ClosedForms, errors_of, measured_values, predict
 
 ALL = "all"
 Key = tuple[str, str, str]
@@ -55,3 +60,87 @@ def judge(classified: Classified, constants: Constants, jobs: int = 1, predicted
 def _keys(entry: Parsed | Missing) -> tuple[Key, Key]:
     name = entry.family.name if entry.family is not None else ""
     return (name, ALL, ""), (name, entry.measurement.system, entry.measurement.hardware)
+
+
+MB = 1e6
+H100 = "h100-sxm"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A paper's mean absolute error of its simulator, in percent; which of our measurements are of that kind. The papers' own rows are not public."""
+
+    paper: str
+    kind: str
+    mape: float
+    alike: Callable[[Parsed], bool]
+
+
+def _family(*names: str) -> Callable[[Parsed], bool]:
+    return lambda entry: entry.family.name in names and entry.case.gpu == H100
+
+
+def _all_to_all(entry: Parsed) -> bool:
+    case = entry.case
+    return isinstance(case, CollectiveCase) and case.kind == "alltoall" and 0.5 * MB <= case.n_bytes <= 256 * (1 << 20)
+
+
+CLAIMS = (
+    Claim("DySHARP", "GEMMs on H100", 6.0, _family("dense-gemm", "grouped-gemm")),
+    Claim("DySHARP", "DeepEP on H100", 6.0, _family("deepep-dispatch", "deepep-combine", "deepep-ll")),
+    Claim("MoE-Hub", "NCCL all-to-all", 4.36, _all_to_all),
+)
+"""All-to-all of 0.5 to 256 MB, here from 1 MiB, on Hopper and Blackwell. Sources: DySHARP (arXiv 2605.05607), methodology: "within 6 %";
+MoE-Hub, methodology: 4.36 %."""
+
+
+def beside_simulators(parsed: Sequence[Parsed], predicted: F64, measured: F64) -> list[dict[str, Any]]:
+    """One entry per claim: `published_mape` of the paper's simulator, and n, mape, median_ape, p90_ape and bias here (percent)."""
+    rows = []
+    for claim in CLAIMS:
+        members = np.array([i for i, entry in enumerate(parsed) if claim.alike(entry)], dtype=np.int64)
+        if len(members):
+            ours = asdict(errors_of(predicted[members], measured[members]))
+            rows.append({"paper": claim.paper, "measured": claim.kind, "published_mape": claim.mape} | ours)
+    return rows
+
+
+Times = dict[str, dict[Any, list[float]]]
+
+
+def disagreements(parsed: Sequence[Parsed]) -> list[dict[str, Any]]:
+    """One entry per family and pair of sources that measured the same cases.
+
+    | field | holds |
+    |---|---|
+    | `source`, `other` | the source with more cases in the family, and the other one |
+    | `n` | cases that both measured |
+    | `least`, `median`, `most` | by how much the times of `other` are longer, in percent |
+    """
+    entries = []
+    for family in dict.fromkeys(entry.family.name for entry in parsed):
+        times = _times([entry for entry in parsed if entry.family.name == family])
+        order = sorted(times, key=lambda source: (-len(times[source]), source))
+        for source, other in combinations(order, 2):
+            both = [case for case in times[source] if case in times[other]]
+            if both:
+                longer = [100 * (float(np.median(times[other][case])) / float(np.median(times[source][case])) - 1) for case in both]
+                spread = {"least": min(longer), "median": float(np.median(longer)), "most": max(longer)}
+                entries.append({"family": family, "source": source, "other": other, "n": len(both)} | spread)
+    return entries
+
+
+def source_of(text: str) -> str:
+    """The project that a measurement was found in: the column `source` without version, file and thread."""
+    return re.split(r"[@:#\s]", text.removeprefix("https://").removeprefix("github.com/"), maxsplit=1)[0]
+
+
+def _times(parsed: Sequence[Parsed]) -> Times:
+    """Times in us by source and case."""
+    times: Times = {}
+    for entry in parsed:
+        m, work = entry.measurement, entry.case.work
+        assert m.value  # `family.parse` refuses measurements without a value
+        us = work / m.value if work else m.value * m.us_per_unit
+        times.setdefault(source_of(m.source), {}).setdefault(entry.case, []).append(us)
+    return times

@@ -4,6 +4,9 @@ A constant is fitted when predictions depend on it and it can be told from the o
 the Jacobian of the predictions' logarithms and the size of the residuals, stays below `MOST_ERROR`. A stage whose fit
 predicts held-out shapes worse than the packaged constants is not taken. All other constants keep their packaged values,
 each with the reason.
+
+Measurements of a bare GPU and its host (`BARE`: a copy in memory, a small kernel, a launch) each fix a constant, so `calibrate` reads them. They
+judge no prediction, so `validate` leaves them out. Their families are not registered.
 """
 
 from __future__ import annotations
@@ -16,20 +19,72 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.arrays import F64
+from dysharp.compute import moe, operators
 from dysharp.compute.moe import host_constant
-from dysharp.measured.bare_gpu import BARE, HOST
-from dysharp.measured.classify import Classified, Missing, Parsed, classify, parse
-from dysharp.measured.closed_forms import ClosedForms
-from dysharp.measured.config_json import is_weak
-from dysharp.measured.family import Level, families_in_bars
+from dysharp.measured.family import Case, Classified, Constants, Family, Level, Missing, Parsed, classify, families_in_bars, parse
 from dysharp.measured.fitting import LEAST_EFFECT, LEAST_ROWS, LEAST_SPREAD, MOST_ERROR, Free, fit, spread_of, standard_errors
 from dysharp.measured.hold_out import folds, label_of
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.predictions import Errors, errors_of, measured_values
+from dysharp.measured.measurements import GPUS, NO_DOMAIN, Measurement, Unsupported, gpu_of, is_weak, number, out_of_scope, spans_domains
+from dysharp.measured.predictions import ClosedForms, Errors, errors_of, measured_values
 from dysharp.measured.refit import GIVEN, family_shares, level_of, stages
-from dysharp.measured.scope import GPUS, NO_DOMAIN, out_of_scope, spans_domains
 from dysharp.specs.fitted import Fitted
-from dysharp.specs.gpu import list_gpus, load_gpu
+from dysharp.specs.gpu import Gpu, list_gpus, load_gpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyCase(Case):
+    """A copy with `n_bytes` of reads and writes in sum."""
+
+    n_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchCase(Case):
+    """A launch of `calls` empty kernels."""
+
+    calls: float = 1.0
+
+
+def _copy(m: Measurement) -> CopyCase:
+    n_bytes = 2 * number(m, "bytes")
+    return CopyCase(gpu=gpu_of(m), n_bytes=n_bytes, work=n_bytes / 1e3, shape="copy")
+
+
+def _copy_us(case: CopyCase, gpu: Gpu, constants: Constants) -> F64:
+    return operators.hbm_us(gpu, constants, case.n_bytes)
+
+
+def _graph_us(case: LaunchCase, gpu: Gpu, constants: Constants) -> F64:
+    return np.asarray(case.calls) * operators.launch_us(gpu, constants)
+
+
+def _eager_us(case: LaunchCase, gpu: Gpu, constants: Constants) -> F64:
+    return np.asarray(case.calls) * moe.host_us(gpu, constants, 1.0)
+
+
+def _is_launch(m: Measurement, timing: str) -> bool:
+    return m.kind == "kernel_launch" and m.unit == "us" and m.config.get("timing") == timing and bool(m.value)
+
+
+def _is_copy(m: Measurement) -> bool:
+    size = m.config.get("bytes")
+    return m.kind == "hbm_bandwidth" and m.unit == "GB/s" and isinstance(size, (int, float)) and size > 0
+
+
+def _graph(m: Measurement) -> LaunchCase:
+    return LaunchCase(gpu=gpu_of(m), shape="launch")
+
+
+def _eager(m: Measurement) -> LaunchCase:
+    return LaunchCase(gpu=gpu_of(m), shape="eager launch")
+
+
+MEMORY = Family("memory", _is_copy, _copy, _copy_us, in_bars=False, level=Level.GPU)
+LAUNCH = Family("launch", lambda m: _is_launch(m, "cuda graph"), _graph, _graph_us, in_bars=False, level=Level.GPU)
+HOST = Family("host", lambda m: _is_launch(m, "eager"), _eager, _eager_us, in_bars=False, level=Level.GPU)
+"""The host's launch time is measured directly and needs no fit."""
+BARE = (MEMORY, LAUNCH, HOST)
+
 
 STEP = 1e-4  # step of a logarithm in the Jacobian
 ALONE = 0.99  # a prediction that grows in step with one constant is a measurement of it

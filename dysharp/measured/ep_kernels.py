@@ -13,11 +13,9 @@ import numpy as np
 
 from dysharp.compute.transfer import expected_copies
 from dysharp.engine.burst.run import run_burst
-from dysharp.measured.config_json import experts_of, number, whole
 from dysharp.measured.family import Case, Constants
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.program_times import Frozen, frozen
-from dysharp.measured.scope import CLUSTERS, check_cluster, gpu_of
+from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, dtype_of, experts_of, gpu_of, number, whole
+from dysharp.measured.predictions import Frozen, frozen
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.systems import get_system
@@ -121,6 +119,11 @@ def copies_of(read: EpFields) -> float:
 def verb_of(m: Measurement) -> str:
     """ "dispatch" or "combine", from the kind."""
     return "dispatch" if m.kind == "ep_dispatch" else "combine"
+
+
+def row_dtype(m: Measurement, verb: str) -> str:
+    """The data type of the rows that DeepEP's kernels send in `verb`: FP8 or BF16 in Dispatch, BF16 in Combine. Raises `Unsupported` for another."""
+    return dtype_of(m, "dtype", verb, expected=("fp8", "bf16") if verb == "dispatch" else ("bf16",))
 
 
 def sent_dtype(verb: str, model: Model, options: Mapping[str, Any]) -> str:

@@ -1,12 +1,16 @@
-"""A measured family: which measurements are its own, their typed case, and the two answers to that case.
+"""A measured family: which measurements are its own, their typed case, and the two answers to that case; and all measurements of a file, sorted.
 
 A family is one file of `measured/families`, found by scanning the folder; packages outside the tree use the entry point
 group `dysharp.families`.
 """
 
+from __future__ import annotations
+
 import importlib
+import json
 import pkgutil
-from collections.abc import Callable, Hashable, Mapping
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
@@ -15,7 +19,7 @@ from typing import Any, Literal, TypeVar
 
 from dysharp.arrays import F64
 from dysharp.errors import ConfigError, nearest
-from dysharp.measured.measurements import Measurement
+from dysharp.measured.measurements import NO_DOMAIN, TIMES, Measurement, Unsupported, out_of_scope
 from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu
 
@@ -202,7 +206,7 @@ def families_between() -> list[str]:
 
 
 def families_with_errors() -> list[str]:
-    """Names of the families in the packaged table of errors: those with bars, and those beyond them that have parts of a system."""
+    """Names of the families in the packaged table of errors: families with bars, and families beyond the bars that have parts of a system."""
     return [name for name, entry in all_families().items() if entry.in_bars or entry.between == "bars" or entry.systems]
 
 
@@ -232,3 +236,98 @@ def _judged_parts(entry: Family, domains: int) -> tuple[Part, ...]:
     if entry.between == "bars":
         return entry.parts
     return tuple(part for part in entry.parts if entry.in_bars and part in GEMMS)
+
+
+NO_FAMILY = "not of a family that is predicted"
+REPRINTED = "the same number as in an earlier row, from another commit of the same file"
+COMMIT = re.compile(r"@[0-9a-f]{7,40}\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A measurement with its family and its case."""
+
+    measurement: Measurement
+    family: Family
+    case: Case
+
+    def in_unit(self, us: float) -> float:
+        """A time in us, converted to the unit of the measurement: a time, or work divided by time."""
+        return self.case.work / us if self.case.work > 0 else us / self.measurement.us_per_unit
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A measurement without a prediction. `counted`: whether it counts against coverage."""
+
+    measurement: Measurement
+    family: Family | None
+    reason: str
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """All measurements of a file, with a case or without one."""
+
+    parsed: tuple[Parsed, ...]
+    missing: tuple[Missing, ...]
+
+    @property
+    def entries(self) -> list[Parsed | Missing]:
+        """All measurements."""
+        return [*self.parsed, *self.missing]
+
+    def in_bars(self) -> Classified:
+        """Without the measurements of families beyond the bars."""
+        return self._keep(lambda family: family is None or family.in_bars)
+
+    def beyond_bars(self) -> Classified:
+        """Only the measurements of families beyond the bars."""
+        return self._keep(lambda family: family is not None and not family.in_bars)
+
+    def _keep(self, wanted: Callable[[Family | None], bool]) -> Classified:
+        parsed = tuple(entry for entry in self.parsed if wanted(entry.family))
+        return Classified(parsed, tuple(entry for entry in self.missing if wanted(entry.family)))
+
+
+def classify(measurements: Iterable[Measurement]) -> Classified:
+    """Classify each measurement: with its case, or with the reason for having no case.
+
+    A number that another commit of the same file repeats is one measurement: its first row counts.
+    """
+    parsed, missing, printed = list[Parsed](), list[Missing](), set[Hashable]()
+    for m in measurements:
+        family, again = family_of(m), _same(m) in printed
+        printed.add(_same(m))
+        try:
+            if again:
+                raise Unsupported(REPRINTED)
+            parsed.append(parse(m, family))
+        except Unsupported as reason:
+            counted = family is not None and family.in_bars and not again and not out_of_scope(m)
+            missing.append(Missing(m, family, str(reason), counted))
+    return Classified(tuple(parsed), tuple(missing))
+
+
+def parse(m: Measurement, family: Family | None) -> Parsed:
+    """A measurement of `family` with its case. Raises `Unsupported` with the reason. Scope is checked first."""
+    reason = out_of_scope(m)
+    any_domain = family is not None and (family.between or family.level == Level.GPU)  # one GPU alone needs no NVLink
+    if reason and not (reason == NO_DOMAIN and any_domain):
+        raise Unsupported(reason)
+    if family is None:
+        raise Unsupported(NO_FAMILY)
+    if not m.value:
+        raise Unsupported("no value above 0")
+    case = family.case(m)
+    if case.work == 0 and m.unit not in TIMES:
+        raise Unsupported(f"no prediction in {m.unit}, expected {' or '.join(TIMES)} or a rate that the family has")
+    return Parsed(m, family, case)
+
+
+def _same(m: Measurement) -> Hashable:
+    """Equal for a number and its reprint. A source that names no commit makes every row a measurement of its own."""
+    source, commits = COMMIT.subn("", m.source)
+    own = source if commits else m.id
+    return own, m.kind, m.system, m.hardware, json.dumps(m.config, sort_keys=True), m.metric, m.value, m.unit

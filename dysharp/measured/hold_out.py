@@ -7,12 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dysharp.arrays import F64, I64, Bools
-from dysharp.measured.classify import Parsed
-from dysharp.measured.closed_forms import ClosedForms
 from dysharp.measured.ep_kernels import EpCase
-from dysharp.measured.family import families_in_bars
-from dysharp.measured.predictions import errors_of, measured_values, predict_folds
-from dysharp.measured.program_times import OnProgress
+from dysharp.measured.family import Parsed, families_in_bars
+from dysharp.measured.predictions import ClosedForms, OnProgress, errors_of, measured_values, predict_folds
 from dysharp.measured.refit import neutral, refit, stages
 from dysharp.specs.fitted import Fitted
 
@@ -177,7 +174,7 @@ def hold_out_nodes(parsed: Sequence[Parsed], constants: Mapping[str, Fitted], jo
     """One row in the form of `hold_out_table`, or none where fewer than two numbers of nodes were measured.
 
     Judged are the rows of one collector and GPU in the packaged measurements (`rows_of`), so a fold has
-    no other rows to lean on. `fit`: with constants that were fitted to all of them in the same way.
+    no other rows to lean on. `fit`: with constants that were fitted to all rows in the same way.
     """
     rows, gpus = rows_of(parsed)
     groups = sorted(set(gpus.tolist()))
@@ -201,7 +198,7 @@ def predicted_by_programs(rows: Sequence[Parsed], values: Mapping[str, float], j
 
 
 def fitted_to(rows: Sequence[Parsed], constants: Mapping[str, Fitted], jobs: int = 1, given: Mapping[str, float] | None = None) -> dict[str, float]:
-    """`constants` with those of the family fitted to `rows` from neutral values, but for the constants `given`."""
+    """`constants`, with the constants of the family fitted to `rows` from neutral values; the constants `given` stay."""
     mine = {name: replace(constants[name], stage=FAMILY) for name in FITTED if name not in (given or {})}
     values = {name: constant.value for name, constant in constants.items()} | neutral(mine) | dict(given or {})
     ratio = np.ones(len(rows))

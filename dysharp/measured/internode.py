@@ -14,12 +14,11 @@ from dysharp.compute.operators import overlap
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import EpCase, Layout, Options, RoutingOf, cluster_of, done_ps, marks_us, program_of, uniform
 from dysharp.measured.family import Constants
-from dysharp.measured.measurements import Unsupported
-from dysharp.measured.program_times import Frozen, frozen
-from dysharp.measured.scope import CLUSTERS, NICS_OF
+from dysharp.measured.measurements import CLUSTERS, NICS_OF, Unsupported
+from dysharp.measured.predictions import Frozen, frozen
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, load_cluster
-from dysharp.specs.scale_out import ScaleOut
+from dysharp.specs.cluster import ScaleOut
 from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, make_routing
 from dysharp.workload.levels import expected_domains

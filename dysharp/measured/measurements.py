@@ -1,6 +1,7 @@
-"""Measurements from a CSV, the packaged one or a file: one line per number, the columns of `COLUMNS`.
+"""Measurements from a CSV, the packaged one or a file: one line per number, the columns of `COLUMNS`; and what families read from a line.
 
-The reader is strict: a value that is silently misread would look like an error of the model.
+The reader is strict: a value that is silently misread would look like an error of the model. Readers of numbers, data types, labels and the
+machine raise `Unsupported` with the reason.
 """
 
 import csv
@@ -8,6 +9,7 @@ import io
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +18,10 @@ from typing import Any
 from dysharp.data import read_table
 from dysharp.errors import ConfigError, nearest
 from dysharp.measured import tp_rows
+from dysharp.specs import list_clusters, load_cluster
 from dysharp.specs.fields import show
-from dysharp.specs.reading import read_text
+from dysharp.specs.gpu import list_gpus
+from dysharp.specs.reading import parse_toml, read_text
 
 PACKAGED = "packaged measurements"
 """The name of the packaged table in errors."""
@@ -170,3 +174,133 @@ def _config(text: str, row: str) -> dict[str, Any]:
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON number")
+
+
+SCALED_FP8, SCALED_FP4 = 1 + 4 / 128, 0.5 * (1 + 1 / 8)
+"""Bytes per value of FP8 with an FP32 scale per 128 values, and of NVFP4 with an FP8 scale per 16 values."""
+DTYPES = {"bf16": "bf16", "bfloat16": "bf16", "fp8": "fp8", "float8": "fp8", "mxfp8": "mxfp8", "nvfp4": "nvfp4", "fp4": "fp4"}
+"""First word of a data type in `config_json` -> name of the data type in this package."""
+TABLES = parse_toml(read_text(Path(__file__).with_name("tables.toml")), "tables.toml")
+LIMITS: Mapping[str, tuple[int, int]] = {key: (low, high) for key, (low, high) in TABLES["limits"].items()}
+"""Key of a number in `config_json` -> smallest and largest value that is predicted."""
+
+
+def number(m: Measurement, key: str) -> float:
+    """A number of the configuration. Raises `Unsupported` outside `LIMITS`; a key outside that table has no limits."""
+    value = m.config.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise Unsupported(f"no number {key!r} in config_json")
+    low, high = LIMITS.get(key, (0, math.inf))
+    if not low <= value <= high:
+        raise Unsupported(f"{key} {value:g}, expected {low} to {high}")
+    return float(value)
+
+
+def whole(value: float, name: str) -> int:
+    """`value` as a whole number of at least 1. `name`: the things counted, for the error."""
+    if value != math.floor(value) or value < 1:
+        raise Unsupported(f"no whole number of {name}")
+    return int(value)
+
+
+def experts_of(m: Measurement, gpus: float) -> float:
+    """Experts of all GPUs."""
+    return number(m, "local_experts") * gpus if "local_experts" in m.config else number(m, "experts")
+
+
+def dtype_of(m: Measurement, *keys: str, expected: tuple[str, ...], default: str | None = None) -> str:
+    """The data type under the first of `keys` that is present, such as "fp8" for "fp8_e4m3+fp32 scale/128"."""
+    text = next((m.config[key] for key in keys if m.config.get(key) is not None), default)
+    if text is None:
+        raise Unsupported(f"no {' or '.join(map(repr, keys))} in config_json, expected {' or '.join(expected)}")
+    word = re.match(r"[a-z]+[0-9]+(?![a-z0-9])", str(text).lower())
+    dtype = DTYPES.get(word[0], "") if word else ""
+    if dtype not in expected:
+        raise Unsupported(f"{keys[0]} {str(text)[:40]!r}, expected {' or '.join(expected)}")
+    return dtype
+
+
+def label(m: Measurement, *keys: str) -> str:
+    """The values of `keys` as one text; keys that are absent are left out."""
+    return " ".join(f"{key}={m.config[key]}" for key in keys if key in m.config)
+
+
+def is_weak(m: Measurement) -> bool:
+    """Whether the collector of a measurement marks it as weak."""
+    return str(m.config.get("quality", "")).startswith("WEAK")
+
+
+GPUS: tuple[tuple[str, str], ...] = tuple(TABLES["gpus"].items())
+"""Text in the column `hardware` -> packaged GPU; the first match counts."""
+NOT_PACKAGED = ("GH200", "L20")
+"""Texts that mean another GPU, although they contain or accompany the name of a packaged GPU."""
+OTHER_GPUS = ("Ascend", "L20")
+MESH_GPUS, MESH_KERNELS = ("MI300X", "MI308X", "MI355X", "gfx942"), "MoRI"
+"""Texts in `hardware` of machines without a switch, and the start of `system` of the kernels that are predicted there."""
+SEVERAL_DOMAINS = ("PCIe", "IB", "EFA", "multi-node", "4x8 H800", "+ CX7")
+"""Texts in `hardware` of machines with several NVLink domains or without NVLink."""
+ONE_NODE = "1x"  # the start of `hardware` of one node, whose NICs carry nothing
+NO_GPU = "no packaged GPU of this kind"
+NO_SWITCH = "a fabric without a switch: only MoRI's kernels are predicted there"
+NO_DOMAIN = "more than one NVLink domain"
+RETIRED = "its authors have withdrawn it"
+GPUS_PER_NODE = 8  # of machines whose text says "/node"
+CLUSTERS: Mapping[str, str] = TABLES["clusters"]
+"""Packaged GPU -> the packaged cluster that its Programs are built for."""
+NICS_OF = "hw-dgx-h100-x2"
+"""The packaged cluster whose NICs all measured machines of several domains have: one ConnectX-7 of 400 Gb/s per GPU."""
+
+
+def out_of_scope(m: Measurement) -> str:
+    """Why measurements of this machine are not predicted; "" for a machine of one NVLink domain, or of one node without a switch.
+
+    A measurement with the key `status` is out of scope, too: its authors have withdrawn it.
+    Reads the columns `hardware` and `system` and five keys of `config_json`, and no other part of the measurement.
+    """
+    if "status" in m.config:
+        return RETIRED
+    if any(text in m.hardware for text in OTHER_GPUS):
+        return NO_GPU
+    if any(text in m.hardware for text in MESH_GPUS) and not m.system.startswith(MESH_KERNELS):
+        return NO_SWITCH
+    return NO_DOMAIN if spans_domains(m) else ""
+
+
+def spans_domains(m: Measurement) -> bool:
+    """Whether a measurement is of several NVLink domains, or of GPUs without NVLink."""
+    if "crosses_nodes_by_rdma" in m.config:  # trays of a rack are one domain
+        return bool(m.config["crosses_nodes_by_rdma"])
+    gpus = m.config.get("ep", GPUS_PER_NODE)
+    domains = (
+        any(text in m.hardware for text in SEVERAL_DOMAINS) and not m.hardware.startswith(ONE_NODE),
+        m.config.get("nodes", 1) != 1,
+        m.config.get("link", "NVLink") != "NVLink",
+        m.config.get("bottleneck", "NVLink") != "NVLink",
+        "/node" in m.hardware and isinstance(gpus, (int, float)) and gpus > GPUS_PER_NODE,
+        "pure RDMA" in m.system,
+    )
+    return any(domains)
+
+
+def gpu_of(m: Measurement) -> str:
+    """The packaged GPU of a measurement. Raises `Unsupported` where there is none."""
+    if m.hardware in list_gpus():  # the owner of a cluster named the GPU
+        return m.hardware
+    name = next((gpu for text, gpu in GPUS if text in m.hardware), "")
+    if not name or any(text in m.hardware for text in NOT_PACKAGED):
+        raise Unsupported(NO_GPU)
+    return name
+
+
+def check_cluster(gpu: str, gpus: int) -> None:
+    """Raise `Unsupported` where no packaged cluster has `gpus` GPUs of this kind."""
+    if gpu not in CLUSTERS or gpus > (load_cluster(CLUSTERS[gpu]).max_gpus or 1):
+        raise Unsupported(f"no packaged cluster of {gpus} {gpu}")
+
+
+def nic_GBps(gpu: str) -> float:
+    """Rate of the NIC of a GPU in the packaged cluster of two domains. Raises `Unsupported` where there is none."""
+    name = f"{CLUSTERS.get(gpu, '').replace('tray', 'nvl72')}-x2"
+    if name not in list_clusters() or (net := load_cluster(name).scale_out) is None:
+        raise Unsupported(f"no packaged cluster of two domains of {gpu}")
+    return net.nic_GBps

@@ -1,16 +1,128 @@
-"""The predictions that `validate` judges, of the Program if the family has one, else of the closed form; and their relative errors."""
+"""The predictions that `validate` judges, of the Program if the family has one, else of the closed form; and their relative errors.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+Closed forms: cases are put into arrays once, because a fit evaluates them many times. Programs: equal cases run once, cases that share runs
+stay in one process.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dysharp.arrays import F64, Bools
-from dysharp.errors import SimulationError
-from dysharp.measured.classify import Classified, Missing, Parsed
-from dysharp.measured.closed_forms import ClosedForms
-from dysharp.measured.family import Constants
-from dysharp.measured.program_times import OnProgress, ProgramRequest, frozen, program_times
+from dysharp.errors import DysharpError, SimulationError
+from dysharp.measured.family import Case, Classified, Constants, Missing, Parsed
+from dysharp.processes import Task, here, in_processes
+from dysharp.specs.gpu import load_gpu
+
+Frozen = tuple[tuple[str, float], ...]
+ProgramForm = Callable[[Case, Constants], float]
+OnProgress = Callable[[int, int], None]
+"""Called with (done, total)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRequest:
+    """One case, the function that answers it by a Program, and the constants to use."""
+
+    program_us: ProgramForm
+    case: Case
+    constants: Frozen
+
+    def time(self) -> float | str:
+        """Time in us, or the reason of a refusal. A refused case does not stop the other cases."""
+        try:
+            return self.program_us(self.case, dict(self.constants))
+        except DysharpError as error:
+            return str(error)
+
+
+def frozen(constants: Constants) -> Frozen:
+    """Constants as a hashable value."""
+    return tuple(sorted(constants.items()))
+
+
+def program_times(requests: Sequence[ProgramRequest], jobs: int = 1, on_progress: OnProgress | None = None) -> list[float | str]:
+    """`[requests]` times in us, or reasons of refusals. `jobs`: processes; times do not depend on `jobs`."""
+    groups: dict[Hashable, dict[ProgramRequest, None]] = {}
+    for request in requests:
+        key = (request.program_us, request.case.run_key(), request.constants)
+        groups.setdefault(key, {})[request] = None
+    work = sorted((tuple(group) for group in groups.values()), key=lambda group: -max(r.case.effort() for r in group))
+    times: dict[ProgramRequest, float | str] = {}
+    total = sum(map(len, work))
+    apart = jobs > 1 and len(work) >= 2 * jobs
+    if apart:
+        _times(work[-1], 1.0)  # compiles the engine once; the processes load it from the cache
+    tasks = [Task(str(i), partial(_times, group)) for i, group in enumerate(work)]
+    for i, group_times in in_processes(tasks, jobs) if apart else here(tasks):
+        if isinstance(group_times, Exception):
+            raise group_times
+        times |= zip(work[i], group_times, strict=True)
+        if on_progress is not None:
+            on_progress(len(times), total)
+    return [times[request] for request in requests]
+
+
+def _times(group: tuple[ProgramRequest, ...], part: float) -> list[float | str]:
+    """Times of a group, which needs little memory; `part` is not used."""
+    return [request.time() for request in group]
+
+
+class ClosedForms:
+    """Predictions of closed forms for a sequence of measurements; NaN in families without a closed form.
+
+    One array call evaluates all cases that differ only in numbers.
+    """
+
+    def __init__(self, parsed: Sequence[Parsed]) -> None:
+        groups: dict[Hashable, list[int]] = {}
+        for i, entry in enumerate(parsed):
+            if entry.family.closed_us is not None:
+                words = [(name, value) for name, value in _compared(entry.case).items() if not _is_number(value)]
+                key = (entry.family.closed_us, type(entry.case), *words)
+                groups.setdefault(key, []).append(i)
+        self.work = np.array([entry.case.work for entry in parsed], np.float64)
+        self.us_per_unit = np.array([entry.measurement.us_per_unit for entry in parsed], np.float64)
+        self._groups: list[tuple[Any, Any, NDArray[np.int64], Any]] = []
+        for members in groups.values():
+            first = parsed[members[0]]
+            stacked = stack([parsed[i].case for i in members])
+            self._groups.append((first.family.closed_us, load_gpu(first.case.gpu), np.array(members), stacked))
+
+    def us(self, constants: Constants) -> F64:
+        """`[n]` predicted times in us."""
+        out = np.full(len(self.work), np.nan)
+        for closed_us, gpu, members, cases in self._groups:
+            out[members] = closed_us(cases, gpu, constants)
+        return out
+
+    def values(self, constants: Constants) -> F64:
+        """`[n]` predictions in the unit of each measurement: a time, or work over time."""
+        time = self.us(constants)
+        return np.where(self.work > 0, self.work / time, time / self.us_per_unit)
+
+    def times(self, values: F64) -> F64:
+        """`[n]` values in the unit of each measurement as times in us."""
+        return np.where(self.work > 0, self.work / np.maximum(values, 1e-300), values * self.us_per_unit)
+
+
+def stack(cases: Sequence[Case]) -> Case:
+    """One case with float64 arrays `[n]`, from cases that differ only in numbers."""
+    names = [name for name, value in _compared(cases[0]).items() if _is_number(value)]
+    arrays: dict[str, Any] = {name: np.array([getattr(case, name) for case in cases], np.float64) for name in names}
+    return replace(cases[0], **arrays)
+
+
+def _compared(case: Case) -> dict[str, Any]:
+    return {f.name: getattr(case, f.name) for f in fields(case) if f.compare}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +170,7 @@ def predict(classified: Classified, constants: Constants, jobs: int = 1, on_prog
 
 
 def predict_folds(parsed: Sequence[Parsed], folds: Sequence[tuple[Bools, Constants]], jobs: int = 1, on_progress: OnProgress | None = None) -> F64:
-    """`[parsed]` predictions, each with the constants of the fold that its mask is in; NaN outside all folds.
+    """`[parsed]` predictions, each with the constants of the fold whose mask has it; NaN outside all folds.
 
     One pool of processes answers all folds. Raises `SimulationError` for a measurement that its Program refuses.
     """

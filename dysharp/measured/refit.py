@@ -13,12 +13,9 @@ from numpy.typing import NDArray
 
 from dysharp.arrays import F64
 from dysharp.measured import apart
-from dysharp.measured.classify import Classified, Parsed
-from dysharp.measured.closed_forms import ClosedForms
-from dysharp.measured.family import Level, get_family
+from dysharp.measured.family import Classified, Level, Parsed, get_family
 from dysharp.measured.fitting import LEAST_ROWS, Free, fit, seen_by
-from dysharp.measured.predictions import measured_values, predict
-from dysharp.measured.program_times import OnProgress
+from dysharp.measured.predictions import ClosedForms, OnProgress, measured_values, predict
 from dysharp.specs.fitted import Fitted
 
 GIVEN = "given"
@@ -112,7 +109,7 @@ def refit(
 
     `ratio`: `[parsed]`, by which each closed form is multiplied (`ratios`). Constants of the stage `GIVEN` stay.
 
-    A constant that the measurements do not see (`fitting.seen_by`) takes the value of the other architecture. Without
+    A constant that the measurements do not see (`refit.seen_by`) takes the value of the other architecture. Without
     such a value it stays neutral. With `rest` it takes the value there instead. `start`: values of an earlier fit to the
     same measurements, from which the fit starts instead.
     """

@@ -6,7 +6,7 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from dysharp.data import read_table
 from dysharp.errors import ConfigError
@@ -42,6 +42,7 @@ class Columns:
 class Run:
     """One measured run. A degree that the row leaves out is 0; a measured number that it leaves out is None."""
 
+    columns: ClassVar[Columns]
     texts: dict[str, str]
     degrees: dict[str, int]
     numbers: dict[str, float | None]
@@ -65,27 +66,27 @@ class Run:
         return True
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str] | None, columns: Columns) -> list[Self]:
+    def read(cls, path: str | os.PathLike[str] | None = None) -> list[Self]:
         """All runs of a CSV file; None: the packaged table. Raises `ConfigError` in one line: file, row, column, found and expected."""
         if path is None:
-            return cls.from_csv(read_table(columns.table), f"packaged {columns.table} runs", columns)
-        return cls.from_csv(read_text(Path(path)), str(path), columns)
+            return cls.from_csv(read_table(cls.columns.table), f"packaged {cls.columns.table} runs")
+        return cls.from_csv(read_text(Path(path)), str(path))
 
     @classmethod
-    def from_csv(cls, text: str, where: str, columns: Columns) -> list[Self]:
+    def from_csv(cls, text: str, where: str) -> list[Self]:
         """Runs from CSV text; `where` names the file in errors, which count rows from 1 without the header."""
         try:
             header, *records = list(csv.reader(io.StringIO(text, newline=""), strict=True)) or [[]]
         except csv.Error as error:
             raise ConfigError(f"{where}: malformed CSV: {error}") from None
         header = [name.strip() for name in header]
-        if missing := [name for name in columns.required if name not in header]:
-            raise ConfigError(f"{where}: header: found no column {missing[0]}, expected {','.join(columns.required)} and others")
+        if missing := [name for name in cls.columns.required if name not in header]:
+            raise ConfigError(f"{where}: header: found no column {missing[0]}, expected {','.join(cls.columns.required)} and others")
         rows, seen = [], set[str]()
         for number, record in enumerate(records, start=1):
             if len(record) != len(header):
                 raise ConfigError(f"{where}: row {number}: found {len(record)} columns, expected {len(header)}")
-            row = cls._row(dict(zip(header, (cell.strip() for cell in record), strict=True)), f"{where}: row {number}", columns)
+            row = cls._row(dict(zip(header, (cell.strip() for cell in record), strict=True)), f"{where}: row {number}")
             if row.id in seen:
                 raise ConfigError(f"{where}: row {number}: column id: found {show(row.id)} again, expected each id once")
             seen.add(row.id)
@@ -93,8 +94,8 @@ class Run:
         return rows
 
     @classmethod
-    def _row(cls, cells: dict[str, str], where: str, columns: Columns) -> Self:
-        known = cls.modelled(cells)
+    def _row(cls, cells: dict[str, str], where: str) -> Self:
+        columns, known = cls.columns, cls.modelled(cells)
         degrees = {name: _degree(cells.get(name, "") if known else "", name, where) for name in columns.degrees}
         numbers = {name: _number(cells.get(name, ""), name, where) for name in columns.numbers}
         return cls({name: cells.get(name, "") for name in columns.texts}, degrees, numbers)

@@ -4,8 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from dysharp.arrays import F64
-from dysharp.measured.classify import Parsed
-from dysharp.measured.family import families_in_bars, families_with_errors
+from dysharp.measured.family import Parsed, families_in_bars, families_with_errors
 from dysharp.measured.measurements import Measurement
 from dysharp.measured.predictions import errors_of, measured_values
 from dysharp.measured.trust import OTHER
@@ -28,7 +27,7 @@ RANGES: Mapping[str, tuple[str, ...]] = {
 
 
 def summarise(parsed: Sequence[Parsed], predicted: F64, held: F64 | None = None) -> str:
-    """The text of `validated.toml`: the families of the bars, and those between NVLink domains or beyond the bars that judge parts of a system.
+    """The text of `validated.toml`: the families of the bars, and families between NVLink domains or beyond the bars that judge parts of a system.
 
     `predicted`: `[parsed]`, in the unit of each measurement. `held`: `[parsed]` predictions of `hold_out.held_out` by
     "gpu", for GPUs without measurements; it is read for the families of the bars alone.

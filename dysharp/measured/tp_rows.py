@@ -21,7 +21,7 @@ _PART = re.compile(r"on 1/(\d+) of the tokens")
 
 
 def cells_of(row: Mapping[str, str]) -> dict[str, str]:
-    """The cells of one row as those of `measurements.COLUMNS`.
+    """One row as cells of `measurements.COLUMNS`.
 
     Kinds that a family predicts: multimem collectives, NCCL's, and norms. Any other row has its op as its kind, and no family.
     """

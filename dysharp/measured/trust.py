@@ -14,11 +14,11 @@ from typing import Any
 from dysharp.analysis.row import form_of
 from dysharp.compute.operators import arch_of
 from dysharp.measured.family import GEMMS, Family, Part, families_between, judges_apart, judges_of
-from dysharp.measured.scope import NICS_OF
+from dysharp.measured.measurements import NICS_OF
 from dysharp.specs import Cluster, Model, load_cluster
+from dysharp.specs.cluster import ScaleOut
 from dysharp.specs.gpu import list_gpus, load_gpu
 from dysharp.specs.reading import DATA, parse_toml, read_text
-from dysharp.specs.scale_out import ScaleOut
 from dysharp.workload import Routing, rows_per_slot
 from dysharp.workload.routing import max_over_mean
 

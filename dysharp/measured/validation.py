@@ -9,17 +9,13 @@ import numpy as np
 
 from dysharp.arrays import F64
 from dysharp.measured.apart import part_of
-from dysharp.measured.beyond import ALL
-from dysharp.measured.classify import Classified, Missing, Parsed
-from dysharp.measured.closed_forms import ClosedForms
-from dysharp.measured.family import families_in_bars
+from dysharp.measured.beyond import ALL, beside_simulators
+from dysharp.measured.family import Classified, Missing, Parsed, families_in_bars
 from dysharp.measured.fitting import seen_by
-from dysharp.measured.predictions import errors_of, measured_values, predict
+from dysharp.measured.predictions import ClosedForms, errors_of, measured_values, predict
 from dysharp.measured.refit import stages
 from dysharp.measured.regime import predicted_regime, regime_of
-from dysharp.measured.simulators import beside_simulators
-from dysharp.specs.budget import ONE_DOMAIN, lines, share_of
-from dysharp.specs.fitted import BETWEEN_DOMAINS, Fitted, one_domain
+from dysharp.specs.fitted import BETWEEN_DOMAINS, ONE_DOMAIN, Fitted, lines, one_domain, share_of
 from dysharp.specs.numbers import BETWEEN, ONE, counted
 
 N_WORST = 20
@@ -86,9 +82,9 @@ class Validation:
     beyond: list[dict[str, Any]] = field(default_factory=list)
     """Families beyond the bars, by system and hardware (`beyond.judge`)."""
     sources: list[dict[str, Any]] = field(default_factory=list)
-    """How far the sources of one kernel differ (`sources.disagreements`)."""
+    """How far the sources of one kernel differ (`beyond.disagreements`)."""
     simulators: list[dict[str, Any]] = field(default_factory=list)
-    """Errors of the papers' simulators beside ours (`simulators.beside_simulators`)."""
+    """Errors of the papers' simulators beside ours (`beyond.beside_simulators`)."""
     calls: list[dict[str, Any]] = field(default_factory=list)
     """Calls of libraries by regime (`calls.judge`)."""
     points: tuple[tuple[str, float, float], ...] = ()

@@ -1,6 +1,6 @@
 """Bulk ops: an op of many trains goes in pieces, each as long as nothing interrupts it (docs/design/0001, Bulk).
 
-Every piece lists the end of each of its trains on its up link, so that a cut is a look into a list.
+Every piece lists the end of each of its trains on its up link, so a cut only looks into this list.
 """
 
 from collections import Counter, deque
@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from dysharp.oracle.agenda import Event
 from dysharp.oracle.load import Member, Op
 from dysharp.oracle.servers import PS_PER_US, DownLink, Incoming, Server, UpLink
-from dysharp.oracle.world import World
+from dysharp.oracle.world import Event, World
 
 T = TypeVar("T")
 SPARE_PIECES = 4
@@ -87,8 +86,8 @@ class BulkOps:
     # ---- up -----------------------------------------------------------------------------------------------
 
     def joined(self, port: int, op: Op | None = None) -> None:
-        """A train, a response (None) or a bulk op has joined the hub of `port`. A piece that is being sent makes way for it, unless it is
-        a bulk op of the same class."""
+        """A train, a response (None) or a bulk op has joined the hub of `port`. A piece that is being sent makes way for the new item, unless this
+        is a bulk op of the same class."""
         is_bulk = op is not None and op.id in self.of
         if op is not None and is_bulk:
             self.of[op.id].at_hub = True
@@ -227,7 +226,7 @@ class BulkOps:
     # ---- delivery -----------------------------------------------------------------------------------------
 
     def delivered(self, piece: Piece) -> bool:
-        """A piece is visible: its bytes have been read and written, its trains are acknowledged. Returns whether that was all of the op."""
+        """A piece is visible: its bytes have been read and written, its trains are acknowledged. Returns whether the whole op is."""
         world, bulk, op = self.world, piece.bulk, piece.bulk.op
         n, target = len(piece.sent), world.tables.members[piece.op.members[0]]
         payload = n * -(-op.payload // op.trains)
@@ -243,7 +242,7 @@ class BulkOps:
 
 
 def turn_push(fifo: deque[T], item: T, is_bulk: Callable[[T], bool]) -> None:
-    """Put `item`, of a bulk op, behind the first item that is of none, and behind those of bulk ops that follow it. Without one it goes first."""
+    """Put `item` of a bulk op behind the first item of no bulk op and the bulk items directly after it; without one, first."""
     rows = [i for i, other in enumerate(fifo) if not is_bulk(other)]
     fifo.insert((rows[1] if len(rows) > 1 else len(fifo)) if rows else 0, item)
 

@@ -4,9 +4,8 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable
 
-from dysharp.oracle.agenda import Event
 from dysharp.oracle.load import Op
-from dysharp.oracle.world import World
+from dysharp.oracle.world import Event, World
 from dysharp.program.tables import Chaining, Discipline, Kind
 
 TIMED = (Kind.COMPUTE, Kind.DELAY)
@@ -52,7 +51,7 @@ class Queue:
         self._last_destination = self._to[op_id]
 
     def drop(self, op: Op) -> None:
-        """Remove a cancelled op. It was never ready, so only the program order holds it."""
+        """Remove a cancelled op. A cancelled op was never ready, so only the program order holds it."""
         if op.id in self._order:
             self._order.remove(op.id)
 

@@ -1,8 +1,11 @@
-"""Servers of link directions and memory, virtual channels, and round robin (docs/design/0001)."""
+"""Servers of link directions and memory, virtual channels, round robin, and unequal links (docs/design/0001)."""
 
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+from dysharp.oracle.load import Op
+from dysharp.program.tables import Hardware
 
 PS_PER_US = 1_000_000
 
@@ -130,3 +133,37 @@ class Channels:
         """The least occupied channel if it has room for the train, otherwise -1. An empty channel takes any train."""
         v = min(range(len(self.occupied)), key=lambda i: (self.occupied[i], i))
         return v if self.occupied[v] == 0 or self.occupied[v] + n_bytes <= capacity else -1
+
+
+class Lines:
+    """The links of one direction of one node: each has its own time (docs/design/0001, Unequal links)."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self.n, self.rate = hardware.n_links, hardware.rate
+        self.busy_until = [0] * self.n
+        self.in_order = 0
+        """When the last copy that a down server sent has left all links."""
+
+    def send(self, op: Op, n_bytes: int, late: int, now: int) -> int:
+        """Send the packets of `op`, `n_bytes` in all, one after the other from the first link on. Returns when the last has left.
+
+        `late`: time that every link needs for other bytes first.
+        """
+        packet_ps = -(-(n_bytes // op.packets) * self.n * PS_PER_US // self.rate)
+        self.busy_until = [max(time, now) + late for time in self.busy_until]
+        used = [(first_link(op, self.n) + c) % self.n for c in range(op.packets)]
+        for link in used:
+            self.busy_until[link] += packet_ps
+        return max(self.busy_until[link] for link in used)
+
+
+def first_link(op: Op, n_links: int) -> int:
+    """A hash of the key of `op`, or of its id where it has none."""
+    word, low = op.key if op.key >= 0 else op.id, (1 << 32) - 1
+    word = word * 0x9E3779B1 & low
+    word ^= word >> 15
+    word = word * 0x2C1B3C6D & low
+    word ^= word >> 12
+    word = word * 0x297A2D39 & low
+    word ^= word >> 15
+    return word % n_links

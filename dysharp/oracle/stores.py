@@ -3,10 +3,9 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
-from dysharp.oracle.agenda import Event
 from dysharp.oracle.depend import Dependencies
 from dysharp.oracle.fabric import Fabric
-from dysharp.oracle.world import World
+from dysharp.oracle.world import Event, World
 from dysharp.program.tables import Alloc, Point, Tail
 from dysharp.protocol import region
 

@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass, field
 
-from dysharp.oracle.agenda import Event
 from dysharp.oracle.bulk import Piece
 from dysharp.oracle.depend import Dependencies
 from dysharp.oracle.fabric import Fabric, is_push
+from dysharp.oracle.hub_table import Places
 from dysharp.oracle.load import Op
-from dysharp.oracle.loads import Places
 from dysharp.oracle.stores import Stores
-from dysharp.oracle.world import World
+from dysharp.oracle.world import Event, World
 from dysharp.program.tables import Kind, Tail
 from dysharp.protocol.merging import Forward
 

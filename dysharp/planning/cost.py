@@ -18,15 +18,13 @@ from dysharp.planning.space import Column, Space, Task, is_one
 from dysharp.planning.split import best_split, pace, slots, stage_text, v_split
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.activations import Saving
 from dysharp.steps.accounting.flops import CORE, FLASH_BACKWARD, flops_of
-from dysharp.steps.accounting.memory import RESERVED
+from dysharp.steps.accounting.memory import RESERVED, Saving
 from dysharp.steps.accounting.state import Recipe, rank_parameters, recipe_of
 from dysharp.steps.cost import BlockTimes, EpTimes
-from dysharp.steps.dispatchers import ELEMENT
-from dysharp.steps.layout import Layout
+from dysharp.steps.layout import Chunk, Layout, chunks_of
 from dysharp.steps.machine import Machine, number
-from dysharp.steps.stages import Chunk, chunks_of
+from dysharp.steps.moe_block import ELEMENT
 
 SUSTAINED = 0.61
 """Part of the peak that GEMMs keep on a cluster without a packaged GPU: half of 313 TFLOPS, at which the digest of Pangu Ultra's layer was
@@ -68,7 +66,7 @@ class Costed:
 
     @property
     def limit(self) -> str:
-        """The part beside computing that takes most."""
+        """The part that takes longest besides computing."""
         return max((name for name in self.parts if name != "computing"), key=lambda name: self.parts[name])
 
 
@@ -136,7 +134,7 @@ class Coster:
         return np.asarray(stage * (m + np.where(loop, (c["pp"] - 1) / c["vpp"], 0)))
 
     def balanced_bound(self, c: Mapping[str, Column], numbers: Column) -> Times:
-        """The closed form with even stages and nothing but cells and bubble, no copies: a look at pieces for every different key."""
+        """A rough closed form: even stages, cells and bubble alone, no copies; pieces are computed once for every different key."""
         names = ("tp", "cp", "ep", "etp", "micro_batch", "recompute", "overlap", "system", "weights")
         stages = np.where(is_one(self.space.weights, c["weights"], "sharded"), c["pp"], 0)  # whose replicas share weights
         keys = np.stack([*(c[name] for name in names), stages], axis=1)
@@ -230,7 +228,7 @@ class Coster:
         }
 
     def _exchange(self, layout: Layout, held: tuple[float, float], forward: float, backward: float, copies: int) -> float:
-        """Gradients and parameters that nothing hides: the last bucket, and what the passes of one micro-batch are too short for."""
+        """Gradients and parameters that nothing hides: the last bucket, and the time beyond the passes of one micro-batch."""
         n = min(64.0, max(1.0, (held[0] + held[1]) / max(BUCKET, BUCKET_PER_REPLICA * layout.dp)))
         out = 0.0
         for element, beside in ((number("step.gradient_bytes"), backward), (2.0, forward)):

@@ -69,7 +69,7 @@ def wire_us(machine: Machine, layout: Layout, model: WholeModel, tokens: float, 
 
 
 def hidden_by(exchange: Cost, experts: Cost) -> Cost:
-    """An exchange whose rows are computed as they arrive: only what lasts longer than the experts is exposed."""
+    """An exchange whose rows are computed as they arrive: only its time beyond the experts' is exposed."""
     ahead = max(0.0, exchange.forward - experts.forward)
     behind = max(0.0, exchange.backward - experts.backward - experts.weights)
     return replace(exchange, forward=ahead, backward=behind, forward_exposed=ahead, backward_exposed=behind)

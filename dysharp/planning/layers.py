@@ -10,14 +10,14 @@ from typing import cast
 from dysharp.planning.experts import hidden_by, wire_us
 from dysharp.planning.swap import copied, swapped_bytes
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.activations import Saving
+from dysharp.steps.accounting.memory import Saving
 from dysharp.steps.block import Block
 from dysharp.steps.cost import BlockTimes, Cost, EpTimes
+from dysharp.steps.costs import exposed_shards
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine
 from dysharp.steps.moe_block import expert_tensor, routed
 from dysharp.steps.practice import Dispatcher, Practice
-from dysharp.steps.sharded import exposed_shards
 
 DISPATCHERS = ("alltoall", "deepep", "hybrid-ep")
 """Systems of the closed forms of `steps`. The others are forms of `experts`."""
@@ -130,7 +130,7 @@ def pieces_of(
 
 
 def _with_block(found: dict[str, Cost], block: BlockTimes, pair: bool) -> dict[str, Cost]:
-    """Layers with the times of merged Programs; `pair`: those of a forward beside a backward pass. An MTP layer changes by as much."""
+    """Layers with the times of merged Programs; `pair`: times of a forward beside a backward pass. An MTP layer changes by as much."""
     part = block.pair / (block.forward + block.backward) if pair else 1.0
     layer = found["t"].as_merged(BlockTimes(part * block.forward, part * block.backward, block.pair))
     if "m" in found:

@@ -9,17 +9,16 @@ from typing import Any
 
 from dysharp.errors import ConfigError
 from dysharp.planning.cost import Costed, Coster, machine_of
-from dysharp.planning.journal import journal_of
 from dysharp.planning.names import schedule_of, text_of
 from dysharp.planning.refusal import refusal
-from dysharp.planning.search import Found, Tick, search
+from dysharp.planning.search import Found, Tick, journal_of, search
 from dysharp.planning.space import Task, default_space
 from dysharp.processes import Runner, here
 from dysharp.processes import Task as Work
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.conventions import MEGATRON, model_flops
-from dysharp.steps.accounting.parameters import parameters_of
+from dysharp.steps.accounting.flops import MEGATRON, model_flops
+from dysharp.steps.accounting.weights import parameters_of
 from dysharp.steps.machine import Machine
 from dysharp.steps.practice import Practice
 from dysharp.units import GiB
@@ -129,7 +128,7 @@ class Search:
 
 
 def plan_shapes(tasks: list[Task], cluster: Cluster, given: dict[str, tuple[Any, ...]], how: Search) -> Plan:
-    """The best layouts of every task. Raises `ConfigError` where none has one: the constraint that binds, and the smallest change that fits."""
+    """The best layouts of every task. Raises `ConfigError` where no task has one, with the constraint that binds and the least change that fits."""
     done = [one for one in _searched(tasks, cluster, given, how) if one.found.best]
     if not done and len(tasks) == 1:
         machine = machine_of(cluster)

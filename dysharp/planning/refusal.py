@@ -24,7 +24,7 @@ def refusal(task: Task, cluster: Cluster, space: Space, found: Found) -> str:
 
 
 def binding(task: Task, cluster: Cluster, space: Space, found: Found) -> tuple[str, int]:
-    """(constraint, candidates that break it alone): memory, where candidates keep all other constraints; else the one that most break alone."""
+    """(constraint, candidates that break it alone): memory, where candidates keep all others; else the constraint that most of them break alone."""
     memory = {name: n for name, n in found.counts.items() if name in (MEMORY, MEMORY_STATE)}
     if memory:
         return max(memory, key=lambda name: memory[name]), sum(memory.values())
@@ -39,7 +39,7 @@ def binding(task: Task, cluster: Cluster, space: Space, found: Found) -> tuple[s
 
 
 def _least(task: Task, cluster: Cluster, space: Space) -> float:
-    """Bytes that the leanest layouts take: the least of those that look leanest; infinite without a layout."""
+    """The least bytes among the layouts that look leanest; infinite without a layout."""
     lean = leanest(Coster(task, machine_of(cluster), space))
     return min((one.peak_bytes for one in lean), default=float("inf"))
 

@@ -10,8 +10,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.steps.graph import replay_schedule
 from dysharp.steps.layout import Layout
-from dysharp.steps.pipeline import replay_schedule
 from dysharp.steps.schedules import equal_times, make_schedule
 from dysharp.steps.schedules.cells import BACKWARD, DGRAD, FORWARD
 
@@ -102,7 +102,7 @@ def peaks(schedule: str, layout: Layout, rank: int, overlap: bool) -> Floats:
 
 @lru_cache(maxsize=1 << 8)
 def _counted(schedule: str, p: int, m: int) -> tuple[Floats, ...]:
-    """`peaks` of every rank, from the order of the schedule; only what no other moment exceeds in all counts."""
+    """`peaks` of every rank, from the order of the schedule; only moments that no other moment exceeds in all counts."""
     one = make_schedule(schedule, p, m)
     places = ranks_of(schedule, Layout(pp=p, vpp=2 if schedule in V_SHAPED else 1, micro_batches=m))
     out = []

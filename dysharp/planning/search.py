@@ -1,22 +1,88 @@
 """Exact search: every candidate of a space is kept, pruned by a bound, or rejected by a constraint, and each is counted once.
 
-Candidates are costed in the order of their bounds, until the next bound exceeds the worst of the best.
+Candidates are costed in the order of their bounds, until the next bound exceeds the worst of the best. A `StoredJournal` keeps costs in parts:
+a search that is killed goes on where it was, on the same code and inputs.
+
+`sensitivity`: does the winner stay the winner where a constant of the cost is 20 % lower or higher? Every variation is a search of its own.
 """
 
 import bisect
 from collections.abc import Callable, Iterator, MutableMapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from dysharp.planning.cost import Costed, Coster
+from dysharp.compute.operators import arch_of
+from dysharp.errors import ConfigError
+from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.space import INTEGERS, Column, Space, constraints
+from dysharp.runs.store import Key, Store
+from dysharp.sources import code_digest
+from dysharp.specs import Cluster
+from dysharp.specs.fitted import fitted_values
+
+PART = 200
+"""Costs of a part: a killed search repeats at most so many."""
+
+
+class StoredJournal(dict[int, tuple[float, float]]):
+    """{candidate: (microseconds of a step, bytes of the fullest rank)}. `read`: costs that an earlier search had."""
+
+    def __init__(self, store: Store, asked: dict[str, Any]) -> None:
+        """With the parts of earlier searches."""
+        super().__init__()
+        self.store, self.asked, self._parts = store, asked, 0
+        self._new: dict[int, tuple[float, float]] = {}
+        while (found := store.get(self._key(self._parts))) is not None:
+            self.update({int(number): (step, peak) for number, step, peak in found["costs"]})
+            self._parts += 1
+        self.read = len(self)
+
+    def __setitem__(self, number: int, cost: tuple[float, float]) -> None:
+        super().__setitem__(number, cost)
+        self._new[number] = cost
+        if len(self._new) >= PART:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is new as a part."""
+        if self._new:
+            self.store.put(self._key(self._parts), {"costs": [[number, *cost] for number, cost in self._new.items()]})
+            self._parts += 1
+            self._new = {}
+
+    def _key(self, part: int) -> Key:
+        return Key(self.asked | {"part": part}, "", code_digest())
+
+
+def journal_of(folder: Path, coster: Coster) -> StoredJournal:
+    """The journal of a search in a folder of Rows or of a study."""
+    return StoredJournal(Store(folder), asked_of(coster))
+
+
+def asked_of(coster: Coster) -> dict[str, Any]:
+    """All that the costs of a search depend on, as plain values."""
+    task, space = asdict(coster.task), {name: [list(v) if isinstance(v, tuple) else v for v in values] for name, values in coster.space.lists.items()}
+    rows = sorted([*map(str, key), *asdict(ep).values()] for key, ep in coster.rows.items())
+    return {"plan": plain(task), "space": plain(space), "cluster": plain(asdict(coster.machine.cluster)), "rows": plain(rows)}
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON reads it back."""
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
+
 
 WAVE = 1 << 14
 """Candidates whose second bound is taken together."""
 MEMORY_STATE, MEMORY = "memory: weights, gradients and optimizer alone", "memory of the fullest rank"
 PEAK, EVEN = "bound: all FLOPs at the peak, even stages", "bound: closed forms of even stages"
-KEPT, SLOWER = "kept", "costed: slower than those kept, or other forms of their degrees"
+KEPT, SLOWER = "kept", "costed: slower than the kept layouts, or other forms of their degrees"
 Tick = Callable[[int, int, str], None]
 Journal = MutableMapping[int, tuple[float, float]]
 """{candidate: (microseconds of a step, bytes of the fullest rank)} of an earlier search of the same space."""
@@ -141,3 +207,86 @@ def _columns(coster: Coster, numbers: Column) -> dict[str, Column]:
         name: np.asarray(values, np.int64)[at] if isinstance(values[0], int) else at.astype(np.int64)
         for (name, values), at in zip(lists.items(), places, strict=True)
     }  # fmt: skip
+
+
+FACTORS = (0.8, 1.2)
+FITTED = ("training.", "gpu.", "hbm.", "gemm.", "sm.", "link.", "nccl.", "deepep.", "attention.", "internode.")
+"""Fitted constants that a layout's cost may read, beside those of the GPU's architecture."""
+LEAST = 1e-6
+"""Change of the winner's cost below which a constant is not in it."""
+Change = Callable[[Cluster, float], Cluster]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One constant times `factor`. `step`: the old winner's step over before, minus 1. `behind`: the old winner behind the new one; 0: it stays."""
+
+    constant: str
+    factor: float
+    step: float
+    winner: Costed
+    behind: float
+
+
+def _field(*names: str) -> Change:
+    return lambda cluster, factor: replace(cluster, **{name: round(getattr(cluster, name) * factor) for name in names})
+
+
+def _nic(cluster: Cluster, factor: float) -> Cluster:
+    assert cluster.scale_out is not None
+    return replace(cluster, scale_out=replace(cluster.scale_out, nic_GBps=cluster.scale_out.nic_GBps * factor))
+
+
+def _constant(name: str) -> Change:
+    def change(cluster: Cluster, factor: float) -> Cluster:
+        others = tuple(one for one in cluster.constants if one[0] != name)
+        return replace(cluster, constants=(*others, (name, cluster.fitted[name] * factor)))
+
+    return change
+
+
+def constants_of(cluster: Cluster) -> dict[str, Change]:
+    """Every rate, size and fitted constant of a cluster that a cost may read, by name."""
+    found: dict[str, Change] = {
+        "rate of links": _field("link_bytes_per_us"), "rate of memory": _field("hbm_bytes_per_us"), "size of memory": _field("hbm_bytes"),
+    }  # fmt: skip
+    if cluster.scale_out:
+        found["rate of NICs"] = _nic
+    if not cluster.gpu:
+        return found | {"rate of GEMMs": _field("bf16_flops_per_us", "fp8_flops_per_us")}
+    own = (*FITTED, f"{arch_of(cluster.own_gpu)}.")
+    return found | {name: _constant(name) for name in fitted_values(()) if name.startswith(own)}
+
+
+def variations(coster: Coster, cluster: Cluster) -> Iterator[tuple[str, float, Coster]]:
+    """(constant, factor, a coster with it). A factor that the meaning of a fitted constant forbids is left out."""
+    for name, change in constants_of(cluster).items():
+        for factor in FACTORS:
+            try:
+                machine = machine_of(change(cluster, factor))
+            except ConfigError:
+                continue
+            yield name, factor, Coster(coster.task, machine, coster.space, coster.rows)
+    if coster.task.imbalance is None and coster.task.spread:
+        for factor in FACTORS:
+            task = replace(coster.task, spread=coster.task.spread * factor)
+            yield "spread of expert loads", factor, Coster(task, coster.machine, coster.space, coster.rows)
+
+
+def sensitivity(coster: Coster, cluster: Cluster, winner: Costed, tick: Callable[[str], None] = lambda _: None) -> list[Moved]:
+    """Every constant that the winner's cost or memory depends on, the most telling first."""
+    found = []
+    for name, factor, other in variations(coster, cluster):
+        tick(name)
+        old = other.cost_of(winner.values, winner.number)
+        step = old.step_us / winner.step_us - 1
+        fits = old.peak_bytes <= other.capacity
+        if abs(step) < LEAST and other.capacity == coster.capacity:
+            continue
+        best = search(other, 1, ceiling=old.step_us if fits else float("inf")).best
+        if not best:
+            continue
+        new, behind = best[0], old.step_us / best[0].step_us - 1 if fits else float("inf")
+        same = new.values == winner.values or behind < LEAST
+        found.append(Moved(name, factor, step, winner if same else new, 0.0 if same else behind))
+    return sorted(found, key=lambda one: (-one.behind, -abs(one.step)))

@@ -17,7 +17,7 @@ from dysharp.planning.swap import OFFLOADED
 from dysharp.planning.swap import SETS as SWAPS
 from dysharp.specs.fields import show
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.activations import Saving
+from dysharp.steps.accounting.memory import Saving
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine
 from dysharp.steps.moe_block import NO_PRACTICE

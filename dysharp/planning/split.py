@@ -25,7 +25,7 @@ def pace(chunks: Floats) -> float:
 
 
 def _wait(apart: Any, ranks: int, chunk: float) -> Any:
-    """Wait of ranks where the mean chunks of rounds are `apart` and `chunk` is the mean of all: little at first, then all of it."""
+    """Wait of ranks where the mean chunks of rounds are `apart` and `chunk` is the mean of all: little at first, later the whole difference."""
     most = (ranks - 1) / ranks * apart
     return most * most / (most + chunk / 2 + TINY)
 
@@ -93,7 +93,7 @@ def _rounds(largest: Floats, rounds: int) -> tuple[float, list[int]]:
 def _largest(weights: tuple[float, ...], ranks: int) -> Floats:
     """[n + 1, n + 1]: the least largest run of weights a to b in `ranks` non-empty runs; infinite where there are too few.
 
-    Inside the longest stretch of equal weights it is a whole number of them; only rows before it and columns behind it need a search.
+    Inside the longest stretch of equal weights the result is a whole number of weights; only rows before it and columns behind it need a search.
     """
     n = len(weights)
     first, last = _alike(weights)
@@ -130,7 +130,7 @@ def _from(weights: tuple[float, ...], ranks: int, size: int) -> Floats:
 def _even(sums: Floats, first: int, last: int, chunks: int, slots_of: int = 0) -> tuple[int, ...]:
     """Ends of the runs of weights `first` to `last`: least largest sum, then least sum of squares.
 
-    `slots_of`: layers that a run has at most beside E and L; runs may then have none, but for those of E and L.
+    `slots_of`: layers that a run has at most beside E and L; a run without E and L may then be empty.
     """
     own = sums[first : last + 1] - sums[first]
     n = len(own) - 1
@@ -164,8 +164,8 @@ def _even(sums: Floats, first: int, last: int, chunks: int, slots_of: int = 0) -
 def v_split(weights: tuple[float, ...], ranks: int) -> tuple[int, ...]:
     """Ends of 2 x `ranks` non-empty runs of `weights`, of which rank r has the r-th from both ends: least largest rank, then run.
 
-    Bisection over what a rank and a run may have; with them, the most weights that ranks 0 to r can take from the back for every number from the
-    front.
+    Bisection over what a rank and a run may have. For each bound, and for every number of weights from the front, the most weights that ranks 0 to r
+    can take from the back.
     """
     sums = np.concatenate([[0.0], np.cumsum(weights)])
     total = float(sums[-1])

@@ -6,7 +6,7 @@ The names are those of Megatron's --offload-modules. A copy that lasts longer th
 from functools import lru_cache
 
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.activations import Saving, is_dropped, saved_of_layer
+from dysharp.steps.accounting.memory import Saving, is_dropped, saved_of_layer
 from dysharp.steps.cost import Cost
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine, number

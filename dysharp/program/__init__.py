@@ -2,7 +2,7 @@
 
 from dysharp.isa.framing import Framing
 from dysharp.program.builder import ProgramBuilder, To, csr_ptr, with_hardware
-from dysharp.program.operators import LAYER, Nature, Operator
+from dysharp.program.schema import LAYER, Nature, Operator
 from dysharp.program.tables import Alloc, Chaining, Declared, Discipline, Hardware, Head, HubTable, Kind, Point, Program, Tail, Template
 from dysharp.program.trace import Trace
 

@@ -8,8 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.isa.framing import Framing, pull_train, push_train, stripe_ps
-from dysharp.program.operators import LAYER, Operator
-from dysharp.program.schema import NO_DATA, Schema
+from dysharp.program.schema import LAYER, NO_DATA, Operator, Schema
 from dysharp.program.tables import (
     Alloc,
     Chaining,
@@ -75,8 +74,13 @@ def _cat(parts: list[Any], dtype: Any = np.int32) -> NDArray[Any]:
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)
 
 
-def _column(rows: list[Any], i: int) -> I32:
-    return np.array([row[i] for row in rows], np.int32)
+def _table(kind: Any, rows: list[Any]) -> Any:
+    """The table of `rows`, whose entries are in the order of its columns: words stay tuples, `interval_ps` is int64, other numbers are int32."""
+    columns: dict[str, Any] = {}
+    for i, name in enumerate(kind.__slots__):
+        column = [row[i] for row in rows]
+        columns[name] = tuple(column) if name in ("name", "unit") else np.array(column, np.int64 if name == "interval_ps" else np.int32)
+    return kind(**columns)
 
 
 def csr_ptr(counts: ArrayLike) -> I32:
@@ -284,22 +288,20 @@ class ProgramBuilder:
         to: To | None = None,
         targets: ArrayLike | None = None,
         aux_bytes: ArrayLike = 0,
-        offset: ArrayLike = 0,
-        chain: ArrayLike = -1,
-        session: ArrayLike = -1,
-        threshold: ArrayLike = -1,
-        value: ArrayLike = 0,
+        **rare: ArrayLike,
     ) -> int:
         """A batch of ops of one template. Returns the id of the first op.
 
         `targets`: listed targets per op for the framing (default: members on other nodes). `aux_bytes` travel in
-        separate packets with every copy of a push, or with every response and the result of a pull. `offset`: first
-        byte of the row that a train carries; the trains of one row are consecutive ops. A PUT of more bytes than a train
-        takes is bulk (docs/design/0022, K). Raises ProgramError for a
-        column of another length than `node`, and for a transfer without members.
+        separate packets with every copy of a push, or with every response and the result of a pull. `rare`: columns of
+        `RARE`. `offset`: first byte of the row that a train carries; the trains of one row are consecutive ops. A PUT of more
+        bytes than a train takes is bulk (docs/design/0022, K). Raises ProgramError for a column of another length than
+        `node` or of no table, and for a transfer without members.
         """
         node = np.atleast_1d(np.asarray(node, np.int32))
         n, kind = len(node), self._templates[template].kind
+        if not rare.keys() <= RARE.keys():
+            raise ProgramError(f"ops: found columns {sorted(rare)}, expected some of {sorted(RARE)}")
         if kind in WIRED and to is None:
             raise ProgramError(f"template {self._templates[template].name!r}: found no members, expected at least one list of them")
         count = _full(0 if to is None else to.count, n, "member count")
@@ -311,23 +313,9 @@ class ProgramBuilder:
         wire = _full(-1, n, "wire")
         if kind in WIRED:
             wire = self._wire_rows(template, payload, _full(targets if targets is not None else 1, n, "targets"), _full(aux_bytes, n, "aux bytes"))
-        self._ops.append(
-            {
-                "template": _full(template, n, "template"),
-                "node": node,
-                "bytes": payload,
-                "key": _full(key, n, "key"),
-                "prio": _full(prio, n, "prio"),
-                "issuer": _full(issuer, n, "issuer"),
-                "rows": _full(rows, n, "rows"),
-                "wire": wire,
-            }
-            | {
-                name: _full(column, n, name)
-                for name, column in (("chain", chain), ("session", session), ("threshold", threshold), ("value", value), ("offset", offset))
-                if np.ndim(column) or column != RARE[name]
-            }
-        )
+        given = {"template": template, "key": key, "prio": prio, "issuer": issuer, "rows": rows}
+        given |= {name: column for name, column in rare.items() if np.ndim(column) or column != RARE[name]}
+        self._ops.append({"node": node, "bytes": payload, "wire": wire} | {name: _full(column, n, name) for name, column in given.items()})
         self._n_ops += n
         return self._n_ops - n
 
@@ -404,7 +392,9 @@ class ProgramBuilder:
         for name, default in RARE.items():
             if any(name in o for o in self._ops):
                 columns[name] = _cat([o.get(name, _full(default, len(o["node"]), name)) for o in self._ops])
-        program = Program(
+        issuers = _table(Issuers, self._issuers)
+        homes = np.array(self._sessions, np.int32).reshape(-1, 2).T.copy()
+        return Program(
             n_nodes=self.n_nodes,
             hardware=self.hardware,
             templates=tuple(self._templates),
@@ -418,24 +408,12 @@ class ProgramBuilder:
             regions=self._build_regions(),
             edges=Edges(*(_cat([e[i] for e in self._edges]) for i in range(4))),
             holds=self._build_holds(),
-            semaphores=Semaphores(
-                _column(self._semaphores, 0),
-                _column(self._semaphores, 1),
-                tuple(s[2] for s in self._semaphores),
-                tuple(s[3] for s in self._semaphores),
-            ),
-            issuers=Issuers(
-                node=_column(self._issuers, 0),
-                pool=_column(self._issuers, 1),
-                discipline=_column(self._issuers, 2),
-                interval_ps=np.array([s[3] for s in self._issuers], np.int64),
-                name=tuple(s[4] for s in self._issuers),
-                share=_column(self._issuers, 5) if self._shares else None,
-            ),
-            pools=Pools(_column(self._pools, 0), _column(self._pools, 1), tuple(p[2] for p in self._pools)),
+            semaphores=_table(Semaphores, self._semaphores),
+            issuers=issuers if self._shares else replace(issuers, share=None),
+            pools=_table(Pools, self._pools),
             declared=declared or Declared(0),
-            chains=Chains(_column(self._chains, 0), _column(self._chains, 1)) if self._chains else None,
-            sessions=Sessions(_column(self._sessions, 0), _column(self._sessions, 1), self._places, self._timeout_ps) if self._sessions else None,
+            chains=_table(Chains, self._chains) if self._chains else None,
+            sessions=Sessions(homes[0], homes[1], self._places, self._timeout_ps) if self._sessions else None,
             shares=self._build_shares(),
             tables=tuple(self._tables),
             row_trains=self.row_trains,
@@ -444,11 +422,10 @@ class ProgramBuilder:
             operators=self.operators,
             schema=self.schema,
         )
-        return program
 
     def _build_shares(self) -> Shares | None:
         splits = sorted(self._splits, key=lambda split: split[0])
-        columns = [*(_column(self._shares, i) for i in range(2)), *(_column(splits, i) for i in range(3))]
+        columns = [*np.array(self._shares, np.int32).reshape(-1, 2).T.copy(), *np.array(splits, np.int32).reshape(-1, 3).T.copy()]
         return Shares(*columns) if self._shares else None
 
     def _build_wires(self) -> Wires:
@@ -477,26 +454,22 @@ class ProgramBuilder:
     def _build_regions(self) -> Regions:
         column = {k: _cat([r[k] for r in self._regions]) for k in ("node", "alloc", "tile_rows", "row_bytes", "rows", "tiles")}
         return Regions(
-            node=column["node"],
-            alloc=column["alloc"],
-            tile_rows=column["tile_rows"],
-            row_bytes=column["row_bytes"],
-            row_ptr=csr_ptr(column["rows"]),
-            tile_ptr=csr_ptr(column["tiles"]),
+            row_ptr=csr_ptr(column.pop("rows")),
+            tile_ptr=csr_ptr(column.pop("tiles")),
+            **column,
             row_key=_cat([r["key"] for r in self._rows]),
             row_notify=_cat([r["notify"] for r in self._rows]),
             name=tuple(self._region_names),
         )
 
     def _build_holds(self) -> Holds:
-        columns = [_cat([h[i] for h in self._holds]) for i in range(6)]
-        return Holds(*columns)
+        return Holds(*(_cat([h[i] for h in self._holds]) for i in range(6)))
 
 
 def with_hardware(program: Program, hardware: Hardware) -> Program:
     """`program` with other constants, such as buffers and latencies.
 
-    Raises ProgramError for another rate, number of links or flit size: the wire table was built with them.
+    Raises ProgramError for another rate, number of links or flit size: the wire table depends on these.
     """
     old = program.hardware
     if (old.rate, old.n_links, old.flit) != (hardware.rate, hardware.n_links, hardware.flit):

@@ -5,9 +5,8 @@ import numpy as np
 from dysharp.arrays import Array
 from dysharp.errors import ProgramError
 from dysharp.program.builder import WIRED
-from dysharp.program.names import row_name
+from dysharp.program.names import fail_where, row_name
 from dysharp.program.payload import Columns
-from dysharp.program.refuse import fail_where
 from dysharp.program.tables import Kind, Program
 
 

@@ -1,4 +1,4 @@
-"""Checks on the data of ops: declared functions, tiled regions, reads that wait for a write."""
+"""Checks on the data of ops: declared functions, tiled regions, reads that wait for a write, sessions with equal ops."""
 
 from operator import attrgetter
 
@@ -6,11 +6,12 @@ import numpy as np
 
 from dysharp.arrays import Array
 from dysharp.errors import ProgramError
-from dysharp.program.names import region_name, region_of_row, region_of_tile
+from dysharp.program.names import check_range, fail_where, region_name, region_of_row, region_of_tile
 from dysharp.program.payload import Columns
-from dysharp.program.refuse import fail_where
 from dysharp.program.schema import CARRIES_NOTHING
 from dysharp.program.tables import ALL_COLUMNS, Alloc, ColumnRange, Kind, Program
+
+SESSION_KINDS = (Kind.PUSH_REDUCE, Kind.MERGED_LOAD)
 
 
 def check_functions(p: Program) -> None:
@@ -112,7 +113,7 @@ def _check_ranges(c: Columns, fn: str, mine: Array, ranges: list[ColumnRange]) -
 
 
 def check_sums_of_sums(c: Columns) -> None:
-    """A pull that reads what other pulls left reads it, for its key, only where one of those has left it.
+    """A pull reads what other pulls left for its key only on a node where such a pull left it.
 
     Its members name no rows, so nothing else notices a member on another node. The source's sum over NVLink domains is such a pull.
     """
@@ -166,3 +167,44 @@ def _behind(waits: Array, start: int) -> Array:
         if (more == behind).all():
             return behind
         behind = more
+
+
+def check_sessions(c: Columns) -> None:
+    """Merging ops have a session with as many contributions as it expects, of one kind and equal."""
+    p, session = c.p, c.p.ops.session
+    merging = c.is_kind(SESSION_KINDS)
+    if session is None or p.sessions is None:
+        fail_where(merging, lambda o: f"{c.name(o)}: found no session, expected one")
+        return
+    check_range(session, -1, len(p.sessions.home), "op {i}: session")
+    fail_where(merging != (session >= 0), lambda o: f"{c.name(o)}: found session {session[o]}, expected one for merging kinds only")
+    ops = np.flatnonzero(merging)
+    home, to = p.sessions.home[session[ops]], p.members.node[p.members.ptr[ops]]
+    fail_where(home != to, lambda i: f"{c.name(int(ops[i]))}: found member {to[i]}, expected the session's home {home[i]}")
+    summing = c.is_kind((Kind.PUSH_REDUCE,)) & (c.n_remote > 0)
+    size, expected = np.bincount(session[summing], minlength=len(p.sessions.home)), p.sessions.expected
+    fail_where((size != expected) & (size > 0), lambda s: f"session {s}: found {size[s]} contributions, expected {expected[s]}")
+    loads = np.bincount(session[c.is_kind((Kind.MERGED_LOAD,))], minlength=len(p.sessions.home))
+    fail_where((loads > 0) & (size > 0), lambda s: f"session {s}: found {size[s]} contributions and {loads[s]} loads, expected ops of one kind")
+    _check_equal(c, session)
+
+
+def _check_equal(c: Columns, session: Array) -> None:
+    """All contributions of a sum, or loads of an address, have the same rows and as many bytes."""
+    p = c.p
+    ops = np.flatnonzero(c.is_kind(SESSION_KINDS))
+    _, first, which = np.unique(session[ops], return_index=True, return_inverse=True)
+    lead = ops[first[which]]
+    begin, n = c.op_fill_ptr[:-1].astype(np.int64), np.diff(c.op_fill_ptr)
+    differs = (n[ops] != n[lead]) | (p.ops.bytes[ops] != p.ops.bytes[lead])
+    same = np.flatnonzero(~differs)
+    size = n[ops[same]]
+    which_row = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
+    rows, theirs = (p.members.fill_row[np.repeat(begin[side[same]], size) + which_row] for side in (ops, lead))
+    differs[np.repeat(same, size)[rows != theirs]] = True
+
+    def text(i: int) -> str:
+        o, other = int(ops[i]), int(lead[i])
+        return f"{c.name(o)}: found {p.ops.bytes[o]} B for other rows or bytes than {c.name(other)} of the same session, expected the same"
+
+    fail_where(differs, text)

@@ -3,7 +3,7 @@
 The result is an ordinary Program, so every interpreter takes it unchanged. `sections.part_of` gives a part back.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -13,29 +13,12 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.program.builder import RARE
-from dysharp.program.kernel_sms import common_shares, kernels_of
 from dysharp.program.merge_order import Cross, Part, ids_of, in_streams, with_cross
 from dysharp.program.schema import Buffer, Schema
 from dysharp.program.sections import HEADS, POINTS, TAILS, labelled
-from dysharp.program.shares import Split, more_of, with_shares
-from dysharp.program.tables import (
-    Chains,
-    Declared,
-    Edges,
-    Holds,
-    Issuers,
-    Members,
-    Ops,
-    Pools,
-    Program,
-    Regions,
-    Section,
-    Semaphores,
-    Sessions,
-    Shares,
-    Template,
-    Wires,
-)
+from dysharp.program.shares import Split, common_shares, kernels_of, more_of, with_shares
+from dysharp.program.skew import widened
+from dysharp.program.tables import Chains, Declared, Pools, Program, Section, Sessions, Shares, Template
 
 __all__ = ["Cross", "Part", "Split", "merge"]
 
@@ -47,8 +30,8 @@ def merge(parts: Iterable[Part], *, streams: Sequence[Sequence[str]] = (), edges
     """The Programs of `parts` as one, on common pools, memory, tables, links and networks. One part alone is returned as it is.
 
     `streams`: labels of parts that run one behind the other on every GPU. `edges`: further edges between ops of parts. `splits`: changes of
-    shares while they run; a part of a split has a share of the pool from the start. The order of the arguments has no meaning; that of labels
-    in a stream has. Raises ProgramError for labels that occur twice or not at all, for Programs of different machines, and for edges and shares
+    shares while they run; a part of a split has a share of the pool from the start. The order of the arguments has no meaning; the order of labels
+    in a stream has one. Raises ProgramError for labels that occur twice or not at all, for Programs of different machines, and for edges and shares
     that cannot be.
     """
     parts = sorted(parts, key=lambda part: part.label)
@@ -159,84 +142,34 @@ def _united(lists: list[list[T]]) -> tuple[list[T], list[list[int]]]:
 # ---- side by side ----------------------------------------------------------------------------------------------------
 
 
+IDS = {
+    "template": "template", "issuer": "issuer", "wire": "wire", "chain": "chain", "session": "session", "share": "share", "fill_row": "row",
+    "row_notify": "op", "sem": "semaphore",
+}  # fmt: skip
+"""Columns that are ids, and of what."""
+POINTERS = {"ptr": "member", "fill_ptr": "fill", "row_ptr": "row", "tile_ptr": "tile"}
+ENDS = {"tail": TAILS, "head": HEADS, "acquire": POINTS, "release": POINTS}
+"""Columns that are ids of what the column NAME_kind says."""
+
+
 def _side_by_side(parts: list[Part], first: list[dict[str, int]]) -> Program:
     """All parts, without an edge between them. `first`: the first ids of every part."""
     programs = [part.program for part in parts]
     pools, pool_of = _united([_pool_items(p) for p in programs])
     classes, class_of = _united([list(p.classes) for p in programs])
     tables, table_of = _united([list(p.tables) for p in programs])
-
-    def joined(column: Callable[[Program], Array], sort: str = "") -> Array:
-        """The columns of all parts one behind the other, ids of `sort` shifted."""
-        return np.concatenate([_moved(column(p), one[sort]) if sort else column(p) for p, one in zip(programs, first, strict=False)])
-
-    def ptr(column: Callable[[Program], Array], sort: str) -> Array:
-        return np.append(np.concatenate([column(p)[:-1] + one[sort] for p, one in zip(programs, first, strict=False)]), first[-1][sort]).astype(
-            np.int32
-        )
-
-    def points(table: str, side: str, sorts: tuple[str, ...]) -> Array:
-        """The ids of one side of edges or holds."""
-        out = []
-        for p, one in zip(programs, first, strict=False):
-            column, kind = getattr(getattr(p, table), side), getattr(getattr(p, table), f"{side}_kind")
-            out.append(_moved(column, np.array([one[sort] for sort in sorts])[kind]))
-        return np.concatenate(out)
-
     width = max(p.durations.shape[1] for p in programs)
+    own_pool = np.concatenate([_mapped(p.issuers.pool, new) for p, new in zip(programs, pool_of, strict=True)])
+    plain: dict[str, Any] = {name: _joined(name, parts, first) for name in ("wires", "ops", "members", "regions", "edges", "holds", "semaphores")}
     return replace(
         programs[0],
+        **plain,
         templates=tuple(t for i, part in enumerate(parts) for t in _templates(part, first[i], class_of[i], table_of[i])),
         framings=tuple(f for p in programs for f in p.framings),
         classes=tuple(classes),
-        durations=np.vstack([_widened(p.durations, width) for p in programs]),
-        task_bytes=np.vstack([_widened(p.task_bytes, width) for p in programs]),
-        wires=Wires(*(np.concatenate([getattr(p.wires, f.name) for p in programs]) for f in fields(Wires))),
-        ops=_ops(programs, first),
-        members=Members(
-            ptr=ptr(lambda p: p.members.ptr, "member"),
-            node=joined(lambda p: p.members.node),
-            fill_ptr=ptr(lambda p: p.members.fill_ptr, "fill"),
-            fill_row=joined(lambda p: p.members.fill_row, "row"),
-            ext_bytes=_optional([p.members.ext_bytes for p in programs], [p.n_members for p in programs], 0),
-        ),
-        regions=Regions(
-            **{name: joined(lambda p, name=name: getattr(p.regions, name)) for name in ("node", "alloc", "tile_rows", "row_bytes")},  # type: ignore[misc]
-            row_ptr=ptr(lambda p: p.regions.row_ptr, "row"),
-            tile_ptr=ptr(lambda p: p.regions.tile_ptr, "tile"),
-            row_key=joined(lambda p: p.regions.row_key),
-            row_notify=joined(lambda p: p.regions.row_notify, "op"),
-            name=_names(parts, lambda p: p.regions.name),
-        ),
-        edges=Edges(
-            joined(lambda p: p.edges.tail_kind), points("edges", "tail", TAILS), joined(lambda p: p.edges.head_kind), points("edges", "head", HEADS)
-        ),
-        holds=Holds(
-            joined(lambda p: p.holds.sem, "semaphore"),
-            joined(lambda p: p.holds.amount),
-            joined(lambda p: p.holds.acquire_kind),
-            points("holds", "acquire", POINTS),
-            joined(lambda p: p.holds.release_kind),
-            points("holds", "release", POINTS),
-        ),
-        semaphores=Semaphores(
-            joined(lambda p: p.semaphores.node),
-            joined(lambda p: p.semaphores.capacity),
-            _names(parts, lambda p: p.semaphores.name),
-            tuple(unit for p in programs for unit in p.semaphores.unit),
-        ),
-        issuers=Issuers(
-            joined(lambda p: p.issuers.node),
-            np.concatenate([_mapped(p.issuers.pool, new) for p, new in zip(programs, pool_of, strict=True)]),
-            joined(lambda p: p.issuers.discipline),
-            joined(lambda p: p.issuers.interval_ps),
-            _names(parts, lambda p: p.issuers.name),
-            _optional(
-                [None if p.issuers.share is None else _moved(p.issuers.share, one["share"]) for p, one in zip(programs, first, strict=False)],
-                [len(p.issuers.node) for p in programs],
-                -1,
-            ),
-        ),
+        durations=np.vstack([widened(p.durations, width) for p in programs]),
+        task_bytes=np.vstack([widened(p.task_bytes, width) for p in programs]),
+        issuers=_joined("issuers", parts, first, pool=own_pool),
         pools=Pools(np.array([p[0] for p in pools], np.int32), np.array([p[1] for p in pools], np.int32), tuple(p[2] for p in pools)),
         declared=_declared(parts),
         chains=_chains(programs, pool_of),
@@ -248,6 +181,34 @@ def _side_by_side(parts: list[Part], first: list[dict[str, int]]) -> Program:
         schema=Schema(tuple(_labelled(part.label, buffer) for part in parts for buffer in part.program.schema.buffers)),
         sections=tuple(_section(part, *ends) for part, ends in zip(parts, pairwise(first), strict=True)),
     )
+
+
+def _joined(name: str, parts: list[Part], first: list[dict[str, int]], **made: Any) -> Any:
+    """Table `name` of all parts, one behind the other. `made`: columns of the merge that are known already."""
+    tables = [getattr(part.program, name) for part in parts]
+    columns = {f.name: made[f.name] if f.name in made else _column(f.name, tables, parts, first) for f in fields(tables[0])}
+    return type(tables[0])(**columns)
+
+
+def _column(name: str, tables: list[Any], parts: list[Part], first: list[dict[str, int]]) -> Any:
+    """A column of all parts, one behind the other: ids shifted, names with the label of their part. None if no part has it."""
+    columns = [getattr(table, name) for table in tables]
+    if isinstance(columns[0], tuple):
+        return tuple(labelled(part.label, word) if name == "name" else word for part, words in zip(parts, columns, strict=True) for word in words)
+    if name in POINTERS:
+        sort = POINTERS[name]
+        begun = [column[:-1] + one[sort] for column, one in zip(columns, first, strict=False)]
+        return np.append(np.concatenate(begun), first[-1][sort]).astype(np.int32)
+    if all(column is None for column in columns):
+        return None
+    for i, (column, one) in enumerate(zip(columns, first, strict=False)):
+        if column is None:
+            columns[i] = np.full(len(tables[i].node), -1 if name == "share" else RARE.get(name, 0), np.int32)
+        elif name in IDS:
+            columns[i] = _moved(column, one[IDS[name]])
+        elif name in ENDS:
+            columns[i] = _moved(column, np.array([one[sort] for sort in ENDS[name]])[getattr(tables[i], f"{name}_kind")])
+    return np.concatenate(columns)
 
 
 def _pool_items(p: Program) -> list[tuple[int, int, str, int]]:
@@ -275,37 +236,6 @@ def _templates(part: Part, first: dict[str, int], classes: list[int], tables: li
             layer=part.layer,
             microbatch=part.microbatch,
         )
-
-
-OP_IDS = {"template": "template", "issuer": "issuer", "wire": "wire", "chain": "chain", "session": "session"}
-"""Columns of ops that are ids, and of what."""
-
-
-def _ops(programs: list[Program], first: list[dict[str, int]]) -> Ops:
-    columns: dict[str, Any] = {}
-    sizes = [p.n_ops for p in programs]
-    for name in Ops.__slots__:
-        own = [getattr(p.ops, name) for p in programs]
-        if name in OP_IDS:
-            own = [None if column is None else _moved(column, one[OP_IDS[name]]) for column, one in zip(own, first, strict=False)]
-        columns[name] = _optional(own, sizes, RARE.get(name, 0))
-    return Ops(**columns)
-
-
-def _optional(columns: list[Array | None], sizes: list[int], usual: int) -> Array | None:
-    """Optional columns one behind the other, with `usual` for parts without; None if no part has it."""
-    if all(column is None for column in columns):
-        return None
-    full = [np.full(size, usual, np.int32) if column is None else column for column, size in zip(columns, sizes, strict=True)]
-    return np.concatenate(full).astype(np.int32, copy=False)
-
-
-def _widened(table: Array, width: int) -> Array:
-    return np.pad(table, ((0, 0), (0, width - table.shape[1])))
-
-
-def _names(parts: list[Part], names: Callable[[Program], tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(labelled(part.label, name) for part in parts for name in names(part.program))
 
 
 def _chains(programs: list[Program], pool_of: list[list[int]]) -> Chains | None:
@@ -343,6 +273,3 @@ def _labelled(label: str, buffer: Buffer) -> Buffer:
 def _section(part: Part, first: dict[str, int], end: dict[str, int]) -> Section:
     ops, regions, edges, holds = (range(first[sort], end[sort]) for sort in ("op", "region", "edge", "hold"))
     return Section(part.label, part.layer, part.microbatch, part.direction, part.program.declared, part.program.schema, ops, regions, edges, holds)
-
-
-# ---- one behind the other --------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Parts of a merge, and what one part waits for in another: streams and edges."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.program.csr import owners
-from dysharp.program.refuse import check_range
+from dysharp.program.names import check_range
 from dysharp.program.sections import labelled
-from dysharp.program.skew import appended, waits_for_start
-from dysharp.program.tables import Edges, Head, Kind, Program, Tail, Template
+from dysharp.program.skew import waits_for_start, with_edges, with_ops
+from dysharp.program.tables import Head, Kind, Program, Tail, Template
 
 Array = NDArray[Any]
 
@@ -66,7 +66,7 @@ def in_streams(program: Program, parts: list[Part], first: list[dict[str, int]],
             ]
             starts, heads = waits_for_start(parts[other].program, join)
             edges.append((Tail.OP_DONE, starts, heads + first[other]["op"]))
-            program, before = _with_edges(_with_joins(program, label), edges), join
+            program, before = with_edges(_with_joins(program, label), edges), join
     return program
 
 
@@ -92,23 +92,8 @@ def _last(p: Program) -> tuple[Array, Array]:
 
 def _with_joins(program: Program, label: str) -> Program:
     """A JOIN per node behind all ops, named after the part that ends there."""
-    n, m = program.n_nodes, program.members
-    new = {"template": np.full(n, len(program.templates)), "node": np.arange(n), "rows": np.ones(n)}
-    return replace(
-        program,
-        templates=(*program.templates, Template(labelled(label, "end"), Kind.JOIN, program.host_beside(labelled(label, "")))),
-        ops=appended(program.ops, new),
-        members=replace(m, ptr=np.append(m.ptr, np.full(n, m.ptr[-1], np.int32))),
-    )
-
-
-def _with_edges(program: Program, edges: Iterable[tuple[Tail, Array, Array]]) -> Program:
-    """`program` with edges from `(tail kind, tails)` to the issue of ops `heads`."""
-    e, edges = program.edges, list(edges)
-    columns = [np.concatenate([np.full(len(tail), int(kind)) for kind, tail, _ in edges]), np.concatenate([tail for _, tail, _ in edges])]
-    columns += [np.full(len(columns[0]), int(Head.OP_ISSUE)), np.concatenate([head for _, _, head in edges])]
-    old = (e.tail_kind, e.tail, e.head_kind, e.head)
-    return replace(program, edges=Edges(*(np.append(a, b).astype(np.int32) for a, b in zip(old, columns, strict=True))))
+    end = Template(labelled(label, "end"), Kind.JOIN, program.host_beside(labelled(label, "")))
+    return with_ops(program, end, {"node": np.arange(program.n_nodes), "rows": np.ones(program.n_nodes)})
 
 
 def with_cross(program: Program, parts: list[Part], first: list[dict[str, int]], edges: Sequence[Cross]) -> Program:
@@ -126,7 +111,7 @@ def with_cross(program: Program, parts: list[Part], first: list[dict[str, int]],
     counted = program.ops.threshold is not None and (program.ops.threshold[head] >= 0).any()
     if counted:
         raise ProgramError("merge: found an edge to a JOIN with an announced threshold, expected none (it would count as one of its events)")
-    return _with_edges(program, [(Tail.OP_DONE, tail[order], head[order])])
+    return with_edges(program, [(Tail.OP_DONE, tail[order], head[order])])
 
 
 def ids_of(label: str, ops: ArrayLike, parts: list[Part], place: dict[str, int]) -> Array:

@@ -1,7 +1,11 @@
-"""Names of ops, rows, tiles, regions and edges in messages, so that a reader finds them in the plan."""
+"""Names of ops, rows, tiles, regions and edges in messages, so that a reader finds them in the plan; refusals of a bad row of a column."""
+
+from collections.abc import Callable
 
 import numpy as np
 
+from dysharp.arrays import Array
+from dysharp.errors import ProgramError
 from dysharp.program.tables import Head, Program, Tail
 
 
@@ -66,3 +70,17 @@ def _head_name(p: Program, kind: Head, head: int) -> str:
     if kind is Head.MEMBER_RESPOND:
         return f"{kind.name} {head}, {op_name(p, member_owner(p, head))}"
     return f"{kind.name}, {op_name(p, head)}"
+
+
+def fail_where(bad: Array, message: Callable[[int], str]) -> None:
+    """Raise ProgramError with the message of the first True in `bad`."""
+    if bad.any():
+        raise ProgramError(message(int(bad.argmax())))
+
+
+def check_range(column: Array, low: int, high: int, what: str) -> None:
+    """Raise ProgramError unless `low <= column < high` for every entry. "{i}" in `what` stands for the row."""
+    if len(column) and (column.min() < low or column.max() >= high):
+        i = int(((column < low) | (column >= high)).argmax())
+        expected = f"{low} .. {high - 1}" if high > low else "no entries at all"
+        raise ProgramError(f"{what.format(i=i)}: found {column[i]}, expected {expected}")

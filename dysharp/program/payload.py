@@ -7,9 +7,8 @@ import numpy as np
 from dysharp.arrays import Array
 from dysharp.errors import ProgramError
 from dysharp.program.builder import PULLS, PUSHES, WIRED
-from dysharp.program.names import op_name, row_name
-from dysharp.program.operators import Nature
-from dysharp.program.refuse import fail_where
+from dysharp.program.names import fail_where, op_name, row_name
+from dysharp.program.schema import Nature
 from dysharp.program.tables import Kind, Program
 
 

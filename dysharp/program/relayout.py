@@ -6,7 +6,7 @@ import numpy as np
 
 from dysharp.arrays import I32
 from dysharp.errors import ProgramError
-from dysharp.program.refuse import fail_where
+from dysharp.program.names import fail_where
 from dysharp.program.tables import Alloc, Point, Program, Tail
 
 

@@ -1,6 +1,7 @@
-"""What the data of a Program is: buffers and functions. The Program declares them; verifier and functional machine read them."""
+"""What the ops of a Program are for, and what its data is: operators, buffers, functions. The Program declares them; every reader loops over them."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 LATE = "late"
 """Function of the DELAY that stands for the late start of a rank (`skew.py`). Readers know the DELAY by it, so its name is free for others."""
@@ -61,3 +62,35 @@ class Schema:
 
 NO_DATA = Schema()
 """Of a Program whose ops move bytes that mean nothing."""
+
+
+class Nature(StrEnum):
+    """What an operator does.
+
+    COMMUNICATION: moves data of the workload between nodes. COMPUTE: GEMMs and other arithmetic. MEMORY: copies inside a node.
+    HOST: software: launches, flags, waits, counts. The first host operator of a Program also has what software adds to a transfer
+    (`Wires.aux`) and the delays of late ranks.
+    """
+
+    COMMUNICATION = "communication"
+    COMPUTE = "compute"
+    MEMORY = "memory"
+    HOST = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator of a Program: its name in every output, and its nature."""
+
+    name: str
+    nature: Nature
+
+
+LAYER = (
+    Operator("dispatch", Nature.COMMUNICATION),
+    Operator("gemm1", Nature.COMPUTE),
+    Operator("gemm2", Nature.COMPUTE),
+    Operator("combine", Nature.COMMUNICATION),
+    Operator("other", Nature.HOST),
+)
+"""Operators of a MoE layer. A gradient counts as its forward GEMM."""

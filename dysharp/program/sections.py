@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.errors import ProgramError
-from dysharp.program.refuse import fail_where
+from dysharp.program.names import fail_where
 from dysharp.program.tables import Edges, Holds, Ops, Program, Section
 from dysharp.program.trace import Trace
 

@@ -12,6 +12,7 @@ for whose end it waits, or the op that makes its tile. A pull of rows of x or dy
 their layer has not begun. Rows that others push to a late node arrive, because its memory is there.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -101,23 +102,13 @@ def _late(program: Program, start_ps: I64) -> Program:
     duration[0, : len(late)] = start_ps[late]
     start = Template(START, Kind.DELAY, program.host_operator, LATE, tasks=1, duration=len(program.durations))
     names = tuple(f"node[{g}].{START}" for g in late.tolist())
-    e, i, p, m = program.edges, program.issuers, program.pools, program.members
-    rows = np.arange(len(late), dtype=np.int32)
+    i, p, rows = program.issuers, program.pools, np.arange(len(late), dtype=np.int32)
     fresh_pools = len(p.node) + rows
-    new = {"template": np.full(len(late), len(program.templates)), "node": late, "issuer": len(i.node) + rows, "rows": rows}
+    program = with_ops(program, start, {"node": late, "issuer": len(i.node) + rows, "rows": rows})
     return replace(
-        program,
-        templates=(*program.templates, start),
-        durations=np.vstack([_widened(program.durations, columns), duration]),
-        task_bytes=np.vstack([_widened(program.task_bytes, columns), no_bytes]),
-        ops=appended(program.ops, new),
-        members=replace(m, ptr=np.append(m.ptr, np.full(len(late), m.ptr[-1], np.int32))),
-        edges=Edges(
-            _more(e.tail_kind, np.full(len(tails), int(Tail.OP_DONE))),
-            _more(e.tail, tails),
-            _more(e.head_kind, np.full(len(heads), int(Head.OP_ISSUE))),
-            _more(e.head, heads),
-        ),
+        with_edges(program, [(Tail.OP_DONE, tails, heads)]),
+        durations=np.vstack([widened(program.durations, columns), duration]),
+        task_bytes=np.vstack([widened(program.task_bytes, columns), no_bytes]),
         issuers=Issuers(
             node=_more(i.node, late),
             pool=_more(i.pool, fresh_pools),
@@ -130,15 +121,28 @@ def _late(program: Program, start_ps: I64) -> Program:
     )
 
 
-def appended(ops: Ops, values: dict[str, NDArray[np.integer]]) -> Ops:
-    """`ops` and, behind them, ops without bytes. `values`: "template", "node" and further columns of the new ops; others say "none"."""
-    n = len(values["node"])
+def with_ops(program: Program, template: Template, values: dict[str, Any]) -> Program:
+    """`program` with ops of a new `template` behind all others, without bytes and members.
+
+    `values`: "node" and further columns of the new ops; others say "none".
+    """
+    n, ops, m = len(values["node"]), program.ops, program.members
+    values = values | {"template": np.full(n, len(program.templates))}
     usual = dict.fromkeys((f.name for f in fields(Ops)), np.full(n, -1)) | dict.fromkeys(("bytes", "prio", "value", "offset"), np.zeros(n))
     grown: dict[str, Any] = {}
     for name, value in usual.items():
         column = getattr(ops, name)
         grown[name] = None if column is None else _more(column, values.get(name, value))
-    return Ops(**grown)
+    ptr = np.append(m.ptr, np.full(n, m.ptr[-1], np.int32))
+    return replace(program, templates=(*program.templates, template), ops=Ops(**grown), members=replace(m, ptr=ptr))
+
+
+def with_edges(program: Program, edges: Iterable[tuple[Tail, NDArray[Any], NDArray[Any]]]) -> Program:
+    """`program` with edges from `(tail kind, tails)` to the issue of ops `heads`."""
+    e, edges = program.edges, list(edges)
+    columns = [np.concatenate([np.full(len(tail), int(kind)) for kind, tail, _ in edges]), np.concatenate([tail for _, tail, _ in edges])]
+    columns += [np.full(len(columns[0]), int(Head.OP_ISSUE)), np.concatenate([head for _, _, head in edges])]
+    return replace(program, edges=Edges(*(_more(a, b) for a, b in zip((e.tail_kind, e.tail, e.head_kind, e.head), columns, strict=True))))
 
 
 def waits_for_start(program: Program, start: I32) -> tuple[I32, I32]:
@@ -182,5 +186,6 @@ def _more(column: I32, new: NDArray[np.integer] | NDArray[np.floating]) -> I32:
     return np.append(column, new).astype(np.int32)
 
 
-def _widened(table: I64, columns: int) -> I64:
+def widened(table: I64, columns: int) -> I64:
+    """`table` with columns of zeros behind its own, `columns` in all."""
     return np.pad(table, ((0, 0), (0, columns - table.shape[1])))

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.isa.framing import Framing
-from dysharp.program.operators import LAYER, Nature, Operator
-from dysharp.program.schema import NO_DATA, Schema
+from dysharp.program.schema import LAYER, NO_DATA, Nature, Operator, Schema
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -211,7 +210,7 @@ class Template:
     """Properties that many ops share.
 
     `fn` names what the op does with data: a function of `Program.schema`, or one of `schema.CARRIES_NOTHING`. It reads buffer `src` and
-    writes buffer `dst`. The key of an op is a row of them. The key of a COMPUTE is its tile.
+    writes buffer `dst`. The key of an op is a row of these buffers. The key of a COMPUTE is its tile.
     """
 
     name: str
@@ -386,7 +385,7 @@ class Chains:
 class Sessions:
     """`[n_sessions]`: merging in the switch of `expected` PUSH_REDUCE contributions, or of `expected` MERGED_LOADs of one address.
 
-    `places`: sums and addresses of one home that the switch can hold at once, 0 = any number. What finds no place passes the switch one by
+    `places`: sums and addresses of one home that the switch can hold at once, 0 = any number. Contributions without a place pass the switch one by
     one. `timeout_ps`: after this time without a load a cached response is gone, 0 = never (docs/design/0002).
     """
 
@@ -398,7 +397,7 @@ class Sessions:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """Numbers that the plan promises. `verify` compares the tables with them."""
+    """Numbers that the plan promises; `verify` compares the tables with the promise."""
 
     useful_rows: int
     traffic: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -409,7 +408,7 @@ class Declared:
     slots: int = 0
     """Tiled regions (`Schema.tiled`) of all nodes, an equal number on each. A MoE layer has one for every expert slot. 0 = no rule."""
     kernel_sms: int = 0
-    """SMs that each communication kernel keeps while it runs (`kernel_sms.py`); 0 = none, or not known."""
+    """SMs that each communication kernel keeps while it runs (`shares.py`); 0 = none, or not known."""
 
 
 @dataclass(frozen=True, slots=True)

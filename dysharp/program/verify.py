@@ -14,11 +14,12 @@ from dysharp.errors import ProgramError
 from dysharp.program.builder import PULLS, WIRED
 from dysharp.program.csr import owners
 from dysharp.program.domains import check_domains, check_nets, train_bytes_of
-from dysharp.program.meaning import check_computes, check_functions, check_reads, check_slices, check_slots, check_sums_of_sums
-from dysharp.program.operators import Nature
+from dysharp.program.meaning import check_computes, check_functions, check_reads, check_sessions, check_slices, check_slots, check_sums_of_sums
+from dysharp.program.names import check_range, fail_where
 from dysharp.program.payload import Columns, check_rows, check_traffic
-from dysharp.program.refuse import check_range, fail_where
+from dysharp.program.schema import Nature
 from dysharp.program.sections import part_of
+from dysharp.program.shares import check_shares
 from dysharp.program.startable import first_that_never_starts, waits_by_kind
 from dysharp.program.tables import Alloc, Head, Kind, Point, Program, Tail
 
@@ -28,7 +29,6 @@ MAX_TASKS = 1 << 12  # a batch of a gang is one 64-bit word
 MAX_CLASSES = 32  # a class is one bit of a 32-bit mask
 NO_ISSUER, NO_POOL, POOL = 1, 2, 4
 SINGLE = (Kind.PUT, Kind.SIGNAL, Kind.GET, Kind.PUSH_REDUCE, Kind.MERGED_LOAD)
-SESSION_KINDS = (Kind.PUSH_REDUCE, Kind.MERGED_LOAD)
 
 
 def verify(program: Program) -> None:
@@ -45,7 +45,7 @@ def verify(program: Program) -> None:
     - Payload bytes per operator and direction are as declared. Host operators and Programs without declared traffic
       are exempt.
     - Every COMPUTE with a function runs on a tile of a tiled region. Column ranges of a function cover every tile once.
-    - A pull of what other pulls left reads it where they left it.
+    - A pull of what other pulls left reads on a node where such a pull left it.
     - Every op can start.
     - Every template that reads a buffer waits for one of its writers.
 
@@ -64,7 +64,7 @@ def verify(program: Program) -> None:
     _check_issuers(table)
     _check_members(table)
     check_domains(table)
-    _check_sessions(table)
+    check_sessions(table)
     _check_edges(table)
     _check_holds(program)
     parts = [Columns(part_of(program, section.label)) for section in program.sections] or [table]
@@ -117,7 +117,7 @@ def _check_shapes(p: Program) -> None:
 
 def _check_hardware(p: Program) -> None:
     m = p.hardware
-    least = {"rate": 1, "n_vcs": 1, "n_links": 1, "flit": 1, "train_bytes": 1}
+    least = {"rate": 1, "n_vcs": 1, "n_links": 1, "flit": 1}
     for name in ("rate", "lat", "ack", "notify", "responder", "local", "n_vcs", "vc_bytes", "n_links", "flit"):
         if getattr(m, name) < least.get(name, 0):
             raise ProgramError(f"hardware.{name}: found {getattr(m, name)}, expected {least.get(name, 0)} or more")
@@ -186,7 +186,7 @@ def _check_who(p: Program) -> None:
     pooled = np.flatnonzero(p.issuers.pool >= 0)
     elsewhere = p.pools.node[p.issuers.pool[pooled]] != p.issuers.node[pooled]
     fail_where(elsewhere, lambda i: f"issuer {pooled[i]}: found a pool of another node, expected one of its own")
-    _check_shares(p)
+    check_shares(p)
     check_range(p.semaphores.node, 0, p.n_nodes, "semaphore {i}: node")
     check_range(p.semaphores.capacity, 1, 1 << 31, "semaphore {i}: capacity")
     if p.chains is not None:
@@ -197,30 +197,6 @@ def _check_who(p: Program) -> None:
         for name in ("places", "timeout_ps"):
             if getattr(p.sessions, name) < 0:
                 raise ProgramError(f"sessions: found {name} {getattr(p.sessions, name)}, expected 0 or more")
-
-
-def _check_shares(p: Program) -> None:
-    """An issuer with a share has the pool of the share, and none of its ops is in a chain, which keeps a slot between its ops."""
-    s, own = p.shares, p.issuers.share
-    if s is None or own is None:
-        return
-    check_range(s.pool, 0, len(p.pools.node), "share {i}: pool")
-    check_range(own, -1, len(s.pool), "issuer {i}: share")
-    check_range(s.split_op, 0, p.n_ops, "split {i}: op")
-    check_range(s.split_share, 0, len(s.pool), "split {i}: share")
-    more = np.zeros_like(s.split_op) if s.split_more is None else s.split_more
-    fixed = more == 0
-    for most, share in ((s.most, np.arange(len(s.pool))), (s.split_most[fixed], s.split_share[fixed]), (np.abs(more[~fixed]), s.split_share[~fixed])):
-        slots = p.pools.slots[s.pool[share]]
-        fail_where((most < 1) | (most > slots), lambda i, m=most, n=slots: f"share: found {m[i]} slots, expected 1 .. {n[i]} of its pool")  # type: ignore[misc]
-    if (np.diff(s.split_op) < 0).any():
-        raise ProgramError("splits: found an op behind a larger one, expected rising ops")
-    mine = np.flatnonzero(own >= 0)
-    pool = s.pool[own[mine]]
-    fail_where(p.issuers.pool[mine] != pool, lambda i: f"issuer {mine[i]}: found a share of pool {pool[i]}, expected its own pool")
-    if p.ops.chain is not None:
-        shared = (p.ops.chain >= 0) & (np.append(own, -1)[p.ops.issuer] >= 0)
-        fail_where(shared, lambda i: f"op {i}: found a chain and an issuer with a share of its pool, expected one of both")
 
 
 def _check_regions(p: Program) -> None:
@@ -403,46 +379,6 @@ def _check_distinct(c: Columns) -> None:
     fail_where(twice, lambda i: f"{c.name(int(c.owner[order[i]]))}: found node {c.p.members.node[order[i]]} twice, expected distinct members")
 
 
-def _check_sessions(c: Columns) -> None:
-    p, session = c.p, c.p.ops.session
-    merging = c.is_kind(SESSION_KINDS)
-    if session is None or p.sessions is None:
-        fail_where(merging, lambda o: f"{c.name(o)}: found no session, expected one")
-        return
-    check_range(session, -1, len(p.sessions.home), "op {i}: session")
-    fail_where(merging != (session >= 0), lambda o: f"{c.name(o)}: found session {session[o]}, expected one for merging kinds only")
-    ops = np.flatnonzero(merging)
-    home, to = p.sessions.home[session[ops]], p.members.node[p.members.ptr[ops]]
-    fail_where(home != to, lambda i: f"{c.name(int(ops[i]))}: found member {to[i]}, expected the session's home {home[i]}")
-    summing = c.is_kind((Kind.PUSH_REDUCE,)) & (c.n_remote > 0)
-    size, expected = np.bincount(session[summing], minlength=len(p.sessions.home)), p.sessions.expected
-    fail_where((size != expected) & (size > 0), lambda s: f"session {s}: found {size[s]} contributions, expected {expected[s]}")
-    loads = np.bincount(session[c.is_kind((Kind.MERGED_LOAD,))], minlength=len(p.sessions.home))
-    fail_where((loads > 0) & (size > 0), lambda s: f"session {s}: found {size[s]} contributions and {loads[s]} loads, expected ops of one kind")
-    _check_equal(c, session)
-
-
-def _check_equal(c: Columns, session: Array) -> None:
-    """All contributions of a sum, or loads of an address, have the same rows and as many bytes."""
-    p = c.p
-    ops = np.flatnonzero(c.is_kind(SESSION_KINDS))
-    _, first, which = np.unique(session[ops], return_index=True, return_inverse=True)
-    lead = ops[first[which]]
-    begin, n = c.op_fill_ptr[:-1].astype(np.int64), np.diff(c.op_fill_ptr)
-    differs = (n[ops] != n[lead]) | (p.ops.bytes[ops] != p.ops.bytes[lead])
-    same = np.flatnonzero(~differs)
-    size = n[ops[same]]
-    which_row = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
-    rows, theirs = (p.members.fill_row[np.repeat(begin[side[same]], size) + which_row] for side in (ops, lead))
-    differs[np.repeat(same, size)[rows != theirs]] = True
-
-    def text(i: int) -> str:
-        o, other = int(ops[i]), int(lead[i])
-        return f"{c.name(o)}: found {p.ops.bytes[o]} B for other rows or bytes than {c.name(other)} of the same session, expected the same"
-
-    fail_where(differs, text)
-
-
 # ---- edges and holds -------------------------------------------------------------------------------------
 
 
@@ -450,8 +386,8 @@ def _check_edges(c: Columns) -> None:
     p, e = c.p, c.p.edges
     check_range(e.tail_kind, 0, len(Tail), "edge {i}: tail kind")
     check_range(e.head_kind, 0, len(Head), "edge {i}: head kind")
-    _check_ends(e.tail_kind, e.tail, (p.n_ops, p.n_ops, p.n_members, p.n_tiles, p.n_rows), Tail, "tail")
-    _check_ends(e.head_kind, e.head, (p.n_ops, p.n_members, p.n_tiles, p.n_ops), Head, "head")
+    _check_ends(e.tail_kind, e.tail, (p.n_ops, p.n_ops, p.n_members, p.n_tiles, p.n_rows), Tail, "edge {i}: found tail")
+    _check_ends(e.head_kind, e.head, (p.n_ops, p.n_members, p.n_tiles, p.n_ops), Head, "edge {i}: found head")
     cancelled = e.head[e.head_kind == Head.JOIN_CANCEL]
     fail_where(c.kinds[cancelled] != Kind.JOIN, lambda i: f"{c.name(int(cancelled[i]))}: found it cancelled, expected a JOIN")
     answering = e.head[e.head_kind == Head.MEMBER_RESPOND]
@@ -474,21 +410,18 @@ def _check_edges(c: Columns) -> None:
         raise ProgramError(f"row {row}: found an op to notify in a tile without edges to its notification, expected at least one")
 
 
-def _check_ends(kind: Array, ids: Array, sizes: tuple[int, ...], enum: Any, side: str) -> None:
+def _check_ends(kind: Array, ids: Array, sizes: tuple[int, ...], enum: Any, found: str) -> None:
+    """Every id of a point is below the size of its kind. "{i}" in `found` stands for the row."""
     if len(kind) == 0:
         return
     limit = np.array(sizes)[kind]
-    fail_where((ids < 0) | (ids >= limit), lambda i: f"edge {i}: found {side} {enum(int(kind[i])).name} {ids[i]}, expected 0 .. {limit[i] - 1}")
+    wrong = (ids < 0) | (ids >= limit)
+    fail_where(wrong, lambda i: f"{found.format(i=i)} {enum(int(kind[i])).name} {ids[i]}, expected 0 .. {limit[i] - 1}")
 
 
 def _check_points(p: Program, side: str, kind: Array, ids: Array) -> None:
     check_range(kind, 0, len(Point), f"hold {{i}}: {side} point")
-    limit = np.array([p.n_ops, p.n_ops, p.n_rows, p.n_ops])[kind]
-
-    def text(i: int) -> str:
-        return f"hold {i}: found {side} at {Point(int(kind[i])).name} {ids[i]}, expected 0 .. {limit[i] - 1}"
-
-    fail_where((ids < 0) | (ids >= limit), text)
+    _check_ends(kind, ids, (p.n_ops, p.n_ops, p.n_rows, p.n_ops), Point, f"hold {{i}}: found {side} at")
 
 
 def _check_holds(p: Program) -> None:

@@ -128,11 +128,6 @@ def empty(regions: tuple[Region, ...], *, entries: int, banks: int = 1) -> AauSt
     return AauState(regions, entries, (Table(),) * banks, none, none)
 
 
-def with_region(state: AauState, region: Region) -> AauState:
-    """The unit with one more region."""
-    return replace(state, regions=(*state.regions, region), pointer=(*state.pointer, 0), evicted=(*state.evicted, 0))
-
-
 def flush(state: AauState, region: int) -> AauState:
     """The unit without any row of `region`: it was freed or is used again."""
     zero = (*state.pointer[:region], 0, *state.pointer[region + 1 :])

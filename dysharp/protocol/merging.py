@@ -48,7 +48,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """The entry of `address` was idle for too long. A response that is out keeps it."""
+    """The entry of `address` was idle for too long. An entry whose response is still on its way stays."""
 
     address: Hashable
 
@@ -142,7 +142,7 @@ def _respond(state: MergeState, address: Hashable) -> tuple[MergeState, tuple[Ou
 
 
 def _settle(state: MergeState, address: Hashable, entry: Entry) -> MergeState:
-    """`entry` is ready and was used now. It leaves if all loads have come."""
+    """`entry` is ready and was used now. The entry leaves if all loads have come."""
     return _leave(state, address) if entry.count >= entry.expected else replace(state, loads=state.loads.last(address, entry))
 
 

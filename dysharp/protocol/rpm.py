@@ -113,11 +113,6 @@ def fence(state: RpmState) -> RpmState:
     return replace(state, draining=True)
 
 
-def restart(state: RpmState) -> RpmState:
-    """The unit at the start of the next kernel."""
-    return replace(state, draining=False)
-
-
 def send(state: RpmState, ready: tuple[bool, ...] | None = None) -> tuple[RpmState, Packet | None]:
     """The unit after it sent one packet; None: no entry may leave. `ready`: peers whose link takes a packet."""
     n = len(state.partitions)

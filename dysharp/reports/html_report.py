@@ -1,25 +1,177 @@
-"""A report of runs: one HTML file without scripts that loads nothing. Built from plain Rows (`Row.to_dict`), so any stored run can be shown."""
+"""A report of runs: one HTML file without scripts that loads nothing. Built from plain Rows (`Row.to_dict`), so any stored run can be shown.
 
+Fields of stored Rows are checked against `Row` before a page is made of them. `LoadView`: the load of a workload as the report draws it: tokens per
+pair of GPUs, rows per expert, rows per GPU.
+"""
+
+import dataclasses
+import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import Annotated, Any
+
+import numpy as np
+import pydantic
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
 from dysharp import __version__
 from dysharp.analysis import MODEL_VERSION, Row
-from dysharp.analysis.row import asked_of
+from dysharp.analysis.load import Load, load_of
+from dysharp.analysis.row import DIRECTIONS, asked_of
 from dysharp.api import Advice, Comparison
 from dysharp.api.comparison import left_out_lines, limits_sentence, place_of_fastest
 from dysharp.errors import ConfigError, one_line
-from dysharp.reports.load_view import LoadView, load_view
 from dysharp.reports.markdown import template
 from dysharp.reports.plots import colour_of, operator_colours
-from dysharp.reports.stored import check_row
 from dysharp.runs.causes import Cause, causes
 from dysharp.runs.formats import resource_words
 from dysharp.runs.header import routing_line
 from dysharp.specs import list_clusters, list_models, load_cluster, load_model
+from dysharp.specs.fields import show
 from dysharp.systems import all_systems
+from dysharp.workload import Routing, make_routing
+
+LEVELS = 8
+"""Colours of a heat map."""
+MOST_GPUS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class LoadView:
+    """Drawings of a load.
+
+    pairs        for each colour, the SVG path of the pairs of GPUs that have it; the diagonal is left out
+    bounds       (lowest, highest) tokens of each colour
+    gpus         number of GPUs
+    busiest      (source, destination, tokens) of the busiest pair; None on one GPU
+    experts      SVG path of the bars of experts, 1000 wide and 100 high
+    most_expert  (expert, rows) of the busiest expert
+    rows         useful rows of each GPU
+    spread       busiest over mean: rows of experts, rows of GPUs, tokens of pairs
+    nics         busiest over mean of the NICs' rows: (out, in); None in one NVLink domain
+    """
+
+    pairs: tuple[str, ...]
+    bounds: tuple[tuple[int, int], ...]
+    gpus: int
+    busiest: tuple[int, int, int] | None
+    experts: str
+    most_expert: tuple[int, int]
+    rows: tuple[int, ...]
+    spread: tuple[float, float, float]
+    nics: tuple[float, float] | None = None
+
+
+@lru_cache(maxsize=32)
+def load_view(model: str, gpus: int, tokens: int, routing: str, seed: int, layer: int | None, domain_gpus: int = 0) -> LoadView:
+    """The load of a workload by the names in its Row. Raises ConfigError where it cannot be drawn again."""
+    if model not in list_models():  # a Row of somebody else names no file that is opened here
+        raise ConfigError(f"report: found model {model[:60]!r}, expected a packaged name")
+    known = load_model(model)
+    for source in dict.fromkeys((known.routing, routing.removesuffix(" (synthetic)"))):
+        with suppress(ConfigError):
+            found = make_routing(source, known, gpus, tokens, seed=seed, layer=layer)
+            if found.description == routing:
+                return load_view_of(found, domain_gpus)
+    raise ConfigError(f"report: found routing {routing[:60]!r}, expected one that can be drawn again")
+
+
+def load_view_of(routing: Routing, domain_gpus: int = 0) -> LoadView:
+    """The drawings of a Routing. `domain_gpus`: GPUs of an NVLink domain; 0 = all."""
+    load = load_of(routing, domain_gpus)
+    chosen = routing.expert[routing.expert >= 0]
+    per_expert = np.bincount(chosen, minlength=routing.n_experts)
+    pairs, bounds = _heat(load)
+    busiest = None
+    if len(load.rows) > 1:
+        source, destination = load.busiest_pair
+        busiest = (source, destination, int(load.pairs[source, destination]))
+    mean = float(per_expert.mean())
+    return LoadView(
+        pairs, bounds, len(load.rows), busiest, _bars(per_expert), (int(per_expert.argmax()), int(per_expert.max())),
+        tuple(load.rows.tolist()), (float(per_expert.max() / mean) if mean else 1.0, load.rows_max_mean, load.pair_max_mean),
+        load.nics_max_mean,
+    )  # fmt: skip
+
+
+def _heat(load: Load) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
+    """A path of unit squares for each colour, and the tokens that the colour stands for. Row: source; column: destination."""
+    n = len(load.rows)
+    if n > MOST_GPUS or n < 2:
+        return (), ()
+    off = ~np.eye(n, dtype=bool)
+    low, high = int(load.pairs[off].min()), int(load.pairs[off].max())
+    step = max(1, -(-(high - low + 1) // LEVELS))
+    level = np.where(off, (load.pairs - low) // step, -1)
+    paths, bounds = [], []
+    for k in range(LEVELS):
+        if low + k * step > high:
+            break
+        paths.append("".join(f"M{x} {y}h1v1h-1z" for y, x in np.argwhere(level == k).tolist()))
+        bounds.append((low + k * step, min(high, low + (k + 1) * step - 1)))
+    return tuple(paths), tuple(bounds)
+
+
+def _bars(values: NDArray[Any]) -> str:
+    """A path of bars, 1000 wide and 100 high together."""
+    n, most = len(values), max(1, int(values.max(initial=0)))
+    width = 1000 / n
+    return "".join(f"M{i * width:.1f} 100v-{100 * value / most:.1f}h{width * 0.85:.1f}V100z" for i, value in enumerate(values.tolist()) if value)
+
+
+NEEDED = (
+    "system", "model", "cluster", "gpus", "tokens_per_gpu", "routing", "direction", "fidelity", "seed", "options", "time_us", "attribution",
+    "phases_us",
+)  # fmt: skip
+"""Fields that a report cannot do without. An older Row may lack others."""
+_Us = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Phase(BaseModel):
+    start: _Us
+    end: _Us
+    busy: _Us
+
+
+class _Window(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    time_us: _Us
+
+
+_NARROWER: dict[str, Any] = {
+    "time_us": Annotated[float, Field(gt=0, allow_inf_nan=False)], "bound_us": _Us, "workload_bound_us": _Us, "exposed_comm_us": _Us,
+    "phases_us": dict[str, _Phase], "window": _Window | Annotated[dict[str, Any], Field(max_length=0)],
+    "gpus": Annotated[int, Field(ge=1, le=1 << 16)],
+    "tokens_per_gpu": Annotated[int, Field(ge=0, le=1 << 40)], "seed": Annotated[int, Field(ge=0)], "layer": Annotated[int, Field(ge=0)] | None,
+    "dropped_rows": Annotated[int, Field(ge=0)], "direction": typing.Literal[tuple(DIRECTIONS)], "topk": Annotated[int, Field(ge=0)],
+}  # fmt: skip
+"""Fields that a page computes with, narrower than in `Row`."""
+
+
+def check_row(row: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a Row without a field of `NEEDED`, and for the first field of a wrong type or out of range."""
+    missing = [name for name in NEEDED if name not in row]
+    if missing:
+        raise ConfigError(f"report: found a row without {', '.join(missing)}, expected rows of dysharp run --json")
+    try:
+        _schema().model_validate(dict(row))
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        place = ".".join(str(part)[:40] for part in first["loc"])
+        expected = first["msg"].removeprefix("Input should be ")
+        raise ConfigError(f"report: {place}: found {show(first['input'])}, expected {expected}, as in rows of dysharp run --json") from None
+
+
+@cache
+def _schema() -> type[BaseModel]:
+    hints = typing.get_type_hints(Row) | _NARROWER
+    fields: dict[str, Any] = {f.name: (hints[f.name], None) for f in dataclasses.fields(Row)}
+    config = ConfigDict(allow_inf_nan=False)
+    return pydantic.create_model("StoredRow", __config__=config, **fields)
+
 
 PlainRow = Mapping[str, Any]
 Workload = tuple[Any, ...]

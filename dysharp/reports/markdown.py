@@ -10,7 +10,7 @@ _BLOCKS = ("#", "```", "~~~", "    ")  # at the begin of a line: heading, fenced
 
 
 def template(name: str, **filters: Any) -> Any:
-    """A file of `templates/`. What it prints is escaped where it is HTML; in Markdown the caller escapes. `filters`: more of them, by name."""
+    """A file of `templates/`. What it prints is escaped where it is HTML; in Markdown the caller escapes. `filters`: further filters, by name."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader, is_html = PackageLoader("dysharp.reports", "templates"), name.endswith(".html")

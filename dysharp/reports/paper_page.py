@@ -109,7 +109,7 @@ def _commands(gaps: Sequence[tuple[str, Any]]) -> str:
 
 
 def _gaps(gaps: Sequence[tuple[str, Any]]) -> str:
-    """The numbers that one reason explains; of more than `FEW` the one that is farthest from the paper."""
+    """The numbers that one reason explains; of more than `FEW` numbers only the farthest from the paper."""
     words = [f"{name}, {r.point} ({r.bound}; {_ours([r])})" for name, r in gaps]
     if len(gaps) <= FEW:
         return "; ".join(words)
@@ -141,7 +141,7 @@ def _lines(claims: Sequence[Any]) -> Iterator[tuple[str, ...]]:
 
 
 def _joined(lines: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Neighbours that differ in what they compare with alone ("faster than X", "average over X") share a line, with the names beside the numbers."""
+    """Neighbours that differ only in the compared system ("faster than X", "average over X") share a line, with the names beside the numbers."""
     out: list[tuple[str, ...]] = []
     for (head, bound, verdict), grouped in itertools.groupby(lines, lambda line: (OTHER.sub(r"\1", line[0]), line[1], line[3])):
         alike = list(grouped)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from dysharp.reports.plots import STYLE
-from dysharp.steps.pipeline import COMPUTE
+from dysharp.steps.graph import COMPUTE
 from dysharp.units import PS_PER_US
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ CELLS = {
 def plot_plan(
     title: str, names: Sequence[str], speeds: Sequence[float], limits: Sequence[str], memory_gib: Sequence[float], capacity_gib: float, done: Replay
 ) -> Axes:
-    """Three axes, one above the other; those of the first.
+    """Draw three axes, one above the other, and return the first.
 
     Tokens/s per GPU of the best layouts, the fastest on top, with what limits each; reserved memory of every pipeline rank, dashed: what a plan
     may take; the cells of every pipeline rank over time.

@@ -30,7 +30,7 @@ MOST_LAYOUTS = 8
 
 
 def plot_serving(done: Serving, *, ax: Axes | None = None) -> Axes:
-    """Tokens per second of a GPU against those of a user: all points, those of the best layouts in colour, and the front as a line."""
+    """Tokens per second of a GPU against tokens per second of a user: all points, the best layouts in colour, and the front as a line."""
     with drawn(ax, 6.4, 4.2) as axes:
         named = list(dict.fromkeys(p.replica.layout.name for p in (*done.best, *done.front)))[:MOST_LAYOUTS]
         others = [p for p in done.points if p.replica.layout.name not in named]

@@ -8,9 +8,7 @@ from matplotlib.patches import Patch
 
 from dysharp.api.training import Steps
 from dysharp.reports.plots import PALETTE, drawn
-from dysharp.steps.graph import Node, Replay
-from dysharp.steps.pipeline import COMPUTE
-from dysharp.steps.step_graph import GATHER, OPTIMIZER, REDUCE
+from dysharp.steps.graph import COMPUTE, GATHER, OPTIMIZER, REDUCE, Node, Replay
 from dysharp.units import PS_PER_US
 
 WORK = ("forward", "backward", "gradient of the input", "weight gradients", "merged pair", "gradients and parameters", "optimizer")

@@ -12,9 +12,8 @@ from dysharp.analysis import Row
 from dysharp.errors import ConfigError, DysharpError
 from dysharp.files import make_folder
 from dysharp.runs.job import Job, Result
-from dysharp.runs.key import Key, digest_of, key_of_run
 from dysharp.runs.options import options_of
-from dysharp.runs.store import Store
+from dysharp.runs.store import Key, Store, digest_of, key_of_run
 from dysharp.sources import code_digest, sources_changed
 from dysharp.systems import get_system
 from dysharp.workload import Routing
@@ -67,7 +66,7 @@ class Kept:
             self.problem = str(error)
 
     def forget_the_oldest(self) -> None:
-        """Delete what is above `MOST_FILES`, the files that were written first."""
+        """Delete the oldest files beyond `MOST_FILES`."""
         with suppress(OSError):  # another process deletes, too
             files = sorted(self.store.folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
             for path in files[: max(0, len(files) - MOST_FILES)]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from dysharp.errors import ConfigError, DysharpError, SimulationError
 from dysharp.processes import Task
-from dysharp.runs.key import inputs_digest
 from dysharp.runs.point import Point
+from dysharp.runs.store import inputs_digest
 from dysharp.sources import code_digest
 
 Simulate = Callable[[Point, float], dict[str, Any]]

@@ -1,51 +1,37 @@
-"""What a point of `search` says: where the time of its decode step goes, what limits it, and its plain values."""
+"""What a point of `search` says: where the time of its decode step goes, what limits it, its plain values, and what a user can turn.
 
+One can turn two batches that overlap, drafts, and spare expert slots. Each answer says whether it pays at this load.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from dysharp.serving.balance import EXTRA_SLOTS, Rearranging, rearranging, with_slots
+from dysharp.serving.layout import ServeLayout
+from dysharp.serving.loop import closed_loop
+from dysharp.serving.memory import memory_of
 from dysharp.serving.search import ServePoint
+from dysharp.serving.step import StepTable, decode_batch, draft_us, step_time
+from dysharp.serving.two_batches import overlapped_us
+from dysharp.specs.reading import parse_toml, read_text
 
-GROUPS = {
-    "experts": ("experts", "shared experts"),
-    "attention": ("attention decode", "absorbed projections"),
-    "projections": ("qkv", "attention out", "q and kv down", "q up", "dense FFN", "head"),
-    "communication": ("attention all-reduce", "FFN all-reduce", "dispatch", "combine", "embedding", "stage to stage"),
-    "small kernels": ("norms", "latent norms", "rope and cache", "router", "sampling"),
-}
-"""Part of a step -> names of `StepTime.parts`."""
-WORDS = {
-    "memory": "The KV cache limits it: no more requests fit",
-    "prompts": "Prompts limit it: they take most of the time from decoding requests",
-    "experts": "Reading and multiplying experts limits it",
-    "attention": "Reading the KV cache limits it",
-    "projections": "Reading and multiplying weights outside the experts limits it",
-    "communication": "Communication limits it",
-    "small kernels": "Small kernels and gaps between kernels limit it",
-}
-"""Limit -> how a sentence names it."""
-HELPS = {
-    "memory": "an FP8 cache, more memory, or a layout that splits weights further would fit more",
-    "prompts": "prefill apart, shorter prompts or a prefix cache would help",
-    "experts": "more users per replica (each expert read serves more rows) or narrower weights would help",
-    "attention": "an FP8 cache, shorter contexts or drafts would help",
-    "projections": "more users per replica, or more GPUs that share heads, would help",
-    "communication": "a larger NVLink domain, a faster EP system or two-batch overlap would help",
-    "small kernels": "more users per replica, or kernels that are fused, would help",
-}
-"""Limit -> what would help."""
+LIMITS = parse_toml(read_text(Path(__file__).parent / "data" / "limits.toml"), "limits.toml")
+"""Limit -> `parts` of a step, `words` that name it, and what `helps`."""
 HALF = 0.5
 
 
 def part_shares(point: ServePoint) -> dict[str, float]:
-    """Shares of the decode step by group of `GROUPS`; they add up to 1. Gaps between kernels count as small kernels."""
+    """Shares of the decode step by limit with parts; they add up to 1. Gaps between kernels count as small kernels."""
     step = point.step()
-    sums = {name: sum(step.parts.get(part, 0.0) for part in parts) for name, parts in GROUPS.items()}
+    sums = {name: sum(step.parts.get(part, 0.0) for part in parts) for name, limit in LIMITS.items() if (parts := limit.get("parts"))}
     sums["small kernels"] += step.gaps
     total = sum(sums.values())
     return {name: us / total for name, us in sums.items()}
 
 
 def limit_of(point: ServePoint) -> str:
-    """What keeps the point from more tokens per second: a name of `WORDS`."""
+    """What keeps the point from more tokens per second: a name of `LIMITS`."""
     if point.served.prompt_share > HALF:
         return "prompts"
     if point.served.batch >= 0.95 * point.memory.requests:
@@ -55,8 +41,8 @@ def limit_of(point: ServePoint) -> str:
 
 
 def words_of(point: ServePoint) -> str:
-    """What limits the point, as a sentence; a dense model has no experts."""
-    words = WORDS[limit_of(point)]
+    """What limits the point, in words; a dense model has no experts."""
+    words = str(LIMITS[limit_of(point)]["words"])
     return words if point.replica.model.layer is not None else words.replace(" outside the experts", "")
 
 
@@ -71,3 +57,67 @@ def point_dict(point: ServePoint) -> dict[str, Any]:
         "memory_gb": {"weights": memory.weights / 1e9, "buffers": memory.buffers / 1e9, "kv": memory.free / 1e9, "request": memory.request / 1e9},
         "most_requests": memory.requests,
     }  # fmt: skip
+
+
+MOST_BATCH = 1 << 10
+HALVINGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Two-batch overlap: part of a step's time that it saves at the point (negative: costs), and from how many requests of a group it pays."""
+
+    gain: float
+    pays_from: int | None
+
+
+def overlap_of(point: ServePoint) -> Overlap | None:
+    """Two-batch overlap of a point; None without dispatch."""
+    layout = point.replica.layout
+    if layout.dp == 1 or layout.ep == 1:
+        return None
+    sizes = [1 << i for i in range(1, MOST_BATCH.bit_length()) if 1 << i <= max(2, point.memory.requests)]
+    pays = next((size for size in sizes if _gain(point, float(size)) > 0), None)
+    return Overlap(_gain(point, max(2.0, point.served.batch)), pays)
+
+
+def _gain(point: ServePoint, requests: float) -> float:
+    batch = decode_batch(point.load, requests, point.replica.layout.dp)
+    return step_time(point.replica, batch).device / overlapped_us(point.replica, batch) - 1
+
+
+def break_even(point: ServePoint, drafts: int) -> float:
+    """Acceptance above which `drafts` drafts answer faster than none: a + ... + a^n must give what the longer step costs. Above 1: never."""
+    alone = decode_batch(replace(point.load, drafts=0), max(1.0, point.served.batch), point.replica.layout.dp)
+    drafted = replace(alone, queries=1 + drafts)
+    longer = (step_time(point.replica, drafted).device + drafts * draft_us(point.replica, drafted)) / step_time(point.replica, alone).device - 1
+    low, high = 0.0, 1.0 + longer
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if sum(middle**n for n in range(1, drafts + 1)) < longer else (low, middle)
+    return high
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """EPLB with spare slots at a point: output tokens per second of a GPU, with the memory that copies take from the cache."""
+
+    eplb: Rearranging
+    tokens_per_gpu: float
+
+
+def slots_of(point: ServePoint) -> list[Slots]:
+    """As the experts lie, then EPLB with 1, 2 and 4 spare slots per GPU, while they fit. [] without recorded loads or without EP."""
+    layout, model = point.replica.layout, point.replica.model.layer
+    if not point.replica.loads or layout.ep == 1 or model is None:
+        return []
+    bare = replace(point.replica, layout=ServeLayout(layout.tp, layout.dp, layout.ep, -model.n_experts % layout.ep))
+    tried = [(0, bare), *((n, with_slots(bare, n)) for n in EXTRA_SLOTS)]
+    found = []
+    for n, replica in tried:
+        memory = memory_of(replica, point.table.engine, point.load.prompt + point.load.answer)
+        if memory.requests:
+            table = StepTable(replica, point.table.engine, point.load, point.load.users / layout.dp)
+            served = closed_loop(table, point.load, memory.requests)
+            found.append(Slots(rearranging(bare, n), served.rate * point.load.answer / layout.gpus))
+    return found

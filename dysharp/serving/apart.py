@@ -1,21 +1,142 @@
-"""Prefill and decode apart on so many GPUs: which layouts, how many workers of each, and does it pay.
+"""Prefill and decode apart: pools of workers, rate matching, and the cache on its way from one pool to the other; which layouts, how many workers.
 
-A decode worker with a full batch asks for so many prompts per second; as many prefill workers as answer that, and decode workers beside them, make
-a plan. Rounding leaves GPUs idle. The best plans by this count are then run through the steady state of both pools (`pools.disaggregated`).
+A decode worker with a full batch asks for a rate of prompts; a plan has decode workers, and as many prefill workers as serve this rate.
+Rounding leaves GPUs idle. The best plans by this count are then run through the steady state of both pools (`disaggregated`).
 """
 
+import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
+
+from dysharp.compute.collectives import link_us
 from dysharp.serving.engine import Engine
 from dysharp.serving.layout import ServeLayout
-from dysharp.serving.loop import MOST_SHARE, Served, prompt_us
-from dysharp.serving.memory import memory_of
-from dysharp.serving.pools import Pool, disaggregated, transfer_us
+from dysharp.serving.loop import MOST_SHARE, ROUNDS, Served, prompt_us
+from dysharp.serving.memory import kv_bytes, memory_of
 from dysharp.serving.search import BATCHES, layouts_of
-from dysharp.serving.step_table import StepTable
+from dysharp.serving.step import StepTable
 from dysharp.serving.work import Load, Replica
+
+REPEATS = 4
+SEED = 0
+EQUAL = 1e-6
+"""Part by which two rounds of a fixed point differ when it has settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Workers of one kind. `table`: the steps of one worker."""
+
+    table: StepTable
+    workers: int
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all workers."""
+        return self.workers * self.table.replica.layout.gpus
+
+
+def transfer_us(replica: Replica, prompt: float, domain_gpus: int) -> float:
+    """Time of the cache of one prompt out of a prefill worker: over NVLink inside a domain, else by the NICs of its GPUs.
+
+    GPUs that hold copies of a cache send a part each.
+    """
+    layout, rates, out = replica.layout, replica.rates, replica.rates.cluster.scale_out
+    copies = layout.tp if replica.model.attention.mla else max(1, layout.tp // replica.model.attention.kv_heads)
+    own = kv_bytes(replica, prompt) / copies
+    if out is None or domain_gpus <= out.domain_gpus:
+        return float(link_us(rates.gpu, rates.constants, own))
+    return own / (out.nic_GBps * out.nics_per_gpu * 1e3) + 2 * out.latency_us
+
+
+def disaggregated(prefill: Pool, decode: Pool, load: Load, cap: float = float("inf")) -> Served:
+    """The steady state of `load.users` users of both pools. `cap`: requests of an attention group of a decode worker that fit.
+
+    Layers are sent while later layers are computed, so the last layer's part of the transfer waits alone.
+    """
+    first, second = prefill.table, decode.table
+    places = min(load.users, cap * second.groups * decode.workers)
+    steps = max(1.0, load.answer - 1) / load.accepted
+    sent = transfer_us(first.replica, load.prompt, prefill.gpus + decode.gpus) / first.replica.model.n_layers
+    text = first.engine.text_us(first.replica, load.prompt)
+    requests, rate = places, 0.0
+    most = first.engine.step_tokens * first.groups / load.prompt
+    fastest = MOST_SHARE * prefill.workers / prompt_us(first, load, most, 0.0)
+    for _ in range(ROUNDS):
+        step = second.decode_us(requests / decode.workers)
+        together = _together(first, load, rate / prefill.workers, max(1.0, most))
+        served = together * prompt_us(first, load, together, 0.0)
+        share = min(MOST_SHARE, rate / prefill.workers * served / together)
+        waits = share * served / 2
+        own = text + first.stages * served + sent + second.engine.first_us(second.replica, step)
+        busy = waits + own + steps * step
+        new = min(places / busy, fastest)
+        settled = abs(new - rate) < EQUAL * rate
+        rate = new if rate == 0.0 else 0.5 * (rate + new)
+        requests = max(1.0, min(places, rate * steps * step))
+        if settled:
+            break
+    queued = max(0.0, load.users / rate - busy)
+    batch = requests / decode.workers / second.groups
+    return Served(step / load.accepted, waits + own + queued, rate * 1e6, batch, share, step, queued)
+
+
+def _together(table: StepTable, load: Load, rate: float, most: float) -> float:
+    """Prompts that one step of a worker takes at `rate`: as many as come during a step."""
+    together = 1.0
+    for _ in range(ROUNDS):
+        more = min(most, max(1.0, rate * together * prompt_us(table, load, together, 0.0)))
+        if abs(more - together) < EQUAL * together:
+            break
+        together = more
+    return together
+
+
+def run_pools(prefill: Pool, decode: Pool, load: Load, cap: float = float("inf"), *, ratio: float = 0.8, rounds: int = 10) -> Served:
+    """As `disaggregated`, prompt by prompt: the first prompts of all users come at once, and a worker takes all that wait, up to its tokens.
+
+    A request decodes at the mean batch of the run.
+    """
+    start = disaggregated(prefill, decode, load, cap)
+    table, second = prefill.table, decode.table
+    users = max(1, round(load.users))
+    lengths = load.answer * 2 / (1 + ratio) * np.random.default_rng(SEED).uniform(ratio, 1.0, users * rounds) / load.accepted
+    most = max(1, int(table.engine.step_tokens * table.groups / load.prompt))
+    took = [0.0, *(n * prompt_us(table, load, n, 0.0) for n in range(1, most + 1))]
+    after = transfer_us(table.replica, load.prompt, prefill.gpus + decode.gpus) / table.replica.model.n_layers + (table.stages - 1) * took[1]
+    text = table.engine.text_us(table.replica, load.prompt)
+    step, requests, ttft, rate = start.decode, start.batch, start.ttft, start.rate
+    for _ in range(REPEATS):
+        tail = after + text + second.engine.first_us(second.replica, step)
+        waited, end = _prompt_step(users, prefill.workers, took, (lengths * step).tolist())
+        ttft, rate = waited + tail, users * rounds / end * 1e6
+        requests = min(load.users, rate / 1e6 * load.answer / load.accepted * step)
+        step = 0.5 * (step + second.decode_us(requests / decode.workers))
+    return replace(start, tpot=step / load.accepted, ttft=ttft, rate=rate, batch=requests / decode.workers / second.groups, decode=step)
+
+
+def _prompt_step(users: int, workers: int, took: list[float], decoding: list[float]) -> tuple[float, float]:
+    """(mean time from a prompt's arrival to its end, end of the last prompt) of prompts that workers take in the order in which they come."""
+    coming = [(0.0, n) for n in range(users)]
+    free = [0.0] * workers
+    issued, waited, end = users, 0.0, 0.0
+    while coming:
+        begin = max(heapq.heappop(free), coming[0][0])
+        batch: list[tuple[float, int]] = []
+        while coming and coming[0][0] <= begin and len(batch) < len(took) - 1:
+            batch.append(heapq.heappop(coming))
+        end = begin + took[len(batch)]
+        heapq.heappush(free, end)
+        for arrived, request in batch:
+            waited += end - arrived
+            if issued < len(decoding):
+                heapq.heappush(coming, (end + decoding[request], issued))
+                issued += 1
+    return waited / len(decoding), end
+
 
 PREFILL_LAYOUTS = 4
 """Layouts of prefill workers that are tried: those with most prompts per second of a GPU."""
@@ -50,7 +171,7 @@ class _Plan(NamedTuple):
 def best_apart(
     start: Replica, engine: Engine, load: Load, gpus: int, ttft: float, tpot: float, layouts: Iterable[ServeLayout] | None = None
 ) -> Apart | None:
-    """The pools with most tokens per second within the limits; None: nothing keeps them."""
+    """The pools with most tokens per second within the limits; None: no pools keep the limits."""
     rules = replace(engine, mixed=False, gathered_steps=0)
     tried = list(layouts if layouts is not None else layouts_of(start, gpus))
     fits = [replica for layout in tried if (replica := replace(start, layout=layout)).layout.conflicts(start.model) == []]
@@ -71,7 +192,7 @@ def _prompts(replica: Replica, engine: Engine, load: Load, ttft: float) -> tuple
 
 
 def _plans(replica: Replica, engine: Engine, load: Load, gpus: int, tpot: float, first: list[tuple[float, Pool]]) -> list[_Plan]:
-    """For each batch within the limit the workers that answer each other's rates on so many GPUs."""
+    """For each batch within the limit the numbers of prefill and decode workers whose rates match on so many GPUs."""
     memory = memory_of(replica, engine.beside(replica.layout.dp), load.prompt + load.answer)
     most = min(memory.requests, engine.most_requests)
     if not most:

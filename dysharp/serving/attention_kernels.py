@@ -1,8 +1,8 @@
 """Attention of one layer in a serving step, kernel by kernel: grouped queries (GQA, MHA) and latent attention (MLA).
 
 MLA decodes in the absorbed form: queries are brought into the latent space, and all heads read one latent vector per cached token. Prompts use the
-other form, which expands keys and values per head (DeepSeek-V3, arXiv 2412.19437; FlashMLA); with sparse attention only prompts that see no more
-tokens than are chosen, others the absorbed form, where each query reads its own tokens.
+other form, which expands keys and values per head (DeepSeek-V3, arXiv 2412.19437; FlashMLA). With sparse attention only prompts that see no more
+tokens than are chosen use it; others use the absorbed form, where each query reads its own tokens.
 """
 
 from collections.abc import Iterator

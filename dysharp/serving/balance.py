@@ -51,7 +51,7 @@ def loads_of(model: WholeModel, routing: str, seed: int = 0) -> Loads:
 
 @lru_cache(maxsize=1 << 8)
 def hottest(loads: Loads, gpus: int, slots: int) -> float:
-    """Rows of the busiest of `gpus` GPUs over the mean. With spare `slots` EPLB places experts, without them their numbers do."""
+    """Rows of the busiest of `gpus` GPUs over the mean. With spare `slots` EPLB places experts, else their numbers do."""
     load = np.asarray(loads)
     placed = eplb(load, gpus, len(loads) + slots) if slots else auto(len(loads), gpus)
     return max_over_mean(replica_loads(load, placed).reshape(gpus, -1).sum(axis=1))

@@ -107,7 +107,7 @@ def exchange(replica: Replica, tokens: float, most: float = 1.0) -> Exchanged:
 def _between_domains(replica: Replica, tokens: float, most: float, experts: int, sent: float, back: float) -> Exchanged:
     """Messages by NIC to GPUs of other domains and by NVLink inside. The normal kernels send a row once per domain, the others once per expert.
 
-    Floor: that of low-latency kernels in a domain, and a put with its flag between domains.
+    Floor: the floor of low-latency kernels in a domain, and a put with its flag between domains.
     """
     rates, layer, ep = replica.rates, replica.model.layer, replica.layout.ep
     out = rates.cluster.scale_out

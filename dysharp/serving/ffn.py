@@ -85,7 +85,7 @@ Ops = list[Op]
 def moves(r: Replica, tokens: float, everybody: float, experts_us: float) -> tuple[Ops, Ops]:
     """Kernels before and behind the experts. `tokens`: of a step of an attention group, `everybody`: of all groups.
 
-    A layout without attention groups has all tokens everywhere, and sums. One with groups and EP dispatches and combines. One with groups and
+    A layout without attention groups has all tokens everywhere, and sums. One with groups and EP dispatches and combines. A layout with groups and
     experts that are cut gathers all tokens, and scatters sums. The busiest expert GPU gets and sends most rows, and the others wait for it.
     """
     layout = r.layout

@@ -1,12 +1,21 @@
-"""Continuous batching in a closed loop, by formula: a fixed number of users, each of whom sends a prompt as soon as the last answer is complete.
+"""Continuous batching in a closed loop: a fixed number of users, each of whom sends the next prompt as soon as the last answer is complete.
 
-Requests are spread over their length, so a steady state describes them: prompts take a share U of the time, and decoding requests have the rest.
-The formula holds where U is well below one and lengths differ; `events.py` runs the same rules step by step.
+By formula (`closed_loop`): requests are spread over their length, so a steady state describes them: prompts take a share U of the time, and decoding
+requests have the rest. The formula holds where U is well below one and lengths differ.
+
+Step by step (`run_closed_loop`), by the same rules: a prompt comes only when an answer ends. So nothing happens between two ends but equal decode
+steps, and the run jumps from end to end; only steps with prompts are run one by one. Equal lengths keep all users in step: they wait for their
+prompts together, and then decode together.
 """
 
+import heapq
+import math
+from collections import deque
 from dataclasses import dataclass
 
-from dysharp.serving.step_table import StepTable
+import numpy as np
+
+from dysharp.serving.step import StepTable
 from dysharp.serving.work import Load
 
 ROUNDS = 60
@@ -67,3 +76,139 @@ def closed_loop(table: StepTable, load: Load, cap: float = float("inf")) -> Serv
         requests = max(1.0, min(places, rate * steps * tpot))
     queued = max(0.0, load.users / rate - busy)
     return Served(tpot / load.accepted, waits + own + queued, rate * 1e6, requests / groups, share, decode, queued)
+
+
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Means over the measured requests. Times in microseconds, `rate` in requests per second."""
+
+    tpot: float
+    ttft: float
+    rate: float
+    batch: float
+    """Decoding requests, mean over the run."""
+    prompt_share: float
+    """Part of the time in steps with prompts."""
+    requests: int
+
+
+def run_closed_loop(table: StepTable, load: Load, cap: float, *, ratio: float = 0.8, rounds: int = 10) -> Run:
+    """`rounds` prompts of each user. Lengths are uniform between `ratio` and one times the longest; their means are those of `load`.
+
+    `cap`: requests of an attention group that fit its memory.
+    """
+    users = max(1, round(load.users))
+    draw = np.random.default_rng(SEED)
+    longest = 2 / (1 + ratio)
+    prompts = (load.prompt * longest * draw.uniform(ratio, 1.0, users * rounds)).tolist()
+    answers = np.maximum(1, np.round(load.answer * longest * draw.uniform(ratio, 1.0, users * rounds) / load.accepted)).astype(int).tolist()
+    return _Loop(table, load, cap, users, prompts, answers).run()
+
+
+class _Loop:
+    """The state of a run: the queue of prompts, the heap of decoding requests by their last step, the clock."""
+
+    def __init__(self, table: StepTable, load: Load, cap: float, users: int, prompts: list[float], answers: list[int]) -> None:
+        self.table, self.load, self.answers, self.left = table, load, answers, prompts
+        self.room = max(1, int(min(cap, table.engine.most_requests) * table.groups))
+        self.queue: deque[int] = deque(range(users))
+        self.issued = users
+        self.arrived, self.first, self.ready = ([0.0] * len(prompts) for _ in range(3))
+        self.text = [table.engine.text_us(table.replica, n) for n in prompts]
+        self.reader = 0.0
+        """When the process that turns text into tokens is free."""
+        self.running: list[tuple[int, int]] = []
+        self.now, self.busy, self.decoded = 0.0, 0.0, 0.0
+        self.steps = self.since = 0
+        self.tpots: list[float] = []
+        self.ttfts: list[float] = []
+
+    def run(self) -> Run:
+        """All requests to their end."""
+        for request in self.queue:
+            self._read(request)
+        while len(self.tpots) < len(self.arrived):
+            count = len(self.running)
+            waits = self._gathers(count)
+            if not count and self.queue:
+                self.now = max(self.now, self.ready[self.queue[0]])
+            begins = bool(self.queue) and count < self.room and not waits and self.ready[self.queue[0]] <= self.now
+            took = self._prompts(count) if begins else self._decode(count, waits)
+            self.decoded += count * took
+            self._ends()
+        n, now = len(self.arrived), self.now
+        return Run(float(np.mean(self.tpots)), float(np.mean(self.ttfts)), n / now * 1e6, self.decoded / now, self.busy / now, n)
+
+    def _read(self, request: int) -> None:
+        """The text of a request becomes tokens, one request after the other."""
+        self.reader = self.ready[request] = max(self.now, self.reader) + self.text[request]
+
+    def _gathers(self, count: int) -> bool:
+        """Whether prompts wait for prompts of other groups."""
+        patience = self.table.engine.gathered_steps
+        return bool(patience) and 0 < len(self.queue) < self.table.groups and count > 0 and self.steps - self.since < patience
+
+    def _decode(self, count: int, waits: bool) -> float:
+        """Decode steps up to the next end."""
+        jump = self.running[0][0] - self.steps
+        if waits:
+            jump = min(jump, self.since + self.table.engine.gathered_steps - self.steps)
+        step = self.table.decode_us(count)
+        if self.queue and count < self.room and self.ready[self.queue[0]] > self.now:
+            jump = min(jump, math.ceil((self.ready[self.queue[0]] - self.now) / step))
+        took = jump * step
+        self.now += took
+        self.steps += jump
+        return took
+
+    def _prompts(self, count: int) -> float:
+        """One step with prompts, and with decoding requests where the engine mixes them."""
+        engine = self.table.engine
+        taken, ended = self._take(count)
+        each = max(taken / self.table.groups, min(taken, self.load.prompt, float(engine.step_tokens)))
+        took = self.table.prompts_us(taken, each, count if engine.mixed else 0)
+        beside = self.table.decode_us(count) if engine.mixed and count else 0.0
+        self.now += took
+        self.busy += took
+        self.steps += engine.mixed
+        later = engine.first_us(self.table.replica, self.table.decode_us(count + len(ended))) + (self.table.stages - 1) * (took - beside)
+        for request in ended:
+            self.first[request] = self.now
+            self.ttfts.append(self.now - self.arrived[request] + later)
+            heapq.heappush(self.running, (self.steps + self.answers[request] - 1, request))
+        return took
+
+    def _take(self, count: int) -> tuple[float, list[int]]:
+        """Tokens of prompts of one step, first come first served, and the prompts that end in it. Only a mixed step takes part of a prompt."""
+        engine = self.table.engine
+        budget = max(1.0, float(engine.step_tokens * self.table.groups) - (count if engine.mixed else 0))
+        taken, ended = 0.0, list[int]()
+        while self.queue and budget > 0 and count + len(ended) < self.room:
+            request = self.queue[0]
+            if self.ready[request] > self.now:
+                break
+            if not engine.mixed and taken and self.left[request] > budget:
+                break
+            part = min(self.left[request], budget)
+            self.left[request] -= part
+            budget -= part
+            taken += part
+            if self.left[request] > 0:
+                break
+            ended.append(self.queue.popleft())
+        return taken, ended
+
+    def _ends(self) -> None:
+        """Answers that are complete; their users send the next prompt."""
+        while self.running and self.running[0][0] <= self.steps:
+            _, request = heapq.heappop(self.running)
+            self.tpots.append((self.now - self.first[request]) / max(1.0, self.answers[request] * self.load.accepted - 1))
+            if self.issued < len(self.arrived):
+                self.arrived[self.issued] = self.now
+                self.since = self.since if self.queue else self.steps
+                self.queue.append(self.issued)
+                self._read(self.issued)
+                self.issued += 1

@@ -6,8 +6,7 @@ from dysharp.serving.attention_kernels import kv_token_bytes, state_bytes
 from dysharp.serving.engine import Engine
 from dysharp.serving.precisions import Format
 from dysharp.serving.work import ELEMENT, Replica
-from dysharp.steps.accounting.parameters import counted_weights
-from dysharp.steps.accounting.weights import Weight
+from dysharp.steps.accounting.weights import Weight, counted_weights
 from dysharp.units import GiB
 
 COLLECTIVE_BYTES = 0.4e9

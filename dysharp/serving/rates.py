@@ -20,7 +20,7 @@ Key = tuple[object, ...]
 
 class Reducers(NamedTuple):
     """All-reduce kernels of an engine (`compute.allreduce.KERNELS`) up to `most` bytes, one that sums in the switch up to `most_in_switch`
-    bytes, and NCCL, with its form in the switch where `nvls` allows that. The fastest that may run does."""
+    bytes, and NCCL, with its form in the switch where `nvls` allows that. The fastest allowed kernel runs."""
 
     kernels: tuple[str, ...] = ("vllm one-stage", "vllm two-stage")
     most: float = 8 * MiB

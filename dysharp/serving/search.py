@@ -10,8 +10,7 @@ from dysharp.serving.exchange import exchange
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.loop import Served, closed_loop
 from dysharp.serving.memory import ServeMemory, memory_of
-from dysharp.serving.step import StepTime, step_time
-from dysharp.serving.step_table import StepTable, decode_batch
+from dysharp.serving.step import StepTable, StepTime, decode_batch, step_time
 from dysharp.serving.work import Batch, Load, Replica
 
 MOST_TP = 8

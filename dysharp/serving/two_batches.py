@@ -28,7 +28,7 @@ COMPUTE, SEND, RETURN, WAIT = "compute", "send", "return", "wait"
 
 class Action(NamedTuple):
     """COMPUTE for microseconds; SEND messages that take microseconds, longest to the GPU with most rows; RETURN them, and all wait for that GPU; WAIT
-    for the half's last messages. `rows`, `cache`: what a GPU takes longer if it has so many, one standard deviation above the mean."""
+    for the half's last messages. `rows`, `cache`: extra time of a GPU whose rows or cache are one standard deviation above the mean."""
 
     kind: str
     us: float = 0.0
@@ -72,7 +72,7 @@ def _sums(ops: Sequence[Op], gap: float) -> dict[str, float]:
 
 def alternated_us(stages: Sequence[Stage], layers: int, behind: int, gpus: int = 1) -> float:
     """Time of `layers` equal layers of two halves on one stream of each of `gpus` GPUs. Messages of both halves share the links, first come first
-    served. Rows over the mean, in standard deviations, are drawn for every layer, half and GPU; those of the cache once for a GPU."""
+    served. Rows over the mean, in standard deviations, are drawn for every layer, half and GPU; rows of the cache once for a GPU."""
     draw = np.random.default_rng(SEED)
     rows, cache = draw.normal(size=(layers, 2, gpus)) * (gpus > 1), draw.normal(size=gpus) * (gpus > 1)
     line = list(chain.from_iterable([stages] * layers))
@@ -109,7 +109,7 @@ def overlapped_us(replica: Replica, batch: Batch) -> float:
 
 
 def _uneven_stages(replica: Replica, half: Batch, number: int, gap: float, *, prompts: bool) -> list[Stage]:
-    """Stages of a GPU with mean rows and a mean cache. The busiest GPU of `layer_ops` is so many standard deviations above the mean."""
+    """Stages of a GPU with mean rows and a mean cache. Standard deviations by which the busiest GPU of `layer_ops` is above the mean."""
     usual = replace(half, context=half.context if half.usual is None else half.usual)
     even = layer_ops(replace(replica, even=True), usual, number)
     high = largest_of(replica.layout.ep)

@@ -10,7 +10,7 @@ from dysharp.serving.loop import closed_loop
 from dysharp.serving.memory import memory_of
 from dysharp.serving.rates import rates_of
 from dysharp.serving.search import ServePoint, search, within
-from dysharp.serving.step_table import StepTable
+from dysharp.serving.step import StepTable
 from dysharp.serving.work import Load, Replica
 
 LARGER = (72, 144)

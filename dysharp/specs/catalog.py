@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 
 from dysharp.errors import ConfigError, nearest
 from dysharp.specs.choices import choice_value
-from dysharp.specs.cluster import Cluster, ClusterFile, cluster_of
+from dysharp.specs.cluster import Cluster, ClusterFile, cluster_of, scale_out_of
 from dysharp.specs.fields import problems, raise_if, show
 from dysharp.specs.fitted import overrides_of
 from dysharp.specs.hf import model_from_config
 from dysharp.specs.model import Model
 from dysharp.specs.reading import DATA, parse_json, parse_toml, read_text
-from dysharp.specs.scale_out import scale_out_of
 from dysharp.specs.whole import WholeModel, whole_of
 
 NameOrPath = str | os.PathLike[str]
@@ -238,6 +237,8 @@ def load_whole(name_or_path: NameOrPath) -> WholeModel:
             raise ConfigError(f"model {show(str(name_or_path))}: found a layer without the table [whole], expected a whole model{hint}")
         return whole_from_table(table, f"{name_or_path}.toml")
     path = user_path(name_or_path, "model", list_whole_models(), FILES)
+    if path.suffix == ".json" or path.is_dir():
+        raise ConfigError(f"{path}: found a Hugging Face config (for `run`, `compare` and `advise`), expected a .toml file with the table [whole]")
     return whole_from_toml(read_text(path), str(path))
 
 

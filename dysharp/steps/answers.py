@@ -1,13 +1,21 @@
-"""What the replay of a step says: where the time of every rank goes, and what the longest path consists of."""
+"""What the replay of a step says: where the time of every rank goes, what the longest path consists of, and what one changed part would gain.
+
+`Energy`: bits that cross links of EP communication, and FLOPs of products, each at a named price (`energy.*` in choices.toml). Memory, networks
+between domains and what a GPU takes when it waits are not counted: no Row counts their bytes.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 
-from dysharp.steps.graph import Replay
-from dysharp.steps.pipeline import COMPUTE
-from dysharp.steps.step_graph import GATHER, NORM, OPTIMIZER, REDUCE, SEND
+from dysharp.specs.whole import WholeModel
+from dysharp.steps.accounting.flops import MEGATRON, model_flops
+from dysharp.steps.cost import EpTimes
+from dysharp.steps.graph import COMPUTE, GATHER, NORM, OPTIMIZER, REDUCE, SEND, Replay, StepTimes, replay, step_graph
+from dysharp.steps.layout import Layout
+from dysharp.steps.machine import Machine, number
+from dysharp.steps.schedules import Schedule, make_schedule
 
 Span = tuple[float, float]
 BUBBLE, DATA_PARALLEL = "bubble", "data_parallel"
@@ -89,7 +97,7 @@ def _path(done: Replay) -> dict[str, float]:
 
 
 def _common(first: Iterable[Span], second: Sequence[Span]) -> list[Span]:
-    """The parts of `first` in which `second` runs. The spans of each do not overlap; those of `second` rise."""
+    """The parts of `first` in which `second` runs. Spans of one list do not overlap; the spans of `second` rise."""
     return [(max(a, c), min(b, d)) for a, b in first for c, d in _near(second, a, b) if max(a, c) < min(b, d)]
 
 
@@ -106,9 +114,59 @@ def _without(first: Iterable[Span], second: Sequence[Span]) -> list[Span]:
 
 
 def _near(spans: Sequence[Span], start: float, end: float) -> Sequence[Span]:
-    """Of rising `spans`, those that may lie between `start` and `end`."""
+    """The spans of rising `spans` that may lie between `start` and `end`."""
     return spans[bisect_left(spans, start, key=lambda span: span[1]) : bisect_right(spans, end, key=lambda span: span[0])]
 
 
 def _length(spans: Iterable[Span]) -> float:
     return sum(b - a for a, b in spans)
+
+
+TWICE, NO_EP, NO_SENDS, NO_TRAFFIC, NO_LAUNCHES = (
+    "twice the micro-batches", "EP communication that costs nothing", "sends that cost nothing", "gradient and parameter traffic that costs nothing",
+    "launches that cost nothing",
+)  # fmt: skip
+
+
+def gains(order: Schedule, times: StepTimes, without: Mapping[str, StepTimes]) -> dict[str, float]:
+    """{change: relative gain in tokens per second}. `without`: the times of the same step after other changes."""
+    base = _makespan(order, times)
+    found: dict[str, float] = {}
+    if order.ranks > 1:
+        twice = 2 * order.microbatches * order.directions
+        found[TWICE] = 2 * base / _makespan(make_schedule(order.name, order.ranks, twice, order.stages // order.ranks), times) - 1
+        found[NO_SENDS] = base / _makespan(order, replace(times, send=0, cells=times.cells._replace(hop=0))) - 1
+    for change, other in without.items():
+        found[change] = base / _makespan(order, other) - 1
+    if any(times.reduce) or any(times.gather):
+        found[NO_TRAFFIC] = base / _makespan(order, replace(times, reduce=(), gather=())) - 1
+    return found
+
+
+def _makespan(order: Schedule, times: StepTimes) -> float:
+    return replay(step_graph(order, times)).makespan
+
+
+MJ_PER_PJ = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """Millijoules of one trained token, forward and backward, and the prices. A row that goes through a switch crosses two links."""
+
+    links_mj_per_token: float
+    products_mj_per_token: float
+    pj_per_bit: float
+    pj_per_flop: float
+
+    def to_dict(self) -> dict[str, float]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+def energy_of(model: WholeModel, machine: Machine, layout: Layout, sequence: int, ep: EpTimes | None) -> Energy:
+    """The energy of a token. `ep`: the MoE layer's Rows, whose flits are counted; without them links count nothing."""
+    dtype = model.layer.gemm_dtype if model.layer else "bf16"
+    bit, flop = number("energy.link_pj_per_bit"), number(f"energy.{dtype}_pj_per_flop")
+    moved = ep.link_flits * machine.cluster.flit_bytes * model.moe_layers / (layout.tokens(sequence) / layout.tp) if ep else 0.0
+    return Energy(8 * moved * bit * MJ_PER_PJ, model_flops(model, sequence, MEGATRON) * flop * MJ_PER_PJ, bit, flop)

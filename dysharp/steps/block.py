@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 
 from dysharp.compute.attention import Attention
 from dysharp.compute.linear_attention import DeltaNet
-from dysharp.steps.accounting.activations import FULL
+from dysharp.steps.accounting.memory import FULL
 from dysharp.steps.accounting.weights import Weight, head_weights, layer_weights, mtp_weights
 from dysharp.steps.cost import Cost, EpTimes, passes
-from dysharp.steps.dispatchers import ELEMENT
-from dysharp.steps.moe_block import Basis, contended, context_exchange, expert_tensor, routed
+from dysharp.steps.moe_block import ELEMENT, Basis, contended, context_exchange, expert_tensor, routed
 from dysharp.steps.practice import KERNELS
 
 NOT_MODELLED = (
@@ -219,7 +218,7 @@ class Block(Basis):
         return self.memory("norms and residual", (2 * norms + 6) * rows, (3 * norms + 4) * rows)
 
     def _row(self, ep: EpTimes) -> Cost:
-        """Routed experts from Rows. Their weight gradients leave the Row at the rate of GEMMs: as much as forward has FLOPs, at most half of it."""
+        """Routed experts from Rows. Their weight gradients leave the Row at the rate of GEMMs: the FLOPs of forward, at most half of backward."""
         layer = self.model.layer
         assert layer is not None
         flops = 2 * self.tokens / self.layout.tp * layer.topk * layer.hidden * layer.expert_hidden * layer.n_matrices

@@ -1,4 +1,8 @@
-"""What a step costs: cells of every stage, sends, buckets of gradients and parameters, optimizer, as integer picoseconds for `step_graph`."""
+"""What a step costs: cells of every stage, sends, buckets of gradients and parameters, optimizer, as integer picoseconds for `step_graph`.
+
+`exposed_shards`: weights that data parallel ranks share (FSDP), gathered before a layer's passes, gradients scattered behind them, beside the layers
+around it.
+"""
 
 import math
 from collections.abc import Mapping
@@ -7,16 +11,41 @@ from dataclasses import dataclass, replace
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.state import RankParameters, rank_parameters
 from dysharp.steps.block import Block
-from dysharp.steps.cost import BlockTimes, Cost, EpTimes
-from dysharp.steps.dispatchers import ELEMENT
-from dysharp.steps.layout import Layout
+from dysharp.steps.cost import BlockTimes, Cost, EpTimes, passes
+from dysharp.steps.graph import StepTimes
+from dysharp.steps.layout import Chunk, Layout, chunks_of
 from dysharp.steps.machine import Machine, number
+from dysharp.steps.moe_block import ELEMENT
 from dysharp.steps.practice import Practice
 from dysharp.steps.schedules import Times
-from dysharp.steps.sharded import exposed_shards
-from dysharp.steps.stages import Chunk, chunks_of
-from dysharp.steps.step_graph import StepTimes
 from dysharp.units import us_to_ps
+
+
+def layer_shards(model: WholeModel, layout: Layout, layer: int) -> RankParameters:
+    """Parameters of a layer on one rank while it is gathered."""
+    return rank_parameters(model, layout, [Chunk(layer, 1)])
+
+
+def exposed_shards(model: WholeModel, machine: Machine, layout: Layout, layer: int, done: Cost, switched: bool = False) -> Cost:
+    """Time by which the traffic of a layer's weights and gradients exceeds the layer's computing `done` beside it.
+
+    Every micro-batch gathers the weights before both passes, in BF16, and scatters the gradients. Where rows of experts pass the same kind of link
+    (inside a domain, or NICs), weights get the time that rows leave free. `switched`: switches copy and sum, so that a gather inside a domain fills
+    links down, a scatter links up, and the other direction carries one part. NICs carry both in full.
+    """
+    if layout.fsdp == 1:
+        return Cost()
+    held = layer_shards(model, layout, layer)
+    gather = down = up = 0.0
+    for parameters, size, stride in ((held.dense, layout.fsdp, layout.stride("cp")), (held.experts, layout.expert_fsdp, layout.stride("edp"))):
+        gathered, scattered = (machine.group(parameters * element, size, stride) for element in (ELEMENT, number("step.gradient_bytes")))
+        other = 1 / (size - 1) if switched and 1 < size <= machine.domain // stride else 1.0
+        gather, down, up = gather + gathered, down + gathered + other * scattered, up + scattered + other * gathered
+    near = layout.fsdp <= machine.domain // layout.stride("cp"), layout.ep * layout.etp <= machine.domain
+    busy = (done.forward_wire, done.backward_wire) if near[0] == near[1] else (0.0, 0.0)
+    free = max(0.0, done.forward - busy[0]), max(0.0, done.backward + done.weights - busy[1])
+    return passes("sharded weights", max(0.0, gather - free[0]), max(0.0, max(down, up) - free[1]))
+
 
 BUCKET, BUCKET_PER_REPLICA = 40_000_000, 1_000_000
 """Parameters of a bucket: the larger of the two, the second for each data-parallel rank (Megatron-LM, param_and_grad_buffer.py)."""
@@ -75,7 +104,7 @@ def step_costs(
 
 
 def moe_kinds(block: Block) -> dict[Kind, int]:
-    """Kind of MoE layer -> the last one of it."""
+    """Kind of MoE layer -> the last layer of this kind."""
     return {block.kind(number): number for number in range(block.model.n_layers) if block.model.is_moe(number)}
 
 

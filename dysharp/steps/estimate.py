@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.costs import StepCosts, step_costs
-from dysharp.steps.graph import replay
+from dysharp.steps.graph import replay, step_graph
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine
 from dysharp.steps.practice import Practice
 from dysharp.steps.schedules import make_schedule
-from dysharp.steps.step_graph import step_graph
 from dysharp.units import PS_PER_US
 
 FULL_AT = 3

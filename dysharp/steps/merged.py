@@ -1,20 +1,121 @@
 """A MoE block as a merged Program, and the overlapped pair of a forward block beside a backward block of another micro-batch (0022, 0026).
 
+Operators beside the MoE layer are a chain of kernels on every GPU, on the SMs, on the links or on the host. A kernel is DELAY ops of declared
+nature, a task per SM and turn. Its time is the time of the closed form: alone it takes as long, beside GEMMs and kernels of other parts it shares the
+SMs task by task.
+
 Order of a pair: DualPipe's, which is Megatron's overlap of EP communication with delayed gradients of weights. Attention (F) and the MoE layer (B)
 begin together; then the MoE layer (F); attention (B) follows the MoE layer (B); gradients of weights fill what is left.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError, ProgramError
-from dysharp.program import Program
+from dysharp.program import Discipline, Head, Kind, Nature, Operator, Program, ProgramBuilder, Tail, Template
 from dysharp.program.merge import Cross, Part, merge
 from dysharp.program.tables import Shares
-from dysharp.steps.cost import BlockTimes
-from dysharp.steps.kernels import SM, BlockKernels, kernels_program, last_ops
+from dysharp.program.verify import MAX_TASKS
+from dysharp.steps.block import CONTEXT, TENSOR, Block
+from dysharp.steps.cost import BlockTimes, Cost
+from dysharp.units import us_to_ps
+
+TASK_US = 20.0
+"""Least time of a task on an SM: longer kernels have several turns of tasks, so that others get SMs in between."""
+HOST = "other"
+SM = "sm"
+LINKS = "links"
+POOL = {Nature.COMPUTE: SM, Nature.COMMUNICATION: LINKS, Nature.HOST: "host"}
+"""Nature of a kernel -> the pool of its GPU that it takes. All but the SMs have one slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel, `us` on all SMs of a GPU, on its links, or on its host; [gpus] where GPUs differ."""
+
+    name: str
+    us: float | NDArray[np.float64]
+    nature: Nature = Nature.COMPUTE
+
+
+@dataclass(frozen=True, slots=True)
+class BlockKernels:
+    """Kernels of one MoE block beside its routed experts, in the order of a stream.
+
+    `attention`: norms, attention, router. `shared`: shared experts. Each forward, backward, and gradients of weights. `host`: launches of a pass,
+    which run ahead of the GPU.
+    """
+
+    attention: tuple[Kernel, ...]
+    shared: tuple[Kernel, ...]
+    attention_back: tuple[Kernel, ...]
+    shared_back: tuple[Kernel, ...]
+    weights: tuple[Kernel, ...]
+    host: tuple[Kernel, ...] = ()
+    host_back: tuple[Kernel, ...] = ()
+
+
+def block_kernels(block: Block, number: int) -> BlockKernels:
+    """Kernels of MoE layer `number`."""
+    before, behind = (block.with_replays(pieces) for pieces in block.pieces(number))
+    early = {**before, "router": behind.pop("router")}
+    hosts = ((Kernel("launches", us, Nature.HOST),) if us > 0 else () for us in block.launches(number))
+    return BlockKernels(
+        _way(early, "forward"), _way(behind, "forward"), tuple(reversed(_way(early, "backward"))), tuple(reversed(_way(behind, "backward"))),
+        _way({**early, **behind}, "weights"), *hosts,
+    )  # fmt: skip
+
+
+def _way(pieces: Mapping[str, Cost], way: str) -> tuple[Kernel, ...]:
+    moved = (TENSOR, CONTEXT)
+    found = ((name, getattr(cost, way)) for name, cost in pieces.items())
+    return tuple(Kernel(name.replace(" ", "_"), us, Nature.COMMUNICATION if name in moved else Nature.COMPUTE) for name, us in found if us > 0)
+
+
+def kernels_program(kernels: Sequence[Kernel], like: Program, task_us: float = TASK_US, n_sms: int = 1) -> Program:
+    """A chain of `kernels` on every GPU of the machine of `like`, whose pools of SMs they take. `n_sms`: of a GPU, where `like` has no such pool."""
+    gpus = np.arange(like.n_nodes, dtype=np.int32)
+    named = {one.name: Operator(one.name, one.nature) for one in kernels}
+    b = ProgramBuilder(
+        like.hardware, like.n_nodes, like.classes, nets=like.nets, domain_nodes=like.domain_nodes,
+        operators=(*named.values(), Operator(HOST, Nature.HOST)),
+    )  # fmt: skip
+    slots = sms_of(like, n_sms)
+    names = sorted({POOL[one.nature] for one in kernels})
+    pools = {name: [b.pool(g, slots[g] if name == SM else 1, name) for g in range(like.n_nodes)] for name in names}
+    issuers = {
+        name: np.array([b.issuer(g, Discipline.READY_FIFO, pool=pool, name=name) for g, pool in enumerate(own)], np.int32)
+        for name, own in pools.items()
+    }
+    for i, kernel in enumerate(kernels):
+        pool, each = POOL[kernel.nature], np.broadcast_to(kernel.us, like.n_nodes)
+        sms = min(slots) if pool == SM else 1
+        turns = max(1, min(int(each.max() / task_us), (MAX_TASKS - 1) // sms)) if pool == SM else 1
+        for own in (gpus,) if np.ndim(kernel.us) == 0 else np.split(gpus, len(gpus)):
+            duration = b.duration([0, max(1, us_to_ps(float(each[own[0]]) / turns))])
+            template = b.template(Template(kernel.name, Kind.DELAY, kernel.name, "delay", tasks=turns * sms, duration=duration))
+            b.ops(template, own, issuer=issuers[pool][own], rows=1)
+        if i:
+            b.edges(Tail.OP_DONE, (i - 1) * len(gpus) + gpus, Head.OP_ISSUE, i * len(gpus) + gpus)
+    return b.build()
+
+
+def sms_of(program: Program, n_sms: int = 1) -> list[int]:
+    """SMs of every node, as its largest pool of SMs says; `n_sms` without one."""
+    found = [0] * program.n_nodes
+    for node, slots, name in zip(program.pools.node.tolist(), program.pools.slots.tolist(), program.pools.name, strict=True):
+        if name.partition("].")[2].rpartition(".")[2] == SM:
+            found[node] = max(found[node], slots)
+    return [slots or n_sms for slots in found]
+
+
+def last_ops(program: Program) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """The last kernel of every GPU of a chain."""
+    return program.n_ops - program.n_nodes + np.arange(program.n_nodes, dtype=np.int32)
+
 
 PARTS = ATTENTION_F, MOE_B, SHARED_B, MOE_F, SHARED_F, ATTENTION_B, WEIGHTS, HOST_F, HOST_B = (
     "attention_f", "moe_b", "shared_b", "moe_f", "shared_f", "attention_b", "weights", "host_f", "host_b",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from dysharp.steps.accounting.activations import FULL
+from dysharp.steps.accounting.memory import FULL
 
 DType = Literal["", "bf16", "fp8", "mxfp8", "fp4"]
 Dispatcher = Literal["", "alltoall", "deepep", "hybrid-ep"]

@@ -12,12 +12,12 @@ from pydantic import BeforeValidator
 from dysharp.errors import ConfigError, MissingExtra, nearest
 from dysharp.figures.figure import MAX_POINTS, load_figure, product_points
 from dysharp.figures.keys import known, typed
-from dysharp.figures.simulated import row_of
+from dysharp.figures.origin import row_of
 from dysharp.processes import Runner, here, in_processes
-from dysharp.runs.key import key_of
 from dysharp.runs.on_dask import on_dask
 from dysharp.runs.point import Point
 from dysharp.runs.point_runs import Simulate, point_task, why
+from dysharp.runs.store import key_of
 from dysharp.specs.fields import show
 from dysharp.specs.reading import parse_toml, read_text
 from dysharp.studies.study_folder import StudyFolder, record_of

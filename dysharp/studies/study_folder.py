@@ -22,9 +22,8 @@ from typing import IO, Any
 
 from dysharp.errors import ConfigError, MissingExtra
 from dysharp.files import make_folder
-from dysharp.runs.key import key_of, point_dict, point_from
 from dysharp.runs.point import Point
-from dysharp.runs.store import Store, check_of
+from dysharp.runs.store import Store, check_of, key_of, point_dict, point_from
 from dysharp.silicon.cluster_area import area_columns
 from dysharp.sources import code_digest
 from dysharp.specs import load_cluster, load_model

@@ -15,8 +15,7 @@ from dysharp.systems.building.batch import Batch, ids
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import add_stage, stages
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
-from dysharp.systems.building.mediation import mediate
-from dysharp.systems.building.software_steps import WORD_BYTES, SoftwareSteps
+from dysharp.systems.building.software_steps import WORD_BYTES, SoftwareSteps, mediate
 from dysharp.systems.facts import Costs, Facts, Moves, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.units import ns_to_ps
@@ -34,7 +33,7 @@ class Options:
     | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
     | `blocks_per_sm` | thread blocks that an SM holds; one computes while another one waits for its get |
     | `tile_rows`, `column_blocks` | rows of a tile; thread blocks that share the columns of a row tile, one as released |
-    | `mediation` | rows are sorted, and the host counts them and waits, before Dispatch (building/mediation.py) |
+    | `mediation` | rows are sorted, and the host counts them and waits, before Dispatch (building/software_steps.py) |
 
     Expert re-assignment (locality) is the routing's placement. The real form adds the starts of both kernels and NVSHMEM's
     barriers of all GPUs around them.
@@ -48,7 +47,7 @@ class Options:
 
 
 def served(routing: Routing, options: Options) -> Routing:
-    """The slot of every expert in one part per source GPU: a tile has rows of one GPU only."""
+    """Every expert gets a slot per source GPU, so a tile has rows of one GPU only."""
     if routing.n_gpus == 1 or routing.placement.parts != 1:
         return routing
     source = np.arange(routing.n_tokens) // routing.tokens_per_gpu
@@ -169,7 +168,7 @@ def _blocks(layer: LayerBuilder, owner: I32) -> _Blocks:
 
 
 def _of_tiles(layer: LayerBuilder, blocks: _Blocks, first: I32, second: I32) -> I32:
-    """`[tiles]` ops by tile: those of every block's first tile, and those of the second tiles that there are."""
+    """`[tiles]` the op of each tile, from every block's first tile and the second tiles that exist."""
     ops = np.empty(len(layer.tiles), np.int32)
     ops[blocks.first], ops[blocks.second[blocks.second >= 0]] = first, second
     return ops

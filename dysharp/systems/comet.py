@@ -6,7 +6,7 @@ from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.experts import in_pairs
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.mediation import mediate
+from dysharp.systems.building.software_steps import mediate
 from dysharp.systems.facts import Costs, Facts, Moves, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
@@ -14,7 +14,7 @@ from dysharp.workload import Routing
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`mediation`: the host counts rows and waits for the counts before Dispatch (building/mediation.py)."""
+    """`mediation`: the host counts rows and waits for the counts before Dispatch (building/software_steps.py)."""
 
     mediation: bool = False
 

@@ -1,4 +1,7 @@
-"""COMET as released (flux): an all-gather before GEMM-1, tiles in list order; GEMM-2 in slices of columns, SMs that only return results."""
+"""COMET as released (flux): an all-gather before GEMM-1, tiles in list order; GEMM-2 in slices of columns, SMs that only return results.
+
+Results in slices of columns: the GEMM that makes them computes one slice of all tiles after the other, and a sum travels slice by slice.
+"""
 
 import dataclasses
 from dataclasses import dataclass
@@ -6,17 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from dysharp.arrays import I32, I64
+from dysharp.compute import gemm_gang
 from dysharp.errors import ConfigError
-from dysharp.program import Alloc, Discipline, Head, Program, Tail
+from dysharp.program import Alloc, Discipline, Head, Kind, Program, Tail, Template
+from dysharp.program.constants import REQUESTS
 from dysharp.program.tables import ColumnRange
 from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems.building.batch import Batch
+from dysharp.systems.building.batch import Batch, Sends, ids
 from dysharp.systems.building.collective import collective
-from dysharp.systems.building.experts import FILLER, GemmOps, add_stage, at_the_barrier, blocks_in_order, stages
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.mediation import mediate
-from dysharp.systems.building.slices import add_sliced_stage, column_slices, sliced_sums
-from dysharp.systems.building.software_steps import SoftwareSteps
+from dysharp.systems.building.experts import FILLER, GemmOps, Stage, add_stage, at_the_barrier, blocks_in_order, gemm_task, stages
+from dysharp.systems.building.layer import STORE, LayerBuilder
+from dysharp.systems.building.software_steps import SoftwareSteps, mediate
 from dysharp.systems.facts import Costs, Facts, Moves, Shown
 from dysharp.systems.registry import system
 from dysharp.units import PS_PER_US
@@ -31,7 +34,7 @@ class Options:
     |---|---|
     | `n_comm` | SMs that return results while GEMM-2 runs on the others; users tune it per shape |
     | `slices` | slices of GEMM-2's columns; sums of a slice leave while the next one is computed. 1: a sum leaves when its own tiles have ended |
-    | `mediation` | the host counts rows and waits for the counts before GEMM-1 (building/mediation.py); the all-gather needs no routing |
+    | `mediation` | the host counts rows and waits for the counts before GEMM-1 (building/software_steps.py); the all-gather needs no routing |
     """
 
     n_comm: int = choice_int("comet_flux.n_comm")
@@ -162,3 +165,68 @@ def _copies(layer: LayerBuilder, node: I32, issuer: I32, n_bytes: list[int], siz
     """Copies of `n_bytes[size]` bytes, each on an SM of `issuer` for its time."""
     durations = [0, *(each * PS_PER_US // choice_int("comet_flux.comm_mbps") for each in n_bytes)]
     return SoftwareSteps(layer).copies("combine", durations, node, issuer, np.asarray(size) + 1, prio=prio, name="comm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlicedSums(Sends):
+    """Trains of sums, all trains of a (token, GPU) pair one behind the other. `slice`: `[n]` int64, the slice of each train."""
+
+    slice: I64
+
+
+def column_slices(layer: LayerBuilder, most: int) -> list[ColumnRange]:
+    """At most `most` slices of a result row, as equal as whole GEMM tiles and whole packets allow.
+
+    A slice then costs no part of a tile and no packet header more than the whole row does.
+    """
+    hidden = layer.model.hidden
+    step = int(np.lcm(choice_int("gemm.tile_cols"), max(1, STORE.payload_bytes // layer.model.element_bytes)))
+    steps = -(-hidden // step)
+    n = min(most, steps)
+    ends = [min(hidden, -(-steps * (i + 1) // n) * step) for i in range(n)]
+    return [(first, end, hidden) for first, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def add_sliced_stage(layer: LayerBuilder, stage: Stage, issuer: I32, slices: list[ColumnRange], filler: int) -> tuple[I32, ...]:
+    """As `experts.add_stage` on all tiles, with one op per (slice, tile) of the GEMM that makes results.
+
+    SMs prefer early slices, then early tiles. Returns an array `[tiles]` of ops for each slice, then for each weight
+    gradient (`prio` `filler`). A task costs what a task of the whole GEMM costs: memory reads the activations of a tile once for all slices.
+    """
+    results, *gradients = stage
+    gpu, duration, ops = layer.tile_gpu, layer.b.duration(*gemm_task(layer, results)), []
+    for i, columns in enumerate(slices):
+        template = Template(
+            f"{results.fn}.{i}", Kind.COMPUTE, results.operator, results.fn, tasks=gemm_gang(columns[1] - columns[0]),
+            duration=duration, src=results.src, dst=results.dst, columns=columns,
+        )  # fmt: skip
+        first = layer.b.ops(layer.b.template(template), gpu, issuer=issuer[gpu], prio=i, rows=layer.tile_rows, key=layer.tiles)
+        ops.append(ids(first, len(gpu)))
+    return (*ops, *add_stage(layer, tuple(gradients), issuer, layer.tiles, filler=filler))
+
+
+def sliced_sums(layer: LayerBuilder, slices: list[ColumnRange]) -> SlicedSums:
+    """As `LayerBuilder.combine_puts`, one train per slice. Nothing waits yet.
+
+    Pairs are in the order in which a GPU returns them: first its own tokens, then the tokens of the next GPU, so that all GPUs send to different
+    GPUs. Gate gradients ride the last train.
+    """
+    token, gpu, home = layer.p.token, layer.p.gpu, layer.p.source
+    order = np.lexsort((token, (home - gpu) % layer.n_gpus, gpu))
+    first_row, _ = layer.partial_rows((token, gpu, home))
+    n, ends = len(slices), np.array([end for _, end, _ in slices]) * layer.back_bytes // layer.model.hidden
+    starts = np.append(0, ends[:-1])
+    pair, part = np.repeat(order, n), np.tile(np.arange(n), len(order))
+    issuer = layer.per_gpu(Discipline.READY_FIFO, "combine")
+    op = layer.puts(
+        Template("combine.put", Kind.PUT, "combine", "sum", REQUESTS, framing=layer.b.framing(STORE), src=layer.result, dst="partial"),
+        gpu[pair],
+        home[pair],
+        first_row + pair,
+        issuer=issuer[gpu[pair]],
+        bytes=(ends - starts)[part],
+        key=token[pair],
+        aux_bytes=np.where(part == n - 1, layer.combine_aux, 0),
+        offset=starts[part],
+    )
+    return SlicedSums(op=op, node=gpu[pair], to=home[pair], slice=part)

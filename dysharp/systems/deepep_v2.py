@@ -214,7 +214,7 @@ class _Hybrid(_Elastic):
         self.per_sm = channels_of_sm(layer.model, layer.n_gpus, layer.sent_bytes)
 
     def begin(self, name: str, after: I32 | None) -> I32:
-        """As on one domain, with a barrier of the GPUs of a rail behind it, and the time of the one at the end of the call."""
+        """As on one domain, then a barrier of the GPUs of a rail; its time includes the barrier that ends the call."""
         begun = super().begin(name, after)
         rounds = (self.layer.cluster.domains - 1).bit_length()
         rails = self.delay(f"{name}.rails", BARRIERS * self.costs.ps("internode.barrier_us", rounds))

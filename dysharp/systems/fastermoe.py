@@ -12,7 +12,7 @@ from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.between.rails import nccl_layer
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, stream_order
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.mediation import mediate
+from dysharp.systems.building.software_steps import mediate
 from dysharp.systems.building.weights import GRADIENTS, broadcast, reduce
 from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
@@ -54,7 +54,7 @@ def n_steps(n_gpus: int, options: Options) -> int:
 
 
 def served(routing: Routing, options: Options) -> Routing:
-    """The slot of every expert in one part per step: the rows of a step are computed on their own. Hot experts have shadows."""
+    """Every expert gets a slot per step, because the rows of a step are computed on their own. Hot experts have shadows."""
     steps = n_steps(routing.n_gpus, options)
     if routing.placement.parts != 1 or routing.placement.shadows:  # served already
         return routing

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.experts import fused
-from dysharp.systems.building.fused_kernel import ROWS, formatted_layer
+from dysharp.systems.building.paper_layers import ROWS, formatted_layer
 from dysharp.systems.facts import Change, Costs, Facts, Moves, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing

@@ -8,8 +8,8 @@ from dysharp.program import Discipline, Kind, Program, Template, To
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.experts import as_tiles_fill
 from dysharp.systems.building.formats import check
-from dysharp.systems.building.fused_kernel import formatted_layer
 from dysharp.systems.building.layer import STORE
+from dysharp.systems.building.paper_layers import formatted_layer
 from dysharp.systems.facts import Change, Costs, Facts, Moves, Reach, Shown
 from dysharp.systems.registry import FUSED_GEMMS, system
 from dysharp.workload import Routing

@@ -10,8 +10,8 @@ from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.experts import fused
 from dysharp.systems.building.formats import row_bytes
-from dysharp.systems.building.fused_kernel import fused_tiling
 from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.paper_layers import fused_tiling
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.facts import Costs, Facts, Moves, Ships, Shown
 from dysharp.systems.registry import system

@@ -16,9 +16,8 @@ from dysharp.systems.building.between.rails import RailLayer, nccl_layer
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.mediation import mediate, sorted_at_receiver
 from dysharp.systems.building.paper_layers import one_copy_per_expert
-from dysharp.systems.building.software_steps import SoftwareSteps
+from dysharp.systems.building.software_steps import SoftwareSteps, mediate, sorted_at_receiver
 from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing

@@ -15,7 +15,7 @@ from typing import Any
 
 from dysharp.errors import ConfigError, ProgramError, nearest
 from dysharp.program import Program
-from dysharp.program.kernel_sms import with_kernel_sms
+from dysharp.program.shares import with_kernel_sms
 from dysharp.specs import Cluster, Model
 from dysharp.systems.facts import Facts
 from dysharp.workload import SCHEMES, Routing

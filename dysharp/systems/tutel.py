@@ -13,7 +13,7 @@ from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.rails import TwoLevelLayer, nccl_layer
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, padding_rows, pair_order, stream_order
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.mediation import mediate
+from dysharp.systems.building.software_steps import mediate
 from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts

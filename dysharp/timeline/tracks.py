@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.analysis.intervals import merged
+from dysharp.analysis.phases import merged
 from dysharp.arrays import I32, I64, Bools
 from dysharp.errors import ConfigError
-from dysharp.program.operators import Operator
+from dysharp.program.schema import Operator
 from dysharp.program.tables import Kind, Program
 from dysharp.timeline.counters import Counter, counters
 from dysharp.timeline.flows import Flow, steps_of, token_rows

@@ -1,9 +1,9 @@
-"""When the acknowledgements of a push are back at its source: in turn with packets of rows, without an event for each (oracle/acks.py)."""
+"""When the acknowledgements of a push are back at its source: in turn with packets of rows, without an event for each (oracle/fabric.py)."""
 
 from dysharp.uarch import columns as col
 from dysharp.uarch.fifo import precedes
+from dysharp.uarch.heap import tree_set
 from dysharp.uarch.kernel import block, kernel
-from dysharp.uarch.tree import tree_set
 
 PARTS = 6  # of an acknowledgement, so that a third or a half of a packet's turn is whole
 
@@ -70,7 +70,7 @@ def ack_due(o, left, now, ops, links, held, clock):
 
 @kernel
 def ack_push(o, leaf, ops, acks, clock):
-    """Push o joins those that wait for their acknowledgement, due at its DONE."""
+    """Push o joins the pushes that wait for their acknowledgement, due at its DONE."""
     acks[0] += 1
     i = acks[0]
     while i > 1 and precedes(o, acks[i >> 1], ops.ot, col.DONE, ops.op, col.NODE):

@@ -6,15 +6,15 @@ A piece has a record of an op and one of a member, as a train of its own has. `p
 from dysharp.uarch import columns as col
 from dysharp.uarch.acks import up_note
 from dysharp.uarch.fifo import ring_push
+from dysharp.uarch.heap import tree_set
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.link import server_grant, server_hold
 from dysharp.uarch.ready import mark, ops_of
-from dysharp.uarch.tree import tree_set
 
 
 @block
 def piece_of(k, mem, points):
-    """The piece whose member k is, -1: k is the member of an op, or none."""
+    """The piece that member k belongs to; -1: k is the member of an op, or none."""
     if points is None:
         return -1
     return max(-1, k - (mem.shape[0] - 1 - len(points.pieces)))
@@ -40,8 +40,8 @@ def sent_at(q, n, size, rate, pieces):
 
 @block
 def turn_push(ends, row, column, entry, ops, mem, points):
-    """Put `entry`, a bulk op or the member of a piece, into a FIFO of `mixed_push` behind the first entry that is of no bulk op, and behind those
-    of bulk ops that follow it. So bulk ops and one of all others take turns. Where all entries are of bulk ops, it goes first."""
+    """Put `entry`, a bulk op or the member of a piece, into a FIFO of `mixed_push` behind the first entry of no bulk op and the bulk
+    entries directly after it. So bulk ops and one of all others take turns. Where all entries are of bulk ops, it goes first."""
     before, at, met = -1, ends[row, 0], False
     while at != -1:
         is_bulk = points.bulk_of[at] >= 0 if at >= 0 else piece_of(-2 - at, mem, points) >= 0
@@ -95,7 +95,8 @@ def bulk_queue(b, ops, mem, links, clock, points):
 
 @kernel
 def piece_send(o, b, i, c, v, now, ops, mem, links, switch, clock, points):
-    """Bulk op b sends a piece from port i: all its trains if nothing but its like waits here or has asked for its member's down link, else one.
+    """Bulk op b sends a piece from port i: all its trains if only bulk ops of its class wait here and only
+    pieces of its flow have asked for its member's down link, else one.
 
     Returns when the up server is free again.
     """
@@ -251,7 +252,7 @@ def turn_begin(k, o, j, n_bytes, ops, mem, links, points):
 
 @block
 def turn_note(k, j, n_bytes, mem, nodes, points):
-    """What stood before the turn of `n_bytes` at the down server of port j, from which the turn may be cut."""
+    """The state of port j's down server before the turn of `n_bytes`, for a turn that is cut."""
     q = piece_of(k, mem, points)
     if points is not None and q >= 0:
         points.pieces[q, col.PIECE_DOWN_START] = nodes[j, col.DOWN + col.SERVER_BUSY_START]

@@ -2,20 +2,18 @@
 
 from dysharp.uarch import columns as col
 from dysharp.uarch.fifo import fifo_pop
-from dysharp.uarch.heap import heap_push
+from dysharp.uarch.heap import heap_push, tree_set
 from dysharp.uarch.issue import BATCH_BITS, issuer_drop, issuer_head, issuer_take, op_issue, rests
 from dysharp.uarch.kernel import block, kernel
-from dysharp.uarch.memory import memory_take
-from dysharp.uarch.ready import mark
-from dysharp.uarch.shares import share_left
-from dysharp.uarch.tree import tree_set
+from dysharp.uarch.link import memory_take
+from dysharp.uarch.ready import mark, share_left
 
 KIND_DELAY = 1
 
 
 @block
 def chain_leave(o, ops, issue, slots, x, points):
-    """Op o is done. If it is of a chain, that may give its slot back."""
+    """Op o is done. If the op belongs to a chain, the chain may give its slot back."""
     if points is not None and ops.op[o, col.FLAGS] & col.HAS_CHAIN:
         slot_leave(ops.op[o, col.CHAIN], points.chains, issue, slots, x)
 
@@ -108,7 +106,7 @@ def pace(i, o, ot, issuer_pace, clock):
 
 @block
 def is_gang(o, pool, ops, points):
-    """Whether op o, of an issuer with this pool, is tasks for its slots. A transfer of a chain has an issuer with a pool, too."""
+    """Whether op o, of an issuer with this pool, runs as tasks on its slots. A transfer of a chain has an issuer with a pool, too."""
     if points is not None:
         return pool >= 0 and ops.templates[ops.op[o, col.TEMPLATE], col.KIND] <= KIND_DELAY
     return pool >= 0

@@ -115,7 +115,7 @@ RUN_NOW, RUN_DIRTY, RUN_EVENTS, RUN_WORK_HEAD, RUN_WORK_TAIL, RUN_DONE, RUN_BLOC
 RING_ARRIVE, RING_DELIVER, RING_RESPOND, RING_RESULT, RING_RESULT_DELIVERED, RING_LOCAL, RING_ACK, RING_NOTIFY, RING_RESPOND_LATE = range(9)
 N_RINGS = 9  # RING_RESPOND_LATE: responders whose request waited for a table
 
-# table of all hubs, int64 [n_tables, 4]; ENTRIES of a bank; ALLOCATES: 1 = a row table (uarch/row_table.py)
+# table of all hubs, int64 [n_tables, 4]; ENTRIES of a bank; ALLOCATES: 1 = a row table (uarch/tables.py)
 TABLE_ENTRIES, TABLE_MISSES, TABLE_MISS_PS, TABLE_ALLOCATES = range(4)
 # table of one hub, int64 [n_tables * n_nodes, 5]: when its latest lookup began, cached rows, counts of lookups and misses, time that copies waited
 HUB_CLOCK, HUB_CACHED_ROWS, HUB_LOOKUPS, HUB_MISSES, HUB_WAIT_PS = range(5)

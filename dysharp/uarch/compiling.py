@@ -1,4 +1,4 @@
-"""Tells when and for what kernels are compiled. Apart from `kernel.py`: who listens does not become a source of the kernels."""
+"""Tells when and for what kernels are compiled. Apart from `kernel.py`, so that no change here compiles the kernels anew."""
 
 import time
 from collections.abc import Callable, Iterator

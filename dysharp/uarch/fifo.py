@@ -5,8 +5,8 @@ A ring holds entries with a due time, pushed in time order because their delay i
 """
 
 from dysharp.uarch.columns import DONE, INF, LEAF_RINGS, MEMBER_NEXT, MEMBER_NODE, MEMBER_TIME, NEXT2, NODE
+from dysharp.uarch.heap import tree_set
 from dysharp.uarch.kernel import block
-from dysharp.uarch.tree import tree_set
 
 
 @block

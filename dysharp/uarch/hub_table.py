@@ -2,10 +2,9 @@
 
 from dysharp.uarch import columns as col
 from dysharp.uarch.fifo import fifo_push
+from dysharp.uarch.heap import tree_set
 from dysharp.uarch.kernel import block, kernel
-from dysharp.uarch.row_table import row_enter, row_place, row_reads
-from dysharp.uarch.tables import ring_append, ring_unlink
-from dysharp.uarch.tree import tree_set
+from dysharp.uarch.tables import ring_append, ring_unlink, row_enter, row_place, row_reads
 
 
 @block

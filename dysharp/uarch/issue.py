@@ -3,12 +3,10 @@
 from dysharp.uarch import columns as col
 from dysharp.uarch.bulk import hub_joined
 from dysharp.uarch.fifo import member_schedule, mixed_push
-from dysharp.uarch.heap import heap_pop, heap_push
+from dysharp.uarch.heap import heap_pop, heap_push, tree_set
 from dysharp.uarch.kernel import block, kernel
-from dysharp.uarch.memory import memory_take
-from dysharp.uarch.ready import PROGRAM_ORDER, ROUND_ROBIN, issued, mark
-from dysharp.uarch.shares import share_left, share_take
-from dysharp.uarch.tree import tree_set
+from dysharp.uarch.link import memory_take
+from dysharp.uarch.ready import PROGRAM_ORDER, ROUND_ROBIN, issued, mark, share_left, share_take
 
 BATCH_BITS = 12  # a batch of n < 4096 tasks of op o is the pool heap's id o << 12 | n
 

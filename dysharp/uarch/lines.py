@@ -1,4 +1,4 @@
-"""Unequal links: a train begins at the link that its key hashes to, and every link of a port has its own time (oracle/lines.py).
+"""Unequal links: a train begins at the link that its key hashes to, and every link of a port has its own time (oracle/servers.py).
 
 The link l of a row is busy until `base + max(y[l], floor)`, so a train changes only the links of its last round.
 """

@@ -1,6 +1,16 @@
-"""The server of one link direction: when does a train that starts now end."""
+"""The server of one link direction (when does a train that starts now end), and bandwidth of a node's memory (docs/design/0007)."""
 
-from dysharp.uarch.columns import PORT_RATE, SERVER_BUSY_BYTES, SERVER_BUSY_START, SERVER_DEBT, SERVER_FREE, SERVER_WIRE
+from dysharp.uarch.columns import (
+    HARDWARE_MEMORY,
+    HARDWARE_NODES,
+    PORT_RATE,
+    PROMISED,
+    SERVER_BUSY_BYTES,
+    SERVER_BUSY_START,
+    SERVER_DEBT,
+    SERVER_FREE,
+    SERVER_WIRE,
+)
 from dysharp.uarch.kernel import block
 
 
@@ -43,3 +53,18 @@ def server_debt(nodes, i, side, wire):
     """Wire bytes that delay the server's next train (acknowledgements, notifications)."""
     nodes[i, side + SERVER_DEBT] += wire
     nodes[i, side + SERVER_WIRE] += wire
+
+
+@block
+def memory_take(nodes, node, amount, m, now):
+    """`amount` bytes go next at the memory of `node` (or of the node with this port).
+
+    Returns when all that is promised will have gone; `now` if nothing shares the memory.
+    """
+    until = now
+    if m[HARDWARE_MEMORY] > 0:
+        node = node % m[HARDWARE_NODES]
+        nodes[node, PROMISED] = max(nodes[node, PROMISED], now)
+        nodes[node, PROMISED] += (amount * 1_000_000 + m[HARDWARE_MEMORY] - 1) // m[HARDWARE_MEMORY]
+        until = nodes[node, PROMISED]
+    return until

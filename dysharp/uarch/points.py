@@ -1,12 +1,35 @@
-"""What falls when a point is passed: edges to ops, responses and tiles, announcements, and ops that never run (oracle/depend.py)."""
+"""What falls when a point is passed: edges to ops, responses and tiles, announcements, and ops that never run (oracle/depend.py).
+
+Row stores: the first byte of a row takes the next slot, bytes complete it, complete rows make a tile ready.
+"""
 
 from dysharp.uarch import columns as col
 from dysharp.uarch.kernel import block, kernel
-from dysharp.uarch.ready import delivered, first_event, mark, op_ready, op_release, ops_of, semaphores_pass, tile_notify, work_next
-from dysharp.uarch.region import row_fill
-from dysharp.uarch.shares import splits_apply
+from dysharp.uarch.ready import delivered, first_event, mark, op_ready, op_release, ops_of, semaphores_pass, splits_apply, tile_notify, work_next
 from dysharp.uarch.switch import sum_of
 from dysharp.uarch.trains import response_out
+
+
+@block
+def row_fill(row, n_bytes, stores, x):
+    """`n_bytes` arrive for `row` (rows of a PREFIX region have their slot from the start). Returns the tile that is now ready, else -1."""
+    rows, regions, tiles = stores.rows, stores.regions, stores.tiles
+    r = rows[row, col.ROW_REGION]
+    if rows[row, col.ROW_SLOT] < 0:
+        slot = regions[r, col.REGION_USED]
+        regions[r, col.REGION_USED] += 1
+        rows[row, col.ROW_SLOT] = slot
+        stores.slot_row[regions[r, col.REGION_ROW0] + slot] = row
+    rows[row, col.ROW_LEFT] -= n_bytes
+    ready = -1
+    if rows[row, col.ROW_LEFT] == 0:
+        t = regions[r, col.REGION_TILE0] + rows[row, col.ROW_SLOT] // regions[r, col.REGION_TILE_ROWS]
+        tiles[t, col.TILE_LEFT] -= 1
+        if tiles[t, col.TILE_LEFT] == 0:
+            stores.tile_times[t, col.TILE_READY] = x[col.RUN_NOW]
+            ready = t
+    return ready
+
 
 HEAD_OP_ISSUE, HEAD_MEMBER_RESPOND, HEAD_TILE_NOTIFY, HEAD_JOIN_CANCEL, HEAD_ANNOUNCE, HEAD_EVENT = range(6)
 # HEAD_ANNOUNCE, HEAD_EVENT: edges to a JOIN with a threshold, from a SIGNAL that adds to the threshold and from anything else
@@ -67,7 +90,7 @@ def op_cancel(o, ops, issue, x, points):
 
 @block
 def member_respond(k, ops, mem, clock, points):
-    """One edge to the response of member k falls. It goes now if the last edge falls behind the read of the memory."""
+    """One edge to the response of member k falls. The response goes now if the last edge falls behind the read of the memory."""
     mem[k, col.MEMBER_WAITS] -= 1
     if mem[k, col.MEMBER_WAITS] == col.RESPONSE_HELD:
         mem[k, col.MEMBER_WAITS] = 0
@@ -126,7 +149,7 @@ def row_touch(row, n_bytes, ops, mem, issue, clock, points):
 
 @block
 def row_complete(row, n_bytes, o, ops, mem, stores, issue, nodes, clock, points):
-    """If the row is complete now, what waits for that falls. `o`: the op that filled it."""
+    """If the row is complete now, the edges that wait for the row fall. `o`: the op that filled it."""
     if points is not None and clock.m[col.ROW_POINTS] != 0 and n_bytes > 0 and stores.rows[row, col.ROW_LEFT] == 0:
         edges_fall(row_point(row, ops, mem), o, ops, mem, stores, points.releases, issue, nodes, clock)
 

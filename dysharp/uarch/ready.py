@@ -1,11 +1,13 @@
-"""Dependencies: what becomes ready or done, and everything that follows from it at zero delay (oracle/depend.py, oracle/stores.py)."""
+"""Dependencies: what becomes ready or done, and everything that follows from it at zero delay (oracle/depend.py, oracle/stores.py).
+
+Shares of pools: issuers that hold no more than a number of slots together, which may change (oracle/issue.py).
+"""
 
 from dysharp.uarch import columns as col
 from dysharp.uarch.fifo import fifo_push, ring_push, ring_take
-from dysharp.uarch.heap import heap_push
+from dysharp.uarch.heap import heap_push, tree_set
 from dysharp.uarch.kernel import block, kernel, prefetch
 from dysharp.uarch.link import server_debt
-from dysharp.uarch.tree import tree_set
 
 KIND_JOIN = 2
 PROGRAM_ORDER, READY_FIFO, ROUND_ROBIN = 0, 1, 3
@@ -215,3 +217,36 @@ def notified(ops, members, stores, issue, clock):
         told = rows[row, col.ROW_NOTIFY]
         if told >= 0 and op[told, col.NODE] % clock.m[col.HARDWARE_NODES] != tiles[t, col.TILE_NODE]:
             op_release(told, tiles[t, col.TILE_CAUSE], ops, issue, clock.x)
+
+
+@block
+def share_left(queue, points):
+    """Slots that a queue's share leaves; without a share a number larger than any pool."""
+    if points is not None and len(points.shares) > 0 and points.share_of[queue] >= 0:
+        share = points.share_of[queue]
+        return max(0, points.shares[share, col.SHARE_MOST] - points.shares[share, col.SHARE_HELD])
+    return col.INF
+
+
+@block
+def share_take(queue, n, points):
+    """A queue takes n slots (below 0: gives them back)."""
+    if points is not None and len(points.shares) > 0 and points.share_of[queue] >= 0:
+        points.shares[points.share_of[queue], col.SHARE_HELD] += n
+
+
+@block
+def splits_apply(o, issue, x, points):
+    """Op o is done: shares change that wait for this end."""
+    if points is not None and len(points.splits) > 0 and points.split_of[o] >= 0:
+        k = points.split_of[o]
+        while k < len(points.splits) and points.splits[k, col.SPLIT_OP] == o:
+            share = points.splits[k, col.SPLIT_SHARE]
+            if points.splits[k, col.SPLIT_MORE] != 0:
+                points.shares[share, col.SHARE_MOST] += points.splits[k, col.SPLIT_MORE]
+            else:
+                points.shares[share, col.SHARE_MOST] = points.splits[k, col.SPLIT_MOST]
+            for queue in range(len(points.share_of)):
+                if points.share_of[queue] == share:
+                    mark(issue.dirty_issuers, x, issue.issuers[queue, col.ISSUER_OWNER])
+            k += 1

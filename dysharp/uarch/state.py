@@ -159,7 +159,7 @@ class Tables(NamedTuple):
     `kinds`: [t, 4] int64, sizes and cost. `hubs`: [t * n, 5] int64. `finish`: [t * n, misses] int64 ps, ends of the
     latest misses of a hub, a ring. `asked`: [n_rows + t * n, 4] int64. `waits`: [n, 2] int32, FIFO of the members that
     wait for a row's place (linked as in `Links`). `places`: [n_rows + n * banks, 6] int32 and `spilled`: [n_regions] int64, the
-    row table (`uarch/row_table.py`); empty where no table is one.
+    row table (`uarch/tables.py`); empty where no table is one.
     """
 
     kinds: Annotated[Array, 4]

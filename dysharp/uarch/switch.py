@@ -4,11 +4,11 @@ from dysharp.uarch import columns as col
 from dysharp.uarch.bits import set_after, set_empty
 from dysharp.uarch.bulk import asked
 from dysharp.uarch.fifo import fifo_pop, fifo_push, mixed_push
+from dysharp.uarch.heap import tree_set
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.lines import has_lines
 from dysharp.uarch.loads import ANSWERED, GOES_ON, load_look, load_responds, room_make
 from dysharp.uarch.ready import delivered, mark
-from dysharp.uarch.tree import tree_set
 
 
 @block

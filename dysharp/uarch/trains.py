@@ -8,14 +8,13 @@ from dysharp.uarch.acks import up_note
 from dysharp.uarch.bits import bit_after
 from dysharp.uarch.bulk import hub_joined, piece_send, turn_begin, turn_note, turn_over
 from dysharp.uarch.fifo import fifo_push, member_schedule, mixed_pop, mixed_push, op_schedule, ring_push, ring_take
+from dysharp.uarch.heap import tree_set
 from dysharp.uarch.hub_table import member_wait, rows_ask
 from dysharp.uarch.kernel import block, prefetch
 from dysharp.uarch.lines import debt_ps, has_lines, lines_send
-from dysharp.uarch.link import server_grant, server_hold
-from dysharp.uarch.memory import memory_take
+from dysharp.uarch.link import memory_take, server_grant, server_hold
 from dysharp.uarch.ready import delivered, mark
 from dysharp.uarch.switch import channel_advance, credits_apply, output_admit, sum_of, train_expose, vc_choose
-from dysharp.uarch.tree import tree_set
 
 IDLE = -(1 << 40)  # SERVER_EXTRA of a down server that sends nothing
 

@@ -7,14 +7,13 @@ from dysharp.uarch import columns as col
 from dysharp.uarch.acks import ack_due, ack_note, ack_pop, ack_push, acks_leave
 from dysharp.uarch.bulk import bulk_queue, piece_of, up_cut
 from dysharp.uarch.fifo import fifo_pop, member_due, member_schedule, op_due, op_schedule
+from dysharp.uarch.heap import tree_set
 from dysharp.uarch.kernel import block
-from dysharp.uarch.link import server_debt
-from dysharp.uarch.memory import memory_take
+from dysharp.uarch.link import memory_take, server_debt
 from dysharp.uarch.points import rows_fill
 from dysharp.uarch.ready import delivered
 from dysharp.uarch.switch import load_answered, result_out, sum_of
 from dysharp.uarch.trains import response_out
-from dysharp.uarch.tree import tree_set
 
 
 @block

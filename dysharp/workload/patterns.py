@@ -71,6 +71,22 @@ class Pattern:
         return name + "".join(parts)
 
 
+PATTERNS: dict[str, Pattern] = {}
+_SHARE = Setting("share", 0.0, 1.0)
+_K = Setting("K", 1, 1 << 16, whole=True)
+_TRTLLM = "TensorRT-LLM, tools/layer_wise_benchmarks, BalanceMethod"
+
+
+def pattern(name: str, source: str, *settings: Setting) -> Callable[[Draw], Draw]:
+    """Register a function that draws choices as the pattern `name`. Its docstring is the summary that users see."""
+
+    def register(draw: Draw) -> Draw:
+        PATTERNS[name] = Pattern(settings, draw.__doc__ or "", source, draw)
+        return draw
+
+    return register
+
+
 def draw_pattern(name: str, values: Values, model: Model, n_gpus: int, tokens: int, rng: np.random.Generator) -> tuple[I32, str, tuple[str, ...]]:
     """The choices of a pattern, its description and notes for a header.
 
@@ -85,7 +101,20 @@ def draw_pattern(name: str, values: Values, model: Model, n_gpus: int, tokens: i
     return expert, f"{name} {text}".strip(), (note,) if absent else ()
 
 
-def _hot_experts(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
+@pattern("spread", f"{_TRTLLM}.Balanced")
+def spread(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
+    """perfect balance: experts take turns, and a token's experts lie on as many GPUs as possible"""
+    # In turn: the first expert of every GPU, then the second one. A token takes the next k of them.
+    per_gpu = -(-layout.n_experts // layout.n_gpus)
+    gpu, local = np.divmod(np.arange(layout.n_experts), per_gpu)
+    turn = np.lexsort((gpu, local)).astype(np.int32)
+    first = rng.permutation(layout.n_tokens).astype(np.int64) * layout.topk
+    return np.asarray(turn[(first[:, None] + np.arange(layout.topk)) % layout.n_experts])
+
+
+@pattern("hot-experts", f"{_TRTLLM}.ImbalancedExperts, there on every rank", _K, _SHARE)
+def hot_experts(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
+    """K experts (drawn) take this share of all choices, the others are equally likely"""
     n_hot = int(values["K"])
     _check_pool("hot-experts", layout, n_hot)
     order = rng.permutation(layout.n_experts).astype(np.int32)
@@ -93,7 +122,9 @@ def _hot_experts(rng: np.random.Generator, layout: Layout, values: Values) -> I3
     return _draw_pools(rng, hot, order[:n_hot], order[n_hot:], layout.topk)
 
 
-def _hot_rank(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
+@pattern("hot-rank", f"{_TRTLLM}.ImbalancedRanks", _SHARE, Setting("rank", 0, 1 << 16, 0, whole=True))
+def hot_rank(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
+    """the experts of one GPU take this share of all choices"""
     rank = int(values["rank"])
     if layout.n_experts % layout.n_gpus:
         raise ConfigError(f"routing hot-rank: found {layout.n_experts} experts on {layout.n_gpus} GPUs, expected equally many on each GPU")
@@ -106,7 +137,12 @@ def _hot_rank(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     return _draw_pools(rng, hot, order[:held], order[held:], layout.topk)
 
 
-def _rotating(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
+@pattern(
+    "rotating", "FlexMoE, arXiv 2304.03946: loads are skewed and change over time; the block is ours", _K, _SHARE,
+    Setting("block", 1, 1 << 30, 64, whole=True),
+)  # fmt: skip
+def rotating(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
+    """as hot-experts, but every block of tokens has other hot experts"""
     n_hot = int(values["K"])
     _check_pool("rotating", layout, n_hot)
     order = rng.permutation(layout.n_experts).astype(np.int32)
@@ -120,35 +156,32 @@ def _rotating(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     return expert
 
 
-def _spread(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
-    """Experts in turn: the first expert of every GPU, then the second one. A token takes the next k of them."""
-    per_gpu = -(-layout.n_experts // layout.n_gpus)
-    gpu, local = np.divmod(np.arange(layout.n_experts), per_gpu)
-    turn = np.lexsort((gpu, local)).astype(np.int32)
-    first = rng.permutation(layout.n_tokens).astype(np.int64) * layout.topk
-    return np.asarray(turn[(first[:, None] + np.arange(layout.topk)) % layout.n_experts])
-
-
-def _ragged(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
-    share = np.linspace(values[""], 1.0, layout.n_gpus) if layout.n_gpus > 1 else np.ones(1)
-    held = rng.permutation(np.rint(share * layout.tokens).astype(np.int64))
-    return _without(_uniform(rng, layout), layout.place >= np.repeat(held, layout.tokens))
-
-
-def _zero_tokens(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
-    n_empty = int(values[""])
-    if n_empty >= layout.n_gpus:
-        raise ConfigError(f"routing zero-tokens: found {n_empty} empty sources, expected fewer than the {layout.n_gpus} GPUs")
-    empty = np.isin(np.arange(layout.n_gpus), rng.permutation(layout.n_gpus)[:n_empty])
-    return _without(_uniform(rng, layout), np.repeat(empty, layout.tokens))
-
-
-def _burst(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
+@pattern("burst", "SGLang, layers/moe/topk.py masks padded tokens, which are all alike; the run is ours", Setting("", 0.0, 1.0))
+def burst(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
+    """this part of every source's tokens, in one run, repeats one token: all choose the same k experts"""
     expert = _uniform(rng, layout)
     length = round(values[""] * layout.tokens)
     begin = int(rng.integers(0, layout.tokens - length + 1))
     expert[(layout.place >= begin) & (layout.place < begin + length)] = rng.permutation(layout.n_experts)[: layout.topk]
     return expert
+
+
+@pattern("ragged", "DeepEP pull request 744: unequal token counts per rank", Setting("", 0.0, 1.0))
+def ragged(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
+    """sources hold between this part and all of the tokens, in even steps; experts are uniform"""
+    share = np.linspace(values[""], 1.0, layout.n_gpus) if layout.n_gpus > 1 else np.ones(1)
+    held = rng.permutation(np.rint(share * layout.tokens).astype(np.int64))
+    return _without(_uniform(rng, layout), layout.place >= np.repeat(held, layout.tokens))
+
+
+@pattern("zero-tokens", "SGLang pull request 25397: ranks without a token under DP attention", Setting("", 1, 1 << 16, 1, whole=True))
+def zero_tokens(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
+    """this many sources (drawn) hold no token; experts are uniform"""
+    n_empty = int(values[""])
+    if n_empty >= layout.n_gpus:
+        raise ConfigError(f"routing zero-tokens: found {n_empty} empty sources, expected fewer than the {layout.n_gpus} GPUs")
+    empty = np.isin(np.arange(layout.n_gpus), rng.permutation(layout.n_gpus)[:n_empty])
+    return _without(_uniform(rng, layout), np.repeat(empty, layout.tokens))
 
 
 def _uniform(rng: np.random.Generator, layout: Layout) -> I32:
@@ -189,50 +222,3 @@ def _draw_pools(rng: np.random.Generator, n_hot: I64, hot: I32, cold: I32, topk:
             if taken:
                 expert[tokens, columns] = pool[draw_uniform(rng, len(tokens), len(pool), taken)]
     return expert
-
-
-_SHARE = Setting("share", 0.0, 1.0)
-_K = Setting("K", 1, 1 << 16, whole=True)
-_TRTLLM = "TensorRT-LLM, tools/layer_wise_benchmarks, BalanceMethod"
-
-PATTERNS: dict[str, Pattern] = {
-    "spread": Pattern(
-        (), "perfect balance: experts take turns, and a token's experts lie on as many GPUs as possible", f"{_TRTLLM}.Balanced", _spread
-    ),
-    "hot-experts": Pattern(
-        (_K, _SHARE),
-        "K experts (drawn) take this share of all choices, the others are equally likely",
-        f"{_TRTLLM}.ImbalancedExperts, there on every rank",
-        _hot_experts,
-    ),
-    "hot-rank": Pattern(
-        (_SHARE, Setting("rank", 0, 1 << 16, 0, whole=True)),
-        "the experts of one GPU take this share of all choices",
-        f"{_TRTLLM}.ImbalancedRanks",
-        _hot_rank,
-    ),
-    "rotating": Pattern(
-        (_K, _SHARE, Setting("block", 1, 1 << 30, 64, whole=True)),
-        "as hot-experts, but every block of tokens has other hot experts",
-        "FlexMoE, arXiv 2304.03946: loads are skewed and change over time; the block is ours",
-        _rotating,
-    ),
-    "burst": Pattern(
-        (Setting("", 0.0, 1.0),),
-        "one run of this part of every source's tokens is one token repeated: all choose the same k experts",
-        "SGLang, layers/moe/topk.py masks padded tokens, which are all alike; the run is ours",
-        _burst,
-    ),
-    "ragged": Pattern(
-        (Setting("", 0.0, 1.0),),
-        "the sources hold from this part to all of the tokens, in even steps; experts are uniform",
-        "DeepEP pull request 744: unequal token counts per rank",
-        _ragged,
-    ),
-    "zero-tokens": Pattern(
-        (Setting("", 1, 1 << 16, 1, whole=True),),
-        "this many sources (drawn) hold no token; experts are uniform",
-        "SGLang pull request 25397: ranks without a token under DP attention",
-        _zero_tokens,
-    ),
-}

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import dysharp as ds
-from dysharp.advice.advise import Advice
-from dysharp.advice.answer import percent
+from dysharp.advice.advise import Advice, percent
 from dysharp.advice.candidates import UNJUDGED, nothing_to_rank
 from dysharp.advice.tuning import edge_of, fewest_near_best
 from dysharp.analysis.load import load_of

@@ -9,7 +9,7 @@ import pytest
 from dysharp.advice.libraries import MOST_LL, Call, Cell, advise_libraries
 from dysharp.cli.texts.libraries_text import screen
 from dysharp.errors import ConfigError
-from dysharp.measured.call_errors import ANY, OTHER, CallErrors, Key, errors_of_call, table, to_toml
+from dysharp.measured.calls import ANY, OTHER, CallErrors, Key, errors_of_call, table, to_toml
 from dysharp.measured.families.library_calls import CallCase, program_us
 from dysharp.specs.fitted import fitted_values
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import dysharp as ds
-from dysharp.advice.answer import answer_lines
+from dysharp.advice.advise import answer_lines
 from dysharp.api.comparison import limits_sentence, place_of_fastest
 from dysharp.cli.texts.comparison_text import print_comparison
 from dysharp.reports.html_report import render, report_of_advice, report_of_comparison, report_of_rows

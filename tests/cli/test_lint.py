@@ -16,7 +16,8 @@ from dysharp.workload.lint import lint
 Call = Callable[..., Any]
 
 GOLDEN = """\
-skewed.npz: 1 layer, 16 experts, top-2, checked for 4 GPUs
+skewed.npz: look at tokens per rank, dead experts, repetition, imbalance, EPLB (marked ! below)
+1 layer, 16 experts, top-2, checked for 4 GPUs
 tokens per rank: 0 to 400, mean 180; most on GPU 0, layer 5
   ! the busiest GPU receives 2.22x the mean: its links and GEMMs end last
 recording: 400 tokens, all complete; 2 sequences or ranks of 100 to 300 tokens

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dysharp.steps.accounting.buffers import buffer_bytes
+from dysharp.steps.accounting.memory import buffer_bytes
 
 Call = Callable[..., Any]
 

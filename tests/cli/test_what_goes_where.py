@@ -18,7 +18,7 @@ from dysharp.cli.serve import print_serving
 from dysharp.cli.texts.examples import EXAMPLES
 from dysharp.cli.texts.plan_text import draw_plan
 from dysharp.errors import ConfigError
-from dysharp.silicon.papers import published
+from dysharp.silicon.cluster_area import published
 from dysharp.specs import load_cluster
 
 Call = Callable[..., Any]

@@ -6,7 +6,7 @@ import pytest
 
 from dysharp.compute import moe
 from dysharp.protocol.reduction import REDUCTION_BUFFER
-from dysharp.silicon.papers import published
+from dysharp.silicon.cluster_area import published
 from dysharp.specs import load_cluster
 
 MLP = ("copy of the counts", "scatter: offsets", "scatter: rows", "GEMM", "activation", "quantise", "GEMM", "gather")

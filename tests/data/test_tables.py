@@ -14,9 +14,8 @@ import pytest
 
 from dysharp.data import TABLES, read_table
 from dysharp.errors import ConfigError
-from dysharp.measured.classify import REPRINTED, classify
-from dysharp.measured.measurements import read_measurements
-from dysharp.measured.scope import NO_SWITCH, RETIRED
+from dysharp.measured.family import REPRINTED, classify
+from dysharp.measured.measurements import NO_SWITCH, RETIRED, read_measurements
 
 FOLDER = files("dysharp.data")
 PAGE = FOLDER.joinpath("README.md").read_text(encoding="utf-8")

@@ -12,12 +12,9 @@ from typing import Any
 import pytest
 
 from dysharp.api.validation import PAGE
-from dysharp.measured.bare_gpu import BARE
-from dysharp.measured.classify import classify
-from dysharp.measured.cluster_fit import fit_cluster
-from dysharp.measured.config_json import LIMITS
-from dysharp.measured.family import families_in_bars, family_of
-from dysharp.measured.measurements import Measurement, measurements_from_csv
+from dysharp.measured.cluster_fit import BARE, fit_cluster
+from dysharp.measured.family import classify, families_in_bars, family_of
+from dysharp.measured.measurements import LIMITS, Measurement, measurements_from_csv
 from dysharp.specs.fitted import fitted
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,10 +10,9 @@ from click.testing import CliRunner
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
 from dysharp.figures import Check, Figure, Point, judge, list_figures, load_figure
-from dysharp.figures.drawing import Drawing
-from dysharp.figures.figure import BEYOND, Variant
+from dysharp.figures.figure import BEYOND, Drawing, Variant
 from dysharp.figures.series import Series, series_of
-from dysharp.figures.variants import variant_point
+from dysharp.figures.verdict import variant_point
 from dysharp.reports.figure_plots import plot_series
 from dysharp.reports.headline import headline
 from dysharp.reports.markdown import escaped
@@ -162,6 +161,7 @@ def test_long_names_of_places_are_turned_and_long_legends_take_lines() -> None:
     assert [axes.figure.legends[0]._ncols for axes in (short, long)] == [5, 2]
 
 
+@pytest.mark.slow
 def test_a_page_keeps_the_figures_that_a_command_does_not_run(tmp_path: Path) -> None:
     """Their lines come from the CSV files beside the page."""
     pages, store = tmp_path / "pages", ["--store", str(tmp_path / "store"), "--pages", str(tmp_path / "pages")]

@@ -15,7 +15,7 @@ Packets travel on the links of `functional/network` in any order, encoded. A sto
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dysharp.errors import EmulationMismatch, IsaError
 from dysharp.functional.network.wires import LOCAL, Wires
@@ -96,7 +96,7 @@ class RowspMachine:
         place = row_bytes + record_bytes
         region = aau.Region(len(g.memory), place, rows)
         g.memory += bytes(rows * place)
-        g.aau = aau.with_region(g.aau, region)
+        g.aau = replace(g.aau, regions=(*g.aau.regions, region), pointer=(*g.aau.pointer, 0), evicted=(*g.aau.evicted, 0))
         g.dams.append(dam.empty(rows, row_bytes, tile_rows, len(self._gpus)))
         g.data_bytes.append(row_bytes)
         return MallocId(gpu, len(g.dams) - 1)
@@ -139,7 +139,7 @@ class RowspMachine:
         while len(self._wires.pool):
             self._wires.step()
         for g in self._gpus:
-            g.rpm = rpm.restart(g.rpm)
+            g.rpm = replace(g.rpm, draining=False)  # the start of the next kernel
 
     def _write(self, source: int, store: rpm.Write) -> None:
         g = self._gpus[source]

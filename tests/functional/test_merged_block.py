@@ -19,8 +19,7 @@ from dysharp.functional.numbers import number
 from dysharp.functional.rows import Outcome
 from dysharp.program import Program
 from dysharp.program.verify import verify
-from dysharp.steps.kernels import Kernel, kernels_program
-from dysharp.steps.merged import ATTENTION_B, ATTENTION_F, MOE_B, MOE_F, SHARED_B, SHARED_F, WEIGHTS, label, merged_block
+from dysharp.steps.merged import ATTENTION_B, ATTENTION_F, MOE_B, MOE_F, SHARED_B, SHARED_F, WEIGHTS, Kernel, kernels_program, label, merged_block
 
 torch = pytest.importorskip("torch")
 Array = NDArray[Any]

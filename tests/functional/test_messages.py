@@ -14,7 +14,7 @@ from dysharp.functional.faults import SCALE_OUT, machine_faults
 from dysharp.functional.machine import Machine
 from dysharp.protocol.delivery import Taken, overtakes, take
 from dysharp.specs import Cluster, load_cluster
-from dysharp.specs.scale_out import ScaleOut
+from dysharp.specs.cluster import ScaleOut
 from dysharp.systems import all_systems
 
 SYSTEMS = sorted(name for name, system in all_systems().items() if system.reach.domains)

@@ -14,8 +14,7 @@ from dysharp.functional.packets import run_packets
 from dysharp.functional.reference import dense_forward, recorded_reference
 from dysharp.systems import all_systems
 from dysharp.testing.conformance import emulation
-from dysharp.testing.conformance.case import SystemCase
-from dysharp.testing.conformance.tensors import layer_case, run_case
+from dysharp.testing.conformance.case import SystemCase, layer_case, run_case
 
 SYSTEMS = all_systems()
 FAULTS = emulation.FAULTS

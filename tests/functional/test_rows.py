@@ -16,8 +16,7 @@ from dysharp.functional.reference import dense_forward
 from dysharp.functional.rows import RowMachine, run_rows
 from dysharp.systems import all_systems
 from dysharp.testing.conformance import emulation
-from dysharp.testing.conformance.case import SystemCase
-from dysharp.testing.conformance.tensors import layer_case, run_case
+from dysharp.testing.conformance.case import SystemCase, layer_case, run_case
 
 SYSTEMS = all_systems()
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from dysharp.errors import IsaError
 from dysharp.isa.commands import CONTROL, RULES, Command
-from dysharp.isa.crc import crc8
 from dysharp.isa.fields import Field, Layout, pack, unpack
+from dysharp.isa.packets import crc8
 
 MIXED = Layout("mixed", (Field("a", 3, ""), Field("spare", 5, ""), Field("b", 56, ""), Field("c", 64, "")))
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from dysharp.errors import IsaError
 from dysharp.isa.commands import FLIT_BYTES, RULES, Command, Data, Dtype, Half, Stage, VirtualChannel, virtual_channel
-from dysharp.isa.crc import crc8
-from dysharp.isa.packets import Packet, ReplicaForm, check_targets, decode, encode, flits, partial_sums, replica_form
+from dysharp.isa.packets import Packet, ReplicaForm, check_targets, crc8, decode, encode, flits, partial_sums, replica_form
 
 ADDRESS = 0x123456789ABC
 DATA = bytes(range(16))

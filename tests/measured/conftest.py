@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dysharp.measured.apart import split
-from dysharp.measured.classify import Classified, classify
+from dysharp.measured.family import Classified, classify
 from dysharp.measured.measurements import Measurement, read_measurements
 from dysharp.measured.predictions import predict
 from dysharp.specs.fitted import fitted_values

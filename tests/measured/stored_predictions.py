@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from dysharp.analysis import MODEL_VERSION
-from dysharp.measured.classify import Classified, Parsed, classify
-from dysharp.measured.family import all_families
+from dysharp.measured.family import Classified, Parsed, all_families, classify
 from dysharp.measured.measurements import read_calls, read_measurements, read_operators
 from dysharp.measured.predictions import predict
 from dysharp.specs.fitted import fitted_values

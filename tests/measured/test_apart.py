@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dysharp.measured.apart import AT_FLOOR, group_of, judge, part_of, read_hosts, split
-from dysharp.measured.classify import Classified, Parsed, classify
+from dysharp.measured.family import Classified, Parsed, classify
 from dysharp.measured.validation import validate_measurements
 from dysharp.specs.fitted import Fitted, fitted, fitted_values
 from tests.measured.csv_lines import GEMM, line, read

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from dysharp.cli.app import cli
 from dysharp.measured.beyond import judge
-from dysharp.measured.classify import classify
 from dysharp.measured.families.allreduce import BY_NCCL, MIB
+from dysharp.measured.family import classify
 from dysharp.specs.fitted import fitted_values
 from tests.measured.csv_lines import GEMM, VLLM, allreduce_line, line, write
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from dysharp.cli.app import cli
 from dysharp.measured.calls import bars, doubts, in_pool, judge
-from dysharp.measured.classify import Parsed, classify
 from dysharp.measured.families.library_calls import CallCase, device_us, program_us
+from dysharp.measured.family import Parsed, classify
 from dysharp.measured.measurements import read_calls
 from dysharp.measured.predictions import predict
 from dysharp.specs.fitted import fitted_values

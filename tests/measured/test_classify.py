@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dysharp.measured.classify import classify
+from dysharp.measured.family import classify
 from dysharp.measured.validation import validate_measurements
 from dysharp.specs.fitted import fitted
 from tests.measured.csv_lines import ep_line, line, read

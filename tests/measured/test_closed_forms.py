@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dysharp.measured.classify import classify
-from dysharp.measured.closed_forms import ClosedForms, stack
+from dysharp.measured.family import classify
+from dysharp.measured.predictions import ClosedForms, stack
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import load_gpu
 from tests.measured.csv_lines import GEMM, ep_line, line, read

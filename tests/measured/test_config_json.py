@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dysharp.measured.classify import classify
+from dysharp.measured.family import classify
 from tests.measured.csv_lines import GEMM, line, read
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from dysharp.compute import transfer
 from dysharp.measured import ep_kernels
-from dysharp.measured.classify import Parsed, classify
 from dysharp.measured.ep_kernels import EpCase, kernel_times
 from dysharp.measured.families import fused_layer, hybrid_ep
 from dysharp.measured.families.deepep import DeepEpCase
@@ -18,6 +17,7 @@ from dysharp.measured.families.deepep_ll import LowLatencyCase
 from dysharp.measured.families.fused_layer import FusedCase, loaded_routing
 from dysharp.measured.families.hybrid_ep import HybridCase
 from dysharp.measured.families.trtllm_a2a import TrtllmCase, balanced
+from dysharp.measured.family import Parsed, classify
 from dysharp.specs import Model
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import load_gpu

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dysharp.measured.classify import classify
+from dysharp.measured.family import classify
 from dysharp.measured.hold_out import SAMPLE, held_out, hold_out_table, sample
 from dysharp.measured.predictions import predict
 from dysharp.measured.refit import NEUTRAL

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from dysharp.errors import SimulationError
-from dysharp.measured.classify import classify
-from dysharp.measured.closed_forms import ClosedForms
 from dysharp.measured.ep_kernels import kernel_times
-from dysharp.measured.predictions import predict, predict_folds
+from dysharp.measured.family import classify
+from dysharp.measured.predictions import ClosedForms, predict, predict_folds
 from dysharp.measured.validation import validate_measurements
 from dysharp.reports.validation_page import page_of
 from dysharp.specs.fitted import fitted, fitted_values

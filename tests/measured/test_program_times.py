@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dysharp.measured.classify import classify
-from dysharp.measured.program_times import ProgramRequest, frozen, program_times
+from dysharp.measured.family import classify
+from dysharp.measured.predictions import ProgramRequest, frozen, program_times
 from dysharp.specs.fitted import fitted_values
 from tests.measured.csv_lines import ep_line, read
 

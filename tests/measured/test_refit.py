@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dysharp.measured.apart import read_hosts
-from dysharp.measured.classify import classify
-from dysharp.measured.family import all_families
+from dysharp.measured.family import all_families, classify
 from dysharp.measured.fitting import seen_by
 from dysharp.measured.measurements import read_operators
 from dysharp.measured.refit import GIVEN, NEUTRAL, ratios, refit, stages, to_toml

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dysharp.measured.measurements import Unsupported
-from dysharp.measured.scope import check_cluster, gpu_of, out_of_scope
+from dysharp.measured.measurements import Unsupported, check_cluster, gpu_of, out_of_scope
 from tests.measured.csv_lines import line, read
 
 

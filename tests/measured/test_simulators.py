@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dysharp.measured.classify import classify
-from dysharp.measured.simulators import beside_simulators
+from dysharp.measured.beyond import beside_simulators
+from dysharp.measured.family import classify
 from tests.measured.csv_lines import line, read
 
 

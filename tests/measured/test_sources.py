@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from dysharp.measured.classify import Parsed, classify
-from dysharp.measured.sources import disagreements, source_of
+from dysharp.measured.beyond import disagreements, source_of
+from dysharp.measured.family import Parsed, classify
 from tests.measured.csv_lines import GEMM, line, read
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dysharp.measured.classify import classify
+from dysharp.measured.family import classify
 from dysharp.measured.predictions import measured_values, predict
 from dysharp.measured.summary import summarise
 from dysharp.measured.trust import family_errors

@@ -3,7 +3,7 @@
 import pytest
 
 from dysharp.errors import ConfigError
-from dysharp.measured.classify import classify
+from dysharp.measured.family import classify
 from dysharp.measured.measurements import measurements_from_csv
 from dysharp.measured.tp_rows import COLUMNS
 
@@ -30,7 +30,8 @@ def test_norms_have_a_prediction_and_other_ops_none() -> None:
     assert [entry.family.name for entry in done.parsed] == ["fused-norm", "fused-norm"]
     alone, fused = done.parsed
     assert alone.family.program_us(alone.case, {"hbm.fraction": 0.88, "gpu.kernel_us": 2.4}) == pytest.approx(
-        2 * 2.4 + 4 * 67.108864 / 3.35 / 0.88, rel=1e-3  # two events take one start, the kernel another
+        2 * 2.4 + 4 * 67.108864 / 3.35 / 0.88,
+        rel=1e-3,  # two events take one start, the kernel another
     )
     assert fused.case.effort() > alone.case.effort()
 

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from dysharp.measured.classify import classify
-from dysharp.measured.family import families_in_bars
+from dysharp.measured.family import classify, families_in_bars
 from dysharp.measured.validation import validate_measurements
 from dysharp.reports.validation_page import page_of
 from dysharp.specs.fitted import fitted

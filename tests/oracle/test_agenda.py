@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dysharp.oracle.agenda import Agenda, Event
+from dysharp.oracle.world import Agenda, Event
 
 
 def taken(agenda: Agenda) -> list[tuple[int, Event, int, int]]:

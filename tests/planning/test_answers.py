@@ -9,9 +9,9 @@ from click.testing import CliRunner, Result
 from dysharp.api.planning import shapes_of
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
-from dysharp.measured.training.error_bar import MEDIAN_P90
+from dysharp.measured.training.step_time import MEDIAN_P90
 from dysharp.specs import load_whole
-from dysharp.steps.accounting.parameters import parameters_of
+from dysharp.steps.accounting.weights import parameters_of
 
 SMALL = [
     "plan", "qwen3-30b", "--cluster", "paper-ascend-910b", "--gpus", "16", "--batch", "64", "--try", "tp=1,2", "--try", "mbs=1", "--try", "vpp=1",

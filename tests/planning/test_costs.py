@@ -11,19 +11,17 @@ from dysharp.planning.experts import hottest, wire_us
 from dysharp.planning.names import schedule_of
 from dysharp.planning.plan import front, practice_for
 from dysharp.planning.schedules import V_SHAPED
-from dysharp.planning.search import search
-from dysharp.planning.sensitivity import constants_of, sensitivity
+from dysharp.planning.search import constants_of, search, sensitivity
 from dysharp.planning.space import WEIGHTS, Space, Task, broken_by, default_space
 from dysharp.planning.split import slots
 from dysharp.planning.swap import OFFLOADED, host_rate, swapped_bytes
 from dysharp.specs import load_cluster, load_whole
 from dysharp.steps import Layout
-from dysharp.steps.accounting.activations import Saving
-from dysharp.steps.accounting.memory import memory_of
+from dysharp.steps.accounting.memory import Saving, memory_of
 from dysharp.steps.cost import Cost
+from dysharp.steps.costs import exposed_shards, layer_shards
 from dysharp.steps.machine import number
 from dysharp.steps.schedules import make_schedule
-from dysharp.steps.sharded import exposed_shards, layer_shards
 from dysharp.units import PS_PER_US
 
 H100 = load_cluster("hw-dgx-h100-x2")

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from dysharp.planning.cost import Coster, machine_of
-from dysharp.planning.journal import journal_of
 from dysharp.planning.plan import practice_for
-from dysharp.planning.search import search
+from dysharp.planning.search import journal_of, search
 from dysharp.planning.space import Space, Task
 from dysharp.specs import load_cluster, load_whole
 
@@ -21,9 +20,8 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, {folder!r})
 from test_journal import coster
-from dysharp.planning import journal
+from dysharp.planning import search as journal
 from dysharp.planning.cost import Coster
-from dysharp.planning.search import search
 journal.PART = 3
 fast = Coster.cost
 def slow(self, number, stages=""):
@@ -31,7 +29,7 @@ def slow(self, number, stages=""):
     return fast(self, number, stages)
 Coster.cost = slow
 one = coster()
-search(one, 2, journal.journal_of(Path({store!r}), one))
+journal.search(one, 2, journal.journal_of(Path({store!r}), one))
 """
 
 
@@ -41,6 +39,7 @@ def coster() -> Coster:
     return Coster(task, machine, Space(tp=(1, 2, 4), pp=(1, 2, 4), vpp=(1, 2), ep=(1, 2, 4, 8), micro_batch=(1, 2)))
 
 
+@pytest.mark.slow
 def test_a_killed_search_goes_on(tmp_path: Path) -> None:
     script = SLOW.format(folder=str(Path(__file__).parent), store=str(tmp_path))
     running = subprocess.Popen([sys.executable, "-c", script])

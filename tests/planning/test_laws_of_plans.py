@@ -12,7 +12,7 @@ import pytest
 from dysharp.planning.cost import Coster, machine_of
 from dysharp.planning.names import text_of
 from dysharp.planning.plan import practice_for
-from dysharp.planning.sensitivity import FACTORS, variations
+from dysharp.planning.search import FACTORS, variations
 from dysharp.planning.space import Task, default_space
 from dysharp.specs import load_cluster, load_whole
 from dysharp.steps import layout_of

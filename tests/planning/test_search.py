@@ -19,11 +19,10 @@ from dysharp.planning.space import FRAMEWORKS, WEIGHTS, Space, Task
 from dysharp.planning.split import best_split, pace, v_split
 from dysharp.specs import load_cluster, load_whole
 from dysharp.steps import Layout
-from dysharp.steps.accounting.conventions import MEGATRON, model_flops
-from dysharp.steps.accounting.parameters import parameters_of
-from dysharp.steps.graph import replay
+from dysharp.steps.accounting.flops import MEGATRON, model_flops
+from dysharp.steps.accounting.weights import parameters_of
+from dysharp.steps.graph import StepTimes, replay, step_graph
 from dysharp.steps.schedules import Times, make_schedule
-from dysharp.steps.step_graph import StepTimes, step_graph
 
 MACHINE = machine_of(load_cluster("paper-ascend-910b"))
 PANGU = load_whole("pangu-ultra-moe")

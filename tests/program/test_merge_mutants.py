@@ -17,16 +17,11 @@ SEEDS = range(12)
 MERGE, ORDER = "program.merge", "program.merge_order"
 
 
-def _column(name: str, sort: str) -> Mutant:
-    return Mutant(f"{name} without its shift", MERGE, f'joined(lambda p: p.{name}, "{sort}")', f"joined(lambda p: p.{name})")
-
-
 MUTANTS = (
-    _column("members.fill_row", "row"),
-    _column("regions.row_notify", "op"),
-    _column("holds.sem", "semaphore"),
-    *(Mutant(f"{name} without its shift", MERGE, f'"{name}": "{name}", ', "") for name in ("template", "issuer", "wire", "chain")),
-    Mutant("session without its shift", MERGE, ', "session": "session"}', "}"),
+    Mutant("members.fill_row without its shift", MERGE, '"fill_row": "row",', ""),
+    Mutant("regions.row_notify without its shift", MERGE, '"row_notify": "op", ', ""),
+    Mutant("holds.sem without its shift", MERGE, '"sem": "semaphore",', ""),
+    *(Mutant(f"{name} without its shift", MERGE, f'"{name}": "{name}", ', "") for name in ("template", "issuer", "wire", "chain", "session")),
     Mutant("framing without its shift", MERGE, 't.framing + first["framing"]', "t.framing"),
     Mutant("duration without its shift", MERGE, 't.duration + first["duration"]', "t.duration"),
     Mutant("class of the part", MERGE, " cls=classes[t.cls]", " cls=t.cls"),
@@ -34,8 +29,8 @@ MUTANTS = (
     Mutant("table of the part", MERGE, "table=tables[t.table]", "table=t.table"),
     Mutant("pool of the part", MERGE, "[_mapped(p.issuers.pool, new) for", "[p.issuers.pool for"),
     Mutant("pool of a chain of the part", MERGE, "_mapped(c.pool, new)", "c.pool"),
-    Mutant("all points are ops", MERGE, "np.array([one[sort] for sort in sorts])[kind]", 'one["op"]'),
-    Mutant("ops of members one too early", MERGE, "column(p)[:-1] + one[sort]", "column(p)[:-1]"),
+    Mutant("all points are ops", MERGE, 'np.array([one[sort] for sort in ENDS[name]])[getattr(tables[i], f"{name}_kind")]', 'one["op"]'),
+    Mutant("ops of members one too early", MERGE, "column[:-1] + one[sort]", "column[:-1]"),
     Mutant("no op is -1", MERGE, "np.where(column < 0, -1, column + by)", "(column + by)"),
     Mutant("missing columns are 0", MERGE, "RARE.get(name, 0)", "0"),
     Mutant("trains of the first part", MERGE, "max(p.row_trains for p in programs)", "programs[0].row_trains"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dysharp.errors import ProgramError
-from dysharp.program.refuse import check_range, fail_where
+from dysharp.program.names import check_range, fail_where
 
 
 def test_the_first_bad_row_is_named() -> None:

@@ -14,8 +14,7 @@ from dysharp.program.relayout import relayout
 from dysharp.program.verify import verify
 from dysharp.systems import all_systems, get_system
 from dysharp.testing.conformance import backward as rules
-from dysharp.testing.conformance.case import Passes
-from dysharp.testing.conformance.layers import SmallLayer
+from dysharp.testing.conformance.case import Passes, SmallLayer
 from tests.systems.layers import layers
 
 LAYERS = layers()

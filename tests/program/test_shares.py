@@ -13,9 +13,9 @@ from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ProgramError
 from dysharp.oracle.run import Run
 from dysharp.program import Declared, Discipline, Kind, Program, ProgramBuilder, Template, Trace
-from dysharp.program.kernel_sms import with_kernel_sms
 from dysharp.program.merge import Part, Split, merge
 from dysharp.program.sections import trace_of_part
+from dysharp.program.shares import with_kernel_sms
 from dysharp.program.tables import Shares
 from dysharp.program.verify import verify
 from dysharp.specs import load_cluster, load_model

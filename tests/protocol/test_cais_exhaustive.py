@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from mutant import Mutant, plant
 
-from dysharp.protocol import groups, merging, summing
-from tests.protocol.checker import cais
+from dysharp.protocol import merging
+from tests.protocol.checker import cais, groups, summing
 from tests.protocol.checker.cais import CaisConfig, check_cais
 from tests.protocol.checker.explore import explore
 

@@ -1,4 +1,4 @@
-"""The kernels of `uarch/row_table.py` and the unit of `protocol/aau.py` do the same, event by event."""
+"""The kernels of `uarch/tables.py` and the unit of `protocol/aau.py` do the same, event by event."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dysharp.protocol import aau
 from dysharp.uarch import columns as c
-from dysharp.uarch import row_table as r
+from dysharp.uarch import tables as r
 from dysharp.uarch import tables as t
 
 REGIONS, ROWS, PIECES, BYTES = 2, 4, 3, 16

@@ -1,4 +1,4 @@
-"""The kernels of `uarch/tables.py` and `uarch/region.py` and the blocks of `protocol/` do the same, event by event."""
+"""The kernels of `uarch/tables.py` and `uarch/points.py` and the blocks of `protocol/` do the same, event by event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dysharp.protocol import al_table, reduction, region
 from dysharp.uarch import columns as c
 from dysharp.uarch import tables as t
 from dysharp.uarch.kernel import kernel
-from dysharp.uarch.region import row_fill
+from dysharp.uarch.points import row_fill
 from dysharp.uarch.state import Stores
 
 quick = settings(max_examples=200, deadline=None)

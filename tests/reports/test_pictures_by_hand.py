@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dysharp.analysis.load import Load
-from dysharp.reports.load_view import LEVELS, _heat
+from dysharp.reports.html_report import LEVELS, _heat
 from dysharp.reports.plots import plot_pareto
 from dysharp.reports.timeline import BINS, at_once
 from dysharp.reports.validation_page import _long_tables

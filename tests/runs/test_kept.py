@@ -15,7 +15,6 @@ from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
 from dysharp.runs import job
 from dysharp.runs import kept as kept_module
-from dysharp.runs import key as key_module
 from dysharp.runs import store as store_module
 from dysharp.runs.kept import rows_kept_in
 from dysharp.specs.choices import choices_overridden
@@ -77,7 +76,7 @@ def test_options_and_choices_are_inputs_of_a_system(tmp_path: Path) -> None:
 
 def test_other_code_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert counts(tmp_path) == (0, 2)
-    monkeypatch.setattr(key_module, "code_digest", lambda: "edited")
+    monkeypatch.setattr(store_module, "code_digest", lambda: "edited")
     assert counts(tmp_path) == (0, 2)
 
 

@@ -13,8 +13,7 @@ import dysharp
 from dysharp.engine.packet.fabric import FabricConfig
 from dysharp.errors import ConfigError
 from dysharp.program import Program
-from dysharp.runs.option_help import EVERYWHERE, FABRIC, FIELDS, PAPER_FORM, REAL_FORM, options_help
-from dysharp.runs.options import options_of
+from dysharp.runs.options import EVERYWHERE, FABRIC, FIELDS, PAPER_FORM, REAL_FORM, options_help, options_of
 from dysharp.specs import Cluster, load_cluster, load_model
 from dysharp.systems import System, all_systems
 from dysharp.workload import make_routing

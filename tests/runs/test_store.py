@@ -11,7 +11,7 @@ import pytest
 
 from dysharp.errors import ConfigError
 from dysharp.figures import Point, Store
-from dysharp.runs.key import input_files
+from dysharp.runs.store import input_files
 
 POINT = Point("deepep", "S-8", "paper-gh200-nvl32", "uniform", gpus=4, tokens=16)
 ROW = {"time_us": 1.5, "blocks": {}}

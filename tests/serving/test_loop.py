@@ -5,14 +5,12 @@ from dataclasses import replace
 import pytest
 
 from dysharp.serving.engine import engine_of
-from dysharp.serving.events import run_closed_loop
 from dysharp.serving.layout import serve_layout_of
-from dysharp.serving.loop import closed_loop
+from dysharp.serving.loop import closed_loop, run_closed_loop
 from dysharp.serving.memory import weight_bytes
 from dysharp.serving.precisions import formats_of
 from dysharp.serving.rates import rates_of
-from dysharp.serving.step import step_time
-from dysharp.serving.step_table import StepTable
+from dysharp.serving.step import StepTable, step_time
 from dysharp.serving.work import Batch, Load, Replica
 from dysharp.specs import load_cluster, load_whole
 

@@ -6,19 +6,17 @@ import pytest
 
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.errors import ConfigError
-from dysharp.serving.advice import break_even, overlap_of, slots_of
-from dysharp.serving.apart import best_apart
+from dysharp.serving.answers import break_even, overlap_of, slots_of
+from dysharp.serving.apart import Pool, best_apart, disaggregated, transfer_us
 from dysharp.serving.balance import hottest, loads_of, rearranging
 from dysharp.serving.engine import engine_of
 from dysharp.serving.exchange import FREE, HUB, IN_SWITCH
 from dysharp.serving.ffn import expert_op
 from dysharp.serving.layout import ServeLayout, serve_layout_of
-from dysharp.serving.pools import Pool, disaggregated, transfer_us
 from dysharp.serving.precisions import formats_of
 from dysharp.serving.rates import Reducers, rates_of
 from dysharp.serving.search import ServePoint
-from dysharp.serving.step import step_time
-from dysharp.serving.step_table import StepTable, decode_batch
+from dysharp.serving.step import StepTable, decode_batch, step_time
 from dysharp.serving.whatif import Asked, dead_gpu, what_ifs
 from dysharp.serving.work import Batch, Load, Replica
 from dysharp.specs import load_cluster, load_whole

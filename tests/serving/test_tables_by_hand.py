@@ -10,12 +10,12 @@ import pytest
 
 from dysharp.api import serving_systems
 from dysharp.api.serving import _header
+from dysharp.serving.apart import Pool, run_pools
 from dysharp.serving.engine import engine_of
 from dysharp.serving.layout import serve_layout_of
-from dysharp.serving.pools import Pool, run_pools
 from dysharp.serving.precisions import formats_of
 from dysharp.serving.rates import rates_of
-from dysharp.serving.step_table import StepTable
+from dysharp.serving.step import StepTable
 from dysharp.serving.work import Batch, Load, Replica
 from dysharp.specs import load_cluster, load_whole
 

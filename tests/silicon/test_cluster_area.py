@@ -8,8 +8,8 @@ import pytest
 
 from dysharp.cli.texts.sweep_text import sweep_csv
 from dysharp.runs.point import Point
+from dysharp.silicon.area import total
 from dysharp.silicon.cluster_area import LINES, area_columns, cluster_area
-from dysharp.silicon.density import total
 from dysharp.specs import load_cluster
 from dysharp.studies.study_folder import record_of
 

@@ -13,8 +13,7 @@ import pytest
 import dysharp
 from dysharp.errors import ConfigError
 from dysharp.reports.markdown import table
-from dysharp.specs.budget import ALL, lines, shares
-from dysharp.specs.fitted import fitted
+from dysharp.specs.fitted import ALL, fitted, lines, shares
 from dysharp.specs.numbers import BETWEEN, CLUSTERS, counted, numbers, numbers_from_toml
 from dysharp.text import cell
 

@@ -3,10 +3,8 @@
 import pytest
 
 from dysharp.specs import list_whole_models, load_whole
-from dysharp.steps.accounting.conventions import CONVENTIONS, model_flops
-from dysharp.steps.accounting.flops import flops_of, mean_context
-from dysharp.steps.accounting.parameters import parameters_of
-from dysharp.steps.accounting.weights import embedding_weights, layer_weights
+from dysharp.steps.accounting.flops import CONVENTIONS, flops_of, mean_context, model_flops
+from dysharp.steps.accounting.weights import embedding_weights, layer_weights, parameters_of
 
 # name: all parameters, and in billions: total, active between embedding and head, with head, with both; GFLOP per token at 4096, without MTP
 GOLDEN = {

@@ -14,8 +14,8 @@ from dysharp.steps import layout_of
 from dysharp.steps.accounting.memory import RESERVED
 from dysharp.steps.accounting.weights import layer_weights
 from dysharp.steps.block import Block
-from dysharp.steps.dispatchers import _inside
 from dysharp.steps.machine import Machine
+from dysharp.steps.moe_block import _inside
 from dysharp.steps.practice import Practice
 from dysharp.steps.schedules.registry import Family, all_schedules
 

@@ -18,12 +18,11 @@ from dysharp.steps.block import Block
 from dysharp.steps.cost import Cost, EpTimes
 from dysharp.steps.costs import step_costs
 from dysharp.steps.estimate import estimate
-from dysharp.steps.graph import replay
+from dysharp.steps.graph import replay, step_graph
 from dysharp.steps.machine import Machine
 from dysharp.steps.moe_block import contended
 from dysharp.steps.practice import WHOLE, Practice
 from dysharp.steps.schedules import make_schedule
-from dysharp.steps.step_graph import step_graph
 
 PAPER = "paper-gh200-nvl32"
 MEMORY_START = Machine(load_cluster("hw-dgx-b200")).memory(0)

@@ -10,9 +10,9 @@ import dysharp
 from dysharp.specs import load_cluster, load_whole
 from dysharp.specs.choices import choices_overridden
 from dysharp.steps import layout_of
-from dysharp.steps.accounting.conventions import MEGATRON, model_flops
+from dysharp.steps.accounting.flops import MEGATRON, model_flops
+from dysharp.steps.answers import energy_of
 from dysharp.steps.cost import EpTimes
-from dysharp.steps.energy import energy_of
 from dysharp.steps.machine import Machine
 
 PAPER = "paper-gh200-nvl32"

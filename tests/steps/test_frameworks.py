@@ -9,9 +9,8 @@ import pytest
 from dysharp.errors import ConfigError
 from dysharp.specs import load_whole
 from dysharp.steps import check_layout, layout_of
-from dysharp.steps.frameworks.megatron import recipe_from
-from dysharp.steps.frameworks.reading import arguments_of, read_settings
-from dysharp.steps.stages import chunks_of
+from dysharp.steps.layout import chunks_of
+from dysharp.steps.megatron import arguments_of, read_settings, recipe_from
 
 V3 = load_whole("deepseek-v3")
 QWEN = load_whole("qwen3-235b")

@@ -6,8 +6,7 @@ from dysharp.errors import ConfigError
 from dysharp.specs import WholeModel, load_whole
 from dysharp.specs.catalog import whole_from_toml
 from dysharp.steps import Chunk, Layout, layout_of
-from dysharp.steps.accounting.activations import MODULES, Saving, is_dropped, saved_of_layer
-from dysharp.steps.accounting.memory import LINES, Memory, check_memory, memory_of
+from dysharp.steps.accounting.memory import LINES, MODULES, Memory, Saving, check_memory, is_dropped, memory_of, saved_of_layer
 from dysharp.steps.accounting.state import RECIPES, rank_parameters, state_bytes
 from dysharp.steps.schedules import make_schedule
 from dysharp.units import GiB

@@ -10,11 +10,11 @@ import pytest
 import dysharp
 from dysharp.engine.burst.run import run_burst
 from dysharp.errors import ConfigError
-from dysharp.measured.training.block_pairs import BAR, MEASURED_MS, SPANS, pair_cases
+from dysharp.measured.training.families import MEASURED_MS, SPANS, pair_cases
+from dysharp.measured.training.families import PAIR_BAR as BAR
 from dysharp.program import Nature, Program
 from dysharp.program.verify import verify
-from dysharp.steps.kernels import BlockKernels, Kernel
-from dysharp.steps.merged import block_times
+from dysharp.steps.merged import BlockKernels, Kernel, block_times
 from dysharp.steps.overlap import pairs_time
 from dysharp.systems import get_system
 from dysharp.workload import make_routing

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dysharp.errors import ConfigError
-from dysharp.steps.pipeline import replay_schedule
+from dysharp.steps.graph import replay_schedule
 from dysharp.steps.schedules import Cell, Schedule, Times, all_schedules, equal_times, get_schedule, in_flight, make_schedule
 
 DATA = Path(__file__).parent / "data"

@@ -8,10 +8,8 @@ from hypothesis import strategies as st
 
 from dysharp.errors import ConfigError
 from dysharp.steps.answers import split_step
-from dysharp.steps.graph import replay
-from dysharp.steps.pipeline import replay_schedule
+from dysharp.steps.graph import StepTimes, replay, replay_schedule, step_graph
 from dysharp.steps.schedules import Times, all_schedules, equal_times, get_schedule, make_schedule
-from dysharp.steps.step_graph import StepTimes, step_graph
 
 SMALL = st.integers(1, 50)
 

@@ -6,7 +6,7 @@ import pytest
 
 from dysharp.specs import list_whole_models, load_whole
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.parameters import parameters_of
+from dysharp.steps.accounting.weights import parameters_of
 
 pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")

@@ -20,9 +20,8 @@ from click.testing import CliRunner
 
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
-from dysharp.runs.key import key_of
 from dysharp.runs.point import Point
-from dysharp.runs.store import Store
+from dysharp.runs.store import Store, key_of
 from dysharp.studies import study as module
 from dysharp.studies import study_folder as folders
 from dysharp.studies.study import Draw, latin_hypercube, load_study, run_study
@@ -258,6 +257,7 @@ def test_a_full_journal_becomes_a_part_and_points_go_on(tmp_path: Path, write: C
     assert all(StudyFolder(tmp_path / "f")._known() >= {key_of(point).digest} for point in points)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="kills by signal")
 def test_workers_and_a_driver_that_are_killed_lose_no_finished_point(tmp_path: Path, write: Callable[[str], str]) -> None:
     """A worker is killed with -9, then the driver. Every line of the journal is kept, no point of it runs again, and the rest runs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dysharp.specs import Cluster, Model
-from dysharp.testing.conformance.layers import TINY, WIDE, dropping, paper_cluster, small_layers
+from dysharp.testing.conformance.case import TINY, WIDE, dropping, paper_cluster, small_layers
 from dysharp.workload import Routing, make_routing
 
 __all__ = ["TINY", "WIDE", "cluster", "dropping", "layers"]

@@ -18,8 +18,7 @@ from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import load_gpu
 from dysharp.systems import all_systems, get_system
 from dysharp.testing.conformance import backward as rules
-from dysharp.testing.conformance.case import Passes, SystemCase
-from dysharp.testing.conformance.layers import SmallLayer
+from dysharp.testing.conformance.case import Passes, SmallLayer, SystemCase
 from dysharp.workload import Routing
 
 Layer = tuple[Model, Cluster, Routing]

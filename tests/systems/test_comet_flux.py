@@ -22,7 +22,7 @@ from dysharp.program.verify import verify
 from dysharp.specs.choices import choices_overridden
 from dysharp.systems import comet_flux, get_system
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.slices import column_slices
+from dysharp.systems.comet_flux import column_slices
 from dysharp.workload import make_routing
 
 MODEL = replace(TINY, hidden=1152)  # nine GEMM tiles wide

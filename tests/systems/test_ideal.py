@@ -8,7 +8,7 @@ from layers import TINY
 
 from dysharp.specs import choice_int, load_cluster
 from dysharp.systems import get_system
-from dysharp.systems.building.fused_kernel import tile_rows
+from dysharp.systems.building.paper_layers import tile_rows
 from dysharp.workload import make_routing
 
 

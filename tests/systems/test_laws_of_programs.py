@@ -15,7 +15,7 @@ from layers import TINY, cluster
 from dysharp.oracle import run_oracle
 from dysharp.program import Kind, Program, Trace
 from dysharp.specs import Cluster, load_cluster
-from dysharp.specs.scale_out import ScaleOut
+from dysharp.specs.cluster import ScaleOut
 from dysharp.systems.building.formats import ROW_FORMATS
 from dysharp.systems.building.software import Software
 from dysharp.systems.facts import PHASES, Ships

@@ -15,7 +15,7 @@ from dysharp.program import Program, Trace
 from dysharp.specs import load_cluster
 from dysharp.systems import get_system
 from dysharp.systems.building.formats import ROW_BYTES
-from dysharp.systems.building.fused_kernel import tile_rows
+from dysharp.systems.building.paper_layers import tile_rows
 from dysharp.systems.building.software import Software
 from dysharp.workload import make_routing
 

@@ -20,7 +20,7 @@ from dysharp.specs import Model, load_cluster
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import load_gpu
 from dysharp.systems import get_system
-from dysharp.testing.conformance.tensors import layer_case, run_case
+from dysharp.testing.conformance.case import layer_case, run_case
 from dysharp.workload import make_routing
 
 NAMES = ("deepep-ll", "megatron-a2a", "trtllm-a2a")

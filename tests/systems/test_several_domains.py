@@ -22,7 +22,7 @@ from dysharp.oracle import run_oracle
 from dysharp.program import Program
 from dysharp.program.verify import verify
 from dysharp.specs import Cluster, Model, load_cluster, load_model
-from dysharp.specs.scale_out import ScaleOut
+from dysharp.specs.cluster import ScaleOut
 from dysharp.systems import all_systems, get_system
 from dysharp.workload import Routing, make_routing
 from dysharp.workload.levels import LEVELS, expected_domains, two_hop

@@ -18,7 +18,7 @@ from dysharp.program import Kind, Program, Trace
 from dysharp.program.skew import Skew, skewed
 from dysharp.program.verify import verify
 from dysharp.systems import all_systems
-from dysharp.testing.conformance.layers import small_layers
+from dysharp.testing.conformance.case import small_layers
 
 LAYERS = small_layers()
 SKEW = Skew((0, 3_000_000, 17_000_000, 0), (1.0, 1.5, 1.0, 2.0))

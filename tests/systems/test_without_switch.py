@@ -17,7 +17,7 @@ from dysharp.program import Program
 from dysharp.program.nets import NIC, XGMI
 from dysharp.program.verify import verify
 from dysharp.specs import Cluster, load_cluster, load_model
-from dysharp.specs.scale_out import ScaleOut
+from dysharp.specs.cluster import ScaleOut
 from dysharp.systems import all_systems, get_system
 from dysharp.workload import Routing, make_routing
 from dysharp.workload.routing import needed_gpus

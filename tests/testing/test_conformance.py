@@ -23,11 +23,9 @@ from dysharp.systems.building.paper_layers import one_copy_per_expert as plan_on
 from dysharp.systems.registry import _REGISTRY
 from dysharp.testing.conformance import Report, backward, broken, case, conformance, emulation, runs
 from dysharp.testing.conformance.__main__ import main
-from dysharp.testing.conformance.case import Pass, SystemCase
-from dysharp.testing.conformance.layers import small_layers
+from dysharp.testing.conformance.case import NAMES, LayerCase, Pass, SystemCase, small_layers
 from dysharp.testing.conformance.runs import busy_floor_ps, starts_at_a_glance
 from dysharp.testing.conformance.suite import RULES
-from dysharp.testing.conformance.tensors import NAMES, LayerCase
 from dysharp.workload import Routing
 from dysharp.workload.traffic import Rows, one_copy_per_expert
 from tests.systems.layers import layers

@@ -14,11 +14,11 @@ from dysharp.oracle import run_oracle
 from dysharp.program import Program
 from dysharp.program.verify import verify
 from dysharp.specs import load_cluster, load_model
-from dysharp.specs.scale_out import ScaleOut
+from dysharp.specs.cluster import ScaleOut
 from dysharp.systems import all_systems, get_system
 from dysharp.testing import conformance
 from dysharp.testing.conformance import broken, runs
-from dysharp.testing.conformance.report import Report
+from dysharp.testing.conformance.rule import Report
 from dysharp.workload import make_routing
 
 SYSTEMS = sorted(name for name, system in all_systems().items() if system.reach.domains)

@@ -11,9 +11,8 @@ import pytest
 
 from dysharp.uarch.columns import NEXT
 from dysharp.uarch.fifo import fifo_pop, fifo_push, mixed_pop, mixed_push, ring_pop, ring_push
-from dysharp.uarch.heap import heap_pop, heap_push
+from dysharp.uarch.heap import heap_pop, heap_push, tree_first, tree_set
 from dysharp.uarch.kernel import kernel
-from dysharp.uarch.tree import tree_first, tree_set
 
 SEEDS = range(10)
 

@@ -11,7 +11,7 @@ from dysharp.cli.app import cli
 from dysharp.compute.transfer import expected_copies
 from dysharp.errors import ConfigError
 from dysharp.specs import load_model
-from dysharp.workload.nodes import describe_nodes
+from dysharp.workload.describe import describe_nodes
 
 MODEL = load_model("deepseek-v3")
 

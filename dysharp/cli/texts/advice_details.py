@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dysharp.advice.advise import Advice
-from dysharp.advice.answer import PARTS
+from dysharp.advice.advise import PARTS, Advice
 from dysharp.advice.prediction import Predicted
 from dysharp.analysis.load import MOST_GPUS, Load
 from dysharp.cli.output import console, print_lines, print_table

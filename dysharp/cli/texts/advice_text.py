@@ -4,8 +4,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from dysharp.advice.advise import Advice
-from dysharp.advice.answer import PARTS, percent
+from dysharp.advice.advise import PARTS, Advice, percent
 from dysharp.advice.prediction import Predicted
 from dysharp.advice.what_if import WhatIf
 from dysharp.cli.output import WIDTH

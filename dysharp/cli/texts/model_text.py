@@ -17,7 +17,7 @@ OWN = ("weights", "gradients", "optimizer", "activations")
 
 def print_description(done: Description) -> None:
     """The answer in one line, then tables."""
-    from dysharp.steps.accounting.conventions import CONVENTIONS
+    from dysharp.steps.accounting.flops import CONVENTIONS
 
     p = done.parameters
     print_lines(

@@ -36,7 +36,7 @@ def print_plan(done: Answer) -> None:
 
 
 def print_check(done: Answer) -> None:
-    """The verdict on a layout, and where its time goes beside that of the best."""
+    """The verdict on a layout, and its parts of the step beside those of the best layout."""
     print_lines([done.verdict()])
     click.echo()
     print_table(("Part of the step", "This layout", "The best"), done.check_cells())

@@ -113,7 +113,7 @@ def print_between(done: Report) -> None:
 
 def print_more(done: Report, *, own: bool) -> None:
     """Why rows have no prediction, in short, and where more is."""
-    from dysharp.measured.classify import NO_FAMILY
+    from dysharp.measured.family import NO_FAMILY
 
     missing: dict[str, int] = {}
     for row in done.unsupported:

@@ -7,13 +7,13 @@ from dysharp.uarch import columns as col
 from dysharp.uarch.bits import bit_take, bit_take_after
 from dysharp.uarch.chains import chain_leave, is_gang, next_take, starts
 from dysharp.uarch.fifo import member_due
+from dysharp.uarch.heap import tree_first, tree_set
 from dysharp.uarch.issue import compute_end, gang_start, issuer_drop, train_issue
 from dysharp.uarch.kernel import block, by_address, kernel
 from dysharp.uarch.points import member_fill, work_drain
 from dysharp.uarch.ready import complete, mark, notified, op_ready
 from dysharp.uarch.trains import arrive, down_end, grant_down, grant_up, up_end
 from dysharp.uarch.transfers import acknowledged, deliver, local, places_known, respond, result, result_delivered
-from dysharp.uarch.tree import tree_first, tree_set
 
 
 @kernel

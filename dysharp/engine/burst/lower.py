@@ -83,7 +83,7 @@ def _ops(p: Program, kinds: Array, flags: Array, queue: Array, n_pieces: int) ->
 
 
 def _await_announcements(p: Program, kinds: Array, op: Array) -> None:
-    """A JOIN with a threshold waits for all announcements, and for as many events as the threshold and they say."""
+    """A JOIN with a threshold waits for all announcements, and for as many events as threshold and announcements say."""
     assert p.ops.threshold is not None
     joins = np.flatnonzero((p.ops.threshold >= 0) & (kinds == Kind.JOIN))
     signals = np.bincount(p.edges.head[heads_of(p, kinds) == HEAD_ANNOUNCE], minlength=p.n_ops)[joins]
@@ -149,7 +149,7 @@ def _stores(p: Program, kinds: Array) -> Stores:
 
 
 def _issuers(p: Program, kinds: Array, queue: Array, owner: Array) -> Issuers:
-    """`queue`, `owner`: of `queues_of`. Only a program order lists its ops; the others need a heap of their number."""
+    """`queue`, `owner`: of `queues_of`. Only an issuer in program order lists its ops; the others need a heap for as many."""
     n, n_queues = len(p.issuers.node), len(owner)
     is_issued = kinds != Kind.JOIN
     ptr = csr_ptr(np.bincount(queue[is_issued], minlength=n_queues))
@@ -306,7 +306,7 @@ def row_places(p: Program, pieces: Array | None) -> Array:
 
 
 def _pieces_of_rows(p: Program, pieces: Array | None) -> Array:
-    """`[n_rows]` pieces of the copies that fill a row and ask the row table: those to another node."""
+    """`[n_rows]` pieces of the copies to another node that fill a row and ask the row table."""
     asks = np.array([t.table == p.row_table for t in p.templates])[p.ops.template]
     owner = owners(p.members.ptr)
     far = asks[owner] & (p.members.node != p.ops.node[owner])

@@ -20,7 +20,7 @@ def _constants(p: Program, ops: Array) -> tuple[Array, Array, Array]:
 
 
 def pieces_of(p: Program) -> Array:
-    """`[n_pieces]` the bulk op of every piece, in the order of ops. A bulk op has as many as may be under way."""
+    """`[n_pieces]` the bulk op of every piece, in the order of ops. A bulk op has as many pieces as may be under way."""
     ops = p.bulk_ops()
     trains, size, trip = _constants(p, ops)
     (vcs, room), endless = p.channels, ENDLESS_TRAINS * size

@@ -29,10 +29,10 @@ class RouterConfig:
     Wormhole on VCs: a packet may be longer than a buffer. `internal_speedup` clocks the whole router several times per link cycle,
     `input_speedup` and `output_speedup` give each port several lanes into and out of the crossbar.
 
-    `hold_switch`: packets are served whole (virtual cut-through). A VC that wins the switch keeps that lane of its input and its output, in the
-    same internal step of every cycle, until its tail has passed, and links send the packets of an output in the order in which they won.
-    A packet claims, at a router and at a source (which takes the emptiest), only a VC with room for all of it, so that its flits follow each
-    other without a gap and no lane runs dry; a step allocates until no free lane is left that a waiting packet could have.
+    `hold_switch`: packets are served whole (virtual cut-through). A VC that wins the switch keeps its lanes of input and output, in the same
+    internal step of every cycle, until its tail has passed. Links send the packets of an output in the order of their wins.
+    A packet claims only a VC with room for the whole packet (a source takes the emptiest VC), so its flits follow each other without a gap. A step
+    allocates until no waiting packet could get a free lane.
     """
 
     num_vcs: int = 4

@@ -1,8 +1,8 @@
 """Comparison with recorded curves of an established router simulator, row by row and curve by curve.
 
-A reference row fixes network, traffic and load, and the recorded run was one random run. Ours sends the very packets of that run
-(`replay`), or packets of its own, at the load the recorded run really injected (and, with a hot terminal, the share it really got): then
-the difference of single runs is in the comparison. Latency counts up to 90 % of saturation, the accepted rate beyond. Rows that say
+A reference row fixes network, traffic and load, and the recorded run was one random run. Our network sends the packets of the recorded run
+(`replay`), or its own packets at the load that the recorded run injected (with a hot terminal, at its recorded share): then the difference of single
+runs is in the comparison. Latency counts up to 90 % of saturation, the accepted rate beyond. Rows that say
 nothing about a port are left out, with the reason.
 """
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dysharp.data import read_table
 from dysharp.engine.flit.network import NetworkConfig, NetworkPoint, Protocol, RouterConfig, Traffic, measure
-from dysharp.engine.flit.replay.run import replay
+from dysharp.engine.flit.recorded import replay
 from dysharp.errors import ConfigError
 
 PACKAGED = "packaged curves"
@@ -60,7 +60,7 @@ class CurveRow:
 
 @dataclass(frozen=True, slots=True)
 class CurveError:
-    """One curve: mean, largest and signed mean latency error, error of the largest accepted rate, and whether those with a bar hold.
+    """One curve: mean, largest and signed mean latency error, error of the largest accepted rate, and whether the errors with a bar are within it.
 
     `network_error`: mean error of the network latency past saturation, where packet latency only says how long the run was (no bar).
     """
@@ -124,7 +124,7 @@ def _column(rows: Sequence[Row], name: str) -> Floats:
 
 
 def _left_out(row: Row, saturation: float) -> str:
-    """What of this row is not compared, after the notes of the recording; empty if its latency is, or it is past saturation."""
+    """Parts of this row that are not compared, by the notes of the recording; empty if its latency is compared or the row is past saturation."""
     saturated = row["saturated"] == "1"
     if saturated and int(row["num_vcs"]) >= 16:
         return FILLING
@@ -137,14 +137,14 @@ def compare_curves(
     path: str | Path | None = None, only: Callable[[str], bool] | None = None, every: int = 1, seeds: Sequence[int] | None = None,
     precision: float = 0.01, progress: Callable[[int, int], None] | None = None, at: float | None = None,
 ) -> list[CurveRow]:  # fmt: skip
-    """Measure the rows of the curves in `path` (those `only` accepts; every n-th row and the last) and set ours beside the reference.
+    """Measure rows of the curves in `path` (curves that `only` accepts; every n-th row and the last) and compare them with the recorded rows.
 
     `path`: None for the packaged curves.
     `at`: only the rows of this offered load.
 
-    Without `seeds` on the packets of the recorded runs. Else our value is the mean over `seeds`, taken one by one (two at least, if
-    there are two) until its standard error is below `precision` of the latency, or a quarter of that of the accepted rate past
-    saturation. Raises ConfigError for a file that is no table of curves.
+    Without `seeds` our network sends the packets of the recorded runs. Otherwise our value is the mean over `seeds`, which run one by
+    one (at least two, if there are two) until the standard error is below `precision` of the latency, or past saturation below a quarter
+    of `precision` of the accepted rate. Raises ConfigError for a file that is no table of curves.
     """
     work = [(rows, row) for name, rows in read_curves(path).items() if only is None or only(name) for row in _sample(rows, every)]
     work = [(rows, row) for rows, row in work if at is None or float(row["offered_flits_per_cycle_node"]) == at]
@@ -223,7 +223,7 @@ def _same(row: Row, points: Sequence[NetworkPoint]) -> bool:
 
 
 def curve_errors(rows: Sequence[CurveRow]) -> list[CurveError]:
-    """One line per curve. The largest accepted rate is taken over the rows measured, those left out past saturation excepted."""
+    """One line per curve. The largest accepted rate is taken over the measured rows, without rows left out past saturation."""
     result = []
     for name in dict.fromkeys(r.curve for r in rows):
         mine = [r for r in rows if r.curve == name]
@@ -240,7 +240,7 @@ def curve_errors(rows: Sequence[CurveRow]) -> list[CurveError]:
 
 
 def _known(values: Sequence[float]) -> Floats:
-    """Those that are numbers; zero if there are none."""
+    """The values that are numbers; zero if there are none."""
     known = np.array([v for v in values if not np.isnan(v)])
     return known if len(known) else np.zeros(1)
 

@@ -90,7 +90,7 @@ def _tree(config: NetworkConfig) -> Wiring:
 
 
 def _ring(config: NetworkConfig) -> Wiring:
-    """One direction, no dateline: port 0 is the terminal, port 1 the next router. Full rings deadlock, which is what it is for."""
+    """One direction, no dateline: port 0 is the terminal, port 1 the next router. Full rings deadlock, and tests of deadlock need them."""
     k = config.k
     w = _blank(config, k)
     for r in range(k):

@@ -5,6 +5,7 @@ Releases of an instant, then grants: issuers, up links, outputs. It can be stopp
 
 from dysharp.uarch import columns as col
 from dysharp.uarch.bits import bit_take, bit_take_after
+from dysharp.uarch.heap import tree_first
 from dysharp.uarch.issue import compute_end
 from dysharp.uarch.kernel import by_address, kernel
 from dysharp.uarch.packet import columns as f
@@ -26,7 +27,6 @@ from dysharp.uarch.packet.ops import (
 from dysharp.uarch.packet.switch import crossings_end, cycles_end, grant_output, heads_arrive, sessions_look
 from dysharp.uarch.points import work_drain
 from dysharp.uarch.ready import complete, op_release, tile_due
-from dysharp.uarch.tree import tree_first
 
 
 @kernel

@@ -1,11 +1,12 @@
-"""Closed forms of uniform routing."""
+"""Closed forms of uniform routing; payload efficiency of packet formats: flits of packets, counted."""
 
 from dataclasses import asdict, dataclass
 
 from dysharp.figures.metric import calculated
+from dysharp.isa.efficiency import closed_efficiency, encoded_efficiency
 from dysharp.runs.point import Point
 from dysharp.specs import load_cluster, load_model
-from dysharp.specs.fields import Experts
+from dysharp.specs.fields import Entries, Experts, Text
 from dysharp.workload.closed import uniform_traffic
 
 
@@ -22,3 +23,30 @@ def closed_form(point: Point, choices: Choices) -> dict[str, float]:
     model = load_model(point.model)
     gpus = load_cluster(point.cluster).n_gpus if point.gpus is None else point.gpus
     return asdict(uniform_traffic(model.n_experts, gpus, model.topk if choices.topk is None else choices.topk))
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A store of `granularity` bytes in the packet format `format`."""
+
+    format: Text
+    granularity: Entries
+
+
+METRICS = {
+    "payload_efficiency": "payload efficiency (%)",
+    "encoded_over_closed": "encoded packets over closed form",
+    "of_ideal": "payload efficiency over ideal",
+    "over_explicit": "payload efficiency over explicit",
+}
+
+
+@calculated("packet-format", options=Store, metrics=METRICS)
+def packet_format(point: Point, store: Store) -> dict[str, float]:
+    """Payload efficiency of a store to as many targets as the model has experts per token, beside other formats and encoded packets."""
+    targets = load_model(point.model).topk
+    closed = closed_efficiency(store.format, store.granularity, targets)
+    encoded = encoded_efficiency(store.format, store.granularity, targets)
+    ideal, explicit = (closed_efficiency(name, store.granularity, targets) for name in ("ideal", "explicit"))
+    values = (100 * closed, encoded / closed, closed / ideal, closed / explicit)
+    return dict(zip(METRICS, values, strict=True))

@@ -27,7 +27,7 @@ def _seen_at(here: Seen, layers: tuple[str, ...]) -> list[Seen] | None:
 
 
 def layer_us(here: Seen, layers: tuple[str, ...]) -> float | None:
-    """Time of a layer at its point for L1; None elsewhere. Sub-layers have all GEMMs of the forward pass and those of the gradients of rows.
+    """Time of a layer at its point for L1; None elsewhere. Sub-layers have all GEMMs of the forward pass and the GEMMs for the gradients of rows.
 
     Beside them: causal attention, and in training the gradients of weights, as many operations as the forward GEMMs. All at `tp.gemm_part`.
     """
@@ -82,7 +82,7 @@ def merge_law(here: Seen) -> float | None:
 
 @metric("gpu_throughput", "operations per time of a GPU, over that of the first number of GPUs")
 def gpu_throughput(here: Seen) -> float | None:
-    """GEMM operations of a GPU per time, divided by those of the point of the same system with fewest GPUs. None at that point."""
+    """GEMM operations of a GPU per time, divided by the same rate at the system's point with fewest GPUs. None at that point."""
     same = [
         p for p in here.rows if p.system == here.point.system and p.model.split("*")[0].split(":")[1] == here.point.model.split("*")[0].split(":")[1]
     ]

@@ -1,4 +1,4 @@
-"""Times, and ratios of times of points."""
+"""Times and ratios of times of points; what moves over the links, and how busy they are."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ def time_over(here: Seen, other: Seen) -> float:
 
 @metric("best_time_over", "time with the best options of the figure", compares=True)
 def best_time_over(here: Seen, other: Seen) -> float | None:
-    """Time of the system divided by the time of `over`, at the point that is the fastest of the system on its workload."""
+    """Time of the system divided by the time of `over`, at the system's fastest point on its workload."""
     fastest = min(here.among(here.point.system), key=lambda seen: seen.time_us)
     return time_over(here, other) if here.point == fastest.point else None
 
@@ -81,3 +81,36 @@ def over_best(here: Seen) -> float | None:
     if (here.point.options or here.point.choices) and not here.options:
         return None
     return here.time_us / min(seen.time_us for seen in here.among(here.point.system))
+
+
+BOTH = ("up", "down")
+
+
+def payload_bytes(here: Seen) -> float:
+    """Payload of Dispatch and Combine, up and down, all GPUs."""
+    return float(sum(here.row["traffic_bytes"][side][operator] for side in BOTH for operator in ("dispatch", "combine")))
+
+
+@metric("traffic_GB", "payload (GB)")
+def traffic_GB(here: Seen) -> float:
+    """Payload of Dispatch and Combine, up and down, all GPUs, in GB (1e9 bytes)."""
+    return payload_bytes(here) / 1e9
+
+
+@metric("traffic_cut", "traffic_cut", compares=True)
+def traffic_cut(here: Seen, other: Seen) -> float | None:
+    """Share of the payload of `over` that the system avoids."""
+    moved = payload_bytes(other)
+    return 1.0 - payload_bytes(here) / moved if moved else None  # "ideal" moves no payload
+
+
+metric("up_use", "busy share of the up links")(lambda here: here.busy("up"))
+metric("down_use", "busy share of the down links")(lambda here: here.busy("down"))
+metric("link_use", "busy share of all links")(lambda here: here.busy(*BOTH))
+
+
+@metric("use_ratio", "busy share of all links, ratio", compares=True)
+def use_ratio(here: Seen, other: Seen) -> float | None:
+    """Mean busy share of all links, divided by that of the system `over`."""
+    theirs = other.busy(*BOTH)
+    return here.busy(*BOTH) / theirs if theirs else None  # "ideal" uses no link

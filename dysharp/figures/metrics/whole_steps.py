@@ -1,7 +1,8 @@
-"""Training steps around the layers of a figure: what a layer's gain is worth end to end.
+"""Training steps and generation around the layers of a figure: what a layer's gain is worth end to end.
 
-A point has the Row of one MoE layer, forward. Its backward pass follows from it (`layer_times`). Everything else of a step is a free choice
-(`paper_step.*`), the same for all systems.
+A point has the Row of one MoE layer, forward. The backward pass follows from this Row (`layer_times`). Everything else of a step is a free choice
+(`paper_step.*`), the same for all systems. Generation (DySHARP figure 27) is one prefill of a batch, then tokens one by
+one.
 """
 
 from dataclasses import dataclass, replace
@@ -18,10 +19,9 @@ from dysharp.steps import Layout
 from dysharp.steps.block import Block
 from dysharp.steps.cost import EpTimes
 from dysharp.steps.costs import step_costs
-from dysharp.steps.graph import replay
+from dysharp.steps.graph import replay, step_graph
 from dysharp.steps.machine import Direction, Machine, number
 from dysharp.steps.schedules import make_schedule
-from dysharp.steps.step_graph import step_graph
 from dysharp.units import PS_PER_US
 
 STAGES = 16
@@ -78,8 +78,9 @@ def model_of(here: Seen) -> WholeModel:
 def layer_times(here: Seen) -> EpTimes | None:
     """The layer of a point, forward and backward, with one sequence per GPU; None for other points than forward passes.
 
-    The backward pass has the bytes of the forward pass on links and twice its GEMMs, beside FP32 sums of weight gradients in memory. Weight gradients
-    fill idle SMs (docs/design/0005), so it takes as long as the longest of these: L-8 takes 0.3 (DeepEP) and 2.8 % (DySHARP) longer where simulated.
+    The backward pass has the bytes of the forward pass on links and twice its GEMMs, beside FP32 sums of weight gradients in memory. Weight
+    gradients fill idle SMs (docs/design/0005), so the pass takes as long as its slowest part: L-8 takes 0.3 (DeepEP) and 2.8 % (DySHARP) longer where
+    simulated.
     """
     ahead = forward_times(here) if here.point.direction == "fwd" else None
     if ahead is None:
@@ -134,7 +135,7 @@ def step_us(here: Seen, dualpipe: bool = False) -> float | None:
 def _step_us(
     model: WholeModel, machine: PaperMachine, ep: EpTimes, order: str, part: float, batches: int, choices: tuple[tuple[str, Scalar], ...]
 ) -> float:
-    """`choices`: those that were changed; they tell cached steps apart. `part`: of the SMs that compute."""
+    """`choices`: the changed choices, which tell cached steps apart. `part`: of the SMs that compute."""
     assert model.layer is not None
     gpus, chunks = machine.cluster.n_gpus, 2 if order == "interleaved" else 1
     layout = Layout(pp=STAGES, vpp=chunks, ep=gpus, dp=gpus, micro_batches=batches)
@@ -175,3 +176,47 @@ def beside_share(here: Seen) -> float | None:
     gpus = machine.cluster.n_gpus
     beside = Block(model, machine, Layout(pp=STAGES, ep=gpus, dp=gpus), load_model(here.point.model).tokens_per_gpu).layer(0, None)
     return (beside.forward + beside.backward + beside.weights) / (ep.forward + ep.backward)
+
+
+DECODED = 512
+"""Tokens that the paper decodes after a prefill."""
+
+
+def generation_us(here: Seen) -> float | None:
+    """Time of a layer for prefill and decode of one batch per GPU; None where the figure lacks a point that it needs.
+
+    A prompt is one sequence of the paper's length; decoding has one token per request.
+    """
+    batch, ahead = choice_int("paper_step.decode_batch"), forward_times(here)
+    small = here.at(replace(here.point, tokens=batch))
+    if here.point.direction != "fwd" or ahead is None or small is None:
+        return None
+    prompt = load_model(here.point.model).tokens_per_gpu
+    prefill = ahead[0] + _prefill_us(here, prompt)
+    return batch * prefill + DECODED * (small.time_us + decode_us(here, batch, prompt + DECODED / 2))
+
+
+def _prefill_us(here: Seen, prompt: int) -> float:
+    machine = machine_of(here)
+    gpus = machine.cluster.n_gpus
+    return Block(model_of(here), machine, Layout(pp=STAGES, ep=gpus, dp=gpus), prompt).layer(0, None).forward
+
+
+def decode_us(here: Seen, batch: int, context: float) -> float:
+    """What is beside the experts of a layer for one new token of `batch` requests: projections, and reading FP8 keys and values of all heads."""
+    model, machine = model_of(here), machine_of(here)
+    kv = model.attention.heads * (model.attention.qk_dim + model.attention.value_dim)
+    return 4 * machine.gemm(batch, model.hidden, model.hidden, "fp8") + batch * context * kv / machine.cluster.hbm_bytes_per_us
+
+
+@metric("generation_speedup", "speed-up of prefill and 512 decoded tokens", compares=True)
+def generation_speedup(here: Seen, other: Seen) -> float | None:
+    """Time of `over` divided by the time of the system."""
+    own, theirs = generation_us(here), generation_us(other)
+    return theirs / own if own and theirs else None
+
+
+@metric("decode_layer_speedup", "speed-up of a MoE layer in decode", compares=True)
+def decode_layer_speedup(here: Seen, other: Seen) -> float | None:
+    """Time of the layer of `over` divided by that of the system, at the chosen tokens per GPU."""
+    return other.time_us / here.time_us if here.point.tokens == choice_int("paper_step.decode_batch") else None

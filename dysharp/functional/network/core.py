@@ -9,12 +9,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from dysharp.functional.faults import Faults
 from dysharp.functional.network.hub_tables import HubTables, Place, TablesOwner
-from dysharp.functional.network.messages import answer, request
+from dysharp.functional.network.messages import NOTHING, Format, Value, answer, request
 from dysharp.functional.network.queues import Wire
 from dysharp.functional.network.source import Sources
 from dysharp.functional.network.switching import Port, Switch
 from dysharp.functional.network.transaction import Session, T, Transaction
-from dysharp.functional.network.values import NOTHING, Format, Value
 from dysharp.functional.network.wires import LOCAL, Wires
 from dysharp.functional.orders import Pool
 from dysharp.isa.commands import RULES, Command, virtual_channel

@@ -32,7 +32,7 @@ class LoadStoreUnits(Generic[T]):
         network.on(RETRY, self._retry)
 
     def enter(self, t: T) -> None:
-        """An instruction is executed. A full MultimemQ refuses it; it enters when the next list has arrived."""
+        """An instruction is executed. A full MultimemQ refuses the instruction until the next list has arrived."""
         self._step(t, lsu.Enter(t.tag, t.n_targets))
 
     def finish(self, t: T) -> None:

@@ -1,13 +1,68 @@
-"""Packets that the network makes: copies of a request for each GPU, and answers to a request."""
+"""Packets that the network makes: copies of a request for each GPU, and answers to a request; values with their history."""
+
+from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
+
+from dysharp.arrays import Array
 from dysharp.functional.network.transaction import Transaction
+from dysharp.functional.numbers import Number, number
+from dysharp.functional.sums import Expression, add_in_order
 from dysharp.isa.commands import Command, Dtype, Stage, virtual_channel
 from dysharp.isa.packets import Packet
+
+STORED = {dtype: number(dtype.name.lower()).stored for dtype in (Dtype.INT32, Dtype.FLOAT32, Dtype.BFLOAT16)}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A sum in the work dtype and its parts, in order."""
+
+    array: Array
+    parts: tuple[Expression, ...]
+
+    def __add__(self, other: Value) -> Value:
+        return Value(self.array + other.array, self.parts + other.parts)
+
+
+NOTHING = Value(np.zeros(0), ())  # the value of an acknowledgement
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The wire format of values in a run. Every packet names its dtype. Sums are in the work dtype of `number`."""
+
+    number: Number
+
+    @property
+    def payload(self) -> Dtype:
+        """Element type of token rows."""
+        return Dtype[self.number.name.upper()]
+
+    @property
+    def weight(self) -> Dtype:
+        """Element type of gate weights and gate gradients: four bytes."""
+        return self.payload.sum_dtype
+
+    def read(self, data: bytes, dtype: Dtype) -> Array:
+        """A payload of `dtype` elements as a vector in the work dtype."""
+        array: Array = np.frombuffer(data, STORED[dtype]).astype(self.number.work)
+        return array
+
+    def write(self, array: Array, dtype: Dtype) -> bytes:
+        """Values of the work dtype rounded into a payload of `dtype` elements."""
+        return array.astype(STORED[dtype]).tobytes()
+
+
+def hub_sum(rows: list[Array], width: int, number: Number) -> Array:
+    """`[width]` sum of stored rows from left to right, rounded once, in the work dtype; zeros for no rows."""
+    return number.load(number.store(add_in_order(rows, width, number)))
+
 
 COPY: Final = {
     Command.DYST: Command.DYST_REPLICA,

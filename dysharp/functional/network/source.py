@@ -2,10 +2,10 @@
 
 from typing import Any, Generic
 
+from dysharp.functional.network.messages import NOTHING, Format, Value
 from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.network.switching import session_of
 from dysharp.functional.network.transaction import Session, T
-from dysharp.functional.network.values import NOTHING, Format, Value
 from dysharp.isa.commands import Command
 from dysharp.isa.packets import Packet
 from dysharp.protocol import collect

@@ -4,10 +4,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Generic, cast
 
-from dysharp.functional.network.messages import LANES, answer, dynamic_copies, plain_copies
+from dysharp.functional.network.messages import LANES, Format, Value, answer, dynamic_copies, plain_copies
 from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.network.transaction import Session, T
-from dysharp.functional.network.values import Format, Value
 from dysharp.isa.commands import Command, virtual_channel
 from dysharp.isa.packets import Packet, partial_sums
 from dysharp.protocol import reduction

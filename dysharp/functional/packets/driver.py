@@ -11,9 +11,9 @@ from dysharp.functional.layer import ExpertMemory, Layout, Record, Tensors
 from dysharp.functional.network.core import MEMORY, N_KINDS, Network
 from dysharp.functional.network.hub_tables import HubTables, Place
 from dysharp.functional.network.lsu import LoadStoreUnits
+from dysharp.functional.network.messages import Format, Value
 from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.network.transaction import MAX_TAGS, PACKET_BYTES
-from dysharp.functional.network.values import Format, Value
 from dysharp.functional.network.wires import LOCAL, MOVE
 from dysharp.functional.orders import Pool, make_pool
 from dysharp.functional.packets.hub import Hub

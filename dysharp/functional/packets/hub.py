@@ -9,8 +9,8 @@ from dysharp.errors import EmulationMismatch
 from dysharp.functional.layer import UNBOUND, ExpertMemory
 from dysharp.functional.network.core import Network
 from dysharp.functional.network.hub_tables import Place
+from dysharp.functional.network.messages import Format, Value, hub_sum
 from dysharp.functional.network.transaction import PACKET_BYTES, Transaction
-from dysharp.functional.network.values import Format, Value, hub_sum
 from dysharp.functional.packets.instructions import STRIDE, Decoder, Instruction
 from dysharp.protocol import al_table, tracker
 from dysharp.protocol.al_table import Key

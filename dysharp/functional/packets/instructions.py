@@ -6,8 +6,8 @@ import numpy as np
 
 from dysharp.errors import ConfigError
 from dysharp.functional.layer import Layout, Tensors
+from dysharp.functional.network.messages import Format
 from dysharp.functional.network.transaction import MAX_TAGS, PACKET_BYTES, Transaction
-from dysharp.functional.network.values import Format
 from dysharp.isa.commands import Command, Stage
 from dysharp.isa.framing import Framing
 from dysharp.program import Kind, Program, Template, Trace

@@ -8,7 +8,7 @@ import numpy as np
 from dysharp.arrays import Array
 from dysharp.functional.layer import ExpertMemory
 from dysharp.functional.network.hub_tables import Place
-from dysharp.functional.network.values import Value
+from dysharp.functional.network.messages import Value
 from dysharp.functional.packets.hub import Hub
 from dysharp.functional.packets.instructions import Instruction
 from dysharp.functional.sums import Expression

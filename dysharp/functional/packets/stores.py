@@ -6,7 +6,7 @@ import numpy as np
 
 from dysharp.functional.layer import ExpertMemory
 from dysharp.functional.network.hub_tables import Place
-from dysharp.functional.network.values import Format
+from dysharp.functional.network.messages import Format
 from dysharp.functional.packets.hub import Hub
 from dysharp.functional.packets.instructions import STRIDE, Decoder, Instruction
 from dysharp.functional.packets.output import Output

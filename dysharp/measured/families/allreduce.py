@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from dysharp.arrays import F64
 from dysharp.compute import allreduce
 from dysharp.engine.burst.run import run_burst
-from dysharp.measured.config_json import number, whole
 from dysharp.measured.ep_kernels import cluster_of
 from dysharp.measured.family import Case, Constants, Level, family
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.program_times import frozen
-from dysharp.measured.scope import check_cluster, gpu_of
+from dysharp.measured.measurements import Measurement, Unsupported, check_cluster, gpu_of, number, whole
+from dysharp.measured.predictions import frozen
 from dysharp.specs.gpu import Gpu, load_gpu
 from dysharp.systems.building.collectives.kernels import kernel_program
 from dysharp.units import PS_PER_US

@@ -6,14 +6,11 @@ import numpy as np
 
 from dysharp.arrays import F64
 from dysharp.compute import moe
-from dysharp.compute.attention import COLUMNS, DECODE_ROWS, ROWS, Attention, attention_us, decode_us
-from dysharp.compute.attention_tiles import LATENT as LATENT_TILE
-from dysharp.compute.attention_tiles import Tile, flash_tile, fmha_tile
+from dysharp.compute.attention import COLUMNS, DECODE_ROWS, ROWS, Attention, Tile, attention_us, decode_us, flash_tile, fmha_tile
+from dysharp.compute.attention import LATENT as LATENT_TILE
 from dysharp.compute.operators import ELEMENT_BYTES, hbm_us, light_us
-from dysharp.measured.config_json import number
 from dysharp.measured.family import Case, Constants, Level, family
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.scope import gpu_of
+from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
 from dysharp.specs.gpu import Gpu, load_gpu
 
 KINDS = (

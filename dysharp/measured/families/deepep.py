@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 from dysharp.arrays import F64
 from dysharp.compute import transfer
-from dysharp.measured.config_json import SCALED_FP8, dtype_of, label, number, whole
-from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, kernel_times, sent_dtype, verb_of
+from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, kernel_times, row_dtype, sent_dtype, verb_of
 from dysharp.measured.family import Constants, Level, family
-from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, label, number, whole
 from dysharp.specs.gpu import Gpu
 
 SYSTEMS = ("DeepEP-normal", "DeepEP-normal V1", "DeepEP")
@@ -72,7 +71,7 @@ def case(m: Measurement) -> DeepEpCase:
     if str(m.config.get("version", "")).startswith("V1, user report"):
         raise Unsupported("a newer measurement of the same case contradicts this report")
     read, verb = ep_fields(m), verb_of(m)
-    dtype = dtype_of(m, "dtype", verb, expected=("fp8", "bf16") if verb == "dispatch" else ("bf16",))
+    dtype = row_dtype(m, verb)
     n_sm = whole(number(m, "sms"), "SMs")
     if n_sm % 2:
         raise Unsupported("an odd number of SMs: a channel is a pair of SMs")

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from dysharp.arrays import F64
-from dysharp.measured.config_json import SCALED_FP8, dtype_of, label, number, whole
-from dysharp.measured.ep_kernels import copies_of, ep_fields, sent_dtypes, verb_of
+from dysharp.measured.ep_kernels import copies_of, ep_fields, row_dtype, sent_dtypes, verb_of
 from dysharp.measured.families.deepep import DeepEpCase
 from dysharp.measured.family import Constants, Level, family
 from dysharp.measured.internode import NODE_GPUS, check_nodes, domains_of, group_limited, straggler_us, transmit_us, two_hop_us
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.scope import spans_domains
+from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, label, number, spans_domains, whole
 from dysharp.specs.gpu import Gpu
 
 KERNELS = ("DeepEP-normal", "DeepEP V1 normal", "DeepEP V1 (NVSHMEM host proxy)", "DeepEP V2")
@@ -88,7 +86,7 @@ def slow_us(case: InternodeCase, constants: Constants) -> float:
 
 def _case(m: Measurement, verb: str) -> InternodeCase:
     operator = verb_of(m)
-    dtype = dtype_of(m, "dtype", operator, expected=("fp8", "bf16") if operator == "dispatch" else ("bf16",))
+    dtype = row_dtype(m, operator)
     read = ep_fields(m, check_nodes)
     n_sm = whole(number(m, "sms"), "SMs")
     if n_sm % 2:
@@ -125,7 +123,7 @@ def _case(m: Measurement, verb: str) -> InternodeCase:
     dtypes_of=sent_dtypes,
 )
 def case(m: Measurement) -> InternodeCase:
-    """The case of a transmit time, or of the printed GB/s, in which every node of a token counts, its own one too."""
+    """The case of a transmit time, or of the printed GB/s, in which every node of a token counts, the own node too."""
     if reason := _excluded(m):
         raise Unsupported(reason)
     return _case(m, verb_of(m))

@@ -1,33 +1,41 @@
-"""DeepEP's low-latency kernels over NVLink, send and receive parts together."""
+"""Low-latency kernels, send and receive parts together: DeepEP's over NVLink, and between domains by NVLink and NIC, or by NIC alone; NCCL EP's."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from dysharp.arrays import F64
 from dysharp.compute import transfer
-from dysharp.measured.config_json import SCALED_FP8, dtype_of, label
-from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, kernel_times, sent_dtypes, verb_of
+from dysharp.measured.ep_kernels import EpCase, EpFields, Options, ep_fields, kernel_times, marks_us, row_dtype, sent_dtypes, uniform, verb_of
 from dysharp.measured.family import Constants, Level, family
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.scope import NO_DOMAIN
+from dysharp.measured.internode import NODE_GPUS, check_nodes, machine
+from dysharp.measured.measurements import NO_DOMAIN, SCALED_FP8, Measurement, Unsupported, experts_of, label, number, spans_domains
 from dysharp.specs.gpu import Gpu
 
 MOST_GPUS = 8  # with more GPUs the kernels use RDMA instead of NVLink
+NO_NVLINK = "pure RDMA"
+BY_NIC = partial(machine, domain_gpus=NODE_GPUS // 2)
+"""Eight GPUs that all send by NIC: where the domains end does not matter, but there must be several."""
+ENDS = (128, 256)
+"""Tokens per GPU of the two runs of the line, between domains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowLatencyCase(EpCase):
-    """One call. `fp8`: FP8 rows in Dispatch; Combine always sends BF16. `row_bytes`: bytes of a measured row."""
+    """One call. `fp8`: FP8 rows in Dispatch; Combine always sends BF16. `row_bytes`: bytes of a measured row.
+
+    `peers`: "nvlink" or "nic" between domains (`systems.deepep_ll`), "" inside one.
+    """
 
     fp8: bool
     row_bytes: float
+    peers: str = ""
 
     def options(self) -> Options:
-        return (("dispatch", "fp8" if self.fp8 else "rows"),)
+        return ("dispatch", "fp8" if self.fp8 else "rows"), *((("peers", self.peers),) if self.peers else ())
 
 
-def belongs(m: Measurement) -> bool:
-    """Whether a measurement is of DeepEP's low-latency kernels."""
-    return m.kind in ("ep_dispatch", "ep_combine") and m.system.startswith("DeepEP-LL")
+def _belongs(m: Measurement, system: str = "DeepEP-LL") -> bool:
+    return m.kind in ("ep_dispatch", "ep_combine") and m.system.startswith(system)
 
 
 def closed_us(case: LowLatencyCase, gpu: Gpu, constants: Constants) -> F64:
@@ -41,31 +49,58 @@ def program_us(case: LowLatencyCase, constants: Constants) -> float:
     return kernel_times("deepep-ll", case, constants)[case.verb]
 
 
-@family(
-    "deepep-ll",
-    belongs=belongs,
-    closed_us=closed_us,
-    program_us=program_us,
-    level=Level.KERNEL,
-    order=30,
-    systems=("deepep-ll",),
-    parts=("dispatch", "combine"),
-    dtypes_of=sent_dtypes,
-)
-def case(m: Measurement) -> LowLatencyCase:
-    """The case of a latency, or of the GB/s of the messages that a GPU sends."""
-    read, verb = ep_fields(m), verb_of(m)
-    if read["gpus"] > MOST_GPUS:
-        raise Unsupported(NO_DOMAIN)
-    dtype = dtype_of(m, "dtype", verb, expected=("fp8", "bf16") if verb == "dispatch" else ("bf16",))
+def nodes_us(case: LowLatencyCase, constants: Constants) -> float:
+    """As `program_us` over several domains."""
+    machine_of = BY_NIC if case.gpus == NODE_GPUS else machine
+    received, end = marks_us("deepep-ll", case, constants, ("received",), ENDS, uniform, machine_of)
+    return received if case.verb == "dispatch" else end - received
+
+
+def _case(m: Measurement, read: EpFields, shape: str, rate: bool, peers: str = "") -> LowLatencyCase:
+    """`rate`: the measurement is GB/s of messages."""
+    verb = verb_of(m)
+    dtype = row_dtype(m, verb)
     row_bytes = read["hidden"] * (SCALED_FP8 if dtype == "fp8" else 2.0)
     message_bytes = row_bytes + (transfer.LL_HEADER_BYTES if verb == "dispatch" else 0.0)
-    return LowLatencyCase(
-        **read,
-        verb=verb,
-        fp8=(verb, dtype) != ("dispatch", "bf16"),
-        row_bytes=row_bytes,
-        work=read["tokens"] * read["topk"] * message_bytes / 1e3 if m.unit == "GB/s" else 0.0,
-        dtypes=(f"{verb} {dtype}",),
-        shape=label(m, "hidden", "topk", "experts"),
-    )
+    work = read["tokens"] * read["topk"] * message_bytes / 1e3 if rate else 0.0
+    fp8, dtypes = (verb, dtype) != ("dispatch", "bf16"), (f"{verb} {dtype}",)
+    return LowLatencyCase(**read, verb=verb, fp8=fp8, row_bytes=row_bytes, peers=peers, work=work, dtypes=dtypes, shape=shape)
+
+
+@family(
+    "deepep-ll", belongs=_belongs, closed_us=closed_us, program_us=program_us, level=Level.KERNEL, order=30, systems=("deepep-ll",),
+    parts=("dispatch", "combine"), dtypes_of=sent_dtypes,
+)  # fmt: skip
+def case(m: Measurement) -> LowLatencyCase:
+    """The case of a latency, or of the GB/s of the messages that a GPU sends."""
+    read = ep_fields(m)
+    if read["gpus"] > MOST_GPUS:
+        raise Unsupported(NO_DOMAIN)
+    return _case(m, read, label(m, "hidden", "topk", "experts"), m.unit == "GB/s")
+
+
+def _nodes_case(m: Measurement, rate: bool) -> LowLatencyCase:
+    """The measured kernels had 288 experts on any number of GPUs; ours have the next number that all GPUs share evenly."""
+    gpus = number(m, "ep")
+    read = ep_fields(m, check_nodes, gpus * -(-experts_of(m, gpus) // gpus))
+    return _case(m, read, label(m, "ep"), rate, "nic" if NO_NVLINK in m.system else "nvlink")
+
+
+@family(
+    "deepep-ll-internode", belongs=lambda m: _belongs(m) and spans_domains(m), program_us=nodes_us, in_bars=False, between="bars",
+    level=Level.KERNEL, order=210, systems=("deepep-ll",), parts=("dispatch", "combine"), dtypes_of=sent_dtypes,
+)  # fmt: skip
+def far_case(m: Measurement) -> LowLatencyCase:
+    """The case of a latency."""
+    if m.unit == "GB/s":
+        raise Unsupported("the rate of a row whose time is a row, too")
+    return _nodes_case(m, rate=False)
+
+
+@family(
+    "nccl-ep-internode", belongs=lambda m: _belongs(m, "NCCL-EP LL") and m.system == "NCCL-EP LL" and spans_domains(m), program_us=nodes_us,
+    in_bars=False, between="beyond", level=Level.KERNEL, order=260,
+)  # fmt: skip
+def nccl_case(m: Measurement) -> LowLatencyCase:
+    """The case of the GB/s of all messages, messages inside the GPU and its node included."""
+    return _nodes_case(m, rate=True)

@@ -6,11 +6,9 @@ import numpy as np
 
 from dysharp.arrays import F64
 from dysharp.compute import moe, operators
-from dysharp.measured.config_json import dtype_of, number
 from dysharp.measured.families.operator import is_training_gemm
 from dysharp.measured.family import Case, Constants, Level, family
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.scope import gpu_of
+from dysharp.measured.measurements import Measurement, Unsupported, dtype_of, gpu_of, number
 from dysharp.specs.gpu import Gpu
 
 ENGINES = ("vLLM", "SGLang", "TensorRT-LLM")

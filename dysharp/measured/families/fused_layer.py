@@ -10,13 +10,11 @@ import numpy as np
 from dysharp.arrays import F64
 from dysharp.compute import moe
 from dysharp.engine.burst.run import run_burst
-from dysharp.measured.config_json import SCALED_FP4, dtype_of, label, number, whole
 from dysharp.measured.ep_kernels import cluster_of, sent_dtype
 from dysharp.measured.expert_loads import busiest_rank, expert_loads
 from dysharp.measured.family import Case, Constants, Level, family
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.program_times import Frozen, frozen
-from dysharp.measured.scope import check_cluster, gpu_of
+from dysharp.measured.measurements import SCALED_FP4, Measurement, Unsupported, check_cluster, dtype_of, gpu_of, label, number, whole
+from dysharp.measured.predictions import Frozen, frozen
 from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu
 from dysharp.systems import get_system

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dysharp.compute.operators import launch_us, memory_kernel_us
-from dysharp.measured.config_json import number, whole
 from dysharp.measured.families.multimem import MOST_BYTES, MultimemCase
 from dysharp.measured.families.multimem import program_us as allreduce_us
 from dysharp.measured.families.operator import EVENTS
 from dysharp.measured.family import Case, Constants, Level, family
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.scope import check_cluster, gpu_of
+from dysharp.measured.measurements import Measurement, Unsupported, check_cluster, gpu_of, number, whole
 from dysharp.specs.gpu import load_gpu
 
 PASSES = 4
@@ -36,7 +34,7 @@ class NormCase(Case):
 
 
 def program_us(case: NormCase, constants: Constants) -> float:
-    """The all-reduce through the engine, and the norm's kernel behind it where it is one. A fused norm of an eighth of the tokens hides.
+    """The all-reduce through the engine, and behind it the norm's kernel, where the norm has one. A fused norm of an eighth of the tokens hides.
 
     Without a graph the two events take what they take around other operators.
     """

@@ -4,11 +4,9 @@ from dataclasses import dataclass
 
 from dysharp.arrays import F64
 from dysharp.compute import moe, operators
-from dysharp.measured.config_json import dtype_of, label, number
 from dysharp.measured.families.operator import is_training_gemm
 from dysharp.measured.family import EVERY_SYSTEM, Case, Constants, Level, family
-from dysharp.measured.measurements import Measurement
-from dysharp.measured.scope import gpu_of
+from dysharp.measured.measurements import Measurement, dtype_of, gpu_of, label, number
 from dysharp.specs.gpu import Gpu, load_gpu
 
 BLOCK_ROWS = 128

@@ -1,15 +1,18 @@
-"""Hybrid-EP's kernels, a family beyond the bars. One constant is fitted to them by hand (`hybrid.rank_us`); there is no closed form."""
+"""Hybrid-EP's kernels in one NVLink domain and between domains. The first fix one constant by hand (`hybrid.rank_us`); there is no closed form."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dysharp.measured.config_json import SCALED_FP8, dtype_of, label, number, whole
-from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, marks_us, verb_of
+from dysharp.measured.ep_kernels import EpCase, EpFields, Options, copies_of, ep_fields, marks_us, sent_dtypes, uniform, verb_of
 from dysharp.measured.family import Constants, Level, family
-from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.internode import check_nodes, domains_of, machine
+from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, dtype_of, label, number, spans_domains, whole
+from dysharp.systems.hybrid_ep import CHUNK_TOKENS as LIBRARY_CHUNK
 
 KERNELS_ALONE = ("Kernel only", "Only Kernel Time")
 CHUNK_TOKENS = 16
-"""Tokens that an SM takes at a time in the runs: a quarter of the library's, so that the runs are a quarter as long."""
+"""Tokens that an SM takes at a time in the runs of one domain: a quarter of the library's, so that the runs are a quarter as long."""
+NEAR, FAR = 128, 256
+"""Tokens per GPU of the two runs of the line, between domains."""
 RATE = "GB/s"
 
 
@@ -17,20 +20,21 @@ RATE = "GB/s"
 class HybridCase(EpCase):
     """A call on `n_sm` SMs with a cached handle. `fp8`: rows in FP8. `alone`: launches and copies are not timed.
 
-    The copies leave the exchange buffer after Dispatch and fill the buffer before Combine.
+    The copies leave the exchange buffer after Dispatch and fill the buffer before Combine. `chunk`: tokens that an SM takes at a time; 0: as many as
+    in the runs of one domain.
     """
 
     n_sm: int
     fp8: bool
     alone: bool = True
+    chunk: int = 0
 
     def options(self) -> Options:
         wire = "fp8" if self.fp8 else "rows"
-        return ("chunk", CHUNK_TOKENS), ("dispatch", wire), ("n_sm", self.n_sm), ("permute", False)
+        return ("chunk", self.chunk or CHUNK_TOKENS), ("dispatch", wire), ("n_sm", self.n_sm), ("permute", False)
 
 
-def belongs(m: Measurement) -> bool:
-    """Whether a measurement is of Hybrid-EP's Dispatch or Combine."""
+def _belongs(m: Measurement) -> bool:
     return m.kind in ("ep_dispatch", "ep_combine") and m.system in ("Hybrid-EP", "HybridEP")
 
 
@@ -45,30 +49,61 @@ def program_us(case: HybridCase, constants: Constants) -> float:
     return received - start if case.verb == "dispatch" else end - back
 
 
+def nodes_us(case: HybridCase, constants: Constants) -> float:
+    """The kernel between domains under uniform routing, from its launch on.
+
+    The SMs have few turns at chunks, so the first turn, which fills the pipeline, is a share of the time. A run with fewer
+    tokens has smaller chunks: as many turns, and times in proportion to the tokens, besides the fixed ones.
+    """
+    if case.tokens <= FAR:
+        return _nodes_run_us(case, constants)
+    near, far = (_nodes_run_us(replace(case, tokens=n, chunk=max(1, LIBRARY_CHUNK * n // case.tokens)), constants) for n in (NEAR, FAR))
+    return far + (case.tokens - FAR) / (FAR - NEAR) * (far - near)
+
+
+def _nodes_run_us(case: HybridCase, constants: Constants) -> float:
+    marks = ("dispatch.launch", "received", "combine.launch")
+    start, received, back, end = marks_us("hybrid-ep", case, constants, marks, (1, FAR), uniform, machine)
+    return received - start if case.verb == "dispatch" else end - back
+
+
+def _case(m: Measurement, read: EpFields, shape: str, chunk: int = 0) -> tuple[HybridCase, float]:
+    """(the case without its work, bytes of a sent value)."""
+    dtype, verb = dtype_of(m, "dtype", expected=("fp8", "bf16")), verb_of(m)
+    n_sm, dtypes = whole(number(m, "sms"), "SMs"), (f"{verb} {dtype}",) if chunk else ()
+    found = HybridCase(**read, verb=verb, n_sm=n_sm, fp8=dtype == "fp8", chunk=chunk, dtypes=dtypes, shape=shape)
+    return found, SCALED_FP8 if found.fp8 else 2.0
+
+
+def _check_timed(m: Measurement) -> None:
+    if m.config.get("measure") not in KERNELS_ALONE:
+        raise Unsupported("times of torch calls: the share of the host is unknown")
+
+
 @family(
-    "hybrid-ep",
-    belongs=belongs,
-    program_us=program_us,
-    in_bars=False,
-    level=Level.KERNEL,
-    order=120,
-    systems=("hybrid-ep",),
+    "hybrid-ep", belongs=_belongs, program_us=program_us, in_bars=False, level=Level.KERNEL, order=120, systems=("hybrid-ep",),
     parts=("dispatch", "combine"),
-)
+)  # fmt: skip
 def case(m: Measurement) -> HybridCase:
     """The case of the GB/s of the rows that a GPU receives."""
     if m.unit != RATE:
         raise Unsupported(f"no value in {RATE}")
-    if m.config.get("measure") not in KERNELS_ALONE:
-        raise Unsupported("times of torch calls: the share of the host is unknown")
-    fp8 = dtype_of(m, "dtype", expected=("fp8", "bf16")) == "fp8"
+    _check_timed(m)
     read = ep_fields(m)
-    received = read["tokens"] * copies_of(read) * read["hidden"] * (SCALED_FP8 if fp8 else 2.0)
-    return HybridCase(
-        **read,
-        verb=verb_of(m),
-        n_sm=whole(number(m, "sms"), "SMs"),
-        fp8=fp8,
-        work=received / 1e3,
-        shape=label(m, "hidden", "topk", "local_experts", "ep"),
-    )
+    found, width = _case(m, read, label(m, "hidden", "topk", "local_experts", "ep"))
+    return replace(found, work=read["tokens"] * copies_of(read) * read["hidden"] * width / 1e3)
+
+
+@family(
+    "hybrid-ep-internode", belongs=lambda m: _belongs(m) and spans_domains(m), program_us=nodes_us, in_bars=False, between="bars",
+    level=Level.KERNEL, order=220, systems=("hybrid-ep",), parts=("dispatch", "combine"), dtypes_of=sent_dtypes,
+)  # fmt: skip
+def nodes_case(m: Measurement) -> HybridCase:
+    """The rows of all nodes of a token over the time, its own node too: a printed rate counts the copy for the own node, which crosses no NIC."""
+    if m.unit != RATE:
+        raise Unsupported("times of torch calls: the share of the host is unknown")
+    _check_timed(m)
+    read = ep_fields(m, check_nodes)
+    found, width = _case(m, read, label(m, "ep"), LIBRARY_CHUNK)
+    nodes = domains_of(read["gpus"], read["experts"], read["topk"], limited=False)
+    return replace(found, work=read["tokens"] * nodes * (read["hidden"] * width) / 1e3)

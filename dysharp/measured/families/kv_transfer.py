@@ -6,10 +6,8 @@ import numpy as np
 
 from dysharp.arrays import F64
 from dysharp.compute.collectives import link_us
-from dysharp.measured.config_json import number
 from dysharp.measured.family import Case, Constants, Level, family
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.scope import gpu_of, nic_GBps
+from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, nic_GBps, number
 from dysharp.specs.gpu import Gpu
 
 RAILS = {"mooncake": 1.0, "nixl": 2.0}

@@ -7,13 +7,11 @@ from typing import Any
 from dysharp.arrays import F64
 from dysharp.compute import collectives, moe, operators, transfer
 from dysharp.engine.burst.run import run_burst
-from dysharp.measured.config_json import SCALED_FP8, dtype_of, is_weak, label, number, whole
 from dysharp.measured.ep_kernels import cluster_of
 from dysharp.measured.expert_loads import busiest_rank
 from dysharp.measured.family import Case, Constants, Level, family
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.program_times import frozen
-from dysharp.measured.scope import check_cluster, gpu_of
+from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, check_cluster, dtype_of, gpu_of, is_weak, label, number, whole
+from dysharp.measured.predictions import frozen
 from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu, load_gpu
 from dysharp.systems import get_system

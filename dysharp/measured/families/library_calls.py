@@ -6,7 +6,7 @@
 | chained | the host runs ahead: the larger of all host steps, and of the device |
 | graph | the device |
 
-The device's time is that of the system's Program. Kernels of few SMs take `lib.few_sms` times as long: with random routing on machines of today
+The device's time is the time of the system's Program. Kernels of few SMs take `lib.few_sms` times as long: with random routing on machines of today
 they do not fill a link as the kernels of `fitted.toml` do. A host step is a launch, an event, or work of a library between two of them;
 `lib.host_*_us` is its time. A Combine alone begins behind an untimed Dispatch (InferenceX experimental/CollectiveX/bench/ep_measurement.py,
 time_us): the host is ahead of it, and its time has what DeepEP's calls have between two events around a kernel, `deepep.call_us`.
@@ -19,13 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.measured.config_json import dtype_of, label, number
 from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, marks_us, uniform
 from dysharp.measured.family import Constants, Level, family
 from dysharp.measured.internode import NODE_GPUS, check_nodes, machine
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.program_times import Frozen
-from dysharp.measured.scope import CLUSTERS, check_cluster
+from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, dtype_of, label, number
+from dysharp.measured.predictions import Frozen
 from dysharp.specs import Cluster, load_cluster
 from dysharp.systems.nccl_ep import RELEASED
 

@@ -6,10 +6,8 @@ from functools import lru_cache
 import numpy as np
 
 from dysharp.arrays import F64
-from dysharp.measured.config_json import number, whole
 from dysharp.measured.family import Case, Constants, Level, family
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.scope import CLUSTERS, check_cluster, gpu_of
+from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, gpu_of, number, whole
 from dysharp.serving.attention_kernels import attention_ops
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.precisions import Formats

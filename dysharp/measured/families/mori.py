@@ -12,13 +12,11 @@ import numpy as np
 from dysharp.arrays import F64
 from dysharp.compute import transfer
 from dysharp.engine.burst.run import run_burst
-from dysharp.measured.config_json import dtype_of, label, number
 from dysharp.measured.ep_kernels import EpCase, EpFields, Layout, MachineOf, Options, cluster_of, copies_of, ep_fields, program_of, uniform, verb_of
 from dysharp.measured.family import Constants, Level, family
 from dysharp.measured.internode import NODE_GPUS, arrivals, check_nodes
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.program_times import Frozen, frozen
-from dysharp.measured.scope import CLUSTERS, check_cluster
+from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, dtype_of, label, number
+from dysharp.measured.predictions import Frozen, frozen
 from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.gpu import Gpu
 from dysharp.units import PS_PER_US

@@ -8,10 +8,8 @@ import numpy as np
 
 from dysharp.arrays import F64
 from dysharp.compute import collectives
-from dysharp.measured.config_json import number
 from dysharp.measured.family import Case, Constants, Level, family
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.scope import GPUS_PER_NODE, gpu_of, nic_GBps, spans_domains
+from dysharp.measured.measurements import GPUS_PER_NODE, Measurement, Unsupported, gpu_of, nic_GBps, number, spans_domains
 from dysharp.specs.gpu import Gpu
 
 KINDS = ("nccl_all_gather", "nccl_all_reduce", "nccl_reduce_scatter", "nccl_alltoall")

@@ -7,10 +7,8 @@ import numpy as np
 from dysharp.arrays import F64
 from dysharp.compute import operators
 from dysharp.compute.attention import passes_us
-from dysharp.measured.config_json import number
 from dysharp.measured.family import Case, Constants, Level, family
-from dysharp.measured.measurements import Measurement, Unsupported
-from dysharp.measured.scope import gpu_of
+from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
 from dysharp.specs.gpu import Gpu
 
 PASSES = {

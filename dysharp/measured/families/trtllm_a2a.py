@@ -7,10 +7,9 @@ import numpy as np
 
 from dysharp.arrays import F64
 from dysharp.compute import transfer
-from dysharp.measured.config_json import SCALED_FP4, dtype_of, label
 from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, kernel_times, sent_dtypes
 from dysharp.measured.family import Constants, Level, family
-from dysharp.measured.measurements import Measurement, Unsupported
+from dysharp.measured.measurements import SCALED_FP4, Measurement, Unsupported, dtype_of, label
 from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu
 from dysharp.workload import Routing, routing_from

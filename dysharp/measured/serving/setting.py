@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, replace
 
 from dysharp.errors import ConfigError
-from dysharp.measured.measurements import Unsupported
-from dysharp.measured.serving.rows import ServingRow
+from dysharp.measured.measurements import TABLES, Unsupported
+from dysharp.measured.run_rows import Columns, Run
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.precisions import Formats, formats_of
@@ -14,22 +14,56 @@ from dysharp.serving.work import Batch, Load, Replica, prompt_batch
 from dysharp.specs import list_clusters, load_cluster, load_whole
 from dysharp.specs.whole import WholeModel
 
-MODELS = (
-    ("deepseek-v3-2", "deepseek-v3.2"), ("deepseek-(v3|r1)", "deepseek-v3"), ("kimi-k2", "kimi-k2"), ("minimax-m2", "minimax-m2.5"),
-    ("glm-5", "glm-5"), ("gpt-oss-120b", "gpt-oss-120b"), ("gpt-oss-20b", "gpt-oss-20b"), ("qwen3-235b", "qwen3-235b"), ("qwen3-30b", "qwen3-30b"),
-    ("qwen3-32b", "qwen3-32b"), ("qwen3-5-397b", "qwen3.5-397b"), ("qwen3-next-80b", "qwen3-next-80b"), ("(meta-)?llama-3(-\\d)?-70b", "llama3-70b"),
-    ("(meta-)?llama-3(-\\d)?-8b", "llama3-8b"), ("(meta-)?llama-3(-\\d)?-405b", "llama3-405b"), ("qwen2-5-32b", "qwen2.5-32b"),
-    ("glm-4-5-air", "glm-4.5-air"), ("glm-4-[567]", "glm-4.5"), ("qwen3-coder-480b", "qwen3-coder-480b"), ("qwen3-8b", "qwen3-8b"),
-    ("qwen3-14b", "qwen3-14b"), ("qwen2-5-72b", "qwen2.5-72b"), ("qwen2-5-7b", "qwen2.5-7b"), ("mixtral-8x7b", "mixtral-8x7b"),
-    ("mixtral-8x22b", "mixtral-8x22b"),
-)  # fmt: skip
-"""Beginning of a model's name in rows (without its owner, small letters, everything else as -) -> packaged model."""
-MACHINES = (
-    ("gb300", "hw-gb300-nvl72"), ("gb200", "hw-gb200-nvl72"), ("b300", "hw-hgx-b300"), ("b200", "hw-dgx-b200"), ("h200", "hw-dgx-h200"),
-    ("h100", "hw-dgx-h100"), ("h20", "hw-hgx-h20"), ("h800", "hw-dgx-h800"), ("mi355x", "hw-mi355x"), ("mi350x", "hw-mi350x"),
-    ("mi308x", "hw-mi308x"), ("mi300x", "hw-mi300x"), ("vr200", "hw-vr200-nvl72"),
-)  # fmt: skip
-"""Word of a row's hardware -> packaged cluster of one domain. The first match counts."""
+STEPS = ("decode only", "prefill only")
+"""Modes of rows that measure steps without a scheduler: tokens per second of a GPU with `batch` requests (tokens of prompts) on each."""
+MODES = ("agg", "disagg", *STEPS)
+"""Prefill and decode on the same GPUs, apart, and one of them alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingRow(Run):
+    """One measured run of serving."""
+
+    columns = Columns(
+        "serving",
+        texts=(
+            "id", "source", "where", "quality", "engine", "engine_version", "model", "hardware", "mode", "precision", "gemm_quant", "moe_quant",
+            "measured", "spec_decode", "note",
+        ),
+        degrees=(
+            "gpus", "isl", "osl", "concurrency", "batch", "tp", "pp", "attn_dp", "moe_tp", "moe_ep", "p_workers", "p_tp", "p_attn_dp", "p_moe_tp",
+            "p_moe_ep", "d_workers", "d_tp", "d_attn_dp", "d_moe_tp", "d_moe_ep",
+        ),
+        numbers=("ttft_ms", "tpot_ms", "out_tok_s_gpu", "in_tok_s_gpu"),
+        required=("id", "engine", "model", "hardware", "mode", "isl", "osl", "concurrency", "tp", "tpot_ms"),
+    )  # fmt: skip
+
+    @classmethod
+    def modelled(cls, cells: dict[str, str]) -> bool:
+        """Whether the mode of a row is known."""
+        return cells["mode"] in MODES
+
+    @property
+    def step_ms(self) -> float | None:
+        """Time of a step, measured; with drafts, of all tokens that it accepts."""
+        rate = self.numbers["out_tok_s_gpu" if self.text("mode") == STEPS[0] else "in_tok_s_gpu"]
+        if self.text("mode") not in STEPS or not rate or not self.degrees["batch"]:
+            return None
+        return self.degrees["batch"] * (1 + self.acceptance) / rate * 1e3
+
+    @property
+    def drafts(self) -> int:
+        """Drafts of a step and request, where a row says so ("MTP 1"), else 0."""
+        found = re.search(r"(?:MTP|EAGLE)[ -]?(\d)(?!\d| ?%)", self.text("spec_decode"), re.IGNORECASE)
+        return int(found[1]) if found else 0
+
+    @property
+    def acceptance(self) -> float:
+        """Part of drafts that a row with one draft says are accepted; 0 without drafts."""
+        found = re.search(r"MTP (\d+) % acceptance", self.text("spec_decode"))
+        return int(found[1]) / 100 if found else 0.0
+
+
 FP8 = ("fp8", "fp8_block", "fp8_static", "fp8_ootb")
 PERIODS = (2, 4, 8)
 """Numbers of domains of packaged clusters."""
@@ -57,7 +91,7 @@ class ServeSetting:
 
 
 def setting_of(row: ServingRow) -> ServeSetting:
-    """What a row serves. Raises `Unsupported` with the reason where it does not say so or nothing models it."""
+    """What a row serves. Raises `Unsupported` with the reason where the row does not say what it serves, or nothing models it."""
     if row.text("mode") not in ("agg", "disagg"):
         raise Unsupported(f"mode {row.text('mode')!r}")
     if not all(row.degrees[name] for name in ("isl", "osl")) or not (row.degrees["concurrency"] or row.degrees["batch"]):
@@ -156,7 +190,7 @@ def _replica(row: ServingRow, engine: Engine, layout: ServeLayout, gpus: int) ->
             raise Unsupported(faults[0])
         layout = replace(layout, slots=slots)
     word = row.text("hardware").lower()
-    name = next((cluster for key, cluster in MACHINES if key in word), "")
+    name = next((cluster for key, cluster in TABLES["serving_clusters"].items() if key in word), "")
     if not name:
         raise Unsupported(f"no packaged machine is called like {row.text('hardware')!r}")
     cluster = load_cluster(name)
@@ -171,7 +205,7 @@ def _replica(row: ServingRow, engine: Engine, layout: ServeLayout, gpus: int) ->
 def model_of(row: ServingRow) -> WholeModel:
     """The packaged model of a row. Raises `Unsupported`."""
     words = re.sub(r"[^a-z0-9]+", "-", row.text("model").split("/")[-1].lower())
-    found = next((name for pattern, name in MODELS if re.match(pattern, words)), None)
+    found: str | None = next((name for pattern, name in TABLES["serving_models"].items() if re.match(pattern, words)), None)
     if found is None:
         raise Unsupported(f"no packaged model is called like {row.text('model')!r}")
     return load_whole(found)

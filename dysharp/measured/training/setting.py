@@ -1,33 +1,35 @@
-"""What a training run says: its whole model, layout, precision and recomputation."""
+"""What a training run says: its row of a CSV, its whole model, layout, precision and recomputation, and how its framework ran the step."""
 
 import re
 from dataclasses import dataclass, replace
 
 from dysharp.errors import ConfigError
-from dysharp.measured.measurements import Unsupported
-from dysharp.measured.training.rows import TrainingRow
+from dysharp.measured.measurements import GPUS, TABLES, Unsupported
+from dysharp.measured.run_rows import Columns, Run
+from dysharp.specs import load_cluster
 from dysharp.specs.catalog import load_whole
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.activations import FULL, MODULES, Saving
-from dysharp.steps.accounting.conventions import CONVENTIONS, Convention
+from dysharp.steps.accounting.flops import CONVENTIONS, Convention
+from dysharp.steps.accounting.memory import FULL, MODULES, Saving
 from dysharp.steps.accounting.state import RECIPES, Recipe
 from dysharp.steps.layout import Layout, check_layout
+from dysharp.steps.machine import Machine
+from dysharp.steps.practice import GRAPH_PARTS, WHOLE, Dispatcher, DType, Practice
 
-NAMES = (
-    ("deepseek-?v3", "deepseek-v3"), ("deepseek-?v2-?lite", "deepseek-v2-lite"), ("deepseek-?v2", "deepseek-v2"), ("moonlight", "moonlight-16b"),
-    ("qwen-?3-?(moe-?)?30b", "qwen3-30b"), ("qwen-?3-?(moe-?)?235b", "qwen3-235b"), ("qwen-?3-?next-?80b", "qwen3-next-80b"),
-    ("qwen-?3-5-397b", "qwen3.5-397b"),
-    ("gpt-?oss-?120b", "gpt-oss-120b"), ("gpt-?oss-?20b", "gpt-oss-20b"), ("kimi-?k2", "kimi-k2"),
-    ("mixtral-?8x7b", "mixtral-8x7b"), ("mixtral-?8x22b", "mixtral-8x22b"),
-    ("pangu-?ultra-?moe", "pangu-ultra-moe"), ("pangu-?pro", "pangu-pro-moe"), ("phi-?3-?5-?moe", "phi-3.5-moe"),
-    ("llama-?3-?1?-?8b", "llama3-8b"), ("llama-?3-?[13]?-?70b", "llama3-70b"), ("llama-?3-?1?-?405b", "llama3-405b"),
-    ("llama-?2-?7b", "llama2-7b"), ("llama-?2-?13b", "llama2-13b"), ("llama-?2-?70b", "llama2-70b"),
-    ("qwen2-5-7b", "qwen2.5-7b"), ("qwen2-5-32b", "qwen2.5-32b"), ("gpt-?3-5b", "gpt3-5b"), ("gpt-?3-20b", "gpt3-20b"), ("gpt-?3-175b", "gpt3-175b"),
-    ("glm-4-5-air", "glm-4.5-air"), ("glm-4-[567]", "glm-4.5"), ("qwen-?3-coder-480b", "qwen3-coder-480b"), ("qwen-?3-?8b", "qwen3-8b"),
-    ("qwen-?3-?14b", "qwen3-14b"), ("qwen-?3-?32b", "qwen3-32b"), ("qwen2-5-72b", "qwen2.5-72b"),
-    ("nemotron-8b", "nemotron-8b"), ("nemotron-22b", "nemotron-22b"),
-)  # fmt: skip
-"""Beginning of a model's name in rows (small letters, everything else as -) -> packaged model. The first match counts."""
+
+@dataclass(frozen=True, slots=True)
+class TrainingRow(Run):
+    """One measured run of training."""
+
+    columns = Columns(
+        "training",
+        texts=("id", "source", "model", "hardware", "precision", "recompute", "dispatcher", "software", "routing", "check", "note"),
+        degrees=("gpus", "gbs", "mbs", "seq", "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "fsdp", "ga", "layers"),
+        numbers=("tok_s_gpu", "tflops_gpu", "step_s", "mem_gib"),
+        required=("id", "model", "hardware", "gpus", "precision", "gbs", "mbs", "seq", "tp", "pp", "ep", "dp"),
+    )
+
+
 PRECISIONS = {"bf16": "bf16", "fp8": "fp8", "fp8-cs": "fp8", "fp8-mx": "fp8", "mxfp8": "fp8", "nvfp4": "fp8"}
 """Precision of a row -> recipe of its state, as far as the row says it."""
 KEPT_DENSE = 1
@@ -54,7 +56,7 @@ class Setting:
 def packaged_name(row: TrainingRow) -> str:
     """The packaged whole model of a row. Raises `Unsupported`."""
     words = re.sub(r"[^a-z0-9]+", "-", row.text("model").lower())
-    found = next((name for pattern, name in NAMES if re.match(pattern, words)), None)
+    found: str | None = next((name for pattern, name in TABLES["training_models"].items() if re.match(pattern, words)), None)
     if found is None:
         raise Unsupported(f"no packaged model is called like {row.text('model')!r}")
     return found
@@ -93,8 +95,8 @@ def layout_of_row(row: TrainingRow) -> Layout:
 
 
 def stages_of(row: TrainingRow, model: WholeModel) -> str:
-    """The pipeline of a row as a layout string; "": equal chunks. Megatron-Bridge fills chunks evenly, with embedding and head as a layer each
-    where that divides, and else lets the first and the last chunk have the rest (its recipes of Qwen3 and DeepSeek models).
+    """The pipeline of a row as a layout string; "": equal chunks. Megatron-Bridge fills chunks evenly where the layers, with embedding and head as a
+    layer each, divide; otherwise the first and the last chunk have the rest (its recipes of Qwen3 and DeepSeek models).
     """
     if named := re.search(r"pp_layout=([^; ]+)", row.text("note")):
         return named[1]
@@ -159,3 +161,90 @@ def _of_bridge(row: TrainingRow) -> str:
 def tuned(row: TrainingRow) -> bool:
     """Whether a row trains adapters of frozen weights."""
     return "lora" in row.text("note").lower()
+
+
+SIMUMAX = "MooreThreads/SimuMax"
+NEMO = "NVIDIA/NeMo@"
+NODE = 8
+RACKS = ("gb200", "gb300")
+"""GPUs in NVLink domains of 72, in which a requested DeepEP becomes alltoall (Megatron-Bridge issue 5992)."""
+DTYPES: dict[str, DType] = {"bf16": "bf16", "fp8": "fp8", "fp8-cs": "fp8", "fp8-mx": "mxfp8", "mxfp8": "mxfp8", "nvfp4": "fp4"}
+NEW_FROM = (26, 6)
+"""Container from which Megatron-Bridge's MoE recipes on Blackwell replay whole iterations and overlap EP communication, as all its presets of 26.06
+with known settings do, unless a row names scopes."""
+BLACKWELL = (*RACKS, "b200", "b300")
+NAMELESS = "25.11"
+"""Container whose rows partly name no preset; they run as `PRESETS`."""
+PRESETS = {
+    ("deepseek", "gb200"): (("moe_router", "moe_preprocess"), False), ("qwen3_235b", "gb200"): (("attn", "moe_router", "moe_preprocess"), False),
+    ("qwen3_235b", "b200"): ((), True), ("qwen3_30b", "h100-sxm"): ((), True),
+}  # fmt: skip
+"""(Beginning of a model's name, GPU) -> graphs and overlap of EP (Megatron-Bridge 767255d2 and d19cb73c, scripts/performance/configs)."""
+
+
+def machine_of(row: TrainingRow) -> tuple[str, Machine]:
+    """(GPU, machine) of a row. Raises `Unsupported`."""
+    gpu = next((name for text, name in GPUS if text in row.text("hardware").upper()), "")
+    if gpu not in TABLES["training_clusters"]:
+        raise Unsupported(f"no packaged machine is called like {row.text('hardware')!r}")
+    return gpu, Machine(load_cluster(TABLES["training_clusters"][gpu]))
+
+
+def practice_of(row: TrainingRow, gpu: str, moe: bool) -> Practice:
+    """How a row ran. Raises `Unsupported` for a precision without a rate."""
+    precision = row.text("precision").lower().replace("_", "-")
+    if precision not in DTYPES:
+        raise Unsupported(f"no GEMM rate for the precision {row.text('precision')!r}")
+    own, bridge = row.text("source").startswith(SIMUMAX), row.text("source").startswith(BRIDGE)
+    recipe = moe and bridge and gpu in BLACKWELL
+    graphs, overlaps = _preset(row, gpu) if moe and bridge else ((), False)
+    return Practice(
+        dtype=DTYPES[precision], dispatcher=_dispatcher(row, gpu, bridge) if moe else "", overlap_ep=overlaps or (moe and _overlaps(row, recipe)),
+        overlap_tp=not own and not moe, overlap_dp=not own, plain_ddp=own, graphs=graphs or _graphs(row, recipe), counts=not own, host=True,
+        frozen=tuned(row), recompute=saving_of(row).recompute, context="a2a" if own else "p2p",
+    )  # fmt: skip
+
+
+def _dispatcher(row: TrainingRow, gpu: str, bridge: bool) -> Dispatcher:
+    """The dispatcher that a row names; without a name Hybrid-EP in racks, DeepEP over nodes, and alltoall, Megatron's default, inside a node."""
+    named = row.text("dispatcher").lower()
+    if "hybridep" in named or "hybrid-ep" in named:
+        return "hybrid-ep"
+    if "deepep" in named:
+        return "alltoall" if gpu in RACKS else "deepep"
+    if "alltoall" in named or not bridge:
+        return "alltoall"
+    return "hybrid-ep" if gpu in RACKS else "deepep" if row.degree("ep") * row.degree("tp") > NODE else "alltoall"
+
+
+def _preset(row: TrainingRow, gpu: str) -> tuple[tuple[str, ...], bool]:
+    """Graphs and overlap of a row that should name a preset and does not."""
+    if row.text("note") or not row.text("software").startswith(NAMELESS):
+        return (), False
+    name = row.text("model").lower()
+    return next((found for (start, of), found in PRESETS.items() if gpu == of and name.startswith(start)), ((), False))
+
+
+def _overlaps(row: TrainingRow, recipe: bool) -> bool:
+    named = row.text("dispatcher").lower()
+    return "a2a_overlap" in named or "overlap on" in named or (recipe and is_new(row))
+
+
+def is_new(row: TrainingRow) -> bool:
+    """Whether a row is of Megatron-Bridge's recipe functions (from container 26.06 on), which name neither graphs nor overlap."""
+    release = re.match(r"(\d+)\.(\d+)", row.text("software"))
+    recipe = re.search(r"recipe (at |[a-z0-9_]+_config)", f"{row.text('note')} {row.text('software')}")
+    return recipe is not None and (release is None or (int(release[1]), int(release[2])) >= NEW_FROM)
+
+
+def _graphs(row: TrainingRow, recipe: bool) -> tuple[str, ...]:
+    """Parts that graphs replay."""
+    note = row.text("note")
+    if "cuda_graph_impl=none" in note.replace('"', ""):
+        return ()
+    if WHOLE in note:
+        return (WHOLE,)
+    names = tuple(part for part in GRAPH_PARTS if re.search(rf"\b{part}\b", note.partition("graph")[2]))
+    if names:
+        return names
+    return (WHOLE,) if recipe and is_new(row) else ()

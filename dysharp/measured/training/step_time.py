@@ -1,4 +1,8 @@
-"""Family "step": times of training steps, predicted by closed forms, in groups with a bar each."""
+"""Family "step": times of training steps by closed forms, in groups with a bar each, beside a floor; and the measured error of a group.
+
+The floor is a step as rates that nobody fitted, without launches and overlap. A step model is of use where its errors are below the floor's. Its
+rates are rounded medians of SimuMax's table of operators on a B200, as parts of the datasheet, and stand for every machine.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,11 +11,55 @@ from typing import Any
 
 from dysharp.errors import ConfigError
 from dysharp.measured.measurements import Unsupported
-from dysharp.measured.training.floor import floor_us
-from dysharp.measured.training.practice_of import NEMO, SIMUMAX, machine_of, practice_of
-from dysharp.measured.training.rows import TrainingRow
-from dysharp.measured.training.setting import AUTOMODEL, setting_of
+from dysharp.measured.training.families import RunCase
+from dysharp.measured.training.setting import AUTOMODEL, NEMO, SIMUMAX, Setting, TrainingRow, machine_of, practice_of, setting_of
+from dysharp.specs.whole import WholeModel
+from dysharp.steps.accounting.flops import CORE, core_flops, flops_of, mean_context
+from dysharp.steps.accounting.state import rank_parameters
 from dysharp.steps.estimate import Estimate, estimate
+from dysharp.steps.layout import Layout, chunks_of
+from dysharp.steps.machine import Machine
+from dysharp.steps.practice import Practice
+
+GEMM, GRADIENT, GROUPED = 1090 / 2250, 1050 / 2250, 900 / 2250
+"""Forward and data gradients, weight gradients, experts: parts of the tensor peak."""
+FORWARD, BACKWARD = 1000 / 2250, 800 / 2250
+"""Core attention: parts of the BF16 peak; backward as twice the forward pass."""
+MEMORY, GATHER, ALLTOALL = 5.3 / 8, 0.67, 0.60
+COLLECTIVE_US, ALLTOALL_US = 30.0, 60.0
+OPTIMIZER_BYTES = 30
+
+
+def floor_us(setting: Setting, machine: Machine, practice: Practice) -> float:
+    """Microseconds of a step. One rank's share of all FLOPs at the rates above, collectives, the bubble of equal stages, optimizer."""
+    model, layout, cluster = setting.model, setting.layout, machine.cluster
+    kind = "bf16" if practice.dtype == "bf16" else "fp8"
+    peak, dense = cluster.peak_flops_per_us(kind), cluster.peak_flops_per_us("bf16")
+    forward = dict(flops_of(model, setting.sequence).forward)
+    core, experts = forward.pop(CORE), forward.pop("routed experts", 0.0)
+    core = sum(core_flops(model, mean_context(setting.sequence)) for _ in range(model.n_layers)) if model.attention.window == 0 else core
+    others = sum(forward.values())
+    tokens = layout.tokens(setting.sequence) / layout.tp / layout.pp
+    linear = others * (2 / GEMM + 1 / GRADIENT) + experts * 3 / GROUPED
+    one = tokens * (linear / peak + core * (1 / FORWARD + 2 / BACKWARD) / dense)
+    shard = layout.tokens(setting.sequence) / layout.tp
+    width, layers = 2.0 * model.hidden, model.n_layers / layout.pp
+    one += layers * 30 * width * shard / (MEMORY * cluster.hbm_bytes_per_us)
+    if layout.tp > 1:
+        ring = width * layout.tokens(setting.sequence) * (layout.tp - 1) / layout.tp / (GATHER * cluster.link_bytes_per_us)
+        one += layers * 8 * (ring + COLLECTIVE_US)
+    if model.layer and layout.ep > 1:
+        sent = width * shard * model.layer.topk * (layout.ep - 1) / layout.ep
+        near = layout.ep * layout.stride("ep") <= machine.domain
+        one += layers * 4 * (sent / (ALLTOALL * cluster.link_bytes_per_us if near else machine.nic) + ALLTOALL_US)
+    held = rank_parameters(model, layout, chunks_of(model, layout)[:: layout.pp])
+    parts = held.dense / (layout.dp * layout.cp) + held.experts / layout.edp
+    traffic = machine.group(6 * held.dense, layout.dp * layout.cp, layout.stride("cp")) + machine.group(
+        6 * held.experts, layout.edp, layout.stride("edp")
+    )
+    update = OPTIMIZER_BYTES * parts / (MEMORY * cluster.hbm_bytes_per_us)
+    return one * (layout.micro_batches + (layout.pp - 1) / layout.vpp) + traffic + update
+
 
 FAMILY = "step"
 BARS = {
@@ -24,33 +72,22 @@ ELSEWHERE = (NEMO, "AI-Hypercomputer", "AMD-AGI")
 """Sources that no group has: another framework, other machines."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepCase:
-    """One measured step. `predicted` is None where `note` says why there is none. A row is judged if it has a group, a prediction and no `note`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCase(RunCase):
+    """One step in seconds. It is judged only in a group."""
 
-    id: str
-    model: str
     gpu: str
-    group: str
+    group: str = OTHER
     release: str
-    measured: float
-    """Seconds."""
-    predicted: float | None
     floor: float | None = None
     """Seconds by the unfitted floor."""
     micro_batches: int = 0
     case: str = ""
     """Rows that differ in nothing but their micro-batches have the same."""
-    note: str = ""
-
-    @property
-    def error(self) -> float | None:
-        """Predicted over measured, minus 1, in percent."""
-        return None if self.predicted is None else 100 * (self.predicted / self.measured - 1)
 
     @property
     def floor_error(self) -> float | None:
-        """The same for the floor."""
+        """`error` of the floor."""
         return None if self.floor is None else 100 * (self.floor / self.measured - 1)
 
     @property
@@ -84,20 +121,23 @@ def _case(row: TrainingRow) -> StepCase | None:
     measured = measured_s(row)
     if measured is None:
         return None
-    about = (row.id, row.text("model"), row.text("hardware"))
     release = row.text("software").split(" ")[0]
     try:
         done, gpu, setting = estimate_row(row), machine_of(row)[0], setting_of(row)
     except Unsupported as reason:
-        return StepCase(*about, OTHER, release, measured, None, note=str(reason))
+        return StepCase(
+            id=row.id, model=row.text("model"), gpu=row.text("hardware"), release=release, measured=measured, predicted=None, note=str(reason)
+        )  # fmt: skip
     layout = setting.layout
     practice = practice_of(row, gpu, setting.model.layer is not None)
     degrees = (layout.tp, layout.pp, layout.vpp, layout.cp, layout.ep, layout.dp, layout.micro_batch, setting.sequence)
     ways = (practice.dtype, practice.dispatcher, practice.overlap_ep, *practice.graphs, *practice.recompute)
     shape = ".".join(map(str, degrees)) + " " + " ".join(str(way) for way in ways if way)
     floor = floor_us(setting, machine_of(row)[1], practice) / 1e6
-    group = group_of(row, gpu)
-    return StepCase(row.id, setting.model.name, gpu, group, release, measured, done.step_us / 1e6, floor, layout.micro_batches, shape, _aside(row))
+    return StepCase(
+        id=row.id, model=setting.model.name, gpu=gpu, group=group_of(row, gpu), release=release, measured=measured, predicted=done.step_us / 1e6,
+        floor=floor, micro_batches=layout.micro_batches, case=shape, note=_aside(row),
+    )  # fmt: skip
 
 
 def group_of(row: TrainingRow, gpu: str) -> str:
@@ -176,3 +216,26 @@ def slopes(cases: Sequence[StepCase]) -> list[dict[str, Any]]:
             entry[f"slope_{name}"], entry[f"intercept_{name}"] = slope, first - slope * few.micro_batches
         entries.append(entry)
     return entries
+
+
+MEDIAN_P90 = dict(zip(BARS, ((1.7, 7.7), (2.4, 5.7), (7.7, 12.8), (4.2, 9.7), (6.3, 22.1), (4.3, 9.7)), strict=True))
+"""Percent: median over (model, GPU) and 90th percentile of rows."""
+
+
+def group_of_step(model: WholeModel, layout: Layout, machine: Machine) -> str:
+    """The group of measured steps that a step is most like."""
+    names = list(BARS)
+    if model.layer is None:
+        return names[0] if layout.gpus <= machine.domain else names[1]
+    if layout.pp == 1:
+        return names[2]
+    return names[3] if layout.ep * layout.stride("ep") <= machine.domain and machine.domain > 8 else names[4]
+
+
+def error_bar(model: WholeModel, layout: Layout, machine: Machine) -> str:
+    """What measurements say about a step, in a sentence."""
+    if not machine.cluster.gpu:
+        return "No measurement judges a paper cluster: read ratios between systems, not times."
+    group = group_of_step(model, layout, machine)
+    median, most = MEDIAN_P90[group]
+    return f'Closed forms of whole steps miss measured steps like this ("{group}") by {median:g} % (median), {most:g} % (90 % of rows).'

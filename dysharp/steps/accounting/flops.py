@@ -1,13 +1,20 @@
-"""FLOPs of a token: forward, data gradients and weight gradients, by part; a flash kernel's extra products apart.
+"""FLOPs of a token: forward, data gradients and weight gradients, by part; and what frameworks print as model FLOPs.
 
 A matrix of n parameters takes 2n FLOPs forward, 2n for the gradient of its input, 2n for its own. Core attention has no weights: its backward
-pass counts twice the forward pass in every convention, and a flash kernel executes 5 products for 2.
+pass counts twice the forward pass in every convention, and a flash kernel executes 5 products for 2: its extra products are apart.
+
+The same model and speed give other TFLOPS under another name or release. Every convention counts 3 x forward (forward, data gradients, weight
+gradients) and no recomputation; `Convention` has the parts in which they differ. A training speed converts with the convention of its own release;
+compare tokens per second across releases.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
+from dysharp.specs.reading import parse_toml, read_text
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.parameters import counted_weights, whole_mtp_layer
+from dysharp.steps.accounting.weights import counted_weights, whole_mtp_layer
 
 FLASH_BACKWARD = 2.5
 """Products of a flash kernel's backward pass for one of its forward pass (it computes the scores again)."""
@@ -87,3 +94,65 @@ def flops_of(model: WholeModel, sequence: int, mtp: bool = True) -> Flops:
     seen = contexts(model, sequence)
     forward[CORE] = linear_flops(model) + sum(core_flops(model, context) for context in seen[: model.n_layers + (model.mtp if mtp else 0)])
     return Flops(forward)
+
+
+FILE = Path(__file__).with_name("conventions.toml")
+Window = Literal["exact", "ignored", "half"]
+"""Mean context of a windowed layer: exact; as without a window; half the window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """Which parts a framework counts."""
+
+    name: str
+    counts: str
+    """What differs from three times forward, in words."""
+    source: str
+    router: bool = False
+    mtp: bool = True
+    causal: bool = True
+    """Core attention counts half of all pairs."""
+    window: Window = "exact"
+    gate_of_silu_only: bool = False
+    """An expert counts three matrices only if its gate is SiLU: a clamped gate (GPT-OSS) counts two."""
+    rank_norms: bool = True
+    """The norms of MLA's ranks count one parameter per element."""
+    matrix_passes: int = 3
+    """Passes that a matrix counts: forward, data gradients, weight gradients. 2: weights are frozen (LoRA)."""
+    core_passes: int = 3
+    """The same for core attention, whose backward pass has the FLOPs of two."""
+
+
+CONVENTIONS = {name: Convention(name, **facts) for name, facts in parse_toml(read_text(FILE), FILE.name).items()}
+MEGATRON = CONVENTIONS["megatron"]
+
+
+def model_flops(model: WholeModel, sequence: int, convention: Convention = MEGATRON) -> float:
+    """Model FLOPs per token, forward and backward, of sequences of `sequence` tokens, as `convention` counts them."""
+    mtp = model.mtp if convention.mtp else 0
+    matrices = sum(_counted(model, weight.part, weight.name, weight.macs, convention) * times for weight, times in counted_weights(model))
+    matrices += mtp * (model.vocab * model.hidden)
+    matrices += mtp * sum(_counted(model, weight.part, weight.name, weight.macs, convention) for weight in whole_mtp_layer(model))
+    if convention.rank_norms:
+        matrices += (model.n_layers + mtp) * (model.attention.q_rank + model.attention.kv_rank)
+    full = (layer for layer in range(model.n_layers + mtp) if not model.is_linear(layer))
+    core = linear_flops(model) + sum(core_flops(model, _context(model, layer, sequence, convention)) for layer in full)
+    return 2 * convention.matrix_passes * matrices + convention.core_passes * core
+
+
+def _counted(model: WholeModel, part: str, name: str, macs: int, convention: Convention) -> float:
+    if part == "router" and not convention.router:
+        return 0
+    if name == "expert FC1" and convention.gate_of_silu_only and model.expert_bias:
+        return macs / 2  # gate and up are one matrix of twice the width
+    return macs
+
+
+def _context(model: WholeModel, layer: int, sequence: int, convention: Convention) -> float:
+    window = model.attention.window if model.windowed(layer) else 0
+    if not convention.causal:
+        return float(sequence)
+    if window and convention.window == "half":
+        return min(window, sequence) / 2
+    return mean_context(sequence, window if convention.window == "exact" else 0)

@@ -3,14 +3,16 @@
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from dysharp.errors import ConfigError, nearest
 from dysharp.specs.fields import show
+from dysharp.specs.reading import parse_toml, read_text
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.weights import Weight, embedding_weights, head_weights, layer_weights, mtp_weights
-from dysharp.steps.layout import Layout
-from dysharp.steps.stages import Chunk
+from dysharp.steps.layout import Chunk, Layout
 
+FILE = Path(__file__).with_name("recipes.toml")
 VOCAB_UNIT = 128
 """Megatron pads the vocabulary to a multiple of this number times the tensor parallel degree (--make-vocab-size-divisible-by)."""
 DUMMY_BYTES = 2
@@ -31,18 +33,7 @@ class Recipe:
     """Inputs of linears are kept as FP8."""
 
 
-RECIPES: dict[str, Recipe] = {
-    r.name: r
-    for r in (
-        Recipe("bf16", "BF16 weights, FP32 gradients, FP32 master weights and moments, sharded over data parallel ranks", 2, 4, 12),
-        Recipe("bf16-whole", "as bf16 without a distributed optimizer", 2, 4, 12, sharded=False),
-        Recipe("bf16-moments", "as bf16 with BF16 moments", 2, 4, 8),
-        Recipe("bf16-gradients", "as bf16 with BF16 gradients and moments (Megatron-Bridge, DeepSeek-V3 on H100)", 2, 2, 8),
-        Recipe("fp8", "FP8 copies by row and by column beside BF16 weights", 4, 4, 12, fp8=True),
-        Recipe("fp8-moments", "as fp8 with BF16 moments", 4, 4, 8, fp8=True),
-        Recipe("fp8-primary", "FP8 weights only, by row and by column", 2, 4, 12, fp8=True),
-    )
-}
+RECIPES = {name: Recipe(name, **facts) for name, facts in parse_toml(read_text(FILE), FILE.name).items()}
 
 
 def recipe_of(name: str) -> Recipe:

@@ -139,7 +139,7 @@ class _Greedy:
             self._put(rank, DGRAD)
 
     def _forwards(self) -> list[bool]:
-        """Which ranks run a forward pass next: those that gain from it, and none whose successor runs none."""
+        """Which ranks run a forward pass next: ranks that gain from it, but no rank whose successor runs none."""
         wanted = [self._wants(rank) for rank in range(len(self.rows))]
         for rank in reversed(range(len(wanted) - 1)):
             wanted[rank] = wanted[rank] and wanted[rank + 1]

@@ -8,8 +8,7 @@ from numpy.typing import ArrayLike
 from dysharp.arrays import F64, I32, I64
 from dysharp.compute.operators import CAST_BYTES, ELEMENT_BYTES, SCALE_BYTES
 from dysharp.program import Discipline, Kind, Template
-from dysharp.program.operators import LAYER, Nature, Operator
-from dysharp.program.schema import BESIDE
+from dysharp.program.schema import BESIDE, LAYER, Nature, Operator
 from dysharp.specs import Model
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.layer import LayerBuilder

@@ -109,7 +109,7 @@ def add_gemms(layer: LayerBuilder, *, second_first: bool = True) -> GemmOps:
 def add_stage(layer: LayerBuilder, stage: Stage, issuer: I32, tiles: I32, *, prio: int = 0, filler: int = FILLER, blocks: int = 0) -> tuple[I32, ...]:
     """Add the GEMMs of one stage on `tiles`. Returns an array `[tiles]` of ops for each GEMM of the stage.
 
-    `issuer`: `[gpus]` issuers on the SMs. `prio`: of data GEMMs. `filler`: of weight gradients, which come behind all of these.
+    `issuer`: `[gpus]` issuers on the SMs. `prio`: of data GEMMs. `filler`: priority of weight gradients, which come behind all data GEMMs.
     `blocks`: thread blocks that share the columns of a row tile in a data GEMM; 0 = one for each tile of columns.
     """
     gpu, ops = layer.tile_gpu[tiles], []

@@ -10,7 +10,7 @@ from dysharp.program import Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.specs import Model
 from dysharp.systems.building.batch import Sends, ids
-from dysharp.systems.building.between.landing import Landing, landing
+from dysharp.systems.building.between.two_hop import Landing, landing
 from dysharp.systems.building.layer import STORE, LayerBuilder
 
 GRADIENTS = "gradients"

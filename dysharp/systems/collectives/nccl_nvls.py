@@ -1,13 +1,24 @@
-"""NCCL's NVLS (`nccl-nvls`). On one node NCCL uses it for all-reduces only; its all-gathers and reduce-scatters are rings."""
+"""NCCL's NVLS (`nccl-nvls`). On one node NCCL uses it for all-reduces only; its all-gathers and reduce-scatters are rings.
+
+Channels take turns at chunks, and all GPUs exchange flags once a turn. `compute.collectives.nvls_turns` has the bytes of a turn and its time. Two
+turns fill and empty the pipeline: they have no transfers here, because a chunk is then copied inside its GPU.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from dysharp.compute.collectives import NVLS_PART, RING_PART, SIMPLE, nvls_turns, sync_us
+from dysharp.compute.operators import arch_of
 from dysharp.program import Program
 from dysharp.specs import Cluster
-from dysharp.systems.building.collectives.turns import turns_program
+from dysharp.systems.building.collectives.chunks import SUM
+from dysharp.systems.building.collectives.kernels import Kernel
+from dysharp.systems.building.collectives.steps import reaching
 from dysharp.systems.collectives.register import collective
+from dysharp.units import PS_PER_US
 from dysharp.workload.collective import Collective
 
 
@@ -26,3 +37,29 @@ class Options:
 def plan(work: Collective, cluster: Cluster, options: Options) -> Program:
     """NCCL's NVLS all-reduce: every GPU pulls the sum of its part of a chunk and sends it to all, turn by turn."""
     return turns_program(work, cluster)
+
+
+def turns_program(work: Collective, cluster: Cluster) -> Program:
+    """The Program of an all-reduce by NVLS as NCCL runs it."""
+    build, gpu, m = Kernel(work, cluster), cluster.own_gpu, cluster.fitted
+    block, fill_us = (float(value) for value in nvls_turns(gpu, m, work.gpus, work.size))
+    build.store = reaching("store", RING_PART[arch_of(gpu)] * NVLS_PART[arch_of(gpu)], ack=1)
+    hardware = build.b.hardware
+    # The exchange is from end to end of a turn: a load and a store of the Program are parts of it.
+    simulated = 4 * hardware.lat + hardware.responder + 2 * hardware.lat + hardware.ack
+    flags = max(1, round(float(sync_us(gpu, m, work.gpus)) * PS_PER_US) - simulated)
+    build.then(build.start("launch", round((SIMPLE.start_us + fill_us) * PS_PER_US)))
+    size, share, waiters = build.chunks.size, build.chunks.share, build.issuers("turn", pool=True)
+    before = np.cumsum(size) - size - np.array(work.first)[share]  # bytes of the share before the chunk
+    turn = before * work.gpus // round(block)
+    for number in range(int(turn.max(initial=0)) + 1):
+        mine = np.flatnonzero(turn == number)
+        exchange = build.delay("turn", flags, waiters)
+        build.wait(np.tile(exchange, build.n), np.repeat(build.before, build.n))
+        build.before = exchange
+        node, pull = build.pull(share[mine], mine, SUM)
+        node, store = build.multicast(node, mine, SUM, pull)
+        done = build.join("turn.done")
+        build.wait(done[node], store)
+        build.then(done)
+    return build.build(build.traffic)

@@ -1,4 +1,4 @@
-"""Libraries of today: TokenWeave weaves two parts of the tokens, Flux fuses stores and copies with its GEMMs. Paper form, and that of their code."""
+"""Libraries of today: TokenWeave weaves two parts of the tokens, Flux fuses stores and copies with its GEMMs. Forms: paper and code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Weave:
-    """`ctas`: thread blocks of the fused kernel, each on an SM of its own; 0: those of the public configuration. Others: as of `flux`."""
+    """`ctas`: thread blocks of the fused kernel, each on an SM of its own; 0: as many as in the public configuration. Others: as of `flux`."""
 
     form: str = "auto"
     ctas: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dysharp.testing.conformance.report import Finding, Report
+from dysharp.testing.conformance.rule import Finding, Report
 
 if TYPE_CHECKING:
     from dysharp.specs import Cluster, Model

@@ -12,8 +12,7 @@ from dysharp.program.csr import owners
 from dysharp.program.payload import moved_bytes, sides_of
 from dysharp.program.schema import CARRIES_NOTHING, LATE
 from dysharp.systems.building.weights import GRADIENTS
-from dysharp.testing.conformance.case import Pass, Passes, SystemCase
-from dysharp.testing.conformance.layers import WIDE, small_layers
+from dysharp.testing.conformance.case import WIDE, Pass, Passes, SystemCase, small_layers
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
 from dysharp.testing.conformance.runs import ORACLE_OPS, differing_columns
 

@@ -16,10 +16,9 @@ from dysharp.program import Kind, Program
 from dysharp.program.csr import owners
 from dysharp.program.names import member_owner, op_name
 from dysharp.program.verify import verify
-from dysharp.testing.conformance.case import Pass, SystemCase
+from dysharp.testing.conformance.case import Pass, SystemCase, layer_case, run_case
 from dysharp.testing.conformance.emulation import machine_of
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
-from dysharp.testing.conformance.tensors import layer_case, run_case
 
 SAMPLES = 10
 """Number of members that the rule breaks per pass."""

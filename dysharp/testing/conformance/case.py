@@ -1,21 +1,71 @@
-"""The cases that rules judge: one pass of a layer, both passes, or a system. Plans and runs happen at first use."""
+"""The cases that rules judge: one pass of a layer, both passes, or a system. Plans and runs happen at first use. Layers are small."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from dysharp.analysis import Measured, RunInputs, measure
+from dysharp.arrays import Array
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import FabricConfig
 from dysharp.engine.packet.program import run_packet
+from dysharp.functional.experts import GatedExperts, IntegerExperts
+from dysharp.functional.machine import Machine
+from dysharp.functional.numbers import number
 from dysharp.program import Program, Trace
 from dysharp.program.relayout import relayout
 from dysharp.program.verify import verify
 from dysharp.runs.options import options_of
+from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.systems import System
 from dysharp.systems.building.formats import ROW_BYTES
-from dysharp.testing.conformance.layers import SmallLayer
+from dysharp.workload import Routing, make_routing
+
+TINY = Model(name="tiny", hidden=512, expert_hidden=256, n_experts=16, topk=4, tokens_per_gpu=24, n_matrices=2, element_bytes=2, gemm_dtype="fp8")
+WIDE = replace(TINY, name="wide", hidden=1000, n_experts=32, topk=8, n_matrices=3)
+REAL = "hw-dgx-h100"
+
+
+@dataclass(frozen=True, slots=True)
+class SmallLayer:
+    """A named workload."""
+
+    name: str
+    model: Model
+    cluster: Cluster
+    routing: Routing
+
+
+def paper_cluster(n_gpus: int) -> Cluster:
+    """The paper's cluster with `n_gpus` GPUs."""
+    return load_cluster("paper-gh200-nvl32").with_gpus(n_gpus)
+
+
+def dropping(routing: Routing, every: int) -> Routing:
+    """`routing` without every `every`-th choice and without all choices of token 1."""
+    gone = np.arange(routing.slot.size).reshape(routing.slot.shape) % every == 0
+    gone[1] = True
+    return replace(routing, expert=np.where(gone, np.int32(-1), routing.expert), slot=np.where(gone, np.int32(-1), routing.slot))
+
+
+def small_layers() -> dict[str, SmallLayer]:
+    """Layers by name: even, skewed, with dropped choices, on one GPU, and on an hw cluster."""
+    layers = (
+        SmallLayer("uniform", TINY, paper_cluster(4), make_routing("uniform", TINY, 4, 24)),
+        SmallLayer("lognormal", WIDE, paper_cluster(4), make_routing("lognormal:0.65", WIDE, 4, 24, seed=1)),
+        SmallLayer("dropped", TINY, paper_cluster(4), dropping(make_routing("uniform", TINY, 4, 24, seed=2), 3)),
+        SmallLayer("one GPU", TINY, paper_cluster(1), make_routing("uniform", TINY, 1, 24, seed=3)),
+        SmallLayer("real", TINY, load_cluster(REAL).with_gpus(4), dropping(make_routing("lognormal:0.65", TINY, 4, 24, seed=5), 5)),
+    )
+    return {layer.name: layer for layer in layers}
+
+
+def layers_of(system: System) -> list[SmallLayer]:
+    """The layers for a system. Only a system with a real form runs on the hw cluster."""
+    return [layer for layer in small_layers().values() if layer.name != "real" or system.has_real_form]
 
 
 def row_format(options: Any, operator: str) -> str:
@@ -94,3 +144,53 @@ class SystemCase:
     def computes(self) -> bool:
         """Whether the options leave the GEMMs in."""
         return bool(getattr(self.options, "compute", True))
+
+
+@dataclass(frozen=True)
+class LayerCase:
+    """Inputs of a layer: `x`, `dy` `[tokens, hidden]`, `expert`, `weight` `[tokens, topk]`."""
+
+    x: Array
+    dy: Array
+    expert: Array
+    weight: Array
+    experts: Any
+
+
+def layer_case(
+    dtype: str = "int32",
+    *,
+    gpus: int = 4,
+    tokens: int = 10,
+    experts: int = 16,
+    topk: int = 4,
+    hidden: int = 96,
+    expert_hidden: int = 16,
+    seed: int = 0,
+) -> LayerCase:
+    """A layer of `tokens` tokens. Token 0 has no expert, and token 3 has one dropped choice."""
+    rng = np.random.default_rng(seed)
+    n = number(dtype)
+    expert = np.argsort(rng.random((tokens, experts)), axis=1)[:, :topk]
+    expert[0] = -1
+    expert[3, 1] = -1
+    if n.is_integer:
+        x, dy = rng.integers(-3, 4, (2, tokens, hidden))
+        return LayerCase(n.store(x), n.store(dy), expert, rng.integers(1, 4, expert.shape), IntegerExperts(experts, hidden, expert_hidden, seed))
+    x, dy = rng.standard_normal((2, tokens, hidden))
+    weight = rng.random(expert.shape).astype(np.float32)
+    return LayerCase(n.store(x), n.store(dy), expert, weight, GatedExperts(experts, hidden, expert_hidden, seed))
+
+
+def run_case(case: LayerCase, machine: Machine, *, backward: bool = False) -> tuple[Array, ...]:
+    """(y,) or (y, dx, gate gradients, weight gradients of both matrices)."""
+    y, context = machine.forward(case.x, case.expert, case.weight, case.experts)
+    if not backward:
+        return (y,)
+    dx, gate = machine.backward(context, case.dy, case.experts)
+    grads = case.experts.take_grads()
+    return y, dx, gate, grads["w1"], grads["w2"]
+
+
+NAMES = ("y", "dx", "gate gradients", "w1 gradients", "w2 gradients")
+"""Names of the results of `run_case`."""

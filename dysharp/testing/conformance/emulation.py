@@ -22,9 +22,8 @@ from dysharp.functional.progress import Progress
 from dysharp.functional.reference import dense_backward, dense_forward, recorded_reference
 from dysharp.functional.rows import run_rows
 from dysharp.program import Program
-from dysharp.testing.conformance.case import Pass, SystemCase, row_format
+from dysharp.testing.conformance.case import NAMES, LayerCase, Pass, SystemCase, layer_case, row_format, run_case
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
-from dysharp.testing.conformance.tensors import NAMES, LayerCase, layer_case, run_case
 
 EMULATED_OPS = 20_000
 """Largest number of ops for the row path, which takes minutes above."""

@@ -1,4 +1,4 @@
-"""Rules: named functions in one list. A rule yields the faults of a system."""
+"""Rules: named functions in one list. A rule yields the faults of a system; `Report` has the result of all."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -48,3 +48,70 @@ def rule(scope: str, over: Iterable[Any] = (), *, direction: str = "", slow: boo
         return check
 
     return add
+
+
+LEGAL = "legal"
+"""The rule before all rules: the Program verifies, and its run ends."""
+SHOWN = 3
+"""Number of places that the report names per rule and reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line about one rule. `place`: layer and direction; "" = a rule about the whole system."""
+
+    rule: str
+    place: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.rule} ({self.place}): {self.text}" if self.place else f"{self.rule}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The faults of a system. As a bool: `passed`.
+
+    `ran`: {rule: number of checks}. `failed`: one Finding per fault. `not_run`: rules that did not run, with the reason.
+    """
+
+    system: str
+    ran: dict[str, int]
+    failed: tuple[Finding, ...]
+    not_run: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether at least one rule besides "legal" ran and no rule failed."""
+        return self.judged and not self.failed
+
+    @property
+    def judged(self) -> bool:
+        """Whether a rule besides "legal" ran, or a rule failed."""
+        return bool(self.failed or self.ran.keys() - {LEGAL})
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def __str__(self) -> str:
+        verdict = "conforms" if self.passed else "does not conform" if self.judged else "was not judged"
+        counts = f"{sum(self.ran.values())} checks of {len(self.ran)} rules, {len(self.failed)} faults"
+        lines = [f"{self.system} {verdict}: {counts}"]
+        lines += [f"failed: {finding}" for finding in self.failed]
+        lines += [f"not run: {text}" for text in sorted(_merged(self.not_run))]  # modules register rules in the order of their imports
+        return "\n".join(lines)
+
+
+def _merged(findings: Iterable[Finding]) -> list[str]:
+    """One line per rule and reason, with its first `SHOWN` places."""
+    places: dict[tuple[str, str], dict[str, None]] = {}
+    for finding in findings:
+        places.setdefault((finding.rule, finding.text), {})[finding.place] = None
+    return [f"{rule} ({reason}){_listed([*where])}" for (rule, reason), where in places.items()]
+
+
+def _listed(places: list[str]) -> str:
+    if not any(places):
+        return ""
+    more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+    return f": {'; '.join(places[:SHOWN])}{more}"

@@ -16,8 +16,7 @@ from dysharp.program.csr import owners
 from dysharp.program.payload import sides_of
 from dysharp.program.startable import Peel, starts_by_kind
 from dysharp.specs import load_model
-from dysharp.testing.conformance.case import Pass, SystemCase
-from dysharp.testing.conformance.layers import SmallLayer, paper_cluster
+from dysharp.testing.conformance.case import Pass, SmallLayer, SystemCase, paper_cluster
 from dysharp.testing.conformance.rows import passed_bytes
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
 from dysharp.units import PS_PER_US

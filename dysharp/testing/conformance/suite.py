@@ -9,11 +9,9 @@ from dysharp.runs.options import options_of
 from dysharp.specs import Cluster, Model
 from dysharp.systems import System, get_system
 from dysharp.systems.collectives import CollectiveSystem, all_collectives, all_tensor_parallel
-from dysharp.testing.conformance.case import Pass, Passes, SystemCase
+from dysharp.testing.conformance.case import Pass, Passes, SmallLayer, SystemCase, layers_of
 from dysharp.testing.conformance.collectives import cases_of
-from dysharp.testing.conformance.layers import SmallLayer, layers_of
-from dysharp.testing.conformance.report import LEGAL, Finding, Report
-from dysharp.testing.conformance.rule import RULES, NotRun, Rule
+from dysharp.testing.conformance.rule import LEGAL, RULES, Finding, NotRun, Report, Rule
 from dysharp.workload import Routing
 
 for _name in ("rows", "runs", "backward", "emulation", "broken", "surroundings", "collectives"):

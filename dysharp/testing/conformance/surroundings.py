@@ -1,8 +1,7 @@
 """Rules about the surroundings that `dysharp run` adds to a Program on an hw cluster."""
 
 from dysharp.api import run
-from dysharp.testing.conformance.case import SystemCase
-from dysharp.testing.conformance.layers import REAL
+from dysharp.testing.conformance.case import REAL, SystemCase
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
 
 

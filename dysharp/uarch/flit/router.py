@@ -58,7 +58,7 @@ def request_on(in_vc, inputs, routers):
 
 @block
 def request_off(in_vc, inputs, routers):
-    """It no longer does: its flit left, or the credit it needs is spent."""
+    """`in_vc` no longer asks: its flit left, or the credit that it needs is spent."""
     lane, lane_vcs = inputs.lane, inputs.lane_vcs
     e, o = inputs.vcs[in_vc, u.LANE], inputs.vcs[in_vc, u.OUT]
     lane_vcs[e, o] &= ~(1 << inputs.vcs[in_vc, u.BIT])

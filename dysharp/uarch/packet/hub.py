@@ -1,15 +1,14 @@
 """The hub of a GPU at packet level: egress queues per link, ingress with AL TLB and responder (docs/design/0006)."""
 
 from dysharp.uarch import columns as col
+from dysharp.uarch.heap import tree_set
 from dysharp.uarch.kernel import block, kernel
-from dysharp.uarch.memory import memory_take
+from dysharp.uarch.link import memory_take
 from dysharp.uarch.packet import columns as f
 from dysharp.uarch.packet.links import dirty_mark, level_change, packet_schedule, ring_due, ring_join, ring_wait
 from dysharp.uarch.packet.switch import data_flits, mix
-from dysharp.uarch.region import row_fill
-from dysharp.uarch.row_table import row_answer, row_lookup
-from dysharp.uarch.tables import AL_FULL, AL_READ, HUB_ALLOCATED, HUB_BANK0, HUB_CACHED, WAITER_NEXT, al_answer, al_lookup
-from dysharp.uarch.tree import tree_set
+from dysharp.uarch.points import row_fill
+from dysharp.uarch.tables import AL_FULL, AL_READ, HUB_ALLOCATED, HUB_BANK0, HUB_CACHED, WAITER_NEXT, al_answer, al_lookup, row_answer, row_lookup
 
 
 @block
@@ -72,7 +71,7 @@ def misses_change(by, now, st):
 
 @block
 def bank_wait(key, node, hubs, c, x, st):
-    """What the lookup of `key` would wait for its bank of the TLB, which takes one in every C_BANK_PS: counted, not charged."""
+    """Time that the lookup of `key` would wait for its bank of the TLB, which takes one lookup in every C_BANK_PS: counted, not charged."""
     bank = HUB_BANK0 + key % c[f.C_BANKS]
     wait = hubs[node, bank] - x[col.RUN_NOW]
     if wait > 0:

@@ -6,9 +6,9 @@ One event per packet and hop; the same blocks carry Programs and synthetic traff
 
 from dysharp.uarch import columns as col
 from dysharp.uarch.flit.router import lowest
+from dysharp.uarch.heap import tree_set
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.packet import columns as f
-from dysharp.uarch.tree import tree_set
 
 
 @block
@@ -320,7 +320,7 @@ def out_begin(o, p, s, now, packets, link, output, held, agenda):
 
 @block
 def line_next(o, now, packets, output, agenda):
-    """The packet on link o has left; the next one that crossed follows. Returns the one that has left."""
+    """The packet on link o has left; the next one that crossed follows. Returns the packet that has left."""
     p = output[o, f.OUTPUT_SENDING]
     following = output[o, f.OUTPUT_HEAD]
     output[o, f.OUTPUT_SENDING] = -1

@@ -1,6 +1,6 @@
 """Merged loads at packet level: the table of the port that faces the home (`uarch/loads.py`), an entry for every packet (docs/design/0006).
 
-`loads`: those of `units`, None where none merge; as an argument, so that kernels are compiled without them.
+`loads`: the loads of `units`, None where none merge; an argument, so that kernels without loads are compiled apart.
 """
 
 from dysharp.uarch import columns as col
@@ -47,7 +47,7 @@ def load_take(p, flits, packets, link, outputs, units, loads, agenda):
 
 @block
 def loads_answer(p, flits, packet, link, outputs, units, loads, agenda):
-    """Response p is in the switch: the loads that wait for it get theirs behind it, and the entry keeps its virtual channel (LOAD_TAIL)."""
+    """Response p is in the switch: the loads that wait get their responses behind it, and the entry keeps its virtual channel (LOAD_TAIL)."""
     if loads is None:
         return
     session = loads.address_of[packet[p, f.PACKET_OP]]

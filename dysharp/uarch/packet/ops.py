@@ -3,17 +3,16 @@
 from dysharp.uarch import columns as col
 from dysharp.uarch.fifo import member_due
 from dysharp.uarch.flit.router import pick
+from dysharp.uarch.heap import tree_set
 from dysharp.uarch.issue import gang_start, issuer_drop, issuer_take, train_issue
 from dysharp.uarch.kernel import block, kernel
-from dysharp.uarch.memory import memory_take
+from dysharp.uarch.link import memory_take
 from dysharp.uarch.packet import columns as f
 from dysharp.uarch.packet.hub import accept_put, chunk_from, cut_find, egress_put
 from dysharp.uarch.packet.links import dirty_mark, link_blocked, link_send, slot_free, slot_take, vc_find
 from dysharp.uarch.packet.switch import data_flits, mix, session_end, sessions_change
-from dysharp.uarch.points import member_fill
+from dysharp.uarch.points import member_fill, row_fill
 from dysharp.uarch.ready import complete
-from dysharp.uarch.region import row_fill
-from dysharp.uarch.tree import tree_set
 
 KIND_MULTICAST, KIND_PULL_REDUCE, KIND_PUSH_REDUCE, KIND_MERGED_LOAD = 5, 7, 8, 9
 

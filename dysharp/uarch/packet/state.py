@@ -81,7 +81,7 @@ class Units(NamedTuple):
     """Reduction units. `sessions`: [n_slots + n_links, 6] int64. `ports`: [n_links, 2] int64. `idle`: [n_slots, 4] int64, timeouts.
 
     Sums of pushes: `sum_of`: [n_ops] int32, the sum of a contribution; `chunk0`: [n_sessions] int64, the first of its `chunks`: [n, 3] int64,
-    one for each packet; `places`: [n_links] int64, free places of a port. Empty where no Program has them. `loads`: those that merge, an entry
+    one for each packet; `places`: [n_links] int64, free places of a port. Empty where no Program has them. `loads`: the loads that merge, an entry
     for each of `chunks` and a list for each port; None where none do.
     `log`: [n, 4] int64, what the table of one port did (`switch.port_note`); empty where nobody listens.
     """

@@ -1,6 +1,7 @@
 """What a switch does with the packet at the head of a virtual channel, and with what its reduction units finish (docs/design/0006)."""
 
 from dysharp.uarch import columns as col
+from dysharp.uarch.heap import tree_set
 from dysharp.uarch.kernel import block, kernel
 from dysharp.uarch.loads import room_make
 from dysharp.uarch.packet import columns as f
@@ -23,7 +24,6 @@ from dysharp.uarch.packet.links import (
 )
 from dysharp.uarch.packet.loads import load_take, loads_answer
 from dysharp.uarch.tables import RED_BYPASS, RED_RESULT, SESSION_COUNT, SESSION_LIVE, red_expire, red_request, red_respond
-from dysharp.uarch.tree import tree_set
 
 
 @block
@@ -72,7 +72,7 @@ def sessions_change(by, now, st):
 
 @kernel
 def partial_send(session, packets, op, cuts, link, outputs, sessions, agenda):
-    """What a session that left its table had summed goes to the source, in FP32: two packets."""
+    """The partial sum of a session that left its table goes to the source, in FP32: two packets."""
     packet, c, x = packets.packet, agenda.c, agenda.x
     agenda.st[f.ST_PARTIALS] += 1
     w = op[packet[session, f.PACKET_OP], col.WIRE]
@@ -175,7 +175,7 @@ def push_expose(p, s, packet, op, mem, cuts, link, outputs, c):
 
 @kernel
 def push_take(p, packets, link, outputs, units, agenda):
-    """The unit begins to take in pushed contribution p. The first of a sum takes a place of the port. False: there was none, all pass."""
+    """The unit begins to take in pushed contribution p. A sum's first contribution takes a place of the port. False: there was none, all pass."""
     packet, chunks, places, c, st = packets.packet, units.chunks, units.places, agenda.c, agenda.st
     o = packet[p, f.PACKET_OUT]
     row = units.chunk0[units.sum_of[packet[p, f.PACKET_OP]]] + packet[p, f.PACKET_CHUNK]
@@ -268,7 +268,7 @@ def packet_copy(p, packets, op, mem, cuts, link, outputs, units, agenda):
 
 @kernel
 def finish_send(p, kind, flits, packet, packet_time, cuts, op, link, outputs, agenda):
-    """The reduction unit has finished what packet p asked for: it asks for its output, a dynamic sum one cycle later."""
+    """The reduction unit has finished the work of packet p: the result asks for its output, a dynamic sum one cycle later."""
     c, x = agenda.c, agenda.x
     packet[p, f.PACKET_KIND] = kind
     packet[p, f.PACKET_OUT] = packet[p, f.PACKET_LINK]

@@ -11,8 +11,7 @@ from types import ModuleType
 
 from dysharp.errors import ConfigError, nearest
 from dysharp.workload.importers.dump import Dump, read_dump
-from dysharp.workload.importers.hints import Hints
-from dysharp.workload.importers.pieces import Imported, joined
+from dysharp.workload.importers.pieces import Hints, Imported, joined
 
 # One module per format, with SUMMARY, sniff(dump) and load(dump, hints).
 FORMATS = ("vllm", "sglang", "sglang-recorder", "dynamo", "eplb", "megatron", "deepep", "counts")

@@ -4,8 +4,7 @@ import numpy as np
 
 from dysharp.errors import ConfigError
 from dysharp.workload.importers.dump import Dump, integer_array
-from dysharp.workload.importers.hints import Hints
-from dysharp.workload.importers.pieces import Imported, Piece, imported
+from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
 
 SUMMARY = "DeepEP: topk_idx [tokens, topk] and topk_weights in .npz or torch.save, or bare [tokens, topk]"
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from dysharp.errors import ConfigError
 from dysharp.workload.importers.dump import Dump
-from dysharp.workload.importers.hints import Hints
-from dysharp.workload.importers.pieces import Imported, Piece, imported
+from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
 from dysharp.workload.importers.wire import answers, bare, base64_bytes, child, choices
 
 SUMMARY = "NVIDIA Dynamo: JSON object {data, shape, dtype, start}, base64 (or base85 without dtype)"

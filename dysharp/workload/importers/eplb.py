@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
 from dysharp.workload.importers.dump import Dump
-from dysharp.workload.importers.hints import Hints
-from dysharp.workload.importers.pieces import Imported
+from dysharp.workload.importers.pieces import Hints, Imported
 from dysharp.workload.importers.sampled import check_counts, imported_counts, summed
 
 SUMMARY = "EPLB loads: weight [layers, experts], or vLLM's expert_load_window with physical_to_logical_map"

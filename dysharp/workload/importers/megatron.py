@@ -7,8 +7,7 @@ import numpy as np
 
 from dysharp.errors import ConfigError
 from dysharp.workload.importers.dump import Dump, integer_array
-from dysharp.workload.importers.hints import Hints
-from dysharp.workload.importers.pieces import Imported, Piece, imported
+from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
 
 SUMMARY = "Megatron-Core RouterReplay: torch.save of a list of [tokens, topk], or of the buffer [tokens, layers, topk]"
 

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
-from dysharp.workload.importers.hints import Hints
-from dysharp.workload.importers.pieces import Imported
+from dysharp.workload.importers.pieces import Hints, Imported
 from dysharp.workload.traces import Recording
 
 _ROUNDS_PER_CHOICE = 6  # exchanges per choice on average: exp(-6) of the choices keep their first token

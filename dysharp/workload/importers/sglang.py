@@ -7,8 +7,7 @@ from typing import Any
 
 from dysharp.errors import ConfigError
 from dysharp.workload.importers.dump import Dump
-from dysharp.workload.importers.hints import Hints
-from dysharp.workload.importers.pieces import Imported, Piece, imported
+from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
 from dysharp.workload.importers.wire import answers, bare, base64_bytes, child, choices, item_bytes
 
 SUMMARY = "SGLang server: JSON answer with meta_info.routed_experts; needs topk and the number of layers"

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError
 from dysharp.workload.importers.dump import Dump, integer_array
-from dysharp.workload.importers.hints import Hints
-from dysharp.workload.importers.pieces import Imported, Piece, imported
+from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
 from dysharp.workload.importers.wire import answers, child, choices, npy_of
 
 SUMMARY = "vLLM routed_experts: .npy or .npz [tokens, layers, topk], or a JSON answer of the server"

@@ -9,8 +9,7 @@ import pytest
 
 from dysharp.engine.flit.curves import compare_curves, curve_errors, error_table, read_curves, setting
 from dysharp.engine.flit.network import NetworkConfig, Protocol, RouterConfig, Traffic, measure
-from dysharp.engine.flit.replay.run import replay
-from dysharp.engine.flit.replay.streams import Stream
+from dysharp.engine.flit.recorded import Stream, replay
 from dysharp.errors import ConfigError
 
 SCATTER = (("fattree4x2_v4b8_p9_transpose", 0.70), ("xbar16_v4b8_p9_hot4", 0.25), ("xbar8_v16b256_p9_int2", 0.85))
@@ -63,6 +62,7 @@ def test_speedup_buys_it_back() -> None:
     assert accepted(8, two, 9) > 0.81
 
 
+@pytest.mark.slow
 def test_sampled_curves() -> None:
     """Every twelfth row of a few curves, on the packets of the recorded runs: the same numbers, in all digits."""
     errors = curve_errors(compare_curves(only=lambda c: c in QUICK, every=12))

@@ -6,7 +6,7 @@ import pytest
 
 from dysharp.engine.flit.curves import setting
 from dysharp.engine.flit.network import NetworkConfig, Protocol, RouterConfig, Traffic
-from dysharp.engine.flit.replay.run import replay
+from dysharp.engine.flit.recorded import replay
 from dysharp.errors import ConfigError
 
 ROW = {

@@ -12,7 +12,7 @@ from dysharp.errors import ConfigError
 from dysharp.figures import load_figure
 from dysharp.figures.metric import Seen, all_metrics
 from dysharp.figures.metrics import sizing
-from dysharp.figures.simulated import row_of
+from dysharp.figures.origin import row_of
 from dysharp.runs.point import Point
 
 BASE = Point("dysharp", "S-8", "paper-gh200-nvl32", "uniform", tokens=64, fidelity="packet")

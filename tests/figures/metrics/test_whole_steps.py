@@ -12,7 +12,7 @@ from dysharp.figures import judge, load_figure, variant_points
 from dysharp.figures.figure import Variant
 from dysharp.figures.metric import Rows, Seen, all_metrics
 from dysharp.figures.metrics import whole_steps
-from dysharp.figures.variants import variant_point
+from dysharp.figures.verdict import variant_point
 from dysharp.runs.point import Point
 from dysharp.specs.choices import Scalar, choices_overridden
 

@@ -10,10 +10,10 @@ from dysharp.functional.faults import Faults
 from dysharp.functional.network.core import Network
 from dysharp.functional.network.hub_tables import HubTables
 from dysharp.functional.network.lsu import LoadStoreUnits
+from dysharp.functional.network.messages import Format, Value
 from dysharp.functional.network.source import Sources
 from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.network.transaction import Transaction
-from dysharp.functional.network.values import Format, Value
 from dysharp.functional.numbers import number
 from dysharp.functional.orders import OldestPool, RandomPool
 from dysharp.isa.commands import Command, Dtype, Stage

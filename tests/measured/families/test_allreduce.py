@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dysharp.measured.classify import classify
 from dysharp.measured.families.allreduce import BY_NCCL, KIB, MIB, case
+from dysharp.measured.family import classify
 from dysharp.measured.measurements import Unsupported
 from tests.measured.csv_lines import GB200, H100, TRTLLM, VLLM, allreduce_line, read
 

@@ -7,8 +7,7 @@ import pytest
 
 from bench.break_even import break_even
 from dysharp.measured.beyond import judge
-from dysharp.measured.classify import classify
-from dysharp.measured.family import Family
+from dysharp.measured.family import Family, classify
 from dysharp.measured.hold_out import hold_out_nodes
 from dysharp.measured.internode import Straggler, domains_of, machine, straggler_us
 from dysharp.measured.measurements import Measurement

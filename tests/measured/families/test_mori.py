@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dysharp.measured.classify import classify
-from dysharp.measured.closed_forms import ClosedForms
-from dysharp.measured.family import get_family
+from dysharp.measured.family import classify, get_family
 from dysharp.measured.measurements import Measurement, read_measurements
-from dysharp.measured.predictions import errors_of, measured_values
+from dysharp.measured.predictions import ClosedForms, errors_of, measured_values
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import load_gpu
 

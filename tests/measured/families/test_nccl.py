@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dysharp.measured.classify import classify
 from dysharp.measured.families.nccl import message_bytes
+from dysharp.measured.family import classify
 from tests.measured.csv_lines import line, read
 
 

@@ -5,14 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dysharp.compute.attention_tiles import flash_tile, fmha_tile
+from dysharp.compute.attention import flash_tile, fmha_tile
 from dysharp.compute.operators import quantise_us
-from dysharp.measured.classify import Parsed, classify
-from dysharp.measured.closed_forms import ClosedForms
 from dysharp.measured.families.dense_gemm import closed_us as dense_us
+from dysharp.measured.family import Parsed, classify
 from dysharp.measured.hold_out import hold_out_beyond
 from dysharp.measured.measurements import measurements_from_csv, read_operators
-from dysharp.measured.predictions import errors_of, measured_values
+from dysharp.measured.predictions import ClosedForms, errors_of, measured_values
 from dysharp.specs.fitted import fitted, fitted_values, of_operators
 from dysharp.specs.gpu import load_gpu
 from tests.measured.csv_lines import HEADER, line
@@ -135,6 +134,7 @@ def test_an_absorbed_fp8_projection_pays_for_its_cast() -> None:
 
 def test_a_linear_layer_casts_as_its_engine_does() -> None:
     """Where memory limits the cast, an input that is twice as large costs its bytes; vLLM's FP8 cast costs more."""
+
     def cast(engine: str, dtype: str) -> float:
         rows = [one("gemm_dense", engine, "B200-SXM", m=m, n=64, k=65536, dtype=dtype, kernel="x").case for m in (4096, 8192)]
         return float(np.diff([float(dense_us(case, load_gpu("b200"), fitted_values())) for case in rows])[0])

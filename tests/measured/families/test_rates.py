@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dysharp.measured.classify import classify
+from dysharp.measured.family import classify
 from tests.measured.csv_lines import NORMAL, line, read
 
 US, TOKENS, HIDDEN, TOPK = 10.0, 64, 512, 4

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from dysharp.measured.classify import Missing, Parsed, classify
-from dysharp.measured.closed_forms import ClosedForms
+from dysharp.measured.family import Missing, Parsed, classify
 from dysharp.measured.measurements import measurements_from_csv, read_measurements, read_operators
-from dysharp.measured.predictions import errors_of, measured_values
+from dysharp.measured.predictions import ClosedForms, errors_of, measured_values
 from dysharp.specs.fitted import fitted_values
 from tests.measured.csv_lines import HEADER, line
 

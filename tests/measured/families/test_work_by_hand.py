@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from dysharp.measured import hold_out
-from dysharp.measured.classify import Parsed, classify
 from dysharp.measured.families import deepep_internode
+from dysharp.measured.family import Parsed, classify
 from dysharp.measured.internode import Straggler
 from dysharp.measured.measurements import read_operators
-from dysharp.measured.serving.error_bar import BARS as SERVING
-from dysharp.measured.training.error_bar import MEDIAN_P90
+from dysharp.measured.serving.predictions import BARS as SERVING
+from dysharp.measured.training.step_time import MEDIAN_P90
 from dysharp.measured.trust import family_errors
 from dysharp.measured.validation import check_bars
 from dysharp.specs.fitted import fitted, fitted_values

@@ -4,10 +4,8 @@ import pytest
 
 from dysharp.api.serving_validation import ServingReport, validate_serving
 from dysharp.measured.measurements import Unsupported
-from dysharp.measured.serving.error_bar import ANSWERS, BARS, GPUS, MODELS, MOST_EP, MOST_EP_APART, PROMPTS, bar_of
-from dysharp.measured.serving.predictions import ServingCase
-from dysharp.measured.serving.rows import ServingRow, read_serving
-from dysharp.measured.serving.setting import ServeSetting, setting_of
+from dysharp.measured.serving.predictions import ANSWERS, BARS, GPUS, MODELS, MOST_EP, MOST_EP_APART, PROMPTS, ServingCase, bar_of
+from dysharp.measured.serving.setting import ServeSetting, ServingRow, setting_of
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +18,7 @@ def report() -> ServingReport:
 @pytest.fixture(scope="module")
 def settings() -> dict[str, tuple[ServingRow, ServeSetting]]:
     found = {}
-    for row in read_serving():
+    for row in ServingRow.read():
         if ServingCase(row).scored:
             try:
                 found[row.id] = (row, setting_of(row))

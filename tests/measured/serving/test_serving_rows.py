@@ -5,10 +5,8 @@ import pytest
 from dysharp.api.serving_validation import validate_serving
 from dysharp.errors import ConfigError
 from dysharp.measured.measurements import Unsupported
-from dysharp.measured.serving.groups import fastest_layouts
-from dysharp.measured.serving.predictions import TPOT, ServingCase, predict_row
-from dysharp.measured.serving.rows import ServingRow, is_serving, read_serving, serving_from_csv
-from dysharp.measured.serving.setting import model_of, setting_of
+from dysharp.measured.serving.predictions import TPOT, ServingCase, fastest_layouts, predict_row
+from dysharp.measured.serving.setting import ServingRow, model_of, setting_of
 
 HEAD = (
     "id,where,quality,engine,engine_version,model,hardware,mode,gemm_quant,moe_quant,isl,osl,concurrency,tp,attn_dp,moe_tp,moe_ep,measured,"
@@ -19,7 +17,7 @@ LINE = "a,InferenceX,A,vllm,0.19.0,MiniMaxAI/MiniMax-M2.5,h200_sxm,agg,fp8,fp8,1
 
 @pytest.fixture(scope="module")
 def rows() -> dict[str, ServingRow]:
-    return {row.id: row for row in read_serving()}
+    return {row.id: row for row in ServingRow.read()}
 
 
 @pytest.mark.parametrize(
@@ -62,14 +60,14 @@ def test_what_a_row_serves(rows: dict[str, ServingRow]) -> None:
      ("moonshotai/Kimi-K2.5", "kimi-k2"), ("zai-org/GLM-5-FP8", "glm-5"), ("meta-llama/Llama-3.3-70B-Instruct", "llama3-70b")],
 )  # fmt: skip
 def test_names_of_models(name: str, model: str) -> None:
-    (row,) = serving_from_csv(f"{HEAD}\n{LINE.format(users=4, ttft=100, tpot=8)}".replace("MiniMaxAI/MiniMax-M2.5", name), "f")
+    (row,) = ServingRow.from_csv(f"{HEAD}\n{LINE.format(users=4, ttft=100, tpot=8)}".replace("MiniMaxAI/MiniMax-M2.5", name), "f")
     assert model_of(row).name == model
 
 
 def test_a_file_of_ones_own(tmp_path: object) -> None:
     text = f"{HEAD}\n{LINE.format(users=4, ttft=109, tpot=8.01)}"
-    assert is_serving(text)
-    assert not is_serving("id,kind,system\n")
+    assert ServingRow.columns.fit(text)
+    assert not ServingRow.columns.fit("id,kind,system\n")
     from pathlib import Path
 
     path = Path(str(tmp_path)) / "mine.csv"
@@ -93,13 +91,13 @@ def test_a_file_of_ones_own(tmp_path: object) -> None:
 )
 def test_bad_files(change: tuple[str, str], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        serving_from_csv(f"{HEAD}\n{LINE.format(users=4, ttft=109, tpot=8)}".replace(*change), "f")
+        ServingRow.from_csv(f"{HEAD}\n{LINE.format(users=4, ttft=109, tpot=8)}".replace(*change), "f")
 
 
 def test_rows_without_a_prediction_say_why() -> None:
     line = LINE.format(users=4, ttft=109, tpot=8)
     for change, why in ((("MiniMax-M2.5", "Secret-1"), "no packaged model"), (("h200_sxm", "tpu"), "no packaged machine"), (("vllm", "x"), "engine")):
-        (row,) = serving_from_csv(f"{HEAD}\n{line}".replace(*change), "f")
+        (row,) = ServingRow.from_csv(f"{HEAD}\n{line}".replace(*change), "f")
         assert why in predict_row(row).note
 
 
@@ -109,7 +107,7 @@ def test_the_chosen_layout() -> None:
         for users, tpot in zip((4, 16, 64), tpots, strict=True):
             line = LINE.format(users=users, ttft=100, tpot=tpot).replace("a,", f"r{tp}-{users},", 1).replace(",8,1,8,1,", f",{tp},1,{tp},1,")
             lines.append(line)
-    cases = [ServingCase(row, row.numbers["tpot_ms"], 100.0) for row in serving_from_csv("\n".join([HEAD, *lines]), "f")]
+    cases = [ServingCase(row, row.numbers["tpot_ms"], 100.0) for row in ServingRow.from_csv("\n".join([HEAD, *lines]), "f")]
     found = fastest_layouts(cases)
     assert (found["groups"], found["right"], found["share"], found["fronts"], found["fronts_right"]) == (1, 1, 100.0, 1, 1)
     wrong = [ServingCase(case.row, (case.tpot_ms or 1) * (3 if case.row.degree("tp") == 4 else 1 / 3), 100.0) for case in cases]
@@ -122,7 +120,7 @@ def test_the_chosen_layout() -> None:
 def test_stages_drafts_and_experts_that_no_engine_cuts(rows: dict[str, ServingRow]) -> None:
     """PP2 of a row is a layout's; "MTP 1" is one draft of 80 %; 2,048 wide experts on 32 groups are shared; H20 has no packaged second node."""
     head, line = HEAD + ",pp,spec_decode", LINE.format(users=4, ttft=100, tpot=8)
-    (one,) = serving_from_csv(f"{head}\n{line},2,MTP 1", "f")
+    (one,) = ServingRow.from_csv(f"{head}\n{line},2,MTP 1", "f")
     own = setting_of(one)
     assert own.replica.layout.name == "TP8 PP2"
     assert (own.load.drafts, own.load.accepted) == (1, 1.8)
@@ -130,6 +128,6 @@ def test_stages_drafts_and_experts_that_no_engine_cuts(rows: dict[str, ServingRo
     pools = setting_of(rows["in0783"])
     assert pools.decode is not None
     assert pools.decode.layout.name == "DP32 EP32"
-    (far,) = serving_from_csv(f"{head}\n{line.replace('h200_sxm', 'h20')},2,none", "f")
+    (far,) = ServingRow.from_csv(f"{head}\n{line.replace('h200_sxm', 'h20')},2,none", "f")
     with pytest.raises(Unsupported, match="16 GPUs of hw-hgx-h20, expected at most 8"):
         setting_of(far)

@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 
 from dysharp.measured.measurements import Unsupported
-from dysharp.measured.training.error_bar import MEDIAN_P90, error_bar
-from dysharp.measured.training.practice_of import machine_of, practice_of
-from dysharp.measured.training.rows import TrainingRow, read_training, training_from_csv
-from dysharp.measured.training.setting import setting_of
-from dysharp.measured.training.step_time import BARS, estimate_row, judge_groups, measured_s, slopes, step_cases, votes
+from dysharp.measured.training.setting import TrainingRow, machine_of, practice_of, setting_of
+from dysharp.measured.training.step_time import BARS, MEDIAN_P90, error_bar, estimate_row, judge_groups, measured_s, slopes, step_cases, votes
 from dysharp.specs import load_cluster, load_whole
 from dysharp.steps import layout_of
 from dysharp.steps.machine import Machine
@@ -23,7 +20,7 @@ DENSE = ("tr293", "tr294", "tr295", "tr309", "tr310", "tr311")
 
 @pytest.fixture(scope="module")
 def rows() -> dict[str, TrainingRow]:
-    return {row.id: row for row in read_training()}
+    return {row.id: row for row in TrainingRow.read()}
 
 
 def test_dense_rows_of_one_node_keep_their_bar_and_beat_the_floor(rows: dict[str, TrainingRow]) -> None:
@@ -90,6 +87,7 @@ def test_adapters_of_frozen_weights_have_no_gradients_and_automodel_recomputes_a
     assert not practice_of(rows["tr293"], "b200", moe=False).frozen
 
 
+@pytest.mark.slow
 def test_causal_pairs_have_their_signs_and_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     """All signs of changes beyond 3 %, and 70 % of the sizes within 0.6 to 1.6."""
     runpy.run_path(str(Path(__file__).parents[3] / "bench" / "causal_pairs.py"))["main"]()
@@ -136,7 +134,7 @@ HEAD = "id,source,model,hardware,gpus,precision,gbs,mbs,seq,tp,pp,ep,dp,ga,tok_s
 
 def test_a_row_of_ones_own() -> None:
     text = f"{HEAD}\na,mine,Llama3-8B,H100,8,BF16,64,1,8192,1,1,1,8,8,10000\nb,mine,Llama3-8B,Abacus,8,BF16,64,1,8192,1,1,1,8,8,1"
-    good, bad = step_cases(training_from_csv(text, "f"))
+    good, bad = step_cases(TrainingRow.from_csv(text, "f"))
     assert good.predicted is not None
     assert 0.7 < good.predicted / good.measured < 1.4
     assert (bad.predicted, bad.note) == (None, "no packaged machine is called like 'Abacus'")

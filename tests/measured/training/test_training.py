@@ -3,10 +3,9 @@
 import pytest
 
 from dysharp.errors import ConfigError
-from dysharp.measured.training import flops, memory
-from dysharp.measured.training.rows import COLUMNS, TrainingRow, is_training, read_training, training_from_csv
-from dysharp.measured.training.setting import model_of, setting_of
-from dysharp.measured.training.summary import summarise
+from dysharp.measured.training import families
+from dysharp.measured.training.families import summarise
+from dysharp.measured.training.setting import TrainingRow, model_of, setting_of
 
 HEAD = "id,source,model,hardware,gpus,precision,gbs,mbs,seq,tp,pp,ep,dp,ga,mem_gib,tok_s_gpu,tflops_gpu"
 LINE = "a,mine,Llama3-8B,H100,8,BF16,64,1,8192,1,1,1,8,8,{},{},{}"
@@ -14,18 +13,18 @@ LINE = "a,mine,Llama3-8B,H100,8,BF16,64,1,8192,1,1,1,8,8,{},{},{}"
 
 @pytest.fixture(scope="module")
 def rows() -> list[TrainingRow]:
-    return read_training()
+    return TrainingRow.read()
 
 
 def test_model_flops_of_every_group_of_rows(rows: list[TrainingRow]) -> None:
-    errors = flops.by_group(flops.flops_cases(rows))
+    errors = families.by_group(families.flops_cases(rows))
     assert len(errors) >= 22
-    assert max(map(abs, errors.values())) <= flops.BAR, errors
+    assert max(map(abs, errors.values())) <= families.FLOPS_BAR, errors
 
 
 def test_memory_of_judged_rows(rows: list[TrainingRow]) -> None:
-    cases = memory.memory_cases(rows)
-    done = summarise(memory.FAMILY, cases, memory.BAR)
+    cases = families.memory_cases(rows)
+    done = summarise(families.MEMORY, cases, families.MEMORY_BAR)
     assert (done["n_rows"], done["n"]) == (38, 29)
     assert done["median_ape"] < 0.3
     assert done["max_ape"] < 0.9
@@ -34,7 +33,7 @@ def test_memory_of_judged_rows(rows: list[TrainingRow]) -> None:
 
 def test_recomputation_saves_with_the_measured_sign(rows: list[TrainingRow]) -> None:
     """Moonlight: mla_up_proj saves 0.72 GB, moe_act 0.68 GB, core_attn nothing; mlp beside mla_up_proj nothing."""
-    of = {case.id: case for case in memory.memory_cases(rows)}
+    of = {case.id: case for case in families.memory_cases(rows)}
     for name in ("tr517", "tr519", "tr520"):
         assert of[name].predicted < of["tr515"].predicted
         assert of[name].measured < of["tr515"].measured
@@ -51,14 +50,14 @@ def test_reduced_models_keep_one_dense_layer(rows: list[TrainingRow]) -> None:
 
 def test_a_file_of_ones_own() -> None:
     text = f"{HEAD}\n{LINE.format(60, 10000, 515)}"
-    assert is_training(text)
-    assert not is_training("id,kind,system,hardware,config_json,metric,value,unit,source\n")
-    (row,) = training_from_csv(text, "f")
-    (found,) = memory.memory_cases([row])
+    assert TrainingRow.columns.fit(text)
+    assert not TrainingRow.columns.fit("id,kind,system,hardware,config_json,metric,value,unit,source\n")
+    (row,) = TrainingRow.from_csv(text, "f")
+    (found,) = families.memory_cases([row])
     assert found.judged
-    (count,) = flops.flops_cases([row])
+    (count,) = families.flops_cases([row])
     assert (count.model, count.convention, round(count.error or 0, 2)) == ("llama3-8b", "megatron", -0.06)
-    assert set(COLUMNS.all) >= set(HEAD.split(","))
+    assert set(TrainingRow.columns.all) >= set(HEAD.split(","))
 
 
 NOT_PREDICTED = {"Llama3-8B,H100,9": "found 9 GPUs, expected tp x pp x cp x dp = 8", "GLM-9,H100,8": "no packaged model is called like 'GLM-9'"}
@@ -67,7 +66,7 @@ NOT_PREDICTED = {"Llama3-8B,H100,9": "found 9 GPUs, expected tp x pp x cp x dp =
 @pytest.mark.parametrize("change", NOT_PREDICTED)
 def test_a_row_without_a_prediction_says_why(change: str) -> None:
     line = LINE.format(60, "", "").replace("Llama3-8B,H100,8", change)
-    (case,) = memory.memory_cases(training_from_csv(f"{HEAD}\n{line}", "f"))
+    (case,) = families.memory_cases(TrainingRow.from_csv(f"{HEAD}\n{line}", "f"))
     assert (case.predicted, case.judged) == (None, False)
     assert NOT_PREDICTED[change] in case.note
 
@@ -84,5 +83,5 @@ BAD = {
 @pytest.mark.parametrize("text", BAD)
 def test_a_bad_file_gets_one_line(text: str) -> None:
     with pytest.raises(ConfigError) as error:
-        training_from_csv(text, "f")
+        TrainingRow.from_csv(text, "f")
     assert BAD[text] in str(error.value)

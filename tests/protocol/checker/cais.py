@@ -7,8 +7,9 @@ GPU 0 is the home of every address. Thread block t of every GPU registers, start
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from dysharp.protocol import groups, merging, summing
+from dysharp.protocol import merging
 from dysharp.protocol.frozen import Table
+from tests.protocol.checker import groups, summing
 from tests.protocol.checker.explore import Explored, explore
 
 Message = tuple[str, int, int]

@@ -6,7 +6,7 @@ import pytest
 
 from dysharp.errors import ConfigError
 from dysharp.specs import load_cluster, load_model
-from dysharp.systems.building.fused_kernel import formatted_layer, fused_tiling, tile_rows
+from dysharp.systems.building.paper_layers import formatted_layer, fused_tiling, tile_rows
 from dysharp.workload import make_routing
 
 MODEL = load_model("S-8")

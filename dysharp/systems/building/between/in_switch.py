@@ -24,8 +24,7 @@ from dysharp.program import Discipline, Kind, Tail, Template, To
 from dysharp.program.constants import REQUESTS, RESPONSES
 from dysharp.program.nets import BETWEEN_NET
 from dysharp.systems.building.batch import Batch, ids
-from dysharp.systems.building.between.landing import landing
-from dysharp.systems.building.between.two_hop import TwoHop
+from dysharp.systems.building.between.two_hop import TwoHop, landing
 from dysharp.systems.building.experts import fused, one_after_another
 from dysharp.systems.building.layer import RDMA, LayerBuilder, spans
 

@@ -17,7 +17,7 @@ from dysharp.program import Discipline, Template
 from dysharp.program.nets import BETWEEN_NET
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Sends
-from dysharp.systems.building.between.landing import landing
+from dysharp.systems.building.between.two_hop import landing
 from dysharp.systems.building.layer import RDMA, LayerBuilder
 from dysharp.systems.building.ways import ByLevel, ByRail, Ways
 from dysharp.workload import Routing

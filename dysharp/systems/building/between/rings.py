@@ -15,7 +15,7 @@ from dysharp.program import Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.program.nets import BETWEEN_NET
 from dysharp.systems.building.batch import Sends
-from dysharp.systems.building.between.landing import landing
+from dysharp.systems.building.between.two_hop import landing
 from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder, spans
 from dysharp.workload.levels import rail_rings
 

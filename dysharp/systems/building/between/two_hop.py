@@ -7,16 +7,16 @@ source.
 Units may travel in *groups*: a relay sees the rows of a group when all of them have arrived.
 """
 
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from dysharp.arrays import I32, I64
-from dysharp.program import Discipline, Kind, Template
+from dysharp.program import Alloc, Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.program.nets import BETWEEN_NET
 from dysharp.systems.building.batch import Batch
-from dysharp.systems.building.between.landing import landing
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder, spans
 
@@ -155,3 +155,36 @@ def two_hops(layer: LayerBuilder) -> None:
 def _in_turn(hop: TwoHop, node: I32, units: I64) -> I64:
     """`units` in the order of sending: by token of the sender, its domains in turn."""
     return units[np.lexsort((hop.turn[units], hop.token[units]))]
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """Rows that land at a GPU in tiles. `row`: `[entries]` row of each entry. `tile`: `[groups]` tile of each group."""
+
+    row: I32
+    tile: I32
+
+
+def landing(layer: LayerBuilder, name: str, gpu: I32, group: I64, key: I32, n_bytes: int) -> Landing:
+    """Regions with a row per entry and a tile per group of entries.
+
+    `group`: `[entries]` group of each entry, groups numbered from 0. `gpu`: `[groups]`. Groups of one GPU and size share a
+    region, whose tiles have that many rows.
+    """
+    n_groups = len(gpu)
+    size = np.bincount(group, minlength=n_groups)
+    order = np.lexsort((size, gpu))
+    order = order[size[order] > 0]
+    new = np.append(True, (gpu[order][1:] != gpu[order][:-1]) | (size[order][1:] != size[order][:-1]))[: len(order)]
+    start = np.flatnonzero(new)
+    per_region = np.diff(np.append(start, len(order)))
+    by_group = np.argsort(group, kind="stable")
+    first = np.cumsum(size) - size
+    entries = by_group[spans(first[order], size[order])]
+    _, row, tile = layer.b.regions(
+        gpu[order][start], per_region * size[order][start], n_bytes, size[order][start], alloc=Alloc.PREFIX, key=key[entries], name=name
+    )
+    rows, tiles = np.empty(len(group), np.int32), np.full(n_groups, -1, np.int32)
+    rows[entries] = row + np.arange(len(entries), dtype=np.int32)
+    tiles[order] = tile + np.arange(len(order), dtype=np.int32)
+    return Landing(rows, tiles)

@@ -22,8 +22,8 @@ are empty at first. Nobody writes "vector".
 | control, delay, join | all | no data |
 
 A chunk of `dst` that no op has written yet is, for "add", the chunk of "vector" on the same GPU. A push reads when it is issued; its members have
-the chunk when it is delivered there, at the latest when the op is done. A pull reads and writes between its issue and its end. Edges, regions that
-pushes fill, and issuers in program order bring every read behind the writes that it needs.
+the chunk when it is delivered there, at the latest when the op is done. A pull reads and writes between its issue and its end. Every read comes
+behind the writes that it needs: edges, regions that pushes fill, and issuers in program order see to it.
 """
 
 from dataclasses import dataclass

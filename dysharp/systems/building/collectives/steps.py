@@ -1,7 +1,7 @@
 """`Steps`: a collective's Program under construction. What kernels of collectives have in common: starts, transfers of chunks, flags.
 
-Hardware is that of the cluster. Where software does not fill the links, the framing of its transfers says so: `reaching` makes packets with
-that much beside their data. So Programs of several systems can share one machine.
+Hardware is that of the cluster. Where software does not fill the links, the framing of its transfers says so: `reaching` makes packets with as many
+bytes beside their data. So Programs of several systems can share one machine.
 """
 
 from collections.abc import Sequence

@@ -14,8 +14,7 @@ from dysharp.program.constants import hardware_of
 from dysharp.specs import Cluster, choice, choice_int
 from dysharp.systems.building.base import CONTROL, STORE
 from dysharp.systems.building.batch import ids
-from dysharp.systems.building.tp.cuts import Cuts, cuts_of
-from dysharp.systems.building.tp.schema import GATHERED, OPERATORS, OUT, PARTIAL, ROWS, SCHEMA, SUM
+from dysharp.systems.building.tp.schema import GATHERED, OPERATORS, OUT, PARTIAL, ROWS, SCHEMA, SUM, Cuts, cuts_of
 from dysharp.units import PS_PER_US
 from dysharp.workload.sublayer import SubLayer
 
@@ -174,8 +173,8 @@ class TpBuilder:
         """`[groups]` JOINs: a group is released when it is registered on every GPU (point `tail` of `ready[gpu, group]`), a round trip to the
         switch later.
 
-        Of every GPU one empty packet goes up, and one comes down to every GPU: here a flit of each GPU to the next one. Its way takes as long as
-        that to the switch and back, and all of them have arrived when the switch would have released the group everywhere.
+        Of every GPU one empty packet goes up, and one comes down to every GPU: here a flit of each GPU to the next one. The flit's way takes as long
+        as the way to the switch and back; when all flits have arrived, the switch would have released the group everywhere.
         """
         n, groups = ready.shape
         _, row, tile = self.b.regions(self.gpus, np.full(n, groups), FLAG_BYTES, 1, alloc=Alloc.PREFIX, name=name)
