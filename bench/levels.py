@@ -1,7 +1,7 @@
 """Burst level against packet level with the published tables: time of every system on every workload, and ablations of both levels.
 
 python bench/levels.py [--systems deepep,dysharp] [--workloads S-8:256,...] [--json FILE]
-                       [--stripe even] [--neutral acks,links] [--trains 4] [--seeds 6] [--random 80 --seed 30 --csv FILE --packet FILE]
+                       [--stripe even] [--neutral acks,links] [--trains 4] [--seeds 6] [--random 80 --seed 30 --csv FILE --packet FILE --itself]
 
 Prints one line a point: burst us, packet us, and how much later the packet level ends. A line goes out as soon as it is known,
 and `--json` keeps finished points, so a second call continues. A point takes 10 s to 5 min of one core.
@@ -16,7 +16,9 @@ gemms    both levels: GEMMs take a hundredth of their time
 
 `--trains` cuts the rows of Dispatch into that many trains at burst level, while the packet level keeps the default Program.
 `--random N --seed S` takes N points of a seeded draw over systems, models, clusters, tokens and seeds (bench/level_draw.py) instead, and ends with a
-histogram of the signed differences; `--csv` writes the points. `--packet FILE` takes the packet level's times from an earlier `--json`.
+histogram of the signed differences; `--csv` writes the points.
+`--packet FILE` takes the packet level's times from an earlier `--json`, and runs the points that the file lacks.
+`--itself` compares the burst level with itself, on twice as many channels of half the size: how much one draw decides.
 `--seeds N` runs the seeds 0 .. N - 1 and prints the mean difference and its standard deviation over them.
 """
 
@@ -102,7 +104,12 @@ def point(system: str, workload: str, given: argparse.Namespace, seed: int) -> t
     if given.lines:
         burst = replace(burst, hardware=replace(burst.hardware, hashed_links=True))
     times = json.loads(given.packet.read_text()) if given.packet else {}
-    packet = times[f"{workload} {system}{label(given, seed)}"][1] if times else run_packet(program, config).trace.time_ps / 1e6
+    if given.itself:
+        h = burst.hardware
+        halves = replace(burst, hardware=replace(h, n_vcs=2 * h.n_vcs, vc_bytes=h.vc_bytes // 2))
+        return run_burst(burst)[0].time_ps / 1e6, run_burst(halves)[0].time_ps / 1e6
+    known_us = times.get(f"{workload} {system}{label(given, seed)}")
+    packet = known_us[1] if known_us else run_packet(program, config).trace.time_ps / 1e6
     return run_burst(burst)[0].time_ps / 1e6, packet
 
 
@@ -155,6 +162,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--seed", default=0, type=int, help="of the draw")
     parser.add_argument("--lines", action="store_true", help="unequal links at burst level, too (`fabric.stripe=rotating`)")
     parser.add_argument("--packet", type=Path, help="times of the packet level from an earlier --json")
+    parser.add_argument("--itself", action="store_true", help="twice as many channels of half the size at burst level, in place of the packet level")
     parser.add_argument("--csv", type=Path, help="the points of the draw, written")
     given = parser.parse_args(argv)
     done = json.loads(given.json.read_text()) if given.json and given.json.exists() else {}

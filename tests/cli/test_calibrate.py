@@ -228,6 +228,7 @@ def test_the_script_writes_the_columns(own: Path) -> None:
     assert len({row["id"] for row in rows}) == len(rows)
 
 
+@pytest.mark.slow
 def test_the_script_needs_no_gpu(measure: ModuleType, tmp_path: Path) -> None:
     import os
 

@@ -161,6 +161,7 @@ def test_long_names_of_places_are_turned_and_long_legends_take_lines() -> None:
     assert [axes.figure.legends[0]._ncols for axes in (short, long)] == [5, 2]
 
 
+@pytest.mark.slow
 def test_a_page_keeps_the_figures_that_a_command_does_not_run(tmp_path: Path) -> None:
     """Their lines come from the CSV files beside the page."""
     pages, store = tmp_path / "pages", ["--store", str(tmp_path / "store"), "--pages", str(tmp_path / "pages")]

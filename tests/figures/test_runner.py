@@ -83,6 +83,7 @@ def test_a_killed_run_leaves_a_readable_store_and_repeats_nothing(tmp_path: Path
     assert all(store.path(p).stat().st_mtime_ns == when for p, when in finished.items())
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_exits_with_130_and_keeps_its_points(tmp_path: Path) -> None:
     path, store = tiny_file(tmp_path, LONG), Store(tmp_path / "store")
     process = started(path, store)
@@ -145,6 +146,7 @@ def test_a_truncated_part_is_run_again(tmp_path: Path) -> None:
     assert store.get(GOOD) == again[GOOD]
 
 
+@pytest.mark.slow
 def test_points_of_two_versions_of_the_code_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dysharp.runs.point_runs.code_digest", lambda: "another")  # in this process alone
     monkeypatch.setattr("dysharp.figures.runner.sources_changed", lambda: True)
@@ -235,6 +237,7 @@ def test_sweep_needs_a_file(tmp_path: Path) -> None:
     assert "expected a .toml file" in str(done.exception)
 
 
+@pytest.mark.slow
 def test_a_point_of_another_pass_is_another_row(tmp_path: Path) -> None:
     points = [replace(GOOD, system="deepep", direction=d) for d in ("fwd", "bwd", "both")]
     rows, failed = run_points(points, Store(tmp_path))
@@ -250,6 +253,7 @@ def with_memory(folder: Path, usable: int, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(Path(__file__).parents[2])]))
 
 
+@pytest.mark.slow
 def test_a_point_above_its_share_of_the_memory_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The estimate of a point is 0.16 GiB or more: it fits into 300 MB, but not into half of it."""
     with_memory(tmp_path, 300_000_000, monkeypatch)
@@ -329,6 +333,7 @@ def test_a_defect_of_one_point_does_not_stop_the_others(tmp_path: Path) -> None:
     assert isinstance(found[2], dict)
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_may_run_points(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

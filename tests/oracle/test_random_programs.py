@@ -34,6 +34,7 @@ def test_same_seed_same_program_and_run():
     assert run_oracle(random_program(8)).digest() != runs[0]
 
 
+@pytest.mark.slow
 def test_every_branch_is_visited():
     seen: Counter[str] = Counter()
     for seed in SEEDS:

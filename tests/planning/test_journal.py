@@ -39,6 +39,7 @@ def coster() -> Coster:
     return Coster(task, machine, Space(tp=(1, 2, 4), pp=(1, 2, 4), vpp=(1, 2), ep=(1, 2, 4, 8), micro_batch=(1, 2)))
 
 
+@pytest.mark.slow
 def test_a_killed_search_goes_on(tmp_path: Path) -> None:
     script = SLOW.format(folder=str(Path(__file__).parent), store=str(tmp_path))
     running = subprocess.Popen([sys.executable, "-c", script])

@@ -115,6 +115,7 @@ def test_progress_goes_on_while_systems_run(used: list[int], monkeypatch: pytest
     assert [s.share for s in steps] == sorted(s.share for s in steps)
 
 
+@pytest.mark.slow
 def test_a_script_in_a_folder_of_the_same_name_is_not_run_twice(tmp_path: Path) -> None:
     (tmp_path / "dysharp").mkdir()
     (tmp_path / "dysharp" / "mine.py").write_text(SCRIPT)

@@ -41,6 +41,7 @@ def test_the_switch_answers_one_cycle_after_a_packet() -> None:
         assert "answers come at most 1 cycles after their step" in run(name, "--check", "9")
 
 
+@pytest.mark.slow
 def test_a_proof_is_printed_with_what_it_assumes() -> None:
     (block,) = [json.loads(run("tile-status", "--prove", "--json"))]
     assert [proof["holds"] for proof in block["proven"]] == [True, True]
@@ -82,6 +83,7 @@ def test_a_file_without_cells_is_refused(tmp_path: Path) -> None:
         read_library(file)
 
 
+@pytest.mark.slow
 def test_published_areas_stand_beside_named_parts() -> None:
     """All blocks of the table of papers exist, and the parts of a row are its blocks times their copies."""
     paper = load_cluster("paper-gh200-nvl32")

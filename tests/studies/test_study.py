@@ -257,6 +257,7 @@ def test_a_full_journal_becomes_a_part_and_points_go_on(tmp_path: Path, write: C
     assert all(StudyFolder(tmp_path / "f")._known() >= {key_of(point).digest} for point in points)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="kills by signal")
 def test_workers_and_a_driver_that_are_killed_lose_no_finished_point(tmp_path: Path, write: Callable[[str], str]) -> None:
     """A worker is killed with -9, then the driver. Every line of the journal is kept, no point of it runs again, and the rest runs."""

@@ -22,7 +22,7 @@ from dysharp.systems.facts import PHASES, Ships
 from dysharp.systems.registry import all_systems, get_system
 from dysharp.workload import make_routing, pairs
 
-GPUS, TOKENS = 4, 6
+GPUS, TOKENS = 4, 3
 MACHINE = load_cluster("hw-dgx-h100").with_gpus(GPUS)
 REAL = sorted(name for name, one in all_systems().items() if one.has_real_form and "real" not in one.reach.no_switch)
 

@@ -62,6 +62,7 @@ def test_speedup_buys_it_back() -> None:
     assert accepted(8, two, 9) > 0.81
 
 
+@pytest.mark.slow
 def test_sampled_curves() -> None:
     """Every twelfth row of a few curves, on the packets of the recorded runs: the same numbers, in all digits."""
     errors = curve_errors(compare_curves(only=lambda c: c in QUICK, every=12))

@@ -87,6 +87,7 @@ def test_adapters_of_frozen_weights_have_no_gradients_and_automodel_recomputes_a
     assert not practice_of(rows["tr293"], "b200", moe=False).frozen
 
 
+@pytest.mark.slow
 def test_causal_pairs_have_their_signs_and_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     """All signs of changes beyond 3 %, and 70 % of the sizes within 0.6 to 1.6."""
     runpy.run_path(str(Path(__file__).parents[3] / "bench" / "causal_pairs.py"))["main"]()
