@@ -15,20 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.compute.collectives import (
-    LL,
-    LL128,
-    NET_STEPS_US,
-    PROTOCOLS,
-    RING_PART,
-    SIMPLE,
-    SIMPLE_SLICES,
-    Protocol,
-    hop_us,
-    ring_us,
-    start_us,
-    sync_us,
-)
+from dysharp.compute import collectives as times
 from dysharp.compute.operators import arch_of
 from dysharp.errors import ConfigError, nearest
 from dysharp.program import Kind, Program, Tail
@@ -40,7 +27,7 @@ from dysharp.units import PS_PER_US
 from dysharp.workload.collective import Collective
 from dysharp.workload.levels import rail_rings
 
-NAMES = {"ll": LL, "ll128": LL128, "simple": SIMPLE}
+NAMES = {"ll": times.LL, "ll128": times.LL128, "simple": times.SIMPLE}
 """Values of the option `protocol` besides "auto"."""
 
 
@@ -67,7 +54,7 @@ def rings_of(cluster: Cluster) -> I64:
     return rail_rings(cluster.n_gpus, cluster.domain_gpus) if cluster.domains > 1 else np.arange(cluster.n_gpus)[None]
 
 
-def ring_program(work: Collective, cluster: Cluster, protocol: Protocol, *, bulk: bool = False) -> Program:
+def ring_program(work: Collective, cluster: Cluster, protocol: times.Protocol, *, bulk: bool = False) -> Program:
     """The Program of an all-gather, reduce-scatter or all-reduce by rings with `protocol`. `bulk`: see `Steps`."""
     rings = Rings(work, cluster, protocol, bulk=bulk)
     if work.operation != "all-gather":
@@ -80,9 +67,9 @@ def ring_program(work: Collective, cluster: Cluster, protocol: Protocol, *, bulk
 class Rings(Steps):
     """Rings under construction. A stream is a (GPU, ring): streams of one GPU are neighbours."""
 
-    def __init__(self, work: Collective, cluster: Cluster, protocol: Protocol, *, bulk: bool = False) -> None:
+    def __init__(self, work: Collective, cluster: Cluster, protocol: times.Protocol, *, bulk: bool = False) -> None:
         self.rings = rings_of(cluster)
-        self.slices = SIMPLE_SLICES if protocol is SIMPLE else 1
+        self.slices = times.SIMPLE_SLICES if protocol is times.SIMPLE else 1
         super().__init__(work, cluster, len(self.rings) * self.slices, bulk=bulk)
         gpu, constants, self.protocol = cluster.own_gpu, cluster.fitted, protocol
         place, count = self.chunks.place, np.maximum(self.chunks.of_share // len(self.rings), 1)
@@ -93,16 +80,16 @@ class Rings(Steps):
         self.streams = np.repeat(self.gpus, len(self.rings))
         self.senders = self.issuers("ring", each=len(self.rings))
         self.hops, self.exchanges = (self.issuers(name, each=len(self.rings), pool=True) for name in ("hop", "exchange"))
-        self.framings = reaching("ring", RING_PART[arch_of(gpu)] * protocol.part), reaching("ring", protocol.part)
-        near = round(float(hop_us(gpu, protocol)) * PS_PER_US) - self.flight_ps
+        self.framings = reaching("ring", times.RING_PART[arch_of(gpu)] * protocol.part), reaching("ring", protocol.part)
+        near = round(float(times.hop_us(gpu, protocol)) * PS_PER_US) - self.flight_ps
         self.near_ps, self.far_ps = near, 0
         if self.b.nets:
-            self.far_ps = round(NET_STEPS_US[PROTOCOLS.index(protocol)] * PS_PER_US) - 2 * self.b.nets[BETWEEN_NET - 1].lat
-        self.exchange_ps = round(constants["nccl.simple_syncs"] * float(sync_us(gpu, constants, 2)) * PS_PER_US) - self.flight_ps
-        own_us = float(ring_us(gpu, constants["nccl.self_copy"] * work.size / self.n)) / protocol.part
+            self.far_ps = round(times.NET_STEPS_US[times.PROTOCOLS.index(protocol)] * PS_PER_US) - 2 * self.b.nets[BETWEEN_NET - 1].lat
+        self.exchange_ps = round(constants["nccl.simple_syncs"] * float(times.sync_us(gpu, constants, 2)) * PS_PER_US) - self.flight_ps
+        own_us = float(times.ring_us(gpu, constants["nccl.self_copy"] * work.size / self.n)) / protocol.part
         # A kernel ends when its last store is acknowledged. The start, which is known as a part of whole times, is shorter by what that adds.
         late = max(0, self.b.hardware.ack - max(1, near)) if self.n > 1 else 0
-        self.begun = self.start("launch", round((start_us(gpu, constants, protocol) + own_us) * PS_PER_US) - late)
+        self.begun = self.start("launch", round((times.start_us(gpu, constants, protocol) + own_us) * PS_PER_US) - late)
         self.before: list[I32] = [np.repeat(self.begun, len(self.rings))]  # [streams] each: what the next step of a stream waits for
 
     def scatter(self) -> None:
