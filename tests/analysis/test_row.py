@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dysharp.analysis import both_passes
-from dysharp.analysis.spans import union_ps
+from dysharp.analysis.phases import union_ps
 from dysharp.systems import all_systems
 from dysharp.testing.conformance.runs import shares_lie_within_the_run
 

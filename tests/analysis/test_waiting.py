@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dysharp.analysis.spans import merged
+from dysharp.analysis.phases import merged
 from dysharp.analysis.waiting import PARTS, waiting_ps
 from dysharp.isa.framing import Framing
 from dysharp.oracle import run_oracle
