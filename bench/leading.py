@@ -18,7 +18,7 @@ import dysharp
 from dysharp.advice.prediction import AdviceRuns
 from dysharp.errors import DysharpError
 from dysharp.runs.options import options_by_system
-from dysharp.runs.request import RequestArgs, _arguments, make_request
+from dysharp.runs.request import RequestArgs, arguments_of, make_request
 from dysharp.runs.together import Workers
 from dysharp.systems import get_system
 
@@ -78,7 +78,7 @@ POINTS = (
 
 def arguments(case: Case) -> RequestArgs:
     """The arguments of a verb."""
-    defaults = {name: argument.default for name, argument in _arguments(RequestArgs).items()}
+    defaults = {name: argument.default for name, argument in arguments_of(RequestArgs).items()}
     own = {name: value for name, value in case._asdict().items() if name not in ("verb", "system")}
     return cast(RequestArgs, {**defaults, **own})
 

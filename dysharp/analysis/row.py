@@ -156,7 +156,7 @@ class Row:
     `peak_rss_mb`        largest resident memory of the process, MB (1e6 bytes); 0 = not known
     `digest`             digest of the Trace
     `model_version`      version of the simulated numbers (`MODEL_VERSION`)
-    `blocks`             counts of the fabric's blocks at packet level (`engine.packet.statistics`), of the forward pass
+    `blocks`             counts of the fabric's blocks at packet level (`engine.packet.program`), of the forward pass
                          in "both"; empty at burst level
     `dropped_rows`       (token, expert) rows of the routing that the system drops by its capacity
     `warnings`           parts of the prediction outside the validated range, on hw clusters; rows that the system drops;

@@ -53,11 +53,20 @@ class Acks:
         if server.free_at <= now:
             self.waiting[port] = Fraction(0)
             return now + -(-op.ack_up * PS_PER_US // server.rate)
-        turn = op.ack_up // op.packets + sum(self.packet.get((port, c), 0) for c in self._classes(port))
+        ack = op.ack_up // op.packets
+        turn = ack + sum(self.packet.get((port, c), 0) for c in self._classes(port))
         self.world.counts["acknowledgement waits for turns"] += 1
         self.world.counts["acknowledgement behind others"] += self.waiting[port] > 0
         self.waiting[port] += op.packets
-        return now + ceil(self.waiting[port] * turn * PS_PER_US / server.rate)
+        in_turn = ceil(self.waiting[port] * turn * PS_PER_US / server.rate)
+        behind_all = server.free_at - now + ceil((self._queued(port) + self.waiting[port] * ack) * PS_PER_US / server.rate)
+        self.world.counts["acknowledgement behind all that queues"] += behind_all < in_turn
+        return now + min(in_turn, behind_all)
+
+    def _queued(self, port: int) -> int:
+        """Bytes that queue at the up server of `port`."""
+        ops = self.world.tables.ops
+        return sum(ops[item.op].up if item.member < 0 else ops[item.op].response for fifo in self.up[port].fifos for item in fifo)
 
     def visible(self, port: int, op: Op) -> None:
         """A copy of `op` is visible at `port`."""

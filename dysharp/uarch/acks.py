@@ -9,6 +9,13 @@ PARTS = 6  # of an acknowledgement, so that a third or a half of a packet's turn
 
 
 @block
+def up_joins(i, n_bytes, links):
+    """Bytes of a train or a response join the hub of port i."""
+    if links.nodes[i, col.PORT_TURNS] == 1:
+        links.nodes[i, col.UP_QUEUED] += n_bytes
+
+
+@block
 def up_note(i, c, n_bytes, w, now, links, clock):
     """The up server of port i sends a train of `n_bytes` of class c next: with its packets, acknowledgements leave; after an idle time, all have."""
     nodes = links.nodes
@@ -19,6 +26,7 @@ def up_note(i, c, n_bytes, w, now, links, clock):
         turns += waiting & 1
         waiting >>= 1
     nodes[i, col.UP_CLASS] = c
+    nodes[i, col.UP_QUEUED] -= n_bytes
     links.packet[i * clock.m[col.HARDWARE_CLASSES] + c] = n_bytes // max(1, n)
     left = nodes[i, col.ACKS_WAIT] - PARTS * n // turns
     nodes[i, col.ACKS_WAIT] = left if left > 0 and nodes[i, col.UP + col.SERVER_FREE] >= now else 0
@@ -28,7 +36,7 @@ def up_note(i, c, n_bytes, w, now, links, clock):
 def acks_leave(j, w, now, links, clock):
     """When the acknowledgements of a copy with wires w, visible at port j now, have left j's hub, behind all that wait there.
 
-    While the up server sends, each waits for one packet of every class that sends or queues there.
+    While the up server sends, each waits for one packet of every class that sends or queues there, at most for all that sends and queues.
     """
     nodes, n_bytes = links.nodes, links.wires[w, col.WIRE_ACK_UP]
     if nodes[j, col.PORT_TURNS] == 0 or n_bytes == 0:
@@ -42,7 +50,10 @@ def acks_leave(j, w, now, links, clock):
         if waiting >> c & 1:
             turn += links.packet[j * clock.m[col.HARDWARE_CLASSES] + c]
     nodes[j, col.ACKS_WAIT] += PARTS * n
-    return now + (nodes[j, col.ACKS_WAIT] * turn * 1_000_000 + PARTS * rate - 1) // (PARTS * rate)
+    behind_all = PARTS * nodes[j, col.UP_QUEUED] + nodes[j, col.ACKS_WAIT] * (n_bytes // n)
+    in_turn_ps = (nodes[j, col.ACKS_WAIT] * turn * 1_000_000 + PARTS * rate - 1) // (PARTS * rate)
+    behind_all_ps = nodes[j, col.UP + col.SERVER_FREE] - now + (behind_all * 1_000_000 + PARTS * rate - 1) // (PARTS * rate)
+    return now + min(in_turn_ps, behind_all_ps)
 
 
 @block

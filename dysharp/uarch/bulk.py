@@ -4,7 +4,7 @@ A piece has a record of an op and one of a member, as a train of its own has. `p
 """
 
 from dysharp.uarch import columns as col
-from dysharp.uarch.acks import up_note
+from dysharp.uarch.acks import up_joins, up_note
 from dysharp.uarch.fifo import ring_push
 from dysharp.uarch.heap import tree_set
 from dysharp.uarch.kernel import block, kernel
@@ -87,6 +87,7 @@ def bulk_queue(b, ops, mem, links, clock, points):
     i, c = op[o, col.NODE], ops.templates[op[o, col.TEMPLATE], col.CLS]
     bulks[b, col.BULK_WAITS] = 1
     turn_push(links.hub, i * clock.m[col.HARDWARE_CLASSES] + c, col.NEXT, o, ops, mem, points)
+    up_joins(i, links.wires[op[o, col.WIRE], col.WIRE_UP], links)
     nodes[i, col.UP + col.SERVER_MASK] |= 1 << c
     if nodes[i, col.UP + col.SERVER_FREE] <= clock.x[col.RUN_NOW]:
         mark(links.dirty_up, clock.x, i)

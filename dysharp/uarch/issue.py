@@ -1,6 +1,7 @@
 """Issuers: which ready op goes next, its semaphores, its gang on SM slots or its train into the hub (oracle/issue.py)."""
 
 from dysharp.uarch import columns as col
+from dysharp.uarch.acks import up_joins
 from dysharp.uarch.bulk import hub_joined
 from dysharp.uarch.fifo import member_schedule, mixed_push
 from dysharp.uarch.heap import heap_pop, heap_push, tree_set
@@ -52,6 +53,7 @@ def train_issue(o, ops, members, links, clock):
     op[o, col.LEFT] = n_local + 1 if templates[t, col.IS_PULL] else last - first
     c = templates[t, col.CLS]
     mixed_push(links.hub, node * m[col.HARDWARE_CLASSES] + c, op, col.NEXT, mem, o)
+    up_joins(node, links.wires[op[o, col.WIRE], col.WIRE_UP], links)
     nodes[node, col.UP + col.SERVER_MASK] |= 1 << c
     if nodes[node, col.UP + col.SERVER_FREE] <= now:
         mark(links.dirty_up, clock.x, node)

@@ -4,7 +4,7 @@ Releases: `up_end`, `arrive`, `down_end`, `credit`. Grants: `grant_up`, `grant_d
 """
 
 from dysharp.uarch import columns as col
-from dysharp.uarch.acks import up_note
+from dysharp.uarch.acks import up_joins, up_note
 from dysharp.uarch.bits import bit_after
 from dysharp.uarch.bulk import hub_joined, piece_send, turn_begin, turn_note, turn_over
 from dysharp.uarch.fifo import fifo_push, member_schedule, mixed_pop, mixed_push, op_schedule, ring_push, ring_take
@@ -157,6 +157,7 @@ def response_out(k, now, ops, mem, links, clock):
     hub, nodes, dirty_up, i = links.hub, links.nodes, links.dirty_up, mem[k, col.MEMBER_NODE]
     c = ops.templates[ops.op[mem[k, col.MEMBER_OP], col.TEMPLATE], col.RESPONSE_CLS]
     mixed_push(hub, i * clock.m[col.HARDWARE_CLASSES] + c, ops.op, col.NEXT, mem, -2 - k)
+    up_joins(i, links.wires[ops.op[mem[k, col.MEMBER_OP], col.WIRE], col.WIRE_RESPONSE], links)
     nodes[i, col.UP + col.SERVER_MASK] |= 1 << c
     if nodes[i, col.UP + col.SERVER_FREE] <= now:
         mark(dirty_up, clock.x, i)
