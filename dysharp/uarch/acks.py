@@ -9,10 +9,10 @@ PARTS = 6  # of an acknowledgement, so that a third or a half of a packet's turn
 
 
 @block
-def up_joins(i, n_bytes, links):
-    """Bytes of a train or a response join the hub of port i."""
+def up_joins(i, o, part, ops, links):
+    """A train of op o (`part` WIRE_UP) or one of its responses (WIRE_RESPONSE) joins the hub of port i."""
     if links.nodes[i, col.PORT_TURNS] == 1:
-        links.nodes[i, col.UP_QUEUED] += n_bytes
+        links.nodes[i, col.UP_QUEUED] += links.wires[ops.op[o, col.WIRE], part]
 
 
 @block

@@ -87,7 +87,7 @@ def bulk_queue(b, ops, mem, links, clock, points):
     i, c = op[o, col.NODE], ops.templates[op[o, col.TEMPLATE], col.CLS]
     bulks[b, col.BULK_WAITS] = 1
     turn_push(links.hub, i * clock.m[col.HARDWARE_CLASSES] + c, col.NEXT, o, ops, mem, points)
-    up_joins(i, links.wires[op[o, col.WIRE], col.WIRE_UP], links)
+    up_joins(i, o, col.WIRE_UP, ops, links)
     nodes[i, col.UP + col.SERVER_MASK] |= 1 << c
     if nodes[i, col.UP + col.SERVER_FREE] <= clock.x[col.RUN_NOW]:
         mark(links.dirty_up, clock.x, i)

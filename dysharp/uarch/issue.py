@@ -53,7 +53,7 @@ def train_issue(o, ops, members, links, clock):
     op[o, col.LEFT] = n_local + 1 if templates[t, col.IS_PULL] else last - first
     c = templates[t, col.CLS]
     mixed_push(links.hub, node * m[col.HARDWARE_CLASSES] + c, op, col.NEXT, mem, o)
-    up_joins(node, links.wires[op[o, col.WIRE], col.WIRE_UP], links)
+    up_joins(node, o, col.WIRE_UP, ops, links)
     nodes[node, col.UP + col.SERVER_MASK] |= 1 << c
     if nodes[node, col.UP + col.SERVER_FREE] <= now:
         mark(links.dirty_up, clock.x, node)

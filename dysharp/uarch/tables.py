@@ -68,18 +68,13 @@ def al_clear(n_keys, keys, hubs):
         hubs[hub, HUB_CACHED] = hubs[hub, HUB_PENDING] = hubs[hub, HUB_ALLOCATED] = 0
 
 
-@kernel
-def al_lookup(key, packet, allocates, hub, n_keys, keys, hubs, packets):
-    """`packet` asks for the layout of `key`; `allocates` = 1 for Dispatch. Returns the layout on a hit, else AL_READ, AL_JOINED or AL_FULL."""
-    if keys[key, KEY_CACHED] == 1:
-        ring_unlink(key, KEY_PREV, KEY_NEXT, keys)
-        ring_append(key, n_keys + hub, KEY_PREV, KEY_NEXT, keys)
-        return keys[key, KEY_LAYOUT]
+@block
+def miss_join(key, packet, hub, keys, hubs, packets):
+    """`packet` waits for the miss of `key`, or row `key`. Returns AL_READ where it is the first, else AL_JOINED; AL_FULL: it does not wait."""
     first = keys[key, KEY_FIRST]
     if first < 0 and hubs[hub, HUB_PENDING] >= hubs[hub, HUB_MSHRS]:
         return AL_FULL
     packets[packet, WAITER_NEXT] = -1
-    packets[packet, WAITER_ALLOCATES] = allocates
     if first < 0:
         hubs[hub, HUB_PENDING] += 1
         keys[key, KEY_FIRST] = packet
@@ -87,6 +82,17 @@ def al_lookup(key, packet, allocates, hub, n_keys, keys, hubs, packets):
         packets[keys[key, KEY_LAST], WAITER_NEXT] = packet
     keys[key, KEY_LAST] = packet
     return AL_READ if first < 0 else AL_JOINED
+
+
+@kernel
+def al_lookup(key, packet, allocates, hub, n_keys, keys, hubs, packets):
+    """`packet` asks for the layout of `key`; `allocates` = 1 for Dispatch. Returns the layout on a hit, else AL_READ, AL_JOINED or AL_FULL."""
+    if keys[key, KEY_CACHED] == 1:
+        ring_unlink(key, KEY_PREV, KEY_NEXT, keys)
+        ring_append(key, n_keys + hub, KEY_PREV, KEY_NEXT, keys)
+        return keys[key, KEY_LAYOUT]
+    packets[packet, WAITER_ALLOCATES] = allocates
+    return miss_join(key, packet, hub, keys, hubs, packets)
 
 
 @kernel
@@ -233,16 +239,7 @@ def row_lookup(row, packet, hub, entries, keys, hubs, packets, places, spilled):
     if places[row, PLACE_STATE] == ROW_HELD:
         hubs[hub, HUB_CACHED] -= row_place(row, places)
         return answer
-    if first < 0 and hubs[hub, HUB_PENDING] >= hubs[hub, HUB_MSHRS]:
-        return AL_FULL
-    packets[packet, WAITER_NEXT] = -1
-    if first < 0:
-        hubs[hub, HUB_PENDING] += 1
-        keys[row, KEY_FIRST] = packet
-    else:
-        packets[keys[row, KEY_LAST], WAITER_NEXT] = packet
-    keys[row, KEY_LAST] = packet
-    return AL_READ if first < 0 else AL_JOINED
+    return miss_join(row, packet, hub, keys, hubs, packets)
 
 
 @kernel

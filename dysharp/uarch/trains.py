@@ -157,7 +157,7 @@ def response_out(k, now, ops, mem, links, clock):
     hub, nodes, dirty_up, i = links.hub, links.nodes, links.dirty_up, mem[k, col.MEMBER_NODE]
     c = ops.templates[ops.op[mem[k, col.MEMBER_OP], col.TEMPLATE], col.RESPONSE_CLS]
     mixed_push(hub, i * clock.m[col.HARDWARE_CLASSES] + c, ops.op, col.NEXT, mem, -2 - k)
-    up_joins(i, links.wires[ops.op[mem[k, col.MEMBER_OP], col.WIRE], col.WIRE_RESPONSE], links)
+    up_joins(i, mem[k, col.MEMBER_OP], col.WIRE_RESPONSE, ops, links)
     nodes[i, col.UP + col.SERVER_MASK] |= 1 << c
     if nodes[i, col.UP + col.SERVER_FREE] <= now:
         mark(dirty_up, clock.x, i)

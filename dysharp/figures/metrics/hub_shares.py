@@ -1,29 +1,19 @@
-"""Where the rows of Dispatch spend their time until GEMM-1 takes them: at the producer, on the way, at the consumer.
+"""Where the rows of Dispatch spend their time until GEMM-1 takes them: at the producer, on the way, at the consumer."""
 
-MoE-Hub end to end: its layers beside attention, router and shared experts at the rates of a measured H800.
-"""
-
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
 from dysharp.arrays import F64, I64
-from dysharp.figures.metric import Seen, calculated, metric
+from dysharp.figures.metric import calculated
 from dysharp.program import Program
 from dysharp.program.csr import owners
 from dysharp.program.trace import Trace
 from dysharp.runs.point import Point
 from dysharp.runs.request import RequestArgs
 from dysharp.runs.run import planned
-from dysharp.specs import choice_str, load_cluster, load_whole
-from dysharp.specs.choices import Scalar, overridden
 from dysharp.specs.fields import one_of
-from dysharp.steps import Layout
-from dysharp.steps.block import Block
-from dysharp.steps.machine import Machine
-from dysharp.steps.practice import Practice
 from dysharp.units import PS_PER_US
 
 METRICS = {
@@ -80,68 +70,3 @@ def parts_ps(p: Program, trace: Trace) -> I64:
     tile = p.regions.tile_ptr[region] + trace.row_slot[row] // p.regions.tile_rows[region]
     left, arrived = trace.end[op], trace.member[copies]
     return np.array([left, arrived - left, taken[tile] - arrived])
-
-
-MODELS = {"paper-mixtral-8x7b": "mixtral-8x7b", "paper-qwen2-moe": "qwen2-moe", "paper-phi-3.5-moe": "phi-3.5-moe"}
-"""Model of the paper's table -> the public model with its attention and shared experts."""
-MEASURED = "hw-dgx-h800"
-
-
-@lru_cache(maxsize=256)
-def _beside_us(model: str, cluster: str, gpus: int, tokens: int, host: bool, choices: tuple[tuple[str, Scalar], ...]) -> tuple[float, float]:
-    """Time of everything but the experts of a layer, forward and backward. `choices`: the changed choices, which tell cached times apart."""
-    layout = Layout(ep=gpus, dp=gpus)
-    cost = Block(load_whole(model), Machine(load_cluster(cluster)), layout, tokens, Practice(host=host)).layer(0, None)
-    return cost.forward, cost.backward + cost.weights
-
-
-def beside_us(here: Seen) -> tuple[float, float]:
-    """The same at a point, with the choices of this moment: one sequence of the point's tokens per GPU."""
-    rate = choice_str("paper_step.hub_rate")
-    gpus = here.point.gpus or load_cluster(here.point.cluster).n_gpus
-    cluster = here.point.cluster if rate == "peak" else MEASURED
-    return _beside_us(MODELS[here.point.model], cluster, gpus, here.point.tokens or 0, rate == "launched", tuple(sorted(overridden().items())))
-
-
-def _time_us(here: Seen, both: bool) -> float | None:
-    """A layer of the model, forward or both passes; None where the figure lacks the backward pass."""
-    ahead, behind = beside_us(here)
-    if not both:
-        return here.time_us + ahead
-    back = here.at(replace(here.point, direction="bwd"))
-    return here.time_us + ahead + back.time_us + behind if back else None
-
-
-def _ratio(here: Seen, other: Seen, both: bool = False) -> float | None:
-    if here.point.direction != "fwd":
-        return None
-    own, theirs = _time_us(here, both), _time_us(other, both)
-    return own / theirs if own and theirs else None
-
-
-@metric("end_to_end_over", "time of a whole model", compares=True)
-def end_to_end_over(here: Seen, other: Seen) -> float | None:
-    """Forward time of a layer with what is beside its experts, divided by the same of `over`."""
-    return _ratio(here, other)
-
-
-@metric("best_end_to_end_over", "time of a whole model with the best options of the figure", compares=True)
-def best_end_to_end_over(here: Seen, other: Seen) -> float | None:
-    """The same metric at the system's fastest point on the workload."""
-    fastest = min(here.among(here.point.system), key=lambda seen: seen.time_us)
-    return _ratio(here, other) if here.point == fastest.point else None
-
-
-@metric("both_passes_over", "time of a whole model, forward and backward", compares=True)
-def both_passes_over(here: Seen, other: Seen) -> float | None:
-    """The same for both passes."""
-    return _ratio(here, other, both=True)
-
-
-@metric("beside_moe", "work beside the MoE layer over a forward pass of the whole model")
-def beside_moe(here: Seen) -> float | None:
-    """Share of what is beside the experts in the forward time of a layer of the model."""
-    if here.point.direction != "fwd":
-        return None
-    ahead = beside_us(here)[0]
-    return ahead / (ahead + here.time_us)
