@@ -36,6 +36,7 @@ def hardware_of(cluster: Cluster) -> Hardware:
         notify_bytes=cluster.flit_bytes,
         train_bytes=choice_int("machine.train_bytes"),
         memory_rate=cluster.shared_memory_rate,
+        ack_turns=True,
     )
 
 
@@ -44,7 +45,7 @@ def hardware_with(m: Hardware, fabric: Mapping[str, Any]) -> Hardware:
     flits = fabric.get("vc_flits", -1)
     return replace(
         m,
-        ack_turns=fabric.get("acks", "first") == "turns",
+        ack_turns=fabric.get("acks", "turns") == "turns",
         hashed_links=fabric.get("stripe", "even") == "rotating",
         n_vcs=m.n_vcs if fabric.get("n_vcs", -1) < 0 else max(1, fabric["n_vcs"]),
         vc_bytes=m.vc_bytes if flits < 0 else flits * m.flit * m.n_links,

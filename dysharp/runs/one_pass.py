@@ -89,12 +89,10 @@ def run_pass(
     kept = int((workload.routing.slot >= 0).sum())
     dropped = max(0, kept - program.declared.useful_rows)
     assumed = (f"{system.name} assumes {system.reach.assumes}",) if system.reach.assumes and request.cluster.domains > 1 else ()
-    turns = request.fidelity == "packet" or dict(request.fabric).get("acks") == "turns"
-    apart = (f"{system.name} {system.reach.apart}",) if system.reach.apart and not turns else ()
     lost = (f"{system.name} computes {kept - dropped} of {kept} (token, expert) rows: it drops {100 * dropped / kept:.1f} %",) if dropped else ()
     warnings = (
-        *assumed, *apart, *_no_kernel_warning(system, request.model, inputs), *warnings_of(asked), *without_effect(system, options, request.cluster),
-        *lost, *_table_warning(inputs, program, trace, blocks), *_sums_warning(inputs, program, int(passed.sum())),
+        *assumed, *_no_kernel_warning(system, request.model, inputs), *warnings_of(asked), *without_effect(system, options, request.cluster), *lost,
+        *_table_warning(inputs, program, trace, blocks), *_sums_warning(inputs, program, int(passed.sum())),
     )  # fmt: skip
     blocks = blocks if request.fidelity == "packet" else {}
     header = (*header_of(workload), *settings_of(system.name, inputs.form, inputs.options, request))

@@ -103,7 +103,6 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
 
 EXPLICIT_FACTS = replace(
     INSIDE,
-    reach=replace(INSIDE.reach, apart="takes up to 24 % longer at burst level than at packet level; with --set fabric.acks=turns up to 6 %"),
     source="DySHARP (arXiv 2605.05607) Fig. 19: static multimem with explicit target addresses, fused",
     costs=replace(FACTS.costs, drops="the sender's tracking of remote memory state"),
     shown=Shown("#332288"),

@@ -71,8 +71,6 @@ class Reach:
     """Forms that run on a fabric without a switch (`Cluster.n_switches` 0)."""
     switch: str = ""
     """What the system does in the switch; "" = nothing. Printed where a fabric has none."""
-    apart: str = ""
-    """How far the packet level is from the burst level, where it is more than 6 %; "" = nobody saw that. A warning of every Row at burst level."""
     by_name: tuple[str, ...] = ()
     """Forms that run over several NVLink domains only where somebody names the system (a comment says why)."""
 
