@@ -7,7 +7,8 @@ Lines are drawn at random over all folders; a later run with the same seed and a
    changed function, until one fails or BUDGET_S is spent on the mutant (bench/mutant_session.py). Tests of more than `--longest` CPU
    seconds are cut, and say nothing.
 2. Kernels run as plain Python: random Programs against the oracle, then the same with tests/uarch and tests/engine.
-3. A change that runs at import has a process of its own with the tests that meet its file, cheap ones first, for `--budget` CPU seconds.
+3. A kernel's mutant that survives this is compiled, and the quick tests of `COMPILED` run: stored points, packets, flits.
+4. A change that runs at import has a process of its own with the tests that meet its file, cheap ones first, for `--budget` CPU seconds.
 
 A mutant that no test runs counts as not noticed; a time-out (five times the CPU) counts as noticed. A test counts only if it passes twice
 without the change. The checkout is never changed. Results go to bench/mutants.csv; what is known stays in `--work`, so a stopped run goes on.
@@ -21,6 +22,7 @@ import csv
 import math
 import multiprocessing
 import os
+import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -37,6 +39,8 @@ RESULTS, TABLE = (HERE / "bench" / name for name in ("mutants.csv", "mutants.md"
 FIELDS = ("id", "file", "line", "operator", "was", "became", "result", "first", "by", "tests")
 EQUAL_PROGRAMS = 170  # seeds for a mutant of the burst level's kernels or of the oracle, a random Program of each kind; the test has 510
 EQUAL_S = 15.0  # CPU seconds of these
+COMPILED = ("tests/replay/test_digests.py", "tests/engine", "tests/uarch")
+COMPILED_S = 100.0  # a fifth of the CPU seconds in which a compiled mutant has to end these
 OVERHEAD_S = 2.0  # CPU seconds until a fork runs its first test
 
 
@@ -104,6 +108,16 @@ def compared(file: str) -> bool:
     return file.startswith("dysharp/engine/burst/l") or Path(file).parent.name in ("uarch", "oracle")
 
 
+def compiled(m: Mutant, tree: Path) -> tuple[str, str]:
+    """The result of the quick tests that run compiled kernels most. The cache of kernels is keyed by their sources: the mutant's goes afterwards."""
+    cache = Path(os.environ["XDG_CACHE_HOME"]) / f"{tree.name}-compiled"
+    with changed(m, tree), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        result, by = attempt([*COMPILED], COMPILED_S, tree, True)
+    shutil.rmtree(cache, ignore_errors=True)
+    return result, f"compiled: {by}" if result == "killed" else by
+
+
 @contextlib.contextmanager
 def changed(m: Mutant, tree: Path) -> Iterator[None]:
     """The copy with the mutant's change, its text and times restored afterwards."""
@@ -138,7 +152,7 @@ def alone(m: Mutant, met: list[tuple[str, float]], tree: Path, budget: float) ->
 def _session(part: str, work: Path, mutants: list[Mutant], longest: float, jit: bool) -> int:
     exec(INSTALL, {})
     plugin = Session(work / ("probed" if jit else "plain"), mutants, work / "state", {}, longest)
-    return int(pytest.main([*PYTEST, "-m", "not slow and not long", part], plugins=[plugin]) not in (0, 1, 5))
+    return int(pytest.main([*PYTEST, part], plugins=[plugin]) not in (0, 1, 5))
 
 
 def session(part: tuple[str, bool], work: Path, mutants: list[Mutant], longest: float) -> tuple[str, bool]:
@@ -166,6 +180,8 @@ def rest(numbered: tuple[int, Mutant], work: Path, budget: float) -> dict[str, A
             result, by = differs(tree)
     if result == "survived" and not (work / "state" / f"{number}.swapped").is_file():
         result, by = alone(m, met, tree, budget)
+    if result == "survived" and m.file in kernel_files(tree):
+        result, by = compiled(m, tree)
     if result != "survived":
         killed.write_text(by)
     record = {k: getattr(m, k) for k in ("id", "file", "line", "operator", "was", "became")}
