@@ -19,6 +19,7 @@ chosen one takes. The tuner errs: it takes Simple on Blackwell from sizes at whi
 | NCCL src/graph/topo.h | GB/s of a ring on one link |
 | NCCL src/graph/search.cc | channels of a ring graph |
 | NCCL src/transport/nvls.cc, src/enqueue.cc | channels and chunks of NVLS |
+| NCCL src/device/all_reduce.h, common_kernel.h, src/include/device.h | loads of NVLS under way (buffers that are not registered) |
 | NCCL src/include/device.h, src/init.cc | chunks and slices of Simple, channels of an alltoall |
 | nccl#1083, nccl#2140 | bytes of NVLS; from how many GPUs NCCL takes it |
 """
@@ -74,6 +75,10 @@ NVLS_CHUNKS = ((2 * 32 * KIB, 16 * KIB), (8 * 64 * KIB, 32 * KIB), (64 * 128 * K
 """(bytes below which, for each chunk that is under way, NVLS takes smaller chunks; their bytes)."""
 NVLS_STAGES = 2
 """A chunk of NVLS is brought, summed and taken. So a pipeline of chunks has two chunks to fill it."""
+NVLS_WARPS = (6, 7, 5)
+"""Warps of a channel that load and add: most GPUs with the first number, warps up to there, warps beyond."""
+NVLS_LOAD = 32 * 8 * 16
+"""Bytes that a warp asks for before it waits: eight loads of 16 B in each of its 32 threads."""
 NVLS_FROM_GPUS = {"hopper": 5, "blackwell": 6}
 """Least number of GPUs for which all-reduce uses NVLS (nccl#2140)."""
 RING_PART = {"hopper": 20.6 / 25, "blackwell": 40.1 / 50}
@@ -250,6 +255,12 @@ def nvls_turns(gpu: Gpu, c: Constants, n_gpus: ArrayLike, n_bytes: ArrayLike) ->
     chunk = np.select([size < most * at_once for most, _ in NVLS_CHUNKS], [chunk for _, chunk in NVLS_CHUNKS], NVLS_CHUNK)
     turn = sync_us(gpu, c, n) + ring_us(gpu, chunk * at_once * (1 + 1 / n)) / NVLS_PART[arch_of(gpu)]
     return chunk * at_once, np.asarray(NVLS_STAGES * turn)
+
+
+def nvls_loads(gpu: Gpu, n_gpus: int) -> int:
+    """Bytes of sums that a GPU of NVLS has asked for and not got: its threads wait for their loads before they store and load again."""
+    most, few, many = NVLS_WARPS
+    return NVLS_CHANNELS[arch_of(gpu)] * (few if n_gpus <= most else many) * NVLS_LOAD
 
 
 def _alltoall_us(gpu: Gpu, c: Constants, n: F64, size: F64) -> F64:

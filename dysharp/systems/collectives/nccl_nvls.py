@@ -1,7 +1,8 @@
 """NCCL's NVLS (`nccl-nvls`). On one node NCCL uses it for all-reduces only; its all-gathers and reduce-scatters are rings.
 
-Channels take turns at chunks, and all GPUs exchange flags once a turn. `compute.collectives.nvls_turns` has the bytes of a turn and its time. Two
-turns fill and empty the pipeline: they have no transfers here, because a chunk is then copied inside its GPU.
+Channels take turns at chunks, and all GPUs exchange flags once a turn. `compute.collectives.nvls_turns` has the bytes of a turn and its time,
+`nvls_loads` the loads that the threads of a GPU have under way. Two turns fill and empty the pipeline: they have no transfers here, because a chunk
+is then copied inside its GPU.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.compute.collectives import NVLS_PART, RING_PART, SIMPLE, nvls_turns, sync_us
+from dysharp.compute.collectives import NVLS_PART, RING_PART, SIMPLE, nvls_loads, nvls_turns, sync_us
 from dysharp.compute.operators import arch_of
 from dysharp.program import Program
 from dysharp.specs import Cluster
@@ -41,7 +42,8 @@ def plan(work: Collective, cluster: Cluster, options: Options) -> Program:
 
 def turns_program(work: Collective, cluster: Cluster) -> Program:
     """The Program of an all-reduce by NVLS as NCCL runs it."""
-    build, gpu, m = Kernel(work, cluster), cluster.own_gpu, cluster.fitted
+    gpu, m = cluster.own_gpu, cluster.fitted
+    build = Kernel(work, cluster, nvls_loads(gpu, work.gpus))
     block, fill_us = (float(value) for value in nvls_turns(gpu, m, work.gpus, work.size))
     build.store = reaching("store", RING_PART[arch_of(gpu)] * NVLS_PART[arch_of(gpu)], ack=1)
     hardware = build.b.hardware

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dysharp.compute.collectives import collective_us, in_switch, rail_rings_us
+from dysharp.compute.collectives import collective_us, in_switch, nvls_loads, rail_rings_us
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.measurements import read_measurements
 from dysharp.specs import Cluster, load_cluster
@@ -52,6 +52,15 @@ def test_on_an_h100_node_all_reduces_take_rings_with_ll_to_1_mib_and_nvls_from_2
     assert {choice(1 << i, node) for i in range(3, 21)} == {"ring ll"}
     assert {choice(1 << i, node) for i in range(21, 34)} == {"nvls simple"}
     assert choice(64 * MIB, node, "all-gather") == "ring simple"
+
+
+@pytest.mark.parametrize(("cluster", "gpus", "loads"), [("hw-dgx-h100", 8, 320), ("hw-dgx-h100", 6, 448), ("hw-dgx-b200", 8, 640)])
+def test_a_gpu_of_nvls_has_no_more_loads_under_way_than_its_threads_hold(cluster: str, gpus: int, loads: int) -> None:
+    """KiB: 16 or 32 channels x 5 or 7 warps x 32 threads x 8 loads x 16 B."""
+    node, one = load_cluster(cluster).with_gpus(gpus), get_collective("nccl-nvls")
+    program = one.plan(even("all-reduce", 16 * MIB, gpus), node, one.options())
+    assert nvls_loads(node.own_gpu, gpus) == loads * KIB
+    assert set(program.semaphores.capacity.tolist()) == {loads * KIB // program.hardware.train_bytes}
 
 
 @pytest.mark.parametrize(("cluster", "least"), [("hw-dgx-h200", 5), ("hw-dgx-b200", 6)])
