@@ -10,17 +10,15 @@ from dysharp.program.tables import Alloc, Chaining, Discipline, Head, Kind, Poin
 from dysharp.program.trace import Trace
 
 
-def coverage(program: Program, trace: Trace) -> dict[str, int]:
+def coverage(program: Program, run: Run) -> dict[str, int]:
     """Counts by name, additive over Programs: kinds, edge points, disciplines, holds, full tables, ties.
 
-    Full tables are counted by playing `program` on the oracle once more. Raises what `run_oracle` raises.
+    `run`: that of `program` on the oracle, played to its end.
     """
     counts: Counter[str] = Counter({"programs": 1, "ops": program.n_ops})
     _count_tables(program, counts)
     _count_members(program, counts)
-    _count_times(program, trace, counts)
-    run = Run(program)
-    run.play()
+    _count_times(program, run.trace(), counts)
     for name, n in run.world.counts.items():
         counts[f"run: {name}"] += n
     return dict(sorted(counts.items()))

@@ -11,7 +11,7 @@ import pytest
 from dysharp.engine.burst import run as burst
 from dysharp.engine.burst.run import run_burst
 from dysharp.isa.framing import Framing
-from dysharp.oracle import run_oracle
+from dysharp.oracle.run import Run
 from dysharp.program import Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To, Trace
 from dysharp.program.payload import moved_bytes
 from dysharp.program.tables import Point
@@ -70,15 +70,17 @@ MUST_OCCUR_WITH_LOADS = (
 )
 
 
-def assert_same(program: Program, where: str) -> Trace:
-    """Every order column equal; returns the engine's Trace."""
-    found, expected = run_burst(program)[0], run_oracle(program)
+def assert_same(program: Program, where: str) -> Run:
+    """Every order column equal; returns the oracle's run."""
+    run = Run(program)
+    run.play()
+    found, expected = run_burst(program)[0], run.trace()
     for name in COLUMNS:
         ours, theirs = getattr(found, name), getattr(expected, name)
         assert ours.dtype == theirs.dtype, (where, name)
         np.testing.assert_array_equal(ours, theirs, f"{where}, column {name} (engine, oracle)")
     assert found.digest() == expected.digest(), where
-    return found
+    return run
 
 
 def _chunks(n: int, quick: int) -> list[object]:
@@ -205,7 +207,7 @@ def test_receivers_in_turn_the_smallest_key_first():
     turns = b.issuer(0, Discipline.ROUND_ROBIN)
     for receiver, key in ((1, 1), (1, 0), (1, 2), (2, 0)):
         b.ops(t, 0, issuer=turns, bytes=128, key=key, to=To(1, receiver))
-    assert np.argsort(assert_same(b.build(), "turns").start).tolist() == [1, 3, 0, 2]
+    assert np.argsort(assert_same(b.build(), "turns").trace().start).tolist() == [1, 3, 0, 2]
 
 
 def independent_puts(order: np.ndarray, n_nodes: int = 4) -> Program:
@@ -227,7 +229,7 @@ def test_order_of_independent_ops_moves_times_not_bytes():
     two = independent_puts(np.random.default_rng(1).permutation(n))
     for program in (one, two):
         verify(program)
-    a, b = assert_same(one, "in order"), assert_same(two, "shuffled")
+    a, b = assert_same(one, "in order").trace(), assert_same(two, "shuffled").trace()
     assert a.digest() != b.digest()
     assert moved_bytes(one) == moved_bytes(two)
     assert a.up_busy.tolist() == b.up_busy.tolist()
