@@ -95,12 +95,13 @@ def test_parts_on_nodes_of_their_own_keep_their_times(seed: int, run: Any) -> No
     merged = merge(apart)
     verify(merged)
     trace = run(merged)
-    for part in apart:
-        alone, found = run(part.program), trace_of_part(merged, part.label, trace)
+    traces = [run(part.program) for part in apart]
+    for part, alone in zip(apart, traces, strict=True):
+        found = trace_of_part(merged, part.label, trace)
         for name in ("ready", "issue", "start", "end", "done", "cause", "member", "row_slot", "tile_ready"):
             np.testing.assert_array_equal(getattr(found, name), getattr(alone, name), f"part {part.label}, {name}")
-    np.testing.assert_array_equal(trace.up_busy, sum(run(part.program).up_busy for part in apart))
-    np.testing.assert_array_equal(trace.down_busy, sum(run(part.program).down_busy for part in apart))
+    np.testing.assert_array_equal(trace.up_busy, sum(alone.up_busy for alone in traces))
+    np.testing.assert_array_equal(trace.down_busy, sum(alone.down_busy for alone in traces))
 
 
 def puts(n: int, node: int = 0) -> Program:
