@@ -59,6 +59,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """At its end Python frees all objects, and some libraries report what it left."""
+    gc.unfreeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test is in one selection: quick, slow or long."""
     both = [item.nodeid for item in items if item.get_closest_marker("slow") and item.get_closest_marker("long")]
