@@ -25,7 +25,14 @@ from dysharp.workload.collective import Collective
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """NCCL's NVLS has no options: its chunks follow from the size."""
+    """Options of NCCL's NVLS; its chunks follow from the size.
+
+    | option | values |
+    |---|---|
+    | `held` | whether a GPU has no more loads under way than NCCL's threads hold (`nvls_loads`); without it, all of a turn |
+    """
+
+    held: bool = True
 
 
 @collective(
@@ -37,13 +44,13 @@ class Options:
 )
 def plan(work: Collective, cluster: Cluster, options: Options) -> Program:
     """NCCL's NVLS all-reduce: every GPU pulls the sum of its part of a chunk and sends it to all, turn by turn."""
-    return turns_program(work, cluster)
+    return turns_program(work, cluster, options.held)
 
 
-def turns_program(work: Collective, cluster: Cluster) -> Program:
+def turns_program(work: Collective, cluster: Cluster, held: bool = True) -> Program:
     """The Program of an all-reduce by NVLS as NCCL runs it."""
     gpu, m = cluster.own_gpu, cluster.fitted
-    build = Kernel(work, cluster, nvls_loads(gpu, work.gpus))
+    build = Kernel(work, cluster, nvls_loads(gpu, work.gpus) if held else 0)
     block, fill_us = (float(value) for value in nvls_turns(gpu, m, work.gpus, work.size))
     build.store = reaching("store", RING_PART[arch_of(gpu)] * NVLS_PART[arch_of(gpu)], ack=1)
     hardware = build.b.hardware
