@@ -44,13 +44,8 @@ class Options:
 )
 def plan(work: Collective, cluster: Cluster, options: Options) -> Program:
     """NCCL's NVLS all-reduce: every GPU pulls the sum of its part of a chunk and sends it to all, turn by turn."""
-    return turns_program(work, cluster, options.held)
-
-
-def turns_program(work: Collective, cluster: Cluster, held: bool = True) -> Program:
-    """The Program of an all-reduce by NVLS as NCCL runs it."""
     gpu, m = cluster.own_gpu, cluster.fitted
-    build = Kernel(work, cluster, nvls_loads(gpu, work.gpus) if held else 0)
+    build = Kernel(work, cluster, nvls_loads(gpu, work.gpus) if options.held else 0)
     block, fill_us = (float(value) for value in nvls_turns(gpu, m, work.gpus, work.size))
     build.store = reaching("store", RING_PART[arch_of(gpu)] * NVLS_PART[arch_of(gpu)], ack=1)
     hardware = build.b.hardware
