@@ -26,18 +26,29 @@ from mutant_draw import Mutant
 from mutant_tree import HERE, with_probes
 
 CASES = 2  # cases of one test function that a mutant meets
-BUDGET_S = 6.0  # CPU seconds of a mutant in one session
 
 
 class Session:
-    """Pytest plugin. `seconds`: known CPU seconds of tests, those above `longest` are left out; an unknown test is cut there.
+    """Pytest plugin: tests are cut after twice `longest` CPU seconds, a mutant has `budget_s`. Tests of `done` are left out.
 
-    Writes `<state>/<number>.killed` with the name of a test, and `<number>.met` with one line for each test that ran the line.
+    Writes `<state>/<number>.killed` with the name of a test after `prefix`, `<number>.met` with one line for each test that ran the line,
+    and to `spent` the names of the tests that ended in time.
     """
 
-    def __init__(self, tree: Path, mutants: list[Mutant], state: Path, seconds: dict[str, float], longest: float) -> None:
-        self.tree, self.mutants, self.state, self.seconds, self.longest = tree, mutants, state, seconds, longest
-        self.left: dict[int, float] = defaultdict(lambda: BUDGET_S)
+    def __init__(
+        self,
+        tree: Path,
+        mutants: list[Mutant],
+        state: Path,
+        longest: float,
+        budget_s: float,
+        prefix: str = "",
+        *,
+        done: frozenset[str] = frozenset(),
+        spent: Path | None = None,
+    ) -> None:
+        self.tree, self.mutants, self.state, self.longest, self.prefix, self.done, self.spent = tree, mutants, state, longest, prefix, done, spent
+        self.left: dict[int, float] = defaultdict(lambda: budget_s)
         self.cases: dict[tuple[int, str], int] = defaultdict(int)
         self.swaps: dict[int, tuple[list[FunctionType], CodeType] | None] = {}
         self.failed, self.forks, self.function = False, False, ""
@@ -45,16 +56,16 @@ class Session:
         os.environ["DYSHARP_PROBES"] = str(self.probes)
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        items[:] = [i for i in items if self.seconds.get(i.nodeid, 0.0) <= self.longest]
+        items[:] = [i for i in items if i.nodeid not in self.done]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: Any) -> Any:
-        """An unknown test is cut after twice the longest time; a fork has a limit of its own."""
+        """A test is cut after twice the longest time; a fork has a limit of its own."""
 
         def late(*_: object) -> None:
             raise TimeoutError("too long")
 
-        if not self.forks and item.nodeid not in self.seconds:
+        if not self.forks:
             signal.signal(signal.SIGPROF, late)
             signal.setitimer(signal.ITIMER_PROF, 2 * self.longest)
         try:
@@ -78,6 +89,9 @@ class Session:
                 cached.cache_clear()
         result = yield
         spent = time.process_time() - begin
+        if not self.failed and self.spent:
+            with self.spent.open("a") as file:
+                file.write(f"{item.nodeid}\n")
         if not self.failed and self.probes.is_file():
             for number in sorted({int(word) for word in self.probes.read_text().split()}):
                 self.met(number, item, spent)
@@ -109,7 +123,7 @@ class Session:
         self.left[number] -= spent + 0.05
         code = self.forked(number, item, spent)
         if code != 0 and self.forked(-1, item, spent) == 0:  # a test that fails when it runs twice says nothing
-            killed.write_text(item.nodeid if code else f"timeout {item.nodeid}")
+            killed.write_text(f"{self.prefix}{item.nodeid if code else f'timeout {item.nodeid}'}")
 
     def forked(self, number: int, item: Any, spent: float) -> int | None:
         """0 where the test passes with the mutant (-1: without), 1 where it fails, None for more than five times the CPU."""

@@ -4,11 +4,13 @@ A mutant is the package with one change in one line: a flipped comparison, a con
 Lines are drawn at random over all folders; a later run with the same seed and a larger count continues the same draw.
 
 1. The quick tests run once in a copy with a probe before every changed statement. A test that meets a probe runs again, in a fork with the
-   changed function, until one fails or BUDGET_S is spent on the mutant (bench/mutant_session.py). Tests of more than `--longest` CPU
-   seconds are cut, and say nothing.
+   changed function, until one fails or the mutant's CPU seconds are spent (bench/mutant_session.py). Tests of more than `--longest` CPU
+   seconds are cut here.
 2. Kernels run as plain Python: random Programs against the oracle, then the same with tests/uarch and tests/engine.
-3. A kernel's mutant that survives this is compiled, and the quick tests of `COMPILED` run: stored points, packets, flits.
+3. What no quick test has noticed meets the rest of the gate's tests in the same way: the slow ones, and the quick ones that were cut.
+   `by` then starts with "slow: ". Tests of more than SLOW_LONGEST CPU seconds are cut, and say nothing.
 4. A change that runs at import has a process of its own with the tests that meet its file, cheap ones first, for `--budget` CPU seconds.
+5. A kernel's mutant that survives this is compiled, and the quick tests of `COMPILED` run: stored points, packets, flits.
 
 A mutant that no test runs counts as not noticed; a time-out (five times the CPU) counts as noticed. A test counts only if it passes twice
 without the change. The checkout is never changed. Results go to bench/mutants.csv; what is known stays in `--work`, so a stopped run goes on.
@@ -26,7 +28,8 @@ import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,9 @@ EQUAL_S = 15.0  # CPU seconds of these
 KERNELS = ("tests/uarch", "tests/engine")  # tests of kernels, which run them as plain Python
 COMPILED = ("tests/replay/test_digests.py", *KERNELS)
 COMPILED_S = 100.0  # a fifth of the CPU seconds in which a compiled mutant has to end these
+SLOW_LONGEST, SLOW_BUDGET_S = 12.0, 30.0  # CPU seconds of a test of the second round, and of a mutant in all of them
+SLOW = "slow: "
+QUICK_BUDGET_S = 6.0  # CPU seconds of a mutant in a part of the quick tests
 OVERHEAD_S = 2.0  # CPU seconds until a fork runs its first test
 
 
@@ -62,8 +68,12 @@ class FirstFailure:
             self.target.write_text(report.nodeid)
 
 
+QUICK, GATE = ("-m", "not slow and not long"), ("-m", "not long")
+
+
 def _pytest(names: list[str], target: Path) -> int:
-    return int(pytest.main([*PYTEST, "-x", "--tb=line", *names], plugins=[FirstFailure(names, target)]))
+    which = GATE if all("::" in name for name in names) else QUICK
+    return int(pytest.main([*PYTEST, *which, "-x", "--tb=line", *names], plugins=[FirstFailure(names, target)]))
 
 
 def attempt(names: list[str], seconds: float, tree: Path, jit: bool) -> tuple[str, str]:
@@ -146,27 +156,51 @@ def alone(m: Mutant, met: list[tuple[str, float]], tree: Path, budget: float) ->
     spent = sum(seconds for _, seconds in chosen.values())
     with changed(m, tree):
         result, by = attempt(names, spent, tree, m.file not in kernel_files(tree))
-    return (result, by) if result != "killed" or by not in names or attempt([by], 5.0, tree, True)[0] == "survived" else ("survived", "")
+    if by in names and attempt([by], 5.0, tree, True)[0] != "survived":  # a test that fails without the change says nothing
+        return "survived", ""
+    return result, by
 
 
 # ---- all of them
 
 
-def _session(part: str, work: Path, mutants: list[Mutant], longest: float, jit: bool) -> int:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A folder or file of tests in one of the rounds "quick", "plain" (kernels as Python) and "slow"."""
+
+    name: str
+    round: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.name.replace('/', '-')}.{self.round}"
+
+
+def _session(part: Part, work: Path, mutants: list[Mutant], longest: float) -> int:
     exec(INSTALL, {})
-    plugin = Session(work / ("probed" if jit else "plain"), mutants, work / "state", {}, longest)
-    return int(pytest.main([*PYTEST, part], plugins=[plugin]) not in (0, 1, 5))
+    tree, spent = work / ("plain" if part.round == "plain" else "probed"), work / "state" / f"{replace(part, round='quick').text}.spent"
+    if part.round == "slow":
+        done = frozenset(spent.read_text().splitlines()) if spent.is_file() else frozenset()
+        plugin = Session(tree, mutants, work / "state", SLOW_LONGEST, SLOW_BUDGET_S, SLOW, done=done)
+    else:
+        plugin = Session(tree, mutants, work / "state", longest, QUICK_BUDGET_S, spent=spent if part.round == "quick" else None)
+    return int(pytest.main([*PYTEST, *(GATE if part.round == "slow" else QUICK), part.name], plugins=[plugin]) not in (0, 1, 5))
 
 
-def session(part: tuple[str, bool], work: Path, mutants: list[Mutant], longest: float) -> tuple[str, bool]:
+def session(part: Part, work: Path, mutants: list[Mutant], longest: float) -> Part:
     """One part of the tests with all mutants, once."""
-    name, jit = part
-    log = work / "state" / f"{name.replace('/', '-')}.{'jit' if jit else 'plain'}.log"
-    done = log.with_suffix(".done")
-    run = partial(_session, name, work, mutants, longest, jit)
-    if not done.is_file() and forked(run, work / ("probed" if jit else "plain"), log, 3600, jit=jit) == 0:
+    log = work / "state" / f"{part.text}.log"
+    done, plain = log.with_suffix(".done"), part.round == "plain"
+    run = partial(_session, part, work, mutants, longest)
+    if not done.is_file() and forked(run, work / ("plain" if plain else "probed"), log, 3600, jit=not plain) == 0:
         done.touch()
     return part
+
+
+@cache
+def in_quick_round(work: Path) -> frozenset[str]:
+    """Names of the tests that ended in time in the quick round."""
+    return frozenset(name for path in (work / "state").glob("*.spent") for name in path.read_text().splitlines())
 
 
 def rest(numbered: tuple[int, Mutant], work: Path, budget: float) -> dict[str, Any]:
@@ -183,12 +217,13 @@ def rest(numbered: tuple[int, Mutant], work: Path, budget: float) -> dict[str, A
             result, by = differs(tree)
     if result == "survived" and not (work / "state" / f"{number}.swapped").is_file():
         result, by = alone(m, met, tree, budget)
+        by = f"{SLOW}{by}" if "::" in by and by not in in_quick_round(work) else by
     if result == "survived" and m.file in kernel_files(tree):
         result, by = compiled(m, tree)
     if result != "survived":
         killed.write_text(by)
     record = {k: getattr(m, k) for k in ("id", "file", "line", "operator", "was", "became")}
-    return record | {"result": "timeout" if by.startswith("timeout") else result, "by": by, "tests": len(met)}
+    return record | {"result": "timeout" if by.removeprefix(SLOW).startswith("timeout") else result, "by": by, "tests": len(met)}
 
 
 def stored() -> dict[str, dict[str, Any]]:
@@ -227,22 +262,24 @@ def table(results: list[dict[str, Any]]) -> str:
         "Made by `python bench/mutants.py`; the script's first lines say what a mutant is and which tests it runs.",
         "",
         '"When drawn" is before any test was written for a mutant of this draw; shares have the interval of 95 % (Wilson).',
+        "The last column counts the quick tests alone, those of one CPU second and less.",
         "",
-        "| folder | mutants | killed | timeout | survived | noticed now | noticed when drawn |",
-        "|---|---|---|---|---|---|---|",
+        "| folder | mutants | killed | timeout | survived | noticed now | noticed when drawn | by quick tests |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, found in [*sorted(folders.items()), ("all", results)]:
         count = {k: sum(r["result"] == k for r in found) for k in ("killed", "timeout", "survived")}
-        first = sum(r.get("first", r["result"]) != "survived" for r in found)
+        first = sum(r["first"] != "survived" for r in found)
+        quick = sum(r["first"] not in ("survived", "slow") for r in found)
         now = count["killed"] + count["timeout"]
         lines.append(
             f"| {name} | {len(found)} | {count['killed']} | {count['timeout']} | {count['survived']} "
-            f"| {wilson(now, len(found))} | {wilson(first, len(found))} |"
+            f"| {wilson(now, len(found))} | {wilson(first, len(found))} | {wilson(quick, len(found))} |"
         )
     lines += ["", "## Mutants that no test noticed when drawn", "", "| id | file, line | was | became | tests that run the line | now |"]
     lines += ["|---|---|---|---|---|---|"]
     for r in results:
-        if r.get("first", r["result"]) == "survived":
+        if r["first"] == "survived":
             was, became = (f"`{r[k]}`".replace("|", "\\|") for k in ("was", "became"))
             now = r["by"] if r["result"] == "killed" else r["result"]
             lines.append(f"| {r['id']} | {r['file'].removeprefix('dysharp/')}:{r['line']} | {was} | {became} | {r['tests']} | {now} |")
@@ -256,7 +293,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=3, help="seed of the draw (default: 3)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
     parser.add_argument("--longest", type=float, default=0.7, help="CPU seconds of a test (default: 0.7)")
-    parser.add_argument("--budget", type=float, default=8.0, help="CPU seconds of tests of a mutant that runs at import (default: 8)")
+    parser.add_argument("--budget", type=float, default=20.0, help="CPU seconds of tests of a mutant that runs at import (default: 20)")
     parser.add_argument("--work", type=Path, default=Path("/tmp/dysharp-mutants"), help="folder of copies and results; an empty one after an edit")
     options = parser.parse_args()
     mutants = [m for m in (x.mutant(HERE) for x in draw(HERE, options.seed)[: options.count]) if m]
@@ -265,13 +302,15 @@ def main() -> None:
     os.environ["XDG_CACHE_HOME"] = str(work / "cache")
     preload()
     prepare(work, mutants)
-    every = [*((name, True) for name in parts()), *((name, False) for name in KERNELS)]
+    quick = [*(Part(name, "quick") for name in parts()), *(Part(name, "plain") for name in KERNELS)]
     results: dict[str, dict[str, Any]] = {}
     with multiprocessing.get_context("fork").Pool(options.jobs) as pool:
-        for name, jit in pool.imap_unordered(partial(session, work=work, mutants=mutants, longest=options.longest), every, chunksize=1):
-            print(f"{name}{'' if jit else ', plain kernels'}", file=sys.stderr, flush=True)
+        for every in (quick, [Part(name, "slow") for name in parts()]):
+            for part in pool.imap_unordered(partial(session, work=work, mutants=mutants, longest=options.longest), every, chunksize=1):
+                print(part.text, file=sys.stderr, flush=True)
         for found in pool.imap_unordered(partial(rest, work=work, budget=options.budget), enumerate(mutants), chunksize=1):
-            first = before.get(found["id"], {}).get("first", found["result"])  # a result when drawn stays when tests have come
+            drawn = "slow" if found["by"].startswith(SLOW) else found["result"]
+            first = before.get(found["id"], {}).get("first", drawn)  # a result when drawn stays when tests have come
             results[found["id"]] = found | {"first": first}
     store(results, order)
     print(TABLE.read_text())
