@@ -76,7 +76,7 @@ def describe(
 
     | argument | meaning |
     |---|---|
-    | `model` | a packaged name, a TOML file with the table [whole], or a `WholeModel` |
+    | `model` | a packaged name, a TOML file with the table [whole], a Hugging Face `config.json`, or a `WholeModel` |
     | `sequence` | tokens of a sequence |
     | `layout` | a text such as "tp=1,pp=16,ep=64,gbs=8192", or a `Layout` |
     | `schedule` | a pipeline schedule; default: 1f1b, interleaved with vpp above 1 |

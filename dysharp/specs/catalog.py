@@ -14,6 +14,7 @@ from dysharp.specs.cluster import Cluster, ClusterFile, cluster_of, scale_out_of
 from dysharp.specs.fields import problems, raise_if, show
 from dysharp.specs.fitted import overrides_of
 from dysharp.specs.hf import model_from_config
+from dysharp.specs.hf_whole import whole_from_config
 from dysharp.specs.model import Model
 from dysharp.specs.reading import DATA, parse_json, parse_toml, read_text
 from dysharp.specs.whole import WholeModel, whole_of
@@ -48,8 +49,7 @@ def load_model(name_or_path: NameOrPath) -> Model:
     if is_name(name_or_path, "models"):
         return layer_of(packaged_table(str(name_or_path)), f"{name_or_path}.toml")
     path = user_path(name_or_path, "model", list_models(), ", a .toml file or a Hugging Face config.json")
-    if path.is_dir():
-        path = path / "config.json"
+    path = config_in(path)
     text = read_text(path)
     if path.suffix == ".json":
         return model_from_config(parse_json(text, str(path)), _config_name(path), str(path))
@@ -178,6 +178,11 @@ def user_path(name_or_path: NameOrPath, what: str, names: list[str], files: str)
     raise ConfigError(f"unknown {what} {show(str(name_or_path))}, expected a packaged name{files}{hint}")
 
 
+def config_in(path: Path) -> Path:
+    """The `config.json` of a folder; any other path is left as it is."""
+    return path / "config.json" if path.is_dir() else path
+
+
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
@@ -216,7 +221,7 @@ def _value(text: str) -> Any:
         return text
 
 
-FILES = ", a .toml file with the table [whole]"
+FILES = ", a .toml file with the table [whole] or a Hugging Face config.json"
 
 
 @functools.cache
@@ -226,7 +231,10 @@ def list_whole_models() -> list[str]:
 
 
 def load_whole(name_or_path: NameOrPath) -> WholeModel:
-    """A packaged model by name, or one from a TOML file with the table `[whole]`. Raises `ConfigError` in one line."""
+    """A packaged model by name, one from a TOML file with the table `[whole]`, or from a Hugging Face `config.json` or its folder.
+
+    Raises `ConfigError` in one line.
+    """
     if is_name(name_or_path, "dense"):
         path = DATA / "dense" / f"{name_or_path}.toml"
         return whole_from_table(parse_toml(read_text(path), path.name), path.name)
@@ -236,10 +244,11 @@ def load_whole(name_or_path: NameOrPath) -> WholeModel:
             hint = nearest(str(name_or_path), list_whole_models())
             raise ConfigError(f"model {show(str(name_or_path))}: found a layer without the table [whole], expected a whole model{hint}")
         return whole_from_table(table, f"{name_or_path}.toml")
-    path = user_path(name_or_path, "model", list_whole_models(), FILES)
-    if path.suffix == ".json" or path.is_dir():
-        raise ConfigError(f"{path}: found a Hugging Face config (for `run`, `compare` and `advise`), expected a .toml file with the table [whole]")
-    return whole_from_toml(read_text(path), str(path))
+    path = config_in(user_path(name_or_path, "model", list_whole_models(), FILES))
+    text = read_text(path)
+    if path.suffix == ".json":
+        return whole_from_config(parse_json(text, str(path)), _config_name(path), str(path))
+    return whole_from_toml(text, str(path))
 
 
 def whole_from_toml(text: str, where: str) -> WholeModel:

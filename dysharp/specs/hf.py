@@ -34,9 +34,11 @@ ALIASES: dict[str, Alias] = {
     # In a config with an expert width, `intermediate_size` is the dense width. So it comes last.
     "expert_hidden": Alias(("moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size", "intermediate_size"), 1, 1 << 20),
     "n_experts": Alias(("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"), 1, 1 << 16),
-    "topk": Alias(("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk"), 1, 1 << 16),
+    "topk": Alias(("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k"), 1, 1 << 16),
     "n_group": Alias(("n_group",), 1, 1 << 16, default=1),
     "topk_group": Alias(("topk_group",), 1, 1 << 16, default=1),
+}
+LAYERS = {
     "layers": Alias(("num_hidden_layers", "n_layer", "num_layers"), 1, MAX_LAYERS),
     # Which layers are MoE: each family of models has its own field. A field that is absent changes nothing.
     "dense_prefix": Alias(("first_k_dense_replace", "moe_layer_start_index"), 0, MAX_LAYERS, default=0),
@@ -53,11 +55,10 @@ def model_from_config(config: Mapping[str, Any], name: str, where: str) -> Model
 
     Raises `ConfigError` that lists every field that is missing, of the wrong type or out of range.
     """
-    config = _text_part(config)
+    config = text_part(config)
     faults: list[str] = []
-    values = {fact: _integer(config, alias, faults) for fact, alias in ALIASES.items()}
-    moe_list = _layer_list(config, faults)
-    dense = _dense_layers(config, faults)
+    values = {fact: integer(config, alias, faults) for fact, alias in ALIASES.items()}
+    has_experts = layers_with_experts(config, faults)
     element_bytes = _element_bytes(config, faults)
     gemm_dtype = _gemm_dtype(config, faults)
     raise_if(faults, where)
@@ -66,22 +67,26 @@ def model_from_config(config: Mapping[str, Any], name: str, where: str) -> Model
     try:
         return Model(
             name=name, hidden=values["hidden"], expert_hidden=values["expert_hidden"], n_experts=values["n_experts"], topk=values["topk"],
-            tokens_per_gpu=TOKENS_PER_GPU, n_matrices=_n_matrices(config), element_bytes=element_bytes, gemm_dtype=gemm_dtype,
-            n_group=values["n_group"], topk_group=values["topk_group"], n_layers=_moe_layers(values, moe_list, dense), routing=ROUTING,
+            tokens_per_gpu=TOKENS_PER_GPU, n_matrices=n_matrices(config), element_bytes=element_bytes, gemm_dtype=gemm_dtype,
+            n_group=values["n_group"], topk_group=values["topk_group"], n_layers=sum(has_experts), routing=ROUTING,
             source="Hugging Face config.json; tokens and routing are assumed (routing is synthetic)",
         )  # fmt: skip
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The config of the language model, which a multi-modal config nests in `text_config`."""
     nested = config.get("text_config")
-    has_experts = any(config.get(n) is not None for n in ALIASES["n_experts"].names)
-    return nested if isinstance(nested, dict) and not has_experts else config
+    return nested if isinstance(nested, dict) and not names_experts(config) else config
 
 
-def _integer(config: Mapping[str, Any], alias: Alias, faults: list[str]) -> int:
+def names_experts(config: Mapping[str, Any]) -> bool:
+    """Whether the config says how many experts a layer has."""
+    return any(config.get(name) is not None for name in ALIASES["n_experts"].names)
+
+
+def integer(config: Mapping[str, Any], alias: Alias, faults: list[str]) -> int:
     """The value of one fact. For a bad value: appends to `faults` and returns the lowest value."""
     present = [n for n in alias.names if config.get(n) is not None]
     # `moe_layer_freq` may be a list of flags. `_layer_list` reads such a list.
@@ -125,14 +130,13 @@ def _dense_layers(config: Mapping[str, Any], faults: list[str]) -> set[int]:
     return set(layers)
 
 
-def _moe_layers(values: Mapping[str, int], moe_list: list[int] | None, dense: set[int]) -> int:
-    """The number of MoE layers. `Model` refuses 0."""
-    if moe_list is not None:
-        return sum(moe_list[: values["layers"]])
-    return sum(
-        i >= values["dense_prefix"] and (i + 1) % values["every_from_1"] == 0 and i % values["every_from_0"] == 0 and i not in dense
-        for i in range(values["layers"])
-    )
+def layers_with_experts(config: Mapping[str, Any], faults: list[str]) -> list[bool]:
+    """Of each layer, whether it has experts. Bad values are appended to `faults`; `Model` refuses a model without such layers."""
+    n, prefix, from_1, from_0 = (integer(config, alias, faults) for alias in LAYERS.values())
+    flags, dense = _layer_list(config, faults), _dense_layers(config, faults)
+    if flags is not None:
+        return [flag == 1 for flag in flags[:n]]
+    return [i >= prefix and (i + 1) % from_1 == 0 and i % from_0 == 0 and i not in dense for i in range(n)]
 
 
 def _element_bytes(config: Mapping[str, Any], faults: list[str]) -> int:
@@ -157,6 +161,7 @@ def _gemm_dtype(config: Mapping[str, Any], faults: list[str]) -> str:
     return "fp8" if quant.get("quant_method") == "fp8" else "bf16"
 
 
-def _n_matrices(config: Mapping[str, Any]) -> int:
+def n_matrices(config: Mapping[str, Any]) -> int:
+    """Matrices of an FFN: 3 = gated."""
     activation = config.get("hidden_act", config.get("mlp_hidden_act"))
     return 2 if activation in UNGATED or config.get("is_gated_act") is False else 3

@@ -15,6 +15,14 @@ RUN = ("run", "ideal", "--gpus", "4", "--tokens", "4")
 CONFIG = {
     "hidden_size": 64, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 4, "torch_dtype": "bfloat16",
 }  # fmt: skip
+WHOLE = {
+    **CONFIG, "vocab_size": 100, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "model_type": "qwen3_moe",
+    "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"] * 2, "shared_expert_intermediate_size": 16,
+}  # fmt: skip
+WHOLES = (
+    {}, {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16, "layer_types": None},
+    {"kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "first_k_dense_replace": 1},
+)  # fmt: skip
 MODEL = {"base": "S-8", "name": "mine", "topk": 2, "hidden": 1024, "routing": "uniform"}
 CLUSTER = {"base": "hw-dgx-h100", "name": "mine", "link_GBps": 450.0, "n_gpus": 8, "link_latency_ns": 500.0, "fp8_TFLOPS": 1979.0}
 MEASUREMENT = {
@@ -162,6 +170,11 @@ def _toml_value(value: Any) -> str:
 
 def _model_json(draw: Draw) -> tuple[list[str], dict[str, bytes]]:
     return [*RUN, "--model", "config.json"], {"config.json": damaged(draw, json.dumps(changed(draw, CONFIG)).encode())}
+
+
+def _whole_json(draw: Draw) -> tuple[list[str], dict[str, bytes]]:
+    config = changed(draw, {**WHOLE, **draw.choice(WHOLES)})
+    return [draw.choice(("model", "model", "step", "serve")), "config.json"], {"config.json": damaged(draw, json.dumps(config).encode())}
 
 
 def _model_toml(draw: Draw) -> tuple[list[str], dict[str, bytes]]:
@@ -325,4 +338,5 @@ FAMILIES: dict[str, Callable[[Draw], tuple[list[str], dict[str, bytes]]]] = {
     "options": _options,
     "asked": _asked,
     "words": _words,
+    "whole config.json": _whole_json,
 }

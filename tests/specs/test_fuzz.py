@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dysharp.errors import ConfigError
-from dysharp.specs import Choice, Cluster, Model, load_cluster, load_model
+from dysharp.specs import Choice, Cluster, Model, WholeModel, load_cluster, load_model
 from dysharp.specs.catalog import cluster_from_toml, model_from_toml
 from dysharp.specs.choices import choices_from_toml
 from dysharp.specs.cluster import ClusterFile
-from dysharp.specs.hf import ALIASES, model_from_config
+from dysharp.specs.hf import ALIASES, LAYERS, model_from_config
+from dysharp.specs.hf_whole import whole_from_config
 from dysharp.specs.reading import parse_json
 
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -27,7 +28,7 @@ values = st.recursive(
     max_leaves=12,
 )
 hf_keys = [
-    *sorted({n for a in ALIASES.values() for n in a.names}),
+    *sorted({n for a in [*ALIASES.values(), *LAYERS.values()] for n in a.names}),
     "dtype",
     "torch_dtype",
     "quantization_config",
@@ -44,6 +45,11 @@ GOOD_CONFIG = {
     "num_experts_per_tok": 2,
     "num_hidden_layers": 4,
 }
+ATTENTION = {
+    "vocab_size": 100, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 8,
+    "layer_types": ["sliding_attention", "full_attention"] * 2, "shared_expert_intermediate_size": 16, "num_hidden_layers": 4, "kv_lora_rank": 0,
+    "linear_num_value_heads": 4, "full_attention_interval": 2, "n_shared_experts": 1, "num_nextn_predict_layers": 1, "index_n_heads": 0,
+}  # fmt: skip
 configs = st.dictionaries(st.sampled_from(hf_keys), values, max_size=6).map(lambda d: {**GOOD_CONFIG, **d})
 
 
@@ -105,6 +111,12 @@ def test_any_cluster_toml(text: str, head: str) -> None:
 @given(configs)
 def test_any_config(config: dict[str, Any]) -> None:
     settles(lambda: model_from_config(config, "x", "config.json"), Model)
+
+
+@QUICK
+@given(configs, st.dictionaries(st.sampled_from([*ATTENTION]), scalars))
+def test_any_whole_config(config: dict[str, Any], around: dict[str, Any]) -> None:
+    settles(lambda: whole_from_config({**ATTENTION, **config, **around}, "x", "config.json"), WholeModel)
 
 
 @QUICK

@@ -57,5 +57,3 @@ def test_names_that_are_no_whole_model() -> None:
         load_whole("L-8")
     with pytest.raises(ConfigError, match="unknown model 'llama3-7b'"):
         load_whole("llama3-7b")
-    with pytest.raises(ConfigError, match=r"mine\.json: found a Hugging Face config .*, expected a \.toml file with the table"):
-        load_whole("mine.json")

@@ -1,10 +1,11 @@
-"""Every packaged model that transformers has, built on the meta device: parameters agree to the last one."""
+"""Every packaged model that transformers has: parameters agree to the last one, and its config is read as the packaged model."""
 
 from typing import Any
 
 import pytest
 
 from dysharp.specs import list_whole_models, load_whole
+from dysharp.specs.hf_whole import whole_from_config
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.weights import parameters_of
 
@@ -107,3 +108,21 @@ def test_parameters_agree_to_the_last_one(name: str, monkeypatch: pytest.MonkeyP
     assert found == parameters_of(model).total
     experts = sum(p.numel() for key, p in built.named_parameters() if ".experts." in key)
     assert experts == parameters_of(model).parts["routed experts"]
+
+
+NOT_IN_CONFIGS = ("name", "source", "layer", "mtp")
+"""transformers builds no layers of MTP; routing and tokens of a layer are assumed."""
+
+
+@pytest.mark.parametrize("name", [name for name, (kind, _) in FAMILIES.items() if kind != "gpt2"])
+def test_a_config_is_read_as_the_packaged_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    kind, arguments = FAMILIES[name]
+    model = load_whole(name)
+    found = whole_from_config(transformers.AutoConfig.for_model(kind, **arguments(model)).to_dict(), name, "f")
+    for field in (f for f in WholeModel.__dataclass_fields__ if f not in NOT_IN_CONFIGS):
+        assert getattr(found, field) == getattr(model, field), field
+    assert (found.layer is None) == (model.layer is None)
+    if found.layer and model.layer:
+        for key in ("hidden", "expert_hidden", "n_experts", "topk", "n_layers", "n_matrices"):
+            assert getattr(found.layer, key) == getattr(model.layer, key), key

@@ -64,7 +64,7 @@ def _print_parts(done: Description) -> None:
         f"{work['executed']:.2f} with what a flash kernel does again",
     ]
     lines += ["MTP: not in the total; its share of GFLOP counts its head, and its attention is in core attention"] if p["mtp"] else []
-    print_lines(lines)
+    print_lines([*lines, f"source: {done.source}"])
 
 
 def _billions(n: int) -> str:

@@ -1,0 +1,144 @@
+"""Whole models from `config.json`: the parameters that transformers 5.23 builds from the same fields, and one line for every bad field.
+
+`tests/steps/test_transformers.py` reads the configs of the packaged models and compares all fields.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dysharp.errors import ConfigError
+from dysharp.specs import WholeModel, load_whole
+from dysharp.specs.hf_whole import whole_from_config
+from dysharp.steps.accounting.weights import parameters_of
+
+SMALL = {"vocab_size": 1000, "num_hidden_layers": 4, "hidden_size": 192, "intermediate_size": 320, "num_attention_heads": 6, "num_key_value_heads": 2}
+WIDE = {"head_dim": 48}
+ROUTED = {"moe_intermediate_size": 112, "num_experts_per_tok": 3}
+MLA = {"q_lora_rank": 80, "kv_lora_rank": 64, "qk_nope_head_dim": 40, "qk_rope_head_dim": 24, "v_head_dim": 36, "num_key_value_heads": 6}
+DEEPSEEK = {**MLA, **ROUTED, "n_routed_experts": 12, "n_shared_experts": 1, "first_k_dense_replace": 2, "n_group": 4, "topk_group": 2}
+SPARSE = {**DEEPSEEK, "index_n_heads": 4, "index_head_dim": 32, "index_topk": 64}
+QWEN = {**WIDE, **ROUTED, "num_experts": 12}
+SHARED = {"shared_expert_intermediate_size": 144}
+NEXT = {**QWEN, **SHARED, "linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 16, "linear_value_head_dim": 24}
+GLM = {**WIDE, **ROUTED, "n_routed_experts": 12, "n_shared_experts": 1, "first_k_dense_replace": 1, "use_qk_norm": True, "attention_bias": True}
+ERNIE = {"moe_intermediate_size": 112, "moe_num_experts": 12, "moe_k": 3, "moe_num_shared_experts": 2, "moe_layer_start_index": 1}
+BUILT: dict[str, tuple[dict[str, Any], int]] = {  # family: (its fields beside SMALL, parameters of the model that transformers builds)
+    "llama": (WIDE, 1712832),
+    "mistral": (WIDE, 1712832),
+    "qwen2": ({}, 1517504),
+    "qwen3": (WIDE, 1713216),
+    "nemotron": ({**WIDE, "hidden_act": "relu2"}, 1468800),
+    "mixtral": ({**WIDE, "num_local_experts": 8, "num_experts_per_tok": 2}, 6879936),
+    "qwen2_moe": ({**ROUTED, **SHARED, "num_experts": 12}, 4218560),
+    "qwen3_moe": (QWEN, 4081728),
+    "qwen3_next": (NEXT, 4445592),
+    "qwen3_5_moe_text": (NEXT, 4445592),
+    "olmoe": ({"num_experts": 12, "num_experts_per_tok": 3}, 9636544),
+    "minimax_m2": ({**WIDE, "num_local_experts": 12, "num_experts_per_tok": 3}, 9833664),
+    "phimoe": ({"num_local_experts": 12, "num_experts_per_tok": 2, "attention_bias": True, "lm_head_bias": True}, 9640296),
+    "gpt_oss": ({**WIDE, "num_local_experts": 12, "num_experts_per_tok": 3, "attention_bias": True}, 9874824),
+    "glm4_moe": (GLM, 3685056),
+    "deepseek_v2": ({**DEEPSEEK, "n_shared_experts": 2, "first_k_dense_replace": 1}, 3821568),
+    "deepseek_v3": (DEEPSEEK, 2971392),
+    "deepseek_v32": (SPARSE, 3040256),
+    "glm_moe_dsa": (SPARSE, 3040256),
+    "ernie4_5_moe": ({**WIDE, **ERNIE, "tie_word_embeddings": True}, 3684324 - 3 * 12),  # without the bias of balancing, a buffer here
+    "llama4_text": ({**WIDE, "intermediate_size_mlp": 448, "num_local_experts": 12, "num_experts_per_tok": 1, "use_qk_norm": True}, 10569408),
+}
+
+
+def read(**fields: Any) -> WholeModel:
+    return whole_from_config({**SMALL, **fields}, "m", "f")
+
+
+@pytest.mark.parametrize("family", BUILT)
+def test_parameters_are_those_that_transformers_builds(family: str) -> None:
+    fields, parameters = BUILT[family]
+    assert parameters_of(read(model_type=family, **fields)).total == parameters
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", BUILT)
+def test_the_counts_are_those_of_transformers(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers", minversion="5")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    fields, parameters = BUILT[family]
+    config = transformers.AutoConfig.for_model(family, **{**SMALL, **fields, **({"interleave_moe_layer_step": 1} if family == "llama4_text" else {})})
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    assert sum(p.numel() for n, p in model.named_parameters() if "e_score_correction_bias" not in n) == parameters
+    assert parameters_of(whole_from_config(config.to_dict(), "m", "f")).total == parameters
+
+
+def test_a_file_or_its_folder_is_read(tmp_path: Path) -> None:
+    fields, parameters = BUILT["deepseek_v3"]
+    (tmp_path / "config.json").write_text(json.dumps({"vision_config": {}, "text_config": {**SMALL, **fields, "num_nextn_predict_layers": 3}}))
+    found = load_whole(tmp_path)
+    assert found == load_whole(str(tmp_path / "config.json"))
+    assert (found.name, found.n_layers, found.dense_layers, found.mtp, found.shared_hidden) == (tmp_path.name, 4, 2, 3, 112)
+    assert found.layer is not None
+    assert (found.layer.n_layers, found.layer.n_group, found.layer.topk_group) == (2, 4, 2)
+    assert parameters_of(found).total == parameters
+
+
+def test_fields_that_no_parameter_shows() -> None:
+    assert read(**WIDE).source.endswith("; family 'None' is not known and taken as Llama is")
+    assert "not known" not in read(model_type="llama").source
+    assert (read(model_type="x").attention.head_dim, read(tie_word_embeddings=True).tied, read(tie_word_embeddings=1).tied) == (32, True, False)
+    assert (read(sandwich_norm=True).norms_per_layer, read().norms_per_layer) == (4, 2)
+    assert (read(mlp_bias=True).dense_bias, read(lm_head_bias=True).head_bias, read(mtp_num_hidden_layers=2).mtp) == (True, True, 2)
+    fields = BUILT["gpt_oss"][0]
+    oss = read(model_type="gpt_oss", sliding_window=128, layer_types=["sliding_attention", "full_attention"] * 2, **fields)
+    assert (oss.attention.window, oss.attention.window_every, oss.attention.sinks, oss.router_bias, oss.expert_bias) == (128, 2, True, True, True)
+    assert (read(model_type="qwen2", qkv_bias=False).attention.qkv_bias, read(attn_output_gate=True).attention.gated) == (False, True)
+    assert read(attention_bias=True).attention.out_bias
+
+
+@pytest.mark.parametrize(
+    ("fields", "window"),
+    [
+        ({"sliding_window": 64}, (64, 1)),
+        ({"sliding_window": 64, "use_sliding_window": False}, (0, 1)),
+        ({"sliding_window": 64, "max_position_embeddings": 64}, (0, 1)),
+        ({"sliding_window": 64, "max_position_embeddings": 65}, (64, 1)),
+        ({"sliding_window": 64, "layer_types": ["full_attention"] * 4}, (0, 1)),
+        ({"sliding_window": 64, "layer_types": ["sliding_attention"] + ["full_attention"] * 3}, (64, 4)),
+        ({"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention", "full_attention", "sliding_attention"]}, (64, 3)),
+        ({"sliding_window": None, "layer_types": ["sliding_attention"] * 4}, (0, 1)),
+    ],
+)
+def test_windows(fields: dict[str, Any], window: tuple[int, int]) -> None:
+    assert (read(**fields).attention.window, read(**fields).attention.window_every) == window
+
+
+def test_full_attention_between_linear_layers() -> None:
+    kinds = ["linear_attention", "full_attention"] * 2
+    assert read(model_type="qwen3_next", **NEXT).full_every == 4
+    assert read(model_type="qwen3_next", **NEXT, layer_types=kinds).full_every == 2
+    assert read(model_type="qwen3_next", **NEXT, full_attention_interval=3).full_every == 3
+
+
+BAD = {
+    "vocab_size: missing": {"vocab_size": None},
+    "num_attention_heads: found 0, expected an integer from 1 to 4096": {"num_attention_heads": 0},
+    "num_hidden_layers: found 4097": {"num_hidden_layers": 4097},
+    "f: attention: kv_heads: found 4, expected a divisor of heads = 6": {"num_key_value_heads": 4},
+    "qk_rope_head_dim: missing": {**MLA, "qk_rope_head_dim": None},
+    "layers: found a dense layer behind layer 1, which has experts": {**QWEN, "model_type": "qwen3_moe", "decoder_sparse_step": 2},
+    "layer_types: found windows in layers [1, 3], expected them in the first": {"sliding_window": 8, "layer_types": ["a", "sliding_attention"] * 2},
+    "layer_types: found ['a'], expected a list of 4 kinds": {"sliding_window": 8, "layer_types": ["a"]},
+    "expected full attention in the last layer of every 2": {**NEXT, "layer_types": ["linear_attention", "full_attention", "x", "full_attention"]},
+    "f: model 'm': dense_layers: found 4, expected none beside the table linear": {k: v for k, v in NEXT.items() if k != "num_experts"},
+    "moe_intermediate_size: missing": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_bad_field_gets_one_line(text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read(**BAD[text])
+    assert text in str(error.value)
+    assert "\n" not in str(error.value)
