@@ -32,7 +32,7 @@ STORED = Path(__file__).parent / "data" / "step_values.csv.gz"
 
 
 def layer(hidden: int, **more: Any) -> Model:
-    given = {"name": "layer", "hidden": hidden, "tokens_per_gpu": 56, "n_matrices": 3, "element_bytes": 2, "gemm_dtype": "bf16"}
+    given: dict[str, Any] = {"name": "layer", "hidden": hidden, "tokens_per_gpu": 56, "n_matrices": 3, "element_bytes": 2, "gemm_dtype": "bf16"}
     return Model(**(given | more))
 
 
