@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, replace
+from dataclasses import astuple, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dysharp.errors import ConfigError
+from dysharp.program import Nature, Program
+from dysharp.runs.store import digest_of
 from dysharp.specs import Model, load_cluster
 from dysharp.specs.whole import Attention, LinearAttention, WholeModel
 from dysharp.steps.accounting import flops, memory, state, weights
@@ -21,11 +26,15 @@ from dysharp.steps.estimate import estimate
 from dysharp.steps.graph import replay, replay_schedule, step_graph
 from dysharp.steps.layout import KINDS, chunks_of, layout_of
 from dysharp.steps.machine import Machine
+from dysharp.steps.megatron import read_settings, recipe_from
+from dysharp.steps.merged import Kernel, block_kernels, block_times, kernels_program, sms_of
 from dysharp.steps.moe_block import exchange
 from dysharp.steps.overlap import phases_of
 from dysharp.steps.practice import KERNELS, WHOLE, Practice, SubLayers
 from dysharp.steps.schedules import Times, all_schedules, in_flight, make_schedule
 from dysharp.steps.step_timeline import step_timeline
+from dysharp.systems import get_system
+from dysharp.workload import make_routing
 from tests.value_tables import Row, text_digest
 
 STORED = Path(__file__).parent / "data" / "step_values.csv.gz"
@@ -267,9 +276,82 @@ def costs() -> Iterator[Row]:
     yield "without wire", astuple(ROW.without_wire())
 
 
+ARGUMENTS = (
+    "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 3 --num-layers-per-virtual-pipeline-stage 2 --num-gpus 72 --micro-batch-size 2",
+    "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 2 --decoder-last-pipeline-num-layers 4 --world-size=32 --seq-length 512",
+    "--pipeline-model-parallel-size 4 --num-layers-in-first-pipeline-stage 3 --world-size 8 --use-megatron-fsdp --fp8-format hybrid --fp16",
+    "--pipeline-model-parallel-size 7 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split --nproc-per-node 7 --nnodes 2",
+    "--pipeline-model-parallel-size 3 --num-layers-in-last-pipeline-stage 2 --num-virtual-stages-per-pipeline-rank 2 --num-gpus 9",
+    "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*5,t|t*6L --global-batch-size 24 --num-gpus 4 --moe-router-topk 5",
+    "--recompute-granularity selective --recompute-modules moe_act layernorm attn --nnodes 3 --exp-avg-dtype bf16 --fp8 e4m3 --cuda-graph-impl x",
+    "--recompute-granularity full --num-gpus 6 --context-parallel-size 2 --expert-model-parallel-size 6 --expert-tensor-parallel-size 1",
+    "--recompute-activations --num-gpus 2 --no-overlap-p2p-communication --recompute-method uniform --moe-token-dispatcher-type flex",
+    "--global-batch-size 8", "--num-gpus 0", "--num-gpus $GPUS", "--hidden-size 641 --num-gpus 2", "--num-gpus 2 --num-experts 25",
+    "--tensor-model-paralel-size 2", "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 4 --num-gpus 2",
+    "--num-gpus 2 --data-parallel-sharding-strategy optim --use-torch-fsdp2", "--num-gpus 8 --use-torch-fsdp2 --context-parallel-size 2",
+    "--pipeline-model-parallel-size 3 --decoder-first-pipeline-num-layers 12 --num-gpus 3", "words --before=1 --num-gpus=3 -x 'open",
+    "--pipeline-model-parallel-size 2 --num-gpus 2 --pipeline-model-parallel-layout Et|t|tL",
+)  # fmt: skip
+FILES = {
+    "a.yaml": "model:\n  tensor_model_parallel_size: 2  # two\n  recompute_granularity: selective\n  recompute_modules:\n  - moe_act\n  - 'mlp'\n"
+              "world-size: 16\nnothing: null\nlist: [a, \"b\"]\nfp8: e4m3\nexp_avg_dtype: bf16\n",
+    "b.yml": "num_gpus: 8\n- {\n", "c.toml": "num_gpus = 8\n[train]\nmicro_batch_size = 2\nglobal_batch_size = 32\nempty = ''\n",
+    "e.json": '{"num_gpus": 8, "model": {"recompute_modules": ["mlp", "moe"], "recompute_granularity": "selective", "tp": null}}',
+    "f.txt": "--num-gpus 4",
+    "g.py": "BASE = P(num_gpus=8, micro_batch_size=2)\nMORE = replace(BASE, micro_batch_size=3)\n\n\ndef made():\n    cfg.model.num_gpus = 12\n"
+            "    cfg.seq_length = 256\n    f(micro_batch_size=4, x=g())\n",
+}  # fmt: skip
+
+
+def settings() -> Iterator[Row]:
+    """What arguments and recipe files of Megatron say about a step."""
+    for text in ARGUMENTS:
+        for model, more in (("sparse", ""), ("lite", ""), ("lite", "m=6,tp=1")):
+            key = f"{model} {text} {more}"
+            try:
+                found = recipe_from(text, MODELS[model], more)
+                yield key, (found.layout, found.sequence, str(found.recompute), found.precision, *found.notes)
+            except ConfigError as error:
+                yield key, (str(error),)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in FILES.items():
+            (Path(folder) / name).write_text(content)
+            for asked in (name,) if name != "g.py" else ("g.py:made", "g.py:MORE", "g.py:BASE", "g.py:none"):
+                try:
+                    yield asked, (str(sorted(read_settings(f"{folder}/{asked}").items(), key=str)),)
+                except ConfigError as error:
+                    yield asked, (str(error).replace(folder, ""),)
+
+
+def merged() -> Iterator[Row]:
+    """Programs of MoE blocks with the kernels beside the experts: each of their tables."""
+    cluster, model = load_cluster("paper-gh200-nvl32").with_gpus(4), MODELS["sparse"].layer
+    assert model is not None
+    known = get_system("deepep")
+    routing = known.served(make_routing("lognormal:0.6", model, 4, 40, seed=1), known.options())
+    ways = [known.plan(model, cluster, routing, way, known.options()) for way in ("fwd", "bwd")]
+    one = Block(MODELS["sparse"], machine("hw-dgx-h100"), layout_of("tp=2,cp=2,ep=4,dp=1,mbs=5"), SEQUENCE, PRACTICES["deepep"])
+    kernels = block_kernels(one, 7)
+    for way in fields(kernels):
+        chain = getattr(kernels, way.name)
+        yield way.name, (x for kernel in chain for x in (kernel.name, float(np.max(kernel.us)), kernel.nature.name))
+    uneven = [Kernel("even", 90.0), Kernel("sent", np.array([3.0, 5.0, 7.0, 11.0]), Nature.COMMUNICATION), Kernel("late", 47.0, Nature.HOST)]
+    programs: list[Program] = [kernels_program(uneven, ways[0], 20.0, 3)]
+
+    def time_us(program: Program) -> float:
+        programs.append(program)
+        return float(program.n_ops)
+
+    yield "times", astuple(block_times(ways[0], ways[1], kernels, time_us, held=16))
+    yield "sms", (*sms_of(ways[0]), *sms_of(programs[0], 5))
+    for at, program in enumerate(programs):
+        for part in fields(program):
+            yield f"{at}, {part.name}", (digest_of(getattr(program, part.name))[:8],)
+
+
 def all_cases() -> dict[str, Callable[[], Iterator[Row]]]:
     """Every case by name."""
-    found: dict[str, Callable[[], Iterator[Row]]] = {"costs": costs}
+    found: dict[str, Callable[[], Iterator[Row]]] = {"costs": costs, "settings": settings, "merged": merged}
     for name, model in MODELS.items():
         found[name] = partial(accounts, model)
         for at, text in enumerate(LAYOUTS[name]):
