@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, fields, replace
@@ -24,7 +25,7 @@ from dysharp.steps.cost import BlockTimes, Cost, EpTimes
 from dysharp.steps.costs import exposed_shards, step_costs
 from dysharp.steps.estimate import estimate
 from dysharp.steps.graph import replay, replay_schedule, step_graph
-from dysharp.steps.layout import KINDS, chunks_of, layout_of
+from dysharp.steps.layout import KINDS, check_domain, check_layout, chunks_of, chunks_of_rank, layout_of
 from dysharp.steps.machine import Machine
 from dysharp.steps.megatron import read_settings, recipe_from
 from dysharp.steps.merged import Kernel, block_kernels, block_times, kernels_program, sms_of
@@ -349,9 +350,48 @@ def merged() -> Iterator[Row]:
             yield f"{at}, {part.name}", (digest_of(getattr(program, part.name))[:8],)
 
 
+WRONG = (
+    "tp=5", "tp=3,cp=2,pp=2", "ep=7,dp=7", "etp=3,dp=3", "vpp=2", "cp=5,dp=2", "tp=4,cp=3,vpp=3,mbs=3", "tp=0", "tp=1,tp=2", "pq=2", "gpus=7,tp=2",
+    "gpus=8,dp=2", "gbs=9,dp=2", "gbs=8,m=2", "ep=3,dp=2", "fsdp=3,dp=4", "tp=x", "pp=11,ga=3,gpus=22", "gbs=12,pp=11,ep=2,etp=2",
+    "pp=2,stages=Et*6|t*5mmL",
+    "pp=2,stages=Et*6|t*5L", "pp=2,stages=Et*6|t*5mL", "pp=3,stages=Et*6|t*5mmL", "pp=2,stages=Et*6|t*4mmL", "pp=2,stages=tE|t*10L", "stages=Ex",
+    "stages=(t*99)*9999",
+    "pp=11,vpp=1,stages=E(t|)*10tmmL|", "tp=12,dp=2", "ep=24,dp=48,tp=2",
+)  # fmt: skip
+
+
+def refused() -> Iterator[Row]:
+    """Layouts that do not fit a model, a machine or its memory, in words, and those that do."""
+    for name, text in itertools.product(("sparse", "windowed", "linear", "dense"), WRONG):
+        try:
+            layout = layout_of(text)
+            chunks = chunks_of(MODELS[name], layout) if layout.stages else ()
+            yield f"{name} {text}", (str(astuple(layout)), len(chunks))
+            for n in (1, 3, None):
+                for check in (partial(check_layout, MODELS[name], layout, 1000 if n else 4096), partial(check_domain, layout, 8, n)):
+                    try:
+                        check()
+                    except ConfigError as error:
+                        yield f"{name} {text} {n} {check.func.__name__}", (str(error),)
+        except ConfigError as error:
+            yield f"{name} {text}", (str(error),)
+    model, layout = MODELS["sparse"], layout_of(LAYOUTS["sparse"][2])
+    taken = memory.memory_of(model, layout, SEQUENCE, state.recipe_of("bf16"), Saving(), make_schedule("1f1b", 1, 1), {"context": 5e6})
+    need = taken.reserved(taken.peak)
+    for part in (1.0, 0.99, 0.8, 0.5, 0.3, 0.1, 0.01):
+        try:
+            memory.check_memory(taken, part * need, "a GPU")
+            yield f"{part} of memory", ("fits",)
+        except ConfigError as error:
+            yield f"{part} of memory", (str(error),)
+    for rank, placement in itertools.product((0, 3), ("loop", "v", "both")):
+        pipeline = layout_of(f"pp=5,vpp={2 if placement == 'v' else 1}")
+        yield f"{placement} {rank}", chunks_of_rank(tuple(range(pipeline.chunks)), pipeline, rank, placement)  # type: ignore[arg-type]
+
+
 def all_cases() -> dict[str, Callable[[], Iterator[Row]]]:
     """Every case by name."""
-    found: dict[str, Callable[[], Iterator[Row]]] = {"costs": costs, "settings": settings, "merged": merged}
+    found: dict[str, Callable[[], Iterator[Row]]] = {"costs": costs, "settings": settings, "merged": merged, "refused": refused}
     for name, model in MODELS.items():
         found[name] = partial(accounts, model)
         for at, text in enumerate(LAYOUTS[name]):
