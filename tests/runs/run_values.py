@@ -163,7 +163,8 @@ def requests() -> Iterator[Row]:
         {"options": {"fabric.stripe": "hash"}},
         {"options": {"fabric.al_entries": 64}}, {"options": {"fabric.al_entries": -1}, "fidelity": "packet"},
         {"options": {"fabric.nothing": 1},
-        "fidelity": "packet"}, {"options": {"fabric.al_entries": 64}, "fidelity": "packet"}, {"start": "fixed:2"}, {"routing": "deepseek-v2-lite-law"},
+        "fidelity": "packet"}, {"options": {"fabric.al_entries": 64}, "fidelity": "packet"}, {"start": "fixed:2"},
+        {"routing": "deepseek-v2-lite-law"},
         {"routing": "a.npz"}, {"routing": "b.csv"}, {"routing": "trace:a.npz"},
     )  # fmt: skip
     for given in wrong:
