@@ -125,6 +125,10 @@ def popular() -> Iterator[Row]:
         yield f"grouped {topk}", (digest(draw_group_limited(np.random.default_rng(topk), 300, np.linspace(1, 3, 12), topk, 4, 3)),)
     flat = np.r_[np.full(60, 1.0), 4.0, 0.0]
     yield "many", (digest(draw_weighted(np.random.default_rng(1), 400, flat, 4)), digest(draw_uniform(np.random.default_rng(1), 400, 200, 3)))
+    with tempfile.TemporaryDirectory() as folder:
+        even = draw_uniform(np.random.default_rng(8), 480, 12, 3).astype(np.int16)[None]
+        path = str(traces.save_trace(traces.Recording("even", even, (0,), None, 12), Path(folder) / "even.npz"))
+        yield "even", (x for gpus in (4, 480) for one in lint.lint(path, gpus).findings for x in astuple(one))
     yield "exact", (digest(draw_exact(np.random.default_rng(5), np.array([9, 4, 7, 1, 0, 6]), 3, 9)),)
     yield "scaled", (x for load in ([1.0, 2.0, 4.0], [5.0, 5.0, 5.0, 1.0]) for x in scaled(np.array(load), 31).tolist())
 
