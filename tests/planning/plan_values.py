@@ -100,6 +100,14 @@ def plans(name: str, framework: str) -> Iterator[Row]:
                 yield f"{key}, {to}", (text_digest("\n".join(lines_of(to, one.task, done))),)
 
 
+def short(name: str, framework: str) -> Iterator[Row]:
+    """Parts of a step of so few tokens that traffic of gradients is longer than a pass."""
+    whole = coster(name, framework)
+    one = Coster(replace(whole.task, sequence=96), whole.machine, whole.space)
+    for at, values in enumerate(itertools.islice(candidates(name, framework), 7)):
+        yield f"{at}", one.cost_of(values | {"micro_batch": 1}, at).parts.values()
+
+
 def bounds(name: str, framework: str) -> Iterator[Row]:
     """What constraints keep of a space, bounds of what is kept, and the search."""
     one = coster(name, framework)
@@ -110,8 +118,9 @@ def bounds(name: str, framework: str) -> Iterator[Row]:
         kept &= keeps
     rest = {key: column[kept][::97] for key, column in columns.items()}
     yield "kept", (int(kept.sum()), *(int(column.sum()) for column in rest.values()))
+    every = {key: column[kept] for key, column in columns.items()}
     for what in (one.state_bound, one.rough_activations, one.compute_bound):
-        yield what.__name__, what(rest)[:20]
+        yield what.__name__, (*what(rest)[:20], what(every).sum(), what(every).max())
     yield "balanced", one.balanced_bound({key: column[:20] for key, column in rest.items()}, numbers[kept][::97][:20])
 
 
@@ -249,4 +258,5 @@ def all_cases() -> dict[str, Callable[[], Iterator[Row]]]:
     for name, framework in PLANNED:
         found[f"{name}, {framework}, plans"] = partial(plans, name, framework)
         found[f"{name}, {framework}, bounds"] = partial(bounds, name, framework)
+    found["short"] = partial(short, "sparse", "megatron")
     return found | {f"{framework}, searched": partial(searched, framework) for framework in CLUSTERS}
