@@ -38,7 +38,7 @@ from dysharp.systems import get_system
 from dysharp.workload import make_routing
 from tests.value_tables import Row, text_digest
 
-STORED = Path(__file__).parent / "data" / "step_values.csv.gz"
+STORED = Path(__file__).with_name("step_values.csv.gz")
 
 
 def layer(hidden: int, **more: Any) -> Model:

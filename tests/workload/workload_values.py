@@ -29,7 +29,7 @@ from dysharp.workload.spec import parse_routing, routing_forms
 from dysharp.workload.traffic import SCHEMES, traffic
 from tests.value_tables import Row, Value, digest, text_digest
 
-STORED = Path(__file__).parent / "data" / "workload_values.csv.gz"
+STORED = Path(__file__).with_name("workload_values.csv.gz")
 MODEL = Model("drawn", 96, 160, 24, 5, 40, 3, 2, "bf16", n_group=4, topk_group=2, n_layers=3)
 SPECS = (
     "uniform", "normal:0.032", "normal-literal:0.01", "normal-cv:0.7", "powerlaw:0.8", "lognormal:0.65", "uniform:group-limited",
