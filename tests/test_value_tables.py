@@ -27,3 +27,11 @@ def test_a_table_has_every_case(path: Path) -> None:
 )
 def test_values_are_those_of_the_table(path: Path, case: str) -> None:
     assert differences(read(path)[case], CASES[path][case]()) == []
+
+
+def test_a_difference_names_its_place() -> None:
+    before = {"a": ["1", "x", "0"], "gone": []}
+    assert differences(before, [("a", (1 + 1e-7, "x", 1e-12)), ("gone", ())]) == []
+    wrong = differences(before, [("a", (1.1, "y")), ("new", ())])
+    expected = ["gone: stored only", "new: found only", "a: stored 3 values, found 2", "a, value 0: stored 1, found 1.1", "a, value 1: stored x, found y"]
+    assert wrong == expected
