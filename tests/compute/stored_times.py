@@ -156,7 +156,7 @@ def expert_times(gpu: Gpu) -> Columns:
         "linear": [moe.linear_us(gpu, C, [0.1, 40.0], m, 3000.0) for m in (100.0, 9000.0)],
         "permute": [moe.permute_us(gpu, c, 700.0, [900.0, 9000.0], 3000.0, *width) for c in (C, slow) for width in ((), (2.0,))],
         "mlp": [moe.expert_mlp_us(gpu, C, [30.0, 300.0], 5.0, 3000.0, 700.0, d, *gates) for d in ("bf16", "fp8") for gates in ((), (1.0,))],
-        "eager": moe.eager_mlp_us(gpu, C, [3.0, 300.0], 5.0, 4000.0, 3000.0, 700.0),
+        "eager": moe.eager_mlp_us(gpu, C, [3.0, 300.0, 30_000.0], 5.0, 4000.0, 3000.0, 700.0),
     }
     fused = {"hidden": 3000.0, "inter": 700.0, "gpus": 7.0, "dispatch_bytes": 3100.0, "combine_bytes": 6000.0, "weight_bytes": 1.03}
     rows, touched = np.array([128.0, 129.0, 5000.0, 90.0]), np.array([1.0, 1.0, 6.0, 0.0])
