@@ -27,7 +27,7 @@ def run_values(program: Program) -> dict[str, Any]:
     run = Run(program)
     run.play()
     trace, world, issuers, transfers = run.trace(), run.world, run.issuers, run.fabric.bulk
-    left = {"asked": sum(transfers.asked), "asking": sum(transfers.asking.values()), "under way": sum(b.under_way for b in transfers.of.values())}
+    left: dict[str, Any] = {"asked": sum(transfers.asked), "asking": sum(transfers.asking.values()), "under way": sum(b.under_way for b in transfers.of.values())}
     left |= {"free": issuers.free, "held": issuers._held, "running": sum(issuers._tasks_running), "levels": world.semaphores.level}
     columns = {f.name: getattr(trace, f.name) for f in fields(trace)}
     return dict(sorted(world.counts.items())) | left | {n: digest(x) if isinstance(x, np.ndarray) else x for n, x in columns.items()}
