@@ -37,11 +37,13 @@ def plain(value: Any) -> Any:
 
 
 def short(value: Any) -> Any:
-    """`plain`, but of many numbers their count and one number, which moves with each of them by about its relative change."""
+    """`plain`, but of many numbers one: a digest of whole ones, else their count and a sum that moves with each by about its relative change."""
     found = plain(value)
     numbers = list(_leaves(found))
     if len(numbers) <= MOST or not all(isinstance(x, (int, float)) for x in numbers):
         return found
+    if not any(isinstance(x, float) for x in numbers):
+        return digest(found)
     return [len(numbers), plain(sum((1 + (i * GOLDEN) % 1) * math.asinh(1e3 * x) for i, x in enumerate(numbers, 1)))]
 
 

@@ -27,7 +27,11 @@ def run_values(program: Program) -> dict[str, Any]:
     run = Run(program)
     run.play()
     trace, world, issuers, transfers = run.trace(), run.world, run.issuers, run.fabric.bulk
-    left: dict[str, Any] = {"asked": sum(transfers.asked), "asking": sum(transfers.asking.values()), "under way": sum(b.under_way for b in transfers.of.values())}
+    left: dict[str, Any] = {
+        "asked": sum(transfers.asked),
+        "asking": sum(transfers.asking.values()),
+        "under way": sum(b.under_way for b in transfers.of.values()),
+    }
     left |= {"free": issuers.free, "held": issuers._held, "running": sum(issuers._tasks_running), "levels": world.semaphores.level}
     columns = {f.name: getattr(trace, f.name) for f in fields(trace)}
     return dict(sorted(world.counts.items())) | left | {n: digest(x) if isinstance(x, np.ndarray) else x for n, x in columns.items()}
@@ -54,8 +58,11 @@ def stuck(program: Program) -> Iterator[tuple[str, Program]]:
     if program.sessions is not None:
         yield "one more", replace(program, sessions=replace(program.sessions, expected=program.sessions.expected + 1))
     if program.ops.threshold is not None:
-        more = np.where(program.ops.threshold >= 0, program.ops.threshold + 7, -1).astype(np.int32)
-        yield "threshold", replace(program, ops=replace(program.ops, threshold=more))
+        joins = np.flatnonzero(program.ops.threshold >= 0)
+        for which in (joins, joins[-1:]):
+            more = program.ops.threshold.copy()
+            more[which] += 7
+            yield f"threshold of {len(which)}", replace(program, ops=replace(program.ops, threshold=more))
     respond = program.edges.head_kind == Head.MEMBER_RESPOND
     if respond.any():
         member = int(program.edges.head[respond.argmax()])
