@@ -73,8 +73,9 @@ def run_values(program: Program, trace: Trace) -> dict[str, Any]:
         "memory": bound.memory_busy_ps(program), "bound": [known.us, known.resource, known.terms], "ends": bound._compute_ends(program),
         "phases": last.phases_us(), "exposed": last.exposed_ps(), "stalls": last.stalls_us(), "last": last.node, "visits": visits, "use": use,
         "traffic": count.traffic_bytes(program, trace, groups), "up use": load.up_use(program, trace),
-        "merging": merging.merging_of(program, trace, 3), "passed": passed, "went on": count.loads_that_went_on(program, trace), "expected on": count.loads_that_went_on(program, None),
-        "copied": count.copied_members(program), "copied here": count.copied_members(program, passed, trace),
+        "merging": merging.merging_of(program, trace, 3), "passed": passed, "went on": count.loads_that_went_on(program, trace),
+        "expected on": count.loads_that_went_on(program, None), "copied": count.copied_members(program),
+        "copied here": count.copied_members(program, passed, trace),
     }  # fmt: skip
     member = np.where(np.arange(len(trace.member)) % 4 == 1, -1, trace.member)
     out["partial traffic"] = count.traffic_bytes(program, replace(trace, member=member))

@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import pytest
 
 from dysharp.errors import SimulationError
+from dysharp.oracle import run as run_module
 from dysharp.oracle.run import Run
 from dysharp.program.tables import Head, Program, Tail
 from tests.interpreters.varied_programs import varied_programs
@@ -70,16 +73,24 @@ def stuck(program: Program) -> Iterator[tuple[str, Program]]:
         yield "response", _more_edges(program, (Tail.OP_DONE, owner, Head.MEMBER_RESPOND, member))
 
 
+def _all_stuck(run: Run) -> str:
+    """The text with every op that is stuck."""
+    with patch.object(run_module, "SHOWN", 1 << 20), pytest.raises(SimulationError) as error:
+        run_module.raise_deadlock(run.world, run.dependencies, run.issuers, run.fabric, run.stores)
+    return str(error.value)
+
+
 def deadlock_texts(program: Program) -> dict[str, str]:
     """What the oracle says, by change."""
     out = {}
     for change, changed in stuck(program):
+        run = Run(changed)
         try:
-            run = Run(changed)
             run.play()
             out[change] = "ended"
         except SimulationError as error:
             out[change] = str(error)
+            out[f"{change}, all"] = digest(_all_stuck(run))
     return out
 
 
