@@ -45,7 +45,7 @@ from tests.stored_values import digest, write
 STORED = Path(__file__).with_name("measures.json")
 PROGRAMS = (
     *("random_program 0", "random_program 2", "random_program 5", "random_program 7", "random_bulk 3", "random_sums 2", "random_sums 3"),
-    *("random_loads 1", "random_loads 4", "random_merge 1", "random_shares 3", "points, chains", "points, early", "points, by data", "points, pace"),
+    *("random_loads 1", "random_loads 4", "random_merge 3", "random_shares 3", "points, chains", "points, early", "points, by data", "points, pace"),
 )
 MODEL = Model(
     name="odd", hidden=192, expert_hidden=320, n_experts=12, topk=3, tokens_per_gpu=40, n_matrices=3, element_bytes=2, gemm_dtype="fp8"
