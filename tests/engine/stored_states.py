@@ -5,6 +5,7 @@ Programs lowered for the burst and the packet level, networks of flits with thei
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,22 +13,26 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 
 from dysharp.engine.burst.lower import beyond_packets, lower, unsupported
 from dysharp.engine.burst.run import deadlock_text, table_reads
+from dysharp.engine.flit import curves
 from dysharp.engine.flit.config import NetworkConfig, RouterConfig, Traffic
-from dysharp.engine.flit.curves import read_curves, setting
-from dysharp.engine.flit.network import Protocol
-from dysharp.engine.flit.recorded import Stream
+from dysharp.engine.flit.curves import read_curves
+from dysharp.engine.flit.network import Protocol, measure
+from dysharp.engine.flit.recorded import Stream, replay
 from dysharp.engine.flit.state import build as build_network
+from dysharp.engine.flit.state import check_drained, settled
 from dysharp.engine.flit.topology import wire
 from dysharp.engine.flit.traffic import Draws, packet_rate, targets
 from dysharp.engine.packet.fabric import FabricConfig, build, fabric_of, with_table
 from dysharp.engine.packet.program import statistics_of
-from dysharp.errors import ConfigError
+from dysharp.errors import ConfigError, SimulationError
 from dysharp.program.tables import Program
 from dysharp.specs import load_cluster
 from dysharp.uarch import columns as col
+from dysharp.uarch.flit import columns as u
 from tests.interpreters.random_loads import random_loads
 from tests.interpreters.random_merges import random_merge
 from tests.interpreters.random_programs import random_program
@@ -36,6 +41,9 @@ from tests.interpreters.varied_programs import varied_programs
 from tests.stored_values import arrays_of, digest, write
 
 STORED = Path(__file__).with_name("states.json")
+READ = (curves.setting, curves._recorded)
+RECORDED = ("injected_flits_per_cycle_node", "accepted_flits_per_cycle_node", "packet_latency_avg", "network_latency_avg")
+OURS = ("injected", "accepted", "packet_latency", "network_latency")
 Columns = dict[str, Any]
 FABRICS = (
     FabricConfig(),
@@ -128,6 +136,40 @@ def network_values(config: NetworkConfig) -> Columns:
         return out | arrays(build_network(config, kinds["uniform"]))
 
 
+def leftovers() -> Columns:
+    """What a network says that is not empty at the end: each array with one wrong entry."""
+    config = NetworkConfig("fly", 3, 1, RouterConfig(2, 3))
+    places = {
+        "held": (("inputs", "vcs"), (3, u.OCC)), "state": (("inputs", "vcs"), (5, u.STATE)), "credit": (("outputs", "vcs"), (4, u.CREDIT)),
+        "owner": (("outputs", "vcs"), (1, u.OWNER)), "source": (("sources", "credit"), (3,)), "lane": (("inputs", "lane_vcs"), (1, 2)),
+        "waits": (("outputs", "wait_vcs"), (2, 1)), "free": (("outputs", "ports"), (2, u.OUT_FREE)), "network": (("run",), (u.RUN_IN_NET,)),
+        "listed": (("run",), (u.RUN_LISTED,)), "queue": (("outputs", "ports"), (1, u.OUT_LEN)), "credits": (("inputs", "ports"), (1, u.IN_LEN)),
+        "flits": (("wheels", "flit_n"), (1,)), "sinks": (("wheels", "sink_n"), (0,)), "timers": (("wheels", "timer_n"), (0,)),
+    }  # fmt: skip
+    out: Columns = {}
+    for name, (path, index) in places.items():
+        state = build_network(config, Traffic())
+        check_drained(state, config)
+        array = getattr(state, path[0]) if len(path) == 1 else getattr(getattr(state, path[0]), path[1])
+        array[index] += 1
+        with pytest.raises(SimulationError) as error:
+            check_drained(state, config)
+        out[name] = [str(error.value), settled(state)]
+    return out
+
+
+def run_values() -> Columns:
+    """Short runs with own packets and with recorded ones: every column but the times."""
+    short = Protocol(period=60, warmup_periods=1, max_periods=4, stuck_cycles=300)
+    asked = (
+        (NetworkConfig("fly", 4, 1), Traffic("uniform", 2), 0.3, 5),
+        (NetworkConfig("fattree", 2, 2), Traffic("hotspot", 3, weights=(4.0, 2.0)), 0.4, 6),
+        (NetworkConfig("fly", 5, 1), Traffic("tornado", 1), 0.6, 7), (NetworkConfig("fly", 2, 2), Traffic("bitcomp", 4), 0.9, 3),
+    )  # fmt: skip
+    points = {f"{run.__name__} {i}": run(*one, short) for i, one in enumerate(asked) for run in (measure, replay)}
+    return {name: [value for key, value in asdict(point).items() if key not in ("wall_s", "kernel_s")] for name, point in points.items()}
+
+
 def pattern_values() -> Columns:
     """Who sends to whom, for numbers of terminals that a pattern takes."""
     out: Columns = {}
@@ -154,11 +196,26 @@ def stream_values() -> Columns:
 
 
 def curve_values() -> Columns:
-    """The setting of the first and last row of every packaged curve."""
-    return {
-        name: [digest([asdict(part) if not isinstance(part, float) else part for part in setting(row)]) for row in (rows[0], rows[-1])]
-        for name, rows in read_curves().items()
-    }
+    """The settings of the first and last row of every packaged curve, and comparisons with points that are a little off."""
+    base = measure(NetworkConfig("fly", 2, 1), Traffic(), 0.3, 1, Protocol(period=20, warmup_periods=1, max_periods=3))
+    out: Columns = {}
+    compared = []
+    for k, (name, found) in enumerate(read_curves().items()):
+        settings = [[part if isinstance(part, (int, float)) else asdict(part) for part in of(row)] for row in (found[0], found[-1]) for of in READ]
+        picked = curves._sample(found, 3)
+        for row in picked:
+            recorded = [float(row[column]) for column in RECORDED]
+            ours: list[Columns] = [{column: x * off for column, x in zip(OURS, recorded, strict=True)} for off in (1 + k / 500, 1.01)]
+            points = [replace(base, **values) for values in ours[: 1 + k % 2]]
+            compared.append(curves._compare(found, row, points))
+        judged = [
+            [x for x in list(asdict(row).values())[1:] if isinstance(x, (int, float)) and not math.isnan(x)] for row in compared[-len(picked) :]
+        ]
+        out |= {name: [digest(settings), len(picked)], f"{name}, compared": judged}
+    errors = curves.curve_errors(compared)
+    out |= {f"{error.curve}, errors": list(asdict(error).values())[1:] for error in errors} | {"table": digest(curves.error_table(errors))}
+    some = [replace(base, accepted=0.5 + i / 400, packet_latency=20 + i / 10) for i in range(4)]
+    return out | {"precise": [curves._precise(some[:n], p, past) for n in (1, 2, 4) for p in (0.0015, 0.0025, 0.006, 0.02) for past in (False, True)]}
 
 
 def rows(part: str = "") -> Iterator[tuple[str, Columns]]:
@@ -174,6 +231,8 @@ def rows(part: str = "") -> Iterator[tuple[str, Columns]]:
     if "flit".startswith(part):
         for name, config in networks().items():
             yield f"flit, {name}", network_values(config)
+        yield "flit, leftovers", leftovers()
+        yield "flit, runs", run_values()
         yield "flit, patterns", pattern_values()
         yield "flit, streams", stream_values()
         yield "flit, curves", curve_values()
