@@ -61,8 +61,19 @@ def made_rows(points: Iterable[Point]) -> Rows:
     for point in points:
         if point.system in RUN:
             draw = numbers(repr(point))
-            rows[point] = {key: draw(0.1, 0.9) for key in ("map_reads_per_row", "packet_payload", "open_rows", "dispatch_us", "producer_share",
-                                                            "network_share", "consumer_share", "kept_consumer")}
+            rows[point] = {
+                key: draw(0.1, 0.9)
+                for key in (
+                    "map_reads_per_row",
+                    "packet_payload",
+                    "open_rows",
+                    "dispatch_us",
+                    "producer_share",
+                    "network_share",
+                    "consumer_share",
+                    "kept_consumer",
+                )
+            }
         else:
             rows[point] = origin_of(point.system).row(point) if point.system in quick else made_row(point)
     return rows

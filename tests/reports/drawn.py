@@ -48,7 +48,9 @@ def drawn_lines(first: Axes) -> Iterator[str]:
         yield from _axis("x", ax.xaxis, ax.get_xlim(), ax.get_autoscalex_on())
         yield from _axis("y", ax.yaxis, ax.get_ylim(), ax.get_autoscaley_on())
         for line in ax.get_lines():
-            style = f"{line.get_linestyle()} {line.get_marker()} {line.get_drawstyle()} {to_hex(line.get_color())} {to_hex(line.get_markerfacecolor())}"
+            style = (
+                f"{line.get_linestyle()} {line.get_marker()} {line.get_drawstyle()} {to_hex(line.get_color())} {to_hex(line.get_markerfacecolor())}"
+            )
             x, y = line.get_xdata(), line.get_ydata()
             yield f"line {line.get_label()!r} {style}: {' '.join(map(str, x)) if isinstance(x[0], str) else _n(x)} / {_n(y)}"
         for patch in ax.patches:

@@ -53,7 +53,9 @@ def made_row(system: str, *, nics: bool = False, real: bool = False, **changes: 
     names = [name for name in causes() if name != "surroundings_us" and (nics or not name.startswith(("nic", "spine"))) and "xgmi" not in name]
     shares = {name: draw(1, 9) for name in names}
     around = draw(20, 60) if real else 0.0
-    attribution = {name: share * (time - around) / sum(shares.values()) for name, share in shares.items()} | ({"surroundings_us": around} if real else {})
+    attribution = {name: share * (time - around) / sum(shares.values()) for name, share in shares.items()} | (
+        {"surroundings_us": around} if real else {}
+    )
     sides = ("up", "down", *(NICS * nics))
     phases: dict[str, dict[str, float]] = {}
     for at, name in enumerate(("dispatch", "gemm1", "gemm2", "combine")):
@@ -80,7 +82,14 @@ def made_row(system: str, *, nics: bool = False, real: bool = False, **changes: 
 
 def window(row: Row) -> Row:
     """The Row as that of leading tokens."""
-    whole = {"tokens": 48, "of_tokens": 640, "time_us": 9.5 * row.time_us, "us_per_token": 3.125, "half_window_time_us": 9.1 * row.time_us, "apart": 0.04}
+    whole = {
+        "tokens": 48,
+        "of_tokens": 640,
+        "time_us": 9.5 * row.time_us,
+        "us_per_token": 3.125,
+        "half_window_time_us": 9.1 * row.time_us,
+        "apart": 0.04,
+    }
     return replace(row, window=whole | {"path_us": {name: 9.5 * us for name, us in row.path_us.items()}, "surroundings_us": row.surroundings_us})
 
 
@@ -119,7 +128,18 @@ def made_prediction(system: str, wide: float | None, *, tried: bool = False, lea
     row = window(row) if leading else row
     text = (f"{system}: made warning",)
     edge = "most" if tried else ""
-    return Predicted(row, 640, "Dispatch FP8, Combine BF16", wide and wide / 2, wide, ("sum",), text, wide is not None, {8: 700.0, 13: 650.5} if tried else {}, edge)
+    return Predicted(
+        row,
+        640,
+        "Dispatch FP8, Combine BF16",
+        wide and wide / 2,
+        wide,
+        ("sum",),
+        text,
+        wide is not None,
+        {8: 700.0, 13: 650.5} if tried else {},
+        edge,
+    )
 
 
 def made_advice(kind: str) -> Advice:

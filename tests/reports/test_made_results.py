@@ -5,12 +5,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
-import os
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,8 +15,8 @@ import pytest
 from matplotlib.axes import Axes
 
 from dysharp.api import Comparison
-from dysharp.cli.texts import advice_details, advice_text, comparison_text, row_text
 from dysharp.cli.step import print_steps
+from dysharp.cli.texts import advice_details, advice_text, comparison_text, row_text
 from dysharp.figures.series import Series
 from dysharp.figures.window_map import mark_defaults
 from dysharp.reports import html_report
@@ -34,30 +29,10 @@ from dysharp.reports.timeline import plot_timeline
 from dysharp.reports.validation_page import plot_validation
 from dysharp.runs.point import Point
 from tests.reports.drawn import drawn_lines
+from tests.reports.held import Lines, lines_of, page_lines, plain, printed, stored_lines, write
 from tests.reports.made_results import made_advice, made_comparison, made_load, made_row, made_steps, made_timeline, window
 
 FOLDER = Path(__file__).with_name("made")
-Lines = Iterable[str]
-
-
-def printed(show: Callable[..., Any], *args: Any, **keys: Any) -> Lines:
-    """What is printed on stdout."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        show(*args, **keys)
-    return out.getvalue().splitlines()
-
-
-def plain(value: Any) -> Lines:
-    """A result as JSON."""
-    return json.dumps(value, indent=1).splitlines()
-
-
-def page_lines(page: str) -> Lines:
-    """A page, a tag in a line, without its style and without versions."""
-    text = re.sub(r"<style>.*?</style>", "", page, flags=re.S)
-    text = re.sub(r"\bdysharp \d[\w.+-]*, model version \S+", "dysharp VERSION", text)
-    return [line.strip() for line in re.sub(r"(?=<(?!/))", "\n", text).splitlines() if line.strip()]
 
 
 def series(kind: str) -> Axes:
@@ -96,7 +71,9 @@ def plan() -> Axes:
 
 def collective() -> Comparison:
     done = made_comparison("paper")
-    return replace(done, rows=tuple(replace(row, workload="all-reduce of 3 MiB", direction="both", dropped_rows=9 * i) for i, row in enumerate(done.rows)))
+    return replace(
+        done, rows=tuple(replace(row, workload="all-reduce of 3 MiB", direction="both", dropped_rows=9 * i) for i, row in enumerate(done.rows))
+    )
 
 
 def report_of_stored() -> Lines:
@@ -152,16 +129,8 @@ EVERY: dict[str, Callable[[], Lines]] = {
 
 @pytest.mark.parametrize("name", EVERY)
 def test_the_text_of_a_made_result(name: str) -> None:
-    assert [line.rstrip() for line in EVERY[name]()] == (FOLDER / f"{name}.txt").read_text(encoding="utf-8").splitlines()
-
-
-def _write() -> None:
-    FOLDER.mkdir(exist_ok=True)
-    for name, lines in EVERY.items():
-        text = "\n".join(line.rstrip() for line in lines())
-        (FOLDER / f"{name}.txt").write_text(f"{text}\n", encoding="utf-8")
+    assert lines_of(EVERY, name) == stored_lines(FOLDER, name)
 
 
 if __name__ == "__main__":
-    os.environ["COLUMNS"] = "100"
-    _write()
+    write(FOLDER, EVERY)
