@@ -23,14 +23,18 @@ def _n(values: Iterable[float]) -> str:
 def _axis(name: str, axis: Axis, limits: tuple[float, float], is_auto: bool) -> Iterator[str]:
     yield f"{name}: {axis.get_label_text()!r} {axis.get_scale()}" + ("" if is_auto else f" from {_n(limits[:1])} to {_n(limits[1:])}")
     if not isinstance(axis.get_major_locator(), (AutoLocator, LogLocator)):
-        yield f"{name} ticks: {_n(axis.get_majorticklocs())}; {' | '.join(t.get_text() for t in axis.get_majorticklabels())}"
+        labels = axis.get_majorticklabels()
+        words, turned = " | ".join(t.get_text() for t in labels), {f"{t.get_rotation():g} {t.get_ha()}" for t in labels}
+        yield f"{name} ticks: {_n(axis.get_majorticklocs())}; {words}; turned {turned}"
 
 
 def _legend(legend: Legend) -> str:
     def colour(handle: Any) -> Any:
         return handle.get_facecolor() if hasattr(handle, "get_facecolor") else handle.get_color()
 
-    return "legend: " + "; ".join(f"{t.get_text()} {to_hex(colour(h))}" for t, h in zip(legend.get_texts(), legend.legend_handles, strict=True))
+    return f"legend of {legend._ncols} columns: " + "; ".join(
+        f"{t.get_text()} {to_hex(colour(h))}" for t, h in zip(legend.get_texts(), legend.legend_handles, strict=True)
+    )
 
 
 def _image(values: Any) -> Iterator[str]:
@@ -48,9 +52,7 @@ def drawn_lines(first: Axes) -> Iterator[str]:
         yield from _axis("x", ax.xaxis, ax.get_xlim(), ax.get_autoscalex_on())
         yield from _axis("y", ax.yaxis, ax.get_ylim(), ax.get_autoscaley_on())
         for line in ax.get_lines():
-            style = (
-                f"{line.get_linestyle()} {line.get_marker()} {line.get_drawstyle()} {to_hex(line.get_color())} {to_hex(line.get_markerfacecolor())}"
-            )
+            style = f"{line.get_linestyle()} {line.get_marker()} {line.get_drawstyle()} {to_hex(line.get_color())} {to_hex(line.get_markerfacecolor())} {line.get_linewidth()}"
             x, y = line.get_xdata(), line.get_ydata()
             yield f"line {line.get_label()!r} {style}: {' '.join(map(str, x)) if isinstance(x[0], str) else _n(x)} / {_n(y)}"
         for patch in ax.patches:
@@ -59,7 +61,7 @@ def drawn_lines(first: Axes) -> Iterator[str]:
         for each in ax.collections:
             if isinstance(each, PolyCollection):
                 corners = (path.vertices for path in each.get_paths())
-                yield f"area {' '.join(map(to_hex, each.get_facecolors()))}: {' | '.join(_n((*v.min(0), *v.max(0))) for v in corners)}"
+                yield f"area {each.get_alpha()} {' '.join(map(to_hex, each.get_facecolors()))}: {' | '.join(_n((*v.min(0), *v.max(0))) for v in corners)}"
         for image in ax.images:
             yield f"image {_n(image.get_extent())} {_n(v or 0 for v in image.get_clim()) if image.get_array().ndim == 2 else ''}"
             yield from _image(image.get_array())
