@@ -1,0 +1,140 @@
+"""Regression values: verdicts at and beside every bound, and the tables and pages of results made by hand, each held as a file of text in `made/`.
+
+`python tests/figures/test_made_pages.py` writes the files anew. Read the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from dysharp.figures import Check, Figure, in_direction, load_figure
+from dysharp.figures.check import unclaimed
+from dysharp.figures.figure import Variant, product_points
+from dysharp.figures.tornado import HEADLINES, Tornado
+from dysharp.figures.verdict import Result, _reduce, bound_words, outcome_of, variant_point, verdict_of
+from dysharp.figures.window_map import default_windows
+from dysharp.reports.figure_tables import figure_markdown, print_figure, verdict_text
+from dysharp.reports.paper_page import MANY, Section, claims_csv, paper_page, results_csv
+from dysharp.runs.point import Point
+from tests.figures.made_rows import made_row
+from tests.reports.held import Lines, lines_of, stored_lines, write
+
+FOLDER = Path(__file__).with_name("made")
+EARLY, LATE = "0eb98978 2026-11-21 05:46", "37c83703 2026-11-21 06:02"
+BOUNDS: tuple[dict[str, Any], ...] = (
+    {}, {"paper": 2.0, "within": 0.25}, {"at_least": 1.5}, {"at_most": 2.5}, {"paper": 4.0, "at_least": 1.5, "at_most": 2.5}, {"paper": 2.0},
+)  # fmt: skip
+DATA: tuple[dict[str, Any], ...] = (
+    {}, {"bound_set": EARLY}, {"bound_set": EARLY, "number_seen": LATE}, {"bound_set": LATE, "number_seen": EARLY}, {"fitted": "x"},
+    {"cannot_fail": "x"}, {"regression": 3.0, "band": 0.125}, {"regression": 3.0, "band": 0.125, "reason": "why", "ablation": "run x"},
+)  # fmt: skip
+VALUES = (1.25, 1.5, 1.75, 2.5, 2.625, 2.6875, 3.375, 3.5)
+
+
+def verdicts() -> Lines:
+    """A check in a line: its bound, then its verdict and outcome for each of `VALUES`."""
+    for bound, data in product(BOUNDS, DATA):
+        check = Check("c", "time_us", "deepep", **bound, **data)
+        told = (f"{value:g} {verdict_of(check, value)}/{outcome_of(check, value)}" for value in VALUES)
+        flags = "".join("-+"[flag] for flag in (check.bounded, check.judged, check.before, unclaimed(check).judged))
+        yield f"{bound_words(check)} | {' '.join(f'{k}={v}' for k, v in data.items())} | {flags} | {', '.join(told)}"
+
+
+def results() -> list[Result]:
+    def one(claim: str, at: str, paper: float | None, ours: float | None, bound: str, verdict: str, outcome: str = "holds", **more: str) -> Result:
+        return Result(f"{claim}{at}", f"speed-up of {claim}", paper, ours, bound, verdict, outcome, claim=claim, **more)
+
+    why = {"reason": "the paper says nothing. Run: dysharp reproduce fig9", "stored": "2 +- 1 %"}
+    return [
+        one("over A", "", 2.0, 2.125, "within 10 % of 2", "reproduced", bound_set=EARLY, number_seen=LATE),
+        one("faster than B", "", None, 1.5, "at least 1", "set after", bound_set=LATE, number_seen=EARLY),
+        one("faster than C, too", "", None, 1.25, "at least 1", "set after"), one("faster than D", "", None, 1.75, "at least 1", "set after"),
+        one("each", ": S-8", 3.0, 2.0, "within 5 % of 3", "gap", **why), one("each", ": M-8", 3.0, 4.0, "within 5 % of 3", "gap", **why),
+        one("each", ": L-8", 3.0, 9.0, "within 5 % of 3", "gap", **why), one("few", ": S-8", None, 7.0, "at most 8", "cannot fail"),
+        one("few", ": M-8", None, None, "at most 8", "not judged", "no point was run"), one("wide", "", 5.0, 6.0, "within 9 % of 5", "gap", "does not hold"),
+        one("fit", "", 5.0, 5.25, "within 9 % of 5", "fitted"), one("old", "", None, 5.25, "at most 6", "inside"),
+        one("kept", "", None, 3.5, "", "regression", "not the stored value", stored="3 +- 1 %"), one("kept too", "", None, 4.5, "", "regression", stored="4.5 +- 1 %"),
+        one("plain", "", 7.5, 8.5, "", "", ""), one("later", "", None, 1.0, "at most 2", "not judged", ""),
+        one("over A", "; hub.al_misses=32", 2.0, 3.0, "within 10 % of 2", "other choice", "outside"),
+        one("over A", "; hub.al_misses=4096", 2.0, 2.0625, "within 10 % of 2", "other choice", "within"),
+        one("over A", "; machine.vcs_per_class=4", 2.0, 1.0, "within 10 % of 2", "other choice", "outside"),
+    ]  # fmt: skip
+
+
+def figure(name: str, paper: str = "dysharp") -> Figure:
+    return Figure(name, f"title of {name}", "DySHARP, figure 9", (), (), f"text of {name}", paper=paper, headline=("over A", "wide"))
+
+
+def shown(paper: str, found: list[Result]) -> Lines:
+    out = Console(file=io.StringIO(), width=130, color_system=None, highlight=False, markup=False)
+    with out.capture() as captured:
+        print_figure(figure("fig9", paper), found, out)
+    return captured.get().splitlines()
+
+
+def sections() -> list[Section]:
+    """A figure with all kinds of lines, one with as many lines as a page prints, one with more, one without a paper."""
+    many = [replace(results()[0], point=f"claim {i}", claim=f"claim {i}", ours=2.0 + i / 8) for i in range(MANY + 1)]
+    return [
+        Section(figure("made"), results()[-6:-3], False), Section(figure("fig11"), many, True), Section(figure("fig10"), [*many[1:], results()[13]], False),
+        Section(figure("fig9"), results(), True),
+    ]  # fmt: skip
+
+
+def tornado(of: str) -> Lines:
+    """The first bars on made Rows."""
+    asked = Tornado("S-8", HEADLINES[of], tokens=96)
+    points = asked.all_points()
+    rows = {p: made_row(p) for p in points}
+    bars = asked.bars(rows)[:9]
+    columns, lines = asked.table(rows, bars)
+    yield from (" | ".join(line) for line in (columns, *lines))
+    yield from (f"{r.point} | {r.metric} | {r.ours:.4f} | {r.bound} | {r.verdict}" for r in asked.results(rows, bars)[:9])
+    yield from (asked.figure().title, f"{len(points)} points: {'; '.join(p.label for p in points[:4])}")
+
+
+def windows() -> Lines:
+    for model, cluster in product(("S-8", "M-32", "L-8"), ("paper-gh200-nvl32", "paper-dgx-h100")):
+        yield f"{model} {cluster} {default_windows(Point('dysharp', model, cluster, 'uniform'))}"
+
+
+def points() -> Lines:
+    """The product of two tables of points, the points of a variant, and those of another pass."""
+    axes: dict[str, Any] = {
+        "systems": ["dysharp", "deepep"], "models": ["S-8", "M-8"], "cluster": ["paper-nvl72"], "gpus": [8, 16], "tokens": 96, "seeds": [3, 4],
+        "options": {"dysharp.combine_window": 16, "cluster.link_GBps": 900}, "grid": {"dysharp.dispatch_window": [32, 64]}, "defaults": True,
+    }  # fmt: skip
+    found = product_points(axes, "made")
+    yield f"{len(found)} points"
+    yield from map(repr, found[:6])
+    yield from (repr(variant_point(p, Variant((("gemm.tile_rows", 64),), systems=("deepep",)))) for p in found[:4])
+    whole = load_figure("fig15")
+    other = in_direction(whole, "bwd")
+    yield f"{other.title} {len(other.points)} {other.points[0]!r} {len(other.variants)} {sum(c.judged for c in other.checks)} {sum(c.judged for c in whole.checks)}"
+    yield " ".join(f"{how} {_reduce([4.0, 1.0, 16.0, 2.0], how):.5g}" for how in ("geomean", "median", "max", "min"))
+
+
+TEXTS: dict[str, Callable[[], Lines]] = {
+    "verdicts": verdicts, "points": points, "windows": windows, "tornado-dysharp": lambda: tornado("dysharp"), "tornado-moe-hub": lambda: tornado("moe-hub"),
+    "screen": lambda: shown("dysharp", results()), "screen-beyond": lambda: shown("", results()[12:14]), "screen-bare": lambda: shown("", results()[:1]),
+    "markdown": lambda: figure_markdown(figure("fig9"), results()).splitlines(), "sentence": lambda: [verdict_text(results()[:2]), verdict_text(results()[13:])],
+    "page": lambda: paper_page("DySHARP", "made", sections(), "dysharp made", "0").splitlines(),
+    "csv": lambda: [*results_csv(results()).splitlines(), *claims_csv(sections()[::3]).splitlines()],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_text_of_made_results(name: str) -> None:
+    assert lines_of(TEXTS, name) == stored_lines(FOLDER, name)
+
+
+if __name__ == "__main__":
+    write(FOLDER, TEXTS)
