@@ -93,7 +93,12 @@ def comparisons() -> Lines:
     asked: list[tuple[Any, Any, Any, dict[str, Any]]] = [(None, None, forms, {"cluster": cluster}) for cluster, forms in product(
         ("paper-gh200-nvl32", "hw-dgx-h100", "hw-dgx-h100-x2", "paper-dgx-h100-x4", "hw-mi300x-x2"), (None, "real", "paper", "all"))]  # fmt: skip
     asked += [(["deepep", "hybrid-ep", "tutel"], base, None, {"cluster": "hw-dgx-h100", "tuned": True}) for base in (None, "tutel", "nvls")]
-    asked += [(["tutel", "ideal", "nvls"], None, None, {}), (["tutel"], None, None, {}), (["comet"], None, None, {}), (["deepep"] * 2, None, None, {})]
+    asked += [
+        (["tutel", "ideal", "nvls"], None, None, {}),
+        (["tutel"], None, None, {}),
+        (["comet"], None, None, {}),
+        (["deepep"] * 2, None, None, {}),
+    ]
     with patch.object(comparison, "simulate_together", simulated), patch.object(comparison, "tune", searched):
         for systems, base, forms, more in asked:
             try:
@@ -103,7 +108,7 @@ def comparisons() -> Lines:
                 continue
             yield f"{systems} {base} {forms} {more}: {short(done.speedup)}; {done.baselines} {done.baseline}; {done.left_out}"
             yield "  " + "; ".join(f"{row.system} {row.form} {row.options}" for row in done.rows)
-            yield f"  {done.sentence[:70]} {({name: (one.best, one.overruled) for name, one in done.tuned.items()})} {done.formats if systems else ''}"
+            yield f"  {done.sentence[:70]} { ({name: (one.best, one.overruled) for name, one in done.tuned.items()}) } {done.formats if systems else ''}"
 
 
 SETTINGS: tuple[dict[str, Any], ...] = (
@@ -114,7 +119,20 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"cluster": "a", "curve": "b"}, {"pattern": "uniform:3"}, {"pattern": "hotspot:x"}, {"burst": "5"}, {"delays": "link"}, {"delays": "link=x"}, {"delays": "lnk=1"},
     {"curve": "xbar8"}, {"curve": "xbar8_v4b8_p9_int3"}, {"pattern": "unifrm"}, {"width": 3}, {"cluster": "hw-mi300x-x2"},
 )  # fmt: skip
-LOADS = ("0.5,0.1,0.5", "0.1:0.4:0.1", "0.05:0.951:0.3", "1", "0", "1.1", "a", "0.1:inf:0.1", "0.2:0.1:0.1", "0.1:0.9:0", "0.001:1:0.001", "0.0005:1:0.0005")
+LOADS = (
+    "0.5,0.1,0.5",
+    "0.1:0.4:0.1",
+    "0.05:0.951:0.3",
+    "1",
+    "0",
+    "1.1",
+    "a",
+    "0.1:inf:0.1",
+    "0.2:0.1:0.1",
+    "0.1:0.9:0",
+    "0.001:1:0.001",
+    "0.0005:1:0.0005",
+)
 
 
 def networks() -> Lines:
