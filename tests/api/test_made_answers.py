@@ -1,4 +1,4 @@
-"""Regression values: answers of `step`, `compare`, `network` and of tensor parallelism on made Rows, so nothing is simulated; held as text in `made/`.
+"""Regression values: answers of `step`, `compare`, `network` and tensor parallelism on made Rows, without a run, held as text in `made/`.
 
 `python tests/api/test_made_answers.py` writes the files anew. Read the difference before you commit it.
 """
@@ -19,12 +19,11 @@ from dysharp.advice.tuning import Search
 from dysharp.analysis import Row
 from dysharp.api import comparison, network_curve, tensor_parallel, training
 from dysharp.api.comparison import compare
-from dysharp.api.whole_model import describe
 from dysharp.errors import ConfigError
 from dysharp.runs.leading import NoEstimate
 from dysharp.specs import load_cluster, load_whole
 from tests.figures.made_rows import numbers
-from tests.reports.held import Lines, lines_of, plain, stored_lines, write
+from tests.reports.held import Lines, lines_of, stored_lines, write
 from tests.reports.made_results import made_row, window
 
 FOLDER = Path(__file__).with_name("made")
@@ -64,7 +63,8 @@ def steps() -> Lines:
         yield f"{name}: {done.sentence()} {done.memory_line()} {short(done.gains)}"
         yield from done.header
         for one in done.steps:
-            yield f"{one.system} {short({'us': one.step_us, 'speed': one.tokens_per_s_gpu, 'tflops': one.tflops, 'mfu': one.mfu})}; {short(one.shares)}"
+            speed = {"us": one.step_us, "speed": one.tokens_per_s_gpu, "tflops": one.tflops, "mfu": one.mfu}
+            yield f"{one.system} {short(speed)}; {short(one.shares)}"
             yield f"  {one.ep and short(asdict(one.ep))}; {one.energy and short(one.energy.to_dict())}"
 
 
@@ -108,15 +108,21 @@ def comparisons() -> Lines:
                 continue
             yield f"{systems} {base} {forms} {more}: {short(done.speedup)}; {done.baselines} {done.baseline}; {done.left_out}"
             yield "  " + "; ".join(f"{row.system} {row.form} {row.options}" for row in done.rows)
-            yield f"  {done.sentence[:70]} { ({name: (one.best, one.overruled) for name, one in done.tuned.items()}) } {done.formats if systems else ''}"
+            tuned = {name: (one.best, one.overruled) for name, one in done.tuned.items()}
+            yield f"  {done.sentence[:70]} {tuned} {done.formats if systems else ''}"
 
 
 SETTINGS: tuple[dict[str, Any], ...] = (
-    {}, {"cluster": "paper-gh200-nvl32"}, {"cluster": "paper-nvl72", "k": 12}, {"cluster": "hw-dgx-h100", "packet_flits": 3}, {"curve": "xbar8_d10_v4b8_p9_int2"},
-    {"curve": "fly4x4_v2b16_p1_islip_spec"}, {"curve": "fattree4x2_v4b8_p9_transpose_io2_rd1_seed3"}, {"curve": "xbar8_v4b8_p1_hot4", "packet_flits": 5},
-    {"pattern": "hotspot:4,2.5", "burst": "50:25"}, {"pattern": "permutation:1,0,3,2,5,4,7,6", "packet_flits": 4, "k": 8}, {"delays": "terminal=10,link=5,vc=2,credit=3"},
-    {"topology": "ring", "k": 6, "lanes": 2, "speedup": 3, "allocator": "islip", "speculative": True, "hold_switch": True, "vcs": 6, "buffer": 5, "n": 1},
-    {"cluster": "a", "curve": "b"}, {"pattern": "uniform:3"}, {"pattern": "hotspot:x"}, {"burst": "5"}, {"delays": "link"}, {"delays": "link=x"}, {"delays": "lnk=1"},
+    {}, {"cluster": "paper-gh200-nvl32"}, {"cluster": "paper-nvl72", "k": 12}, {"cluster": "hw-dgx-h100", "packet_flits": 3},
+        {"curve": "xbar8_d10_v4b8_p9_int2"},
+    {"curve": "fly4x4_v2b16_p1_islip_spec"}, {"curve": "fattree4x2_v4b8_p9_transpose_io2_rd1_seed3"}, {"curve": "xbar8_v4b8_p1_hot4",
+        "packet_flits": 5},
+    {"pattern": "hotspot:4,2.5", "burst": "50:25"}, {"pattern": "permutation:1,0,3,2,5,4,7,6", "packet_flits": 4, "k": 8},
+        {"delays": "terminal=10,link=5,vc=2,credit=3"},
+    {"topology": "ring", "k": 6, "lanes": 2, "speedup": 3, "allocator": "islip", "speculative": True, "hold_switch": True, "vcs": 6, "buffer": 5,
+        "n": 1},
+    {"cluster": "a", "curve": "b"}, {"pattern": "uniform:3"}, {"pattern": "hotspot:x"}, {"burst": "5"}, {"delays": "link"}, {"delays": "link=x"},
+        {"delays": "lnk=1"},
     {"curve": "xbar8"}, {"curve": "xbar8_v4b8_p9_int3"}, {"pattern": "unifrm"}, {"width": 3}, {"cluster": "hw-mi300x-x2"},
 )  # fmt: skip
 LOADS = (
@@ -165,16 +171,8 @@ def sub_layers() -> Lines:
             yield f"  {tensor_parallel.step_words(system, model)}"
 
 
-def described() -> Lines:
-    """Selected numbers of whole models."""
-    for name, layout in (("deepseek-v3", "pp=4,vpp=4,ep=8,gpus=64,m=8,stages=Et*3|(t*4|)*14t*2mL"), ("qwen3-30b", "tp=2,pp=2,ep=4,m=3")):
-        done = describe(name, sequence=3072, layout=layout, fixed_gib=3.5, dispatcher="deepep", precision="fp8").to_dict()
-        rows = done.pop("memory")
-        yield from plain(done | {"memory": [{k: v for k, v in row.items() if k != "activations_gib"} for row in rows[:2]]})
-
-
 TEXTS: dict[str, Callable[[], Lines]] = {
-    "steps": steps, "comparisons": comparisons, "networks": networks, "sub-layers": sub_layers, "whole-models": described,
+    "steps": steps, "comparisons": comparisons, "networks": networks, "sub-layers": sub_layers,
 }  # fmt: skip
 
 

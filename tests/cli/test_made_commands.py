@@ -61,7 +61,8 @@ def commands(*asked: str) -> Lines:
         words = [word.replace("DIR", name).replace("SWEEP", f"{name}/sweep.toml") for word in asked]
         done = CliRunner().invoke(cli, [*words, "--store", f"{name}/store"])
         yield f"$ dysharp {' '.join(asked)}: {done.exit_code}"
-        told = [*done.output.splitlines(), *([f"error: {done.exception}"] if done.exit_code and done.exception else [])]
+        shown = plain(json.loads(done.stdout)) if "--json" in asked else done.output.splitlines()
+        told = [*shown, *([f"error: {done.exception}"] if done.exit_code and done.exception else [])]
         for file in sorted(folder.rglob("*.*")):
             if file.suffix in (".md", ".csv", ".html", ".jsonl"):
                 text = file.read_text().replace(name, "DIR")
@@ -140,7 +141,8 @@ def calibration() -> Any:
     rows = [SimpleNamespace(family="layer", shapes=7, before=errors(12, 9.5), after=errors(12, 4.25), held_out=None)]
     skipped = [(SimpleNamespace(id=f"row-{i}", kind="k"), "why" if i < 4 else "other") for i in range(5)]
     fit = SimpleNamespace(
-        errors=rows, before=dict(zip(names, (2.0, 3.0, 4.0), strict=True)), skipped=skipped, refused={"a": "few rows", "b": "few rows", "c": "no rows"},
+        errors=rows, before=dict(zip(names, (2.0, 3.0, 4.0), strict=True)), skipped=skipped, refused={"a": "few rows", "b": "few rows",
+            "c": "no rows"},
         fitted=dict(zip(names, (first.low, (second.low + second.high) / 2, third.high), strict=True)),
     )  # fmt: skip
     return SimpleNamespace(fit=fit, path="mine.toml", name="mine")
@@ -148,8 +150,10 @@ def calibration() -> Any:
 
 def emulation(holds: bool) -> Any:
     return SimpleNamespace(
-        system="dysharp", holds=holds, max_abs_error=0.00123, dump=["a packet"], backward=not holds, block="made", gpus=4, tokens_per_gpu=12, dtype="bf16",
-        path="packet", order="made", reference="torch", max_rel_error=0.0456, bound=0.05, exact=holds, packets={"cut": 9} if holds else {}, flits={"up": 7},
+        system="dysharp", holds=holds, max_abs_error=0.00123, dump=["a packet"], backward=not holds, block="made", gpus=4, tokens_per_gpu=12,
+            dtype="bf16",
+        path="packet", order="made", reference="torch", max_rel_error=0.0456, bound=0.05, exact=holds, packets={"cut": 9} if holds else {},
+            flits={"up": 7},
         tables={"al_tlb": {"hits": 3, "misses": 2}}, injected={"drop": 3, "delay": 0}, not_injected={"delay": "no packet"},
     )  # fmt: skip
 
@@ -157,7 +161,8 @@ def emulation(holds: bool) -> Any:
 def lists() -> Lines:
     """Rows of lists whose things are stated elsewhere: one machine, one model, keys of a cluster, a figure, a few options."""
     wanted = {"clusters": ("paper-gh200-nvl32", "hw-dgx-h100"), "models": ("S-8",), "figures": ("fig2", "hub-area"), "systems": ("deepep",),
-              "collectives": ("nccl",), "options": ("deepep.n_sm", "dysharp.combine_window", "fabric.al_entries", "machine.vcs_per_class")}  # fmt: skip
+              "collectives": ("nccl",), "options": ("deepep.n_sm", "dysharp.combine_window", "fabric.al_entries",
+                  "machine.vcs_per_class")}  # fmt: skip
     for what, names in wanted.items():
         yield from (
             f"{what}: {json.dumps({k: v for k, v in row.items() if k not in ('source', 'reason')})}" for row in listing(what) if row["name"] in names
@@ -172,12 +177,14 @@ TEXTS: dict[str, Callable[[], Lines]] = {
     "reproduce-windows": lambda: commands("reproduce", "windows", "--plot", "DIR/w.svg", "--models", "S-8"),
     "reproduce-tornado": lambda: [line for line in commands("reproduce", "--tornado", "--tokens", "96", "--report", "DIR/t.md")][:40],
     "reproduce-refused": lambda: [line for words in (
-        (), ("fig2", "--tornado", "--direction", "bwd"), ("fig2", "--check", "--direction", "bwd"), ("fig2", "--plot", "DIR/a.svg"), ("fig17", "--models", "S-9"),
+        (), ("fig2", "--tornado", "--direction", "bwd"), ("fig2", "--check", "--direction", "bwd"), ("fig2", "--plot", "DIR/a.svg"), ("fig17",
+            "--models", "S-9"),
         ("--tornado", "--report", "DIR/a.html"), ("fig2", "--report", "DIR/a.html"), ("--tornado", "--tornado-of", "deepep"),
     ) for line in commands("reproduce", *words)],
     "sweep": lambda: commands("sweep", "SWEEP", "--csv", "DIR/a.csv", "--report", "DIR/a.html"),
     "hardware": hardware, "progress": progress, "lists": lists,
-    "trace": lambda: [*printed(trace._print, timed(), None), *plain(timed().to_dict()["timeline"]), *map(str, (trace._tokens("x", "3,17"), trace._tokens("x", "2:5")))],
+    "trace": lambda: [*printed(trace._print, timed(), None), *plain(timed().to_dict()["timeline"]), *map(str, (trace._tokens("x", "3,17"),
+        trace._tokens("x", "2:5")))],
     "calibration": lambda: printed(print_calibration, calibration()),
     "emulation": lambda: [*printed(print_emulation, emulation(True)), *printed(print_emulation, emulation(False))],
 }  # fmt: skip

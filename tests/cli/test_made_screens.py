@@ -59,7 +59,8 @@ def every_answer() -> planning.Answer:
     confirmed = Confirmed(1.5e6, 1.625e6, 1.75e6, 1.875e6, "made reason", planning_replay())
     shapes = tuple(replace(one, read=1234) for one in done.plan.shapes)
     return replace(
-        done, plan=replace(done.plan, shapes=shapes), what_ifs={"in-switch": second, "moe-hub": first}, ranked=ranked, confirmed=confirmed, moved=moved,
+        done, plan=replace(done.plan, shapes=shapes), what_ifs={"in-switch": second, "moe-hub": first}, ranked=ranked, confirmed=confirmed,
+            moved=moved,
         served={"made-a": served(), "made-b": replace(served(), best=())},
     )  # fmt: skip
 
@@ -90,7 +91,8 @@ def served() -> serving.Serving:
         done, slo=Slo(1750.0, 45.0), best=(first, replace(second, system="")), front=front, points=points, apart=pools, header=("a made line",),
         rejected=tuple(Rejected(ServeLayout(tp=1 << i), f"made reason {i}") for i in range(6)),
         what_ifs=(WhatIf("faster", second, 777.0), WhatIf("dead GPU", None, 0.0)), overlap=Overlap(0.125, 16), break_even=0.625,
-        slots=(Slots(Rearranging(0, 1.5, 0.0, 0.0, 0.0), 650.0), Slots(Rearranging(1, 1.25, 3e9, 9e9, 0.5), 700.0), Slots(Rearranging(2, 1.1, 6e9, 9e9, 1.5), 690.0)),
+        slots=(Slots(Rearranging(0, 1.5, 0.0, 0.0, 0.0), 650.0), Slots(Rearranging(1, 1.25, 3e9, 9e9, 0.5), 700.0), Slots(Rearranging(2, 1.1, 6e9,
+            9e9, 1.5), 690.0)),
         systems=(SystemPoint("deepep", "real", 120.0, 130.0, 230.0, 250.0, 41.5), SystemPoint("dysharp", "paper", 90.0, 95.0, 200.0, 190.0, 35.25)),
         layers={"decode": MergedLayer(230.0, 250.0, 120.0), "prompts": MergedLayer(5230.0, 5150.0, 2120.0)},
     )  # fmt: skip
@@ -139,9 +141,11 @@ def report() -> Report:
         "unpredicted": "3: why; 4: how",
     }
     own = [
-        {"id": f"row-{i}", "family": "layer", "measured": 90.0 + i, "predicted": p, "unit": "us", "error": e, "usual": u, "note": note, "doubt": d, "system": "deepep"}
+        {"id": f"row-{i}", "family": "layer", "measured": 90.0 + i, "predicted": p, "unit": "us", "error": e, "usual": u, "note": note, "doubt": d,
+            "system": "deepep"}
         for i, (p, e, u, note, d) in enumerate((
-            (100.0, 11.125, 9.0, "", ""), (80.0, -12.5, 15.0, "", "nccl-ep, 97 us"), (70.0, 30.0, None, "weak", ""), (None, None, None, "made reason", ""),
+            (100.0, 11.125, 9.0, "", ""), (80.0, -12.5, 15.0, "", "nccl-ep, 97 us"), (70.0, 30.0, None, "weak", ""), (None, None, None,
+                "made reason", ""),
             (88.0, 2.0, 2.0, "", ""),
         ))
     ]  # fmt: skip
@@ -151,10 +155,13 @@ def report() -> Report:
 
     return Report(
         table("groups", 3), table("families", 3), table("sizes", 2), table("worst", 2, predicted=12.5, id="w", measured=11.0),
-        Made({"name": "overall", "coverage": 91.25, "n": 321}), table("unsupported", 5, reason=["r1", "r2", "r3", "r4", "r5"], ids=ids, counts_for_coverage=[True, False]),
-        table("constants", 2, meaning="m", fitted_on="f", seen_by=7), table("bars", 2), table("forms", 2), table("counted", 2, value=3), table("fits", 2),
+        Made({"name": "overall", "coverage": 91.25, "n": 321}), table("unsupported", 5, reason=["r1", "r2", "r3", "r4", "r5"], ids=ids,
+            counts_for_coverage=[True, False]),
+        table("constants", 2, meaning="m", fitted_on="f", seen_by=7), table("bars", 2), table("forms", 2), table("counted", 2, value=3),
+            table("fits", 2),
         table("apart", 2), table("parts", 2), table("regimes", 2), table("borrowed", 1), table("hold", 2),
-        table("beyond", 4, between=["", "", "bars", "bars"], system=["all", "deepep", "all", "deepep"], n=[3, 4, 0, 6]), table("sources", 1, other="o"),
+        table("beyond", 4, between=["", "", "bars", "bars"], system=["all", "deepep", "all", "deepep"], n=[3, 4, 0, 6]), table("sources", 1,
+            other="o"),
         table("simulators", 1), table("calls", 2), (), "", own,
     )  # fmt: skip
 
@@ -219,7 +226,8 @@ def curve() -> Any:
 
 
 LISTED: dict[str, dict[str, Any]] = {
-    "clusters": {"name": "made", "gpus": 4, "max_gpus": 8, "link_GBps": 450.5, "link_latency_ns": 250.0, "sms": 132, "fp8_TFLOPS": 1979.0, "hbm_GBps": 3350.0,
+    "clusters": {"name": "made", "gpus": 4, "max_gpus": 8, "link_GBps": 450.5, "link_latency_ns": 250.0, "sms": 132, "fp8_TFLOPS": 1979.0,
+        "hbm_GBps": 3350.0,
                  "measured": "partly"},
     "cluster-keys": {"name": "key", "range": "0 or more", "default": None, "meaning": "made"},
     "collectives": {"name": "made", "operations": ["all-reduce", "broadcast"], "summary": "a made one", "options": ["a", "b"]},
@@ -233,7 +241,8 @@ TEXTS: dict[str, Callable[[], Lines]] = {
     "plan-check": lambda: [*printed(plan_text.print_check, plan()), *plan().arguments("mindspeed"), plan().verdict(), every_answer().moved_line()],
     "plan-json": lambda: plain({k: v for k, v in every_answer().to_dict().items() if k not in ("serving", "shapes", "not_considered")}),
     "serve": lambda: printed(print_serving, served()),
-    "serve-none": lambda: [*printed(print_serving, no_points()), *printed(print_serving, replace(no_points(), points=(), rejected=served().rejected))],
+    "serve-none": lambda: [*printed(print_serving, no_points()), *printed(print_serving, replace(no_points(), points=(),
+        rejected=served().rejected))],
     "serve-json": lambda: plain({k: v for k, v in served().to_dict().items() if k not in ("launch", "front", "sentences", "advice")}),
     "serve-picture": lambda: drawn_lines(plot_serving(served())),
     "validate-own": lambda: printed(validate_text.print_own_rows, report(), "my.csv"),
@@ -241,8 +250,10 @@ TEXTS: dict[str, Callable[[], Lines]] = {
     "validate-more": lambda: [*printed(validate_text.print_more, report(), own=False), *printed(validate_text.print_more, report(), own=True)],
     "validate-bars": lambda: printed(validate_text.print_bars, report(), False),
     "validate-groups": lambda: [*printed(validate_text.print_bars, report(), True), *printed(validate_text.print_hold_out, report())],
-    "validate-training": lambda: [*printed(validate_text.print_training, trained(), "my.csv"), *printed(validate_text.print_training, trained()), str(trained())],
-    "validate-serving": lambda: [*printed(validate_text.print_serving_report, served_report(), "my.csv"), *printed(validate_text.print_serving_report, served_report())],
+    "validate-training": lambda: [*printed(validate_text.print_training, trained(), "my.csv"), *printed(validate_text.print_training, trained()),
+        str(trained())],
+    "validate-serving": lambda: [*printed(validate_text.print_serving_report, served_report(), "my.csv"),
+        *printed(validate_text.print_serving_report, served_report())],
     "validate-page": lambda: [line for line in page_of(report(), "f.svg").splitlines() if line.startswith(("|", "#", "All")) or "belong" in line],
     "validate-long": lambda: [f"{t.name}: {t.meaning}: {' '.join(t.keys)}: {len(t.rows)}" for t in _long_tables(report())],
     "routing": lambda: [*printed(routing_text.print_layers, layer_rows()), *printed(routing_text.print_nodes, node_rows())],
@@ -253,7 +264,8 @@ TEXTS: dict[str, Callable[[], Lines]] = {
     "list": lambda: [line for what, row in LISTED.items() for line in printed(print_list, what, [row])],
     "list-options": lambda: printed(print_list, "options", OPTIONS),
     "model": lambda: printed(model_text.print_description, describe("deepseek-v3", sequence=3072)),
-    "model-layout": lambda: printed(model_text.print_description, describe("deepseek-v3", layout="pp=4,vpp=4,ep=8,gpus=64,m=8,stages=Et*3|(t*4|)*14t*2mL", sequence=3072, fixed_gib=3.5, dispatcher="deepep")),
+    "model-layout": lambda: printed(model_text.print_description, describe("deepseek-v3",
+        layout="pp=4,vpp=4,ep=8,gpus=64,m=8,stages=Et*3|(t*4|)*14t*2mL", sequence=3072, fixed_gib=3.5, dispatcher="deepep")),
 }  # fmt: skip
 SLOW = ("plan-shapes",)
 

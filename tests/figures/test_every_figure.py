@@ -17,6 +17,7 @@ from dysharp.figures import Figure, judge, list_figures, load_figure
 from dysharp.figures.figure import Variant
 from dysharp.figures.series import series_of
 from tests.figures.made_rows import made_rows
+from tests.reports.held import digest
 
 FILE = Path(__file__).with_name("every_figure.csv")
 DEAR = ("cais-fig18", "fig14", "fig15", "fig28", "fig29", "fig31", "hub-steps", "hub-range", "hub-ablations", "fig27")
@@ -48,7 +49,8 @@ def lines_of(name: str) -> Iterator[tuple[str, str, str]]:
         found |= {f"picture: {key}": list(map(_number, values)) for key, values in series.values.items()}
         found |= {f"published: {key}": [_number(value)] for key, value in series.published.items()}
     for what, numbers in found.items():
-        yield name, what, " ".join(numbers)
+        whole = " ".join(numbers)
+        yield name, what, whole if len(whole) <= 60 else f"{whole[:40]} ~{digest(whole)}"
 
 
 def stored() -> dict[str, dict[str, str]]:

@@ -59,9 +59,11 @@ def results() -> list[Result]:
         one("faster than C, too", "", None, 1.25, "at least 1", "set after"), one("faster than D", "", None, 1.75, "at least 1", "set after"),
         one("each", ": S-8", 3.0, 2.0, "within 5 % of 3", "gap", **why), one("each", ": M-8", 3.0, 4.0, "within 5 % of 3", "gap", **why),
         one("each", ": L-8", 3.0, 9.0, "within 5 % of 3", "gap", **why), one("few", ": S-8", None, 7.0, "at most 8", "cannot fail"),
-        one("few", ": M-8", None, None, "at most 8", "not judged", "no point was run"), one("wide", "", 5.0, 6.0, "within 9 % of 5", "gap", "does not hold"),
+        one("few", ": M-8", None, None, "at most 8", "not judged", "no point was run"), one("wide", "", 5.0, 6.0, "within 9 % of 5", "gap",
+            "does not hold"),
         one("fit", "", 5.0, 5.25, "within 9 % of 5", "fitted"), one("old", "", None, 5.25, "at most 6", "inside"),
-        one("kept", "", None, 3.5, "", "regression", "not the stored value", stored="3 +- 1 %"), one("kept too", "", None, 4.5, "", "regression", stored="4.5 +- 1 %"),
+        one("kept", "", None, 3.5, "", "regression", "not the stored value", stored="3 +- 1 %"), one("kept too", "", None, 4.5, "", "regression",
+            stored="4.5 +- 1 %"),
         one("plain", "", 7.5, 8.5, "", "", ""), one("later", "", None, 1.0, "at most 2", "not judged", ""),
         one("over A", "; hub.al_misses=32", 2.0, 3.0, "within 10 % of 2", "other choice", "outside"),
         one("over A", "; hub.al_misses=4096", 2.0, 2.0625, "within 10 % of 2", "other choice", "within"),
@@ -84,7 +86,8 @@ def sections() -> list[Section]:
     """A figure with all kinds of lines, one with as many lines as a page prints, one with more, one without a paper."""
     many = [replace(results()[0], point=f"claim {i}", claim=f"claim {i}", ours=2.0 + i / 8) for i in range(MANY + 1)]
     return [
-        Section(figure("made"), results()[-6:-3], False), Section(figure("fig11"), many, True), Section(figure("fig10"), [*many[1:], results()[13]], False),
+        Section(figure("made"), results()[-6:-3], False), Section(figure("fig11"), many, True), Section(figure("fig10"), [*many[1:], results()[13]],
+            False),
         Section(figure("fig9"), results(), True),
     ]  # fmt: skip
 
@@ -118,14 +121,18 @@ def points() -> Lines:
     yield from (repr(variant_point(p, Variant((("gemm.tile_rows", 64),), systems=("deepep",)))) for p in found[:4])
     whole = load_figure("fig15")
     other = in_direction(whole, "bwd")
-    yield f"{other.title} {len(other.points)} {other.points[0]!r} {len(other.variants)} {sum(c.judged for c in other.checks)} {sum(c.judged for c in whole.checks)}"
+    judged = [sum(c.judged for c in each.checks) for each in (other, whole)]
+    yield f"{other.title} {len(other.points)} {other.points[0].label} {len(other.variants)} {judged}"
     yield " ".join(f"{how} {_reduce([4.0, 1.0, 16.0, 2.0], how):.5g}" for how in ("geomean", "median", "max", "min"))
 
 
 TEXTS: dict[str, Callable[[], Lines]] = {
-    "verdicts": verdicts, "points": points, "windows": windows, "tornado-dysharp": lambda: tornado("dysharp"), "tornado-moe-hub": lambda: tornado("moe-hub"),
-    "screen": lambda: shown("dysharp", results()), "screen-beyond": lambda: shown("", results()[12:14]), "screen-bare": lambda: shown("", results()[:1]),
-    "markdown": lambda: figure_markdown(figure("fig9"), results()).splitlines(), "sentence": lambda: [verdict_text(results()[:2]), verdict_text(results()[13:])],
+    "verdicts": verdicts, "points": points, "windows": windows, "tornado-dysharp": lambda: tornado("dysharp"),
+        "tornado-moe-hub": lambda: tornado("moe-hub"),
+    "screen": lambda: shown("dysharp", results()), "screen-beyond": lambda: shown("", results()[12:14]), "screen-bare": lambda: shown("",
+        results()[:1]),
+    "markdown": lambda: figure_markdown(figure("fig9"), results()).splitlines(), "sentence": lambda: [verdict_text(results()[:2]),
+        verdict_text(results()[13:])],
     "page": lambda: paper_page("DySHARP", "made", sections(), "dysharp made", "0").splitlines(),
     "csv": lambda: [*results_csv(results()).splitlines(), *claims_csv(sections()[::3]).splitlines()],
 }  # fmt: skip

@@ -52,7 +52,8 @@ def drawn_lines(first: Axes) -> Iterator[str]:
         yield from _axis("x", ax.xaxis, ax.get_xlim(), ax.get_autoscalex_on())
         yield from _axis("y", ax.yaxis, ax.get_ylim(), ax.get_autoscaley_on())
         for line in ax.get_lines():
-            style = f"{line.get_linestyle()} {line.get_marker()} {line.get_drawstyle()} {to_hex(line.get_color())} {to_hex(line.get_markerfacecolor())} {line.get_linewidth()}"
+            colours = f"{to_hex(line.get_color())} {to_hex(line.get_markerfacecolor())}"
+            style = f"{line.get_linestyle()} {line.get_marker()} {line.get_drawstyle()} {colours} {line.get_linewidth()}"
             x, y = line.get_xdata(), line.get_ydata()
             yield f"line {line.get_label()!r} {style}: {' '.join(map(str, x)) if isinstance(x[0], str) else _n(x)} / {_n(y)}"
         for patch in ax.patches:
@@ -61,7 +62,8 @@ def drawn_lines(first: Axes) -> Iterator[str]:
         for each in ax.collections:
             if isinstance(each, PolyCollection):
                 corners = (path.vertices for path in each.get_paths())
-                yield f"area {each.get_alpha()} {' '.join(map(to_hex, each.get_facecolors()))}: {' | '.join(_n((*v.min(0), *v.max(0))) for v in corners)}"
+                colours = " ".join(map(to_hex, each.get_facecolors()))
+                yield f"area {each.get_alpha()} {colours}: {' | '.join(_n((*v.min(0), *v.max(0))) for v in corners)}"
         for image in ax.images:
             yield f"image {_n(image.get_extent())} {_n(v or 0 for v in image.get_clim()) if image.get_array().ndim == 2 else ''}"
             yield from _image(image.get_array())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import re
@@ -12,6 +13,8 @@ from typing import Any
 
 Lines = Iterable[str]
 Texts = Mapping[str, Callable[[], Lines]]
+MOST = 100
+"""Columns of a line in a file."""
 
 
 def printed(show: Callable[..., Any], *args: Any, **keys: Any) -> Lines:
@@ -23,7 +26,7 @@ def printed(show: Callable[..., Any], *args: Any, **keys: Any) -> Lines:
 
 
 def plain(value: Any) -> Lines:
-    """A result as JSON; floats have six digits, so that every machine prints the same."""
+    """A result as JSON, an entry in a line; floats have six digits, so that every machine prints the same."""
 
     def short(one: Any) -> Any:
         if isinstance(one, dict):
@@ -32,21 +35,29 @@ def plain(value: Any) -> Lines:
             return [short(each) for each in one]
         return float(f"{one:.6g}") if isinstance(one, float) else one
 
-    return json.dumps(short(value), indent=1).splitlines()
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return [f"{key}: {json.dumps(short(each))}" for key, each in items]
 
 
 def page_lines(page: str) -> Lines:
-    """A page, a tag in a line and cells of a table beside each other; without style, versions, ends of tags and attributes that never change."""
+    """A page, a row of a table, a drawing or a paragraph in a line; without style, versions, ends of tags and attributes that never change."""
     text = re.sub(r"<head>.*?</head>|<style>.*?</style>", "", page, flags=re.S)
     text = re.sub(r"\bdysharp \d[\w.+-]*(, model version \S+)?", "dysharp VERSION", text)
     text = re.sub(r' (?:class="(?!n best)|scope="|role="|tabindex="|viewBox="|preserveAspectRatio="|aria-\w+=")[^"]*"', "", text)
     text = re.sub(r"\s*<(?:td|th|span)>\s*", " | ", re.sub(r"</\w+>", "", text))
-    return [line.strip() for line in re.sub(r"(?=<)", "\n", text).splitlines() if re.sub(r"<\w*>", "", line).strip()]
+    lines = (" ".join(line.split()) for line in re.sub(r"(?=<(?:tr|li|p|h\d|pre|svg|section)\b)", "\0", text).split("\0"))
+    return [line for line in lines if re.sub(r"<\w*>", "", line).strip(" |")]
 
 
 def lines_of(texts: Texts, name: str) -> list[str]:
-    """The lines of a text."""
-    return [line.rstrip() for each in texts[name]() for line in each.split("\n")]
+    """The lines of a text; of a long line its begin and a digest."""
+    lines = [line.rstrip() for each in texts[name]() for line in each.split("\n")]
+    return [line if len(line) <= MOST else f"{line[: MOST - 12].rstrip()} ~{digest(line)}" for line in lines]
+
+
+def digest(text: str) -> str:
+    """Eight hexadecimal digits."""
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
 def stored_lines(folder: Path, name: str) -> list[str]:

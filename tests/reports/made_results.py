@@ -64,17 +64,22 @@ def made_row(system: str, *, nics: bool = False, real: bool = False, **changes: 
     path = {name: draw(0.1, 0.22) * time for name in (*phases, "other")}
     waits = {name: {part: [draw(0, 30) for _ in range(4)] for part in ("span", "moving", "resource", "own", "peers")} for name in phases}
     usual: dict[str, Any] = {
-        "system": system, "form": "real" if real else "paper", "workload": "", "model": "made-model", "cluster": "hw-made" if real else "made", "gpus": 4,
+        "system": system, "form": "real" if real else "paper", "workload": "", "model": "made-model", "cluster": "hw-made" if real else "made",
+            "gpus": 4,
         "tokens_per_gpu": 48, "topk": 3, "layer": None, "routing": "made routing", "direction": "fwd", "fidelity": "burst", "seed": 7,
         "options": {"n_sm": 13, "compute": True} if real else {"window": 24}, "time_us": time, "phases_us": phases,
-        "exposed_comm_us": draw(20, 90), "traffic_bytes": {side: {name: int(draw(1e6, 9e7)) for name in ("dispatch", "combine", "other")} for side in sides},
+        "exposed_comm_us": draw(20, 90), "traffic_bytes": {side: {name: int(draw(1e6, 9e7)) for name in ("dispatch", "combine",
+            "other")} for side in sides},
         "wire_flits": {"up": int(draw(1e5, 9e5)), "down": int(draw(1e5, 9e5))},
         "utilization": {f"{side}{most}": draw(0.1, 0.5) + 0.4 * bool(most) for side in (*sides, "sm") for most in ("", "_max")},
         "bound_us": draw(0.5, 0.75) * time, "bound_resource": "gpu[2].memory", "bound_terms": {"busy_us": 0.4 * time, "latency_us": 0.1 * time},
-        "workload_bound_us": 83.25, "attribution": attribution, "path_us": path, "stalls": {name: draw(1, 9) for name in ("window_us", "link_us", "sm_us")},
-        "waiting_us": waits, "n_ops": 1234, "n_events": 5678, "wall_s": dict.fromkeys(("routing", "plan", "engine", "analysis"), 0.25) | {"total": 1.5},
+        "workload_bound_us": 83.25, "attribution": attribution, "path_us": path, "stalls": {name: draw(1, 9) for name in ("window_us", "link_us",
+            "sm_us")},
+        "waiting_us": waits, "n_ops": 1234, "n_events": 5678, "wall_s": dict.fromkeys(("routing", "plan", "engine", "analysis"),
+            0.25) | {"total": 1.5},
         "compile_s": 0.5, "peak_rss_mb": 99.0, "digest": "d1e2", "model_version": "0", "blocks": {}, "dropped_rows": 0, "warnings": (), "window": {},
-        "surroundings_us": dict(zip(("permute_us", "activation_us", "cast_us", "launch_us", "host_us"), (9.0, 8.0, 3.0, 1.0, 41.0), strict=True)) if real else {},
+        "surroundings_us": dict(zip(("permute_us", "activation_us", "cast_us", "launch_us", "host_us"), (9.0, 8.0, 3.0, 1.0, 41.0),
+            strict=True)) if real else {},
         "skew": {}, "header": (f"{system}: {'real' if real else 'paper'} form, made", "routing: made"),
     }  # fmt: skip
     return replace(Row(**usual), **changes)
@@ -151,16 +156,19 @@ def made_advice(kind: str) -> Advice:
     shown = () if few else tuple(ranked)
     best = (shown or tuple(rest))[0]
     changes = tuple(
-        WhatIf(name, f"{name} assumes", replace(made_prediction(best.system if real else "dysharp", 0.2), row=made_row(system, real=real)), best.time_us, note)
+        WhatIf(name, f"{name} assumes", replace(made_prediction(best.system if real else "dysharp", 0.2), row=made_row(system, real=real)),
+            best.time_us, note)
         for name, system, real, note in (
-            ("EPLB-style replicas", best.system, True, "a made note"), ("overlap by rows", "comet", False, ""), ("DySHARP switches", "dysharp", False, ""),
+            ("EPLB-style replicas", best.system, True, "a made note"), ("overlap by rows", "comet", False, ""), ("DySHARP switches", "dysharp",
+                False, ""),
             ("communication for free", "ideal", False, ""),
         )
     )  # fmt: skip
     layers = None if few else {"n": 12, "gpu": "h100", "median": 4.25, "p90": 9.5, "bias": -1.5}
     loads = tuple(made_load(name, 10 if few else 4, nics=few) for name in ("auto", "eplb"))
     return Advice(
-        shown, tuple(rest), {"comet": "has no kernel (made)", "nvls": "no kernel (other)"}, loads, changes, {"EP8": "too few GPUs (8)", "EP16": "too few GPUs (16)"},
+        shown, tuple(rest), {"comet": "has no kernel (made)", "nvls": "no kernel (other)"}, loads, changes, {"EP8": "too few GPUs (8)",
+            "EP16": "too few GPUs (16)"},
         ("a made workload", "routing: made", "note: left out", "warning: a made warning of the header"), layers, "host: made",
     )  # fmt: skip
 
@@ -188,7 +196,8 @@ def made_steps() -> Steps:
 def made_timeline() -> Timeline:
     """Two GPUs: links, GEMMs that overlap in one band, an acknowledgement."""
     tracks = [Track(gpu, group, name) for gpu in (0, 1) for group, name in
-              (("up link", "dispatch"), ("up link", "ack"), ("operators", "gemm1 tiles"), ("operators", "host"), ("down link", "combine"))]  # fmt: skip
+              (("up link", "dispatch"), ("up link", "ack"), ("operators", "gemm1 tiles"), ("operators", "host"), ("down link",
+                  "combine"))]  # fmt: skip
     spans = [(track, start * (1 + track // 5), end * (1 + track // 5)) for track, pairs in enumerate((
         ((100, 300), (350, 400)), ((200, 260),), ((0, 500), (600, 900)), ((1, 2),), ((500, 740), (741, 790)),
     ) * 2) for start, end in pairs]  # fmt: skip
