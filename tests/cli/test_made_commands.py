@@ -190,7 +190,10 @@ TEXTS: dict[str, Callable[[], Lines]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TEXTS)
+SLOW = ("lists", "reproduce-tornado")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in TEXTS])
 def test_the_text_of_a_made_command(name: str) -> None:
     assert lines_of(TEXTS, name) == stored_lines(FOLDER, name)
 

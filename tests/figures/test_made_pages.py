@@ -138,7 +138,10 @@ TEXTS: dict[str, Callable[[], Lines]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TEXTS)
+SLOW = ("tornado-moe-hub", "windows")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in TEXTS])
 def test_the_text_of_made_results(name: str) -> None:
     assert lines_of(TEXTS, name) == stored_lines(FOLDER, name)
 
