@@ -25,10 +25,6 @@ from dysharp.cli.listing import cluster_keys, listing
 from dysharp.runs.point import Point
 from dysharp.runs.progress import Step
 from dysharp.silicon.rtl.blocks import Pin
-from dysharp.silicon.rtl.check import Checked
-from dysharp.silicon.rtl.proofs import Proven
-from dysharp.silicon.rtl.synthesis import GE, Cost
-from dysharp.silicon.rtl.yosys import MemoryBits
 from tests.figures.made_rows import made_rows
 from tests.reports.held import Lines, lines_of, page_lines, plain, printed, stored_lines, write
 from tests.reports.made_results import made_row, made_timeline, window
@@ -74,6 +70,12 @@ def commands(*asked: str) -> Lines:
 
 def block(name: str, *, bare: bool = False) -> Any:
     """Hardware with everything that can be asked for, or with nothing."""
+    pytest.importorskip("amaranth")
+    from dysharp.silicon.rtl.check import Checked
+    from dysharp.silicon.rtl.proofs import Proven
+    from dysharp.silicon.rtl.synthesis import GE, Cost
+    from dysharp.silicon.rtl.yosys import MemoryBits
+
     cost = Cost(dict.fromkeys(GE, 300 + len(name)), [MemoryBits("rows", 96, 33, 1, 1), MemoryBits("ports", 12, 40, 3, 1)], 4096, 17, 3)
     checked = [({"depth": 4}, Checked(20, 900, {"hit": 7}, 9)), ({"depth": 6}, Checked(25, 1100, {"hit": 3}, 12))]
     proven = [Proven(name, "a promise", "an assumption", 0, True), Proven(name, "another", "", 12, False)]
