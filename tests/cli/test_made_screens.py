@@ -10,10 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dysharp.advice.libraries import Call, Cell, LibraryAdvice
 from dysharp.api import planning, run_validation, serving
 from dysharp.api.plan_confirm import Confirmed, Ranked
 from dysharp.api.serving_answer import Slo
@@ -24,7 +26,7 @@ from dysharp.api.whole_model import describe
 from dysharp.cli.listing import print_list
 from dysharp.cli.network import print_curve
 from dysharp.cli.serve import print_serving
-from dysharp.cli.texts import model_text, plan_text, routing_text, sweep_text, validate_text
+from dysharp.cli.texts import libraries_text, model_text, plan_text, routing_text, sweep_text, validate_text
 from dysharp.planning.search import Moved
 from dysharp.reports.serving import plot_serving
 from dysharp.reports.validation_page import _long_tables, page_of
@@ -225,6 +227,21 @@ def curve() -> Any:
     return NetworkCurve(network_setting(cluster="paper-gh200-nvl32"), Protocol(), 3, points, edge)
 
 
+def libraries(*clusters: str) -> Lines:
+    """Calls with and without an error bar, ties, a batch that no library serves."""
+
+    def call(library: str, us: float, p90: float | None, pool: str = "", own: bool = True) -> Call:
+        errors: Any = None if p90 is None else SimpleNamespace(p90=p90, own=own, to_dict=dict)
+        return Call(library, True, us, errors, pool)
+
+    calls = (call("deepep normal", 90.0, 10.0), call("nccl-ep", 95.0, 12.5, "3 % apart", False), call("uccl-ep LL", 120.0, 5.0),
+             call("mori", 130.0, None), call("fifth", 140.0, 9.0))  # fmt: skip
+    cells = tuple(Cell(cluster, gpus, gpus // 8, tokens, of, {"hybrid-ep normal": "no kernel", "flashinfer": "no kernel", "x": "other"})
+                  for cluster in clusters
+                  for gpus, tokens, of in ((8, 16, calls), (8, 64, calls[1:]), (8, 256, calls[1:3]), (16, 64, ())))  # fmt: skip
+    return libraries_text.screen(LibraryAdvice("made-model", "graph", cells, ("a made note",)))
+
+
 LISTED: dict[str, dict[str, Any]] = {
     "clusters": {"name": "made", "gpus": 4, "max_gpus": 8, "link_GBps": 450.5, "link_latency_ns": 250.0, "sms": 132, "fp8_TFLOPS": 1979.0,
         "hbm_GBps": 3350.0,
@@ -261,6 +278,7 @@ TEXTS: dict[str, Callable[[], Lines]] = {
     "sweep": lambda: [*printed(sweep_text.print_sweep, sweep_rows()), *sweep_text.sweep_csv(sweep_rows()).splitlines()],
     "network": lambda: [*printed(print_curve, curve()), *printed(print_curve, replace(curve(), saturation=None)), *str(curve()).splitlines()],
     "network-json": lambda: plain(curve().to_dict()),
+    "libraries": lambda: [*libraries("made"), *libraries("made", "other")],
     "list": lambda: [line for what, row in LISTED.items() for line in printed(print_list, what, [row])],
     "list-options": lambda: printed(print_list, "options", OPTIONS),
     "model": lambda: printed(model_text.print_description, describe("deepseek-v3", sequence=3072)),

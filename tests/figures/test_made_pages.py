@@ -6,16 +6,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from rich.console import Console
 
-from dysharp.figures import Check, Figure, in_direction, load_figure
+from dysharp.errors import ConfigError
+from dysharp.figures import Check, Figure, in_direction, load_figure, run_points, runner
 from dysharp.figures.check import unclaimed
 from dysharp.figures.figure import Variant, product_points
 from dysharp.figures.tornado import HEADLINES, Tornado
@@ -126,8 +129,25 @@ def points() -> Lines:
     yield " ".join(f"{how} {_reduce([4.0, 1.0, 16.0, 2.0], how):.5g}" for how in ("geomean", "median", "max", "min"))
 
 
+def runs(jobs: int) -> Lines:
+    """What `run_points` tells of five points, one of which is stored and one fails; with two processes the largest comes first."""
+    base = Point("deepep", "S-8", "paper-gh200-nvl32", "uniform", gpus=4, tokens=16)
+    asked = [base, replace(base, gpus=8), replace(base, tokens=4096), replace(base, model="M-16", gpus=None), replace(base, model="no such model")]
+    told: list[str] = []
+    kept: dict[Point, dict[str, Any]] = {asked[1]: {"time_us": 1.0}}
+    store: Any = SimpleNamespace(get=kept.get, put=kept.__setitem__, folder="kept")
+
+    def ended(tasks: list[Any], n: int) -> Iterator[tuple[int, Any]]:
+        told.append(f"{n} processes: {'; '.join(task.key for task in tasks)}")
+        yield from ((i, ConfigError("a made fault") if "no such" in task.key else {"time_us": 10.0 + i}) for i, task in enumerate(tasks))
+
+    with patch.object(runner, "in_processes", ended), patch.object(runner, "sources_changed", lambda: False):
+        rows, failed = run_points([*asked, base], store, jobs, lambda *now: told.append(" ".join(map(str, now[:3])) + f" {now[3]:.5f}"))
+    return [*told, *(f"{p.label}: {row}" for p, row in rows.items()), *failed.values(), str(len(kept))]
+
+
 TEXTS: dict[str, Callable[[], Lines]] = {
-    "verdicts": verdicts, "points": points, "windows": windows, "tornado-dysharp": lambda: tornado("dysharp"),
+    "verdicts": verdicts, "runs": lambda: [*runs(1), *runs(2)], "points": points, "windows": windows, "tornado-dysharp": lambda: tornado("dysharp"),
         "tornado-moe-hub": lambda: tornado("moe-hub"),
     "screen": lambda: shown("dysharp", results()), "screen-beyond": lambda: shown("", results()[12:14]), "screen-bare": lambda: shown("",
         results()[:1]),
