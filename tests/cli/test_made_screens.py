@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -23,10 +24,12 @@ from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_systems import SystemPoint
 from dysharp.api.validation import Report
 from dysharp.api.whole_model import describe
+from dysharp.cli import validate
 from dysharp.cli.listing import print_list
 from dysharp.cli.network import print_curve
 from dysharp.cli.serve import print_serving
 from dysharp.cli.texts import libraries_text, model_text, plan_text, routing_text, sweep_text, validate_text
+from dysharp.errors import SimulationError
 from dysharp.planning.search import Moved
 from dysharp.reports.serving import plot_serving
 from dysharp.reports.validation_page import _long_tables, page_of
@@ -38,7 +41,7 @@ from dysharp.serving.search import Rejected
 from dysharp.serving.whatif import WhatIf
 from dysharp.workload.describe import GpuRow, LayerRow, LinkLoad, NodeRow
 from tests.reports.drawn import drawn_lines
-from tests.reports.held import Lines, lines_of, plain, printed, stored_lines, write
+from tests.reports.held import Lines, digest, lines_of, plain, printed, stored_lines, write
 from tests.reports.made_results import Made
 
 FOLDER = Path(__file__).with_name("made")
@@ -182,6 +185,22 @@ def served_report() -> run_validation.ServingReport:
     return run_validation.ServingReport(families, groups, layouts, rows("rows", 2, id=["a", "b"], note=["", "made"], ttft_error=[1.5, None]))
 
 
+def whole_reports() -> Lines:
+    """Every set of flags of `validate`: how many lines, and their digest; then runs whose bars do not hold."""
+    for data, bars, groups in ((None, False, False), ("my.csv", False, False), (None, True, False), ("my.csv", False, True), (None, True, True)):
+        text = list(printed(validate._print, report(), data, bars, groups))
+        yield f"{data} {bars} {groups}: {len(text)} lines {digest(' '.join(text))}"
+    failed = {"training": replace(trained(), families=[{**trained().families[0], "holds": False}, *trained().families[1:]]),
+              "serving": replace(served_report(), families=[{**row, "holds": False} for row in served_report().families])}  # fmt: skip
+    for of, found in failed.items():
+        for check, as_json in ((False, True), (True, False)):
+            try:
+                with patch(f"dysharp.api.run_validation.validate_{of}", lambda _, found=found: found):
+                    yield f"{of} {digest(' '.join(printed(validate._validate_runs, of, 'my.csv', check, as_json)))}"
+            except SimulationError as error:
+                yield f"{of}: {error}"
+
+
 def layer_rows() -> list[LayerRow]:
     def gpus(at: int) -> tuple[GpuRow, ...]:
         return tuple(
@@ -271,6 +290,7 @@ TEXTS: dict[str, Callable[[], Lines]] = {
         str(trained())],
     "validate-serving": lambda: [*printed(validate_text.print_serving_report, served_report(), "my.csv"),
         *printed(validate_text.print_serving_report, served_report())],
+    "validate-whole": whole_reports,
     "validate-page": lambda: [line for line in page_of(report(), "f.svg").splitlines() if line.startswith(("|", "#", "All")) or "belong" in line],
     "validate-long": lambda: [f"{t.name}: {t.meaning}: {' '.join(t.keys)}: {len(t.rows)}" for t in _long_tables(report())],
     "routing": lambda: [*printed(routing_text.print_layers, layer_rows()), *printed(routing_text.print_nodes, node_rows())],

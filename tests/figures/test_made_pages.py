@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -21,6 +22,7 @@ from dysharp.errors import ConfigError
 from dysharp.figures import Check, Figure, in_direction, load_figure, run_points, runner
 from dysharp.figures.check import unclaimed
 from dysharp.figures.figure import Variant, product_points
+from dysharp.figures.metrics import hub_shares
 from dysharp.figures.tornado import HEADLINES, Tornado
 from dysharp.figures.verdict import Result, _reduce, bound_words, outcome_of, variant_point, verdict_of
 from dysharp.figures.window_map import default_windows
@@ -146,8 +148,33 @@ def runs(jobs: int) -> Lines:
     return [*told, *(f"{p.label}: {row}" for p, row in rows.items()), *failed.values(), str(len(kept))]
 
 
+def shares() -> Lines:
+    """Shares of a row's time from the parts of three rows, for both forms whose thread blocks poll."""
+    asked: list[Any] = []
+
+    def parts(program: Any, _: Any) -> Any:
+        factor = 1.0 + len(program[0])  # the form's name
+        return np.array([[1e6, 2e6, 4e6], [9e6, 3e6, 5e6], [2e6, 8e6, factor * 1e6]])
+
+    def planned(*args: Any, **keys: Any) -> list[Any]:
+        asked.append((args, keys))
+        return [args]
+
+    burst = SimpleNamespace(run_burst=lambda program: (program,))
+    with (
+        patch.dict("sys.modules", {"dysharp.engine.burst.run": burst}),
+        patch.object(hub_shares, "planned", planned),
+        patch.object(hub_shares, "parts_ps", parts),
+    ):
+        for form, routing in (("mh-base", ""), ("mh-pkt", "uniform")):
+            found = hub_shares.hub_shares(Point("hub-shares", "S-8", "paper-dgx-h800", routing, 3, 8, 96), hub_shares.Form(form))
+            yield " ".join(f"{name} {value:.6g}" for name, value in found.items())
+    yield from map(str, asked)
+
+
 TEXTS: dict[str, Callable[[], Lines]] = {
-    "verdicts": verdicts, "runs": lambda: [*runs(1), *runs(2)], "points": points, "windows": windows, "tornado-dysharp": lambda: tornado("dysharp"),
+    "verdicts": verdicts, "shares": shares, "runs": lambda: [*runs(1), *runs(2)], "points": points, "windows": windows,
+    "tornado-dysharp": lambda: tornado("dysharp"),
         "tornado-moe-hub": lambda: tornado("moe-hub"),
     "screen": lambda: shown("dysharp", results()), "screen-beyond": lambda: shown("", results()[12:14]), "screen-bare": lambda: shown("",
         results()[:1]),
