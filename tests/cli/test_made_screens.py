@@ -190,8 +190,8 @@ def whole_reports() -> Lines:
     for data, bars, groups in ((None, False, False), ("my.csv", False, False), (None, True, False), ("my.csv", False, True), (None, True, True)):
         text = list(printed(validate._print, report(), data, bars, groups))
         yield f"{data} {bars} {groups}: {len(text)} lines {digest(' '.join(text))}"
-    failed = {"training": replace(trained(), families=[{**trained().families[0], "holds": False}, *trained().families[1:]]),
-              "serving": replace(served_report(), families=[{**row, "holds": False} for row in served_report().families])}  # fmt: skip
+    failed = {"training": replace(trained(), families=[trained().families[0] | {"holds": False}, *trained().families[1:]]),
+              "serving": replace(served_report(), families=[row | {"holds": False} for row in served_report().families])}  # fmt: skip
     for of, found in failed.items():
         for check, as_json in ((False, True), (True, False)):
             try:
