@@ -1,9 +1,10 @@
-"""The Program of every system, form, option and machine keeps its tables. New values: `python tests/systems/program_tables.py`."""
+"""The Program of every system, form, option and machine keeps its tables. New values: `python -m tests.systems.program_tables`."""
 
 from __future__ import annotations
 
 import pytest
-from program_tables import SYSTEMS, TABLES, Point, cells, points_of, stored
+
+from tests.systems.program_tables import SYSTEMS, TABLES, Point, cells, points_of, stored
 
 STORED = stored()
 
