@@ -1,4 +1,4 @@
-"""Writes the tables of regression values of this folder anew: `python tests/measured/write_tables.py`, after a change that moves numbers on purpose."""
+"""Writes the tables of regression values of this folder anew, after a change that moves numbers on purpose."""
 
 from __future__ import annotations
 

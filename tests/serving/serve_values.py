@@ -118,10 +118,19 @@ def loops(r: Replica) -> Iterator[tuple[str, Any]]:
         yield f"{engine.name} decode", [steps.decode_us(n) for n in (1.0, 17.0, 48.0, 500.0)]
         yield f"{engine.name} prompts", [steps.prompts_us(*n) for n in ((300.0, 300.0), (300.0, 90.0), (9000.0, 4000.0), (700.0, 350.0, 20.0))]
         yield f"{engine.name} prompt", [prompt_us(steps, load, *n) for n in ((1.0, 0.0), (3.0, 20.0), (40.0, 5.0))]
-        yield f"{engine.name} formula", [closed_loop(steps, replace(load, users=users), cap) for users, cap in ((3.0, 9e9), (48.0, 9e9), (200.0, 5.0))]
-        yield f"{engine.name} run", [run_closed_loop(steps, replace(load, users=n), cap, ratio=q, rounds=2) for n, cap, q in ((9.0, 3.0, 0.7), (16.0, 9e9, 1.0))]
+        yield (
+            f"{engine.name} formula",
+            [closed_loop(steps, replace(load, users=users), cap) for users, cap in ((3.0, 9e9), (48.0, 9e9), (200.0, 5.0))],
+        )
+        yield (
+            f"{engine.name} run",
+            [run_closed_loop(steps, replace(load, users=n), cap, ratio=q, rounds=2) for n, cap, q in ((9.0, 3.0, 0.7), (16.0, 9e9, 1.0))],
+        )
         yield f"{engine.name} engine", [engine.padded(n) for n in (0.0, 3.0, 4.0, 8.5, 256.0, 257.0, 512.0, 513.0)]
-        yield f"{engine.name} host", [engine.step_us(r, 50.0, *n) for n in ((0.0,), (900.0,), (3.0, 400))] + [engine.first_us(r, 7e3), engine.text_us(r, 1e3)]
+        yield (
+            f"{engine.name} host",
+            [engine.step_us(r, 50.0, *n) for n in ((0.0,), (900.0,), (3.0, 400))] + [engine.first_us(r, 7e3), engine.text_us(r, 1e3)],
+        )
         yield f"{engine.name} command", engine.command("M", replace(r, formats=replace(r.formats, kv="fp8")), load)
 
 
@@ -186,7 +195,13 @@ def layouts_tried() -> Iterator[tuple[str, Any]]:
 
 def small() -> Iterator[tuple[str, Any]]:
     """Functions of numbers and names alone."""
-    yield "formats", [(name, PRECISIONS[name], [PRECISIONS[name].of(p) for p in ("attention", "routed experts", "dense FFN", "head", "router")]) for name in PRECISIONS]
+    yield (
+        "formats",
+        [
+            (name, PRECISIONS[name], [PRECISIONS[name].of(p) for p in ("attention", "routed experts", "dense FFN", "head", "router")])
+            for name in PRECISIONS
+        ],
+    )
     yield "compute", [[compute_dtype(load_gpu(gpu), form.compute) for form in FORMATS.values()] for gpu in list_gpus()]
     yield "graphs", GRAPH_BATCHES
     yield "touched", [touched(8.0, 3, 12, tokens, loads) for tokens in (0.0, 1.0, 9.0) for loads in ((), (0.1, 0.2, 0.7))]
@@ -195,7 +210,14 @@ def small() -> Iterator[tuple[str, Any]]:
     sizes = (64.0, 1e6, 1000001.0, 3e6, 3000001.0, 9e7)
     yield "reducing", [rates.reducing(n, size, form) for n in (2, 8) for size in sizes for form in (own, own._replace(nvls=False))]
     yield "all-reduce", [rates.all_reduce(n, size, own) for n in (1, 4) for size in sizes]
-    yield "rates", [Rates(load_cluster("hw-dgx-h200"), steady=steady).gemm(700.0, 900.0, 1100.0, "fp8", width) for steady in (True, False) for width in (1.0, 900.0)]
+    yield (
+        "rates",
+        [
+            Rates(load_cluster("hw-dgx-h200"), steady=steady).gemm(700.0, 900.0, 1100.0, "fp8", width)
+            for steady in (True, False)
+            for width in (1.0, 900.0)
+        ],
+    )
     curve = SubLayerCurve((16, 64, 256), (5.0, 9.0, 30.0), (7.0, 11.0, 41.0))
     names = ("attention all-reduce", "FFN all-reduce", "embedding")
     yield "curve", [curve.us(name, n) for name in names for n in (15.0, 16.0, 40.0, 256.0, 500.0)]
