@@ -57,8 +57,8 @@ def read(path: Path) -> Table:
         return {name: float(value) for name, value in csv.reader(file)}
 
 
-def changed(found: Mapping[str, float], stored: Mapping[str, float]) -> list[str]:
-    """Names whose numbers differ, or that only one of the tables has."""
+def changed(found: Mapping[str, float], stored: Mapping[str, float], close: float = CLOSE) -> list[str]:
+    """Names whose numbers differ by more than `close`, or that only one of the tables has."""
     both = found.keys() & stored.keys()
-    moved = {name for name in both if found[name] != pytest.approx(stored[name], rel=CLOSE, abs=CLOSE)}
+    moved = {name for name in both if found[name] != pytest.approx(stored[name], rel=close, abs=close)}
     return sorted(moved | (found.keys() ^ stored.keys()))

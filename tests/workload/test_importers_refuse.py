@@ -136,7 +136,6 @@ def test_other_files(tmp_path: Path) -> None:
     assert all(summary(name) for name in FORMATS)
 
 
-
 class Evil:
     """Its pickle writes a file when it is loaded."""
 
