@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,27 +16,31 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
+from dysharp.arrays import F64
 from dysharp.errors import DysharpError
 from dysharp.measured import apart, beyond, calls, cluster_fit, hold_out, refit, regime, summary, trust, validation
 from dysharp.measured.expert_loads import busiest_rank, expert_loads
 from dysharp.measured.families.library_calls import LIBRARIES, CallCase, call_us
-from dysharp.measured.family import Classified, Parsed, all_families, classify, judges_apart
+from dysharp.measured.family import Classified, Parsed, all_families, classify, family_of, judges_apart
 from dysharp.measured.fitting import Free, fit, seen_by, spread_of, standard_errors
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, nic_GBps, out_of_scope, read_calls, read_measurements, read_operators
-from dysharp.measured.predictions import measured_values
+from dysharp.measured.predictions import ClosedForms, measured_values
 from dysharp.measured.serving import predictions as served
 from dysharp.measured.serving import setting as serving
 from dysharp.measured.training import families as training
 from dysharp.measured.training import setting as run_setting
 from dysharp.measured.training import step_time
+from dysharp.serving.work import Load, Replica
 from dysharp.specs import load_cluster, load_model
 from dysharp.specs.fitted import Fitted, fitted, fitted_values
 from dysharp.specs.gpu import list_gpus
 from dysharp.workload import make_routing
 from tests.measured import outcomes
 from tests.measured.checksums import Table, checksum, read
-from tests.measured.csv_lines import some_gemms
+from tests.measured.csv_lines import ep_line, some_gemms
+from tests.measured.csv_lines import read as read_lines
 
 FILE = Path(__file__).with_name("judgements.csv")
 Named = Iterator[tuple[str, Any]]
@@ -68,9 +73,10 @@ def classified() -> Classified:
     return classify({m.id: m for m in (*(m for m in measurements() if m.id in ids), *eager, *trips, *layers)}.values())
 
 
-def made_up(parsed: Sequence[Parsed], part: float = 0.2) -> np.ndarray:
+def made_up(parsed: Sequence[Parsed], part: float = 0.2) -> F64:
     """Predictions near the measured values."""
-    return measured_values(parsed) * (1 + part * np.sin(1.0 + np.arange(len(parsed))))
+    found: F64 = measured_values(parsed) * (1 + part * np.sin(1.0 + np.arange(len(parsed))))
+    return found
 
 
 def scopes() -> Named:
@@ -183,9 +189,51 @@ def refits() -> Named:
     """The fit of constants that few measurements see."""
     parsed = classify(some_gemms()).parsed
     for name, rest in (("neutral", None), ("kept", fitted_values())):
-        found = refit.refit(parsed, few(), np.arange(len(parsed)) % 4 > 0, 1 + 0.01 * np.arange(len(parsed)), rest)
+        found = refit.refit(parsed, few(), np.arange(len(parsed)) % 4 > 0, np.linspace(1.0, 1.1, len(parsed)), rest)
         yield name, (found.values, found.borrowed)
+    overall = {"macro_median_ape": 1.1, "macro_p90_ape": 2.2, "coverage": 90.0, "n_numbers": 7}
+    ratios = [{"family": name, "by": "x", "ratio": 1.5 if name == "macro" else 3.0} for name in ("macro", "nccl")]
+    parts = [{"part": part, "median_ape": 8.0} for part in ("device", "host")]
+    yield "bars", [validation.check_bars(overall, found, ratios, parts) for found in ([{"median_ape": 12.0}, {"median_ape": 3.0}], [])]
     yield "chosen", [hold_out.sample(classified().parsed, np.arange(len(classified().parsed)) % 3 > 0)]
+
+
+def by_forms(parsed: Sequence[Parsed], folds: Sequence[tuple[np.ndarray, Any]], *_: Any) -> np.ndarray:
+    """In place of `predict_folds`: closed forms, a little larger where Programs predict."""
+    found = np.full(len(parsed), np.nan)
+    larger = np.array([1.07 if entry.family.program_us else 1.0 for entry in parsed])
+    for mask, values in folds:
+        found[mask] = (ClosedForms(parsed).values(values) * larger)[mask]
+    return found
+
+
+def held_out() -> Named:
+    """Shapes and GPUs that are held out, Programs by closed forms."""
+    parsed = classify([*some_gemms()[::3], *read_lines(*(ep_line(f"d-{n}", n, hidden=h) for h, n in ((512, 8), (1024, 16))))]).parsed
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hold_out, "predict_folds", by_forms)
+        for by in ("shape", "gpu"):
+            found = hold_out.held_out(parsed, few(), by)
+            yield by, (found.predicted, found.borrowed)
+
+
+def nodes() -> Named:
+    """Numbers of nodes that are held out."""
+    far = [m for m in measurements() if m.kind.startswith("ep_") and "proto" in m.config]
+    far = [m for m in far if family_of(m) == all_families()[hold_out.FAMILY]][::14]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hold_out, "predict_folds", by_forms)
+        yield "table", hold_out.hold_out_nodes(classify(far).parsed, fitted())
+        yield "one number", hold_out.hold_out_nodes(classify(far[:1]).parsed, fitted())
+        yield "GPUs", hold_out.rows_of(classify(far).parsed)[1]
+
+
+def groups_beyond() -> Named:
+    """Groups of families beyond the bars that are held out."""
+    own = [entry for entry in classified().parsed if entry.family.name == "operator"][:4]
+    free = [name for name, c in fitted().items() if c.stage == "operator"][:1]
+    table = {name: c if name in free else replace(c, stage=refit.GIVEN) for name, c in fitted().items()}
+    yield "GPUs", hold_out.hold_out_beyond(own, table, "gpu")
 
 
 def clusters() -> Named:
@@ -214,12 +262,12 @@ def loads() -> Named:
 # ---- runs
 
 
-def serving_settings() -> Named:
-    """What every row of serving serves, by engine and model."""
+def serving_settings(engine: str) -> Named:
+    """What every row of an engine serves, by model."""
     groups: dict[str, list[Any]] = {}
-    for row in serving.ServingRow.read():
+    for row in (row for row in serving.ServingRow.read() if row.text("engine") == engine):
         steps = row.text("mode") in serving.STEPS
-        found = told(partial(serving.step_setting_of if steps else serving.setting_of, row))  # type: ignore[arg-type]
+        found = told(partial(serving.step_setting_of if steps else serving.setting_of, row))
         groups.setdefault(f"{row.text('engine')} {row.text('model').split('/')[-1]}", []).append(
             (_plain(found), row.step_ms, row.drafts, row.acceptance)
         )
@@ -228,7 +276,7 @@ def serving_settings() -> Named:
 
 def _plain(found: Any) -> Any:
     """A setting with names in place of models and machines."""
-    if isinstance(found, serving.Replica):
+    if isinstance(found, Replica):
         return found.model.name, found.formats, found.layout, found.rates.cluster.name
     if isinstance(found, tuple):
         return [_plain(part) for part in found]
@@ -243,15 +291,20 @@ def serving_runs() -> Named:
     rows = {row.id: row for row in serving.ServingRow.read()}
     for name in ("in0397", "in0671", "in0891", "in1563", "in3182", *[row.id for row in rows.values() if row.text("mode") in serving.STEPS]):
         yield name, _case(served.predict_row(rows[name]))
-    noisy = [1 + 0.2 * np.sin(n) for n in range(len(rows))]
-    cases = [served.ServingCase(row, *(None if row.numbers[k] is None else row.numbers[k] * f for k in ("tpot_ms", "ttft_ms")))
-             for row, f in zip(rows.values(), noisy, strict=True) if row.degrees["osl"] and row.degrees["concurrency"]]  # fmt: skip
+    known = [row for row in rows.values() if row.degrees["osl"] and row.degrees["concurrency"]]
+    cases = [_noisy(row, 1 + 0.2 * math.sin(n)) for n, row in enumerate(known)]
     yield "fastest", served.fastest_layouts(cases)
     yield "fastest of few", served.fastest_layouts(cases[::3])
     yield "judged", [_case(case) for case in cases[::4]]
     points = [(1.0, 9.0), (2.0, 5.0), (2.0, 4.0), (8.0, 1.5)]
     yield "at", [served._at(points[:n], speed) for n in (1, 2, 3, 4) for speed in (0.5, 1.5, 2.0, 6.0, 9.0)]
     yield "bars", [(bar.around(40.0), bar.around(3.0)) for bar in served.BARS.values()]
+
+
+def _noisy(row: serving.ServingRow, factor: float) -> served.ServingCase:
+    """A prediction near the measured one."""
+    tpot, ttft = (None if (value := row.numbers[name]) is None else value * factor for name in ("tpot_ms", "ttft_ms"))
+    return served.ServingCase(row, tpot, ttft)
 
 
 def _case(case: served.ServingCase) -> Any:
@@ -268,7 +321,7 @@ def bars_of_replicas() -> Named:
                 model=SimpleNamespace(name=name, layer=moe or None), rates=SimpleNamespace(gpu=SimpleNamespace(name=gpu)), layout=layout
             )
             limits = ((128.0, 100.0), (32768.0, 8192.0), (127.0, 99.0), (32769.0, 8193.0))
-            lists = [served.outside_of(one, serving.Load(1.0, *own, 1.0, n), apart=n > 1) for own in limits]
+            lists = [served.outside_of(one, Load(1.0, *own, 1.0, n), apart=n > 1) for own in limits]
             yield f"{name} {dp}", (lists, [served.bar_of(one, apart=apart) for apart in (True, False)])
 
 
@@ -308,8 +361,9 @@ def training_groups() -> Named:
 
 
 PARTS: dict[str, Callable[[], Named]] = {
-    "scopes": scopes, "tables": tables, "apart": apart_from_bars, "calls": library_calls, "error bars": error_bars, "fits": fits, "refits": refits, "clusters": clusters,
-    "loads": loads,    "serving settings": serving_settings, "serving runs": serving_runs, "serving bars": bars_of_replicas, "training rows": training_rows,
+    "scopes": scopes, "tables": tables, "apart": apart_from_bars, "calls": library_calls, "error bars": error_bars, "fits": fits,
+    "refits": refits, "held out": held_out, "nodes": nodes, "beyond": groups_beyond, "clusters": clusters, "loads": loads,
+    **{f"settings of {name}": partial(serving_settings, name) for name in ("vllm", "sglang", "trtllm")}, "serving runs": serving_runs, "serving bars": bars_of_replicas, "training rows": training_rows,
     "training groups": training_groups,
 }  # fmt: skip
 

@@ -157,10 +157,10 @@ def changes(m: Measurement, family: list[Measurement]) -> Iterator[tuple[str, li
 
 
 def numbers(entries: list[Parsed | str]) -> list[float]:
-    """A checksum of each outcome: its case, and its time by the closed form."""
+    """A checksum of each outcome: its case with its effort, and its time by the closed form."""
     cases = [entry for entry in entries if isinstance(entry, Parsed)]
     closed = iter(ClosedForms(cases).values(fitted_values()).tolist())
-    return [checksum((entry.family.name, entry.case, next(closed)) if isinstance(entry, Parsed) else entry) for entry in entries]
+    return [checksum((entry.family.name, entry.case, next(closed), entry.case.effort()) if isinstance(entry, Parsed) else entry) for entry in entries]
 
 
 def program_number(family: Family, entry: Parsed) -> float:
@@ -196,8 +196,9 @@ def programs_of(name: str, measurements: list[Measurement]) -> Table:
             large += size(m, entry) > SMALL
             if size(m, entry) <= SMALL or large <= LARGE:
                 found[f"{name} {m.id} Program"] = program_number(family, entry)
-            for tokens in (1,) if hasattr(entry.case, "tokens") else ():
-                found[f"{name} {m.id} Program of {tokens}"] = program_number(family, replace(entry, case=replace(entry.case, tokens=tokens)))
+            if hasattr(entry.case, "tokens"):
+                one: Any = entry.case
+                found[f"{name} {m.id} Program of 1"] = program_number(family, replace(entry, case=replace(one, tokens=1)))
     return found
 
 

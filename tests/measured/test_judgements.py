@@ -8,7 +8,7 @@ from tests.measured.checksums import CLOSE, changed, read
 from tests.measured.judgements import FILE, PARTS, table
 
 STORED = read(FILE)
-FITS = ("fits", "refits", "clusters")
+FITS = ("fits", "refits", "held out", "nodes", "beyond", "clusters")
 """Where a search ends depends on the last digits."""
 
 

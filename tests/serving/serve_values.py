@@ -25,7 +25,7 @@ from dysharp.serving.memory import kv_bytes, memory_of, weight_bytes
 from dysharp.serving.precisions import FORMATS, PRECISIONS, compute_dtype, formats_of
 from dysharp.serving.rates import Rates, Reducers
 from dysharp.serving.search import front, layouts_of, search, within
-from dysharp.serving.step import StepTable, decode_batch, draft_us, layer_ops, step_time
+from dysharp.serving.step import StepTable, decode_batch, draft_us, hops, layer_ops, step_time
 from dysharp.serving.two_batches import alternated_us, overlapped_us, stages_of
 from dysharp.serving.work import Batch, Load, Replica, SubLayerCurve, prompt_batch
 from dysharp.specs import load_cluster, load_whole
@@ -137,7 +137,7 @@ def loops(r: Replica) -> Iterator[tuple[str, Any]]:
 def pools(first: str, second: str) -> Iterator[tuple[str, Any]]:
     """Prefill and decode apart, by formula and prompt by prompt."""
     load, rules = replace(LOAD, users=20.0), replace(engine_of("sglang"), mixed=False, gathered_steps=0)
-    made = [apart.Pool(StepTable(replica(name), rules, load, 10.0), n) for name, n in ((first, 3), (second, 2))]
+    made = apart.Pool(StepTable(replica(first), rules, load, 10.0), 3), apart.Pool(StepTable(replica(second), rules, load, 10.0), 2)
     yield "formula", [apart.disaggregated(*made, replace(load, users=users), cap) for users, cap in ((4.0, 9e9), (20.0, 9e9), (300.0, 11.0))]
     yield "run", [apart.run_pools(*made, load, ratio=ratio, rounds=rounds) for ratio, rounds in ((0.7, 3), (1.0, 2))]
 
@@ -218,6 +218,20 @@ def small() -> Iterator[tuple[str, Any]]:
             for width in (1.0, 900.0)
         ],
     )
+    shared, cut, rules = replica("shared"), replica("cut"), engine_of("vllm")
+    yield "without options", (exchange.exchange(shared, 9.0), step_time(shared, BATCHES["prompts"]), rates.experts(3.0, 8.0, 90.0, 110.0, "fp8", 1.0))
+    steps, load = StepTable(cut, rules, LOAD, 9.0), replace(LOAD, users=5.0)
+    pair = apart.Pool(steps, 1), apart.Pool(steps, 2)
+    yield (
+        "loops without options",
+        (run_closed_loop(steps, load, 9.0), apart.run_pools(*pair, load), apart.disaggregated(*pair, load), closed_loop(steps, load)),
+    )
+    yield "polled", [replace(rules, polled_steps=float(n)).first_us(cut, 9e3) for n in (1, 10)]
+    fewer = replace(shared, rates=Rates(load_cluster("hw-dgx-h200").with_gpus(4)))
+    yield "domains", (exchange.domain_of(fewer), list(layouts_of(fewer, 4)))
+    yield "hops", [list(hops(replica(name), n)) for name in ("stages", "experts in stages", "cut") for n in (1.0, 700.0)]
+    yield "engines", [(rules, rules.reducers, rules.beside(3)) for rules in map(engine_of, ENGINES)]
+    yield "loads", [loads_of(load_whole(name), "uniform", 3)[:5] for name in ("deepseek-v3", "llama3-70b")]
     curve = SubLayerCurve((16, 64, 256), (5.0, 9.0, 30.0), (7.0, 11.0, 41.0))
     names = ("attention all-reduce", "FFN all-reduce", "embedding")
     yield "curve", [curve.us(name, n) for name in names for n in (15.0, 16.0, 40.0, 256.0, 500.0)]
