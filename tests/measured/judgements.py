@@ -363,8 +363,8 @@ def training_groups() -> Named:
 PARTS: dict[str, Callable[[], Named]] = {
     "scopes": scopes, "tables": tables, "apart": apart_from_bars, "calls": library_calls, "error bars": error_bars, "fits": fits,
     "refits": refits, "held out": held_out, "nodes": nodes, "beyond": groups_beyond, "clusters": clusters, "loads": loads,
-    **{f"settings of {name}": partial(serving_settings, name) for name in ("vllm", "sglang", "trtllm")}, "serving runs": serving_runs, "serving bars": bars_of_replicas, "training rows": training_rows,
-    "training groups": training_groups,
+    **{f"settings of {name}": partial(serving_settings, name) for name in ("vllm", "sglang", "trtllm")},
+    "serving runs": serving_runs, "serving bars": bars_of_replicas, "training rows": training_rows, "training groups": training_groups,
 }  # fmt: skip
 
 

@@ -27,8 +27,8 @@ from tests.measured.checksums import Table, checksum
 from tests.measured.csv_lines import line, read
 
 FILE = Path(__file__).with_name("outcomes.csv")
-MOST = 12
-"""Measurements of a family in the table."""
+MOST, MOST_CLOSED = 12, 32
+"""Measurements of a family in the table: with Programs, and of closed forms alone."""
 VARIED = 2
 """Measurements of a family of which every cell and key is changed."""
 SMALL, LARGE = 1 << 15, 2
@@ -81,6 +81,10 @@ def features(m: Measurement, entry: Parsed | str) -> set[tuple[str, Any]]:
     if isinstance(entry, str):
         return {("reason", entry)}
     found: set[tuple[str, Any]] = {("unit", m.unit), ("metric", m.metric), ("kind", m.kind), ("gpu", entry.case.gpu)}
+    found |= {
+        ("engine", (m.kind, m.system.split()[0], entry.case.gpu)),
+        ("kernel", (m.config.get("kernel"), m.config.get("kv_dtype"), entry.case.gpu)),
+    }
     for field in fields(entry.case):
         value = getattr(entry.case, field.name)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -116,7 +120,7 @@ def chosen(measurements: Iterable[Measurement]) -> dict[str, list[Measurement]]:
     for name, group in groups.items():
         group.sort(key=lambda one: (size(one[0], one[1]), one[0].id))
         seen: set[tuple[str, Any]] = set()
-        while len(found.setdefault(name, [])) < MOST:
+        while len(found.setdefault(name, [])) < (MOST if name in with_programs() else MOST_CLOSED):
             best = max(group, key=lambda one: len(one[2] - seen))
             if not best[2] - seen:
                 break
