@@ -1,0 +1,227 @@
+"""What every family makes of some packaged measurements, and of the same with one cell or key changed: case, times, or the reason for none.
+
+Times of Programs are made up from their ops and bytes (`made_up`), so that a Program is built and read and nothing is simulated: a table says which
+Programs a family runs, and how it reads their marks.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dysharp.errors import DysharpError
+from dysharp.measured.family import Family, Level, Parsed, all_families, family_of, parse
+from dysharp.measured.measurements import Measurement, Unsupported, read_calls, read_measurements, read_operators
+from dysharp.measured.predictions import ClosedForms
+from dysharp.program import Program
+from dysharp.specs.fitted import fitted_values
+from tests.measured.checksums import Table, checksum
+from tests.measured.csv_lines import line, read
+
+FILE = Path(__file__).with_name("outcomes.csv")
+MOST, MOST_CLOSED = 12, 32
+"""Measurements of a family in the table: with Programs, and of closed forms alone."""
+VARIED = 2
+"""Measurements of a family of which every cell and key is changed."""
+SMALL, LARGE = 1 << 15, 2
+"""Token rows of a Program up to which it is made as it is, and how many larger ones of a family are."""
+NORMS = [
+    line(f"norm-{n}", kind=kind, system="vLLM", hardware="8xH100", config={"gpus": 8, "bytes": 3 << 17, "timing": timing})
+    for n, (kind, timing) in enumerate(
+        (("rms_norm", "eager"), ("allreduce_rms_norm_fused", "cuda graph"), ("allreduce_rms_norm", "eager"), ("allreduce_rms_norm", "graph"))
+    )
+]
+"""Of the family without packaged measurements."""
+POWERS = (3, 5, 7, 9, 12, 13, 14, 15, 17, 18, 19, 20, 21, 22, 23, 24, 26)
+ABSENT = object()
+
+
+def made_up(program: Program, *_: Any, **__: Any) -> tuple[Any, None]:
+    """In place of `run_burst`: an op ends later than those before it, by its template; the whole counts bytes and members."""
+    ops = program.ops
+    done = 1000 * np.arange(1, len(ops.template) + 1, dtype=np.int64) + 77 * ops.template
+    return SimpleNamespace(done=done, time_ps=int(done.max()) + int(checksum_of(program))), None
+
+
+def checksum_of(program: Program) -> int:
+    """A number that depends on ops, members, wires, durations, issuers, semaphores and links."""
+    parts = (program.ops, program.members, program.wires, program.issuers, program.semaphores)
+    arrays = [getattr(part, field.name) for part in parts for field in fields(part)]
+    total = int(checksum((program.hardware, program.nets))) + 13 * int(np.asarray(program.durations).sum() % 1000003)
+    for n, array in enumerate(array for array in arrays if isinstance(array, np.ndarray)):
+        turn = (1 + np.arange(array.size, dtype=np.int64) % 61).reshape(array.shape)
+        total += (n + 3) * int((array.astype(np.int64) % 8191 * turn).sum() % 1000003)
+    return total
+
+
+def without_engine(patch: pytest.MonkeyPatch) -> None:
+    """Programs of families get times of `made_up`; what is kept of other runs stays as it is."""
+    all_families()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("dysharp.measured") and hasattr(module, "run_burst"):
+            patch.setattr(module, "run_burst", made_up)
+            for kept in ("_run", "_slow_run"):
+                if hasattr(getattr(module, kept, None), "__wrapped__"):
+                    patch.setattr(module, kept, functools.lru_cache(getattr(module, kept).__wrapped__))
+
+
+# ---- which measurements
+
+
+def features(m: Measurement, entry: Parsed | str) -> set[tuple[str, Any]]:
+    """What a measurement has that others may not have."""
+    if isinstance(entry, str):
+        return {("reason", entry)}
+    found: set[tuple[str, Any]] = {("unit", m.unit), ("metric", m.metric), ("kind", m.kind), ("gpu", entry.case.gpu)}
+    found |= {
+        ("engine", (m.kind, m.system.split()[0], entry.case.gpu)),
+        ("kernel", (m.config.get("kernel"), m.config.get("kv_dtype"), entry.case.gpu)),
+    }
+    for field in fields(entry.case):
+        value = getattr(entry.case, field.name)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            found |= {(field.name, "0" if not value else "1" if value == 1 else "more")}
+        elif field.name != "shape":
+            found.add((field.name, value))
+    found |= {(key, value) for key, value in m.config.items() if isinstance(value, (str, bool))}
+    return found | {("key", key) for key in m.config}
+
+
+def size(m: Measurement, entry: Parsed | str) -> float:
+    """Cheap measurements first."""
+    tokens = getattr(entry.case, "tokens", 0) if isinstance(entry, Parsed) else 0
+    return float(getattr(entry.case, "gpus", 1) * tokens if isinstance(entry, Parsed) else 0)
+
+
+def outcome(m: Measurement) -> Parsed | str:
+    """The measurement's case, or why it has none."""
+    try:
+        return parse(m, family_of(m))
+    except (Unsupported, DysharpError) as reason:
+        return str(reason)
+
+
+def chosen(measurements: Iterable[Measurement]) -> dict[str, list[Measurement]]:
+    """By family: the measurements that together have most features, one after the other."""
+    groups: dict[str, list[tuple[Measurement, Parsed | str, set[tuple[str, Any]]]]] = {}
+    for m in measurements:
+        family, entry = family_of(m), outcome(m)
+        if family is not None:
+            groups.setdefault(family.name, []).append((m, entry, features(m, entry)))
+    found: dict[str, list[Measurement]] = {}
+    for name, group in groups.items():
+        group.sort(key=lambda one: (size(one[0], one[1]), one[0].id))
+        seen: set[tuple[str, Any]] = set()
+        while len(found.setdefault(name, [])) < (MOST if name in with_programs() else MOST_CLOSED):
+            best = max(group, key=lambda one: len(one[2] - seen))
+            if not best[2] - seen:
+                break
+            seen |= best[2]
+            found[name].append(best[0])
+    return found
+
+
+# ---- what is made of them
+
+
+def others(value: Any, seen: Iterable[Any]) -> list[Any]:
+    """Values in place of a value of `config_json`: none, limits and powers of two, and what other measurements of the family have."""
+    if isinstance(value, bool):
+        return [ABSENT, not value]
+    if isinstance(value, (int, float)):
+        numbers = [0, 1, 3, value - 1, value + 1, value / 2, 2 * value, 4 * value, 1.5 * value, *(1 << n for n in POWERS)]
+        return [ABSENT, "word", *numbers]
+    words = sorted({one for one in seen if isinstance(one, str) and one != value})
+    return [ABSENT, 1, "word", *words[:8]]
+
+
+def changes(m: Measurement, family: list[Measurement]) -> Iterator[tuple[str, list[Measurement]]]:
+    """(cell or key, the measurement with other values there)."""
+    for cell in ("kind", "system", "hardware", "metric", "unit"):
+        words = sorted({getattr(one, cell) for one in family} - {getattr(m, cell)})[:10]
+        words += {"unit": ["ms", "us", "GB/s", "TFLOPS"], "hardware": ["8xB200", "4xMI300X"]}.get(cell, ["word"])
+        yield cell, [replace(m, **{cell: word}) for word in words]
+    for key, value in m.config.items():
+        new = others(value, (one.config.get(key) for one in family))
+        kept = {k: v for k, v in m.config.items() if k != key}
+        yield key, [replace(m, config=kept if one is ABSENT else kept | {key: one}) for one in new]
+    lacking = sorted({key for one in family for key in one.config} - m.config.keys())[:12]
+    for key in lacking:
+        words = sorted({str(one.config[key]) for one in family if key in one.config})[:4]
+        values = [next(one.config[key] for one in family if str(one.config.get(key)) == word) for word in words]
+        yield f"+{key}", [replace(m, config=dict(m.config) | {key: one}) for one in values]
+
+
+def numbers(entries: list[Parsed | str]) -> list[float]:
+    """A checksum of each outcome: its case with its effort, and its time by the closed form."""
+    cases = [entry for entry in entries if isinstance(entry, Parsed)]
+    closed = iter(ClosedForms(cases).values(fitted_values()).tolist())
+    return [checksum((entry.family.name, entry.case, next(closed), entry.case.effort()) if isinstance(entry, Parsed) else entry) for entry in entries]
+
+
+def program_number(family: Family, entry: Parsed) -> float:
+    """A checksum of the made-up time."""
+    assert family.program_us is not None
+    try:
+        return checksum(entry.in_unit(family.program_us(entry.case, fitted_values())))
+    except DysharpError as reason:
+        return checksum(str(reason))
+
+
+def cases_of(name: str, measurements: list[Measurement]) -> Table:
+    """The part of the table of the family `name` that needs no Programs."""
+    entries, found = [outcome(m) for m in measurements], Table()
+    with np.errstate(all="ignore"):
+        found |= {f"{name} {m.id} row": number for m, number in zip(measurements, numbers(entries), strict=True)}
+        varied = [m for m, entry in zip(measurements, entries, strict=True) if isinstance(entry, Parsed)][:VARIED]
+        for m in varied:
+            asked = list(changes(m, measurements))
+            flat = numbers([outcome(one) for _, ones in asked for one in ones])
+            for key, ones in asked:
+                found[f"{name} {m.id} {key}"] = sum((1 + n / 97) * one for n, one in enumerate(flat[: len(ones)]))
+                del flat[: len(ones)]
+    return found
+
+
+def programs_of(name: str, measurements: list[Measurement]) -> Table:
+    """The other part, with `without_engine` in force."""
+    family, found, large = all_families()[name], Table(), 0
+    for m in measurements[: 3 if family.level is Level.CALL else MOST]:
+        entry = outcome(m)
+        if isinstance(entry, Parsed):
+            large += size(m, entry) > SMALL
+            if size(m, entry) <= SMALL or large <= LARGE:
+                found[f"{name} {m.id} Program"] = program_number(family, entry)
+            if hasattr(entry.case, "tokens"):
+                one: Any = entry.case
+                found[f"{name} {m.id} Program of 1"] = program_number(family, replace(entry, case=replace(one, tokens=1)))
+    return found
+
+
+def with_programs() -> list[str]:
+    """Families that Programs predict."""
+    return [name for name, family in all_families().items() if family.program_us is not None]
+
+
+def packaged() -> list[Measurement]:
+    """All measurements of the package, and of the family that has none."""
+    return [*read_measurements(), *read_operators(), *read_calls(), *read(*NORMS)]
+
+
+def table(measurements: dict[str, list[Measurement]]) -> Table:
+    """The whole table of the measurements of each family."""
+    found = Table()
+    with pytest.MonkeyPatch.context() as patch:
+        without_engine(patch)
+        for name, own in measurements.items():
+            found |= cases_of(name, own)
+            found |= programs_of(name, own) if name in with_programs() else {}
+    return found
