@@ -20,7 +20,7 @@ from dysharp.specs.gpu import Gpu, load_gpu
 from tests.stored_values import write
 
 STORED = Path(__file__).with_name("times.json")
-GPUS = ("a100-sxm", "h100-sxm", "h20", "b200", "b300", "mi300x")
+GPUS = ("a100-sxm", "h100-sxm", "b200", "b300", "mi300x")
 Columns = dict[str, Any]
 Row = tuple[str, Columns]
 

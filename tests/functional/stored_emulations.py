@@ -27,6 +27,7 @@ TYPES: tuple[Columns, ...] = ({}, {"block": "gated", "dtype": "float32"}, {"bloc
 COLLECTIVES = ("nccl-ring:all-reduce", "nccl-nvls:all-reduce", "nccl-ring:all-gather", "nccl-ring:reduce-scatter")
 PARTS = ("layers 0", "layers 1", "layers 2", "faults 0", "faults 1", "works")
 SHORT = 30
+ASKED = ("system", "block", "gpus", "tokens_per_gpu", "dtype", "backward", "order", "workload")
 FLOATS = ("max_abs_error", "max_rel_error", "bound")
 
 
@@ -38,7 +39,7 @@ def emulated(system: str, **request: Any) -> Columns:
         return {"refused": str(error)}
     whole = request.get("dtype") in (None, "int32") and request.get("block", "integer") == "integer"
     values: Columns = found.to_dict() | {"holds": found.holds}
-    kept = {name: value for name, value in values.items() if whole or name not in FLOATS}
+    kept = {name: value for name, value in values.items() if name not in ASKED and (whole or name not in FLOATS)}
     told = digest([str(found), repr(found)]) if whole else ""
     long = [name for name, value in kept.items() if isinstance(value, (dict, list, tuple, str)) and len(str(value)) > SHORT]
     return {name: digest(value) if name in long else value for name, value in kept.items() if value} | {"told": told}

@@ -81,7 +81,7 @@ def _all_stuck(run: Run) -> str:
 
 
 def deadlock_texts(program: Program) -> dict[str, str]:
-    """What the oracle says, by change."""
+    """The first words of the oracle, and a digest of all of them, by change."""
     out = {}
     for change, changed in stuck(program):
         run = Run(changed)
@@ -89,7 +89,7 @@ def deadlock_texts(program: Program) -> dict[str, str]:
             run.play()
             out[change] = "ended"
         except SimulationError as error:
-            out[change] = str(error)
+            out[change] = str(error).partition("; ")[0]
             out[f"{change}, all"] = digest(_all_stuck(run))
     return out
 
