@@ -136,6 +136,12 @@ def searched(framework: str) -> Iterator[Row]:
     done = plan_shapes([small.task], load_cluster(CLUSTERS[framework]), space.lists, Search(2)).to_dict()
     for at, entry in enumerate(done["shapes"][0]["best"]):
         yield f"entry {at}", (str(x) if isinstance(x, list) else x for x in entry.values() if not isinstance(x, dict))
+    if framework == "nemo-24.07":
+        both = [replace(small.task, model=replace(small.task.model, name=name, mtp=mtp)) for name, mtp in (("slow", 2), ("quick", 0))]
+        yield (
+            "order",
+            (x for one in plan_shapes(both, load_cluster(CLUSTERS[framework]), space.lists, Search(1)).shapes for x in (one.task.model.name,)),
+        )
     if framework == "mindspeed":
         lean = Coster(small.task, small.machine, replace(space, tp=(1,), overlap=("none",), weights=("whole",), recompute=((),), schedule=("1f1b",)))
         for moved in sensitivity(lean, load_cluster(CLUSTERS[framework]), search(lean, 1).best[0]):

@@ -356,7 +356,8 @@ WRONG = (
     "pp=2,stages=Et*6|t*5mmL",
     "pp=2,stages=Et*6|t*5L", "pp=2,stages=Et*6|t*5mL", "pp=3,stages=Et*6|t*5mmL", "pp=2,stages=Et*6|t*4mmL", "pp=2,stages=tE|t*10L", "stages=Ex",
     "stages=(t*99)*9999",
-    "pp=11,vpp=1,stages=E(t|)*10tmmL|", "tp=12,dp=2", "ep=24,dp=48,tp=2",
+    "pp=11,vpp=1,stages=E(t|)*10tmmL|", "tp=12,dp=2", "ep=24,dp=48,tp=2", "ep=8,dp=8", "ep=4,etp=2,dp=8", "ep=4,etp=2,dp=16", "tp=8,dp=3",
+    "ep=12,dp=24",
 )  # fmt: skip
 
 
