@@ -228,7 +228,7 @@ TEXTS: dict[str, Callable[[], Lines]] = {
 }  # fmt: skip
 
 
-SLOW = ("lists", "reproduce-tornado")
+SLOW = ("answers", "lists", "reproduce-tornado")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in TEXTS])
