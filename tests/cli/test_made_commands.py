@@ -25,7 +25,7 @@ from dysharp.cli.lint import print_lint
 from dysharp.cli.listing import cluster_keys, listing
 from dysharp.runs.point import Point
 from dysharp.runs.progress import Step
-from dysharp.silicon.rtl.blocks import Pin
+from dysharp.silicon.rtl.blocks import BLOCKS, Pin
 from tests.figures.made_rows import made_rows
 from tests.reports.held import Lines, digest, lines_of, page_lines, plain, printed, stored_lines, write
 from tests.reports.made_results import made_advice, made_comparison, made_row, made_steps, made_timeline, window
@@ -90,7 +90,7 @@ def block(name: str, *, bare: bool = False) -> Any:
 def hardware() -> Lines:
     yield from printed(rtl.print_hardware, block("al-tlb"))
     yield from printed(rtl.print_hardware, block("al-tlb", bare=True))
-    every = [block(name) for name in rtl.BLOCKS]
+    every = [block(name) for name in BLOCKS]
     yield from printed(rtl.print_blocks, every)
     yield from printed(rtl.print_blocks, [block(name, bare=True) for name in ("rpm", "aau")])
     faults = {"comparison": (3, 5), "proofs": (2, 4)}
@@ -115,8 +115,8 @@ def progress() -> Lines:
     clock = SimpleNamespace(now=100.0)
     lines: list[str] = []
     with (
-        patch.object(progress_bar.time, "monotonic", lambda: clock.now),
-        patch.object(progress_bar.click, "echo", lambda text, err: lines.append(text)),
+        patch("dysharp.cli.progress_bar.time.monotonic", lambda: clock.now),
+        patch("dysharp.cli.progress_bar.click.echo", lambda text, err: lines.append(text)),
     ):
         with progress_bar.bar("points") as update:
             for after, done, share in ((0, 2, None), (9.5, 3, 0.25), (10, 4, None), (19.5, 5, None), (20, 6, 0.75), (31, 8, None), (60, 0, 1.0)):

@@ -61,7 +61,7 @@ def drawn_lines(first: Axes) -> Iterator[str]:
                 yield f"box {to_hex(patch.get_facecolor())} {_n((*patch.get_xy(), patch.get_width(), patch.get_height()))}"
         for each in ax.collections:
             if isinstance(each, PolyCollection):
-                corners = (path.vertices for path in each.get_paths())
+                corners = [np.asarray(path.vertices, float) for path in each.get_paths()]
                 colours = " ".join(map(to_hex, each.get_facecolors()))
                 yield f"area {each.get_alpha()} {colours}: {' | '.join(_n((*v.min(0), *v.max(0))) for v in corners)}"
         for image in ax.images:
