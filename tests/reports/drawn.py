@@ -61,7 +61,7 @@ def drawn_lines(first: Axes) -> Iterator[str]:
         for each in ax.collections:
             if isinstance(each, PolyCollection):
                 corners = [np.asarray(path.vertices, float) for path in each.get_paths()]
-                colours = " ".join(map(to_hex, each.get_facecolor()))
+                colours = " ".join(to_hex(colour) for colour in np.asarray(each.get_facecolor()))
                 yield f"area {each.get_alpha()} {colours}: {' | '.join(_n((*v.min(0), *v.max(0))) for v in corners)}"
         for image in ax.images:
             yield f"image {_n(image.get_extent())} {_n(v or 0 for v in image.get_clim()) if image.get_array().ndim == 2 else ''}"
