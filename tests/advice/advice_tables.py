@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,7 +70,7 @@ def named(machine: str) -> list[Any]:
     return found
 
 
-def _fake(settings: list[Any]) -> list[Any]:
+def _fake(settings: Sequence[Any]) -> list[Any]:
     """Results of jobs: errors and refusals apart, a time from the numbers of the setting."""
     out: list[Any] = []
     for place, job in enumerate(settings):
