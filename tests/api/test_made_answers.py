@@ -142,10 +142,11 @@ LOADS = (
 
 
 def networks() -> Lines:
-    for what, ask in ((network_curve.network_setting, SETTINGS), (network_curve.parse_loads, LOADS)):
+    asks: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = ((network_curve.network_setting, SETTINGS), (network_curve.parse_loads, LOADS))
+    for what, ask in asks:
         for one in ask:
             try:
-                found = what(**one) if isinstance(one, dict) else what(one)  # type: ignore[operator]
+                found = what(**one) if isinstance(one, dict) else what(one)
                 yield f"{one}: {found if isinstance(found, network_curve.Setting) else (len(found), found[:3], found[-1])}"
             except ConfigError as error:
                 yield f"{one}: {error}"

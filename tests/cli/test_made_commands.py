@@ -21,13 +21,14 @@ from dysharp.cli import progress_bar, reproduce, rtl, trace
 from dysharp.cli.app import cli
 from dysharp.cli.calibrate import print_calibration
 from dysharp.cli.emulate import print_emulation
+from dysharp.cli.lint import print_lint
 from dysharp.cli.listing import cluster_keys, listing
 from dysharp.runs.point import Point
 from dysharp.runs.progress import Step
-from dysharp.silicon.rtl.blocks import Pin
+from dysharp.silicon.rtl.blocks import BLOCKS, Pin
 from tests.figures.made_rows import made_rows
-from tests.reports.held import Lines, lines_of, page_lines, plain, printed, stored_lines, write
-from tests.reports.made_results import made_row, made_timeline, window
+from tests.reports.held import Lines, digest, lines_of, page_lines, plain, printed, stored_lines, write
+from tests.reports.made_results import made_advice, made_comparison, made_row, made_steps, made_timeline, window
 
 FOLDER = Path(__file__).with_name("made_commands")
 SWEEP = """
@@ -89,7 +90,7 @@ def block(name: str, *, bare: bool = False) -> Any:
 def hardware() -> Lines:
     yield from printed(rtl.print_hardware, block("al-tlb"))
     yield from printed(rtl.print_hardware, block("al-tlb", bare=True))
-    every = [block(name) for name in rtl.BLOCKS]
+    every = [block(name) for name in BLOCKS]
     yield from printed(rtl.print_blocks, every)
     yield from printed(rtl.print_blocks, [block(name, bare=True) for name in ("rpm", "aau")])
     faults = {"comparison": (3, 5), "proofs": (2, 4)}
@@ -114,8 +115,8 @@ def progress() -> Lines:
     clock = SimpleNamespace(now=100.0)
     lines: list[str] = []
     with (
-        patch.object(progress_bar.time, "monotonic", lambda: clock.now),
-        patch.object(progress_bar.click, "echo", lambda text, err: lines.append(text)),
+        patch("dysharp.cli.progress_bar.time.monotonic", lambda: clock.now),
+        patch("dysharp.cli.progress_bar.click.echo", lambda text, err: lines.append(text)),
     ):
         with progress_bar.bar("points") as update:
             for after, done, share in ((0, 2, None), (9.5, 3, 0.25), (10, 4, None), (19.5, 5, None), (20, 6, 0.75), (31, 8, None), (60, 0, 1.0)):
@@ -169,7 +170,40 @@ def lists() -> Lines:
         yield from (
             f"{what}: {json.dumps({k: v for k, v in row.items() if k not in ('source', 'reason')})}" for row in listing(what) if row["name"] in names
         )
+    for what in ("blocks", "routings", "sub-layers"):
+        yield from (f"{what}: {json.dumps(row)}" for row in listing(what))
     yield from (f"key: {row['name']} {row['type']} {row['range']} {row['default']!r}" for row in cluster_keys())
+
+
+ANSWERS: dict[str, tuple[str, Callable[[], Any], tuple[str, ...]]] = {
+    "trace": ("dysharp.api.trace", timed, ("deepep", "--plot", "DIR/a.svg")),
+    "step": ("dysharp.api.step", made_steps, ("made", "--layout", "pp=3", "--plot", "DIR/a.svg", "--report", "DIR/a.html")),
+    "compare": ("dysharp.api.compare", lambda: made_comparison("paper"),
+                ("--plot", "DIR/a.svg", "--gpus", "4", "--tokens", "16", "--report", "DIR/a.html")),
+    "advise": ("dysharp.api.advise", lambda: made_advice("ranked"), ("made", "--details", "--report", "DIR/a.html", "--tokens", "16")),
+}  # fmt: skip
+"""{command: what gives its answer, the answer, what is asked}."""
+
+
+def answered() -> Lines:
+    """What commands print of an answer, as digests of stdout and stderr, and the files that they write."""
+    for command, (where, answer, asked) in ANSWERS.items():
+        for more in ((), ("--json",)):
+            with tempfile.TemporaryDirectory() as name, patch(where, lambda *_, answer=answer, **__: answer(), create=True):
+                done = CliRunner().invoke(
+                    cli, [command, *(word.replace("DIR", name) for word in (*asked, *more)), *(["--fresh"] * (command != "trace"))]
+                )
+                out = " ".join(plain(json.loads(done.stdout))) if more else done.stdout
+                texts = [digest(text.replace(name, "DIR")) for text in (out, done.stderr)]
+                yield f"{command} {more}: {done.exit_code} {texts} {sorted(p.name for p in Path(name).iterdir())} {done.exception or ''}"
+
+
+def checked() -> Any:
+    layer = SimpleNamespace(layer=3)
+    found = [
+        SimpleNamespace(name=name, level=level, text=f"{name} text", advice=f"{name} advice") for name, level in (("dead", "look"), ("load", "note"))
+    ]
+    return SimpleNamespace(source="made", topk=3, layers=[layer, layer], n_experts=12, n_gpus=4, findings=found)
 
 
 TEXTS: dict[str, Callable[[], Lines]] = {
@@ -188,11 +222,13 @@ TEXTS: dict[str, Callable[[], Lines]] = {
     "trace": lambda: [*printed(trace._print, timed(), None), *plain(timed().to_dict()["timeline"]), *map(str, (trace._tokens("x", "3,17"),
         trace._tokens("x", "2:5")))],
     "calibration": lambda: printed(print_calibration, calibration()),
+    "answers": answered,
+    "lint": lambda: printed(print_lint, checked()),
     "emulation": lambda: [*printed(print_emulation, emulation(True)), *printed(print_emulation, emulation(False))],
 }  # fmt: skip
 
 
-SLOW = ("lists", "reproduce-tornado")
+SLOW = ("answers", "lists", "reproduce-tornado")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in TEXTS])

@@ -27,7 +27,7 @@ from tests.measured.checksums import Table, checksum
 from tests.measured.csv_lines import line, read
 
 FILE = Path(__file__).with_name("outcomes.csv")
-MOST, MOST_CLOSED = 12, 32
+MOST, MOST_CLOSED = 16, 32
 """Measurements of a family in the table: with Programs, and of closed forms alone."""
 VARIED = 2
 """Measurements of a family of which every cell and key is changed."""
@@ -79,7 +79,7 @@ def without_engine(patch: pytest.MonkeyPatch) -> None:
 def features(m: Measurement, entry: Parsed | str) -> set[tuple[str, Any]]:
     """What a measurement has that others may not have."""
     if isinstance(entry, str):
-        return {("reason", entry)}
+        return {("reason", entry), ("where", (entry, m.system.split()[0], m.config.get("kernel")))}
     found: set[tuple[str, Any]] = {("unit", m.unit), ("metric", m.metric), ("kind", m.kind), ("gpu", entry.case.gpu)}
     found |= {
         ("engine", (m.kind, m.system.split()[0], entry.case.gpu)),

@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
-from matplotlib.legend import Legend
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import AutoLocator, LogLocator
 
@@ -24,11 +23,11 @@ def _axis(name: str, axis: Axis, limits: tuple[float, float], is_auto: bool) -> 
     yield f"{name}: {axis.get_label_text()!r} {axis.get_scale()}" + ("" if is_auto else f" from {_n(limits[:1])} to {_n(limits[1:])}")
     if not isinstance(axis.get_major_locator(), (AutoLocator, LogLocator)):
         labels = axis.get_majorticklabels()
-        words, turned = " | ".join(t.get_text() for t in labels), {f"{t.get_rotation():g} {t.get_ha()}" for t in labels}
+        words, turned = " | ".join(t.get_text() for t in labels), {f"{t.get_rotation():g} {t.get_horizontalalignment()}" for t in labels}
         yield f"{name} ticks: {_n(axis.get_majorticklocs())}; {words}; turned {turned}"
 
 
-def _legend(legend: Legend) -> str:
+def _legend(legend: Any) -> str:
     def colour(handle: Any) -> Any:
         return handle.get_facecolor() if hasattr(handle, "get_facecolor") else handle.get_color()
 
@@ -61,8 +60,8 @@ def drawn_lines(first: Axes) -> Iterator[str]:
                 yield f"box {to_hex(patch.get_facecolor())} {_n((*patch.get_xy(), patch.get_width(), patch.get_height()))}"
         for each in ax.collections:
             if isinstance(each, PolyCollection):
-                corners = (path.vertices for path in each.get_paths())
-                colours = " ".join(map(to_hex, each.get_facecolors()))
+                corners = [np.asarray(path.vertices, float) for path in each.get_paths()]
+                colours = " ".join(to_hex(colour) for colour in np.asarray(each.get_facecolor()))
                 yield f"area {each.get_alpha()} {colours}: {' | '.join(_n((*v.min(0), *v.max(0))) for v in corners)}"
         for image in ax.images:
             yield f"image {_n(image.get_extent())} {_n(v or 0 for v in image.get_clim()) if image.get_array().ndim == 2 else ''}"

@@ -108,7 +108,7 @@ def made_comparison(kind: str) -> Comparison:
         rows = [rows[0], *map(window, rows[1:])]
     rows[0] = replace(rows[0], warnings=("made warning",))
     kinds = {row.form for row in rows}
-    base = {form: next(row for row in rows if row.form == form) for form in ("real", "paper") if form in kinds}
+    base: dict[str, Row] = {form: next(row for row in rows if row.form == form) for form in ("real", "paper") if form in kinds}
     baselines, absent = {form: row.system for form, row in base.items()}, {"comet": "made reason"} if hw else {}
     tried = (({"n_sm": 8}, 40.0), ({"n_sm": 16}, 30.0), ({"n_sm": 24}, 36.0))
     tuned = {"deepep": Search(tried, {"n_sm": 16}, 5, 12), "tutel": Search(tried, {}, 4, 6, {"n_sm": 8}), "hybrid-ep": Search((), {}, 2, 3)}
@@ -178,7 +178,8 @@ def made_steps() -> Steps:
     schedule, layout = make_schedule("zb-h1", 3, 5, 1), layout_of("pp=3,ep=4,m=5,dp=4")
     found = []
     for system, factor, dropped in (("deepep", 1.25, 0), ("ideal", 1.0, 0), ("tutel", 0.75, 9)):
-        cells = Times(*(tuple(int(factor * us * 1e9) for us in part) for part in ((30, 32, 35), (41, 40, 44), (18, 17, 20))), hop=2_000_000_000)
+        ahead, back, own = (tuple(int(factor * us * 1e9) for us in part) for part in ((30, 32, 35), (41, 40, 44), (18, 17, 20)))
+        cells = Times(ahead, back, own, hop=2_000_000_000)
         times = StepTimes(cells, 3_000_000_000, ((4_000_000_000, 5_000_000_000),) * 3, ((2_000_000_000,),) * 3, (7_000_000_000,) * 3)
         done = replay(step_graph(schedule, times))
         split, draw = split_step(done), numbers(system)
@@ -205,7 +206,9 @@ def made_timeline() -> Timeline:
     n = np.zeros(len(spans), np.int32)
     natures = {"dispatch": Nature.COMMUNICATION, "gemm1": Nature.COMPUTE, "combine": Nature.COMMUNICATION, "host": Nature.HOST}
     shown = tuple(cast(Any, SimpleNamespace(name=name, nature=nature)) for name, nature in natures.items())
-    return Timeline(2, 2_000_000, tuple(tracks), ("x",), Slices(track.astype(np.int32), start, end, n, n - 1, n), (), (), False, shown)
+    return Timeline(
+        2, 2_000_000, tuple(tracks), ("x",), Slices(track.astype(np.int32), start, end, n, n - 1, n.astype(np.int64)), (), (), False, shown
+    )
 
 
 def plain(kind: type[Any], name: str, **given: Any) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,8 +134,14 @@ SCREENS: dict[str, Callable[[], Lines]] = {
     "step": lambda: [*printed(print_steps, made_steps()), *str(made_steps()).splitlines()],
     "step-json": lambda: plain(made_steps().to_dict()),
 }  # fmt: skip
+
+
+def picture(name: str) -> Lines:
+    return drawn_lines(PICTURES[name]())
+
+
 EVERY: dict[str, Callable[[], Lines]] = {
-    **{f"picture-{name}": lambda draw=draw: drawn_lines(draw()) for name, draw in PICTURES.items()}, **PAGES,
+    **{f"picture-{name}": partial(picture, name) for name in PICTURES}, **PAGES,
     **{f"screen-{name}": show for name, show in SCREENS.items()},
 }  # fmt: skip
 

@@ -1,0 +1,138 @@
+"""What `advise` ranks, tunes and says of libraries, by machine, model and phase: digests of plain values.
+
+Regression values, not results of anybody. `python -m tests.advice.advice_tables` writes `advice_tables.csv` beside this file; look at its
+difference before keeping it.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from dysharp.advice.candidates import candidates, nothing_to_rank, options_to_run
+from dysharp.advice.libraries import advise_libraries
+from dysharp.advice.tuning import KNOBS, default_of, grid, has_knob, search, values_of
+from dysharp.advice.what_if import _sizes
+from dysharp.errors import DysharpError
+from dysharp.runs.phase import get_phase
+from dysharp.runs.request import Request, RequestArgs, make_request, make_workload, takes
+from dysharp.systems import all_systems
+from tests.systems.program_tables import digest
+
+STORED = Path(__file__).with_name("advice_tables.csv")
+MACHINES = ("hw-dgx-h100", "hw-dgx-b200-x2", "hw-gb200-nvl72", "hw-mi300x", "hw-mi355x-x2", "hw-hgx-h20", "hw-dgx-h100-x8")
+MODELS = ("deepseek-v3", "deepseek-v2-lite", "mixtral-8x7b")
+"""Machines and models of the rankings."""
+
+
+@takes(RequestArgs)
+def _request(**arguments: Any) -> Request:
+    return make_request(arguments)  # type: ignore[arg-type]
+
+
+def plain(value: Any) -> Any:
+    """The value with floats of six digits, so that the last bits of a sum do not count."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    return [plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def ranked(machine: str) -> list[Any]:
+    """Who is ranked, with which options, and why others are not: by model, phase and direction."""
+    found: list[Any] = []
+    for model in MODELS:
+        for phase in (None, "decode", "prefill", "train"):
+            request = _request(model=model, cluster=machine, tokens=16, routing="uniform", direction="both" if phase == "train" else "fwd")
+            chosen, left = candidates(None, request, None if phase is None else get_phase(phase))
+            asked, given = options_to_run(chosen, replace(request, options={"deepep.n_sm": 12, "hybrid-ep.chunk": 32}))
+            found.append([sorted(chosen), left, nothing_to_rank(left, request), asked, sorted(given), _sizes(request.cluster)])
+    return found
+
+
+def named(machine: str) -> list[Any]:
+    """Each system asked for by its name."""
+    request, found = _request(model="deepseek-v3", cluster=machine, tokens=16, routing="uniform"), []
+    for name in (*all_systems(), ""):
+        try:
+            chosen, left = candidates([name] if name else [], request, get_phase("decode"))
+            found.append([sorted(chosen), left])
+        except DysharpError as error:
+            found.append([str(error)])
+    return found
+
+
+def _fake(settings: Sequence[Any]) -> list[Any]:
+    """Results of jobs: errors and refusals apart, a time from the numbers of the setting."""
+    out: list[Any] = []
+    for place, job in enumerate(settings):
+        sizes = job.sizes or (1,)
+        value = sum(v * (3 + i) for i, v in enumerate(x for x in job.given.values() if isinstance(x, int)))
+        rows = tuple(SimpleNamespace(time_us=float((value * 37) % 11 + n), tokens_per_gpu=n) for n in sizes)
+        out.append(DysharpError("refused") if place % 5 == 3 else rows)
+    return out
+
+
+def tuned(machine: str) -> list[Any]:
+    """The knobs of every system: values, grids, defaults."""
+    found: list[Any] = []
+    request = _request(model="deepseek-v3", cluster=machine, gpus=8, tokens=16, routing="uniform")
+    for name, one in all_systems().items():
+        knobs = [knob for knob in KNOBS if has_knob(one, request, {}, knob)]
+        found.append([name, knobs, [has_knob(one, request, {"form": "paper"}, knob) for knob in KNOBS]])
+        found.append([[values_of(one, request, knob), default_of(one, knob)] for knob in knobs])
+        found.append([grid(one, request, knobs[:n]) for n in range(1, len(knobs) + 1)])
+    workload, systems = make_workload(request), {name: one for name, one in all_systems().items() if one.has_real_form}
+    searched = search(_fake, workload, systems, {name: {} for name in systems})
+    return [*found, *([name, one.to_dict()] for name, one in searched.items())]
+
+
+def _fake_us(case: Any, fitted: object) -> float:
+    """A number that differs between any two calls, for the time of a call, which takes a simulation."""
+    return 1.0 + int(hashlib.blake2b(repr(case).encode(), digest_size=2).hexdigest(), 16) / 7
+
+
+def libraries(machine: str) -> list[Any]:
+    """Round trips of all libraries, with invented times."""
+    asked = [("deepseek-v3", "drained", (1, 128, 129, 256, 257, 512, 513), (4, 8, 16)), ("deepseek-v2-lite", "graph", (300,), (2, 8, 16, 24, 32))]
+    found: list[Any] = []
+    for model, regime, tokens, gpus in asked:
+        try:
+            with patch("dysharp.advice.libraries.program_us", _fake_us):
+                done = advise_libraries(model, [machine], tokens=tokens, gpus=gpus, regime=regime)
+            found.append([done.to_dict(), [cell.pools for cell in done.cells]])
+        except DysharpError as error:
+            found.append(str(error))
+    return found
+
+
+def lines() -> dict[str, Callable[[], list[Any]]]:
+    """Every line of the file."""
+    made: dict[str, Callable[[], list[Any]]] = {}
+    for kind in (ranked, named, tuned, libraries):
+        made |= {f"{kind.__name__} {machine}": lambda kind=kind, machine=machine: kind(machine) for machine in MACHINES}  # type: ignore[misc]
+    return made
+
+
+def stored() -> dict[str, str]:
+    """The file: digests of a line, three characters for each of its entries."""
+    return dict(csv.reader(io.StringIO(STORED.read_text())))
+
+
+def write() -> None:
+    """Write the file."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows((name, "".join(digest(plain(one)) for one in make())) for name, make in lines().items())
+    STORED.write_text(out.getvalue())
+
+
+if __name__ == "__main__":
+    write()
