@@ -15,7 +15,17 @@ from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.systems import get_system
 from dysharp.workload import Routing, make_routing
 
-MODEL = Model(name="tiny", hidden=1000, expert_hidden=256, n_experts=16, topk=4, tokens_per_gpu=40, n_matrices=3, element_bytes=2, gemm_dtype="fp8")
+MODEL = Model(
+    name="tiny",
+    hidden=1000,
+    expert_hidden=256,
+    n_experts=16,
+    topk=4,
+    tokens_per_gpu=40,
+    n_matrices=3,
+    element_bytes=2,
+    gemm_dtype="fp8",
+)
 
 
 NO_COSTS = HostCosts(WallTimes(0, 0, 0, 0, 0), 0, 0)

@@ -15,7 +15,9 @@ from dysharp.program import Discipline, Hardware, Head, Kind, Program, ProgramBu
 from dysharp.systems import all_systems
 from dysharp.testing.conformance.runs import causes_add_up
 
-HARDWARE = Hardware(rate=1_000_000, lat=100_000, ack=200_000, notify=200_000, responder=50_000, local=70_000, n_vcs=1, vc_bytes=0, n_links=1)
+HARDWARE = Hardware(
+    rate=1_000_000, lat=100_000, ack=200_000, notify=200_000, responder=50_000, local=70_000, n_vcs=1, vc_bytes=0, n_links=1
+)
 
 
 @pytest.mark.parametrize("routing", ["uniform", "lognormal:0.8", "dropped", "one GPU"])

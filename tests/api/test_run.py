@@ -227,7 +227,7 @@ def test_options_reach_the_system() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"system": "deepeep"}, "system 'deepeep': unknown; did you mean \"deepep\"?"),
+        ({"system": "deepeep"}, 'system \'deepeep\': unknown; did you mean "deepep"?'),
         ({"model": "deepseek-v2-light"}, 'did you mean "deepseek-v2-lite"?'),
         ({"cluster": "hw-h100"}, "unknown cluster 'hw-h100'"),
         ({"system": "deepep", "options": {"form": "real"}}, 'form: found "real" on cluster "paper-gh200-nvl32", expected an hw-* cluster'),

@@ -101,10 +101,8 @@ def test_the_host_alone_can_be_measured(measure: ModuleType, tmp_path: Path) -> 
 
 
 def test_rows_that_are_not_used_are_named(dysharp: Call, measure: ModuleType, own: Path, tmp_path: Path) -> None:
-    more = [
-        measure.Measured("kernel_launch", "torch add", {"timing": "by hand"}, "latency", 4.0, "us"),
-        measure.Measured("gemm_dense", "torch", {"dtype": "int8", "m": 128, "n": 128, "k": 128}, "latency", 4.0, "us"),
-    ]
+    more = [measure.Measured("kernel_launch", "torch add", {"timing": "by hand"}, "latency", 4.0, "us"),
+            measure.Measured("gemm_dense", "torch", {"dtype": "int8", "m": 128, "n": 128, "k": 128}, "latency", 4.0, "us")]
     measure.write_csv(tmp_path / "more.csv", more, "my box", "a test")
     lines = [line.replace("mine-", "more-") for line in (tmp_path / "more.csv").read_text().splitlines()[1:]]
     own.write_text(own.read_text() + "\n".join(lines) + "\n")
@@ -127,10 +125,8 @@ def test_nothing_is_said_of_a_fit_before_the_file_is_read(dysharp: Call, tmp_pat
 def test_validate_judges_what_calibrate_wrote(dysharp: Call, own: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     dysharp("calibrate", str(own), "-o", str(mine))
-    before, after = (
-        json.loads(dysharp("validate", "--data", str(data), *more, "--json").out)["families"]
-        for data, more in ((_named(own), ()), (own, ("--cluster", str(mine))))
-    )
+    before, after = (json.loads(dysharp("validate", "--data", str(data), *more, "--json").out)["families"]
+                     for data, more in ((_named(own), ()), (own, ("--cluster", str(mine)))))
     assert [row["family"] for row in before] == [row["family"] for row in after] == ["dense-gemm", "grouped-gemm"]
     assert all(new["median_ape"] < 0.5 * old["median_ape"] for old, new in zip(before, after, strict=True))
     other = own.with_name("other.csv")

@@ -53,13 +53,8 @@ def test_every_measurement_of_one_gpu_is_made_and_used(measure: ModuleType, tmp_
     assert capsys.readouterr().err == ""  # no grouped GEMM would be said there
     n_dense, n_grouped = 2 * len(measure.GEMMS), len(measure.GROUPED) * len(measure.EXPERT)
     assert Counter(row.kind for row in rows) == {
-        "gemm_dense": n_dense,
-        "grouped_gemm_contiguous": n_grouped,
-        "hbm_bandwidth": 1,
-        "kernel_launch": 2,
-        "attention_context": len(measure.PREFILL),
-        "attention_train_bwd": len(measure.PREFILL),
-        "attention_generation": len(measure.DECODE),
+        "gemm_dense": n_dense, "grouped_gemm_contiguous": n_grouped, "hbm_bandwidth": 1, "kernel_launch": 2,
+        "attention_context": len(measure.PREFILL), "attention_train_bwd": len(measure.PREFILL), "attention_generation": len(measure.DECODE),
         "rmsnorm": len(measure.NORM_WIDTHS),
     }
     times = {row.value for row in rows if row.kind in ("gemm_dense", "grouped_gemm_contiguous")}
@@ -68,3 +63,4 @@ def test_every_measurement_of_one_gpu_is_made_and_used(measure: ModuleType, tmp_
     measure.write_csv(path, rows, "1x NVIDIA H100 80GB HBM3", "a test")
     used, skipped = measurements_of(read_measurements(path), "h100-sxm")
     assert (len(used), skipped) == (len(rows), [])
+

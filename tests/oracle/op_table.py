@@ -43,9 +43,12 @@ def _issuer(p: Program, i: int) -> str:
 def _tail(kind: Tail, tail: int, p: Program) -> str:
     if kind is Tail.MEMBER_DELIVERED:
         return f"delivery of op {int((p.members.ptr <= tail).sum()) - 1}"
-    return {Tail.OP_DONE: f"op {tail}", Tail.OP_ISSUED: f"issue of op {tail}", Tail.TILE_READY: f"tile {tail}", Tail.ROW_COMPLETE: f"row {tail}"}[
-        kind
-    ]
+    return {
+        Tail.OP_DONE: f"op {tail}",
+        Tail.OP_ISSUED: f"issue of op {tail}",
+        Tail.TILE_READY: f"tile {tail}",
+        Tail.ROW_COMPLETE: f"row {tail}",
+    }[kind]
 
 
 def _waits(p: Program, i: int) -> list[str]:

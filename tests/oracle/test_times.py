@@ -86,7 +86,9 @@ def test_get_is_a_pull_of_one_member():
 
 
 def test_stripe_moves_the_tail_but_not_the_server():
-    t = Toy(2, hardware=replace(HARDWARE, n_links=3))  # 8 packets on 3 links: the fullest has 3, the average 8/3
+    t = Toy(
+        2, hardware=replace(HARDWARE, n_links=3)
+    )  # 8 packets on 3 links: the fullest has 3, the average 8/3
     t.op("put", Kind.PUT, 0, {1: []})
     t.op("put", Kind.PUT, 0, {1: []})
     trace = run_oracle(t.build())
@@ -322,7 +324,9 @@ def test_deadlock_says_who_waits_for_what():
     row, tile = t.rows(1, 2, alloc=Alloc.PREFIX)
     t.op("put", Kind.PUT, 0, {1: [row]})
     t.op("tile", Kind.COMPUTE, 1, tiles=(tile,))
-    with pytest.raises(SimulationError, match=r"deadlock at \d+ ps: 1 of 2 .*waits for tile 0 \(1 rows complete\)"):
+    with pytest.raises(
+        SimulationError, match=r"deadlock at \d+ ps: 1 of 2 .*waits for tile 0 \(1 rows complete\)"
+    ):
         run_oracle(t.build())
 
 

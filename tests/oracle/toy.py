@@ -9,7 +9,17 @@ from dysharp.program.builder import ProgramBuilder, To
 from dysharp.program.tables import Alloc, Discipline, Hardware, Head, Kind, Program, Tail, Template
 
 # 1 byte takes 1 ps, one link per GPU (so no stripe term), buffers without end.
-HARDWARE = Hardware(rate=1_000_000, lat=1000, ack=2000, notify=2000, responder=500, local=100, n_vcs=1, vc_bytes=0, n_links=1)
+HARDWARE = Hardware(
+    rate=1_000_000,
+    lat=1000,
+    ack=2000,
+    notify=2000,
+    responder=500,
+    local=100,
+    n_vcs=1,
+    vc_bytes=0,
+    n_links=1,
+)
 ROW = 1024  # payload of a row: 8 packets of 128 B
 WIRE = 1152  # the row with 8 headers
 REQUEST = 128  # 8 headers
@@ -28,9 +38,13 @@ class Toy:
         self.hosts = [b.pool(n, 1, "host") for n in range(n_nodes)]
         self.send = [b.issuer(n, Discipline.READY_FIFO, name="send") for n in range(n_nodes)]
         self.sm = [b.issuer(n, Discipline.READY_FIFO, pool=p, name="sm") for n, p in enumerate(self.pools)]
-        self.host = [b.issuer(n, Discipline.PROGRAM_ORDER, pool=p, name="host") for n, p in enumerate(self.hosts)]
+        self.host = [
+            b.issuer(n, Discipline.PROGRAM_ORDER, pool=p, name="host") for n, p in enumerate(self.hosts)
+        ]
 
-    def rows(self, node: int, n: int = 1, *, n_bytes: int = ROW, alloc: Alloc = Alloc.FIRST_TOUCH) -> tuple[int, int]:
+    def rows(
+        self, node: int, n: int = 1, *, n_bytes: int = ROW, alloc: Alloc = Alloc.FIRST_TOUCH
+    ) -> tuple[int, int]:
         """A region of one tile with `n` rows; returns (first row, tile)."""
         _, row, tile = self.b.regions(node, n, n_bytes, n, alloc=alloc)
         return row, tile
@@ -56,7 +70,11 @@ class Toy:
             name,
             kind,
             "other",
-            cls=3 if kind is Kind.SIGNAL else 1 if kind in (Kind.GET, Kind.PULL_REDUCE, Kind.MERGED_LOAD) else 0,
+            cls=3
+            if kind is Kind.SIGNAL
+            else 1
+            if kind in (Kind.GET, Kind.PULL_REDUCE, Kind.MERGED_LOAD)
+            else 0,
             response_cls=2,
             tasks=1 if timed else 0,
             duration=self.b.duration([0, ps]) if timed else -1,
@@ -70,7 +88,12 @@ class Toy:
             bytes=0 if timed or kind is Kind.JOIN else n_bytes or (16 if kind is Kind.SIGNAL else ROW),
             to=None
             if to is None
-            else To(len(members), list(members), [len(r) for r in members.values()], list(chain.from_iterable(members.values()))),
+            else To(
+                len(members),
+                list(members),
+                [len(r) for r in members.values()],
+                list(chain.from_iterable(members.values())),
+            ),
             **columns,
         )
         for tail_kind, tails in ((Tail.OP_DONE, after), (Tail.TILE_READY, tiles), (Tail.ROW_COMPLETE, rows)):

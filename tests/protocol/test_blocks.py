@@ -286,7 +286,11 @@ def test_empty_list_is_done_at_once_even_if_the_queue_is_full():
 
 @quick
 @given(
-    st.lists(st.integers(0, 5), min_size=1, max_size=3), st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), st.randoms(use_true_random=False)
+    st.lists(st.integers(0, 5), min_size=1, max_size=3),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.randoms(use_true_random=False),
 )
 def test_tiles_are_ready_when_their_own_rows_are_there_and_tell_once(n_active, tile_rows, entries, blocks, random):
     shape = tracker.Shape(tile_rows, 6, tuple(n_active), blocks, blocks)

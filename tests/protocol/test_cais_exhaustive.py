@@ -70,15 +70,7 @@ MUTANTS = [
     Mutant("eviction counts one", summing, "_leave", "Sent(address, count, value)", "Sent(address, 1, value)", "one block", "deadlock"),
     Mutant("eviction keeps its place", summing, "_leave", "merging.step(state.merge, merging.Give())[0]", "state.merge", "one block", "leak"),
     Mutant("evicted sum stays", summing, "_leave", "state.open.without(address)", "state.open", "one block", "Assertion"),
-    Mutant(
-        "oldest sum is lost",
-        summing,
-        "_first",
-        "state, left = _leave(state, state.open.first())",
-        "state = _leave(state, state.open.first())[0]",
-        "three GPUs",
-        "deadlock",
-    ),  # noqa: E501
+    Mutant("oldest sum is lost", summing, "_first", "state, left = _leave(state, state.open.first())", "state = _leave(state, state.open.first())[0]", "three GPUs", "deadlock"),  # noqa: E501
     Mutant("what passes is lost", summing, "_first", "(*left, Sent(event.address, 1, event.value))", "left", "three GPUs", "deadlock"),
     Mutant("first loads of a full table wait", merging, "_first", "(Forward(load.asker, False),)", "()", "three GPUs", "deadlock"),
     Mutant("a load that waits is forgotten", merging, "_later", "(*entry.waiting, load.asker)", "entry.waiting", "one block", "deadlock"),

@@ -22,7 +22,17 @@ from dysharp.specs import Model
 from dysharp.systems import all_systems
 
 STORED = Path(__file__).with_name("digests.json")
-MODEL = Model(name="replay", hidden=2048, expert_hidden=512, n_experts=16, topk=4, tokens_per_gpu=48, n_matrices=3, element_bytes=2, gemm_dtype="fp8")
+MODEL = Model(
+    name="replay",
+    hidden=2048,
+    expert_hidden=512,
+    n_experts=16,
+    topk=4,
+    tokens_per_gpu=48,
+    n_matrices=3,
+    element_bytes=2,
+    gemm_dtype="fp8",
+)
 PAPER, REAL, RACK, MESH = "paper-gh200-nvl32", "hw-dgx-h100", "hw-gb200-nvl72", "hw-mi300x"
 
 

@@ -58,7 +58,10 @@ def test_exit_codes_and_pickling() -> None:
     again = pickle.loads(pickle.dumps(SimulationError("deadlock")))
     assert (type(again), str(again)) == (SimulationError, "deadlock")
     extra = MissingExtra.needs("emulate", "hf")
-    assert (str(extra), extra.exit_code) == ("emulate needs the extra \"hf\": pip install 'dysharp[hf]'", 2)
+    assert (str(extra), extra.exit_code) == (
+        "emulate needs the extra \"hf\": pip install 'dysharp[hf]'",
+        2,
+    )
 
 
 def test_nearest() -> None:
@@ -112,10 +115,12 @@ def test_bad_values(write, old: str, new: str, message: str) -> None:  # type: i
 
 def test_names_that_are_not_known() -> None:
     assert model_error("deepsek-v3") == (
-        "unknown model 'deepsek-v3', expected a packaged name, a .toml file or a Hugging Face config.json; did you mean \"deepseek-v3\"?"
+        "unknown model 'deepsek-v3', expected a packaged name, a .toml file or a Hugging Face config.json; "
+        'did you mean "deepseek-v3"?'
     )
     assert cluster_error("paper-gh200") == (
-        "unknown cluster 'paper-gh200', expected a packaged name or a .toml file; did you mean \"paper-gh200-nvl32\"?"
+        "unknown cluster 'paper-gh200', expected a packaged name or a .toml file; "
+        'did you mean "paper-gh200-nvl32"?'
     )
     assert "found None, expected a name or a path" in model_error(None)
 
@@ -147,7 +152,9 @@ def test_cluster_rules_between_fields(write) -> None:  # type: ignore[no-untyped
 
 def test_bases(write) -> None:  # type: ignore[no-untyped-def]
     assert load_model(write('base = "deepseek-v3"\nname = "v3-top4"\ntopk = 4')).n_layers == 58
-    assert "base: found 'deepseek-v4', expected a packaged name; did you mean" in model_error(write('base = "deepseek-v4"\nname = "x"'))
+    assert "base: found 'deepseek-v4', expected a packaged name; did you mean" in model_error(
+        write('base = "deepseek-v4"\nname = "x"')
+    )
     assert "base: found ['a'], expected a packaged name" in model_error(write('base = ["a"]'))
     assert "base: found '../models/L-8'" in model_error(write('base = "../models/L-8"'))
 

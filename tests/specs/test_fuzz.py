@@ -18,8 +18,14 @@ from dysharp.specs.reading import parse_json
 
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
-scalars = st.none() | st.booleans() | st.integers(-3, 300) | st.integers() | st.floats() | st.text(max_size=20)
-values = st.recursive(scalars, lambda v: st.lists(v, max_size=4) | st.dictionaries(st.text(max_size=8), v, max_size=4), max_leaves=12)
+scalars = (
+    st.none() | st.booleans() | st.integers(-3, 300) | st.integers() | st.floats() | st.text(max_size=20)
+)
+values = st.recursive(
+    scalars,
+    lambda v: st.lists(v, max_size=4) | st.dictionaries(st.text(max_size=8), v, max_size=4),
+    max_leaves=12,
+)
 hf_keys = [
     *sorted({n for a in ALIASES.values() for n in a.names}),
     "dtype",
@@ -31,7 +37,13 @@ hf_keys = [
     "is_gated_act",
     "text_config",
 ]
-GOOD_CONFIG = {"hidden_size": 64, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 4}
+GOOD_CONFIG = {
+    "hidden_size": 64,
+    "moe_intermediate_size": 32,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 4,
+}
 configs = st.dictionaries(st.sampled_from(hf_keys), values, max_size=6).map(lambda d: {**GOOD_CONFIG, **d})
 
 
@@ -56,7 +68,9 @@ def settles(load: Any, *kinds: type) -> None:
 
 def toml_of(cls: type) -> st.SearchStrategy[str]:
     keys = st.sampled_from(sorted(cls.__dataclass_fields__)) | st.sampled_from(["base", "a.b", '"x y"'])  # type: ignore[attr-defined]
-    return st.dictionaries(keys, scalars, max_size=6).map(lambda d: "\n".join(f"{k} = {toml_value(v)}" for k, v in d.items()))
+    return st.dictionaries(keys, scalars, max_size=6).map(
+        lambda d: "\n".join(f"{k} = {toml_value(v)}" for k, v in d.items())
+    )
 
 
 @QUICK

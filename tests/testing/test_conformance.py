@@ -291,7 +291,12 @@ WRONG_PROGRAMS = {"gemm_tiles", "payload_by_gpu", "only_operators_move_rows", "t
 WRONG_BACKWARD = {"gradients_are_twice_the_work", "backward_waits_as_forward", "nothing_waits_for_weight_gradients", "backward_mirrors_bytes"}
 WITHOUT_WATCH = {"broken_members_are_noticed"}
 SHORT_RESULTS = {"integers_equal_the_dense_layer", "floats_equal_the_recorded_sums", "packets_equal_rows"}
-UNTESTED = {"packet_time_agrees", "buffers_follow_each_other", "packets_equal_rows_in_floats", "pure_communication_has_no_surroundings"}
+UNTESTED = {
+    "packet_time_agrees",
+    "buffers_follow_each_other",
+    "packets_equal_rows_in_floats",
+    "pure_communication_has_no_surroundings",
+}
 """Rules that no test makes fail yet. The set only shrinks."""
 
 
@@ -343,7 +348,8 @@ def test_rows_that_the_backward_run_moves_are_noticed(monkeypatch):
 
 @pytest.mark.parametrize("result", range(len(NAMES)))
 @pytest.mark.parametrize(
-    ("rule", "value"), [("integers_equal_the_dense_layer", "oldest"), ("floats_equal_the_recorded_sums", "float32"), ("packets_equal_rows", ())]
+    ("rule", "value"),
+    [("integers_equal_the_dense_layer", "oldest"), ("floats_equal_the_recorded_sums", "float32"), ("packets_equal_rows", ())],
 )
 def test_a_short_result_is_noticed(rule, value, result, monkeypatch):
     """Every result in turn loses its last row; where two paths are compared, the packet path's result loses it."""
@@ -480,7 +486,7 @@ def test_a_pipelined_system_says_that_it_takes_the_long_way(outsider):
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: conformance("deepeep"), "system 'deepeep': unknown; did you mean \"deepep\""),
+        (lambda: conformance("deepeep"), 'system \'deepeep\': unknown; did you mean "deepep"'),
         (lambda: conformance("deepep", rules=["useful_row"]), "rule 'useful_row': unknown; did you mean \"useful_rows\""),
         (lambda: conformance("deepep", options={"n_smm": 3}), "option deepep.n_smm: unknown"),
         (lambda: conformance("deepep", direction="up"), "direction 'up': unknown"),

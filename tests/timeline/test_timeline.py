@@ -193,4 +193,7 @@ def test_intervals_that_hold_an_edge_are_counted() -> None:
     """GPU 0: 0 to 10 and 5 to 20; GPU 1: nothing; GPU 2: 12 to 13. An interval holds its begin and not its end."""
     begin, end, gpu, edges = (np.array(column) for column in ([0, 5, 12], [10, 20, 13], [0, 0, 2], [0, 5, 10, 12, 20]))
     found = _inside(begin, end, gpu, edges, "tokens in flight", 3)
-    assert [(c.gpu, c.name, c.value.tolist()) for c in found] == [(0, "tokens in flight", [1, 2, 1, 1, 0]), (2, "tokens in flight", [0, 0, 0, 1, 0])]
+    assert [(c.gpu, c.name, c.value.tolist()) for c in found] == [
+        (0, "tokens in flight", [1, 2, 1, 1, 0]),
+        (2, "tokens in flight", [0, 0, 0, 1, 0]),
+    ]

@@ -51,7 +51,10 @@ def test_sampled_large_model_meets_the_closed_form() -> None:
     assert distinct.with_source == pytest.approx(32 * uniform_p(256, 32, 8), abs=6e-3)
 
     moved = {name: traffic(routing, name, 1) for name in ("one_copy_per_gpu", "multicast", "allgather")}
-    total = {name: sum(t[op][way] for op in ("dispatch", "combine") for way in ("up", "down")) for name, t in moved.items()}
+    total = {
+        name: sum(t[op][way] for op in ("dispatch", "combine") for way in ("up", "down"))
+        for name, t in moved.items()
+    }
     assert 1 - total["multicast"] / total["one_copy_per_gpu"] == pytest.approx(0.429, abs=1e-3)
     assert total["one_copy_per_gpu"] / total["multicast"] == pytest.approx(1.751, abs=2e-3)
     useful = moved["one_copy_per_gpu"]["dispatch"]["down"]

@@ -53,7 +53,9 @@ def _damaged(good: bytes) -> st.SearchStrategy[bytes]:
         st.integers(0, len(good) - 1).map(lambda n: good[:n]),
         st.lists(spot, min_size=1, max_size=4).map(flip),
         st.binary(max_size=200),
-        st.tuples(st.integers(0, len(good)), st.binary(max_size=30)).map(lambda cut: good[: cut[0]] + cut[1] + good[cut[0] :]),
+        st.tuples(st.integers(0, len(good)), st.binary(max_size=30)).map(
+            lambda cut: good[: cut[0]] + cut[1] + good[cut[0] :]
+        ),
     )
 
 
@@ -86,7 +88,11 @@ def _npy(header: str, data: bytes = b"") -> bytes:
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + data
 
 
-@given(st.text(alphabet="{}[]()'\":,<>=|i248fFOUVTrue None'descrfortran_ordershape0123456789-eL\n#\\", max_size=80))
+@given(
+    st.text(
+        alphabet="{}[]()'\":,<>=|i248fFOUVTrue None'descrfortran_ordershape0123456789-eL\n#\\", max_size=80
+    )
+)
 @FUZZ
 def test_headers(tmp_path: Path, header: str) -> None:
     path = tmp_path / "fuzz.npz"
@@ -115,8 +121,14 @@ def test_members(tmp_path: Path, raw: bytes) -> None:
             {"a.npy": _npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1000,), }")},
             r"array 'a': header says shape \(1000,\) of int64 = 8000 bytes, the file holds 0",
         ),
-        ({"a.npy": _npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }")}, r"holds pickled objects"),
-        ({"a.npy": _npy("{'descr': '<i8', 'fortran_order': False, 'shape': (-1,), }")}, r"found shape \(-1,\), expected"),
+        (
+            {"a.npy": _npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }")},
+            r"holds pickled objects",
+        ),
+        (
+            {"a.npy": _npy("{'descr': '<i8', 'fortran_order': False, 'shape': (-1,), }")},
+            r"found shape \(-1,\), expected",
+        ),
         ({"evil.pkl": b"cos\nsystem\n"}, r"member 'evil.pkl', expected only .npy members"),
         ({f"{i}.npy": b"" for i in range(65)}, r"65 members, expected at most 64"),
         ({"a.npy": b"no array"}, r"damaged or not an .npz file"),

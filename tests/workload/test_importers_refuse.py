@@ -136,6 +136,7 @@ def test_other_files(tmp_path: Path) -> None:
     assert all(summary(name) for name in FORMATS)
 
 
+
 class Evil:
     """Its pickle writes a file when it is loaded."""
 

@@ -141,7 +141,9 @@ def test_given_placement(tmp_path: Path, make_model: Callable[..., Model]) -> No
         ("[" * 100_000, r"malformed JSON"),
     ],
 )
-def test_bad_placement_files(text: str, message: str, tmp_path: Path, make_model: Callable[..., Model]) -> None:
+def test_bad_placement_files(
+    text: str, message: str, tmp_path: Path, make_model: Callable[..., Model]
+) -> None:
     path = tmp_path / "placement.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message) as caught:

@@ -68,7 +68,9 @@ def test_descriptions(make_model: Callable[..., Model]) -> None:
     ("sigma", "max_mean", "cv", "copies32", "tokens32"),
     [(0.5, 3.29, 0.51, 1.37, 1.33), (0.65, 4.84, 0.70, 1.62, 1.54), (1.0, 8.55, 1.12, 2.21, 2.03)],
 )
-def test_skewed_generator_matches_the_analysis(sigma: float, max_mean: float, cv: float, copies32: float, tokens32: float) -> None:
+def test_skewed_generator_matches_the_analysis(
+    sigma: float, max_mean: float, cv: float, copies32: float, tokens32: float
+) -> None:
     """Means over draws of the popularity; the reference had 12 draws, hence the width."""
     model = load_model("L-8")
     drawn = [imbalance(make_routing(f"lognormal:{sigma}", model, 32, 400, seed=seed)) for seed in range(30)]
@@ -79,7 +81,10 @@ def test_skewed_generator_matches_the_analysis(sigma: float, max_mean: float, cv
 
 
 def test_normal_spread_loads_the_hottest_gpu_moderately() -> None:
-    hottest = [imbalance(make_routing("normal:0.032", load_model("L-8"), 32, 800, seed=seed)).copies_max_mean for seed in range(20)]
+    hottest = [
+        imbalance(make_routing("normal:0.032", load_model("L-8"), 32, 800, seed=seed)).copies_max_mean
+        for seed in range(20)
+    ]
     assert np.mean(hottest) == pytest.approx(1.18, abs=0.03)
 
 
@@ -99,7 +104,9 @@ def _check_pairs(routing: Routing) -> None:
         expected += [(token, gpu, held) for gpu, held in by_gpu.items()]
     got = [
         (int(token), int(gpu), found.slot[a:b].tolist())
-        for token, gpu, a, b in zip(found.token, found.gpu, found.slot_ptr[:-1], found.slot_ptr[1:], strict=True)
+        for token, gpu, a, b in zip(
+            found.token, found.gpu, found.slot_ptr[:-1], found.slot_ptr[1:], strict=True
+        )
     ]
     assert got == expected
     assert found.token_ptr.size == routing.n_tokens + 1
@@ -119,11 +126,19 @@ def _check_pairs(routing: Routing) -> None:
 )
 @settings(max_examples=80, deadline=None)
 def test_pairs_and_slots_of_any_routing(
-    make_model: Callable[..., Model], n_experts: int, n_gpus: int, tokens: int, seed: int, n_dropped: int, data: st.DataObject
+    make_model: Callable[..., Model],
+    n_experts: int,
+    n_gpus: int,
+    tokens: int,
+    seed: int,
+    n_dropped: int,
+    data: st.DataObject,
 ) -> None:
     topk = data.draw(st.integers(1, n_experts))
     placement = data.draw(st.sampled_from(["auto", "eplb"]))
-    routing = make_routing("lognormal:1", make_model(n_experts, topk), n_gpus, tokens, seed=seed, placement=placement)
+    routing = make_routing(
+        "lognormal:1", make_model(n_experts, topk), n_gpus, tokens, seed=seed, placement=placement
+    )
     np.testing.assert_array_equal(routing.placement.slot_expert[routing.slot], routing.expert)
     assert rows_per_slot(routing).sum() == routing.expert.size
     flat = np.random.default_rng(seed).integers(0, routing.slot.size, n_dropped)
@@ -145,7 +160,11 @@ def _check_traffic(routing: Routing) -> None:
     any_remote[found.token[remote]] = True
     once = any_remote.reshape(routing.n_gpus, -1).sum(axis=1)
     rows_sent = np.bincount(source[remote], weights=held[remote], minlength=routing.n_gpus)
-    for scheme, up, down in (("one_copy_per_gpu", sent, received), ("multicast", once, received), ("one_copy_per_expert", rows_sent, None)):
+    for scheme, up, down in (
+        ("one_copy_per_gpu", sent, received),
+        ("multicast", once, received),
+        ("one_copy_per_expert", rows_sent, None),
+    ):
         moved = traffic(routing, scheme, 10)
         np.testing.assert_array_equal(moved["dispatch"]["up_per_gpu"], 10 * up)
         np.testing.assert_array_equal(moved["combine"]["down_per_gpu"], 10 * up)
@@ -163,8 +182,12 @@ def _check_traffic(routing: Routing) -> None:
 def test_parsed_strings() -> None:
     assert parse_routing("uniform") == RoutingSpec("uniform")
     assert parse_routing("lognormal:0.65:group-limited") == RoutingSpec("lognormal", 0.65, group_limited=True)
-    assert parse_routing("trace:a/b:c.npz:layer=13:window=mixed") == RoutingSpec("trace", source="a/b:c.npz", layer=13, window="mixed")
-    assert parse_routing("counts:x.csv:model=olmoe/arxiv") == RoutingSpec("counts", source="x.csv", model="olmoe/arxiv")
+    assert parse_routing("trace:a/b:c.npz:layer=13:window=mixed") == RoutingSpec(
+        "trace", source="a/b:c.npz", layer=13, window="mixed"
+    )
+    assert parse_routing("counts:x.csv:model=olmoe/arxiv") == RoutingSpec(
+        "counts", source="x.csv", model="olmoe/arxiv"
+    )
 
 
 @pytest.mark.parametrize(

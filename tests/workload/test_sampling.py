@@ -25,7 +25,10 @@ def _rng(seed: int = 0) -> np.random.Generator:
 def test_experts_of_a_token_are_distinct_and_in_range(n_experts: int, seed: int, data: st.DataObject) -> None:
     topk = data.draw(st.integers(1, n_experts))
     weight = _rng(seed).random(n_experts) ** 8 + 1e-12
-    for expert in (draw_uniform(_rng(seed), 50, n_experts, topk), draw_weighted(_rng(seed), 50, weight, topk)):
+    for expert in (
+        draw_uniform(_rng(seed), 50, n_experts, topk),
+        draw_weighted(_rng(seed), 50, weight, topk),
+    ):
         assert expert.shape == (50, topk)
         assert expert.dtype == np.int32
         assert expert.min() >= 0
@@ -67,7 +70,9 @@ def test_weighted_pairs_follow_successive_draws(weights: list[float]) -> None:
         assert seen[a, b] == pytest.approx(chance, abs=4.5 * np.sqrt(chance / n_tokens))
 
 
-@pytest.mark.parametrize(("n_experts", "topk", "sigma"), [(256, 8, 0.65), (64, 6, 1.2), (8, 2, 0.3), (40, 4, 3.0)])
+@pytest.mark.parametrize(
+    ("n_experts", "topk", "sigma"), [(256, 8, 0.65), (64, 6, 1.2), (8, 2, 0.3), (40, 4, 3.0)]
+)
 def test_inclusion_is_what_the_draws_show(n_experts: int, topk: int, sigma: float) -> None:
     weight = np.exp(sigma * _rng(4).standard_normal(n_experts))
     n_tokens = 100_000
@@ -103,7 +108,9 @@ def test_group_limited_equals_a_plain_top_k_of_the_same_scores() -> None:
     """The same random numbers, scored the slow way."""
     weight = np.exp(0.7 * _rng(7).standard_normal(24))
     fast = draw_group_limited(_rng(8), 300, weight, 4, 6, 3)
-    arrival = _rng(8).standard_exponential((300, 24), dtype=np.float32) * (weight.max() / weight).astype(np.float32)
+    arrival = _rng(8).standard_exponential((300, 24), dtype=np.float32) * (weight.max() / weight).astype(
+        np.float32
+    )
     for token in range(300):
         score = -np.log(arrival[token].astype(np.float64))
         group_score = np.sort(score.reshape(6, 4), axis=1)[:, -2:].sum(axis=1)
