@@ -7,6 +7,7 @@ difference before keeping it.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import hashlib
 import io
 from collections.abc import Callable, Sequence
@@ -18,12 +19,13 @@ from unittest.mock import patch
 
 from dysharp.advice.candidates import candidates, nothing_to_rank, options_to_run
 from dysharp.advice.libraries import advise_libraries
+from dysharp.advice.prediction import AdviceRuns
 from dysharp.advice.tuning import KNOBS, default_of, grid, has_knob, search, values_of
-from dysharp.advice.what_if import _sizes
+from dysharp.advice.what_if import _sizes, _trials, what_ifs
 from dysharp.errors import DysharpError
 from dysharp.runs.phase import get_phase
 from dysharp.runs.request import Request, RequestArgs, make_request, make_workload, takes
-from dysharp.systems import all_systems
+from dysharp.systems import all_systems, get_system
 from tests.systems.program_tables import digest
 
 STORED = Path(__file__).with_name("advice_tables.csv")
@@ -114,10 +116,39 @@ def libraries(machine: str) -> list[Any]:
     return found
 
 
+def _told(jobs: Sequence[Any]) -> list[Any]:
+    """Invented predictions of jobs; every seventh is refused."""
+    out: list[Any] = []
+    for place, job in enumerate(jobs):
+        options = {f.name: f.default for f in dataclasses.fields(get_system(job.system).options)} | dict(job.given)
+        row = SimpleNamespace(system=job.system, form=("paper", "real")[place % 3 > 0], options=options)
+        out.append(DysharpError("refused") if place % 7 == 5 else SimpleNamespace(row=row, time_us=90.0 + 37 * place % 23))
+    return out
+
+
+def changes(machine: str) -> list[Any]:
+    """The what-ifs of a best system with invented times: what is run, and what is said."""
+    found: list[Any] = []
+    for system, given, tried in (("deepep", {"n_sm": 20, "dispatch": "rows"}, {20: 100.0, 24: 98.0}), ("mori", {"dispatch": "fp8"}, {})):
+        for placement in ("auto", "eplb"):
+            request = _request(model="deepseek-v2-lite", cluster=machine, tokens=4, routing="uniform", placement=placement)
+            runs = AdviceRuns(request, None)  # type: ignore[arg-type]
+            defaults = {f.name: f.default for f in dataclasses.fields(get_system(system).options)}
+            row = SimpleNamespace(system=system, options=defaults | given)
+            best: Any = SimpleNamespace(row=row, tried=tried, time_us=100.0)
+            trials, left = _trials(runs, best)
+            jobs = [(t.name, t.assumes, t.note, job) for t in trials for job in (t.job, t.more_sms) if job is not None]
+            found.append([[*words, j.system, j.given, j.sizes, j.workload.request.cluster, j.workload.request.placement] for *words, j in jobs])
+            with patch.object(AdviceRuns, "predict", lambda self, jobs: _told(jobs)):
+                done, without = what_ifs(runs, best)
+            found.append([[w.change, w.short, w.assumes, w.note, w.speedup, w.difference_us] for w in done] + [left, without, runs.header])
+    return found
+
+
 def lines() -> dict[str, Callable[[], list[Any]]]:
     """Every line of the file."""
     made: dict[str, Callable[[], list[Any]]] = {}
-    for kind in (ranked, named, tuned, libraries):
+    for kind in (ranked, named, tuned, libraries, changes):
         made |= {f"{kind.__name__} {machine}": lambda kind=kind, machine=machine: kind(machine) for machine in MACHINES}  # type: ignore[misc]
     return made
 
