@@ -7,6 +7,7 @@ difference before keeping it.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import hashlib
 import io
 from collections.abc import Callable, Sequence
@@ -16,14 +17,16 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from dysharp.advice.advise import Advice, answer_lines, percent
 from dysharp.advice.candidates import candidates, nothing_to_rank, options_to_run
 from dysharp.advice.libraries import advise_libraries
+from dysharp.advice.prediction import AdviceRuns, Predicted, eager_is_known
 from dysharp.advice.tuning import KNOBS, default_of, grid, has_knob, search, values_of
-from dysharp.advice.what_if import _sizes
+from dysharp.advice.what_if import WhatIf, _sizes, _trials, what_ifs
 from dysharp.errors import DysharpError
 from dysharp.runs.phase import get_phase
 from dysharp.runs.request import Request, RequestArgs, make_request, make_workload, takes
-from dysharp.systems import all_systems
+from dysharp.systems import all_systems, get_system
 from tests.systems.program_tables import digest
 
 STORED = Path(__file__).with_name("advice_tables.csv")
@@ -114,12 +117,79 @@ def libraries(machine: str) -> list[Any]:
     return found
 
 
+def _told(jobs: Sequence[Any]) -> list[Any]:
+    """Invented predictions of jobs; every seventh is refused."""
+    out: list[Any] = []
+    for place, job in enumerate(jobs):
+        options = {f.name: f.default for f in dataclasses.fields(get_system(job.system).options)} | dict(job.given)
+        row = SimpleNamespace(system=job.system, form=("paper", "real")[place % 3 > 0], options=options)
+        out.append(DysharpError("refused") if place % 7 == 5 else SimpleNamespace(row=row, time_us=90.0 + 37 * place % 23))
+    return out
+
+
+def changes(machine: str) -> list[Any]:
+    """The what-ifs of a best system with invented times: what is run, and what is said."""
+    found: list[Any] = []
+    for system, given, tried in (("deepep", {"n_sm": 20, "dispatch": "rows"}, {20: 100.0, 24: 98.0}), ("mori", {"dispatch": "fp8"}, {})):
+        for placement in ("auto", "eplb"):
+            request = _request(model="deepseek-v2-lite", cluster=machine, tokens=4, routing="uniform", placement=placement)
+            runs = AdviceRuns(request, None)  # type: ignore[arg-type]
+            defaults = {f.name: f.default for f in dataclasses.fields(get_system(system).options)}
+            row = SimpleNamespace(system=system, options=defaults | given)
+            best: Any = SimpleNamespace(row=row, tried=tried, time_us=100.0)
+            trials, left = _trials(runs, best)
+            jobs = [(t.name, t.assumes, t.note, job) for t in trials for job in (t.job, t.more_sms) if job is not None]
+            found.append([[*words, j.system, j.given, j.sizes, j.workload.request.cluster, j.workload.request.placement] for *words, j in jobs])
+            with patch.object(AdviceRuns, "predict", lambda self, jobs: _told(jobs)):
+                done, without = what_ifs(runs, best)
+            found.append([[w.change, w.short, w.assumes, w.note, w.speedup, w.difference_us] for w in done] + [left, without, runs.header])
+    return found
+
+
+def _invented(system: str, us: float, wide: float | None, **more: Any) -> Predicted:
+    """A prediction with invented numbers, no two of which are equal."""
+    part = {"gemm1": 0.21 * us, "gemm2": 0.17 * us, "dispatch": 0.26 * us, "combine": 0.11 * us, "other": 0.05 * us, "around": 0.2 * us}
+    sides = {"sm_max": 0.33, "up_max": 0.42, "down_max": 0.44}
+    row: dict[str, Any] = {
+        "system": system, "layer_us": us, "time_us": 0.9 * us, "program_us": 0.8 * us, "bound_us": 0.4 * us, "bound_resource": "gpu[3].memory",
+        "options": {}, "path_us": part, "window": None, "utilization": sides, "dropped_rows": 0, "dropped_share": 0.0, "form": "real", "gpus": 6,
+        "surroundings_us": {"permute_us": 3.0, "cast_us": 5.0, "host_us": 7.0}, "tokens_per_gpu": 17, "phases_us": {}, "exposed_comm_us": 13.0,
+        "warnings": (),
+    } | more.pop("row", {})  # fmt: skip
+    known: dict[str, Any] = {"typical": 0.07, "families": ("a", "b"), "warnings": ("w",), "has_eager": wide is not None, "tried": {}} | more
+    return Predicted(row=SimpleNamespace(**row), tokens=23, formats="Dispatch FP8", wide=wide, **known)  # type: ignore[arg-type]
+
+
+def said() -> list[Any]:
+    """The sentences of advice on invented predictions."""
+    tried = _invented("deepep", 100.0, 0.2, tried={20: 100.0, 24: 98.0}, edge="fewest", row={"options": {"n_sm": 20}, "window": {"apart": 0.1}})
+    fused = _invented("megamoe", 110.0, 0.3, row={"bound_resource": "gpu[1].up"})
+    none, slow = _invented("mori", 90.0, None), _invented("nccl-ep", 115.0, None, row={"options": {"n_sm": 16}})
+    drops = _invented("tutel", 80.0, None, row={"dropped_rows": 5, "dropped_share": 0.031})
+    free = _invented("ideal", 70.0, None, row={"form": "paper"})
+    ifs = [WhatIf(f"{name}-style replicas", "a", one, 100.0, "n") for name, one in (("EPLB", none), ("x", slow), ("ideal", free), ("near", tried))]
+    found: list[Any] = [one.to_dict() for one in (tried, fused, none, slow, drops, free)] + [one.to_dict() for one in [_wider(ifs[0])]]
+    for best, ties, others in ((tried, [fused], [none, slow, drops]), (fused, [], []), (none, [], [slow, tried, none]), (drops, [tried], [drops])):
+        found += [answer_lines(best, ties, shown, others) for shown in (ifs, ifs[:2], [])]
+    for ranking, rest in (((tried, fused), (none,)), ((fused, slow), ()), ((), (slow, drops))):
+        done = Advice(ranking, rest, {"s": "why"}, (), tuple(ifs[:1]), {}, ("h",), None, "host")
+        found += [[one.system for one in done.ties()], str(done), repr(done), done.best.system, done.answer]
+    shares = (0.0049, -0.0049, 0.005, -0.005, 0.0149, 0.015, -0.015, 0.3)
+    return [*found, [percent(x) for x in shares], [eager_is_known(one.row) for one in (tried, fused, none, slow, free)]]
+
+
+def _wider(change: WhatIf) -> Any:
+    row = change.predicted.row
+    row.cluster, row.gpus = "c", 5
+    return change
+
+
 def lines() -> dict[str, Callable[[], list[Any]]]:
     """Every line of the file."""
     made: dict[str, Callable[[], list[Any]]] = {}
-    for kind in (ranked, named, tuned, libraries):
+    for kind in (ranked, named, tuned, libraries, changes):
         made |= {f"{kind.__name__} {machine}": lambda kind=kind, machine=machine: kind(machine) for machine in MACHINES}  # type: ignore[misc]
-    return made
+    return made | {"said": said}
 
 
 def stored() -> dict[str, str]:
