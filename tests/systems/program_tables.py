@@ -140,7 +140,7 @@ def _layers(name: str) -> Iterator[Point]:
         for direction in ("fwd", "bwd"):
             yield from (Point(name, "small", place, direction, form) for place in (places if direction == "fwd" else runs))
             yield from (Point(name, work, places[0], direction, form) for work in ("replicas", "choices"))
-            yield from (Point(name, "tall", place, direction, form) for place in runs[direction == "bwd" :: 2])
+            yield from (Point(name, "tall", place, direction, form) for place in runs[:4][direction == "bwd" :: 2] if "3x4" not in place)
             for option in (*_varied(one.options), *PAIRS.get(name, ())):
                 if option.get("dispatch", "rows") in (*one.moves.formats, "fp8"):
                     yield Point(name, "small", places[0], direction, form | option)
