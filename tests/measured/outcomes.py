@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,10 +22,12 @@ from dysharp.measured.measurements import Measurement, Unsupported, read_calls, 
 from dysharp.measured.predictions import ClosedForms
 from dysharp.program import Program
 from dysharp.specs.fitted import fitted_values
-from tests.measured.checksums import Table, checksum
 from tests.measured.csv_lines import VLLM, allreduce_line, line, read
+from tests.stored_values import Cases, Table, checksum
+from tests.stored_values import read as stored
 
-FILE = Path(__file__).with_name("outcomes.csv")
+STORED = Table(__file__, close=1e-8, zero=1e-8)
+Numbers = dict[str, float]
 MOST, MOST_CLOSED = 16, 32
 """Measurements of a family in the table: with Programs, and of closed forms alone."""
 VARIED = 2
@@ -183,33 +184,35 @@ def program_number(family: Family, entry: Parsed) -> float:
         return checksum(str(reason))
 
 
-def cases_of(name: str, measurements: list[Measurement]) -> Table:
-    """The part of the table of the family `name` that needs no Programs."""
-    entries, found = [outcome(m) for m in measurements], Table()
+def cases_of(measurements: list[Measurement]) -> Numbers:
+    """The numbers of a family that need no Programs: of every measurement, and of some with every cell and key changed."""
+    entries = [outcome(m) for m in measurements]
     with np.errstate(all="ignore"):
-        found |= {f"{name} {m.id} row": number for m, number in zip(measurements, numbers(entries), strict=True)}
+        found = {f"{m.id} row": number for m, number in zip(measurements, numbers(entries), strict=True)}
         varied = [m for m, entry in zip(measurements, entries, strict=True) if isinstance(entry, Parsed)][:VARIED]
         for m in varied:
             asked = list(changes(m, measurements))
             flat = numbers([outcome(one) for _, ones in asked for one in ones])
             for key, ones in asked:
-                found[f"{name} {m.id} {key}"] = sum((1 + n / 97) * one for n, one in enumerate(flat[: len(ones)]))
+                found[f"{m.id} {key}"] = sum((1 + n / 97) * one for n, one in enumerate(flat[: len(ones)]))
                 del flat[: len(ones)]
     return found
 
 
-def programs_of(name: str, measurements: list[Measurement]) -> Table:
-    """The other part, with `without_engine` in force."""
-    family, found, large = all_families()[name], Table(), 0
-    for m in measurements[: 3 if family.level is Level.CALL else MOST]:
-        entry = outcome(m)
-        if isinstance(entry, Parsed):
-            large += size(m, entry) > SMALL
-            if size(m, entry) <= SMALL or large <= LARGE:
-                found[f"{name} {m.id} Program"] = program_number(family, entry)
-            if hasattr(entry.case, "tokens"):
-                one: Any = entry.case
-                found[f"{name} {m.id} Program of 1"] = program_number(family, replace(entry, case=replace(one, tokens=1)))
+def programs_of(name: str, measurements: list[Measurement]) -> Numbers:
+    """Those of made-up times of Programs."""
+    family, found, large = all_families()[name], Numbers(), 0
+    with pytest.MonkeyPatch.context() as patch:
+        without_engine(patch)
+        for m in measurements[: 3 if family.level is Level.CALL else MOST]:
+            entry = outcome(m)
+            if isinstance(entry, Parsed):
+                large += size(m, entry) > SMALL
+                if size(m, entry) <= SMALL or large <= LARGE:
+                    found[f"{m.id} Program"] = program_number(family, entry)
+                if hasattr(entry.case, "tokens"):
+                    one: Any = entry.case
+                    found[f"{m.id} Program of 1"] = program_number(family, replace(entry, case=replace(one, tokens=1)))
     return found
 
 
@@ -223,12 +226,22 @@ def packaged() -> list[Measurement]:
     return [*read_measurements(), *read_operators(), *read_calls(), *read(*NORMS, *EXTRA)]
 
 
-def table(measurements: dict[str, list[Measurement]]) -> Table:
-    """The whole table of the measurements of each family."""
-    found = Table()
-    with pytest.MonkeyPatch.context() as patch:
-        without_engine(patch)
-        for name, own in measurements.items():
-            found |= cases_of(name, own)
-            found |= programs_of(name, own) if name in with_programs() else {}
-    return found
+@functools.cache
+def known() -> dict[str, list[Measurement]]:
+    """By family: the measurements of the table."""
+    found, rows = {m.id: m for m in packaged()}, stored(STORED.path)
+    return {name: [found[one[:-4]] for one in rows.get(name, ()) if one.endswith(" row")] for name in all_families()}
+
+
+@functools.cache
+def anew() -> dict[str, list[Measurement]]:
+    """Those that a new table has."""
+    return chosen(packaged())
+
+
+def _cases(of: Callable[[], dict[str, list[Measurement]]]) -> Cases:
+    cases = {name: (lambda name=name: cases_of(of()[name])) for name in all_families()}
+    return cases | {f"{name}, Programs": (lambda name=name: programs_of(name, of()[name])) for name in with_programs()}
+
+
+CASES, ANEW = _cases(known), _cases(anew)
