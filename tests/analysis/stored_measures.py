@@ -154,4 +154,3 @@ CASES: Cases = {
     "row": row_values,
     **{f"workload {name}": partial(workload_values, name) for name in CLUSTERS},
 }
-

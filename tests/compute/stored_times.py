@@ -235,4 +235,3 @@ CASES: Cases = {
     "attention tiles": attention_tiles,
     **{f"tasks {cluster}": partial(task_times, cluster) for cluster in ("paper-gh200-nvl32", "hw-dgx-h100", "hw-dgx-b200", "hw-mi300x")},
 }
-

@@ -222,9 +222,8 @@ CASES: Cases = {
     **{f"burst, {name}": (lambda make=make: lowered(make())) for name, make in varied_programs().items()},  # type: ignore[misc]
     **{f"packet, {name}": (lambda make=make: packed(make())) for name, make in PACKET_PROGRAMS.items()},  # type: ignore[misc]
     **{f"packet, {name}": (lambda name=name: asdict(fabric_of(load_cluster(name)))) for name in ("paper-gh200-nvl32", "hw-dgx-h100")},  # type: ignore[misc]
-    **{f"flit, {name}": partial(network_values, config) for name, config in networks().items()},
+    **{f"flit, {name}": (lambda name=name: network_values(networks()[name])) for name in networks()},  # type: ignore[misc]
     "flit, leftovers": leftovers, "flit, runs": run_values, "flit, patterns": pattern_values, "flit, streams": stream_values,
     "flit, curves": curve_values,
     "flit, defaults": lambda: {"network": asdict(NetworkConfig()), "traffic": asdict(Traffic()), "protocol": asdict(Protocol())},
 }  # fmt: skip
-

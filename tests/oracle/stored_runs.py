@@ -95,4 +95,3 @@ CASES: Cases = {
     **{name: (lambda make=make: run_values(make())) for name, make in PROGRAMS.items()},  # type: ignore[misc]
     **{f"deadlock, {name}": (lambda name=name: deadlock_texts(PROGRAMS[name]())) for name in DEADLOCKS},  # type: ignore[misc]
 }
-

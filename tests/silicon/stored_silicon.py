@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 from dataclasses import asdict, replace
-from functools import cache
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -49,22 +49,31 @@ def area_values(cluster: Cluster) -> Columns:
     return out
 
 
-@cache
-def areas() -> dict[str, Columns]:
-    """Areas of clusters, tables and parts."""
-    found = {name: area_values(cluster) for name, cluster in clusters().items()}
+def hub_values() -> Columns:
+    """Areas of a hub."""
     hubs = ((16384, 64, 48, 16, 2048), (100, 3, 5, 7, 11))
-    found["hub"] = {str(sizes): list(area.hub_area(*sizes).values()) for sizes in hubs}
+    return {str(sizes): list(area.hub_area(*sizes).values()) for sizes in hubs}
+
+
+def part_values() -> Columns:
+    """Areas of parts."""
     parts = [area.parts_mm2(node, kge=3.0, bits=5e5, ported_bits=7e4, cam_bits=9e3) for node in (12, 7)]
-    found["parts"] = {f"{i} {name}": list(spread) for i, found in enumerate(parts) for name, spread in (found | {"total": area.total(found)}).items()}
-    found["lines"] = {f"{name} {n}": list(area.total(line.parts(n, 7))) for name, line in cluster_area.LINES.items() for n in (1, 2, 64, 65)}
+    return {f"{i} {name}": list(spread) for i, found in enumerate(parts) for name, spread in (found | {"total": area.total(found)}).items()}
+
+
+def line_values() -> Columns:
+    """Areas of what a cluster has several of."""
+    return {f"{name} {n}": list(area.total(line.parts(n, 7))) for name, line in cluster_area.LINES.items() for n in (1, 2, 64, 65)}
+
+
+def table_values() -> Columns:
+    """Bits and entries of tables."""
     tables = (*area.DYSHARP_TABLES, *area.HUB_TABLES)
     odd = clusters()["odd"]
-    found["tables"] = {
+    return {
         f"{i} {t.entry.__class__.__name__}": [t.entry.bits, t.entries, t.cluster_key, t.reads, t.writes, t.bits(77), area.entries_of(t, odd)]
         for i, t in enumerate(tables)
     }
-    return found
 
 
 def amaranth_version() -> str:
@@ -112,7 +121,7 @@ def why_not_compared(row: str) -> str:
 
 
 CASES: Cases = {
-    **{name: (lambda name=name: areas()[name]) for name in (*clusters(), "hub", "parts", "lines", "tables")},  # type: ignore[misc]
-    **{f"block {name}": (lambda name=name: block_values(name)) for name in BLOCKS},  # type: ignore[misc]
-    "block version": lambda: {"amaranth": amaranth_version()},
-}
+    **{name: (lambda name=name: area_values(clusters()[name])) for name in ("paper", "odd", "h100", "no switch", "cais")},  # type: ignore[misc]
+    "hub": hub_values, "parts": part_values, "lines": line_values, "tables": table_values,
+    **{f"block {name}": partial(block_values, name) for name in BLOCKS}, "block version": lambda: {"amaranth": amaranth_version()},
+}  # fmt: skip

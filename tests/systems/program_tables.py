@@ -215,6 +215,6 @@ def columns(name: str, direction: str) -> dict[str, Digests | str]:
 
 
 CASES: Cases = {
-    **{f"{name} {direction}": partial(columns, name, direction) for name in all_systems() for direction in ("fwd", "bwd")},
+    **{f"{name} {way}": partial(columns, name, way) for name in all_systems() for way in ("fwd", "bwd")},
     **{name: partial(columns, name, "") for name in (*all_collectives(), *all_tensor_parallel())},
 }

@@ -75,5 +75,7 @@ def words() -> dict[str, Any]:
     return {"kinds": kinds, "slots": [slot_words(kind) for kind in ("sm", "host", "", "copy")]}
 
 
-CASES: Cases = {name: (lambda name=name: {"digests": digests(made(name))}) for name in POINTS}  # type: ignore[misc]
-CASES |= {"words": lambda: {"digests": digests(words())}}
+CASES: Cases = {
+    **{name: (lambda name=name: {"digests": digests(made(name))}) for name in POINTS},  # type: ignore[misc]
+    "words": lambda: {"digests": digests(words())},
+}
