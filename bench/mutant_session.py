@@ -55,6 +55,10 @@ class Session:
         self.probes = state / f"probes.{os.getpid()}"
         os.environ["DYSHARP_PROBES"] = str(self.probes)
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self) -> None:
+        gc.unfreeze()  # tests/conftest.py freezes what has been collected, and frozen functions are not found
+
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         items[:] = [i for i in items if i.nodeid not in self.done]
 
