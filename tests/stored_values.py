@@ -1,8 +1,9 @@
 """Regression values: tables of what the code computes today, {row: {column: value}}, as JSON beside the scripts that compute them.
 
 They show that a value moved, and say nothing about what is right. A script has a table of its own name, `STORED = Table(__file__)`, and makes each
-row by an entry of `CASES`; `test_stored_values.py` compares all rows. `python tests/stored_values.py [FOLDER.SCRIPT ...]` writes all tables and all
-texts of `tests/reports/held.py`, or those that it names, and prints how much of each changed: look at the difference before you commit it.
+row by an entry of `CASES`; `test_stored_values.py` compares them, the rows of one of its `PARTS` in one test.
+`python tests/stored_values.py [FOLDER.SCRIPT ...]` writes all tables and all texts of `tests/reports/held.py`, or those that it names, and prints how
+much of each changed: look at the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -212,14 +213,20 @@ def _changes(table: Table, close: float, name: str, new: Any, old: Any) -> Itera
         yield f"{name}: found {new!r}, stored {old!r}"
 
 
-def check(table: Table, row: str, columns: Columns) -> None:
-    """Fails with the first values of a row that differ from those of the table."""
-    lines = [*differences(table, row, cells(table, columns), read(table.path).get(row, {}))]
+def parts_of(cases: Iterable[str], *begins: str) -> dict[str, list[str]]:
+    """Rows by the begin of their names."""
+    return {begin: [row for row in cases if row.startswith(begin)] for begin in begins}
+
+
+def check(table: Table, cases: Cases) -> None:
+    """Fails with the first values that differ from those of the table."""
+    stored = read(table.path)
+    lines = [line for row, make in cases.items() for line in differences(table, row, cells(table, make()), stored.get(row, {}))]
     asked = f"{table.path.name}, which python tests/stored_values.py writes"
     assert not lines, f"{len(lines)} values differ from {asked}:\n" + "\n".join(lines[:SHOWN])
 
 
-def write(table: Table, cases: Cases, refused: Callable[[Rows, Rows], str] = lambda before, rows: "") -> tuple[int, int]:
+def write(table: Table, cases: Cases, refused: Callable[[Rows, Rows], str] | None = None) -> tuple[int, int]:
     """Write a table, if `refused` finds nothing against it; (rows that changed, all rows). Numbers that are near enough stay as they are."""
     before, rows = read(table.path) if table.path.exists() else {}, dict[str, dict[str, Any]]()
     for row, make in cases.items():
@@ -227,7 +234,7 @@ def write(table: Table, cases: Cases, refused: Callable[[Rows, Rows], str] = lam
         same = {name for name in found.keys() & stored.keys() if not [*differences(table, row, {name: found[name]}, {name: stored[name]})]}
         rows[row] = {name: stored[name] if name in same else _stored(value) for name, value in found.items()}
     changed = [row for row in {**before, **rows} if rows.get(row) != before.get(row)]
-    if reason := refused(before, rows):
+    if refused and (reason := refused(before, rows)):
         sys.exit(reason)
     text = ("{\n" + ",\n".join(f"{_json(row)}: {_line(columns)}" for row, columns in rows.items()) + "\n}\n").encode()
     table.path.write_bytes(gzip.compress(text, 9, mtime=0) if table.packed else text)
@@ -258,15 +265,13 @@ def main(names: Iterable[str]) -> None:
     """Write the tables and texts that have these names."""
     from tests.reports import held
 
-    for name in names:
-        module = importlib.import_module(f"tests.{name}")
-        texts = hasattr(module, "TEXTS")
-        if texts:
+    modules = {name: importlib.import_module(f"tests.{name}") for name in names}
+    for name, module in sorted(modules.items(), key=lambda one: not hasattr(one[1], "ANEW")):  # other tables read what these choose
+        if hasattr(module, "TEXTS"):
             changed, every = held.write(module.FOLDER, module.TEXTS)
         else:
-            more = (module.why_not_written,) if hasattr(module, "why_not_written") else ()
-            changed, every = write(module.STORED, getattr(module, "ANEW", module.CASES), *more)
-        print(f"{name}: {changed} of {every} {'texts' if texts else 'rows'} changed", flush=True)
+            changed, every = write(module.STORED, getattr(module, "ANEW", module.CASES), getattr(module, "why_not_written", None))
+        print(f"{name}: {changed} of {every} changed", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,23 +17,31 @@ MADE = [name for name in scripts() if ".test_" in name]
 SCRIPTS = {name: importlib.import_module(f"tests.{name}") for name in scripts() if name not in MADE}
 OTHERS = {"replay/digests.json"}
 """Files of another kind: records, whose lines stay."""
-ROWS = [
-    pytest.param(name, row, id=f"{name.rpartition('.')[2]}: {row}", marks=[pytest.mark.slow] * (row in getattr(module, "SLOW", ())))
-    for name, module in SCRIPTS.items() for row in module.CASES
-]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "row"), ROWS)
-def test_a_row_is_the_stored_one(name: str, row: str) -> None:
-    module = SCRIPTS[name]
-    if reason := getattr(module, "why_not_compared", lambda row: "")(row):
-        pytest.skip(reason)
-    check(module.STORED, row, module.CASES[row]())
+def compared(module: ModuleType) -> Callable[[str], None]:
+    """A test for each part of a table."""
+    parts = getattr(module, "PARTS", {row: [row] for row in module.CASES})
+    slow = getattr(module, "SLOW", ())
+
+    @pytest.mark.parametrize("part", [pytest.param(part, marks=[pytest.mark.slow] * (part in slow)) for part in parts])
+    def test(part: str) -> None:
+        if reason := getattr(module, "why_not_compared", lambda part: "")(part):
+            pytest.skip(reason)
+        check(module.STORED, {row: module.CASES[row] for row in parts[part]})
+
+    return test
+
+
+for _name, _module in SCRIPTS.items():
+    globals()[f"test_{_name.replace('.', '_')}"] = compared(_module)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_table_has_the_rows_of_today(name: str) -> None:
-    assert [*read(SCRIPTS[name].STORED.path)] == [*SCRIPTS[name].CASES]
+    module = SCRIPTS[name]
+    assert [*read(module.STORED.path)] == [*module.CASES]
+    assert sorted(row for rows in getattr(module, "PARTS", {"": module.CASES}).values() for row in rows) == sorted(module.CASES)
 
 
 def test_the_command_finds_every_table_and_text() -> None:
@@ -89,14 +99,13 @@ def test_a_table_is_read_as_it_was_written(packed: bool, tmp_path: Path) -> None
     table = Table(str(tmp_path / "t.py"), packed=packed)
     rows: dict[str, dict[str, Any]] = {"near": NEAR, "long": {str(n): "x" * n for n in range(40)}}
     assert write(table, {name: row.copy for name, row in rows.items()}) == (2, 2)
-    for name, row in rows.items():
-        check(table, name, row)
+    check(table, {name: row.copy for name, row in rows.items()})
     before = table.path.read_bytes()
     assert write(table, {"near": lambda: NEAR | {"number": 1 + 2e-8}, "long": lambda: rows["long"]}) == (0, 2)
     assert table.path.read_bytes() == before, "what is near enough stays"
     assert write(table, {"near": lambda: NEAR | {"number": 2.0}, "new": lambda: {"a": 1}}) == (3, 2)
     with pytest.raises(AssertionError, match=r"2 values differ from t.json.*\n.*near, number: found 3.0, stored 2.0\n.*near, word"):
-        check(table, "near", NEAR | {"number": 3.0, "word": "z"})
+        check(table, {"near": lambda: NEAR | {"number": 3.0, "word": "z"}})
     with pytest.raises(SystemExit, match="no"):
         write(table, {}, lambda before, rows: "no" if "near" in before.keys() - rows.keys() else "")
     assert [*read(table.path)] == ["near", "new"]
@@ -111,4 +120,4 @@ def test_the_command_writes_what_it_is_told(capsys: pytest.CaptureFixture[str], 
     monkeypatch.setattr(importlib, "import_module", lambda name: made)
     stored_values.main(["one"])
     stored_values.main(["one"])
-    assert capsys.readouterr().out == "one: 1 of 1 rows changed\none: 0 of 1 rows changed\n"
+    assert capsys.readouterr().out == "one: 1 of 1 changed\none: 0 of 1 changed\n"

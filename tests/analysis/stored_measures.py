@@ -38,7 +38,7 @@ from dysharp.workload.collective import parse_collective
 from dysharp.workload.sublayer import parse_sub_layer
 from tests.compute.stored_times import own_constants
 from tests.interpreters.varied_programs import varied_programs
-from tests.stored_values import Cases, Table, digest
+from tests.stored_values import Cases, Table, digest, parts_of
 
 STORED = Table(__file__)
 PROGRAMS = (
@@ -154,3 +154,4 @@ CASES: Cases = {
     "row": row_values,
     **{f"workload {name}": partial(workload_values, name) for name in CLUSTERS},
 }
+PARTS = parts_of(CASES, *(f"random_{kind}" for kind in ("program", "bulk", "sums", "loads", "merge", "shares")), "points", "workload", "row")

@@ -17,7 +17,7 @@ from dysharp.compute import allreduce, attention, collectives, gemm, gemm_tiles,
 from dysharp.specs import load_cluster
 from dysharp.specs.fitted import fitted
 from dysharp.specs.gpu import Gpu, load_gpu
-from tests.stored_values import Cases, Table
+from tests.stored_values import Cases, Table, parts_of
 
 STORED = Table(__file__)
 GPUS = ("a100-sxm", "h100-sxm", "b200", "b300", "mi300x")
@@ -235,3 +235,4 @@ CASES: Cases = {
     "attention tiles": attention_tiles,
     **{f"tasks {cluster}": partial(task_times, cluster) for cluster in ("paper-gh200-nvl32", "hw-dgx-h100", "hw-dgx-b200", "hw-mi300x")},
 }
+PARTS = parts_of(CASES, *FORMS, "tasks")

@@ -38,7 +38,7 @@ from tests.interpreters.random_merges import random_merge
 from tests.interpreters.random_programs import random_program
 from tests.interpreters.random_sums import random_sums
 from tests.interpreters.varied_programs import varied_programs
-from tests.stored_values import Cases, Table, arrays_of, digest
+from tests.stored_values import Cases, Table, arrays_of, digest, parts_of
 
 STORED = Table(__file__)
 READ = (curves.setting, curves._recorded)
@@ -227,3 +227,5 @@ CASES: Cases = {
     "flit, curves": curve_values,
     "flit, defaults": lambda: {"network": asdict(NetworkConfig()), "traffic": asdict(Traffic()), "protocol": asdict(Protocol())},
 }  # fmt: skip
+KINDS = (*(f"random_{kind}" for kind in ("program", "bulk", "sums", "loads", "merge", "shares")), "crowded", "points")
+PARTS = parts_of(CASES, *(f"burst, {kind}" for kind in KINDS), "packet", "flit")

@@ -115,4 +115,8 @@ CASES: Cases = {
     **{name.replace(":", ", "): partial(collective, i, name) for i, name in enumerate(COLLECTIVES)},
     **{f"{system}, sub-layer": partial(sub_layer, i, system) for i, system in enumerate(("cais", "t3", "tp-nvls"))}, "pools": pools,
 }  # fmt: skip
-SLOW = {f"{system}, {way}" for i, system in enumerate(all_systems()) for way in ("forward", "backward") if i % 3}
+PARTS = {f"layers {n}": [f"{system}, {way}" for system in [*all_systems()][n::3] for way in ("forward", "backward")] for n in range(3)}
+PARTS |= {f"faults {n}": [f"fault {kind}" for kind in [*KINDS][n::2]] for n in range(2)}
+PARTS["faults 0"] += [row for row in CASES if row.startswith("fault, ")]
+PARTS["works"] = [row for row in CASES if not any(row in rows for rows in PARTS.values())]
+SLOW = ("layers 1", "layers 2")

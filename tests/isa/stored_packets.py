@@ -15,7 +15,7 @@ from dysharp.isa.framing import Framing, pull_train, push_train, stripe_ps
 from dysharp.isa.packets import Packet, crc8, decode, encode, flits, partial_sums, replica_form
 from dysharp.specs import list_whole_models, load_cluster, load_model, load_whole
 from dysharp.specs.cluster import file_values
-from tests.stored_values import Cases, Table, digest
+from tests.stored_values import Cases, Table, digest, parts_of
 
 STORED = Table(__file__)
 Columns = dict[str, Any]
@@ -125,4 +125,6 @@ CASES: Cases = {
     **{name: partial(cluster_values, name) for name in CLUSTERS},
     **{name: partial(model_values, load_model, name) for name in ("deepseek-v3", "mixtral-8x7b", "S-8", "qwen3-next-80b")},
     **{f"whole {name}": partial(model_values, load_whole, name) for name in list_whole_models()[::4]},
+    "whole models": lambda: {"names": list_whole_models()},
 }  # fmt: skip
+PARTS = parts_of(CASES, "")

@@ -361,7 +361,7 @@ def training_groups() -> Named:
     yield "slopes", step_time.slopes(cases)
 
 
-PARTS: dict[str, Callable[[], Named]] = {
+MAKERS: dict[str, Callable[[], Named]] = {
     "scopes": scopes, "tables": tables, "apart": apart_from_bars, "calls": library_calls, "error bars": error_bars, "fits": fits,
     "refits": refits, "held out": held_out, "nodes": nodes, "beyond": groups_beyond, "clusters": clusters, "loads": loads,
     **{f"settings of {name}": partial(serving_settings, name) for name in ("vllm", "sglang", "trtllm")},
@@ -372,7 +372,7 @@ PARTS: dict[str, Callable[[], Named]] = {
 def numbers(part: str) -> dict[str, float]:
     """The checksums of a part."""
     with np.errstate(all="ignore"):
-        return {name: checksum(value) for name, value in PARTS[part]()}
+        return {name: checksum(value) for name, value in MAKERS[part]()}
 
 
-CASES: Cases = {part: partial(numbers, part) for part in PARTS}
+CASES: Cases = {part: partial(numbers, part) for part in MAKERS}

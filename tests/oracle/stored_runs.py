@@ -15,7 +15,7 @@ from dysharp.oracle import run as run_module
 from dysharp.oracle.run import Run
 from dysharp.program.tables import Head, Program, Tail
 from tests.interpreters.varied_programs import varied_programs
-from tests.stored_values import Cases, Table, digest
+from tests.stored_values import Cases, Table, digest, parts_of
 
 STORED = Table(__file__)
 DEADLOCKS = ("random_bulk 4", "random_sums 3", "points, respond", "points, announced", "points, chains")
@@ -95,3 +95,5 @@ CASES: Cases = {
     **{name: (lambda make=make: run_values(make())) for name, make in PROGRAMS.items()},  # type: ignore[misc]
     **{f"deadlock, {name}": (lambda name=name: deadlock_texts(PROGRAMS[name]())) for name in DEADLOCKS},  # type: ignore[misc]
 }
+KINDS = (*(f"random_{kind}" for kind in ("program", "bulk", "sums", "loads", "merge", "shares")), "crowded", "points")
+PARTS = parts_of(CASES, *KINDS, "deadlock")

@@ -1,4 +1,7 @@
-"""Texts that are held as files: what is printed, JSON and pages as lines, and the files that they are compared with."""
+"""Texts that are held as files: what is printed, JSON and pages as lines, and the files that they are compared with.
+
+`python tests/stored_values.py` writes them. Read the difference before you commit it.
+"""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ def small() -> Iterator[tuple[str, Any]]:
         yield f"stages {prompts}", [made, [alternated_us(made, layers, behind, gpus) for layers, behind, gpus in ((3, 0, 1), (2, 2, 4))]]
 
 
-PARTS: dict[str, Callable[[], Iterator[tuple[str, Any]]]] = {
+MAKERS: dict[str, Callable[[], Iterator[tuple[str, Any]]]] = {
     **{f"kernels of {name}": (lambda name=name: kernels(replica(name))) for name in REPLICAS},  # type: ignore[misc]
     **{f"loops of {name}": (lambda name=name: loops(replica(name))) for name in ("shared", "stages", "windows")},  # type: ignore[misc]
     "pools": lambda: pools("shared", "cut"),
@@ -258,7 +258,7 @@ PARTS: dict[str, Callable[[], Iterator[tuple[str, Any]]]] = {
 def numbers(part: str) -> dict[str, float]:
     """The checksums of a part."""
     with np.errstate(all="ignore"):
-        return {name: checksum(value) for name, value in PARTS[part]()}
+        return {name: checksum(value) for name, value in MAKERS[part]()}
 
 
-CASES: Cases = {part: partial(numbers, part) for part in PARTS}
+CASES: Cases = {part: partial(numbers, part) for part in MAKERS}

@@ -112,11 +112,11 @@ def proof_values(name: str) -> Columns:
     return {proof.__name__: [digest(rtlil_of(Wrapped(proof()), "top")), getattr(proof, "bound", 0)] for proof in PROOFS[name]}
 
 
-def why_not_compared(row: str) -> str:
-    """Why a row is not compared here; "" if it is."""
-    if row.startswith("block") and importlib.util.find_spec("amaranth") is None:
+def why_not_compared(part: str) -> str:
+    """Why a part is not compared here; "" if it is."""
+    if part.startswith("block") and importlib.util.find_spec("amaranth") is None:
         return "needs the extra rtl"
-    other = row.startswith("block") and read(STORED.path)["block version"]["amaranth"] != amaranth_version()
+    other = part.startswith("block") and read(STORED.path)["block version"]["amaranth"] != amaranth_version()
     return "the stored texts are of another version of Amaranth" if other else ""
 
 
@@ -125,3 +125,4 @@ CASES: Cases = {
     "hub": hub_values, "parts": part_values, "lines": line_values, "tables": table_values,
     **{f"block {name}": partial(block_values, name) for name in BLOCKS}, "block version": lambda: {"amaranth": amaranth_version()},
 }  # fmt: skip
+PARTS = {"areas": [row for row in CASES if not row.startswith("block")]} | {row: [row] for row in CASES if row.startswith("block")}
