@@ -1,18 +1,13 @@
 """What `advise` ranks, tunes and says of libraries, by machine, model and phase: digests of plain values.
-
-Regression values, not results of anybody. `python -m tests.advice.advice_tables` writes `advice_tables.csv` beside this file; look at its
-difference before keeping it.
 """
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import hashlib
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -27,9 +22,9 @@ from dysharp.errors import DysharpError
 from dysharp.runs.phase import get_phase
 from dysharp.runs.request import Request, RequestArgs, make_request, make_workload, takes
 from dysharp.systems import all_systems, get_system
-from tests.systems.program_tables import digest
+from tests.stored_values import Cases, Digests, Table, digests
 
-STORED = Path(__file__).with_name("advice_tables.csv")
+STORED = Table(__file__)
 MACHINES = ("hw-dgx-h100", "hw-dgx-b200-x2", "hw-gb200-nvl72", "hw-mi300x", "hw-mi355x-x2", "hw-hgx-h20", "hw-dgx-h100-x8")
 MODELS = ("deepseek-v3", "deepseek-v2-lite", "mixtral-8x7b")
 """Machines and models of the rankings."""
@@ -184,25 +179,12 @@ def _wider(change: WhatIf) -> Any:
     return change
 
 
-def lines() -> dict[str, Callable[[], list[Any]]]:
-    """Every line of the file."""
-    made: dict[str, Callable[[], list[Any]]] = {}
-    for kind in (ranked, named, tuned, libraries, changes):
-        made |= {f"{kind.__name__} {machine}": lambda kind=kind, machine=machine: kind(machine) for machine in MACHINES}  # type: ignore[misc]
-    return made | {"said": said}
+def row(make: Callable[[], list[Any]]) -> dict[str, Digests]:
+    """A digest of each entry."""
+    return {"digests": digests({str(at): plain(one) for at, one in enumerate(make())})}
 
 
-def stored() -> dict[str, str]:
-    """The file: digests of a line, three characters for each of its entries."""
-    return dict(csv.reader(io.StringIO(STORED.read_text())))
-
-
-def write() -> None:
-    """Write the file."""
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows((name, "".join(digest(plain(one)) for one in make())) for name, make in lines().items())
-    STORED.write_text(out.getvalue())
-
-
-if __name__ == "__main__":
-    write()
+KINDS = (ranked, named, tuned, libraries, changes)
+CASES: Cases = {
+    **{f"{kind.__name__} {machine}": partial(row, partial(kind, machine)) for kind in KINDS for machine in MACHINES}, "said": partial(row, said),
+}  # fmt: skip

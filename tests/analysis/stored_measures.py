@@ -1,14 +1,12 @@
-"""Regression values of everything that is counted from a Program and its Trace: `python -m tests.analysis.stored_measures` writes `measures.json`.
+"""Regression values of everything that is counted from a Program and its Trace, and of bounds and loads of unequal sizes.
 
 Traces are those of the oracle on random Programs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, replace
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -40,13 +38,14 @@ from dysharp.workload.collective import parse_collective
 from dysharp.workload.sublayer import parse_sub_layer
 from tests.compute.stored_times import own_constants
 from tests.interpreters.varied_programs import varied_programs
-from tests.stored_values import digest, write
+from tests.stored_values import Cases, Table, digest, parts_of
 
-STORED = Path(__file__).with_name("measures.json")
+STORED = Table(__file__)
 PROGRAMS = (
     *("random_program 0", "random_program 2", "random_program 5", "random_program 7", "random_bulk 3", "random_sums 2", "random_sums 3"),
     *("random_loads 1", "random_loads 4", "random_merge 3", "random_shares 3", "points, chains", "points, early", "points, by data", "points, pace"),
 )
+CLUSTERS = ("paper-gh200-nvl32", "paper-dgx-h100", "paper-dgx-h100-x2", "hw-dgx-h100-x2", "hw-dgx-b200", "hw-mi300x")
 MODEL = Model(
     name="odd", hidden=192, expert_hidden=320, n_experts=12, topk=3, tokens_per_gpu=40, n_matrices=3, element_bytes=2, gemm_dtype="fp8"
 )  # fmt: skip
@@ -84,39 +83,38 @@ def run_values(program: Program, trace: Trace) -> dict[str, Any]:
     return out
 
 
-def workload_values() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Bounds, loads and surroundings of unequal sizes on several clusters."""
-    for name in ("paper-gh200-nvl32", "paper-dgx-h100", "paper-dgx-h100-x2", "hw-dgx-h100-x2", "hw-dgx-b200", "hw-mi300x"):
-        cluster = load_cluster(name)
-        gpus = cluster.n_gpus if cluster.domains > 1 else 4
-        cluster = cluster.with_gpus(gpus)
-        model = replace(MODEL, n_experts=3 * gpus)
-        routing = make_routing("lognormal:0.8", model, gpus, 40, seed=3)
-        out: dict[str, Any] = {}
-        for direction in ("fwd", "bwd"):
-            for links in (False, True):
-                for gemms in (False, True):
-                    us = bound.workload_bound_us(model, cluster, routing, direction=direction, free_links=links, free_gemms=gemms)
-                    out[f"bound {direction} {links} {gemms}"] = us
-        domain = cluster.domain_gpus if cluster.domains > 1 else 0
-        out |= {f"load, {key}": value for key, value in load.load_of(routing, domain).to_dict().items()}
-        large = replace(model, hidden=19200, expert_hidden=32000)
-        out["memory"] = [load.memory_warning(replace(large, n_layers=layers), cluster, routing) for layers in (1, 4000)]
-        uneven = ",".join(str(16 * (1 + gpu**2)) for gpu in range(gpus))
-        for operation in ("all-gather", "reduce-scatter", "all-to-all"):
-            out[f"{operation} bound"] = bound.collective_bound_us(parse_collective(f"{operation}-v:{uneven}", gpus), cluster)
-        for work in ("all-reduce:192KiB", "broadcast:320KiB"):
-            out[work] = bound.collective_bound_us(parse_collective(work, gpus), cluster)
-        for work in ("sub-layer:40x192x320x96", "sub-layer:40x19x3200x9600"):
-            out[work] = bound.collective_bound_us(parse_sub_layer(work, gpus), cluster)
-        if cluster.gpu:
-            cluster = replace(cluster, constants=tuple(own_constants().items()))
-            for fp8 in (False, True):
-                for direction in ("fwd", "bwd"):
-                    parts = surroundings.around(cluster, model, 300, 170, permutes=2, fp8_rows=fp8, direction=direction)
-                    out[f"around {fp8} {direction}"] = [*parts.to_dict().values(), parts.device_us]
-            out["host"] = surroundings.host_line(cluster)
-        yield f"workload {name}", out
+def workload_values(name: str) -> dict[str, Any]:
+    """Bounds, loads and surroundings of unequal sizes on a cluster."""
+    cluster = load_cluster(name)
+    gpus = cluster.n_gpus if cluster.domains > 1 else 4
+    cluster = cluster.with_gpus(gpus)
+    model = replace(MODEL, n_experts=3 * gpus)
+    routing = make_routing("lognormal:0.8", model, gpus, 40, seed=3)
+    out: dict[str, Any] = {}
+    for direction in ("fwd", "bwd"):
+        for links in (False, True):
+            for gemms in (False, True):
+                us = bound.workload_bound_us(model, cluster, routing, direction=direction, free_links=links, free_gemms=gemms)
+                out[f"bound {direction} {links} {gemms}"] = us
+    domain = cluster.domain_gpus if cluster.domains > 1 else 0
+    out |= {f"load, {key}": value for key, value in load.load_of(routing, domain).to_dict().items()}
+    large = replace(model, hidden=19200, expert_hidden=32000)
+    out["memory"] = [load.memory_warning(replace(large, n_layers=layers), cluster, routing) for layers in (1, 4000)]
+    uneven = ",".join(str(16 * (1 + gpu**2)) for gpu in range(gpus))
+    for operation in ("all-gather", "reduce-scatter", "all-to-all"):
+        out[f"{operation} bound"] = bound.collective_bound_us(parse_collective(f"{operation}-v:{uneven}", gpus), cluster)
+    for work in ("all-reduce:192KiB", "broadcast:320KiB"):
+        out[work] = bound.collective_bound_us(parse_collective(work, gpus), cluster)
+    for work in ("sub-layer:40x192x320x96", "sub-layer:40x19x3200x9600"):
+        out[work] = bound.collective_bound_us(parse_sub_layer(work, gpus), cluster)
+    if cluster.gpu:
+        cluster = replace(cluster, constants=tuple(own_constants().items()))
+        for fp8 in (False, True):
+            for direction in ("fwd", "bwd"):
+                parts = surroundings.around(cluster, model, 300, 170, permutes=2, fp8_rows=fp8, direction=direction)
+                out[f"around {fp8} {direction}"] = [*parts.to_dict().values(), parts.device_us]
+        out["host"] = surroundings.host_line(cluster)
+    return out
 
 
 def row_values() -> dict[str, Any]:
@@ -151,16 +149,9 @@ def row_values() -> dict[str, Any]:
     return out | {"plain": [part.time_us, part.attribution, part.to_dict().keys()], "window": replace(part, window={"time_us": 9.0}).layer_us}
 
 
-def rows(part: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """All rows whose names begin with `part`."""
-    for name in PROGRAMS:
-        if name.startswith(part):
-            yield name, run_values(*ran(name))
-    if "row".startswith(part):
-        yield "row", row_values()
-    if "workload".startswith(part):
-        yield from workload_values()
-
-
-if __name__ == "__main__":
-    write(STORED, dict(rows()))
+CASES: Cases = {
+    **{name: (lambda name=name: run_values(*ran(name))) for name in PROGRAMS},  # type: ignore[misc]
+    "row": row_values,
+    **{f"workload {name}": partial(workload_values, name) for name in CLUSTERS},
+}
+PARTS = parts_of(CASES, *(f"random_{kind}" for kind in ("program", "bulk", "sums", "loads", "merge", "shares")), "points", "workload", "row")

@@ -1,7 +1,4 @@
-"""Regression values: answers of `step`, `compare`, `network` and tensor parallelism on made Rows, without a run, held as text in `made/`.
-
-`python tests/api/test_made_answers.py` writes the files anew. Read the difference before you commit it.
-"""
+"""Regression values: answers of `step`, `compare`, `network` and tensor parallelism on made Rows, without a run, held as text in `made/`."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from dysharp.errors import ConfigError
 from dysharp.runs.leading import NoEstimate
 from dysharp.specs import load_cluster, load_whole
 from tests.figures.made_rows import numbers
-from tests.reports.held import Lines, lines_of, stored_lines, write
+from tests.reports.held import Lines, lines_of, stored_lines
 from tests.reports.made_results import made_row, window
 
 FOLDER = Path(__file__).with_name("made")
@@ -180,7 +177,3 @@ TEXTS: dict[str, Callable[[], Lines]] = {
 @pytest.mark.parametrize("name", TEXTS)
 def test_the_text_of_made_answers(name: str) -> None:
     assert lines_of(TEXTS, name) == stored_lines(FOLDER, name)
-
-
-if __name__ == "__main__":
-    write(FOLDER, TEXTS)

@@ -1,7 +1,4 @@
-"""Regression values: what commands print and write of points that `_run` gives without a run, and screens of hardware, traces and progress.
-
-`python tests/cli/test_made_commands.py` writes the files in `made_commands/` anew. Read the difference before you commit it.
-"""
+"""Regression values: what commands print and write of points that `_run` gives without a run, and screens of hardware, traces and progress."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from dysharp.runs.point import Point
 from dysharp.runs.progress import Step
 from dysharp.silicon.rtl.blocks import BLOCKS, Pin
 from tests.figures.made_rows import made_rows
-from tests.reports.held import Lines, digest, lines_of, page_lines, plain, printed, stored_lines, write
+from tests.reports.held import Lines, digest, lines_of, page_lines, plain, printed, stored_lines
 from tests.reports.made_results import made_advice, made_comparison, made_row, made_steps, made_timeline, window
 
 FOLDER = Path(__file__).with_name("made_commands")
@@ -234,7 +231,3 @@ SLOW = ("answers", "lists", "reproduce-tornado")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in TEXTS])
 def test_the_text_of_a_made_command(name: str) -> None:
     assert lines_of(TEXTS, name) == stored_lines(FOLDER, name)
-
-
-if __name__ == "__main__":
-    write(FOLDER, TEXTS)

@@ -1,7 +1,6 @@
 """Regression values: screens, pages and JSON of plans, serving, validation, figures, routing and hardware, from results made without a run.
 
-Layouts of `plan` and `serve` are searched by closed forms on a paper's machine, or their times are made. `python tests/cli/test_made_screens.py`
-writes the files in `made/` anew. Read the difference before you commit it.
+Layouts of `plan` and `serve` are searched by closed forms on a paper's machine, or their times are made.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from dysharp.serving.search import Rejected
 from dysharp.serving.whatif import WhatIf
 from dysharp.workload.describe import GpuRow, LayerRow, LinkLoad, NodeRow
 from tests.reports.drawn import drawn_lines
-from tests.reports.held import Lines, digest, lines_of, plain, printed, stored_lines, write
+from tests.reports.held import Lines, digest, lines_of, plain, printed, stored_lines
 from tests.reports.made_results import Made
 
 FOLDER = Path(__file__).with_name("made")
@@ -311,7 +310,3 @@ SLOW = ("plan-shapes",)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in TEXTS])
 def test_the_text_of_a_made_screen(name: str) -> None:
     assert lines_of(TEXTS, name) == stored_lines(FOLDER, name)
-
-
-if __name__ == "__main__":
-    write(FOLDER, TEXTS)

@@ -1,4 +1,4 @@
-"""Regression values of the closed forms on GPUs of every architecture: `python -m tests.compute.stored_times` writes `times.json`.
+"""Regression values of the closed forms on GPUs of every architecture, over kinds, and sizes on both sides of every limit.
 
 The constants are not the fitted ones: each has a number of its own, so that a new fit changes nothing here and no constant hides another.
 """
@@ -6,9 +6,9 @@ The constants are not the fitted ones: each has a number of its own, so that a n
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,11 @@ from dysharp.compute import allreduce, attention, collectives, gemm, gemm_tiles,
 from dysharp.specs import load_cluster
 from dysharp.specs.fitted import fitted
 from dysharp.specs.gpu import Gpu, load_gpu
-from tests.stored_values import write
+from tests.stored_values import Cases, Table, parts_of
 
-STORED = Path(__file__).with_name("times.json")
+STORED = Table(__file__)
 GPUS = ("a100-sxm", "h100-sxm", "b200", "b300", "mi300x")
 Columns = dict[str, Any]
-Row = tuple[str, Columns]
 
 
 def own_constants() -> dict[str, float]:
@@ -227,20 +226,13 @@ def task_times(name: str) -> Columns:
     return out | {"share": share[::16], "own share": own[[0, 10, 33, 40, 96]], "tiling": [getattr(tiling, f) for f in tiling.__slots__]}
 
 
-def rows(part: str = "") -> Iterator[Row]:
-    """All rows whose names begin with `part`."""
-    forms = {
-        "operators": operator_times, "attention": attention_times, "linear attention": delta_times, "collectives": collective_times,
-        "kernels": kernel_times, "experts": expert_times, "transfers": transfer_times, "tiles": library_tiles,
-    }  # fmt: skip
-    for name, form in forms.items():
-        for gpu in GPUS if name.startswith(part) else ():
-            yield f"{name} {gpu}", form(load_gpu(gpu))
-    if "attention tiles".startswith(part):
-        yield "attention tiles", attention_tiles()
-    for cluster in ("paper-gh200-nvl32", "hw-dgx-h100", "hw-dgx-b200", "hw-mi300x") if "tasks".startswith(part) else ():
-        yield f"tasks {cluster}", task_times(cluster)
-
-
-if __name__ == "__main__":
-    write(STORED, dict(rows()))
+FORMS: dict[str, Callable[[Gpu], Columns]] = {
+    "operators": operator_times, "attention": attention_times, "linear attention": delta_times, "collectives": collective_times,
+    "kernels": kernel_times, "experts": expert_times, "transfers": transfer_times, "tiles": library_tiles,
+}  # fmt: skip
+CASES: Cases = {
+    **{f"{name} {gpu}": (lambda form=form, gpu=gpu: form(load_gpu(gpu))) for name, form in FORMS.items() for gpu in GPUS},  # type: ignore[misc]
+    "attention tiles": attention_tiles,
+    **{f"tasks {cluster}": partial(task_times, cluster) for cluster in ("paper-gh200-nvl32", "hw-dgx-h100", "hw-dgx-b200", "hw-mi300x")},
+}
+PARTS = parts_of(CASES, *FORMS, "tasks")

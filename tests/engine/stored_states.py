@@ -1,4 +1,4 @@
-"""Regression values of engines' arrays at time zero: `python -m tests.engine.stored_states` writes `states.json`.
+"""Regression values of engines' arrays at time zero.
 
 Programs lowered for the burst and the packet level, networks of flits with their wiring and packets, and the recorded streams of numbers.
 """
@@ -6,9 +6,9 @@ Programs lowered for the burst and the packet level, networks of flits with thei
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -38,9 +38,9 @@ from tests.interpreters.random_merges import random_merge
 from tests.interpreters.random_programs import random_program
 from tests.interpreters.random_sums import random_sums
 from tests.interpreters.varied_programs import varied_programs
-from tests.stored_values import arrays_of, digest, write
+from tests.stored_values import Cases, Table, arrays_of, digest, parts_of
 
-STORED = Path(__file__).with_name("states.json")
+STORED = Table(__file__)
 READ = (curves.setting, curves._recorded)
 RECORDED = ("injected_flits_per_cycle_node", "accepted_flits_per_cycle_node", "packet_latency_avg", "network_latency_avg")
 OURS = ("injected", "accepted", "packet_latency", "network_latency")
@@ -102,12 +102,12 @@ def packed(program: Program) -> Columns:
     return out
 
 
-def packet_programs() -> dict[str, Program]:
-    """Programs that the packet level runs."""
-    return {
-        "program 2": random_program(2), "program 3": random_program(3), "sums 1": random_sums(1, packets=True),
-        "loads 2": random_loads(2, packets=True), "loads 5": random_loads(5, packets=True), "merge 3": random_merge(3, packets=True),
-    }  # fmt: skip
+PACKET_PROGRAMS: dict[str, Callable[[], Program]] = {
+    "program 2": partial(random_program, 2), "program 3": partial(random_program, 3), "sums 1": partial(random_sums, 1, packets=True),
+    "loads 2": partial(random_loads, 2, packets=True), "loads 5": partial(random_loads, 5, packets=True),
+    "merge 3": partial(random_merge, 3, packets=True),
+}  # fmt: skip
+"""Programs that the packet level runs."""
 
 
 def networks() -> dict[str, NetworkConfig]:
@@ -218,26 +218,14 @@ def curve_values() -> Columns:
     return out | {"precise": [curves._precise(some[:n], p, past) for n in (1, 2, 4) for p in (0.0015, 0.0025, 0.006, 0.02) for past in (False, True)]}
 
 
-def rows(part: str = "") -> Iterator[tuple[str, Columns]]:
-    """All rows whose names begin with `part`."""
-    for name, make in varied_programs().items():
-        if f"burst, {name}".startswith(part):
-            yield f"burst, {name}", lowered(make())
-    if "packet".startswith(part):
-        for name, program in packet_programs().items():
-            yield f"packet, {name}", packed(program)
-        for cluster in ("paper-gh200-nvl32", "hw-dgx-h100"):
-            yield f"packet, {cluster}", asdict(fabric_of(load_cluster(cluster)))
-    if "flit".startswith(part):
-        for name, config in networks().items():
-            yield f"flit, {name}", network_values(config)
-        yield "flit, leftovers", leftovers()
-        yield "flit, runs", run_values()
-        yield "flit, patterns", pattern_values()
-        yield "flit, streams", stream_values()
-        yield "flit, curves", curve_values()
-        yield "flit, defaults", {"network": asdict(NetworkConfig()), "traffic": asdict(Traffic()), "protocol": asdict(Protocol())}
-
-
-if __name__ == "__main__":
-    write(STORED, dict(rows()))
+CASES: Cases = {
+    **{f"burst, {name}": (lambda make=make: lowered(make())) for name, make in varied_programs().items()},  # type: ignore[misc]
+    **{f"packet, {name}": (lambda make=make: packed(make())) for name, make in PACKET_PROGRAMS.items()},  # type: ignore[misc]
+    **{f"packet, {name}": (lambda name=name: asdict(fabric_of(load_cluster(name)))) for name in ("paper-gh200-nvl32", "hw-dgx-h100")},  # type: ignore[misc]
+    **{f"flit, {name}": (lambda name=name: network_values(networks()[name])) for name in networks()},  # type: ignore[misc]
+    "flit, leftovers": leftovers, "flit, runs": run_values, "flit, patterns": pattern_values, "flit, streams": stream_values,
+    "flit, curves": curve_values,
+    "flit, defaults": lambda: {"network": asdict(NetworkConfig()), "traffic": asdict(Traffic()), "protocol": asdict(Protocol())},
+}  # fmt: skip
+KINDS = (*(f"random_{kind}" for kind in ("program", "bulk", "sums", "loads", "merge", "shares")), "crowded", "points")
+PARTS = parts_of(CASES, *(f"burst, {kind}" for kind in KINDS), "packet", "flit")

@@ -1,7 +1,4 @@
-"""Regression values: verdicts at and beside every bound, and the tables and pages of results made by hand, each held as a file of text in `made/`.
-
-`python tests/figures/test_made_pages.py` writes the files anew. Read the difference before you commit it.
-"""
+"""Regression values: verdicts at and beside every bound, and the tables and pages of results made by hand, each held as a file of text in `made/`."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from dysharp.reports.figure_tables import figure_markdown, print_figure, verdict
 from dysharp.reports.paper_page import MANY, Section, claims_csv, paper_page, results_csv
 from dysharp.runs.point import Point
 from tests.figures.made_rows import made_row
-from tests.reports.held import Lines, lines_of, stored_lines, write
+from tests.reports.held import Lines, lines_of, stored_lines
 
 FOLDER = Path(__file__).with_name("made")
 EARLY, LATE = "0eb98978 2026-11-21 05:46", "37c83703 2026-11-21 06:02"
@@ -191,7 +188,3 @@ SLOW = ("tornado-moe-hub", "windows")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in TEXTS])
 def test_the_text_of_made_results(name: str) -> None:
     assert lines_of(TEXTS, name) == stored_lines(FOLDER, name)
-
-
-if __name__ == "__main__":
-    write(FOLDER, TEXTS)

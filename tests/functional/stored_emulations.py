@@ -1,4 +1,4 @@
-"""Regression values of the functional machine: `python -m tests.functional.stored_emulations` writes `emulations.json`.
+"""Regression values of the functional machine.
 
 What an emulation counts and says, for every system, order of events and fault. Errors are stored where numbers are whole; of floats, only whether
 they hold.
@@ -6,9 +6,8 @@ they hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,13 @@ from dysharp.errors import DysharpError
 from dysharp.functional.faults import KINDS, ROUTING, SCALE_OUT, Faults, machine_faults, routing_cases, why_not
 from dysharp.functional.orders import ORDERS, make_pool
 from dysharp.systems import all_systems
-from tests.stored_values import digest, write
+from tests.stored_values import Cases, Table, digest
 
-STORED = Path(__file__).with_name("emulations.json")
+STORED = Table(__file__)
 Columns = dict[str, Any]
 SMALL: Columns = {"gpus": 3, "tokens": 4, "hidden": 48, "expert_hidden": 40, "experts": 9, "topk": 3, "seed": 5}
 TYPES: tuple[Columns, ...] = ({}, {"block": "gated", "dtype": "float32"}, {"block": "gated", "dtype": "bfloat16"})
 COLLECTIVES = ("nccl-ring:all-reduce", "nccl-nvls:all-reduce", "nccl-ring:all-gather", "nccl-ring:reduce-scatter")
-PARTS = ("layers 0", "layers 1", "layers 2", "faults 0", "faults 1", "works")
 SHORT = 30
 ASKED = ("system", "block", "gpus", "tokens_per_gpu", "dtype", "backward", "order", "workload")
 FLOATS = ("max_abs_error", "max_rel_error", "bound")
@@ -45,29 +43,41 @@ def emulated(system: str, **request: Any) -> Columns:
     return {name: digest(value) if name in long else value for name, value in kept.items() if value} | {"told": told}
 
 
-def layers(third: int) -> Iterator[tuple[str, Columns]]:
-    """Every third system: forward on the path of its own, backward by rows, in another order and type each."""
-    orders = [order for order in ORDERS if order != "trace"]
-    for i, system in list(enumerate(all_systems()))[third::3]:
-        yield f"{system}, forward", emulated(system, **SMALL, dump=1)
-        order = orders[i % len(orders)]
-        yield f"{system}, backward", emulated(system, **SMALL, backward=True, path="row", order=order, **TYPES[i // 3 % 3])
+ORDERED = [order for order in ORDERS if order != "trace"]
 
 
-def faults(half: int) -> Iterator[tuple[str, Columns]]:
-    """Every second fault alone, those of messages between two domains; what faults are in words and numbers."""
-    for i, kind in list(enumerate(KINDS))[half::2]:
-        where = {"cluster": "hw-dgx-h100-x2", "gpus": 16, "experts": 32} if kind in SCALE_OUT else {}
-        system = "deepep" if kind in SCALE_OUT else "dysharp"
-        yield f"fault {kind}", emulated(system, **SMALL | where, inject=[kind], backward=bool(i // 2 % 2))
-    if half:
-        return
-    yield "fault, all", emulated("dysharp", **SMALL, inject=["evict", "timeout", "al-tlb", "tracker", "first-touch", "reorder", "duplicate", "drop"])
+def forward(system: str) -> Columns:
+    """A layer on the path of its own."""
+    return emulated(system, **SMALL, dump=1)
+
+
+def backward(i: int, system: str) -> Columns:
+    """A layer by rows, in another order and type than those beside it."""
+    return emulated(system, **SMALL, backward=True, path="row", order=ORDERED[i % len(ORDERED)], **TYPES[i // 3 % 3])
+
+
+def fault(i: int, kind: str) -> Columns:
+    """A fault alone; those of messages are between two domains."""
+    where = {"cluster": "hw-dgx-h100-x2", "gpus": 16, "experts": 32} if kind in SCALE_OUT else {}
+    system = "deepep" if kind in SCALE_OUT else "dysharp"
+    return emulated(system, **SMALL | where, inject=[kind], backward=bool(i // 2 % 2))
+
+
+def no_faults() -> Columns:
+    """Why a fault would change nothing."""
     used = {"al_tlb": {"lookups": 3}}
-    yield "fault, none", {f"{name} {domains}": why_not(name, "deepep", used, domains) for name in KINDS for domains in (1, 2)}
-    yield "fault, values", {name: list(asdict(machine_faults([name])).values()) for name in KINDS} | {"no": list(asdict(Faults()).values())}
+    return {f"{name} {domains}": why_not(name, "deepep", used, domains) for name in KINDS for domains in (1, 2)}
+
+
+def fault_values() -> Columns:
+    """Faults in numbers."""
+    return {name: list(asdict(machine_faults([name])).values()) for name in KINDS} | {"no": list(asdict(Faults()).values())}
+
+
+def fault_routings() -> Columns:
+    """Routings with faults."""
     expert = np.array([[0, 4, 8], [1, 0, 2], [3, 0, 5], [0, 1, 7], [2, 0, 1]])
-    yield "fault, routing", {name: routing_cases(expert, [name], 3, 9) for name in ROUTING}
+    return {name: routing_cases(expert, [name], 3, 9) for name in ROUTING}
 
 
 def pools() -> Columns:
@@ -84,28 +94,29 @@ def pools() -> Columns:
     return out
 
 
-def works() -> Iterator[tuple[str, Columns]]:
-    """Collectives and sub-layers."""
-    orders = [order for order in ORDERS if order != "trace"]
-    for i, (system, workload) in enumerate(one.split(":") for one in COLLECTIVES):
-        found = emulated(system, workload=f"{workload}:6KiB", gpus=3, cluster="hw-dgx-h100", order=orders[i], seed=2)
-        yield f"{system}, {workload}", found
-    for i, system in enumerate(("cais", "t3", "tp-nvls")):
-        yield f"{system}, sub-layer", emulated(system, workload="sub-layer:24x48x12x36", gpus=3, order=orders[i], seed=2)
+def collective(i: int, name: str) -> Columns:
+    """A collective."""
+    system, workload = name.split(":")
+    return emulated(system, workload=f"{workload}:6KiB", gpus=3, cluster="hw-dgx-h100", order=ORDERED[i], seed=2)
 
 
-def rows(part: str = "") -> Iterator[tuple[str, Columns]]:
-    """All rows of a part of PARTS; "": of all."""
-    for third in range(3):
-        if part in ("", f"layers {third}"):
-            yield from layers(third)
-    for half in range(2):
-        if part in ("", f"faults {half}"):
-            yield from faults(half)
-    if part in ("", "works"):
-        yield from works()
-        yield "pools", pools()
+def sub_layer(i: int, system: str) -> Columns:
+    """A sub-layer."""
+    return emulated(system, workload="sub-layer:24x48x12x36", gpus=3, order=ORDERED[i], seed=2)
 
 
-if __name__ == "__main__":
-    write(STORED, dict(rows()))
+ALL = ("evict", "timeout", "al-tlb", "tracker", "first-touch", "reorder", "duplicate", "drop")
+CASES: Cases = {
+    **{f"{system}, forward": partial(forward, system) for system in all_systems()},
+    **{f"{system}, backward": partial(backward, i, system) for i, system in enumerate(all_systems())},
+    **{f"fault {kind}": partial(fault, i, kind) for i, kind in enumerate(KINDS)},
+    "fault, all": partial(emulated, "dysharp", **SMALL, inject=[*ALL]),
+    "fault, none": no_faults, "fault, values": fault_values, "fault, routing": fault_routings,
+    **{name.replace(":", ", "): partial(collective, i, name) for i, name in enumerate(COLLECTIVES)},
+    **{f"{system}, sub-layer": partial(sub_layer, i, system) for i, system in enumerate(("cais", "t3", "tp-nvls"))}, "pools": pools,
+}  # fmt: skip
+PARTS = {f"layers {n}": [f"{system}, {way}" for system in [*all_systems()][n::3] for way in ("forward", "backward")] for n in range(3)}
+PARTS |= {f"faults {n}": [f"fault {kind}" for kind in [*KINDS][n::2]] for n in range(2)}
+PARTS["faults 0"] += [row for row in CASES if row.startswith("fault, ")]
+PARTS["works"] = [row for row in CASES if not any(row in rows for rows in PARTS.values())]
+SLOW = ("layers 1", "layers 2")

@@ -1,8 +1,7 @@
-"""Nothing that the functional machine counts or says moves unnoticed: regression values of every system, order of events and fault."""
+"""When an emulated layer holds, and what its experts compute."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,15 +10,7 @@ import pytest
 from dysharp import emulate
 from dysharp.functional.emulation import Emulation
 from dysharp.functional.experts import GatedExperts
-from tests.functional.stored_emulations import PARTS, SMALL, STORED, rows
-from tests.stored_values import SHOWN, differences
-
-
-@pytest.mark.parametrize("part", [pytest.param(part, marks=pytest.mark.slow) if part in ("layers 1", "layers 2") else part for part in PARTS])
-def test_emulations_are_the_stored_ones(part: str) -> None:
-    found, stored = dict(rows(part)), json.loads(STORED.read_text())
-    lines = differences(found, {name: stored[name] for name in found if name in stored})
-    assert not lines, "\n".join(lines[:SHOWN])
+from tests.functional.stored_emulations import SMALL
 
 
 def test_a_layer_holds_if_it_is_exact_and_near() -> None:

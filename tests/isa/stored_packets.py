@@ -1,13 +1,10 @@
-"""Regression values of packets and trains, and of what packaged clusters and models derive.
-
-`python -m tests.isa.stored_packets` writes `packets.json`.
-"""
+"""Regression values of packets and trains, and of what packaged clusters and models derive."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from dysharp.errors import ConfigError
@@ -18,9 +15,9 @@ from dysharp.isa.framing import Framing, pull_train, push_train, stripe_ps
 from dysharp.isa.packets import Packet, crc8, decode, encode, flits, partial_sums, replica_form
 from dysharp.specs import list_whole_models, load_cluster, load_model, load_whole
 from dysharp.specs.cluster import file_values
-from tests.stored_values import digest, write
+from tests.stored_values import Cases, Table, digest, parts_of
 
-STORED = Path(__file__).with_name("packets.json")
+STORED = Table(__file__)
 Columns = dict[str, Any]
 CLUSTERS = (
     "paper-gh200-nvl32",
@@ -110,22 +107,24 @@ def derived(value: Any) -> Columns:
     return found
 
 
-def rows() -> Iterator[tuple[str, Columns]]:
-    """All rows."""
-    for op in Command:
-        yield op.name, packet_values(op)
-    yield "trains", train_values()
-    yield "others", other_values()
-    for name in CLUSTERS:
-        cluster = load_cluster(name)
-        out = derived(cluster) | {"file": digest(file_values(cluster)), "fewer": digest(str(cluster.with_gpus(4)) if cluster.domains == 1 else "")}
-        out |= {f"nic {key}": value for key, value in derived(cluster.scale_out).items()} if cluster.scale_out else {}
-        yield name, out | {f"{dtype} peak": cluster.peak_flops_per_us(dtype) for dtype in ("bf16", "fp8")}
-    for name in ("deepseek-v3", "mixtral-8x7b", "S-8", "qwen3-next-80b"):
-        yield name, derived(load_model(name)) | {"fields": digest(str(load_model(name)))}
-    for name in list_whole_models()[::4]:
-        yield f"whole {name}", derived(load_whole(name)) | {"fields": digest(str(load_whole(name)))}
+def cluster_values(name: str) -> Columns:
+    """What a cluster derives."""
+    cluster = load_cluster(name)
+    out = derived(cluster) | {"file": digest(file_values(cluster)), "fewer": digest(str(cluster.with_gpus(4)) if cluster.domains == 1 else "")}
+    out |= {f"nic {key}": value for key, value in derived(cluster.scale_out).items()} if cluster.scale_out else {}
+    return out | {f"{dtype} peak": cluster.peak_flops_per_us(dtype) for dtype in ("bf16", "fp8")}
 
 
-if __name__ == "__main__":
-    write(STORED, dict(rows()))
+def model_values(load: Callable[[str], Any], name: str) -> Columns:
+    """What a model derives."""
+    return derived(load(name)) | {"fields": digest(str(load(name)))}
+
+
+CASES: Cases = {
+    **{op.name: partial(packet_values, op) for op in Command}, "trains": train_values, "others": other_values,
+    **{name: partial(cluster_values, name) for name in CLUSTERS},
+    **{name: partial(model_values, load_model, name) for name in ("deepseek-v3", "mixtral-8x7b", "S-8", "qwen3-next-80b")},
+    **{f"whole {name}": partial(model_values, load_whole, name) for name in list_whole_models()[::4]},
+    "whole models": lambda: {"names": list_whole_models()},
+}  # fmt: skip
+PARTS = parts_of(CASES, "")

@@ -1,6 +1,6 @@
 """Regression values of what is made of predictions: tables of errors, bars, error bars, fits, hold-outs, and runs of serving and training.
 
-Predictions are made up from the measured values, so nothing is simulated. `python tests/measured/write_tables.py` writes `judgements.csv`.
+Predictions are made up from the measured values, so nothing is simulated.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,12 +37,14 @@ from dysharp.specs.fitted import Fitted, fitted, fitted_values
 from dysharp.specs.gpu import list_gpus
 from dysharp.workload import make_routing
 from tests.measured import outcomes
-from tests.measured.checksums import Table, checksum, read
 from tests.measured.csv_lines import ep_line, some_gemms
 from tests.measured.csv_lines import read as read_lines
+from tests.stored_values import Cases, Row, Table, checksum
 
-FILE = Path(__file__).with_name("judgements.csv")
-Named = Iterator[tuple[str, Any]]
+FITS = ("fits", "refits", "held out", "nodes", "beyond", "clusters")
+"""Where a search ends depends on the last digits."""
+STORED = Table(__file__, close=1e-8, zero=1e-8, loose=dict.fromkeys(FITS, 1e-5))
+Named = Iterator[Row]
 
 
 def told(make: Callable[[], Any]) -> Any:
@@ -66,7 +67,7 @@ def measurements() -> tuple[Measurement, ...]:
 @functools.cache
 def classified() -> Classified:
     """The measurements of the table of outcomes, and more of those that some rules choose."""
-    ids = {tuple(name.split(" ")[:2])[1] for name in read(outcomes.FILE) if name.endswith(" row")}
+    ids = {m.id for own in outcomes.known().values() for m in own}
     eager = [m for m in measurements() if str(m.config.get("timing", "")).startswith("eager") and m.kind.startswith("gemm")][::9]
     trips = [m for m in measurements() if m.kind == "ep_roundtrip"][::6]
     layers = [m for m in measurements() if m.kind.startswith("moe_layer") and "weak" in str(m.config).lower()][:6]
@@ -360,7 +361,7 @@ def training_groups() -> Named:
     yield "slopes", step_time.slopes(cases)
 
 
-PARTS: dict[str, Callable[[], Named]] = {
+MAKERS: dict[str, Callable[[], Named]] = {
     "scopes": scopes, "tables": tables, "apart": apart_from_bars, "calls": library_calls, "error bars": error_bars, "fits": fits,
     "refits": refits, "held out": held_out, "nodes": nodes, "beyond": groups_beyond, "clusters": clusters, "loads": loads,
     **{f"settings of {name}": partial(serving_settings, name) for name in ("vllm", "sglang", "trtllm")},
@@ -368,7 +369,10 @@ PARTS: dict[str, Callable[[], Named]] = {
 }  # fmt: skip
 
 
-def table(part: str) -> Table:
+def numbers(part: str) -> dict[str, float]:
     """The checksums of a part."""
     with np.errstate(all="ignore"):
-        return {f"{part}: {name}": checksum(value) for name, value in PARTS[part]()}
+        return {name: checksum(value) for name, value in MAKERS[part]()}
+
+
+CASES: Cases = {part: partial(numbers, part) for part in MAKERS}

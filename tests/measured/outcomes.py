@@ -1,38 +1,29 @@
-"""What every family makes of some packaged measurements, and of the same with one cell or key changed: case, times, or the reason for none.
-
-Times of Programs are made up from their ops and bytes (`made_up`), so that a Program is built and read and nothing is simulated: a table says which
-Programs a family runs, and how it reads their marks.
-"""
+"""What every family makes of some packaged measurements, and of the same with one cell or key changed: case, times, or the reason for none."""
 
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from dysharp.errors import DysharpError
-from dysharp.measured.family import Family, Level, Parsed, all_families, family_of, parse
+from dysharp.measured.family import Parsed, all_families, family_of, parse
 from dysharp.measured.measurements import Measurement, Unsupported, read_calls, read_measurements, read_operators
 from dysharp.measured.predictions import ClosedForms
-from dysharp.program import Program
 from dysharp.specs.fitted import fitted_values
-from tests.measured.checksums import Table, checksum
 from tests.measured.csv_lines import VLLM, allreduce_line, line, read
+from tests.stored_values import Cases, Table, checksum
+from tests.stored_values import read as stored
 
-FILE = Path(__file__).with_name("outcomes.csv")
+STORED = Table(__file__, close=1e-8, zero=1e-8)
+Numbers = dict[str, float]
 MOST, MOST_CLOSED = 16, 32
 """Measurements of a family in the table: with Programs, and of closed forms alone."""
 VARIED = 2
 """Measurements of a family of which every cell and key is changed."""
-SMALL, LARGE = 1 << 15, 2
-"""Token rows of a Program up to which it is made as it is, and how many larger ones of a family are."""
 NORMS = [
     line(f"norm-{n}", kind=kind, system="vLLM", hardware="8xH100", config={"gpus": 8, "bytes": 3 << 17, "timing": timing})
     for n, (kind, timing) in enumerate(
@@ -49,35 +40,6 @@ EXTRA = [
 """Others that no packaged measurement is like."""
 POWERS = (3, 5, 7, 9, 12, 13, 14, 15, 17, 18, 19, 20, 21, 22, 23, 24, 26)
 ABSENT = object()
-
-
-def made_up(program: Program, *_: Any, **__: Any) -> tuple[Any, None]:
-    """In place of `run_burst`: an op ends later than those before it, by its template; the whole counts bytes and members."""
-    ops = program.ops
-    done = 1000 * np.arange(1, len(ops.template) + 1, dtype=np.int64) + 77 * ops.template
-    return SimpleNamespace(done=done, time_ps=int(done.max()) + int(checksum_of(program))), None
-
-
-def checksum_of(program: Program) -> int:
-    """A number that depends on ops, members, wires, durations, issuers, semaphores and links."""
-    parts = (program.ops, program.members, program.wires, program.issuers, program.semaphores)
-    arrays = [getattr(part, field.name) for part in parts for field in fields(part)]
-    total = int(checksum((program.hardware, program.nets))) + 13 * int(np.asarray(program.durations).sum() % 1000003)
-    for n, array in enumerate(array for array in arrays if isinstance(array, np.ndarray)):
-        turn = (1 + np.arange(array.size, dtype=np.int64) % 61).reshape(array.shape)
-        total += (n + 3) * int((array.astype(np.int64) % 8191 * turn).sum() % 1000003)
-    return total
-
-
-def without_engine(patch: pytest.MonkeyPatch) -> None:
-    """Programs of families get times of `made_up`; what is kept of other runs stays as it is."""
-    all_families()
-    for name, module in list(sys.modules.items()):
-        if name.startswith("dysharp.measured") and hasattr(module, "run_burst"):
-            patch.setattr(module, "run_burst", made_up)
-            for kept in ("_run", "_slow_run"):
-                if hasattr(getattr(module, kept, None), "__wrapped__"):
-                    patch.setattr(module, kept, functools.lru_cache(getattr(module, kept).__wrapped__))
 
 
 # ---- which measurements
@@ -174,42 +136,18 @@ def numbers(entries: list[Parsed | str]) -> list[float]:
     return [checksum((entry.family.name, entry.case, next(closed), entry.case.effort()) if isinstance(entry, Parsed) else entry) for entry in entries]
 
 
-def program_number(family: Family, entry: Parsed) -> float:
-    """A checksum of the made-up time."""
-    assert family.program_us is not None
-    try:
-        return checksum(entry.in_unit(family.program_us(entry.case, fitted_values())))
-    except DysharpError as reason:
-        return checksum(str(reason))
-
-
-def cases_of(name: str, measurements: list[Measurement]) -> Table:
-    """The part of the table of the family `name` that needs no Programs."""
-    entries, found = [outcome(m) for m in measurements], Table()
+def cases_of(measurements: list[Measurement]) -> Numbers:
+    """The numbers of a family that need no Programs: of every measurement, and of some with every cell and key changed."""
+    entries = [outcome(m) for m in measurements]
     with np.errstate(all="ignore"):
-        found |= {f"{name} {m.id} row": number for m, number in zip(measurements, numbers(entries), strict=True)}
+        found = {f"{m.id} row": number for m, number in zip(measurements, numbers(entries), strict=True)}
         varied = [m for m, entry in zip(measurements, entries, strict=True) if isinstance(entry, Parsed)][:VARIED]
         for m in varied:
             asked = list(changes(m, measurements))
             flat = numbers([outcome(one) for _, ones in asked for one in ones])
             for key, ones in asked:
-                found[f"{name} {m.id} {key}"] = sum((1 + n / 97) * one for n, one in enumerate(flat[: len(ones)]))
+                found[f"{m.id} {key}"] = sum((1 + n / 97) * one for n, one in enumerate(flat[: len(ones)]))
                 del flat[: len(ones)]
-    return found
-
-
-def programs_of(name: str, measurements: list[Measurement]) -> Table:
-    """The other part, with `without_engine` in force."""
-    family, found, large = all_families()[name], Table(), 0
-    for m in measurements[: 3 if family.level is Level.CALL else MOST]:
-        entry = outcome(m)
-        if isinstance(entry, Parsed):
-            large += size(m, entry) > SMALL
-            if size(m, entry) <= SMALL or large <= LARGE:
-                found[f"{name} {m.id} Program"] = program_number(family, entry)
-            if hasattr(entry.case, "tokens"):
-                one: Any = entry.case
-                found[f"{name} {m.id} Program of 1"] = program_number(family, replace(entry, case=replace(one, tokens=1)))
     return found
 
 
@@ -223,12 +161,18 @@ def packaged() -> list[Measurement]:
     return [*read_measurements(), *read_operators(), *read_calls(), *read(*NORMS, *EXTRA)]
 
 
-def table(measurements: dict[str, list[Measurement]]) -> Table:
-    """The whole table of the measurements of each family."""
-    found = Table()
-    with pytest.MonkeyPatch.context() as patch:
-        without_engine(patch)
-        for name, own in measurements.items():
-            found |= cases_of(name, own)
-            found |= programs_of(name, own) if name in with_programs() else {}
-    return found
+@functools.cache
+def known() -> dict[str, list[Measurement]]:
+    """By family: the measurements of the table."""
+    found, rows = {m.id: m for m in packaged()}, stored(STORED.path)
+    return {name: [found[one[:-4]] for one in rows.get(name, ()) if one.endswith(" row")] for name in all_families()}
+
+
+@functools.cache
+def anew() -> dict[str, list[Measurement]]:
+    """Those that a new table has."""
+    return chosen(packaged())
+
+
+CASES: Cases = {name: (lambda name=name: cases_of(known()[name])) for name in all_families()}  # type: ignore[misc]
+ANEW: Cases = {name: (lambda name=name: cases_of(anew()[name])) for name in all_families()}  # type: ignore[misc]

@@ -1,15 +1,11 @@
 """Stored predictions of some packaged measurements of every family: they stand for the `long` tests, which predict all of them.
 
-`python tests/measured/stored_predictions.py` writes `predictions.csv` beside this file. A prediction of a Program may
-change with a new model version only; one of a rate form may change with a line of the changelog.
+A prediction of a Program may change with a new model version only; one of a rate form may change with a line of the changelog.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import sys
-from pathlib import Path
+from functools import cache, partial
 
 import numpy as np
 
@@ -18,57 +14,40 @@ from dysharp.measured.family import Classified, Parsed, all_families, classify
 from dysharp.measured.measurements import read_calls, read_measurements, read_operators
 from dysharp.measured.predictions import predict
 from dysharp.specs.fitted import fitted_values
+from tests.stored_values import Cases, Rows, Table
 
-STORED = Path(__file__).with_name("predictions.csv")
+STORED = Table(__file__, close=1e-9)
 PER_FAMILY = 8
+WITHOUT_ROWS = {"fused-norm"}
+"""Families without packaged rows: they judge the rows of a user."""
 
 
-def sample() -> list[Parsed]:
-    """Measurements of each family, evenly from the quarter with the fewest tokens per GPU (at least `PER_FAMILY`, or all)."""
-    families: dict[str, list[Parsed]] = {}
-    for entry in classify(read_measurements() + read_operators() + read_calls()).parsed:
-        families.setdefault(entry.family.name, []).append(entry)
-    chosen = []
-    for entries in families.values():
-        small = sorted(entries, key=lambda e: (getattr(e.case, "tokens", 0), e.measurement.value, e.measurement.id))
-        small = small[: max(PER_FAMILY, len(small) // 4)]
-        at = np.linspace(0, len(small) - 1, min(PER_FAMILY, len(small))).astype(int)
-        chosen += [small[i] for i in at]
-    return chosen
+@cache
+def parsed() -> tuple[Parsed, ...]:
+    """All packaged measurements that have a family."""
+    return tuple(classify(read_measurements() + read_operators() + read_calls()).parsed)
 
 
-def key_of(entry: Parsed) -> str:
-    """The name of a measurement in the file: ids repeat in several families."""
-    return f"{entry.family.name}/{entry.measurement.id}"
+def predictions(family: str) -> dict[str, float]:
+    """Of measurements evenly from the quarter with the fewest tokens per GPU (at least `PER_FAMILY`, or all), in each measurement's unit."""
+    own = [entry for entry in parsed() if entry.family.name == family]
+    small = sorted(own, key=lambda e: (getattr(e.case, "tokens", 0), e.measurement.value, e.measurement.id))[: max(PER_FAMILY, len(own) // 4)]
+    at = np.linspace(0, len(small) - 1, min(PER_FAMILY, len(small))).astype(int)
+    kept, values = predict(Classified(tuple(small[i] for i in at), ()), fitted_values())
+    return {entry.measurement.id: float(value) for entry, value in zip(kept.parsed, values, strict=True)}
 
 
-def predictions() -> dict[str, float]:
-    """The prediction of each measurement of the sample, in the measurement's unit."""
-    kept, values = predict(Classified(tuple(sample()), ()), fitted_values())
-    return {key_of(entry): float(value) for entry, value in zip(kept.parsed, values, strict=True)}
+def why_not_written(before: Rows, rows: Rows) -> str:
+    """Why the table may not be written; "" if it may: predictions of Programs that were there moved under the same model version."""
+    programs = [name for name, family in all_families().items() if family.predictor != "rate form"]
+    moved = [f"{name}/{m}" for name in programs for m, value in rows.get(name, {}).items() if before.get(name, {}).get(m, value) != value]
+    if not moved or before["model version"] != rows["model version"]:
+        return ""
+    return f"found {len(moved)} moved predictions under model version {MODEL_VERSION}, expected none: {sorted(moved)[:5]}"
 
 
-def stored(text: str) -> tuple[str, dict[str, float]]:
-    """(model version, predictions) of the file."""
-    (_, version), *rows = csv.reader(io.StringIO(text))
-    return version, {name: float(value) for name, value in rows}
-
-
-def write() -> int:
-    """Write the file; 1 and no change where a prediction of a Program moved under the stored model version."""
-    found = predictions()
-    if STORED.exists():
-        version, before = stored(STORED.read_text())
-        programs = {name for name, family in all_families().items() if family.predictor != "rate form"}
-        both = [name for name in found.keys() & before.keys() if name.partition("/")[0] in programs]
-        moved = [name for name in both if not np.isclose(found[name], before[name], rtol=1e-9, atol=0)]
-        if moved and version == MODEL_VERSION:
-            print(f"found {len(moved)} moved predictions under model version {version}, expected none: {sorted(moved)[:5]}", file=sys.stderr)
-            return 1
-    with STORED.open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([("model version", MODEL_VERSION), *((k, repr(v)) for k, v in found.items())])
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(write())
+CASES: Cases = {
+    "model version": lambda: {"version": MODEL_VERSION},
+    **{name: partial(predictions, name) for name in all_families() if name not in WITHOUT_ROWS},
+}
+SLOW = set(all_families())

@@ -1,23 +1,14 @@
-"""No prediction of a measurement moves without a new model version: some of every family are stored."""
+"""The table of predictions is not written where a prediction of a Program moved under one model version."""
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from dysharp.analysis import MODEL_VERSION
-from dysharp.measured.family import all_families
-from tests.measured.stored_predictions import STORED, predictions, stored
-
-WITHOUT_ROWS = {"fused-norm"}
-"""Families without packaged rows: they judge the rows of a user."""
-VERSION, EXPECTED = stored(STORED.read_text())
+from tests.measured.stored_predictions import why_not_written
 
 
-def test_every_family_is_in_the_file() -> None:
-    assert VERSION == MODEL_VERSION, "write it anew: python tests/measured/stored_predictions.py"
-    assert {name.partition("/")[0] for name in EXPECTED} == set(all_families()) - WITHOUT_ROWS
-
-
-@pytest.mark.slow
-def test_predictions_are_the_stored_ones() -> None:
-    assert predictions() == pytest.approx(EXPECTED, rel=1e-9)
+def test_predictions_of_programs_keep_their_model_version() -> None:
+    before: dict[str, dict[str, Any]] = {"model version": {"version": "1"}, "layer": {"a": 1.0}, "operator": {"b": 2.0}}
+    assert why_not_written(before, before | {"operator": {"b": 3.0}, "layer": {"new": 1.0}}) == ""
+    assert why_not_written(before, before | {"layer": {"a": 1.5}}).startswith("found 1 moved predictions")
+    assert why_not_written(before, before | {"layer": {"a": 1.5}, "model version": {"version": "2"}}) == ""

@@ -1,13 +1,9 @@
-"""Regression values of the oracle on random Programs: its Trace by column, its counters, what is left at the end, and texts of deadlocks.
-
-`python -m tests.oracle.stored_runs` writes `runs.json`.
-"""
+"""Regression values of the oracle on random Programs: its Trace by column, its counters, what is left at the end, and texts of deadlocks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -19,9 +15,9 @@ from dysharp.oracle import run as run_module
 from dysharp.oracle.run import Run
 from dysharp.program.tables import Head, Program, Tail
 from tests.interpreters.varied_programs import varied_programs
-from tests.stored_values import digest, write
+from tests.stored_values import Cases, Table, digest, parts_of
 
-STORED = Path(__file__).with_name("runs.json")
+STORED = Table(__file__)
 DEADLOCKS = ("random_bulk 4", "random_sums 3", "points, respond", "points, announced", "points, chains")
 
 
@@ -94,16 +90,10 @@ def deadlock_texts(program: Program) -> dict[str, str]:
     return out
 
 
-def rows(part: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """All rows whose names begin with `part`."""
-    programs = varied_programs()
-    for name in programs:
-        if name.startswith(part):
-            yield name, run_values(programs[name]())
-    for name in DEADLOCKS:
-        if f"deadlock, {name}".startswith(part):
-            yield f"deadlock, {name}", deadlock_texts(programs[name]())
-
-
-if __name__ == "__main__":
-    write(STORED, dict(rows()))
+PROGRAMS = varied_programs()
+CASES: Cases = {
+    **{name: (lambda make=make: run_values(make())) for name, make in PROGRAMS.items()},  # type: ignore[misc]
+    **{f"deadlock, {name}": (lambda name=name: deadlock_texts(PROGRAMS[name]())) for name in DEADLOCKS},  # type: ignore[misc]
+}
+KINDS = (*(f"random_{kind}" for kind in ("program", "bulk", "sums", "loads", "merge", "shares")), "crowded", "points")
+PARTS = parts_of(CASES, *KINDS, "deadlock")

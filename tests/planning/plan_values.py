@@ -1,13 +1,12 @@
-"""Cases of `plan_values.csv.gz`: costs, memory, bounds, constraints, splits and texts of plans, for the small models of `step_values`."""
+"""Cases of `STORED`: costs, memory, bounds, constraints, splits and texts of plans, for the small models of `step_values`."""
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import astuple, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,9 +28,9 @@ from dysharp.steps.accounting.memory import Saving
 from dysharp.steps.cost import BlockTimes, Cost, EpTimes
 from dysharp.steps.layout import Layout
 from tests.steps.step_values import MODELS, SEQUENCE
-from tests.value_tables import Row, digest, text_digest
+from tests.stored_values import Cases, Row, Table, digest
 
-STORED = Path(__file__).with_name("plan_values.csv.gz")
+STORED = Table(__file__, close=2e-6, zero=1e-9, whole=True)
 CLUSTERS = {"megatron": "hw-dgx-h100-x8", "primus": "hw-gb200-nvl72-x2", "mindspeed": "paper-ascend-910b", "nemo-24.07": "paper-gh200-nvl32-x2"}
 PLANNED = (
     *(("sparse", framework) for framework in CLUSTERS),
@@ -97,7 +96,7 @@ def plans(name: str, framework: str) -> Iterator[Row]:
         yield f"{key}, names", (schedule_of(done), text_of(done), short_of(done), saving_of(done))
         for to in FRAMEWORKS:
             if at % 3 == sorted(FRAMEWORKS).index(to):
-                yield f"{key}, {to}", (text_digest("\n".join(lines_of(to, one.task, done))),)
+                yield f"{key}, {to}", (digest("\n".join(lines_of(to, one.task, done))),)
 
 
 def short(name: str, framework: str) -> Iterator[Row]:
@@ -251,18 +250,8 @@ def splits() -> Iterator[Row]:
     yield "front", front([(1.0, 2.0), (2.0, 1.0), (1.0, 1.0), (2.0, 1.0), (0.5, 3.0)])
 
 
-def all_cases() -> dict[str, Callable[[], Iterator[Row]]]:
-    """Every case by name."""
-    found: dict[str, Callable[[], Iterator[Row]]] = {
-        "refused": refused,
-        "spaces": spaces,
-        "wires": wires,
-        "pieces": pieces,
-        "times": times,
-        "splits": splits,
-    }
-    for name, framework in PLANNED:
-        found[f"{name}, {framework}, plans"] = partial(plans, name, framework)
-        found[f"{name}, {framework}, bounds"] = partial(bounds, name, framework)
-    found["short"] = partial(short, "sparse", "megatron")
-    return found | {f"{framework}, searched": partial(searched, framework) for framework in CLUSTERS}
+CASES: Cases = {
+    **{one.__name__: one for one in (refused, spaces, wires, pieces, times, splits)},
+    **{f"{name}, {framework}, {one.__name__}": partial(one, name, framework) for name, framework in PLANNED for one in (plans, bounds)},
+    "short": partial(short, "sparse", "megatron"), **{f"{framework}, searched": partial(searched, framework) for framework in CLUSTERS},
+}  # fmt: skip

@@ -1,18 +1,12 @@
 """What the verifier says of Programs with one wrong value, and what the functions of `program/` make of Programs: digests, a line for each Program.
-
-Regression values, not results of anybody. `python -m tests.program.fault_tables` writes `fault_tables.csv` beside this file; look at its
-difference before keeping it.
 """
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -40,9 +34,10 @@ from tests.interpreters.random_points import random_points
 from tests.interpreters.random_programs import random_program
 from tests.interpreters.random_shares import random_shares
 from tests.interpreters.random_sums import random_sums
-from tests.systems.program_tables import digest, digests, machine
+from tests.stored_values import Cases, Digests, Table, digests
+from tests.systems.program_tables import machine, program_digests
 
-STORED = Path(__file__).with_name("fault_tables.csv")
+STORED = Table(__file__)
 MODEL = Model("few", 384, 320, 6, 2, 5, n_matrices=3, element_bytes=2, gemm_dtype="fp8")
 MAKERS: dict[str, Callable[[int], Program]] = {
     "program": random_program, "points": random_points, "sums": random_sums, "loads": random_loads, "bulk": random_bulk, "shares": random_shares,
@@ -77,6 +72,10 @@ def program(name: str) -> Program:
     routing = make_routing("lognormal:0.65", MODEL, machine(place).n_gpus, MODEL.tokens_per_gpu, seed=3)
     one = get_system(system)
     return one.plan(MODEL, machine(place), routing, last, one.options(**options))
+
+
+def _digests(p: Program) -> list[str]:
+    return [*program_digests(p).values()]
 
 
 def said(check: Callable[[], object]) -> str:
@@ -173,12 +172,12 @@ def made(name: str) -> dict[str, Any]:
     p = program(name)
     start, slow = tuple(700 * (g % 3) for g in range(p.n_nodes)), tuple((1.0, 1.3, 2.0)[g % 3] for g in range(p.n_nodes))
     found: dict[str, Any] = {"properties": _properties(p), "moved": moved_bytes(p), "peel": _peeled(p), "names": _names(p)}
-    found["skew"] = said(lambda: digests(skewed(p, Skew(start, slow))))
-    return found | {f"part {section.label}": said(lambda s=section: digests(part_of(p, s.label))) for section in p.sections}  # type: ignore[misc]
+    found["skew"] = said(lambda: _digests(skewed(p, Skew(start, slow))))
+    return found | {f"part {section.label}": said(lambda s=section: _digests(part_of(p, s.label))) for section in p.sections}  # type: ignore[misc]
 
 
 def _merged(parts: list[Part], **more: Any) -> str:
-    return said(lambda: digests(merge(parts, **more)))
+    return said(lambda: _digests(merge(parts, **more)))
 
 
 def _random_merges() -> dict[str, Any]:
@@ -210,31 +209,16 @@ def _layer_merges() -> dict[str, Any]:
         found[f"{system} share"] = _merged([replace(parts[0], share={"sm": 5}), parts[1]], splits=[Split("F", "sm", 9, "B", [0, 1])])
         rows = np.diff(backward.regions.row_ptr)[backward.tiled_regions()]
         turned = np.concatenate([np.arange(n)[::-1] for n in rows]).astype(np.int32)
-        found[f"{system} relayout"] = digests(relayout(backward, turned))
+        found[f"{system} relayout"] = _digests(relayout(backward, turned))
     return found
 
 
-def lines() -> dict[str, Callable[[], dict[str, Any]]]:
-    """Every line of the file: its name and how it is made."""
-    found: dict[str, Callable[[], dict[str, Any]]] = {}
-    for name in PROGRAMS:
-        found[f"verify {name}"] = lambda name=name: verdicts(name)  # type: ignore[misc]
-        found[f"made {name}"] = lambda name=name: made(name)  # type: ignore[misc]
-    return found | {"random merges": _random_merges, "layer merges": _layer_merges}
+def _row(make: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Digests]]:
+    return lambda: {"digests": digests(make())}
 
 
-def stored() -> dict[str, str]:
-    """The file: digests of a line, three characters for each of its entries."""
-    return dict(csv.reader(io.StringIO(STORED.read_text())))
-
-
-def write() -> None:
-    """Write the file."""
-    out = io.StringIO()
-    rows = ((name, "".join(map(digest, make().values()))) for name, make in lines().items())
-    csv.writer(out, lineterminator="\n").writerows(rows)
-    STORED.write_text(out.getvalue())
-
-
-if __name__ == "__main__":
-    write()
+CASES: Cases = {
+    **{f"verify {name}": _row(partial(verdicts, name)) for name in PROGRAMS}, **{f"made {name}": _row(partial(made, name)) for name in PROGRAMS},
+    "random merges": _row(_random_merges), "layer merges": _row(_layer_merges),
+}  # fmt: skip
+SLOW = {f"verify {name}" for name in PROGRAMS if name not in QUICK}

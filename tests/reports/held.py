@@ -1,4 +1,7 @@
-"""Texts that are held as files: what is printed, JSON and pages as lines, and the files that they are compared with."""
+"""Texts that are held as files: what is printed, JSON and pages as lines, and the files that they are compared with.
+
+`python tests/stored_values.py` writes them. Read the difference before you commit it.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +68,10 @@ def stored_lines(folder: Path, name: str) -> list[str]:
     return (folder / f"{name}.txt").read_text(encoding="utf-8").splitlines()
 
 
-def write(folder: Path, texts: Texts) -> None:
-    """Write all files anew."""
+def write(folder: Path, texts: Texts) -> tuple[int, int]:
+    """Write all files anew; (files that changed, all files)."""
     folder.mkdir(exist_ok=True)
+    before = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.txt")}
     for name in texts:
         (folder / f"{name}.txt").write_text("\n".join(lines_of(texts, name)) + "\n", encoding="utf-8")
+    return sum((folder / f"{name}.txt").read_text(encoding="utf-8") != before.get(name) for name in texts), len(texts)

@@ -1,7 +1,4 @@
-"""Regression values: pictures, pages and screens of results that `made_results` makes without a run, each held as a file of text in `made/`.
-
-`python tests/reports/test_made_results.py` writes the files anew. Read the difference before you commit it.
-"""
+"""Regression values: pictures, pages and screens of results that `made_results` makes without a run, each held as a file of text in `made/`."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ from dysharp.reports.timeline import plot_timeline
 from dysharp.reports.validation_page import plot_validation
 from dysharp.runs.point import Point
 from tests.reports.drawn import drawn_lines
-from tests.reports.held import Lines, lines_of, page_lines, plain, printed, stored_lines, write
+from tests.reports.held import Lines, lines_of, page_lines, plain, printed, stored_lines
 from tests.reports.made_results import made_advice, made_comparison, made_load, made_row, made_steps, made_timeline, window
 
 FOLDER = Path(__file__).with_name("made")
@@ -140,16 +137,12 @@ def picture(name: str) -> Lines:
     return drawn_lines(PICTURES[name]())
 
 
-EVERY: dict[str, Callable[[], Lines]] = {
+TEXTS: dict[str, Callable[[], Lines]] = {
     **{f"picture-{name}": partial(picture, name) for name in PICTURES}, **PAGES,
     **{f"screen-{name}": show for name, show in SCREENS.items()},
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", TEXTS)
 def test_the_text_of_a_made_result(name: str) -> None:
-    assert lines_of(EVERY, name) == stored_lines(FOLDER, name)
-
-
-if __name__ == "__main__":
-    write(FOLDER, EVERY)
+    assert lines_of(TEXTS, name) == stored_lines(FOLDER, name)

@@ -1,4 +1,4 @@
-"""Cases of `run_values.csv.gz`: requests, options, headers, late ranks, memory, leading tokens, what limits a Row, draws of studies."""
+"""Cases of `STORED`: requests, options, headers, late ranks, memory, leading tokens, what limits a Row, draws of studies."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from dysharp.runs.store import digest_of
 from dysharp.specs import Model, load_cluster, load_model
 from dysharp.studies.study import Draw, latin_hypercube, load_study
 from dysharp.systems import all_systems, get_system
-from tests.value_tables import Row, text_digest
+from tests.stored_values import Cases, Row, Table, digest
 
-STORED = Path(__file__).with_name("run_values.csv.gz")
+STORED = Table(__file__, close=2e-6, zero=1e-9, whole=True)
 MODEL = Model("drawn", 96, 160, 24, 5, 40, 3, 2, "bf16", routing="lognormal:0.5")
 DEFAULTS = {name: argument.default for name, argument in request.arguments_of(request.RequestArgs).items()}
 Ask = Callable[..., Any]
@@ -179,7 +179,7 @@ def requests() -> Iterator[Row]:
         Point("dysharp", "a/b.toml", "c/d.toml", "uniform"),
         Point("nccl", "sub-layer:llama-7b:L1", "hw-dgx-h100", "", options=(("fabric.acks", "x"),)),
     ):  # fmt: skip
-        yield point.label, (*point.command(), text_digest(str(point.workload)))
+        yield point.label, (*point.command(), digest(str(point.workload)))
 
 
 def chosen() -> Iterator[Row]:
@@ -187,7 +187,7 @@ def chosen() -> Iterator[Row]:
     h100, paper = load_cluster("hw-dgx-h100"), load_cluster("paper-gh200-nvl32").with_gpus(4)
     for name, system in all_systems().items():
         for one in options.options_help(system):
-            yield one.name, (str(one.value), one.values, text_digest(one.meaning), one.effect)
+            yield one.name, (str(one.value), one.values, digest(one.meaning), one.effect)
         usual = options.options_of(system, {})
         yield f"{name}, variants", (len(memory.gemm_variants(system, dataclasses.replace(asked(), cluster=on), usual)) for on in (h100, paper))
         yield f"{name}, shipped", (str(options.shipped(system, load_model(model), h100)) for model in ("deepseek-v3", "mixtral-8x7b"))
@@ -235,6 +235,4 @@ def studies() -> Iterator[Row]:
         yield "no points", (said(load_study, str(path)).replace(folder, ""),)
 
 
-def all_cases() -> dict[str, Callable[[], Iterator[Row]]]:
-    """Every case by name."""
-    return {one.__name__: one for one in (windows, limits, headers, late, requests, chosen, studies)}
+CASES: Cases = {one.__name__: one for one in (windows, limits, headers, late, requests, chosen, studies)}

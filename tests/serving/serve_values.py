@@ -1,14 +1,10 @@
-"""Regression values of serving: layers, steps, memory, loops and searches of replicas that differ in everything.
-
-`python tests/serving/serve_values.py` writes `serve_values.csv` beside this file, after a change that moves numbers on purpose.
-"""
+"""Regression values of serving: layers, steps, memory, loops and searches of replicas that differ in everything."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,9 +26,9 @@ from dysharp.serving.two_batches import alternated_us, overlapped_us, stages_of
 from dysharp.serving.work import Batch, Load, Replica, SubLayerCurve, prompt_batch
 from dysharp.specs import load_cluster, load_whole
 from dysharp.specs.gpu import list_gpus, load_gpu
-from tests.measured.checksums import Table, checksum, write
+from tests.stored_values import Cases, Table, checksum
 
-FILE = Path(__file__).with_name("serve_values.csv")
+STORED = Table(__file__, close=1e-8, zero=1e-8)
 REPLICAS = {
     "cut": ("deepseek-v3", "hw-dgx-h200", "tp=8", "fp8", "bf16"),
     "shared": ("deepseek-v3", "hw-dgx-h200", "tp=2,dp=4,ep=8", "fp8", "fp8"),
@@ -244,7 +240,7 @@ def small() -> Iterator[tuple[str, Any]]:
         yield f"stages {prompts}", [made, [alternated_us(made, layers, behind, gpus) for layers, behind, gpus in ((3, 0, 1), (2, 2, 4))]]
 
 
-PARTS: dict[str, Callable[[], Iterator[tuple[str, Any]]]] = {
+MAKERS: dict[str, Callable[[], Iterator[tuple[str, Any]]]] = {
     **{f"kernels of {name}": (lambda name=name: kernels(replica(name))) for name in REPLICAS},  # type: ignore[misc]
     **{f"loops of {name}": (lambda name=name: loops(replica(name))) for name in ("shared", "stages", "windows")},  # type: ignore[misc]
     "pools": lambda: pools("shared", "cut"),
@@ -259,11 +255,10 @@ PARTS: dict[str, Callable[[], Iterator[tuple[str, Any]]]] = {
 }
 
 
-def table(part: str) -> Table:
+def numbers(part: str) -> dict[str, float]:
     """The checksums of a part."""
     with np.errstate(all="ignore"):
-        return {f"{part}: {name}": checksum(value) for name, value in PARTS[part]()}
+        return {name: checksum(value) for name, value in MAKERS[part]()}
 
 
-if __name__ == "__main__":
-    write(FILE, {name: value for part in PARTS for name, value in table(part).items()})
+CASES: Cases = {part: partial(numbers, part) for part in MAKERS}

@@ -1,4 +1,4 @@
-"""Cases of `step_values.csv.gz`: small models of every kind of attention and FFN, no two sizes equal, under layouts of unequal degrees."""
+"""Cases of `STORED`: small models of every kind of attention and FFN, no two sizes equal, under layouts of unequal degrees."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from dysharp.steps.schedules import Times, all_schedules, in_flight, make_schedu
 from dysharp.steps.step_timeline import step_timeline
 from dysharp.systems import get_system
 from dysharp.workload import make_routing
-from tests.value_tables import Row, text_digest
+from tests.stored_values import Cases, Row, Table, digest
 
-STORED = Path(__file__).with_name("step_values.csv.gz")
+STORED = Table(__file__, close=2e-6, zero=1e-9, whole=True, packed=True)
 
 
 def layer(hidden: int, **more: Any) -> Model:
@@ -261,7 +261,7 @@ def orders(name: str) -> Iterator[Row]:
             continue
         text = "\n".join(order.text(rank) for rank in range(ranks))
         busy = (idle.longest, idle.of_least_busy, idle.rate(100.0), done.makespan)
-        yield f"{ranks} {batches} {chunks} {group}", (text_digest(text), *in_flight(order), *in_flight(order, "W"), *busy)
+        yield f"{ranks} {batches} {chunks} {group}", (digest(text), *in_flight(order), *in_flight(order, "W"), *busy)
 
 
 def costs() -> Iterator[Row]:
@@ -390,7 +390,7 @@ def refused() -> Iterator[Row]:
         yield f"{placement} {rank}", chunks_of_rank(tuple(range(pipeline.chunks)), pipeline, rank, placement)  # type: ignore[arg-type]
 
 
-def all_cases() -> dict[str, Callable[[], Iterator[Row]]]:
+def cases() -> Cases:
     """Every case by name."""
     found: dict[str, Callable[[], Iterator[Row]]] = {"costs": costs, "settings": settings, "merged": merged, "refused": refused}
     for name, model in MODELS.items():
@@ -404,3 +404,6 @@ def all_cases() -> dict[str, Callable[[], Iterator[Row]]]:
                         found[f"{name} {at}, {way}, step"] = partial(step, model, text, way)
     found |= {f"rates, {way}": partial(rates, way) for way in PRACTICES} | {f"launches, {way}": partial(practice, way) for way in PRACTICES}
     return found | {f"orders, {name}": partial(orders, name) for name in all_schedules()}
+
+
+CASES = cases()

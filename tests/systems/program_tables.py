@@ -1,20 +1,14 @@
 """Digests of the Programs of every system: one per point and table, so that a changed Program is noticed and its table named.
 
-Regression values, not results of anybody. `python -m tests.systems.program_tables` writes `program_tables.csv` beside this file; look at its
-difference before keeping it. Sizes are all different, so that a swap of two of them shows.
+Sizes are all different, so that a swap of two of them shows.
 """
 
 from __future__ import annotations
 
-import base64
-import csv
 import dataclasses
-import hashlib
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -29,9 +23,10 @@ from dysharp.systems.collectives import all_collectives, all_tensor_parallel
 from dysharp.workload import Routing, make_routing
 from dysharp.workload.collective import Collective, even
 from dysharp.workload.sublayer import SubLayer
+from tests.stored_values import Cases, Digests, Table, digests
 
 REFUSED = "refused"
-STORED = Path(__file__).with_name("program_tables.csv")
+STORED = Table(__file__)
 SMALL = Model("small", 384, 320, 12, 3, 37, n_matrices=3, element_bytes=2, gemm_dtype="fp8")
 TALL = replace(SMALL, name="tall", hidden=256, expert_hidden=448, topk=2, tokens_per_gpu=140, n_matrices=2, gemm_dtype="bf16")
 MODELS = {model.name: model for model in (SMALL, TALL)}
@@ -55,7 +50,7 @@ TABLES = {
     "issuers": ("issuers", "pools", "chains", "sessions", "shares"),
     "declared": ("declared", "sections"),
 }
-"""Columns of the file -> fields of a Program."""
+"""Digests -> fields of a Program."""
 VALUES: dict[str, tuple[Any, ...]] = {
     "a2a": ("2dh",), "al_misses": (3,), "blocks_per_sm": (3,), "buffer_tokens": (64,), "capacity": (0, 130), "cast": (False,), "chunk": (16,),
     "chunks": (3,), "chunk_bytes": (6144,), "column_blocks": (2,), "combine": ("fp8-plain", "mxfp8", "nvfp4"), "combine_chunk": (4,),
@@ -102,8 +97,8 @@ class Point:
 
     @property
     def name(self) -> str:
-        """The first column of `program_tables.csv`."""
-        return " ".join([self.system, self.work, self.machine, self.direction, *(f"{key}={value}" for key, value in self.options.items())])
+        """Its column in the row of its system and direction."""
+        return " ".join([self.work, self.machine, *(f"{key}={value}" for key, value in self.options.items())])
 
 
 @cache
@@ -201,60 +196,25 @@ def plan(point: Point) -> Program:
     return one.plan(work, cluster, one.options(**point.options))
 
 
-def feed(value: Any, into: Any) -> None:
-    """Hash a table: names of fields and types count, functions do not."""
-    if isinstance(value, np.ndarray):
-        into.update(f"{value.dtype} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
-    elif dataclasses.is_dataclass(value):
-        for one in dataclasses.fields(value):
-            into.update(one.name.encode())
-            feed(getattr(value, one.name), into)
-    elif isinstance(value, dict):
-        feed(sorted(value.items()), into)
-    elif isinstance(value, (list, tuple)):
-        into.update(f"[{len(value)}]".encode())
-        for part in value:
-            feed(part, into)
-    else:
-        into.update(b"fn" if callable(value) else repr(value).encode())
-
-
-def digest(value: Any) -> str:
-    """Three characters for a table."""
-    made = hashlib.blake2b(digest_size=5)
-    feed(value, made)
-    return base64.b32encode(made.digest()).decode().lower()[:3]
-
-
-def digests(program: Program) -> list[str]:
+def program_digests(program: Program) -> Digests:
     """One digest for each of `TABLES`."""
-    return [digest([getattr(program, field) for field in fields]) for fields in TABLES.values()]
+    return digests({name: [getattr(program, field) for field in fields] for name, fields in TABLES.items()})
 
 
-def cells(point: Point) -> list[str]:
-    """The row of a point: its name and its digests, or "refused"."""
+def told(point: Point) -> Digests | str:
+    """The digests of a point, or "refused"."""
     try:
-        return [point.name, *digests(plan(point))]
+        return program_digests(plan(point))
     except DysharpError:
-        return [point.name, REFUSED]
+        return REFUSED
 
 
-def stored() -> dict[str, list[str]]:
-    """The cells of the file by point."""
-    lines = csv.reader(io.StringIO(STORED.read_text()))
-    read = {name: cell for name, cell in lines if name != "point"}
-    return {name: [cell[i : i + 3] for i in range(0, len(cell), 3)] if cell != REFUSED else [cell] for name, cell in read.items()}
+def columns(name: str, direction: str) -> dict[str, Digests | str]:
+    """The points of a system and direction."""
+    return {point.name: told(point) for point in points_of(name) if point.direction == direction}
 
 
-def write() -> None:
-    """Write the file."""
-    out = io.StringIO()
-    lines = csv.writer(out, lineterminator="\n")
-    lines.writerow(["point", " ".join(TABLES)])
-    for name in SYSTEMS:
-        lines.writerows((name, "".join(found)) for name, *found in map(cells, points_of(name)))
-    STORED.write_text(out.getvalue())
-
-
-if __name__ == "__main__":
-    write()
+CASES: Cases = {
+    **{f"{name} {way}": partial(columns, name, way) for name in all_systems() for way in ("fwd", "bwd")},
+    **{name: partial(columns, name, "") for name in (*all_collectives(), *all_tensor_parallel())},
+}

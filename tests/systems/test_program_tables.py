@@ -1,35 +1,16 @@
-"""The Program of every system, form, option and machine keeps its tables. New values: `python -m tests.systems.program_tables`."""
+"""One Program of every system keeps its tables: what a module says at its import shows in some of them only."""
 
 from __future__ import annotations
 
-import pytest
-
-from tests.systems.program_tables import SYSTEMS, TABLES, Point, cells, points_of, stored
-
-STORED = stored()
-
-
-def changes(point: Point) -> list[str]:
-    """The tables of a point that differ from the file."""
-    _, *found = cells(point)
-    expected = STORED.get(point.name, [])
-    if len(found) != len(expected):
-        return [f"{point.name}: found {' '.join(found)}, expected {' '.join(expected) or 'no such point'}"]
-    pairs = zip(TABLES if len(found) > 1 else ("",), found, expected, strict=True)
-    return [f"{point.name}: {table}" for table, new, old in pairs if new != old]
-
-
-@pytest.mark.parametrize("half", ["first", "second"])
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_programs_keep_their_tables(name: str, half: str) -> None:
-    points = points_of(name)[half == "second" :: 2]
-    assert [line for point in points for line in changes(point)] == []
+from tests.stored_values import differences, read
+from tests.systems.program_tables import STORED, SYSTEMS, points_of, told
 
 
 def test_one_program_of_every_system_keeps_its_tables() -> None:
-    """The same for some of all systems at once: what a module says at its import shows in some of them only."""
-    points = [point for name in SYSTEMS for point in points_of(name)]
-    assert [point.name for point in points] == list(STORED)
-    built = [point for point in reversed(points) if len(STORED[point.name]) > 1]
-    chosen = {(point.system, point.machine[:3], "x" in point.machine.partition("/")[2]): point for point in built}
-    assert [line for point in chosen.values() for line in changes(point)] == []
+    rows = read(STORED.path)
+    points = [(f"{point.system} {point.direction}".strip(), point) for name in SYSTEMS for point in points_of(name)]
+    assert sorted((row, point.name) for row, point in points) == sorted((row, name) for row, columns in rows.items() for name in columns)
+    built = [(row, point) for row, point in reversed(points) if rows[row][point.name] != "refused"]
+    chosen = {(point.system, point.machine[:3], "x" in point.machine.partition("/")[2]): (row, point) for row, point in built}
+    pairs = [(row, {point.name: told(point)}, {point.name: rows[row][point.name]}) for row, point in chosen.values()]
+    assert [line for row, found, stored in pairs for line in differences(STORED, row, found, stored)] == []

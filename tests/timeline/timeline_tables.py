@@ -1,15 +1,9 @@
 """Digests of recordings: logs of links and hubs, the Timeline under windows and flows, the task graph, its Chakra nodes, and the Perfetto file.
-
-Regression values, not results of anybody. `python -m tests.timeline.timeline_tables` writes `timeline_tables.csv` beside this file; look at its
-difference before keeping it.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from dysharp.program.nets import NET_KINDS
@@ -19,9 +13,10 @@ from dysharp.timeline.counters import slot_words
 from dysharp.timeline.links import link_groups, link_trains
 from dysharp.timeline.task_graph import task_graph
 from dysharp.workload import Routing
-from tests.systems.program_tables import Point, digest, machine, plan, routing
+from tests.stored_values import Cases, Table, digests
+from tests.systems.program_tables import Point, machine, plan, routing
 
-STORED = Path(__file__).with_name("timeline_tables.csv")
+STORED = Table(__file__)
 POINTS = {
     "dysharp fwd": Point("dysharp", "small", "paper-gh200-nvl32/4", "fwd", {"al_misses": 3}),
     "dysharp bwd": Point("dysharp", "tall", "paper-dgx-h100/2x2", "bwd"),
@@ -31,7 +26,6 @@ POINTS = {
     "moe-hub fwd": Point("moe-hub", "small", "paper-gh200-nvl32/4", "fwd"),
     "nccl-ring": Point("nccl-ring", "all-reduce:192000", "hw-dgx-h100/2x2"),
 }
-NAMES = tuple(POINTS)
 """All of them run on kernels that the other tests of timelines compile."""
 
 
@@ -81,22 +75,7 @@ def words() -> dict[str, Any]:
     return {"kinds": kinds, "slots": [slot_words(kind) for kind in ("sm", "host", "", "copy")]}
 
 
-def lines() -> dict[str, str]:
-    """The file of today: digests of a line, three characters for each of its entries."""
-    return {name: "".join(map(digest, made(name).values())) for name in NAMES} | {"words": "".join(map(digest, words().values()))}
-
-
-def stored() -> dict[str, str]:
-    """The file by line."""
-    return dict(csv.reader(io.StringIO(STORED.read_text())))
-
-
-def write() -> None:
-    """Write the file."""
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(lines().items())
-    STORED.write_text(out.getvalue())
-
-
-if __name__ == "__main__":
-    write()
+CASES: Cases = {
+    **{name: (lambda name=name: {"digests": digests(made(name))}) for name in POINTS},  # type: ignore[misc]
+    "words": lambda: {"digests": digests(words())},
+}

@@ -1,4 +1,4 @@
-"""Cases of `workload_values.csv.gz`: routings of every distribution and pattern, placements, traffic, reports, collectives, refusals."""
+"""Cases of `STORED`: routings of every distribution and pattern, placements, traffic, reports, collectives, refusals."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from dysharp.workload.routing import Routing, distinct_gpus, first_tokens, imbal
 from dysharp.workload.sampling import draw_group_limited, draw_uniform, draw_weighted
 from dysharp.workload.spec import parse_routing, routing_forms
 from dysharp.workload.traffic import SCHEMES, traffic
-from tests.value_tables import Row, Value, digest, text_digest
+from tests.stored_values import Cases, Row, Table, digest
 
-STORED = Path(__file__).with_name("workload_values.csv.gz")
+STORED = Table(__file__, close=2e-6, zero=1e-9, whole=True)
 MODEL = Model("drawn", 96, 160, 24, 5, 40, 3, 2, "bf16", n_group=4, topk_group=2, n_layers=3)
 SPECS = (
     "uniform", "normal:0.032", "normal-literal:0.01", "normal-cv:0.7", "powerlaw:0.8", "lognormal:0.65", "uniform:group-limited",
@@ -167,7 +167,7 @@ def dealt() -> Iterator[Row]:
                     yield f"{name}, described {gpus}, {row.layer}", plain(asdict(row))
 
 
-def plain(values: Any) -> Iterator[Value]:
+def plain(values: Any) -> Iterator[Any]:
     """All numbers and words of nested values."""
     if isinstance(values, dict):
         for one in values.values():
@@ -248,7 +248,7 @@ def collectives() -> Iterator[Row]:
 def words() -> Iterator[Row]:
     """How routings are written, and what is refused."""
     for one in routing_forms():
-        yield one.form, (text_digest(one.summary + one.source),)
+        yield one.form, (digest(one.summary + one.source),)
     for text in (
         *SPECS, "trace:a:b.npz:layer=3:window=mixed", "counts:x=1/y.csv:layer=2:model=m", "uniform:2", "normal", "normal:-1", "normal:1001",
         "normal:1000",
@@ -318,9 +318,8 @@ def words() -> Iterator[Row]:
         yield f"refused {name}", (refused(call),)
 
 
-def all_cases() -> dict[str, Callable[[], Iterator[Row]]]:
-    """Every case by name."""
-    found: dict[str, Callable[[], Iterator[Row]]] = {spec: partial(drawn, spec) for spec in SPECS}
-    kinds = ("contiguous", "auto", "eplb", "eplb:slots=30", "eplb:slots=36,nodes=2,groups=4")
-    found |= {f"placement {kind}": partial(placed, kind) for kind in kinds}
-    return found | {one.__name__: one for one in (shadows, popular, dealt, counted, nodes, collectives, words)}
+PLACED = ("contiguous", "auto", "eplb", "eplb:slots=30", "eplb:slots=36,nodes=2,groups=4")
+CASES: Cases = {
+    **{spec: partial(drawn, spec) for spec in SPECS}, **{f"placement {kind}": partial(placed, kind) for kind in PLACED},
+    **{one.__name__: one for one in (shadows, popular, dealt, counted, nodes, collectives, words)},
+}  # fmt: skip
