@@ -262,7 +262,7 @@ def table(results: list[dict[str, Any]]) -> str:
         "Made by `python bench/mutants.py`; the script's first lines say what a mutant is and which tests it runs.",
         "",
         '"When drawn" is before any test was written for a mutant of this draw; shares have the interval of 95 % (Wilson).',
-        "The last column counts the quick tests alone, those of one CPU second and less.",
+        "The last column counts the quick tests alone, those of up to 1.4 CPU seconds.",
         "",
         "| folder | mutants | killed | timeout | survived | noticed now | noticed when drawn | by quick tests |",
         "|---|---|---|---|---|---|---|---|",

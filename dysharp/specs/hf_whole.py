@@ -10,7 +10,7 @@ from typing import Any
 
 from dysharp.errors import ConfigError
 from dysharp.specs.fields import raise_if, show
-from dysharp.specs.hf import MAX_LAYERS, Alias, integer, layers_with_experts, model_from_config, n_matrices, names_experts, text_part
+from dysharp.specs.hf import ALIASES, LAYERS, Alias, integer, layers_with_experts, model_from_config, n_matrices, names_experts, text_part
 from dysharp.specs.whole import Attention, LinearAttention, WholeModel
 
 WIDTH, COUNT = 1 << 20, 1 << 12
@@ -24,6 +24,7 @@ def _wide(*names: str, default: int | None = None) -> Alias:
 HEADS = Alias(("num_attention_heads", "n_head"), 1, COUNT)
 KV_HEADS = Alias(("num_key_value_heads",), 1, COUNT, default=0)
 SHARED_EXPERTS = Alias(("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"), 0, COUNT, default=0)
+EXPERT = _wide(*ALIASES["expert_hidden"].names[:-1])  # without the dense width
 MTP = Alias(("num_nextn_predict_layers", "mtp_num_hidden_layers"), 0, COUNT, default=0)
 MLA = {
     "q_rank": _wide("q_lora_rank", default=0), "kv_rank": _wide("kv_lora_rank"), "nope_dim": _wide("qk_nope_head_dim"),
@@ -54,11 +55,12 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
     config = text_part(config)
     layer = model_from_config(config, name, where) if names_experts(config) else None
     faults: list[str] = []
-    with_experts = layers_with_experts(config, faults) if layer else [False] * integer(config, Alias(("num_hidden_layers",), 1, MAX_LAYERS), faults)
+    with_experts = layers_with_experts(config, faults) if layer else [False] * integer(config, LAYERS["layers"], faults)
     dense, family = with_experts.count(False), str(config.get("model_type"))
     if with_experts != sorted(with_experts):
         faults.append(f"layers: found a dense layer behind layer {with_experts.index(True)}, which has experts; expected the dense layers first")
-    hidden = integer(config, _wide("hidden_size", "d_model", "n_embd"), faults)
+    hidden = integer(config, ALIASES["hidden"], faults)
+    linear = _linear(config, faults)
     values: dict[str, Any] = {
         "vocab": integer(config, Alias(("vocab_size",), 1, 1 << 24), faults),
         "dense_layers": dense,
@@ -67,12 +69,8 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
         "shared_hidden": (layer.expert_hidden if family == LLAMA4 else _shared_hidden(config, faults)) if layer else 0,
         "shared_gate": bool(layer and config.get("shared_expert_intermediate_size")),
         "mtp": integer(config, MTP, faults),
-        "linear": _linear(config, faults),
-        "full_every": _full_every(config, len(with_experts), faults),
-    }
-    attention = _attention(config, family, hidden, len(with_experts), faults)
-    raise_if(faults, where)
-    values |= {
+        "linear": linear,
+        "full_every": _full_every(config, len(with_experts), faults) if linear else 1,
         "tied": config.get("tie_word_embeddings") is True,
         "norm_vectors": 2 if family in LAYER_NORM else 1,
         "norms_per_layer": 4 if config.get("sandwich_norm") is True else 2,
@@ -81,8 +79,10 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
         "head_bias": config.get("lm_head_bias") is True,
         "dense_bias": bool(dense) and config.get("mlp_bias") is True,
     }
+    attention = _attention(config, family, hidden, len(with_experts), faults)
+    raise_if(faults, where)
     known = "" if family in FAMILIES else f"; family {show(family)} is not known and taken as Llama is"
-    source = f"Hugging Face config.json; tokens and routing are assumed (routing is synthetic){known}"
+    source = f"{layer.source if layer else 'Hugging Face config.json'}{known}"
     try:
         return WholeModel(name=name, source=source, hidden=hidden, layer=layer, attention=Attention(**attention), **values)
     except ConfigError as error:
@@ -93,7 +93,7 @@ def _shared_hidden(config: Mapping[str, Any], faults: list[str]) -> int:
     """Inner width of all shared experts together: a field of its own, or as many experts as the config says."""
     own = integer(config, _wide("shared_expert_intermediate_size", default=0), faults)
     n = integer(config, SHARED_EXPERTS, faults)
-    return own or n * (integer(config, _wide("moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size"), faults) if n else 0)
+    return own or n * (integer(config, EXPERT, faults) if n else 0)
 
 
 def _linear(config: Mapping[str, Any], faults: list[str]) -> LinearAttention | None:
@@ -104,8 +104,6 @@ def _linear(config: Mapping[str, Any], faults: list[str]) -> LinearAttention | N
 
 def _full_every(config: Mapping[str, Any], layers: int, faults: list[str]) -> int:
     """One layer of so many has full attention, the last of its group; the others have linear attention."""
-    if config.get("linear_num_value_heads") is None:
-        return 1
     kinds = _kinds(config, layers, faults)
     own = integer(config, Alias(("full_attention_interval",), 1, COUNT, default=0), faults)
     every = own or (kinds.index("full_attention") + 1 if "full_attention" in kinds else INTERVAL)
