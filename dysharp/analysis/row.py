@@ -28,7 +28,7 @@ from dysharp.units import ps_to_us
 from dysharp.workload import Routing
 from dysharp.workload.sublayer import Work
 
-MODEL_VERSION = "10"
+MODEL_VERSION = "11"
 """Version of the simulated numbers. The changelog names every number that a new version moved, and the reason."""
 
 LEFT_OUT: dict[str, Any] = {"workload": "", "blocks": {}, "dropped_rows": 0, "warnings": (), "window": {}, "surroundings_us": {}, "skew": {}}

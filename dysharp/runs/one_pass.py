@@ -128,7 +128,8 @@ def _table_warning(inputs: RunInputs, program: Program, trace: Trace, blocks: Ma
         return ()
     if inputs.fidelity == "packet":
         al = blocks["al_tlb"]
-        entries, rows, reads = blocks["config"]["al_entries"], al["allocated"], al["misses"]
+        rows = max(al["allocated"], al["rows_read"])  # new rows of a row table are never read, rows that are only pulled never allocated
+        entries, reads = blocks["config"]["al_entries"], al["misses"]
     else:
         entries, rows, reads = program.tables[0].entries, blocks["rows"], blocks["reads"]
     return table_warning(inputs.system, program, entries=entries, rows=rows, reads=reads, time_ps=trace.time_ps, fidelity=inputs.fidelity)

@@ -52,9 +52,10 @@ def test_a_too_small_table_is_named_at_burst_level() -> None:
     assert found.time_us > fine.time_us
 
 
-def test_compare_names_the_table_at_packet_level() -> None:
-    tiny = replace(load_cluster("paper-gh200-nvl32"), al_tlb_entries=8)
-    done = ds.compare(["deepep", "dysharp"], cluster=tiny, fidelity="packet", **(SMALL | {"tokens": 32}))
-    told = [line for line in done.header if "AL TLB of 8 entries per GPU is too small: a row is read" in line]
+@pytest.mark.parametrize(("system", "entries", "tokens"), [("dysharp", 8, 32), ("hub-sharp", 32, 256)])  # hub-sharp: only pulls look rows up
+def test_compare_names_the_table_at_packet_level(system: str, entries: int, tokens: int) -> None:
+    tiny = replace(load_cluster("paper-gh200-nvl32"), al_tlb_entries=entries)
+    done = ds.compare(["deepep", system], cluster=tiny, fidelity="packet", **(SMALL | {"tokens": tokens}))
+    told = [line for line in done.header if f"AL TLB of {entries} entries per GPU is too small: a row is read" in line]
     assert len(told) == 1
-    assert told[0].startswith("warning: dysharp: ")
+    assert told[0].startswith(f"warning: {system}: ")

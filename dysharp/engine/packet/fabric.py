@@ -249,11 +249,20 @@ def _hubs(p: Program, config: FabricConfig, state: BurstState, n_keys: int) -> H
     hubs[:, tables.HUB_MSHRS] = config.al_mshrs or NEVER
     tables.al_clear(n_keys, keys, hubs)
     if n_keys:
-        keys[:n_keys, tables.KEY_LAYOUT] = state.stores.rows[:, col.ROW_SLOT]
+        keys[:n_keys, tables.KEY_LAYOUT] = np.where(_allocated(p), state.stores.rows[:, col.ROW_SLOT], 0)
     return Hubs(
         keys=keys, hubs=hubs, waiters=np.zeros((0, 2), np.int64), reads=np.zeros((max(1, n_keys), 2), np.int64),
         stalled=np.full((p.n_nodes, 2), -1, np.int32), next_free=np.zeros(max(1, p.n_regions), np.int64), answer=np.zeros(1, np.int64),
     )  # fmt: skip
+
+
+def _allocated(p: Program) -> Array:
+    """`[n_rows]` bool: rows whose first packet asks the table for a place. All others have their entry in memory before a packet asks."""
+    asks = np.array([t.table >= 0 and t.kind not in PULLS for t in p.templates], bool)[p.ops.template]
+    fills = np.repeat(asks, np.diff(p.members.fill_ptr[p.members.ptr]))
+    allocated = np.zeros(p.n_rows, bool)
+    allocated[p.members.fill_row[fills]] = True
+    return allocated
 
 
 def _merging(p: Program, config: FabricConfig, state: BurstState, cuts: Array, total: int) -> dict[str, Any]:

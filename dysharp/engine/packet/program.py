@@ -158,11 +158,10 @@ def statistics_of(p: Program, state: BurstState, fabric: Fabric) -> dict[str, An
     """Counts by block, plain values for JSON. Times in microseconds, summed over all links (or hubs) unless the name says otherwise.
 
     `flits`: by kind of packet, `{up, down}`. `al_tlb`: lookups = hits + misses + merged; `full_retries`: lookups that found no miss register;
-    `peak_rows`: most rows at once in the row table of a hub; `bank_wait_ns_mean`: what a lookup would wait for its bank. `multimemq`: target
-    lists on their way, mean per GPU (rate x fetch, Little).
+    `rows_read`: rows that were read at least once; `peak_rows`: most rows at once in the row table of a hub; `bank_wait_ns_mean`: what a
+    lookup would wait for its bank. `multimemq`: target lists on their way, mean per GPU (rate x fetch, Little).
     `reduction`: sessions = results + sessions that left early; `partial_sums`: packet pairs that sessions sent when they left early. `occupancy`:
-    `{max, mean}`, over all
-    ports or hubs together for tables, of the fullest port for `input_buffer`. `stalls_us` by cause; `stalls` how often.
+    `{max, mean}`, over all ports or hubs together for tables, of the fullest port for `input_buffer`. `stalls_us` by cause; `stalls` how often.
     """
     st, time_ps = fabric.agenda.st, max(1, int(state.clock.x[col.RUN_NOW]))
     link, output, total = fabric.lanes.link, fabric.outputs.output, len(fabric.lanes.link)
@@ -181,7 +180,8 @@ def statistics_of(p: Program, state: BurstState, fabric: Fabric) -> dict[str, An
             "table": p.tables[0].name if p.tables else "",
             "lookups": lookups, "hits": hits, "misses": int(st[f.ST_MISSES]), "merged": int(st[f.ST_MERGED]),
             "hit_rate": hits / lookups if lookups else None, "evictions": int(st[f.ST_TLB_EVICTIONS]) + spilled,
-            "allocated": int(st[f.ST_ALLOCATED]), "peak_rows": int(st[f.ST_PEAK_ROWS]), "full_retries": int(st[f.ST_FULL]),
+            "allocated": int(st[f.ST_ALLOCATED]), "rows_read": int((al_read(p, fabric) >= 0).sum()), "peak_rows": int(st[f.ST_PEAK_ROWS]),
+            "full_retries": int(st[f.ST_FULL]),
             "bank_waits": int(st[f.ST_BANK_WAITS]), "bank_wait_ns_mean": float(st[f.ST_BANK_PS]) / 1e3 / lookups if lookups else 0.0,
             "misses_under_way": {"max": int(st[f.ST_PEAK_MISSES]), "mean": mean(f.ST_AL_AREA, f.ST_AL_SINCE, f.ST_MISSES_NOW)},
         },

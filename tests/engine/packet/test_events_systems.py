@@ -66,14 +66,24 @@ def test_finite_tables_are_used_and_counted() -> None:
     run = run_packet(system.plan(model, cluster, routing, "fwd", system.options()), fabric_of(cluster))
     table = run.statistics["al_tlb"]
     assert table["lookups"] == table["hits"] + table["misses"] + table["merged"]
-    assert table["allocated"] == 32 * 16 * 8 - _local_rows(routing)
+    assert table["allocated"] == 32 * 16 * 8 - _local_rows(routing, 16)
     assert run.statistics["reduction"]["sessions"] > 0
 
 
-def _local_rows(routing: object) -> int:
-    """Rows whose expert is on the token's own GPU: they never pass a hub's ingress."""
+def test_rows_that_only_pulls_look_up_stay_in_the_table() -> None:
+    """hub-sharp's stores ask no AL Table. Its pulls read every row once where the TLB holds all rows under way, as at burst level."""
+    model, cluster, system = load_model("S-8"), load_cluster("paper-gh200-nvl32"), get_system("hub-sharp")
+    routing = make_routing("uniform", model, 4, 256, seed=0, layer=None, placement="auto")
+    table = run_packet(system.plan(model, cluster, routing, "fwd", system.options()), fabric_of(cluster)).statistics["al_tlb"]
+    assert table["misses"] == table["rows_read"] == 256 * 4 * 8 - _local_rows(routing, 256)
+    assert table["hits"] > 0
+    assert table["allocated"] == 0
+
+
+def _local_rows(routing: object, tokens: int) -> int:
+    """Rows whose expert is on the GPU of the token, one of `tokens` there: they never pass a hub's ingress."""
     from dysharp.workload import pairs
 
     p = pairs(routing)  # type: ignore[arg-type]
     counts = p.slot_ptr[1:] - p.slot_ptr[:-1]
-    return int(counts[p.gpu == p.token // 16].sum())
+    return int(counts[p.gpu == p.token // tokens].sum())
