@@ -50,6 +50,8 @@ def points() -> Iterator[dict[str, Any]]:
                 yield _point(name, MESH, 8, direction, "burst")
                 yield _point(name, MESH, 4, direction, "burst", {"form": "paper"})
         yield _point(name, PAPER, 8, "both", "burst")
+        if name in ("dysharp", "hub-sharp"):  # enough rows that their AL TLB drops some
+            yield _point(name, PAPER, 16, "fwd", "packet") | {"tokens": 128}
         if name == "comet-flux":
             yield _point(name, PAPER, 4, "fwd", "packet", {"slices": 1})
             yield _point(name, PAPER, 8, "both", "burst", {"slices": 1})
