@@ -6,6 +6,7 @@ Modelled: one MoE layer on the GPUs of one NVLink domain, some systems also on s
 |---|---|
 | `run`, `compare`, `advise` | simulate one system; several on one workload; all that run on a machine today, ranked |
 | `step` | one training step of a whole model under a layout and a pipeline schedule |
+| `plan` | layouts of a whole model that train fastest on N GPUs |
 | `serve` | layouts of a whole model that answers requests: tokens per second, TTFT, TPOT |
 | `emulate`, `wrap`, `Machine` | send real tensors through a modelled machine: a drawn layer; a Hugging Face block; NumPy arrays |
 | `trace` | when a run did what: every train and every GEMM, as a file for Perfetto |
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING
 from dysharp.lazy import loader
 
 if TYPE_CHECKING:
-    from dysharp.api import advise, capture, compare, compare_network, describe, emulate, network, run, serve, step, trace, wrap
+    from dysharp.api import advise, capture, compare, compare_network, describe, emulate, network, plan, run, serve, step, trace, wrap
     from dysharp.api import machine_with_engine as Machine
     from dysharp.specs import load_cluster, load_model
     from dysharp.workload import make_routing, save_trace
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Machine", "__version__", "advise", "capture", "compare", "compare_network", "describe", "emulate", "load_cluster", "load_model", "make_routing",
-    "network", "run", "save_trace", "serve", "step", "trace", "wrap",
+    "network", "plan", "run", "save_trace", "serve", "step", "trace", "wrap",
 ]  # fmt: skip
 
 _HOME = {
@@ -44,6 +45,7 @@ _HOME = {
     "describe": ("dysharp.api", "describe"),
     "emulate": ("dysharp.api", "emulate"),
     "network": ("dysharp.api", "network"),
+    "plan": ("dysharp.api", "plan"),
     "serve": ("dysharp.api", "serve"),
     "step": ("dysharp.api", "step"),
     "trace": ("dysharp.api", "trace"),

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from dysharp.api.comparison import DEFAULT_SYSTEMS, Comparison, compare
     from dysharp.api.emulating import emulate, machine_with_engine, wrap
     from dysharp.api.network_curve import compare_network, network
+    from dysharp.api.planning import plan
     from dysharp.api.recording import capture
     from dysharp.api.serving import Serving, Slo, serve
     from dysharp.api.timed import trace
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_SYSTEMS", "Advice", "Comparison", "Progress", "Serving", "Slo", "Step", "advise", "capture", "compare", "compare_network", "describe",
-    "emulate", "machine_with_engine", "network", "run", "serve", "step", "trace", "wrap",
+    "emulate", "machine_with_engine", "network", "plan", "run", "serve", "step", "trace", "wrap",
 ]  # fmt: skip
 
 _HOME = {
     "dysharp.advice.advise": ("Advice", "advise"), "dysharp.api.comparison": ("DEFAULT_SYSTEMS", "Comparison", "compare"),
     "dysharp.api.emulating": ("emulate", "machine_with_engine", "wrap"), "dysharp.api.network_curve": ("compare_network", "network"),
     "dysharp.runs.run": ("run",), "dysharp.runs.progress": ("Progress", "Step"), "dysharp.api.recording": ("capture",),
-    "dysharp.api.training": ("step",), "dysharp.api.serving": ("Serving", "Slo", "serve"), "dysharp.api.timed": ("trace",),
-    "dysharp.api.whole_model": ("describe",),
+    "dysharp.api.planning": ("plan",), "dysharp.api.training": ("step",), "dysharp.api.serving": ("Serving", "Slo", "serve"),
+    "dysharp.api.timed": ("trace",), "dysharp.api.whole_model": ("describe",),
 }  # fmt: skip
 __getattr__ = loader(__name__, {name: (module, name) for module, names in _HOME.items() for name in names})

@@ -24,10 +24,12 @@ from dysharp.runs.on_dask import on_dask
 from dysharp.runs.request import Argument, takes
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import show
+from dysharp.specs.hf_whole import lines_on
 from dysharp.specs.whole import WholeModel
 from dysharp.steps import Layout, check_layout, layout_of
 from dysharp.steps.accounting.weights import parameters_of
 from dysharp.steps.machine import Machine
+from dysharp.text import table
 from dysharp.units import GiB
 
 NAMES = {"mbs": "micro_batch"}
@@ -206,6 +208,9 @@ class Answer:
             found["serving"] = {name: serving.to_dict() for name, serving in self.served.items()}
         return found
 
+    def __str__(self) -> str:
+        return self.sentence() + "\n" + table(self.HEADINGS, self.cells(), left=1)
+
 
 def measured_error(model: WholeModel, layout: Layout, machine: Machine) -> tuple[float, float] | None:
     """(median, 90 % of rows) of the errors of measured steps like this, in percent."""
@@ -281,6 +286,7 @@ def _header(machine: Cluster, task: Task) -> tuple[str, ...]:
     )
     return (
         "Closed forms of `dysharp step`, with a formula for the pipeline that its replay confirms within a few percent.",
+        *lines_on(task.model),
         f"Experts: {loads}.",
         "EP systems flat to moe-hub: time from the bytes of the busiest link. in-switch and moe-hub need hardware that nobody sells.",
         f"{machine.name}: {'rates of measured GPUs' if machine.gpu else 'no rows; a part of the peak that GEMMs keep is assumed'}.",

@@ -21,6 +21,7 @@ from dysharp.serving.search import ServePoint, front, layouts_of, search, within
 from dysharp.serving.whatif import Asked, what_ifs
 from dysharp.serving.work import Load, Replica
 from dysharp.specs import Cluster, load_cluster, load_whole
+from dysharp.specs.hf_whole import lines_on
 from dysharp.specs.whole import WholeModel
 
 MOST_DRAFTS = 8
@@ -129,6 +130,7 @@ def _header(whole: WholeModel, start: Replica, load: Load, request: ServeArgs) -
     weights = f"{whole.name} ({formats.experts if whole.layer else formats.dense} weights, {formats.kv} KV)"
     return (
         f"{weights} on {cluster.n_gpus} GPUs of {cluster.name} under {engine}; prompts of {load.prompt:g}, answers of {load.answer:g} tokens",
+        *lines_on(whole),
         f"steady state of a fixed number of users; experts {chosen}, no prefix cache; {drafts}",
         *([f"tensor parallelism of steps with many tokens: {tensor}, a Row of each sub-layer"] if tensor else []),
     )

@@ -15,6 +15,7 @@ from dysharp.runs.progress import Progress
 from dysharp.runs.request import Argument, takes
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import Tokens, check_value
+from dysharp.specs.hf_whole import lines_on
 from dysharp.specs.whole import WholeModel
 from dysharp.steps import Layout, check_domain, check_layout, layout_of
 from dysharp.steps.accounting.flops import MEGATRON, model_flops
@@ -336,6 +337,7 @@ def _notes(model: WholeModel, machine: Machine, layout: Layout, order: Schedule,
     network = "the cluster's network" if cluster.scale_out else f"assumed {machine.nic / 1000:g} GB/s per GPU"
     return (
         f"{model.name}, {layout.gpus} GPUs, {order.name}, {layout.micro_batches} micro-batches of {layout.micro_batch} x {sequence} tokens.",
+        *lines_on(model),
         f"MoE layers: Rows of one drawn layer. Other operators: {rates}{attention}.",
         f"Between NVLink domains: {network}.",
         "Not modelled: " + "; ".join(NOT_MODELLED) + ".",

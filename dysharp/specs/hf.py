@@ -16,6 +16,8 @@ from dysharp.specs.model import Model
 TOKENS_PER_GPU = 1024  # assumed: a training micro-batch slice, the same default as the packaged real models
 ROUTING = "lognormal:0.65"  # assumed: the spread that matches DeepSeek-V3's published expert loads
 
+SOURCE = "Hugging Face config.json"  # the first words of a model's source
+
 MAX_LAYERS = 1 << 12  # bounds the loops over layers: the number of layers comes from the file
 
 
@@ -69,7 +71,7 @@ def model_from_config(config: Mapping[str, Any], name: str, where: str) -> Model
             name=name, hidden=values["hidden"], expert_hidden=values["expert_hidden"], n_experts=values["n_experts"], topk=values["topk"],
             tokens_per_gpu=TOKENS_PER_GPU, n_matrices=n_matrices(config), element_bytes=element_bytes, gemm_dtype=gemm_dtype,
             n_group=values["n_group"], topk_group=values["topk_group"], n_layers=sum(has_experts), routing=ROUTING,
-            source="Hugging Face config.json; tokens and routing are assumed (routing is synthetic)",
+            source=f"{SOURCE}; tokens and routing are assumed (routing is synthetic)",
         )  # fmt: skip
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None

@@ -10,7 +10,7 @@ from typing import Any
 
 from dysharp.errors import ConfigError
 from dysharp.specs.fields import raise_if, show
-from dysharp.specs.hf import ALIASES, LAYERS, Alias, integer, layers_with_experts, model_from_config, n_matrices, names_experts, text_part
+from dysharp.specs.hf import ALIASES, LAYERS, SOURCE, Alias, integer, layers_with_experts, model_from_config, n_matrices, names_experts, text_part
 from dysharp.specs.whole import Attention, LinearAttention, WholeModel
 
 WIDTH, COUNT = 1 << 20, 1 << 12
@@ -82,11 +82,16 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
     attention = _attention(config, family, hidden, len(with_experts), faults)
     raise_if(faults, where)
     known = "" if family in FAMILIES else f"; family {show(family)} is not known and taken as Llama is"
-    source = f"{layer.source if layer else 'Hugging Face config.json'}{known}"
+    source = f"{layer.source if layer else SOURCE}{known}"
     try:
         return WholeModel(name=name, source=source, hidden=hidden, layer=layer, attention=Attention(**attention), **values)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+
+
+def lines_on(model: WholeModel) -> tuple[str, ...]:
+    """A line on a model that was read from a config: its source, with what the reader assumed. () for other models."""
+    return (f"{model.name}: {model.source}.",) if model.source.startswith(SOURCE) else ()
 
 
 def _shared_hidden(config: Mapping[str, Any], faults: list[str]) -> int:

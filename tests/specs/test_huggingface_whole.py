@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+import dysharp
 from dysharp.errors import ConfigError
 from dysharp.specs import WholeModel, load_whole
-from dysharp.specs.hf_whole import whole_from_config
+from dysharp.specs.hf_whole import lines_on, whole_from_config
 from dysharp.steps.accounting.weights import parameters_of
 
 SMALL = {"vocab_size": 1000, "num_hidden_layers": 4, "hidden_size": 192, "intermediate_size": 320, "num_attention_heads": 6, "num_key_value_heads": 2}
@@ -95,6 +96,19 @@ def test_fields_that_no_parameter_shows() -> None:
     assert (oss.attention.window, oss.attention.window_every, oss.attention.sinks, oss.router_bias, oss.expert_bias) == (128, 2, True, True, True)
     assert (read(model_type="qwen2", qkv_bias=False).attention.qkv_bias, read(attn_output_gate=True).attention.gated) == (False, True)
     assert read(attention_bias=True).attention.out_bias
+
+
+def test_answers_about_a_config_say_what_was_assumed(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**SMALL, **QWEN, "model_type": "new_moe"}))
+    said = f"{tmp_path.name}: {load_whole(path).source}."
+    assert said.endswith("family 'new_moe' is not known and taken as Llama is.")
+    assert said in dysharp.step(str(path), "hw-dgx-h100", "ep=2,mbs=1,m=2", systems=["deepep"], sequence=256).header
+    planned = dysharp.plan(str(path), 8, "hw-dgx-h100", sequence=256, batch=8)
+    assert said in planned.header
+    assert str(planned).startswith(f"{tmp_path.name}: tp=")
+    assert said in dysharp.serve(str(path), "hw-dgx-h200", gpus=2).header
+    assert lines_on(load_whole("mixtral-8x7b")) == ()
 
 
 @pytest.mark.parametrize(
