@@ -45,8 +45,8 @@ def hardware_with(m: Hardware, fabric: Mapping[str, Any]) -> Hardware:
     flits = fabric.get("vc_flits", -1)
     return replace(
         m,
-        ack_turns=fabric.get("acks", "turns") == "turns",
-        hashed_links=fabric.get("stripe", "even") == "rotating",
+        ack_turns=fabric["acks"] == "turns" if "acks" in fabric else m.ack_turns,
+        hashed_links=fabric["stripe"] == "rotating" if "stripe" in fabric else m.hashed_links,
         n_vcs=m.n_vcs if fabric.get("n_vcs", -1) < 0 else max(1, fabric["n_vcs"]),
         vc_bytes=m.vc_bytes if flits < 0 else flits * m.flit * m.n_links,
     )
