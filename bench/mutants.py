@@ -124,11 +124,15 @@ def compiled(m: Mutant, tree: Path) -> tuple[str, str]:
     cache = Path(os.environ["XDG_CACHE_HOME"]) / f"{tree.name}-compiled"
     with changed(m, tree), pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(cache))
-        result, by = attempt([*COMPILED], COMPILED_S, tree, True)
+        found = attempt([*COMPILED], COMPILED_S, tree, True)
     shutil.rmtree(cache, ignore_errors=True)
-    if "::" in by and attempt([by], COMPILED_S, tree, True)[0] != "survived":  # a test that fails without the change says nothing
-        return "survived", ""
+    result, by = by_the_change(found, COMPILED_S, tree)
     return result, f"compiled: {by}" if result == "killed" else by
+
+
+def by_the_change(found: tuple[str, str], seconds: float, tree: Path) -> tuple[str, str]:
+    """The result `found` of tests with a change; "survived" where the test that noticed it fails without the change too, in `seconds`."""
+    return ("survived", "") if "::" in found[1] and attempt([found[1]], seconds, tree, True)[0] != "survived" else found
 
 
 @contextlib.contextmanager
@@ -155,10 +159,8 @@ def alone(m: Mutant, met: list[tuple[str, float]], tree: Path, budget: float) ->
         return "survived", ""
     spent = sum(seconds for _, seconds in chosen.values())
     with changed(m, tree):
-        result, by = attempt(names, spent, tree, m.file not in kernel_files(tree))
-    if by in names and attempt([by], 5.0, tree, True)[0] != "survived":  # a test that fails without the change says nothing
-        return "survived", ""
-    return result, by
+        found = attempt(names, spent, tree, m.file not in kernel_files(tree))
+    return by_the_change(found, 5.0, tree)
 
 
 # ---- all of them
