@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from pathlib import Path
 
 import pytest
@@ -30,10 +29,9 @@ def test_the_smallest_configuration_has_the_speedups_of_the_page(tmp_path: Path)
 
 
 @pytest.fixture(scope="session")
-def one_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """A store for all processes of this run of the tests, so that a point of several figures runs once."""
-    base = tmp_path_factory.getbasetemp()
-    return Store((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "figures")
+def one_store() -> Store:
+    """The store of `dysharp reproduce`, keyed by inputs and code: a point of several figures runs once, and a run that was cut goes on."""
+    return Store.default()
 
 
 @pytest.mark.long

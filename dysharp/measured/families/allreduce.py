@@ -25,7 +25,6 @@ from dysharp.workload.collective import even
 KIB, MIB = 1 << 10, 1 << 20
 LOAD_BYTES = 16  # bytes that one thread loads at a time
 CONTRIB_THREADS = 1024  # per block, NCCL contrib/custom_algos
-VLLM_IN_FLIGHT = 36 * 512 * LOAD_BYTES  # blocks and threads of vLLM's kernels
 MOST_BYTES = 1 << 34
 """Largest number of bytes between all pairs of GPUs, because a Program has one op per train."""
 NAMED = {
@@ -118,10 +117,8 @@ def case(m: Measurement) -> AllReduceCase:
         raise Unsupported("an odd number of bytes, which no BF16 vector has")
     if gpus * gpus * size > MOST_BYTES:
         raise Unsupported("more than a million trains")
-    in_flight = 0
-    if kernel.startswith("vllm") and not m.system.startswith("SGLang"):
-        in_flight = VLLM_IN_FLIGHT
-    elif "ctas" in m.config:
+    in_flight = 0 if m.system.startswith("SGLang") else allreduce.IN_FLIGHT.get(kernel, 0)
+    if "ctas" in m.config:
         in_flight = int(number(m, "ctas") * CONTRIB_THREADS * LOAD_BYTES)
     return AllReduceCase(gpu=gpu, kernel=kernel, gpus=gpus, n_bytes=whole(size, "bytes"), in_flight=in_flight, shape=f"{kernel} n={gpus}")
 

@@ -20,6 +20,8 @@ from dysharp.workload.collective import Collective
 
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter")
 MOST_BLOCKS = 1024
+TORCH_BLOCKS = 8
+"""Most blocks of PyTorch's multimem kernels (CUDASymmetricMemoryOps.cu)."""
 BLOCK_BYTES = 1024 * 16
 """Bytes under way of a block: 16 B for each of its 1024 threads."""
 
@@ -33,7 +35,7 @@ class OneShot:
     | `blocks` | thread blocks of 1024 threads; a thread waits for its 16 bytes before it asks for more; 0: enough for the links |
     """
 
-    blocks: int = 0
+    blocks: int = TORCH_BLOCKS
 
     def __post_init__(self) -> None:
         check_range("nvls-one-shot.blocks", self.blocks, MOST_BLOCKS)
@@ -61,7 +63,7 @@ class TwoShot:
     | `late` | GPUs come at different times, so the first flags wait for the last one; False: in step, as in a replayed CUDA graph |
     """
 
-    blocks: int = 0
+    blocks: int = TORCH_BLOCKS
     late: bool = False
 
     def __post_init__(self) -> None:
