@@ -12,7 +12,7 @@ from dysharp.measured.trust import no_rows
 from dysharp.program import Program
 from dysharp.program.verify import verify
 from dysharp.runs.header import domain_lines
-from dysharp.runs.one_pass import Engine, engine_of, peak_rss_mb
+from dysharp.runs.one_pass import Engine, engine_of, left_early, peak_rss_mb
 from dysharp.runs.options import Value, options_of, split_options
 from dysharp.runs.progress import Step
 from dysharp.runs.request import CollectiveRequest
@@ -70,7 +70,8 @@ def run_collective(
     ports = max(1, request.cluster.n_switches)
     merging = merging_of(program, trace, ports) if isinstance(request.work, SubLayer) else {}
     said = (*(f"{system.name}: {text}" for text in system.says(request.work, request.cluster, options)),)
-    header = (*header_of_collective(request), *said, *(levels_part(merging) if request.fidelity == "burst" else ()))
+    early = (f"warning: {text}" for text in left_early(inputs, blocks))
+    header = (*header_of_collective(request), *said, *early, *(levels_part(merging) if request.fidelity == "burst" else ()))
     blocks = (blocks if request.fidelity == "packet" else {}) | ({"merging": merging} if merging else {})
     if isinstance(request.work, SubLayer):
         blocks |= {"links": {"up_use": up_use(program, trace)}}

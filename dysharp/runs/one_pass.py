@@ -92,7 +92,7 @@ def run_pass(
     lost = (f"{system.name} computes {kept - dropped} of {kept} (token, expert) rows: it drops {100 * dropped / kept:.1f} %",) if dropped else ()
     warnings = (
         *assumed, *_no_kernel_warning(system, request.model, inputs), *warnings_of(asked), *without_effect(system, options, request.cluster), *lost,
-        *_table_warning(inputs, program, trace, blocks), *_sums_warning(inputs, program, int(passed.sum())),
+        *_table_warning(inputs, program, trace, blocks), *_sums_warning(inputs, program, int(passed.sum())), *left_early(inputs, blocks),
     )  # fmt: skip
     blocks = blocks if request.fidelity == "packet" else {}
     header = (*header_of(workload), *settings_of(system.name, inputs.form, inputs.options, request))
@@ -161,6 +161,15 @@ def _sums_warning(inputs: RunInputs, program: Program, passed: int) -> tuple[str
         return ()
     found = f"{passed} of {len(program.sessions.home)} sums found none of the {program.sessions.places} places of their home in the switch"
     return (f"{inputs.system}: {found}; the contributions to these sums passed one by one (option sum_places)",)
+
+
+def left_early(inputs: RunInputs, blocks: Mapping[str, Any]) -> tuple[str, ...]:
+    """A warning where sums left the switch's table before their last part. The burst level has no table, so its runs do not show them."""
+    if inputs.fidelity != "packet" or not blocks["reduction"]["evictions"]:
+        return ()
+    left, all_of, entries = blocks["reduction"]["evictions"], blocks["reduction"]["sessions"], blocks["config"]["reduction_entries"]
+    found = f"{left} of {all_of} sums left the {entries} entries of their port early, so their parts went on one by one"
+    return (f"{inputs.system}: {found}; --fidelity burst has no such table",)
 
 
 def _surroundings(inputs: RunInputs, model: Model, served: Routing) -> Surroundings | None:

@@ -52,6 +52,18 @@ def test_a_too_small_table_is_named_at_burst_level() -> None:
     assert found.time_us > fine.time_us
 
 
+def test_sums_that_leave_the_switch_early_are_named() -> None:
+    """The table of a port holds 256 sums. Eight blocks of PyTorch's kernels ask for 57 at a port, all sums of 8 MiB are more."""
+    held, free = (
+        ds.run("nvls-two-shot", cluster="hw-dgx-h100", workload="all-reduce:8MiB", fidelity="packet", options={"blocks": blocks}) for blocks in (8, 0)
+    )
+    assert not any("left the" in line for line in held.header)
+    assert [line.partition(" sums ")[2] for line in free.header if "left the" in line] == [
+        "left the 256 entries of their port early, so their parts went on one by one; --fidelity burst has no such table"
+    ]
+    assert free.time_us > 1.1 * held.time_us
+
+
 @pytest.mark.parametrize(("system", "entries", "tokens"), [("dysharp", 8, 32), ("hub-sharp", 32, 256)])  # hub-sharp: only pulls look rows up
 def test_compare_names_the_table_at_packet_level(system: str, entries: int, tokens: int) -> None:
     tiny = replace(load_cluster("paper-gh200-nvl32"), al_tlb_entries=entries)
