@@ -61,8 +61,9 @@ KERNELS: dict[str, tuple[str, ...]] = {
 | vllm | vLLM csrc/custom_all_reduce.cuh |
 | trtllm | TensorRT-LLM allReduceFusionKernels.cu (one-shot: Lamport) |
 """
-IN_FLIGHT = {"torch multimem": 8 * 1024 * 16, "torch two-shot": 24 * 1024 * 16, "vllm one-stage": 36 * 512 * 16, "vllm two-stage": 36 * 512 * 16}
-"""Bytes that a GPU has under way of each load: the most blocks, their threads and the 16 bytes of a thread, which waits for them (same sources)."""
+IN_FLIGHT = {"torch multimem": 8 * 1024 * 16, "vllm one-stage": 36 * 512 * 16, "vllm two-stage": 36 * 512 * 16}
+"""Bytes that a GPU has under way of each load: the most blocks, their threads and the 16 bytes of a thread, which waits for them (same sources).
+Of "torch two-shot" two commits have different limits (24 blocks of 512 or 1024 threads), and rows do not name theirs: no limit."""
 STORES = ("multicast", "pull+multicast", "get+put", "put all")
 NO_LOADS = ("multicast", "put all")
 """Steps that end with a store. They end when the store is acknowledged; a following `sync` includes that time.

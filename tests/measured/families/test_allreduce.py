@@ -38,7 +38,7 @@ def test_the_kernel_of_a_row(system: str, hardware: str, config: dict[str, objec
     read_case = case(m)
     assert read_case.kernel == kernel
     assert read_case.n_bytes == config.get("bytes", 1.5 * MIB)
-    assert read_case.in_flight == {"torch multimem": 131072, "torch two-shot": 393216, "vllm one-stage": 294912, "vllm two-stage": 294912}.get(
+    assert read_case.in_flight == {"torch multimem": 131072, "vllm one-stage": 294912, "vllm two-stage": 294912}.get(
         kernel, 65536 if "ctas" in config else 0
     )
 
