@@ -83,7 +83,8 @@ def test_the_packaged_constants_are_what_the_packaged_measurements_give(packaged
     new, packaged = dict(found.values), fitted_values()
     # Programs take whole tokens, so the fit swings between two counts (docs/deviations.md).
     assert new.pop("deepep.tokens_in_flight") == pytest.approx(packaged.pop("deepep.tokens_in_flight"), abs=1)
-    # Splits with a second kernel would move it; simulated layers keep the packaged value.
-    assert new.pop("sm.overlap") == pytest.approx(3.08, rel=0.02)
-    packaged.pop("sm.overlap")
+    # Later rules for kernels and splits move these; simulated layers keep the packaged values (docs/deviations.md).
+    for name, value in (("sm.overlap", 3.08), ("gemm.tile_us", 0.3765), ("ll.expert_part", 0.0029)):
+        assert new.pop(name) == pytest.approx(value, rel=0.02)
+        packaged.pop(name)
     assert new == pytest.approx(packaged, rel=0.05)
