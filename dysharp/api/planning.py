@@ -29,7 +29,7 @@ from dysharp.specs.whole import WholeModel
 from dysharp.steps import Layout, check_layout, layout_of
 from dysharp.steps.accounting.weights import parameters_of
 from dysharp.steps.machine import Machine
-from dysharp.text import table
+from dysharp.text import sentences, table
 from dysharp.units import GiB
 
 NAMES = {"mbs": "micro_batch"}
@@ -209,7 +209,10 @@ class Answer:
         return found
 
     def __str__(self) -> str:
-        return self.sentence() + "\n" + table(self.HEADINGS, self.cells(), left=1)
+        parts = [sentences(self.verdict() if self.checked else self.sentence()), table(self.HEADINGS, self.cells(), left=1)]
+        if len(self.plan.shapes) > 1:
+            parts.append(table(self.SHAPE_HEADINGS, self.shape_cells(), left=1))
+        return "\n".join(parts)
 
 
 def measured_error(model: WholeModel, layout: Layout, machine: Machine) -> tuple[float, float] | None:
@@ -266,7 +269,7 @@ def plan(models: str, gpus: int, cluster: str = "hw-dgx-h100-x8", **asked: Unpac
     slo = None if asked["serve_slo"] is None else slo_of(asked["serve_slo"])
     return Answer(
         done,
-        _header(machine, first.task),
+        _header(machine, first.task, shapes),
         _checked(done, asked["check"]) if asked["check"] is not None else None,
         _what_ifs(first) if asked["what_if"] and first.task.model.layer else {},
         ranked_by_rows(first.coster, best[: asked["rows"]], tick=lambda text: tick(0, 0, text)) if asked["rows"] else None,
@@ -276,7 +279,7 @@ def plan(models: str, gpus: int, cluster: str = "hw-dgx-h100-x8", **asked: Unpac
     )
 
 
-def _header(machine: Cluster, task: Task) -> tuple[str, ...]:
+def _header(machine: Cluster, task: Task, shapes: Iterable[WholeModel]) -> tuple[str, ...]:
     loads = (
         f"the hottest rank of an EP group has {task.imbalance:g} times the mean"
         if task.imbalance is not None
@@ -286,7 +289,7 @@ def _header(machine: Cluster, task: Task) -> tuple[str, ...]:
     )
     return (
         "Closed forms of `dysharp step`, with a formula for the pipeline that its replay confirms within a few percent.",
-        *lines_on(task.model),
+        *dict.fromkeys(line for shape in shapes for line in lines_on(shape)),
         f"Experts: {loads}.",
         "EP systems flat to moe-hub: time from the bytes of the busiest link. in-switch and moe-hub need hardware that nobody sells.",
         f"{machine.name}: {'rates of measured GPUs' if machine.gpu else 'no rows; a part of the peak that GEMMs keep is assumed'}.",

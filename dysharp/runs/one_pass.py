@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 REPEATED = 1.05
 """Reads of memory per row from which a table is called too small."""
+EARLY = 0.01
+"""Share of the sums that leave the switch early from which they are worth a warning."""
 LATER = 1.02
 """Share of the time without repeated reads from which they are worth a warning at burst level."""
 MOST_OPS = 100_000
@@ -164,11 +166,11 @@ def _sums_warning(inputs: RunInputs, program: Program, passed: int) -> tuple[str
 
 
 def left_early(inputs: RunInputs, blocks: Mapping[str, Any]) -> tuple[str, ...]:
-    """A warning where sums left the switch's table before their last part. The burst level has no table, so its runs do not show them."""
-    if inputs.fidelity != "packet" or not blocks["reduction"]["evictions"]:
+    """A warning where a full table of the switch let go `EARLY` of the sums before their last part. The burst level has no table and shows none."""
+    if inputs.fidelity != "packet" or blocks["reduction"]["evictions"] <= EARLY * blocks["reduction"]["sessions"]:
         return ()
     left, all_of, entries = blocks["reduction"]["evictions"], blocks["reduction"]["sessions"], blocks["config"]["reduction_entries"]
-    found = f"{left} of {all_of} sums left the {entries} entries of their port early, so their parts went on one by one"
+    found = f"{left} of {all_of} sums of packets left the {entries} entries of their port before their last part, which went on alone"
     return (f"{inputs.system}: {found}; --fidelity burst has no such table",)
 
 

@@ -82,9 +82,8 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
     attention = _attention(config, family, hidden, len(with_experts), faults)
     raise_if(faults, where)
     known = "" if family in FAMILIES else f"; family {show(family)} is not known and taken as Llama is"
-    source = f"{layer.source if layer else SOURCE}{known}"
     try:
-        return WholeModel(name=name, source=source, hidden=hidden, layer=layer, attention=Attention(**attention), **values)
+        return WholeModel(name=name, source=f"{SOURCE}{known}", hidden=hidden, layer=layer, attention=Attention(**attention), **values)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 

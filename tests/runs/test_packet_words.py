@@ -58,8 +58,8 @@ def test_sums_that_leave_the_switch_early_are_named() -> None:
         ds.run("nvls-two-shot", cluster="hw-dgx-h100", workload="all-reduce:8MiB", fidelity="packet", options={"blocks": blocks}) for blocks in (8, 0)
     )
     assert not any("left the" in line for line in held.header)
-    assert [line.partition(" sums ")[2] for line in free.header if "left the" in line] == [
-        "left the 256 entries of their port early, so their parts went on one by one; --fidelity burst has no such table"
+    assert [line.partition(" sums of packets ")[2] for line in free.header if "left the" in line] == [
+        "left the 256 entries of their port before their last part, which went on alone; --fidelity burst has no such table"
     ]
     assert free.time_us > 1.1 * held.time_us
 

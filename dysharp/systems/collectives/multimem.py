@@ -20,8 +20,6 @@ from dysharp.workload.collective import Collective
 
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter")
 MOST_BLOCKS = 1024
-TORCH_BLOCKS = 8
-"""Most blocks of PyTorch's multimem kernels (CUDASymmetricMemoryOps.cu)."""
 BLOCK_BYTES = 1024 * 16
 """Bytes under way of a block: 16 B for each of its 1024 threads."""
 
@@ -32,10 +30,10 @@ class OneShot:
 
     | option | meaning |
     |---|---|
-    | `blocks` | thread blocks of 1024 threads; a thread waits for its 16 bytes before it asks for more; 0: enough for the links |
+    | `blocks` | thread blocks of 1024 threads; a thread waits for its 16 bytes before it asks for more (PyTorch: at most 8); 0: no limit |
     """
 
-    blocks: int = TORCH_BLOCKS
+    blocks: int = 0
 
     def __post_init__(self) -> None:
         check_range("nvls-one-shot.blocks", self.blocks, MOST_BLOCKS)
@@ -59,11 +57,11 @@ class TwoShot:
 
     | option | meaning |
     |---|---|
-    | `blocks` | thread blocks of 1024 threads; a thread waits for its 16 bytes before it asks for more; 0: enough for the links |
+    | `blocks` | thread blocks of 1024 threads; a thread waits for its 16 bytes before it asks for more (PyTorch: at most 8); 0: no limit |
     | `late` | GPUs come at different times, so the first flags wait for the last one; False: in step, as in a replayed CUDA graph |
     """
 
-    blocks: int = TORCH_BLOCKS
+    blocks: int = 0
     late: bool = False
 
     def __post_init__(self) -> None:
