@@ -25,14 +25,6 @@ FORMS = ("auto", "paper", "real")
 """Values of the option `form`."""
 FUSED_GEMMS = "fused"
 """Value of the option `gemms`: a fused kernel computes the GEMMs."""
-_MOVED = {
-    "moves": {"traffic": "sent", "returns": "back", "row_formats": "formats", "serves": "serves"},
-    "costs": {"permutes": "permutes", "fused": "fused", "gemm_variants": "gemms", "drops": "drops"},
-    "reach": {"several_domains": "domains", "most_domains": "most", "one_domain": "stays", "between_domains": "assumes"}
-    | {"without_switch": "no_switch", "in_switch": "switch"},
-    "shown": {"colour": "colour", "change": "change"},
-}
-"""Part of `Facts` -> argument that `system` had -> its name there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,15 +108,12 @@ def is_real(form: str, cluster: Cluster) -> bool:
 _REGISTRY: dict[str, System] = {}
 
 
-def system(name: str, facts: Facts | None = None, *, real: Plan | None = None, **moved: object) -> Callable[[Plan], Plan]:
+def system(name: str, facts: Facts, *, real: Plan | None = None) -> Callable[[Plan], Plan]:
     """Register a plan function as the paper form of the system `name`. `real`: the plan function of its real form.
 
-    Raises ConfigError without `facts` and for arguments that are now parts of them (`moved`). Raises ConfigError where `real` comes
-    without the option `form` or `costs.gemms` without the option `gemms` (or the other way round), for an option without a default, an
-    unknown scheme, negative `permutes`, and a colour that is not "#RRGGBB".
+    Raises ConfigError where `real` comes without the option `form` or `costs.gemms` without the option `gemms` (or the other way round),
+    for an option without a default, an unknown scheme, negative `permutes`, and a colour that is not "#RRGGBB".
     """
-    if facts is None or moved:
-        raise ConfigError(f'system "{name}": found {_in_parts(moved)} (docs/writing-a-system.md)')
     known = {f.name for f in dataclasses.fields(facts.options)}
     for fact, declared, option in (("real", real is not None, "form"), ("costs.gemms", bool(facts.costs.gemms), "gemms")):
         if declared != (option in known):
@@ -146,14 +135,6 @@ def system(name: str, facts: Facts | None = None, *, real: Plan | None = None, *
         return plan
 
     return register
-
-
-def _in_parts(moved: Mapping[str, object]) -> str:
-    """What `system` found instead of facts, and what it expected: each argument in its part of `Facts`."""
-    parts = {part: ", ".join(f"{new}=..." for old, new in names.items() if old in moved) for part, names in _MOVED.items()}
-    alone = [f"{old}=..." for old in moved if not any(old in names for names in _MOVED.values())]
-    expected = [*alone, *(f"{part}={part.capitalize()}({inside})" for part, inside in parts.items() if inside)]
-    return f"{', '.join(f'{old}=' for old in moved) or 'no facts'}, expected Facts({', '.join(expected) or 'source=..., ...'})"
 
 
 def _summary(name: str, plan: Plan) -> str:

@@ -58,16 +58,6 @@ def test_a_real_form_needs_the_option_form():
         system("toy", FACTS, real=plan_real)
 
 
-def test_arguments_that_became_parts_of_the_facts_are_named():
-    with pytest.raises(ConfigError) as error:
-        system("toy", source="a test", options=PaperOptions, traffic="one_copy_per_gpu", permutes=0, fused=True, colour="#123456")
-    expected = "Facts(source=..., options=..., moves=Moves(sent=...), costs=Costs(permutes=..., fused=...), shown=Shown(colour=...))"
-    found = "source=, options=, traffic=, permutes=, fused=, colour="
-    assert str(error.value) == f'system "toy": found {found}, expected {expected} (docs/writing-a-system.md)'
-    with pytest.raises(ConfigError, match=r'^system "toy": found no facts, expected Facts\(source=..., ...\)'):
-        system("toy")
-
-
 def test_a_plan_that_returns_no_program_is_named() -> None:
     def plan(*arguments: Any) -> None: ...
 
