@@ -1,8 +1,10 @@
-"""Names of a package that load when they are first used, so that one command does not pay for the modules of another."""
+"""Names of a package that load when they are first used, so that one command does not pay for the modules of another; registers load all modules."""
 
 import importlib
+import pkgutil
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 
@@ -18,3 +20,10 @@ def loader(package: str, home: Mapping[str, tuple[str, str]]) -> Callable[[str],
         return value
 
     return load
+
+
+@cache
+def import_all(package: str) -> None:
+    """Import every module of the folder of `package`, so that what they register is known."""
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        importlib.import_module(f"{package}.{module.name}")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any, TypeVar
 
+from dysharp.lazy import import_all
 from dysharp.runs.point import Point
 
 Rows = dict[Point, dict[str, Any]]
@@ -131,20 +129,13 @@ def calculated(name: str, *, options: type[Any], metrics: Mapping[str, str]) -> 
     return register
 
 
-@cache
-def _scan() -> None:
-    package = importlib.import_module("dysharp.figures.metrics")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
-
-
 def all_metrics() -> dict[str, Metric]:
     """Every metric by name."""
-    _scan()
+    import_all("dysharp.figures.metrics")
     return dict(sorted(_METRICS.items()))
 
 
 def all_calculated() -> dict[str, Calculated]:
     """Every calculated system by name."""
-    _scan()
+    import_all("dysharp.figures.metrics")
     return dict(sorted(_CALCULATED.items()))

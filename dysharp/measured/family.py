@@ -6,9 +6,7 @@ group `dysharp.families`.
 
 from __future__ import annotations
 
-import importlib
 import json
-import pkgutil
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from dysharp.arrays import F64
 from dysharp.errors import ConfigError, nearest
+from dysharp.lazy import import_all
 from dysharp.measured.measurements import NO_DOMAIN, TIMES, Measurement, Unsupported, out_of_scope
 from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu
@@ -160,9 +159,7 @@ def family(
 
 @cache
 def _scan() -> None:
-    package = importlib.import_module("dysharp.measured.families")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"dysharp.measured.families.{module.name}")
+    import_all("dysharp.measured.families")
     for entry in entry_points(group="dysharp.families"):
         entry.load()
 

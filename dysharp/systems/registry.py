@@ -5,7 +5,6 @@
 
 import dataclasses
 import importlib
-import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from dysharp.errors import ConfigError, ProgramError, nearest
+from dysharp.lazy import import_all
 from dysharp.program import Program
 from dysharp.program.shares import with_kernel_sms
 from dysharp.specs import Cluster, Model
@@ -147,9 +147,7 @@ def _summary(name: str, plan: Plan) -> str:
 
 @cache
 def _scan() -> None:
-    package = importlib.import_module("dysharp.systems")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"dysharp.systems.{module.name}")
+    import_all("dysharp.systems")
     for entry in entry_points(group="dysharp.systems"):
         try:
             entry.load()

@@ -1,12 +1,10 @@
-"""The register of schedules. `_scan` imports every module of this folder; a function with `@schedule` is a family."""
+"""The register of schedules: a function of this folder with `@schedule` is a family."""
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from dysharp.errors import ConfigError, nearest
+from dysharp.lazy import import_all
 from dysharp.steps.schedules.cells import Cell, Schedule, Shape, Slot, Times, equal_times
 
 Build = Callable[[Shape], Sequence[Sequence[Slot | Cell]]]
@@ -49,16 +47,9 @@ def schedule(
     return register
 
 
-@cache
-def _scan() -> None:
-    package = importlib.import_module("dysharp.steps.schedules")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"dysharp.steps.schedules.{module.name}")
-
-
 def all_schedules() -> dict[str, Family]:
     """Every registered family by name."""
-    _scan()
+    import_all("dysharp.steps.schedules")
     return dict(sorted(_REGISTRY.items()))
 
 

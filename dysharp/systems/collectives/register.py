@@ -1,14 +1,13 @@
 """The register of systems that run a collective or a sub-layer: `_scan` imports every module of this folder and of `systems/tp`, then the entry
 points of `dysharp.systems`."""
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from dysharp.errors import ConfigError, nearest
+from dysharp.lazy import import_all
 from dysharp.program import Program
 from dysharp.specs import Cluster
 from dysharp.systems.registry import all_systems
@@ -86,10 +85,8 @@ def collective(name: str, **facts: Any) -> Callable[[Plan], Plan]:
 
 @cache
 def _scan() -> None:
-    for folder in ("collectives", "tp"):
-        package = importlib.import_module(f"dysharp.systems.{folder}")
-        for module in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"{package.__name__}.{module.name}")
+    import_all("dysharp.systems.collectives")
+    import_all("dysharp.systems.tp")
     all_systems()  # loads the entry points, which may register collectives too
 
 
