@@ -1,10 +1,9 @@
-"""Groups rows of a table by their owner, and sorts small integers."""
+"""Groups rows of a table by their owner, counts within groups, and sorts small integers."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
+from dysharp.arrays import I32, I64, Array, Bools
 
 
 def stable_order(key: NDArray[np.integer]) -> I64:
@@ -45,3 +44,33 @@ def owners(ptr: I32) -> I32:
     owner = np.arange(len(ptr) - 1, dtype=np.int32)
     counts = np.diff(ptr)
     return owner if len(owner) == ptr[-1] and (counts == 1).all() else np.repeat(owner, counts)
+
+
+def spans(first: NDArray[np.integer] | int, count: NDArray[np.integer]) -> I64:
+    """The numbers `first[i]` .. `first[i] + count[i] - 1` of every i, one after the other, int64. An int: the same for every i."""
+    before = np.cumsum(count, dtype=np.int64) - count
+    out: I64 = np.arange(int(np.sum(count))) + np.repeat(first - before, count)
+    return out
+
+
+def starts(*columns: Array) -> Bools:
+    """`[n]` bool: whether an entry differs in any of `columns` from the one before it. The first entry does."""
+    new = np.ones(len(columns[0]), bool)
+    new[1:] = False
+    for column in columns:
+        new[1:] |= column[1:] != column[:-1]
+    return new
+
+
+def runs(*columns: Array) -> tuple[I64, I64]:
+    """(first entry, length) of every run of neighbours that are equal in all `columns`."""
+    first = np.flatnonzero(starts(*columns))
+    return first, np.diff(np.append(first, len(columns[0])))
+
+
+def place_in(key: Array, order: I64 | None = None) -> I64:
+    """`[n]` how many entries of the same `key` stand before each entry, in `order` (sorted by `key`; by default they keep their order)."""
+    order = np.argsort(key, kind="stable") if order is None else order
+    place = np.empty(len(key), np.int64)
+    place[order] = spans(0, runs(key[order])[1])
+    return place

@@ -6,6 +6,7 @@ import numpy as np
 
 from dysharp.arrays import Array
 from dysharp.errors import ProgramError
+from dysharp.program.csr import spans
 from dysharp.program.names import check_range, fail_where, region_name, region_of_row, region_of_tile
 from dysharp.program.payload import Columns
 from dysharp.program.schema import CARRIES_NOTHING
@@ -199,8 +200,7 @@ def _check_equal(c: Columns, session: Array) -> None:
     differs = (n[ops] != n[lead]) | (p.ops.bytes[ops] != p.ops.bytes[lead])
     same = np.flatnonzero(~differs)
     size = n[ops[same]]
-    which_row = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
-    rows, theirs = (p.members.fill_row[np.repeat(begin[side[same]], size) + which_row] for side in (ops, lead))
+    rows, theirs = (p.members.fill_row[spans(begin[side[same]], size)] for side in (ops, lead))
     differs[np.repeat(same, size)[rows != theirs]] = True
 
     def text(i: int) -> str:

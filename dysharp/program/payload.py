@@ -7,6 +7,7 @@ import numpy as np
 from dysharp.arrays import Array
 from dysharp.errors import ProgramError
 from dysharp.program.builder import PULLS, PUSHES, WIRED
+from dysharp.program.csr import runs, spans
 from dysharp.program.names import fail_where, op_name, row_name
 from dysharp.program.schema import Nature
 from dysharp.program.tables import Kind, Program
@@ -18,9 +19,7 @@ class Columns:
     def __init__(self, program: Program) -> None:
         self.p = program
         template = program.ops.template
-        new = np.flatnonzero(template[1:] != template[:-1]) + 1
-        self.run_start: Array = np.append(0, new)[: program.n_ops]
-        self.run_length: Array = np.diff(np.append(self.run_start, program.n_ops))
+        self.run_start, self.run_length = runs(template)
         self.run_template: Array = template[self.run_start]
         self.kinds: Array = self.by_template(np.array([t.kind for t in program.templates], np.int8))
         self._is_kind: dict[tuple[Kind, ...], Array] = {}
@@ -75,8 +74,7 @@ class Columns:
             session = self.p.ops.session[ops]
             order = np.argsort(session, kind="stable")
             size = np.bincount(session, minlength=len(self.p.sessions.home))
-            rank = np.arange(len(ops)) - np.repeat(np.cumsum(size) - size, size)
-            leads[ops[order]] = rank % self.p.sessions.expected[session[order]] == 0
+            leads[ops[order]] = spans(0, size) % self.p.sessions.expected[session[order]] == 0
         return leads
 
 

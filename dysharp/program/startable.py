@@ -12,7 +12,7 @@ import numpy as np
 
 from dysharp.arrays import Array
 from dysharp.program.builder import PUSHES
-from dysharp.program.csr import group
+from dysharp.program.csr import group, runs
 from dysharp.program.stuck import stuck_text
 from dysharp.program.tables import Alloc, Discipline, Head, Kind, Program, Tail
 
@@ -76,7 +76,7 @@ def waits_by_kind(p: Program) -> Array | None:
 def _add_fills(p: Program, waits: Array, kind_of_row: Array) -> None:
     """Readiness of tiles waits for the pushes that fill their rows. Ops come in long runs of one template."""
     n_t = len(p.templates)
-    starts = np.flatnonzero(np.append(True, p.ops.template[1:] != p.ops.template[:-1])[: p.n_ops])
+    starts, _ = runs(p.ops.template)
     ptr = p.members.fill_ptr[p.members.ptr[np.append(starts, p.n_ops)]]
     other_kind = np.flatnonzero(kind_of_row[1:] != kind_of_row[:-1]) + 1
     for start, first, end in zip(starts.tolist(), ptr[:-1].tolist(), ptr[1:].tolist(), strict=True):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ProgramError
 from dysharp.program.builder import PULLS, WIRED
-from dysharp.program.csr import owners
+from dysharp.program.csr import owners, starts
 from dysharp.program.domains import check_domains, check_nets, train_bytes_of
 from dysharp.program.meaning import check_computes, check_functions, check_reads, check_sessions, check_slices, check_slots, check_sums_of_sums
 from dysharp.program.names import check_range, fail_where
@@ -334,7 +334,7 @@ def _check_members(c: Columns) -> None:
         check_range(m.ext_bytes, 0, 1 << 31, "member {i}: ext_bytes")
     wired = c.is_kind(WIRED)
     fail_where(wired != (p.ops.wire >= 0), lambda o: f"{c.name(o)}: found wire {p.ops.wire[o]}, expected a row for transfers only")
-    new = np.flatnonzero(_changes(p.ops.wire, p.ops.bytes) & wired)  # ops come in long runs of one size
+    new = np.flatnonzero(starts(p.ops.wire, p.ops.bytes) & wired)  # ops come in long runs of one size
     payload, wire, sizes = np.zeros(len(p.wires.up) + 1, np.int32), p.ops.wire[new], p.ops.bytes[new]
     payload[wire] = sizes
     fail_where(
@@ -351,15 +351,6 @@ def _check_members(c: Columns) -> None:
     fills = np.diff(m.fill_ptr)
     filled = m.node.astype(small) if (fills == 1).all() else np.repeat(m.node.astype(small), fills)
     fail_where(rows_of[m.fill_row] != filled, lambda f: _fill_text(c, f, rows_of))
-
-
-def _changes(*columns: Array) -> Array:
-    """`[n]` bool: whether an entry differs in any of `columns` from the one before it."""
-    new = np.ones(len(columns[0]), bool)
-    new[1:] = False
-    for column in columns:
-        new[1:] |= column[1:] != column[:-1]
-    return new
 
 
 def _fill_text(c: Columns, fill: int, rows_of: Array) -> str:

@@ -9,6 +9,7 @@ from dysharp.arrays import I32, I64
 from dysharp.compute import Tiling
 from dysharp.program import Alloc, Discipline, Head, Kind, Program, Tail, Template
 from dysharp.program.constants import OTHER
+from dysharp.program.csr import spans
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.around import MemoryKernels
 from dysharp.systems.building.batch import Batch, ids
@@ -214,8 +215,7 @@ def _gets(layer: LayerBuilder, blocks: _Blocks, owner: I32, start: I32, by_tile:
 def _by_tile(layer: LayerBuilder) -> tuple[I64, I32, I64]:
     """`[useful rows]` the useful rows by tile, the tile of each, and its place in the tile."""
     rows = np.argsort(layer.row_of)
-    place = np.arange(len(rows)) - np.repeat(np.cumsum(layer.tile_rows) - layer.tile_rows, layer.tile_rows)
-    return rows, np.repeat(layer.tiles, layer.tile_rows), place
+    return rows, np.repeat(layer.tiles, layer.tile_rows), spans(0, layer.tile_rows)
 
 
 def _piece_rows(row_bytes: int) -> int:

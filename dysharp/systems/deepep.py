@@ -19,6 +19,7 @@ import numpy as np
 from dysharp.arrays import I32, I64
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
+from dysharp.program.csr import runs, spans, starts
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.between.deepep_internode import MOST_DOMAINS, Internode
@@ -132,9 +133,8 @@ class Channels(SoftwareSteps):
         Rows are in the order of sending.
         """
         order = np.argsort(ring, kind="stable")
-        start = np.flatnonzero(np.append(True, ring[order][1:] != ring[order][:-1])[: len(order)])
-        length = np.diff(np.append(start, len(order)))
-        place = np.arange(len(order)) - np.repeat(start, length)
+        start, length = runs(ring[order])
+        place = spans(0, length)
         last = np.minimum(place - place % chunk + chunk, np.repeat(length, length)) - 1
         seen = np.empty(len(order), np.int64)
         seen[order] = order[np.repeat(start, length) + last]
@@ -176,7 +176,7 @@ class Channels(SoftwareSteps):
         place = local - -(-self._channel(token) * tokens // n)  # the channel's first token
         order = np.lexsort((place, ring))
         since = np.diff(place[order], prepend=-1)
-        first = np.append(True, ring[order][1:] != ring[order][:-1])[: len(order)]
+        first = starts(ring[order])
         walked = np.empty(len(order), np.int64)
         walked[order] = np.where(first, place[order] + 1, since)
         return walked
@@ -188,7 +188,7 @@ class Channels(SoftwareSteps):
         order = np.lexsort(((puts.to - puts.node) % layer.n_gpus, p.token))  # peers in turn, own GPU first
         token, channel = p.token[order], self._channel(p.token)
         copy = costs.copy_ps("sm.copy_GBps", layer.sent_bytes)
-        first = np.append(True, token[1:] != token[:-1])[: len(token)]
+        first = starts(token)
         source, ring = puts.node[order], self._rings(puts.to, channel, puts.node)[order]
         walk = self._walked(ring, token) * costs.ps("deepep.token_us")
         groups = self._group("dispatch", costs.ps("deepep.copy_us"), walk, source, channel[order], puts.to[order])

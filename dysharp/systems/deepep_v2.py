@@ -18,6 +18,7 @@ import numpy as np
 from dysharp.arrays import I32, I64
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
+from dysharp.program.csr import runs, spans
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Batch, Sends
 from dysharp.systems.building.between.deepep_internode import BARRIERS
@@ -226,11 +227,8 @@ class _Hybrid(_Elastic):
         hop = self.hop
         channel = hop.token[units] % self.layer.tokens % (self.n * self.per_sm)
         order = np.lexsort((hop.token[units], channel, hop.domain[units], hop.source[units]))
-        keys = np.stack([axis[order] for axis in (hop.source[units], hop.domain[units], channel)])
-        new = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[: len(order)]
-        start = np.flatnonzero(new)
-        place = np.arange(len(order)) - start[np.cumsum(new) - 1]
-        first = place % CHUNK == 0
+        _, length = runs(*(axis[order] for axis in (hop.source[units], hop.domain[units], channel)))
+        first = spans(0, length) % CHUNK == 0
         chunk = np.empty(len(order), np.int64)
         chunk[order] = np.cumsum(first) - 1
         last = np.append(np.flatnonzero(first)[1:], len(order)) - 1

@@ -7,6 +7,7 @@ import numpy as np
 from dysharp.arrays import I32
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Head, Program, Tail
+from dysharp.program.csr import place_in
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import GemmOps, blocks_in_order, fused, in_pairs
@@ -108,8 +109,7 @@ def _polls(layer: LayerBuilder, poll_ns: int) -> I32:
 
 def _in_turn(layer: LayerBuilder) -> I32:
     """The tiles of each GPU: the first tile of every expert, then the second tiles."""
-    first = np.searchsorted(layer.tile_slot, layer.tile_slot)
-    return np.lexsort((layer.tile_slot, layer.tiles - first, layer.tile_gpu)).astype(np.int32)
+    return np.lexsort((layer.tile_slot, place_in(layer.tile_slot), layer.tile_gpu)).astype(np.int32)
 
 
 def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, *, managed: bool, polled: bool) -> Program:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from dysharp.arrays import I64
 from dysharp.errors import ConfigError, nearest
 from dysharp.program import Discipline, Program
+from dysharp.program.csr import place_in, spans
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.rails import TwoLevelLayer, nccl_layer
@@ -76,11 +77,7 @@ def _places(routing: Routing) -> I64:
     slot = routing.slot.T.ravel().astype(np.int64)  # column by column
     source = np.tile(np.arange(routing.n_tokens) // routing.tokens_per_gpu, routing.topk)
     stream = np.where(slot >= 0, source * routing.placement.n_slots + slot, -1)
-    order = np.argsort(stream, kind="stable")
-    first = np.append(True, np.diff(stream[order]) > 0)
-    place = np.empty(len(stream), np.int64)
-    place[order] = np.arange(len(stream)) - np.repeat(np.flatnonzero(first), np.diff(np.append(np.flatnonzero(first), len(stream))))
-    return np.where(stream >= 0, place, -1).reshape(routing.topk, -1).T
+    return np.where(stream >= 0, place_in(stream), -1).reshape(routing.topk, -1).T
 
 
 def capacity_rows(routing: Routing, options: Options) -> int:
@@ -233,9 +230,8 @@ def _padding(layer: LayerBuilder, operator: str, missing: I64) -> Sends:
     np.fill_diagonal(between, 0)
     between = between if operator == "dispatch" else between.T
     stream = np.repeat(np.arange(n * n), between.ravel())
-    place = np.arange(len(stream)) - np.repeat(np.cumsum(between) - between.ravel(), between.ravel())
     node, to = np.divmod(stream, n)
-    order = np.lexsort(((to - node) % n, place, node))
+    order = np.lexsort(((to - node) % n, spans(0, between.ravel()), node))
     n_bytes = layer.sent_bytes if operator == "dispatch" else layer.back_bytes
     return padding_rows(layer, operator, node[order], to[order], n_bytes)
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dysharp.arrays import I64
 from dysharp.errors import ConfigError
 from dysharp.program.builder import PUSHES
+from dysharp.program.csr import place_in, spans
 from dysharp.program.tables import Head, Program, Tail
 from dysharp.timeline.record import Recording
 
@@ -155,9 +156,7 @@ def _tasks(run: Recording, level: I64, parts: int) -> tuple[I64, I64]:
     _, group = np.unique(key, return_inverse=True)
     order = np.lexsort((run.trace.start, group))
     size = np.bincount(group)
-    rank = np.empty(p.n_ops, np.int64)
-    rank[order] = np.arange(p.n_ops) - np.repeat(np.cumsum(size) - size, size)
-    part = rank * np.minimum(parts, size[group]) // np.maximum(1, size[group])
+    part = place_in(group, order) * np.minimum(parts, size[group]) // np.maximum(1, size[group])
     found, task = np.unique(group * parts + part, return_inverse=True)
     return task, found % parts
 
@@ -209,8 +208,7 @@ def _joined(left: Pairs, right: Pairs) -> Pairs:
     (b, a), (c_by_b, c) = _unique(left[1], left[0]), _unique(right[0], right[1])
     first, last = np.searchsorted(c_by_b, b, "left"), np.searchsorted(c_by_b, b, "right")
     count = last - first
-    offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    return np.repeat(a, count), c[np.repeat(first, count) + offset]
+    return np.repeat(a, count), c[spans(first, count)]
 
 
 def _unique(first: I64, second: I64) -> Pairs:

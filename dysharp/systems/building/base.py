@@ -15,7 +15,7 @@ from dysharp.errors import ConfigError
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Discipline, HubTable, ProgramBuilder, Template, To
 from dysharp.program.constants import CLASSES, hardware_of
-from dysharp.program.csr import stable_order
+from dysharp.program.csr import spans, stable_order
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.batch import Returns, Sends, Transfers, ids
 from dysharp.systems.building.edges import Edges
@@ -39,12 +39,6 @@ LINK = Framing("link", payload_bytes=1 << 30, header=0, ack=0, source_ack=0)
 
 BUFFERS = {"fwd": ("x", "y"), "bwd": ("dy", "dx")}
 """Direction -> (the buffer that Dispatch sends, the buffer that Combine brings back)."""
-
-
-def spans(first: NDArray[np.integer], count: NDArray[np.integer]) -> I64:
-    """The numbers `first[i]` .. `first[i] + count[i] - 1` of every i, one after the other, int64."""
-    before = np.cumsum(count, dtype=np.int64) - count
-    return np.arange(int(np.sum(count))) + np.repeat(first - before, count)
 
 
 def flat_ones(n: int) -> NDArray[np.integer]:
@@ -148,9 +142,7 @@ class LayerBase(Edges):
         tiles = -(-counts // tile_rows)
         self.tile_gpu = np.repeat(slot_gpu, tiles).astype(np.int32)
         self.tile_slot = np.repeat(np.arange(n_slots, dtype=np.int32), tiles)
-        first = np.cumsum(tiles) - tiles
-        index = np.arange(len(self.tile_gpu)) - np.repeat(first, tiles)
-        self.tile_rows = np.minimum(tile_rows, np.repeat(counts, tiles) - index * tile_rows).astype(np.int32)
+        self.tile_rows = np.minimum(tile_rows, np.repeat(counts, tiles) - spans(0, tiles) * tile_rows).astype(np.int32)
 
     def per_gpu(self, discipline: Discipline, name: str, pool: list[int] | None = None) -> I32:
         """`[gpus]` one issuer per GPU, which takes slots of `pool[gpu]` (None: of no pool)."""

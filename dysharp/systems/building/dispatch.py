@@ -7,8 +7,9 @@ from dysharp.arrays import I32, I64
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Kind, Template, To
 from dysharp.program.constants import REQUESTS
+from dysharp.program.csr import place_in, spans
 from dysharp.specs import choice_int
-from dysharp.systems.building.base import DYMULTIMEM, LINK, STORE, LayerBase, flat_ones, spans, turns_by
+from dysharp.systems.building.base import DYMULTIMEM, LINK, STORE, LayerBase, flat_ones, turns_by
 from dysharp.systems.building.batch import Transfers, ids
 from dysharp.units import ns_to_ps
 
@@ -16,11 +17,7 @@ from dysharp.units import ns_to_ps
 def _side_by_side(source: I32, trains: int, at_once: int) -> I32:
     """`prio` of PUTs from `source`, `trains` of each row one after the other, where `at_once` rows of a GPU go side by side."""
     rows = source[::trains]
-    rank = np.empty(len(rows), np.int64)
-    by_source = np.argsort(rows, kind="stable")
-    first = np.searchsorted(rows[by_source], rows[by_source])
-    rank[by_source] = np.arange(len(rows)) - first
-    group, place = np.divmod(np.repeat(rank, trains), at_once)
+    group, place = np.divmod(np.repeat(place_in(rows), trains), at_once)
     return np.asarray(group * at_once * trains + np.tile(np.arange(trains), len(rows)) * at_once + place, np.int32)
 
 

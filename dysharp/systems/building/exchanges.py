@@ -13,7 +13,7 @@ import numpy as np
 from dysharp.arrays import I32, I64
 from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template
 from dysharp.program.constants import REQUESTS
-from dysharp.program.csr import stable_order
+from dysharp.program.csr import place_in, stable_order
 from dysharp.systems.building.around import MemoryKernels
 from dysharp.systems.building.batch import Batch, Sends, ids
 from dysharp.systems.building.between.rails import TwoLevelLayer
@@ -46,11 +46,8 @@ def pair_order(layer: LayerBuilder, node: I32, to: I32, pairs: I64) -> I64:
 
 def _in_turn(n: int, node: I32, to: I32, by_stream: I64) -> I64:
     """The order in which each of `n` GPUs sends its first entry for every peer, then its second. `by_stream`: the entries by (node, to)."""
-    stream = node.astype(np.int64) * n + to
-    length = np.bincount(stream, minlength=n * n)
-    place = np.empty(len(stream), np.int64)
-    place[by_stream] = np.arange(len(stream)) - np.repeat(np.cumsum(length) - length, length)
-    return stable_order((node * (1 + length.max(initial=0)) + place) * n + (to - node) % n)
+    place = place_in(node.astype(np.int64) * n + to, by_stream)
+    return stable_order((node * (1 + place.max(initial=0)) + place) * n + (to - node) % n)
 
 
 def padding_rows(layer: LayerBuilder, operator: str, node: I64, to: I64, n_bytes: int) -> Sends:

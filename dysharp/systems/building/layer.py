@@ -14,7 +14,7 @@ from dysharp.arrays import I32
 from dysharp.program import Alloc, Declared, Discipline, Kind, Program, Template, To
 from dysharp.program.constants import OTHER
 from dysharp.program.nets import BETWEEN_NET
-from dysharp.systems.building.base import BUFFERS, CONTROL, DYMULTIMEM, EXPLICIT, LINK, RDMA, STORE, spans
+from dysharp.systems.building.base import BUFFERS, CONTROL, DYMULTIMEM, EXPLICIT, LINK, RDMA, STORE
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.combine import CombineBlocks
 from dysharp.systems.building.dispatch import DispatchBlocks
@@ -23,7 +23,7 @@ from dysharp.workload import Scheme
 from dysharp.workload.levels import LEVELS, Levels, between_rails
 from dysharp.workload.traffic import scheme_rows
 
-__all__ = ["BUFFERS", "CONTROL", "DYMULTIMEM", "EXPLICIT", "LINK", "RDMA", "STORE", "LayerBuilder", "spans"]
+__all__ = ["BUFFERS", "CONTROL", "DYMULTIMEM", "EXPLICIT", "LINK", "RDMA", "STORE", "LayerBuilder"]
 
 
 class LayerBuilder(DispatchBlocks, CombineBlocks):

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from dysharp.arrays import I32, I64
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline
+from dysharp.program.csr import place_in, runs, spans, starts
 from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
@@ -53,11 +54,7 @@ class Internode(SoftwareSteps):
     def _chunks(self, stream: I64, size: int) -> tuple[I64, int]:
         """(`[units]` chunk of each unit, number of chunks): `size` units in a row of one stream, units in token order."""
         order = np.argsort(stream, kind="stable")
-        new = np.append(True, stream[order][1:] != stream[order][:-1])[: len(order)]
-        start = np.flatnonzero(new)
-        length = np.diff(np.append(start, len(order)))
-        place = np.arange(len(order)) - np.repeat(start, length)
-        first = new | (place % size == 0)
+        first = spans(0, runs(stream[order])[1]) % size == 0
         chunk = np.empty(len(order), np.int64)
         chunk[order] = np.cumsum(first) - 1
         return chunk, int(first.sum())
@@ -118,7 +115,7 @@ class Internode(SoftwareSteps):
         far = np.flatnonzero(hop.far)
         order = far[np.lexsort((hop.turn[far], hop.token[far]))]
         sends, tiles = hop.send(sender[hop.source[order], self.channel[order]], order, chunk[order], n_chunks)
-        first = np.append(True, hop.token[order][1:] != hop.token[order][:-1])[: len(order)]
+        first = starts(hop.token[order])
         layer.wait_each(sends[first], writes[layer_index(layer, hop.token[order][first])])
         gpu, channel = np.zeros(n_chunks, np.int32), np.zeros(n_chunks, np.int64)
         gpu[chunk], channel[chunk] = hop.relay, self.channel
@@ -171,7 +168,7 @@ class Internode(SoftwareSteps):
         order = self._side_by_side()
         node = layer.p.gpu[order]
         gathers, tiles = hop.gather(layer.per_gpu(Discipline.PROGRAM_ORDER, "combine"), order, chunk, n_chunks)
-        place = np.arange(len(order)) - np.searchsorted(node, node)
+        place = place_in(node)
         group_first = np.flatnonzero(place % PACED == 0)
         group = np.cumsum(place % PACED == 0) - 1
         away = np.bincount(group, weights=node != hop.relay[hop.unit_of_pair[order]], minlength=len(group_first)).astype(np.int64)

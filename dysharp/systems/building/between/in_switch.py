@@ -22,11 +22,12 @@ from dysharp.arrays import I32, I64
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Kind, Tail, Template, To
 from dysharp.program.constants import REQUESTS, RESPONSES
+from dysharp.program.csr import spans
 from dysharp.program.nets import BETWEEN_NET
 from dysharp.systems.building.batch import Batch, ids
 from dysharp.systems.building.between.two_hop import TwoHop, landing
 from dysharp.systems.building.experts import fused, one_after_another
-from dysharp.systems.building.layer import RDMA, LayerBuilder, spans
+from dysharp.systems.building.layer import RDMA, LayerBuilder
 
 
 def sums_in_switch(layer: LayerBuilder, framing: Framing, dispatch_window: int, combine_window: int, start: I32) -> None:

@@ -13,10 +13,11 @@ import numpy as np
 from dysharp.arrays import I32, I64, Bools
 from dysharp.program import Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
+from dysharp.program.csr import spans
 from dysharp.program.nets import BETWEEN_NET
 from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.two_hop import landing
-from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder, spans
+from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder
 from dysharp.workload.levels import rail_rings
 
 

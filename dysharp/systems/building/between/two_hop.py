@@ -15,10 +15,11 @@ import numpy as np
 from dysharp.arrays import I32, I64
 from dysharp.program import Alloc, Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
+from dysharp.program.csr import runs, spans, starts
 from dysharp.program.nets import BETWEEN_NET
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder, spans
+from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder
 
 
 class TwoHop:
@@ -34,7 +35,7 @@ class TwoHop:
         if every_gpu:
             token, self.gpu = (axis.ravel().astype(np.int32) for axis in np.indices((layer.routing.n_tokens, layer.n_gpus)))
         domain = self.gpu // np.int32(self.size)
-        first = np.append(True, (token[1:] != token[:-1]) | (domain[1:] != domain[:-1]))[: len(token)]
+        first = starts(token, domain)
         self.unit_of_pair: I64 = np.cumsum(first) - 1
         self.token: I32 = token[first]
         self.domain: I32 = domain[first]
@@ -175,9 +176,7 @@ def landing(layer: LayerBuilder, name: str, gpu: I32, group: I64, key: I32, n_by
     size = np.bincount(group, minlength=n_groups)
     order = np.lexsort((size, gpu))
     order = order[size[order] > 0]
-    new = np.append(True, (gpu[order][1:] != gpu[order][:-1]) | (size[order][1:] != size[order][:-1]))[: len(order)]
-    start = np.flatnonzero(new)
-    per_region = np.diff(np.append(start, len(order)))
+    start, per_region = runs(gpu[order], size[order])
     by_group = np.argsort(group, kind="stable")
     first = np.cumsum(size) - size
     entries = by_group[spans(first[order], size[order])]

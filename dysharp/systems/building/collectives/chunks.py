@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError, ProgramError
 from dysharp.program import Program
+from dysharp.program.csr import runs, spans
 from dysharp.program.schema import Buffer, Function, Schema
 from dysharp.workload.collective import Collective
 
@@ -87,8 +88,7 @@ class Chunks:
     @property
     def place(self) -> I64:
         """`[chunks]` number of chunks of the same share and vector before the chunk."""
-        first = np.flatnonzero(np.diff(self.share, prepend=-1) | np.diff(self.vector, prepend=-2))
-        return np.arange(len(self.size)) - np.repeat(first, np.diff(np.append(first, len(self.size))))
+        return spans(0, runs(self.share, self.vector)[1])
 
     @property
     def of_share(self) -> I64:
