@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dysharp.arrays import I32, I64
+from dysharp.compute.transfer import expected_copies
 from dysharp.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.program.csr import runs, spans
@@ -79,16 +80,11 @@ def own_sms(model: Model, cluster: Cluster) -> int:
     Source: DeepEP deep_ep/buffers/elastic.py, get_theoretical_num_sms.
     """
     gpus, domains, inside = cluster.n_gpus, cluster.domains, cluster.domain_gpus
-
-    def groups(n: int) -> float:
-        each = model.n_experts // n
-        return n * (1 - math.comb(model.n_experts - each, model.topk) / math.comb(model.n_experts, model.topk))
-
-    copies, link = groups(gpus), cluster.link_bytes_per_us / 1000
+    copies, link = expected_copies(gpus, model.n_experts, model.topk), cluster.link_bytes_per_us / 1000
     read, write, traffic, rate = 1 / copies, 1.0, 1 - 1 / inside, link
     if domains > 1:
         assert cluster.scale_out is not None
-        nodes, nic = groups(domains), cluster.scale_out.rate / 1000
+        nodes, nic = expected_copies(domains, model.n_experts, model.topk), cluster.scale_out.rate / 1000
         read, write = (1 + nodes) / copies, 1 + (1 + nodes / domains) / copies
         by_nic = nodes * (1 - 1 / domains) / copies
         if by_nic / nic > traffic / link:

@@ -19,6 +19,7 @@ from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships,
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts
 from dysharp.workload.levels import Levels, by_domain, rail_rows
+from dysharp.workload.routing import rows_by_source
 from dysharp.workload.traffic import Rows, one_copy_per_gpu
 
 GONE = np.int32(-1)
@@ -95,13 +96,7 @@ def capacity_rows(routing: Routing, options: Options) -> int:
 
 def _sent(routing: Routing) -> I64:
     """`[GPUs, whole expert slots, parts]` rows that each GPU sends to each part of each slot."""
-    p = routing.placement
-    source = np.repeat(np.arange(routing.n_gpus), routing.tokens_per_gpu)
-    sent = np.zeros(routing.n_gpus * p.n_slots, np.int64)
-    for column in routing.slot.T:
-        kept = column >= 0
-        sent += np.bincount(source[kept] * p.n_slots + column[kept], minlength=len(sent))
-    return sent.reshape(routing.n_gpus, -1, p.parts)
+    return rows_by_source(routing).reshape(routing.n_gpus, -1, routing.placement.parts)
 
 
 def _used(routing: Routing) -> I64:

@@ -19,7 +19,7 @@ import numpy as np
 from dysharp.arrays import I64, Bools
 from dysharp.errors import ConfigError
 from dysharp.workload.routing import Routing, needed_gpus
-from dysharp.workload.traffic import Rows
+from dysharp.workload.traffic import Rows, rows_between
 
 
 class Levels(NamedTuple):
@@ -151,13 +151,7 @@ def _needs(routing: Routing, domain_gpus: int) -> tuple[Bools, Bools]:
 
 def _per_expert(routing: Routing, domain_gpus: int) -> tuple[I64, I64]:
     """[source, receiver] rows per (token, expert): inside a domain (own GPU excluded), and between domains."""
-    n = routing.n_gpus
-    source = np.repeat(np.arange(n), routing.tokens_per_gpu)
-    sent = np.zeros(n * n, np.int64)
-    for column in routing.slot.T:
-        kept = column >= 0
-        sent += np.bincount(source[kept] * n + column[kept] // routing.placement.slots_per_gpu, minlength=n * n)
-    return by_domain(sent.reshape(n, n), domain_gpus)
+    return by_domain(rows_between(routing), domain_gpus)
 
 
 def by_domain(rows: I64, domain_gpus: int) -> tuple[I64, I64]:

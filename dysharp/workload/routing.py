@@ -113,6 +113,17 @@ def rows_per_slot(routing: Routing) -> NDArray[np.int64]:
     return count_ids(routing.slot, routing.placement.n_slots)
 
 
+def rows_by_source(routing: Routing) -> NDArray[np.int64]:
+    """Useful (token, expert) rows from each GPU to each expert slot: [n_gpus, n_slots] int64."""
+    n_slots = routing.placement.n_slots
+    source = np.repeat(np.arange(routing.n_gpus), routing.tokens_per_gpu)
+    rows = np.zeros(routing.n_gpus * n_slots, np.int64)
+    for column in routing.slot.T:
+        kept = column >= 0
+        rows += np.bincount(source[kept] * n_slots + column[kept], minlength=len(rows))
+    return rows.reshape(routing.n_gpus, n_slots)
+
+
 def needed_gpus(routing: Routing) -> NDArray[np.bool_]:
     """[tokens, n_gpus] bool: whether the token needs the GPU. The source GPU is included."""
     needs = np.zeros((routing.n_tokens, routing.n_gpus + 1), dtype=np.bool_)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError, nearest
-from dysharp.workload.routing import Routing, needed_gpus
+from dysharp.workload.routing import Routing, needed_gpus, rows_by_source
 
 
 class Direction(TypedDict):
@@ -44,16 +44,15 @@ def one_copy_per_gpu(routing: Routing) -> Rows:
 
 def one_copy_per_expert(routing: Routing) -> Rows:
     """A token goes once for every remote expert that it chose."""
-    n_gpus = routing.n_gpus
-    source = np.repeat(np.arange(n_gpus), routing.tokens_per_gpu)
-    sent = np.zeros(n_gpus * n_gpus, dtype=np.int64)
-    for column in routing.slot.T:
-        kept = column >= 0
-        key = source[kept] * n_gpus + column[kept] // routing.placement.slots_per_gpu
-        sent += np.bincount(key, minlength=n_gpus * n_gpus)
-    remote = sent.reshape(n_gpus, n_gpus)
+    remote = rows_between(routing)
     np.fill_diagonal(remote, 0)
     return remote.sum(axis=1), remote.sum(axis=0)
+
+
+def rows_between(routing: Routing) -> NDArray[np.int64]:
+    """[source GPU, destination GPU] int64: rows per (token, expert)."""
+    rows: NDArray[np.int64] = rows_by_source(routing).reshape(routing.n_gpus, routing.n_gpus, -1).sum(axis=2)
+    return rows
 
 
 def multicast(routing: Routing) -> Rows:
