@@ -134,15 +134,22 @@ class TpBuilder:
             self.wait(begun, after)
         return begun
 
+    def _flags(
+        self, name: str, node: I32, to: I32, row: I32, after: I32, *, prio: I32 | int = 0, tail: Tail = Tail.OP_DONE, framing: Framing = CONTROL
+    ) -> None:
+        """A flag from `node[i]` behind `after[i]` to the GPU `to[i]`, or by the switch to all GPUs `to[i, :]`, into the rows `row`."""
+        n = len(node)
+        template = self.template(name, Kind.MULTICAST if to.ndim > 1 else Kind.PUT, "other", cls="other", framing=framing)
+        members = To(np.full(n, to.size // n), to.ravel(), np.ones(to.size, np.int32), row.ravel())
+        flags = ids(self.b.ops(template, node, issuer=self.senders(name)[node], bytes=FLAG_BYTES, prio=prio, to=members), n)
+        self.wait(flags, after, tail)
+
     def barrier(self, name: str, after: I32) -> I32:
         """`[gpus]` JOINs that wait until every GPU has seen the flag of every GPU, which it sends behind `after[gpu]`."""
         n = self.n
         _, row, tile = self.b.regions(self.gpus, np.full(n, n), FLAG_BYTES, n, alloc=Alloc.PREFIX, name=name)
-        rows = row + np.arange(n)[None, :] * n + np.arange(n)[:, None]  # row i of a GPU is written by GPU i
-        to = To(np.full(n, n), np.tile(self.gpus, n), np.ones(n * n, np.int32), rows.ravel())
-        template = self.template(name, Kind.MULTICAST, "other", cls="other")
-        flags = ids(self.b.ops(template, self.gpus, issuer=self.senders(name), bytes=FLAG_BYTES, to=to), n)
-        self.wait(flags, after)
+        rows = row + self.gpus[None, :] * n + self.gpus[:, None]  # row i of a GPU is written by GPU i
+        self._flags(name, self.gpus, np.tile(self.gpus, (n, 1)), rows, after)
         seen = self.joins(f"{name}.seen", self.gpus)
         self.wait(seen, ids(tile, n), Tail.TILE_READY)
         return seen
@@ -151,11 +158,8 @@ class TpBuilder:
         """`[gpus, blocks]` tiles that are ready when the flag of a block has come, which its home sends to all GPUs behind `after[block]`."""
         n, blocks = self.n, self.cuts.blocks
         _, row, tile = self.b.regions(self.gpus, np.full(n, blocks), FLAG_BYTES, 1, alloc=Alloc.PREFIX, name=name)
-        rows = row + np.arange(n)[None, :] * blocks + self.blocks[:, None]
-        to = To(np.full(blocks, n), np.tile(self.gpus, blocks), np.ones(n * blocks, np.int32), rows.ravel())
-        template = self.template(name, Kind.MULTICAST, "other", cls="other")
-        flags = ids(self.b.ops(template, self.home, issuer=self.senders(name)[self.home], bytes=FLAG_BYTES, prio=self.blocks, to=to), blocks)
-        self.wait(flags, after)
+        rows = row + self.gpus[None, :] * blocks + self.blocks[:, None]
+        self._flags(name, self.home, np.tile(self.gpus, (blocks, 1)), rows, after, prio=self.blocks)
         return ids(tile, n * blocks).reshape(n, blocks)
 
     def told_home(self, name: str, done: I32) -> I32:
@@ -163,10 +167,7 @@ class TpBuilder:
         n, blocks = self.n, self.cuts.blocks
         _, row, tile = self.b.regions(self.home, np.full(blocks, n), FLAG_BYTES, n, alloc=Alloc.PREFIX, name=name)
         node, block = np.repeat(self.gpus, blocks), np.tile(self.blocks, n)
-        to = To(np.ones(n * blocks, np.int32), self.home[block], np.ones(n * blocks, np.int32), row + block * n + node)
-        template = self.template(name, Kind.PUT, "other", cls="other")
-        told = ids(self.b.ops(template, node, issuer=self.senders(name)[node], bytes=FLAG_BYTES, prio=block, to=to), n * blocks)
-        self.wait(told, done.ravel())
+        self._flags(name, node, self.home[block], row + block * n + node, done.ravel(), prio=block)
         return ids(tile, blocks)
 
     def released(self, name: str, ready: I32, tail: Tail = Tail.OP_DONE) -> I32:
@@ -180,10 +181,7 @@ class TpBuilder:
         _, row, tile = self.b.regions(self.gpus, np.full(n, groups), FLAG_BYTES, 1, alloc=Alloc.PREFIX, name=name)
         node, group = np.repeat(self.gpus, groups), np.tile(np.arange(groups, dtype=np.int32), n)
         target = (node + 1) % n
-        to = To(np.ones(len(node), np.int32), target, np.ones(len(node), np.int32), row + target * groups + group)
-        template = self.template(name, Kind.PUT, "other", cls="other", framing=SYNC)
-        told = ids(self.b.ops(template, node, issuer=self.senders(name)[node], bytes=FLAG_BYTES, prio=group, to=to), len(node))
-        self.wait(told, ready.ravel(), tail)
+        self._flags(name, node, target, row + target * groups + group, ready.ravel(), prio=group, tail=tail, framing=SYNC)
         release = self.joins(name, np.arange(groups, dtype=np.int32) % n)
         self.wait(release[None, :], ids(tile, n * groups).reshape(n, groups), Tail.TILE_READY)
         return release
