@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dysharp.arrays import F64
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.files import write_text
 from dysharp.measured import apart, beyond, calls
 from dysharp.measured import hold_out as without
@@ -184,8 +184,7 @@ def validate(
 
 def _check_hold_out(asked: Sequence[str], known: Sequence[str]) -> None:
     for by in asked:
-        if by not in known:
-            raise ConfigError(f"hold-out: found {by[:60]!r}{nearest(by, known)}")
+        check_word(by, known, f"hold-out: found {by[:60]!r}")
 
 
 def _summary(judged: Sequence[Parsed], predicted: F64, held: F64 | None, everything: Sequence[Parsed], all_predicted: F64) -> str:

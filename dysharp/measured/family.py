@@ -18,7 +18,7 @@ from importlib.metadata import entry_points
 from typing import Any, Literal, TypeVar
 
 from dysharp.arrays import F64
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.measured.measurements import NO_DOMAIN, TIMES, Measurement, Unsupported, out_of_scope
 from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu
@@ -181,8 +181,7 @@ def families_in_bars() -> list[str]:
 def get_family(name: str) -> Family:
     """The family called `name`. Raises ConfigError with the nearest valid name."""
     families = all_families()
-    if name not in families:
-        raise ConfigError(f"family {name!r}: unknown{nearest(name, families)}")
+    check_word(name, families, f"family {name!r}: unknown")
     return families[name]
 
 
