@@ -254,6 +254,12 @@ class Parsed:
         """A time in us, converted to the unit of the measurement: a time, or work divided by time."""
         return self.case.work / us if self.case.work > 0 else us / self.measurement.us_per_unit
 
+    @property
+    def measured_us(self) -> float:
+        """The measured value as a time in us."""
+        value = float(self.measurement.value or 0.0)
+        return self.case.work / value if self.case.work > 0 else value * self.measurement.us_per_unit
+
 
 @dataclass(frozen=True, slots=True)
 class Missing:

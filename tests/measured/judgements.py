@@ -117,7 +117,7 @@ def apart_from_bars() -> Named:
     yield "sources", beyond.disagreements(every.parsed)
     yield (
         "groups",
-        [(apart.group_of(entry, fitted_values()), apart.part_of(entry, fitted_values()), apart.measured_us(entry)) for entry in every.parsed],
+        [(apart.group_of(entry, fitted_values()), apart.part_of(entry, fitted_values()), entry.measured_us) for entry in every.parsed],
     )
     judged, others = apart.split(every, fitted_values())
     yield "split", [len(judged.parsed), [(one.reason, one.counted) for one in judged.missing]]
