@@ -244,7 +244,7 @@ def _nothing(missing: Sequence[Missing]) -> str:
 
 def _cluster(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
     """A cluster whose measurements can be judged: the datasheet of its GPU, and constants that may be its own."""
-    loaded = load_cluster(cluster) if isinstance(cluster, (str, os.PathLike)) else cluster
+    loaded = load_cluster(cluster)
     where = f"validate: cluster {loaded.name!r}"
     if not loaded.gpu:
         raise ConfigError(f"{where}: found the {loaded.family} family, expected a machine with a packaged GPU")

@@ -165,8 +165,8 @@ def make_request(args: RequestArgs) -> Request:
     check_word(direction, tuple(DIRECTIONS), f"direction: found {direction!r}")
     check_word(fidelity, FIDELITIES, f"fidelity: found {fidelity!r}")
     fabric, options = split_fabric(args["options"], fidelity)
-    model = args["model"] if isinstance(args["model"], Model) else load_model(args["model"])
-    cluster = args["cluster"] if isinstance(args["cluster"], Cluster) else load_cluster(args["cluster"])
+    model = load_model(args["model"])
+    cluster = load_cluster(args["cluster"])
     for name, value, most in (("gpus", gpus, MOST_GPUS), ("tokens", tokens, MOST_TOKENS)):
         if value is not None and not 1 <= value <= most:
             raise ConfigError(f"{name}: found {show(value)}, expected {'at least 1' if value < 1 else f'at most {most}'}")
@@ -212,7 +212,7 @@ def make_collective_request(args: RequestArgs) -> CollectiveRequest:
             raise ConfigError(f"{name}: found {given[name]!r} beside a workload, expected none (a collective has no {name})")
     check_word(args["fidelity"], FIDELITIES, f"fidelity: found {args['fidelity']!r}")
     fabric, options = split_fabric(args["options"], args["fidelity"])
-    cluster = args["cluster"] if isinstance(args["cluster"], Cluster) else load_cluster(args["cluster"])
+    cluster = load_cluster(args["cluster"])
     gpus, asked = args["gpus"], args["workload"]
     if gpus is not None and gpus < 1:
         raise ConfigError(f"gpus: found {gpus}, expected at least 1")
