@@ -124,8 +124,7 @@ def curve_setting(name: str) -> Setting:
     words = [w for w in match["rest"].split("_") if w and not re.fullmatch(r"seed\d+", w)]
     patterns = [w for w in words if w in PATTERNS]
     for word in words:
-        if word not in _SUFFIXES and word not in PATTERNS:
-            raise ConfigError(f"curve: found {word[:40]!r} in {name[:60]!r}{nearest(word, (*_SUFFIXES, *PATTERNS))}")
+        check_word(word, (*_SUFFIXES, *PATTERNS), f"curve: found {word[:40]!r} in {name[:60]!r}")
     islip, lanes = "islip" if "islip" in words else "separable_input_first", 2 if "io2" in words else 1
     router = RouterConfig(
         int(match["v"]), int(match["b"]), islip, islip, 2 if "int2" in words else 1, lanes, lanes, "spec" in words, int("rd1" in words)
