@@ -17,6 +17,7 @@ from dysharp.measured.refit import stages
 from dysharp.measured.regime import predicted_regime, regime_of
 from dysharp.specs.fitted import BETWEEN_DOMAINS, ONE_DOMAIN, Fitted, lines, one_domain, share_of
 from dysharp.specs.numbers import BETWEEN, ONE, counted
+from dysharp.text import table
 
 N_WORST = 20
 N_IDS = 3
@@ -91,6 +92,27 @@ class Validation:
     """(family, measured us, predicted us) of every prediction, for a plot."""
     summary: str = ""
     """The text of `validated.toml` (`summary.summarise`)."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """Empty for the packaged measurements. Else one entry per row, in the order of the file.
+
+    | field | holds |
+    |---|---|
+    | `id`, `kind`, `system`, `hardware`, `unit` | as in the file |
+    | `family` | the family that predicts the row; "" without a family |
+    | `measured`, `predicted` | numbers in `unit`; None where a number is missing |
+    | `error` | predicted over measured, minus 1, in percent |
+    | `usual` | nine of ten public measurements of the family on this GPU are within this error, in percent; None: not known |
+    | `note` | why the row has no prediction; the group of a row whose error is in no mean (`measured.apart.GROUPS`); "" for other rows |
+    | `doubt` | another library that fits the time of a call far better than the library that the row names, and its time; "" for other rows |
+    """
+
+    def __str__(self) -> str:
+        """Per kind of measurement: how many rows are predicted, and how well."""
+        cells = [(row["family"], str(row["n"]), f"{row['median_ape']:.1f}", f"{row['p90_ape']:.1f}") for row in self.families]
+        return table(("what", "predicted", "median error %", "nine of ten within %"), cells)
+
+    def __repr__(self) -> str:
+        return f"<Report on {self.overall['n']} predicted measurements; print() shows the table, to_dict() all>"
 
     @property
     def holds(self) -> bool:
@@ -101,7 +123,7 @@ class Validation:
         """Fields of `--json`, plain values."""
         names = ("groups", "overall", "families", "forms", "sizes", "worst", "fitted_constants", "unsupported", "bars")
         more = ("counted_numbers", "fits", "parts", "regimes", "apart", "hold_out", "borrowed", "beyond", "calls", "sources", "simulators")
-        return {name: getattr(self, name) for name in (*names, *more)}
+        return {name: getattr(self, name) for name in (*names, *more)} | ({"rows": self.rows} if self.rows else {})
 
 
 def validate_measurements(
