@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import ClassVar
 
 
@@ -86,3 +86,9 @@ def nearest(name: str, names: Iterable[str]) -> str:
     if close:
         return f'; did you mean "{known[close[0]]}"?'
     return "; expected one of " + ", ".join(known.values()) if known else "; there is none"
+
+
+def check_word(word: object, known: Collection[str], found: str) -> None:
+    """Raises ConfigError with the text `found` and the end of `nearest`, unless `known` has `word`."""
+    if word not in known:
+        raise ConfigError(f"{found}{nearest(str(word), known)}")

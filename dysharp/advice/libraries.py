@@ -111,7 +111,7 @@ def advise_libraries(
     `clusters`: packaged hw-* clusters; GPUs of several nodes have one NIC of 400 Gb/s each. `regime`: "drained" (a call finds an idle GPU, as
     measured), "chained" or "graph". Raises ConfigError for wrong input.
     """
-    found = model if isinstance(model, Model) else load_model(model)
+    found = load_model(model)
     if regime not in REGIMES:
         raise ConfigError(f"regime: found {regime[:20]!r}, expected {', '.join(REGIMES)}")
     batches, sizes = list(tokens), list(gpus)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Unpack
 
 from dysharp.advice.tuning import Search, default_of, tune
 from dysharp.analysis import Row
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.runs.causes import limits_of
 from dysharp.runs.collective import collective_options, run_collective, running
 from dysharp.runs.formats import formats_of
@@ -232,8 +232,7 @@ def _in_form(request: Request, forms: str | None, names: Sequence[str]) -> Reque
     """The request with the form that `forms` asks of the systems `names`. Raises ConfigError for an unknown form."""
     if forms is None or forms == "all":
         return request
-    if forms not in FORMS:
-        raise ConfigError(f"forms: found {forms[:60]!r}{nearest(forms, FORMS)}")
+    check_word(forms, FORMS, f"forms: found {forms[:60]!r}")
     systems = [get_system(name) for name in names]
     if forms == "real" and (paper := [s.name for s in systems if not s.has_real_form or request.cluster.family != "hw"]):
         raise ConfigError(f'forms: found "real" for {", ".join(paper)} on cluster "{request.cluster.name}", expected systems with a real form there')

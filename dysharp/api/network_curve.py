@@ -13,7 +13,7 @@ from dysharp.engine.flit.config import PATTERNS, WORD, NetworkConfig, RouterConf
 from dysharp.engine.flit.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR, CurveError, CurveRow, compare_curves, curve_errors, read_curves
 from dysharp.engine.flit.network import NetworkPoint, Protocol, measure
 from dysharp.engine.flit.traffic import Draws, packet_rate
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word, nearest
 from dysharp.runs.progress import Progress, Step
 from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.arguments import checked
@@ -83,8 +83,7 @@ def parse_delays(text: str) -> dict[str, int]:
     delays: dict[str, int] = {}
     for part in text.split(","):
         name, equals, value = (p.strip() for p in part.partition("="))
-        if name not in DELAYS:
-            raise ConfigError(f"delays: found {name[:40]!r}{nearest(name, DELAYS)}")
+        check_word(name, DELAYS, f"delays: found {name[:40]!r}")
         if not equals or not value.isascii() or not value.isdigit():
             raise ConfigError(f"delays: found {part.strip()[:40]!r}, expected {name}=CYCLES, a whole number")
         delays[name] = int(value)
@@ -98,8 +97,7 @@ def parse_traffic(pattern: str, packet_flits: int, burst: str | None = None) -> 
     all other terminals have weight 1). `burst`: `ON:OFF` in cycles.
     """
     name, colon, values = pattern.partition(":")
-    if name not in PATTERNS:
-        raise ConfigError(f"pattern: found {name[:40]!r}{nearest(name, PATTERNS)}")
+    check_word(name, PATTERNS, f"pattern: found {name[:40]!r}")
     if colon and name not in ("hotspot", "permutation"):
         raise ConfigError(f"pattern: found {pattern[:60]!r}, expected no values with {name}")
     states = None
@@ -126,8 +124,7 @@ def curve_setting(name: str) -> Setting:
     words = [w for w in match["rest"].split("_") if w and not re.fullmatch(r"seed\d+", w)]
     patterns = [w for w in words if w in PATTERNS]
     for word in words:
-        if word not in _SUFFIXES and word not in PATTERNS:
-            raise ConfigError(f"curve: found {word[:40]!r} in {name[:60]!r}{nearest(word, (*_SUFFIXES, *PATTERNS))}")
+        check_word(word, (*_SUFFIXES, *PATTERNS), f"curve: found {word[:40]!r} in {name[:60]!r}")
     islip, lanes = "islip" if "islip" in words else "separable_input_first", 2 if "io2" in words else 1
     router = RouterConfig(
         int(match["v"]), int(match["b"]), islip, islip, 2 if "int2" in words else 1, lanes, lanes, "spec" in words, int("rd1" in words)
@@ -182,8 +179,7 @@ def network_setting(
         base = curve_setting(curve)
     changed: dict[str, dict[str, Any]] = {"network": {}, "router": {}}
     for name, value in fields.items():
-        if name not in FIELDS:
-            raise ConfigError(f"network: found the argument {name!r}{nearest(name, FIELDS)}")
+        check_word(name, FIELDS, f"network: found the argument {name!r}")
         owner, *names = FIELDS[name]
         changed[owner] |= {} if value is None or value is False else dict.fromkeys(names, value)
     for name, cycles in (parse_delays(delays) if delays is not None else {}).items():

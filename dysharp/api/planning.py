@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, TypedDict, Unpack
 
 from dysharp.api.plan_confirm import Confirmed, Ranked, confirm, ranked_by_rows
 from dysharp.api.serving import Serving, serve, slo_of
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.measured.training.step_time import MEDIAN_P90, group_of_step
 from dysharp.planning.arguments import lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
@@ -312,8 +312,7 @@ def given_of(tries: Iterable[str]) -> dict[str, tuple[Any, ...]]:
     for text in tries:
         name, _, values = text.partition("=")
         key = NAMES.get(name.strip(), name.strip())
-        if key not in Space.__dataclass_fields__:
-            raise ConfigError(f"plan: --try {show(text)}: unknown{nearest(key, Space.__dataclass_fields__)}")
+        check_word(key, Space.__dataclass_fields__, f"plan: --try {show(text)}: unknown")
         words = [word.strip() for word in values.split(",")]
         if key in INTEGERS:
             given[key] = tuple(_integer(text, word) for word in words)
@@ -335,8 +334,7 @@ def shapes_of(model: WholeModel, vary: Sequence[str]) -> list[WholeModel]:
     lists: dict[str, list[int]] = {}
     for text in vary:
         name, _, values = text.partition("=")
-        if name not in SHAPE_KEYS:
-            raise ConfigError(f"plan: --vary {show(text)}: unknown{nearest(name, SHAPE_KEYS)}")
+        check_word(name, SHAPE_KEYS, f"plan: --vary {show(text)}: unknown")
         lists[name] = [_integer(text, word.strip()) for word in values.split(",")]
     return [_shape(model, dict(zip(lists, values, strict=True))) for values in product(*lists.values())]
 

@@ -62,8 +62,8 @@ class ServeArgs(TypedDict, total=False):
 @takes(ServeArgs)
 def serve(model: str | WholeModel = "deepseek-v3", cluster: str | Cluster = "hw-dgx-h200", **request: Unpack[ServeArgs]) -> Serving:
     """Search the layouts of `model` on GPUs of `cluster` for prompts of `isl` and answers of `osl` tokens. Raises ConfigError for wrong input."""
-    whole, rules = model if isinstance(model, WholeModel) else load_whole(model), engine_of(request["engine"])
-    machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    whole, rules = load_whole(model), engine_of(request["engine"])
+    machine = load_cluster(cluster)
     count, layouts, tick = request["gpus"] or machine.n_gpus, request["layouts"], request["tick"]
     _check(request)
     start = _start(whole, machine.with_gpus(count), rules, request)

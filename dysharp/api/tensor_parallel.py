@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.runs.run import run
 from dysharp.serving.work import SubLayerCurve
 from dysharp.specs import Cluster, choice
@@ -46,8 +46,7 @@ def _ends(model: WholeModel, tp: int, *, serving: bool) -> tuple[tuple[Width, Wi
 
 def check_tensor_system(system: str, model: WholeModel, tp: int) -> None:
     """Raises ConfigError for an unknown system, and for what its sub-layers do not describe: linear attention, one GPU."""
-    if system not in all_tensor_parallel():
-        raise ConfigError(f"tensor system: found {system[:60]!r}{nearest(system, all_tensor_parallel())}")
+    check_word(system, all_tensor_parallel(), f"tensor system: found {system[:60]!r}")
     if model.linear is not None:
         raise ConfigError(f"tensor system {system}: found {model.name} with linear attention, expected attention of heads or MLA in all layers")
     if tp < 2:

@@ -186,7 +186,7 @@ def step(
     ConfigError for wrong input, for a step that the memory of a GPU does not hold, and for what is not modelled yet.
     """
     tensor, merging = request["tensor"], request["blocks"] == MERGED
-    one_group = Machine(cluster if isinstance(cluster, Cluster) else load_cluster(cluster))
+    one_group = Machine(load_cluster(cluster))
     block, memory, order, notes = _planned(model, one_group, layout, schedule, request)
     whole, machine, plan, sequence = block.model, block.machine, block.layout, block.sequence
     asked: dict[str, Any] = {name: request[name] for name in ("routing", "seed", "progress")}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dysharp.arrays import F64
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.files import write_text
 from dysharp.measured import apart, beyond, calls
 from dysharp.measured import hold_out as without
@@ -28,42 +28,10 @@ from dysharp.runs.progress import Progress, Step
 from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.fields import show
 from dysharp.specs.fitted import Fitted, constants_from_file, fitted
-from dysharp.text import table
-
-
-@dataclass(frozen=True, slots=True)
-class Report(Validation):
-    """A `Validation`, with the rows of a user's file."""
-
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    """Empty for the packaged measurements. Else one entry per row, in the order of the file.
-
-    | field | holds |
-    |---|---|
-    | `id`, `kind`, `system`, `hardware`, `unit` | as in the file |
-    | `family` | the family that predicts the row; "" without a family |
-    | `measured`, `predicted` | numbers in `unit`; None where a number is missing |
-    | `error` | predicted over measured, minus 1, in percent |
-    | `usual` | nine of ten public measurements of the family on this GPU are within this error, in percent; None: not known |
-    | `note` | why the row has no prediction; the group of a row whose error is in no mean (`measured.apart.GROUPS`); "" for other rows |
-    | `doubt` | another library that fits the time of a call far better than the library that the row names, and its time; "" for other rows |
-    """
-
-    def __str__(self) -> str:
-        """Per kind of measurement: how many rows are predicted, and how well."""
-        cells = [(row["family"], str(row["n"]), f"{row['median_ape']:.1f}", f"{row['p90_ape']:.1f}") for row in self.families]
-        return table(("what", "predicted", "median error %", "nine of ten within %"), cells)
-
-    def __repr__(self) -> str:
-        return f"<Report on {self.overall['n']} predicted measurements; print() shows the table, to_dict() all>"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Fields of `--json`, plain values."""
-        return Validation.to_dict(self) | ({"rows": self.rows} if self.rows else {})
 
 
 def own_rows(everything: Classified, predicted: F64, order: Sequence[str], constants: Mapping[str, float]) -> list[dict[str, Any]]:
-    """The entries of `Report.rows`. `predicted`: the predictions of `everything.parsed`, each in the unit of its row. `order`: ids as in the file."""
+    """The entries of `Validation.rows`. `predicted`: predictions of `everything.parsed`, each in the unit of its row. `order`: ids as in the file."""
     from dysharp.measured import apart
 
     done = []
@@ -134,7 +102,7 @@ def validate(
     cluster: str | os.PathLike[str] | Cluster | None = None,
     jobs: int = 1,
     progress: Progress | None = None,
-) -> Report:
+) -> Validation:
     """Compare predictions with measurements; `docs/measurements.md` says which columns and keys they have.
 
     Systems are predicted by their Programs on the engine, NCCL and GEMMs by rate forms (`measured/families`).
@@ -172,20 +140,18 @@ def validate(
     done = validate_measurements(judged, used, predicted, tables)
     nodes = without.hold_out_nodes(everything.parsed, used, jobs) if between else []
     operators = [row for by in hold_out for row in without.hold_out_beyond(everything.parsed, used, by)]
-    done = replace(
+    rows = [] if data is None else own_rows(everything, all_predicted, [m.id for m in read_measurements(data)], values)
+    return replace(
         done, bars=[*done.bars, *between_bars(beyond_bars, used, nodes), *calls.bars(everything.parsed, all_predicted)],
         hold_out=[*done.hold_out, *operators, *nodes], summary=summary, beyond=beyond_bars, apart=judged_apart,
         borrowed=[row for out in held.values() for row in out.borrowed], sources=disagreements(everything.parsed),
-        calls=calls.judge(everything.parsed, all_predicted),
+        calls=calls.judge(everything.parsed, all_predicted), rows=rows,
     )  # fmt: skip
-    rows = [] if data is None else own_rows(everything, all_predicted, [m.id for m in read_measurements(data)], values)
-    return Report(**{f.name: getattr(done, f.name) for f in fields(done)}, rows=rows)
 
 
 def _check_hold_out(asked: Sequence[str], known: Sequence[str]) -> None:
     for by in asked:
-        if by not in known:
-            raise ConfigError(f"hold-out: found {by[:60]!r}{nearest(by, known)}")
+        check_word(by, known, f"hold-out: found {by[:60]!r}")
 
 
 def _summary(judged: Sequence[Parsed], predicted: F64, held: F64 | None, everything: Sequence[Parsed], all_predicted: F64) -> str:
@@ -245,7 +211,7 @@ def _nothing(missing: Sequence[Missing]) -> str:
 
 def _cluster(cluster: str | os.PathLike[str] | Cluster) -> Cluster:
     """A cluster whose measurements can be judged: the datasheet of its GPU, and constants that may be its own."""
-    loaded = load_cluster(cluster) if isinstance(cluster, (str, os.PathLike)) else cluster
+    loaded = load_cluster(cluster)
     where = f"validate: cluster {loaded.name!r}"
     if not loaded.gpu:
         raise ConfigError(f"{where}: found the {loaded.family} family, expected a machine with a packaged GPU")

@@ -87,7 +87,7 @@ def describe(
 
     Raises `ConfigError` in one line that names the constraint.
     """
-    whole = model if isinstance(model, WholeModel) else load_whole(model)
+    whole = load_whole(model)
     about = _accounting(whole, sequence)
     if layout is None:
         return about
@@ -131,7 +131,7 @@ def _memory(
 
 def _check(layout: Layout, memory: Memory, gpu: str, cluster: str | os.PathLike[str] | Cluster | None) -> None:
     if cluster is not None:
-        machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+        machine = load_cluster(cluster)
         check_domain(layout, machine.domain_gpus, machine.domains)
         gpu = gpu or machine.gpu
     if gpu:

@@ -26,7 +26,7 @@ from dysharp.cli.texts.examples import add_examples
 from dysharp.cli.trace import trace
 from dysharp.cli.traces import capture, routing
 from dysharp.cli.validate import validate
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import check_word, nearest
 
 LISTS = ("systems", "collectives", "sub-layers", "models", "clusters", "cluster-keys", "options", "figures", "blocks", "routings")
 SETTINGS: dict[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
@@ -148,8 +148,7 @@ def compare(
 @json_flag
 def list_(what: str, as_json: bool) -> None:
     """List systems, systems of collectives, models, clusters, keys of cluster files, options, figures, MoE blocks or routing strings."""
-    if what not in LISTS:
-        raise ConfigError(f"list: found {what[:60]!r}{nearest(what, LISTS)}")
+    check_word(what, LISTS, f"list: found {what[:60]!r}")
     from dysharp.cli.listing import listing, print_list
 
     rows = listing(what)

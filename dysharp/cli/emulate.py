@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.cli.flags import PLACEMENT_HELP, SET_HELP, complete_systems, helps, json_flag, workload_flag
+from dysharp.cli.flags import PLACEMENT_HELP, SET_HELP, complete_from, complete_systems, helps, json_flag, workload_flag
 from dysharp.cli.output import print_facts, print_json, print_lines
 from dysharp.errors import EmulationMismatch
 
@@ -18,17 +19,10 @@ DTYPE_HELP = "Data type of the payload: int32, float32 or bfloat16.  [default: i
 ORDERS = "random, trace, oldest, newest, late-delivery, late-completion"
 
 
-def _print_kinds() -> None:
+def _kinds() -> Mapping[str, str]:
     from dysharp.functional.faults import KINDS
 
-    for name, text in KINDS.items():
-        click.echo(f"{name:12} {text}")
-
-
-def _complete_kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from dysharp.functional.faults import KINDS
-
-    return [name for name in ("help", *KINDS) if name.startswith(incomplete)]
+    return KINDS
 
 
 @click.command()
@@ -49,8 +43,8 @@ def _complete_kinds(ctx: click.Context, param: click.Parameter, incomplete: str)
     multiple=True,
     metavar="KIND",
     is_eager=True,
-    callback=helps(_print_kinds),
-    shell_complete=_complete_kinds,
+    callback=helps(_kinds, 12),
+    shell_complete=complete_from(_kinds, "help"),
     help="Inject a fault or a hard case; repeatable. `dysharp emulate --inject help` lists the kinds.",
 )
 @click.option("--order", default="random", show_default=True, metavar="O", help=f"Order of events: {ORDERS}.")

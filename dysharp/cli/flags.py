@@ -1,6 +1,6 @@
 """Options that several commands share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import click
@@ -18,6 +18,11 @@ Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
 def complete_words(*words: str) -> Complete:
     """Shell completion from a list of words."""
     return lambda ctx, param, incomplete: [word for word in words if word.startswith(incomplete)]
+
+
+def complete_from(load: Callable[[], Iterable[str]], *more: str) -> Complete:
+    """Shell completion from `more` words and from those of `load`, which may import what other commands do not need."""
+    return lambda ctx, param, incomplete: [word for word in (*more, *load()) if word.startswith(incomplete)]
 
 
 def complete_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
@@ -61,12 +66,13 @@ def numbers_of(flag: str, text: str, expected: str) -> list[int]:
     return list(dict.fromkeys(map(int, parts)))
 
 
-def helps(show: Callable[[], None]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """A callback of an eager option: the value "help" prints by `show` and ends the command, whatever else is missing."""
+def helps(load: Callable[[], Mapping[str, str]], width: int) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """A callback of an eager option: the value "help" prints the words with their texts and ends the command, whatever else is missing."""
 
     def callback(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
         if value == "help" or (isinstance(value, tuple) and "help" in value):
-            show()
+            for word, text in load().items():
+                click.echo(f"{word:{width}} {text}")
             ctx.exit()
         return value
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.cli.flags import complete_clusters, json_flag
+from dysharp.cli.flags import complete_clusters, complete_words, json_flag
 from dysharp.cli.output import print_facts, print_json, print_table
 from dysharp.errors import ConfigError
 from dysharp.silicon.rtl.blocks import BLOCKS
@@ -19,13 +19,8 @@ DEFAULT_CLUSTER = "paper-gh200-nvl32"
 ALL = "all"
 
 
-def complete_blocks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of blocks that begin with what was typed."""
-    return [name for name in (*BLOCKS, ALL) if name.startswith(incomplete)]
-
-
 @click.command(epilog="\b\nBlocks:\n" + "\n".join(f"  {name:18} {what}" for name, what in BLOCKS.items()))
-@click.argument("block", shell_complete=complete_blocks)
+@click.argument("block", shell_complete=complete_words(*BLOCKS, ALL))
 @click.option("--cluster", default=DEFAULT_CLUSTER, show_default=True, metavar="NAME|FILE", shell_complete=complete_clusters, help="Sets sizes.")
 @click.option("-o", "--out", metavar="FILE.v", help="Write the block as Verilog.")
 @click.option("--check", "sequences", type=click.IntRange(1), metavar="N", help="Compare block and model in N random sequences, cycle by cycle.")

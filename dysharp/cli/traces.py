@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.cli.flags import helps, json_flag, numbers_of
+from dysharp.cli.flags import complete_from, helps, json_flag, numbers_of
 from dysharp.cli.output import print_json
 from dysharp.errors import ConfigError
 
@@ -74,17 +74,10 @@ def describe(source: str, gpus: str, model: str | None, tokens: int | None, seed
     print_nodes(nodes)
 
 
-def _print_formats() -> None:
+def _formats() -> dict[str, str]:
     from dysharp.workload.importers import FORMATS, summary
 
-    for name in FORMATS:
-        click.echo(f"{name:16} {summary(name)}")
-
-
-def _complete_formats(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from dysharp.workload.importers import FORMATS
-
-    return [name for name in ("help", "auto", *FORMATS) if name.startswith(incomplete)]
+    return {name: summary(name) for name in FORMATS}
 
 
 @routing.command("import")
@@ -97,8 +90,8 @@ def _complete_formats(ctx: click.Context, param: click.Parameter, incomplete: st
     show_default=True,
     metavar="F",
     is_eager=True,
-    callback=helps(_print_formats),
-    shell_complete=_complete_formats,
+    callback=helps(_formats, 16),
+    shell_complete=complete_from(_formats, "help", "auto"),
     help="Format of the dump; `dysharp routing import --format help` lists all.",
 )
 @click.option("--experts", type=int, metavar="E", help="Routed experts of a layer, where the file does not say.")

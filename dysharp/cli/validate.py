@@ -14,7 +14,7 @@ from dysharp.errors import ConfigError, SimulationError
 
 if TYPE_CHECKING:
     from dysharp.api.run_validation import RunReport
-    from dysharp.api.validation import Report
+    from dysharp.measured.validation import Validation
 
 
 @click.command()
@@ -118,7 +118,7 @@ def _validate_runs(of: str, data: str | None, check: bool, as_json: bool) -> Non
         raise SimulationError(f"validate: found {found}, expected every bar to hold")
 
 
-def _print(done: Report, data: str | None, bars: bool, groups: bool) -> None:
+def _print(done: Validation, data: str | None, bars: bool, groups: bool) -> None:
     """A user's rows first; then errors per kind of measurement; the maintainers' tables on request."""
     from dysharp.cli.texts.validate_text import print_bars, print_families, print_hold_out, print_more, print_own_rows
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dysharp.arrays import F64
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import check_word
 from dysharp.specs.gpu import Gpu
 
 GUIDE_TILES = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64))
@@ -54,8 +54,7 @@ class Problem(NamedTuple):
 
 def tiles_of(library: str, gpu: Gpu, problem: Problem) -> list[Tiles]:
     """The tiles among which `library` takes the fastest. Raises ConfigError for an unknown library."""
-    if library not in LIBRARIES:
-        raise ConfigError(f"GEMM library {library!r}: unknown{nearest(library, LIBRARIES)}")
+    check_word(library, LIBRARIES, f"GEMM library {library!r}: unknown")
     return list(LIBRARIES[library](gpu, problem))
 
 

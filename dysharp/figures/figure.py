@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.figures.check import Check, check_of, unclaimed
 from dysharp.figures.keys import known, typed, word
 from dysharp.figures.metric import all_metrics
@@ -120,8 +120,7 @@ def load_figure(name_or_path: str | os.PathLike[str]) -> Figure:
     name = os.fspath(name_or_path)
     if name.endswith(".toml"):
         return _figure(Path(name).stem, parse_toml(read_text(Path(name)), name), name)
-    if name not in list_figures():
-        raise ConfigError(f"figure {name!r}: unknown{nearest(name, list_figures())}")
+    check_word(name, list_figures(), f"figure {name!r}: unknown")
     text = files("dysharp.figures").joinpath("data", f"{name}.toml").read_text(encoding="utf-8")
     return _figure(name, parse_toml(text, f"{name}.toml"), f"{name}.toml")
 

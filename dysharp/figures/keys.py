@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.specs.fields import keys_of, show
 
 T = TypeVar("T")
@@ -16,14 +16,12 @@ def known(table: Any, valid: Collection[str], where: str) -> None:
     if not isinstance(table, dict):
         raise ConfigError(f"{where}: found {type(table).__name__}, expected a table")
     for key in table:
-        if key not in valid:
-            raise ConfigError(f"{where}.{key}: unknown key{nearest(key, valid)}")
+        check_word(key, valid, f"{where}.{key}: unknown key")
 
 
 def word(value: Any, valid: tuple[str, ...], where: str) -> None:
     """Raise ConfigError for a value that is none of `valid`."""
-    if value not in valid:
-        raise ConfigError(f"{where}: found {show(value)}{nearest(str(value), valid)}")
+    check_word(value, valid, f"{where}: found {show(value)}")
 
 
 def typed(kind: type[T], table: dict[str, Any], where: str) -> T:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dysharp.arrays import Array
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.functional.experts import Experts, GatedExperts, IntegerExperts
 from dysharp.functional.faults import ROUTING, routing_cases, why_not
 from dysharp.functional.layer import Tensors
@@ -116,8 +116,7 @@ class _Errors:
 
 def run_emulation(machine: Machine, block: str, shape: Shape, *, tokens: int, dtype: str | None, backward: bool, kinds: tuple[str, ...]) -> Emulation:
     """Run one layer of `block` on `machine`. `kinds`: faults and hard cases to inject. See `dysharp.emulate`."""
-    if block not in BLOCKS:
-        raise ConfigError(f"block {block!r}: unknown{nearest(block, BLOCKS)}")
+    check_word(block, BLOCKS, f"block {block!r}: unknown")
     chosen = number(dtype if dtype is not None else "int32" if block == "integer" else "float32")
     if chosen.is_integer != (block == "integer"):
         raise ConfigError(f"dtype: found {chosen.name} with block {block}, expected int32 for block integer, a float type for other blocks")

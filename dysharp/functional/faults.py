@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dysharp.arrays import Array
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 
 DROPPED = -1
 
@@ -111,8 +111,7 @@ KINDS = {**{name: text for name, (text, _) in (MACHINE | SCALE_OUT).items()}, **
 def check_kinds(kinds: Iterable[str]) -> None:
     """Raises ConfigError for an unknown kind, with the nearest one."""
     for kind in kinds:
-        if kind not in KINDS:
-            raise ConfigError(f"inject {kind!r}: unknown{nearest(kind, KINDS)}")
+        check_word(kind, KINDS, f"inject {kind!r}: unknown")
 
 
 def why_not(kind: str, system: str, tables: Mapping[str, Mapping[str, int]], domains: int = 1) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dysharp.arrays import Array
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.functional.experts import Experts
 from dysharp.functional.faults import SCALE_OUT, Faults
 from dysharp.functional.layer import Saved, Tensors
@@ -82,8 +82,7 @@ class Machine:
     def __post_init__(self) -> None:
         get_system(self.system)
         self._cluster()
-        if self.order not in ORDERS:
-            raise ConfigError(f"order {self.order!r}: unknown{nearest(self.order, ORDERS)}")
+        check_word(self.order, ORDERS, f"order {self.order!r}: unknown")
         if self.path not in PATHS:
             raise ConfigError(f"path: found {self.path!r}, expected one of {', '.join(PATHS)}")
         if self.path == "row" and self.faults.of_packets:

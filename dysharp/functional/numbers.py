@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 
 from dysharp.arrays import Array
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,7 @@ _NUMBERS = {
 
 def number(name: str) -> Number:
     """The format called `name` (int32, float32, bfloat16). Raises ConfigError with the nearest valid name."""
-    if name not in _NUMBERS:
-        raise ConfigError(f"dtype {name!r}: unknown{nearest(name, _NUMBERS)}")
+    check_word(name, _NUMBERS, f"dtype {name!r}: unknown")
     return _NUMBERS[name]
 
 

@@ -7,7 +7,7 @@ trains of `framing`, the other encodes packets and counts their flits.
 
 from dataclasses import dataclass
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.isa.commands import FLIT_BYTES, MAX_PAYLOAD, Command, virtual_channel
 from dysharp.isa.framing import Framing, push_train
 from dysharp.isa.packets import Packet, encode
@@ -39,8 +39,7 @@ FORMATS = {
 
 def format_of(name: str) -> Format:
     """The format with a name of FORMATS. Raises ConfigError with the nearest name."""
-    if name not in FORMATS:
-        raise ConfigError(f"packet format {name[:40]!r}{nearest(name, FORMATS)}")
+    check_word(name, FORMATS, f"packet format {name[:40]!r}")
     return FORMATS[name]
 
 

@@ -22,7 +22,7 @@ from dysharp.arrays import F64
 from dysharp.compute import moe
 from dysharp.measured.family import Classified, Constants, Level, Missing, Parsed
 from dysharp.measured.measurements import Measurement, is_weak
-from dysharp.measured.predictions import errors_of, measured_values, predict
+from dysharp.measured.predictions import errors_by, measured_values, predict
 from dysharp.specs.gpu import load_gpu
 
 AT_FLOOR = 1.2
@@ -43,7 +43,7 @@ def group_of(entry: Parsed, constants: Constants) -> str:
         return "host-bound"
     if not entry.case.launches or entry.family.level == Level.LAYER:
         return ""
-    return "launch-bound" if measured_us(entry) < AT_FLOOR * _host_us(entry, constants) else ""
+    return "launch-bound" if entry.measured_us < AT_FLOOR * _host_us(entry, constants) else ""
 
 
 def is_host_bound(m: Measurement) -> bool:
@@ -59,17 +59,11 @@ def part_of(entry: Parsed, constants: Constants) -> str:
     """
     if not entry.case.launches or entry.family.level != Level.LAYER:
         return ""
-    return "host" if _host_us(entry, constants) > HOST_SHARE * measured_us(entry) else "device"
+    return "host" if _host_us(entry, constants) > HOST_SHARE * entry.measured_us else "device"
 
 
 def _host_us(entry: Parsed, constants: Constants) -> float:
     return moe.host_us(load_gpu(entry.case.gpu), constants, entry.case.launches)
-
-
-def measured_us(entry: Parsed) -> float:
-    """The measured value as a time in us."""
-    value = float(entry.measurement.value or 0.0)
-    return entry.case.work / value if entry.case.work > 0 else value * entry.measurement.us_per_unit
 
 
 def split(classified: Classified, constants: Constants) -> tuple[Classified, Classified]:
@@ -91,7 +85,7 @@ def read_hosts(parsed: Sequence[Parsed], constants: Constants) -> dict[str, floa
     for entry in parsed:
         if entry.case.launches and entry.family.level != Level.LAYER and not is_weak(entry.measurement) and not is_host_bound(entry.measurement):
             name = moe.host_constant(load_gpu(entry.case.gpu), constants)
-            each.setdefault(name, []).append(measured_us(entry) / entry.case.launches)
+            each.setdefault(name, []).append(entry.measured_us / entry.case.launches)
     return {name: _floor(np.array(times)) for name, times in each.items()}
 
 
@@ -112,13 +106,6 @@ def judge(apart: Classified, constants: Constants, jobs: int = 1, predicted: F64
     """
     if predicted is None:
         apart, predicted = predict(apart, constants, jobs)
-    measured = measured_values(apart.parsed)
-    members: dict[tuple[int, str, str], list[int]] = {}
-    for i, entry in enumerate(apart.parsed):
-        members.setdefault((entry.family.order, entry.family.name, group_of(entry, constants)), []).append(i)
-    return [{"family": name, "group": group} | _errors(predicted[index], measured[index]) for (_, name, group), index in sorted(members.items())]
-
-
-def _errors(predicted: F64, measured: F64) -> dict[str, Any]:
-    errors = errors_of(predicted, measured)
-    return {"n": errors.n, "median_ape": errors.median_ape, "p90_ape": errors.p90_ape, "bias": errors.bias}
+    groups = [(entry.family.order, entry.family.name, group_of(entry, constants)) for entry in apart.parsed]
+    errors = sorted(errors_by(groups, predicted, measured_values(apart.parsed)).items())
+    return [{"family": name, "group": group} | own.without_mape() for (_, name, group), own in errors]

@@ -139,8 +139,5 @@ def _times(parsed: Sequence[Parsed]) -> Times:
     """Times in us by source and case."""
     times: Times = {}
     for entry in parsed:
-        m, work = entry.measurement, entry.case.work
-        assert m.value  # `family.parse` refuses measurements without a value
-        us = work / m.value if work else m.value * m.us_per_unit
-        times.setdefault(source_of(m.source), {}).setdefault(entry.case, []).append(us)
+        times.setdefault(source_of(entry.measurement.source), {}).setdefault(entry.case, []).append(entry.measured_us)
     return times

@@ -10,7 +10,7 @@ import functools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from dysharp.errors import DysharpError
 from dysharp.measured.families.library_calls import LIBRARIES, CallCase, program_us
 from dysharp.measured.family import Constants, Parsed
 from dysharp.measured.measurements import Measurement
-from dysharp.measured.predictions import errors_of
+from dysharp.measured.predictions import bar, errors_by
 from dysharp.measured.regime import regime_of
 from dysharp.specs.reading import DATA, parse_toml, read_text
 
@@ -48,21 +48,20 @@ def in_pool(m: Measurement) -> bool:
 def judge(parsed: Sequence[Parsed], predicted: F64) -> list[dict[str, Any]]:
     """Errors of calls by regime and operator, `what`; () without calls. Rows of `POOL` are an entry of their own."""
     calls = [(entry, float(value)) for entry, value in zip(parsed, predicted, strict=True) if isinstance(entry.case, CallCase)]
-    groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    keys, pairs = list[tuple[str, str]](), list[tuple[float, float]]()
     for entry, value in calls:
         case, m = entry.case, entry.measurement
         assert isinstance(case, CallCase)
         assert m.value is not None
         what = case.verb if case.verb != "roundtrip" else f"round trip {'from' if case.tokens >= LARGE else 'below'} {LARGE} tokens"
         what = "pool of slow networks" if in_pool(m) else what
-        groups.setdefault((regime_of(m), what), []).append((value, m.value))
+        keys.append((regime_of(m), what))
+        pairs.append((value, m.value))
     for regime, pair in _marginal(calls):
-        groups.setdefault((regime, "marginal time of round trips"), []).append(pair)
-    done = []
-    for (regime, what), pairs in sorted(groups.items()):
-        errors = errors_of(np.array([p for p, _ in pairs]), np.array([m for _, m in pairs]))
-        done.append({"regime": regime, "what": what} | {key: value for key, value in asdict(errors).items() if key != "mape"})
-    return done
+        keys.append((regime, "marginal time of round trips"))
+        pairs.append(pair)
+    errors = errors_by(keys, *np.array(pairs).reshape(-1, 2).T)
+    return [{"regime": regime, "what": what} | own.without_mape() for (regime, what), own in sorted(errors.items())]
 
 
 def _cells(calls: Sequence[tuple[Parsed, float]]) -> dict[Cell, dict[Cell, tuple[float, float]]]:
@@ -108,17 +107,13 @@ def bars(parsed: Sequence[Parsed], predicted: F64) -> list[dict[str, Any]]:
         for word in ("from", "below"):
             if row["what"].startswith(f"round trip {word}"):
                 for name, key, limit in zip(("median", "90th percentile"), ("median_ape", "p90_ape"), BARS[word], strict=True):
-                    done.append(_bar(f"{row['regime']}: {row['what']}, {name}, %", row[key], limit))
+                    done.append(bar(f"{row['regime']}: {row['what']}, {name}, %", row[key], limit))
         if row["what"].startswith("marginal"):
-            done.append(_bar(f"{row['regime']}: {row['what']}, median, %", row["median_ape"], BARS["marginal"][0]))
+            done.append(bar(f"{row['regime']}: {row['what']}, median, %", row["median_ape"], BARS["marginal"][0]))
     right, n = order(parsed, predicted)
     if n:
-        done.append(_bar("round trips: pairs of libraries in the right order, %", 100 * right / n, BARS["order"][0], at_most=False))
+        done.append(bar("round trips: pairs of libraries in the right order, %", 100 * right / n, BARS["order"][0], at_most=False))
     return done
-
-
-def _bar(name: str, value: float, bar: float, *, at_most: bool = True) -> dict[str, Any]:
-    return {"name": name, "value": value, "bar": bar, "at_most": at_most, "holds": value <= bar if at_most else value >= bar}
 
 
 def doubts(case: CallCase, measured_us: float, named_us: float, constants: Constants) -> tuple[str, float] | None:

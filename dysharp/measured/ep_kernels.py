@@ -6,7 +6,7 @@ ops repeat the kinds and resources of earlier ops. `tests/measured/test_ep_kerne
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
@@ -167,12 +167,16 @@ def marks_us(
 
     Up to the larger of `ends` tokens per GPU the times come from one run, beyond it from the line through two runs.
     """
+    return on_line(case.tokens, ends, partial(_run, system, case.options(), routing_of, machine_of, case.layout(), frozen(constants), marks))
+
+
+def on_line(tokens: int, ends: tuple[int, int], run: Callable[[int], tuple[float, ...]]) -> tuple[float, ...]:
+    """The times of `run(tokens)`; beyond the larger of `ends`, which are tokens of two runs, the times on the line through them."""
     near, far = ends
-    key = (system, case.options(), routing_of, machine_of, case.layout(), frozen(constants), marks)
-    if case.tokens <= far:
-        return _run(*key, case.tokens)
-    more = (case.tokens - far) / (far - near)
-    return tuple(b + more * (b - a) for a, b in zip(_run(*key, near), _run(*key, far), strict=True))
+    if tokens <= far:
+        return run(tokens)
+    more = (tokens - far) / (far - near)
+    return tuple(b + more * (b - a) for a, b in zip(run(near), run(far), strict=True))
 
 
 @lru_cache(maxsize=4096)

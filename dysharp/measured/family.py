@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from typing import Any, Literal, TypeVar
 
 from dysharp.arrays import F64
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.lazy import import_all
 from dysharp.measured.measurements import NO_DOMAIN, TIMES, Measurement, Unsupported, out_of_scope
 from dysharp.specs import Model
@@ -178,8 +178,7 @@ def families_in_bars() -> list[str]:
 def get_family(name: str) -> Family:
     """The family called `name`. Raises ConfigError with the nearest valid name."""
     families = all_families()
-    if name not in families:
-        raise ConfigError(f"family {name!r}: unknown{nearest(name, families)}")
+    check_word(name, families, f"family {name!r}: unknown")
     return families[name]
 
 
@@ -251,6 +250,12 @@ class Parsed:
     def in_unit(self, us: float) -> float:
         """A time in us, converted to the unit of the measurement: a time, or work divided by time."""
         return self.case.work / us if self.case.work > 0 else us / self.measurement.us_per_unit
+
+    @property
+    def measured_us(self) -> float:
+        """The measured value as a time in us."""
+        value = float(self.measurement.value or 0.0)
+        return self.case.work / value if self.case.work > 0 else value * self.measurement.us_per_unit
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 from dysharp.arrays import F64, I64, Bools
 from dysharp.measured.ep_kernels import EpCase
 from dysharp.measured.family import Parsed, families_in_bars
-from dysharp.measured.predictions import ClosedForms, OnProgress, errors_of, measured_values, predict_folds
+from dysharp.measured.predictions import ClosedForms, OnProgress, errors_of, measured_values, members_by, predict_folds
 from dysharp.measured.refit import neutral, refit, stages
 from dysharp.specs.fitted import Fitted
 
@@ -114,22 +114,23 @@ def folds(labels: Sequence[str], by: str) -> list[set[str]]:
 def hold_out_table(parsed: Sequence[Parsed], predicted: F64, held: F64, by: str) -> list[dict[str, Any]]:
     """Median errors per family of `predicted` and of `held`, both `[parsed]`, and their mean."""
     rows, measured = list[dict[str, Any]](), measured_values(parsed)
-    for family in families_in_bars():
-        members = np.array([i for i, entry in enumerate(parsed) if entry.family.name == family], np.int64)
-        if len(members) == 0:
-            continue
+    by_family = members_by(entry.family.name for entry in parsed)
+    for family, members in ((name, by_family[name]) for name in families_in_bars() if name in by_family):
         inside, outside = (errors_of(values[members], measured[members]).median_ape for values in (predicted, held))
         n_groups = len({label_of(parsed[i], by) for i in members})
-        row: dict[str, Any] = {"by": by, "family": family, "n": len(members), "groups": n_groups, "fit": inside}
-        # With a single group no measurement is left for the fit.
-        without = {"held_out": None, "ratio": None} if n_groups == 1 else {"held_out": outside, "ratio": outside / inside}
-        rows.append(row | without)
+        rows.append(_row(by, family, len(members), n_groups, inside, outside))
     judged = [row for row in rows if row["held_out"] is not None]
     if judged:
-        fit, out = (float(np.mean([row[key] for row in judged])) for key in ("fit", "held_out"))
-        sums = {key: sum(row[key] for row in judged) for key in ("n", "groups")}
-        rows.append({"by": by, "family": "macro", **sums, "fit": fit, "held_out": out, "ratio": out / fit})
+        n, groups, fit, out = ([row[key] for row in judged] for key in ("n", "groups", "fit", "held_out"))
+        rows.append(_row(by, "macro", sum(n), sum(groups), float(np.mean(fit)), float(np.mean(out))))
     return rows
+
+
+def _row(by: str, family: str, n: int, groups: int, fit: float, held: float) -> dict[str, Any]:
+    """`fit`, `held`: median errors of predictions with constants fitted to all, and with the group held out."""
+    # With a single group no measurement is left for the fit.
+    without = {"held_out": None, "ratio": None} if groups == 1 else {"held_out": held, "ratio": held / fit}
+    return {"by": by, "family": family, "n": n, "groups": groups, "fit": fit} | without
 
 
 def hold_out_beyond(parsed: Sequence[Parsed], constants: Mapping[str, Fitted], by: str) -> list[dict[str, Any]]:
@@ -149,12 +150,11 @@ def hold_out_beyond(parsed: Sequence[Parsed], constants: Mapping[str, Fitted], b
         found = refit(own, constants, ~mask, rest=kept, start=kept | neutral(_of(constants, own)))
         outside[mask] = forms.values(found.values)[mask]
     rows = []
-    for name in dict.fromkeys(entry.family.name for entry in own):
-        members = np.array([i for i, entry in enumerate(own) if entry.family.name == name], np.int64)
+    for name, members in members_by(entry.family.name for entry in own).items():
         groups = len({labels[i] for i in members})
         if groups > 1:
             fit, held = (errors_of(values[members], measured[members]).median_ape for values in (inside, outside))
-            rows.append({"by": by, "family": name, "n": len(members), "groups": groups, "fit": fit, "held_out": held, "ratio": held / fit})
+            rows.append(_row(by, name, len(members), groups, fit, held))
     return rows
 
 
@@ -188,8 +188,7 @@ def hold_out_nodes(parsed: Sequence[Parsed], constants: Mapping[str, Fitted], jo
         outside[mine] = predicted_by_programs(own, fitted_to(others, constants, jobs), jobs)
     measured = measured_values(rows)
     fit, held = (errors_of(values, measured).median_ape for values in (inside, outside))
-    counts = {"n": len(rows), "groups": len(groups)}
-    return [{"by": NODES, "family": FAMILY, **counts, "fit": fit, "held_out": held, "ratio": held / fit}]
+    return [_row(NODES, FAMILY, len(rows), len(groups), fit, held)]
 
 
 def predicted_by_programs(rows: Sequence[Parsed], values: Mapping[str, float], jobs: int = 1) -> F64:

@@ -12,7 +12,7 @@ import numpy as np
 from dysharp.arrays import F64
 from dysharp.compute.operators import overlap
 from dysharp.engine.burst.run import run_burst
-from dysharp.measured.ep_kernels import EpCase, Layout, Options, RoutingOf, cluster_of, done_ps, marks_us, program_of, uniform
+from dysharp.measured.ep_kernels import EpCase, Layout, Options, RoutingOf, cluster_of, done_ps, marks_us, on_line, program_of, uniform
 from dysharp.measured.family import Constants
 from dysharp.measured.measurements import CLUSTERS, NICS_OF, Unsupported
 from dysharp.measured.predictions import Frozen, frozen
@@ -82,13 +82,8 @@ class Straggler(NamedTuple):
 
 def straggler_us(case: EpCase, constants: Constants, part: float) -> Straggler:
     """DeepEP's kernels while the NIC of GPU 0 reaches `part` of its rate, from the line through two runs."""
-    near, far = ends_of(case.gpus)
-    key = (case.options(), case.layout(), frozen(constants), part)
-    if case.tokens <= far:
-        return _slow_run(*key, case.tokens)
-    more = (case.tokens - far) / (far - near)
-    runs = zip(_slow_run(*key, near), _slow_run(*key, far), strict=True)
-    return Straggler(*(b + more * (b - a) for a, b in runs))
+    run = partial(_slow_run, case.options(), case.layout(), frozen(constants), part)
+    return Straggler(*on_line(case.tokens, ends_of(case.gpus), run))
 
 
 @lru_cache(maxsize=256)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dysharp.data import read_table
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.measured import tp_rows
 from dysharp.specs import list_clusters, load_cluster
 from dysharp.specs.fields import show
@@ -117,8 +117,7 @@ def measurements_from_csv(text: str, where: str) -> list[Measurement]:
 
 def _check_header(header: list[str], where: str) -> None:
     for name in header:
-        if name not in COLUMNS:
-            raise ConfigError(f"{where}: header: found unknown column {show(name)}{nearest(name, COLUMNS)}")
+        check_word(name, COLUMNS, f"{where}: header: found unknown column {show(name)}")
     for name in COLUMNS:
         if header.count(name) != 1:
             count = f"found column {name} {header.count(name)} times"

@@ -4,10 +4,10 @@ Closed forms: cases are put into arrays once, because a fit evaluates them many 
 stay in one process.
 """
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from dysharp.measured.family import Case, Classified, Constants, Missing, Parsed
 from dysharp.processes import Task, here, in_processes
 from dysharp.specs.gpu import load_gpu
 
+Key = TypeVar("Key", bound=Hashable)
 Frozen = tuple[tuple[str, float], ...]
 ProgramForm = Callable[[Case, Constants], float]
 OnProgress = Callable[[int, int], None]
@@ -142,6 +143,10 @@ class Errors:
     p90_ape: float
     bias: float
 
+    def without_mape(self) -> dict[str, Any]:
+        """The fields but `mape`."""
+        return {name: value for name, value in asdict(self).items() if name != "mape"}
+
 
 def errors_of(predicted: F64, measured: F64) -> Errors:
     """Errors of `[n]` predictions against `[n]` measurements in the same units; n at least 1."""
@@ -149,6 +154,25 @@ def errors_of(predicted: F64, measured: F64) -> Errors:
     size = np.abs(signed)
     p90 = float(np.percentile(size, 90))
     return Errors(len(size), float(size.mean()), float(np.median(size)), p90, float(np.median(signed)))
+
+
+def members_by(keys: Iterable[Key]) -> dict[Key, list[int]]:
+    """Key -> its places in `keys`, in their order."""
+    groups: dict[Key, list[int]] = {}
+    for i, key in enumerate(keys):
+        groups.setdefault(key, []).append(i)
+    return groups
+
+
+def errors_by(keys: Iterable[Key], predicted: F64, measured: F64) -> dict[Key, Errors]:
+    """Key -> errors of the values with this key. `keys`, `predicted` and `measured` are `[n]`."""
+    return {key: errors_of(predicted[members], measured[members]) for key, members in members_by(keys).items()}
+
+
+def bar(name: str, value: float | None, limit: float, *, at_most: bool = True) -> dict[str, Any]:
+    """A limit of an error or a count, and whether `value` keeps it. Without a value it does not hold."""
+    holds = value is not None and (value <= limit if at_most else value >= limit)
+    return {"name": name, "value": value, "bar": limit, "at_most": at_most, "holds": holds}
 
 
 def measured_values(parsed: Sequence[Parsed]) -> F64:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dysharp.arrays import F64
 from dysharp.measured.family import Parsed, families_in_bars, families_with_errors
 from dysharp.measured.measurements import Measurement
-from dysharp.measured.predictions import errors_of, measured_values
+from dysharp.measured.predictions import errors_of, measured_values, members_by
 from dysharp.measured.trust import OTHER
 
 HEAD = """Validated errors per family and GPU, in percent of the measured value, and the ranges of the measurements. GPU "other": errors
@@ -33,12 +33,10 @@ def summarise(parsed: Sequence[Parsed], predicted: F64, held: F64 | None = None)
     "gpu", for GPUs without measurements; it is read for the families of the bars alone.
     """
     lines = [f"# {line}" for line in HEAD.splitlines()]
+    groups = sorted(members_by((entry.family.name, entry.case.gpu) for entry in parsed).items())
     for name in families_with_errors():
-        gpus: dict[str, list[int]] = {}
-        for i, entry in enumerate(parsed):
-            if entry.family.name == name:
-                gpus.setdefault(entry.case.gpu, []).append(i)
-        for gpu, members in sorted(gpus.items()):
+        gpus = {gpu: members for (family, gpu), members in groups if family == name}
+        for gpu, members in gpus.items():
             lines += _entry(name, gpu, [parsed[i] for i in members], predicted[members])
         if held is not None and len(gpus) > 1 and name in families_in_bars():
             members = sorted(i for group in gpus.values() for i in group)

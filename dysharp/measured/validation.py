@@ -1,7 +1,7 @@
 """Predictions against measurements: errors by group, family and size, reasons without prediction, and the bars."""
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,11 +12,12 @@ from dysharp.measured.apart import part_of
 from dysharp.measured.beyond import ALL, beside_simulators
 from dysharp.measured.family import Classified, Missing, Parsed, families_in_bars
 from dysharp.measured.fitting import seen_by
-from dysharp.measured.predictions import ClosedForms, errors_of, measured_values, predict
+from dysharp.measured.predictions import ClosedForms, bar, errors_by, errors_of, measured_values, predict
 from dysharp.measured.refit import stages
 from dysharp.measured.regime import predicted_regime, regime_of
 from dysharp.specs.fitted import BETWEEN_DOMAINS, ONE_DOMAIN, Fitted, lines, one_domain, share_of
 from dysharp.specs.numbers import BETWEEN, ONE, counted
+from dysharp.text import table
 
 N_WORST = 20
 N_IDS = 3
@@ -91,6 +92,27 @@ class Validation:
     """(family, measured us, predicted us) of every prediction, for a plot."""
     summary: str = ""
     """The text of `validated.toml` (`summary.summarise`)."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """Empty for the packaged measurements. Else one entry per row, in the order of the file.
+
+    | field | holds |
+    |---|---|
+    | `id`, `kind`, `system`, `hardware`, `unit` | as in the file |
+    | `family` | the family that predicts the row; "" without a family |
+    | `measured`, `predicted` | numbers in `unit`; None where a number is missing |
+    | `error` | predicted over measured, minus 1, in percent |
+    | `usual` | nine of ten public measurements of the family on this GPU are within this error, in percent; None: not known |
+    | `note` | why the row has no prediction; the group of a row whose error is in no mean (`measured.apart.GROUPS`); "" for other rows |
+    | `doubt` | another library that fits the time of a call far better than the library that the row names, and its time; "" for other rows |
+    """
+
+    def __str__(self) -> str:
+        """Per kind of measurement: how many rows are predicted, and how well."""
+        cells = [(row["family"], str(row["n"]), f"{row['median_ape']:.1f}", f"{row['p90_ape']:.1f}") for row in self.families]
+        return table(("what", "predicted", "median error %", "nine of ten within %"), cells)
+
+    def __repr__(self) -> str:
+        return f"<Report on {self.overall['n']} predicted measurements; print() shows the table, to_dict() all>"
 
     @property
     def holds(self) -> bool:
@@ -101,7 +123,7 @@ class Validation:
         """Fields of `--json`, plain values."""
         names = ("groups", "overall", "families", "forms", "sizes", "worst", "fitted_constants", "unsupported", "bars")
         more = ("counted_numbers", "fits", "parts", "regimes", "apart", "hold_out", "borrowed", "beyond", "calls", "sources", "simulators")
-        return {name: getattr(self, name) for name in (*names, *more)}
+        return {name: getattr(self, name) for name in (*names, *more)} | ({"rows": self.rows} if self.rows else {})
 
 
 def validate_measurements(
@@ -119,7 +141,6 @@ def validate_measurements(
     families, parts = tables.families(), tables.parts(values)
     overall = _overall(classified, families, predicted, measured, constants)
     measured_us, predicted_us = closed_forms.times(measured), closed_forms.times(predicted)
-    names = [entry.family.name for entry in classified.parsed]
     return Validation(
         groups=tables.groups(),
         families=families,
@@ -136,7 +157,7 @@ def validate_measurements(
         regimes=tables.regimes(),
         bars=check_bars(overall, families, hold_out, parts),
         hold_out=list(hold_out),
-        points=tuple(zip(names, measured_us.tolist(), predicted_us.tolist(), strict=True)),
+        points=tuple(zip(tables.names, measured_us.tolist(), predicted_us.tolist(), strict=True)),
     )
 
 
@@ -156,55 +177,41 @@ class _Tables:
     def __init__(self, classified: Classified, predicted: F64, measured: F64) -> None:
         self.parsed, self.missing = classified.parsed, classified.missing
         self.predicted, self.measured = predicted, measured
-        self.order = families_in_bars()
+        self.order, self.names = families_in_bars(), [entry.family.name for entry in classified.parsed]
+        self.judged = sorted({entry.family.name: entry.family for entry in classified.parsed}.values(), key=lambda f: self.order.index(f.name))
 
-    def _by(self, key: Callable[[int, Parsed], Hashable]) -> dict[Any, list[int]]:
-        groups: dict[Any, list[int]] = {}
-        for i, entry in enumerate(self.parsed):
-            groups.setdefault(key(i, entry), []).append(i)
-        return groups
-
-    def _errors(self, members: Sequence[int]) -> dict[str, Any]:
-        index = np.array(members)
-        return asdict(errors_of(self.predicted[index], self.measured[index]))
-
-    def _table(self, columns: Sequence[str], key: Callable[[int, Parsed], tuple[Any, ...]]) -> list[dict[str, Any]]:
-        """Errors by `key`, the values of `columns`, of which the first is the family."""
-        groups = sorted(self._by(key).items(), key=lambda group: (self.order.index(group[0][0]), group[0]))
-        return [dict(zip(columns, values, strict=True)) | self._errors(members) for values, members in groups]
+    def _table(self, columns: Sequence[str], keys: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
+        """Errors by key. `keys`: `[parsed]` values of `columns`, of which the first is the family."""
+        errors = errors_by(keys, self.predicted, self.measured)
+        shown = sorted(errors, key=lambda key: (self.order.index(key[0]), key))
+        return [dict(zip(columns, key, strict=True)) | asdict(errors[key]) for key in shown]
 
     def groups(self) -> list[dict[str, Any]]:
         """By family, kind, system, hardware and regime."""
-
-        def key(_: int, entry: Parsed) -> tuple[str, ...]:
-            m = entry.measurement
-            return entry.family.name, m.kind, m.system, m.hardware, regime_of(m)
-
-        return self._table(("family", "kind", "system", "hardware", "regime"), key)
+        rows = [(name, entry.measurement) for name, entry in zip(self.names, self.parsed, strict=True)]
+        keys = ((name, m.kind, m.system, m.hardware, regime_of(m)) for name, m in rows)
+        return self._table(("family", "kind", "system", "hardware", "regime"), keys)
 
     def families(self) -> list[dict[str, Any]]:
         """By family, with the coverage of its measurements."""
-        by = self._by(lambda _, entry: entry.family.name)
         absent = [entry.family.name for entry in self.missing if entry.counted and entry.family is not None]
-        entries = []
-        for name in self.order:
-            if name in by:
-                members = by[name]
-                n_rows = len(members) + absent.count(name)
-                counts = {"n_rows": n_rows, "coverage": 100 * len(members) / n_rows}
-                predictor = self.parsed[members[0]].family.predictor
-                entries.append({"family": name, "by": predictor} | counts | self._errors(members))
+        errors, entries = errors_by(self.names, self.predicted, self.measured), []
+        for family in self.judged:
+            own = errors[family.name]
+            n_rows = own.n + absent.count(family.name)
+            entries.append({"family": family.name, "by": family.predictor, "n_rows": n_rows, "coverage": 100 * own.n / n_rows} | asdict(own))
         return entries
 
     def parts(self, constants: Mapping[str, float]) -> list[dict[str, Any]]:
         """Eager layers by part."""
-        by = self._by(lambda _, entry: (entry.family.name, part_of(entry, constants)))
-        return [{"family": name, "part": part} | self._errors(members) for (name, part), members in sorted(by.items()) if part]
+        keys = ((entry.family.name, part_of(entry, constants)) for entry in self.parsed)
+        errors = sorted(errors_by(keys, self.predicted, self.measured).items())
+        return [{"family": name, "part": part} | asdict(own) for (name, part), own in errors if part]
 
     def regimes(self) -> list[dict[str, Any]]:
         """By family and regime, beside the regime that the family's predictions describe."""
-        columns = ("family", "regime", "predicted_as")
-        return self._table(columns, lambda _, entry: (entry.family.name, regime_of(entry.measurement), predicted_regime(entry.family.name)))
+        keys = ((name, regime_of(entry.measurement), predicted_regime(name)) for name, entry in zip(self.names, self.parsed, strict=True))
+        return self._table(("family", "regime", "predicted_as"), keys)
 
     def forms(self, closed: F64) -> list[dict[str, Any]]:
         """The closed form of each family that Programs predict.
@@ -215,26 +222,19 @@ class _Tables:
         | `p90_apart` | 90th percentile of the distance |
         | `closed_median_ape`, `closed_p90_ape` | errors of the closed form against the measurements |
         """
+        apart, errors = errors_by(self.names, closed, self.predicted), errors_by(self.names, closed, self.measured)
         entries = []
-        for name, members in self._by(lambda _, entry: entry.family.name).items():
-            if self.parsed[members[0]].family.program_us is None:
-                continue
-            index = np.array(members)
-            apart = errors_of(closed[index], self.predicted[index])
-            own = errors_of(closed[index], self.measured[index])
-            distance = {"closed_over_program": apart.bias, "p90_apart": apart.p90_ape}
-            errors = {"closed_median_ape": own.median_ape, "closed_p90_ape": own.p90_ape}
-            entries.append({"family": name, "n": len(members)} | distance | errors)
-        return sorted(entries, key=lambda entry: self.order.index(str(entry["family"])))
+        for name in (family.name for family in self.judged if family.program_us is not None):
+            distance = {"closed_over_program": apart[name].bias, "p90_apart": apart[name].p90_ape}
+            own = {"closed_median_ape": errors[name].median_ape, "closed_p90_ape": errors[name].p90_ape}
+            entries.append({"family": name, "n": apart[name].n} | distance | own)
+        return entries
 
     def sizes(self, measured_us: F64) -> list[dict[str, Any]]:
         """By family and decade of the measured time."""
-
-        def key(i: int, entry: Parsed) -> tuple[str, float, float]:
-            decade = math.floor(math.log10(measured_us[i]))
-            return entry.family.name, 10.0**decade, 10.0 ** (decade + 1)
-
-        return self._table(("family", "from_us", "to_us"), key)
+        decades = [math.floor(math.log10(us)) for us in measured_us]
+        keys = ((name, 10.0**decade, 10.0 ** (decade + 1)) for name, decade in zip(self.names, decades, strict=True))
+        return self._table(("family", "from_us", "to_us"), keys)
 
     def worst(self) -> list[dict[str, Any]]:
         """The `N_WORST` measurements with the largest errors."""
@@ -314,11 +314,11 @@ def check_bars(
     device = [entry["median_ape"] for entry in parts if entry["part"] == "device"]
     macro = [entry for entry in hold_out if entry["family"] == "macro"]
     return [
-        *(_bar(name, value, bar) for name, value, bar in at_most),
-        _bar("coverage, %", overall["coverage"], BARS.coverage, at_most=False),
-        _bar("fitted constants and counted numbers", overall["n_numbers"], BARS.constants),
-        *(_bar("median of whole layers' device part, %", value, BARS.layer_device) for value in device),
-        *(_bar(f"hold-out over fit, by {entry['by']}", entry["ratio"], BARS.hold_out_ratio) for entry in macro),
+        *(bar(name, value, limit) for name, value, limit in at_most),
+        bar("coverage, %", overall["coverage"], BARS.coverage, at_most=False),
+        bar("fitted constants and counted numbers", overall["n_numbers"], BARS.constants),
+        *(bar("median of whole layers' device part, %", value, BARS.layer_device) for value in device),
+        *(bar(f"hold-out over fit, by {entry['by']}", entry["ratio"], BARS.hold_out_ratio) for entry in macro),
     ]
 
 
@@ -334,13 +334,8 @@ def between_bars(
         return []
     n_constants = share_of(constants, BETWEEN).total
     return [
-        _bar("between domains: largest family median, %", max(row["median_ape"] for row in rows), BARS.between_median),
-        _bar("between domains: largest 90th percentile, %", max(row["p90_ape"] for row in rows), BARS.between_p90),
-        _bar("between domains: fitted constants and counted numbers", n_constants, BARS.between_constants),
-        *(_bar(f"between domains: hold-out over fit, by {row['by']}", row["ratio"], BARS.hold_out_ratio) for row in hold_out),
+        bar("between domains: largest family median, %", max(row["median_ape"] for row in rows), BARS.between_median),
+        bar("between domains: largest 90th percentile, %", max(row["p90_ape"] for row in rows), BARS.between_p90),
+        bar("between domains: fitted constants and counted numbers", n_constants, BARS.between_constants),
+        *(bar(f"between domains: hold-out over fit, by {row['by']}", row["ratio"], BARS.hold_out_ratio) for row in hold_out),
     ]
-
-
-def _bar(name: str, value: float | None, bar: float, *, at_most: bool = True) -> dict[str, Any]:
-    holds = value is not None and (value <= bar if at_most else value >= bar)
-    return {"name": name, "value": value, "bar": bar, "at_most": at_most, "holds": holds}

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.planning.experts import SPREAD, hottest
 from dysharp.planning.schedules import PAIRED, SCHEDULES, V_SHAPED
 from dysharp.planning.swap import OFFLOADED
@@ -89,13 +89,11 @@ class Space:
                 raise ConfigError(f"space: {one.name}: found {show(list(values))}, expected positive integers")
         for name, known in (("weights", WEIGHTS), ("schedule", SCHEDULES), ("overlap", OVERLAPS), ("system", SYSTEMS)):
             for value in getattr(self, name):
-                if value not in known:
-                    raise ConfigError(f"space: {name}: {show(value)}: unknown{nearest(value, known)}")
+                check_word(value, known, f"space: {name}: {show(value)}: unknown")
         for modules in self.recompute:
             Saving(modules)
         for module in (module for modules in self.swap for module in modules):
-            if module not in OFFLOADED:
-                raise ConfigError(f"space: swap: {show(module)}: unknown{nearest(module, OFFLOADED)}")
+            check_word(module, OFFLOADED, f"space: swap: {show(module)}: unknown")
         if self.size > MOST:
             raise ConfigError(f"space: found {self.size:,} candidates, expected at most {MOST:,}: give fewer values")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word, nearest
 from dysharp.specs import Choice, Cluster, Model, choice, list_choices
 from dysharp.specs.reading import parse_toml, read_text
 from dysharp.systems import System, is_real
@@ -39,8 +39,7 @@ def options_of(system: System | CollectiveSystem, given: Mapping[str, Value]) ->
     defaults = {f.name: f.default for f in dataclasses.fields(system.options)}
     values: dict[str, Value] = {}
     for name, value in given.items():
-        if name not in fields:
-            raise ConfigError(f"option {system.name}.{name}: unknown{nearest(name, fields)}")
+        check_word(name, fields, f"option {system.name}.{name}: unknown")
         where, rule = f"option {system.name}.{name}", fields[name]
         step = STEPS.get(f"{system.name}.{name}", 1)
         values[name] = _of_type(where, value, defaults[name]) if rule is None else _in_range(where, value, rule, step)
@@ -138,8 +137,7 @@ def split_fabric(given: Mapping[str, Value] | None, fidelity: str) -> tuple[dict
     out: dict[str, Any] = {}
     for key, value in named.items():
         name = key.partition(".")[2]
-        if name not in defaults:
-            raise ConfigError(f"option {key}: unknown{nearest(name, defaults)}")
+        check_word(name, defaults, f"option {key}: unknown")
         out[name] = _of_type(f"option {key}", value, defaults[name])
         if isinstance(out[name], int) and out[name] < (-1 if name in ("n_vcs", "vc_flits") else 0):
             raise ConfigError(f"option {key}: found {out[name]}, expected at least 0 (0 = infinite)")

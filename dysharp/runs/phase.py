@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.systems.facts import PHASES
 
 
@@ -26,8 +26,7 @@ assert tuple(_PHASES) == PHASES
 
 def get_phase(name: str) -> Phase:
     """The phase called `name`. Raises ConfigError, which names the nearest known phase."""
-    if name not in _PHASES:
-        raise ConfigError(f"phase: found {name[:60]!r}{nearest(name, PHASES)}")
+    check_word(name, PHASES, f"phase: found {name[:60]!r}")
     return _PHASES[name]
 
 

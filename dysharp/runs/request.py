@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar, cast, get_type_hints
 
 from dysharp.analysis.row import DIRECTIONS
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word, nearest
 from dysharp.program.skew import Skew
 from dysharp.runs.options import Value, split_fabric
 from dysharp.runs.progress import Progress
@@ -162,11 +162,11 @@ def arguments_of(arguments: type) -> dict[str, Argument]:
 def make_request(args: RequestArgs) -> Request:
     """Load and check the arguments of a verb, all of them given. Raises ConfigError for a value that is unknown or out of range."""
     direction, fidelity, gpus, tokens = args["direction"], args["fidelity"], args["gpus"], args["tokens"]
-    _check_word("direction", direction, tuple(DIRECTIONS))
-    _check_word("fidelity", fidelity, FIDELITIES)
+    check_word(direction, tuple(DIRECTIONS), f"direction: found {direction!r}")
+    check_word(fidelity, FIDELITIES, f"fidelity: found {fidelity!r}")
     fabric, options = split_fabric(args["options"], fidelity)
-    model = args["model"] if isinstance(args["model"], Model) else load_model(args["model"])
-    cluster = args["cluster"] if isinstance(args["cluster"], Cluster) else load_cluster(args["cluster"])
+    model = load_model(args["model"])
+    cluster = load_cluster(args["cluster"])
     for name, value, most in (("gpus", gpus, MOST_GPUS), ("tokens", tokens, MOST_TOKENS)):
         if value is not None and not 1 <= value <= most:
             raise ConfigError(f"{name}: found {show(value)}, expected {'at least 1' if value < 1 else f'at most {most}'}")
@@ -210,9 +210,9 @@ def make_collective_request(args: RequestArgs) -> CollectiveRequest:
     for name in _OF_LAYERS:
         if given.get(name, defaults[name].default) != defaults[name].default:
             raise ConfigError(f"{name}: found {given[name]!r} beside a workload, expected none (a collective has no {name})")
-    _check_word("fidelity", args["fidelity"], FIDELITIES)
+    check_word(args["fidelity"], FIDELITIES, f"fidelity: found {args['fidelity']!r}")
     fabric, options = split_fabric(args["options"], args["fidelity"])
-    cluster = args["cluster"] if isinstance(args["cluster"], Cluster) else load_cluster(args["cluster"])
+    cluster = load_cluster(args["cluster"])
     gpus, asked = args["gpus"], args["workload"]
     if gpus is not None and gpus < 1:
         raise ConfigError(f"gpus: found {gpus}, expected at least 1")
@@ -237,11 +237,6 @@ def _check_window(window: int, tokens: int, fidelity: str, domains: int) -> None
         raise ConfigError(f'window: found fidelity "{fidelity}" and one NVLink domain, expected "packet" or several domains ({where})')
     if not 4 <= window < tokens:
         raise ConfigError(f"window: found {window}, expected 4 to {tokens - 1} (below the {tokens} tokens per GPU)")
-
-
-def _check_word(argument: str, value: str, words: tuple[str, ...]) -> None:
-    if value not in words:
-        raise ConfigError(f"{argument}: found {value!r}{nearest(str(value), words)}")
 
 
 def routing_string(text: str) -> str:

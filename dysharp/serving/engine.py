@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import check_word
 from dysharp.serving.rates import Reducers
 from dysharp.serving.work import Load, Replica
 from dysharp.specs.fields import Text, Tokens, check_fields, show
@@ -128,6 +128,5 @@ def _engines() -> dict[str, Engine]:
 
 def engine_of(name: str) -> Engine:
     """An engine by name. Raises `ConfigError` with the nearest name."""
-    if name not in _engines():
-        raise ConfigError(f"engine {show(name)}: unknown{nearest(name, _engines())}")
+    check_word(name, _engines(), f"engine {show(name)}: unknown")
     return _engines()[name]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.specs.fields import show
 from dysharp.specs.gpu import Gpu
 
@@ -38,8 +38,7 @@ class Formats:
 
     def __post_init__(self) -> None:
         for name in ("attention", "experts", "dense", "head"):
-            if getattr(self, name) not in FORMATS:
-                raise ConfigError(f"precision: {name}: found {show(getattr(self, name))}{nearest(getattr(self, name), FORMATS)}")
+            check_word(getattr(self, name), FORMATS, f"precision: {name}: found {show(getattr(self, name))}")
         if self.kv not in KV_BYTES:
             raise ConfigError(f"precision: kv: found {show(self.kv)}, expected bf16 or fp8")
 
@@ -71,8 +70,7 @@ those of the others quantise every linear layer ("fp4-all")."""
 
 def formats_of(precision: str, kv: str = "bf16") -> Formats:
     """The formats of a named precision. Raises `ConfigError` with the nearest name."""
-    if precision not in PRECISIONS:
-        raise ConfigError(f"precision {show(precision)}: unknown{nearest(precision, PRECISIONS)}")
+    check_word(precision, PRECISIONS, f"precision {show(precision)}: unknown")
     return replace(PRECISIONS[precision], kv=kv)
 
 

@@ -41,11 +41,13 @@ def list_clusters() -> list[str]:
     return names_of("clusters")
 
 
-def load_model(name_or_path: NameOrPath) -> Model:
+def load_model(name_or_path: NameOrPath | Model) -> Model:
     """A packaged model by name, or a model from a TOML file, a Hugging Face `config.json` or a folder with such a file.
 
-    Raises `ConfigError`. Its one line names the file, the key, the value found and the nearest valid key.
+    A `Model` stays as it is. Raises `ConfigError`. Its one line names the file, the key, the value found and the nearest valid key.
     """
+    if isinstance(name_or_path, Model):
+        return name_or_path
     if is_name(name_or_path, "models"):
         return layer_of(packaged_table(str(name_or_path)), f"{name_or_path}.toml")
     path = user_path(name_or_path, "model", list_models(), ", a .toml file or a Hugging Face config.json")
@@ -56,11 +58,13 @@ def load_model(name_or_path: NameOrPath) -> Model:
     return model_from_toml(text, str(path))
 
 
-def load_cluster(name_or_path: NameOrPath) -> Cluster:
+def load_cluster(name_or_path: NameOrPath | Cluster) -> Cluster:
     """A packaged cluster by name, a variant such as `paper-nvl72,link_GBps=900`, or a cluster from a TOML file.
 
-    Raises `ConfigError`.
+    A `Cluster` stays as it is. Raises `ConfigError`.
     """
+    if isinstance(name_or_path, Cluster):
+        return name_or_path
     if is_name(name_or_path, "clusters"):
         return _packaged_cluster(str(name_or_path))
     base, *fields = name_or_path.split(",") if isinstance(name_or_path, str) else [""]
@@ -230,11 +234,13 @@ def list_whole_models() -> list[str]:
     return sorted([name for name in names_of("models") if "whole" in packaged_table(name)] + names_of("dense"))
 
 
-def load_whole(name_or_path: NameOrPath) -> WholeModel:
+def load_whole(name_or_path: NameOrPath | WholeModel) -> WholeModel:
     """A packaged model by name, one from a TOML file with the table `[whole]`, or from a Hugging Face `config.json` or its folder.
 
-    Raises `ConfigError` in one line.
+    A `WholeModel` stays as it is. Raises `ConfigError` in one line.
     """
+    if isinstance(name_or_path, WholeModel):
+        return name_or_path
     if is_name(name_or_path, "dense"):
         path = DATA / "dense" / f"{name_or_path}.toml"
         return whole_from_table(parse_toml(read_text(path), path.name), path.name)

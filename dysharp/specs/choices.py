@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.specs.fields import Text, check_fields, problems, raise_if, show
 from dysharp.specs.reading import DATA, parse_toml, read_text
 
@@ -65,8 +65,7 @@ def choice(name: str) -> Choice:
 
 def _packaged(name: str) -> Choice:
     table = _table()
-    if name not in table:
-        raise ConfigError(f"unknown choice {show(name)}{nearest(str(name), table)}")
+    check_word(name, table, f"unknown choice {show(name)}")
     return table[name]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word, nearest
 from dysharp.specs.fields import show
 from dysharp.specs.numbers import BETWEEN, ONE, counted
 from dysharp.specs.reading import parse_toml, read_text
@@ -83,8 +83,7 @@ def constants_from_file(path: Path) -> dict[str, Fitted]:
     """
     constants = fitted_from_toml(read_text(path), str(path))
     for name in constants:
-        if name not in fitted():
-            raise ConfigError(f"{path}: {show(name)}: unknown constant{nearest(name, fitted())}")
+        check_word(name, fitted(), f"{path}: {show(name)}: unknown constant")
     missing = [name for name in fitted() if name not in constants]
     if missing:
         raise ConfigError(f"{path}: found {len(constants)} constants, expected also {', '.join(missing[:3])}{' ...' if len(missing) > 3 else ''}")

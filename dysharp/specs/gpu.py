@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word, nearest
 from dysharp.specs.fields import LinkRate, Name, Rate, Small, Text, check_fields, problems, raise_if, show
 from dysharp.specs.reading import parse_toml, read_text
 
@@ -54,8 +54,7 @@ def list_gpus() -> list[str]:
 @functools.cache
 def load_gpu(name: str) -> Gpu:
     """A packaged GPU by name. Raises `ConfigError`."""
-    if name not in list_gpus():
-        raise ConfigError(f"unknown gpu {show(name)}{nearest(name, list_gpus())}")
+    check_word(name, list_gpus(), f"unknown gpu {show(name)}")
     path = GPUS / f"{name}.toml"
     table = parse_toml(read_text(path), path.name)
     raise_if(problems(Gpu, table), path.name)

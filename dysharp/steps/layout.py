@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.specs.fields import Text, check_fields, raise_if, show
 from dysharp.specs.whole import WholeModel
 
@@ -154,8 +154,7 @@ def _values(text: str) -> dict[str, int | str]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = (word.strip() for word in part.partition("="))
         key = NAMES.get(name, name)
-        if name not in keys:
-            raise ConfigError(f"layout: {show(name)}: unknown key{nearest(name, keys)}")
+        check_word(name, keys, f"layout: {show(name)}: unknown key")
         if key in values:
             raise ConfigError(f"layout: found {key} twice, expected it once")
         if key == "stages":

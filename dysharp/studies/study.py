@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator
 
-from dysharp.errors import ConfigError, MissingExtra, nearest
+from dysharp.errors import ConfigError, MissingExtra, check_word, nearest
 from dysharp.figures.figure import MAX_POINTS, load_figure, product_points
 from dysharp.figures.keys import known, typed
 from dysharp.figures.origin import row_of
@@ -92,8 +92,7 @@ def load_study(path: str) -> Study:
 def _draw(table: dict[str, Any], where: str) -> Draw:
     known(table, set(Draw.__slots__), f"{where}: draw")
     draw = typed(Draw, table, f"{where}: draw")
-    if draw.method not in METHODS:
-        raise ConfigError(f"{where}: draw.method: found {draw.method[:40]!r}{nearest(draw.method, METHODS)}")
+    check_word(draw.method, METHODS, f"{where}: draw.method: found {draw.method[:40]!r}")
     if not 1 <= draw.n <= MAX_POINTS or not draw.range:
         found = f"found n = {show(draw.n)} and {len(draw.range)} ranges"
         raise ConfigError(f"{where}: draw: {found}, expected at least one of each, and at most {MAX_POINTS} points")

@@ -21,7 +21,6 @@ from dysharp.api.plan_confirm import Confirmed, Ranked
 from dysharp.api.serving_answer import Slo
 from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_systems import SystemPoint
-from dysharp.api.validation import Report
 from dysharp.api.whole_model import describe
 from dysharp.cli import validate
 from dysharp.cli.listing import print_list
@@ -29,6 +28,7 @@ from dysharp.cli.network import print_curve
 from dysharp.cli.serve import print_serving
 from dysharp.cli.texts import libraries_text, model_text, plan_text, routing_text, sweep_text, validate_text
 from dysharp.errors import SimulationError
+from dysharp.measured.validation import Validation
 from dysharp.planning.search import Moved
 from dysharp.reports.serving import plot_serving
 from dysharp.reports.validation_page import _long_tables, page_of
@@ -114,7 +114,7 @@ def rows(name: str, size: int, /, **given: Any) -> list[dict[str, Any]]:
     return [*found]
 
 
-def report() -> Report:
+def report() -> Validation:
     """Every table of a validation."""
     texts = {
         "family": ["layer", "nccl", "gemm"],
@@ -157,7 +157,7 @@ def report() -> Report:
     def table(name: str, size: int, /, **given: Any) -> list[dict[str, Any]]:
         return rows(name, size, **(texts | more | given))
 
-    return Report(
+    return Validation(
         table("groups", 3), table("families", 3), table("sizes", 2), table("worst", 2, predicted=12.5, id="w", measured=11.0),
         Made({"name": "overall", "coverage": 91.25, "n": 321}), table("unsupported", 5, reason=["r1", "r2", "r3", "r4", "r5"], ids=ids,
             counts_for_coverage=[True, False]),

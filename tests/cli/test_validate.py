@@ -7,11 +7,12 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from dysharp.api.validation import Report, validate
+from dysharp.api.validation import validate
 from dysharp.cli.app import cli
 from dysharp.cli.texts.validate_text import FAMILIES, print_families, print_more, print_own_rows
 from dysharp.errors import ConfigError
 from dysharp.measured.family import all_families
+from dysharp.measured.validation import Validation
 from tests.measured.csv_lines import GEMM, line, write
 
 
@@ -79,7 +80,7 @@ your own rows: --data FILE.csv
 """
 
 
-def report() -> Report:
+def report() -> Validation:
     """Three rows with a prediction, one of them judged apart, and two without."""
     keys = ("id", "family", "measured", "predicted", "unit", "error", "usual", "note", "doubt")
     rows = [
@@ -94,7 +95,7 @@ def report() -> Report:
     beyond |= {"between": "", "unpredicted": ""}
     nodes = beyond | {"family": "deepep-internode", "between": "bars", "unpredicted": "2 GPU or NIC not named"}
     missing = {"reason": "no packaged GPU of this kind", "n": 2}
-    return Report([], [family], [], [], {}, [missing], [], [], beyond=[beyond, nodes], rows=[dict(zip(keys, row, strict=True)) for row in rows])
+    return Validation([], [family], [], [], {}, [missing], [], [], beyond=[beyond, nodes], rows=[dict(zip(keys, row, strict=True)) for row in rows])
 
 
 def stripped(text: str) -> str:

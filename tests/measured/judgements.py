@@ -115,10 +115,7 @@ def apart_from_bars() -> Named:
     yield "bars", [validation.between_bars(found, fitted(), ({"by": "nodes", "ratio": 1.2},)) for found in (rows, [])]
     yield "simulators", beyond.beside_simulators(every.parsed, made_up(every.parsed), measured_values(every.parsed))
     yield "sources", beyond.disagreements(every.parsed)
-    yield (
-        "groups",
-        [(apart.group_of(entry, fitted_values()), apart.part_of(entry, fitted_values()), apart.measured_us(entry)) for entry in every.parsed],
-    )
+    yield ("groups", [(apart.group_of(entry, fitted_values()), apart.part_of(entry, fitted_values()), entry.measured_us) for entry in every.parsed])
     judged, others = apart.split(every, fitted_values())
     yield "split", [len(judged.parsed), [(one.reason, one.counted) for one in judged.missing]]
     yield "judged apart", apart.judge(others, fitted_values(), predicted=made_up(others.parsed))

@@ -14,7 +14,7 @@ from dysharp.cli.output import print_lines, print_table
 from dysharp.text import cell, cells
 
 if TYPE_CHECKING:
-    from dysharp.api.validation import Report
+    from dysharp.measured.validation import Validation
 
 FAMILIES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
 """What was measured, by family of measurements; "training": by family of training runs."""
@@ -28,7 +28,7 @@ MOST_ROWS = 100
 MOST_REASONS = 3
 
 
-def print_own_rows(done: Report, data: str) -> None:
+def print_own_rows(done: Validation, data: str) -> None:
     """The rows with a prediction, then the rows without and why, then what the columns mean."""
     told = [row for row in done.rows if row["error"] is not None]
     doubted = [row for row in told if row["doubt"]]
@@ -70,7 +70,7 @@ def _errors(told: Sequence[Mapping[str, Any]]) -> str:
     return f"; median error {median(abs(row['error']) for row in judged):.1f} %, {far} beyond the usual error of their kind"
 
 
-def print_families(done: Report) -> None:
+def print_families(done: Validation) -> None:
     """The answer over all packaged kinds; then per kind of measurement how many are predicted, and how well."""
     micro = done.overall
     if not done.rows and micro["n"]:
@@ -96,7 +96,7 @@ def _print_families(rows: Sequence[Mapping[str, Any]]) -> None:
     print_table(("what", "that is", "in scope", "predicted", "median\nerror %", "nine of ten\nwithin %"), shown, left=2, whole=1)
 
 
-def print_between(done: Report) -> None:
+def print_between(done: Validation) -> None:
     """Families of several NVLink domains: how well their rows are predicted, and which rows are not predicted."""
     rows = [row for row in done.beyond if row["between"] and row["system"] == "all"]
     if not rows:
@@ -111,7 +111,7 @@ def print_between(done: Report) -> None:
     print_lines([""])
 
 
-def print_more(done: Report, *, own: bool) -> None:
+def print_more(done: Validation, *, own: bool) -> None:
     """Why rows have no prediction, in short, and where more is."""
     from dysharp.measured.family import NO_FAMILY
 
@@ -131,7 +131,7 @@ def print_more(done: Report, *, own: bool) -> None:
     print_lines(lines)
 
 
-def print_bars(done: Report, groups: bool) -> None:
+def print_bars(done: Validation, groups: bool) -> None:
     """The maintainers' tables: coverage, bars, hold-out, why rows have no prediction; with `groups` the rest too."""
     from dysharp.measured.validation import by_reason
 
@@ -174,7 +174,7 @@ def print_bars(done: Report, groups: bool) -> None:
     click.echo("errors in percent of the measured value; median_ape and p90_ape of the absolute error, bias: median of the signed one")
 
 
-def print_hold_out(done: Report) -> None:
+def print_hold_out(done: Validation) -> None:
     """Errors with whole shapes or GPUs held out, and constants that a fold does not see."""
     click.echo("held out: errors with constants that were fitted without the group, beside the errors of the fit to all rows")
     _print(done.hold_out, ("by", "family", "n", "groups", "fit", "held_out", "ratio"))

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 
 ALLOCATORS = ("separable_input_first", "islip")
 TOPOLOGIES = ("fly", "fattree", "ring")
@@ -18,8 +18,7 @@ def _whole(owner: str, name: str, value: object, low: int, high: int) -> None:
 
 
 def _one_of(owner: str, name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ConfigError(f"{owner}.{name} is {value!r}{nearest(str(value), known)}")
+    check_word(value, known, f"{owner}.{name} is {value!r}")
 
 
 @dataclass(frozen=True, slots=True)

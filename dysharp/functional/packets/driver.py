@@ -55,7 +55,7 @@ def run_packets(
     if (order == "trace") != (trace is not None):
         raise ConfigError(f"order {order!r}: found {'no' if trace is None else 'a'} Trace, expected one for order trace only")
     check_program(program, tensors)
-    sizes = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    sizes = load_cluster(cluster)
     faults = faults or Faults()
     run = _PacketDriver(program, tensors, _pool(order, seed, faults), trace, faults, sizes, dump_token)
     return run.run(progress), run.statistics

@@ -6,7 +6,7 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.functional.torch.extra import require_transformers
 
 if TYPE_CHECKING:
@@ -37,8 +37,7 @@ def make_block(
     the `eager` implementation, which adds in the order of expert ids. Equal arguments give equal weights. The global random state does not change.
     Raises ConfigError for an unknown name, for sizes that do not fit, for another dtype, and without torch and transformers 5.
     """
-    if name not in BLOCKS:
-        raise ConfigError(f"block {name!r}: unknown{nearest(name, BLOCKS)}")
+    check_word(name, BLOCKS, f"block {name!r}: unknown")
     sizes = _Sizes(hidden, expert_hidden, n_experts, topk)
     _check(name, sizes)
     require_transformers()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dysharp.errors import ConfigError, MissingExtra, nearest
+from dysharp.errors import MissingExtra, check_word
 
 if TYPE_CHECKING:
     from random import Random
@@ -60,8 +60,7 @@ class Block:
 
 def load_block(name: str) -> Block:
     """The block `name`. Raises ConfigError for an unknown name, MissingExtra without the extra "rtl"."""
-    if name not in BLOCKS:
-        raise ConfigError(f"block {name!r}: unknown{nearest(name, BLOCKS)}")
+    check_word(name, BLOCKS, f"block {name!r}: unknown")
     try:
         block: Block = importlib.import_module(f"dysharp.silicon.rtl.models.{name.replace('-', '_')}").BLOCK
     except ModuleNotFoundError as error:

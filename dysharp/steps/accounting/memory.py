@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.specs.fields import check_fields, show
 from dysharp.specs.whole import Flag, WholeModel
 from dysharp.steps.accounting.state import Recipe, dummy_bytes, padded_vocab, rank_parameters, state_bytes
@@ -50,8 +50,7 @@ class Saving:
     def __post_init__(self) -> None:
         check_fields(self, "saving")
         for module in self.recompute:
-            if module not in (*MODULES, FULL):
-                raise ConfigError(f"recompute: found {show(module)}, expected modules{nearest(module, (*MODULES, FULL))}")
+            check_word(module, (*MODULES, FULL), f"recompute: found {show(module)}, expected modules")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +192,7 @@ def buffer_bytes(dispatcher: str, model: WholeModel, layout: Layout, sequence: i
     | deepep | queues: channels x peers x rows, over NVLink, and twice over RDMA beyond a node |
     | hybrid-ep | an upper bound: the rows of all ranks of the expert group, for Dispatch and for Combine |
     """
-    if dispatcher not in DISPATCHERS:
-        raise ConfigError(f"dispatcher {show(dispatcher)}: unknown{nearest(dispatcher, DISPATCHERS)}")
+    check_word(dispatcher, DISPATCHERS, f"dispatcher {show(dispatcher)}: unknown")
     row = ROW_BYTES * model.hidden
     if dispatcher == "alltoall" or model.layer is None or layout.ep == 1:
         return 0.0

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import check_word
 from dysharp.specs.fields import show
 from dysharp.specs.reading import parse_toml, read_text
 from dysharp.specs.whole import WholeModel
@@ -38,8 +38,7 @@ RECIPES = {name: Recipe(name, **facts) for name, facts in parse_toml(read_text(F
 
 def recipe_of(name: str) -> Recipe:
     """The recipe called `name`. Raises `ConfigError` with the nearest name."""
-    if name not in RECIPES:
-        raise ConfigError(f"precision {show(name)}: unknown{nearest(name, RECIPES)}")
+    check_word(name, RECIPES, f"precision {show(name)}: unknown")
     return RECIPES[name]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.lazy import import_all
 from dysharp.steps.schedules.cells import Cell, Schedule, Shape, Slot, Times, equal_times
 
@@ -55,8 +55,7 @@ def all_schedules() -> dict[str, Family]:
 
 def get_schedule(name: str) -> Family:
     """The family `name`. Raises ConfigError with the nearest name."""
-    if name not in all_schedules():
-        raise ConfigError(f"schedule {name!r}: unknown{nearest(name, all_schedules())}")
+    check_word(name, all_schedules(), f"schedule {name!r}: unknown")
     return _REGISTRY[name]
 
 

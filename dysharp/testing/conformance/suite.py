@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dysharp.errors import ConfigError, DysharpError, nearest
+from dysharp.errors import ConfigError, DysharpError, check_word
 from dysharp.runs.options import options_of
 from dysharp.specs import Cluster, Model
 from dysharp.systems import System, get_system
@@ -34,8 +34,7 @@ def run_suite(
             raise ConfigError(f"conformance of {name}: found a model, cluster or routing, expected none (the suite makes small workloads)")
         return _collective_suite(other, options, rules)
     system = get_system(name)
-    if direction not in DIRECTIONS:
-        raise ConfigError(f"direction {direction!r}: unknown{nearest(direction, DIRECTIONS)}")
+    check_word(direction, DIRECTIONS, f"direction {direction!r}: unknown")
     suite = _Suite(system, options, _chosen(rules))
     for layer in _layers(system, model, cluster, routing):
         suite.try_layer(layer, DIRECTIONS[direction])
@@ -58,8 +57,7 @@ def _chosen(names: Sequence[str] | None) -> dict[Rule, str]:
         return {r: "slow; runs only if it is named" if r.slow else "" for r in RULES}
     known = {r.name: r for r in RULES}
     for name in names:
-        if name not in known:
-            raise ConfigError(f"rule {name!r}: unknown{nearest(name, known)}")
+        check_word(name, known, f"rule {name!r}: unknown")
     return {r: "" for r in RULES if r.name in names}
 
 
