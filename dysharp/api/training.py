@@ -174,7 +174,7 @@ class StepArgs(TypedDict, total=False):
 
 @takes(StepArgs)
 def step(
-    model: str = "deepseek-v3",
+    model: str | WholeModel = "deepseek-v3",
     cluster: str | Cluster = "paper-gh200-nvl32",
     layout: str | Layout = "",
     schedule: str | None = None,
@@ -211,13 +211,13 @@ def step(
 
 
 def _planned(
-    model: str, machine: Machine, layout: str | Layout, schedule: str | None, request: StepArgs
+    model: str | WholeModel, machine: Machine, layout: str | Layout, schedule: str | None, request: StepArgs
 ) -> tuple[Block, Memory, Schedule, tuple[str, ...]]:
     """What is computed where and in which order, what it holds, and notes on a recipe. Raises what `step` raises."""
     megatron, blocks, tensor = request["megatron"], request["blocks"], request["tensor"]
     if blocks not in BLOCKS:
         raise ConfigError(f"blocks: found {blocks[:60]!r}, expected {' or '.join(BLOCKS)}")
-    whole = load_whole(model)
+    whole = model if isinstance(model, WholeModel) else load_whole(model)
     if megatron and isinstance(layout, Layout):
         raise ConfigError("layout: found a Layout beside arguments of Megatron, expected its text")
     written = recipe_from(megatron, whole, str(layout)) if megatron else None
