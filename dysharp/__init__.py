@@ -12,7 +12,7 @@ Modelled: one MoE layer on the GPUs of one NVLink domain, some systems also on s
 | `trace` | when a run did what: every train and every GEMM, as a file for Perfetto |
 | `describe` | parameters, FLOPs and training memory of a whole model |
 | `network`, `compare_network` | latency of a switch against load, flit by flit; the same beside recorded curves |
-| `load_model`, `load_cluster`, `make_routing` | inputs: a packaged name, a file, a distribution |
+| `load_model`, `load_whole`, `load_cluster`, `make_routing`, `Slo` | inputs: a packaged name, a file, a distribution, limits of `serve` |
 | `capture`, `save_trace` | record the routing of a model; write it to a file |
 
 `help(dysharp.run)` lists arguments, units and errors. Results print as a short table; `to_dict()` has all numbers.
@@ -25,15 +25,15 @@ from typing import TYPE_CHECKING
 from dysharp.lazy import loader
 
 if TYPE_CHECKING:
-    from dysharp.api import advise, capture, compare, compare_network, describe, emulate, network, plan, run, serve, step, trace, wrap
+    from dysharp.api import Slo, advise, capture, compare, compare_network, describe, emulate, network, plan, run, serve, step, trace, wrap
     from dysharp.api import machine_with_engine as Machine
-    from dysharp.specs import load_cluster, load_model
+    from dysharp.specs import load_cluster, load_model, load_whole
     from dysharp.workload import make_routing, save_trace
 
 __version__ = "0.1.0"
 __all__ = [
-    "Machine", "__version__", "advise", "capture", "compare", "compare_network", "describe", "emulate", "load_cluster", "load_model", "make_routing",
-    "network", "plan", "run", "save_trace", "serve", "step", "trace", "wrap",
+    "Machine", "Slo", "__version__", "advise", "capture", "compare", "compare_network", "describe", "emulate", "load_cluster", "load_model",
+    "load_whole", "make_routing", "network", "plan", "run", "save_trace", "serve", "step", "trace", "wrap",
 ]  # fmt: skip
 
 _HOME = {
@@ -50,8 +50,10 @@ _HOME = {
     "step": ("dysharp.api", "step"),
     "trace": ("dysharp.api", "trace"),
     "wrap": ("dysharp.api", "wrap"),
+    "Slo": ("dysharp.api", "Slo"),
     "Machine": ("dysharp.api", "machine_with_engine"),
     "load_model": ("dysharp.specs", "load_model"),
+    "load_whole": ("dysharp.specs", "load_whole"),
     "load_cluster": ("dysharp.specs", "load_cluster"),
     "make_routing": ("dysharp.workload", "make_routing"),
     "save_trace": ("dysharp.workload", "save_trace"),

@@ -45,7 +45,7 @@ class ServeArgs(TypedDict, total=False):
     engine: Annotated[str, Argument("vllm", "whose rules put requests into steps.")]
     precision: Annotated[str | None, Argument(None, "of the weights (`serving.precisions`). None: FP8 where the experts are FP8, else BF16.")]
     kv: Annotated[str | None, Argument(None, "type of cached values. None: the engine's.")]
-    slo: Annotated[Slo | None, Argument(None, "limits of mean TTFT and TPOT. None: 2 s and 50 ms.")]
+    slo: Annotated[str | Slo | None, Argument(None, 'limits of mean TTFT and TPOT: "ttft=2s,tpot=50ms", or an `Slo`. None: 2 s and 50 ms.')]
     users: Annotated[int | None, Argument(None, "also how many GPUs serve so many.")]
     layouts: Annotated[Iterable[str | ServeLayout] | None, Argument(None, "only these.")]
     ep_system: Annotated[str, Argument("", 'EP kernels. "": those of the machine.')]
@@ -70,7 +70,7 @@ def serve(model: str | WholeModel = "deepseek-v3", cluster: str | Cluster = "hw-
     wanted = [one if isinstance(one, ServeLayout) else serve_layout_of(one) for one in layouts] if layouts is not None else None
     tried = list(layouts_of(start, count)) if wanted is None else wanted
     mtp, accepted = request["mtp"], sum(request["acceptance"] ** n for n in range(request["mtp"] + 1))
-    load, limits = Load(1.0, float(request["isl"]), float(request["osl"]), accepted, mtp), request["slo"] or Slo()
+    load, limits = Load(1.0, float(request["isl"]), float(request["osl"]), accepted, mtp), _limits(request["slo"])
     names = iter(range(len(tried)))
     points, rejected = search(start, rules, load, count, tried, lambda text: tick(next(names), len(tried), text))
     asked = Asked(start, rules, load, count, None if wanted is None else tuple(wanted), limits.ttft * 1e3, limits.tpot * 1e3)
@@ -110,6 +110,10 @@ def _sending(best: list[ServePoint]) -> ServePoint:
 def _sharing(best: list[ServePoint]) -> ServePoint:
     """The best point whose GPUs share experts, else the best."""
     return next((point for point in best if point.replica.layout.ep > 1), best[0])
+
+
+def _limits(slo: str | Slo | None) -> Slo:
+    return slo_of(slo) if isinstance(slo, str) else slo or Slo()
 
 
 def _check(request: ServeArgs) -> None:

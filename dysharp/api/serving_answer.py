@@ -22,7 +22,7 @@ TTFT_MS, TPOT_MS = 2000.0, 50.0
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """Limits of the mean times, in milliseconds."""
+    """Limits of `serve` in milliseconds: `Slo(ttft=2000, tpot=50)`, or text "ttft=2s,tpot=50ms". They hold for mean times."""
 
     ttft: float = TTFT_MS
     tpot: float = TPOT_MS
@@ -34,7 +34,7 @@ class Serving:
 
     | field | holds |
     |---|---|
-    | `best` | the best points within the limits, one per layout |
+    | `best` | the best points within the limits, one per layout; empty where none keeps them, as `sentences()` says |
     | `front`, `points` | points that no other beats; all points |
     | `rejected` | layouts that do not fit, with the reason |
     | `apart` | the best pools with prefill and decode apart within the limits |

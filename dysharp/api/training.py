@@ -21,9 +21,9 @@ from dysharp.steps import Layout, check_domain, check_layout, layout_of
 from dysharp.steps.accounting.flops import MEGATRON, model_flops
 from dysharp.steps.accounting.memory import Memory, Saving, check_memory, memory_of
 from dysharp.steps.accounting.state import recipe_of
-from dysharp.steps.answers import BUBBLE, DATA_PARALLEL, NO_EP, NO_LAUNCHES, Energy, StepSplit, energy_of, gains, split_step
+from dysharp.steps.answers import BUBBLE, DATA_PARALLEL, EP, LAUNCHES, NO_EP, NO_LAUNCHES, Energy, StepSplit, energy_of, gains, split_step, waits_of
 from dysharp.steps.block import NOT_MODELLED, Block
-from dysharp.steps.cost import BlockTimes, Cost, EpTimes
+from dysharp.steps.cost import BlockTimes, EpTimes
 from dysharp.steps.costs import Kind, StepCosts, step_costs
 from dysharp.steps.graph import COMPUTE, OPTIMIZER, SEND, Replay, replay, step_graph
 from dysharp.steps.machine import Machine, number
@@ -46,10 +46,9 @@ _BLOCKS = (
     '"closed" adds the Row of a MoE layer and closed forms; "merged" runs each MoE block, and its forward beside its backward pass, as one Program '
     "on common SMs and links (minutes)."
 )
-EP = "exposed EP"
 WORDS = {
-    COMPUTE: "computing", EP: "EP communication that nothing hides", BUBBLE: "the pipeline's bubble", SEND: "sends between stages",
-    DATA_PARALLEL: "gradient and parameter traffic that nothing hides", OPTIMIZER: "the optimizer",
+    COMPUTE: "computing", EP: "EP communication that nothing hides", LAUNCHES: "waiting for launches", BUBBLE: "the pipeline's bubble",
+    SEND: "sends between stages", DATA_PARALLEL: "gradient and parameter traffic that nothing hides", OPTIMIZER: "the optimizer",
 }  # fmt: skip
 """Part of a step -> how a sentence names it."""
 
@@ -129,7 +128,10 @@ class Steps:
         rank = self.memory.peak
         return f"Memory: at most {self.memory.reserved(rank) / GiB:.1f} GiB, on pipeline rank {rank.rank} with {rank.in_flight}."
 
-    HEADINGS: ClassVar = ("system", "tokens/s/GPU", "MFU %", "step ms", *(f"{name.replace('_', ' ')} %" for name in WORDS))
+    HEADINGS: ClassVar = (
+        "system", "tokens/s\nper GPU", "MFU\n%", "step\nms", "compute\n%", "exposed\nEP %", "launches\n%", "bubble\n%", "send\n%", "data\npar. %",
+        "optim.\n%",
+    )  # fmt: skip
 
     def __str__(self) -> str:
         return table(self.HEADINGS, self.cells(), left=1) + "\n" + self.sentence() + "\n" + self.memory_line()
@@ -172,7 +174,7 @@ class StepArgs(TypedDict, total=False):
 
 @takes(StepArgs)
 def step(
-    model: str = "deepseek-v3",
+    model: str | WholeModel = "deepseek-v3",
     cluster: str | Cluster = "paper-gh200-nvl32",
     layout: str | Layout = "",
     schedule: str | None = None,
@@ -209,13 +211,13 @@ def step(
 
 
 def _planned(
-    model: str, machine: Machine, layout: str | Layout, schedule: str | None, request: StepArgs
+    model: str | WholeModel, machine: Machine, layout: str | Layout, schedule: str | None, request: StepArgs
 ) -> tuple[Block, Memory, Schedule, tuple[str, ...]]:
     """What is computed where and in which order, what it holds, and notes on a recipe. Raises what `step` raises."""
     megatron, blocks, tensor = request["megatron"], request["blocks"], request["tensor"]
     if blocks not in BLOCKS:
         raise ConfigError(f"blocks: found {blocks[:60]!r}, expected {' or '.join(BLOCKS)}")
-    whole = load_whole(model)
+    whole = model if isinstance(model, WholeModel) else load_whole(model)
     if megatron and isinstance(layout, Layout):
         raise ConfigError("layout: found a Layout beside arguments of Megatron, expected its text")
     written = recipe_from(megatron, whole, str(layout)) if megatron else None
@@ -295,38 +297,16 @@ def _wire_us(row: Row) -> float:
 def _one(row: Row | None, order: Schedule, costs: StepCosts, ep: EpTimes | None, model: WholeModel, sequence: int) -> Step:
     layout = costs.layout
     done = replay(step_graph(order, costs.times))
-    split = split_step(done)
+    split = split_step(done, waits_of(order, costs))
     step_us = split.total / PS_PER_US
     speed = layout.global_batch * sequence / (step_us / 1e6) / layout.gpus
     flops = model_flops(model, sequence, MEGATRON)
     dtype = model.layer.gemm_dtype if model.layer else "bf16"
-    shares = {part: split.share(part) for part in (COMPUTE, BUBBLE, SEND, DATA_PARALLEL, OPTIMIZER)}
-    shares[EP] = _exposed_us(order, costs) / order.ranks / step_us
-    shares[COMPUTE] -= shares[EP]
+    shares = {part: split.share(part) for part in WORDS}
     peak = costs.machine.cluster.peak_flops_per_us(dtype) * 1e6
     name, form, dropped = (row.system, row.form, row.dropped_rows) if row else ("no EP", "real", 0)
     energy = energy_of(model, costs.machine, layout, sequence, ep)
     return Step(name, step_us, speed, speed * flops / 1e12, speed * flops / peak, shares, ep, done, split, form, dropped, energy)
-
-
-def _exposed_us(order: Schedule, costs: StepCosts) -> float:
-    """EP communication in all cells that nothing hides, over all ranks; of a pair: what exceeds its computing."""
-    total = 0.0
-    for slots in order.slots:
-        for slot in slots:
-            ahead = costs.stages[slot[0].stage]
-            if len(slot) == 2:
-                total += _exposed_in_pair(ahead, costs.stages[slot[1].stage])
-            elif slot[0].kind == "F":
-                total += ahead.forward_exposed
-            elif slot[0].kind in "BI":
-                total += min(ahead.backward_exposed, ahead.backward)
-    return total
-
-
-def _exposed_in_pair(forward: Cost, backward: Cost) -> float:
-    computed = forward.forward - forward.forward_exposed + backward.backward - backward.backward_exposed + backward.weights
-    return max(0.0, forward.pair_with(backward) - computed)
 
 
 def _notes(model: WholeModel, machine: Machine, layout: Layout, order: Schedule, sequence: int) -> tuple[str, ...]:

@@ -45,11 +45,12 @@ def model(
     With --layout the memory of every pipeline rank at its peak. A layout that does not fit gets one line that names the constraint.
     """
     from dysharp.api.whole_model import describe
-    from dysharp.cli.texts.model_text import print_description
+    from dysharp.cli.texts.model_text import print_description, shown_if_refused
 
     modules = words_of(recompute) or ()
-    done = describe(
-        model, sequence=sequence, layout=layout, schedule=schedule, precision=precision, recompute=modules, dispatcher=dispatcher,
-        fixed_gib=fixed_gib, gpu=gpu, cluster=cluster,
-    )  # fmt: skip
+    with shown_if_refused():
+        done = describe(
+            model, sequence=sequence, layout=layout, schedule=schedule, precision=precision, recompute=modules, dispatcher=dispatcher,
+            fixed_gib=fixed_gib, gpu=gpu, cluster=cluster,
+        )  # fmt: skip
     print_json(done.to_dict()) if as_json else print_description(done)

@@ -67,6 +67,7 @@ def step(
     """
     from dysharp.api import step as simulate
     from dysharp.cli.progress_bar import progress_bar
+    from dysharp.cli.texts.model_text import shown_if_refused
     from dysharp.files import check_destination
 
     if not layout and not asked["megatron"]:
@@ -75,7 +76,7 @@ def step(
         check_destination(timeline)
     names = words_of(systems)
     modules = words_of(recompute) or ()
-    with kept_rows(fresh), progress_bar() as progress:
+    with shown_if_refused(), kept_rows(fresh), progress_bar() as progress:
         done = simulate(model, layout=layout, systems=names, recompute=modules, progress=progress, **asked)
     if timeline is not None:
         from dysharp.steps.step_timeline import step_timeline

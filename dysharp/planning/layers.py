@@ -47,7 +47,7 @@ class Pieces:
 
     def host(self, letter: str) -> float:
         """Time in which the GPU waits for launches of the host."""
-        return max(0.0, self.merged[letter].parts.get("host", 0.0))
+        return max(0.0, self.merged[letter].forward_host + self.merged[letter].backward_host)
 
 
 @dataclass(frozen=True, slots=True)

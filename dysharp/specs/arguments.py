@@ -15,6 +15,8 @@ from dysharp.specs.fields import show
 F = TypeVar("F", bound=Callable[..., Any])
 _NUMBERS: dict[type, tuple[type, str]] = {int: (Integral, "a whole number"), float: (Real, "a number"), bool: (bool, "True or False")}
 _WORDS: dict[Any, str] = {str: "text", type(None): "None", os.PathLike: "a path", Callable: "a function"}
+_CLASSES = {"WholeModel": "a WholeModel of `dysharp.load_whole`"}
+"""Classes that a verb takes, and how one comes by them."""
 _NO = object()
 """What `_fitting` returns for a value that does not fit."""
 
@@ -110,4 +112,5 @@ def _words(kind: Any) -> list[str]:
         return [_WORDS[origin]]
     if inner and isinstance(origin, type) and issubclass(origin, Iterable):
         return [f"a list of {' or '.join(_words(inner[0]))}"]
-    return [getattr(origin, "__name__", str(origin))]
+    name = getattr(origin, "__name__", str(origin))
+    return [_CLASSES.get(name, name)]

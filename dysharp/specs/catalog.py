@@ -42,7 +42,7 @@ def list_clusters() -> list[str]:
 
 
 def load_model(name_or_path: NameOrPath | Model) -> Model:
-    """A packaged model by name, or a model from a TOML file, a Hugging Face `config.json` or a folder with such a file.
+    """A packaged model by name, or from a TOML file, a Hugging Face `config.json` or its folder.
 
     A `Model` stays as it is. Raises `ConfigError`. Its one line names the file, the key, the value found and the nearest valid key.
     """
@@ -235,9 +235,9 @@ def list_whole_models() -> list[str]:
 
 
 def load_whole(name_or_path: NameOrPath | WholeModel) -> WholeModel:
-    """A packaged model by name, one from a TOML file with the table `[whole]`, or from a Hugging Face `config.json` or its folder.
+    """A `WholeModel`, for verbs of whole models, from what `load_model` takes.
 
-    A `WholeModel` stays as it is. Raises `ConfigError` in one line.
+    A TOML file has the table `[whole]`. A `WholeModel` stays as it is. Raises `ConfigError` in one line.
     """
     if isinstance(name_or_path, WholeModel):
         return name_or_path

@@ -18,6 +18,9 @@ ROUTING = "lognormal:0.65"  # assumed: the spread that matches DeepSeek-V3's pub
 
 SOURCE = "Hugging Face config.json"  # the first words of a model's source
 
+PARTS = ("ffn_config", "attn_config")
+TOML = "a model whose config has other names fits into a TOML file (docs/models.md)"
+
 MAX_LAYERS = 1 << 12  # bounds the loops over layers: the number of layers comes from the file
 
 
@@ -34,14 +37,16 @@ class Alias:
 ALIASES: dict[str, Alias] = {
     "hidden": Alias(("hidden_size", "d_model", "n_embd"), 1, 1 << 20),
     # In a config with an expert width, `intermediate_size` is the dense width. So it comes last.
-    "expert_hidden": Alias(("moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size", "intermediate_size"), 1, 1 << 20),
+    "expert_hidden": Alias(
+        ("moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size", "ffn_hidden_size", "intermediate_size"), 1, 1 << 20
+    ),
     "n_experts": Alias(("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"), 1, 1 << 16),
-    "topk": Alias(("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k"), 1, 1 << 16),
+    "topk": Alias(("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_top_k", "moe_k"), 1, 1 << 16),
     "n_group": Alias(("n_group",), 1, 1 << 16, default=1),
     "topk_group": Alias(("topk_group",), 1, 1 << 16, default=1),
 }
 LAYERS = {
-    "layers": Alias(("num_hidden_layers", "n_layer", "num_layers"), 1, MAX_LAYERS),
+    "layers": Alias(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1, MAX_LAYERS),
     # Which layers are MoE: each family of models has its own field. A field that is absent changes nothing.
     "dense_prefix": Alias(("first_k_dense_replace", "moe_layer_start_index"), 0, MAX_LAYERS, default=0),
     "every_from_1": Alias(("decoder_sparse_step", "interleave_moe_layer_step"), 1, MAX_LAYERS, default=1),
@@ -63,7 +68,7 @@ def model_from_config(config: Mapping[str, Any], name: str, where: str) -> Model
     has_experts = layers_with_experts(config, faults)
     element_bytes = _element_bytes(config, faults)
     gemm_dtype = _gemm_dtype(config, faults)
-    raise_if(faults, where)
+    raise_faults(faults, where)
     if config.get("topk_method") == "greedy":  # DeepSeek-V2 lists groups and does not use them
         values["n_group"] = values["topk_group"] = 1
     try:
@@ -78,9 +83,17 @@ def model_from_config(config: Mapping[str, Any], name: str, where: str) -> Model
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The config of the language model, which a multi-modal config nests in `text_config`."""
+    """The config of the language model, which a multi-modal config nests in `text_config`, with the fields that DBRX nests (`PARTS`)."""
     nested = config.get("text_config")
-    return nested if isinstance(nested, dict) and not names_experts(config) else config
+    whole = nested if isinstance(nested, dict) and not names_experts(config) else config
+    parts = [part for name in PARTS if isinstance(part := whole.get(name), dict)]
+    return {key: value for part in (*parts, whole) for key, value in part.items()} if parts else whole
+
+
+def raise_faults(faults: list[str], where: str) -> None:
+    """Raise one `ConfigError` that lists all `faults`, if there are any, and says what helps where a field is missing."""
+    missing = any(": missing" in fault for fault in faults)
+    raise_if([*faults, *([TOML] if missing else [])], where)
 
 
 def names_experts(config: Mapping[str, Any]) -> bool:
@@ -107,7 +120,7 @@ def integer(config: Mapping[str, Any], alias: Alias, faults: list[str]) -> int:
 
 def _other_names(alias: Alias) -> str:
     rest = alias.names[1:]
-    return f" (also looked for {', '.join(rest)}), expected a mixture-of-experts config" if rest else ""
+    return f" (also looked for {', '.join(rest)})" if rest else ""
 
 
 def _layer_list(config: Mapping[str, Any], faults: list[str]) -> list[int] | None:

@@ -9,8 +9,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from dysharp.errors import ConfigError
-from dysharp.specs.fields import raise_if, show
-from dysharp.specs.hf import ALIASES, LAYERS, SOURCE, Alias, integer, layers_with_experts, model_from_config, n_matrices, names_experts, text_part
+from dysharp.specs.fields import show
+from dysharp.specs.hf import (
+    ALIASES,
+    LAYERS,
+    SOURCE,
+    Alias,
+    integer,
+    layers_with_experts,
+    model_from_config,
+    n_matrices,
+    names_experts,
+    raise_faults,
+    text_part,
+)
 from dysharp.specs.whole import Attention, LinearAttention, WholeModel
 
 WIDTH, COUNT = 1 << 20, 1 << 12
@@ -21,8 +33,8 @@ def _wide(*names: str, default: int | None = None) -> Alias:
     return Alias(names, 0 if default == 0 else 1, WIDTH, default)
 
 
-HEADS = Alias(("num_attention_heads", "n_head"), 1, COUNT)
-KV_HEADS = Alias(("num_key_value_heads",), 1, COUNT, default=0)
+HEADS = Alias(("num_attention_heads", "n_head", "n_heads"), 1, COUNT)
+KV_HEADS = Alias(("num_key_value_heads", "kv_n_heads"), 1, COUNT, default=0)
 SHARED_EXPERTS = Alias(("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"), 0, COUNT, default=0)
 EXPERT = _wide(*ALIASES["expert_hidden"].names[:-1])  # without the dense width
 MTP = Alias(("num_nextn_predict_layers", "mtp_num_hidden_layers"), 0, COUNT, default=0)
@@ -58,7 +70,8 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
     with_experts = layers_with_experts(config, faults) if layer else [False] * integer(config, LAYERS["layers"], faults)
     dense, family = with_experts.count(False), str(config.get("model_type"))
     if with_experts != sorted(with_experts):
-        faults.append(f"layers: found a dense layer behind layer {with_experts.index(True)}, which has experts; expected the dense layers first")
+        found = f"found a dense layer behind layer {with_experts.index(True)}, which has experts; expected the dense layers first"
+        faults.append(f"layers: {found} (only `run`, `compare` and `advise`, which simulate one MoE layer, take interleaved layers)")
     hidden = integer(config, ALIASES["hidden"], faults)
     linear = _linear(config, faults)
     values: dict[str, Any] = {
@@ -80,7 +93,7 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
         "dense_bias": bool(dense) and config.get("mlp_bias") is True,
     }
     attention = _attention(config, family, hidden, len(with_experts), faults)
-    raise_if(faults, where)
+    raise_faults(faults, where)
     known = "" if family in FAMILIES else f"; family {show(family)} is not known and taken as Llama is"
     try:
         return WholeModel(name=name, source=f"{SOURCE}{known}", hidden=hidden, layer=layer, attention=Attention(**attention), **values)

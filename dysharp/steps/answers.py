@@ -11,15 +11,20 @@ from dataclasses import asdict, dataclass, replace
 
 from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.flops import MEGATRON, model_flops
-from dysharp.steps.cost import EpTimes
-from dysharp.steps.graph import COMPUTE, GATHER, NORM, OPTIMIZER, REDUCE, SEND, Replay, StepTimes, replay, step_graph
+from dysharp.steps.cost import Cost, EpTimes
+from dysharp.steps.costs import StepCosts
+from dysharp.steps.graph import COMPUTE, GATHER, NORM, OPTIMIZER, REDUCE, SEND, Node, Replay, StepTimes, replay, slot_name, step_graph
 from dysharp.steps.layout import Layout
 from dysharp.steps.machine import Machine, number
-from dysharp.steps.schedules import Schedule, make_schedule
+from dysharp.steps.schedules import Schedule, Slot, make_schedule
+from dysharp.steps.schedules.cells import FORWARD, WGRAD
+from dysharp.units import PS_PER_US
 
 Span = tuple[float, float]
-BUBBLE, DATA_PARALLEL = "bubble", "data_parallel"
+BUBBLE, DATA_PARALLEL, EP, LAUNCHES = "bubble", "data_parallel", "exposed EP", "launches"
 PARTS = (COMPUTE, OPTIMIZER, DATA_PARALLEL, SEND, BUBBLE)
+Waits = Mapping[tuple[int, str], Mapping[str, float]]
+"""(rank, name of a slot) -> {part: share of the slot's time in which the rank does not compute}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +32,8 @@ class StepSplit:
     """Time of a step in the unit of its graph.
 
     `ranks[r]` splits the time of rank r by `PARTS`; the parts add up to `total`. "data_parallel" and "send" are exposed: the rank computes
-    nothing, and its own reduce or gather, or the send that it waits for, is on its way. "bubble" is all other idle time.
-    `path` splits the longest path by kind of node ("wait": latency between nodes); it adds up to `total`, too.
+    nothing, and its own reduce or gather, or the send that it waits for, is on its way. "bubble" is all other idle time. `Waits` inside slots are
+    further parts. `path` splits the longest path by kind of node ("wait": latency between nodes) and these waits; it adds up to `total`, too.
     """
 
     total: float
@@ -37,7 +42,7 @@ class StepSplit:
 
     def mean(self, part: str) -> float:
         """Mean over ranks."""
-        return sum(rank[part] for rank in self.ranks) / len(self.ranks)
+        return sum(rank.get(part, 0.0) for rank in self.ranks) / len(self.ranks)
 
     def share(self, part: str) -> float:
         """Mean over ranks as a share of the step."""
@@ -49,13 +54,40 @@ class StepSplit:
         return max(range(len(self.ranks)), key=lambda rank: (self.ranks[rank][COMPUTE], -rank))
 
 
-def split_step(done: Replay) -> StepSplit:
+def split_step(done: Replay, waits: Waits | None = None) -> StepSplit:
     """Where the time of a replayed step goes."""
-    n_ranks = 1 + max(node.rank for node in done.graph.nodes)
-    return StepSplit(done.makespan, tuple(_rank(done, rank) for rank in range(n_ranks)), _path(done))
+    n_ranks, known = 1 + max(node.rank for node in done.graph.nodes), waits or {}
+    return StepSplit(done.makespan, tuple(_rank(done, rank, known) for rank in range(n_ranks)), _path(done, known))
 
 
-def _rank(done: Replay, rank: int) -> dict[str, float]:
+def waits_of(order: Schedule, costs: StepCosts) -> Waits:
+    """EP communication that nothing hides, and launches, in every slot. Of a pair: what exceeds its computing."""
+    found: dict[tuple[int, str], dict[str, float]] = {}
+    for rank, slots in enumerate(order.slots):
+        for slot in slots:
+            if us := costs.times.cells.of(slot) / PS_PER_US:
+                found[rank, slot_name(slot)] = {part: wait / us for part, wait in zip((EP, LAUNCHES), _waits_in(slot, costs.stages), strict=True)}
+    return found
+
+
+def _waits_in(slot: Slot, stages: Sequence[Cost]) -> tuple[float, float]:
+    one = stages[slot[0].stage]
+    if len(slot) == 2:
+        return one.waits_in_pair(stages[slot[1].stage])
+    if slot[0].kind == WGRAD:
+        return 0.0, 0.0
+    return one.waits() if slot[0].kind == FORWARD else one.waits_backward()
+
+
+def _add(parts: dict[str, float], node: Node, time: float, waits: Waits) -> None:
+    """Add the time of a node on a rank's compute to the parts that it consists of."""
+    inside = waits.get((node.rank, node.name), {})
+    for part, share in inside.items():
+        parts[part] = parts.get(part, 0.0) + share * time
+    parts[node.kind] = parts.get(node.kind, 0.0) + (1 - sum(inside.values())) * time
+
+
+def _rank(done: Replay, rank: int, waits: Waits) -> dict[str, float]:
     graph = done.graph
     computed, moved = graph.queues[f"rank {rank} {COMPUTE}"], graph.queues.get(f"rank {rank} data parallel", [])
     own = [(done.start[n], done.end[n]) for n in moved]
@@ -71,7 +103,7 @@ def _rank(done: Replay, rank: int) -> dict[str, float]:
             parts[SEND] += _length(sends)
             parts[BUBBLE] += start - last - _length(exposed) - _length(sends)
         if n >= 0:
-            parts[graph.nodes[n].kind] += graph.duration[n]
+            _add(parts, graph.nodes[n], graph.duration[n], waits)
             last = done.end[n]
     return parts
 
@@ -82,7 +114,7 @@ def _awaited(done: Replay, node: int) -> list[Span]:
     return [(done.start[cause], done.start[node])] if cause >= 0 and done.graph.nodes[cause].kind == SEND else []
 
 
-def _path(done: Replay) -> dict[str, float]:
+def _path(done: Replay, waits: Waits) -> dict[str, float]:
     """The longest path by kind of node."""
     parts: dict[str, float] = defaultdict(float)
     path = done.critical_path()
@@ -90,7 +122,9 @@ def _path(done: Replay) -> dict[str, float]:
     for n in path:
         kind = done.graph.nodes[n].kind
         parts["wait"] += done.start[n] - last
-        if kind != NORM:
+        if kind == COMPUTE:
+            _add(parts, done.graph.nodes[n], done.graph.duration[n], waits)
+        elif kind != NORM:
             parts[DATA_PARALLEL if kind in (REDUCE, GATHER) else kind] += done.graph.duration[n]
         last = done.end[n]
     return dict(parts)

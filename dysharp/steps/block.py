@@ -110,8 +110,9 @@ class Block(Basis):
         forward = max(h1 + last + h2, d1 + max(h2, d2)) if waits else max(h1 + h2, d1 + d2)
         replayed = waits and not {FULL, "moe"}.isdisjoint(self.practice.recompute)
         late = max(0.0, hosted + (last if replayed else 0.0) - done.backward - done.weights)
-        parts = done.parts | {"host": forward - done.forward + late}
-        return replace(done, forward=forward, backward=done.backward + late, parts=parts)
+        waited = forward - done.forward
+        parts = done.parts | {"host": waited + late}
+        return replace(done, forward=forward, backward=done.backward + late, forward_host=waited, backward_host=late, parts=parts)
 
     def _host(self, first: tuple[str, ...], rest: tuple[str, ...]) -> tuple[float, float, float]:
         """Host time of the launches of kernels `first` and `rest` of a forward pass, and of its backward pass with replays."""

@@ -37,7 +37,8 @@ class BlockTimes:
 class Cost:
     """Microseconds of a part of a model on one GPU. `backward` is without weight gradients.
 
-    `*_exposed` is EP communication inside the passes that nothing hides; `*_wire` is all EP communication, for merged pairs.
+    `*_exposed` is EP communication inside the passes that nothing hides; `*_wire` is all EP communication, for merged pairs. `*_host` is the time
+    inside the passes in which the GPU waits for launches.
     `merged`: blocks with times of merged Programs; `saved`: what each of them saves in a pair, summed.
     """
 
@@ -50,6 +51,8 @@ class Cost:
     backward_wire: float = 0.0
     merged: int = 0
     saved: float = 0.0
+    forward_host: float = 0.0
+    backward_host: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)
     """Forward, backward and weight gradients together, by name."""
 
@@ -64,12 +67,13 @@ class Cost:
         return replace(self, **again, parts=self.parts | {"recomputation": self.forward})
 
     def as_merged(self, block: BlockTimes) -> "Cost":
-        """This block with times of its merged Programs. What they are longer than its computing is exposed."""
+        """This block with times of its merged Programs. What they are longer than its computing is launches, and beyond those exposed."""
         bare, late = self.forward - self.forward_exposed, self.backward + self.weights - self.backward_exposed
         return replace(
             self, forward=block.forward, backward=block.backward - self.weights, forward_exposed=max(0.0, block.forward - bare),
             backward_exposed=max(0.0, block.backward - late), forward_wire=0.0, backward_wire=0.0, merged=1,
-            saved=block.forward + block.backward - block.pair,
+            saved=block.forward + block.backward - block.pair, forward_host=_waited(block.forward, bare, self.forward_host),
+            backward_host=_waited(block.backward, late, self.backward_host),
         )  # fmt: skip
 
     def overlapped(self, held: float) -> "Cost":
@@ -105,6 +109,25 @@ class Cost:
             return serial - both * (self.saved + backward.saved) / (self.merged + backward.merged)
         computed = serial - self.forward_exposed - backward.backward_exposed
         return min(max(computed, self.forward_wire + backward.backward_wire), serial)
+
+    def waits(self) -> tuple[float, float]:
+        """(EP communication that nothing hides, launches) of a forward pass."""
+        return self.forward_exposed, self.forward_host
+
+    def waits_backward(self) -> tuple[float, float]:
+        """The same of a backward pass, whose weight gradients may be apart."""
+        return min(self.backward_exposed, self.backward - self.backward_host), self.backward_host
+
+    def waits_in_pair(self, backward: "Cost") -> tuple[float, float]:
+        """The same of `pair_with`."""
+        whole, host = self.pair_with(backward), self.forward_host + backward.backward_host
+        computed = self.forward - self.forward_exposed + backward.backward - backward.backward_exposed + backward.weights
+        return max(0.0, whole - computed), _waited(whole, computed, host)
+
+
+def _waited(whole: float, computed: float, host: float) -> float:
+    """Launches in `whole`, where computing with launches of `host` takes `computed`."""
+    return min(host, max(0.0, whole - computed + host))
 
 
 def passes(name: str, forward: float, backward: float, weights: float = 0.0) -> Cost:

@@ -12,6 +12,10 @@ from click.testing import CliRunner
 import dysharp
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
+from dysharp.planning.layers import pieces_of
+from dysharp.specs import load_cluster, load_whole
+from dysharp.steps.machine import Machine
+from dysharp.steps.practice import Practice
 
 SMALL: dict[str, Any] = {"layout": "pp=3,ep=4,m=6", "sequence": 32, "systems": ["deepep", "dysharp", "ideal"]}
 NAMES = ("--layout", "pp=3,ep=4,m=6", "--sequence", "32", "--systems", "deepep,dysharp")
@@ -84,6 +88,31 @@ def test_a_dense_model_has_no_ep_system() -> None:
     assert dense.best.shares["exposed EP"] == 0
     assert 0.05 < dense.best.mfu < 0.8
     assert max(dense.gains, key=dense.gains.__getitem__) == "launches that cost nothing"  # they bound 1024 tokens
+    assert dense.best.limit == "launches"
+
+
+def test_launches_are_no_computing_and_are_those_of_a_plan() -> None:
+    """Without a pipeline nothing else changes when launches cost nothing, so that their share says what this gains."""
+    done = dysharp.step("deepseek-v2-lite", "hw-dgx-h100", "ep=8,m=1", systems=["deepep"], sequence=256)
+    one, (rank,) = done.best, done.best.to_dict()["ranks_us"]
+    assert one.limit == "launches"
+    assert "most of the rest is waiting for launches" in done.sentence()
+    assert sum(one.shares.values()) == pytest.approx(1)
+    assert sum(rank.values()) == pytest.approx(one.step_us) == pytest.approx(sum(one.to_dict()["path_us"].values()))
+    assert rank["launches"] == pytest.approx(one.shares["launches"] * one.step_us)
+    assert done.gains["launches that cost nothing"] == pytest.approx(1 / (1 - one.shares["launches"]) - 1)
+    model = load_whole("deepseek-v2-lite")
+    args = (model, Machine(load_cluster("hw-dgx-h100")), done.layout, 256, "deepep", "none", Practice(host=True), 1.0, one.ep)
+    plan = pieces_of(*args)
+    assert rank["launches"] == pytest.approx(sum(plan.host("d" if n < model.dense_layers else "t") for n in range(model.n_layers)))
+
+
+def test_five_systems_are_five_rows() -> None:
+    names = ["deepep", "megatron-a2a", "dysharp-comet", "dysharp-basic", "ideal"]
+    text = str(dysharp.step("deepseek-v2-lite", "paper-gh200-nvl32", "pp=3,ep=4,m=6", systems=names, sequence=32)).splitlines()
+    assert sorted(line.split()[0] for line in text[2:7]) == sorted(names)
+    assert max(map(len, text[:7])) <= 100
+    assert "launches" in text[0]
 
 
 def test_the_command_answers_first_and_writes_a_timeline(tmp_path: Path) -> None:

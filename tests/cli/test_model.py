@@ -48,8 +48,22 @@ REFUSED = {
 @pytest.mark.parametrize("words", REFUSED)
 def test_wrong_input_gets_one_line(words: str, dysharp: Call) -> None:
     done = dysharp("model", "deepseek-v3", *words.split())
-    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert REFUSED[words] in done.err
+    *above, last = done.err.splitlines()
+    assert (done.code, done.out, bool(above)) == (2, "", "memory" in last)
+    assert REFUSED[words] in last
+
+
+@pytest.mark.parametrize("verb", ["model", "step"])
+def test_a_layout_that_does_not_fit_shows_the_memory_of_its_ranks(verb: str, dysharp: Call) -> None:
+    machine = ("--cluster", "hw-dgx-h100", "--json")
+    done = dysharp(verb, "deepseek-v2-lite", "--layout", "pp=3,ep=2,m=6,mbs=8", *machine)
+    lines = done.err.splitlines()
+    assert (done.code, done.out) == (2, "")
+    assert lines[0] == "GiB of every pipeline rank at its peak"
+    rows = [line.split() for line in lines[3:6]]
+    assert [row[0] for row in rows] == ["0", "1", "2"]
+    assert f"memory: found {max((row[-1] for row in rows), key=float)} GiB on pipeline rank" in lines[-1]
+    assert max(map(len, lines[:-1])) <= 100
 
 
 def test_a_file_of_ones_own(tmp_path: Path, dysharp: Call) -> None:

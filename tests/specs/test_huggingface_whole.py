@@ -128,6 +128,24 @@ def test_windows(fields: dict[str, Any], window: tuple[int, int]) -> None:
     assert (read(**fields).attention.window, read(**fields).attention.window_every) == window
 
 
+def test_fields_of_dbrx() -> None:
+    """Its config names fields in its own way and nests those of experts and heads (databricks/dbrx-base)."""
+    experts = {"ffn_act_fn": {"name": "silu"}, "ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}
+    whole = whole_from_config(
+        {"model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 40, "vocab_size": 100352, "ffn_config": experts,
+         "attn_config": {"kv_n_heads": 8, "clip_qkv": 8}}, "dbrx", "f",
+    )  # fmt: skip
+    attention, layer = 2 * 6144 * (6144 + 1024), 16 * (3 * 6144 * 10752 + 6144)
+    assert parameters_of(whole).total == 40 * (attention + layer + 2 * 6144) + 2 * 6144 * 100352 + 6144  # 132 B, as published
+    assert whole.layer is not None
+    assert whole.layer.topk == 4
+
+
+def test_a_missing_field_names_the_way_out() -> None:
+    with pytest.raises(ConfigError, match=r"num_hidden_layers: missing \(also looked for n_layer, n_layers, num_layers\) \| a model whose.*TOML"):
+        read(num_hidden_layers=None)
+
+
 def test_full_attention_between_linear_layers() -> None:
     kinds = ["linear_attention", "full_attention"] * 2
     assert read(model_type="qwen3_next", **NEXT).full_every == 4
@@ -141,7 +159,7 @@ BAD = {
     "num_hidden_layers: found 4097": {"num_hidden_layers": 4097},
     "f: attention: kv_heads: found 4, expected a divisor of heads = 6": {"num_key_value_heads": 4},
     "qk_rope_head_dim: missing": {**MLA, "qk_rope_head_dim": None},
-    "layers: found a dense layer behind layer 1, which has experts": {**QWEN, "model_type": "qwen3_moe", "decoder_sparse_step": 2},
+    "first (only `run`, `compare` and `advise`, which simulate one MoE layer,": {**QWEN, "model_type": "qwen3_moe", "decoder_sparse_step": 2},
     "layer_types: found windows in layers [1, 3], expected them in the first": {"sliding_window": 8, "layer_types": ["a", "sliding_attention"] * 2},
     "layer_types: found ['a'], expected a list of 4 kinds": {"sliding_window": 8, "layer_types": ["a"]},
     "expected full attention in the last layer of every 2": {**NEXT, "layer_types": ["linear_attention", "full_attention", "x", "full_attention"]},

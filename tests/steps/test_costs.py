@@ -15,7 +15,7 @@ from dysharp.steps import chunks_of, layout_of
 from dysharp.steps.accounting.flops import STATE_PRODUCTS, flops_of
 from dysharp.steps.accounting.state import rank_parameters
 from dysharp.steps.block import Block
-from dysharp.steps.cost import Cost, EpTimes
+from dysharp.steps.cost import BlockTimes, Cost, EpTimes
 from dysharp.steps.costs import step_costs
 from dysharp.steps.estimate import estimate
 from dysharp.steps.graph import replay, step_graph
@@ -163,6 +163,16 @@ def test_overlap_hides_communication_and_never_computing() -> None:
     assert held.forward + held.backward == pytest.approx(24)
     bound = Cost(forward=30, backward=30, forward_exposed=28, backward_exposed=28, forward_wire=28, backward_wire=28).overlapped(0)
     assert bound.forward + bound.backward == pytest.approx(56)
+
+
+def test_launches_of_a_pass_are_neither_computing_nor_exposed() -> None:
+    one = Cost(forward=10, backward=20, weights=5, forward_exposed=4, backward_exposed=3, forward_host=2, backward_host=6)
+    assert (one.waits(), one.waits_backward(), one.waits_in_pair(one)) == ((4, 2), (3, 6), (0, 8))
+    assert replace(one, backward_exposed=18).waits_backward() == (14, 6)  # the rest hides behind weight gradients, which are apart
+    assert replace(one, forward_wire=40, backward_wire=40).waits_in_pair(one) == (7, 8)
+    hidden, short = one.as_merged(BlockTimes(5, 21, 24)), one.as_merged(BlockTimes(3, 15, 18))
+    assert (hidden.waits(), hidden.waits_backward()) == ((0, 1), (0, 5))  # computing takes 4 and 16
+    assert (short.waits(), short.waits_backward()) == ((0, 0), (0, 0))
 
 
 def test_context_ranks_exchange_inside_their_domain() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from dysharp.cli.output import print_lines, print_table
 
@@ -13,6 +17,26 @@ GIGA = 1e9
 MOST_OPS = 12
 OWN = ("weights", "gradients", "optimizer", "activations")
 """Lines with a column of their own."""
+
+
+@contextmanager
+def shown_if_refused() -> Iterator[None]:
+    """The memory of every rank on stderr, above the error of a layout that does not fit."""
+    from dysharp.steps.accounting.memory import DoesNotFit
+    from dysharp.text import table
+    from dysharp.units import GiB
+
+    try:
+        yield
+    except DoesNotFit as error:
+        rows = []
+        for one in error.memory.ranks:
+            own = [one.lines.get(name, 0.0) for name in OWN]
+            sizes = (*own, sum(one.lines.values()) - sum(own), one.allocated, error.memory.reserved(one))
+            rows.append((str(one.rank), str(sum(one.held.values())), *(f"{n / GiB:.1f}" for n in sizes)))
+        headings = ("rank", "chunks\nin flight", *OWN, "backward\npass", "allocated", "reserved")
+        click.echo(f"GiB of every pipeline rank at its peak\n{table(headings, rows)}\n", err=True)
+        raise
 
 
 def print_description(done: Description) -> None:

@@ -10,7 +10,7 @@ the sequence parallel shard.
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -369,8 +369,19 @@ def _peak(schedule: Schedule, rank: int, chunks: Sequence[_Chunk]) -> tuple[floa
     return bytes_now, {stage: n for stage, n in held.items() if n}, ops, sum(late.values())
 
 
+class DoesNotFit(ConfigError):
+    """A layout whose `memory` a GPU does not hold."""
+
+    def __init__(self, message: str, memory: Memory) -> None:
+        super().__init__(message)
+        self.memory = memory
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.memory)
+
+
 def check_memory(memory: Memory, capacity_bytes: float, where: str) -> None:
-    """Raise `ConfigError` with the line that breaks the memory of `where` (a GPU): the first at which the sum of the fullest rank exceeds it."""
+    """Raise `DoesNotFit` with the line that breaks the memory of `where` (a GPU): the first at which the sum of the fullest rank exceeds it."""
     rank = memory.peak
     if memory.reserved(rank) <= capacity_bytes:
         return
@@ -380,4 +391,5 @@ def check_memory(memory: Memory, capacity_bytes: float, where: str) -> None:
     (line, size), before = taken[at], sums[at]
     held = f" of {rank.in_flight}" if line == "activations" else ""
     need = f"found {memory.reserved(rank) / GiB:.1f} GiB on pipeline rank {rank.rank}, expected at most {capacity_bytes / GiB:.1f} GiB of {where}"
-    raise ConfigError(f"layout for {memory.model}: memory: {need}; {line}{held} ({size / GiB:.1f} GiB) come on top of {before / GiB:.1f} GiB")
+    on_top = f"{line}{held} ({size / GiB:.1f} GiB) come on top of {before / GiB:.1f} GiB"
+    raise DoesNotFit(f"layout for {memory.model}: memory: {need}; {on_top}", memory)
