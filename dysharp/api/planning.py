@@ -253,6 +253,9 @@ class PlanArgs(TypedDict, total=False):
 @takes(PlanArgs)
 def plan(models: str, gpus: int, cluster: str = "hw-dgx-h100-x8", **asked: Unpack[PlanArgs]) -> Answer:
     """The fastest layouts of every model (names or files, joined with commas) and shape on `gpus` GPUs. Raises `ConfigError`."""
+    for name, value, low, high in (("spread", asked["spread"], 0, 1), ("imbalance", asked["imbalance"], 1, 100)):
+        if value is not None and not low <= value <= high:
+            raise ConfigError(f"plan: {name}: found {show(value)}, expected a number from {low} to {high}")
     machine, tick, jobs, folder = load_cluster(cluster), asked["tick"], asked["jobs"], asked["folder"]
     shapes = [shape for name in models.split(",") for shape in shapes_of(load_whole(name.strip()), list(asked["vary"]))]
     if any(shape.linear for shape in shapes):
@@ -325,7 +328,7 @@ def given_of(tries: Iterable[str]) -> dict[str, tuple[Any, ...]]:
 
 def _integer(text: str, word: str) -> int:
     if not word.isascii() or not word.isdigit() or not 0 < len(word) <= 7:
-        raise ConfigError(f"plan: {show(text)}: found {show(word)}, expected a positive integer")
+        raise ConfigError(f"plan: {show(text)}: found {show(word)}, expected an integer from 1 to 9999999")
     return int(word)
 
 

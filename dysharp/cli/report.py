@@ -88,6 +88,7 @@ def report(ctx: click.Context, files: tuple[str, ...], out: str, title: str | No
 
 def read_rows(path: str) -> tuple[list[dict[str, Any]], list[LeftOut]]:
     """The Rows of a file of JSON or of JSON lines, and the systems that comparisons in the file left out. Raises ConfigError for anything else."""
+    from dysharp.reports.html_report import check_row
     from dysharp.specs.reading import read_text
 
     text = read_text(Path(path))
@@ -101,6 +102,8 @@ def read_rows(path: str) -> tuple[list[dict[str, Any]], list[LeftOut]]:
     rows = [row for value in found for row in _rows_in(value)]
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise ConfigError(f"{path}: found no rows, expected the output of dysharp run --json, compare --json or sweep --out")
+    for number, row in enumerate(rows, start=1):
+        check_row(row, f"{path}: row {number}")
     return rows, [(value["rows"][0], value["left_out"]) for value in found if _leaves_out(value)]
 
 

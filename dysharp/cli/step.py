@@ -68,12 +68,12 @@ def step(
     from dysharp.api import step as simulate
     from dysharp.cli.progress_bar import progress_bar
     from dysharp.cli.texts.model_text import shown_if_refused
-    from dysharp.files import check_destination
+    from dysharp.cli.trace import check_timeline
 
     if not layout and not asked["megatron"]:
         raise ConfigError("layout: found none, expected --layout or --megatron-args")
     if timeline is not None:
-        check_destination(timeline)
+        check_timeline("--timeline", timeline)
     names = words_of(systems)
     modules = words_of(recompute) or ()
     with shown_if_refused(), kept_rows(fresh), progress_bar() as progress:

@@ -42,7 +42,6 @@ def trace(
     from dysharp.api import trace as trace_system
     from dysharp.api.comparison import header_lines
     from dysharp.cli.progress_bar import progress_bar
-    from dysharp.files import check_destination
     from dysharp.runs.options import parse_set
 
     if out is None and plot is None and chakra is None:
@@ -52,9 +51,7 @@ def trace(
     if parts < 1:
         raise ConfigError(f"--parts: found {parts}, expected at least 1")
     if out is not None:
-        if not out.endswith(ENDINGS):
-            raise ConfigError(f"--out: found {out!r}, expected a name that ends in {' or '.join(ENDINGS)}")
-        check_destination(out)
+        check_timeline("--out", out)
     kept = () if only is None else _tokens("--only", only)
     followed = None if follow is None else _tokens("--follow", follow)
     with progress_bar() as progress:
@@ -75,6 +72,15 @@ def trace(
     if files:
         megabytes = sum(path.stat().st_size for path in files) / 1e6
         print_lines([f"{files[0]} to {files[-1].name}: {megabytes:.1f} MB of Chakra execution traces, one file per GPU"])
+
+
+def check_timeline(flag: str, path: str) -> None:
+    """Raise ConfigError for a file that `flag` names and that is no timeline by its name, or cannot be written."""
+    from dysharp.files import check_destination
+
+    if not path.endswith(ENDINGS):
+        raise ConfigError(f"{flag}: found {path!r}, expected a name that ends in {' or '.join(ENDINGS)}")
+    check_destination(path)
 
 
 def _tokens(flag: str, text: str) -> Sequence[int]:

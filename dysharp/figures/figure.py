@@ -13,7 +13,7 @@ from pydantic import BeforeValidator
 
 from dysharp.errors import ConfigError, check_word
 from dysharp.figures.check import Check, check_of, unclaimed
-from dysharp.figures.keys import known, typed, word
+from dysharp.figures.keys import Whole, known, typed, word
 from dysharp.figures.metric import all_metrics
 from dysharp.figures.origin import origin_of
 from dysharp.runs.point import DIRECTIONS, FIDELITIES, USUAL_CLUSTER, Point
@@ -140,7 +140,7 @@ def in_direction(figure: Figure, direction: str) -> Figure:
 
 def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
     known(table, KEYS, where)
-    if "points" not in table:
+    if table.get("points", []) == []:
         raise ConfigError(f"{where}: found no [points], expected systems and models to run (one table, or several: [[points]])")
     several = table["points"]
     sets = {f"{where}: points[{i}]": axes for i, axes in enumerate(several)} if isinstance(several, list) else {f"{where}: points": several}
@@ -209,10 +209,10 @@ class _Axes:
     cluster: Annotated[tuple[str, ...], _ONE, Key('a cluster or a list of clusters, such as ["paper-nvl72", "paper-nvl72,link_GBps=900"]')] = (
         USUAL_CLUSTER,
     )
-    gpus: Annotated[tuple[int | None, ...], _ONE, _NUMBERS] = (None,)
-    tokens: Annotated[tuple[int | None, ...], _ONE, _NUMBERS] = (None,)
+    gpus: Annotated[tuple[Whole | None, ...], _ONE, _NUMBERS] = (None,)
+    tokens: Annotated[tuple[Whole | None, ...], _ONE, _NUMBERS] = (None,)
     routing: Annotated[tuple[str, ...], _ONE, Key('a list of routing texts, such as ["uniform"]')] = ("",)
-    seeds: Annotated[tuple[int, ...], _ONE, _NUMBERS] = (0,)
+    seeds: Annotated[tuple[Whole, ...], _ONE, _NUMBERS] = (0,)
     direction: Annotated[tuple[str, ...], _ONE, Key('one or a list of "fwd", "bwd", "both"')] = ("fwd",)
     fidelity: Annotated[str, Key('"burst" or "packet"')] = "burst"
     options: Annotated[_Values, Key("a table of options with one value each; lists of values go into grid")] = field(default_factory=dict)
@@ -261,14 +261,21 @@ def _variant_of(cluster: str, setting: Mapping[str, Any]) -> str:
 
 
 def _own(system: str, setting: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """The options of a system in a setting: sorted pairs of name and value."""
-    own = ((name.removeprefix(f"{system}."), value) for name, value in setting.items() if name.rpartition(".")[0] in ("", "fabric", system))
-    return tuple(sorted(own))
+    """The options of a system in a setting: sorted pairs of name and value. SYSTEM.OPTION counts before OPTION, which is of all systems."""
+    of_all = {name: value for name, value in setting.items() if name.rpartition(".")[0] in ("", "fabric")}
+    own = {name.removeprefix(f"{system}."): value for name, value in setting.items() if name.startswith(f"{system}.")}
+    return tuple(sorted((of_all | own).items()))
 
 
 def _check_product(axes: _Axes, where: str) -> None:
-    """Raise ConfigError for too many points, before the first is made."""
-    lists = (axes.systems, axes.models, axes.cluster, axes.gpus, axes.tokens, axes.routing, axes.seeds, axes.direction)
-    n = math.prod(map(len, [*lists, *axes.choices.values()])) * (math.prod(map(len, axes.grid.values())) + axes.defaults)
+    """Raise ConfigError for no points and too many, before the first is made, and for a negative seed."""
+    lists = {name: getattr(axes, name) for name in ("systems", "models", "cluster", "gpus", "tokens", "routing", "seeds", "direction")}
+    more = {f"{key}.{name}": values for key in ("grid", "choices") for name, values in getattr(axes, key).items()}
+    for name, values in (lists | more).items():
+        if not values:
+            raise ConfigError(f"{where}.{name}: found an empty list, expected at least one value")
+    if min(axes.seeds) < 0:
+        raise ConfigError(f"{where}.seeds: found {min(axes.seeds)}, expected at least 0")
+    n = math.prod(map(len, [*lists.values(), *axes.choices.values()])) * (math.prod(map(len, axes.grid.values())) + axes.defaults)
     if n > MAX_POINTS:
         raise ConfigError(f"{where}: found {n} points, expected at most {MAX_POINTS}: the product of all lists")

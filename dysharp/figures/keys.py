@@ -1,14 +1,16 @@
 """Tables of a figure's TOML file as typed values. Errors name the file, the key, what was found and what is expected."""
 
 from collections.abc import Collection
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Strict, TypeAdapter, ValidationError
 
 from dysharp.errors import ConfigError, check_word
 from dysharp.specs.fields import keys_of, show
 
 T = TypeVar("T")
+Whole = Annotated[int, Strict()]
+"""A whole number: not true or false, no text, no fraction of zero."""
 
 
 def known(table: Any, valid: Collection[str], where: str) -> None:

@@ -103,7 +103,7 @@ class Run:
 
 def _degree(cell: str, column: str, where: str) -> int:
     if cell and (not cell.isascii() or not cell.isdigit() or len(cell) > 9):
-        raise ConfigError(f"{where}: column {column}: found {show(cell)}, expected a whole number")
+        raise ConfigError(f"{where}: column {column}: found {show(cell)}, expected a whole number up to 999999999")
     return int(cell or 0)
 
 
@@ -115,5 +115,5 @@ def _number(cell: str, column: str, where: str) -> float | None:
     except ValueError:
         value = math.nan
     if not 0 < value < MOST:
-        raise ConfigError(f"{where}: column {column}: found {show(cell)}, expected a number above 0")
+        raise ConfigError(f"{where}: column {column}: found {show(cell)}, expected a number above 0 and below {MOST:g}")
     return value

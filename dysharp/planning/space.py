@@ -86,7 +86,7 @@ class Space:
             if not values or len(set(values)) != len(values):
                 raise ConfigError(f"space: {one.name}: found {show(list(values))}, expected different values, at least one")
             if one.name in INTEGERS and any(isinstance(v, bool) or not isinstance(v, int) or not 0 < v <= 1 << 20 for v in values):
-                raise ConfigError(f"space: {one.name}: found {show(list(values))}, expected positive integers")
+                raise ConfigError(f"space: {one.name}: found {show(list(values))}, expected integers from 1 to {1 << 20}")
         for name, known in (("weights", WEIGHTS), ("schedule", SCHEDULES), ("overlap", OVERLAPS), ("system", SYSTEMS)):
             for value in getattr(self, name):
                 check_word(value, known, f"space: {name}: {show(value)}: unknown")

@@ -151,18 +151,20 @@ _NARROWER: dict[str, Any] = {
 """Fields that a page computes with, narrower than in `Row`."""
 
 
-def check_row(row: Mapping[str, Any]) -> None:
+def check_row(row: Mapping[str, Any], where: str = "report") -> None:
     """Raise ConfigError for a Row without a field of `NEEDED`, and for the first field of a wrong type or out of range."""
     missing = [name for name in NEEDED if name not in row]
     if missing:
-        raise ConfigError(f"report: found a row without {', '.join(missing)}, expected rows of dysharp run --json")
+        raise ConfigError(f"{where}: found a row without {', '.join(missing)}, expected rows of dysharp run --json")
+    if not row["attribution"]:
+        raise ConfigError(f"{where}: attribution: found {show(row['attribution'])}, expected a cause and its time, as in rows of dysharp run --json")
     try:
         _schema().model_validate(dict(row))
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         place = ".".join(str(part)[:40] for part in first["loc"])
         expected = first["msg"].removeprefix("Input should be ")
-        raise ConfigError(f"report: {place}: found {show(first['input'])}, expected {expected}, as in rows of dysharp run --json") from None
+        raise ConfigError(f"{where}: {place}: found {show(first['input'])}, expected {expected}, as in rows of dysharp run --json") from None
 
 
 @cache

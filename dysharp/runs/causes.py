@@ -60,7 +60,8 @@ def answer_of(row: Row) -> str:
 
 def limits_of(row: Row) -> str:
     """The busiest resource and the critical path of one Row, and the time that no system can beat."""
-    names, causes = cause_names(row), sorted(row.attribution, key=lambda cause: -row.attribution[cause])
+    names = {name: name for name in row.attribution} | cause_names(row)  # a stored Row may have a cause of a network that is not installed
+    causes = sorted(row.attribution, key=lambda cause: -row.attribution[cause])
     shares = [f"{names[c]} ({row.attribution[c] / row.time_us:.0%})" for c in causes[:2] if row.attribution[c] >= 0.1 * row.time_us]
     share = row.bound_us / row.time_us
     leading = f" for the first {row.window['tokens']} tokens" if row.window else ""

@@ -111,6 +111,8 @@ def split_options(given: Mapping[str, Value] | None, systems: Mapping[str, Any])
                 raise ConfigError(f'option {key[:80]!r}: found no system, expected "SYSTEM.{key[:60]}" with one of {", ".join(systems)}')
             expected = nearest(name, systems)
             raise ConfigError(f"option {key[:80]!r}: no system {name[:60]!r} in this run{expected}")
+        if option in out[name]:
+            raise ConfigError(f"option {name}.{option}: found it twice, with and without its system, expected it once")
         out[name][option] = value
     return out
 

@@ -6,7 +6,7 @@ routing: `tokens_per_gpu` is 1024, and `routing` is a synthetic distribution wit
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dysharp.errors import ConfigError
@@ -53,6 +53,12 @@ LAYERS = {
     "every_from_0": Alias(("moe_layer_freq", "moe_layer_interval"), 1, MAX_LAYERS, default=1),
 }
 
+EXPERT = replace(ALIASES["expert_hidden"], names=ALIASES["expert_hidden"].names[:-1])  # without the dense width
+EXPERT_WIDTH = (
+    "deepseek_v2", "deepseek_v3", "deepseek_v32", "ernie4_5_moe", "glm4_moe", "glm_moe_dsa", "kimi_k2", "qwen2_moe", "qwen3_moe", "qwen3_next",
+    "qwen3_5_moe_text",
+)  # fmt: skip
+"""Families whose `intermediate_size` is never the width of experts."""
 ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "auto": 2}
 UNGATED = ("relu", "relu2", "squared_relu")  # activations whose experts have two matrices
 
@@ -64,7 +70,8 @@ def model_from_config(config: Mapping[str, Any], name: str, where: str) -> Model
     """
     config = text_part(config)
     faults: list[str] = []
-    values = {fact: integer(config, alias, faults) for fact, alias in ALIASES.items()}
+    aliases = ALIASES | ({"expert_hidden": EXPERT} if config.get("model_type") in EXPERT_WIDTH else {})
+    values = {fact: integer(config, alias, faults) for fact, alias in aliases.items()}
     has_experts = layers_with_experts(config, faults)
     element_bytes = _element_bytes(config, faults)
     gemm_dtype = _gemm_dtype(config, faults)

@@ -12,6 +12,7 @@ from dysharp.errors import ConfigError
 from dysharp.specs.fields import show
 from dysharp.specs.hf import (
     ALIASES,
+    EXPERT,
     LAYERS,
     SOURCE,
     Alias,
@@ -36,7 +37,6 @@ def _wide(*names: str, default: int | None = None) -> Alias:
 HEADS = Alias(("num_attention_heads", "n_head", "n_heads"), 1, COUNT)
 KV_HEADS = Alias(("num_key_value_heads", "kv_n_heads"), 1, COUNT, default=0)
 SHARED_EXPERTS = Alias(("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"), 0, COUNT, default=0)
-EXPERT = _wide(*ALIASES["expert_hidden"].names[:-1])  # without the dense width
 MTP = Alias(("num_nextn_predict_layers", "mtp_num_hidden_layers"), 0, COUNT, default=0)
 MLA = {
     "q_rank": _wide("q_lora_rank", default=0), "kv_rank": _wide("kv_lora_rank"), "nope_dim": _wide("qk_nope_head_dim"),

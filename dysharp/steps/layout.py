@@ -160,7 +160,7 @@ def _values(text: str) -> dict[str, int | str]:
         if key == "stages":
             values[key] = value
         elif not equals or not value.isascii() or not value.isdigit() or not 0 < len(value) <= 7 or int(value) == 0:
-            raise ConfigError(f"layout: {key}: found {show(value)}, expected a positive integer")
+            raise ConfigError(f"layout: {key}: found {show(value)}, expected an integer from 1 to 9999999")
         else:
             values[key] = int(value)
     return values

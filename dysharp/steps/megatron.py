@@ -22,6 +22,8 @@ from dysharp.specs.whole import WholeModel
 from dysharp.steps.accounting.memory import FULL, MODULES
 from dysharp.steps.layout import count_chunks, layout_of
 
+MOST = 1 << 20
+"""Largest number of an argument."""
 Value = str | bool | tuple[str, ...]
 Values = dict[str, Value]
 WORDS = {"true": True, "false": False}
@@ -237,8 +239,8 @@ def _number(values: Values, name: str) -> int | None:
     text = str(value)
     if "$" in text:
         raise ConfigError(f"{name}: found {show(text)}, expected a number: variables are not expanded")
-    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1 << 20):
-        raise ConfigError(f"{name}: found {show(text)}, expected a positive integer")
+    if not (text.isascii() and text.isdigit() and 0 < len(text) <= 7 and 0 < int(text) <= MOST):
+        raise ConfigError(f"{name}: found {show(text)}, expected an integer from 1 to {MOST}")
     return int(text)
 
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator
 
 from dysharp.errors import ConfigError, MissingExtra, check_word, nearest
 from dysharp.figures.figure import MAX_POINTS, load_figure, product_points
-from dysharp.figures.keys import known, typed
+from dysharp.figures.keys import Whole, known, typed, word
 from dysharp.figures.origin import row_of
 from dysharp.processes import Runner, here, in_processes
 from dysharp.runs.on_dask import on_dask
@@ -39,11 +39,11 @@ class Draw:
     """
 
     method: str
-    n: int
+    n: Whole
     range: dict[str, list[Number]]
     log: Annotated[tuple[str, ...], BeforeValidator(lambda v: v if isinstance(v, list) else [v])] = ()
     minimize: Annotated[tuple[str, ...], BeforeValidator(lambda v: v if isinstance(v, list) else [v])] = ("time_us",)
-    seed: int = 0
+    seed: Whole = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def load_study(path: str) -> Study:
     if draw is None:
         load_figure(path)  # names what is wrong with any other key
     points = table.get("points")
-    if points is None:
+    if not points:
         raise ConfigError(f"{path}: found no [points], expected a table of points; `dysharp sweep --example` prints one")
     tables = tuple(points) if isinstance(points, list) else (points,)
     return Study(Path(path).stem, tables, None if draw is None else _draw(draw, path))
@@ -98,6 +98,8 @@ def _draw(table: dict[str, Any], where: str) -> Draw:
         raise ConfigError(f"{where}: draw: {found}, expected at least one of each, and at most {MAX_POINTS} points")
     if draw.seed < 0:
         raise ConfigError(f"{where}: draw.seed: found {show(draw.seed)}, expected at least 0")
+    for name in draw.log:
+        word(name, tuple(draw.range), f"{where}: draw.log")
     for name, ends in draw.range.items():
         if len(ends) != 2 or not -MOST < ends[0] < ends[1] < MOST or (name in draw.log and ends[0] <= 0):
             raise ConfigError(f"{where}: draw.range.{name}: found {show(ends)}, expected [lowest, highest] below 1e15; above 0 with log")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dysharp.errors import ConfigError, nearest, one_line
 from dysharp.files import check_destination, write_file, write_text
+from dysharp.specs.fields import show
 from dysharp.workload.npz import read_npz
 from dysharp.workload.placement import replica_loads
 from dysharp.workload.routing import Placement, count_ids, max_over_mean
@@ -83,7 +84,7 @@ def load_trace(name: str) -> Recording:
     | layer numbers `[layers]` | `layer_id`, optional | `layer_ids` |
     | lengths `[sequences]` | `seq_len`, or `token_rank [tokens]`, optional | `seq_len` |
     | number of experts | `E` in `meta` | `num_experts` |
-    | `meta`: JSON text, also with `synthetic` and `origin` | `meta` | |
+    | `meta`: JSON text, also with `k` (topk), `synthetic` and `origin` | `meta` | |
 
     Raises ConfigError for a damaged file.
     """
@@ -144,6 +145,8 @@ def _read(path: Path, name: str) -> Recording:
         raise ConfigError(f"{path}: found {n_experts} experts, expected 1 to {_MAX_EXPERTS}")
     if expert.ndim != 3 or expert.dtype.kind not in "iu" or 0 in expert.shape:
         raise ConfigError(f"{path}: expert ids of {_form(expert)}, expected integers [layers, tokens, topk]")
+    if meta.get("k", expert.shape[2]) != expert.shape[2]:
+        raise ConfigError(f'{path}: meta has "k" = {show(meta["k"])}, expected {expert.shape[2]}, the top-k of the array of expert ids')
     numbers = _layer_numbers(path, layers, expert.shape[0])
     ids = checked_ids(path, expert, numbers, n_experts)
     weight = arrays.get("weight")

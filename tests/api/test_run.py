@@ -247,6 +247,7 @@ def test_options_reach_the_system() -> None:
         ({"options": {"combine_window": 32.5}}, "found 32.5, expected a whole number"),
         ({"options": {"combine_window": "many"}}, "found 'many', expected a whole number"),
         ({"options": {"compute": "yes"}}, "expected true or false"),
+        ({"options": {"compute": True, "dysharp.compute": False}}, "option dysharp.compute: found it twice, with and without its system"),
         ({"options": {"deepep.compute": False}}, "no system 'deepep' in this run"),
     ],
 )

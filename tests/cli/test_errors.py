@@ -43,6 +43,8 @@ def refuse(done: Any, *parts: str) -> None:
         ("compare --routing lognorml:0.6", ['did you mean "lognormal"?']),
         ("compare --routing dump.npy", ["found 'dump.npy', expected a trace (.npz)", "dysharp routing import"]),
         ("trace deepep --only 5:3 -o run.perfetto-trace", ["--only: found '5:3', which holds no token"]),
+        ("trace deepep -o run.txt", ["--out: found 'run.txt', expected a name that ends in .perfetto-trace or .perfetto-trace.gz"]),
+        ("step deepseek-v2-lite --layout ep=4,m=4 --timeline x.txt", ["--timeline: found 'x.txt', expected a name that ends in .perfetto-trace or"]),
         ("compare --tokens 0", ["tokens: found 0, expected at least 1"]),
         ("compare --tokens -1", ["found -1"]),
         ("compare --tokens many", ["many"]),

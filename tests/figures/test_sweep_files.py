@@ -53,6 +53,12 @@ def test_options_of_one_system_leave_the_others_alone(tmp_path: Path) -> None:
     assert len([p for p in points if p.system == "dysharp"]) == 6
 
 
+@pytest.mark.parametrize(("every", "own"), [(16, 24), (24, 16)])
+def test_an_option_of_one_system_counts_before_that_of_all(tmp_path: Path, every: int, own: int) -> None:
+    points = sweep_of(tmp_path, f'[points.options]\n"dysharp.dispatch_window" = {own}\ndispatch_window = {every}\n').points
+    assert [dict(p.options)["dispatch_window"] for p in points] == [every, own]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -61,6 +67,12 @@ def test_options_of_one_system_leave_the_others_alone(tmp_path: Path) -> None:
         ("gpu = 4", 'points.gpu: unknown key; did you mean "gpus"?'),
         ('[points.grid]\n"nvls.dispatch_window" = [8]', "points: option 'nvls.dispatch_window': found 'nvls'"),
         ('tokens = "many"', "points.tokens: found 'many', expected a whole number or a list of whole numbers"),
+        ("tokens = true", "points.tokens: found True, expected a whole number or a list of whole numbers"),
+        ("seeds = [true]", "points.seeds.0: found True, expected a whole number or a list of whole numbers"),
+        ("seeds = [0, -1]", "points.seeds: found -1, expected at least 0"),
+        ("tokens = []", "points.tokens: found an empty list, expected at least one value"),
+        ('[points.grid]\n"cluster.link_GBps" = []', "points.grid.cluster.link_GBps: found an empty list, expected at least one value"),
+        ("[points.choices]\n'hub.al_misses' = []", "points.choices.hub.al_misses: found an empty list, expected at least one value"),
         ("seeds = [0.5]", "points.seeds.0: found 0.5, expected a whole number or a list of whole numbers"),
     ],
 )
@@ -68,6 +80,14 @@ def test_errors_in_plain_words(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         sweep_of(tmp_path, text + "\n")
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["points = []", ""])
+def test_a_file_without_points_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"found no \[points\], expected systems and models to run"):
+        load_figure(path)
 
 
 def test_a_file_without_systems_says_what_to_write(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from dysharp.api.planning import shapes_of
+from dysharp.api.planning import plan, shapes_of
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
 from dysharp.measured.training.step_time import MEDIAN_P90
@@ -118,6 +118,12 @@ def test_shapes_also_serve() -> None:
 def test_refusals_name_what_binds(more: list[str], found: str) -> None:
     with pytest.raises(ConfigError, match=found):
         CliRunner().invoke(cli, [*SMALL, *more], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(("name", "value"), [("spread", 2.0), ("spread", -0.1), ("spread", float("nan")), ("imbalance", 0.5)])
+def test_python_has_the_limits_of_the_command(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=rf"plan: {name}: found {value}, expected a number from"):
+        plan("deepseek-v2-lite", 8, "hw-dgx-h100", **{name: value})  # type: ignore[misc]
 
 
 def test_a_batch_that_binds_gets_the_next_one() -> None:

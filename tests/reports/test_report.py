@@ -132,6 +132,21 @@ def test_rows_that_are_none_are_refused() -> None:
         report_of_rows([], "x")
 
 
+def test_a_bad_row_is_named_by_file_and_number(tmp_path: Path, done: dysharp.api.Comparison) -> None:
+    good, bad, out = tmp_path / "good.json", tmp_path / "bad.json", str(tmp_path / "z.html")
+    rows = [row.to_dict() for row in done.rows]
+    good.write_text(json.dumps(rows))
+    for change, words in (({"attribution": {}}, "expected a cause and its time"), ({"seed": -1}, "expected greater than or equal to 0")):
+        bad.write_text(json.dumps([rows[0], rows[1] | change]))
+        with pytest.raises(ConfigError, match=rf"bad\.json: row 2: {next(iter(change))}: found .*{words}"):
+            CliRunner().invoke(cli, ["report", str(good), str(bad), "-o", out], catch_exceptions=False)
+
+
+def test_a_cause_of_a_network_that_is_not_here_has_its_own_name(done: dysharp.api.Comparison) -> None:
+    rows = [row.to_dict() | {"attribution": {"fog_us": row.time_us}} for row in done.rows]
+    assert "Its critical path is fog_us (100%)." in " ".join(_read(render(report_of_rows(rows, "x"))).text)
+
+
 def test_commands_write_reports(tmp_path: Path, done: dysharp.api.Comparison) -> None:
     out, stored = tmp_path / "a.html", tmp_path / "runs.json"
     run = CliRunner().invoke(cli, ["compare", "--systems", "deepep,ideal", "--gpus", "4", "--tokens", "16", "--report", str(out), "--json"])

@@ -61,6 +61,13 @@ def test_parameters_are_those_that_transformers_builds(family: str) -> None:
     assert parameters_of(read(model_type=family, **fields)).total == parameters
 
 
+@pytest.mark.parametrize("family", [name for name, (fields, _) in BUILT.items() if "moe_intermediate_size" in fields])
+def test_the_dense_width_is_no_width_of_experts(family: str) -> None:
+    for width in (None, 0):
+        with pytest.raises(ConfigError, match=r"moe_intermediate_size: (missing|found 0)"):
+            read(model_type=family, **(BUILT[family][0] | {"moe_intermediate_size": width}))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", BUILT)
 def test_the_counts_are_those_of_transformers(family: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,8 @@ def test_first_and_last_ranks_of_other_sizes() -> None:
     [
         ("--global-batch-size 64", "", "found global_batch_size and no number of GPUs, expected --layout gpus=N"),
         ("--tensor-model-parallel-size ${TP}", "", r"tensor_model_parallel_size: found '\$\{TP\}', expected a number"),
-        ("--tensor-model-parallel-size two", "", "tensor_model_parallel_size: found 'two', expected a positive integer"),
+        ("--tensor-model-parallel-size two", "", "tensor_model_parallel_size: found 'two', expected an integer from 1 to 1048576"),
+        pytest.param("--tensor-model-parallel-size " + "9" * 5000, "", "expected an integer from 1 to 1048576", id="5000 digits"),
         ("--tensor-model-paralel-size 2", "", "found tensor_model_paralel_size, expected tensor_model_parallel_size"),
         ("--num-layers 60", "", "num_layers: found 60, expected the 61 of deepseek-v3"),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", "", "found 'optim', expected optim_grads_params"),

@@ -329,6 +329,8 @@ def test_a_search_continues_where_it_stopped(tmp_path: Path, counted: list[Point
         (("[4, 256]", "[4, inf]"), "below 1e15"),
         (("n = 12", "n = 1000000000"), "at most 100000"),
         (("n = 12", "n = 12\nseed = -1"), "at least 0"),
+        (("n = 12", "n = true"), "draw.n: found True"),
+        (('log = ["cluster.', 'log = ["clster.'), r"draw.log: found 'clster.link_GBps'; did you mean \"cluster.link_GBps\""),
         (("seed", "seed"), ""),
     ],
 )

@@ -293,6 +293,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no meta": ({"meta": None}, r"array 'meta' is missing, found expert"),
     "meta JSON": ({"meta": np.array("{")}, r"meta is malformed JSON"),
     "meta E": ({"meta": np.array("{}")}, r"meta has no whole number \"E\""),
+    "meta k": ({"meta": np.array('{"E": 5, "k": 3}')}, r"meta has \"k\" = 3, expected 2, the top-k of the array"),
     "meta zero": ({"meta": np.array('{"E": 0}')}, r"found 0 experts, expected 1 to 65536"),
     "meta bytes": ({"meta": np.array(3)}, r"expected one JSON text"),
     "nothing": ({"expert": None}, r"holds neither \"expert\" nor \"topk\""),

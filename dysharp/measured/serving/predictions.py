@@ -93,6 +93,8 @@ def predict_row(row: ServingRow) -> ServingCase:
         tpot, ttft = predict_setting(setting_of(row))
     except Unsupported as error:
         return ServingCase(row, note=str(error))
+    if row.degrees["osl"] == 1:
+        return ServingCase(row, ttft_ms=ttft / 1e3, note="osl = 1: no token comes after the first, so there is no TPOT")
     return ServingCase(row, tpot / 1e3, ttft / 1e3)
 
 

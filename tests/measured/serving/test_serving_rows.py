@@ -101,6 +101,14 @@ def test_rows_without_a_prediction_say_why() -> None:
         assert why in predict_row(row).note
 
 
+def test_an_answer_of_one_token_has_no_tpot() -> None:
+    (row,) = ServingRow.from_csv(f"{HEAD}\n{LINE.format(users=4, ttft=109, tpot=8)}".replace("1024,1024", "1024,1"), "f")
+    case = predict_row(row)
+    assert (case.tpot_ms, case.error(TPOT)) == (None, None)
+    assert case.ttft_ms is not None
+    assert case.note == "osl = 1: no token comes after the first, so there is no TPOT"
+
+
 def test_the_chosen_layout() -> None:
     lines = []
     for tp, tpots in ((4, (10, 20, 40)), (8, (8, 15, 30))):

@@ -75,6 +75,8 @@ BAD = {
     "id,model\na,b": "f: header: found no column hardware",
     f"{HEAD}\n{LINE.format('x', 1, 1)}": "f: row 1: column mem_gib: found 'x', expected a number above 0",
     f"{HEAD}\n{LINE.format(1, 1, 1).replace('8192', '-1')}": "f: row 1: column seq: found '-1', expected a whole number",
+    f"{HEAD}\n{LINE.format(1, 1, 1).replace('8192', '99999999999')}": "column seq: found '99999999999', expected a whole number up to 999999999",
+    f"{HEAD}\n{LINE.format(2e12, 1, 1)}": "column mem_gib: found '2000000000000.0', expected a number above 0 and below 1.09951e+12",
     f"{HEAD}\na,b": "f: row 1: found 2 columns, expected 17",
     f"{HEAD}\n{LINE.format(1, 1, 1)}\n{LINE.format(1, 1, 1)}": "f: row 2: column id: found 'a' again",
 }
