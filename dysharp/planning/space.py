@@ -29,7 +29,9 @@ BLOCK = 1 << 18
 MOST = 1 << 26
 FINE = ("mla_up_proj", "layernorm", "moe_act")
 SETS: tuple[tuple[str, ...], ...] = ((), ("moe_act",), FINE, ("full",))
-"""Recompute sets that a plan tries where none are named."""
+"""Recompute sets that a plan tries where none are named, of the modules that the model has."""
+OF_EXPERTS = ("moe_act", "expert_fc1")
+"""Modules, for recomputation and swap, of models with experts."""
 SYSTEMS = ("alltoall", "deepep", "hybrid-ep", "flat", "hierarchical", "dedup", "in-switch", "moe-hub")
 """EP systems: three dispatchers of `dysharp step`, then bytes on links (`experts`). The last two need hardware that nobody sells."""
 RACK = 8
@@ -185,15 +187,21 @@ def default_space(task: Task, machine: Machine, given: dict[str, tuple[Any, ...]
         ep=powers(min(task.gpus, task.model.layer.n_experts)) if task.model.layer else (1,),
         cp=powers(max(1, task.sequence // 4096)),
         micro_batch=(1, 2, 4, 8),
-        recompute=SETS if moe else ((), ("layernorm",), ("full",)),
+        recompute=had(model, SETS),
         etp=_slices(task, machine) if moe else (1,),
-        swap=SWAPS,
+        swap=had(model, SWAPS),
         weights=task.rules.weights,
         schedule=task.rules.schedule,
         overlap=OVERLAPS if moe else ("none",),
         system=_systems(task, machine) if moe else ("flat",),
     )
     return replace(whole, **(given or {}))
+
+
+def had(model: WholeModel, sets: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+    """Sets of modules without those that the model has not; each set once."""
+    absent = ("mla_up_proj",) * (not model.attention.mla) + OF_EXPERTS * (model.layer is None)
+    return tuple(dict.fromkeys(tuple(module for module in modules if module not in absent) for modules in sets))
 
 
 def _slices(task: Task, machine: Machine) -> tuple[int, ...]:
