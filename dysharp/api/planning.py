@@ -269,7 +269,7 @@ def plan(models: str, gpus: int, cluster: str = "hw-dgx-h100-x8", **asked: Unpac
     slo = None if asked["serve_slo"] is None else slo_of(asked["serve_slo"])
     return Answer(
         done,
-        _header(machine, first.task, shapes),
+        _header(first.coster.machine, first.task, shapes),
         _checked(done, asked["check"]) if asked["check"] is not None else None,
         _what_ifs(first) if asked["what_if"] and first.task.model.layer else {},
         ranked_by_rows(first.coster, best[: asked["rows"]], tick=lambda text: tick(0, 0, text)) if asked["rows"] else None,
@@ -279,7 +279,8 @@ def plan(models: str, gpus: int, cluster: str = "hw-dgx-h100-x8", **asked: Unpac
     )
 
 
-def _header(machine: Cluster, task: Task, shapes: Iterable[WholeModel]) -> tuple[str, ...]:
+def _header(machine: Machine, task: Task, shapes: Iterable[WholeModel]) -> tuple[str, ...]:
+    cluster, apart = machine.cluster, task.gpus > machine.domain and not machine.cluster.scale_out
     loads = (
         f"the hottest rank of an EP group has {task.imbalance:g} times the mean"
         if task.imbalance is not None
@@ -292,7 +293,8 @@ def _header(machine: Cluster, task: Task, shapes: Iterable[WholeModel]) -> tuple
         *dict.fromkeys(line for shape in shapes for line in lines_on(shape)),
         f"Experts: {loads}.",
         "EP systems flat to moe-hub: time from the bytes of the busiest link. in-switch and moe-hub need hardware that nobody sells.",
-        f"{machine.name}: {'rates of measured GPUs' if machine.gpu else 'no rows; a part of the peak that GEMMs keep is assumed'}.",
+        *((f"Between NVLink domains: assumed {machine.nic / 1000:g} GB/s per GPU.",) if apart else ()),
+        f"{cluster.name}: {'rates of measured GPUs' if cluster.gpu else 'no rows; a part of the peak that GEMMs keep is assumed'}.",
     )
 
 
@@ -377,7 +379,7 @@ def _checked(done: Plan, text: str) -> Costed:
     values |= {"weights": "sharded" if layout.fsdp > 1 else "whole"}
     values |= {"recompute": (), "swap": (), "schedule": "1f1b", "overlap": "none", "system": one.coster.space.system[0]}
     values |= {key: value[0] for key, value in given_of([f"{key}={value}" for key, value in own.items()]).items()}
-    broken = next(broken_by(one.task, Space(**{key: (value,) for key, value in values.items()}), one.coster.machine.domain), None)
+    broken = next(broken_by(one.task, Space(**{key: (value,) for key, value in values.items()}), one.coster.machine), None)
     if broken:
         raise ConfigError(f"plan: --check {show(text)}: found a layout that breaks a constraint, expected: {broken}")
     coster = one.coster

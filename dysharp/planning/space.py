@@ -217,9 +217,9 @@ def _systems(task: Task, machine: Machine) -> tuple[str, ...]:
     return ("flat", "hierarchical", "dedup") if task.gpus > machine.domain else ("flat", "dedup")
 
 
-def constraints(task: Task, space: Space, c: dict[str, Column], domain_gpus: int) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+def constraints(task: Task, space: Space, c: dict[str, Column], machine: Machine) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """(constraint, which candidates keep it), in the order in which they reject."""
-    model, a = task.model, task.model.attention
+    model, a, domain_gpus = task.model, task.model.attention, machine.domain
     per = c["tp"] * c["cp"] * c["pp"]
     dp = np.maximum(task.gpus // per, 1)
     stage, share = c["tp"] * c["cp"] * dp, dp * c["micro_batch"]
@@ -231,6 +231,8 @@ def constraints(task: Task, space: Space, c: dict[str, Column], domain_gpus: int
     yield "tp divides the heads", heads
     widths = [n for n in (model.dense_hidden if model.dense_layers else 0, model.shared_hidden) if n]
     yield "tp divides the FFN's width", np.logical_and.reduce([n % c["tp"] == 0 for n in widths] or [heads | True])
+    if not machine.cluster.scale_out:  # `step` and `model` refuse them, too: EP over a network that nobody states would decide the answer
+        yield "ep x etp inside the only NVLink domain: the cluster states no network", c["ep"] * c["etp"] <= domain_gpus
     yield "ep x etp divides the GPUs of a stage", stage % (c["ep"] * c["etp"]) == 0
     if model.layer is not None:
         yield "ep divides the experts", model.layer.n_experts % c["ep"] == 0
@@ -290,7 +292,7 @@ def _rules(task: Task, space: Space, c: dict[str, Column], split: NDArray[np.boo
             yield "overlap needs whole experts", (c["etp"] == 1) | is_one(space.overlap, c["overlap"], "none")
 
 
-def broken_by(task: Task, space: Space, domain_gpus: int) -> Iterator[str]:
+def broken_by(task: Task, space: Space, machine: Machine) -> Iterator[str]:
     """Constraints that no candidate of `space` keeps."""
     _, columns = next(space.blocks())
-    yield from (name for name, keeps in constraints(task, space, columns, domain_gpus) if not keeps.any())
+    yield from (name for name, keeps in constraints(task, space, columns, machine) if not keeps.any())
