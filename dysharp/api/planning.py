@@ -8,6 +8,8 @@ from math import isinf
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypedDict, Unpack
 
+from pydantic import Field
+
 from dysharp.api.plan_confirm import Confirmed, Ranked, confirm, ranked_by_rows
 from dysharp.api.serving import Serving, serve, slo_of
 from dysharp.errors import ConfigError, nearest
@@ -23,7 +25,7 @@ from dysharp.processes import Runner, here, in_processes
 from dysharp.runs.on_dask import on_dask
 from dysharp.runs.request import Argument, takes
 from dysharp.specs import Cluster, load_cluster, load_whole
-from dysharp.specs.fields import show
+from dysharp.specs.fields import Tokens, check_value, show
 from dysharp.specs.hf_whole import lines_on
 from dysharp.specs.whole import WholeModel
 from dysharp.steps import Layout, check_layout, layout_of
@@ -32,6 +34,7 @@ from dysharp.steps.machine import Machine
 from dysharp.text import sentences, table
 from dysharp.units import GiB
 
+Gpus = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
 NAMES = {"mbs": "micro_batch"}
 WHOLE_KEYS, HEAD_KEYS = ("vocab", "mtp", "shared_hidden", "dense_hidden"), ("heads", "kv_heads")
 SHAPE_KEYS = ("layers", "hidden", "n_experts", "topk", "expert_hidden", *WHOLE_KEYS, *HEAD_KEYS)
@@ -251,9 +254,14 @@ class PlanArgs(TypedDict, total=False):
 
 
 @takes(PlanArgs)
-def plan(models: str, gpus: int, cluster: str = "hw-dgx-h100-x8", **asked: Unpack[PlanArgs]) -> Answer:
+def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **asked: Unpack[PlanArgs]) -> Answer:
     """The fastest layouts of every model (names or files, joined with commas) and shape on `gpus` GPUs. Raises `ConfigError`."""
-    machine, tick, jobs, folder = load_cluster(cluster), asked["tick"], asked["jobs"], asked["folder"]
+    check_value(gpus, Gpus, "gpus")
+    check_value(asked["sequence"], Tokens, "sequence")
+    if asked["batch"] is not None:
+        check_value(asked["batch"], Tokens, "batch")
+    machine = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    tick, jobs, folder = asked["tick"], asked["jobs"], asked["folder"]
     shapes = [shape for name in models.split(",") for shape in shapes_of(load_whole(name.strip()), list(asked["vary"]))]
     if any(shape.linear for shape in shapes):
         raise ConfigError(f"plan {models}: found linear attention, expected attention in every layer: a search does not model it")
