@@ -8,6 +8,8 @@ from math import isinf
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypedDict, Unpack
 
+from pydantic import Field
+
 from dysharp.api.plan_confirm import Confirmed, Ranked, confirm, ranked_by_rows
 from dysharp.api.serving import Serving, serve, slo_of
 from dysharp.errors import ConfigError, check_word
@@ -23,7 +25,7 @@ from dysharp.processes import Runner, here, in_processes
 from dysharp.runs.on_dask import on_dask
 from dysharp.runs.request import Argument, takes
 from dysharp.specs import Cluster, load_cluster, load_whole
-from dysharp.specs.fields import show
+from dysharp.specs.fields import Tokens, check_value, show
 from dysharp.specs.hf_whole import lines_on
 from dysharp.specs.whole import WholeModel
 from dysharp.steps import Layout, check_layout, layout_of
@@ -32,6 +34,7 @@ from dysharp.steps.machine import Machine
 from dysharp.text import sentences, table
 from dysharp.units import GiB
 
+Gpus = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
 NAMES = {"mbs": "micro_batch"}
 WHOLE_KEYS, HEAD_KEYS = ("vocab", "mtp", "shared_hidden", "dense_hidden"), ("heads", "kv_heads")
 SHAPE_KEYS = ("layers", "hidden", "n_experts", "topk", "expert_hidden", *WHOLE_KEYS, *HEAD_KEYS)
@@ -251,12 +254,17 @@ class PlanArgs(TypedDict, total=False):
 
 
 @takes(PlanArgs)
-def plan(models: str, gpus: int, cluster: str = "hw-dgx-h100-x8", **asked: Unpack[PlanArgs]) -> Answer:
+def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **asked: Unpack[PlanArgs]) -> Answer:
     """The fastest layouts of every model (names or files, joined with commas) and shape on `gpus` GPUs. Raises `ConfigError`."""
     for name, value, low, high in (("spread", asked["spread"], 0, 1), ("imbalance", asked["imbalance"], 1, 100)):
         if value is not None and not low <= value <= high:
             raise ConfigError(f"plan: {name}: found {show(value)}, expected a number from {low} to {high}")
-    machine, tick, jobs, folder = load_cluster(cluster), asked["tick"], asked["jobs"], asked["folder"]
+    check_value(gpus, Gpus, "gpus")
+    check_value(asked["sequence"], Tokens, "sequence")
+    if asked["batch"] is not None:
+        check_value(asked["batch"], Tokens, "batch")
+    machine = load_cluster(cluster)
+    tick, jobs, folder = asked["tick"], asked["jobs"], asked["folder"]
     shapes = [shape for name in models.split(",") for shape in shapes_of(load_whole(name.strip()), list(asked["vary"]))]
     if any(shape.linear for shape in shapes):
         raise ConfigError(f"plan {models}: found linear attention, expected attention in every layer: a search does not model it")
@@ -272,7 +280,7 @@ def plan(models: str, gpus: int, cluster: str = "hw-dgx-h100-x8", **asked: Unpac
     slo = None if asked["serve_slo"] is None else slo_of(asked["serve_slo"])
     return Answer(
         done,
-        _header(machine, first.task, shapes),
+        _header(first.coster.machine, first.task, shapes),
         _checked(done, asked["check"]) if asked["check"] is not None else None,
         _what_ifs(first) if asked["what_if"] and first.task.model.layer else {},
         ranked_by_rows(first.coster, best[: asked["rows"]], tick=lambda text: tick(0, 0, text)) if asked["rows"] else None,
@@ -282,7 +290,8 @@ def plan(models: str, gpus: int, cluster: str = "hw-dgx-h100-x8", **asked: Unpac
     )
 
 
-def _header(machine: Cluster, task: Task, shapes: Iterable[WholeModel]) -> tuple[str, ...]:
+def _header(machine: Machine, task: Task, shapes: Iterable[WholeModel]) -> tuple[str, ...]:
+    cluster, apart = machine.cluster, task.gpus > machine.domain and not machine.cluster.scale_out
     loads = (
         f"the hottest rank of an EP group has {task.imbalance:g} times the mean"
         if task.imbalance is not None
@@ -295,7 +304,8 @@ def _header(machine: Cluster, task: Task, shapes: Iterable[WholeModel]) -> tuple
         *dict.fromkeys(line for shape in shapes for line in lines_on(shape)),
         f"Experts: {loads}.",
         "EP systems flat to moe-hub: time from the bytes of the busiest link. in-switch and moe-hub need hardware that nobody sells.",
-        f"{machine.name}: {'rates of measured GPUs' if machine.gpu else 'no rows; a part of the peak that GEMMs keep is assumed'}.",
+        *((f"Between NVLink domains: assumed {machine.nic / 1000:g} GB/s per GPU.",) if apart else ()),
+        f"{cluster.name}: {'rates of measured GPUs' if cluster.gpu else 'no rows; a part of the peak that GEMMs keep is assumed'}.",
     )
 
 
@@ -378,7 +388,7 @@ def _checked(done: Plan, text: str) -> Costed:
     values |= {"weights": "sharded" if layout.fsdp > 1 else "whole"}
     values |= {"recompute": (), "swap": (), "schedule": "1f1b", "overlap": "none", "system": one.coster.space.system[0]}
     values |= {key: value[0] for key, value in given_of([f"{key}={value}" for key, value in own.items()]).items()}
-    broken = next(broken_by(one.task, Space(**{key: (value,) for key, value in values.items()}), one.coster.machine.domain), None)
+    broken = next(broken_by(one.task, Space(**{key: (value,) for key, value in values.items()}), one.coster.machine), None)
     if broken:
         raise ConfigError(f"plan: --check {show(text)}: found a layout that breaks a constraint, expected: {broken}")
     coster = one.coster

@@ -30,7 +30,7 @@ def binding(task: Task, cluster: Cluster, space: Space, found: Found) -> tuple[s
         return max(memory, key=lambda name: memory[name]), sum(memory.values())
     alone: dict[str, int] = {}
     for _, columns in space.blocks():
-        kept = dict(constraints(task, space, columns, machine_of(cluster).domain))
+        kept = dict(constraints(task, space, columns, machine_of(cluster)))
         broken = np.sum([~keeps for keeps in kept.values()], axis=0)
         for name, keeps in kept.items():
             alone[name] = alone.get(name, 0) + int((~keeps & (broken == 1)).sum())

@@ -168,7 +168,7 @@ def admitted(coster: Coster, counts: dict[str, int]) -> tuple[Column, np.ndarray
     kept, bounds, bounded = [], [], 0
     for numbers, columns in coster.space.blocks():
         alive = np.ones(len(numbers), np.bool_)
-        for name, keeps in constraints(coster.task, coster.space, columns, coster.machine.domain):
+        for name, keeps in constraints(coster.task, coster.space, columns, coster.machine):
             lost = alive & ~keeps
             if n := int(lost.sum()):
                 counts[name] = counts.get(name, 0) + n
@@ -189,7 +189,7 @@ def admitted(coster: Coster, counts: dict[str, int]) -> tuple[Column, np.ndarray
 def kept(coster: Coster) -> Iterator[tuple[Column, dict[str, Column]]]:
     """(numbers, columns) of the candidates that keep every constraint but memory, block by block."""
     for numbers, columns in coster.space.blocks():
-        rules = (keeps for _, keeps in constraints(coster.task, coster.space, columns, coster.machine.domain))
+        rules = (keeps for _, keeps in constraints(coster.task, coster.space, columns, coster.machine))
         alive = np.logical_and.reduce([*rules])
         yield numbers[alive], {name: column[alive] for name, column in columns.items()}
 

@@ -29,7 +29,9 @@ BLOCK = 1 << 18
 MOST = 1 << 26
 FINE = ("mla_up_proj", "layernorm", "moe_act")
 SETS: tuple[tuple[str, ...], ...] = ((), ("moe_act",), FINE, ("full",))
-"""Recompute sets that a plan tries where none are named."""
+"""Recompute sets that a plan tries where none are named, of the modules that the model has."""
+OF_EXPERTS = ("moe_act", "expert_fc1")
+"""Modules, for recomputation and swap, of models with experts."""
 SYSTEMS = ("alltoall", "deepep", "hybrid-ep", "flat", "hierarchical", "dedup", "in-switch", "moe-hub")
 """EP systems: three dispatchers of `dysharp step`, then bytes on links (`experts`). The last two need hardware that nobody sells."""
 RACK = 8
@@ -183,15 +185,21 @@ def default_space(task: Task, machine: Machine, given: dict[str, tuple[Any, ...]
         ep=powers(min(task.gpus, task.model.layer.n_experts)) if task.model.layer else (1,),
         cp=powers(max(1, task.sequence // 4096)),
         micro_batch=(1, 2, 4, 8),
-        recompute=SETS if moe else ((), ("layernorm",), ("full",)),
+        recompute=had(model, SETS),
         etp=_slices(task, machine) if moe else (1,),
-        swap=SWAPS,
+        swap=had(model, SWAPS),
         weights=task.rules.weights,
         schedule=task.rules.schedule,
         overlap=OVERLAPS if moe else ("none",),
         system=_systems(task, machine) if moe else ("flat",),
     )
     return replace(whole, **(given or {}))
+
+
+def had(model: WholeModel, sets: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+    """Sets of modules without those that the model has not; each set once."""
+    absent = ("mla_up_proj",) * (not model.attention.mla) + OF_EXPERTS * (model.layer is None)
+    return tuple(dict.fromkeys(tuple(module for module in modules if module not in absent) for modules in sets))
 
 
 def _slices(task: Task, machine: Machine) -> tuple[int, ...]:
@@ -207,9 +215,9 @@ def _systems(task: Task, machine: Machine) -> tuple[str, ...]:
     return ("flat", "hierarchical", "dedup") if task.gpus > machine.domain else ("flat", "dedup")
 
 
-def constraints(task: Task, space: Space, c: dict[str, Column], domain_gpus: int) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+def constraints(task: Task, space: Space, c: dict[str, Column], machine: Machine) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """(constraint, which candidates keep it), in the order in which they reject."""
-    model, a = task.model, task.model.attention
+    model, a, domain_gpus = task.model, task.model.attention, machine.domain
     per = c["tp"] * c["cp"] * c["pp"]
     dp = np.maximum(task.gpus // per, 1)
     stage, share = c["tp"] * c["cp"] * dp, dp * c["micro_batch"]
@@ -221,6 +229,8 @@ def constraints(task: Task, space: Space, c: dict[str, Column], domain_gpus: int
     yield "tp divides the heads", heads
     widths = [n for n in (model.dense_hidden if model.dense_layers else 0, model.shared_hidden) if n]
     yield "tp divides the FFN's width", np.logical_and.reduce([n % c["tp"] == 0 for n in widths] or [heads | True])
+    if not machine.cluster.scale_out:  # `step` and `model` refuse them, too: EP over a network that nobody states would decide the answer
+        yield "ep x etp inside the only NVLink domain: the cluster states no network", c["ep"] * c["etp"] <= domain_gpus
     yield "ep x etp divides the GPUs of a stage", stage % (c["ep"] * c["etp"]) == 0
     if model.layer is not None:
         yield "ep divides the experts", model.layer.n_experts % c["ep"] == 0
@@ -280,7 +290,7 @@ def _rules(task: Task, space: Space, c: dict[str, Column], split: NDArray[np.boo
             yield "overlap needs whole experts", (c["etp"] == 1) | is_one(space.overlap, c["overlap"], "none")
 
 
-def broken_by(task: Task, space: Space, domain_gpus: int) -> Iterator[str]:
+def broken_by(task: Task, space: Space, machine: Machine) -> Iterator[str]:
     """Constraints that no candidate of `space` keeps."""
     _, columns = next(space.blocks())
-    yield from (name for name, keeps in constraints(task, space, columns, domain_gpus) if not keeps.any())
+    yield from (name for name, keeps in constraints(task, space, columns, machine) if not keeps.any())

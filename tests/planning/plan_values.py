@@ -112,7 +112,7 @@ def bounds(name: str, framework: str) -> Iterator[Row]:
     one = coster(name, framework)
     numbers, columns = next(one.space.blocks())
     kept = np.ones(len(numbers), bool)
-    for rule, keeps in constraints(one.task, one.space, columns, one.machine.domain):
+    for rule, keeps in constraints(one.task, one.space, columns, one.machine):
         yield rule, (int(keeps.sum()), digest(keeps))
         kept &= keeps
     rest = {key: column[kept][::97] for key, column in columns.items()}

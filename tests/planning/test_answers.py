@@ -10,7 +10,8 @@ from dysharp.api.planning import plan, shapes_of
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
 from dysharp.measured.training.step_time import MEDIAN_P90
-from dysharp.specs import load_whole
+from dysharp.specs import load_cluster, load_whole
+from dysharp.steps import layout_of
 from dysharp.steps.accounting.weights import parameters_of
 
 SMALL = [
@@ -31,6 +32,34 @@ def test_the_answer_says_what_it_stands_on() -> None:
     words = " ".join(done.stdout.split())
     median, most = MEDIAN_P90["dense, one node"]
     assert f"error bars. By closed forms, which miss measured steps like this by {median:g} % (median), {most:g} % (90 % of rows)." in words
+
+
+def test_a_cluster_of_one_domain_says_which_network_is_assumed() -> None:
+    """In the words of `step`, which refuses an EP group over that network, as `plan` does."""
+    one = ["plan", "qwen3-30b", "--cluster", "hw-dgx-h100", "--try", "tp=1", "--try", "pp=1,2", "--try", "vpp=1", "--try", "mbs=1"]
+    done = CliRunner().invoke(cli, [*one, "--gpus", "16", "--json"], catch_exceptions=False)
+    plain = json.loads(done.stdout)["shapes"][0]
+    assert "Between NVLink domains: assumed 50 GB/s per GPU." in done.stderr
+    assert all(layout_of(best["layout"]).ep <= 8 for best in plain["best"])
+    assert plain["counts"]["ep x etp inside the only NVLink domain: the cluster states no network"] > 0
+    with pytest.raises(ConfigError, match="breaks a constraint, expected: ep x etp inside the only NVLink domain"):
+        CliRunner().invoke(cli, [*one, "--gpus", "16", "--check", "ep=16,dp=16,m=1"], catch_exceptions=False)
+    for cluster, gpus in (("hw-dgx-h200", "8"), ("hw-dgx-h100-x2", "16")):
+        done = CliRunner().invoke(cli, [*one[:3], cluster, *one[4:], "--gpus", gpus], catch_exceptions=False)
+        assert "Between NVLink domains" not in done.stderr
+
+
+def test_a_plan_takes_a_cluster_and_names_what_is_wrong() -> None:
+    tries = ["tp=1", "pp=1", "mbs=1"]
+    name = "paper-ascend-910b"
+    by_name, by_value = (plan("qwen3-30b", 16, cluster, batch=64, tries=tries, n_best=1).to_dict() for cluster in (name, load_cluster(name)))
+    assert by_value == by_name
+    for gpus in (0, True, 16.0):
+        with pytest.raises(ConfigError, match="gpus: found"):
+            plan("qwen3-30b", gpus)  # type: ignore[arg-type]
+    for wrong in ("batch", "sequence"):
+        with pytest.raises(ConfigError, match=f"{wrong}: found 0"):
+            plan("qwen3-30b", 16, **{wrong: 0})  # type: ignore[arg-type]
 
 
 def test_what_ifs_stand_in_the_same_table() -> None:

@@ -12,9 +12,10 @@ from dysharp.planning.names import schedule_of
 from dysharp.planning.plan import front, practice_for
 from dysharp.planning.schedules import V_SHAPED
 from dysharp.planning.search import constants_of, search, sensitivity
-from dysharp.planning.space import WEIGHTS, Space, Task, broken_by, default_space
+from dysharp.planning.space import SETS, WEIGHTS, Space, Task, broken_by, default_space
 from dysharp.planning.split import slots
 from dysharp.planning.swap import OFFLOADED, host_rate, swapped_bytes
+from dysharp.planning.swap import SETS as SWAPS
 from dysharp.specs import load_cluster, load_whole
 from dysharp.steps import Layout
 from dysharp.steps.accounting.memory import Saving, memory_of
@@ -115,10 +116,27 @@ def test_a_default_space_has_what_the_framework_offers(framework: str, weights: 
     values |= {"schedule": "1f1b", "overlap": "none", "system": "flat"}
     broken = set()
     for own in (values, values | {"ep": 8, "etp": 2, "overlap": "pair"}):
-        broken |= set(broken_by(task, Space(**{name: (value,) for name, value in own.items()}), 8))  # type: ignore[arg-type]
+        broken |= set(broken_by(task, Space(**{name: (value,) for name, value in own.items()}), machine_of(load_cluster("paper-ascend-910b"))))  # type: ignore[arg-type]
     assert refused <= broken
     named = {"equal chunks", "ep a multiple of tp, or etp = tp", "overlap needs whole experts"}
     assert broken & named == refused
+
+
+@pytest.mark.parametrize(
+    ("name", "absent"), [("qwen3-30b", {"mla_up_proj"}), ("deepseek-v2-lite", set()), ("llama3-8b", {"mla_up_proj", "moe_act", "expert_fc1"})]
+)
+def test_a_default_space_names_modules_that_the_model_has(name: str, absent: set[str]) -> None:
+    """A module that the model has not changes neither time nor memory, so no set of modules is lost."""
+    model, machine = load_whole(name), machine_of(H100)
+    task = Task(model, 16, 64, practice=practice_for(model, machine))
+    space = default_space(task, machine)
+    named = {module for sets in (space.recompute, space.swap) for modules in sets for module in modules}
+    assert named & {"mla_up_proj", "moe_act", "expert_fc1"} == {"mla_up_proj", "moe_act", "expert_fc1"} - absent
+    one = Coster(task, machine, space)
+    values = space.candidate(0)
+    for key, sets in (("recompute", SETS), ("swap", SWAPS)):
+        costs = [{(done.step_us, done.memory) for done in (one.cost_of(values | {key: own}) for own in some)} for some in (getattr(space, key), sets)]
+        assert costs[0] == costs[1]
 
 
 @pytest.mark.parametrize(
