@@ -9,7 +9,7 @@ from dysharp.api.serving_answer import Serving, Slo
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.api.tensor_parallel import serving_curves
 from dysharp.errors import ConfigError
-from dysharp.runs.request import Argument, takes
+from dysharp.runs.request import Argument, routing_string, takes
 from dysharp.serving.answers import break_even, overlap_of, part_shares, slots_of
 from dysharp.serving.apart import best_apart
 from dysharp.serving.balance import loads_of
@@ -25,6 +25,7 @@ from dysharp.specs.hf_whole import lines_on
 from dysharp.specs.whole import WholeModel
 
 MOST_DRAFTS = 8
+MOST_TOKENS = 1 << 24
 Tick = Callable[[int, int, str], None]
 _TENSOR = 'system of tensor-parallel sub-layers (`dysharp list sub-layers`), whose Rows take the place of all-reduces of prompts. "": all-reduces.'
 _WHAT_IF = "also search other machines: no communication, DySHARP, MoE-Hub, larger domains, faster NICs; and a dead GPU."
@@ -64,8 +65,8 @@ def serve(model: str | WholeModel = "deepseek-v3", cluster: str | Cluster = "hw-
     """Search the layouts of `model` on GPUs of `cluster` for prompts of `isl` and answers of `osl` tokens. Raises ConfigError for wrong input."""
     whole, rules = load_whole(model), engine_of(request["engine"])
     machine = load_cluster(cluster)
-    count, layouts, tick = request["gpus"] or machine.n_gpus, request["layouts"], request["tick"]
-    _check(request)
+    count, layouts, tick = machine.n_gpus if request["gpus"] is None else request["gpus"], request["layouts"], request["tick"]
+    _check(whole, request)
     start = _start(whole, machine.with_gpus(count), rules, request)
     wanted = [one if isinstance(one, ServeLayout) else serve_layout_of(one) for one in layouts] if layouts is not None else None
     tried = list(layouts_of(start, count)) if wanted is None else wanted
@@ -86,7 +87,7 @@ def _start(whole: WholeModel, machine: Cluster, rules: Engine, request: ServeArg
     """What all layouts share."""
     name = request["precision"] or ("fp8" if whole.layer is not None and whole.layer.gemm_dtype == "fp8" else "bf16")
     formats = formats_of(name, request["kv"] or (rules.kv if name != "bf16" else "bf16"))
-    loads = () if request["routing"] is None else loads_of(whole, request["routing"])
+    loads = () if request["routing"] is None else loads_of(whole, routing_string(request["routing"]))
     curves = serving_curves(request["tensor"], whole, machine) if request["tensor"] else None
     return Replica(whole, formats, ServeLayout(), rates_of(machine), request["ep_system"], curves, rules.reducers, loads)
 
@@ -116,14 +117,17 @@ def _limits(slo: str | Slo | None) -> Slo:
     return slo_of(slo) if isinstance(slo, str) else slo or Slo()
 
 
-def _check(request: ServeArgs) -> None:
+def _check(whole: WholeModel, request: ServeArgs) -> None:
     users, mtp, acceptance = request["users"], request["mtp"], request["acceptance"]
     for name, value, least in (("isl", request["isl"], 1), ("osl", request["osl"], 2), ("users", 1 if users is None else users, 1)):
-        if not least <= value <= 1 << 24:
-            raise ConfigError(f"serve: {name}: found {value!r}, expected a whole number of at least {least}")
-    if not 0 <= mtp <= MOST_DRAFTS or not 0 < acceptance < 1:
-        drafts = f"expected 0 to {MOST_DRAFTS} drafts and an acceptance between 0 and 1"
-        raise ConfigError(f"serve: mtp: found {mtp} drafts and acceptance {acceptance}, {drafts}")
+        if not least <= value <= MOST_TOKENS:
+            raise ConfigError(f"serve: {name}: found {value!r}, expected a whole number from {least} to {MOST_TOKENS}")
+    if not 0 <= mtp <= MOST_DRAFTS:
+        raise ConfigError(f"serve: mtp: found {mtp} drafts, expected 0 to {MOST_DRAFTS}")
+    if mtp and not whole.mtp:
+        raise ConfigError(f"serve: mtp: found {mtp} drafts, expected 0: {whole.name} has no MTP layers")
+    if not 0 < acceptance < 1:
+        raise ConfigError(f"serve: acceptance: found {acceptance}, expected a number above 0 and below 1")
 
 
 def _header(whole: WholeModel, start: Replica, load: Load, request: ServeArgs) -> tuple[str, ...]:
@@ -142,7 +146,7 @@ def _header(whole: WholeModel, start: Replica, load: Load, request: ServeArgs) -
 
 def slo_of(text: str) -> Slo:
     """Limits from text such as "ttft=2s,tpot=50ms". Raises ConfigError."""
-    slo = Slo()
+    slo, named = Slo(), set[str]()
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, _, value = part.partition("=")
         unit = next((u for u in ("ms", "us", "s") if value.endswith(u)), "")
@@ -152,6 +156,9 @@ def slo_of(text: str) -> Slo:
             number = math.nan
         if key not in ("ttft", "tpot") or not 0 < number < math.inf:
             raise ConfigError(f"slo: found {part!r}, expected ttft=TIME or tpot=TIME with a unit, such as ttft=2s or tpot=50ms")
+        if key in named:
+            raise ConfigError(f"slo: found {key} twice in {text!r}, expected each limit once")
+        named.add(key)
         slo = replace(slo, **{key: number})
     return slo
 

@@ -65,11 +65,19 @@ class Serving:
 
     @property
     def gpus_for_users(self) -> int | None:
-        """GPUs that `users` users need with the best layout."""
+        """The fewest GPUs on which a layout within the limits serves `users` users."""
+        point = self._for_users
+        return None if point is None else self._replicas(point) * point.replica.layout.gpus
+
+    @property
+    def _for_users(self) -> ServePoint | None:
         if self.users is None or not self.best:
             return None
-        point = self.best[0]
-        return math.ceil(self.users / point.load.users) * point.replica.layout.gpus
+        return min(self.best, key=lambda point: self._replicas(point) * point.replica.layout.gpus)
+
+    def _replicas(self, point: ServePoint) -> int:
+        """Replicas that `users` users need."""
+        return math.ceil((self.users or 0) / point.load.users)
 
     @property
     def bar(self) -> Bar | None:
@@ -86,23 +94,34 @@ class Serving:
             return (f"No layout keeps a {limits}: the fastest is {_named(fast)} at {_times(fast)}.", *self._apart_line(None))
         first = self.best[0]
         copies = f"{first.replicas} x " if first.replicas > 1 else ""
-        limit = limit_of(first)
         lines = [
             f"{copies}{_named(first)}: {first.tokens_per_gpu:,.0f} tokens/s per GPU with {first.load.users:g} users per replica, {_times(first)}.",
-            f"Limit: {words_of(first)}; {LIMITS[limit]['helps']}.",
+            f"Limit: {self._limit(first)}.",
         ]
         if len(self.best) > 1:
             second = self.best[1]
             behind = 100 * (1 - second.tokens_per_gpu / first.tokens_per_gpu)
             lines.append(f"Next: {_named(second)}, {behind:.0f} % behind; limit: {words_of(second)}.")
-        if self.gpus_for_users is not None:
-            replicas = self.gpus_for_users // first.replica.layout.gpus
-            room = f"the cache of a replica has room for {first.memory.requests * first.replica.layout.dp:,}"
-            need = f"{self.users:,} users need {self.gpus_for_users} GPUs: {replicas} replica{'s' * (replicas > 1)}"
-            lines.append(f"{need} of {first.load.users:g} users within the limits; {room}.")
+        if (point := self._for_users) is not None:
+            replicas = self._replicas(point)
+            layout = "" if point is first else f" of {_named(point)}"
+            room = f"the cache of a replica has room for {point.memory.requests * point.replica.layout.dp:,}"
+            gpus = replicas * point.replica.layout.gpus
+            need = f"{self.users:,} users need {gpus} GPU{'s' * (gpus > 1)}: {replicas} replica{'s' * (replicas > 1)}{layout}"
+            lines.append(f"{need} with {point.load.users:g} users each within the limits; {room}.")
         if self.apart is not None and self.apart.tokens_per_gpu > BETTER * first.tokens_per_gpu:
             lines[0] = f"{lines[0][:-1]}; prefill and decode apart give {self.apart.tokens_per_gpu:,.0f}."
         return (*lines, *self._apart_line(first))
+
+    def _limit(self, point: ServePoint) -> str:
+        """What limits the point, and what helps: the limit of time that one more user would break, if any, before its largest cause."""
+        limit, more = limit_of(point), point.at(point.load.users + 1).served
+        cause = f"{words_of(point)}; {LIMITS[limit]['helps']}"
+        if limit != "memory" and more.tpot / 1e3 > self.slo.tpot:
+            return f"TPOT of {self.slo.tpot:g} ms, above all {cause}"
+        if limit != "memory" and more.ttft / 1e3 > self.slo.ttft:
+            return f"TTFT of {self.slo.ttft:g} ms; {LIMITS['prompts']['helps']}"
+        return cause
 
     def _apart_line(self, first: ServePoint | None) -> tuple[str, ...]:
         """Whether prefill and decode apart pay."""

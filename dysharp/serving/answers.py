@@ -22,10 +22,12 @@ HALF = 0.5
 
 
 def part_shares(point: ServePoint) -> dict[str, float]:
-    """Shares of the decode step by limit with parts; they add up to 1. Gaps between kernels count as small kernels."""
+    """Shares of the decode step by limit; they add up to 1. Gaps between kernels count as small kernels; `host`: the GPU waits for the engine."""
     step = point.step()
     sums = {name: sum(step.parts.get(part, 0.0) for part in parts) for name, limit in LIMITS.items() if (parts := limit.get("parts"))}
     sums["small kernels"] += step.gaps
+    part = point.replica.stage_part
+    sums["host"] = point.table.engine.step_us(point.replica, part * step.device, point.turn.decodes) / part - step.device
     total = sum(sums.values())
     return {name: us / total for name, us in sums.items()}
 
@@ -34,8 +36,11 @@ def limit_of(point: ServePoint) -> str:
     """What keeps the point from more tokens per second: a name of `LIMITS`."""
     if point.served.prompt_share > HALF:
         return "prompts"
-    if point.served.batch >= 0.95 * point.memory.requests:
+    if point.load.users >= point.memory.requests * point.replica.layout.dp:
         return "memory"
+    engine, replica = point.table.engine, point.replica
+    if engine.overlaps and engine.host_us(replica, point.turn.decodes) > replica.stage_part * point.step().device:
+        return "host"
     shares = part_shares(point)
     return max(shares, key=lambda name: shares[name])
 
@@ -117,7 +122,7 @@ def slots_of(point: ServePoint) -> list[Slots]:
     for n, replica in tried:
         memory = memory_of(replica, point.table.engine, point.load.prompt + point.load.answer)
         if memory.requests:
-            table = StepTable(replica, point.table.engine, point.load, point.load.users / layout.dp)
+            table = StepTable(replica, point.table.engine, point.load)
             served = closed_loop(table, point.load, memory.requests)
             found.append(Slots(rearranging(bare, n), served.rate * point.load.answer / layout.gpus))
     return found

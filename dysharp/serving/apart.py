@@ -16,7 +16,7 @@ from dysharp.serving.engine import Engine
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.loop import MOST_SHARE, ROUNDS, Served, prompt_us
 from dysharp.serving.memory import kv_bytes, memory_of
-from dysharp.serving.search import BATCHES, layouts_of
+from dysharp.serving.search import BATCHES, layouts_of, most_that
 from dysharp.serving.step import StepTable
 from dysharp.serving.work import Load, Replica
 
@@ -185,7 +185,7 @@ def _prompts(replica: Replica, engine: Engine, load: Load, ttft: float) -> tuple
     """Prompts per microsecond of one prefill worker that is never idle, if one prompt keeps the limit."""
     if not memory_of(replica, engine.beside(replica.layout.dp), load.prompt).requests:
         return None
-    table = StepTable(replica, engine, load, 1.0)
+    table = StepTable(replica, engine, load)
     many = max(1.0, table.engine.step_tokens * table.groups / load.prompt)
     rate = MOST_SHARE / prompt_us(table, load, many, 0.0)
     return (rate, Pool(table, 1)) if prompt_us(table, load, 1.0, 0.0) < ttft else None
@@ -197,14 +197,21 @@ def _plans(replica: Replica, engine: Engine, load: Load, gpus: int, tpot: float,
     most = min(memory.requests, engine.most_requests)
     if not most:
         return []
-    table = StepTable(replica, engine, load, float(most))
+    table = StepTable(replica, engine, load)
     steps = max(1.0, load.answer - 1) / load.accepted
     plans = []
-    for size in sorted({min(1 << i, most) for i in range(BATCHES)}):
+
+    def keeps(size: int) -> bool:
+        return table.decode_us(size * replica.layout.dp) / load.accepted <= tpot
+
+    tried = {min(1 << i, most) for i in range(BATCHES)}
+    kept = {size for size in tried if keeps(size)}
+    if not kept:
+        return []
+    kept.add(most_that(keeps, max(kept), min(tried - kept, default=most)))
+    for size in sorted(kept):
         users = size * replica.layout.dp
         step = table.decode_us(users)
-        if step / load.accepted > tpot:
-            break
         wanted = users / (steps * step)
         for rate, pool in first:
             plans += _matched(rate, pool, wanted, Pool(table, 1), replace(load, users=users), gpus, size)
@@ -226,16 +233,20 @@ def _matched(rate: float, prefill: Pool, wanted: float, decode: Pool, load: Load
 
 
 def _run(plan: _Plan, gpus: int, ttft: float, tpot: float) -> Apart | None:
-    """The steady state, with fewer users until both limits hold."""
-    load = plan.load
-    for _ in range(8):
-        served = disaggregated(plan.prefill, plan.decode, load, plan.cap)
-        if served.ttft <= ttft and served.tpot <= tpot:
-            first, second = plan.prefill.table.replica, plan.decode.table.replica
-            used = plan.prefill.gpus + plan.decode.gpus
-            sent = transfer_us(first, load.prompt, used)
-            tokens = served.rate * load.answer / gpus
-            workers = plan.prefill.workers, plan.decode.workers
-            return Apart(first.layout, workers[0], second.layout, workers[1], load.users, served, tokens, gpus - used, sent)
-        load = replace(load, users=0.85 * load.users)
-    return None
+    """The steady state with most users for which both limits hold."""
+
+    def served(users: int) -> Served:
+        return disaggregated(plan.prefill, plan.decode, replace(plan.load, users=float(users)), plan.cap)
+
+    def keeps(users: int) -> bool:
+        done = served(users)
+        return done.ttft <= ttft and done.tpot <= tpot
+
+    all_users = int(plan.load.users)
+    if not keeps(1):
+        return None
+    users = all_users if keeps(all_users) else most_that(keeps, 1, all_users)
+    first, second, used = plan.prefill.table.replica, plan.decode.table.replica, plan.prefill.gpus + plan.decode.gpus
+    done, sent = served(users), transfer_us(first, plan.load.prompt, used)
+    tokens = done.rate * plan.load.answer / gpus
+    return Apart(first.layout, plan.prefill.workers, second.layout, plan.decode.workers, float(users), done, tokens, gpus - used, sent)

@@ -91,13 +91,16 @@ class Engine:
         """The rules of one of `groups` attention groups."""
         return replace(self, step_tokens=max(1, self.step_tokens // groups)) if self.groups_share_tokens else self
 
+    def host_us(self, replica: Replica, requests: float) -> float:
+        """The host's work on a step of `requests` requests of an attention group."""
+        return requests * replica.rates.constants["serving.request_us"]
+
     def step_us(self, replica: Replica, device: float, requests: float, launches: int = 0) -> float:
         """Time from step to step. A decode step replays a graph; a step with prompts has `launches` kernels that the host launches.
 
         The host's work on `requests` requests runs beside the GPU if the engine overlaps it, else before the step.
         """
-        constants = replica.rates.constants
-        host = requests * constants["serving.request_us"]
+        constants, host = replica.rates.constants, self.host_us(replica, requests)
         launched = launches * constants["serving.launch_us"]
         busy = max(device, launched, host) if self.overlaps else max(device, launched) + host
         return busy + constants["serving.step_us"]

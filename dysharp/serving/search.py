@@ -115,12 +115,14 @@ def _points(replica: Replica, engine: Engine, load: Load, gpus: int) -> list[Ser
     memory = memory_of(replica, engine.beside(layout.dp), load.prompt + load.answer)
     if not memory.requests:
         used = (memory.weights + memory.buffers) / 1e9
-        return f"weights and buffers take {used:.1f} GB, {memory.free / 1e9:.1f} GB are left, and one request needs {memory.request / 1e9:.1f} GB"
+        free, one = memory.free / 1e9, memory.request / 1e9
+        part = f"{100 * engine.memory_part:g} % of {replica.rates.gpu.hbm_GB:g} GB"
+        return f"weights and buffers take {used:.1f} GB of {part}, {free:.1f} GB are left, and one request needs {one:.1f} GB"
     most = min(memory.requests, engine.most_requests)
-    table = StepTable(replica, engine, load, float(min(most, 1 << (BATCHES - 1))))
+    table = StepTable(replica, engine, load)
     system = ""
     if layout.dp > 1 and layout.ep > 1:
-        system = exchange(replica, max(1.0, table.sizes[-1] / layout.tp)).system
+        system = exchange(replica, max(1.0, min(most, 1 << (BATCHES - 1)) / layout.tp)).system
     sizes = sorted({min(1 << i, most) for i in range(BATCHES)})
     users = [replace(load, users=float(size * layout.dp)) for size in sizes]
     return [ServePoint(table.replica, one, closed_loop(table, one, most), memory, system, gpus // layout.gpus, table) for one in users]
@@ -156,10 +158,17 @@ def _most_users(points: list[ServePoint], ttft_us: float, tpot_us: float) -> Ser
         return None
     best = max(inside, key=lambda p: p.tokens_per_gpu)
     beyond = next((p.load.users for p in points if p.load.users > best.load.users and not keeps(p)), best.load.users)
-    while beyond - best.load.users > 1:
-        point = best.at(float(int(best.load.users + beyond) // 2))
-        if keeps(point) and point.tokens_per_gpu >= best.tokens_per_gpu:
-            best = point
-        else:
-            beyond = point.load.users
-    return best
+
+    def better(users: int) -> bool:
+        point = best.at(float(users))
+        return keeps(point) and point.tokens_per_gpu >= best.tokens_per_gpu
+
+    return best.at(float(most_that(better, int(best.load.users), int(beyond))))
+
+
+def most_that(keeps: Callable[[int], bool], least: int, beyond: int) -> int:
+    """The largest number from `least`, which keeps, below `beyond`, which does not, by halving."""
+    while beyond - least > 1:
+        middle = (least + beyond) // 2
+        least, beyond = (middle, beyond) if keeps(middle) else (least, middle)
+    return least

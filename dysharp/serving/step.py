@@ -3,9 +3,9 @@
 `StepTable`: times of the steps of one replica under one load, so that a loop costs few steps.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import ceil, sqrt
+from math import ceil, log2, sqrt
 
 import numpy as np
 
@@ -100,7 +100,6 @@ def _kinds(replica: Replica) -> list[tuple[int, int]]:
     return [(layers[0], len(layers)) for layers in found.values()]
 
 
-DECODE_SIZES = 6
 PROMPT_SIZES = 4
 
 
@@ -115,20 +114,19 @@ def decode_batch(load: Load, batch: float, groups: int = 1) -> Batch:
 
 
 class StepTable:
-    """Times of the steps of a run in microseconds, interpolated over requests and over tokens of prompts."""
+    """Times of the steps of a run in microseconds, interpolated over requests (from one power of two to the next) and over tokens of prompts.
 
-    def __init__(self, replica: Replica, engine: Engine, load: Load, top: float) -> None:
-        """`top`: requests of an attention group up to which the table reaches."""
+    A point is computed when it is first asked for, so a time depends on the number of requests alone, not on how many fit.
+    """
+
+    def __init__(self, replica: Replica, engine: Engine, load: Load) -> None:
         engine = engine.beside(replica.layout.dp)
         replica = replace(replica, reducers=engine.reducers)
-        self.replica, self.engine, self.groups, self.stages = replica, engine, replica.layout.dp, replica.layout.pp
-        self.sizes = np.unique(np.geomspace(1.0, max(1.0, top / self.stages), DECODE_SIZES))
-        batches = [decode_batch(load, float(size), self.groups) for size in self.sizes]
-        self.decodes = np.array([step_time(replica, one).device + load.drafts * draft_us(replica, one) for one in batches])
+        self.replica, self.engine, self.groups, self.stages, self.load = replica, engine, replica.layout.dp, replica.layout.pp, load
         least = min(256.0, load.prompt)
-        self.tokens = np.unique(np.geomspace(least, max(least, min(engine.step_tokens, top * load.prompt)), PROMPT_SIZES))
-        seen, past = load.prompt / 2, max(0.0, load.prompt - engine.step_tokens) / 2
-        alone = [Batch(prompts=float(n), seen=seen, past=past) for n in self.tokens]
+        self.tokens = np.unique(np.geomspace(least, max(least, engine.step_tokens), PROMPT_SIZES))
+        self.seen, self.past = load.prompt / 2, max(0.0, load.prompt - engine.step_tokens) / 2
+        alone = [Batch(prompts=float(n), seen=self.seen, past=self.past) for n in self.tokens]
         steps = [step_time(replica, batch, max(1.0, batch.prompts / load.prompt)) for batch in alone]
         self.kernels = steps[0].kernels
         self.everywhere = np.array([step.device for step in steps])
@@ -136,13 +134,31 @@ class StepTable:
         one = [step_time(replica, replace(batch, mean=batch.prompts / self.groups), 1.0).device for batch in alone] if self.groups > 1 else None
         self.somewhere = self.everywhere if one is None else np.array(one)
         """One group has them."""
-        # Weights are read once for requests and prompts of one step.
-        requests = Batch(decodes=float(self.sizes[-1]), context=load.prompt)
-        both = step_time(replica, replace(requests, prompts=least, seen=seen, past=past))
-        self.first_extra = max(0.0, both.device - step_time(replica, requests).device)
+        self._points: dict[tuple[str, int], float] = {}
+
+    def decode_at(self, size: int) -> float:
+        """GPU time of a step of `size` requests of a group, with the drafts before it."""
+        batch = decode_batch(self.load, float(size), self.groups)
+        return step_time(self.replica, batch).device + self.load.drafts * draft_us(self.replica, batch)
+
+    def extra_at(self, size: int) -> float:
+        """What the first tokens of a prompt add to a step of `size` requests of a group: weights are read once for both."""
+        requests = Batch(decodes=float(size), context=self.load.prompt)
+        both = replace(requests, prompts=float(self.tokens[0]), seen=self.seen, past=self.past)
+        return max(0.0, step_time(self.replica, both).device - step_time(self.replica, requests).device)
+
+    def _between(self, name: str, at: Callable[[int], float], requests: float) -> float:
+        """`at` of `requests` requests of the replica, on the line between the powers of two around them."""
+        size = max(1.0, requests / self.groups / self.stages)
+        low = 1 << int(log2(size))
+        for point in (low, 2 * low):
+            if (name, point) not in self._points:
+                self._points[name, point] = at(point)
+        first, second = self._points[name, low], self._points[name, 2 * low]
+        return first + (size / low - 1) * (second - first)
 
     def _decode(self, requests: float) -> float:
-        return float(np.interp(requests / self.groups / self.stages, self.sizes, self.decodes))
+        return self._between("decode", self.decode_at, requests)
 
     def _turn(self, device: float, requests: float, kernels: int = 0) -> float:
         """A step of `device` microseconds in the largest of the stages, which work on other requests at the same time."""
@@ -163,6 +179,7 @@ class StepTable:
         device = float(np.interp(busiest, self.tokens, table)) * max(1.0, busiest / last)
         if requests:
             decode = self._decode(requests)
-            mixed = self._turn(decode + self.first_extra + device - float(table[0]), requests, self.kernels)
+            first = self._between("extra", self.extra_at, requests)
+            mixed = self._turn(decode + first + device - float(table[0]), requests, self.kernels)
             return mixed + (self.stages - 1) * self._turn(decode, requests)
         return self._turn(device, 0.0, self.kernels)

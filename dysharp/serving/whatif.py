@@ -89,5 +89,5 @@ def _without_a_group(best: ServePoint) -> ServePoint | None:
     memory = memory_of(replica, engine, best.load.prompt + best.load.answer)
     if not memory.requests:
         return None
-    table = StepTable(replica, engine, best.load, best.load.users / rest.dp)
+    table = StepTable(replica, engine, best.load)
     return replace(best, replica=table.replica, served=closed_loop(table, best.load, memory.requests), memory=memory, table=table)

@@ -108,8 +108,9 @@ def loops(r: Replica) -> Iterator[tuple[str, Any]]:
     """Tables of steps, the formula and the run of each engine."""
     for engine in map(engine_of, ENGINES):
         load = LOAD if engine.name == "vllm" else replace(LOAD, accepted=1.0, drafts=0, prompt=9000.0 if engine.name == "sglang" else 700.0)
-        steps = StepTable(r, engine, load, load.users / r.layout.dp)
-        parts = (steps.sizes, steps.decodes, steps.tokens, steps.everywhere, steps.somewhere, steps.first_extra, steps.kernels, steps.stages)
+        steps = StepTable(r, engine, load)
+        at = [(steps.decode_at(n), steps.extra_at(n)) for n in (1, 16, 256)]
+        parts = (at, steps.tokens, steps.everywhere, steps.somewhere, steps.kernels, steps.stages)
         yield f"{engine.name} table", parts
         yield f"{engine.name} decode", [steps.decode_us(n) for n in (1.0, 17.0, 48.0, 500.0)]
         yield f"{engine.name} prompts", [steps.prompts_us(*n) for n in ((300.0, 300.0), (300.0, 90.0), (9000.0, 4000.0), (700.0, 350.0, 20.0))]
@@ -133,7 +134,7 @@ def loops(r: Replica) -> Iterator[tuple[str, Any]]:
 def pools(first: str, second: str) -> Iterator[tuple[str, Any]]:
     """Prefill and decode apart, by formula and prompt by prompt."""
     load, rules = replace(LOAD, users=20.0), replace(engine_of("sglang"), mixed=False, gathered_steps=0)
-    made = apart.Pool(StepTable(replica(first), rules, load, 10.0), 3), apart.Pool(StepTable(replica(second), rules, load, 10.0), 2)
+    made = apart.Pool(StepTable(replica(first), rules, load), 3), apart.Pool(StepTable(replica(second), rules, load), 2)
     yield "formula", [apart.disaggregated(*made, replace(load, users=users), cap) for users, cap in ((4.0, 9e9), (20.0, 9e9), (300.0, 11.0))]
     yield "run", [apart.run_pools(*made, load, ratio=ratio, rounds=rounds) for ratio, rounds in ((0.7, 3), (1.0, 2))]
 
@@ -216,7 +217,7 @@ def small() -> Iterator[tuple[str, Any]]:
     )
     shared, cut, rules = replica("shared"), replica("cut"), engine_of("vllm")
     yield "without options", (exchange.exchange(shared, 9.0), step_time(shared, BATCHES["prompts"]), rates.experts(3.0, 8.0, 90.0, 110.0, "fp8", 1.0))
-    steps, load = StepTable(cut, rules, LOAD, 9.0), replace(LOAD, users=5.0)
+    steps, load = StepTable(cut, rules, LOAD), replace(LOAD, users=5.0)
     pair = apart.Pool(steps, 1), apart.Pool(steps, 2)
     yield (
         "loops without options",

@@ -17,7 +17,7 @@ from dysharp.specs import load_cluster, load_whole
 
 def table(engine: str, load: Load, layout: str = "tp=8", model: str = "minimax-m2.5") -> StepTable:
     replica = Replica(load_whole(model), formats_of("fp8"), serve_layout_of(layout), rates_of(load_cluster("hw-dgx-h200")))
-    return StepTable(replica, engine_of(engine), load, load.users / replica.layout.dp)
+    return StepTable(replica, engine_of(engine), load)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
@@ -82,14 +82,14 @@ def test_stages_take_turns(engine: str) -> None:
     one, two = (Replica(load_whole("deepseek-v3"), formats_of("fp8"), serve_layout_of(text), rates) for text in ("tp=8", "tp=8,pp=2"))
     assert two.layout.gpus == 16
     assert 0.48 < weight_bytes(two) / weight_bytes(one) < 0.54
-    half = closed_loop(StepTable(one, rules, replace(load, users=64.0), 64.0), replace(load, users=64.0))
-    table = StepTable(two, rules, load, 128.0)
+    half = closed_loop(StepTable(one, rules, replace(load, users=64.0)), replace(load, users=64.0))
+    table = StepTable(two, rules, load)
     both, run = closed_loop(table, load), run_closed_loop(table, load, 1e9)
     assert both.tpot == pytest.approx(half.tpot, rel=0.1)
     assert both.rate == pytest.approx(2 * half.rate, rel=0.1)
     assert run.tpot == pytest.approx(both.tpot, rel=0.05)
-    alone = StepTable(two, rules, load, 1.0).decode_us(1.0)
-    assert alone > StepTable(one, rules, load, 1.0).decode_us(1.0)
+    alone = StepTable(two, rules, load).decode_us(1.0)
+    assert alone > StepTable(one, rules, load).decode_us(1.0)
     assert "stage to stage" in step_time(two, Batch(decodes=1, context=1)).parts
     assert "16" not in rules.command("M", two, load).split("--max")[0]
     assert " 2" in rules.command("M", two, load)

@@ -103,7 +103,8 @@ def test_eplb_at_a_point() -> None:
     slots = slots_of(uneven)
     assert [one.eplb.slots for one in slots][:2] == [0, 1]
     assert slots[0].eplb.busiest > slots[1].eplb.busiest
-    assert slots[1].tokens_per_gpu < 1.05 * slots[0].tokens_per_gpu  # few rows of an expert: weights are read, however even, and copies take cache
+    gain = slots[1].tokens_per_gpu / slots[0].tokens_per_gpu
+    assert 1 < gain < 1 + (slots[0].eplb.busiest - 1) / 2  # few rows of an expert: weights are read, however even, and copies take cache
     loads, bare = uneven.replica.loads, replica(layout="dp=8,ep=8")
     late, even = (expert_op(replace(bare, loads=loads, layout=replace(bare.layout, slots=n)), 65536).us for n in (0, 8))
     assert late > 1.2 * even
@@ -169,7 +170,7 @@ def test_the_cache_on_its_way() -> None:
 
 def test_more_prefill_workers_shorten_the_queue() -> None:
     load = Load(256.0, 4000.0, 500.0)
-    table = StepTable(replica(layout="dp=8,ep=8"), replace(engine_of("sglang"), mixed=False), load, 64.0)
+    table = StepTable(replica(layout="dp=8,ep=8"), replace(engine_of("sglang"), mixed=False), load)
     first, second = (disaggregated(Pool(table, n), Pool(table, 1), load) for n in (1, 3))
     assert second.ttft < first.ttft
     assert second.rate > first.rate

@@ -3,14 +3,16 @@
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from dysharp import serve
-from dysharp.api.serving import Slo, slo_of
+from dysharp.api.serving import Slo, part_shares, slo_of
 from dysharp.cli.app import cli
 from dysharp.errors import ConfigError
+from dysharp.serving.answers import limit_of
 
 
 def test_two_nodes_of_h200() -> None:
@@ -119,3 +121,40 @@ def test_wrong_input() -> None:
         serve(osl=1)
     with pytest.raises(ConfigError, match="gpu"):
         serve(cluster="paper-gh200-nvl32")
+
+
+def test_more_memory_never_serves_fewer() -> None:
+    """A time depends on the number of requests, not on how many fit."""
+    small, large = (serve("deepseek-v3", f"hw-dgx-h200-x2,hbm_GB={size}", layouts=["tp=8,ep=8", "dp=8,ep=8"]) for size in (141, 200))
+    one, other = (next(p for p in found.points if p.replica.layout.tp == 8).at(60.0) for found in (small, large))
+    assert one.served.tpot == other.served.tpot
+    assert large.apart is not None
+    assert small.apart is not None
+    assert large.apart.tokens_per_gpu >= small.apart.tokens_per_gpu
+
+
+def test_a_step_that_waits_for_the_host_says_so() -> None:
+    found = serve("qwen3-235b", "hw-dgx-b200", isl=1024, osl=1024, layouts=["tp=8"])
+    assert limit_of(found.best[0]) == "host"
+    assert part_shares(found.best[0])["host"] > 0.2
+    assert sum(part_shares(found.best[0]).values()) == pytest.approx(1)
+    assert "Limit: TPOT of 50 ms, above all the engine's work on the host" in str(found)
+
+
+def test_users_need_the_fewest_gpus_of_all_layouts() -> None:
+    assert serve("qwen3-30b", "hw-dgx-h200", users=100).gpus_for_users == serve("qwen3-30b", "hw-dgx-h200", users=100, gpus=1).gpus_for_users == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"mtp": 1}, "serve: mtp: found 1 drafts, expected 0: qwen3-30b has no MTP layers"),
+        ({"gpus": 0}, "found 0 GPUs"),
+        ({"isl": 1 << 25}, "serve: isl: found 33554432, expected a whole number from 1 to 16777216"),
+        ({"slo": "ttft=2s,ttft=1s"}, "slo: found ttft twice"),
+        ({"acceptance": 1.0}, "serve: acceptance: found 1.0"),
+    ],
+)
+def test_wrong_wishes_are_refused_in_one_line(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        serve("qwen3-30b", "hw-dgx-h200", **asked)

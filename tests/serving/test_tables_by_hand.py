@@ -24,22 +24,23 @@ def replica(layout: str, model: str = "llama3-8b") -> Replica:
     return Replica(load_whole(model), formats_of("fp8"), serve_layout_of(layout), rates_of(load_cluster("hw-dgx-h200")))
 
 
-@pytest.mark.parametrize(
-    ("layout", "top", "last"), [("tp=1", 0.5, 1.0), ("tp=1", 1.0, 1.0), ("tp=1", 24.0, 24.0), ("pp=2", 2.0, 1.0), ("pp=2", 24.0, 12.0)]
-)
-def test_a_table_reaches_from_one_request_to_those_of_a_stage(layout: str, top: float, last: float) -> None:
-    """Stages share the requests of a group. Prompts: from 256 tokens, or one prompt, to those of a step."""
+@pytest.mark.parametrize(("layout", "stages"), [("tp=1", 1), ("pp=2", 2), ("dp=2", 1)])
+def test_a_step_lies_between_the_powers_of_two_around_it(layout: str, stages: int) -> None:
+    """Whatever was asked for before. Prompts: from 256 tokens to those of a step. Stages and groups share the requests."""
     engine, load = engine_of("vllm"), Load(8.0, 1000.0, 200.0)
-    found = StepTable(replica(layout), engine, load, top)
-    assert (found.sizes[0], found.sizes[-1]) == pytest.approx((1.0, last))
-    assert (found.tokens[0], found.tokens[-1]) == pytest.approx((256.0, max(256.0, min(engine.step_tokens, 1000.0 * top))))
-    assert len(found.decodes) == len(found.sizes)
+    found, fresh = StepTable(replica(layout), engine, load), StepTable(replica(layout), engine, load)
+    all_requests = 24.0 * stages * found.groups
+    found.decode_us(500.0)
+    assert found.decode_us(all_requests) == fresh.decode_us(all_requests)
+    at = [fresh.decode_us(n * stages * found.groups) for n in (16.0, 24.0, 32.0)]
+    assert at[1] == pytest.approx((at[0] + at[2]) / 2)
+    assert (found.tokens[0], found.tokens[-1]) == pytest.approx((256.0, found.engine.step_tokens))
 
 
 def test_requests_that_decode_are_those_that_come_while_one_is_answered() -> None:
     """Little's law of the decode pool: few users are mostly in the pool of prompts. An answer takes a step for each of its tokens."""
     load, engine = Load(6.0, 6000.0, 60.0), replace(engine_of("sglang"), mixed=False)
-    prefill, decode = (Pool(StepTable(replica("tp=1"), engine, load, load.users), n) for n in (1, 1))
+    prefill, decode = (Pool(StepTable(replica("tp=1"), engine, load), n) for n in (1, 1))
     done = run_pools(prefill, decode, load)
     decoding = done.batch * decode.workers * decode.table.groups
     assert decoding < 0.9 * load.users

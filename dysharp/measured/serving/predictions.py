@@ -109,13 +109,13 @@ def predict_setting(setting: ServeSetting) -> tuple[float, float]:
     load, engine = setting.load, setting.engine
     if setting.decode is not None:
         pools = [
-            Pool(StepTable(replica, engine, load, max(1.0, load.users / workers / replica.layout.dp)), workers)
+            Pool(StepTable(replica, engine, load), workers)
             for replica, workers in zip((setting.replica, setting.decode), setting.workers, strict=True)
         ]
         served = run_pools(pools[0], pools[1], load, ratio=setting.ratio, rounds=setting.rounds)
         return served.tpot, served.ttft
     top = load.users / setting.replica.layout.dp
-    done = run_closed_loop(StepTable(setting.replica, engine, load, top), load, top, ratio=setting.ratio, rounds=setting.rounds)
+    done = run_closed_loop(StepTable(setting.replica, engine, load), load, top, ratio=setting.ratio, rounds=setting.rounds)
     return done.tpot, done.ttft
 
 
