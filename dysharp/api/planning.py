@@ -17,9 +17,9 @@ from dysharp.measured.training.step_time import MEDIAN_P90, group_of_step
 from dysharp.planning.arguments import lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.experts import SPREAD
-from dysharp.planning.names import saving_of, schedule_of, short_of, text_of
+from dysharp.planning.names import behind_of, ep_of, form_of, saving_of, schedule_of, short_of, text_of
 from dysharp.planning.plan import NOT_CONSIDERED, Plan, Planned, Search, framework_for, front, plan_shapes, practice_for, silent
-from dysharp.planning.search import Moved, Tick, search, sensitivity
+from dysharp.planning.search import Moved, Tick, kept, search, sensitivity
 from dysharp.planning.space import INTEGERS, Space, Task, broken_by
 from dysharp.processes import Runner, here, in_processes
 from dysharp.runs.on_dask import on_dask
@@ -79,7 +79,7 @@ class Answer:
     def lead(self) -> float:
         """How far the second layout is behind, in percent; 0 without a second."""
         best = self.plan.first.found.best
-        return 100 * (best[1].step_us / best[0].step_us - 1) if len(best) > 1 else 0.0
+        return behind_of(best[1].step_us, best[0].step_us) if len(best) > 1 else 0.0
 
     def sentence(self) -> str:
         """The answer."""
@@ -112,7 +112,7 @@ class Answer:
 
     def _row(self, x: Costed, hardware: str = "") -> list[str]:
         one = self.plan.first
-        behind, name = 100 * (x.step_us / one.found.best[0].step_us - 1), short_of(x)
+        behind, name = behind_of(x.step_us, one.found.best[0].step_us), short_of(x)
         return [
             f"{name} with {hardware}" if hardware else name, saving_of(x), ep_of(x), f"{one.speed(x):.0f}",
             f"{100 * one.mfu(x, self.plan.cluster):.1f}", f"{x.peak_bytes / GiB:.1f}", f"{behind:.1f}", x.limit,
@@ -174,10 +174,10 @@ class Answer:
         assert self.checked is not None
         one, x = self.plan.first, self.checked
         best = one.found.best[0]
-        behind = 100 * (x.step_us / best.step_us - 1)
+        behind = behind_of(x.step_us, best.step_us)
         fits = "fits" if x.peak_bytes <= one.coster.capacity else f"needs {x.peak_bytes / GiB:.1f} GiB and does not fit"
-        place = f"{behind:.1f} % behind {text_of(best)} with {saving_of(best)}" if behind > 0 else "no worse than the best of the space"
-        return f"{text_of(x)} {fits}: {one.speed(x):.0f} tokens/s per GPU, {place}; besides computing, most time goes to {x.limit}."
+        place = f"{behind:.1f} % behind {_whole(best)}" if behind > 0 else "no worse than the best of the space"
+        return f"{_whole(x)} {fits}: {one.speed(x):.0f} tokens/s per GPU, {place}; besides computing, most time goes to {x.limit}."
 
     def check_cells(self) -> list[list[str]]:
         """Shares of the step of the layout that was given, and of the best."""
@@ -218,16 +218,14 @@ class Answer:
         return "\n".join(parts)
 
 
+def _whole(one: Costed) -> str:
+    form = form_of(one)
+    return f"{text_of(one)} ({form})" if form else text_of(one)
+
+
 def measured_error(model: WholeModel, layout: Layout, machine: Machine) -> tuple[float, float] | None:
     """(median, 90 % of rows) of the errors of measured steps like this, in percent."""
     return MEDIAN_P90[group_of_step(model, layout, machine)] if machine.cluster.gpu else None
-
-
-def ep_of(one: Costed) -> str:
-    """EP system and overlap of a layout in a table."""
-    if one.values["ep"] * one.values["etp"] == 1:
-        return "-"
-    return str(one.values["system"]) + (" overlapped" if one.values["overlap"] == "pair" else "")
 
 
 class PlanArgs(TypedDict, total=False):
@@ -269,13 +267,13 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     if any(shape.linear for shape in shapes):
         raise ConfigError(f"plan {models}: found linear attention, expected attention in every layer: a search does not model it")
     own, given = machine_of(machine), given_of(asked["tries"])
-    batch, kept = asked["batch"] or gpus, Path(folder) if folder else None
+    batch, costs = asked["batch"] or gpus, Path(folder) if folder else None
     loads = asked["spread"], asked["imbalance"]
     recipe = asked["sequence"], asked["precision"]
     tasks = [Task(model, gpus, batch, *recipe, practice_for(model, own), *loads, framework_for(machine)) for model in shapes]
     local: Runner[Any] = here if jobs == 1 else lambda work: in_processes(work, jobs)
     with on_dask(asked["scheduler"]) if asked["scheduler"] else nullcontext(local) as run:
-        done = plan_shapes(tasks, machine, given, Search(asked["n_best"], kept, run, tick))
+        done = plan_shapes(tasks, machine, given, Search(asked["n_best"], costs, run, tick))
     first, best = done.first, done.first.found.best
     slo = None if asked["serve_slo"] is None else slo_of(asked["serve_slo"])
     return Answer(
@@ -372,7 +370,10 @@ def _shape(model: WholeModel, values: dict[str, int]) -> WholeModel:
 
 
 def _checked(done: Plan, text: str) -> Costed:
-    """A layout of a text. Raises `ConfigError` where it does not fit the model or the number of GPUs."""
+    """A layout of a text; what its text leaves out (EP system, overlap, recompute, swap, schedule) is as the search would choose it.
+
+    Raises `ConfigError` where it does not fit the model or the number of GPUs.
+    """
     one = done.first
     words = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
     own = {key: words.pop(key) for key in ("recompute", "swap", "overlap", "system", "schedule") if key in words}
@@ -386,15 +387,23 @@ def _checked(done: Plan, text: str) -> Costed:
     if layout.fsdp not in (1, layout.dp * layout.cp):
         raise ConfigError(f"plan: --check: found fsdp={layout.fsdp}, expected 1, or the {layout.dp * layout.cp} ranks of dp x cp")
     values |= {"weights": "sharded" if layout.fsdp > 1 else "whole"}
-    values |= {"recompute": (), "swap": (), "schedule": "1f1b", "overlap": "none", "system": one.coster.space.system[0]}
     values |= {key: value[0] for key, value in given_of([f"{key}={value}" for key, value in own.items()]).items()}
-    broken = next(broken_by(one.task, Space(**{key: (value,) for key, value in values.items()}), one.coster.machine), None)
-    if broken:
-        raise ConfigError(f"plan: --check {show(text)}: found a layout that breaks a constraint, expected: {broken}")
     coster = one.coster
-    done_one = coster.cost_of(values, -1, layout.stages)
+    space = Space(**{key: (values[key],) if key in values else listed for key, listed in coster.space.lists.items()})
+    done_one = _fastest_form(Coster(one.task, coster.machine, space), layout.stages)
+    if done_one is None:
+        firsts = replace(space, **{key: listed[:1] for key, listed in space.lists.items()})
+        broken = next(broken_by(one.task, firsts, coster.machine))
+        raise ConfigError(f"plan: --check {show(text)}: found a layout that breaks a constraint, expected: {broken}")
     check_layout(one.task.model, done_one.layout, one.task.sequence)
     return done_one
+
+
+def _fastest_form(coster: Coster, stages: str) -> Costed | None:
+    """The fastest candidate that fits, with the layers of `stages` if given; the smallest where none fits; None where all break a constraint."""
+    every = [coster.cost_of(coster.space.candidate(int(number)), -1, stages) for numbers, _ in kept(coster) for number in numbers]
+    fit = [one for one in every if one.peak_bytes <= coster.capacity]
+    return min(fit, key=lambda one: one.step_us) if fit else min(every, key=lambda one: one.peak_bytes, default=None)
 
 
 __all__ = ["SPREAD", "Answer", "plan", "schedule_of"]

@@ -29,3 +29,21 @@ def saving_of(one: Costed) -> str:
     """How a layout saves memory: modules that are computed again, those whose inputs are swapped, sharded weights."""
     swap = one.values["swap"]
     return " ".join([*one.values["recompute"], *(["swap", *swap] if swap else []), *(["fsdp"] if one.layout.fsdp > 1 else [])]) or "none"
+
+
+def ep_of(one: Costed) -> str:
+    """EP system and overlap of a layout in a table."""
+    if one.values["ep"] * one.values["etp"] == 1:
+        return "-"
+    return str(one.values["system"]) + (" overlapped" if one.values["overlap"] == "pair" else "")
+
+
+def form_of(one: Costed) -> str:
+    """What `text_of` leaves out: schedule, EP system, modules that are computed again or swapped; "" where there is nothing to say."""
+    order, ep, saved = schedule_of(one), ep_of(one), [f"{name} {'+'.join(one.values[name])}" for name in ("recompute", "swap") if one.values[name]]
+    return ", ".join([*([order] if one.values["schedule"] != "1f1b" else []), *([f"EP {ep}"] if ep != "-" else []), *saved])
+
+
+def behind_of(step_us: float, best_us: float) -> float:
+    """How many percent of the best layout's tokens/s another one lacks."""
+    return 100 * (1 - best_us / step_us)

@@ -219,7 +219,10 @@ Change = Callable[[Cluster, float], Cluster]
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One constant times `factor`. `step`: the old winner's step over before, minus 1. `behind`: the old winner behind the new one; 0: it stays."""
+    """One constant times `factor`. `step`: the old winner's step over before, minus 1.
+
+    `behind`: part of the new winner's tokens/s that the old one lacks, infinite where it does not fit; 0: it stays.
+    """
 
     constant: str
     factor: float
@@ -286,7 +289,7 @@ def sensitivity(coster: Coster, cluster: Cluster, winner: Costed, tick: Callable
         best = search(other, 1, ceiling=old.step_us if fits else float("inf")).best
         if not best:
             continue
-        new, behind = best[0], old.step_us / best[0].step_us - 1 if fits else float("inf")
+        new, behind = best[0], 1 - best[0].step_us / old.step_us if fits else float("inf")
         same = new.values == winner.values or behind < LEAST
         found.append(Moved(name, factor, step, winner if same else new, 0.0 if same else behind))
     return sorted(found, key=lambda one: (-one.behind, -abs(one.step)))

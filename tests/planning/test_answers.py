@@ -116,11 +116,47 @@ def test_sensitivity_names_constants() -> None:
     assert "spread of expert loads" in text
 
 
+@pytest.mark.parametrize("more", [[], ["--try", "swap=none", "--try", "recompute=none,full"], ["--try", "system=hierarchical,flat"]])
+def test_a_plan_agrees_with_its_own_layout(more: list[str]) -> None:
+    """The text that a plan prints, without the form that it chose, judged by the same search."""
+    best = json.loads(answer("--json", *more).stdout)["shapes"][0]["best"]
+    judged = json.loads(answer("--json", *more, "--check", best[0]["layout"]).stdout)["checked"]
+    assert judged == best[0]
+    said = " ".join(answer(*more, "--check", best[0]["layout"]).stdout.split())
+    assert f"{best[0]['layout']} (EP {best[0]['system']}" in said
+    assert "no worse than the best of the space" in said
+
+
+def test_a_check_judges_the_system_that_it_names() -> None:
+    own = "tp=1,pp=1,ep=8,dp=16,mbs=1,m=4,system=dedup,overlap=none,recompute=full,swap=none"
+    plain = json.loads(answer("--json", "--check", own).stdout)
+    judged, best = plain["checked"], plain["shapes"][0]["best"][0]
+    assert (judged["system"], judged["overlap"], judged["recompute"]) == ("dedup", "none", ["full"])
+    behind = 100 * (1 - judged["tokens_per_s_gpu"] / best["tokens_per_s_gpu"])
+    words = " ".join(answer("--check", own).stdout.split())
+    assert f"(EP dedup, recompute full) needs {judged['memory_GiB']:.1f} GiB and does not fit: {judged['tokens_per_s_gpu']:.0f} tokens/s" in words
+    assert f"{behind:.1f} % behind {best['layout']} (EP " in words
+
+
+def test_behind_is_what_a_layout_lacks_of_the_best() -> None:
+    done = json.loads(answer("--json").stdout)
+    first, second = (one["tokens_per_s_gpu"] for one in done["shapes"][0]["best"][:2])
+    assert done["lead_percent"] == pytest.approx(100 * (1 - second / first))
+    assert f"The second layout is {done['lead_percent']:.1f} % behind" in " ".join(answer().stdout.split())
+
+
 def test_arguments_are_text_to_paste() -> None:
     assert answer("--arguments", "megatron-lm").stdout.startswith("--tensor-model-parallel-size ")
     judged = answer("--check", "tp=2,pp=1,ep=8,dp=8,mbs=1,m=8", "--arguments", "mindspeed").stdout
     assert "--expert-model-parallel-size 4" in judged
     assert "--moe-tp-extend-ep" in judged
+
+
+def test_arguments_of_a_checked_layout_come_with_its_verdict() -> None:
+    """The verdict goes to stderr: stdout stays text to paste."""
+    done = answer("--check", "tp=2,pp=1,ep=8,dp=8,mbs=1,m=8,overlap=none", "--arguments", "mindspeed")
+    assert all(line.startswith("--") for line in done.stdout.splitlines())
+    assert "% behind tp=" in " ".join(done.stderr.split())
 
 
 def test_a_picture_has_three_parts(tmp_path: Path) -> None:

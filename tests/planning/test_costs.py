@@ -215,7 +215,7 @@ def test_every_change_of_a_constant_is_a_search() -> None:
     assert {"size of memory", "training.forward_us", "spread of expert loads"} <= names
     assert names <= {*constants_of(H100), "spread of expert loads"}
     for m in moved:
-        assert m.behind >= 0
+        assert 0 <= m.behind < 1 or m.behind == float("inf")
         assert m.winner.values == best.values or m.behind > 0
 
 

@@ -3,7 +3,7 @@
 import click
 
 from dysharp.api.planning import Answer
-from dysharp.cli.output import print_lines, print_table
+from dysharp.cli.output import print_header, print_lines, print_table
 
 
 def print_plan(done: Answer) -> None:
@@ -43,11 +43,13 @@ def print_check(done: Answer) -> None:
 
 
 def print_arguments(done: Answer, framework: str) -> None:
-    """A layout as arguments of a framework; what they leave out, on stderr."""
+    """A layout as arguments of a framework; on stderr what they leave out, and the verdict on a layout that was given."""
     from dysharp.planning.arguments import NOT_SAID
 
     for line in done.arguments(framework):
         click.echo(line)
+    if done.checked:
+        print_header([done.verdict()])
     click.echo(f"{framework}: {NOT_SAID[framework]}", err=True)
 
 
