@@ -248,7 +248,7 @@ class PlanArgs(TypedDict, total=False):
     folder: Annotated[str | None, Argument(None, "keep costs there: a search that was killed goes on.")]
     jobs: Annotated[int, Argument(1, "processes for shapes.")]
     scheduler: Annotated[str, Argument("", "address of a dask scheduler whose workers search shapes.")]
-    tick: Annotated[Tick, Argument(silent, "called with candidates done, their number, and a text.")]
+    tick: Annotated[Tick, Argument(silent, "called with what is done (candidates, shapes, Rows, changes), of how much, and a text.")]
 
 
 @takes(PlanArgs)
@@ -278,9 +278,9 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
         _header(first.coster.machine, first.task, shapes),
         _checked(done, asked["check"]) if asked["check"] is not None else None,
         _what_ifs(first) if asked["what_if"] and first.task.model.layer else {},
-        ranked_by_rows(first.coster, best[: asked["rows"]], tick=lambda text: tick(0, 0, text)) if asked["rows"] else None,
+        ranked_by_rows(first.coster, best[: asked["rows"]], tick=tick) if asked["rows"] else None,
         confirm(first.coster, best[0]) if asked["confirmed"] else None,
-        tuple(sensitivity(first.coster, machine, best[0], lambda text: tick(0, 0, text))) if asked["sensitive"] else None,
+        tuple(sensitivity(first.coster, machine, best[0], tick)) if asked["sensitive"] else None,
         {model.name: serve(model, machine.with_gpus(own.domain), slo=slo) for model in shapes} if slo is not None else {},
     )
 
