@@ -41,6 +41,8 @@ SHAPE_KEYS = ("layers", "hidden", "n_experts", "topk", "expert_hidden", *WHOLE_K
 """Dimensions of a shape: of the whole, of its experts, of its attention."""
 
 
+SHORT = {"EP communication": "EP comm", "gradients and parameters": "gradients"}
+"""Part of a step -> its name in a table."""
 WHAT_IFS = {"in-switch": "DySHARP-class switches", "moe-hub": "MoE-Hub"}
 """EP systems of hardware that nobody sells -> how a table names the hardware."""
 
@@ -59,7 +61,9 @@ class Answer:
     moved: tuple[Moved, ...] | None = None
     served: dict[str, Serving] = field(default_factory=dict)
     """{shape: how it serves}."""
-    HEADINGS: ClassVar[tuple[str, ...]] = ("Layout", "Recompute", "EP", "tokens/s/GPU", "MFU %", "GiB", "Behind %", "Limit")
+    HEADINGS: ClassVar[tuple[str, ...]] = ("Layout", "Recompute", "EP", "tokens/s\nper GPU", "MFU\n%", "GiB", "Behind\n%", "Limit")
+    TEXT: ClassVar[tuple[str, ...]] = ("Recompute", "EP", "Limit", "Then the best")
+    """Headings of columns whose cells are folded: their words would make every layout a block of lines."""
     SHAPE_HEADINGS: ClassVar[tuple[str, ...]] = ("Shape", "Parameters, B", "tokens/s/GPU", "MFU %", "GiB left", "Unbeaten", "Own best layout")
     MOVED_HEADINGS: ClassVar[tuple[str, ...]] = ("Constant", "Times", "Step %", "Then the best", "Old one behind %")
     RANKED_HEADINGS: ClassVar[tuple[str, ...]] = ("Layout", "Closed forms, s", "Rows, s")
@@ -114,8 +118,8 @@ class Answer:
         one = self.plan.first
         behind, name = behind_of(x.step_us, one.found.best[0].step_us), short_of(x)
         return [
-            f"{name} with {hardware}" if hardware else name, saving_of(x), ep_of(x), f"{one.speed(x):.0f}",
-            f"{100 * one.mfu(x, self.plan.cluster):.1f}", f"{x.peak_bytes / GiB:.1f}", f"{behind:.1f}", x.limit,
+            name, saving_of(x), f"{ep_of(x)} ({hardware})" if hardware else ep_of(x), f"{one.speed(x):.0f}",
+            f"{100 * one.mfu(x, self.plan.cluster):.1f}", f"{x.peak_bytes / GiB:.1f}", f"{behind:.1f}", SHORT.get(x.limit, x.limit),
         ]  # fmt: skip
 
     def shape_cells(self) -> list[list[str]]:
@@ -212,7 +216,7 @@ class Answer:
         return found
 
     def __str__(self) -> str:
-        parts = [sentences(self.verdict() if self.checked else self.sentence()), table(self.HEADINGS, self.cells(), left=1)]
+        parts = [sentences(self.verdict() if self.checked else self.sentence()), table(self.HEADINGS, self.cells(), text=self.TEXT)]
         if len(self.plan.shapes) > 1:
             parts.append(table(self.SHAPE_HEADINGS, self.shape_cells(), left=1))
         return "\n".join(parts)
