@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from dysharp.api.training import _ep_times
 from dysharp.errors import DysharpError
 from dysharp.planning.cost import Costed, Coster, RowKey, row_key
 from dysharp.planning.names import schedule_of
+from dysharp.planning.search import Tick
 from dysharp.steps.block import Block
 from dysharp.steps.cost import BlockTimes, EpTimes
 from dysharp.steps.costs import step_costs
@@ -27,7 +27,6 @@ SIMULATED = {
     "moe-hub": "moe-hub",
 }  # fmt: skip
 """EP system of a plan -> simulated system."""
-Tick = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +40,16 @@ class Ranked:
     """Different Rows, forward and backward."""
 
 
-def rows_for(coster: Coster, best: tuple[Costed, ...], seed: int = 0, tick: Tick = lambda _: None) -> tuple[dict[RowKey, EpTimes], dict[str, str]]:
+def rows_for(coster: Coster, best: tuple[Costed, ...], seed: int = 0, tick: Tick = lambda *_: None) -> tuple[dict[RowKey, EpTimes], dict[str, str]]:
     """Rows of the routed experts of `best`, from the store where they are kept, and {EP group: why it has none}."""
     found: dict[RowKey, EpTimes] = {}
     left_out: dict[str, str] = {}
-    for one in best:
+    for done, one in enumerate(best):
         key = row_key(one.values)
         name = f"{one.values['system']} over {one.values['ep']} GPUs"
         if key in found or name in left_out or one.values["ep"] == 1:
             continue
-        tick(name)
+        tick(done, len(best), f"Rows of {name}")
         try:
             found[key] = _rows(coster, one, seed)[1]
         except DysharpError as reason:
@@ -73,7 +72,7 @@ def _rows(coster: Coster, one: Costed, seed: int) -> tuple[Row, EpTimes]:
     return forward, _ep_times(forward, backward)
 
 
-def ranked_by_rows(coster: Coster, best: tuple[Costed, ...], seed: int = 0, tick: Tick = lambda _: None) -> Ranked:
+def ranked_by_rows(coster: Coster, best: tuple[Costed, ...], seed: int = 0, tick: Tick = lambda *_: None) -> Ranked:
     """`best`, ordered by their cost with Rows; layouts without a Row follow with their closed-form cost."""
     rows, left_out = rows_for(coster, best, seed, tick)
     own = Coster(coster.task, coster.machine, coster.space, rows)

@@ -41,6 +41,8 @@ SHAPE_KEYS = ("layers", "hidden", "n_experts", "topk", "expert_hidden", *WHOLE_K
 """Dimensions of a shape: of the whole, of its experts, of its attention."""
 
 
+SHORT = {"EP communication": "EP comm", "gradients and parameters": "gradients"}
+"""Part of a step -> its name in a table."""
 WHAT_IFS = {"in-switch": "DySHARP-class switches", "moe-hub": "MoE-Hub"}
 """EP systems of hardware that nobody sells -> how a table names the hardware."""
 
@@ -59,7 +61,9 @@ class Answer:
     moved: tuple[Moved, ...] | None = None
     served: dict[str, Serving] = field(default_factory=dict)
     """{shape: how it serves}."""
-    HEADINGS: ClassVar[tuple[str, ...]] = ("Layout", "Recompute", "EP", "tokens/s/GPU", "MFU %", "GiB", "Behind %", "Limit")
+    HEADINGS: ClassVar[tuple[str, ...]] = ("Layout", "Recompute", "EP", "tokens/s\nper GPU", "MFU\n%", "GiB", "Behind\n%", "Limit")
+    TEXT: ClassVar[tuple[str, ...]] = ("Recompute", "EP", "Limit", "Then the best")
+    """Headings of columns whose cells are folded: their words would make every layout a block of lines."""
     SHAPE_HEADINGS: ClassVar[tuple[str, ...]] = ("Shape", "Parameters, B", "tokens/s/GPU", "MFU %", "GiB left", "Unbeaten", "Own best layout")
     MOVED_HEADINGS: ClassVar[tuple[str, ...]] = ("Constant", "Times", "Step %", "Then the best", "Old one behind %")
     RANKED_HEADINGS: ClassVar[tuple[str, ...]] = ("Layout", "Closed forms, s", "Rows, s")
@@ -114,8 +118,8 @@ class Answer:
         one = self.plan.first
         behind, name = behind_of(x.step_us, one.found.best[0].step_us), short_of(x)
         return [
-            f"{name} with {hardware}" if hardware else name, saving_of(x), ep_of(x), f"{one.speed(x):.0f}",
-            f"{100 * one.mfu(x, self.plan.cluster):.1f}", f"{x.peak_bytes / GiB:.1f}", f"{behind:.1f}", x.limit,
+            name, saving_of(x), f"{ep_of(x)} ({hardware})" if hardware else ep_of(x), f"{one.speed(x):.0f}",
+            f"{100 * one.mfu(x, self.plan.cluster):.1f}", f"{x.peak_bytes / GiB:.1f}", f"{behind:.1f}", SHORT.get(x.limit, x.limit),
         ]  # fmt: skip
 
     def shape_cells(self) -> list[list[str]]:
@@ -212,7 +216,7 @@ class Answer:
         return found
 
     def __str__(self) -> str:
-        parts = [sentences(self.verdict() if self.checked else self.sentence()), table(self.HEADINGS, self.cells(), left=1)]
+        parts = [sentences(self.verdict() if self.checked else self.sentence()), table(self.HEADINGS, self.cells(), text=self.TEXT)]
         if len(self.plan.shapes) > 1:
             parts.append(table(self.SHAPE_HEADINGS, self.shape_cells(), left=1))
         return "\n".join(parts)
@@ -248,7 +252,7 @@ class PlanArgs(TypedDict, total=False):
     folder: Annotated[str | None, Argument(None, "keep costs there: a search that was killed goes on.")]
     jobs: Annotated[int, Argument(1, "processes for shapes.")]
     scheduler: Annotated[str, Argument("", "address of a dask scheduler whose workers search shapes.")]
-    tick: Annotated[Tick, Argument(silent, "called with candidates done, their number, and a text.")]
+    tick: Annotated[Tick, Argument(silent, "called with what is done (candidates, shapes, Rows, changes), of how much, and a text.")]
 
 
 @takes(PlanArgs)
@@ -281,9 +285,9 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
         _header(first.coster.machine, first.task, shapes),
         _checked(done, asked["check"]) if asked["check"] is not None else None,
         _what_ifs(first) if asked["what_if"] and first.task.model.layer else {},
-        ranked_by_rows(first.coster, best[: asked["rows"]], tick=lambda text: tick(0, 0, text)) if asked["rows"] else None,
+        ranked_by_rows(first.coster, best[: asked["rows"]], tick=tick) if asked["rows"] else None,
         confirm(first.coster, best[0]) if asked["confirmed"] else None,
-        tuple(sensitivity(first.coster, machine, best[0], lambda text: tick(0, 0, text))) if asked["sensitive"] else None,
+        tuple(sensitivity(first.coster, machine, best[0], tick)) if asked["sensitive"] else None,
         {model.name: serve(model, machine.with_gpus(own.domain), slo=slo) for model in shapes} if slo is not None else {},
     )
 

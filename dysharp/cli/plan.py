@@ -61,7 +61,7 @@ def plan(models: str, check: str | None, arguments: str | None, plot: str | None
 
     if asked["spread"] is None:
         del asked["spread"]
-    with kept_rows(fresh), bar("candidates") as tick:
+    with kept_rows(fresh), bar("searched") as tick:
         done = make(models, check=check, tick=tick, **asked)
     if plot is not None:
         draw_plan(done, plot)

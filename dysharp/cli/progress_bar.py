@@ -45,6 +45,7 @@ class _Reports:
         self.unit, self.draw = unit, draw
         self.begun = self.printed = time.monotonic()
         self.first_share: float | None = None
+        self.stage, self.total = self.begun, 0
         self.header: tuple[str, ...] = ()  # printed when the work turns out to be long
 
     def compiling(self, done: int) -> None:
@@ -53,15 +54,18 @@ class _Reports:
 
     def update(self, done: int, total: int, text: str, share: float | None = None) -> None:
         """Draw the bar, or print a line when the last one is `EVERY_S` old."""
+        now = time.monotonic()
+        if share is None and 0 < self.total != total > 0:  # other work: its time left follows from its own beginning
+            self.first_share, self.stage = None, now
+        self.total = total or self.total
         share = (done / total if total else 0.0) if share is None else share
         if self.first_share is None:
             self.first_share = share  # points that the store had took no time
-        now = time.monotonic()
         if self.header and now - self.begun >= EVERY_S:
             print_header(self.header)
             self.header = ()
         of_rest = (share - self.first_share) / (1 - self.first_share) if self.first_share < 1 else 0.0
-        left = seconds_left(of_rest, now - self.begun)
+        left = seconds_left(of_rest, now - self.stage)
         words = one_line(text) + (f", about {in_words(left)} left" if left is not None else "")
         if self.draw is not None:
             self.draw(done, total, words)

@@ -154,7 +154,7 @@ def _searched(tasks: list[Task], cluster: Cluster, given: dict[str, tuple[Any, .
             if isinstance(result, Exception):
                 raise result
             results[at] = result
-            how.tick(len(results), len(tasks), f"{result.task.model.name} searched")
+            how.tick(len(results), len(tasks), result.task.model.name)
     return [results[at] for at in range(len(tasks))]
 
 

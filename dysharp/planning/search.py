@@ -126,7 +126,7 @@ def search(coster: Coster, n_best: int = 10, journal: Journal | None = None, cei
                 break
             verdict = _look(coster, int(wave[at]), known, best, n_best)
             looked += 1
-            tick(coster.space.size - len(numbers) + first + done, coster.space.size, f"{looked} costed")
+            tick(coster.space.size - len(numbers) + first + done, coster.space.size, f"{looked} candidates costed")
             counts[verdict] = counts.get(verdict, 0) + 1
     counts[SLOWER] = counts.get(SLOWER, 0) - len(best)
     counts[KEPT] = len(best)
@@ -276,11 +276,11 @@ def variations(coster: Coster, cluster: Cluster) -> Iterator[tuple[str, float, C
             yield "spread of expert loads", factor, Coster(task, coster.machine, coster.space, coster.rows)
 
 
-def sensitivity(coster: Coster, cluster: Cluster, winner: Costed, tick: Callable[[str], None] = lambda _: None) -> list[Moved]:
-    """Every constant that the winner's cost or memory depends on, the most telling first."""
-    found = []
-    for name, factor, other in variations(coster, cluster):
-        tick(name)
+def sensitivity(coster: Coster, cluster: Cluster, winner: Costed, tick: Tick = lambda *_: None) -> list[Moved]:
+    """Every constant that the winner's cost or memory depends on, the most telling first. `tick`: called with changes done, all, and the next one."""
+    found, every = [], [*variations(coster, cluster)]
+    for done, (name, factor, other) in enumerate(every):
+        tick(done, len(every), f"with {name} x {factor:g}")
         old = other.cost_of(winner.values, winner.number)
         step = old.step_us / winner.step_us - 1
         fits = old.peak_bytes <= other.capacity

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dysharp.cli import progress_bar as progress_module
-from dysharp.cli.progress_bar import COMPILING, in_words, progress_bar, seconds_left
+from dysharp.cli.progress_bar import COMPILING, bar, in_words, progress_bar, seconds_left
 from dysharp.runs.progress import Step
 
 LIST = f"{sys.executable} -m dysharp list clusters"
@@ -80,6 +80,22 @@ def test_the_time_left() -> None:
     assert seconds_left(0.25, 30.0) == 90.0
     assert seconds_left(0.25, 1.0) is seconds_left(0.001, 30.0) is seconds_left(1.0, 30.0) is None
     assert [in_words(s) for s in (5, 300, 9000)] == ["5 s", "5 min", "2.5 h"]
+
+
+def test_other_work_counts_its_time_from_its_own_beginning(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search, then the changes of a constant: 10 of 80 after 30 s, so 210 s more."""
+    clock = iter([0.0, 0.0, 5.0, 10.0, 11.0, 41.0])
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: next(clock))
+    with bar("searched") as update:
+        update(0, 9000, "1 candidates costed")
+        update(4500, 9000, "200 candidates costed")
+        update(8000, 9000, "300 candidates costed")
+        update(0, 80, "with nccl.hop x 0.8")
+        update(10, 80, "with sm.copy x 1.2")
+    assert capsys.readouterr().err.splitlines() == [
+        "10 s: 8000 of 9000 searched, 300 candidates costed, about 1 s left",
+        "41 s: 10 of 80 searched, with sm.copy x 1.2, about 4 min left",
+    ]
 
 
 def test_a_terminal_draws_how_much_of_the_work_is_done() -> None:

@@ -72,6 +72,19 @@ def test_what_ifs_stand_in_the_same_table() -> None:
     assert switch < hub < best  # the switch gathers the shards of weights, too
 
 
+@pytest.mark.parametrize("more", [[], ["--what-if", "--sensitivity"]])
+def test_layouts_stand_in_one_table(more: list[str]) -> None:
+    """Not in a block of lines each, however many modules a layout recomputes and swaps."""
+    lines = answer("--try", "recompute=layernorm+moe_act", "--try", "swap=core_attn+expert_fc1+moe_act", *more).stdout.splitlines()
+    head = next(i for i, line in enumerate(lines) if line.startswith("Layout"))
+    assert lines[head].split() == ["Layout", "Recompute", "EP", "per", "GPU", "%", "GiB", "%", "Limit"]
+    assert sum(line.startswith(("Layout", "Constant")) for line in lines) == 1 + bool(more)
+    first = lines[head + 1].split()
+    assert first[0].startswith("tp")
+    assert {"0.0", "EP"} <= set(first)
+    assert max(map(len, lines)) <= 100
+
+
 def test_shapes_have_their_own_best_and_say_which_is_unbeaten() -> None:
     lines = answer("--vary", "layers=24,48").stdout.splitlines()
     head = next(i for i, line in enumerate(lines) if line.startswith("Shape"))

@@ -11,7 +11,7 @@ from dysharp.planning.experts import hottest, wire_us
 from dysharp.planning.names import schedule_of
 from dysharp.planning.plan import front, practice_for
 from dysharp.planning.schedules import V_SHAPED
-from dysharp.planning.search import constants_of, search, sensitivity
+from dysharp.planning.search import constants_of, search, sensitivity, variations
 from dysharp.planning.space import SETS, WEIGHTS, Space, Task, broken_by, default_space
 from dysharp.planning.split import slots
 from dysharp.planning.swap import OFFLOADED, host_rate, swapped_bytes
@@ -210,7 +210,11 @@ def test_slots_are_equal_and_no_ops_even_the_last_round() -> None:
 def test_every_change_of_a_constant_is_a_search() -> None:
     one = coster()
     best = search(one, 1).best[0]
-    moved = sensitivity(one, H100, best)
+    ticks: list[tuple[int, int, str]] = []
+    moved = sensitivity(one, H100, best, lambda *tick: ticks.append(tick))
+    n = len([*variations(one, H100)])
+    assert [tick[:2] for tick in ticks] == [(done, n) for done in range(n)]
+    assert "with training.forward_us x 0.8" in {tick[2] for tick in ticks}
     names = {m.constant for m in moved}
     assert {"size of memory", "training.forward_us", "spread of expert loads"} <= names
     assert names <= {*constants_of(H100), "spread of expert loads"}

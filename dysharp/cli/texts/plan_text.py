@@ -10,7 +10,7 @@ def print_plan(done: Answer) -> None:
     """The sentence and the tables."""
     print_lines([done.sentence()])
     click.echo()
-    print_table(done.HEADINGS, done.cells())
+    print_table(done.HEADINGS, done.cells(), text=done.TEXT, whole=1)
     if len(done.plan.shapes) > 1:
         click.echo()
         print_table(done.SHAPE_HEADINGS, done.shape_cells())
@@ -23,7 +23,7 @@ def print_plan(done: Answer) -> None:
     if done.moved is not None:
         click.echo()
         print_lines([done.moved_line()])
-        print_table(done.MOVED_HEADINGS, done.moved_cells())
+        print_table(done.MOVED_HEADINGS, done.moved_cells(), text=done.TEXT, whole=1)
     if done.served:
         click.echo()
         print_table(("Shape", "served tokens/s/GPU", "Own best layout"), done.serving_cells())
