@@ -230,9 +230,9 @@ class Bar(NamedTuple):
 
 BARS = {
     "dense": Bar("dense models", 7.0, 22.4),
-    "one group": Bar("MoE models with tensor parallel attention", 9.9, 34.4),
-    "groups": Bar("MoE models with attention groups", 22.7, 73.9),
-    "apart": Bar("prefill and decode apart", 13.6, 34.3),
+    "one group": Bar("MoE models with tensor parallel attention", 10.0, 34.7),
+    "groups": Bar("MoE models with attention groups", 22.2, 73.8),
+    "apart": Bar("prefill and decode apart", 13.4, 34.5),
 }
 MODELS = ("deepseek-v3", "qwen3-32b", "minimax-m2.5", "llama3-8b", "qwen3-235b")
 GPUS = ("h100-sxm", "h200-sxm", "b200", "gb200")
