@@ -146,7 +146,7 @@ def _header(whole: WholeModel, start: Replica, load: Load, request: ServeArgs) -
 
 def slo_of(text: str) -> Slo:
     """Limits from text such as "ttft=2s,tpot=50ms". Raises ConfigError."""
-    slo, named = Slo(), set[str]()
+    limits = dict[str, float]()
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, _, value = part.partition("=")
         unit = next((u for u in ("ms", "us", "s") if value.endswith(u)), "")
@@ -156,11 +156,10 @@ def slo_of(text: str) -> Slo:
             number = math.nan
         if key not in ("ttft", "tpot") or not 0 < number < math.inf:
             raise ConfigError(f"slo: found {part!r}, expected ttft=TIME or tpot=TIME with a unit, such as ttft=2s or tpot=50ms")
-        if key in named:
+        if key in limits:
             raise ConfigError(f"slo: found {key} twice in {text!r}, expected each limit once")
-        named.add(key)
-        slo = replace(slo, **{key: number})
-    return slo
+        limits[key] = number
+    return Slo(**limits)
 
 
 __all__ = ["Serving", "Slo", "part_shares", "serve", "slo_of"]

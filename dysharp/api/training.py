@@ -217,7 +217,7 @@ def _planned(
     megatron, blocks, tensor = request["megatron"], request["blocks"], request["tensor"]
     if blocks not in BLOCKS:
         raise ConfigError(f"blocks: found {blocks[:60]!r}, expected {' or '.join(BLOCKS)}")
-    whole = model if isinstance(model, WholeModel) else load_whole(model)
+    whole = load_whole(model)
     if megatron and isinstance(layout, Layout):
         raise ConfigError("layout: found a Layout beside arguments of Megatron, expected its text")
     written = recipe_from(megatron, whole, str(layout)) if megatron else None

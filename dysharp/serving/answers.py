@@ -12,7 +12,7 @@ from dysharp.serving.layout import ServeLayout
 from dysharp.serving.loop import closed_loop
 from dysharp.serving.memory import memory_of
 from dysharp.serving.search import ServePoint
-from dysharp.serving.step import StepTable, decode_batch, draft_us, step_time
+from dysharp.serving.step import StepTable, StepTime, decode_batch, draft_us, step_time
 from dysharp.serving.two_batches import overlapped_us
 from dysharp.specs.reading import parse_toml, read_text
 
@@ -23,7 +23,10 @@ HALF = 0.5
 
 def part_shares(point: ServePoint) -> dict[str, float]:
     """Shares of the decode step by limit; they add up to 1. Gaps between kernels count as small kernels; `host`: the GPU waits for the engine."""
-    step = point.step()
+    return _shares(point, point.step())
+
+
+def _shares(point: ServePoint, step: StepTime) -> dict[str, float]:
     sums = {name: sum(step.parts.get(part, 0.0) for part in parts) for name, limit in LIMITS.items() if (parts := limit.get("parts"))}
     sums["small kernels"] += step.gaps
     part = point.replica.stage_part
@@ -38,10 +41,10 @@ def limit_of(point: ServePoint) -> str:
         return "prompts"
     if point.load.users >= point.memory.requests * point.replica.layout.dp:
         return "memory"
-    engine, replica = point.table.engine, point.replica
-    if engine.overlaps and engine.host_us(replica, point.turn.decodes) > replica.stage_part * point.step().device:
+    step, engine, replica = point.step(), point.table.engine, point.replica
+    if engine.overlaps and engine.host_us(replica, point.turn.decodes) > replica.stage_part * step.device:
         return "host"
-    shares = part_shares(point)
+    shares = _shares(point, step)
     return max(shares, key=lambda name: shares[name])
 
 

@@ -243,9 +243,9 @@ def _run(plan: _Plan, gpus: int, ttft: float, tpot: float) -> Apart | None:
         return done.ttft <= ttft and done.tpot <= tpot
 
     all_users = int(plan.load.users)
-    if not keeps(1):
+    users = all_users if keeps(all_users) else most_that(keeps, 0, all_users)
+    if not users:
         return None
-    users = all_users if keeps(all_users) else most_that(keeps, 1, all_users)
     first, second, used = plan.prefill.table.replica, plan.decode.table.replica, plan.prefill.gpus + plan.decode.gpus
     done, sent = served(users), transfer_us(first, plan.load.prompt, used)
     tokens = done.rate * plan.load.answer / gpus

@@ -122,7 +122,7 @@ def _points(replica: Replica, engine: Engine, load: Load, gpus: int) -> list[Ser
     table = StepTable(replica, engine, load)
     system = ""
     if layout.dp > 1 and layout.ep > 1:
-        system = exchange(replica, max(1.0, min(most, 1 << (BATCHES - 1)) / layout.tp)).system
+        system = exchange(replica, max(1.0, min(most, 1 << (BATCHES - 1)) / layout.pp / layout.tp)).system
     sizes = sorted({min(1 << i, most) for i in range(BATCHES)})
     users = [replace(load, users=float(size * layout.dp)) for size in sizes]
     return [ServePoint(table.replica, one, closed_loop(table, one, most), memory, system, gpus // layout.gpus, table) for one in users]

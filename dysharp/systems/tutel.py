@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.arrays import I64
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.program import Discipline, Program
 from dysharp.program.csr import place_in, spans
 from dysharp.specs import Cluster, Model, choice_int
@@ -137,15 +137,13 @@ def padded_levels(routing: Routing, options: Options, domain_gpus: int) -> Level
 
 def _per_gpu(options: Options) -> bool:
     """Whether a token goes once to each distinct GPU. Raises ConfigError for an unknown word."""
-    if options.copies not in COPIES:
-        raise ConfigError(f"tutel.copies: found {options.copies!r}{nearest(options.copies, COPIES)}")
+    check_word(options.copies, COPIES, f"tutel.copies: found {options.copies!r}")
     return options.copies == "gpu"
 
 
 def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
     """The layer with the all-to-all of `options`."""
-    if options.a2a not in A2A:
-        raise ConfigError(f"tutel.a2a: found {options.a2a!r}{nearest(options.a2a, A2A)}")
+    check_word(options.a2a, A2A, f"tutel.a2a: found {options.a2a!r}")
     two_level = options.a2a == "2dh" and cluster.domains > 1
     return (TwoLevelLayer if two_level else nccl_layer)(model, cluster, routing, direction, compute=options.compute)
 

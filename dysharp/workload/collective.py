@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -42,10 +42,8 @@ class Collective:
     dtype: str = "bf16"
 
     def __post_init__(self) -> None:
-        if self.operation not in OPERATIONS:
-            raise ConfigError(f"collective: found {self.operation!r}{nearest(self.operation, OPERATIONS)}")
-        if self.dtype not in ELEMENT_BYTES:
-            raise ConfigError(f"collective: found dtype {self.dtype!r}{nearest(self.dtype, ELEMENT_BYTES)}")
+        check_word(self.operation, OPERATIONS, f"collective: found {self.operation!r}")
+        check_word(self.dtype, ELEMENT_BYTES, f"collective: found dtype {self.dtype!r}")
         if not self.shares or sum(self.shares) <= 0:
             raise ConfigError(f"collective: found {sum(self.shares)} bytes on {len(self.shares)} GPUs, expected at least 1 byte on 1 GPU")
         for gpu, share in enumerate(self.shares):
@@ -160,8 +158,7 @@ def parse_collective(text: str, gpus: int, dtype: str = "bf16") -> Collective:
     operation, _, sizes = text.partition(":")
     listed = operation.endswith(SUFFIX_V)
     operation = operation.removesuffix(SUFFIX_V)
-    if operation not in OPERATIONS:
-        raise ConfigError(f"workload: found {text[:60]!r}{nearest(operation, OPERATIONS)}")
+    check_word(operation, OPERATIONS, f"workload: found {text[:60]!r}")
     if listed and operation == "broadcast":
         raise ConfigError(f"workload: found {text[:60]!r}, expected broadcast:SIZE (the shares of a broadcast have no meaning)")
     if listed:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word, nearest
 from dysharp.specs.reading import read_text
 from dysharp.workload.routing import Placement
 from dysharp.workload.traces import copies_max_mean
@@ -55,8 +55,7 @@ def load_counts(path: Path, model: str = "") -> Counts:
     if not model and len(tables) > 1:
         raise ConfigError(f"{path}: holds {len(tables)} models, add :model=NAME{nearest('', tables)}"[:400])
     chosen = model or next(iter(tables))
-    if chosen not in tables:
-        raise ConfigError(f"{path}: no model {chosen[:60]!r}{nearest(chosen, tables)}")
+    check_word(chosen, tables, f"{path}: no model {chosen[:60]!r}")
     return tables[chosen]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.arrays import I32
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word, nearest
 from dysharp.specs.reading import check_bounded, parse_toml, read_text
 from dysharp.workload.routing import Placement, Routing
 
@@ -189,8 +189,7 @@ def _options(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for part in text.split(","):
         key, _, value = part.partition("=")
-        if key not in _OPTIONS:
-            raise ConfigError(f"placement eplb: unknown option {key!r}{nearest(key, _OPTIONS)}")
+        check_word(key, _OPTIONS, f"placement eplb: unknown option {key!r}")
         if not value.isascii() or not value.isdigit() or len(value) > 9:
             raise ConfigError(f"placement eplb: found {key}={_shown(value)}, expected a whole number")
         found[key] = int(value)

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.workload.patterns import PATTERNS, Setting
 from dysharp.workload.traces import packaged_traces
 
@@ -83,14 +83,12 @@ def parse_routing(text: str) -> RoutingSpec:
     name, *parts = text.split(":")
     if text.endswith(DUMPS) and name not in _NAMES:
         raise ConfigError(f"routing: found {text[:60]!r}, expected a trace (.npz); `dysharp routing import` makes one of a dump")
-    if name not in _NAMES:
-        raise ConfigError(f"routing: unknown distribution {name[:60]!r}{nearest(name, _NAMES)}")
+    check_word(name, _NAMES, f"routing: unknown distribution {name[:60]!r}")
     options: dict[str, str] = {}
     first = int(name in _TAKES_NUMBER)  # the part behind the name is the number, whatever it looks like
     while (len(parts) > first and _looks_like_option(parts[-1], name)) or (parts and parts[-1] in _FLAGS):
         key, _, value = parts.pop().partition("=")
-        if key not in _OPTIONS[name]:
-            raise ConfigError(f"routing {name}: unknown option {key[:60]!r}{nearest(key, _OPTIONS[name])}")
+        check_word(key, _OPTIONS[name], f"routing {name}: unknown option {key[:60]!r}")
         if key in options:
             raise ConfigError(f"routing {name}: option {key!r} given twice")
         options[key] = value
@@ -172,6 +170,5 @@ def _layer(text: str | None) -> int | None:
 
 
 def _window(text: str) -> str:
-    if text not in _WINDOWS:
-        raise ConfigError(f"routing trace: unknown window {text[:60]!r}{nearest(text, _WINDOWS)}")
+    check_word(text, _WINDOWS, f"routing trace: unknown window {text[:60]!r}")
     return text

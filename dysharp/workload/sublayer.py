@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.specs.reading import DATA, parse_toml, read_text
 from dysharp.workload.collective import ELEMENT_BYTES, Collective
 
@@ -43,8 +43,7 @@ class SubLayer:
         for name in ("gpus", "tokens", "hidden", "inner", "outer"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"sub-layer {name}: found {getattr(self, name)}, expected at least 1")
-        if self.dtype not in ELEMENT_BYTES:
-            raise ConfigError(f"sub-layer: found dtype {self.dtype!r}{nearest(self.dtype, ELEMENT_BYTES)}")
+        check_word(self.dtype, ELEMENT_BYTES, f"sub-layer: found dtype {self.dtype!r}")
 
     operation = SUB_LAYER
     is_even = True
@@ -133,10 +132,8 @@ def sub_layer(model: str, layer: str, gpus: int, dtype: str = "bf16", *, times: 
 
     The FFN has two matrices, as GPT's; the input projection makes queries, keys and values.
     """
-    if model not in shapes():
-        raise ConfigError(f"sub-layer: found model {model[:60]!r}{nearest(model, shapes())}")
-    if layer not in LAYERS:
-        raise ConfigError(f"sub-layer: found layer {layer[:60]!r}{nearest(layer, LAYERS)}")
+    check_word(model, shapes(), f"sub-layer: found model {model[:60]!r}")
+    check_word(layer, LAYERS, f"sub-layer: found layer {layer[:60]!r}")
     shape = shapes()[model]
     hidden, ffn = shape.hidden * times, shape.ffn * times
     ends = {"L1": (hidden, ffn), "L2": (ffn, 3 * hidden), "L3": (ffn, hidden), "L4": (3 * hidden, ffn)}[layer]

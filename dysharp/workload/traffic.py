@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import check_word
 from dysharp.workload.routing import Routing, needed_gpus, rows_by_source
 
 
@@ -104,8 +104,7 @@ def scheme_rows(routing: Routing, scheme: Scheme, options: Any = None) -> Rows:
     """
     if not isinstance(scheme, str):
         return scheme(routing, options)
-    if scheme not in SCHEMES:
-        raise ConfigError(f"unknown traffic scheme {scheme!r}{nearest(scheme, SCHEMES)}")
+    check_word(scheme, SCHEMES, f"unknown traffic scheme {scheme!r}")
     return SCHEMES[scheme](routing)
 
 

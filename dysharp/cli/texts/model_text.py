@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ GIGA = 1e9
 MOST_OPS = 12
 OWN = ("weights", "gradients", "optimizer", "activations")
 """Lines with a column of their own."""
+COLUMNS = (*OWN, "backward\npass")
+OF_RANKS = "GiB of every pipeline rank at its peak"
 
 
 @contextmanager
@@ -31,11 +33,10 @@ def shown_if_refused() -> Iterator[None]:
     except DoesNotFit as error:
         rows = []
         for one in error.memory.ranks:
-            own = [one.lines.get(name, 0.0) for name in OWN]
-            sizes = (*own, sum(one.lines.values()) - sum(own), one.allocated, error.memory.reserved(one))
+            sizes = (*_in_columns(one.lines), one.allocated, error.memory.reserved(one))
             rows.append((str(one.rank), str(sum(one.held.values())), *(f"{n / GiB:.1f}" for n in sizes)))
-        headings = ("rank", "chunks\nin flight", *OWN, "backward\npass", "allocated", "reserved")
-        click.echo(f"GiB of every pipeline rank at its peak\n{table(headings, rows)}\n", err=True)
+        headings = ("rank", "chunks\nin flight", *COLUMNS, "allocated", "reserved")
+        click.echo(f"{OF_RANKS}\n{table(headings, rows)}\n", err=True)
         raise
 
 
@@ -101,8 +102,8 @@ def _share(part: float, whole: float) -> str:
 
 def _print_memory(done: Description) -> None:
     cells = [_cells(row) for row in done.memory]
-    print_lines(["", "GiB of every pipeline rank at its peak"])
-    headings = ("rank", "holds", "chunks\nin flight", *OWN, "backward\npass", "allocated")
+    print_lines(["", OF_RANKS])
+    headings = ("rank", "holds", "chunks\nin flight", *COLUMNS, "allocated")
     print_table(headings, cells, left=2)
     print_lines(["", "holds: E embedding, t layer, m MTP layer, L head and loss, as in Megatron's layout strings"])
     fullest = max(done.memory, key=lambda row: row["allocated"])
@@ -115,9 +116,13 @@ def _print_memory(done: Description) -> None:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    gib = row["gib"]
-    rest = sum(n for name, n in gib.items() if name not in OWN)
-    return (str(row["rank"]), _holds(row), str(row["in_flight"]), *(f"{gib[name]:.2f}" for name in OWN), f"{rest:.2f}", f"{row['allocated']:.2f}")
+    sizes = (*_in_columns(row["gib"]), row["allocated"])
+    return (str(row["rank"]), _holds(row), str(row["in_flight"]), *(f"{n:.2f}" for n in sizes))
+
+
+def _in_columns(lines: Mapping[str, float]) -> tuple[float, ...]:
+    """Sizes in `COLUMNS`: the last one has all lines without a column of their own."""
+    return (*(lines.get(name, 0.0) for name in OWN), sum(n for name, n in lines.items() if name not in OWN))
 
 
 def _holds(row: dict[str, Any]) -> str:

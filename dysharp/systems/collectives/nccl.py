@@ -8,7 +8,7 @@ import numpy as np
 
 from dysharp.compute import collectives as times
 from dysharp.compute.operators import arch_of
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.program import Program
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.chunks import RESULT, VECTOR
@@ -34,8 +34,7 @@ class RingOptions:
     ops: str = TRAINS
 
     def __post_init__(self) -> None:
-        if self.ops not in (TRAINS, BULK):
-            raise ConfigError(f"option nccl-ring.ops: found {self.ops!r}{nearest(self.ops, (TRAINS, BULK))}")
+        check_word(self.ops, (TRAINS, BULK), f"option nccl-ring.ops: found {self.ops!r}")
 
 
 def _ring_place(work: Collective, cluster: Cluster, options: RingOptions) -> int:
@@ -140,8 +139,7 @@ class Options:
     nvls: str = AUTO
 
     def __post_init__(self) -> None:
-        if self.nvls not in (AUTO, ON, OFF):
-            raise ConfigError(f"option nccl.nvls: found {self.nvls!r}{nearest(self.nvls, (AUTO, ON, OFF))}")
+        check_word(self.nvls, (AUTO, ON, OFF), f"option nccl.nvls: found {self.nvls!r}")
 
 
 def choice(work: Collective, cluster: Cluster, options: Options) -> tuple[str, str]:

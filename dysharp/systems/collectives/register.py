@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.lazy import import_all
 from dysharp.program import Program
 from dysharp.specs import Cluster
@@ -105,6 +105,5 @@ def all_tensor_parallel() -> dict[str, CollectiveSystem]:
 def get_collective(name: str) -> CollectiveSystem:
     """The system of collectives or sub-layers called `name`. Raises ConfigError with the nearest valid name."""
     systems = all_collectives() | all_tensor_parallel()
-    if name not in systems:
-        raise ConfigError(f"system {name!r}: unknown{nearest(name, systems)}")
+    check_word(name, systems, f"system {name!r}: unknown")
     return systems[name]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word
 from dysharp.workload.importers.dump import Dump, read_dump
 from dysharp.workload.importers.pieces import Hints, Imported, joined
 
@@ -30,8 +30,7 @@ def import_trace(paths: Sequence[str | os.PathLike[str]], format: str = "auto", 
     hints = Hints() if hints is None else hints
     if not paths:
         raise ConfigError("import: found no file, expected at least one")
-    if format not in ("auto", *FORMATS):
-        raise ConfigError(f"import: unknown format {format[:60]!r}{nearest(format, ('auto', *FORMATS))}")
+    check_word(format, ("auto", *FORMATS), f"import: unknown format {format[:60]!r}")
     parts = []
     for path in paths:
         dump = read_dump(Path(path), hints.max_bytes)

@@ -1,6 +1,6 @@
 """Counts per expert from a CSV with the columns `model,layer,expert,count`."""
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.errors import ConfigError, check_word, nearest
 from dysharp.workload.counts import read_counts
 from dysharp.workload.importers.dump import Dump
 from dysharp.workload.importers.pieces import Hints, Imported
@@ -22,7 +22,6 @@ def load(dump: Dump, hints: Hints) -> Imported:
     if not hints.model and len(tables) > 1:
         raise ConfigError(f"{dump.path}: holds {len(tables)} models, expected --counts-of NAME{nearest('', tables)}"[:400])
     name = hints.model or next(iter(tables))
-    if name not in tables:
-        raise ConfigError(f"{dump.path}: no model {name[:60]!r}{nearest(name, tables)}")
+    check_word(name, tables, f"{dump.path}: no model {name[:60]!r}")
     table = tables[name]
     return imported_counts("counts", str(dump.path), table.model, table.count, table.layers, hints)
