@@ -10,10 +10,9 @@ from dysharp.program.builder import PULLS
 from dysharp.program.csr import csr_ptr, group, owners
 from dysharp.program.names import edge_name
 from dysharp.program.tables import Alloc, Discipline, Head, Kind, Point, Program, Tail
+from dysharp.threads import at_once, in_parts
 from dysharp.uarch import columns as col
 from dysharp.uarch.state import BurstState, Clock, Issuers, Links, Members, Ops, Pools, Stores, Switch, Tables
-
-CHUNK = 1 << 11
 
 
 def unsupported(program: Program) -> str | None:
@@ -62,16 +61,19 @@ def _ops(p: Program, kinds: Array, flags: Array, queue: Array, n_pieces: int) ->
     tasks = np.array([t.tasks for t in p.templates] or [0], np.int32)
     is_pooled = (kinds == Kind.COMPUTE) | (kinds == Kind.DELAY)
     waits, port = dependencies(p), p.ops.node + p.op_net() * np.int32(p.n_nodes) if p.nets else p.ops.node
-    for a in range(0, n, CHUNK):  # record by record in cache, instead of one pass over all memory per column
-        part, to = slice(a, min(a + CHUNK, n)), op[a : min(a + CHUNK, n)]
+
+    def fill(part: slice) -> None:
+        to = op[part]
         to[...] = -1
         pooled = is_pooled[part]
         to[:, col.TEMPLATE], to[:, col.NODE], to[:, col.ISSUER] = p.ops.template[part], port[part], queue[part]
         to[:, col.WIRE] = np.where(pooled, p.ops.rows[part], p.ops.wire[part])
         to[:, col.PRIO], to[:, col.KEY], to[:, col.MEMBER] = p.ops.prio[part], p.ops.key[part], p.members.ptr[part]
-        to[:, col.FLAGS] = np.diff(p.members.ptr[a : to.shape[0] + a + 1]) << col.MEMBERS_SHIFT | flags[part]
+        to[:, col.FLAGS] = np.diff(p.members.ptr[part.start : part.stop + 1]) << col.MEMBERS_SHIFT | flags[part]
         to[:, col.DEPS], to[:, col.COPIES] = waits[part], 0
         to[:, col.LEFT] = to[:, col.ANSWERS] = np.where(pooled, tasks[p.ops.template[part]], 0)
+
+    in_parts(n, fill)
     cancels = p.edges.head[p.edges.head_kind == Head.JOIN_CANCEL]
     if len(cancels):
         op[:n, col.CANCELS] += np.bincount(cancels, minlength=n).astype(np.int32)
@@ -101,11 +103,14 @@ def _members(p: Program, n_pieces: int) -> Array:
     mem[n:, col.MEMBER_FILL] = p.members.fill_ptr[n]
     owner = owners(p.members.ptr)
     port = p.members.node + p.op_net()[owner] * np.int32(p.n_nodes) if p.nets else p.members.node
-    for a in range(0, n, CHUNK):
-        part, to = slice(a, min(a + CHUNK, n)), mem[a : min(a + CHUNK, n)]
+
+    def fill(part: slice) -> None:
+        to = mem[part]
         to[...] = -1
         to[:, col.MEMBER_NODE], to[:, col.MEMBER_OP], to[:, col.MEMBER_FILL] = port[part], owner[part], p.members.fill_ptr[part]
         to[:, col.MEMBER_EXT] = 0 if ext is None else ext[part]
+
+    in_parts(n, fill)
     answers = p.edges.head[p.edges.head_kind == Head.MEMBER_RESPOND]
     if len(answers):
         mem[:n, col.MEMBER_WAITS] = np.bincount(answers, minlength=n)
@@ -370,18 +375,21 @@ def lower(p: Program) -> BurstState:
     if p.ops.offset is not None:
         flags[:-1] |= (p.ops.offset[1:] > 0) * np.uint8(col.HAS_NEXT_TRAIN)
     of_piece = pieces_of(p)
-    op, mem, links = _ops(p, kinds, flags, queue, len(of_piece)), _members(p, len(of_piece)), _links(p, kinds)
+    op, mem = _ops(p, kinds, flags, queue, len(of_piece)), _members(p, len(of_piece))
     add_pieces(p, of_piece, op, mem)
+    links, stores, issuers, tables = at_once(
+        p.n_ops, lambda: _links(p, kinds), lambda: _stores(p, kinds), lambda: _issuers(p, kinds, queue, owner), lambda: _tables(p)
+    )
     return BurstState(
         ops=Ops(op, op.view(np.int64), _templates(p), others_of(p, releases, holds, links, mem, of_piece)),
         members=Members(mem, mem.view(np.int64), p.members.fill_row),
-        stores=_stores(p, kinds),
+        stores=stores,
         releases=releases,
         holds=holds,
-        issue=_issuers(p, kinds, queue, owner),
+        issue=issuers,
         slots=_pools(p),
         links=links,
         switch=_switch(p),
-        tables=_tables(p),
+        tables=tables,
         clock=_clock(p),
     )
