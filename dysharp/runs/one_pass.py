@@ -33,6 +33,8 @@ REPEATED = 1.05
 """Reads of memory per row from which a table is called too small."""
 EARLY = 0.01
 """Share of the sums that leave the switch early from which they are worth a warning."""
+WAITS = 0.1
+"""Share of the critical path that waits for automatic windows from which it is worth a warning."""
 LATER = 1.02
 """Share of the time without repeated reads from which they are worth a warning at burst level."""
 MOST_OPS = 100_000
@@ -95,6 +97,7 @@ def run_pass(
     warnings = (
         *assumed, *_no_kernel_warning(system, request.model, inputs), *warnings_of(asked), *without_effect(system, options, request.cluster), *lost,
         *_table_warning(inputs, program, trace, blocks), *_sums_warning(inputs, program, int(passed.sum())), *left_early(inputs, blocks),
+        *_window_warning(inputs, measured.attribution),
     )  # fmt: skip
     blocks = blocks if request.fidelity == "packet" else {}
     header = (*header_of(workload), *settings_of(system.name, inputs.form, inputs.options, request))
@@ -163,6 +166,16 @@ def _sums_warning(inputs: RunInputs, program: Program, passed: int) -> tuple[str
         return ()
     found = f"{passed} of {len(program.sessions.home)} sums found none of the {program.sessions.places} places of their home in the switch"
     return (f"{inputs.system}: {found}; the contributions to these sums passed one by one (option sum_places)",)
+
+
+def _window_warning(inputs: RunInputs, attribution: Mapping[str, float]) -> tuple[str, ...]:
+    """A warning where full windows that nobody set take `WAITS` of the critical path: the automatic ones leave out the time of packets."""
+    unset = [name for name, value in inputs.options.items() if name.endswith("_window") and value == 0]
+    share = attribution["window_us"] / sum(attribution.values())
+    if not unset or share < WAITS:
+        return ()
+    found = f"{share:.0%} of the critical path waits for full windows, which follow from latencies and leave out the time of packets"
+    return (f"{inputs.system}: {found}; larger ones may be faster (--set {inputs.system}.{unset[0]}=N)",)
 
 
 def left_early(inputs: RunInputs, blocks: Mapping[str, Any]) -> tuple[str, ...]:
