@@ -1,6 +1,6 @@
 """The formula of `serve` beside the run step by step, on points drawn at random from searches over models, machines, engines and lengths.
 
-    python bench/serve_loop.py [--points 200] [--seed 31]
+    python bench/serve_loop.py [--points 200] [--seed 31] [--ratio 0.8] [--rounds 10] [--requests 20000]
 
 Runs step by step are judged against measurements (`dysharp validate`); the formula is what `serve` searches with.
 """
@@ -26,17 +26,15 @@ from dysharp.specs import load_cluster, load_whole
 CASES = (("qwen3-30b", "hw-dgx-h100", 8), ("qwen3-235b", "hw-dgx-b200", 8), ("deepseek-v3", "hw-dgx-h200-x2", 16))
 LENGTHS = ((1024, 256), (4096, 1024), (1024, 1024), (8192, 128))
 ENGINES = ("vllm", "sglang", "trtllm")
-MOST_REQUESTS = 20_000
-"""Requests of a run step by step; points with more users than a tenth of them are left out, whatever their values."""
 
 
-def searched() -> list[ServePoint]:
-    """All points of all searches."""
+def searched(most: int) -> list[ServePoint]:
+    """All points of all searches whose ten prompts of each user are at most so many requests."""
     found = list[ServePoint]()
     for (model, cluster, gpus), (prompt, answer), engine in itertools.product(CASES, LENGTHS, ENGINES):
         start = Replica(load_whole(model), formats_of("fp8"), serve_layout_of("tp=1"), rates_of(load_cluster(cluster)))
         found += search(start, engine_of(engine), Load(1.0, prompt, answer), gpus)[0]
-    return [point for point in found if point.load.users * 10 <= MOST_REQUESTS]
+    return [point for point in found if point.load.users * 10 <= most]
 
 
 def main() -> None:
@@ -44,12 +42,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--points", type=int, default=200)
     parser.add_argument("--seed", type=int, default=31)
+    parser.add_argument("--ratio", type=float, default=0.8, help="shortest over longest prompt and answer of a run")
+    parser.add_argument("--rounds", type=int, default=10, help="prompts of each user of a run")
+    parser.add_argument("--requests", type=int, default=20_000, help="points with more requests are left out, whatever their values")
     asked = parser.parse_args()
     begin = time.perf_counter()
-    points = searched()
-    print(f"{len(points)} points of {len(CASES) * len(LENGTHS) * len(ENGINES)} searches ({time.perf_counter() - begin:.0f} s); rate falls with more users at {falls(points)}")
+    points = searched(asked.requests)
+    searches = len(CASES) * len(LENGTHS) * len(ENGINES)
+    print(f"{len(points)} points of {searches} searches ({time.perf_counter() - begin:.0f} s); rate falls with more users at {falls(points)}")
     drawn = random.Random(asked.seed).sample(points, asked.points)
-    errors = np.array([errors_of(point) for point in drawn])
+    errors = np.array([errors_of(point, asked.ratio, asked.rounds) for point in drawn])
     for low, high in ((0.0, 2.0), (0.0, 0.4), (0.4, 0.7), (0.7, 2.0)):
         inside = (errors[:, 0] >= low) & (errors[:, 0] < high)
         words = "all" if high - low == 2.0 else f"prompts take {low:.0%} to {min(high, 1.0):.0%}"
@@ -63,9 +65,9 @@ def falls(points: list[ServePoint]) -> str:
     return f"{sum(loss > 0.01 for loss in lost)} of {len(pairs)} pairs, largest loss {max(lost):.0%}"
 
 
-def errors_of(point: ServePoint) -> tuple[float, float, float, float]:
+def errors_of(point: ServePoint, ratio: float, rounds: int) -> tuple[float, float, float, float]:
     """(share of prompts of the run, relative differences of rate, TPOT and TTFT)."""
-    ran = run_closed_loop(point.table, point.load, point.memory.requests)
+    ran = run_closed_loop(point.table, point.load, point.memory.requests, ratio=ratio, rounds=rounds)
     said = point.served
     return ran.prompt_share, said.rate / ran.rate - 1, said.tpot / ran.tpot - 1, said.ttft / ran.ttft - 1
 

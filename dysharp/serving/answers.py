@@ -19,6 +19,8 @@ from dysharp.specs.reading import parse_toml, read_text
 LIMITS = parse_toml(read_text(Path(__file__).parent / "data" / "limits.toml"), "limits.toml")
 """Limit -> `parts` of a step, `words` that name it, and what `helps`."""
 HALF = 0.5
+FULL = 0.95
+"""Share of the time from which a server is taken as the limit."""
 
 
 def part_shares(point: ServePoint) -> dict[str, float]:
@@ -37,6 +39,9 @@ def _shares(point: ServePoint, step: StepTime) -> dict[str, float]:
 
 def limit_of(point: ServePoint) -> str:
     """What keeps the point from more tokens per second: a name of `LIMITS`."""
+    text = point.table.engine.text_us(point.replica, point.load.prompt)
+    if point.served.rate * text > FULL * 1e6:
+        return "text"
     if point.served.prompt_share > HALF:
         return "prompts"
     if point.load.users >= point.memory.requests * point.replica.layout.dp:

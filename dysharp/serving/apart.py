@@ -14,7 +14,7 @@ import numpy as np
 from dysharp.compute.collectives import link_us
 from dysharp.serving.engine import Engine
 from dysharp.serving.layout import ServeLayout
-from dysharp.serving.loop import MOST_SHARE, ROUNDS, Served, prompt_us
+from dysharp.serving.loop import Served
 from dysharp.serving.memory import kv_bytes, memory_of
 from dysharp.serving.search import BATCHES, layouts_of, most_that
 from dysharp.serving.step import StepTable
@@ -22,8 +22,11 @@ from dysharp.serving.work import Load, Replica
 
 REPEATS = 4
 SEED = 0
+ROUNDS = 60
 EQUAL = 1e-6
 """Part by which two rounds of a fixed point differ when it has settled."""
+MOST_SHARE = 0.97
+"""Share of the time that prompts take of prefill workers that are taken as saturated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,16 @@ def transfer_us(replica: Replica, prompt: float, domain_gpus: int) -> float:
     return own / (out.nic_GBps * out.nics_per_gpu * 1e3) + 2 * out.latency_us
 
 
+def prompt_us(table: StepTable, load: Load, together: float) -> float:
+    """Time that a worker takes for one of `together` prompts, which come at once."""
+    most = table.engine.step_tokens
+    n = max(1.0, min(together, most * table.groups / load.prompt))
+    chunks = max(1.0, load.prompt / most)
+    tokens = n * load.prompt / chunks
+    busiest = max(tokens / table.groups, min(tokens, load.prompt / chunks))
+    return table.prompts_us(tokens, busiest, 0.0) * chunks / n
+
+
 def disaggregated(prefill: Pool, decode: Pool, load: Load, cap: float = float("inf")) -> Served:
     """The steady state of `load.users` users of both pools. `cap`: requests of an attention group of a decode worker that fit.
 
@@ -64,11 +77,11 @@ def disaggregated(prefill: Pool, decode: Pool, load: Load, cap: float = float("i
     text = first.engine.text_us(first.replica, load.prompt)
     requests, rate = places, 0.0
     most = first.engine.step_tokens * first.groups / load.prompt
-    fastest = MOST_SHARE * prefill.workers / prompt_us(first, load, most, 0.0)
+    fastest = MOST_SHARE * prefill.workers / prompt_us(first, load, most)
     for _ in range(ROUNDS):
         step = second.decode_us(requests / decode.workers)
         together = _together(first, load, rate / prefill.workers, max(1.0, most))
-        served = together * prompt_us(first, load, together, 0.0)
+        served = together * prompt_us(first, load, together)
         share = min(MOST_SHARE, rate / prefill.workers * served / together)
         waits = share * served / 2
         own = text + first.stages * served + sent + second.engine.first_us(second.replica, step)
@@ -88,7 +101,7 @@ def _together(table: StepTable, load: Load, rate: float, most: float) -> float:
     """Prompts that one step of a worker takes at `rate`: as many as come during a step."""
     together = 1.0
     for _ in range(ROUNDS):
-        more = min(most, max(1.0, rate * together * prompt_us(table, load, together, 0.0)))
+        more = min(most, max(1.0, rate * together * prompt_us(table, load, together)))
         if abs(more - together) < EQUAL * together:
             break
         together = more
@@ -105,7 +118,7 @@ def run_pools(prefill: Pool, decode: Pool, load: Load, cap: float = float("inf")
     users = max(1, round(load.users))
     lengths = load.answer * 2 / (1 + ratio) * np.random.default_rng(SEED).uniform(ratio, 1.0, users * rounds) / load.accepted
     most = max(1, int(table.engine.step_tokens * table.groups / load.prompt))
-    took = [0.0, *(n * prompt_us(table, load, n, 0.0) for n in range(1, most + 1))]
+    took = [0.0, *(n * prompt_us(table, load, n) for n in range(1, most + 1))]
     after = transfer_us(table.replica, load.prompt, prefill.gpus + decode.gpus) / table.replica.model.n_layers + (table.stages - 1) * took[1]
     text = table.engine.text_us(table.replica, load.prompt)
     step, requests, ttft, rate = start.decode, start.batch, start.ttft, start.rate
@@ -187,8 +200,8 @@ def _prompts(replica: Replica, engine: Engine, load: Load, ttft: float) -> tuple
         return None
     table = StepTable(replica, engine, load)
     many = max(1.0, table.engine.step_tokens * table.groups / load.prompt)
-    rate = MOST_SHARE / prompt_us(table, load, many, 0.0)
-    return (rate, Pool(table, 1)) if prompt_us(table, load, 1.0, 0.0) < ttft else None
+    rate = MOST_SHARE / prompt_us(table, load, many)
+    return (rate, Pool(table, 1)) if prompt_us(table, load, 1.0) < ttft else None
 
 
 def _plans(replica: Replica, engine: Engine, load: Load, gpus: int, tpot: float, first: list[tuple[float, Pool]]) -> list[_Plan]:

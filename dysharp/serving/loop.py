@@ -1,7 +1,7 @@
 """Continuous batching in a closed loop: a fixed number of users, each of whom sends the next prompt as soon as the last answer is complete.
 
-By formula (`closed_loop`): requests are spread over their length, so a steady state describes them: prompts take a share U of the time, and decoding
-requests have the rest. The formula holds where U is well below one and lengths differ.
+By formula (`closed_loop`): requests are spread over their length, so a steady state describes them: prompts take a share of the time, and decoding
+requests have the rest. The formula holds where lengths differ (`python bench/serve_loop.py` prints how well).
 
 Step by step (`run_closed_loop`), by the same rules: a prompt comes only when an answer ends. So nothing happens between two ends but equal decode
 steps, and the run jumps from end to end; only steps with prompts are run one by one. Equal lengths keep all users in step: they wait for their
@@ -11,16 +11,15 @@ prompts together, and then decode together.
 import heapq
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dysharp.serving.step import StepTable
 from dysharp.serving.work import Load
 
-ROUNDS = 60
-MOST_SHARE = 0.97
-"""Share of prompts at which the loop is taken as saturated."""
+HALVINGS = 40
+"""Of the number of decoding requests of a steady state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,44 +37,76 @@ class Served:
     queued: float
     """Part of `ttft` in which users wait for a place in the batch."""
 
+    def latency(self, load: Load) -> float:
+        """From a prompt to the last token of its answer."""
+        return self.ttft + _steps(load) * load.accepted * self.tpot
 
-def prompt_us(table: StepTable, load: Load, together: float, requests: float) -> float:
-    """Time that one of `together` prompts, which come at once, takes from `requests` decoding requests."""
-    most = table.engine.step_tokens
-    n = max(1.0, min(together, most * table.groups / load.prompt))
-    chunks = max(1.0, load.prompt / most)
-    tokens = n * load.prompt / chunks
-    busiest = max(tokens / table.groups, min(tokens, load.prompt / chunks))
+
+def _prompt_us(table: StepTable, load: Load, together: float, requests: float) -> float:
+    """Time that one of `together` prompts, which come at once, takes from `requests` decoding requests. Steps are those of the run."""
     beside = requests if table.engine.mixed else 0.0
-    took = table.prompts_us(tokens, busiest, beside) - (table.decode_us(beside) if beside else 0.0)
-    return max(0.0, took) * chunks / n
+    tokens, budget = together * load.prompt, _budget(table, requests)
+    taken = min(tokens, budget)
+    if tokens > budget and not table.engine.mixed:  # whole prompts only: half of one finds no room, or the last part of one is shorter
+        taken = max(budget - load.prompt / 2, load.prompt / math.ceil(load.prompt / budget))
+    took = table.prompts_us(taken, _busiest(table, load, taken), beside) - (table.decode_us(beside) if beside else 0.0)
+    return max(0.0, took) * tokens / taken / together
+
+
+def _budget(table: StepTable, requests: float) -> float:
+    """Tokens of prompts that one step takes."""
+    return max(1.0, float(table.engine.step_tokens * table.groups) - (requests if table.engine.mixed else 0))
+
+
+def _busiest(table: StepTable, load: Load, taken: float) -> float:
+    """Tokens of prompts of the busiest attention group in a step that takes `taken`."""
+    return max(taken / table.groups, min(taken, load.prompt, float(table.engine.step_tokens)))
 
 
 def closed_loop(table: StepTable, load: Load, cap: float = float("inf")) -> Served:
-    """The steady state of `load` on a replica whose memory holds `cap` requests of each attention group."""
-    engine, groups = table.engine, table.groups
-    places = min(load.users, min(cap, engine.most_requests) * groups)
-    steps = max(1.0, load.answer - 1) / load.accepted
-    requests, rate = places, 0.0
-    outside = engine.text_us(table.replica, load.prompt)
-    for _ in range(ROUNDS):
-        decode = table.decode_us(requests)
-        together = max(1.0, rate * decode)
-        if engine.gathered_steps and groups > 1:
-            together = max(together, min(float(groups), 1 + rate * decode * engine.gathered_steps))
-        prompt = prompt_us(table, load, together, requests)
-        share = min(MOST_SHARE, rate * prompt)
-        tpot = decode / (1 - share)
-        gathered = (min(together / max(rate, 1e-12), engine.gathered_steps * tpot) / 2) if engine.gathered_steps and groups > 1 and rate else 0.0
-        waits = tpot / 2 + share * prompt * together / (2 * (1 - share)) + gathered
-        passes = table.stages * prompt_us(table, load, 1.0, requests) + (decode if engine.mixed else 0.0)
-        own = passes + outside + engine.first_us(table.replica, decode)
-        busy = waits + own + steps * tpot
-        new = min(places / busy, MOST_SHARE / max(prompt, 1e-9))
-        rate = new if rate == 0.0 else 0.5 * (rate + new)
-        requests = max(1.0, min(places, rate * steps * tpot))
-    queued = max(0.0, load.users / rate - busy)
-    return Served(tpot / load.accepted, waits + own + queued, rate * 1e6, requests / groups, share, decode, queued)
+    """The steady state of `load` on a replica whose memory holds `cap` requests of each attention group.
+
+    The unknown is the number of decoding requests: of n requests n / steps end in a step, and as many prompts come. So rate and times follow from n,
+    and n is halved down to the users.
+    """
+    engine = table.engine
+    places = min(load.users, min(cap, engine.most_requests) * table.groups)
+    low, high = 0.0, places
+    if engine.mixed:  # every decoding request gets a token in each step, so no more prompts come than a step takes
+        high = min(high, _steps(load) * engine.step_tokens * table.groups / (load.prompt + _steps(load)))
+    text = engine.text_us(table.replica, load.prompt)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        state = _steady(table, load, middle, 1 - 1 / max(1.0, places))
+        room = state.rate * state.latency(load) < places * 1e6 and state.rate * text < 1e6
+        low, high = (middle, high) if room else (low, middle)
+    queued = max(0.0, load.users / state.rate * 1e6 - state.latency(load))
+    return replace(state, ttft=state.ttft + queued, queued=queued)
+
+
+def _steps(load: Load) -> float:
+    """Decode steps of a request after its first token."""
+    return max(1.0, load.answer - 1) / load.accepted
+
+
+def _steady(table: StepTable, load: Load, requests: float, others: float) -> Served:
+    """The state with so many decoding requests in which nobody waits for a place. `others`: part of the prompts that are another user's."""
+    engine, groups, steps = table.engine, table.groups, _steps(load)
+    beside = max(1.0, requests)
+    come = requests / steps  # prompts between two tokens of a request
+    decode = table.decode_us(beside)
+    # answers end at random, so a step that has prompts has more than one of them on average
+    together, gathers = come / -math.expm1(-come), engine.gathered_steps if groups > 1 else 0
+    if gathers:
+        together = max(together, min(float(groups), 1 + come * gathers))
+    prompt = _prompt_us(table, load, together, beside)
+    delay = others * come * prompt
+    tpot = decode + delay
+    gathered = others * min(together / come, gathers) * tpot / 2 if gathers else 0.0
+    waits = others * tpot / 2 + delay * together * prompt / (2 * decode) + gathered
+    passes = table.stages * _prompt_us(table, load, 1.0, beside) + (decode if engine.mixed else 0.0)
+    own = passes + engine.text_us(table.replica, load.prompt) + engine.first_us(table.replica, decode)
+    return Served(tpot / load.accepted, waits + own, come / tpot * 1e6, requests / groups, come * prompt / tpot, decode, 0.0)
 
 
 SEED = 0
@@ -168,8 +199,7 @@ class _Loop:
         """One step with prompts, and with decoding requests where the engine mixes them."""
         engine = self.table.engine
         taken, ended = self._take(count)
-        each = max(taken / self.table.groups, min(taken, self.load.prompt, float(engine.step_tokens)))
-        took = self.table.prompts_us(taken, each, count if engine.mixed else 0)
+        took = self.table.prompts_us(taken, _busiest(self.table, self.load, taken), count if engine.mixed else 0)
         beside = self.table.decode_us(count) if engine.mixed and count else 0.0
         self.now += took
         self.busy += took
@@ -184,7 +214,7 @@ class _Loop:
     def _take(self, count: int) -> tuple[float, list[int]]:
         """Tokens of prompts of one step, first come first served, and the prompts that end in it. Only a mixed step takes part of a prompt."""
         engine = self.table.engine
-        budget = max(1.0, float(engine.step_tokens * self.table.groups) - (count if engine.mixed else 0))
+        budget = _budget(self.table, count)
         taken, ended = 0.0, list[int]()
         while self.queue and budget > 0 and count + len(ended) < self.room:
             request = self.queue[0]

@@ -22,4 +22,5 @@ def test_short_links_make_automatic_windows_too_small():
 
 def test_windows_that_a_user_sets_are_not_named():
     row, found = warned(dispatch_window=8, combine_window=16)
-    assert row.time_us < warned()[0].time_us and not found
+    assert row.time_us < warned()[0].time_us
+    assert not found

@@ -16,7 +16,7 @@ from dysharp.serving.balance import busiest, levels_of, loads_of, rearranging, w
 from dysharp.serving.engine import GRAPH_BATCHES, engine_of
 from dysharp.serving.ffn import expert_op, touched
 from dysharp.serving.layout import serve_layout_of
-from dysharp.serving.loop import closed_loop, prompt_us, run_closed_loop
+from dysharp.serving.loop import closed_loop, run_closed_loop
 from dysharp.serving.memory import kv_bytes, memory_of, weight_bytes
 from dysharp.serving.precisions import FORMATS, PRECISIONS, compute_dtype, formats_of
 from dysharp.serving.rates import Rates, Reducers
@@ -114,7 +114,7 @@ def loops(r: Replica) -> Iterator[tuple[str, Any]]:
         yield f"{engine.name} table", parts
         yield f"{engine.name} decode", [steps.decode_us(n) for n in (1.0, 17.0, 48.0, 500.0)]
         yield f"{engine.name} prompts", [steps.prompts_us(*n) for n in ((300.0, 300.0), (300.0, 90.0), (9000.0, 4000.0), (700.0, 350.0, 20.0))]
-        yield f"{engine.name} prompt", [prompt_us(steps, load, *n) for n in ((1.0, 0.0), (3.0, 20.0), (40.0, 5.0))]
+        yield f"{engine.name} prompt", [apart.prompt_us(steps, load, n) for n in (1.0, 3.0, 40.0)]
         yield (
             f"{engine.name} formula",
             [closed_loop(steps, replace(load, users=users), cap) for users, cap in ((3.0, 9e9), (48.0, 9e9), (200.0, 5.0))],

@@ -1,6 +1,7 @@
 """Loops: the formula and the run step by step agree where both apply, Little's law, order, limits."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -29,6 +30,40 @@ def test_the_formula_is_the_run(engine: str, users: int, prompt: int) -> None:
     ran, said = run_closed_loop(steps, load, 1e9, ratio=0.2, rounds=30), closed_loop(steps, load)
     assert ran.tpot == pytest.approx(said.tpot, rel=0.03)
     assert ran.rate == pytest.approx(said.rate, rel=0.03)
+
+
+def many(engine: str, users: float) -> tuple[StepTable, Load]:
+    """A model of small experts on eight groups, where prompts take most of the time."""
+    load = Load(users, 1024, 256)
+    return table(engine, load, "dp=8,ep=8", "qwen3-30b"), load
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("users", [8, 64, 512])
+def test_the_formula_is_the_run_where_prompts_take_most_of_the_time(engine: str, users: int) -> None:
+    steps, load = many(engine, users)
+    ran, said = run_closed_loop(steps, load, 1e9, ratio=0.2, rounds=30), closed_loop(steps, load)
+    assert said.prompt_share > 0.3 or users < 512
+    assert said.rate == pytest.approx(ran.rate, rel=0.1)
+    assert said.tpot == pytest.approx(ran.tpot, rel=0.1)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_more_users_never_have_fewer_requests(engine: str) -> None:
+    states = [closed_loop(*many(engine, float(1 << i))) for i in range(13)]
+    assert all(a.rate <= b.rate * 1.0001 for a, b in pairwise(states))
+    assert all(a.tpot <= b.tpot * 1.0001 for a, b in pairwise(states))
+    if engine != "trtllm":  # prompts of other groups come sooner where users are many
+        assert all(a.ttft <= b.ttft * 1.0001 for a, b in pairwise(states))
+
+
+def test_one_process_reads_the_text_of_all_prompts() -> None:
+    """Its rate is that of the run, and users beyond it wait."""
+    steps, load = many("vllm", 3000)
+    said, ran = closed_loop(steps, load), run_closed_loop(steps, load, 1e9, rounds=5)
+    assert said.rate == pytest.approx(1e6 / steps.engine.text_us(steps.replica, 1024), rel=1e-3)
+    assert said.rate == pytest.approx(ran.rate, rel=0.05)
+    assert said.queued > 0
 
 
 def test_littles_law_and_repeats() -> None:
