@@ -25,7 +25,8 @@ class RoutingGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
-            raise click.UsageError("Missing argument 'FILE_OR_NAME', such as `dysharp routing deepseek-v2-lite`; `dysharp routing --help` lists commands")
+            example = "`dysharp routing deepseek-v2-lite`"
+            raise click.UsageError(f"Missing argument 'FILE_OR_NAME', such as {example}; `dysharp routing --help` lists commands")
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             args = ["describe", *args]
         return super().parse_args(ctx, args)
