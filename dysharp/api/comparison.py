@@ -12,7 +12,7 @@ from dysharp.runs.collective import collective_options, run_collective, running
 from dysharp.runs.formats import formats_of
 from dysharp.runs.header import grouped
 from dysharp.runs.leading import NoEstimate, with_leading_tokens
-from dysharp.runs.request import CollectiveRequest, Request, RequestArgs, make_collective_request, make_request, takes
+from dysharp.runs.request import Request, RequestArgs, make_collective_request, make_request, takes
 from dysharp.runs.together import simulate_each, simulate_together
 from dysharp.systems import System, all_systems, get_system
 from dysharp.systems.collectives.register import get_collective
@@ -116,7 +116,7 @@ def compare(
     if request["workload"] is not None:
         if forms is not None or tuned:
             raise ConfigError(f"{'forms' if forms else 'tuned'}: found it beside a workload, expected none (collectives have one form and no knobs)")
-        return _collectives(None if systems is None else list(systems), baseline, make_collective_request(request))
+        return _collectives(None if systems is None else list(systems), baseline, request)
     chosen, asked = _chosen(systems, forms, request)
     names = list(chosen)
     if baseline is not None and baseline not in chosen:
@@ -161,9 +161,11 @@ def rows_both_ways(systems: Iterable[str] | None = None, **request: Unpack[Reque
     return [(forward, backward) for forward, backward in pairs if isinstance(forward, Row) and isinstance(backward, Row)]
 
 
-def _collectives(names: list[str] | None, baseline: str | None, asked: CollectiveRequest) -> Comparison:
+def _collectives(names: list[str] | None, baseline: str | None, request: RequestArgs) -> Comparison:
     """The systems on one collective; None: all that run it. Speed-ups refer to `baseline`, or to NCCL's own choice."""
-    chosen = running(asked) if names is None else {name: get_collective(name) for name in names}
+    named = {name: get_collective(name) for name in names or ()}
+    asked = make_collective_request(request)
+    chosen = running(asked) if names is None else named
     if not chosen or len(chosen) < len(names or ()):
         found = ", ".join(names or ()) or f"none that runs {asked.work.description} on {asked.cluster.name}"
         raise ConfigError(f"systems: found {found}, expected at least one and each once")

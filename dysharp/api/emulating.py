@@ -145,7 +145,7 @@ def _emulate_collective(name: str, request: EmulateArgs) -> CollectiveEmulation:
         if argument not in _OF_COLLECTIVES and request[argument] != default:  # type: ignore[literal-required]
             raise ConfigError(f"{argument}: found {request[argument]!r} beside a workload, expected none")  # type: ignore[literal-required]
     shared = {key: request[key] for key in ("workload", "gpus", "cluster", "seed", "options", "progress")}
-    asked, system = make_collective_request({**shared, "fidelity": "burst"}), get_collective(name)  # type: ignore[typeddict-item]
+    system, asked = get_collective(name), make_collective_request({**shared, "fidelity": "burst"})  # type: ignore[typeddict-item]
     wide = asked.work.hidden * asked.work.outer if isinstance(asked.work, SubLayer) else 0
     most = MOST_EMULATED >> (4 if wide else 0)
     if (asked.work.size + 8 * wide) * asked.work.gpus > most:

@@ -19,7 +19,7 @@ from dysharp.runs.options import options_by_system, options_of
 from dysharp.runs.progress import Step
 from dysharp.runs.request import CollectiveRequest, RequestArgs, Workload, make_collective_request, make_request, make_workload, takes
 from dysharp.systems import System, get_system
-from dysharp.systems.collectives import get_collective
+from dysharp.systems.collectives import CollectiveSystem, get_collective
 from dysharp.timeline import Recording, Timeline, Window, make_timeline, record
 from dysharp.timeline.chakra import write_chakra
 from dysharp.timeline.links import GROUPS, POOL_GROUP
@@ -99,7 +99,7 @@ def trace(
     if request["workload"] is not None:
         if only or follow:
             raise ConfigError("trace: found tokens to keep or to follow beside a workload, expected none (a collective has no tokens)")
-        row, run = _recorded_collective(system, make_collective_request(request))
+        row, run = _recorded_collective(get_collective(system), make_collective_request(request))
         return Timed(row, make_timeline(run, None, window=_window(start_us, end_us)), run)
     asked = make_request(request)
     chosen = get_system(system)
@@ -124,11 +124,10 @@ def _window(start_us: float, end_us: float | None) -> Window:
     return Window(int(start_us * 1e6), 1 << 62 if end_us is None else int(end_us * 1e6))
 
 
-def _recorded_collective(name: str, request: CollectiveRequest) -> tuple[Row, Recording]:
+def _recorded_collective(system: CollectiveSystem, request: CollectiveRequest) -> tuple[Row, Recording]:
     """The Row of one collective, and its recording."""
     runs: list[Recording] = []
-    system = get_collective(name)
-    options = collective_options({name: system}, request.options)[name]
+    options = collective_options({system.name: system}, request.options)[system.name]
     return run_collective(system, request, options, engine=_recorder(runs)), runs[0]
 
 

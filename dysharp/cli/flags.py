@@ -113,6 +113,16 @@ workload_flag = click.option(
     shell_complete=complete_words("all-reduce:", "all-gather:", "reduce-scatter:", "all-to-all:", "broadcast:"),
     help="A collective or sub-layer in place of a MoE layer: all-reduce:64MiB, all-gather-v:1MiB,3MiB,..., sub-layer:llama-7b:L1.",
 )
+
+
+def _one_of(flag: str, words: str, text: str) -> Callable[[Command], Command]:
+    """An option whose values are `words`, the default first."""
+    known = words.split("|")
+    return click.option(flag, default=known[0], show_default=True, metavar=words, shell_complete=complete_words(*known), help=text)
+
+
+_DIRECTION = _one_of("--direction", "fwd|bwd|both", "Forward pass, backward pass, or both.")
+_FIDELITY = _one_of("--fidelity", "burst|packet", "Level of the simulation.")
 _WORKLOAD = (
     click.option(
         "--model",
@@ -132,7 +142,7 @@ _WORKLOAD = (
     ),
     click.option("--gpus", type=int, metavar="G", help="GPUs in use.  [default: all GPUs of the cluster]"),
     click.option("--tokens", type=int, metavar="T", help="Tokens per GPU.  [default: tokens_per_gpu of the model]"),
-    click.option("--layer", type=int, metavar="L", help="Layer of a recording.  [default: the layer of median imbalance]"),
+    click.option("--layer", type=int, metavar="L", help="Layer of a recording, or draw of a distribution.  [default: the layer of median imbalance]"),
     click.option(
         "--routing",
         metavar="R",
@@ -141,23 +151,9 @@ _WORKLOAD = (
         "counts (.csv), or a pattern such as hot-rank:share=0.2 (`dysharp list routings`).  [default: routing of the model]",
     ),
     click.option("--placement", default="auto", show_default=True, metavar="P", shell_complete=complete_placements, help=PLACEMENT_HELP),
-    click.option(
-        "--direction",
-        default="fwd",
-        show_default=True,
-        metavar="fwd|bwd|both",
-        shell_complete=complete_words("fwd", "bwd", "both"),
-        help="Forward pass, backward pass, or both.",
-    ),
+    _DIRECTION,
     click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of everything that is drawn."),
-    click.option(
-        "--fidelity",
-        default="burst",
-        show_default=True,
-        metavar="burst|packet",
-        shell_complete=complete_words("burst", "packet"),
-        help="Level of the simulation.",
-    ),
+    _FIDELITY,
     click.option("--set", "settings", multiple=True, metavar="SYSTEM.OPTION=VALUE", shell_complete=complete_settings, help=SET_HELP),
 )
 
@@ -180,6 +176,15 @@ _MACHINE = 2  # the flags before this index name the model and the cluster
 def workload_flags(command: Command) -> Command:
     """The flags of `run` and `compare` that say what to simulate."""
     return _with(command, (workload_flag, *_WORKLOAD, *_SKEW))
+
+
+def recorded_workload_flags(command: Command) -> Command:
+    """The flags of `trace`, which records one pass at burst level."""
+    one = {
+        _DIRECTION: _one_of("--direction", "fwd|bwd", "Forward pass or backward pass."),
+        _FIDELITY: _one_of("--fidelity", "burst", "Level of the simulation: burst level only."),
+    }
+    return _with(command, (workload_flag, *(one.get(flag, flag) for flag in _WORKLOAD), *_SKEW))
 
 
 def real_workload_flags(command: Command) -> Command:

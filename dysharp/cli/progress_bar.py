@@ -45,22 +45,25 @@ class _Reports:
         self.unit, self.draw = unit, draw
         self.begun = self.printed = time.monotonic()
         self.first_share: float | None = None
+        self.warm = False  # the first unit took its time: it may have compiled kernels
         self.stage, self.total = self.begun, 0
         self.header: tuple[str, ...] = ()  # printed when the work turns out to be long
 
     def compiling(self, done: int) -> None:
-        """Print a line at the beginning of a compilation and whenever more kernels are ready."""
+        """Print a line at the beginning of a compilation and whenever more kernels are ready. The time left does not count it."""
+        self.first_share = None
         click.echo(f"{in_words(time.monotonic() - self.begun)}: {done} kernels are ready" if done else COMPILING, err=True)
 
     def update(self, done: int, total: int, text: str, share: float | None = None) -> None:
         """Draw the bar, or print a line when the last one is `EVERY_S` old."""
         now = time.monotonic()
         if share is None and 0 < self.total != total > 0:  # other work: its time left follows from its own beginning
-            self.first_share, self.stage = None, now
+            self.first_share = None
         self.total = total or self.total
         share = (done / total if total else 0.0) if share is None else share
-        if self.first_share is None:
-            self.first_share = share  # points that the store had took no time
+        if self.first_share is None or (not self.warm and share > self.first_share):
+            self.warm |= self.first_share is not None
+            self.first_share, self.stage = share, now  # points that the store had took no time
         if self.header and now - self.begun >= EVERY_S:
             print_header(self.header)
             self.header = ()

@@ -40,7 +40,7 @@ class Files(NamedTuple):
     plot: str | None
 
 
-points_flag = jobs_flag("Points that run at once, in as many processes. With several figures all points run before the first table.")
+POINTS = "Points that run at once, in as many processes."
 store_flag = click.option("--store", metavar="DIR", help="Folder that keeps finished points.  [default: the user's cache]")
 
 
@@ -110,7 +110,7 @@ def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
 @click.option("--tokens", "tornado_tokens", type=int, metavar="N", help="Tokens per GPU of the tornado. [default: the tokens of the model]")
 @click.option("--models", metavar="A,B,...", help="Run only the points of these models.")
 @click.option("--direction", default="fwd", show_default=True, metavar="fwd|bwd|both", help="Pass that all points run. Claims exist for fwd only.")
-@points_flag
+@jobs_flag(f"{POINTS} With several figures all points run before the first table.")
 @store_flag
 @click.option("--report", metavar="FILE", help="Also write the tables as Markdown (.md), or the runs as one HTML file (.html).")
 @click.option("--pages", metavar="DIR", help="Also write one page per paper, with pictures and CSV files, into the folder DIR.")
@@ -286,7 +286,7 @@ def _tornado(asked: Bars, store: Store, jobs: int, *, quiet: bool) -> tuple[Figu
 @click.command()
 @click.argument("file", metavar="FILE.toml", required=False, shell_complete=complete_files)
 @click.option("--example", is_flag=True, help="Print a sweep file that runs, with every key explained, and exit.")
-@points_flag
+@jobs_flag(POINTS)
 @store_flag
 @click.option("--csv", "csv_file", metavar="FILE.csv", help="Also write the finished points to FILE.csv, one line each.")
 @click.option("--out", metavar="FILE.jsonl", help="Also write the finished points to FILE.jsonl, one line {point, row} each.")

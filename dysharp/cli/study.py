@@ -1,5 +1,6 @@
 """`dysharp study` and `dysharp query`: many points, and questions about them."""
 
+import os
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from math import isfinite
@@ -74,6 +75,9 @@ def query(sql: str, folder: str, reproduced: bool, as_csv: bool, as_json: bool) 
 
     if reproduced and click.get_current_context().get_parameter_source("folder") is ParameterSource.COMMANDLINE:
         raise ConfigError("query: found --folder and --reproduced, expected only one of the two")
+    if not reproduced and not os.path.exists(folder):
+        wanted = "one of a study (--folder DIR), or --reproduced for points of reproduce and sweep"
+        raise ConfigError(f"query: found no folder {folder[:60]!r}, expected {wanted}")
     asked = StudyFolder(Store.default().folder if reproduced else Path(folder))
     try:
         connection = asked.connect()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from dysharp.cli.flags import complete_systems, json_flag, plot_flag, workload_flags
+from dysharp.cli.flags import complete_systems, json_flag, plot_flag, recorded_workload_flags
 from dysharp.cli.output import print_header, print_json, print_lines, print_table
 from dysharp.errors import ConfigError
 
@@ -20,7 +20,7 @@ ENDINGS = (".perfetto-trace", ".perfetto-trace.gz")
 
 @click.command()
 @click.argument("system", shell_complete=complete_systems)
-@workload_flags
+@recorded_workload_flags
 @click.option("-o", "--out", metavar="FILE", help=f"File to write: NAME{ENDINGS[0]}, or NAME{ENDINGS[1]} to compress it.")
 @plot_flag("the run, one row per GPU, into FILE (.svg or .png)")
 @click.option("--chakra", metavar="FOLDER", help="Also write Chakra execution traces for other simulators: FOLDER/SYSTEM.GPU.et.")

@@ -24,6 +24,9 @@ class RoutingGroup(click.Group):
     """`dysharp routing X` describes X unless X is one of the subcommands."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            example = "`dysharp routing deepseek-v2-lite`"
+            raise click.UsageError(f"Missing argument 'FILE_OR_NAME', such as {example}; `dysharp routing --help` lists commands")
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             args = ["describe", *args]
         return super().parse_args(ctx, args)
@@ -178,10 +181,23 @@ def _hints(model: str | None, experts: int | None, topk: int | None, layers: str
 
     if not 0 < limit <= 1 << 20:
         raise ConfigError(f"--limit: found {limit:g}, expected GiB above 0, at most {1 << 20}")
+    most_layers = None
     if model is not None:
         known = load_model(model)
-        experts, topk = experts or known.n_experts, topk or known.topk
-    return Hints(experts=experts, topk=topk, layers=_layers(layers), model=counts_of, max_bytes=max(int(limit * GiB), 1), **values)
+        experts, topk, most_layers = experts or known.n_experts, topk or known.topk, _layers_of(model)
+    max_bytes = max(int(limit * GiB), 1)
+    return Hints(experts=experts, topk=topk, most_layers=most_layers, layers=_layers(layers), model=counts_of, max_bytes=max_bytes, **values)
+
+
+def _layers_of(model: str) -> int | None:
+    """Layers of the whole model, those of MTP included; None where only one layer of it is described."""
+    from dysharp.specs import load_whole
+
+    try:
+        whole = load_whole(model)
+    except ConfigError:
+        return None
+    return whole.n_layers + whole.mtp
 
 
 def _layers(text: str | None) -> tuple[int, ...] | None:

@@ -76,9 +76,9 @@ def answer(result: Any, who: str) -> str:
 
 
 def reasons(results: Sequence[Any]) -> list[tuple[list[str], str]]:
-    """Each reason of a figure once, with the numbers that it explains."""
+    """Each reason of a figure once, with the judged numbers that it explains."""
     found: dict[str, list[str]] = {}
-    for result in results:
+    for result in bounded(results):
         if result.reason:
             found.setdefault(result.reason, []).append(result.point)
     return [(points, reason) for reason, points in found.items()]
@@ -111,10 +111,13 @@ def verdict_text(results: Sequence[Any]) -> str:
     verdicts = list(claims(results).values())
     stored = [r for r in results if r.verdict == "regression"]
     left = sum(r.verdict == "not judged" and r.holds for r in results)
-    words = [f"{len(verdicts)} with a bound: {counted(verdicts)}" if verdicts else "no number has a bound"]
+    words = [f"{len(verdicts)} with a bound: {counted(verdicts)}"] if verdicts else [] if left else ["no number has a bound"]
     words += [f"regression values: {sum(r.holds for r in stored)} of {len(stored)} as stored"] if stored else []
     words += [f"{r.point}: {r.outcome}" for r in results if not r.holds]
-    words += [f"{left} not judged, because they need all points of the figure"] if left else []
+    if left and words:
+        words += [f"{left} not judged, because they need all points of the figure"]
+    elif left:
+        words = [f"nothing judged: {left} number{'s need' if left > 1 else ' needs'} all points of the figure"]
     return "; ".join(words)
 
 

@@ -36,12 +36,13 @@ def domain_lines(cluster: Cluster) -> tuple[str, ...]:
     return (*alone, f"{cluster.domains} {parts} of {cluster.domain_gpus} GPUs; {nics}, {out.latency_us:g} us one way{slow}")
 
 
-def routing_line(description: str) -> str:
-    """Whether experts were recorded or drawn. `description`: of a Routing of `make_routing`, as in the field `routing` of a Row."""
+def routing_line(description: str, layer: int | None = None) -> str:
+    """Whether experts were recorded or drawn. `description`: of a Routing of `make_routing`, as in the field `routing` of a Row. `layer`: asked."""
     said = description.removesuffix(DRAWN)
     if description.startswith("trace ") and said == description:
         return f"routing: recorded from a model: {said}"
-    return f"routing: drawn at random, not recorded: {said}; recorded ones: dysharp list routings"
+    draw = "" if layer is None or f" layer {layer}" in said else f", draw {layer}"
+    return f"routing: drawn at random, not recorded: {said}{draw}; recorded ones: dysharp list routings"
 
 
 def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]:
@@ -55,7 +56,7 @@ def header_of(workload: Workload, phase: Phase | None = None) -> tuple[str, ...]
     lines = [
         f"{model.name}: hidden {model.hidden}, {model.n_experts} experts, top-{model.topk}; "
         f"{cluster.n_gpus} GPUs, {request.tokens} tokens per GPU; {phase.words if phase else DIRECTIONS[request.direction]}{sent}",
-        routing_line(routing.description),
+        routing_line(routing.description, request.layer),
         f"cluster {cluster.name} ({cluster.family} family: {basis}, {costs})",
         *domain_lines(cluster),
         *(note if note.startswith("warning: ") else f"note: {note}" for note in routing.notes),

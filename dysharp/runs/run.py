@@ -29,8 +29,8 @@ def run(system: str, **request: Unpack[RequestArgs]) -> Row:
     Raises TypeError for an unknown argument, ConfigError for wrong input, SimulationError for a deadlock.
     """
     if request["workload"] is not None:
-        asked = make_collective_request(request)
         wanted = get_collective(system)
+        asked = make_collective_request(request)
         return run_collective(wanted, asked, collective_options({system: wanted}, asked.options)[system])
     chosen = get_system(system)
     return simulate({chosen.name: chosen}, make_request(request))[0]

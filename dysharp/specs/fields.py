@@ -97,15 +97,24 @@ def _schema(cls: type) -> type[BaseModel]:
     return pydantic.create_model(cls.__name__, __config__=ConfigDict(extra="forbid"), **fields)
 
 
+def _tables(cls: type) -> dict[str, type]:
+    """The fields of a dataclass that are dataclasses themselves, or None: tables of its file."""
+    hints = {name: (hint, *typing.get_args(hint)) for name, hint in typing.get_type_hints(cls).items()}
+    return {name: kind for name, kinds in hints.items() for kind in kinds if isinstance(kind, type) and dataclasses.is_dataclass(kind)}
+
+
 def _dotted(loc: tuple[int | str, ...]) -> str:
     parts = [str(p)[:80] for p in loc]
     return ".".join(p if p.replace("_", "").replace("-", "").isalnum() else show(p) for p in parts)
 
 
-def _describe(error: Any, names: list[str]) -> str:
+def _describe(error: Any, names: list[str], tables: Mapping[str, Any]) -> str:
     path = _dotted(error["loc"])
     if error["type"] == "extra_forbidden":
-        return f"{path}: unknown key{nearest(str(error['loc'][-1]), names)}"
+        key = str(error["loc"][-1])
+        last = key.rpartition(".")[2]
+        inside = [f"{table}.{last}" for table, cls in tables.items() if last in {f.name for f in dataclasses.fields(cls)}]
+        return f"{path}: unknown key" + (f'; did you mean "{inside[0]}"?' if inside else nearest(key, names))
     if error["type"] == "missing":
         return f"{path}: missing"
     expected = error["msg"].removeprefix("Input should be ").replace("a valid tuple", "a list")
@@ -119,7 +128,7 @@ def problems(cls: type, values: Mapping[str, Any]) -> list[str]:
     except pydantic.ValidationError as error:
         names = [f.name for f in dataclasses.fields(cls)]
         errors = error.errors(include_url=False, include_context=False)
-        shown = [_describe(e, names) for e in errors[:MAX_PROBLEMS]]
+        shown = [_describe(e, names, _tables(cls)) for e in errors[:MAX_PROBLEMS]]
         if len(errors) > MAX_PROBLEMS:
             shown.append(f"and {len(errors) - MAX_PROBLEMS} more")
         return shown

@@ -92,6 +92,8 @@ def test_wrong_arguments_are_refused(arguments: dict, found: str) -> None:
 
 
 def test_a_system_of_collectives_wants_a_workload() -> None:
+    with pytest.raises(ConfigError, match="'deepep': found a system of MoE layers, expected one of collectives or sub-layers"):
+        dysharp.run("deepep", workload="all-reduce:1MiB")
     with pytest.raises(ConfigError, match="found a system of collectives, expected a collective for it"):
         dysharp.run("nccl-ring")
     with pytest.raises(ConfigError, match="tuned: found it beside a workload"):

@@ -232,6 +232,24 @@ def test_help_version_and_bare_command(dysharp: Call) -> None:
         assert dysharp(command, "--help").code == 0
 
 
+def test_help_offers_what_works(dysharp: Call) -> None:
+    """`trace` records one pass at burst level; figures belong to `reproduce`; a layer of drawn routing is a draw."""
+    told = {name: " ".join(dysharp(name, "--help").out.split()) for name in ("trace", "run", "sweep", "reproduce")}
+    assert "--direction fwd|bwd Forward" in told["trace"]
+    assert "--fidelity burst Level" in told["trace"]
+    assert "--direction fwd|bwd|both" in told["run"]
+    assert "--fidelity burst|packet" in told["run"]
+    assert "Layer of a recording, or draw of a distribution." in told["run"]
+    assert "before the first table" in told["reproduce"]
+    assert "before the first table" not in told["sweep"]
+
+
+def test_a_named_draw_is_in_the_header(dysharp: Call) -> None:
+    small = ("run", "ideal", "--gpus", "4", "--tokens", "8", "--routing", "lognormal:0.65")
+    assert "lognormal sigma 0.65; recorded ones" in " ".join(dysharp(*small).err.split())
+    assert "lognormal sigma 0.65, draw 3; recorded ones" in " ".join(dysharp(*small, "--layer", "3").err.split())
+
+
 def commands(group: click.Group, above: str = "") -> dict[str, click.Command]:
     """Every command below a group by its words."""
     found: dict[str, click.Command] = {}
@@ -269,6 +287,7 @@ def test_every_command_has_examples_that_parse() -> None:
         (["routing", "import", "--format"], "dee", {"deepep"}),
         (["list"], "cl", {"clusters", "cluster-keys"}),
         (["compare", "--direction"], "b", {"bwd", "both"}),
+        (["trace", "deepep", "--direction"], "b", {"bwd"}),
     ],
 )
 def test_completion(words: list[str], last: str, found: set[str]) -> None:

@@ -66,6 +66,7 @@ def refuse(done: Any, *parts: str) -> None:
         ("compare --gpus 4 --tokens 8 --set n_sm=8", ['expected "SYSTEM.n_sm" with one of deepep, nvls, comet, dysharp, ideal']),
         ("compare --plot no/such/folder/out.svg", ["found no folder"]),
         ("list sistems", ['did you mean "systems"?']),
+        ("routing", ["Missing argument 'FILE_OR_NAME', such as `dysharp routing deepseek-v2-lite`; `dysharp routing --help` lists commands\n"]),
         ("routing deepseek-v2-lit", ['did you mean "deepseek-v2-lite"?']),
         ("routing deepseek-v2-lite --gpus 8,x", ["--gpus: found '8,x'"]),
         ("routing deepseek-v2-lite --gpus 0", ["found 0 GPUs"]),

@@ -71,9 +71,19 @@ def test_lines_in_place_of_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch
         "9 s: 40 kernels are ready",
         "model, GPUs",
         "routing \\x1b[31m",
-        "11 s: 50 of 100 ops, deepep (1 of 2) engine, about 33 s left",
-        "40 s: 60 of 100 ops, dysharp (2 of 2) engine, about 10 s left",
+        "11 s: 50 of 100 ops, deepep (1 of 2) engine",
+        "40 s: 60 of 100 ops, dysharp (2 of 2) engine, about 11 s left",
     ]
+
+
+def test_the_time_left_counts_from_the_first_unit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of ten points compiles kernels for 40 s; each takes 1 s."""
+    clock = iter([0.0, 0.0, 41.0, 42.0, 45.0, 51.0])
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: next(clock))
+    with bar("points") as update:
+        for done in (0, 1, 2, 5, 8):
+            update(done, 10, "x")
+    assert capsys.readouterr().err.splitlines() == ["41 s: 1 of 10 points, x", "51 s: 8 of 10 points, x, about 3 s left"]
 
 
 def test_the_time_left() -> None:

@@ -29,6 +29,7 @@ deepep   paper-gh200-nvl32  -                -                      20.5      10
 dysharp  paper-gh200-nvl32  32               -                      13.6      10.2              4.0
 dysharp  paper-gh200-nvl32  32               900                     9.0      10.2              4.0
 dysharp  paper-nvl72        32               -                       8.0      10.2              4.0
+bound us: time that the busiest resource of this system needs
 """
 
 

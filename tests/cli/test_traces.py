@@ -108,6 +108,17 @@ def test_refused_with_one_line(dysharp: Call, tmp_path: Path, monkeypatch: pytes
     assert sorted(p.name for p in tmp_path.iterdir()) == before
 
 
+@pytest.mark.parametrize(("model", "code"), [("deepseek-v2-lite", 2), ("deepseek-v3", 0), ("S-8", 0)])
+def test_more_layers_than_the_model_has(dysharp: Call, tmp_path: Path, model: str, code: int) -> None:
+    """Layers before tokens is a usual mistake. deepseek-v2-lite has 27 layers; how many S-8 has is not known."""
+    np.save(tmp_path / "a.npy", choices(28).transpose(1, 0, 2))
+    args = ("--model", model, "--experts", "64", "-o", str(tmp_path / "o.npz"))
+    done = dysharp("routing", "import", str(tmp_path / "a.npy"), *args)
+    assert done.code == code
+    expected = "a.npy: found 28 layers and 3 tokens, expected [tokens, layers, topk] with at most the 27 layers of the model\n"
+    assert (expected in done.err) == (code == 2)
+
+
 def tiny(folder: Path, **changes: Any) -> Path:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers", minversion="5")

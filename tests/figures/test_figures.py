@@ -9,7 +9,7 @@ import pytest
 from dysharp.errors import ConfigError
 from dysharp.figures import Check, Figure, Point, in_direction, judge, list_figures, load_figure, variant_points
 from dysharp.figures.verdict import Result, outcome_of, verdict_of
-from dysharp.reports.figure_tables import verdict_text
+from dysharp.reports.figure_tables import reasons, verdict_text
 
 TINY = """
 title = "tiny"
@@ -174,7 +174,11 @@ def test_claims_over_all_points_are_not_judged_on_some() -> None:
     results, holds = judge(figure, {a: {"time_us": 1.0}, b: {"time_us": 9.0}})
     assert holds
     assert results[0].verdict == "not judged"
-    assert verdict_text(results) == "no number has a bound; 1 not judged, because they need all points of the figure"
+    assert verdict_text(results) == "nothing judged: 1 number needs all points of the figure"
+    assert verdict_text(results * 2) == "nothing judged: 2 numbers need all points of the figure"
+    because = replace(results[0], reason="why")
+    assert reasons([because]) == []
+    assert reasons([replace(because, verdict="gap")]) == [([because.point], "why")]
 
 
 def test_axes_multiply_and_sizes_may_be_lists(tmp_path: Path) -> None:

@@ -31,3 +31,5 @@ def test_recorded_or_drawn(tmp_path: Path, spec: str, line: str | None) -> None:
     assert said.startswith("routing: drawn at random, not recorded: " if routing.synthetic else "routing: recorded from a model: ")
     assert "(synthetic)" not in said
     assert line is None or said == line
+    named = routing_line(routing.description, 3)
+    assert named == (said if line and " layer " in line else said.replace("; recorded ones", ", draw 3; recorded ones"))

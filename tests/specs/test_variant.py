@@ -22,6 +22,8 @@ def test_keys_replace_those_of_the_base() -> None:
     ("text", "message"),
     [
         ("paper-nvl72,link_GBp=900", 'link_GBp: unknown key; did you mean "link_GBps"?'),
+        ("hw-dgx-h100-x2,nic_GBps=100", 'nic_GBps: unknown key; did you mean "scale_out.nic_GBps"?'),
+        ("hw-dgx-h100-x2,scaleout.nic_GBps=100", 'unknown key; did you mean "scale_out.nic_GBps"?'),
         ("paper-nvl72,link_GBps=fast", "link_GBps: found 'fast'"),
         ("paper-nvl72,link_GBps", "found 'link_GBps', expected key=value with a key of a cluster file"),
         ("paper-nvl72,name=x", "found 'name=x', expected key=value"),

@@ -435,6 +435,14 @@ def test_points_of_reproduce_and_of_older_versions_are_queried_as_they_lie(tmp_p
     assert json.loads(done.stdout) == [closed, {"system": "deepep", "cluster_link_GBps": 900.0, "n": 2, "newest": True}]
 
 
+def test_a_question_without_a_folder_says_how_to_name_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = CliRunner().invoke(cli, ["query", "describe points"]).exception
+    expected = "query: found no folder 'study', expected one of a study (--folder DIR), or --reproduced for points of reproduce and sweep"
+    assert isinstance(asked, ConfigError)
+    assert str(asked) == expected
+
+
 def test_the_cache_of_reproduce_is_queried_by_a_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     point = Point("deepep", "S-8", "paper-gh200-nvl32", "uniform", gpus=4, tokens=16)

@@ -508,6 +508,7 @@ def test_the_command(monkeypatch):
     done = CliRunner().invoke(main, ["ideal", "--rule", "useful_rows"])
     assert done.exit_code == 0
     assert done.output == "ideal conforms: 16 checks of 2 rules, 0 faults\n"
+    assert CliRunner().invoke(main, ["-h"]).output == CliRunner().invoke(main, ["--help"]).output
     done = CliRunner().invoke(main, ["ideel"])
     assert done.exit_code == 2
     assert "did you mean" in done.output

@@ -57,6 +57,7 @@ def print_sweep(rows: Rows) -> None:
     ]
     if lines:
         print_table([*apart, *NUMBERS.values()], lines, left=len(apart))
+        print_lines([f"{NUMBERS['bound_us']}: time that the busiest resource of this system needs"])
 
 
 def sweep_csv(rows: Rows) -> str:

@@ -105,5 +105,8 @@ def all_tensor_parallel() -> dict[str, CollectiveSystem]:
 def get_collective(name: str) -> CollectiveSystem:
     """The system of collectives or sub-layers called `name`. Raises ConfigError with the nearest valid name."""
     systems = all_collectives() | all_tensor_parallel()
+    if name not in systems and name in all_systems():
+        lists = "`dysharp list collectives`, `dysharp list sub-layers`"
+        raise ConfigError(f"system {name!r}: found a system of MoE layers, expected one of collectives or sub-layers ({lists})")
     check_word(name, systems, f"system {name!r}: unknown")
     return systems[name]

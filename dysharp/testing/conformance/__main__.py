@@ -10,7 +10,7 @@ from dysharp.runs.options import parse_set
 from dysharp.testing.conformance import conformance
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("name")
 @click.option("--import", "modules", multiple=True, metavar="MODULE", help="Import this module first, so that it registers the system.")
 @click.option("--set", "options", multiple=True, metavar="OPTION=VALUE", help="An option of the system.")

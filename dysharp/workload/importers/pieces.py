@@ -21,6 +21,8 @@ class Hints:
     """Experts per token."""
     n_layers: int | None = None
     """Length of the layer axis, for flat data."""
+    most_layers: int | None = None
+    """Layers of the whole model, those of MTP included. A dump with more layers is refused."""
     layers: tuple[int, ...] | None = None
     """The layers to keep, by the numbers of the file. None: all layers."""
     tokens: int | None = None
@@ -90,7 +92,10 @@ def imported(
     first = pieces[0]
     if n_experts > 1 << 16:
         raise ConfigError(f"{first.where}: found {n_experts} experts, expected at most {1 << 16}")
-    n_layers, _, topk = first.expert.shape
+    n_layers, n_tokens, topk = first.expert.shape
+    if hints.most_layers is not None and n_layers > hints.most_layers:
+        found = f"{n_layers} layers and {n_tokens} tokens"
+        raise ConfigError(f"{first.where}: found {found}, expected [tokens, layers, topk] with at most the {hints.most_layers} layers of the model")
     for piece in pieces:
         if (piece.expert.shape[0], piece.expert.shape[2]) != (n_layers, topk):
             raise ConfigError(f"{piece.where}: found {_sizes(piece)}, expected {_sizes(first)} as in {first.where}")
