@@ -121,7 +121,7 @@ def test_a_difference_stops_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_size_that_a_block_cannot_have_is_named(block: str, size: str, error: str) -> None:
-    with pytest.raises(ConfigError, match=f"^rtl {block}: {size.split('=')[0]} of cluster .*: {error}") as found:
+    with pytest.raises(ConfigError, match=f"^rtl {block}: {size.partition('=')[0]} of cluster .*: {error}") as found:
         CliRunner().invoke(rtl, [block, "--cluster", f"paper-nvl72,{size}"], catch_exceptions=False)
     assert found.value.exit_code == 2
 
