@@ -9,7 +9,7 @@ import click
 
 from dysharp.cli.flags import PLACEMENT_HELP, SET_HELP, complete_from, complete_systems, helps, json_flag, workload_flag
 from dysharp.cli.output import print_facts, print_json, print_lines
-from dysharp.errors import EmulationMismatch
+from dysharp.errors import ConfigError, EmulationMismatch
 
 if TYPE_CHECKING:
     from dysharp.functional.collective import CollectiveEmulation
@@ -65,6 +65,8 @@ def emulate(system: str, inject: tuple[str, ...], dump: bool, token: int | None,
     from dysharp.functional.collective import CollectiveEmulation
     from dysharp.runs.options import parse_set
 
+    if values["workload"] is not None and (dump or token is not None):
+        raise ConfigError(f"dump: found {'--dump' if dump else '--token'} beside --workload, expected one of them")
     with progress_bar() as progress:
         done = emulate_layer(
             system, inject=inject, options=parse_set(settings), dump=(token or 0) if dump or token is not None else None, progress=progress, **values
