@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from dysharp.functional.emulation import Emulation
 
 DTYPE_HELP = "Data type of the payload: int32, float32 or bfloat16.  [default: int32 for block integer, else float32]"
+_LABELS = {"merged": "joined a miss"}
+"""Counts of tables whose name needs words."""
 ORDERS = "random, trace, oldest, newest, late-delivery, late-completion"
 
 
@@ -113,6 +115,6 @@ def print_emulation(done: Emulation) -> None:
     if done.packets:
         rows.append(("packets", ", ".join(f"{name} {n}" for name, n in done.packets.items())))
         rows.append(("flits", ", ".join(f"{name} {n}" for name, n in done.flits.items())))
-    rows += [(f"  {name}", ", ".join(f"{key} {value}" for key, value in table.items())) for name, table in done.tables.items()]
+    rows += [(f"  {name}", ", ".join(f"{_LABELS.get(key, key)} {value}" for key, value in table.items())) for name, table in done.tables.items()]
     rows += [(f"injected {kind}", f"{n} times" if n else f"0 times: {done.not_injected[kind]}") for kind, n in done.injected.items()]
     print_facts(rows)
