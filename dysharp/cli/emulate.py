@@ -9,13 +9,15 @@ import click
 
 from dysharp.cli.flags import PLACEMENT_HELP, SET_HELP, complete_from, complete_systems, helps, json_flag, workload_flag
 from dysharp.cli.output import print_facts, print_json, print_lines
-from dysharp.errors import EmulationMismatch
+from dysharp.errors import ConfigError, EmulationMismatch
 
 if TYPE_CHECKING:
     from dysharp.functional.collective import CollectiveEmulation
     from dysharp.functional.emulation import Emulation
 
 DTYPE_HELP = "Data type of the payload: int32, float32 or bfloat16.  [default: int32 for block integer, else float32]"
+_LABELS = {"merged": "joined a miss"}
+"""Counts of tables whose name needs words."""
 ORDERS = "random, trace, oldest, newest, late-delivery, late-completion"
 
 
@@ -65,6 +67,8 @@ def emulate(system: str, inject: tuple[str, ...], dump: bool, token: int | None,
     from dysharp.functional.collective import CollectiveEmulation
     from dysharp.runs.options import parse_set
 
+    if values["workload"] is not None and (dump or token is not None):
+        raise ConfigError(f"dump: found {'--dump' if dump else '--token'} beside --workload, expected one of them")
     with progress_bar() as progress:
         done = emulate_layer(
             system, inject=inject, options=parse_set(settings), dump=(token or 0) if dump or token is not None else None, progress=progress, **values
@@ -111,6 +115,6 @@ def print_emulation(done: Emulation) -> None:
     if done.packets:
         rows.append(("packets", ", ".join(f"{name} {n}" for name, n in done.packets.items())))
         rows.append(("flits", ", ".join(f"{name} {n}" for name, n in done.flits.items())))
-    rows += [(f"  {name}", ", ".join(f"{key} {value}" for key, value in table.items())) for name, table in done.tables.items()]
+    rows += [(f"  {name}", ", ".join(f"{_LABELS.get(key, key)} {value}" for key, value in table.items())) for name, table in done.tables.items()]
     rows += [(f"injected {kind}", f"{n} times" if n else f"0 times: {done.not_injected[kind]}") for kind, n in done.injected.items()]
     print_facts(rows)

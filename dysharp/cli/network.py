@@ -113,14 +113,14 @@ def _compare(csv: str | None, curve: str | None, every: int, seeds: int, as_json
 def _print_comparison(done: CurveComparison) -> None:
     from dysharp.engine.flit.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR, error_table
 
-    click.echo(error_table(done.errors))
     n, rows, same = sum(e.holds for e in done.errors), sum(e.n_rows for e in done.errors), sum(e.n_same for e in done.errors)
     click.echo(
-        f"\n{n} of {len(done.errors)} curves within the bars\n"
+        f"{n} of {len(done.errors)} curves within the bars\n"
         f"bars: latency {100 * MEAN_ERROR:g} % in the mean and {100 * POINT_ERROR:g} % at a point, up to 90 % of saturation; "
         f"largest accepted rate {100 * RATE_ERROR:g} %\n"
-        f"{same} of {rows} rows are equal to the recorded rows in all digits (rates, packet latency, network latency)"
+        f"{same} of {rows} rows are equal to the recorded rows in all digits (rates, packet latency, network latency)\n"
     )
+    click.echo(error_table(done.errors))
 
 
 def print_curve(done: NetworkCurve) -> None:

@@ -81,7 +81,9 @@ def print_blocks(blocks: list[Hardware]) -> None:
         click.echo("\nblock and model, every output of every cycle")
         rows = [(b.block, *(str(sum(getattr(done, n) for _, done in b.checked)) for n in ("sequences", "cycles")), _latest(b)) for b in blocks]
         print_table(("block", "sequences", "cycles", "cycles to an answer, waits included"), rows, left=1)
-    print_proofs(blocks)
+    if blocks[0].proven:
+        click.echo()
+        print_proofs(blocks)
     if blocks[0].cost:
         print_areas(blocks)
     if blocks[0].library_kge is not None:
@@ -97,7 +99,6 @@ def print_proofs(blocks: list[Hardware]) -> None:
     """Every promise with what it assumes, and whether it was proven."""
     proofs = [proof for block in blocks for proof in block.proven]
     if proofs:
-        click.echo()
         by = [f"{proof.cycles} cycles from reset" if proof.cycles else "induction" for proof in proofs]
         rows = [(p.block, "yes" if p.holds else "NO", how, p.promise, p.assumed) for p, how in zip(proofs, by, strict=True)]
         print_table(("block", "holds", "by", "promise", "assumed"), rows, left=5)
@@ -121,33 +122,42 @@ def print_areas(blocks: list[Hardware]) -> None:
 
 
 def print_hardware(found: Hardware) -> None:
-    """What the block is, its pins and memories, and what was checked."""
+    """The answers to what was asked, then the block and its memories; its pins where nothing was asked."""
+    for path in filter(None, (found.path, found.testbench)):
+        click.echo(f"written: {path}")
+    asked = bool(found.checked or found.proven or found.trace or found.cost or found.library_kge is not None)
+    print_answers(found)
+    if asked or found.path or found.testbench:
+        click.echo()
     facts: list[tuple[str, Any]] = [(found.block, found.meaning)]
     facts += [(name.replace("_", " "), value) for name, value in found.parameters.items()]
     facts += [("memory bits", sum(m.bits for m in found.memories))]
     print_facts((name, str(value)) for name, value in facts)
-    click.echo()
-    click.echo(found.interface + "\n")
-    print_table(("pin", "side", "bits"), [(pin.name, pin.side, str(pin.bits)) for pin in found.pins], left=2)
-    click.echo()
+    if not asked:
+        click.echo("\n" + found.interface + "\n")
+        print_table(("pin", "side", "bits"), [(pin.name, pin.side, str(pin.bits)) for pin in found.pins], left=2)
     cells = [(m.name, str(m.depth), str(m.width), str(m.reads), str(m.writes)) for m in found.memories]
     if cells:
-        print_table(("memory", "words", "bits", "read ports", "write ports"), cells)
-    if found.cost:
         click.echo()
-        print_cost(found.cost)
-    if found.library_kge is not None:
-        click.echo(f"logic in the cells of the library, by its NAND2: {found.library_kge:.2f} kGE")
+        print_table(("memory", "words", "bits", "read ports", "write ports"), cells)
+
+
+def print_answers(found: Hardware) -> None:
+    """What was checked, proven, traced and synthesised."""
     for parameters, done in found.checked:
         click.echo(f"equal to the model: {done.sequences} sequences, {done.cycles} cycles ({_words(parameters)}; {_words(done.seen)})")
     if found.checked:
         click.echo(f"answers come at most {_latest(found)} cycles after their step, waits included")
-    print_proofs([found])
     if t := found.trace:
         counts = f"{t.results} results, {t.bypasses} bypasses, {t.evictions} evictions"
         click.echo(f"one port of {t.model}, {t.routing} routing: {len(t.steps)} packets, {counts}; block, protocol and packet level agree")
-    for path in filter(None, (found.path, found.testbench)):
-        click.echo(f"written: {path}")
+    print_proofs([found])
+    if found.proven and found.cost:
+        click.echo()
+    if found.cost:
+        print_cost(found.cost)
+    if found.library_kge is not None:
+        click.echo(f"logic in the cells of the library, by its NAND2: {found.library_kge:.2f} kGE")
 
 
 def print_cost(cost: Cost) -> None:

@@ -92,7 +92,7 @@ class Machine:
         """`[tokens, hidden]` outputs in the dtype of `x`, and the context for `backward`.
 
         `x`: `[tokens, hidden]` int32, float32 or bfloat16. `expert`: `[tokens, topk]` integers, -1 = dropped. `weight`: `[tokens, topk]` gate
-        weights. Raises ConfigError for wrong shapes and dtypes, EmulationMismatch when the machine hangs.
+        weights. Raises ConfigError for wrong shapes and dtypes, and for `dump_token` on the row path; EmulationMismatch when the machine hangs.
         """
         number = number_of(x, "tokens")
         if x.ndim != 2 or expert.shape[:1] != x.shape[:1] or weight.shape != expert.shape:
@@ -139,8 +139,10 @@ class Machine:
             if self.tracer is None:
                 raise ConfigError('order: found "trace" without a tracer, expected one (dysharp.emulate brings the engine)')
             trace = self.tracer(program)
-        statistics = None
-        if self._sends_packets(program):
+        statistics, packets = None, self._sends_packets(program)
+        if self.dump_token is not None and not packets:
+            raise ConfigError(f"dump: found row path, expected packet path{self._way_to_packets(program)}")
+        if packets:
             outcome, statistics = run_packets(
                 program, tensors, self.order, seed=self.seed, trace=trace, faults=self.faults, cluster=self.cluster,
                 dump_token=self.dump_token, progress=self.progress,
@@ -165,6 +167,15 @@ class Machine:
             return False  # no packet carries a contribution
         per_op = np.diff(program.members.ptr) * -(-program.ops.bytes // 128)
         return int(per_op.sum()) <= PACKETS_IN_A_MOMENT
+
+
+    def _way_to_packets(self, program: Program) -> str:
+        """What brings the packet path, in brackets; "" where nothing does."""
+        if program.nets:
+            return " (use one NVLink domain)"
+        if any(t.kind is Kind.PUSH_REDUCE for t in program.templates):
+            return ""
+        return " (use path packet)" if self.path == "row" else " (use fewer tokens, or path packet)"
 
 
 def _pad(array: Array, n_gpus: int, value: Any) -> Array:

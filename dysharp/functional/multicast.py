@@ -193,8 +193,10 @@ class DyMulticastObject:
         return list(bound.tables.al.tables[self._local("layout", local_expert)])
 
     def home(self, token: int) -> int:
-        """The source GPU of a token. GPUs get tokens in runs of ceil(n_tokens / n_gpus)."""
-        return token // -(-self.n_tokens // self.device.n_gpus)
+        """The source GPU of a token. GPUs get tokens in runs of ceil(n_tokens / n_gpus). Raises ConfigError for another token."""
+        if not is_whole(token) or not 0 <= token < self.n_tokens:
+            raise ConfigError(f"home token: found {show(token)}, expected 0 .. {self.n_tokens - 1}")
+        return index(token) // -(-self.n_tokens // self.device.n_gpus)
 
     def is_ready(self, gpu: int, tile: tracker.Tile) -> bool:
         """Whether all rows of `tile` have arrived on `gpu`, so that GEMM-1 may start.

@@ -52,9 +52,11 @@ def hardware_with(m: Hardware, fabric: Mapping[str, Any]) -> Hardware:
     )
 
 
-def sessions_of_table(cluster: Cluster) -> int:
-    """Reduction sessions (at least 1) in the table of one port.
+def session_bytes() -> int:
+    """Bytes of one reduction session: `dysharp.fp32_sum_entries` entries of 128 B."""
+    return PACKET_BYTES * choice_int("dysharp.fp32_sum_entries")
 
-    A session takes `dysharp.fp32_sum_entries` entries of 128 B.
-    """
-    return max(1, cluster.reduction_buffer_bytes // (PACKET_BYTES * choice_int("dysharp.fp32_sum_entries")))
+
+def sessions_of_table(cluster: Cluster) -> int:
+    """Reduction sessions (at least 1) in the table of one port."""
+    return max(1, cluster.reduction_buffer_bytes // session_bytes())

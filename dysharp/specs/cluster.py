@@ -10,6 +10,7 @@ from pydantic import Field
 
 from dysharp import units
 from dysharp.errors import ConfigError
+from dysharp.specs.choices import choice_int
 from dysharp.specs.fields import (
     Amount,
     AmountOrZero,
@@ -108,6 +109,7 @@ def scale_out_of(table: Any, where: str) -> ScaleOut:
 
 
 MAX_GPUS = 1024
+ENTRY_BYTES = 128  # of the reduction table
 SCOPE = "this cluster is one NVLink domain; a cluster with a [scale_out] table joins several, such as hw-dgx-h100-x4"
 """Where more GPUs are, in errors."""
 
@@ -258,6 +260,10 @@ def _conflicts(c: Cluster) -> list[str]:
         faults.append(f"n_gpus: found {c.n_gpus}, expected at most {c.scale_out.domain_gpus}, or a multiple of it (GPUs of one NVLink domain)")
     if c.flit_bytes & (c.flit_bytes - 1):
         faults.append(f"flit_bytes: found {c.flit_bytes}, expected a power of two")
+    least = ENTRY_BYTES * choice_int("dysharp.fp32_sum_entries")
+    if 0 < c.reduction_buffer_bytes < least:
+        kib = c.reduction_buffer_bytes / units.KiB
+        faults.append(f"reduction_buffer_KiB: found {kib:g}, expected 0, or at least {least / units.KiB:g} (one FP32 sum)")
     return faults
 
 

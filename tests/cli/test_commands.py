@@ -48,7 +48,7 @@ def test_blocks_of_the_fabric_are_shown(dysharp: Call) -> None:
     done, row = dysharp(*words), json.loads(dysharp(*words, "--json").out)
     al, sessions = row["blocks"]["al_tlb"], row["blocks"]["reduction"]["sessions"]
     assert sessions > 0
-    assert f"{al['lookups']} lookups, {al['hit_rate']:.1%} hits, {al['misses']} reads of memory" in done.out
+    assert f"{al['lookups']} lookups, {al['hit_rate']:.1%} hits, {al['misses']} reads of memory, {al['merged']} joined" in done.out
     assert f"{sessions} sessions" in done.out
     assert "stalls by cause" in done.out
     assert "stalls by cause" not in dysharp("run", "dysharp", *SMALL).out

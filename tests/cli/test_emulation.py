@@ -82,7 +82,12 @@ def test_floats_and_the_order_of_the_engine(dysharp):
         (("--path", "row", "--inject", "evict"), "path: found row with injected faults"),
         (("--topk", "99"), "topk: found 99, expected at most the 16 experts"),
         (("--tokens", "0"), "tokens: found 0, expected 1 to"),
+        (("--path", "row", "--dump"), "dump: found row path, expected packet path (use path packet)"),
+        (("--tokens", "99", "--hidden", "4096", "--dump"), "dump: found row path, expected packet path (use fewer tokens, or path packet)"),
         (("--token", "99", "--dump"), "dump: found token 99, expected 0 to 15"),
+        (("--cluster", "paper-nvl72,flit_bytes=32"), "packet path: found flit_bytes 32, expected 16"),
+        (("--workload", "all-reduce:1MiB", "--dump"), "dump: found --dump beside --workload, expected one of them"),
+        (("--workload", "all-reduce:1MiB", "--token", "0"), "dump: found --token beside --workload, expected one of them"),
         (("--experts", "3"), "topk"),
     ],
 )

@@ -317,6 +317,9 @@ def test_read_of_what_nobody_wrote() -> None:
         (lambda: bound(Device(2, 1)).bind(2, [1]), "bind gpu: found 2, expected 0 .. 1"),
         (lambda: Device(2, 1).create(DyMulticastObjectProp(bsize=32), 1).bind(0, [1, 1]), "bind nactive on GPU 0: found [1, 1], expected 1 counts"),
         (lambda: DyMulticastObjectProp(bsize=0, stage=7), "DyMulticastObjectProp bsize: found 0, expected a positive multiple of 16 (bytes)"),
+        (lambda: bound(Device(2, 1)).home(-1), "home token: found -1, expected 0 .. "),
+        (lambda: bound(Device(2, 1)).home(99), "home token: found 99, expected 0 .. "),
+        (lambda: bound(Device(2, 1)).home(0.5), "home token: found 0.5, expected 0 .. "),  # type: ignore[arg-type]
         (lambda: bound(Device(2, 1)).memory(0, 2, 0), f"memory stage: found 2, expected 0 (written by {ST}) or 1 (read by {LD})"),
         (lambda: bound(Device(2, 1)).memory(2, 0, 0), "memory gpu: found 2, expected a GPU that has bound the object (bound: 0, 1)"),
         (lambda: bound(Device(2, 4)).memory(1, 0, 5), "memory local_expert: found 5, expected 0 .. 3 (expert % 4)"),

@@ -108,3 +108,25 @@ def test_a_difference_stops_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target_logic.TargetModel, "cycle", lambda self, pins: {**cycle(self, pins), "ready": 0})
     with pytest.raises(SimulationError, match="found ready = 1, expected 0"):
         CliRunner().invoke(rtl, ["target-logic", "--check", "3"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("block", "size", "error"),
+    [
+        ("tile-status", "ts_entries=1", "found 1, expected 2 or more"),
+        ("output-readiness", "or_entries=1", "found 1, expected 2 or more"),
+        ("al-tlb", "al_tlb_entries=1", "found 1, expected 2 or more"),
+        ("reduction-table", "reduction_buffer_KiB=0.25", "found 0.25, expected 0.5 or more"),
+        ("readiness", "tile_rows=100", "found 100, expected a power of two"),
+    ],
+)
+def test_a_size_that_a_block_cannot_have_is_named(block: str, size: str, error: str) -> None:
+    with pytest.raises(ConfigError, match=f"^rtl {block}: {size.partition('=')[0]} of cluster .*: {error}") as found:
+        CliRunner().invoke(rtl, [block, "--cluster", f"paper-nvl72,{size}"], catch_exceptions=False)
+    assert found.value.exit_code == 2
+
+
+@pytest.mark.parametrize("size", ["tile-status ts_entries=2", "reduction-table reduction_buffer_KiB=0.5", "readiness tile_rows=1"])
+def test_the_least_size_of_a_block_builds(size: str) -> None:
+    block, key = size.split()
+    assert "memory bits" in run(block, "--cluster", f"paper-nvl72,{key}")

@@ -150,6 +150,14 @@ def test_cluster_rules_between_fields(write) -> None:  # type: ignore[no-untyped
     )
 
 
+def test_a_reduction_table_of_less_than_one_sum_is_refused(write) -> None:  # type: ignore[no-untyped-def]
+    base = 'base = "paper-gh200-nvl32"\nname = "x"\nreduction_buffer_KiB = '
+    path = write(base + "0.125")
+    assert cluster_error(path) == f"{path}: cluster 'x': reduction_buffer_KiB: found 0.125, expected 0, or at least 0.25 (one FP32 sum)"
+    assert load_cluster(write(base + "0")).reduction_buffer_bytes == 0
+    assert load_cluster(write(base + "0.25")).reduction_buffer_bytes == 256
+
+
 def test_bases(write) -> None:  # type: ignore[no-untyped-def]
     assert load_model(write('base = "deepseek-v3"\nname = "v3-top4"\ntopk = 4')).n_layers == 58
     assert "base: found 'deepseek-v4', expected a packaged name; did you mean" in model_error(

@@ -129,7 +129,11 @@ def _block_facts(blocks: Mapping[str, Any]) -> list[tuple[str, str]]:
         name = al["table"].replace("_", " ").upper()
         flying, retries = al["misses_under_way"], f"{al['full_retries']} retries without a free register"
         facts += [
-            (f"  {name}", f"{al['lookups']} lookups, {al['hit_rate']:.1%} hits, {al['misses']} reads of memory, {al['evictions']} evictions"),
+            (
+                f"  {name}",
+                f"{al['lookups']} lookups, {al['hit_rate']:.1%} hits, {al['misses']} reads of memory, {al['merged']} joined a miss, "
+                f"{al['evictions']} evictions",
+            ),
             ("    misses in flight", f"mean {flying['mean']:.0f}, maximum {flying['max']}, over all hubs; {retries}"),
             ("    banks", f"{al['bank_waits']} lookups at a busy bank, {al['bank_wait_ns_mean']:.1f} ns per lookup (not charged)"),
         ]

@@ -64,7 +64,9 @@ class HubTables:
         for e in experts:
             self._al_counts["lookups"] += 1
             self._al_counts["hits"] += al_table.is_hit(self.al, (e, block))
+            joins = (e, block) in self.al.pending
             self._al_step(al_table.Lookup((e, block), lookups, not t.pull))
+            self._al_counts["merged"] += joins
 
     def memory_answers(self, key: Key) -> None:
         """Memory has read the AL Table entry of a miss."""

@@ -22,7 +22,7 @@ from dysharp.functional.packets.output import Output
 from dysharp.functional.packets.stores import Stores
 from dysharp.functional.progress import Progress
 from dysharp.functional.rows import Outcome
-from dysharp.isa.commands import Command
+from dysharp.isa.commands import FLIT_BYTES, Command
 from dysharp.isa.packets import Packet
 from dysharp.program import Kind, Program, Tail, Trace
 from dysharp.program.builder import PULLS, PUSHES
@@ -56,6 +56,8 @@ def run_packets(
         raise ConfigError(f"order {order!r}: found {'no' if trace is None else 'a'} Trace, expected one for order trace only")
     check_program(program, tensors)
     sizes = load_cluster(cluster)
+    if sizes.flit_bytes != FLIT_BYTES:
+        raise ConfigError(f"packet path: found flit_bytes {sizes.flit_bytes}, expected {FLIT_BYTES}, the flits of isa/ (path row has no flits)")
     faults = faults or Faults()
     run = _PacketDriver(program, tensors, _pool(order, seed, faults), trace, faults, sizes, dump_token)
     return run.run(progress), run.statistics

@@ -9,7 +9,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
-from dysharp.silicon.rtl.parts import Cam, OrderList, lowest, slot_bits
+from dysharp.silicon.rtl.parts import Cam, OrderList, check_slots, lowest, slot_bits
 from dysharp.specs import Cluster, choice_int
 
 
@@ -27,6 +27,7 @@ class TlbParameters:
 
     @classmethod
     def of_cluster(cls, cluster: Cluster) -> Self:
+        check_slots("al-tlb", cluster, "al_tlb_entries")
         return cls(cluster.al_tlb_entries, choice_int("hub.al_misses") or cls(2).misses)
 
 

@@ -13,7 +13,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from dysharp.silicon.rtl.parts import Cam, OrderList, slot_bits
+from dysharp.silicon.rtl.parts import Cam, OrderList, check_slots, slot_bits
 from dysharp.specs import Cluster
 
 
@@ -115,6 +115,7 @@ class ReadinessParameters:
 
     @classmethod
     def of_cluster(cls, cluster: Cluster) -> Self:
+        check_slots("output-readiness", cluster, "or_entries")
         return cls(cluster.or_entries)
 
 
@@ -152,6 +153,7 @@ class TileParameters:
 
     @classmethod
     def of_cluster(cls, cluster: Cluster) -> Self:
+        check_slots("tile-status", cluster, "ts_entries")
         return cls(cluster.ts_entries)
 
 

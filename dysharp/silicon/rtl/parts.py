@@ -8,6 +8,10 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for, ceil_log2
 
+from dysharp.errors import ConfigError
+from dysharp.specs import Cluster
+from dysharp.specs.cluster import file_values
+
 MACRO = "macro"
 """The platform with which a CAM elaborates to a black box `cam`, for counting what is around it."""
 
@@ -25,6 +29,16 @@ def lowest(bits: Any) -> Any:
     half = 1 << (n - 1).bit_length() - 1
     low = bits[:half]
     return Mux(low.any(), lowest(low), half | lowest(bits[half:]))
+
+
+def check_slots(block: str, cluster: Cluster, key: str, least: float = 2) -> None:
+    """Raises ConfigError where `key` of the cluster file gives the table of `block` fewer than the 2 slots of an order list.
+
+    `least`: the value that gives 2 slots.
+    """
+    value = file_values(cluster)[key]
+    if value < least:
+        raise ConfigError(f'rtl {block}: {key} of cluster "{cluster.name}": found {value:g}, expected {least:g} or more (an order list of 2 slots)')
 
 
 class OrderList(wiring.Component):

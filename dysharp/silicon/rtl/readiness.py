@@ -9,6 +9,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
+from dysharp.errors import ConfigError
 from dysharp.protocol.dam import TILE_COUNTER
 from dysharp.silicon.rtl.parts import slot_bits
 from dysharp.specs import Cluster
@@ -27,7 +28,10 @@ class DamParameters:
 
     @classmethod
     def of_cluster(cls, cluster: Cluster) -> Self:
-        return cls(TILE_COUNTER.entries, cluster.tile_rows, cluster.n_gpus)
+        rows = cluster.tile_rows
+        if rows & (rows - 1):
+            raise ConfigError(f'rtl readiness: tile_rows of cluster "{cluster.name}": found {rows}, expected a power of two from 1 to 4096')
+        return cls(TILE_COUNTER.entries, rows, cluster.n_gpus)
 
 
 class Readiness(wiring.Component):

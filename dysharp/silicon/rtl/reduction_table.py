@@ -9,9 +9,10 @@ from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from dysharp.program.constants import sessions_of_table
-from dysharp.silicon.rtl.parts import Cam, OrderList, slot_bits
+from dysharp.program.constants import session_bytes, sessions_of_table
+from dysharp.silicon.rtl.parts import Cam, OrderList, check_slots, slot_bits
 from dysharp.specs import Cluster
+from dysharp.units import KiB
 
 
 class Send(IntEnum):
@@ -37,6 +38,7 @@ class ReductionParameters:
     @classmethod
     def of_cluster(cls, cluster: Cluster) -> Self:
         """The table of a port of `cluster`: an FP32 sum takes two entries of 128 B."""
+        check_slots("reduction-table", cluster, "reduction_buffer_KiB", 2 * session_bytes() / KiB)
         return cls(sessions_of_table(cluster))
 
 

@@ -114,11 +114,12 @@ def test_a_copy_is_served_once_all_its_targets_are_translated():
     assert list(tables.waiting()) == ["GPU 0 AL miss of expert 0, token 7", "GPU 0 AL miss of expert 1, token 7"]
     tables.memory_answers((1, 7))
     assert served == []
+    tables.look_up(store(2), (0,), 7, served.append)  # joins the miss
     tables.memory_answers((0, 7))
-    assert served == [[(0, 0), (1, 0)]]
+    assert served == [[(0, 0), (1, 0)], [(0, 0)]]
     assert [what for what, *_ in owner.heard] == ["allocated", "allocated"]
     tables.look_up(store(1), (1,), 7, served.append)  # now in the TLB
-    assert statistics.tables["al_tlb"] == {"entries": 8, "lookups": 3, "hits": 1, "misses": 2}
+    assert statistics.tables["al_tlb"] == {"entries": 8, "lookups": 4, "hits": 1, "misses": 2, "merged": 1}
 
 
 def test_reading_what_nobody_wrote_and_tiles_that_fill():
