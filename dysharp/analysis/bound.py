@@ -8,6 +8,7 @@ from dysharp.analysis.count import TERMS, WireTable, wire_table
 from dysharp.arrays import F64, I64, Bools
 from dysharp.errors import SimulationError
 from dysharp.program.payload import link_name
+from dysharp.program.skew import START
 from dysharp.program.tables import Head, Kind, Program, Tail
 from dysharp.specs import Cluster, Model
 from dysharp.units import PS_PER_US
@@ -43,7 +44,7 @@ def program_bound(program: Program, wires: WireTable | None = None, busy: I64 | 
     only one hop: the last bytes of a direction may be acknowledgements, and no op waits for acknowledgements longer than the constant `ack`.
 
     `wires`, `busy`: `wire_table` and `pool_busy_ps` of the Program, if the caller has them. Keys of `terms`: payload, headers, requests, acks,
-    notifications; or compute; or memory; and head_latency, tail_latency. Zero terms are left out.
+    notifications; or compute (late_start: a rank that starts late); or memory; and head_latency, tail_latency. Zero terms are left out.
     """
     table = wire_table(program) if wires is None else wires
     candidates = []
@@ -65,7 +66,9 @@ def program_bound(program: Program, wires: WireTable | None = None, busy: I64 | 
         ends = {"head_latency": float(head), "tail_latency": float(tail)}
         share, moved = busy / program.pools.slots, memory_busy_ps(program)
         pool, node = int(share.argmax()), int(moved.argmax())
-        candidates.append((program.pools.name[pool].replace("node[", "gpu["), {"compute": float(share[pool])} | ends))
+        name = program.pools.name[pool]
+        term = "late_start" if name.endswith(f".{START}") else "compute"
+        candidates.append((name.replace("node[", "gpu["), {term: float(share[pool])} | ends))
         candidates.append((f"gpu[{node}].memory", {"memory": float(moved[node])} | ends))
     if not candidates:
         return Bound(0.0, "none", {})

@@ -35,6 +35,8 @@ EARLY = 0.01
 """Share of the sums that leave the switch early from which they are worth a warning."""
 WAITS = 0.1
 """Share of the critical path that waits for automatic windows from which it is worth a warning."""
+ROOM = 2
+"""Bytes that the buffers of a link hold over those on their way from which both levels agree within 7 %."""
 LATER = 1.02
 """Share of the time without repeated reads from which they are worth a warning at burst level."""
 MOST_OPS = 100_000
@@ -97,7 +99,7 @@ def run_pass(
     warnings = (
         *assumed, *_no_kernel_warning(system, request.model, inputs), *warnings_of(asked), *without_effect(system, options, request.cluster), *lost,
         *_table_warning(inputs, program, trace, blocks), *_sums_warning(inputs, program, int(passed.sum())), *left_early(inputs, blocks),
-        *_window_warning(inputs, measured.attribution),
+        *_window_warning(inputs, measured.attribution), *_buffer_warning(inputs, program),
     )  # fmt: skip
     blocks = blocks if request.fidelity == "packet" else {}
     header = (*header_of(workload), *settings_of(system.name, inputs.form, inputs.options, request))
@@ -176,6 +178,19 @@ def _window_warning(inputs: RunInputs, attribution: Mapping[str, float]) -> tupl
         return ()
     found = f"{share:.0%} of the critical path waits for full windows, which follow from latencies and leave out the time of packets"
     return (f"{inputs.system}: {found}; larger ones may be faster (--set {inputs.system}.{unset[0]}=N)",)
+
+
+def _buffer_warning(inputs: RunInputs, program: Program) -> tuple[str, ...]:
+    """A warning where the buffers of a link hold less than `ROOM` times the bytes on their way, for which copies and sums of the switch wait."""
+    from dysharp.program.tables import Kind
+
+    m, kinds = program.hardware, {template.kind for template in program.templates}
+    way, room = m.rate * m.lat / 1e6, m.n_vcs * m.vc_bytes
+    in_switch = kinds & {Kind.MULTICAST, Kind.PULL_REDUCE, Kind.PUSH_REDUCE, Kind.MERGED_LOAD}
+    if inputs.fidelity == "packet" or not in_switch or not 0 < room < ROOM * way:
+        return ()
+    found = f"the buffers of a link hold {room / way:.1f} times the bytes on their way (rate x latency), expected {ROOM} or more"
+    return (f"{inputs.system}: {found}; copies and sums in the switch are too fast at burst level (--fidelity packet)",)
 
 
 def left_early(inputs: RunInputs, blocks: Mapping[str, Any]) -> tuple[str, ...]:
