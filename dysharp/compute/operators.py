@@ -61,7 +61,8 @@ def sustained_flops_per_us(gpu: Gpu, constants: Constants, dtype: str) -> float:
     """
     kind = "fp8" if dtype == "fp4" else dtype
     peak = gpu.peak_TFLOPS(dtype)
-    at_boost = max(peak, peak * gpu.n_sms * gpu.boost_MHz * BF16_PER_CLOCK[gpu.arch] / 1e6 / gpu.bf16_TFLOPS)
+    sheet = gpu.datasheet  # a changed rate of one type says nothing about the clock of another
+    at_boost = max(peak, peak * sheet.n_sms * sheet.boost_MHz * BF16_PER_CLOCK[sheet.arch] / 1e6 / sheet.bf16_TFLOPS)
     return 1e6 * min(peak, at_boost * constants[f"{arch_of(gpu)}.{kind}_sustained"])
 
 

@@ -15,7 +15,7 @@ Announcers = tuple[int, ...]  # experts whose notice has arrived, in order of ar
 OUTPUT_READINESS = Sram(
     entry=entry("Output Readiness Table", token=48, experts_ready=8),
     owner=GPU,
-    meaning="tokens in the readiness table of a GPU",
+    meaning="tokens in the readiness table of a GPU; no time depends on it",
     cluster_key="or_entries",
 )
 

@@ -18,7 +18,7 @@ from dysharp.measured.trust import PredictionScope, warnings_of
 from dysharp.runs.header import header_of, settings_of
 from dysharp.runs.options import without_effect
 from dysharp.runs.request import Workload
-from dysharp.specs import Cluster, Model
+from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems import System
 from dysharp.workload import Routing
 
@@ -35,6 +35,8 @@ EARLY = 0.01
 """Share of the sums that leave the switch early from which they are worth a warning."""
 WAITS = 0.1
 """Share of the critical path that waits for automatic windows from which it is worth a warning."""
+TRACKED = 128
+"""Rows of a tracked tile of every packaged cluster."""
 ROOM = 2
 """Bytes that the buffers of a link hold over those on their way from which both levels agree within 7 %."""
 LATER = 1.02
@@ -99,7 +101,7 @@ def run_pass(
     warnings = (
         *assumed, *_no_kernel_warning(system, request.model, inputs), *warnings_of(asked), *without_effect(system, options, request.cluster), *lost,
         *_table_warning(inputs, program, trace, blocks), *_sums_warning(inputs, program, int(passed.sum())), *left_early(inputs, blocks),
-        *_window_warning(inputs, measured.attribution), *_buffer_warning(inputs, program),
+        *_window_warning(inputs, measured.attribution), *_buffer_warning(inputs, program), *_tile_warning(inputs),
     )  # fmt: skip
     blocks = blocks if request.fidelity == "packet" else {}
     header = (*header_of(workload), *settings_of(system.name, inputs.form, inputs.options, request))
@@ -191,6 +193,13 @@ def _buffer_warning(inputs: RunInputs, program: Program) -> tuple[str, ...]:
         return ()
     found = f"the buffers of a link hold {room / way:.1f} times the bytes on their way (rate x latency), expected {ROOM} or more"
     return (f"{inputs.system}: {found}; copies and sums in the switch are too fast at burst level (--fidelity packet)",)
+
+
+def _tile_warning(inputs: RunInputs) -> tuple[str, ...]:
+    """A warning where the cluster tracks other tiles than packaged clusters and GEMMs have."""
+    own, rows = inputs.cluster.tile_rows, choice_int("gemm.tile_rows")
+    found = f"tile_rows={own} of the cluster has no effect on a time: tiles of GEMMs have {rows} rows (choice gemm.tile_rows)"
+    return (found,) if own not in (TRACKED, rows) else ()
 
 
 def left_early(inputs: RunInputs, blocks: Mapping[str, Any]) -> tuple[str, ...]:

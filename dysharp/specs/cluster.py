@@ -145,7 +145,7 @@ class Cluster:
     al_tlb_entries: Entries
     ts_entries: Entries
     or_entries: Entries
-    tile_rows: Annotated[Small, Key("rows of a tracked tile")]
+    tile_rows: Annotated[Small, Key("rows of a tracked tile in hardware; GEMMs have the choice gemm.tile_rows")]
     source: Annotated[Text, Key("where the numbers are from")] = ""
     gpu: Annotated[Text, Key("packaged GPU with datasheet and constants; needed for family hw")] = ""
     max_gpus: Annotated[EntriesOrInfinite, Key("most GPUs that can be used; 0: n_gpus")] = 0

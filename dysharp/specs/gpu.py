@@ -38,12 +38,22 @@ class Gpu:
     def __post_init__(self) -> None:
         check_fields(self, f"gpu {show(self.name)}")
 
+    @property
+    def datasheet(self) -> "Gpu":
+        """The packaged GPU of this name, of which a cluster may change rates; the GPU itself where none is packaged."""
+        return _packaged(self.name) or self
+
     def peak_TFLOPS(self, dtype: str) -> float:
         """Dense tensor peak for "bf16", "fp8" or "fp4". Raises `ConfigError` for another `dtype`."""
         peaks = {"bf16": self.bf16_TFLOPS, "fp8": self.fp8_TFLOPS, "fp4": self.fp4_TFLOPS}
         if dtype not in peaks:
             raise ConfigError(f"gpu {show(self.name)}: no peak for dtype {show(dtype)}{nearest(dtype, peaks)}")
         return peaks[dtype]
+
+
+@functools.cache
+def _packaged(name: str) -> Gpu | None:
+    return load_gpu(name) if name in list_gpus() else None
 
 
 def list_gpus() -> list[str]:

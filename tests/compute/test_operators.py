@@ -131,6 +131,17 @@ def test_a_gpu_below_its_power_runs_at_its_peak():
     assert sustained_flops_per_us(H100, c, "fp8") == pytest.approx(c["hopper.fp8_sustained"] * H100.fp8_TFLOPS * 1e6, rel=1e-3)
 
 
+def test_another_rate_of_bf16_does_not_change_fp8():
+    """The clock follows from the datasheet: a variant's BF16 rate says nothing about FP8."""
+    c = fitted_values()
+    for dtype, other in (("fp8", "bf16_TFLOPS"), ("bf16", "fp8_TFLOPS")):
+        for part in (0.5, 2.0):
+            changed = replace(H100, **{other: part * getattr(H100, other)})
+            assert sustained_flops_per_us(changed, c, dtype) == sustained_flops_per_us(H100, c, dtype)
+    more = replace(H100, n_sms=2 * H100.n_sms)
+    assert sustained_flops_per_us(more, c, "fp8") == sustained_flops_per_us(H100, c, "fp8")
+
+
 def test_host_is_on_the_path_when_it_is_slower():
     assert host_us(ROUND, PLAIN, 3) == 30.0
     assert float(linear_us(ROUND, PLAIN, 1.0, 1, 1)) == 20.0  # two launches
