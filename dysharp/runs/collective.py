@@ -70,8 +70,9 @@ def run_collective(
     ports = max(1, request.cluster.n_switches)
     merging = merging_of(program, trace, ports) if isinstance(request.work, SubLayer) else {}
     said = (*(f"{system.name}: {text}" for text in system.says(request.work, request.cluster, options)),)
-    early = (f"warning: {text}" for text in left_early(inputs, blocks))
-    header = (*header_of_collective(request), *said, *early, *(levels_part(merging) if request.fidelity == "burst" else ()))
+    unjudged = () if system.build.__module__.startswith("dysharp.") else (f"{system.name}: no measurement checks its predictions",)
+    warned = (f"warning: {text}" for text in (*unjudged, *left_early(inputs, blocks)))
+    header = (*header_of_collective(request), *said, *warned, *(levels_part(merging) if request.fidelity == "burst" else ()))
     blocks = (blocks if request.fidelity == "packet" else {}) | ({"merging": merging} if merging else {})
     if isinstance(request.work, SubLayer):
         blocks |= {"links": {"up_use": up_use(program, trace)}}

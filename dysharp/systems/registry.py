@@ -112,7 +112,7 @@ def system(name: str, facts: Facts, *, real: Plan | None = None) -> Callable[[Pl
     """Register a plan function as the paper form of the system `name`. `real`: the plan function of its real form.
 
     Raises ConfigError where `real` comes without the option `form` or `costs.gemms` without the option `gemms` (or the other way round),
-    for an option without a default, an unknown scheme, negative `permutes`, and a colour that is not "#RRGGBB".
+    for an option without a default, an unknown scheme, negative `permutes`, a colour that is not "#RRGGBB", and a name that another module has.
     """
     known = {f.name for f in dataclasses.fields(facts.options)}
     for fact, declared, option in (("real", real is not None, "form"), ("costs.gemms", bool(facts.costs.gemms), "gemms")):
@@ -130,6 +130,9 @@ def system(name: str, facts: Facts, *, real: Plan | None = None) -> Callable[[Pl
         raise ConfigError(f'system "{name}": found shown.colour {facts.shown.colour!r}, expected "#RRGGBB"')
 
     def register(plan: Plan) -> Plan:
+        other = _REGISTRY[name].paper.__module__ if name in _REGISTRY else plan.__module__
+        if other != plan.__module__:
+            raise ConfigError(f'system "{name}": found it in {other} and in {plan.__module__}, expected a name of its own')
         declared = {f.name: getattr(facts, f.name) for f in dataclasses.fields(facts)} | {"today": facts.today or real is not None}
         _REGISTRY[name] = System(**declared, name=name, summary=_summary(name, plan), paper=plan, real=real)
         return plan

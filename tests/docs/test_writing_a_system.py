@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import dysharp as ds
 from dysharp.systems import registry
 from dysharp.systems.collectives import register
 from dysharp.testing.conformance import conformance
@@ -88,3 +89,9 @@ def test_the_package_of_the_page_is_found(tmp_path: Path) -> None:
     listed = {row["name"]: row for row in json.loads(done.stdout)}
     assert listed.keys() >= points.keys()
     assert listed["toy-push"]["summary"] == "toy-push: one kernel pushes rows, runs the experts tile by tile, and pushes sums back."
+
+
+@pytest.mark.parametrize("example", ["toy-gather"], indirect=True)
+def test_a_collective_from_outside_says_that_nothing_measures_it(example: str) -> None:
+    rows = [ds.run(name, workload="all-gather:16MiB", cluster="hw-dgx-h100") for name in (example, "nccl-ring")]
+    assert [any("no measurement checks its predictions" in line for line in row.header) for row in rows] == [True, False]

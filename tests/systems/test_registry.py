@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -82,6 +83,19 @@ def test_a_broken_system_from_outside_is_named(monkeypatch):
         monkeypatch.undo()
         registry._scan.cache_clear()
     assert get_system("deepep").costs.permutes == 1
+
+
+def test_a_name_belongs_to_one_module():
+    """A system from outside neither hides a packaged one nor is hidden by it."""
+    text = 'system "deepep": found it in dysharp.systems.deepep and in tests.systems.test_registry, expected a name of its own'
+    before = get_system("deepep")
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        system("deepep", Facts(source="elsewhere", options=PaperOptions, moves=Moves("none"), costs=Costs(permutes=1, fused=False)))(own)
+    assert get_system("deepep") is before
+
+
+def own(*arguments: Any) -> None:
+    """A plan of this module."""
 
 
 def test_the_summary_is_the_modules_or_the_plans():
