@@ -453,7 +453,8 @@ def test_whatever_a_system_raises_is_one_line(outsider):
         raise KeyError(51)
 
     report = conformance(outsider(plan), *LAYERS["uniform"], "fwd")
-    assert [str(f) for f in report.failed] == ["legal (fwd): found KeyError: 51, expected no exception"]
+    line = plan.__code__.co_firstlineno + 1
+    assert [str(f) for f in report.failed] == [f"legal (fwd): found KeyError: 51 (test_conformance.py:{line}), expected no exception"]
 
 
 def test_a_layer_that_a_system_refuses_is_not_run(outsider):

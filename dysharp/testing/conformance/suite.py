@@ -1,8 +1,12 @@
 """Runs all rules on a system and collects the faults. The import of this file fills the list of rules in order."""
 
 import importlib
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from dysharp.errors import ConfigError, DysharpError, check_word
 from dysharp.runs.options import options_of
@@ -16,6 +20,7 @@ from dysharp.workload import Routing
 
 for _name in ("rows", "runs", "backward", "emulation", "broken", "surroundings", "collectives"):
     importlib.import_module(f"dysharp.testing.conformance.{_name}")
+PACKAGES = (str(Path(__file__).parents[2]), str(Path(np.__file__).parent))
 DIRECTIONS = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}
 
 
@@ -145,7 +150,13 @@ def _guarded(lines: Iterable[str]) -> Iterator[str]:
     except DysharpError as error:
         yield str(error)
     except Exception as error:  # a system from outside may raise anything
-        yield f"found {type(error).__name__}: {str(error) or 'no text'}, expected no exception"
+        yield f"found {type(error).__name__}: {str(error) or 'no text'}{_place_of(error)}, expected no exception"
+
+
+def _place_of(error: Exception) -> str:
+    """The last line outside this package and NumPy that led to `error`; "" if there is none."""
+    places = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(PACKAGES)]
+    return f" ({Path(places[-1].filename).name}:{places[-1].lineno})" if places else ""
 
 
 def _legal(case: Pass) -> Iterator[str]:
