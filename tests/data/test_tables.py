@@ -48,6 +48,7 @@ def test_a_name_that_is_no_table() -> None:
         read_table("measurement")
 
 
+@pytest.mark.slow
 def test_rows_that_nothing_judges() -> None:
     """Withdrawn rows and other vendors' GPUs have no prediction and do not count; a reprinted number counts once."""
     done = classify(read_measurements())

@@ -274,7 +274,8 @@ def test_a_point_that_ends_its_process_fails_alone(tmp_path: Path) -> None:
     assert all(found[p]["system"] == "ideal" for p in points[2:])
 
 
-@pytest.mark.parametrize("jobs", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [2, 3])
 def test_running_points_never_take_more_than_the_memory(tmp_path: Path, jobs: int) -> None:
     """Points of seeds 0 to 7 need 0.06 to 0.95 of it, so that none fits beside seed 3."""
     log, needs = tmp_path / "log", (0.1, 0.7, 0.2, 0.95, 0.06, 0.3, 0.6, 0.1)

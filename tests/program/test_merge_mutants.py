@@ -70,6 +70,7 @@ def fault(mutant: Mutant) -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_merge_itself_is_not_caught() -> None:
     assert fault(Mutant("harmless", MERGE, "listed = [", "listed = [ ")) == ""
 

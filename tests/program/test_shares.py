@@ -78,6 +78,7 @@ def test_engine_equals_oracle_on_more_shares(seed: int) -> None:
         run(random_shares(one))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", SHARE_MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutants_of_shares_are_told_from_the_oracle(mutant: Mutant) -> None:
     assert caught(mutant, range(60), random_shares) is not None

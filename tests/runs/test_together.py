@@ -76,6 +76,7 @@ print(len(done.rows), "rows,", used[0], "processes,", "__file__" in globals())
 """
 
 
+@pytest.mark.slow
 def test_a_script_with_threads_and_without_a_guard_is_not_run_twice(tmp_path: Path) -> None:
     """Processes begin anew, not as copies, and do not run the script, which would begin processes itself."""
     (tmp_path / "mine.py").write_text(SCRIPT)

@@ -29,6 +29,7 @@ def test_two_nodes_of_h200() -> None:
     assert [t for _, t in speeds] == sorted(t for _, t in speeds)
 
 
+@pytest.mark.slow
 def test_a_whole_rack_has_wide_layouts() -> None:
     began = time.process_time()
     done = serve("deepseek-v3", "hw-gb200-nvl72", gpus=72, precision="fp4", engine="trtllm")

@@ -74,10 +74,7 @@ def test_mutant_of_sums_is_caught(mutant):
     print(f"{mutant.name}: seed {found[0]}, {found[1]}")
 
 
-LOADS = [pytest.param(m, marks=pytest.mark.slow) if m.name == "timeout one instant early" else m for m in LOAD_MUTANTS]
-
-
-@pytest.mark.parametrize("mutant", LOADS, ids=lambda m: m.name.replace(" ", "-"))
+@pytest.mark.parametrize("mutant", _third(LOAD_MUTANTS, ("timeout one instant early",)), ids=lambda m: m.name.replace(" ", "-"))
 def test_mutant_of_loads_is_caught(mutant):
     found = caught(mutant, range(300), random_loads)
     assert found, f"no Program of 300 told {mutant.name!r} from the oracle"

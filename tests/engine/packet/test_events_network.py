@@ -37,6 +37,7 @@ def both(k: int, flits: int, load: float, pattern: str = "uniform", **router: An
     return events.packet_latency / exact.packet_latency - 1, events.accepted / exact.accepted - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [8, 16, 32])
 @pytest.mark.parametrize("load", [0.1, 0.5, 0.85])
 def test_single_flit_packets_agree_within_one_percent(k: int, load: float) -> None:
