@@ -133,7 +133,7 @@ def system(name: str, facts: Facts, *, real: Plan | None = None) -> Callable[[Pl
 
     def register(plan: Plan) -> Plan:
         other = _REGISTRY[name].paper.__module__ if name in _REGISTRY else plan.__module__
-        if other != plan.__module__ and not SCRIPT >= {other, plan.__module__}:
+        if other != plan.__module__ and not {other, plan.__module__} <= SCRIPT:
             raise ConfigError(f'system "{name}": found it in {other} and in {plan.__module__}, expected a name of its own')
         declared = {f.name: getattr(facts, f.name) for f in dataclasses.fields(facts)} | {"today": facts.today or real is not None}
         _REGISTRY[name] = System(**declared, name=name, summary=_summary(name, plan), paper=plan, real=real)
