@@ -52,6 +52,7 @@ def test_a_too_small_table_is_named_at_burst_level() -> None:
     assert found.time_us > fine.time_us
 
 
+@pytest.mark.slow
 def test_sums_that_leave_the_switch_early_are_named() -> None:
     """The table of a port holds 256 sums. Eight blocks of PyTorch's kernels ask for 57 at a port, all sums of 8 MiB are more."""
     held, free = (
