@@ -100,13 +100,14 @@ def _steady(table: StepTable, load: Load, requests: float, others: float) -> Ser
     if gathers:
         together = max(together, min(float(groups), 1 + come * gathers))
     prompt = _prompt_us(table, load, together, beside)
-    delay = others * come * prompt
+    prompts = come * prompt
+    delay = others * prompts
     tpot = decode + delay
     gathered = others * min(together / come, gathers) * tpot / 2 if gathers else 0.0
     waits = others * tpot / 2 + delay * together * prompt / (2 * decode) + gathered
     passes = table.stages * _prompt_us(table, load, 1.0, beside) + (decode if engine.mixed else 0.0)
     own = passes + engine.text_us(table.replica, load.prompt) + engine.first_us(table.replica, decode)
-    return Served(tpot / load.accepted, waits + own, come / tpot * 1e6, requests / groups, come * prompt / tpot, decode, 0.0)
+    return Served(tpot / load.accepted, waits + own, come / tpot * 1e6, requests / groups, prompts / (decode + prompts), decode, 0.0)
 
 
 SEED = 0

@@ -53,6 +53,9 @@ def test_more_users_never_have_fewer_requests(engine: str) -> None:
     states = [closed_loop(*many(engine, float(1 << i))) for i in range(13)]
     assert all(a.rate <= b.rate * 1.0001 for a, b in pairwise(states))
     assert all(a.tpot <= b.tpot * 1.0001 for a, b in pairwise(states))
+    assert all(0 < state.prompt_share < 1 for state in states)
+    short = Load(1.0, 8192, 2)  # its own prompt takes most of the time of a lone user
+    assert 0.5 < closed_loop(table(engine, short, "tp=8", "qwen3-30b"), short).prompt_share < 1
     if engine != "trtllm":  # prompts of other groups come sooner where users are many
         assert all(a.ttft <= b.ttft * 1.0001 for a, b in pairwise(states))
 
