@@ -78,7 +78,7 @@ def closed_loop(table: StepTable, load: Load, cap: float = float("inf")) -> Serv
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         state = _steady(table, load, middle, 1 - 1 / max(1.0, places))
-        room = state.rate * state.latency(load) < places * 1e6 and state.rate * text < 1e6
+        room = state.rate * state.latency(load) < places * 1e6 and state.rate * text < 1e6 and state.prompt_share < 1
         low, high = (middle, high) if room else (low, middle)
     queued = max(0.0, load.users / state.rate * 1e6 - state.latency(load))
     return replace(state, ttft=state.ttft + queued, queued=queued)
@@ -100,14 +100,13 @@ def _steady(table: StepTable, load: Load, requests: float, others: float) -> Ser
     if gathers:
         together = max(together, min(float(groups), 1 + come * gathers))
     prompt = _prompt_us(table, load, together, beside)
-    prompts = come * prompt
-    delay = others * prompts
+    delay = others * come * prompt
     tpot = decode + delay
     gathered = others * min(together / come, gathers) * tpot / 2 if gathers else 0.0
     waits = others * tpot / 2 + delay * together * prompt / (2 * decode) + gathered
     passes = table.stages * _prompt_us(table, load, 1.0, beside) + (decode if engine.mixed else 0.0)
     own = passes + engine.text_us(table.replica, load.prompt) + engine.first_us(table.replica, decode)
-    return Served(tpot / load.accepted, waits + own, come / tpot * 1e6, requests / groups, prompts / (decode + prompts), decode, 0.0)
+    return Served(tpot / load.accepted, waits + own, come / tpot * 1e6, requests / groups, come * prompt / tpot, decode, 0.0)
 
 
 SEED = 0

@@ -54,10 +54,18 @@ def test_more_users_never_have_fewer_requests(engine: str) -> None:
     assert all(a.rate <= b.rate * 1.0001 for a, b in pairwise(states))
     assert all(a.tpot <= b.tpot * 1.0001 for a, b in pairwise(states))
     assert all(0 < state.prompt_share < 1 for state in states)
-    short = Load(1.0, 8192, 2)  # its own prompt takes most of the time of a lone user
-    assert 0.5 < closed_loop(table(engine, short, "tp=8", "qwen3-30b"), short).prompt_share < 1
     if engine != "trtllm":  # prompts of other groups come sooner where users are many
         assert all(a.ttft <= b.ttft * 1.0001 for a, b in pairwise(states))
+
+
+@pytest.mark.parametrize("users", [1, 2, 4, 8, 64])
+def test_prompts_take_no_more_than_all_the_time(users: int) -> None:
+    """Answers of two tokens: nearly all of the time goes to prompts."""
+    load = Load(users, 8192, 2)
+    steps = table("vllm", load, "tp=1", "qwen3-30b")
+    said, ran = closed_loop(steps, load), run_closed_loop(steps, load, 1e9, rounds=300 // users)
+    assert 0.4 < said.prompt_share <= 1
+    assert said.rate == pytest.approx(ran.rate, rel=0.2)
 
 
 def test_one_process_reads_the_text_of_all_prompts() -> None:
