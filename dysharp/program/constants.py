@@ -6,6 +6,7 @@ from typing import Any
 
 from dysharp.program.tables import Hardware
 from dysharp.specs import Cluster, choice_int
+from dysharp.specs.cluster import session_bytes
 from dysharp.units import ns_to_ps
 
 CLASSES = ("requests", "responses", "other")
@@ -16,7 +17,6 @@ channels of a port (DySHARP, arXiv 2605.05607: sixteen channels per input port, 
 responses).
 """
 REQUESTS, RESPONSES, OTHER = range(3)
-PACKET_BYTES = 128
 
 
 def hardware_of(cluster: Cluster) -> Hardware:
@@ -50,11 +50,6 @@ def hardware_with(m: Hardware, fabric: Mapping[str, Any]) -> Hardware:
         n_vcs=m.n_vcs if fabric.get("n_vcs", -1) < 0 else max(1, fabric["n_vcs"]),
         vc_bytes=m.vc_bytes if flits < 0 else flits * m.flit * m.n_links,
     )
-
-
-def session_bytes() -> int:
-    """Bytes of one reduction session: `dysharp.fp32_sum_entries` entries of 128 B."""
-    return PACKET_BYTES * choice_int("dysharp.fp32_sum_entries")
 
 
 def sessions_of_table(cluster: Cluster) -> int:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
-from dysharp.program.constants import PACKET_BYTES
 from dysharp.runs.options import options_by_system, options_of
 from dysharp.runs.request import RequestArgs, make_request, make_workload, takes
+from dysharp.specs.cluster import PACKET_BYTES
 from dysharp.systems import System, get_system
 from dysharp.workload import Routing, traffic
 

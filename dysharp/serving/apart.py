@@ -72,7 +72,6 @@ def disaggregated(prefill: Pool, decode: Pool, load: Load, cap: float = float("i
     """
     first, second = prefill.table, decode.table
     places = min(load.users, cap * second.groups * decode.workers)
-    steps = max(1.0, load.answer - 1) / load.accepted
     sent = transfer_us(first.replica, load.prompt, prefill.gpus + decode.gpus) / first.replica.model.n_layers
     text = first.engine.text_us(first.replica, load.prompt)
     requests, rate = places, 0.0
@@ -85,11 +84,11 @@ def disaggregated(prefill: Pool, decode: Pool, load: Load, cap: float = float("i
         share = min(MOST_SHARE, rate / prefill.workers * served / together)
         waits = share * served / 2
         own = text + first.stages * served + sent + second.engine.first_us(second.replica, step)
-        busy = waits + own + steps * step
+        busy = waits + own + load.steps * step
         new = min(places / busy, fastest)
         settled = abs(new - rate) < EQUAL * rate
         rate = new if rate == 0.0 else 0.5 * (rate + new)
-        requests = max(1.0, min(places, rate * steps * step))
+        requests = max(1.0, min(places, rate * load.steps * step))
         if settled:
             break
     queued = max(0.0, load.users / rate - busy)
@@ -211,7 +210,6 @@ def _plans(replica: Replica, engine: Engine, load: Load, gpus: int, tpot: float,
     if not most:
         return []
     table = StepTable(replica, engine, load)
-    steps = max(1.0, load.answer - 1) / load.accepted
     plans = []
 
     def keeps(size: int) -> bool:
@@ -225,7 +223,7 @@ def _plans(replica: Replica, engine: Engine, load: Load, gpus: int, tpot: float,
     for size in sorted(kept):
         users = size * replica.layout.dp
         step = table.decode_us(users)
-        wanted = users / (steps * step)
+        wanted = users / (load.steps * step)
         for rate, pool in first:
             plans += _matched(rate, pool, wanted, Pool(table, 1), replace(load, users=users), gpus, size)
     return plans

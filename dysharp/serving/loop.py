@@ -39,7 +39,7 @@ class Served:
 
     def latency(self, load: Load) -> float:
         """From a prompt to the last token of its answer."""
-        return self.ttft + _steps(load) * load.accepted * self.tpot
+        return self.ttft + load.steps * load.accepted * self.tpot
 
 
 def _prompt_us(table: StepTable, load: Load, together: float, requests: float) -> float:
@@ -73,7 +73,7 @@ def closed_loop(table: StepTable, load: Load, cap: float = float("inf")) -> Serv
     places = min(load.users, min(cap, engine.most_requests) * table.groups)
     low, high = 0.0, places
     if engine.mixed:  # every decoding request gets a token in each step, so no more prompts come than a step takes
-        high = min(high, _steps(load) * engine.step_tokens * table.groups / (load.prompt + _steps(load)))
+        high = min(high, load.steps * engine.step_tokens * table.groups / (load.prompt + load.steps))
     text = engine.text_us(table.replica, load.prompt)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -84,14 +84,9 @@ def closed_loop(table: StepTable, load: Load, cap: float = float("inf")) -> Serv
     return replace(state, ttft=state.ttft + queued, queued=queued)
 
 
-def _steps(load: Load) -> float:
-    """Decode steps of a request after its first token."""
-    return max(1.0, load.answer - 1) / load.accepted
-
-
 def _steady(table: StepTable, load: Load, requests: float, others: float) -> Served:
     """The state with so many decoding requests in which nobody waits for a place. `others`: part of the prompts that are another user's."""
-    engine, groups, steps = table.engine, table.groups, _steps(load)
+    engine, groups, steps = table.engine, table.groups, load.steps
     beside = max(1.0, requests)
     come = requests / steps  # prompts between two tokens of a request
     decode = table.decode_us(beside)

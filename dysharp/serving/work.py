@@ -122,3 +122,8 @@ class Load:
     accepted: float = 1.0
     """Tokens of a step and request: 1 without drafts."""
     drafts: int = 0
+
+    @property
+    def steps(self) -> float:
+        """Decode steps of a request after its first token."""
+        return max(1.0, self.answer - 1) / self.accepted

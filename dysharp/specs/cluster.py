@@ -109,7 +109,7 @@ def scale_out_of(table: Any, where: str) -> ScaleOut:
 
 
 MAX_GPUS = 1024
-ENTRY_BYTES = 128  # of the reduction table
+PACKET_BYTES = 128  # payload of a packet, and the value of an entry of a reduction table
 SCOPE = "this cluster is one NVLink domain; a cluster with a [scale_out] table joins several, such as hw-dgx-h100-x4"
 """Where more GPUs are, in errors."""
 
@@ -260,10 +260,9 @@ def _conflicts(c: Cluster) -> list[str]:
         faults.append(f"n_gpus: found {c.n_gpus}, expected at most {c.scale_out.domain_gpus}, or a multiple of it (GPUs of one NVLink domain)")
     if c.flit_bytes & (c.flit_bytes - 1):
         faults.append(f"flit_bytes: found {c.flit_bytes}, expected a power of two")
-    least = ENTRY_BYTES * choice_int("dysharp.fp32_sum_entries")
-    if 0 < c.reduction_buffer_bytes < least:
-        kib = c.reduction_buffer_bytes / units.KiB
-        faults.append(f"reduction_buffer_KiB: found {kib:g}, expected 0, or at least {least / units.KiB:g} (one FP32 sum)")
+    if 0 < c.reduction_buffer_bytes < session_bytes():
+        found, least = c.reduction_buffer_bytes / units.KiB, session_bytes() / units.KiB
+        faults.append(f"reduction_buffer_KiB: found {found:g}, expected 0, or at least {least:g} (one FP32 sum)")
     return faults
 
 
@@ -278,3 +277,8 @@ def cluster_of(table: dict[str, Any]) -> Cluster:
     given = [(name, key.convert, table[key.name]) for name, key in keys_of(Cluster).items() if key.name in table]
     values: dict[str, Any] = {name: convert(value) if convert else value for name, convert, value in given}
     return Cluster(**values)
+
+
+def session_bytes() -> int:
+    """Bytes of one reduction session: `dysharp.fp32_sum_entries` entries of 128 B."""
+    return PACKET_BYTES * choice_int("dysharp.fp32_sum_entries")

@@ -5,10 +5,10 @@ from statistics import mean, pstdev
 
 from dysharp.figures.metric import Seen, calculated, metric
 from dysharp.measured.measurements import read_measurements
-from dysharp.program.constants import PACKET_BYTES
 from dysharp.runs.point import Point
 from dysharp.silicon.cluster_area import cais_area
 from dysharp.specs import choice, load_cluster
+from dysharp.specs.cluster import PACKET_BYTES
 from dysharp.workload.sublayer import SUB_LAYER, parse_sub_layer, shapes
 
 PREFILL, TRAINING = ("L1", "L2"), ("L1", "L2", "L3", "L4")

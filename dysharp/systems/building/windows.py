@@ -15,8 +15,9 @@ import math
 from dataclasses import dataclass
 
 from dysharp.isa.framing import Framing, push_train
-from dysharp.program.constants import PACKET_BYTES, hardware_of, sessions_of_table
+from dysharp.program.constants import hardware_of, sessions_of_table
 from dysharp.specs import Cluster, Model, choice_int
+from dysharp.specs.cluster import PACKET_BYTES
 from dysharp.units import PS_PER_US, ns_to_ps
 
 
