@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dysharp.arrays import I64
+from dysharp.base.arrays import I64
+from dysharp.base.errors import ConfigError, SimulationError
+from dysharp.engine.blocks import columns as col
+from dysharp.engine.blocks.heap import tree_first, tree_set
 from dysharp.engine.burst.lower import tree
 from dysharp.engine.flit.config import NetworkConfig, Traffic
 from dysharp.engine.flit.network import Protocol
 from dysharp.engine.flit.traffic import Draws
+from dysharp.engine.kernel import block, kernel
+from dysharp.engine.packet import columns as f
+from dysharp.engine.packet.columns import N_KINDS
 from dysharp.engine.packet.fabric import dirty_set, links_of, outputs_of
-from dysharp.errors import ConfigError, SimulationError
-from dysharp.uarch import columns as col
-from dysharp.uarch.heap import tree_first, tree_set
-from dysharp.uarch.kernel import block, kernel
-from dysharp.uarch.packet import columns as f
-from dysharp.uarch.packet.columns import N_KINDS
-from dysharp.uarch.packet.links import (
+from dysharp.engine.packet.links import (
     credits_take,
     dirty_mark,
     dirty_take,
@@ -41,8 +41,8 @@ from dysharp.uarch.packet.links import (
     slot_take,
     vc_find,
 )
-from dysharp.uarch.packet.state import Agenda, Lanes, Outputs, Packets
-from dysharp.uarch.packet.switch import buffer_leave
+from dysharp.engine.packet.state import Agenda, Lanes, Outputs, Packets
+from dysharp.engine.packet.switch import buffer_leave
 
 BORN_TIME, BORN_SOURCE, BORN_DEST, BORN_NEXT = range(4)  # columns of `born` [n_packets, 4]
 QUEUE_HEAD, QUEUE_TAIL = range(2)

@@ -57,7 +57,7 @@ def load_slow_modules() -> None:
 
     import dysharp.api
     import dysharp.measured.validation
-    import dysharp.reports.validation_page
+    import dysharp.show.validation_page
     import dysharp.workload.importers  # noqa: F401
 
     here = os.getcwd()

@@ -15,8 +15,8 @@ import time
 from typing import NamedTuple, cast
 
 import dysharp
-from dysharp.advice.prediction import AdviceRuns
-from dysharp.errors import DysharpError
+from dysharp.base.errors import DysharpError
+from dysharp.planning.advice.prediction import AdviceRuns
 from dysharp.runs.options import options_by_system
 from dysharp.runs.request import RequestArgs, arguments_of, make_request
 from dysharp.runs.together import Workers

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dysharp.base.errors import DysharpError
 from dysharp.engine.burst.lower import beyond_packets
 from dysharp.engine.packet.fabric import packet_wires
-from dysharp.errors import DysharpError
 from dysharp.program import Program
 from dysharp.specs import load_model
 from dysharp.systems import all_systems

@@ -58,8 +58,9 @@ def sync(tree: Path) -> None:
 @cache
 def kernel_files(tree: Path) -> frozenset[str]:
     """Files whose text enters a compiled kernel."""
-    found = {*(tree / "dysharp" / "uarch").rglob("*.py")}
-    found |= {p for p in (tree / "dysharp").rglob("*.py") if b"dysharp.uarch.kernel" in p.read_bytes()}
+    engine = tree / "dysharp" / "engine"
+    found = {*engine.glob("*.py"), *(engine / "blocks").glob("*.py"), *(p for p in engine.rglob("*.py") if p.stem in ("columns", "records", "state"))}
+    found |= {p for p in (tree / "dysharp").rglob("*.py") if b"dysharp.engine.kernel" in p.read_bytes()}
     return frozenset(str(p.relative_to(tree)) for p in found)
 
 
@@ -154,7 +155,7 @@ def _shift(value: int, by: int) -> int:
 
 
 REFUSAL = "if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]\n        raise"
-"""In `dysharp/uarch/kernel.py`: nobody else runs kernels without the compiler."""
+"""In `dysharp/engine/kernel.py`: nobody else runs kernels without the compiler."""
 
 
 def run_plain(kernels: frozenset[str], tree: Path) -> None:
@@ -175,7 +176,7 @@ def run_plain(kernels: frozenset[str], tree: Path) -> None:
         return compile(ast.fix_missing_locations(parsed), path, "exec")
 
     SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
-    from dysharp.uarch import address
+    from dysharp.engine import address
 
     address.by_address, address.prefetch = (lambda state: state), (lambda *_: None)
 

@@ -6,7 +6,7 @@ Lines are drawn at random over all folders; a later run with the same seed and a
 1. The quick tests run once in a copy with a probe before every changed statement. A test that meets a probe runs again, in a fork with the
    changed function, until one fails or the mutant's CPU seconds are spent (bench/mutant_session.py). Tests of more than `--longest` CPU
    seconds are cut here.
-2. Kernels run as plain Python: random Programs against the oracle, then the same with tests/uarch and tests/engine.
+2. Kernels run as plain Python: random Programs against the oracle, then the same with tests/engine and tests/engine.
 3. What no quick test has noticed meets the rest of the gate's tests in the same way: the slow ones, and the quick ones that were cut.
    `by` then starts with "slow: ". Tests of more than SLOW_LONGEST CPU seconds are cut, and say nothing.
 4. A change that runs at import has a process of its own with the tests that meet its file, cheap ones first, for `--budget` CPU seconds.
@@ -42,7 +42,7 @@ RESULTS, TABLE = (HERE / "bench" / name for name in ("mutants.csv", "mutants.md"
 FIELDS = ("id", "file", "line", "operator", "was", "became", "result", "first", "by", "tests")
 EQUAL_PROGRAMS = 170  # seeds for a mutant of the burst level's kernels or of the oracle, a random Program of each kind; the test has 510
 EQUAL_S = 15.0  # CPU seconds of these
-KERNELS = ("tests/uarch", "tests/engine")  # tests of kernels, which run them as plain Python
+KERNELS = ("tests/engine", "tests/engine")  # tests of kernels, which run them as plain Python
 COMPILED = ("tests/replay/test_digests.py", *KERNELS)
 COMPILED_S = 100.0  # a fifth of the CPU seconds in which a compiled mutant has to end these
 SLOW_LONGEST, SLOW_BUDGET_S = 12.0, 30.0  # CPU seconds of a test of the second round, and of a mutant in all of them
@@ -116,7 +116,7 @@ def differs(tree: Path) -> tuple[str, str]:
 
 def compared(file: str) -> bool:
     """Whether the comparison of engine and oracle runs the file."""
-    return file.startswith("dysharp/engine/burst/l") or Path(file).parent.name in ("uarch", "oracle")
+    return file.startswith("dysharp/engine/burst/l") or Path(file).parent.name in ("blocks", "oracle") or file == "dysharp/engine/burst/chains.py"
 
 
 def compiled(m: Mutant, tree: Path) -> tuple[str, str]:

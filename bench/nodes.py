@@ -23,8 +23,9 @@ from statistics import median
 import numpy as np
 from break_even import break_even
 
-from dysharp.arrays import F64
-from dysharp.compute.transfer import expected_copies
+from dysharp.base.arrays import F64
+from dysharp.base.units import PS_PER_US
+from dysharp.costs.transfer import expected_copies
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import fabric_of
 from dysharp.engine.packet.program import run_packet
@@ -38,7 +39,6 @@ from dysharp.specs import Cluster, load_cluster, load_model
 from dysharp.specs.cluster import ScaleOut
 from dysharp.specs.fitted import fitted
 from dysharp.systems import all_systems, get_system
-from dysharp.units import PS_PER_US
 from dysharp.workload import make_routing
 from dysharp.workload.levels import expected_domains
 

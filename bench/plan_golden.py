@@ -9,6 +9,8 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
+from dysharp.base.units import GiB
+from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.names import saving_of, short_of
 from dysharp.planning.plan import Planned, Search, plan_shapes, practice_for
@@ -16,9 +18,7 @@ from dysharp.planning.search import degrees_of, kept
 from dysharp.planning.space import INTEGERS, Space, Task, default_space
 from dysharp.specs import load_cluster, load_whole
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.flops import MEGATRON, model_flops
-from dysharp.steps.practice import Practice
-from dysharp.units import GiB
+from dysharp.training.practice import Practice
 
 CLUSTER = load_cluster("paper-ascend-910b")
 MACHINE = machine_of(CLUSTER)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations, permutations
 
+from dysharp.base.units import GiB
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.setting import Setting, TrainingRow, machine_of, practice_of, setting_of
 from dysharp.measured.training.step_time import MEDIAN_P90, group_of_step, measured_s
@@ -19,9 +20,8 @@ from dysharp.planning.cost import Costed, Coster
 from dysharp.planning.names import saving_of, short_of
 from dysharp.planning.search import search
 from dysharp.planning.space import WEIGHTS, Space, Task, default_space
-from dysharp.steps.machine import Machine
-from dysharp.steps.practice import Practice
-from dysharp.units import GiB
+from dysharp.training.machine import Machine
+from dysharp.training.practice import Practice
 
 SWEEPS = ("MooreThreads/SimuMax",)
 PAIRED = tuple(f"tr{n}" for n in (*range(515, 521), *range(523, 530)))

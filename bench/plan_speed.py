@@ -11,7 +11,7 @@ from dysharp.planning.plan import practice_for
 from dysharp.planning.search import admitted, kept
 from dysharp.planning.space import Task, default_space
 from dysharp.specs import load_cluster, load_whole
-from dysharp.steps.cost import EpTimes
+from dysharp.training.cost import EpTimes
 
 BOUNDS, ROWS = 100_000, 1_000
 """Bars: layouts per second, layouts per minute; on two cores."""

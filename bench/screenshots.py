@@ -66,7 +66,7 @@ def served(folder: Path, trace: Path) -> Iterator[str]:
 
 def timeline(browser: Any, folder: Path) -> None:
     """Write perfetto.png."""
-    from tests.timeline.trace_processor import viewer_folder
+    from tests.analysis.trace_processor import viewer_folder
 
     subprocess.run([sys.executable, "-m", "dysharp", *TIMELINE], cwd=folder, check=True, stdout=subprocess.DEVNULL)
     with served(viewer_folder().parent, folder / TIMELINE[-1]) as address:

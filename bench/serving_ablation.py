@@ -12,7 +12,7 @@ from random import Random
 from statistics import median
 from unittest.mock import patch
 
-from dysharp.compute import operators
+from dysharp.costs import operators
 from dysharp.measured.serving.predictions import STEP, TPOT, ServingCase, predict_row
 from dysharp.measured.serving.setting import STEPS, ServingRow
 from dysharp.serving import ffn

@@ -26,9 +26,9 @@ from typing import Any
 
 import duckdb
 
+from dysharp.figures.studies.study import load_study, run_study
+from dysharp.figures.studies.study_folder import JOURNAL, StudyFolder
 from dysharp.runs.point import Point
-from dysharp.studies.study import load_study, run_study
-from dysharp.studies.study_folder import JOURNAL, StudyFolder
 
 STUDY = """
 [points]

@@ -15,8 +15,8 @@ import json
 import sys
 
 import dysharp
+from dysharp.base.text import table
 from dysharp.measured.measurements import read_measurements
-from dysharp.text import table
 
 KIND, PARALLEL, REFERENCE = "e2e_model_fwd", "TP1_EP8", "Megatron-TE"
 LAYERS = 32

@@ -22,7 +22,7 @@ Names load when first used, so that `import dysharp` is quick.
 
 from typing import TYPE_CHECKING
 
-from dysharp.lazy import loader
+from dysharp.base.lazy import loader
 
 if TYPE_CHECKING:
     from dysharp.api import Slo, advise, capture, compare, compare_network, describe, emulate, network, plan, run, serve, step, trace, wrap

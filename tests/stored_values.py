@@ -2,7 +2,7 @@
 
 They show that a value moved, and say nothing about what is right. A script has a table of its own name, `STORED = Table(__file__)`, and makes each
 row by an entry of `CASES`; `test_stored_values.py` compares them, the rows of one of its `PARTS` in one test.
-`python tests/stored_values.py [FOLDER.SCRIPT ...]` writes all tables and all texts of `tests/reports/held.py`, or those that it names, and prints how
+`python tests/stored_values.py [FOLDER.SCRIPT ...]` writes all tables and all texts of `tests/show/held.py`, or those that it names, and prints how
 much of each changed: look at the difference before you commit it.
 """
 
@@ -263,7 +263,7 @@ def scripts(below: Path = TESTS) -> list[str]:
 
 def main(names: Iterable[str]) -> None:
     """Write the tables and texts that have these names."""
-    from tests.reports import held
+    from tests.show import held
 
     modules = {name: importlib.import_module(f"tests.{name}") for name in names}
     for name, module in sorted(modules.items(), key=lambda one: not hasattr(one[1], "ANEW")):  # other tables read what these choose

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import dysharp
-from dysharp.errors import ConfigError
-from dysharp.files import cache_folder, check_destination, write_file, write_text
+from dysharp.base.errors import ConfigError
+from dysharp.base.files import cache_folder, check_destination, write_file, write_text
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,6 @@ def test_one_module_knows_the_cache_folder_of_the_user() -> None:
 def test_kernels_are_kept_in_it_unless_numba_is_told_otherwise(own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / own) if own else "")
-    code = "import numba; from dysharp.uarch.kernel import source_digest; print(source_digest(), numba.config.CACHE_DIR)"
+    code = "import numba; from dysharp.engine.kernel import source_digest; print(source_digest(), numba.config.CACHE_DIR)"
     digest, folder = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert folder == str(tmp_path / own / digest if own else cache_folder(digest))

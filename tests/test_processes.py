@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dysharp import processes
-from dysharp.processes import beside
+from dysharp.base import processes
+from dysharp.base.processes import beside
 
 
 def test_work_beside_leaves_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dysharp import sources
+from dysharp.base import sources
 
 
 @pytest.fixture

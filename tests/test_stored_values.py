@@ -48,7 +48,7 @@ def test_the_command_finds_every_table_and_text() -> None:
     files = {path.relative_to(TESTS).as_posix() for path in TESTS.rglob("*.json*")}
     assert files - OTHERS == {module.STORED.path.relative_to(TESTS).as_posix() for module in SCRIPTS.values()}
     users = [path for path in TESTS.rglob("*.py") if path.parent != TESTS and "stored_lines" in path.read_text(encoding="utf-8")]
-    assert sorted(".".join(path.relative_to(TESTS).with_suffix("").parts) for path in users) == sorted([*MADE, "reports.held"])
+    assert sorted(".".join(path.relative_to(TESTS).with_suffix("").parts) for path in users) == sorted([*MADE, "show.held"])
 
 
 NEAR = {"number": 1 + 1e-8, "zero": 1e-13, "word": "x", "list": [1, 2.0, [True, None]], "digests": Digests(a="abc", b="abd")}

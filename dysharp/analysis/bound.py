@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from dysharp.analysis.count import TERMS, WireTable, wire_table
-from dysharp.arrays import F64, I64, Bools
-from dysharp.errors import SimulationError
+from dysharp.base.arrays import F64, I64, Bools
+from dysharp.base.errors import SimulationError
+from dysharp.base.units import PS_PER_US
 from dysharp.program.payload import link_name
 from dysharp.program.skew import START
 from dysharp.program.tables import Head, Kind, Program, Tail
 from dysharp.specs import Cluster, Model
-from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, rows_per_slot, traffic
 from dysharp.workload.levels import dysharp
 from dysharp.workload.sublayer import SubLayer, Work

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import I64, Bools
+from dysharp.base.arrays import I64, Bools
 from dysharp.program.builder import PULLS
 from dysharp.program.payload import sides_of
 from dysharp.program.schema import Nature

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 from dysharp.analysis.count import loads_that_went_on, remote_members
-from dysharp.arrays import I64
-from dysharp.compute.gemm import ELEMENT_BYTES
+from dysharp.base.arrays import I64
+from dysharp.base.units import PS_PER_US
+from dysharp.costs.gemm import ELEMENT_BYTES
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import owners
 from dysharp.program.tables import Program
 from dysharp.program.trace import Trace
 from dysharp.specs import Cluster, Model
-from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, needed_gpus, rows_per_slot
 from dysharp.workload.levels import two_hop
 from dysharp.workload.routing import max_over_mean

@@ -17,14 +17,14 @@ from dysharp.analysis.count import group_transfers, sums_that_passed, traffic_by
 from dysharp.analysis.phases import LastGpu, utilization
 from dysharp.analysis.surroundings import Surroundings
 from dysharp.analysis.waiting import waiting_us
+from dysharp.base.text import facts, html_table
+from dysharp.base.units import ps_to_us
 from dysharp.program.skew import Skew
 from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
 from dysharp.specs import Cluster, Model
 from dysharp.systems import is_real
 from dysharp.systems.building.around import AROUND
-from dysharp.text import facts, html_table
-from dysharp.units import ps_to_us
 from dysharp.workload import Routing
 from dysharp.workload.sublayer import Work
 

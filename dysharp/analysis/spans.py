@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from dysharp.uarch.kernel import block, kernel
+from dysharp.engine.kernel import block, kernel
 
 Array = NDArray[Any]
 

@@ -1,6 +1,6 @@
 """Parts of a layer on a real GPU besides communication kernels and GEMMs: permutation, activation, casts, launches.
 
-Programs of real forms, and of COMET's overlap, contain them (`systems/building/around.py`). Here are the closed forms of `compute.moe` for the GPU
+Programs of real forms, and of COMET's overlap, contain them (`systems/building/around.py`). Here are the closed forms of `costs.moe` for the GPU
 with the most rows; `make_row` adds them to the time of all other Programs on `hw-*` clusters.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dysharp.compute import moe, operators
+from dysharp.costs import moe, operators
 from dysharp.specs import Cluster, Model
 from dysharp.specs.fitted import fitted
 from dysharp.systems import get_system

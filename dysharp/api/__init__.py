@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from dysharp.lazy import loader
+from dysharp.base.lazy import loader
 
 if TYPE_CHECKING:
-    from dysharp.advice.advise import Advice, advise
     from dysharp.api.comparison import DEFAULT_SYSTEMS, Comparison, compare
     from dysharp.api.emulating import emulate, machine_with_engine, wrap
     from dysharp.api.network_curve import compare_network, network
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from dysharp.api.timed import trace
     from dysharp.api.training import step
     from dysharp.api.whole_model import describe
+    from dysharp.planning.advice.advise import Advice, advise
     from dysharp.runs.progress import Progress, Step
     from dysharp.runs.run import run
 
@@ -24,7 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 _HOME = {
-    "dysharp.advice.advise": ("Advice", "advise"), "dysharp.api.comparison": ("DEFAULT_SYSTEMS", "Comparison", "compare"),
+    "dysharp.planning.advice.advise": ("Advice", "advise"), "dysharp.api.comparison": ("DEFAULT_SYSTEMS", "Comparison", "compare"),
     "dysharp.api.emulating": ("emulate", "machine_with_engine", "wrap"), "dysharp.api.network_curve": ("compare_network", "network"),
     "dysharp.runs.run": ("run",), "dysharp.runs.progress": ("Progress", "Step"), "dysharp.api.recording": ("capture",),
     "dysharp.api.planning": ("plan",), "dysharp.api.training": ("step",), "dysharp.api.serving": ("Serving", "Slo", "serve"),

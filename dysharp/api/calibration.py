@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from dysharp.api.validation import check_values
-from dysharp.errors import ConfigError, nearest
-from dysharp.files import write_text
+from dysharp.base.errors import ConfigError, nearest
+from dysharp.base.files import write_text
+from dysharp.base.text import table
 from dysharp.measured.cluster_fit import ClusterFit, fit_cluster
 from dysharp.measured.measurements import read_measurements
 from dysharp.specs import list_clusters, load_cluster
 from dysharp.specs.fitted import fitted
-from dysharp.text import table
 from dysharp.workload import check_writable
 
 DEFAULT_BASE = "hw-dgx-h100"

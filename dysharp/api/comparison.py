@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Unpack
 
-from dysharp.advice.tuning import Search, default_of, tune
 from dysharp.analysis import Row
-from dysharp.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.text import html_table, sentences, table
+from dysharp.planning.advice.tuning import Search, default_of, tune
 from dysharp.runs.causes import limits_of
 from dysharp.runs.collective import collective_options, run_collective, running
 from dysharp.runs.formats import formats_of
@@ -16,7 +17,6 @@ from dysharp.runs.request import Request, RequestArgs, make_collective_request, 
 from dysharp.runs.together import simulate_each, simulate_together
 from dysharp.systems import System, all_systems, get_system
 from dysharp.systems.collectives.register import get_collective
-from dysharp.text import html_table, sentences, table
 
 DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
 FORMS = ("real", "paper", "all")

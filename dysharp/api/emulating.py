@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypedDict, Unpack
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.functional.collective import CollectiveEmulation, emulate_collective
 from dysharp.functional.emulation import Emulation, Shape, run_emulation
 from dysharp.functional.faults import check_kinds, machine_faults

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dysharp.errors import ConfigError
-from dysharp.files import write_text
+from dysharp.base.errors import ConfigError
+from dysharp.base.files import write_text
 from dysharp.silicon.area import Spread
 from dysharp.silicon.cluster_area import Published, beside, published
 from dysharp.silicon.rtl.blocks import BLOCKS, Pin

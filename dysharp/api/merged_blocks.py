@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 from dysharp.analysis import Row
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.runs.request import RequestArgs, takes
 from dysharp.runs.run import planned, program_us
-from dysharp.steps.block import Block
-from dysharp.steps.cost import BlockTimes
-from dysharp.steps.costs import Kind, StepCosts, moe_kinds
-from dysharp.steps.merged import block_kernels, block_times
+from dysharp.training.block import Block
+from dysharp.training.cost import BlockTimes
+from dysharp.training.costs import Kind, StepCosts, moe_kinds
+from dysharp.training.merged import block_kernels, block_times
 
 
 @takes(RequestArgs)

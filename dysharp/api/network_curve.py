@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from dysharp.base.errors import ConfigError, check_word, nearest
+from dysharp.base.text import table
+from dysharp.engine.compiling import on_compile
 from dysharp.engine.flit.config import PATTERNS, WORD, NetworkConfig, RouterConfig, Traffic
 from dysharp.engine.flit.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR, CurveError, CurveRow, compare_curves, curve_errors, read_curves
 from dysharp.engine.flit.network import NetworkPoint, Protocol, measure
 from dysharp.engine.flit.traffic import Draws, packet_rate
-from dysharp.errors import ConfigError, check_word, nearest
 from dysharp.runs.progress import Progress, Step
 from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.arguments import checked
-from dysharp.text import table
-from dysharp.uarch.compiling import on_compile
 
 MAX_LOADS = 1000
 GROUPS = 2  # groups of virtual channels: requests, answers

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 from dysharp.api.comparison import compare
 from dysharp.api.merged_blocks import merged_blocks
 from dysharp.api.training import _ep_times
-from dysharp.errors import DysharpError
+from dysharp.base.errors import DysharpError
+from dysharp.base.units import PS_PER_US, us_to_ps
 from dysharp.planning.cost import Costed, Coster, RowKey, row_key
 from dysharp.planning.names import schedule_of
 from dysharp.planning.search import Tick
-from dysharp.steps.block import Block
-from dysharp.steps.cost import BlockTimes, EpTimes
-from dysharp.steps.costs import step_costs
-from dysharp.steps.graph import Replay, replay, step_graph
-from dysharp.steps.schedules import Times, make_schedule
-from dysharp.units import PS_PER_US, us_to_ps
+from dysharp.training.block import Block
+from dysharp.training.cost import BlockTimes, EpTimes
+from dysharp.training.costs import step_costs
+from dysharp.training.graph import Replay, replay, step_graph
+from dysharp.training.schedules import Times, make_schedule
 
 if TYPE_CHECKING:
     from dysharp.analysis import Row

@@ -12,8 +12,13 @@ from pydantic import Field
 
 from dysharp.api.plan_confirm import Confirmed, Ranked, confirm, ranked_by_rows
 from dysharp.api.serving import Serving, serve, slo_of
-from dysharp.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.processes import Runner, here, in_processes
+from dysharp.base.text import sentences, table
+from dysharp.base.units import GiB
 from dysharp.measured.training.step_time import MEDIAN_P90, group_of_step
+from dysharp.model import Layout, check_layout, layout_of
+from dysharp.model.weights import parameters_of
 from dysharp.planning.arguments import lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.experts import SPREAD
@@ -21,18 +26,13 @@ from dysharp.planning.names import behind_of, ep_of, form_of, saving_of, schedul
 from dysharp.planning.plan import NOT_CONSIDERED, Plan, Planned, Search, framework_for, front, plan_shapes, practice_for, silent
 from dysharp.planning.search import Moved, Tick, kept, search, sensitivity
 from dysharp.planning.space import INTEGERS, Space, Task, broken_by
-from dysharp.processes import Runner, here, in_processes
 from dysharp.runs.on_dask import on_dask
 from dysharp.runs.request import Argument, takes
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import Tokens, check_value, show
 from dysharp.specs.hf_whole import lines_on
 from dysharp.specs.whole import WholeModel
-from dysharp.steps import Layout, check_layout, layout_of
-from dysharp.steps.accounting.weights import parameters_of
-from dysharp.steps.machine import Machine
-from dysharp.text import sentences, table
-from dysharp.units import GiB
+from dysharp.training.machine import Machine
 
 Gpus = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
 NAMES = {"mbs": "micro_batch"}

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dysharp.engine.blocks.tables import RED_BYPASS, RED_RESULT
+from dysharp.engine.packet.columns import LOG_REQUEST, LOG_RESPONSE
 from dysharp.engine.packet.fabric import FabricConfig
 from dysharp.engine.packet.program import run_packet
 from dysharp.silicon.rtl.blocks import PortStep
 from dysharp.specs import load_cluster, load_model
 from dysharp.systems import get_system
-from dysharp.uarch.packet.columns import LOG_REQUEST, LOG_RESPONSE
-from dysharp.uarch.tables import RED_BYPASS, RED_RESULT
 from dysharp.workload import make_routing
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
+from dysharp.base.units import MiB
 from dysharp.runs.progress import Progress, Step
 from dysharp.specs.reading import decode
-from dysharp.units import MiB
 from dysharp.workload import Recording
 
 if TYPE_CHECKING:

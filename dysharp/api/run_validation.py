@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from dysharp.base.text import table
 from dysharp.measured.serving.predictions import LATENCY, STEP, TPOT, TTFT, ServingCase, fastest_layouts, predict_row
 from dysharp.measured.serving.setting import STEPS, ServingRow
 from dysharp.measured.training import families, step_time
 from dysharp.measured.training.families import RunCase, summarise
 from dysharp.measured.training.setting import TrainingRow
-from dysharp.text import table
 
 
 class RunReport:

@@ -8,7 +8,7 @@ from typing import Annotated, TypedDict, Unpack
 from dysharp.api.serving_answer import Serving, Slo
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.api.tensor_parallel import serving_curves
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.runs.request import Argument, routing_string, takes
 from dysharp.serving.answers import break_even, overlap_of, part_shares, slots_of
 from dysharp.serving.apart import best_apart

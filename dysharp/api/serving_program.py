@@ -17,7 +17,7 @@ from dysharp.runs.run import planned, program_us
 from dysharp.serving.balance import largest_of
 from dysharp.serving.step import layer_ops
 from dysharp.serving.work import ELEMENT
-from dysharp.steps.merged import Kernel, kernels_program
+from dysharp.training.merged import Kernel, kernels_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

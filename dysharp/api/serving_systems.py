@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dysharp.analysis import Row
 from dysharp.api.comparison import compare
 from dysharp.api.serving_program import MOVED, MergedLayer, merged_layer, tensor_layer
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.serving.exchange import exchange
 from dysharp.serving.search import ServePoint
 from dysharp.serving.work import Batch, prompt_batch

@@ -4,13 +4,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from dysharp.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word
 from dysharp.runs.run import run
 from dysharp.serving.work import SubLayerCurve
 from dysharp.specs import Cluster, choice
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.practice import SubLayers
 from dysharp.systems.collectives import all_tensor_parallel
+from dysharp.training.practice import SubLayers
 from dysharp.workload.sublayer import SubLayer
 
 SIZES = (1024, 4096, 16384)

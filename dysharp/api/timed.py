@@ -9,8 +9,14 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from dysharp.analysis import Row
+from dysharp.analysis.timeline import Recording, Timeline, Window, make_timeline, record
+from dysharp.analysis.timeline.chakra import write_chakra
+from dysharp.analysis.timeline.links import GROUPS, POOL_GROUP
+from dysharp.analysis.timeline.perfetto import write_perfetto
+from dysharp.analysis.timeline.task_graph import task_graph
+from dysharp.base.errors import ConfigError
+from dysharp.base.units import ps_to_us
 from dysharp.engine.burst.run import Timing
-from dysharp.errors import ConfigError
 from dysharp.program import Program, Trace
 from dysharp.runs.collective import collective_options, run_collective
 from dysharp.runs.memory import check_memory, gemm_variants
@@ -20,12 +26,6 @@ from dysharp.runs.progress import Step
 from dysharp.runs.request import CollectiveRequest, RequestArgs, Workload, make_collective_request, make_request, make_workload, takes
 from dysharp.systems import System, get_system
 from dysharp.systems.collectives import CollectiveSystem, get_collective
-from dysharp.timeline import Recording, Timeline, Window, make_timeline, record
-from dysharp.timeline.chakra import write_chakra
-from dysharp.timeline.links import GROUPS, POOL_GROUP
-from dysharp.timeline.perfetto import write_perfetto
-from dysharp.timeline.task_graph import task_graph
-from dysharp.units import ps_to_us
 
 _LAST_US = 4e12
 """Times are counted in picoseconds, in 63 bits."""

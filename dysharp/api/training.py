@@ -9,36 +9,49 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict, Unpack
 from dysharp.api.comparison import header_lines, out_of_ranking, place_of_fastest, rows_both_ways
 from dysharp.api.merged_blocks import merged_blocks, merged_line
 from dysharp.api.tensor_parallel import step_sub_layers, step_words
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
+from dysharp.base.text import table
+from dysharp.base.units import PS_PER_US, GiB
 from dysharp.measured.training.step_time import error_bar
+from dysharp.model import Layout, check_domain, check_layout, layout_of
+from dysharp.model.flops import MEGATRON, model_flops
+from dysharp.model.state import recipe_of
 from dysharp.runs.progress import Progress
 from dysharp.runs.request import Argument, takes
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import Tokens, check_value
 from dysharp.specs.hf_whole import lines_on
 from dysharp.specs.whole import WholeModel
-from dysharp.steps import Layout, check_domain, check_layout, layout_of
-from dysharp.steps.accounting.flops import MEGATRON, model_flops
-from dysharp.steps.accounting.memory import Memory, Saving, check_memory, memory_of
-from dysharp.steps.accounting.state import recipe_of
-from dysharp.steps.answers import BUBBLE, DATA_PARALLEL, EP, LAUNCHES, NO_EP, NO_LAUNCHES, Energy, StepSplit, energy_of, gains, split_step, waits_of
-from dysharp.steps.block import NOT_MODELLED, Block
-from dysharp.steps.cost import BlockTimes, EpTimes
-from dysharp.steps.costs import Kind, StepCosts, step_costs
-from dysharp.steps.graph import COMPUTE, OPTIMIZER, SEND, Replay, replay, step_graph
-from dysharp.steps.machine import Machine, number
-from dysharp.steps.megatron import recipe_from
-from dysharp.steps.practice import Practice
-from dysharp.steps.schedules import Schedule, get_schedule, in_flight, make_schedule
-from dysharp.text import table
-from dysharp.units import PS_PER_US, GiB
+from dysharp.training.answers import (
+    BUBBLE,
+    DATA_PARALLEL,
+    EP,
+    LAUNCHES,
+    NO_EP,
+    NO_LAUNCHES,
+    Energy,
+    StepSplit,
+    energy_of,
+    gains,
+    split_step,
+    waits_of,
+)
+from dysharp.training.block import NOT_MODELLED, Block
+from dysharp.training.cost import BlockTimes, EpTimes
+from dysharp.training.costs import Kind, StepCosts, step_costs
+from dysharp.training.graph import COMPUTE, OPTIMIZER, SEND, Replay, replay, step_graph
+from dysharp.training.machine import Machine, number
+from dysharp.training.megatron import recipe_from
+from dysharp.training.memory import Memory, Saving, check_memory, memory_of
+from dysharp.training.practice import Practice
+from dysharp.training.schedules import Schedule, get_schedule, in_flight, make_schedule
 
 if TYPE_CHECKING:
     from dysharp.analysis import Row
 
 BLOCKS = CLOSED, MERGED = "closed", "merged"
 _MEGATRON = (
-    "arguments of Megatron-LM, or a file of them or of a Megatron-Bridge recipe (`steps.megatron`); `layout`, `sequence`, `precision` and "
+    "arguments of Megatron-LM, or a file of them or of a Megatron-Bridge recipe (`training.megatron`); `layout`, `sequence`, `precision` and "
     "`recompute` count before what they say."
 )
 _TENSOR = "a system of sub-layers (`dysharp list sub-layers`), whose Rows take the place of tensor-parallel collectives."
@@ -184,7 +197,7 @@ def step(
     """Simulate one training step under each EP system.
 
     `cluster`: the machine of one EP group; pipelines and replicas are more of the same. `layout`: degrees such as "pp=16,ep=32,mbs=1,m=64"
-    (`steps.layout_of`). `schedule`: a family of `steps.schedules`; None: 1f1b, interleaved with chunks (vpp). `systems`: as for `compare`. Raises
+    (`model.layout_of`). `schedule`: a family of `training.schedules`; None: 1f1b, interleaved with chunks (vpp). `systems`: as for `compare`. Raises
     ConfigError for wrong input, for a step that the memory of a GPU does not hold, and for what is not modelled yet.
     """
     tensor, merging = request["tensor"], request["blocks"] == MERGED

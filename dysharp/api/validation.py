@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.arrays import F64
-from dysharp.errors import ConfigError, check_word
-from dysharp.files import write_text
+from dysharp.base.arrays import F64
+from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.files import write_text
 from dysharp.measured import apart, beyond, calls
 from dysharp.measured import hold_out as without
 from dysharp.measured.beyond import disagreements

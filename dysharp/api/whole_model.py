@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from dysharp.base.text import table
+from dysharp.base.units import GiB
+from dysharp.model import check_domain, check_layout, chunks_of, layout_of
+from dysharp.model.flops import CONVENTIONS, CORE, flops_of, model_flops
+from dysharp.model.layout import Layout
+from dysharp.model.state import recipe_of
+from dysharp.model.weights import parameters_of
 from dysharp.specs import Cluster, WholeModel, load_cluster, load_whole
 from dysharp.specs.fields import Delay, Tokens, check_value
 from dysharp.specs.gpu import load_gpu
-from dysharp.steps import check_domain, check_layout, chunks_of, layout_of
-from dysharp.steps.accounting.flops import CONVENTIONS, CORE, flops_of, model_flops
-from dysharp.steps.accounting.memory import Memory, Saving, buffer_bytes, check_memory, memory_of
-from dysharp.steps.accounting.state import recipe_of
-from dysharp.steps.accounting.weights import parameters_of
-from dysharp.steps.layout import Layout
-from dysharp.steps.schedules import make_schedule
-from dysharp.text import table
-from dysharp.units import GiB
+from dysharp.training.memory import Memory, Saving, buffer_bytes, check_memory, memory_of
+from dysharp.training.schedules import make_schedule
 
 GIGA = 1e9
 
@@ -80,7 +80,7 @@ def describe(
     | `sequence` | tokens of a sequence |
     | `layout` | a text such as "tp=1,pp=16,ep=64,gbs=8192", or a `Layout` |
     | `schedule` | a pipeline schedule; default: 1f1b, interleaved with vpp above 1 |
-    | `precision` | a recipe of weights, gradients and optimizer (`steps.accounting.state.RECIPES`) |
+    | `precision` | a recipe of weights, gradients and optimizer (`model.state.RECIPES`) |
     | `recompute` | modules that are computed again, as Megatron names them |
     | `dispatcher`, `fixed_gib` | whose buffers, and which other GiB, lie outside the allocator |
     | `gpu`, `cluster` | refuse a layout that does not fit their memory; a cluster also refuses groups beyond its domains |

@@ -6,8 +6,8 @@ import click
 
 from dysharp.cli.flags import complete_models, complete_systems, json_flag, real_workload_flags, words_of
 from dysharp.cli.kept import fresh_flag, kept_rows
-from dysharp.cli.output import print_header, print_json
 from dysharp.cli.report import command_line, report_flag, write_report
+from dysharp.show.output import print_header, print_json
 
 
 @click.command()
@@ -35,10 +35,10 @@ def advise(
     network cards join. Times have error bars from measurements. A prediction outside the measured range has a warning.
     """
     from dysharp.api import advise as ask
+    from dysharp.base.errors import ConfigError
     from dysharp.cli.progress_bar import progress_bar
     from dysharp.cli.texts.advice_details import markdown_of, print_details
     from dysharp.cli.texts.advice_text import screen
-    from dysharp.errors import ConfigError
     from dysharp.runs.options import parse_set
 
     if libraries or regime is not None:
@@ -49,7 +49,7 @@ def advise(
     with kept_rows(fresh), progress_bar(header=False) as progress:  # the screen has the header
         done = ask(model, systems=names, phase=phase, options=parse_set(settings), progress=progress, **workload)
     if report is not None:
-        from dysharp.reports.html_report import report_of_advice
+        from dysharp.show.html_report import report_of_advice
 
         write_report(report_of_advice(done, command_line(ctx)), report)
     if as_json:
@@ -70,9 +70,9 @@ OF_LIBRARIES = ("model", "libraries", "regime", "cluster", "gpus", "tokens", "as
 
 def _libraries(ctx: click.Context, model: str, regime: str | None, workload: dict[str, Any], as_json: bool) -> None:
     """The screen of `--libraries`."""
-    from dysharp.advice.libraries import BATCHES, SIZES, advise_libraries
+    from dysharp.base.errors import ConfigError
     from dysharp.cli.texts.libraries_text import screen
-    from dysharp.errors import ConfigError
+    from dysharp.planning.advice.libraries import BATCHES, SIZES, advise_libraries
 
     given = [name for name in ctx.params if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE]
     if not ctx.params["libraries"]:

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from dysharp import __version__
+from dysharp.base.errors import check_word, nearest
 from dysharp.cli.advise import advise
 from dysharp.cli.calibrate import calibrate
 from dysharp.cli.emulate import emulate
@@ -13,7 +14,6 @@ from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.lint import lint
 from dysharp.cli.model import model
 from dysharp.cli.network import network
-from dysharp.cli.output import print_header, print_json
 from dysharp.cli.plan import plan
 from dysharp.cli.report import command_line, report, report_flag, write_report
 from dysharp.cli.reproduce import reproduce, sweep
@@ -26,7 +26,7 @@ from dysharp.cli.texts.examples import add_examples
 from dysharp.cli.trace import trace
 from dysharp.cli.traces import capture, routing
 from dysharp.cli.validate import validate
-from dysharp.errors import check_word, nearest
+from dysharp.show.output import print_header, print_json
 
 LISTS = ("systems", "collectives", "sub-layers", "models", "clusters", "cluster-keys", "options", "figures", "blocks", "routings")
 SETTINGS: dict[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
@@ -132,11 +132,11 @@ def compare(
     with kept_rows(fresh), progress_bar() as progress:
         done = compare_systems(names, baseline, forms, tuned=tuned, options=parse_set(settings), progress=progress, **workload)
     if plot is not None:
-        from dysharp.reports.plots import plot_compare, save_figure
+        from dysharp.show.plots import plot_compare, save_figure
 
         save_figure(plot_compare(done.rows), plot)
     if report is not None:
-        from dysharp.reports.html_report import report_of_comparison
+        from dysharp.show.html_report import report_of_comparison
 
         write_report(report_of_comparison(done, command_line(ctx)), report, workload)
     print_json(done.to_dict()) if as_json else print_comparison(done)

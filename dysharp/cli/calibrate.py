@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dysharp.cli.flags import complete_clusters, complete_files, json_flag
-from dysharp.cli.output import console, print_json, print_table
+from dysharp.show.output import console, print_json, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

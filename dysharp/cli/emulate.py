@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dysharp.base.errors import ConfigError, EmulationMismatch
 from dysharp.cli.flags import PLACEMENT_HELP, SET_HELP, complete_from, complete_systems, helps, json_flag, workload_flag
-from dysharp.cli.output import print_facts, print_json, print_lines
-from dysharp.errors import ConfigError, EmulationMismatch
+from dysharp.show.output import print_facts, print_json, print_lines
 
 if TYPE_CHECKING:
     from dysharp.functional.collective import CollectiveEmulation

@@ -12,8 +12,8 @@ from typing import NoReturn
 
 import click
 
+from dysharp.base.errors import DysharpError, one_line, shortened
 from dysharp.cli.app import cli
-from dysharp.errors import DysharpError, one_line, shortened
 
 INTERRUPTED = 130
 _NOT_WRITTEN = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)  # what a full disk does to stdout

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 
 Command = Callable[..., Any]
 PLACEMENT_HELP = "Placement of experts: contiguous, auto, eplb[:slots=N,nodes=N,groups=G], or a JSON or TOML file."
@@ -82,7 +82,7 @@ def helps(load: Callable[[], Mapping[str, str]], width: int) -> Callable[[click.
 def _drawable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
     """A file that no figure can be written to is refused here, before minutes of work."""
     if path is not None and not ctx.resilient_parsing:
-        from dysharp.reports.plots import check_format
+        from dysharp.show.plots import check_format
 
         check_format(path)
     return path

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from dysharp.cli.output import print_later
-from dysharp.errors import ConfigError
-from dysharp.files import cache_folder, make_folder
+from dysharp.base.errors import ConfigError
+from dysharp.base.files import cache_folder, make_folder
+from dysharp.show.output import print_later
 
 fresh_flag = click.option(
     "--fresh",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dysharp.cli.flags import json_flag
-from dysharp.cli.output import print_json, print_lines
+from dysharp.show.output import print_json, print_lines
 
 if TYPE_CHECKING:
     from dysharp.workload.lint import Lint

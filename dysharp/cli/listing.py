@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from dysharp.cli.output import console, print_lines, print_table
-from dysharp.text import WIDTH
+from dysharp.base.text import WIDTH
+from dysharp.show.output import console, print_lines, print_table
 
 if TYPE_CHECKING:
     from dysharp.specs import Choice
@@ -108,9 +108,9 @@ def _measured(why_not: str) -> str:
 
 
 def _clusters() -> Rows:
+    from dysharp.base.units import ps_to_ns
     from dysharp.measured.trust import no_rows
     from dysharp.specs import list_clusters, load_cluster
-    from dysharp.units import ps_to_ns
 
     return [
         {
@@ -259,7 +259,7 @@ def option_cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _print_cells(headings: tuple[str, ...], cells: Iterable[tuple[str, ...]]) -> None:
-    from dysharp.table import plain_table
+    from dysharp.base.table import plain_table
 
     table = plain_table(headings, cells, left=len(headings))
     for column in table.columns[:2]:

@@ -3,7 +3,7 @@
 import click
 
 from dysharp.cli.flags import complete_clusters, complete_words, json_flag, words_of
-from dysharp.cli.output import print_json
+from dysharp.show.output import print_json
 
 LAYOUT_HELP = (
     "Also the memory of a training step: tp=, pp=, vpp=, ep=, etp=, cp=, dp= or gpus=, mbs= (sequences of a micro-batch), gbs= or m= "

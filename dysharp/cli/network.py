@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import complete_clusters, json_flag, plot_flag
-from dysharp.cli.output import print_json, print_lines, print_table
-from dysharp.errors import ConfigError
+from dysharp.show.output import print_json, print_lines, print_table
 
 if TYPE_CHECKING:
     from dysharp.api.network_curve import CurveComparison, NetworkCurve
@@ -90,7 +90,7 @@ def network(
     with progress_bar("periods") as progress:
         done = measure_network(load, saturation=saturation, seed=seed, period=period, warm_up=warm_up, progress=progress, **setting)
     if plot is not None:
-        from dysharp.reports.plots import plot_network, save_figure
+        from dysharp.show.plots import plot_network, save_figure
 
         save_figure(plot_network([done]), plot)
     print_json(done.to_dict()) if as_json else print_curve(done)

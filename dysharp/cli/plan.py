@@ -6,7 +6,7 @@ import click
 
 from dysharp.cli.flags import complete_clusters, complete_words, jobs_flag, json_flag, plot_flag
 from dysharp.cli.kept import fresh_flag, kept_rows
-from dysharp.cli.output import print_header, print_json
+from dysharp.show.output import print_header, print_json
 
 TRY_HELP = (
     "Values of a dimension: tp, pp, vpp, ep, etp, cp, mbs; recompute and swap (none, or modules joined with +), weights (whole, sharded), "

@@ -9,9 +9,9 @@ from typing import Protocol
 import click
 
 from dysharp.api import Progress
-from dysharp.cli.output import print_header
-from dysharp.errors import one_line
+from dysharp.base.errors import one_line
 from dysharp.runs.progress import Step
+from dysharp.show.output import print_header
 
 EVERY_S = 10.0
 """Between two lines without a terminal."""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import complete_files
-from dysharp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dysharp.reports.html_report import LeftOut, Report
+    from dysharp.show.html_report import LeftOut, Report
 
 Command = Callable[..., Any]
 
@@ -22,7 +22,7 @@ Command = Callable[..., Any]
 def _writable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
     """A report that cannot be written is refused here, before long work."""
     if path is not None and not ctx.resilient_parsing:
-        from dysharp.files import check_destination
+        from dysharp.base.files import check_destination
 
         check_destination(path, ".html")
     return path
@@ -52,12 +52,12 @@ def command_line(ctx: click.Context) -> str:
 
 def write_report(report: Report, path: str, load: Mapping[str, Any] | None = None) -> None:
     """Write a report. `load`: arguments of `compare` whose workload is drawn again for the load; None: as the rows tell."""
-    from dysharp.files import write_text
-    from dysharp.reports.html_report import render, with_load
+    from dysharp.base.files import write_text
+    from dysharp.show.html_report import render, with_load
 
     if load is not None and load.get("workload") is None:
-        from dysharp.reports.html_report import load_view_of
         from dysharp.runs.request import RequestArgs, make_request, make_workload
+        from dysharp.show.html_report import load_view_of
 
         asked = RequestArgs(**{"layer": None, "window": None, "start": None, "slow": None, "options": None, "progress": None, **load})  # type: ignore[typeddict-item]
         request = make_request(asked)
@@ -77,7 +77,7 @@ def report(ctx: click.Context, files: tuple[str, ...], out: str, title: str | No
     FILE is what `dysharp run --json`, `dysharp compare --json` or `dysharp sweep --out` wrote. Runs on one workload stand in one table.
     The page runs no script and loads nothing. `dysharp compare`, `advise` and `sweep` write one directly with --report.
     """
-    from dysharp.reports.html_report import report_of_rows
+    from dysharp.show.html_report import report_of_rows
 
     if not files:
         raise click.UsageError("Missing argument 'FILE...'; `dysharp run SYSTEM --json > FILE` writes one")
@@ -88,7 +88,7 @@ def report(ctx: click.Context, files: tuple[str, ...], out: str, title: str | No
 
 def read_rows(path: str) -> tuple[list[dict[str, Any]], list[LeftOut]]:
     """The Rows of a file of JSON or of JSON lines, and the systems that comparisons in the file left out. Raises ConfigError for anything else."""
-    from dysharp.reports.html_report import check_row
+    from dysharp.show.html_report import check_row
     from dysharp.specs.reading import read_text
 
     text = read_text(Path(path))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from dysharp.base.errors import ConfigError, nearest
 from dysharp.cli.flags import complete_files, jobs_flag, json_flag, plot_flag
-from dysharp.cli.output import console, print_json
 from dysharp.cli.report import command_line, report_flag, write_report
-from dysharp.errors import ConfigError, nearest
+from dysharp.show.output import console, print_json
 
 if TYPE_CHECKING:
     from dysharp.figures import Figure, Point, Result, Store
@@ -92,7 +92,7 @@ def _json(name: str, results: Sequence[Result], holds: bool) -> dict[str, Any]:
 
 def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
     from dysharp.figures.window_map import mark_defaults
-    from dysharp.reports.plots import plot_windows, save_figure
+    from dysharp.show.plots import plot_windows, save_figure
 
     axes = plot_windows(rows)
     mark_defaults(axes, rows)
@@ -131,9 +131,9 @@ def reproduce(
     failed. Finished points are kept: an interrupted run continues where it stopped.
     """
     from dysharp.analysis import MODEL_VERSION
+    from dysharp.base.files import write_text
     from dysharp.figures import judge, list_figures
-    from dysharp.files import write_text
-    from dysharp.reports.figure_tables import figure_markdown, print_figure
+    from dysharp.show.figure_tables import figure_markdown, print_figure
 
     names = list_figures() if every else list(figures)
     bars, files = Bars(**{name: flags[name] for name in Bars._fields}), Files(**{name: flags[name] for name in Files._fields})
@@ -182,8 +182,8 @@ def reproduce(
 
 def _check_request(names: Sequence[str], files: Files, *, tornado: bool, direction: str, check: bool) -> None:
     """Raise ConfigError for flags that do not fit each other, and for files that cannot be written, before any point runs."""
+    from dysharp.base.files import check_destination, make_folder
     from dysharp.figures import list_figures
-    from dysharp.files import check_destination, make_folder
 
     if not names and not tornado:
         raise ConfigError(f"reproduce: found no figure, expected --all, --tornado or figures among {', '.join(list_figures())}")
@@ -212,8 +212,8 @@ def _check_simulated(chosen: Sequence[tuple[Figure, Sequence[Point]]]) -> None:
 
 def _write_html(done: Sequence[Done], command: str, path: str) -> None:
     """One HTML file: what became of the claims, then the simulated points, one table for each workload."""
-    from dysharp.reports.figure_tables import verdict_text
-    from dysharp.reports.html_report import report_of_rows
+    from dysharp.show.figure_tables import verdict_text
+    from dysharp.show.html_report import report_of_rows
 
     rows = {id(row): row for _, _, found in done for row in found.values() if "attribution" in row}  # closed forms have no times
     page = report_of_rows(list(rows.values()), command, "Reproduction of " + ", ".join(figure.name for figure, _, _ in done))
@@ -223,12 +223,12 @@ def _write_html(done: Sequence[Done], command: str, path: str) -> None:
 def _write_pages(done: Sequence[Done], folder: Path, command: str) -> None:
     """Write a page for each paper that has figures among `done`. Other figures of the page stay as their CSV files in `folder` have them."""
     from dysharp.analysis import MODEL_VERSION
+    from dysharp.base.files import write_text
     from dysharp.figures.figure import BEYOND, PAPERS
     from dysharp.figures.series import series_of
-    from dysharp.files import write_text
-    from dysharp.reports.figure_plots import plot_series
-    from dysharp.reports.paper_page import Section, claims_csv, paper_page, results_csv
-    from dysharp.reports.plots import save_figure
+    from dysharp.show.figure_plots import plot_series
+    from dysharp.show.paper_page import Section, claims_csv, paper_page, results_csv
+    from dysharp.show.plots import save_figure
 
     every: list[Section] = []
     for paper, title in PAPERS.items():
@@ -266,9 +266,9 @@ def _kept(folder: Path, paper: str, ran: set[str], section: Callable[..., Any]) 
 
 def _tornado(asked: Bars, store: Store, jobs: int, *, quiet: bool) -> tuple[Figure, list[Result], str, bool]:
     """(figure, results, Markdown, whether every point finished); prints the table unless `quiet`."""
+    from dysharp.base.table import plain_table
     from dysharp.figures.tornado import HEADLINES, Tornado
-    from dysharp.reports.markdown import table
-    from dysharp.table import plain_table
+    from dysharp.show.markdown import table
 
     if asked.subject not in HEADLINES:
         raise ConfigError(f"--tornado-of: found {asked.subject[:20]!r}, expected {' or '.join(HEADLINES)}")
@@ -304,9 +304,9 @@ def sweep(
     """
     import json
 
+    from dysharp.base.files import check_destination, write_text
     from dysharp.cli.texts.sweep_text import print_sweep, sweep_csv
     from dysharp.figures import load_figure
-    from dysharp.files import check_destination, write_text
     from dysharp.runs.store import point_dict
 
     if example:
@@ -326,7 +326,7 @@ def sweep(
     if csv_file is not None:
         write_text(csv_file, sweep_csv(rows))
     if report is not None and rows:
-        from dysharp.reports.html_report import report_of_rows
+        from dysharp.show.html_report import report_of_rows
 
         write_report(report_of_rows(list(rows.values()), command_line(ctx)), report)
     if as_json:

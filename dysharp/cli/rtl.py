@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import complete_clusters, complete_words, json_flag
-from dysharp.cli.output import print_facts, print_json, print_table
-from dysharp.errors import ConfigError
+from dysharp.show.output import print_facts, print_json, print_table
 from dysharp.silicon.rtl.blocks import BLOCKS
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from dysharp.cli.output import print_json
+from dysharp.show.output import print_json
 
 
 def row_schema() -> dict[str, Any]:

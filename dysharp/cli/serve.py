@@ -8,8 +8,8 @@ import click
 
 from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag, words_of
 from dysharp.cli.model import complete_whole
-from dysharp.cli.output import print_header, print_json, print_lines, print_table
 from dysharp.cli.report import command_line, report_flag
+from dysharp.show.output import print_header, print_json, print_lines, print_table
 
 if TYPE_CHECKING:
     from dysharp.api.serving_answer import Serving
@@ -59,12 +59,12 @@ def serve(
     with bar("layouts") as update:
         done = search(model, slo=slo_of(slo), layouts=named, systems=listed, tick=update, **asked)
     if plot is not None:
-        from dysharp.reports.plots import save_figure
-        from dysharp.reports.serving import plot_serving
+        from dysharp.show.plots import save_figure
+        from dysharp.show.serving import plot_serving
 
         save_figure(plot_serving(done), plot)
     if report is not None:
-        from dysharp.reports.serving import write_page
+        from dysharp.show.serving import write_page
 
         write_page(done, report, command_line(ctx))
         click.echo(f"report: {report}", err=True)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag, words_of
 from dysharp.cli.kept import fresh_flag, kept_rows
-from dysharp.cli.output import print_header, print_json, print_lines, print_table
 from dysharp.cli.report import command_line, report_flag
-from dysharp.errors import ConfigError
+from dysharp.show.output import print_header, print_json, print_lines, print_table
 
 if TYPE_CHECKING:
     from dysharp.api.training import Steps
@@ -79,18 +79,18 @@ def step(
     with shown_if_refused(), kept_rows(fresh), progress_bar() as progress:
         done = simulate(model, layout=layout, systems=names, recompute=modules, progress=progress, **asked)
     if timeline is not None:
-        from dysharp.steps.step_timeline import step_timeline
-        from dysharp.timeline.perfetto import write_perfetto
+        from dysharp.analysis.timeline.perfetto import write_perfetto
+        from dysharp.training.step_timeline import step_timeline
 
         write_perfetto(step_timeline(done.best.replayed), timeline, f"{done.model}, {done.schedule.name}, {done.best.system}")
     if plot is not None:
-        from dysharp.reports.plots import save_figure
-        from dysharp.reports.step_plot import plot_step
+        from dysharp.show.plots import save_figure
+        from dysharp.show.step_plot import plot_step
 
         save_figure(plot_step(done), plot)
     if report is not None:
-        from dysharp.files import write_text
-        from dysharp.reports.step_report import render_steps
+        from dysharp.base.files import write_text
+        from dysharp.show.step_report import render_steps
 
         write_text(report, render_steps(done, command_line(ctx)))
         click.echo(f"report: {report}", err=True)

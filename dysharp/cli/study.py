@@ -10,9 +10,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import complete_files, jobs_flag, json_flag, plot_flag
-from dysharp.cli.output import print_json, print_lines, print_table, printable
-from dysharp.errors import ConfigError
+from dysharp.show.output import print_json, print_lines, print_table, printable
 
 folder_flag = click.option("--folder", metavar="DIR", default="study", show_default=True, help="Folder of the finished points.")
 
@@ -32,8 +32,8 @@ def study(ctx: click.Context, file: str, folder: str, jobs: int, scheduler: str,
     Finished points are kept: the same command continues a study that was killed. Exit code 1 when a point failed.
     """
     from dysharp.cli.progress_bar import bar
-    from dysharp.studies.study import load_study, run_study
-    from dysharp.studies.study_folder import StudyFolder
+    from dysharp.figures.studies.study import load_study, run_study
+    from dysharp.figures.studies.study_folder import StudyFolder
 
     asked = load_study(file)
     objectives = () if asked.draw is None else asked.draw.minimize
@@ -44,7 +44,7 @@ def study(ctx: click.Context, file: str, folder: str, jobs: int, scheduler: str,
         outcome = run_study(asked, into, jobs, progress, scheduler)
     _tell_left_out(into.left_out)
     if plot is not None:
-        from dysharp.reports.plots import plot_pareto, save_figure
+        from dysharp.show.plots import plot_pareto, save_figure
 
         signs = [-1.0 if name.startswith("-") else 1.0 for name in objectives]
         save_figure(plot_pareto([[v * s for v, s in zip(each, signs, strict=True)] for each in outcome.values], objectives, asked.name), plot)
@@ -69,9 +69,9 @@ def query(sql: str, folder: str, reproduced: bool, as_csv: bool, as_json: bool) 
     `dysharp query "describe points"` lists the columns: the option `dysharp.n_sm` of a study file is the column n_sm, its `cluster.link_GBps` is
     cluster_link_GBps. SQL is in the dialect of DuckDB, and reaches no file. DIR may also be the --store of `reproduce` or `sweep`.
     """
+    from dysharp.base.text import csv_text
     from dysharp.figures import Store
-    from dysharp.studies.study_folder import StudyFolder, duckdb_module
-    from dysharp.text import csv_text
+    from dysharp.figures.studies.study_folder import StudyFolder, duckdb_module
 
     if reproduced and click.get_current_context().get_parameter_source("folder") is ParameterSource.COMMANDLINE:
         raise ConfigError("query: found --folder and --reproduced, expected only one of the two")

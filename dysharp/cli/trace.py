@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import complete_systems, json_flag, plot_flag, recorded_workload_flags
-from dysharp.cli.output import print_header, print_json, print_lines, print_table
-from dysharp.errors import ConfigError
+from dysharp.show.output import print_header, print_json, print_lines, print_table
 
 if TYPE_CHECKING:
     from dysharp.api.timed import Timed
@@ -60,8 +60,8 @@ def trace(
             done.save(out)
         files = done.save_chakra(chakra, parts) if chakra is not None else []
     if plot is not None:
-        from dysharp.reports.plots import save_figure
-        from dysharp.reports.timeline import plot_timeline
+        from dysharp.show.plots import save_figure
+        from dysharp.show.timeline import plot_timeline
 
         save_figure(plot_timeline(done.timeline, title=done.words), plot)
     print_header(header_lines([done.row]))
@@ -76,7 +76,7 @@ def trace(
 
 def check_timeline(flag: str, path: str) -> None:
     """Raise ConfigError for a file that `flag` names and that is no timeline by its name, or cannot be written."""
-    from dysharp.files import check_destination
+    from dysharp.base.files import check_destination
 
     if not path.endswith(ENDINGS):
         raise ConfigError(f"{flag}: found {path!r}, expected a name that ends in {' or '.join(ENDINGS)}")

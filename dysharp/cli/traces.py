@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import complete_from, helps, json_flag, numbers_of
-from dysharp.cli.output import print_json
-from dysharp.errors import ConfigError
+from dysharp.show.output import print_json
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dysharp.base.errors import ConfigError, SimulationError
 from dysharp.cli.flags import complete_files, jobs_flag, json_flag, plot_flag
-from dysharp.cli.output import print_json
-from dysharp.errors import ConfigError, SimulationError
+from dysharp.show.output import print_json
 
 if TYPE_CHECKING:
     from dysharp.api.run_validation import RunReport
@@ -49,8 +49,8 @@ def validate(
     """
     from dysharp.api.validation import refit as refit_constants
     from dysharp.api.validation import validate as validate_data
+    from dysharp.base.files import check_destination, write_text
     from dysharp.cli.progress_bar import progress_bar
-    from dysharp.files import check_destination, write_text
 
     if data is not None and (runs := _runs_in(data)):
         return _validate_runs(runs, data, check, as_json)
@@ -63,14 +63,14 @@ def validate(
             judged["constants"] = refit_constants(data, refit, jobs=jobs, progress=progress)
         done = validate_data(data, jobs=jobs, progress=progress, **judged)
     if plot is not None:
-        from dysharp.reports.plots import save_figure
-        from dysharp.reports.validation_page import plot_validation
+        from dysharp.show.plots import save_figure
+        from dysharp.show.validation_page import plot_validation
 
         save_figure(plot_validation(done.points), plot)
     if summary is not None:
         write_text(Path(summary), done.summary)
     if page is not None:
-        from dysharp.reports.validation_page import write_page
+        from dysharp.show.validation_page import write_page
 
         write_page(done, page)
     if as_json:
@@ -84,7 +84,7 @@ def validate(
             _validate_runs("training", None, check, False)
             _validate_runs("serving", None, check, False)
     if check and not done.holds:
-        from dysharp.text import cell
+        from dysharp.base.text import cell
 
         missed = ", ".join(f"{bar['name']} {cell(bar['value'])} (bar {cell(bar['bar'])})" for bar in done.bars if not bar["holds"])
         raise SimulationError(f"validate: found {missed}, expected every bar to hold")

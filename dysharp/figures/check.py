@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.figures.keys import known, typed, word
 from dysharp.figures.metric import all_calculated, all_metrics
 from dysharp.runs.point import Point

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from dysharp.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word
 from dysharp.figures.check import Check, check_of, unclaimed
 from dysharp.figures.keys import Whole, known, typed, word
 from dysharp.figures.metric import all_metrics

@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Strict, TypeAdapter, ValidationError
 
-from dysharp.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word
 from dysharp.specs.fields import keys_of, show
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from dysharp.lazy import import_all
+from dysharp.base.lazy import import_all
 from dysharp.runs.point import Point
 
 Rows = dict[Point, dict[str, Any]]

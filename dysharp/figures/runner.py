@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Any
 
-from dysharp.errors import ConfigError, SimulationError
+from dysharp.base.errors import ConfigError, SimulationError
+from dysharp.base.processes import in_processes
+from dysharp.base.sources import sources_changed
 from dysharp.figures.metric import Rows
 from dysharp.figures.origin import origin_of
-from dysharp.processes import in_processes
 from dysharp.runs.point import Point, is_workload
 from dysharp.runs.point_runs import point_task, why
 from dysharp.runs.store import Store
-from dysharp.sources import sources_changed
 from dysharp.specs import load_cluster, load_model
 
 Progress = Callable[[int, int, str, float], None]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.figures.figure import Figure
 from dysharp.figures.metric import Rows
 from dysharp.figures.origin import origin_of

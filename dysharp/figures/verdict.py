@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.figures.check import Check
 from dysharp.figures.figure import Figure, Variant
 from dysharp.figures.metric import Rows, Seen, all_metrics
@@ -243,7 +243,7 @@ def judge(figure: Figure, rows: Rows) -> tuple[list[Result], bool]:
 
 
 def results_from(path: Path, figure: Figure) -> list[Result]:
-    """The lines of a file that `reports.paper_page.results_csv` wrote. Numbers have three decimals. Raises ConfigError for another file."""
+    """The lines of a file that `show.paper_page.results_csv` wrote. Numbers have three decimals. Raises ConfigError for another file."""
     claims = sorted((c.name for c in figure.checks), key=len, reverse=True)
     with path.open(newline="", encoding="utf-8") as file:
         try:

@@ -30,7 +30,7 @@ def default_windows(point: Point) -> tuple[int, int]:
 
 
 def mark_defaults(first: Axes, points: Iterable[Point]) -> None:
-    """Draw a frame around the cell nearest to the default windows in each map of `reports.plots.plot_windows`.
+    """Draw a frame around the cell nearest to the default windows in each map of `show.plots.plot_windows`.
 
     `first`: the axes of the first map. Nearest: in factors.
     """

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError, EmulationMismatch
+from dysharp.base.errors import ConfigError, EmulationMismatch
 from dysharp.functional.orders import Pool, make_pool
 from dysharp.functional.progress import Progress
 from dysharp.program import Program, Tail, Trace

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.arrays import Array
-from dysharp.errors import ConfigError, check_word
+from dysharp.base.arrays import Array
+from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.text import facts
 from dysharp.functional.experts import Experts, GatedExperts, IntegerExperts
 from dysharp.functional.faults import ROUTING, routing_cases, why_not
 from dysharp.functional.layer import Tensors
@@ -17,7 +18,6 @@ from dysharp.functional.machine import Machine, Pass
 from dysharp.functional.numbers import Number, number
 from dysharp.functional.reference import dense_backward, dense_forward, recorded_reference
 from dysharp.functional.torch.blocks import BLOCKS as TORCH_BLOCKS
-from dysharp.text import facts
 from dysharp.workload import needed_gpus
 
 PLAIN_BLOCKS = {

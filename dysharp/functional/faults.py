@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dysharp.arrays import Array
-from dysharp.errors import ConfigError, check_word
+from dysharp.base.arrays import Array
+from dysharp.base.errors import ConfigError, check_word
 
 DROPPED = -1
 

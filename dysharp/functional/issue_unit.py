@@ -8,8 +8,8 @@ from operator import index
 
 import numpy as np
 
-from dysharp.arrays import Array
-from dysharp.errors import EmulationMismatch, IsaError
+from dysharp.base.arrays import Array
+from dysharp.base.errors import EmulationMismatch, IsaError
 from dysharp.functional.faults import Faults
 from dysharp.functional.multicast import ALIGN, DyMulticastObject, is_whole, show
 from dysharp.functional.network.core import Network

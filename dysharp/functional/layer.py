@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
-from dysharp.arrays import I32, Array
-from dysharp.errors import ConfigError, EmulationMismatch
+from dysharp.base.arrays import I32, Array
+from dysharp.base.errors import ConfigError, EmulationMismatch
 from dysharp.functional.experts import Experts
 from dysharp.functional.numbers import Number
 from dysharp.functional.sums import Expression

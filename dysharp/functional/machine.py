@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.arrays import Array
-from dysharp.errors import ConfigError, check_word
+from dysharp.base.arrays import Array
+from dysharp.base.errors import ConfigError, check_word
 from dysharp.functional.experts import Experts
 from dysharp.functional.faults import SCALE_OUT, Faults
 from dysharp.functional.layer import Saved, Tensors

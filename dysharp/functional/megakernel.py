@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from dysharp.arrays import Array
-from dysharp.errors import ConfigError, EmulationMismatch
+from dysharp.base.arrays import Array
+from dysharp.base.errors import ConfigError, EmulationMismatch
 from dysharp.functional.experts import Experts
 from dysharp.functional.runtime import ALIGN, TILE_ROWS, Device, DyMulticastObject, DyMulticastObjectProp, Handle
 from dysharp.protocol import readiness

@@ -23,8 +23,8 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from dysharp.arrays import Array
-from dysharp.errors import ConfigError, IsaError
+from dysharp.base.arrays import Array
+from dysharp.base.errors import ConfigError, IsaError
 from dysharp.functional.network.core import Network
 from dysharp.functional.network.transaction import Transaction
 from dysharp.functional.numbers import Number

@@ -6,8 +6,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from dysharp.arrays import Array
-from dysharp.errors import ConfigError, check_word
+from dysharp.base.arrays import Array
+from dysharp.base.errors import ConfigError, check_word
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.base.errors import ConfigError, nearest
 
 Event = tuple[int, Any]  # (kind, op, member, tile or packet of the event)
 

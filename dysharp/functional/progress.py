@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.program import Discipline, Head, Kind, Point, Program, Tail
 
 KINDS = (Kind.COMPUTE, Kind.DELAY, Kind.JOIN, Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE, Kind.PUSH_REDUCE)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import Array
-from dysharp.errors import EmulationMismatch
+from dysharp.base.arrays import Array
+from dysharp.base.errors import EmulationMismatch
 from dysharp.functional.layer import Record, RecordedTile, Tensors, run_tile
 from dysharp.functional.sums import evaluate, slots_of
 from dysharp.program.tables import ALL_COLUMNS, ColumnRange

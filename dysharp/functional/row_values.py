@@ -5,8 +5,8 @@ from functools import cached_property
 
 import numpy as np
 
-from dysharp.arrays import Array
-from dysharp.errors import ConfigError, EmulationMismatch
+from dysharp.base.arrays import Array
+from dysharp.base.errors import ConfigError, EmulationMismatch
 from dysharp.functional.layer import UNBOUND, ExpertMemory, Layout, Record, Tensors
 from dysharp.functional.sums import Expression, add_in_order
 from dysharp.program import Program

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dysharp.arrays import Array
-from dysharp.errors import ConfigError, EmulationMismatch
+from dysharp.base.arrays import Array
+from dysharp.base.errors import ConfigError, EmulationMismatch
 from dysharp.functional.faults import Faults
 from dysharp.functional.layer import UNBOUND, Record, Saved, Tensors
 from dysharp.functional.orders import Pool, make_pool

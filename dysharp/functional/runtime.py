@@ -23,8 +23,8 @@ from typing import Final
 
 import numpy as np
 
-from dysharp.arrays import Array
-from dysharp.errors import ConfigError, EmulationMismatch, IsaError
+from dysharp.base.arrays import Array
+from dysharp.base.errors import ConfigError, EmulationMismatch, IsaError
 from dysharp.functional.issue_unit import Handle, IssueUnit
 from dysharp.functional.multicast import ALIGN, LD, ST, TILE_ROWS, DyMulticastObject, DyMulticastObjectProp, is_whole, show, target_list, whole
 from dysharp.functional.numbers import number

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.errors import EmulationMismatch, ProgramError
+from dysharp.base.errors import EmulationMismatch, ProgramError
 from dysharp.functional.collective import FINISH, Array, Chunkwise, CollectiveEmulation
 from dysharp.program import Kind, Program, Tail, Trace
 from dysharp.protocol import merging

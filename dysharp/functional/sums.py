@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.arrays import Array
-from dysharp.errors import ConfigError
+from dysharp.base.arrays import Array
+from dysharp.base.errors import ConfigError
 from dysharp.functional.numbers import Number
 from dysharp.program import Kind, Program
 

@@ -7,7 +7,7 @@ trains of `framing`, the other encodes packets and counts their flits.
 
 from dataclasses import dataclass
 
-from dysharp.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word
 from dysharp.isa.commands import FLIT_BYTES, MAX_PAYLOAD, Command, virtual_channel
 from dysharp.isa.framing import Framing, push_train
 from dysharp.isa.packets import Packet, encode

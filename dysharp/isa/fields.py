@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from operator import index
 from typing import Final, NoReturn
 
-from dysharp.errors import IsaError
+from dysharp.base.errors import IsaError
 
 SPARE: Final = "spare"
 

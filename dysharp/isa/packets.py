@@ -15,7 +15,7 @@ from itertools import pairwise
 from operator import index
 from typing import Any, Final
 
-from dysharp.errors import IsaError
+from dysharp.base.errors import IsaError
 from dysharp.isa.commands import (
     BITMAP_EXPERTS,
     COMMAND_BYTE,

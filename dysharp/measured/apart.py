@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.arrays import F64
-from dysharp.compute import moe
+from dysharp.base.arrays import F64
+from dysharp.costs import moe
 from dysharp.measured.family import Classified, Constants, Level, Missing, Parsed
 from dysharp.measured.measurements import Measurement, is_weak
 from dysharp.measured.predictions import errors_by, measured_values, predict

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.arrays import F64
+from dysharp.base.arrays import F64
 from dysharp.measured.families.nccl import CollectiveCase
 from dysharp.measured.family import Classified, Constants, Missing, Parsed, all_families
 from dysharp.measured.predictions import ClosedForms, errors_of, measured_values, predict

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dysharp.arrays import F64
-from dysharp.errors import DysharpError
+from dysharp.base.arrays import F64
+from dysharp.base.errors import DysharpError
 from dysharp.measured.families.library_calls import LIBRARIES, CallCase, program_us
 from dysharp.measured.family import Constants, Parsed
 from dysharp.measured.measurements import Measurement

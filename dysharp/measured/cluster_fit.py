@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.arrays import F64
-from dysharp.compute import moe, operators
-from dysharp.compute.moe import host_constant
+from dysharp.base.arrays import F64
+from dysharp.costs import moe, operators
+from dysharp.costs.moe import host_constant
 from dysharp.measured.family import Case, Classified, Constants, Family, Level, Missing, Parsed, classify, families_in_bars, parse
 from dysharp.measured.fitting import LEAST_EFFECT, LEAST_ROWS, LEAST_SPREAD, MOST_ERROR, Free, fit, spread_of, standard_errors
 from dysharp.measured.hold_out import folds, label_of

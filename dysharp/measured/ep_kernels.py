@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from dysharp.compute.transfer import expected_copies
+from dysharp.base.units import PS_PER_US
+from dysharp.costs.transfer import expected_copies
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.family import Case, Constants
 from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, dtype_of, experts_of, gpu_of, number, whole
@@ -19,7 +20,6 @@ from dysharp.measured.predictions import Frozen, frozen
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.systems import get_system
-from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, make_routing
 
 NEAR, FAR = 256, 512

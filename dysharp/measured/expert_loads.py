@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 
-from dysharp.arrays import F64
+from dysharp.base.arrays import F64
 from dysharp.measured.measurements import Unsupported
 
 DRAWS = 24

@@ -15,9 +15,9 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, Literal, TypeVar
 
-from dysharp.arrays import F64
-from dysharp.errors import ConfigError, check_word
-from dysharp.lazy import import_all
+from dysharp.base.arrays import F64
+from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.lazy import import_all
 from dysharp.measured.measurements import NO_DOMAIN, TIMES, Measurement, Unsupported, out_of_scope
 from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import F64
+from dysharp.base.arrays import F64
 
 Values = Mapping[str, float]
 Predict = Callable[[Values], F64]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dysharp.arrays import F64, I64, Bools
+from dysharp.base.arrays import F64, I64, Bools
 from dysharp.measured.ep_kernels import EpCase
 from dysharp.measured.family import Parsed, families_in_bars
 from dysharp.measured.predictions import ClosedForms, OnProgress, errors_of, measured_values, members_by, predict_folds

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.arrays import F64
-from dysharp.compute.operators import overlap
+from dysharp.base.arrays import F64
+from dysharp.base.units import PS_PER_US
+from dysharp.costs.operators import overlap
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import EpCase, Layout, Options, RoutingOf, cluster_of, done_ps, marks_us, on_line, program_of, uniform
 from dysharp.measured.family import Constants
@@ -19,7 +20,6 @@ from dysharp.measured.predictions import Frozen, frozen
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.specs.cluster import ScaleOut
-from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, make_routing
 from dysharp.workload.levels import expected_domains
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dysharp.data import read_table
-from dysharp.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word
 from dysharp.measured import tp_rows
+from dysharp.measured.data import read_table
 from dysharp.specs import list_clusters, load_cluster
 from dysharp.specs.fields import show
 from dysharp.specs.gpu import list_gpus

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.arrays import F64, Bools
-from dysharp.errors import DysharpError, SimulationError
+from dysharp.base.arrays import F64, Bools
+from dysharp.base.errors import DysharpError, SimulationError
+from dysharp.base.processes import Task, here, in_processes
 from dysharp.measured.family import Case, Classified, Constants, Missing, Parsed
-from dysharp.processes import Task, here, in_processes
 from dysharp.specs.gpu import load_gpu
 
 Key = TypeVar("Key", bound=Hashable)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.arrays import F64
+from dysharp.base.arrays import F64
 from dysharp.measured import apart
 from dysharp.measured.family import Classified, Level, Parsed, get_family
 from dysharp.measured.fitting import LEAST_ROWS, Free, fit, seen_by

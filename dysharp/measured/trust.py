@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dysharp.analysis.row import form_of
-from dysharp.compute.operators import arch_of
+from dysharp.costs.operators import arch_of
 from dysharp.measured.family import GEMMS, Family, Part, families_between, judges_apart, judges_of
 from dysharp.measured.measurements import NICS_OF
 from dysharp.specs import Cluster, Model, load_cluster

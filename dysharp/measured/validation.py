@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.arrays import F64
+from dysharp.base.arrays import F64
+from dysharp.base.text import table
 from dysharp.measured.apart import part_of
 from dysharp.measured.beyond import ALL, beside_simulators
 from dysharp.measured.family import Classified, Missing, Parsed, families_in_bars
@@ -17,7 +18,6 @@ from dysharp.measured.refit import stages
 from dysharp.measured.regime import predicted_regime, regime_of
 from dysharp.specs.fitted import BETWEEN_DOMAINS, ONE_DOMAIN, Fitted, lines, one_domain, share_of
 from dysharp.specs.numbers import BETWEEN, ONE, counted
-from dysharp.text import table
 
 N_WORST = 20
 N_IDS = 3

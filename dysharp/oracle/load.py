@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ProgramError
+from dysharp.base.errors import ProgramError
 from dysharp.program.tables import Hardware, Kind, Program, Template
 
 PULLS = (Kind.GET, Kind.PULL_REDUCE, Kind.MERGED_LOAD)

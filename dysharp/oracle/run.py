@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from dysharp.errors import SimulationError
+from dysharp.base.errors import SimulationError
 from dysharp.oracle.depend import Dependencies
 from dysharp.oracle.fabric import Fabric
 from dysharp.oracle.issue import Issuers

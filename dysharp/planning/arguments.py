@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from dysharp.planning.cost import Costed
 from dysharp.planning.space import Task
-from dysharp.steps.accounting.memory import FULL
+from dysharp.training.memory import FULL
 
 FLEX = {"deepep": "deepep", "hybrid-ep": "hybridep", "dedup": "deepep"}
 """EP system -> backend of the flex dispatcher; all others are alltoall."""

@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.model.flops import CORE, FLASH_BACKWARD, flops_of
+from dysharp.model.layout import Chunk, Layout, chunks_of
+from dysharp.model.state import Recipe, rank_parameters, recipe_of
 from dysharp.planning.layers import Pieces, pieces_of
 from dysharp.planning.memory import held_by_rank, layer_bytes, rank_memory
 from dysharp.planning.schedules import V_SHAPED, peaks, ramp_of, ranks_of, work_of
@@ -18,13 +21,10 @@ from dysharp.planning.space import Column, Space, Task, is_one
 from dysharp.planning.split import best_split, pace, slots, stage_text, v_split
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.flops import CORE, FLASH_BACKWARD, flops_of
-from dysharp.steps.accounting.memory import RESERVED, Saving
-from dysharp.steps.accounting.state import Recipe, rank_parameters, recipe_of
-from dysharp.steps.cost import BlockTimes, EpTimes
-from dysharp.steps.layout import Chunk, Layout, chunks_of
-from dysharp.steps.machine import Machine, number
-from dysharp.steps.moe_block import ELEMENT
+from dysharp.training.cost import BlockTimes, EpTimes
+from dysharp.training.machine import Machine, number
+from dysharp.training.memory import RESERVED, Saving
+from dysharp.training.moe_block import ELEMENT
 
 SUSTAINED = 0.61
 """Part of the peak that GEMMs keep on a cluster without a packaged GPU: half of 313 TFLOPS, at which the digest of Pangu Ultra's layer was
@@ -240,7 +240,7 @@ class Coster:
         return out
 
     def _update(self, layout: Layout, held: tuple[float, float], copies: int) -> float:
-        """The optimizer on the shard, the norm of its gradients, and the zeroing of all gradients, as in `steps.costs`."""
+        """The optimizer on the shard, the norm of its gradients, and the zeroing of all gradients, as in `training.costs`."""
         sharded, element = self.recipe.sharded, number("step.gradient_bytes")
         shard = (held[0] / (layout.dp * layout.cp) + held[1] / layout.edp) / copies if sharded else sum(held)
         zeroed = held[0] / layout.fsdp + held[1] / layout.expert_fsdp

@@ -1,26 +1,26 @@
 """Microseconds of the pieces of a pipeline for one micro-batch on one GPU: a dense layer, a MoE layer, embedding, MTP layer, head.
 
-The only file here that asks `steps` for times: the closed forms that measured steps judge (`steps.block`), with an EP system of `experts`.
+The only file here that asks `training` for times: the closed forms that measured steps judge (`training.block`), with an EP system of `experts`.
 """
 
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import cast
 
+from dysharp.model.layout import Layout
 from dysharp.planning.experts import hidden_by, wire_us
 from dysharp.planning.swap import copied, swapped_bytes
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.memory import Saving
-from dysharp.steps.block import Block
-from dysharp.steps.cost import BlockTimes, Cost, EpTimes
-from dysharp.steps.costs import exposed_shards
-from dysharp.steps.layout import Layout
-from dysharp.steps.machine import Machine
-from dysharp.steps.moe_block import expert_tensor, routed
-from dysharp.steps.practice import Dispatcher, Practice
+from dysharp.training.block import Block
+from dysharp.training.cost import BlockTimes, Cost, EpTimes
+from dysharp.training.costs import exposed_shards
+from dysharp.training.machine import Machine
+from dysharp.training.memory import Saving
+from dysharp.training.moe_block import expert_tensor, routed
+from dysharp.training.practice import Dispatcher, Practice
 
 DISPATCHERS = ("alltoall", "deepep", "hybrid-ep")
-"""Systems of the closed forms of `steps`. The others are forms of `experts`."""
+"""Systems of the closed forms of `training`. The others are forms of `experts`."""
 ROWS_ONCE = ("dedup", "in-switch", "moe-hub")
 """Systems that send one row per GPU, which is copied for its experts behind the wire, as DeepEP does."""
 LOADED = ("experts", "expert activation", "permutations", "exchange")

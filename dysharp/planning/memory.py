@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from dysharp.model.layout import Chunk, Layout, chunks_of
+from dysharp.model.state import RankParameters, dummy_bytes, rank_parameters, recipe_of, state_bytes
 from dysharp.planning.schedules import peaks, ranks_of
 from dysharp.planning.space import Task
 from dysharp.planning.swap import LAYERS, swapped_bytes
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.memory import BF16, GATHERED, RESERVED, Saving, gradient_bytes, head_bytes, is_dropped, layer_transient, saved_of_layer
-from dysharp.steps.accounting.state import RankParameters, dummy_bytes, rank_parameters, recipe_of, state_bytes
-from dysharp.steps.costs import layer_shards
-from dysharp.steps.layout import Chunk, Layout, chunks_of
+from dysharp.training.costs import layer_shards
+from dysharp.training.memory import BF16, GATHERED, RESERVED, Saving, gradient_bytes, head_bytes, is_dropped, layer_transient, saved_of_layer
 
 
 def rank_memory(task: Task, values: dict[str, Any], layout: Layout) -> tuple[float, ...]:

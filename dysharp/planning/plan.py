@@ -7,21 +7,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
+from dysharp.base.processes import Runner, here
+from dysharp.base.processes import Task as Work
+from dysharp.base.units import GiB
+from dysharp.model.flops import MEGATRON, model_flops
+from dysharp.model.weights import parameters_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.names import schedule_of, text_of
 from dysharp.planning.refusal import refusal
 from dysharp.planning.search import Found, Tick, journal_of, search
 from dysharp.planning.space import Task, default_space
-from dysharp.processes import Runner, here
-from dysharp.processes import Task as Work
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.flops import MEGATRON, model_flops
-from dysharp.steps.accounting.weights import parameters_of
-from dysharp.steps.machine import Machine
-from dysharp.steps.practice import Practice
-from dysharp.units import GiB
+from dysharp.training.machine import Machine
+from dysharp.training.practice import Practice
 
 ASCEND = "paper-ascend"
 NOT_CONSIDERED = (

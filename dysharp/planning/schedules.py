@@ -10,10 +10,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.steps.graph import replay_schedule
-from dysharp.steps.layout import Layout
-from dysharp.steps.schedules import equal_times, make_schedule
-from dysharp.steps.schedules.cells import BACKWARD, DGRAD, FORWARD
+from dysharp.model.layout import Layout
+from dysharp.training.graph import replay_schedule
+from dysharp.training.schedules import equal_times, make_schedule
+from dysharp.training.schedules.cells import BACKWARD, DGRAD, FORWARD
 
 SCHEDULES = ("1f1b", "zb-h1", "zbv", "v-half", "v-min", "dualpipe", "dualpipev")
 """1F1B with more chunks per rank is interleaved."""

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.compute.operators import arch_of
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
+from dysharp.base.sources import code_digest
+from dysharp.costs.operators import arch_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.space import INTEGERS, Column, Space, constraints
 from dysharp.runs.store import Key, Store
-from dysharp.sources import code_digest
 from dysharp.specs import Cluster
 from dysharp.specs.fitted import fitted_values
 

@@ -10,18 +10,18 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word
+from dysharp.model.layout import Layout
 from dysharp.planning.experts import SPREAD, hottest
 from dysharp.planning.schedules import PAIRED, SCHEDULES, V_SHAPED
 from dysharp.planning.swap import OFFLOADED
 from dysharp.planning.swap import SETS as SWAPS
 from dysharp.specs.fields import show
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.memory import Saving
-from dysharp.steps.layout import Layout
-from dysharp.steps.machine import Machine
-from dysharp.steps.moe_block import NO_PRACTICE
-from dysharp.steps.practice import Practice
+from dysharp.training.machine import Machine
+from dysharp.training.memory import Saving
+from dysharp.training.moe_block import NO_PRACTICE
+from dysharp.training.practice import Practice
 
 Column = NDArray[np.int64]
 BLOCK = 1 << 18

@@ -5,11 +5,11 @@ The names are those of Megatron's --offload-modules. A copy that lasts longer th
 
 from functools import lru_cache
 
+from dysharp.model.layout import Layout
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.memory import Saving, is_dropped, saved_of_layer
-from dysharp.steps.cost import Cost
-from dysharp.steps.layout import Layout
-from dysharp.steps.machine import Machine, number
+from dysharp.training.cost import Cost
+from dysharp.training.machine import Machine, number
+from dysharp.training.memory import Saving, is_dropped, saved_of_layer
 
 OFFLOADED = {
     "attn_norm": "block input", "qkv_linear": "norm output", "core_attn": "q, k, v", "attn_proj": "attention output", "mlp_norm": "FFN norm input",

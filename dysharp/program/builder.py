@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dysharp.errors import ProgramError
+from dysharp.base.errors import ProgramError
 from dysharp.isa.framing import Framing, pull_train, push_train, stripe_ps
 from dysharp.program.csr import csr_ptr
 from dysharp.program.schema import LAYER, NO_DATA, Operator, Schema

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from dysharp.base.units import ns_to_ps
 from dysharp.program.tables import Hardware
 from dysharp.specs import Cluster, choice_int
 from dysharp.specs.cluster import session_bytes
-from dysharp.units import ns_to_ps
 
 CLASSES = ("requests", "responses", "other")
 """Traffic classes of systems.

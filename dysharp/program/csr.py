@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dysharp.arrays import I32, I64, Array, Bools
+from dysharp.base.arrays import I32, I64, Array, Bools
 
 
 def stable_order(key: NDArray[np.integer]) -> I64:

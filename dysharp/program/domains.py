@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from dysharp.arrays import Array
-from dysharp.errors import ProgramError
+from dysharp.base.arrays import Array
+from dysharp.base.errors import ProgramError
 from dysharp.program.builder import WIRED
 from dysharp.program.names import fail_where, row_name
 from dysharp.program.payload import Columns

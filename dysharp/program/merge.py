@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ProgramError
+from dysharp.base.errors import ProgramError
 from dysharp.program.builder import RARE
 from dysharp.program.merge_order import Cross, Part, ids_of, in_streams, with_cross
 from dysharp.program.schema import Buffer, Schema

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dysharp.errors import ProgramError
+from dysharp.base.errors import ProgramError
 from dysharp.program.csr import owners
 from dysharp.program.names import check_range
 from dysharp.program.sections import labelled

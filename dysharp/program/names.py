@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dysharp.arrays import Array
-from dysharp.errors import ProgramError
+from dysharp.base.arrays import Array
+from dysharp.base.errors import ProgramError
 from dysharp.program.tables import Head, Program, Tail
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dysharp.base.units import PS_PER_US
 from dysharp.program.tables import Net
 from dysharp.specs import Cluster
-from dysharp.units import PS_PER_US
 
 INSIDE, BETWEEN, RAILS = "inside", "between", "rails"
 """Places of a network: GPUs of one domain, instead of NVLink; GPUs of different domains; those of them on different rails."""

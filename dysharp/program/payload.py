@@ -4,8 +4,8 @@ from functools import cached_property
 
 import numpy as np
 
-from dysharp.arrays import Array
-from dysharp.errors import ProgramError
+from dysharp.base.arrays import Array
+from dysharp.base.errors import ProgramError
 from dysharp.program.builder import PULLS, PUSHES, WIRED
 from dysharp.program.csr import runs, spans
 from dysharp.program.names import fail_where, op_name, row_name

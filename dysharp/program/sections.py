@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ProgramError
+from dysharp.base.errors import ProgramError
 from dysharp.program.names import fail_where
 from dysharp.program.tables import Edges, Holds, Ops, Program, Section
 from dysharp.program.trace import Trace

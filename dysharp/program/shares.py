@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dysharp.arrays import I32, Bools
-from dysharp.errors import ProgramError
+from dysharp.base.arrays import I32, Bools
+from dysharp.base.errors import ProgramError
 from dysharp.program.names import check_range, fail_where
 from dysharp.program.schema import Nature
 from dysharp.program.skew import with_edges, with_ops

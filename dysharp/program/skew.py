@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ProgramError
+from dysharp.base.errors import ProgramError
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import owners
 from dysharp.program.schema import LATE

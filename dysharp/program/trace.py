@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from dysharp.arrays import I32, I64
+from dysharp.base.arrays import I32, I64
 
 
 @dataclass(frozen=True, slots=True)

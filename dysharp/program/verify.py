@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ProgramError
+from dysharp.base.errors import ProgramError
 from dysharp.program.builder import PULLS, WIRED
 from dysharp.program.csr import owners, starts
 from dysharp.program.domains import check_domains, check_nets, train_bytes_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dysharp.analysis import Row
-from dysharp.errors import DysharpError
+from dysharp.base.errors import DysharpError
 from dysharp.runs.leading import NoEstimate, leading_workload
 from dysharp.runs.memory import check_memory, within
 from dysharp.runs.options import Value, options_of

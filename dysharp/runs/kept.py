@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dysharp.analysis import Row
-from dysharp.errors import ConfigError, DysharpError
-from dysharp.files import make_folder
+from dysharp.base.errors import ConfigError, DysharpError
+from dysharp.base.files import make_folder
+from dysharp.base.sources import code_digest, sources_changed
 from dysharp.runs.job import Job, Result
 from dysharp.runs.options import options_of
 from dysharp.runs.store import Key, Store, digest_of, key_of_run
-from dysharp.sources import code_digest, sources_changed
 from dysharp.systems import get_system
 from dysharp.workload import Routing
 

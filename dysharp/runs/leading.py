@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dysharp.analysis import Row
-from dysharp.errors import SimulationError
+from dysharp.base.errors import SimulationError
 from dysharp.runs.header import header_of, settings_of
 from dysharp.runs.request import Request, Workload
 from dysharp.systems import System
@@ -20,7 +20,7 @@ from dysharp.workload import first_tokens
 WHOLE_ROWS, LEADING_ROWS = 300_000, 150_000
 """(token, expert) rows up to which all tokens of a layer are simulated; most rows of the leading tokens of a larger layer."""
 SEARCH_ROWS = 20_000
-"""Rows of the leading tokens with which settings of one system are compared (`advice.tuning`). No time is estimated from them."""
+"""Rows of the leading tokens with which settings of one system are compared (`planning.advice.tuning`). No time is estimated from them."""
 EVERYWHERE = ("allgather", "ring")
 """Traffic of systems that send every token to every GPU."""
 SETTLED, REFUSED = 0.05, 0.10

@@ -8,10 +8,10 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from dysharp.errors import ConfigError, OverShare
+from dysharp.base.errors import ConfigError, OverShare
+from dysharp.base.units import GiB
 from dysharp.runs.request import Request
 from dysharp.systems import System
-from dysharp.units import GiB
 from dysharp.workload import make_routing
 
 # Peak resident memory of planning, verifying, running and analysing, fitted to runs of paper forms and real forms with 8192 to 262144 tokens.

@@ -5,8 +5,8 @@ from contextlib import closing, contextmanager
 from importlib import import_module
 from typing import Any
 
-from dysharp.errors import ConfigError, DysharpError, MissingExtra, OverShare, SimulationError
-from dysharp.processes import Ended, Runner, T, Task
+from dysharp.base.errors import ConfigError, DysharpError, MissingExtra, OverShare, SimulationError
+from dysharp.base.processes import Ended, Runner, T, Task
 
 RETRIES = 2
 """How often dask runs a point again that raised something else than an error of dysharp."""

@@ -71,7 +71,7 @@ def run_pass(
     on_stage("engine", 0, program.n_ops)
     importing = time.perf_counter()
     engine = engine or engine_of(request.fidelity, request.cluster, request.fabric)  # numba loads here and nowhere earlier
-    from dysharp.uarch.compiling import on_compile
+    from dysharp.engine.compiling import on_compile
 
     import_s = time.perf_counter() - importing
     with on_compile(lambda compiled: on_stage("compiling", compiled)):

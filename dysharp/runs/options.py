@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dysharp.errors import ConfigError, check_word, nearest
+from dysharp.base.errors import ConfigError, check_word, nearest
 from dysharp.specs import Choice, Cluster, Model, choice, list_choices
 from dysharp.specs.reading import parse_toml, read_text
 from dysharp.systems import System, is_real
 from dysharp.systems.building.formats import SIDES, WEIGHT_FORMATS
-from dysharp.systems.collectives.register import CollectiveSystem
+from dysharp.systems.collective_system import CollectiveSystem
 from dysharp.systems.registry import FORMS
 
 Value = bool | int | float | str

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dysharp.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word
 from dysharp.systems.facts import PHASES
 
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dysharp.errors import ConfigError, DysharpError, SimulationError
-from dysharp.processes import Task
+from dysharp.base.errors import ConfigError, DysharpError, SimulationError
+from dysharp.base.processes import Task
+from dysharp.base.sources import code_digest
 from dysharp.runs.point import Point
 from dysharp.runs.store import inputs_digest
-from dysharp.sources import code_digest
 
 Simulate = Callable[[Point, float], dict[str, Any]]
 """The Row of a point, as plain values; called with the point and the part of the computer's memory that it may take."""

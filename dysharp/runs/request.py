@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar, cast, get_type_hints
 
 from dysharp.analysis.row import DIRECTIONS
-from dysharp.errors import ConfigError, check_word, nearest
+from dysharp.base.errors import ConfigError, check_word, nearest
 from dysharp.program.skew import Skew
 from dysharp.runs.options import Value, split_fabric
 from dysharp.runs.progress import Progress

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from dysharp.analysis import Row, both_passes
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
+from dysharp.base.units import PS_PER_US
 from dysharp.program import Program
 from dysharp.runs.collective import collective_options, run_collective
 from dysharp.runs.header import header_of
@@ -18,7 +19,6 @@ from dysharp.runs.request import Request, RequestArgs, Workload, make_collective
 from dysharp.systems import System, all_systems, get_system
 from dysharp.systems.collectives.register import get_collective
 from dysharp.systems.registry import FUSED_GEMMS
-from dysharp.units import PS_PER_US
 
 
 @takes(RequestArgs)

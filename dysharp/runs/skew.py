@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.base.errors import ConfigError, nearest
 from dysharp.program.skew import Skew
 from dysharp.specs.reading import read_text
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.errors import ConfigError
-from dysharp.files import cache_folder, make_folder, write_text
+from dysharp.base.errors import ConfigError
+from dysharp.base.files import cache_folder, make_folder, write_text
+from dysharp.base.sources import code_digest
 from dysharp.runs.point import Point
 from dysharp.runs.request import Workload, routing_string
-from dysharp.sources import code_digest
 from dysharp.specs import load_model
 from dysharp.specs.choices import overridden
 from dysharp.specs.reading import open_regular, open_without_waiting

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 
-from dysharp import processes
 from dysharp.analysis import Row
 from dysharp.analysis.waiting import waiting_us
-from dysharp.errors import ConfigError, DysharpError, SimulationError
-from dysharp.processes import Ended, ProcessEnded, Processes, Task, beside, here
+from dysharp.base import processes
+from dysharp.base.errors import ConfigError, DysharpError, SimulationError
+from dysharp.base.processes import Ended, ProcessEnded, Processes, Task, beside, here
 from dysharp.program import Program
 from dysharp.program.builder import ProgramBuilder
 from dysharp.program.constants import hardware_of
@@ -65,7 +65,7 @@ def simulate_each(systems: Mapping[str, System], requests: Sequence[Request]) ->
 
 def _load_kernels(request: Request) -> None:
     from dysharp.engine.burst.run import run_burst
-    from dysharp.uarch.compiling import on_compile
+    from dysharp.engine.compiling import on_compile
 
     def compiling(compiled: int) -> None:
         if request.progress:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.compute.collectives import link_us
+from dysharp.costs.collectives import link_us
 from dysharp.serving.engine import Engine
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.loop import Served

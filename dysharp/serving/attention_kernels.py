@@ -8,8 +8,8 @@ tokens than are chosen use it; others use the absorbed form, where each query re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from dysharp.compute.attention import Attention
-from dysharp.compute.linear_attention import PASSES, STATE_BYTES, DeltaNet, prefill_us, update_us
+from dysharp.costs.attention import Attention
+from dysharp.costs.linear_attention import PASSES, STATE_BYTES, DeltaNet, prefill_us, update_us
 from dysharp.serving.precisions import compute_dtype
 from dysharp.serving.work import ELEMENT, Batch, Op, Replica
 from dysharp.specs.whole import Attention as Whole

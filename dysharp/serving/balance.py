@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from dysharp.compute.collectives import link_us
+from dysharp.costs.collectives import link_us
 from dysharp.serving.exchange import domain_of
 from dysharp.serving.work import Loads, Replica
 from dysharp.specs.whole import WholeModel

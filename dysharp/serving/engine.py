@@ -10,12 +10,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dysharp.errors import check_word
+from dysharp.base.errors import check_word
+from dysharp.base.units import MiB
 from dysharp.serving.rates import Reducers
 from dysharp.serving.work import Load, Replica
 from dysharp.specs.fields import Text, Tokens, check_fields, show
 from dysharp.specs.reading import parse_toml, read_text
-from dysharp.units import MiB
 
 FILE = Path(__file__).parent / "data" / "engines.toml"
 Count = Annotated[float, Field(strict=True, ge=0, le=100)]

@@ -6,9 +6,10 @@ group share them. Between NVLink domains only low-latency messages have a closed
 
 from dataclasses import dataclass
 
-from dysharp.compute.collectives import flight_us, link_us
-from dysharp.compute.operators import SCALE_BYTES
-from dysharp.compute.transfer import (
+from dysharp.base.errors import ConfigError, nearest
+from dysharp.costs.collectives import flight_us, link_us
+from dysharp.costs.operators import SCALE_BYTES
+from dysharp.costs.transfer import (
     LL_HEADER_BYTES,
     alltoall_one_sided_us,
     deepep_combine_us,
@@ -17,7 +18,6 @@ from dysharp.compute.transfer import (
     ll_combine_us,
     ll_dispatch_us,
 )
-from dysharp.errors import ConfigError, nearest
 from dysharp.serving.work import ELEMENT, Replica
 from dysharp.specs.fields import show
 

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs.fields import show
 from dysharp.specs.whole import WholeModel
 

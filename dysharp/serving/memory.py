@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
+from dysharp.base.units import GiB
+from dysharp.model.weights import Weight, counted_weights
 from dysharp.serving.attention_kernels import kv_token_bytes, state_bytes
 from dysharp.serving.engine import Engine
 from dysharp.serving.precisions import Format
 from dysharp.serving.work import ELEMENT, Replica
-from dysharp.steps.accounting.weights import Weight, counted_weights
-from dysharp.units import GiB
 
 COLLECTIVE_BYTES = 0.4e9
 """Buffers of NCCL (aiconfigurator@095f58a, h100_sxm.yaml: 0.34 to 0.41 GB)."""

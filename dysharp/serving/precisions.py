@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from dysharp.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word
 from dysharp.specs.fields import show
 from dysharp.specs.gpu import Gpu
 
@@ -43,7 +43,7 @@ class Formats:
             raise ConfigError(f"precision: kv: found {show(self.kv)}, expected bf16 or fp8")
 
     def of(self, part: str) -> Format:
-        """Format of a part of `steps.accounting.weights.PARTS`."""
+        """Format of a part of `model.weights.PARTS`."""
         names = {
             "attention": self.attention,
             "routed experts": self.experts,

@@ -6,20 +6,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.arrays import F64
-from dysharp.compute.allreduce import kernel_allreduce_us
-from dysharp.compute.attention import Attention, attention_us, decode_us
-from dysharp.compute.collectives import collective_us
-from dysharp.compute.operators import Constants, gemm_us, hbm_us, launch_us, memory_kernel_us
-from dysharp.errors import ConfigError
+from dysharp.base.arrays import F64
+from dysharp.base.errors import ConfigError
+from dysharp.base.units import MiB
+from dysharp.costs.allreduce import kernel_allreduce_us
+from dysharp.costs.attention import Attention, attention_us, decode_us
+from dysharp.costs.collectives import collective_us
+from dysharp.costs.operators import Constants, gemm_us, hbm_us, launch_us, memory_kernel_us
 from dysharp.specs import Cluster
-from dysharp.units import MiB
 
 Key = tuple[object, ...]
 
 
 class Reducers(NamedTuple):
-    """All-reduce kernels of an engine (`compute.allreduce.KERNELS`) up to `most` bytes, one that sums in the switch up to `most_in_switch`
+    """All-reduce kernels of an engine (`costs.allreduce.KERNELS`) up to `most` bytes, one that sums in the switch up to `most_in_switch`
     bytes, and NCCL, with its form in the switch where `nvls` allows that. The fastest allowed kernel runs."""
 
     kernels: tuple[str, ...] = ("vllm one-stage", "vllm two-stage")
@@ -95,7 +95,7 @@ class Rates:
         return own | {"nccl": float(collective_us(self.gpu, self.constants, "all_reduce", n, n_bytes, nvls=nvls, in_place=True))}
 
     def collective(self, kind: str, n: int, n_bytes: float) -> float:
-        """An all-gather or reduce-scatter of NCCL over `n` GPUs; `n_bytes` as in `compute.collectives`."""
+        """An all-gather or reduce-scatter of NCCL over `n` GPUs; `n_bytes` as in `costs.collectives`."""
         return self._once((kind, n, n_bytes), lambda: collective_us(self.gpu, self.constants, kind, n, n_bytes, in_place=True)) if n > 1 else 0.0
 
     def decode(self, call: Attention) -> float:

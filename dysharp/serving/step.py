@@ -9,7 +9,7 @@ from math import ceil, log2, sqrt
 
 import numpy as np
 
-from dysharp.compute.collectives import flight_us, link_us
+from dysharp.costs.collectives import flight_us, link_us
 from dysharp.serving.attention_kernels import attention_ops
 from dysharp.serving.balance import largest_of
 from dysharp.serving.engine import Engine

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dysharp.arrays import F64
+from dysharp.base.arrays import F64
 from dysharp.serving.balance import largest_of
 from dysharp.serving.exchange import NORMAL_SMS, row_bytes
 from dysharp.serving.step import layer_ops, step_time

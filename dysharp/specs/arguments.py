@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any, TypeVar, cast
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs.fields import show
 
 F = TypeVar("F", bound=Callable[..., Any])

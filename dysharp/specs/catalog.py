@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.base.errors import ConfigError, nearest
 from dysharp.specs.choices import choice_value
 from dysharp.specs.cluster import Cluster, ClusterFile, cluster_of, scale_out_of
 from dysharp.specs.fields import problems, raise_if, show

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from dysharp.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word
 from dysharp.specs.fields import Text, check_fields, problems, raise_if, show
 from dysharp.specs.reading import DATA, parse_toml, read_text
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dysharp import units
-from dysharp.errors import ConfigError
+from dysharp.base import units
+from dysharp.base.errors import ConfigError
 from dysharp.specs.choices import choice_int
 from dysharp.specs.fields import (
     Amount,

@@ -17,7 +17,7 @@ import pydantic
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from dysharp.errors import ConfigError, nearest
+from dysharp.base.errors import ConfigError, nearest
 
 MAX_PROBLEMS = 20  # problems in one message, so that a file of garbage still gives one readable line
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dysharp.errors import ConfigError, check_word, nearest
+from dysharp.base.errors import ConfigError, check_word, nearest
 from dysharp.specs.fields import show
 from dysharp.specs.numbers import BETWEEN, ONE, counted
 from dysharp.specs.reading import parse_toml, read_text
@@ -111,7 +111,7 @@ Overrides = tuple[tuple[str, float], ...]
 
 
 def fitted_values(overrides: Overrides = ()) -> dict[str, float]:
-    """Value by name, as the formulas of `compute` take it. `overrides` replace packaged values."""
+    """Value by name, as the formulas of `costs` take it. `overrides` replace packaged values."""
     return _packaged() | dict(overrides)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dysharp.errors import ConfigError, check_word, nearest
+from dysharp.base.errors import ConfigError, check_word, nearest
 from dysharp.specs.fields import LinkRate, Name, Rate, Small, Text, check_fields, problems, raise_if, show
 from dysharp.specs.reading import parse_toml, read_text
 

@@ -8,7 +8,7 @@ An encoder of images or sound beside the language model is left out.
 from collections.abc import Mapping
 from typing import Any
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs.fields import show
 from dysharp.specs.hf import (
     ALIASES,

@@ -1,7 +1,7 @@
 """Numbers in the code of formulas and systems: where each of them comes from.
 
-`data/numbers.toml` lists every number at the top level of a module of `compute`, `measured` and `systems`, and the numbers
-inside functions of `compute`. Each has one of these kinds:
+`data/numbers.toml` lists every number at the top level of a module of `costs`, `measured` and `systems`, and the numbers
+inside functions of `costs`. Each has one of these kinds:
 
 | kind | the number |
 |---|---|
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs.fields import show
 from dysharp.specs.reading import parse_toml, read_text
 

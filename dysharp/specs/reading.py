@@ -8,9 +8,9 @@ import tomllib
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
+from dysharp.base.units import MiB
 from dysharp.specs.fields import show
-from dysharp.units import MiB
 
 DATA = Path(__file__).parent / "data"
 """The folder of packaged specs."""

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.arrays import I32, I64
-from dysharp.compute import Tiling
+from dysharp.base.arrays import I32, I64
+from dysharp.base.units import ns_to_ps
+from dysharp.costs import Tiling
 from dysharp.program import Alloc, Discipline, Head, Kind, Program, Tail, Template
 from dysharp.program.constants import OTHER
 from dysharp.program.csr import spans
@@ -19,7 +20,6 @@ from dysharp.systems.building.layer import CONTROL, LayerBuilder
 from dysharp.systems.building.software_steps import WORD_BYTES, SoftwareSteps, mediate
 from dysharp.systems.facts import Costs, Facts, Moves, Ships, Shown
 from dysharp.systems.registry import system
-from dysharp.units import ns_to_ps
 from dysharp.workload import Routing, in_parts
 
 NONE = -1

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import I32, I64
-from dysharp.compute import gemm_gang
-from dysharp.errors import ConfigError
+from dysharp.base.arrays import I32, I64
+from dysharp.base.errors import ConfigError
+from dysharp.base.units import PS_PER_US
+from dysharp.costs import gemm_gang
 from dysharp.program import Alloc, Discipline, Head, Kind, Program, Tail, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.program.tables import ColumnRange
@@ -22,7 +23,6 @@ from dysharp.systems.building.layer import STORE, LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps, mediate
 from dysharp.systems.facts import Costs, Facts, Moves, Shown
 from dysharp.systems.registry import system
-from dysharp.units import PS_PER_US
 from dysharp.workload import Routing
 
 

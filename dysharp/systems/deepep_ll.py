@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from dysharp.arrays import I32
-from dysharp.compute.transfer import ll_grid
-from dysharp.errors import ConfigError
+from dysharp.base.arrays import I32
+from dysharp.base.errors import ConfigError
+from dysharp.costs.transfer import ll_grid
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Sends

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import I32, I64
-from dysharp.compute.transfer import expected_copies
-from dysharp.errors import ConfigError
+from dysharp.base.arrays import I32, I64
+from dysharp.base.errors import ConfigError
+from dysharp.costs.transfer import expected_copies
 from dysharp.program import Discipline, Program
 from dysharp.program.csr import runs, spans
 from dysharp.specs import Cluster, Model, choice_int

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.arrays import I32
-from dysharp.errors import ConfigError
+from dysharp.base.arrays import I32
+from dysharp.base.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.between.rails import nccl_layer

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import I32, I64
-from dysharp.errors import ConfigError
+from dysharp.base.arrays import I32, I64
+from dysharp.base.errors import ConfigError
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.batch import Batch

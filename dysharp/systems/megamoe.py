@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import I64
-from dysharp.compute.operators import CAST_BYTES
+from dysharp.base.arrays import I64
+from dysharp.costs.operators import CAST_BYTES
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.experts import fused

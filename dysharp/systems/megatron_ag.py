@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import I32
+from dysharp.base.arrays import I32
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Sends

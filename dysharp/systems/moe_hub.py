@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dysharp.arrays import I32
+from dysharp.base.arrays import I32
+from dysharp.base.units import ns_to_ps
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Head, Program, Tail
 from dysharp.program.csr import place_in
@@ -15,7 +16,6 @@ from dysharp.systems.building.layer import STORE, LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.facts import Costs, Facts, Moves, Reach, Shown
 from dysharp.systems.registry import system
-from dysharp.units import ns_to_ps
 from dysharp.workload import Routing
 
 

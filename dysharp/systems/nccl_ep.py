@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import I32
-from dysharp.errors import ConfigError
+from dysharp.base.arrays import I32
+from dysharp.base.errors import ConfigError
 from dysharp.program import Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.between.deepep_internode import Internode

@@ -7,7 +7,7 @@ token. No time of it is published. The collective `nvls-v` has its two kernels.
 
 from dataclasses import dataclass
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.program import Discipline, Program, Tail
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.between.in_switch import gathered_in_switch

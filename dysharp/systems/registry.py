@@ -12,13 +12,15 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
-from dysharp.errors import ConfigError, ProgramError, nearest
-from dysharp.lazy import import_all
+from dysharp.base.errors import ConfigError, ProgramError, nearest
+from dysharp.base.lazy import import_all
 from dysharp.program import Program
 from dysharp.program.shares import with_kernel_sms
 from dysharp.specs import Cluster, Model
+from dysharp.systems.collective_system import REGISTERED
 from dysharp.systems.facts import Facts
 from dysharp.workload import SCHEMES, Routing
+from dysharp.workload.sublayer import SUB_LAYER
 
 Plan = Callable[[Model, Cluster, Routing, str, Any], Program]
 FORMS = ("auto", "paper", "real")
@@ -170,12 +172,13 @@ def get_system(name: str) -> System:
     """The system called `name`. Raises ConfigError with the nearest valid name."""
     systems = all_systems()
     if name not in systems:
-        from dysharp.systems.collectives import all_collectives, all_tensor_parallel
-
-        if name in all_tensor_parallel():
+        for folder in ("collectives", "tp"):
+            import_all(f"dysharp.systems.{folder}")
+        other = REGISTERED.get(name)
+        if other is not None and SUB_LAYER in other.operations:
             raise ConfigError(f"system {name!r}: found a system of sub-layers, expected a sub-layer for it (--workload sub-layer:llama-7b:L1)")
-        if name in all_collectives():
+        if other is not None:
             raise ConfigError(f"system {name!r}: found a system of collectives, expected a collective for it (--workload all-reduce:64MiB)")
-        close = nearest(name, {**systems, **all_collectives(), **all_tensor_parallel()})
+        close = nearest(name, {**systems, **REGISTERED})
         raise ConfigError(f"system {name!r}: unknown{close if 'did you mean' in close else nearest(name, systems)}")
     return systems[name]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import I32
-from dysharp.compute.transfer import TRT_LAUNCHES, summed_bytes
-from dysharp.errors import ConfigError
+from dysharp.base.arrays import I32
+from dysharp.base.errors import ConfigError
+from dysharp.costs.transfer import TRT_LAUNCHES, summed_bytes
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Batch
@@ -148,7 +148,7 @@ class _OneSided(_Sided):
 class _TwoSided(_Sided):
     """An exchange of counts and indices, then FIFOs.
 
-    The same warps pack the fields of a token and push its copies, the own copy too (`compute.transfer.fifo_copy_us`).
+    The same warps pack the fields of a token and push its copies, the own copy too (`costs.transfer.fifo_copy_us`).
     """
 
     LAUNCHES = TRT_LAUNCHES

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.arrays import I64
-from dysharp.errors import ConfigError, check_word
+from dysharp.base.arrays import I64
+from dysharp.base.errors import ConfigError, check_word
 from dysharp.program import Discipline, Program
 from dysharp.program.csr import place_in, spans
 from dysharp.specs import Cluster, Model, choice_int

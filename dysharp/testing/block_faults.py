@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dysharp.errors import SimulationError
+from dysharp.base.errors import SimulationError
 from dysharp.silicon.rtl.blocks import load_block
 from dysharp.silicon.rtl.check import check_block
 from dysharp.silicon.rtl.formal import proves

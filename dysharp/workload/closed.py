@@ -7,7 +7,7 @@ Combine and over both directions. Derived from the systems of DySHARP (arXiv 260
 from dataclasses import dataclass
 from math import comb
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError, check_word, nearest
+from dysharp.base.errors import ConfigError, check_word, nearest
 from dysharp.specs.reading import read_text
 from dysharp.workload.routing import Placement
 from dysharp.workload.traces import copies_max_mean

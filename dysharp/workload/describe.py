@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs import Model
 from dysharp.workload.closed import uniform_p
 from dysharp.workload.counts import Counts, read_counts

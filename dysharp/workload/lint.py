@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.arrays import F64, I32, I64
-from dysharp.errors import ConfigError
+from dysharp.base.arrays import F64, I32, I64
+from dysharp.base.errors import ConfigError
 from dysharp.workload.counts import load_counts
 from dysharp.workload.deal import deal
 from dysharp.workload.placement import auto, eplb, replica_loads, replica_slots

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
+from dysharp.base.units import GiB, MiB
 from dysharp.specs.reading import open_regular
-from dysharp.units import GiB, MiB
 
 MAX_BYTES = 4 * GiB
 _MAX_MEMBERS = 64

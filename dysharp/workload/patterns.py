@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import I32, I64, Bools
-from dysharp.errors import ConfigError
+from dysharp.base.arrays import I32, I64, Bools
+from dysharp.base.errors import ConfigError
 from dysharp.specs import Model
 from dysharp.workload.sampling import draw_uniform
 

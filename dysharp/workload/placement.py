@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.arrays import I32
-from dysharp.errors import ConfigError, check_word, nearest
+from dysharp.base.arrays import I32
+from dysharp.base.errors import ConfigError, check_word, nearest
 from dysharp.specs.reading import check_bounded, parse_toml, read_text
 from dysharp.workload.routing import Placement, Routing
 

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from dysharp.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word
 from dysharp.workload.patterns import PATTERNS, Setting
 from dysharp.workload.traces import packaged_traces
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word
 from dysharp.specs.reading import DATA, parse_toml, read_text
 from dysharp.workload.collective import ELEMENT_BYTES, Collective
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError, nearest, one_line
-from dysharp.files import check_destination, write_file, write_text
+from dysharp.base.errors import ConfigError, nearest, one_line
+from dysharp.base.files import check_destination, write_file, write_text
 from dysharp.specs.fields import show
 from dysharp.workload.npz import read_npz
 from dysharp.workload.placement import replica_loads

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import check_word
+from dysharp.base.errors import check_word
 from dysharp.workload.routing import Routing, needed_gpus, rows_by_source
 
 

@@ -36,7 +36,7 @@ from dysharp.specs import Model, load_cluster
 from dysharp.workload import make_routing
 from dysharp.workload.collective import parse_collective
 from dysharp.workload.sublayer import parse_sub_layer
-from tests.compute.stored_times import own_constants
+from tests.costs.stored_times import own_constants
 from tests.interpreters.varied_programs import varied_programs
 from tests.stored_values import Cases, Table, digest, parts_of
 

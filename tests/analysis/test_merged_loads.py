@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dysharp.analysis.count import group_transfers, loads_that_went_on, traffic_bytes, wire_table
+from dysharp.base.errors import ProgramError
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ProgramError
 from dysharp.isa.framing import Framing
 from dysharp.program import Declared, Discipline, Hardware, Head, Kind, Program, ProgramBuilder, Tail, Template, To
 from dysharp.program.payload import moved_bytes

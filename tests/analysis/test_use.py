@@ -7,12 +7,12 @@ import pytest
 
 from dysharp.analysis.count import copied_members, remote_members, sums_that_passed
 from dysharp.analysis.load import BINS, up_use
+from dysharp.base.units import PS_PER_US
 from dysharp.engine.burst.run import run_burst
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import owners
 from dysharp.specs import load_cluster
 from dysharp.systems.collectives import get_collective
-from dysharp.units import PS_PER_US
 from dysharp.workload.sublayer import SubLayer
 
 

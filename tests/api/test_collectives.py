@@ -7,7 +7,7 @@ import pytest
 
 import dysharp
 from dysharp.analysis import Row
-from dysharp.errors import ConfigError, EmulationMismatch
+from dysharp.base.errors import ConfigError, EmulationMismatch
 from dysharp.functional.collective import Vectors, emulate_collective
 from dysharp.specs import load_cluster
 from dysharp.systems.collectives import all_collectives, get_collective
@@ -109,8 +109,8 @@ def test_every_system_conforms(name: str) -> None:
 
 
 def test_pages_and_pictures_name_the_collective() -> None:
-    from dysharp.reports.html_report import render, report_of_comparison
-    from dysharp.reports.plots import plot_compare
+    from dysharp.show.html_report import render, report_of_comparison
+    from dysharp.show.plots import plot_compare
 
     done = dysharp.compare(["nccl-ring", "nvls-two-shot"], workload="all-reduce:64KiB", **NODE)
     page = render(report_of_comparison(done, "dysharp compare"))

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 import dysharp as ds
-from dysharp.advice.prediction import AdviceRuns, Predicted
-from dysharp.advice.what_if import what_ifs
-from dysharp.errors import ConfigError, SimulationError
+from dysharp.base.errors import ConfigError, SimulationError
 from dysharp.measured.family import judges_of
 from dysharp.measured.trust import PredictionScope, family_errors, measured_range, no_rows, part_judges, trust_of, warnings_of
-from dysharp.reports.html_report import render, report_of_rows
+from dysharp.planning.advice.prediction import AdviceRuns, Predicted
+from dysharp.planning.advice.what_if import what_ifs
 from dysharp.runs.formats import resource_words
 from dysharp.runs.leading import NoEstimate
 from dysharp.runs.progress import Step
 from dysharp.runs.request import RequestArgs, arguments_of, make_request
 from dysharp.runs.together import Workers
+from dysharp.show.html_report import render, report_of_rows
 from dysharp.specs import load_cluster, load_model
 
 MODEL = replace(load_model("deepseek-v3"), dispatch_format="fp8")

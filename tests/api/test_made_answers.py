@@ -12,16 +12,16 @@ from unittest.mock import patch
 
 import pytest
 
-from dysharp.advice.tuning import Search
 from dysharp.analysis import Row
 from dysharp.api import comparison, network_curve, tensor_parallel, training
 from dysharp.api.comparison import compare
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
+from dysharp.planning.advice.tuning import Search
 from dysharp.runs.leading import NoEstimate
 from dysharp.specs import load_cluster, load_whole
 from tests.figures.made_rows import numbers
-from tests.reports.held import Lines, lines_of, stored_lines
-from tests.reports.made_results import made_row, window
+from tests.show.held import Lines, lines_of, stored_lines
+from tests.show.made_results import made_row, window
 
 FOLDER = Path(__file__).with_name("made")
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 import dysharp as ds
-from dysharp.advice.advise import answer_lines
 from dysharp.api.comparison import limits_sentence, place_of_fastest
 from dysharp.cli.texts.comparison_text import print_comparison
-from dysharp.reports.html_report import render, report_of_advice, report_of_comparison, report_of_rows
-from dysharp.reports.plots import plot_compare
+from dysharp.planning.advice.advise import answer_lines
+from dysharp.show.html_report import render, report_of_advice, report_of_comparison, report_of_rows
+from dysharp.show.plots import plot_compare
 
 
 @pytest.fixture(scope="module")

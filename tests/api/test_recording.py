@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dysharp.api.recording import read_text
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 
 
 def test_a_text_of_more_than_64_mib_is_refused_before_it_is_read_whole(tmp_path: Path) -> None:

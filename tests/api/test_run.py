@@ -11,7 +11,7 @@ import pytest
 
 import dysharp
 from dysharp.api import Step
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.runs import memory as memory_module
 from dysharp.runs.formats import resource_words
 from dysharp.specs import load_cluster, load_model

@@ -6,16 +6,16 @@ import pytest
 
 import dysharp
 from dysharp.api.tensor_parallel import _ends, check_tensor_system, serving_curves, step_sub_layers, step_words
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
+from dysharp.model import layout_of
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.precisions import formats_of
 from dysharp.serving.rates import rates_of
 from dysharp.serving.work import Replica, SubLayerCurve
 from dysharp.specs import load_cluster, load_whole
-from dysharp.steps import layout_of
-from dysharp.steps.block import Block
-from dysharp.steps.machine import Machine
-from dysharp.steps.practice import Practice, SubLayers
+from dysharp.training.block import Block
+from dysharp.training.machine import Machine
+from dysharp.training.practice import Practice, SubLayers
 
 CLUSTER = "paper-cais-h100"
 

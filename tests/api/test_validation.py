@@ -8,7 +8,7 @@ import pytest
 
 from dysharp.api.validation import refit as refit_file
 from dysharp.api.validation import validate
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from tests.measured.csv_lines import HEADER, ep_line, line, write
 
 

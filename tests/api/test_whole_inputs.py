@@ -3,7 +3,7 @@
 import pytest
 
 import dysharp
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 
 
 def test_step_takes_a_whole_model() -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
+from dysharp.base.text import csv_text
 from dysharp.cli.app import SETTINGS, cli
 from dysharp.cli.texts.examples import EXAMPLES
-from dysharp.reports.markdown import table
-from dysharp.text import csv_text
+from dysharp.show.markdown import table
 
 _HEAD = r"""# Command line
 

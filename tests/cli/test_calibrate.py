@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import dysharp as ds
-from dysharp.compute.collectives import collective_us
-from dysharp.compute.operators import gemm_us, grouped_gemm_us
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
+from dysharp.costs.collectives import collective_us
+from dysharp.costs.operators import gemm_us, grouped_gemm_us
 from dysharp.measured.measurements import COLUMNS
 from dysharp.specs import load_cluster
 from dysharp.specs.catalog import cluster_from_toml

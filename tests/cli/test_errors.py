@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dysharp.errors import SimulationError
+from dysharp.base.errors import SimulationError
 
 Call = Callable[..., Any]
 SMALL = ("--gpus", "4", "--tokens", "24")

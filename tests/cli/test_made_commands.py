@@ -24,8 +24,8 @@ from dysharp.runs.point import Point
 from dysharp.runs.progress import Step
 from dysharp.silicon.rtl.blocks import BLOCKS, Pin
 from tests.figures.made_rows import made_rows
-from tests.reports.held import Lines, digest, lines_of, page_lines, plain, printed, stored_lines
-from tests.reports.made_results import made_advice, made_comparison, made_row, made_steps, made_timeline, window
+from tests.show.held import Lines, digest, lines_of, page_lines, plain, printed, stored_lines
+from tests.show.made_results import made_advice, made_comparison, made_row, made_steps, made_timeline, window
 
 FOLDER = Path(__file__).with_name("made_commands")
 SWEEP = """

@@ -15,33 +15,33 @@ from unittest.mock import patch
 
 import pytest
 
-from dysharp.advice.libraries import Call, Cell, LibraryAdvice
 from dysharp.api import planning, run_validation, serving
 from dysharp.api.plan_confirm import Confirmed, Ranked
 from dysharp.api.serving_answer import Slo
 from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_systems import SystemPoint
 from dysharp.api.whole_model import describe
+from dysharp.base.errors import SimulationError
 from dysharp.cli import validate
 from dysharp.cli.listing import print_list
 from dysharp.cli.network import print_curve
 from dysharp.cli.serve import print_serving
 from dysharp.cli.texts import libraries_text, model_text, plan_text, routing_text, sweep_text, validate_text
-from dysharp.errors import SimulationError
 from dysharp.measured.validation import Validation
+from dysharp.planning.advice.libraries import Call, Cell, LibraryAdvice
 from dysharp.planning.search import Moved
-from dysharp.reports.serving import plot_serving
-from dysharp.reports.validation_page import _long_tables, page_of
 from dysharp.runs.point import Point
 from dysharp.serving.answers import Overlap, Slots
 from dysharp.serving.balance import Rearranging
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.search import Rejected
 from dysharp.serving.whatif import WhatIf
+from dysharp.show.serving import plot_serving
+from dysharp.show.validation_page import _long_tables, page_of
 from dysharp.workload.describe import GpuRow, LayerRow, LinkLoad, NodeRow
-from tests.reports.drawn import drawn_lines
-from tests.reports.held import Lines, digest, lines_of, plain, printed, stored_lines
-from tests.reports.made_results import Made
+from tests.show.drawn import drawn_lines
+from tests.show.held import Lines, digest, lines_of, plain, printed, stored_lines
+from tests.show.made_results import Made
 
 FOLDER = Path(__file__).with_name("made")
 
@@ -70,7 +70,7 @@ def every_answer() -> planning.Answer:
 
 
 def planning_replay() -> Any:
-    from tests.reports.made_results import made_steps
+    from tests.show.made_results import made_steps
 
     return made_steps().best.replayed
 
@@ -234,7 +234,7 @@ def sweep_rows() -> dict[Point, dict[str, Any]]:
 def curve() -> Any:
     from dysharp.api.network_curve import NetworkCurve, network_setting
     from dysharp.engine.flit.network import NetworkPoint, Protocol
-    from tests.reports.made_results import plain as made
+    from tests.show.made_results import plain as made
 
     points = tuple(
         made(NetworkPoint, f"point {i}", load=load, saturated=load > 0.6, n_packets=7, n_flits=900 + i, digest="d", seed=3,

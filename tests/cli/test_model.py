@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dysharp.steps.accounting.memory import buffer_bytes
+from dysharp.training.memory import buffer_bytes
 
 Call = Callable[..., Any]
 
@@ -76,8 +76,8 @@ def test_a_file_of_ones_own(tmp_path: Path, dysharp: Call) -> None:
 
 
 def test_buffers_of_dispatchers() -> None:
+    from dysharp.model import layout_of
     from dysharp.specs import load_whole
-    from dysharp.steps import layout_of
 
     model = load_whole("deepseek-v3")
     wide, node, alone = layout_of("ep=64"), layout_of("ep=8"), layout_of("ep=1")

@@ -8,8 +8,8 @@ import pytest
 
 import dysharp as ds
 from dysharp.api.network_curve import curve_setting, network_setting, parse_delays, parse_loads, parse_traffic
+from dysharp.base.errors import ConfigError
 from dysharp.engine.flit.curves import read_curves, setting
-from dysharp.errors import ConfigError
 
 SHORT = ("--period", "400")
 POINT = {"load", "injected", "accepted", "latency_cycles", "network_latency_cycles", "hops", "saturated", "n_packets", "digest"}

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from dysharp.base.table import fact_table, plain_table
 from dysharp.cli.calibrate import print_calibration
-from dysharp.cli.output import console, print_header, print_json, print_lines
 from dysharp.cli.texts.validate_text import _print as print_table
-from dysharp.table import fact_table, plain_table
+from dysharp.show.output import console, print_header, print_json, print_lines
 
 HOSTILE = "[/red] :smile: \x1b]0;pwn\x07"
 SHOWN = "[/red] :smile: \\x1b]0;pwn\\x07"
@@ -62,7 +62,7 @@ def test_a_narrow_table_has_one_fact_a_line() -> None:
 
 
 def test_calibrate_cuts_no_number_at_60_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("dysharp.cli.output.console", narrow)
+    monkeypatch.setattr("dysharp.show.output.console", narrow)
     error = SimpleNamespace(n=1234567, median_ape=1234.5, p90_ape=98765.4)
     errors = [SimpleNamespace(family="deepep-dispatch", shapes=7654321, before=error, after=error, held_out=error)]
     refused = {f"deepep.constant_{i}": "no row depends on it" for i in range(9)}
@@ -75,7 +75,7 @@ def test_calibrate_cuts_no_number_at_60_columns(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_validate_cuts_no_number_at_60_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("dysharp.cli.output.console", narrow)
+    monkeypatch.setattr("dysharp.show.output.console", narrow)
     numbers = {"n": 1234567, "n_rows": 7654321, "median_ape": 123.4, "p90_ape": 567.8, "mape": 234.5, "bias": -345.6}
     print_table([{"family": "inswitch-allreduce", "by": "program", "coverage": 98.76, **numbers}], ("family", "by", "coverage", *numbers))
     text = capsys.readouterr().out

@@ -42,7 +42,7 @@ def test_a_result_comes_without_stderr_and_in_any_encoding() -> None:
 
 
 def test_a_process_ends_with_its_parent(tmp_path: Path) -> None:
-    child = "import os, sys, time; from dysharp.processes import end_with; end_with(os.getppid()); print(os.getpid(), flush=True); time.sleep(60)"
+    child = "import os, time; from dysharp.base.processes import end_with; end_with(os.getppid()); print(os.getpid(), flush=True); time.sleep(60)"
     parent = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(60)"
     started = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
     assert started.stdout is not None

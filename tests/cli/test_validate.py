@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from dysharp.api.validation import validate
+from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
 from dysharp.cli.texts.validate_text import FAMILIES, print_families, print_more, print_own_rows
-from dysharp.errors import ConfigError
 from dysharp.measured.family import all_families
 from dysharp.measured.validation import Validation
 from tests.measured.csv_lines import GEMM, line, write

@@ -12,12 +12,12 @@ import click
 import pytest
 
 from dysharp import api as API
+from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
 from dysharp.cli.rtl import print_cost, print_hardware
 from dysharp.cli.serve import print_serving
 from dysharp.cli.texts.examples import EXAMPLES
 from dysharp.cli.texts.plan_text import draw_plan
-from dysharp.errors import ConfigError
 from dysharp.silicon.cluster_area import published
 from dysharp.specs import load_cluster
 
@@ -120,8 +120,8 @@ def test_a_plan_is_drawn_with_the_replay_of_its_best_layout(monkeypatch: pytest.
     seen: list[Any] = []
     monkeypatch.setattr("dysharp.api.plan_confirm.replayed", lambda coster, best: seen.append((coster, best)) or "a replay")
     monkeypatch.setattr("dysharp.planning.names.short_of", lambda one: one.name)
-    monkeypatch.setattr("dysharp.reports.plan_plots.plot_plan", lambda *given: seen.append(given) or "axes")
-    monkeypatch.setattr("dysharp.reports.plots.save_figure", lambda axes, path: seen.append((axes, path)))
+    monkeypatch.setattr("dysharp.show.plan_plots.plot_plan", lambda *given: seen.append(given) or "axes")
+    monkeypatch.setattr("dysharp.show.plots.save_figure", lambda axes, path: seen.append((axes, path)))
     best = [SimpleNamespace(name=n, limit="links", memory=[2 << 30, 1 << 30]) for n in ("a", "b")]
     one = SimpleNamespace(
         found=SimpleNamespace(best=best), task=SimpleNamespace(model=SimpleNamespace(name="m"), gpus=8), coster=SimpleNamespace(capacity=80 << 30),

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from dysharp.cli.app import SETTINGS, cli
-from dysharp.cli.output import WIDTH
+from dysharp.show.output import WIDTH
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "design-review.md"
 FILES = sorted(PAGE.with_suffix("").glob("*.txt"))

@@ -47,7 +47,7 @@ def example(request: pytest.FixtureRequest) -> Iterator[str]:
         sys.path.remove(str(ROOT / "examples"))
         sys.modules.pop(module, None)
         registry._REGISTRY.pop(name, None)
-        register._REGISTRY.pop(name, None)
+        register.REGISTERED.pop(name, None)
 
 
 @pytest.mark.parametrize("name", HEADINGS)

@@ -15,8 +15,11 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from dysharp.base.errors import ConfigError, SimulationError
+from dysharp.engine.blocks import columns as col
 from dysharp.engine.burst.lower import beyond_packets, lower, unsupported
 from dysharp.engine.burst.run import deadlock_text, table_reads
+from dysharp.engine.flit import columns as u
 from dysharp.engine.flit import curves
 from dysharp.engine.flit.config import NetworkConfig, RouterConfig, Traffic
 from dysharp.engine.flit.curves import read_curves
@@ -28,11 +31,8 @@ from dysharp.engine.flit.topology import wire
 from dysharp.engine.flit.traffic import Draws, packet_rate, targets
 from dysharp.engine.packet.fabric import FabricConfig, build, fabric_of, with_table
 from dysharp.engine.packet.program import statistics_of
-from dysharp.errors import ConfigError, SimulationError
 from dysharp.program.tables import Program
 from dysharp.specs import load_cluster
-from dysharp.uarch import columns as col
-from dysharp.uarch.flit import columns as u
 from tests.interpreters.random_loads import random_loads
 from tests.interpreters.random_merges import random_merge
 from tests.interpreters.random_programs import random_program

@@ -13,7 +13,7 @@ from dysharp.figures import Figure, judge, list_figures, load_figure
 from dysharp.figures.figure import Variant
 from dysharp.figures.series import series_of
 from tests.figures.made_rows import made_rows
-from tests.reports.held import digest
+from tests.show.held import digest
 from tests.stored_values import Cases, Table
 
 STORED = Table(__file__)

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from dysharp.base.errors import ConfigError
 from dysharp.cli import main
-from dysharp.errors import ConfigError
 from dysharp.figures import Point, Store, judge, load_figure, run_points
 from dysharp.figures.origin import origin_of
 from dysharp.isa.efficiency import FORMATS, closed_efficiency, encoded_efficiency

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.figures import Check, Figure, Point, in_direction, judge, list_figures, load_figure, variant_points
 from dysharp.figures.verdict import Result, outcome_of, verdict_of
-from dysharp.reports.figure_tables import reasons, verdict_text
+from dysharp.show.figure_tables import reasons, verdict_text
 
 TINY = """
 title = "tiny"

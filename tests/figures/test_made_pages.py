@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.figures import Check, Figure, in_direction, load_figure, run_points, runner
 from dysharp.figures.check import unclaimed
 from dysharp.figures.figure import Variant, product_points
@@ -23,11 +23,11 @@ from dysharp.figures.metrics import hub_shares
 from dysharp.figures.tornado import HEADLINES, Tornado
 from dysharp.figures.verdict import Result, _reduce, bound_words, outcome_of, variant_point, verdict_of
 from dysharp.figures.window_map import default_windows
-from dysharp.reports.figure_tables import figure_markdown, print_figure, verdict_text
-from dysharp.reports.paper_page import MANY, Section, claims_csv, paper_page, results_csv
 from dysharp.runs.point import Point
+from dysharp.show.figure_tables import figure_markdown, print_figure, verdict_text
+from dysharp.show.paper_page import MANY, Section, claims_csv, paper_page, results_csv
 from tests.figures.made_rows import made_row
-from tests.reports.held import Lines, lines_of, stored_lines
+from tests.show.held import Lines, lines_of, stored_lines
 
 FOLDER = Path(__file__).with_name("made")
 EARLY, LATE = "0eb98978 2026-11-21 05:46", "37c83703 2026-11-21 06:02"

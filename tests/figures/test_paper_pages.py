@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
-from dysharp.errors import ConfigError
 from dysharp.figures import Check, Figure, Point, judge, list_figures, load_figure
 from dysharp.figures.figure import BEYOND, Drawing, Variant
 from dysharp.figures.series import Series, series_of
 from dysharp.figures.verdict import variant_point
-from dysharp.reports.figure_plots import plot_series
-from dysharp.reports.headline import headline
-from dysharp.reports.markdown import escaped
-from dysharp.reports.paper_page import Section, _joined, paper_page, results_csv
+from dysharp.show.figure_plots import plot_series
+from dysharp.show.headline import headline
+from dysharp.show.markdown import escaped
+from dysharp.show.paper_page import Section, _joined, paper_page, results_csv
 
 MODELS = ("S-8", "M-8")
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "papers"

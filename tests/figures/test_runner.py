@@ -17,11 +17,11 @@ import pytest
 from click.testing import CliRunner
 
 from dysharp.analysis import MODEL_VERSION
+from dysharp.base.errors import ConfigError, SimulationError
+from dysharp.base.processes import Queue, in_processes
 from dysharp.cli.app import cli
 from dysharp.cli.entry import INTERRUPTED
-from dysharp.errors import ConfigError, SimulationError
 from dysharp.figures import Point, Store, check_points, load_figure, run_points
-from dysharp.processes import Queue, in_processes
 from dysharp.runs.point_runs import point_task, why
 from tests.runs.fake_points import broken_row, deadly_row, logged_row, sized_row
 

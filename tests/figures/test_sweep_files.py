@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from dysharp.base.errors import ConfigError
 from dysharp.cli.reproduce import example_sweep
-from dysharp.errors import ConfigError
 from dysharp.figures import Figure, check_points, load_figure
 from dysharp.specs import load_cluster
 

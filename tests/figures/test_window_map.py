@@ -2,7 +2,7 @@
 
 from dysharp.figures import Point, load_figure
 from dysharp.figures.window_map import default_windows, mark_defaults
-from dysharp.reports.plots import plot_windows
+from dysharp.show.plots import plot_windows
 
 
 def test_default_windows_follow_rate_round_trip_and_tables() -> None:

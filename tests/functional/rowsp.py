@@ -17,7 +17,7 @@ Packets travel on the links of `functional/network` in any order, encoded. A sto
 import random
 from dataclasses import dataclass, replace
 
-from dysharp.errors import EmulationMismatch, IsaError
+from dysharp.base.errors import EmulationMismatch, IsaError
 from dysharp.functional.network.wires import LOCAL, Wires
 from dysharp.functional.orders import RandomPool
 from dysharp.isa.commands import Command, virtual_channel

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dysharp import emulate
-from dysharp.errors import DysharpError
+from dysharp.base.errors import DysharpError
 from dysharp.functional.faults import KINDS, ROUTING, SCALE_OUT, Faults, machine_faults, routing_cases, why_not
 from dysharp.functional.orders import ORDERS, make_pool
 from dysharp.systems import all_systems

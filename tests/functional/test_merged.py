@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dysharp.base.errors import ConfigError, EmulationMismatch
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ConfigError, EmulationMismatch
 from dysharp.functional.experts import GatedExperts, IntegerExperts
 from dysharp.functional.layer import Tensors
 from dysharp.functional.machine import Context, Machine

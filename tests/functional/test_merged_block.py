@@ -19,7 +19,7 @@ from dysharp.functional.numbers import number
 from dysharp.functional.rows import Outcome
 from dysharp.program import Program
 from dysharp.program.verify import verify
-from dysharp.steps.merged import ATTENTION_B, ATTENTION_F, MOE_B, MOE_F, SHARED_B, SHARED_F, WEIGHTS, Kernel, kernels_program, label, merged_block
+from dysharp.training.merged import ATTENTION_B, ATTENTION_F, MOE_B, MOE_F, SHARED_B, SHARED_F, WEIGHTS, Kernel, kernels_program, label, merged_block
 
 torch = pytest.importorskip("torch")
 Array = NDArray[Any]
@@ -163,7 +163,7 @@ def test_the_order_of_the_engine() -> None:
 
 def test_a_missing_wait_gives_wrong_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shared experts that do not wait for attention, and attention (B) that does not wait for shared experts."""
-    monkeypatch.setattr("dysharp.steps.merged._waits", lambda *_: [])
+    monkeypatch.setattr("dysharp.training.merged._waits", lambda *_: [])
     pair = Pair("dysharp")
     pair.run(pair.program(), "random", seed=1)
     with pytest.raises(AssertionError):

@@ -7,7 +7,7 @@ from itertools import permutations, product
 
 import pytest
 
-from dysharp.errors import EmulationMismatch
+from dysharp.base.errors import EmulationMismatch
 from dysharp.functional import queue_pairs
 from dysharp.functional.emulation import Emulation, Shape, run_emulation
 from dysharp.functional.faults import SCALE_OUT, machine_faults

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dysharp.errors import ConfigError, EmulationMismatch
+from dysharp.base.errors import ConfigError, EmulationMismatch
 from dysharp.functional.faults import KINDS, MACHINE, ROUTING, SCALE_OUT, machine_faults
 from dysharp.functional.machine import Machine
 from dysharp.functional.packets import run_packets

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dysharp.errors import ConfigError, DysharpError, EmulationMismatch
+from dysharp.base.errors import ConfigError, DysharpError, EmulationMismatch
 from dysharp.functional.faults import Faults
 from dysharp.functional.machine import Machine
 from dysharp.functional.orders import OldestPool

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dysharp.errors import EmulationMismatch, IsaError
+from dysharp.base.errors import EmulationMismatch, IsaError
 from tests.functional.rowsp import MallocId, RowspMachine, UnitSizes
 
 GPUS, EXPERTS, TOKENS, TOPK, HIDDEN, TILE = 3, 6, 5, 2, 40, 4

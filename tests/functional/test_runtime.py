@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from dysharp.errors import ConfigError, DysharpError, EmulationMismatch, IsaError
+from dysharp.base.errors import ConfigError, DysharpError, EmulationMismatch, IsaError
 from dysharp.functional.experts import Experts, GatedExperts, IntegerExperts
 from dysharp.functional.megakernel import megakernel
 from dysharp.functional.multicast import LD, ST

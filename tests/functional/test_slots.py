@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.functional.packets.instructions import Decoder
 
 

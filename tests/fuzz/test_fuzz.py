@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from dysharp.base.errors import ConfigError
 from dysharp.cli import main
-from dysharp.errors import ConfigError
-from dysharp.studies.study_folder import StudyFolder
+from dysharp.figures.studies.study_folder import StudyFolder
 from tests.fuzz.fuzz import run_inputs
 from tests.fuzz.fuzz_inputs import CANARY, FAMILIES, Input, inputs
 

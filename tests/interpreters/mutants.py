@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dysharp.errors import DysharpError
+from dysharp.base.errors import DysharpError
 from dysharp.oracle import run_oracle
 from dysharp.program import Program, Trace
 from tests.interpreters.plain import PlainEngine, TooManySteps, source

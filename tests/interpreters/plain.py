@@ -9,16 +9,15 @@ from types import CodeType, ModuleType
 from typing import Any
 
 import dysharp
+from dysharp.base.errors import SimulationError
 from dysharp.engine.burst.run import trace_of
-from dysharp.errors import SimulationError
 from dysharp.program import Program, Trace
 
 ROOT = Path(dysharp.__file__).parent
 PREFIX = "dysharp."
-_ONLY_COMPILED = ("__init__", "kernel", "address")
 MODULES = (
-    *(".".join(p.relative_to(ROOT).with_suffix("").parts) for p in sorted((ROOT / "uarch").rglob("*.py")) if p.stem not in _ONLY_COMPILED),
-    *("engine.burst.loop", "engine.burst.lower", "engine.burst.lower_points"),
+    *(f"engine.blocks.{p.stem}" for p in sorted((ROOT / "engine" / "blocks").glob("*.py")) if p.stem != "__init__"),
+    *("engine.burst.chains", "engine.burst.loop", "engine.burst.lower", "engine.burst.lower_points"),
 )
 EVENTS = 1 << 40  # no limit on events: one call runs the Program, and the limit on steps ends it
 
@@ -46,7 +45,7 @@ class _Plain(ast.NodeTransformer):
 
 
 def source(module: str) -> str:
-    """Text of an engine module such as "uarch.link"."""
+    """Text of an engine module such as "engine.blocks.link"."""
     return (ROOT / Path(*module.split("."))).with_suffix(".py").read_text(encoding="utf-8")
 
 
@@ -80,7 +79,7 @@ def _identity(function: Any) -> Any:
 
 
 class PlainEngine:
-    """The burst engine in private modules. `changed`: {module such as "uarch.link": changed text}."""
+    """The burst engine in private modules. `changed`: {module such as "engine.blocks.link": changed text}."""
 
     def __init__(self, changed: Mapping[str, str] | None = None, max_steps: int = 2_000_000) -> None:
         self._changed = dict(changed or {})
@@ -89,7 +88,7 @@ class PlainEngine:
         self._modules: dict[str, ModuleType] = {}
         decorators = ModuleType("kernel")
         vars(decorators).update(kernel=_identity, block=_identity, by_address=_identity, prefetch=_nothing)
-        self._modules["uarch.kernel"] = decorators
+        self._modules["engine.kernel"] = decorators
         self._builtins = vars(builtins) | {"__import__": self._import, "__step__": self._step, "__shift__": _shift}
         self._loop = self._load("engine.burst.loop")
 
@@ -103,7 +102,7 @@ class PlainEngine:
         self._steps = 0
         self._loop.run_start(views)
         self._loop.run_loop(EVENTS, views)
-        n_done = int(state.clock.x[self._load("uarch.columns").RUN_DONE])
+        n_done = int(state.clock.x[self._load("engine.blocks.columns").RUN_DONE])
         if n_done != program.n_ops:
             raise SimulationError(f"plain engine: found {n_done} ops done, expected {program.n_ops}")
         return trace_of(program, state)
@@ -126,8 +125,8 @@ class PlainEngine:
         inner = name.removeprefix(PREFIX)
         if name.startswith(PREFIX) and (inner in MODULES or inner in self._modules):
             return self._load(inner)
-        if name == PREFIX + "uarch":
+        if name == PREFIX + "engine.blocks":
             package = ModuleType(name)
-            vars(package).update({n: self._load(f"uarch.{n}") for n in fromlist})
+            vars(package).update({n: self._load(f"engine.blocks.{n}") for n in fromlist})
             return package
         return builtins.__import__(name, scope, local, fromlist, level)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.arrays import Array
+from dysharp.base.arrays import Array
 from dysharp.program.builder import PULLS
 from dysharp.program.tables import Alloc, Chains, Discipline, Edges, Head, Holds, Issuers, Kind, Point, Pools, Program, Semaphores, Tail
 from tests.interpreters.random_programs import random_program

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.program.builder import WIRED, ProgramBuilder, To
 from dysharp.program.tables import Alloc, Discipline, Head, HubTable, Kind, Program, Tail, Template
 from tests.interpreters.coverage import coverage

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.isa.commands import RULES, Command, Data, Dtype, Half, Stage, virtual_channel
 from dysharp.isa.dump import dump
 from dysharp.isa.efficiency import FORMATS, closed_efficiency, encoded_efficiency

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from dysharp.errors import IsaError
+from dysharp.base.errors import IsaError
 from dysharp.isa.commands import RULES, Command, Dtype, Stage
 from dysharp.isa.dump import dump
 from dysharp.isa.packets import Packet, encode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.isa.efficiency import FORMATS, closed_efficiency, encoded_efficiency
 
 # 128 B are 8 flits of payload on each of 9 links. Flits of the request, of each of 8 copies, of their acks, of the merged ack.

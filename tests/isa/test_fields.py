@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dysharp.errors import IsaError
+from dysharp.base.errors import IsaError
 from dysharp.isa.commands import CONTROL, RULES, Command
 from dysharp.isa.fields import Field, Layout, pack, unpack
 from dysharp.isa.packets import crc8

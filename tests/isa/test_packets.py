@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dysharp.errors import IsaError
+from dysharp.base.errors import IsaError
 from dysharp.isa.commands import FLIT_BYTES, RULES, Command, Data, Dtype, Half, Stage, VirtualChannel, virtual_channel
 from dysharp.isa.packets import Packet, ReplicaForm, check_targets, crc8, decode, encode, flits, partial_sums, replica_form
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dysharp.arrays import F64
-from dysharp.errors import DysharpError
+from dysharp.base.arrays import F64
+from dysharp.base.errors import DysharpError
 from dysharp.measured import apart, beyond, calls, cluster_fit, hold_out, refit, regime, summary, trust, validation
 from dysharp.measured.expert_loads import busiest_rank, expert_loads
 from dysharp.measured.families.library_calls import LIBRARIES, CallCase, call_us

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.errors import DysharpError
+from dysharp.base.errors import DysharpError
 from dysharp.measured.family import Parsed, all_families, family_of, parse
 from dysharp.measured.measurements import Measurement, Unsupported, read_calls, read_measurements, read_operators
 from dysharp.measured.predictions import ClosedForms

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dysharp.errors import DysharpError
+from dysharp.base.errors import DysharpError
 from dysharp.measured.family import Family, Level, Parsed, all_families
 from dysharp.measured.measurements import Measurement
 from dysharp.program import Program

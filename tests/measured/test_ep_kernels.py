@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dysharp.compute import transfer
+from dysharp.costs import transfer
 from dysharp.measured import ep_kernels
 from dysharp.measured.ep_kernels import EpCase, kernel_times
 from dysharp.measured.families import fused_layer, hybrid_ep

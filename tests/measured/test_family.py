@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dysharp.api.validation import validate
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.measured import family as register
 from dysharp.measured.family import Case, all_families, families_in_bars, family, family_of, get_family, judges_of
 from dysharp.measured.measurements import Measurement

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.measured.family import family_of
 from dysharp.measured.measurements import measurements_from_csv
 from tests.measured.csv_lines import GEMM, HEADER, line, read

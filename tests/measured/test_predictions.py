@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dysharp.errors import SimulationError
+from dysharp.base.errors import SimulationError
 from dysharp.measured.ep_kernels import kernel_times
 from dysharp.measured.family import classify
 from dysharp.measured.predictions import ClosedForms, predict, predict_folds
 from dysharp.measured.validation import validate_measurements
-from dysharp.reports.validation_page import page_of
+from dysharp.show.validation_page import page_of
 from dysharp.specs.fitted import fitted, fitted_values
 from tests.measured.csv_lines import ep_line, line, read
 

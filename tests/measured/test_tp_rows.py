@@ -2,7 +2,7 @@
 
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.measured.family import classify
 from dysharp.measured.measurements import measurements_from_csv
 from dysharp.measured.tp_rows import COLUMNS

@@ -1,4 +1,4 @@
-"""Error bars of systems from outside the tree: a part without measurements has no bar. Known systems: tests/advice/test_advise.py."""
+"""Error bars of systems from outside the tree: a part without measurements has no bar. Known systems: tests/planning/test_advise.py."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 
 from dysharp.measured.family import classify, families_in_bars
 from dysharp.measured.validation import validate_measurements
-from dysharp.reports.validation_page import page_of
+from dysharp.show.validation_page import page_of
 from dysharp.specs.fitted import fitted
 from tests.measured.csv_lines import line, read
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from dysharp.errors import SimulationError
+from dysharp.base.errors import SimulationError
 from dysharp.oracle import run as run_module
 from dysharp.oracle.run import Run
 from dysharp.program.tables import Head, Program, Tail

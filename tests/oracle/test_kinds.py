@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from toy import HARDWARE, REQUEST, TILE_PS, WIRE, Toy
 
-from dysharp.errors import SimulationError
+from dysharp.base.errors import SimulationError
 from dysharp.oracle import run_oracle
 from dysharp.program.tables import Chaining, Head, Kind, Point, Tail
 

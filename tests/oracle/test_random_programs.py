@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.oracle import run_oracle
 from dysharp.oracle.run import Run
 from dysharp.program.tables import Kind

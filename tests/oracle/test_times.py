@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from toy import ACK, HARDWARE, REQUEST, ROW, TILE_PS, WIRE, Toy
 
-from dysharp.errors import ProgramError, SimulationError
+from dysharp.base.errors import ProgramError, SimulationError
 from dysharp.oracle import run_oracle
 from dysharp.program.tables import Alloc, Discipline, Head, HubTable, Kind, Program, Tail
 

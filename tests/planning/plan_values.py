@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
+from dysharp.model.layout import Layout
 from dysharp.planning.arguments import FRAMEWORKS, lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.experts import copies, hottest, wire_us
@@ -24,11 +25,10 @@ from dysharp.planning.space import FINE, SYSTEMS, WEIGHTS, Space, Task, constrai
 from dysharp.planning.split import best_split, pace, slots, stage_text, v_split
 from dysharp.planning.swap import OFFLOADED, SETS, copied, host_rate, swapped_bytes
 from dysharp.specs import load_cluster
-from dysharp.steps.accounting.memory import Saving
-from dysharp.steps.cost import BlockTimes, Cost, EpTimes
-from dysharp.steps.layout import Layout
-from tests.steps.step_values import MODELS, SEQUENCE
+from dysharp.training.cost import BlockTimes, Cost, EpTimes
+from dysharp.training.memory import Saving
 from tests.stored_values import Cases, Row, Table, digest
+from tests.training.step_values import MODELS, SEQUENCE
 
 STORED = Table(__file__, close=2e-6, zero=1e-9, whole=True)
 CLUSTERS = {"megatron": "hw-dgx-h100-x8", "primus": "hw-gb200-nvl72-x2", "mindspeed": "paper-ascend-910b", "nemo-24.07": "paper-gh200-nvl32-x2"}

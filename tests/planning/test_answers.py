@@ -7,12 +7,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dysharp.api.planning import plan, shapes_of
+from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
-from dysharp.errors import ConfigError
 from dysharp.measured.training.step_time import MEDIAN_P90
+from dysharp.model import layout_of
+from dysharp.model.weights import parameters_of
 from dysharp.specs import load_cluster, load_whole
-from dysharp.steps import layout_of
-from dysharp.steps.accounting.weights import parameters_of
 
 SMALL = [
     "plan", "qwen3-30b", "--cluster", "paper-ascend-910b", "--gpus", "16", "--batch", "64", "--try", "tp=1,2", "--try", "mbs=1", "--try", "vpp=1",

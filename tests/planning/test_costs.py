@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from dysharp.api.plan_confirm import confirm, ranked_by_rows, replayed
+from dysharp.base.units import PS_PER_US
+from dysharp.model import Layout
 from dysharp.planning.cost import Coster, machine_of
 from dysharp.planning.experts import hottest, wire_us
 from dysharp.planning.names import schedule_of
@@ -17,13 +19,11 @@ from dysharp.planning.split import slots
 from dysharp.planning.swap import OFFLOADED, host_rate, swapped_bytes
 from dysharp.planning.swap import SETS as SWAPS
 from dysharp.specs import load_cluster, load_whole
-from dysharp.steps import Layout
-from dysharp.steps.accounting.memory import Saving, memory_of
-from dysharp.steps.cost import Cost
-from dysharp.steps.costs import exposed_shards, layer_shards
-from dysharp.steps.machine import number
-from dysharp.steps.schedules import make_schedule
-from dysharp.units import PS_PER_US
+from dysharp.training.cost import Cost
+from dysharp.training.costs import exposed_shards, layer_shards
+from dysharp.training.machine import number
+from dysharp.training.memory import Saving, memory_of
+from dysharp.training.schedules import make_schedule
 
 H100 = load_cluster("hw-dgx-h100-x2")
 
@@ -169,7 +169,7 @@ def test_sharded_weights_are_those_of_steps(pp: int) -> None:
 
 @pytest.mark.parametrize(("name", "vpp"), [("1f1b", 1), ("1f1b", 2), ("zbv", 2), ("v-half", 2), ("v-min", 2), ("dualpipe", 1), ("dualpipev", 2)])
 def test_memory_of_a_schedule_is_that_of_its_order(name: str, vpp: int) -> None:
-    """`steps` counts the memory of every rank from the order of the whole schedule. A stage's received rows are not in the plan's."""
+    """`training` counts the memory of every rank from the order of the whole schedule. A stage's received rows are not in the plan's."""
     one = coster()
     cost = one.cost_of(one.space.candidate(0) | {"pp": 4, "vpp": vpp, "ep": 4, "system": "deepep", "schedule": name})
     order = make_schedule(schedule_of(cost), 4, cost.layout.micro_batches, vpp)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from dysharp.model import layout_of
 from dysharp.planning.cost import Coster, machine_of
 from dysharp.planning.names import text_of
 from dysharp.planning.plan import practice_for
 from dysharp.planning.search import FACTORS, variations
 from dysharp.planning.space import Task, default_space
 from dysharp.specs import load_cluster, load_whole
-from dysharp.steps import layout_of
 
 H100 = load_cluster("hw-dgx-h100-x2")
 MODEL = load_whole("qwen3-30b")

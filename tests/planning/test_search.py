@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
-from dysharp.errors import ConfigError
+from dysharp.model import Layout
+from dysharp.model.flops import MEGATRON, model_flops
+from dysharp.model.weights import parameters_of
 from dysharp.planning.cost import Coster, machine_of
 from dysharp.planning.experts import copies
 from dysharp.planning.plan import practice_for
@@ -18,11 +21,8 @@ from dysharp.planning.search import degrees_of, kept, search
 from dysharp.planning.space import FRAMEWORKS, WEIGHTS, Space, Task
 from dysharp.planning.split import best_split, pace, v_split
 from dysharp.specs import load_cluster, load_whole
-from dysharp.steps import Layout
-from dysharp.steps.accounting.flops import MEGATRON, model_flops
-from dysharp.steps.accounting.weights import parameters_of
-from dysharp.steps.graph import StepTimes, replay, step_graph
-from dysharp.steps.schedules import Times, make_schedule
+from dysharp.training.graph import StepTimes, replay, step_graph
+from dysharp.training.schedules import Times, make_schedule
 
 MACHINE = machine_of(load_cluster("paper-ascend-910b"))
 PANGU = load_whole("pangu-ultra-moe")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.errors import ProgramError
+from dysharp.base.errors import ProgramError
 from dysharp.program import Program
 from dysharp.program.merge import Cross, Part, Split, merge
 from dysharp.program.names import edge_name, row_name, tile_name

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dysharp.errors import ProgramError
+from dysharp.base.errors import ProgramError
 from dysharp.isa.framing import Framing
 from dysharp.oracle import run_oracle
 from dysharp.program import Alloc, Discipline, Hardware, Head, Kind, Program, ProgramBuilder, Tail, Template, To

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dysharp.base.errors import ProgramError
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ProgramError
 from dysharp.isa.framing import Framing
 from dysharp.oracle import run_oracle
 from dysharp.program import Declared, Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To

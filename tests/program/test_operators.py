@@ -8,8 +8,8 @@ from dysharp.analysis.attribution import critical_path
 from dysharp.analysis.count import traffic_bytes
 from dysharp.analysis.phases import LastGpu
 from dysharp.analysis.waiting import waiting_us
+from dysharp.base.errors import ProgramError
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ProgramError
 from dysharp.isa.framing import Framing
 from dysharp.program import Nature, Operator, Program, ProgramBuilder, Template, To
 from dysharp.program.tables import Discipline, Hardware, Kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dysharp.errors import ProgramError
+from dysharp.base.errors import ProgramError
 from dysharp.program.names import check_range, fail_where
 
 

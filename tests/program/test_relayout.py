@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from dysharp.base.errors import ProgramError
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ProgramError
 from dysharp.program import Point, Program, Tail
 from dysharp.program.relayout import relayout
 from dysharp.program.verify import verify

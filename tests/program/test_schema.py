@@ -11,8 +11,8 @@ OTHER_MEANINGS = {
     "isa/commands.py": "a field of a command",
     "silicon/rtl/al_tlb.py": "pins",
     "silicon/rtl/models/al_tlb.py": "pins",
-    "steps/block.py": "a part of a transformer layer",
-    "steps/practice.py": "a part of a transformer layer",
+    "training/block.py": "a part of a transformer layer",
+    "training/practice.py": "a part of a transformer layer",
 }
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dysharp.base.errors import ProgramError
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ProgramError
 from dysharp.oracle.run import Run
 from dysharp.program import Declared, Discipline, Kind, Program, ProgramBuilder, Template, Trace
 from dysharp.program.merge import Part, Split, merge

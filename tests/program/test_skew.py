@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dysharp.errors import ProgramError
+from dysharp.base.errors import ProgramError
 from dysharp.isa.framing import Framing
 from dysharp.oracle import run_oracle
 from dysharp.program import Discipline, Hardware, Head, Kind, Program, ProgramBuilder, Tail, Template, To

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dysharp.base.errors import ProgramError
 from dysharp.engine.burst.lower import beyond_packets
-from dysharp.errors import ProgramError
 from dysharp.isa.framing import Framing
 from dysharp.program import (
     Alloc,

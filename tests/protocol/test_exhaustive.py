@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from tests.protocol.checker import CONFIGS, Config, Token, check
 from tests.protocol.checker.canon import canonical
 from tests.protocol.checker.check import search

@@ -1,4 +1,4 @@
-"""The kernels of `uarch/tables.py` and the unit of `protocol/aau.py` do the same, event by event."""
+"""The kernels of `engine/blocks/tables.py` and the unit of `protocol/aau.py` do the same, event by event."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dysharp.engine.blocks import columns as c
+from dysharp.engine.blocks import tables as r
+from dysharp.engine.blocks import tables as t
 from dysharp.protocol import aau
-from dysharp.uarch import columns as c
-from dysharp.uarch import tables as r
-from dysharp.uarch import tables as t
 
 REGIONS, ROWS, PIECES, BYTES = 2, 4, 3, 16
 N_ROWS = REGIONS * ROWS

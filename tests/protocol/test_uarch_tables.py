@@ -1,4 +1,4 @@
-"""The kernels of `uarch/tables.py` and `uarch/points.py` and the blocks of `protocol/` do the same, event by event."""
+"""The kernels of `engine/blocks/tables.py` and `engine/blocks/points.py` and the blocks of `protocol/` do the same, event by event."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dysharp.engine.blocks import columns as c
+from dysharp.engine.blocks import tables as t
+from dysharp.engine.blocks.points import row_fill
+from dysharp.engine.blocks.state import Stores
+from dysharp.engine.kernel import kernel
 from dysharp.protocol import al_table, reduction, region
-from dysharp.uarch import columns as c
-from dysharp.uarch import tables as t
-from dysharp.uarch.kernel import kernel
-from dysharp.uarch.points import row_fill
-from dysharp.uarch.state import Stores
 
 quick = settings(max_examples=200, deadline=None)
 HUBS, EXPERTS, BLOCKS = 2, 2, 4  # hubs, experts per hub, algebraic blocks per expert

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dysharp.errors import OverShare
+from dysharp.base.errors import OverShare
 from dysharp.runs.point import Point
 
 
@@ -66,8 +66,8 @@ def deadly_row(point: Point, part: float, log: str) -> dict[str, Any]:
 
 def main() -> None:
     """Run a study."""
-    from dysharp.studies.study import load_study, run_study
-    from dysharp.studies.study_folder import StudyFolder
+    from dysharp.figures.studies.study import load_study, run_study
+    from dysharp.figures.studies.study_folder import StudyFolder
 
     file, folder, log, seconds, jobs, *scheduler = sys.argv[1:]
     simulate = partial(logged_row, log=log, seconds=float(seconds))

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dysharp.analysis import Row as Result
-from dysharp.errors import DysharpError
+from dysharp.base.errors import DysharpError
+from dysharp.figures.studies.study import Draw, latin_hypercube, load_study
 from dysharp.program.skew import Skew
 from dysharp.runs import causes, formats, header, leading, memory, options, packet_time, request, skew
 from dysharp.runs.job import Job
@@ -18,7 +19,6 @@ from dysharp.runs.point import Point
 from dysharp.runs.progress import Step
 from dysharp.runs.store import digest_of
 from dysharp.specs import Model, load_cluster, load_model
-from dysharp.studies.study import Draw, latin_hypercube, load_study
 from dysharp.systems import all_systems, get_system
 from tests.stored_values import Cases, Row, Table, digest
 

@@ -10,8 +10,8 @@ import pytest
 import dysharp
 from dysharp.api.comparison import limits_sentence
 from dysharp.cli.texts.row_text import print_row
-from dysharp.reports.html_report import render, report_of_rows
 from dysharp.runs.causes import STALLS, cause_names, causes, short_names
+from dysharp.show.html_report import render, report_of_rows
 
 ONE = {"gpus": 4, "tokens": 16}
 RUNS: dict[str, dict[str, Any]] = {

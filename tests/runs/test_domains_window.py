@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 import dysharp
+from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
-from dysharp.errors import ConfigError
 
 SMALL = {"model": "S-8", "cluster": "paper-dgx-h100-x4", "gpus": 16, "routing": "uniform"}
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dysharp as ds
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.runs.options import shipped
 from dysharp.specs import load_cluster, load_model
 from dysharp.systems import get_system

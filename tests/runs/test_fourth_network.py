@@ -12,9 +12,9 @@ from dysharp.cli.texts.comparison_text import print_comparison
 from dysharp.cli.texts.row_text import print_row
 from dysharp.program.nets import BETWEEN, NET_KINDS, NIC, NetKind, add, nets_of
 from dysharp.program.tables import Net
-from dysharp.reports.html_report import render, report_of_rows
 from dysharp.runs.causes import causes
 from dysharp.runs.formats import resource_words
+from dysharp.show.html_report import render, report_of_rows
 from dysharp.specs import Cluster, load_cluster
 
 MESH = replace(load_cluster("paper-dgx-h100-x4"), name="mesh")

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 import dysharp
+from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
-from dysharp.errors import ConfigError
 from dysharp.runs import job
 from dysharp.runs import kept as kept_module
 from dysharp.runs import store as store_module

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dysharp.errors import ConfigError, OverShare
+from dysharp.base.errors import ConfigError, OverShare
 from dysharp.runs import memory
 from dysharp.runs.memory import check_memory, estimate_bytes, usable_bytes, within
 from dysharp.runs.options import options_of

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import dysharp
+from dysharp.base.errors import ConfigError
 from dysharp.engine.packet.fabric import FabricConfig
-from dysharp.errors import ConfigError
 from dysharp.program import Program
 from dysharp.runs.options import EVERYWHERE, FABRIC, FIELDS, PAPER_FORM, REAL_FORM, options_help, options_of
 from dysharp.specs import Cluster, load_cluster, load_model

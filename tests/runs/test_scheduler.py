@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from dysharp.errors import ConfigError, MissingExtra
+from dysharp.base.errors import ConfigError, MissingExtra
+from dysharp.figures.studies.study import load_study, run_study
+from dysharp.figures.studies.study_folder import JOURNAL, StudyFolder
 from dysharp.runs import on_dask
 from dysharp.runs.point import Point
-from dysharp.studies.study import load_study, run_study
-from dysharp.studies.study_folder import JOURNAL, StudyFolder
 from tests.runs.fake_points import fake_row, large_row, logged_row
 
 duckdb = pytest.importorskip("duckdb")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dysharp as ds
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.runs.skew import make_skew, skew_line
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import dysharp
-from dysharp import processes
-from dysharp.errors import ConfigError, SimulationError
+from dysharp.base import processes
+from dysharp.base.errors import ConfigError, SimulationError
 from dysharp.runs import job, together
 from dysharp.runs.progress import Step
 from dysharp.specs.choices import choices_overridden

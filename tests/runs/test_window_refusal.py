@@ -8,7 +8,7 @@ import pytest
 
 import dysharp as ds
 from dysharp.analysis import Row
-from dysharp.errors import SimulationError
+from dysharp.base.errors import SimulationError
 from dysharp.runs.leading import run_window
 from dysharp.runs.request import RequestArgs, Workload, arguments_of, make_request, make_workload
 

@@ -6,7 +6,7 @@ and the cache are read, experts with a row are read or computed, rows go out and
 
 from dataclasses import dataclass
 
-from dysharp.compute.transfer import expected_copies
+from dysharp.costs.transfer import expected_copies
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.serving import answers, apart, exchange, whatif
 from dysharp.serving.attention_kernels import kv_token_bytes, state_bytes
 from dysharp.serving.balance import busiest, levels_of, loads_of, rearranging, with_slots

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dysharp.api.serving_systems import ep_systems, merged_layers
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.serving.answers import break_even, overlap_of, slots_of
 from dysharp.serving.apart import Pool, best_apart, disaggregated, transfer_us
 from dysharp.serving.balance import hottest, loads_of, rearranging

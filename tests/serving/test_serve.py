@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from dysharp import serve
 from dysharp.api.serving import Slo, part_shares, slo_of
+from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
-from dysharp.errors import ConfigError
 from dysharp.serving.answers import limit_of
 
 

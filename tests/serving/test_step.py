@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from dysharp.compute.attention import Attention
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
+from dysharp.costs.attention import Attention
 from dysharp.serving.balance import busiest
 from dysharp.serving.engine import engine_of
 from dysharp.serving.exchange import row_bytes

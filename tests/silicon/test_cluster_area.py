@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from dysharp.cli.texts.sweep_text import sweep_csv
+from dysharp.figures.studies.study_folder import record_of
 from dysharp.runs.point import Point
 from dysharp.silicon.area import total
 from dysharp.silicon.cluster_area import LINES, area_columns, cluster_area
 from dysharp.specs import load_cluster
-from dysharp.studies.study_folder import record_of
 
 PAPER = load_cluster("paper-gh200-nvl32")
 

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("amaranth", reason="needs the extra rtl")
 
 from dysharp.api.port_trace import port_steps, trace_port
-from dysharp.errors import SimulationError
+from dysharp.base.errors import SimulationError
 from dysharp.silicon.rtl.blocks import PortStep
 from dysharp.silicon.rtl.models.reduction_table import replay
 

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 pytest.importorskip("amaranth", reason="needs the extra rtl")
 pytest.importorskip("pyosys", reason="needs the extra rtl")
 
+from dysharp.base.errors import ConfigError, SimulationError
 from dysharp.cli.rtl import rtl
-from dysharp.errors import ConfigError, SimulationError
 from dysharp.silicon.area import total
 from dysharp.silicon.cluster_area import beside, published
 from dysharp.silicon.rtl.blocks import BLOCKS, load_block

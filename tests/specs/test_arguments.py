@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dysharp
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs.arguments import fitting
 
 Value = bool | int | float | str

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs import choice, choice_int, choice_str, choice_value, list_choices, load_model
 from dysharp.specs.catalog import model_from_toml
 from dysharp.specs.choices import choices_from_toml, choices_overridden

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dysharp.errors import ConfigError, DysharpError, MissingExtra, SimulationError, nearest
+from dysharp.base.errors import ConfigError, DysharpError, MissingExtra, SimulationError, nearest
 from dysharp.specs import load_cluster, load_model
 from dysharp.specs.reading import MAX_FILE_BYTES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs.fitted import fitted_from_toml
 
 

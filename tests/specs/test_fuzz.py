@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs import Choice, Cluster, Model, WholeModel, load_cluster, load_model
 from dysharp.specs.catalog import cluster_from_toml, model_from_toml
 from dysharp.specs.choices import choices_from_toml

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs import Model, load_model
 
 QWEN2_MOE = {  # Qwen1.5-MoE-A2.7B

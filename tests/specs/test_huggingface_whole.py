@@ -1,6 +1,6 @@
 """Whole models from `config.json`: the parameters that transformers 5.23 builds from the same fields, and one line for every bad field.
 
-`tests/steps/test_transformers.py` reads the configs of the packaged models and compares all fields.
+`tests/training/test_transformers.py` reads the configs of the packaged models and compares all fields.
 """
 
 import json
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import dysharp
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
+from dysharp.model.weights import parameters_of
 from dysharp.specs import WholeModel, load_whole
 from dysharp.specs.hf_whole import lines_on, whole_from_config
-from dysharp.steps.accounting.weights import parameters_of
 
 SMALL = {"vocab_size": 1000, "num_hidden_layers": 4, "hidden_size": 192, "intermediate_size": 320, "num_attention_heads": 6, "num_key_value_heads": 2}
 WIDE = {"head_dim": 48}

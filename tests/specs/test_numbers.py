@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 
 import dysharp
-from dysharp.errors import ConfigError
-from dysharp.reports.markdown import table
+from dysharp.base.errors import ConfigError
+from dysharp.base.text import cell
+from dysharp.show.markdown import table
 from dysharp.specs.fitted import ALL, fitted, lines, shares
 from dysharp.specs.numbers import BETWEEN, CLUSTERS, counted, numbers, numbers_from_toml
-from dysharp.text import cell
 
 ROOT = Path(dysharp.__file__).parent
-FOLDERS = ("compute", "measured", "systems")
+FOLDERS = ("costs", "measured", "systems")
 PLAIN = (-1, 0, 1, 2, 0.5, 1e3, 1e6)
 """Numbers inside functions that need no entry: halves and doubles, ends of ranges, conversions of units."""
 NUMBER_LINE = re.compile(r"(\w+) = ([\d.]+)\s*#(.*)")
 IN_SIGHT = re.compile(r"\bfit\b|fitted|chosen|read off|multimem", re.IGNORECASE)
 """Words of a comment on a number that measurements fixed. multimem: a row of in-switch times."""
-INSIDE = ("dysharp.compute.", "dysharp.measured.expert_loads")
+INSIDE = ("dysharp.costs.", "dysharp.measured.expert_loads")
 """Modules of formulas, whose functions are searched too."""
 
 
@@ -75,7 +75,7 @@ def test_every_entry_is_in_the_code() -> None:
 
 def test_the_search_finds_numbers() -> None:
     found = _found()
-    assert {("dysharp.compute.moe", "LAYER_CALLS"), ("dysharp.systems.megamoe", "COUNTS")} <= found
+    assert {("dysharp.costs.moe", "LAYER_CALLS"), ("dysharp.systems.megamoe", "COUNTS")} <= found
     assert ("dysharp.measured.expert_loads", "_loads()") in found
 
 

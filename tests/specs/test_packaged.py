@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dysharp import specs
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.measured.trust import no_rows
 from dysharp.specs import list_clusters, load_cluster, load_model
 from dysharp.specs.gpu import load_gpu

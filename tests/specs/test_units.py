@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dysharp import units
+from dysharp.base import units
 
 
 def test_known_values() -> None:

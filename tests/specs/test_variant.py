@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs import load_cluster
 
 

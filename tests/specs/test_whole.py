@@ -2,7 +2,7 @@
 
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs import list_models, list_whole_models, load_model, load_whole
 from dysharp.specs.catalog import whole_from_toml
 

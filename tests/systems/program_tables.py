@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.errors import DysharpError
+from dysharp.base.errors import DysharpError
 from dysharp.program import Program
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.specs.choices import choices_overridden

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from layers import TINY, cluster, layers
 
-from dysharp.compute import mean_share, weight_grad_gang, weight_grad_task
-from dysharp.compute.operators import hbm_us, sustained_flops_per_us
+from dysharp.base.errors import ConfigError
+from dysharp.costs import mean_share, weight_grad_gang, weight_grad_task
+from dysharp.costs.operators import hbm_us, sustained_flops_per_us
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ConfigError
 from dysharp.isa.framing import Framing, pull_train
 from dysharp.program import Alloc, Program
 from dysharp.program.verify import verify

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from layers import TINY, cluster
 
+from dysharp.base.errors import ConfigError, EmulationMismatch, ProgramError
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ConfigError, EmulationMismatch, ProgramError
 from dysharp.functional.experts import IntegerExperts
 from dysharp.functional.layer import Tensors
 from dysharp.functional.numbers import number

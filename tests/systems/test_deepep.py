@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from layers import TINY
 
-from dysharp.compute.collectives import sync_us
+from dysharp.base.errors import ConfigError
+from dysharp.costs.collectives import sync_us
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ConfigError
 from dysharp.program import Program
 from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.fitted import fitted_values

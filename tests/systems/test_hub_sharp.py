@@ -11,8 +11,8 @@ from layers import TINY
 import dysharp
 from dysharp.analysis import attribution, count, row, traffic_bytes
 from dysharp.analysis.count import sums_that_passed
+from dysharp.base.errors import ConfigError, ProgramError
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ConfigError, ProgramError
 from dysharp.functional.orders import ORDERS
 from dysharp.oracle import run_oracle
 from dysharp.program import Kind, Program, Trace

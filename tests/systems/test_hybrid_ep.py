@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from layers import TINY
 
+from dysharp.base.errors import ConfigError
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ConfigError
 from dysharp.program import Program
 from dysharp.specs import load_cluster
 from dysharp.specs.fitted import fitted_values

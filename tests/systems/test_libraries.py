@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from layers import TINY
 
+from dysharp.base.errors import ConfigError
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ConfigError
 from dysharp.program import Program
 from dysharp.specs import Model, load_cluster, load_model
 from dysharp.systems import get_system

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from layers import TINY
 
-from dysharp.compute import mean_share, tile_task
+from dysharp.base.errors import ConfigError
+from dysharp.costs import mean_share, tile_task
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ConfigError
 from dysharp.program import Program, Trace
 from dysharp.specs import load_cluster
 from dysharp.systems import get_system

@@ -9,7 +9,7 @@ import pytest
 from layers import TINY, cluster
 
 from dysharp.analysis.bound import program_bound
-from dysharp.compute.collectives import collective_us
+from dysharp.costs.collectives import collective_us
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program
 from dysharp.program.payload import moved_bytes

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from layers import TINY, cluster
 
-from dysharp.compute.collectives import collective_us
+from dysharp.base.errors import ConfigError, EmulationMismatch
+from dysharp.costs.collectives import collective_us
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ConfigError, EmulationMismatch
 from dysharp.functional.machine import Machine
 from dysharp.functional.packets import run_packets
 from dysharp.functional.reference import dense_forward

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from test_several_domains import MODEL, domains, planned
 
-from dysharp.advice.candidates import candidates
 from dysharp.analysis import program_bound, traffic_bytes
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.functional.emulation import Shape, run_emulation
 from dysharp.functional.machine import Machine
 from dysharp.oracle import run_oracle
+from dysharp.planning.advice.candidates import candidates
 from dysharp.program.verify import verify
 from dysharp.specs import load_cluster, load_model
 from dysharp.systems import get_system

@@ -12,11 +12,11 @@ from matplotlib.colors import to_hex
 from outside import Options, PaperOptions, plan_fused, plan_paper, registered
 
 import dysharp as ds
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.measured import family as families
 from dysharp.measured.trust import PredictionScope, part_judges, trust_of
 from dysharp.program import Program
-from dysharp.reports.plots import colour_of, plot_compare
+from dysharp.show.plots import colour_of, plot_compare
 from dysharp.specs import Cluster, Model, load_cluster, load_model
 from dysharp.systems import OTHER_COLOUR, all_systems
 from dysharp.systems.facts import Change

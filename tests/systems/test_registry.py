@@ -11,7 +11,7 @@ import pytest
 from outside import Options, PaperOptions, plan_paper, plan_real, registered
 
 import dysharp as ds
-from dysharp.errors import ConfigError, ProgramError
+from dysharp.base.errors import ConfigError, ProgramError
 from dysharp.systems import Costs, Facts, Moves, Shown, get_system, registry, system
 
 FACTS = Facts(source="a test", options=PaperOptions, moves=Moves("one_copy_per_gpu"), costs=Costs(permutes=0, fused=False))

@@ -8,17 +8,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dysharp.advice.candidates import candidates
 from dysharp.analysis import attribute, program_bound, traffic_bytes, wire_table
-from dysharp.compute.transfer import expected_copies
+from dysharp.base.errors import ConfigError
+from dysharp.costs.transfer import expected_copies
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import fabric_of
 from dysharp.engine.packet.program import run_packet
-from dysharp.errors import ConfigError
 from dysharp.functional.emulation import Shape, run_emulation
 from dysharp.functional.faults import machine_faults
 from dysharp.functional.machine import Machine
 from dysharp.oracle import run_oracle
+from dysharp.planning.advice.candidates import candidates
 from dysharp.program import Program
 from dysharp.program.verify import verify
 from dysharp.specs import Cluster, Model, load_cluster, load_model

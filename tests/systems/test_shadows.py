@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from layers import TINY, cluster, layers
 
+from dysharp.base.errors import ConfigError
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ConfigError
 from dysharp.program import Program, Trace
 from dysharp.program.payload import moved_bytes
 from dysharp.specs import load_cluster

@@ -7,7 +7,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from dysharp.arrays import I64
+from dysharp.base.arrays import I64
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program, Trace
 from dysharp.program.schema import BESIDE

@@ -7,8 +7,8 @@ import pytest
 from layers import TINY, cluster, dropping, layers
 
 import dysharp as ds
+from dysharp.base.errors import ConfigError
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ConfigError
 from dysharp.program import Program
 from dysharp.program.payload import moved_bytes
 from dysharp.specs import load_cluster, load_model

@@ -9,7 +9,7 @@ import pytest
 
 import dysharp
 from dysharp.analysis import attribute, program_bound, traffic_bytes, wire_table
-from dysharp.errors import ConfigError, ProgramError
+from dysharp.base.errors import ConfigError, ProgramError
 from dysharp.functional.emulation import Shape, run_emulation
 from dysharp.functional.machine import Machine
 from dysharp.oracle import run_oracle

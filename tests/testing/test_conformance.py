@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 import dysharp.testing
+from dysharp.base.errors import ConfigError
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ConfigError
 from dysharp.functional.machine import Machine
 from dysharp.program import Head, Program, Tail, Trace
 from dysharp.specs import Cluster, Model

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dysharp.errors import ProgramError
+from dysharp.base.errors import ProgramError
 from dysharp.oracle import run_oracle
 from dysharp.program import Program
 from dysharp.program.verify import verify

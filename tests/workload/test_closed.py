@@ -2,7 +2,7 @@
 
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs import load_model
 from dysharp.workload import distinct_gpus, make_routing, traffic, uniform_p, uniform_R, uniform_traffic
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.workload.collective import OPERATIONS, Collective, even, parse_collective
 
 

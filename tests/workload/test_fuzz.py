@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs import Model
 from dysharp.workload import make_routing
 from dysharp.workload.counts import read_counts

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from routing_dumps import HINTS, E, K, L, b64, choices, document, npy, recorder, torch_save
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs import Model
 from dysharp.workload import distinct_gpus, load_trace, make_routing, routing_from, save_trace
 from dysharp.workload.importers import Hints, import_trace, sniff

@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 from routing_dumps import HINTS, E, K, b64, choices, document, npy, recorder, torch_save
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.workload.importers import FORMATS, Hints, import_trace, summary
 
 
@@ -109,7 +109,7 @@ def test_torch_is_needed_for_its_files_only(tmp_path: Path) -> None:
     torch_save(tmp_path / "a.pt", {"topk_idx": choices(4)[:, 0]})
     np.savez(tmp_path / "a.npz", topk_idx=choices(4)[:, 0])
     code = (
-        "import sys\nsys.modules['torch'] = None\nfrom dysharp.errors import MissingExtra\n"
+        "import sys\nsys.modules['torch'] = None\nfrom dysharp.base.errors import MissingExtra\n"
         "from dysharp.workload.importers import FORMATS, Hints, import_trace, summary\nprint(*map(summary, FORMATS), sep='\\n')\n"
         "print(import_trace([sys.argv[1]], hints=Hints(experts=12)).format)\n"
         "try: import_trace([sys.argv[2]], hints=Hints(experts=12))\nexcept MissingExtra as error: print(error)\n"
@@ -259,7 +259,7 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
         for _ in range(n_bytes >> 24):
             out.write(bytes(1 << 24))
     code = (
-        "import resource, sys\nfrom dysharp.errors import ConfigError\nfrom dysharp.workload.importers import Hints, import_trace\n"
+        "import resource, sys\nfrom dysharp.base.errors import ConfigError\nfrom dysharp.workload.importers import Hints, import_trace\n"
         "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 28), used + (1 << 28)))\n"
         "try: import_trace([sys.argv[1]], hints=Hints(max_bytes=1 << 29))\nexcept ConfigError as error: print(error)\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.workload.closed import uniform_p
 from dysharp.workload.counts import read_counts
 from dysharp.workload.traces import load_trace, save_text

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs import Model
 from dysharp.workload import make_routing
 from dysharp.workload.popularity import spread_counts

@@ -7,9 +7,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
-from dysharp.compute.transfer import expected_copies
-from dysharp.errors import ConfigError
+from dysharp.costs.transfer import expected_copies
 from dysharp.specs import load_model
 from dysharp.workload.describe import describe_nodes
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs import Model, load_model
 from dysharp.workload import Routing, distinct_gpus, make_routing, rows_per_expert, rows_per_slot
 from dysharp.workload.patterns import PATTERNS

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs import Model, load_model
 from dysharp.workload import Routing, first_tokens, imbalance, make_routing, pairs, rows_per_expert, rows_per_slot, traffic
 from dysharp.workload.spec import RoutingSpec, parse_routing

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs import Model, load_model
 from dysharp.workload import describe, imbalance, make_routing, packaged_traces, rows_per_expert, save_trace
 from dysharp.workload.counts import load_counts

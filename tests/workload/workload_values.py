@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs import Model
 from dysharp.workload import collective, levels, lint, placement, popularity, sublayer, traces
 from dysharp.workload.closed import uniform_traffic

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dysharp.advice.advise import PARTS, Advice
-from dysharp.advice.prediction import Predicted
 from dysharp.analysis.load import MOST_GPUS, Load
-from dysharp.cli.output import console, print_lines, print_table
 from dysharp.cli.texts.advice_text import UNKNOWN
+from dysharp.planning.advice.advise import PARTS, Advice
+from dysharp.planning.advice.prediction import Predicted
 from dysharp.runs.causes import cause_names
 from dysharp.runs.formats import resource_words
 from dysharp.runs.header import grouped
+from dysharp.show.output import console, print_lines, print_table
 
 MOST_PAIRS = 8  # GPUs up to which the table of pairs fits a page
 

@@ -4,14 +4,14 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from dysharp.advice.advise import PARTS, Advice, percent
-from dysharp.advice.prediction import Predicted
-from dysharp.advice.what_if import WhatIf
-from dysharp.cli.output import WIDTH
+from dysharp.base.text import table as plain
+from dysharp.planning.advice.advise import PARTS, Advice, percent
+from dysharp.planning.advice.prediction import Predicted
+from dysharp.planning.advice.what_if import WhatIf
 from dysharp.runs.formats import KNOB, rows_sent
 from dysharp.runs.header import grouped
+from dysharp.show.output import WIDTH
 from dysharp.systems import get_system
-from dysharp.text import table as plain
 
 MOST_LINES = 40
 MORE = "More: --details (SM counts, critical paths, load, what each change assumes), --markdown, --json"

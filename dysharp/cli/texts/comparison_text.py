@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
-from dysharp.advice.tuning import BUDGET
 from dysharp.analysis import Row
 from dysharp.api import Comparison
 from dysharp.api.comparison import marked, out_of_ranking
-from dysharp.cli.output import UNKNOWN, WIDTH, console, print_lines, print_table
 from dysharp.cli.texts.row_text import bytes_unit, near_sides, percent
+from dysharp.planning.advice.tuning import BUDGET
 from dysharp.program.nets import NET_KINDS, NetKind
 from dysharp.runs.formats import KNOB, rows_sent
+from dysharp.show.output import UNKNOWN, WIDTH, console, print_lines, print_table
 
 SHORT_NAME = 7  # the table fits WIDTH with wide gaps up to here
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from dysharp.advice.libraries import Call, Cell, LibraryAdvice
 from dysharp.cli.texts.advice_text import table, wrapped
+from dysharp.planning.advice.libraries import Call, Cell, LibraryAdvice
 
 
 def screen(done: LibraryAdvice) -> list[str]:

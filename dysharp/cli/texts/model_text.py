@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.cli.output import print_lines, print_table
+from dysharp.show.output import print_lines, print_table
 
 if TYPE_CHECKING:
     from dysharp.api.whole_model import Description
@@ -24,9 +24,9 @@ OF_RANKS = "GiB of every pipeline rank at its peak"
 @contextmanager
 def shown_if_refused() -> Iterator[None]:
     """The memory of every rank on stderr, above the error of a layout that does not fit."""
-    from dysharp.steps.accounting.memory import DoesNotFit
-    from dysharp.text import table
-    from dysharp.units import GiB
+    from dysharp.base.text import table
+    from dysharp.base.units import GiB
+    from dysharp.training.memory import DoesNotFit
 
     try:
         yield
@@ -42,7 +42,7 @@ def shown_if_refused() -> Iterator[None]:
 
 def print_description(done: Description) -> None:
     """The answer in one line, then tables."""
-    from dysharp.steps.accounting.flops import CONVENTIONS
+    from dysharp.model.flops import CONVENTIONS
 
     p = done.parameters
     print_lines(

@@ -3,7 +3,7 @@
 import click
 
 from dysharp.api.planning import Answer
-from dysharp.cli.output import print_header, print_lines, print_table
+from dysharp.show.output import print_header, print_lines, print_table
 
 
 def print_plan(done: Answer) -> None:
@@ -56,10 +56,10 @@ def print_arguments(done: Answer, framework: str) -> None:
 def draw_plan(done: Answer, path: str) -> None:
     """The picture of the first shape."""
     from dysharp.api.plan_confirm import replayed
+    from dysharp.base.units import GiB
     from dysharp.planning.names import short_of
-    from dysharp.reports.plan_plots import plot_plan
-    from dysharp.reports.plots import save_figure
-    from dysharp.units import GiB
+    from dysharp.show.plan_plots import plot_plan
+    from dysharp.show.plots import save_figure
 
     one = done.plan.first
     best = one.found.best

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dysharp.cli.flags import numbers_of
-from dysharp.cli.output import print_lines, print_table
+from dysharp.show.output import print_lines, print_table
 from dysharp.workload import GpuRow, LayerRow
 from dysharp.workload.describe import NodeRow
 

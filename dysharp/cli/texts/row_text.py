@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dysharp.advice.prediction import eager_is_known
 from dysharp.analysis import Row
-from dysharp.cli.output import print_facts, print_lines
+from dysharp.planning.advice.prediction import eager_is_known
 from dysharp.program.nets import INSIDE, NET_KINDS
 from dysharp.runs.causes import STALLS, answer_of, short_names
 from dysharp.runs.formats import resource_words
+from dysharp.show.output import print_facts, print_lines
 
 
 def print_row(row: Row) -> None:

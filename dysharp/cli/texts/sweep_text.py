@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dysharp.cli.output import print_lines, print_table
+from dysharp.base.text import csv_text
+from dysharp.show.output import print_lines, print_table
 from dysharp.silicon.cluster_area import area_columns
 from dysharp.specs import load_cluster
-from dysharp.text import csv_text
 
 if TYPE_CHECKING:
     from dysharp.figures import Point

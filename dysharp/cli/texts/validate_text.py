@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.cli.output import print_lines, print_table
-from dysharp.text import cell, cells
+from dysharp.base.text import cell, cells
+from dysharp.show.output import print_lines, print_table
 
 if TYPE_CHECKING:
     from dysharp.measured.validation import Validation

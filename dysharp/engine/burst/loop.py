@@ -1,19 +1,19 @@
-"""The event loop of the burst level: releases of an instant, then its grants (docs/design/0001), over the blocks of `uarch`.
+"""The event loop of the burst level: releases of an instant, then its grants (docs/design/0001), over the kernels of `engine/blocks`.
 
 It can be stopped after `budget` events and called again. docs/follow-an-op.md follows one op through it.
 """
 
-from dysharp.uarch import columns as col
-from dysharp.uarch.bits import bit_take, bit_take_after
-from dysharp.uarch.chains import chain_leave, is_gang, next_take, starts
-from dysharp.uarch.fifo import member_due
-from dysharp.uarch.heap import tree_first, tree_set
-from dysharp.uarch.issue import compute_end, gang_start, issuer_drop, train_issue
-from dysharp.uarch.kernel import block, by_address, kernel
-from dysharp.uarch.points import member_fill, work_drain
-from dysharp.uarch.ready import complete, mark, notified, op_ready
-from dysharp.uarch.trains import arrive, down_end, grant_down, grant_up, up_end
-from dysharp.uarch.transfers import acknowledged, deliver, local, places_known, respond, result, result_delivered
+from dysharp.engine.blocks import columns as col
+from dysharp.engine.blocks.bits import bit_take, bit_take_after
+from dysharp.engine.blocks.fifo import member_due
+from dysharp.engine.blocks.heap import tree_first, tree_set
+from dysharp.engine.blocks.issue import compute_end, gang_start, issuer_drop, train_issue
+from dysharp.engine.blocks.points import member_fill, work_drain
+from dysharp.engine.blocks.ready import complete, mark, notified, op_ready
+from dysharp.engine.blocks.trains import arrive, down_end, grant_down, grant_up, up_end
+from dysharp.engine.blocks.transfers import acknowledged, deliver, local, places_known, respond, result, result_delivered
+from dysharp.engine.burst.chains import chain_leave, is_gang, next_take, starts
+from dysharp.engine.kernel import block, by_address, kernel
 
 
 @kernel

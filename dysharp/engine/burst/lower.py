@@ -2,17 +2,17 @@
 
 import numpy as np
 
-from dysharp.arrays import Array
+from dysharp.base.arrays import Array
+from dysharp.base.errors import ProgramError
+from dysharp.base.threads import at_once, in_parts
+from dysharp.engine.blocks import columns as col
+from dysharp.engine.blocks.state import BurstState, Clock, Issuers, Links, Members, Ops, Pools, Stores, Switch, Tables
 from dysharp.engine.burst.lower_bulk import add_pieces, pieces_of
 from dysharp.engine.burst.lower_points import HEAD_ANNOUNCE, heads_of, others_of, point_flags, queues_of, releases_of
-from dysharp.errors import ProgramError
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import csr_ptr, group, owners
 from dysharp.program.names import edge_name
 from dysharp.program.tables import Alloc, Discipline, Head, Kind, Point, Program, Tail
-from dysharp.threads import at_once, in_parts
-from dysharp.uarch import columns as col
-from dysharp.uarch.state import BurstState, Clock, Issuers, Links, Members, Ops, Pools, Stores, Switch, Tables
 
 
 def unsupported(program: Program) -> str | None:

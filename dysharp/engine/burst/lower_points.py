@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from dysharp.arrays import Array
+from dysharp.base.arrays import Array
+from dysharp.engine.blocks import columns as col
+from dysharp.engine.blocks.state import Holds, Links, Loads, Points, Releases
 from dysharp.engine.burst.lower_bulk import bulk_state
 from dysharp.program.csr import group, owners
 from dysharp.program.shares import more_of
 from dysharp.program.tables import Chaining, Discipline, Head, Kind, Point, Program, Tail
-from dysharp.uarch import columns as col
-from dysharp.uarch.state import Holds, Links, Loads, Points, Releases
 
-HEAD_ANNOUNCE, HEAD_EVENT = 4, 5  # of dysharp/uarch/points.py
+HEAD_ANNOUNCE, HEAD_EVENT = 4, 5  # of dysharp/engine/blocks/points.py
 
 
 def _first_events(p: Program) -> int:
@@ -28,7 +28,7 @@ def _points(p: Program, kinds: Array) -> int:
 
 
 def heads_of(p: Program, kinds: Array) -> Array:
-    """Kinds of heads as the kernels have them: edges to a JOIN with a threshold are of two kinds of their own (`uarch/points.py`)."""
+    """Kinds of heads as the kernels have them: edges to a JOIN with a threshold are of two kinds of their own (`engine/blocks/points.py`)."""
     e, threshold = p.edges, p.ops.threshold
     if threshold is None:
         return e.head_kind

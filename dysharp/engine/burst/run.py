@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dysharp.base.errors import SimulationError
+from dysharp.engine.blocks import columns as col
+from dysharp.engine.blocks.state import BurstState
 from dysharp.engine.burst.lower import lower
-from dysharp.errors import SimulationError
+from dysharp.engine.compiling import is_compiled
 from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
-from dysharp.uarch import columns as col
-from dysharp.uarch.compiling import is_compiled
-from dysharp.uarch.state import BurstState
 
 SLICE_EVENTS = 2_000_000  # between two looks at the keyboard and the progress bar
 

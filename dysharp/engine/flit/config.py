@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-from dysharp.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word
 
 ALLOCATORS = ("separable_input_first", "islip")
 TOPOLOGIES = ("fly", "fattree", "ring")

@@ -7,6 +7,7 @@ nothing about a port are left out, with the reason.
 """
 
 import csv
+import gzip
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dysharp.data import read_table
+from dysharp.base.errors import ConfigError
 from dysharp.engine.flit.network import NetworkConfig, NetworkPoint, Protocol, RouterConfig, Traffic, measure
 from dysharp.engine.flit.recorded import replay
-from dysharp.errors import ConfigError
 
+RECORDED = Path(__file__).with_name("router_curves.csv.gz")
 PACKAGED = "packaged curves"
 """The name of the packaged table in errors."""
 LATENCY_UP_TO = 0.9  # of the saturation rate
@@ -82,7 +83,7 @@ class CurveError:
 def read_curves(path: str | Path | None = None) -> dict[str, list[Row]]:
     """Rows of a reference file (None: the packaged one) by curve, in file order. Raises ConfigError for a file that is no table of curves."""
     try:
-        text = read_table("router_curves") if path is None else Path(path).read_text(encoding="utf-8")
+        text = gzip.decompress(RECORDED.read_bytes()).decode("utf-8") if path is None else Path(path).read_text(encoding="utf-8")
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
     except (OSError, UnicodeDecodeError, csv.Error) as e:
         raise ConfigError(f"{path}: cannot read the curves: {e}") from None

@@ -1,12 +1,12 @@
-"""The cycle loop of the flit-exact network, over the blocks of `uarch/flit/*.py`.
+"""The cycle loop of the flit-exact network, over the kernels of this folder.
 
 One cycle: sinks and credits, arriving flits, pipeline delays, new packets, sources; then every router's internal steps. Within a step
 all allocations look at the state the step began with. Work is found through sets and lists, so idle ports and links cost nothing.
 """
 
-from dysharp.uarch.flit import columns as u
-from dysharp.uarch.flit.allocate import lanes_free, lanes_restore, switch_allocate, switch_speculate, vcs_allocate
-from dysharp.uarch.flit.router import (
+from dysharp.engine.flit import columns as u
+from dysharp.engine.flit.allocate import lanes_free, lanes_restore, switch_allocate, switch_speculate, vcs_allocate
+from dysharp.engine.flit.router import (
     claim,
     credit_queue_send,
     credit_send,
@@ -25,7 +25,7 @@ from dysharp.uarch.flit.router import (
     wait_on,
     wheel_put,
 )
-from dysharp.uarch.kernel import block, kernel
+from dysharp.engine.kernel import block, kernel
 
 
 @block

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from dysharp.base.errors import ConfigError, SimulationError
 from dysharp.engine.cycles import first_cycle
+from dysharp.engine.flit import columns as u
 from dysharp.engine.flit.config import NetworkConfig, RouterConfig, Traffic
+from dysharp.engine.flit.records import Created, State
 from dysharp.engine.flit.state import build, check_drained, clear_statistics, settled
 from dysharp.engine.flit.traffic import NEVER, Draws, Ints
-from dysharp.errors import ConfigError, SimulationError
-from dysharp.uarch.flit import columns as u
-from dysharp.uarch.flit.state import Created, State
 
 __all__ = ["NetworkConfig", "NetworkPoint", "Protocol", "RouterConfig", "Traffic", "measure", "sweep"]
 

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dysharp.base.errors import ConfigError
 from dysharp.engine.flit.config import NetworkConfig, Traffic
 from dysharp.engine.flit.network import NetworkPoint, Protocol, Run, measure_run
+from dysharp.engine.flit.records import Created, Draws
 from dysharp.engine.flit.traffic import NEVER, packet_rate, targets
-from dysharp.errors import ConfigError
-from dysharp.uarch.flit.state import Created, Draws
 
 LONG, SHORT, BATCH, TAKEN = 100, 37, 1009, 100
 MODULUS = 1 << 30

@@ -3,9 +3,9 @@
 So the draws depend on what the network did: the streams are made before (`recorded.py`) and consumed here.
 """
 
+from dysharp.engine.flit import columns as u
 from dysharp.engine.flit.loop import network_run
-from dysharp.uarch.flit import columns as u
-from dysharp.uarch.kernel import kernel
+from dysharp.engine.kernel import kernel
 
 # cursor: position in `creates`, position in `ints`
 AT_CREATES, AT_INTS = 0, 1

@@ -1,13 +1,13 @@
-"""The array block of one run, in the layout of `uarch/flit/columns.py`, and the check that a drained network gave everything back."""
+"""The array block of one run, in the layout of `engine/flit/columns.py`, and the check that a drained network gave everything back."""
 
 import numpy as np
 import numpy.typing as npt
 
+from dysharp.base.errors import ConfigError, SimulationError
+from dysharp.engine.flit import columns as u
 from dysharp.engine.flit.config import MAX_SLOTS, NetworkConfig, Traffic
+from dysharp.engine.flit.records import Grants, Inputs, Outputs, Packets, Routers, Shape, Sources, State, Wheels
 from dysharp.engine.flit.topology import NOBODY, Wiring, wire
-from dysharp.errors import ConfigError, SimulationError
-from dysharp.uarch.flit import columns as u
-from dysharp.uarch.flit.state import Grants, Inputs, Outputs, Packets, Routers, Shape, Sources, State, Wheels
 
 Ints = npt.NDArray[np.int64]
 

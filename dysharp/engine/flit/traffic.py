@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from dysharp.base.errors import ConfigError
 from dysharp.engine.flit.config import NetworkConfig, Traffic
-from dysharp.errors import ConfigError
 
 Ints = npt.NDArray[np.int64]
 NEVER = 1 << 60

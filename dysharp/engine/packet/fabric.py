@@ -5,20 +5,20 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.arrays import Array
+from dysharp.base.arrays import Array
+from dysharp.base.errors import ConfigError
+from dysharp.base.units import PS_PER_US, ns_to_ps
+from dysharp.engine.blocks import columns as col
+from dysharp.engine.blocks import tables
+from dysharp.engine.blocks.state import BurstState
 from dysharp.engine.burst.lower import beyond_packets, lower, row_places, tree
 from dysharp.engine.burst.lower_points import load_entries
-from dysharp.errors import ConfigError
+from dysharp.engine.packet import columns as f
+from dysharp.engine.packet.state import Agenda, Fabric, Hubs, Lanes, Outputs, Packets, Sources, Units
 from dysharp.program.builder import PULLS
 from dysharp.program.constants import sessions_of_table
 from dysharp.program.tables import HubTable, Kind, Program
 from dysharp.specs import Cluster, choice_int
-from dysharp.uarch import columns as col
-from dysharp.uarch import tables
-from dysharp.uarch.packet import columns as f
-from dysharp.uarch.packet.state import Agenda, Fabric, Hubs, Lanes, Outputs, Packets, Sources, Units
-from dysharp.uarch.state import BurstState
-from dysharp.units import PS_PER_US, ns_to_ps
 
 STRIPES = ("rotating", "even", "hash")
 CHANNELS = ("two", "class", "one")

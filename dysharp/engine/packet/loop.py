@@ -3,16 +3,18 @@
 Releases of an instant, then grants: issuers, up links, outputs. It can be stopped and called again, with larger tables.
 """
 
-from dysharp.uarch import columns as col
-from dysharp.uarch.bits import bit_take, bit_take_after
-from dysharp.uarch.heap import tree_first
-from dysharp.uarch.issue import compute_end
-from dysharp.uarch.kernel import by_address, kernel
-from dysharp.uarch.packet import columns as f
-from dysharp.uarch.packet.hub import entries_answer, ingress_leave, request_take, respond, tails_arrive
-from dysharp.uarch.packet.links import credits_take, dirty_take, lines_end, links_free, slot_free
-from dysharp.uarch.packet.messages import message_event, message_in, message_out
-from dysharp.uarch.packet.ops import (
+from dysharp.engine.blocks import columns as col
+from dysharp.engine.blocks.bits import bit_take, bit_take_after
+from dysharp.engine.blocks.heap import tree_first
+from dysharp.engine.blocks.issue import compute_end
+from dysharp.engine.blocks.points import work_drain
+from dysharp.engine.blocks.ready import complete, op_release, tile_due
+from dysharp.engine.kernel import by_address, kernel
+from dysharp.engine.packet import columns as f
+from dysharp.engine.packet.hub import entries_answer, ingress_leave, request_take, respond, tails_arrive
+from dysharp.engine.packet.links import credits_take, dirty_take, lines_end, links_free, slot_free
+from dysharp.engine.packet.messages import message_event, message_in, message_out
+from dysharp.engine.packet.ops import (
     answered,
     deliver,
     grant_issuer,
@@ -24,9 +26,7 @@ from dysharp.uarch.packet.ops import (
     result_delivered,
     sum_deliver,
 )
-from dysharp.uarch.packet.switch import crossings_end, cycles_end, grant_output, heads_arrive, sessions_look
-from dysharp.uarch.points import work_drain
-from dysharp.uarch.ready import complete, op_release, tile_due
+from dysharp.engine.packet.switch import crossings_end, cycles_end, grant_output, heads_arrive, sessions_look
 
 
 @kernel

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.base.errors import SimulationError
+from dysharp.engine.blocks import columns as col
+from dysharp.engine.blocks import tables
+from dysharp.engine.blocks.state import BurstState
 from dysharp.engine.burst.run import Timing, deadlock_text
 from dysharp.engine.burst.run import trace_of as op_trace
 from dysharp.engine.cycles import first_cycle
+from dysharp.engine.packet import columns as f
 from dysharp.engine.packet.fabric import FabricConfig, build, grow
-from dysharp.errors import SimulationError
+from dysharp.engine.packet.state import Fabric
 from dysharp.program.tables import Program
 from dysharp.program.trace import Trace
-from dysharp.uarch import columns as col
-from dysharp.uarch import tables
-from dysharp.uarch.packet import columns as f
-from dysharp.uarch.packet.state import Fabric
-from dysharp.uarch.state import BurstState
 
 SLICE_EVENTS = 4_000_000
 LOG_STEPS = 1 << 20  # most steps of a table that are logged

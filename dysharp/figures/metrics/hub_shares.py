@@ -5,7 +5,8 @@ from typing import Annotated
 
 import numpy as np
 
-from dysharp.arrays import F64, I64
+from dysharp.base.arrays import F64, I64
+from dysharp.base.units import PS_PER_US
 from dysharp.figures.metric import calculated
 from dysharp.program import Program
 from dysharp.program.csr import owners
@@ -14,7 +15,6 @@ from dysharp.runs.point import Point
 from dysharp.runs.request import RequestArgs
 from dysharp.runs.run import planned
 from dysharp.specs.fields import one_of
-from dysharp.units import PS_PER_US
 
 METRICS = {
     "dispatch_us": "mean time of a row from routing to its GEMM (us)",

@@ -9,20 +9,20 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from dysharp.compute.attention import BACKWARD_PRODUCTS, attention_flops
-from dysharp.compute.attention import Attention as Call
+from dysharp.base.units import PS_PER_US
+from dysharp.costs.attention import BACKWARD_PRODUCTS, attention_flops
+from dysharp.costs.attention import Attention as Call
 from dysharp.figures.metric import Seen, metric
+from dysharp.model import Layout
 from dysharp.specs import choice_int, choice_str, load_cluster, load_model
 from dysharp.specs.choices import Scalar, overridden
 from dysharp.specs.whole import Attention, WholeModel
-from dysharp.steps import Layout
-from dysharp.steps.block import Block
-from dysharp.steps.cost import EpTimes
-from dysharp.steps.costs import step_costs
-from dysharp.steps.graph import replay, step_graph
-from dysharp.steps.machine import Direction, Machine, number
-from dysharp.steps.schedules import make_schedule
-from dysharp.units import PS_PER_US
+from dysharp.training.block import Block
+from dysharp.training.cost import EpTimes
+from dysharp.training.costs import step_costs
+from dysharp.training.graph import replay, step_graph
+from dysharp.training.machine import Direction, Machine, number
+from dysharp.training.schedules import make_schedule
 
 STAGES = 16
 """Pipeline stages of the DySHARP paper, each on a domain of its own."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dysharp.arrays import Array
+from dysharp.base.arrays import Array
 from dysharp.functional.network.transaction import Transaction
 from dysharp.functional.numbers import Number, number
 from dysharp.functional.sums import Expression, add_in_order

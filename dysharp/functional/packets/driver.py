@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from dysharp.errors import ConfigError, EmulationMismatch
+from dysharp.base.errors import ConfigError, EmulationMismatch
 from dysharp.functional.faults import Faults
 from dysharp.functional.layer import ExpertMemory, Layout, Record, Tensors
 from dysharp.functional.network.core import MEMORY, N_KINDS, Network

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.errors import EmulationMismatch
+from dysharp.base.errors import EmulationMismatch
 from dysharp.functional.layer import UNBOUND, ExpertMemory
 from dysharp.functional.network.core import Network
 from dysharp.functional.network.hub_tables import Place

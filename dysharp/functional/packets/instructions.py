@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.functional.layer import Layout, Tensors
 from dysharp.functional.network.messages import Format
 from dysharp.functional.network.transaction import MAX_TAGS, PACKET_BYTES, Transaction

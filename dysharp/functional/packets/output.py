@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dysharp.arrays import Array
+from dysharp.base.arrays import Array
 from dysharp.functional.layer import ExpertMemory
 from dysharp.functional.network.hub_tables import Place
 from dysharp.functional.network.messages import Value

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import ml_dtypes
 import numpy as np
 
-from dysharp.arrays import Array
-from dysharp.errors import ConfigError
+from dysharp.base.arrays import Array
+from dysharp.base.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dysharp.arrays import Array
-from dysharp.errors import ConfigError
+from dysharp.base.arrays import Array
+from dysharp.base.errors import ConfigError
 from dysharp.functional.torch.arrays import check_tensor
 from dysharp.functional.torch.extra import require_torch
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.functional.torch.extra import require_transformers
 from dysharp.functional.torch.routers import moe_layers
 from dysharp.specs.reading import read_text

@@ -10,8 +10,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dysharp.arrays import F64
-from dysharp.compute import allreduce
+from dysharp.base.arrays import F64
+from dysharp.base.units import PS_PER_US
+from dysharp.costs import allreduce
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
 from dysharp.measured.family import Case, Constants, Level, family
@@ -19,7 +20,6 @@ from dysharp.measured.measurements import Measurement, Unsupported, check_cluste
 from dysharp.measured.predictions import frozen
 from dysharp.specs.gpu import Gpu, load_gpu
 from dysharp.systems.building.collectives.kernels import kernel_program
-from dysharp.units import PS_PER_US
 from dysharp.workload.collective import even
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -62,7 +62,7 @@ SIZES = {"KiB": KIB, "MiB": MIB}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllReduceCase(Case):
-    """`n_bytes` on each GPU by `kernel` of `compute.allreduce`.
+    """`n_bytes` on each GPU by `kernel` of `costs.allreduce`.
 
     `in_flight`: largest number of bytes in flight of each load of a GPU; 0: no limit.
     """
@@ -78,7 +78,7 @@ class AllReduceCase(Case):
 
 
 def closed_us(case: AllReduceCase, gpu: Gpu, constants: Constants) -> F64:
-    """The kernel's steps one behind the other (`compute.allreduce`)."""
+    """The kernel's steps one behind the other (`costs.allreduce`)."""
     return allreduce.kernel_allreduce_us(gpu, constants, case.kernel, case.gpus, case.n_bytes, case.in_flight)
 
 

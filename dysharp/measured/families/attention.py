@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dysharp.arrays import F64
-from dysharp.compute import moe
-from dysharp.compute.attention import COLUMNS, DECODE_ROWS, ROWS, Attention, Tile, attention_us, decode_us, flash_tile, fmha_tile
-from dysharp.compute.attention import LATENT as LATENT_TILE
-from dysharp.compute.operators import ELEMENT_BYTES, hbm_us, light_us
+from dysharp.base.arrays import F64
+from dysharp.costs import moe
+from dysharp.costs.attention import COLUMNS, DECODE_ROWS, ROWS, Attention, Tile, attention_us, decode_us, flash_tile, fmha_tile
+from dysharp.costs.attention import LATENT as LATENT_TILE
+from dysharp.costs.operators import ELEMENT_BYTES, hbm_us, light_us
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
 from dysharp.specs.gpu import Gpu, load_gpu
@@ -51,7 +51,7 @@ class AttentionCase(Case, Attention):
 
 
 def closed_us(case: AttentionCase, gpu: Gpu, constants: Constants) -> F64:
-    """Tiles, blocks and memory (`compute.attention`), after the engine's kernels around them."""
+    """Tiles, blocks and memory (`costs.attention`), after the engine's kernels around them."""
     around = case.kernels * light_us(gpu, constants) + hbm_us(gpu, constants, case.around_bytes)
     if case.decodes:
         return around + decode_us(gpu, constants, case)

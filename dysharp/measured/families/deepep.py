@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from dysharp.arrays import F64
-from dysharp.compute import transfer
+from dysharp.base.arrays import F64
+from dysharp.costs import transfer
 from dysharp.measured.ep_kernels import EpCase, Options, copies_of, ep_fields, kernel_times, row_dtype, sent_dtype, verb_of
 from dysharp.measured.family import Constants, Level, family
 from dysharp.measured.measurements import SCALED_FP8, Measurement, Unsupported, label, number, whole
@@ -34,7 +34,7 @@ def belongs(m: Measurement, kind: str) -> bool:
 
 
 def closed_us(case: DeepEpCase, gpu: Gpu, constants: Constants) -> F64:
-    """Rings of SM channels beside the links (`compute.transfer`)."""
+    """Rings of SM channels beside the links (`costs.transfer`)."""
     form = transfer.deepep_dispatch_us if case.verb == "dispatch" else transfer.deepep_combine_us
     return form(gpu, constants, case.tokens, case.copies, case.row_bytes, case.n_sm, case.gpus)
 

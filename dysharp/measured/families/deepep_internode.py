@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import F64
+from dysharp.base.arrays import F64
 from dysharp.measured.ep_kernels import copies_of, ep_fields, row_dtype, sent_dtypes, verb_of
 from dysharp.measured.families.deepep import DeepEpCase
 from dysharp.measured.family import Constants, Level, family

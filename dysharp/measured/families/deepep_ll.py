@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from functools import partial
 
-from dysharp.arrays import F64
-from dysharp.compute import transfer
+from dysharp.base.arrays import F64
+from dysharp.costs import transfer
 from dysharp.measured.ep_kernels import EpCase, EpFields, Options, ep_fields, kernel_times, marks_us, row_dtype, sent_dtypes, uniform, verb_of
 from dysharp.measured.family import Constants, Level, family
 from dysharp.measured.internode import NODE_GPUS, check_nodes, machine
@@ -39,7 +39,7 @@ def _belongs(m: Measurement, system: str = "DeepEP-LL") -> bool:
 
 
 def closed_us(case: LowLatencyCase, gpu: Gpu, constants: Constants) -> F64:
-    """One message per token and expert (`compute.transfer`)."""
+    """One message per token and expert (`costs.transfer`)."""
     form = transfer.ll_dispatch_us if case.verb == "dispatch" else transfer.ll_combine_us
     return form(gpu, constants, case.tokens, case.topk, case.row_bytes, case.experts, case.gpus)
 

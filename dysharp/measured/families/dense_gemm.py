@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import F64
-from dysharp.compute import moe, operators
+from dysharp.base.arrays import F64
+from dysharp.costs import moe, operators
 from dysharp.measured.families.operator import is_training_gemm
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported, dtype_of, gpu_of, number
@@ -19,12 +19,12 @@ SCALED_BYTES = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmCase(Case):
-    """`[m, k] x [k, n]` by `library` of `compute.gemm_tiles`.
+    """`[m, k] x [k, n]` by `library` of `costs.gemm_tiles`.
 
     | field | meaning |
     |---|---|
     | `quantises` | the time includes a cast of the input from BF16 to FP8 or FP4 |
-    | `streams` | the cast is as fast as memory; else SMs limit it (`compute.operators.quantise_us`) |
+    | `streams` | the cast is as fast as memory; else SMs limit it (`costs.operators.quantise_us`) |
     | `scale_kernels` | kernels that find the scale of the whole input before the cast |
     | `eager` | the host launches each kernel; else a CUDA graph or a profiler times the device alone |
     """
@@ -41,7 +41,7 @@ class GemmCase(Case):
 
 
 def closed_us(case: GemmCase, gpu: Gpu, constants: Constants) -> F64:
-    """Tiles, waves, power and HBM (`compute.operators`)."""
+    """Tiles, waves, power and HBM (`costs.operators`)."""
     time = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, library=case.library)
     if case.eager:
         return moe.linear_us(gpu, constants, time, case.m, case.k)

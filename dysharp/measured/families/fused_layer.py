@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.arrays import F64
-from dysharp.compute import moe
+from dysharp.base.arrays import F64
+from dysharp.base.units import PS_PER_US
+from dysharp.costs import moe
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of, sent_dtype
 from dysharp.measured.expert_loads import busiest_rank, expert_loads
@@ -18,7 +19,6 @@ from dysharp.measured.predictions import Frozen, frozen
 from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu
 from dysharp.systems import get_system
-from dysharp.units import PS_PER_US
 from dysharp.workload import Routing, make_routing, routing_from
 
 NEAR, FAR = 4096, 8192
@@ -81,7 +81,7 @@ def belongs(m: Measurement) -> bool:
 
 
 def closed_us(case: FusedCase, gpu: Gpu, constants: Constants) -> F64:
-    """One persistent kernel (`compute.moe`)."""
+    """One persistent kernel (`costs.moe`)."""
     return moe.fused_layer_us(
         gpu,
         constants,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dysharp.compute.operators import launch_us, memory_kernel_us
+from dysharp.costs.operators import launch_us, memory_kernel_us
 from dysharp.measured.families.multimem import MOST_BYTES, MultimemCase
 from dysharp.measured.families.multimem import program_us as allreduce_us
 from dysharp.measured.families.operator import EVENTS

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from dysharp.arrays import F64
-from dysharp.compute import moe, operators
+from dysharp.base.arrays import F64
+from dysharp.costs import moe, operators
 from dysharp.measured.families.operator import is_training_gemm
 from dysharp.measured.family import EVERY_SYSTEM, Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, dtype_of, gpu_of, label, number
@@ -42,7 +42,7 @@ class MlpCase(Case):
 
 
 def closed_us(case: GroupedCase | MlpCase, gpu: Gpu, constants: Constants) -> F64:
-    """The rate forms of `compute.operators` and `compute.moe`."""
+    """The rate forms of `costs.operators` and `costs.moe`."""
     if isinstance(case, GroupedCase):
         return operators.grouped_gemm_us(gpu, constants, case.rows, case.groups, case.n, case.k, case.dtype, masked=case.masked)
     return moe.eager_mlp_us(gpu, constants, case.rows, case.groups, case.tokens, case.hidden, case.inter)

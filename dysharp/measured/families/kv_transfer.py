@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import F64
-from dysharp.compute.collectives import link_us
+from dysharp.base.arrays import F64
+from dysharp.costs.collectives import link_us
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, nic_GBps, number
 from dysharp.specs.gpu import Gpu

@@ -4,8 +4,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dysharp.arrays import F64
-from dysharp.compute import collectives, moe, operators, transfer
+from dysharp.base.arrays import F64
+from dysharp.base.units import PS_PER_US
+from dysharp.costs import collectives, moe, operators, transfer
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
 from dysharp.measured.expert_loads import busiest_rank
@@ -15,7 +16,6 @@ from dysharp.measured.predictions import frozen
 from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu, load_gpu
 from dysharp.systems import get_system
-from dysharp.units import PS_PER_US
 from dysharp.workload import make_routing
 
 KINDS = ("moe_layer", "moe_layer_fwd")

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dysharp.arrays import F64
-from dysharp.compute.linear_attention import DeltaNet, convolution_us, fused_prefill_us, prefill_us, update_us
+from dysharp.base.arrays import F64
+from dysharp.costs.linear_attention import DeltaNet, convolution_us, fused_prefill_us, prefill_us, update_us
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
 from dysharp.specs.gpu import Gpu
@@ -37,7 +37,7 @@ class LinearCase(Case):
 
 
 def closed_us(case: LinearCase, gpu: Gpu, constants: Constants) -> F64:
-    """`compute.linear_attention`; a convolution reads and writes each value once, in decode also the rows that it keeps."""
+    """`costs.linear_attention`; a convolution reads and writes each value once, in decode also the rows that it keeps."""
     if case.part == CONVOLUTION:
         rows = case.tokens + (case.taps - 1 if case.decodes else 0.0)
         return convolution_us(gpu, constants, 4.0 * case.sequences * rows * case.width, case.blocks)

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from dysharp.arrays import F64
+from dysharp.base.arrays import F64
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, gpu_of, number, whole
 from dysharp.serving.attention_kernels import attention_ops

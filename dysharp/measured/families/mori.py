@@ -9,8 +9,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from dysharp.arrays import F64
-from dysharp.compute import transfer
+from dysharp.base.arrays import F64
+from dysharp.base.units import PS_PER_US
+from dysharp.costs import transfer
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import EpCase, EpFields, Layout, MachineOf, Options, cluster_of, copies_of, ep_fields, program_of, uniform, verb_of
 from dysharp.measured.family import Constants, Level, family
@@ -19,7 +20,6 @@ from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, ch
 from dysharp.measured.predictions import Frozen, frozen
 from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.gpu import Gpu
-from dysharp.units import PS_PER_US
 
 NEAR, FAR = 128, 256
 """Tokens per GPU of the two runs of the line."""
@@ -45,7 +45,7 @@ class MoriCase(EpCase):
 
 
 def closed_us(case: MoriCase, gpu: Gpu, constants: Constants) -> F64:
-    """Rows of a pair on its link (`compute.transfer`)."""
+    """Rows of a pair on its link (`costs.transfer`)."""
     sizes = case.tokens, case.copies, case.row_bytes, case.gpus
     if case.verb == "dispatch":
         return transfer.mori_dispatch_us(gpu, constants, *sizes)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dysharp.base.units import PS_PER_US
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.ep_kernels import cluster_of
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported, check_cluster, gpu_of, number, whole
 from dysharp.measured.predictions import frozen
 from dysharp.systems.collectives import get_collective
-from dysharp.units import PS_PER_US
 from dysharp.workload.collective import even
 
 KIB = 1 << 10

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import F64
-from dysharp.compute import collectives
+from dysharp.base.arrays import F64
+from dysharp.costs import collectives
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import GPUS_PER_NODE, Measurement, Unsupported, gpu_of, nic_GBps, number, spans_domains
 from dysharp.specs.gpu import Gpu
@@ -67,7 +67,7 @@ def message_bytes(m: Measurement) -> float:
 
 
 def closed_us(case: CollectiveCase, gpu: Gpu, constants: Constants) -> F64:
-    """The rate form of `compute.collectives`."""
+    """The rate form of `costs.collectives`."""
     return collectives.collective_us(gpu, constants, case.kind, case.gpus, case.n_bytes, nvls=case.nvls, in_place=case.in_place)
 
 

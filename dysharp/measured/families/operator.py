@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import F64
-from dysharp.compute import operators
-from dysharp.compute.attention import passes_us
+from dysharp.base.arrays import F64
+from dysharp.costs import operators
+from dysharp.costs.attention import passes_us
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, number
 from dysharp.specs.gpu import Gpu
@@ -77,7 +77,7 @@ class MemoryCase(Case):
 
 
 def closed_us(case: GemmsCase | MemoryCase, gpu: Gpu, constants: Constants) -> F64:
-    """GEMMs by tiles and power, other kernels by their bytes (`compute.operators`, `compute.attention.passes_us`)."""
+    """GEMMs by tiles and power, other kernels by their bytes (`costs.operators`, `costs.attention.passes_us`)."""
     if isinstance(case, MemoryCase):
         return np.asarray(case.kernels) * operators.light_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
     one = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups, steady=case.steady)

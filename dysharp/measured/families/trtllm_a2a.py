@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import F64
-from dysharp.compute import transfer
+from dysharp.base.arrays import F64
+from dysharp.costs import transfer
 from dysharp.measured.ep_kernels import EpCase, Options, ep_fields, kernel_times, sent_dtypes
 from dysharp.measured.family import Constants, Level, family
 from dysharp.measured.measurements import SCALED_FP4, Measurement, Unsupported, dtype_of, label
@@ -45,7 +45,7 @@ class TrtllmCase(EpCase):
 
 
 def closed_us(case: TrtllmCase, gpu: Gpu, constants: Constants) -> F64:
-    """Costs per copy and bytes on the links (`compute.transfer`)."""
+    """Costs per copy and bytes on the links (`costs.transfer`)."""
     if case.verb == "prepare":
         return transfer.alltoall_prepare_us(gpu, constants, case.tokens, case.gpus)
     numbers = (case.tokens, case.copies, case.row_bytes, case.gpus)

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, replace
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.measured.measurements import TABLES, Unsupported
 from dysharp.measured.run_rows import Columns, Run
 from dysharp.serving.engine import Engine, engine_of

@@ -12,20 +12,20 @@ from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
 
+from dysharp.base.units import GiB
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.setting import TrainingRow, convention_of_row, model_of, setting_of
+from dysharp.model.flops import model_flops
+from dysharp.model.layout import layout_of
 from dysharp.specs import load_cluster, load_whole
-from dysharp.steps.accounting.flops import model_flops
-from dysharp.steps.accounting.memory import Memory, memory_of
-from dysharp.steps.block import Block
-from dysharp.steps.cost import Cost
-from dysharp.steps.layout import layout_of
-from dysharp.steps.machine import Machine
-from dysharp.steps.moe_block import exchange
-from dysharp.steps.overlap import WIRE, Phases, pairs_time, phases_of
-from dysharp.steps.practice import SMS, Practice
-from dysharp.steps.schedules import make_schedule
-from dysharp.units import GiB
+from dysharp.training.block import Block
+from dysharp.training.cost import Cost
+from dysharp.training.machine import Machine
+from dysharp.training.memory import Memory, memory_of
+from dysharp.training.moe_block import exchange
+from dysharp.training.overlap import WIRE, Phases, pairs_time, phases_of
+from dysharp.training.practice import SMS, Practice
+from dysharp.training.schedules import make_schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

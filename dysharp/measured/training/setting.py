@@ -3,18 +3,18 @@
 import re
 from dataclasses import dataclass, replace
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.measured.measurements import GPUS, TABLES, Unsupported
 from dysharp.measured.run_rows import Columns, Run
+from dysharp.model.flops import CONVENTIONS, Convention
+from dysharp.model.layout import Layout, check_layout
+from dysharp.model.state import RECIPES, Recipe
 from dysharp.specs import load_cluster
 from dysharp.specs.catalog import load_whole
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.flops import CONVENTIONS, Convention
-from dysharp.steps.accounting.memory import FULL, MODULES, Saving
-from dysharp.steps.accounting.state import RECIPES, Recipe
-from dysharp.steps.layout import Layout, check_layout
-from dysharp.steps.machine import Machine
-from dysharp.steps.practice import GRAPH_PARTS, WHOLE, Dispatcher, DType, Practice
+from dysharp.training.machine import Machine
+from dysharp.training.memory import FULL, MODULES, Saving
+from dysharp.training.practice import GRAPH_PARTS, WHOLE, Dispatcher, DType, Practice
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.families import RunCase
 from dysharp.measured.training.setting import AUTOMODEL, NEMO, SIMUMAX, Setting, TrainingRow, machine_of, practice_of, setting_of
+from dysharp.model.flops import CORE, core_flops, flops_of, mean_context
+from dysharp.model.layout import Layout, chunks_of
+from dysharp.model.state import rank_parameters
 from dysharp.specs.whole import WholeModel
-from dysharp.steps.accounting.flops import CORE, core_flops, flops_of, mean_context
-from dysharp.steps.accounting.state import rank_parameters
-from dysharp.steps.estimate import Estimate, estimate
-from dysharp.steps.layout import Layout, chunks_of
-from dysharp.steps.machine import Machine
-from dysharp.steps.practice import Practice
+from dysharp.training.estimate import Estimate, estimate
+from dysharp.training.machine import Machine
+from dysharp.training.practice import Practice
 
 GEMM, GRADIENT, GROUPED = 1090 / 2250, 1050 / 2250, 900 / 2250
 """Forward and data gradients, weight gradients, experts: parts of the tensor peak."""

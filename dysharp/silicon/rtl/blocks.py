@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dysharp.errors import MissingExtra, check_word
+from dysharp.base.errors import MissingExtra, check_word
 
 if TYPE_CHECKING:
     from random import Random

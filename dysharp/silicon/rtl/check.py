@@ -9,7 +9,7 @@ from amaranth.hdl import ResetInserter, Shape, Signal
 from amaranth.lib import wiring
 from amaranth.sim import Simulator
 
-from dysharp.errors import SimulationError
+from dysharp.base.errors import SimulationError
 from dysharp.silicon.rtl.blocks import Block, Pin
 
 Values = Mapping[str, int]

@@ -12,7 +12,7 @@ from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
-from dysharp.errors import SimulationError
+from dysharp.base.errors import SimulationError
 from dysharp.silicon.rtl.parts import OrderList
 from dysharp.silicon.rtl.yosys import rtlil_of, run_yosys
 from dysharp.specs.reading import read_text

@@ -9,7 +9,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.protocol.dam import TILE_COUNTER
 from dysharp.silicon.rtl.parts import slot_bits
 from dysharp.specs import Cluster

@@ -9,11 +9,11 @@ from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
+from dysharp.base.units import KiB
 from dysharp.program.constants import sessions_of_table
 from dysharp.silicon.rtl.parts import Cam, OrderList, check_slots, slot_bits
 from dysharp.specs import Cluster
 from dysharp.specs.cluster import session_bytes
-from dysharp.units import KiB
 
 
 class Send(IntEnum):

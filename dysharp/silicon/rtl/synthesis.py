@@ -12,7 +12,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.silicon.area import GE_PER_MM2, Spread, parts_mm2, total
 from dysharp.silicon.rtl.parts import MACRO
 from dysharp.silicon.rtl.yosys import MemoryBits, rtlil_of, run_yosys

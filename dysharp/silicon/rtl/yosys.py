@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dysharp.errors import MissingExtra, SimulationError
+from dysharp.base.errors import MissingExtra, SimulationError
 from dysharp.silicon.rtl.parts import MACRO
 
 _RUN = "from pyosys import libyosys as y; y.run_pass('script run.ys', y.Design())"

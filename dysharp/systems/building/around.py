@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.arrays import F64, I32, I64
-from dysharp.compute.operators import CAST_BYTES, ELEMENT_BYTES, SCALE_BYTES
+from dysharp.base.arrays import F64, I32, I64
+from dysharp.costs.operators import CAST_BYTES, ELEMENT_BYTES, SCALE_BYTES
 from dysharp.program import Discipline, Kind, Template
 from dysharp.program.schema import BESIDE, LAYER, Nature, Operator
 from dysharp.specs import Model

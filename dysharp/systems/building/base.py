@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dysharp.arrays import I32, I64
-from dysharp.compute import Tiling
-from dysharp.errors import ConfigError
+from dysharp.base.arrays import I32, I64
+from dysharp.base.errors import ConfigError
+from dysharp.base.units import ns_to_ps
+from dysharp.costs import Tiling
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Discipline, HubTable, ProgramBuilder, Template, To
 from dysharp.program.constants import CLASSES, hardware_of
@@ -24,7 +25,6 @@ from dysharp.systems.building.index import PairIndex
 from dysharp.systems.building.schema import EXPERT, LAYER_SCHEMA
 from dysharp.systems.building.ways import Ways
 from dysharp.systems.building.windows import Flow, flow, link_rows_per_us, misses_under_way
-from dysharp.units import ns_to_ps
 from dysharp.workload import Routing
 
 STORE = Framing("store")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.arrays import I32, I64
+from dysharp.base.arrays import I32, I64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

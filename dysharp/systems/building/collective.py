@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import I32
+from dysharp.base.arrays import I32
 from dysharp.program import Alloc, Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.systems.building.batch import Batch, Sends, Transfers

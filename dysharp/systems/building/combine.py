@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.arrays import I32, I64
+from dysharp.base.arrays import I32, I64
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Kind, Template, To
 from dysharp.program.constants import REQUESTS, RESPONSES

@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.arrays import I32, I64
+from dysharp.base.arrays import I32, I64
+from dysharp.base.units import ns_to_ps
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Kind, Template, To
 from dysharp.program.constants import REQUESTS
@@ -11,7 +12,6 @@ from dysharp.program.csr import place_in, spans
 from dysharp.specs import choice_int
 from dysharp.systems.building.base import DYMULTIMEM, LINK, STORE, LayerBase, flat_ones, turns_by
 from dysharp.systems.building.batch import Transfers, ids
-from dysharp.units import ns_to_ps
 
 
 def _side_by_side(source: I32, trains: int, at_once: int) -> I32:

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.arrays import I32
-from dysharp.errors import ProgramError
+from dysharp.base.arrays import I32
+from dysharp.base.errors import ProgramError
 from dysharp.program import Head, Kind, ProgramBuilder, Tail, Template
 from dysharp.systems.building.batch import Batch, ids
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import I32, I64
+from dysharp.base.arrays import I32, I64
 from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.program.csr import place_in, stable_order

@@ -4,7 +4,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dysharp.arrays import I32, I64
+from dysharp.base.arrays import I32, I64
 from dysharp.program.csr import stable_order
 from dysharp.workload import Routing, pairs
 

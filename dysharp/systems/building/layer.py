@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.arrays import I32
+from dysharp.base.arrays import I32
 from dysharp.program import Alloc, Declared, Discipline, Kind, Program, Template, To
 from dysharp.program.constants import OTHER
 from dysharp.program.nets import BETWEEN_NET

@@ -8,8 +8,8 @@ Mega MoE.
 
 import numpy as np
 
-from dysharp.arrays import I64
-from dysharp.compute import Tiling
+from dysharp.base.arrays import I64
+from dysharp.costs import Tiling
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems.building.between.two_hop import two_hops

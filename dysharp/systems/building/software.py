@@ -3,13 +3,13 @@
 The class turns fitted constants (specs/data/fitted.toml) into picoseconds of ops.
 """
 
-from dysharp.compute.collectives import PROTOCOLS, alltoall_start_us, collective_us, rail_rings_us, ring_protocol, ring_us, sync_us
-from dysharp.compute.moe import permute_us
-from dysharp.compute.operators import arch_of, hbm_us, launch_us
-from dysharp.compute.transfer import fifo_copy_us
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
+from dysharp.base.units import PS_PER_US
+from dysharp.costs.collectives import PROTOCOLS, alltoall_start_us, collective_us, rail_rings_us, ring_protocol, ring_us, sync_us
+from dysharp.costs.moe import permute_us
+from dysharp.costs.operators import arch_of, hbm_us, launch_us
+from dysharp.costs.transfer import fifo_copy_us
 from dysharp.specs import Cluster
-from dysharp.units import PS_PER_US
 
 
 class Software:
@@ -76,7 +76,7 @@ class Software:
         return max(self.stream_ps(n_bytes), round(issued * PS_PER_US))
 
     def collective_ps(self, kind: str, n_gpus: int, n_bytes: int) -> int:
-        """Time of an NCCL collective of `kind`. `n_bytes`: the size in nccl-tests (`compute.collectives`)."""
+        """Time of an NCCL collective of `kind`. `n_bytes`: the size in nccl-tests (`costs.collectives`)."""
         return round(float(collective_us(self._gpu, self._fitted, kind, n_gpus, n_bytes)) * PS_PER_US)
 
     def ring(self, n_gpus: int, n_bytes: int) -> tuple[int, float]:

@@ -16,15 +16,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from dysharp.arrays import I32, I64
-from dysharp.compute.collectives import NET_STEPS_US, PROTOCOLS, SIMPLE
+from dysharp.base.arrays import I32, I64
+from dysharp.base.units import PS_PER_US, ns_to_ps
+from dysharp.costs.collectives import NET_STEPS_US, PROTOCOLS, SIMPLE
 from dysharp.program import Alloc, Discipline, Kind, Tail, Template
 from dysharp.program.constants import OTHER
 from dysharp.specs import choice_int
 from dysharp.systems.building.batch import Batch, Sends, ids
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
 from dysharp.systems.building.software import Software
-from dysharp.units import PS_PER_US, ns_to_ps
 
 SomeSends = TypeVar("SomeSends", bound=Sends)
 WORD_BYTES = 16  # a flag or a count with its address: one flit

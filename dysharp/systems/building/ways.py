@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.arrays import Bools
+from dysharp.base.arrays import Bools
 from dysharp.program.nets import BETWEEN_NET, nets_of
 from dysharp.program.tables import Net
 from dysharp.specs import Cluster

@@ -5,7 +5,7 @@ The bytes are control words: the functional machine takes weights from the exper
 
 import numpy as np
 
-from dysharp.compute.gemm import ACCUMULATOR_BYTES, ELEMENT_BYTES
+from dysharp.costs.gemm import ACCUMULATOR_BYTES, ELEMENT_BYTES
 from dysharp.program import Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.specs import Model

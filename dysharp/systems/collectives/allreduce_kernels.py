@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from dysharp.compute.allreduce import IN_FLIGHT
+from dysharp.costs.allreduce import IN_FLIGHT
 from dysharp.program import Program
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.kernels import kernel_program
-from dysharp.systems.collectives.register import collective
+from dysharp.systems.collective_system import collective
 from dysharp.workload.collective import Collective
 
 _TORCH, _VLLM = "https://github.com/pytorch/pytorch (CUDASymmetricMemoryOps.cu)", "https://github.com/vllm-project/vllm (csrc/custom_all_reduce.cuh)"
@@ -22,7 +22,7 @@ KERNELS = {
     "allreduce-trtllm-one-shot": ("trtllm one-shot", _TRTLLM, ""),
     "allreduce-trtllm-two-shot": ("trtllm two-shot", _TRTLLM, ""),
 }
-"""System -> (kernel of `compute.allreduce.KERNELS`, source, what the switch does)."""
+"""System -> (kernel of `costs.allreduce.KERNELS`, source, what the switch does)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.program import Program
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.kernels import kernel_program
-from dysharp.systems.collectives.register import check_range, collective
+from dysharp.systems.collective_system import check_range, collective
 from dysharp.workload.collective import Collective
 
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter")

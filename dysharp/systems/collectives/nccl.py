@@ -6,15 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.compute import collectives as times
-from dysharp.compute.operators import arch_of
-from dysharp.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word
+from dysharp.costs import collectives as times
+from dysharp.costs.operators import arch_of
 from dysharp.program import Program
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.chunks import RESULT, VECTOR
 from dysharp.systems.building.collectives.rings import NAMES, place_of, ring_program, rings_of
 from dysharp.systems.building.collectives.trees import Trees, Way, rail_trees
-from dysharp.systems.collectives.register import collective, get_collective
+from dysharp.systems.collective_system import collective
+from dysharp.systems.collectives.register import get_collective
 from dysharp.workload.collective import OPERATIONS, Collective
 
 TRAINS, BULK = "trains", "bulk"

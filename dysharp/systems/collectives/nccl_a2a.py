@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.compute.collectives import NET_STEPS_US, PROTOCOLS, SIMPLE, alltoall_start_us
+from dysharp.base.units import PS_PER_US
+from dysharp.costs.collectives import NET_STEPS_US, PROTOCOLS, SIMPLE, alltoall_start_us
 from dysharp.program import Discipline, Kind, Program, Tail
 from dysharp.program.nets import BETWEEN_NET, NIC
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.chunks import RESULT, SCRATCH, VECTOR
 from dysharp.systems.building.collectives.steps import I32, I64, Steps, reaching
 from dysharp.systems.building.layer import RDMA
-from dysharp.systems.collectives.register import collective
-from dysharp.units import PS_PER_US
+from dysharp.systems.collective_system import collective
 from dysharp.workload.collective import Collective
 
 RELAY = f"{SCRATCH}first"

@@ -1,6 +1,6 @@
 """NCCL's NVLS (`nccl-nvls`). On one node NCCL uses it for all-reduces only; its all-gathers and reduce-scatters are rings.
 
-Channels take turns at chunks, and all GPUs exchange flags once a turn. `compute.collectives.nvls_turns` has the bytes of a turn and its time,
+Channels take turns at chunks, and all GPUs exchange flags once a turn. `costs.collectives.nvls_turns` has the bytes of a turn and its time,
 `nvls_loads` the loads that the threads of a GPU have under way. Two turns fill and empty the pipeline: they have no transfers here, because a chunk
 is then copied inside its GPU.
 """
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.compute.collectives import NVLS_PART, RING_PART, SIMPLE, nvls_loads, nvls_turns, sync_us
-from dysharp.compute.operators import arch_of
+from dysharp.base.units import PS_PER_US
+from dysharp.costs.collectives import NVLS_PART, RING_PART, SIMPLE, nvls_loads, nvls_turns, sync_us
+from dysharp.costs.operators import arch_of
 from dysharp.program import Program
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.chunks import SUM
 from dysharp.systems.building.collectives.kernels import Kernel
 from dysharp.systems.building.collectives.steps import reaching
-from dysharp.systems.collectives.register import collective
-from dysharp.units import PS_PER_US
+from dysharp.systems.collective_system import collective
 from dysharp.workload.collective import Collective
 
 

@@ -1,86 +1,13 @@
 """The register of systems that run a collective or a sub-layer: `_scan` imports every module of this folder and of `systems/tp`, then the entry
 points of `dysharp.systems`."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
-from dysharp.errors import ConfigError, check_word
-from dysharp.lazy import import_all
-from dysharp.program import Program
-from dysharp.specs import Cluster
+from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.lazy import import_all
+from dysharp.systems.collective_system import REGISTERED, CollectiveSystem
 from dysharp.systems.registry import all_systems
-from dysharp.workload.sublayer import SUB_LAYER, Work
-
-Plan = Callable[[Any, Cluster, Any], Program]
-"""(a Collective or a SubLayer, cluster, options) -> Program."""
-Says = Callable[[Any, Cluster, Any], tuple[str, ...]]
-
-
-def _nothing(work: Work, cluster: Cluster, options: Any) -> tuple[str, ...]:
-    return ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveSystem:
-    """A system that runs collectives or sub-layers. The decorator `collective` registers it."""
-
-    name: str
-    summary: str
-    """First line of the plan's docstring."""
-    source: str
-    options: type
-    """A frozen dataclass; every field has a default."""
-    operations: tuple[str, ...]
-    """Operations that the system runs: operations of a Collective, or `SUB_LAYER`."""
-    build: Plan
-    switch: str = ""
-    """What it does in the switch; "" = nothing."""
-    domains: bool = False
-    """Whether it runs over several NVLink domains."""
-    uneven: bool = True
-    """Whether shares may differ."""
-    says: Says = _nothing
-    """Sentences about one run for its Row: what the library chose by itself."""
-
-    def why_not(self, work: Work, cluster: Cluster) -> str:
-        """Why the system does not run `work` on `cluster`; "": it runs."""
-        reasons = [
-            (work.operation not in self.operations, f"found {work.operation}, expected {' or '.join(self.operations)}"),
-            (work.gpus != cluster.n_gpus, f'found shares of {work.gpus} GPUs, expected those of {cluster.n_gpus} GPUs of cluster "{cluster.name}"'),
-            (work.operation == SUB_LAYER and work.gpus == 1, "found a sub-layer on one GPU, expected 2 GPUs or more (they share its matrices)"),
-            (not self.uneven and not work.is_even, f"found {work.description}, expected equal shares"),
-            (not cluster.n_switches, f'found no switch in cluster "{cluster.name}", expected one ({self.switch or "its stores go by NVLink"})'),
-            (cluster.domains > 1 and not self.domains, f"found {cluster.domains} NVLink domains, expected one"),
-        ]
-        return next((text for wrong, text in reasons if wrong), "")
-
-    def plan(self, work: Work, cluster: Cluster, options: Any) -> Program:
-        """The Program of `work` with `options`, an instance of `self.options`. Raises ConfigError where the system does not run it."""
-        if reason := self.why_not(work, cluster):
-            raise ConfigError(f"{self.name}: {reason}")
-        return self.build(work, cluster, options)
-
-
-def check_range(option: str, value: int, most: int) -> None:
-    """Raise ConfigError unless 0 <= `value` <= `most`."""
-    if not 0 <= value <= most:
-        raise ConfigError(f"option {option}: found {value}, expected 0 to {most}")
-
-
-_REGISTRY: dict[str, CollectiveSystem] = {}
-
-
-def collective(name: str, **facts: Any) -> Callable[[Plan], Plan]:
-    """Register a plan function. `facts`: fields of `CollectiveSystem` besides `name`, `summary` and `build`."""
-
-    def register(plan: Plan) -> Plan:
-        summary = (plan.__doc__ or "").strip().splitlines()
-        _REGISTRY[name] = CollectiveSystem(name=name, summary=summary[0] if summary else "", build=plan, **facts)
-        return plan
-
-    return register
+from dysharp.workload.sublayer import SUB_LAYER
 
 
 @cache
@@ -93,13 +20,13 @@ def _scan() -> None:
 def all_collectives() -> dict[str, CollectiveSystem]:
     """Every registered system of collectives by name."""
     _scan()
-    return {name: one for name, one in sorted(_REGISTRY.items()) if SUB_LAYER not in one.operations}
+    return {name: one for name, one in sorted(REGISTERED.items()) if SUB_LAYER not in one.operations}
 
 
 def all_tensor_parallel() -> dict[str, CollectiveSystem]:
     """Every registered system of sub-layers by name."""
     _scan()
-    return {name: one for name, one in sorted(_REGISTRY.items()) if SUB_LAYER in one.operations}
+    return {name: one for name, one in sorted(REGISTERED.items()) if SUB_LAYER in one.operations}
 
 
 def get_collective(name: str) -> CollectiveSystem:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import I32
+from dysharp.base.arrays import I32
 from dysharp.program import Program, Tail
 from dysharp.specs import Cluster
 from dysharp.systems.building.tp.sublayer import Machine
 from dysharp.systems.building.tp.ways import Ways
-from dysharp.systems.collectives.register import collective
+from dysharp.systems.collective_system import collective
 from dysharp.workload.sublayer import SUB_LAYER, SubLayer
 
 SOURCE = "https://arxiv.org/abs/2605.05628"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from dysharp.arrays import I32
-from dysharp.compute.gemm import gemm_gang
+from dysharp.base.arrays import I32
+from dysharp.costs.gemm import gemm_gang
 from dysharp.program import Program, Tail
 from dysharp.specs import Cluster
 from dysharp.systems.building.tp.schema import GATHERED, PARTIAL, ROWS, SUM
 from dysharp.systems.building.tp.sublayer import Machine
 from dysharp.systems.building.tp.ways import Ways
-from dysharp.systems.collectives.register import collective
+from dysharp.systems.collective_system import collective
 from dysharp.systems.tp.cais import STAGES
 from dysharp.systems.tp.nvls import norm_own, own_done
 from dysharp.systems.tp.overlap import Fused

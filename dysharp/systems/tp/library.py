@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import I32
-from dysharp.compute.gemm import gemm_gang
+from dysharp.base.arrays import I32
+from dysharp.base.units import PS_PER_US
+from dysharp.costs.gemm import gemm_gang
 from dysharp.program import Program, Tail
 from dysharp.specs import Cluster
 from dysharp.systems.building.tp.schema import GATHERED, ROWS
 from dysharp.systems.building.tp.sublayer import Machine
 from dysharp.systems.building.tp.ways import Ways
+from dysharp.systems.collective_system import collective
 from dysharp.systems.collectives.multimem import BLOCK_BYTES
-from dysharp.systems.collectives.register import collective
 from dysharp.systems.registry import is_real
 from dysharp.systems.tp.nvls import norm_own
-from dysharp.units import PS_PER_US
 from dysharp.workload.sublayer import SUB_LAYER, SubLayer
 
 TOKENWEAVE = "https://github.com/microsoft/tokenweave"

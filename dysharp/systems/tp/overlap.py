@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import I32
+from dysharp.base.arrays import I32
 from dysharp.program import Program, Tail
 from dysharp.specs import Cluster, choice_int
 from dysharp.systems.building.tp.schema import PARTIAL, ROWS, SUM
 from dysharp.systems.building.tp.sublayer import Machine
 from dysharp.systems.building.tp.ways import Ways
-from dysharp.systems.collectives.register import collective
+from dysharp.systems.collective_system import collective
 from dysharp.systems.tp.nvls import all_reduced, gemm2_after, norm_all
 from dysharp.workload.sublayer import SUB_LAYER, SubLayer
 

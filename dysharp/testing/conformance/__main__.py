@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from dysharp.errors import DysharpError
+from dysharp.base.errors import DysharpError
 from dysharp.runs.options import parse_set
 from dysharp.testing.conformance import conformance
 

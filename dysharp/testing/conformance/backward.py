@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from dysharp.analysis import traffic_bytes
-from dysharp.arrays import Array
+from dysharp.base.arrays import Array
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Head, Kind, Program, Tail, Template
 from dysharp.program.csr import owners

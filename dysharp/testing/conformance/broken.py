@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.arrays import Array
+from dysharp.base.arrays import Array
+from dysharp.base.errors import DysharpError, ProgramError, SimulationError
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import DysharpError, ProgramError, SimulationError
 from dysharp.functional.machine import Pass as EmulatedPass
 from dysharp.functional.reference import dense_forward, recorded_reference
 from dysharp.functional.rows import run_rows

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dysharp.analysis import Measured, RunInputs, measure
-from dysharp.arrays import Array
+from dysharp.base.arrays import Array
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import FabricConfig
 from dysharp.engine.packet.program import run_packet

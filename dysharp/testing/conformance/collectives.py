@@ -10,10 +10,10 @@ import numpy as np
 from dysharp.analysis.attribution import attribute
 from dysharp.analysis.bound import collective_bound_us
 from dysharp.analysis.count import TERMS, group_transfers, traffic_bytes, wire_table
+from dysharp.base.errors import DysharpError
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import fabric_of
 from dysharp.engine.packet.program import run_packet
-from dysharp.errors import DysharpError
 from dysharp.functional.collective import CollectiveEmulation, emulate_collective
 from dysharp.functional.orders import ORDERS
 from dysharp.functional.sub_layers import emulate_sub_layer

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.arrays import Array
+from dysharp.base.arrays import Array
+from dysharp.base.errors import ConfigError
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ConfigError
 from dysharp.functional.experts import Experts, IntegerExperts
 from dysharp.functional.faults import MACHINE, ROUTING, machine_faults, routing_cases
 from dysharp.functional.layer import Tensors

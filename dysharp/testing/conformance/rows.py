@@ -3,7 +3,7 @@
 import numpy as np
 
 from dysharp.analysis.count import sums_that_passed
-from dysharp.arrays import Array
+from dysharp.base.arrays import Array
 from dysharp.program import Kind, Program, Trace
 from dysharp.program.builder import PULLS, PUSHES
 from dysharp.program.csr import owners

@@ -8,8 +8,9 @@ import numpy as np
 from dysharp.analysis import CAUSES, attribute, program_bound, traffic_bytes, wire_table
 from dysharp.analysis.attribution import OWN_CAUSES, critical_path
 from dysharp.analysis.count import TERMS, group_transfers, sums_that_passed
+from dysharp.base.errors import SimulationError
+from dysharp.base.units import PS_PER_US
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import SimulationError
 from dysharp.oracle import run_oracle
 from dysharp.program import Kind, Nature, Program, Trace
 from dysharp.program.csr import owners
@@ -19,7 +20,6 @@ from dysharp.specs import load_model
 from dysharp.testing.conformance.case import Pass, SmallLayer, SystemCase, paper_cluster
 from dysharp.testing.conformance.rows import passed_bytes
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
-from dysharp.units import PS_PER_US
 from dysharp.workload import make_routing
 
 ORACLE_OPS = 20_000

@@ -1,6 +1,6 @@
 """Counts per expert from a CSV with the columns `model,layer,expert,count`."""
 
-from dysharp.errors import ConfigError, check_word, nearest
+from dysharp.base.errors import ConfigError, check_word, nearest
 from dysharp.workload.counts import read_counts
 from dysharp.workload.importers.dump import Dump
 from dysharp.workload.importers.pieces import Hints, Imported

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.workload.importers.torch_file import is_torch_file, read_torch
 from dysharp.workload.npz import DAMAGE, read_npy, read_npz, reason_of
 

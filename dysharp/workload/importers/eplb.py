@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.workload.importers.dump import Dump
 from dysharp.workload.importers.pieces import Hints, Imported
 from dysharp.workload.importers.sampled import check_counts, imported_counts, summed

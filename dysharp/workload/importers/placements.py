@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.workload.importers.dump import Dump, integer_array, read_dump
 from dysharp.workload.npz import MAX_BYTES
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.workload.importers.dump import Dump, integer_array
 from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
 from dysharp.workload.importers.sampled import imported_counts, summed

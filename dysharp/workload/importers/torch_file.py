@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError, MissingExtra
-from dysharp.units import MiB
+from dysharp.base.errors import ConfigError, MissingExtra
+from dysharp.base.units import MiB
 from dysharp.workload.npz import DAMAGE, reason_of
 
 _MAX_PICKLE_BYTES = 64 * MiB

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from dysharp.analysis import attribute, traffic_bytes, wire_table
+from dysharp.analysis.timeline.record import record
+from dysharp.base.errors import ConfigError, ProgramError
 from dysharp.engine.burst.lower import beyond_packets
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ConfigError, ProgramError
 from dysharp.isa.framing import Framing
 from dysharp.oracle import run_oracle
 from dysharp.oracle.run import Run
 from dysharp.program import Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To
 from dysharp.program.tables import Alloc, Hardware, Net
 from dysharp.program.verify import verify
-from dysharp.timeline.record import record
 from tests.interpreters.mutants import BULK_MUTANTS, caught
 from tests.interpreters.random_bulk import crowded_bulk, random_bulk
 

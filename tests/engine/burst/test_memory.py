@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from dysharp.analysis.bound import program_bound
-from dysharp.compute import mean_share, tile_task
+from dysharp.base.errors import ProgramError
+from dysharp.costs import mean_share, tile_task
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ProgramError
 from dysharp.isa.framing import Framing
 from dysharp.oracle import run_oracle
 from dysharp.program import Discipline, Hardware, Kind, Program, ProgramBuilder, Template, To

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
+from dysharp.base.errors import DysharpError
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import DysharpError
 from tests.interpreters.mutants import (
     BULK_MUTANTS,
     LOAD_MUTANTS,
@@ -40,7 +40,7 @@ def test_plain_engine_is_the_engine():
 
 
 def test_unchanged_engine_is_not_caught():
-    harmless = Mutant("harmless", "uarch.link", "if end < until:", "if until > end:")
+    harmless = Mutant("harmless", "engine.blocks.link", "if end < until:", "if until > end:")
     assert caught(harmless, range(12)) is None
 
 
@@ -89,15 +89,15 @@ def test_mutants_are_many_and_distinct():
 
 def test_stale_mutant_fails_loudly():
     stale = replace(MUTANTS[0], old="no such text")
-    with pytest.raises(DysharpError, match=r"found 0 times 'no such text', expected once in uarch\.link"):
+    with pytest.raises(DysharpError, match=r"found 0 times 'no such text', expected once in engine\.blocks\.link"):
         caught(stale, SEEDS)
     vague = replace(MUTANTS[0], old="nodes")
-    with pytest.raises(DysharpError, match=r"found \d\d times 'nodes', expected once in uarch.link"):
+    with pytest.raises(DysharpError, match=r"found \d\d times 'nodes', expected once in engine.blocks.link"):
         caught(vague, SEEDS)
 
 
 def test_endless_loop_is_caught():
-    endless = Mutant("endless", "uarch.heap", "i = parent\n", "i = size\n")
+    endless = Mutant("endless", "engine.blocks.heap", "i = parent\n", "i = size\n")
     found = caught(endless, range(10))
     assert found
     assert found[1] == "never ends"

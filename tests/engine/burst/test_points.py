@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from dysharp.engine.blocks.state import Points
 from dysharp.engine.burst.lower import lower
 from dysharp.specs import load_cluster, load_model
 from dysharp.systems import all_systems, get_system
-from dysharp.uarch.state import Points
 from dysharp.workload import make_routing
 from tests.interpreters.random_points import random_points
 

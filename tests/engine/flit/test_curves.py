@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dysharp.base.errors import ConfigError
 from dysharp.engine.flit.curves import compare_curves, curve_errors, error_table, read_curves, setting
 from dysharp.engine.flit.network import NetworkConfig, Protocol, RouterConfig, Traffic, measure
 from dysharp.engine.flit.recorded import Stream, replay
-from dysharp.errors import ConfigError
 
 SCATTER = (("fattree4x2_v4b8_p9_transpose", 0.70), ("xbar16_v4b8_p9_hot4", 0.25), ("xbar8_v16b256_p9_int2", 0.85))
 QUICK = (

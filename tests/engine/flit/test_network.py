@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dysharp.base.errors import ConfigError, SimulationError
+from dysharp.engine.flit import columns as u
 from dysharp.engine.flit.network import NetworkConfig, Protocol, RouterConfig, Traffic, measure, sweep
 from dysharp.engine.flit.state import build, check_drained
 from dysharp.engine.flit.traffic import Draws, targets
-from dysharp.errors import ConfigError, SimulationError
-from dysharp.uarch.flit import columns as u
 
 VARIANTS = {
     "crossbar": NetworkConfig("fly", 8),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from dysharp.base.errors import ConfigError
 from dysharp.engine.flit.curves import setting
 from dysharp.engine.flit.network import NetworkConfig, Protocol, RouterConfig, Traffic
 from dysharp.engine.flit.recorded import replay
-from dysharp.errors import ConfigError
 
 ROW = {
     "curve": "xbar", "topology": "fly", "k": "16", "n": "1", "num_vcs": "4", "vc_buf_size": "8", "packet_size": "9", "link_delay": "3",

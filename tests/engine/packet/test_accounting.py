@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dysharp.base.errors import SimulationError
 from dysharp.engine.burst.run import run_burst_counted
 from dysharp.engine.packet import program as packet_program
 from dysharp.engine.packet.fabric import FabricConfig, build
 from dysharp.engine.packet.program import run_packet
-from dysharp.errors import SimulationError
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Discipline, HubTable, Kind, Program, ProgramBuilder, Template, To
 from dysharp.program.tables import Hardware

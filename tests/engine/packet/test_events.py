@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dysharp.base.errors import ConfigError, SimulationError
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import FabricConfig
 from dysharp.engine.packet.program import PacketRun, run_packet
-from dysharp.errors import ConfigError, SimulationError
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Kind, Program, ProgramBuilder, Template, To
 from dysharp.program.tables import Edges, Hardware, Tail

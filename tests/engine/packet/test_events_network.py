@@ -12,8 +12,8 @@ import pytest
 
 from bench.crossbar_events import measure_events
 from dysharp.api.network_curve import cluster_setting
+from dysharp.base.errors import ConfigError
 from dysharp.engine.flit.network import NetworkConfig, Protocol, RouterConfig, Traffic, measure
-from dysharp.errors import ConfigError
 from dysharp.specs import load_cluster
 
 PROTOCOL = Protocol(period=2000, warmup_periods=1, max_periods=3, threshold=1e-9, check=False)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from dysharp.analysis.count import loads_that_went_on
+from dysharp.base.errors import ConfigError
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import FabricConfig, fabric_of
 from dysharp.engine.packet.program import PacketRun, run_packet
-from dysharp.errors import ConfigError
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Kind, Program, ProgramBuilder, Tail, Template, To
 from dysharp.program.tables import Hardware, Head

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.figures.metric import Seen, all_metrics
 from dysharp.figures.metrics.hub_units import PRODUCERS, Units, count
 from dysharp.figures.origin import origin_of

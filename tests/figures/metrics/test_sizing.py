@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dysharp
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.figures import load_figure
 from dysharp.figures.metric import Seen, all_metrics
 from dysharp.figures.metrics import sizing

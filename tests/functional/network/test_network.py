@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dysharp.errors import EmulationMismatch
+from dysharp.base.errors import EmulationMismatch
 from dysharp.functional.faults import Faults
 from dysharp.functional.network.core import Network
 from dysharp.functional.network.hub_tables import HubTables

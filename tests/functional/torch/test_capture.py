@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 import dysharp as ds
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.functional.torch import capture
 from dysharp.functional.torch.pretrained import load_pretrained, load_tokenizer, token_ids
 from dysharp.workload import Recording, load_trace, save_trace

@@ -17,7 +17,7 @@ from dense_machine import DenseMachine
 from torch import nn
 
 import dysharp
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.functional.torch import ModuleExperts, extra, make_block, wrap
 
 SIZES: dict[str, Any] = {"hidden": 16, "expert_hidden": 8, "n_experts": 4, "topk": 2}

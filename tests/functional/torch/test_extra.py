@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.functional.torch import extra
 from dysharp.functional.torch.pretrained import load_pretrained, load_tokenizer, token_ids
 

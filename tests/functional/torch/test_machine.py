@@ -8,7 +8,7 @@ pytest.importorskip("torch.nn")
 pytest.importorskip("transformers")
 
 import dysharp as ds
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 
 BLOCKS = ["deepseek-v3", "gpt-oss", "mixtral", "qwen3-moe"]
 FAULTS = ("evict", "timeout", "al-tlb", "tracker", "duplicate", "reorder")

@@ -13,7 +13,7 @@ pytest.importorskip("transformers", minversion="5")
 import torch
 from dense_machine import DenseMachine, distance, run
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.functional.torch import wrap
 
 SMALL: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 24, "num_experts_per_tok": 2, "experts_implementation": "eager"}

@@ -10,7 +10,7 @@ import sys
 for name in ("torch", "transformers"):
     sys.modules[name] = None
 import dysharp
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.functional.torch import BLOCKS, make_block, wrap
 print(*sorted(BLOCKS))
 for call in (lambda: make_block("mixtral", hidden=16, expert_hidden=8, n_experts=4, topk=2), lambda: wrap(None, None)):

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dysharp.compute.attention import flash_tile, fmha_tile
-from dysharp.compute.operators import quantise_us
+from dysharp.costs.attention import flash_tile, fmha_tile
+from dysharp.costs.operators import quantise_us
 from dysharp.measured.families.dense_gemm import closed_us as dense_us
 from dysharp.measured.family import Parsed, classify
 from dysharp.measured.hold_out import hold_out_beyond

@@ -3,7 +3,7 @@
 import pytest
 
 from dysharp.api.run_validation import validate_serving
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.serving.predictions import TPOT, ServingCase, fastest_layouts, predict_row
 from dysharp.measured.serving.setting import ServingRow, model_of, setting_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.measured.training import families
 from dysharp.measured.training.families import summarise
 from dysharp.measured.training.setting import TrainingRow, model_of, setting_of

@@ -6,7 +6,7 @@ every table overflows and every kind of packet meets every other kind.
 
 from dataclasses import dataclass, replace
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

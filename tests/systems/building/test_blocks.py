@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from layers import TINY, cluster
 
-from dysharp.errors import ConfigError, ProgramError
+from dysharp.base.errors import ConfigError, ProgramError
 from dysharp.program import Discipline, Head, Tail
 from dysharp.program.verify import verify
 from dysharp.specs import load_cluster

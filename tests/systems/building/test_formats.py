@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs import load_model
 from dysharp.systems.building.formats import ROW_BYTES, WEIGHT_BYTES, row_bytes
 

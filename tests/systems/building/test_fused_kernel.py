@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 from dysharp.specs import load_cluster, load_model
 from dysharp.systems.building.paper_layers import formatted_layer, fused_tiling, tile_rows
 from dysharp.workload import make_routing

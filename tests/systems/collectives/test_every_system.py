@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from collective_tensors import results
 
+from dysharp.base.errors import ConfigError
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ConfigError
 from dysharp.oracle.run import run_oracle
 from dysharp.program.verify import verify
 from dysharp.specs import Cluster, load_cluster

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from collective_tensors import results
 
-from dysharp.compute.allreduce import KERNELS, kernel_allreduce_us, moved_bytes
+from dysharp.costs.allreduce import KERNELS, kernel_allreduce_us, moved_bytes
 from dysharp.engine.burst.run import run_burst
 from dysharp.oracle.run import run_oracle
 from dysharp.program import Kind, Program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dysharp.compute.collectives import collective_us, in_switch, nvls_loads, rail_rings_us
+from dysharp.costs.collectives import collective_us, in_switch, nvls_loads, rail_rings_us
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.measurements import read_measurements
 from dysharp.specs import Cluster, load_cluster

@@ -10,9 +10,9 @@ import pytest
 
 from dysharp.analysis.bound import collective_bound_us
 from dysharp.analysis.count import group_transfers, loads_that_went_on, sums_that_passed, traffic_bytes
-from dysharp.compute.gemm import gemm_gang
+from dysharp.base.errors import ConfigError, DysharpError
+from dysharp.costs.gemm import gemm_gang
 from dysharp.engine.burst.run import run_burst
-from dysharp.errors import ConfigError, DysharpError
 from dysharp.functional.orders import ORDERS
 from dysharp.functional.sub_layers import emulate_sub_layer
 from dysharp.oracle.run import run_oracle

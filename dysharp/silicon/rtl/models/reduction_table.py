@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
-from dysharp.errors import SimulationError
+from dysharp.base.errors import SimulationError
 from dysharp.protocol import reduction
 from dysharp.silicon.rtl.blocks import Block, PortStep
 from dysharp.silicon.rtl.check import Checked, Values, check

@@ -18,8 +18,8 @@ Constants: `internode.*` in specs/data/fitted.toml. Source of the steps: DeepEP 
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.arrays import I32, I64
-from dysharp.errors import ConfigError
+from dysharp.base.arrays import I32, I64
+from dysharp.base.errors import ConfigError
 from dysharp.program import Discipline
 from dysharp.program.csr import place_in, runs, spans, starts
 from dysharp.systems.building.between.two_hop import TwoHop

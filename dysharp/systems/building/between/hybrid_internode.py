@@ -15,7 +15,7 @@ docs/Hybrid-EP_Implementation.md.
 
 import numpy as np
 
-from dysharp.arrays import I32, I64
+from dysharp.base.arrays import I32, I64
 from dysharp.program import Discipline
 from dysharp.systems.building.between.deepep_internode import Internode
 from dysharp.systems.building.between.two_hop import TwoHop

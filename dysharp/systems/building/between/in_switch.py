@@ -18,7 +18,7 @@ NVLS over domains has the same steps with every token and every GPU: whole-group
 
 import numpy as np
 
-from dysharp.arrays import I32, I64
+from dysharp.base.arrays import I32, I64
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Kind, Tail, Template, To
 from dysharp.program.constants import REQUESTS, RESPONSES

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dysharp.arrays import I32
+from dysharp.base.arrays import I32
 from dysharp.program import Discipline, Template
 from dysharp.program.nets import BETWEEN_NET
 from dysharp.specs import Cluster, Model

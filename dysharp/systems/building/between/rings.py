@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.arrays import I32, I64, Bools
+from dysharp.base.arrays import I32, I64, Bools
 from dysharp.program import Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.program.csr import spans

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dysharp.arrays import I32, I64
+from dysharp.base.arrays import I32, I64
 from dysharp.program import Alloc, Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.program.csr import runs, spans, starts

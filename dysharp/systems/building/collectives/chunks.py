@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.errors import ConfigError, ProgramError
+from dysharp.base.errors import ConfigError, ProgramError
 from dysharp.program import Program
 from dysharp.program.csr import runs, spans
 from dysharp.program.schema import Buffer, Function, Schema

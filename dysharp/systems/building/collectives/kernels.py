@@ -1,11 +1,11 @@
-"""`kernel_program`: kernels of collectives as lists of steps (`compute.allreduce.KERNELS`), through the switch (multimem) or between peers."""
+"""`kernel_program`: kernels of collectives as lists of steps (`costs.allreduce.KERNELS`), through the switch (multimem) or between peers."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.compute.allreduce import KERNELS, STORES, apart
+from dysharp.costs.allreduce import KERNELS, STORES, apart
 from dysharp.program import Discipline, Kind, Program, Tail
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.chunks import RESULT, SUM, VECTOR
@@ -19,7 +19,7 @@ WHOLE = ("pull", "put all", "get all")
 def kernel_program(work: Collective, cluster: Cluster, kernel: str, in_flight: int = 0, *, late: bool = False, most: int = 0) -> Program:
     """The Program of `work` by `kernel` of `KERNELS`. `in_flight`: most bytes that a GPU has under way of each load; 0: no limit.
 
-    `late`: GPUs come at different times (`compute.allreduce.apart`). `most`: bytes of a chunk; 0: a train.
+    `late`: GPUs come at different times (`costs.allreduce.apart`). `most`: bytes of a chunk; 0: a train.
     """
     steps = apart(KERNELS[kernel]) if late else KERNELS[kernel]
     build = Kernel(work, cluster, in_flight, whole=not {*steps}.isdisjoint(WHOLE), most=most)

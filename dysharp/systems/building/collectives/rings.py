@@ -6,7 +6,7 @@ The next step of a GPU begins
 - the time of a hop after all slices of the step have arrived, and
 - with Simple also the time of a fence and a flag (`nccl.simple_syncs` exchanges of two GPUs) after the first slice has arrived.
 
-The flight is in the transfer, the rest of a hop is a DELAY. `compute.collectives` has the closed form of the same steps.
+The flight is in the transfer, the rest of a hop is a DELAY. `costs.collectives` has the closed form of the same steps.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.compute import collectives as times
-from dysharp.compute.operators import arch_of
-from dysharp.errors import ConfigError, nearest
+from dysharp.base.errors import ConfigError, nearest
+from dysharp.base.units import PS_PER_US
+from dysharp.costs import collectives as times
+from dysharp.costs.operators import arch_of
 from dysharp.program import Kind, Program, Tail
 from dysharp.program.nets import BETWEEN_NET, NIC
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.chunks import RESULT, SUM, VECTOR
 from dysharp.systems.building.collectives.steps import I32, I64, OPERATORS, Steps, Traffic, reaching
-from dysharp.units import PS_PER_US
 from dysharp.workload.collective import Collective
 from dysharp.workload.levels import rail_rings
 

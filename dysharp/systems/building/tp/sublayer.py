@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dysharp.compute.gemm import gemm_gang
+from dysharp.base.units import PS_PER_US
+from dysharp.costs.gemm import gemm_gang
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Declared, Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To
 from dysharp.program.constants import hardware_of
@@ -15,7 +16,6 @@ from dysharp.specs import Cluster, choice, choice_int
 from dysharp.systems.building.base import CONTROL, STORE
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.tp.schema import GATHERED, OPERATORS, OUT, PARTIAL, ROWS, SCHEMA, SUM, Cuts, cuts_of
-from dysharp.units import PS_PER_US
 from dysharp.workload.sublayer import SubLayer
 
 I32 = NDArray[np.int32]

@@ -1,0 +1,104 @@
+"""Writes the files of a user: complete, or not at all. No other module writes them."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from dysharp.base.errors import ConfigError
+
+PREFIX = ".dysharp-"
+"""Begin of the names of unfinished files. They do not carry the name of the file, which may have the full length already."""
+
+
+def check_destination(path: str | os.PathLike[str], ending: str = "") -> Path:
+    """`path` as a `Path` to which `write_file` can write. Call it before long work.
+
+    Raises ConfigError for another ending than `ending` ("" = any), for a folder, and for a folder without write access.
+    """
+    file = Path(path)
+    if ending and file.suffix != ending:
+        raise ConfigError(f"{file}: found the ending {file.suffix!r}, expected {ending}")
+    try:
+        if not file.name or file.is_dir():
+            raise ConfigError(f"{os.fspath(path)!r}: cannot be written: found a folder, expected the name of a file")
+        if _is_stream(file):
+            return file
+        folder = file.resolve().parent
+        if not folder.is_dir():
+            raise ConfigError(f"{file}: cannot be written: found no folder {str(folder)!r}, expected an existing one")
+        if not os.access(folder, os.W_OK):
+            raise ConfigError(f"{file}: cannot be written: found no write access to the folder {str(folder)!r}")
+    except (OSError, ValueError) as error:  # a name that is too long, or with a NUL
+        raise ConfigError(f"{file}: cannot be written: {_reason(error)}") from None
+    return file
+
+
+def cache_folder(name: str) -> Path:
+    """`dysharp/NAME` in the user's cache folder (XDG)."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(home) / "dysharp" / name
+
+
+def make_folder(folder: Path, what: str) -> None:
+    """Make `folder`, with its parents, and write to it once. `what`: its name in errors.
+
+    Raises ConfigError if the folder cannot be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"{what} {folder}: {reason}, expected a folder to write to") from None
+
+
+def write_text(path: str | os.PathLike[str], text: str, *, in_place_of_links: bool = False) -> Path:
+    """Write `text` as UTF-8. Raises ConfigError as `write_file`."""
+    return write_file(path, lambda stream: stream.write(text.encode("utf-8", "backslashreplace")), in_place_of_links=in_place_of_links)
+
+
+def write_file(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object], *, in_place_of_links: bool = False) -> Path:
+    """Call `write` with a temporary file, rename the file to `path`, return the path. A device or a pipe is written directly.
+
+    in_place_of_links  replace a link, a device or a pipe by the file, as in a folder that may come from somebody else
+
+    The temporary file is removed when anything fails. Raises ConfigError for a folder that cannot be written to and for
+    a full disk.
+    """
+    file = check_destination(path)
+    try:
+        if in_place_of_links:
+            _replace(file.absolute(), write)
+        elif _is_stream(file):
+            with file.open("wb") as stream:
+                write(stream)
+        else:
+            _replace(file.resolve(), write)  # a link stays a link
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be written: {_reason(error)}") from None
+    return file
+
+
+def _replace(file: Path, write: Callable[[IO[bytes]], object]) -> None:
+    handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=PREFIX, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            write(stream)
+        mode = os.umask(0)
+        os.umask(mode)
+        os.chmod(temporary, 0o666 & ~mode)  # mkstemp sets 0600
+        os.replace(temporary, file)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _is_stream(file: Path) -> bool:
+    """Whether `file` is a device or a pipe, such as /dev/null: a rename would replace it."""
+    return file.exists() and not file.is_file() and not file.is_dir()
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,265 @@
+"""Time of core attention on one GPU, in microseconds: a pass over many queries (flash tiles), its backward pass, and decode.
+
+One call is `Attention`. Its numbers may be arrays, which broadcast; every function returns float64. Sources of the form: FlashAttention-3
+(arXiv 2407.08608): tiles of queries against blocks of keys, two products and a softmax per block that overlap; split keys when there are few tiles.
+Products run at the sustained tensor rate of `operators`. The softmax of a block takes an exponential per score and the arithmetic around it.
+
+Tiles of released kernels (queries of a tile, keys of a block):
+
+| kernel | source |
+|---|---|
+| FlashAttention-3 on Hopper | Dao-AILab/flash-attention, hopper/tile_size.h (`tile_size_fwd_sm90`) and hopper/heuristics.h |
+| TensorRT-LLM's fmha_v2 on Hopper | names of NVIDIA/TensorRT-LLM's kernels: fmha_v2_flash_attention_bf16_64_256_S_64_tma_ws_sm90 |
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dysharp.base.arrays import F64
+from dysharp.costs.gemm_tiles import FP32_LANES
+from dysharp.costs.operators import ELEMENT_BYTES, Constants, hbm_us, launch_us, light_us, overlap, sustained_flops_per_us
+from dysharp.specs.gpu import Gpu
+
+ROWS, COLUMNS = 128.0, 128.0
+"""Queries of a tile and keys of a block: FlashAttention-3 section 3.3 has 128 x 128 at width 128; cuDNN and TensorRT-LLM have tiles of 128 rows."""
+DECODE_ROWS = 64.0
+"""Queries of a tile in decode before Blackwell, but for FlashAttention, whose tiles stay as they are.
+
+They are the rows of the smallest matrix instruction of Hopper and Blackwell (PTX ISA, wgmma m64, tcgen05 m64).
+"""
+SWAPPED = {False: (8.0, 16.0, 32.0), True: (32.0, 64.0)}
+"""Limits of `few_rows`; latent keys take 16 queries up to 32 (TensorRT-LLM, fmhaKernels.h: SwapsMmaAbForGeneration, KeepsMmaAbForGeneration)."""
+CLUSTER = 16.0
+"""Thread blocks of a cluster at most (the same source, CgaSmemReduction)."""
+EXP_PER_CLOCK = 16.0
+"""Exponentials per clock of an SM: FlashAttention-3 section 3.1, 3.9 TFLOPS of special functions on H100."""
+DOUBLED_EXP = ("b300", "gb300")
+"""GPUs with twice that rate: NVIDIA on Blackwell Ultra, "2x attention-layer acceleration", 10.7 against 5 T exponentials per second."""
+BACKWARD_PRODUCTS = 2.5
+"""Products of the backward pass over those of the forward pass: five instead of two (FlashAttention-2, arXiv 2307.08691, section 3.1)."""
+TINY = 1e-9
+Direction = Literal["forward", "backward"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """Core attention of one layer on one GPU: `batch` requests with `queries` new tokens each, after `past` cached tokens.
+
+    | field | meaning |
+    |---|---|
+    | `heads`, `kv_heads` | query heads and key-value heads on this GPU |
+    | `qk_dim`, `v_dim` | width of a head of queries and keys, and of values |
+    | `window` | keys that a query sees at most; 0: all |
+    | `causal` | a query sees the keys up to its own place; else every query sees all keys |
+    | `dtype` | of the products: "bf16", "fp8" |
+    | `kv_dtype` | of the keys and values in memory |
+    | `latent` | the values are part of the keys and are read with them (MLA with absorbed projections) |
+    | `lanes` | decode at the rate of an SM's FP32 lanes (TensorRT-LLM's XQA kernels: products of few rows) |
+    | `masked` | decode with a thread block for each request and head (TensorRT-LLM's masked multi-head attention) |
+    | `rows`, `columns` | queries of a tile and keys of a block |
+    | `packed` | queries of all heads of a key-value head fill a tile (FlashAttention-3); else a tile has queries of one head; decode always packs |
+    """
+
+    batch: ArrayLike
+    queries: ArrayLike
+    past: ArrayLike = 0
+    heads: ArrayLike
+    kv_heads: ArrayLike
+    qk_dim: ArrayLike
+    v_dim: ArrayLike
+    window: ArrayLike = 0
+    causal: bool = True
+    dtype: str = "bf16"
+    kv_dtype: str = "bf16"
+    latent: bool = False
+    packed: bool = False
+    lanes: bool = False
+    masked: bool = False
+    rows: ArrayLike = ROWS
+    columns: ArrayLike = COLUMNS
+
+
+def pairs(call: Attention) -> F64:
+    """Pairs of a query and a key that the query sees, for one head and one request."""
+    n, past, window = (np.asarray(x, np.float64) for x in (call.queries, call.past, call.window))
+    if not call.causal:
+        return np.asarray(n * (past + n))
+    cap = np.where(window > 0, window, np.inf)
+    growing = np.clip(cap - past, 0, n)  # queries that see all keys before them
+    return np.asarray(growing * past + growing * (growing + 1) / 2 + np.where(n > growing, (n - growing) * np.minimum(cap, 1e18), 0.0))
+
+
+def attention_flops(call: Attention) -> F64:
+    """FLOPs of the two products over the pairs of `pairs`, forward."""
+    b, h, widths = (np.asarray(x, np.float64) for x in (call.batch, call.heads, np.add(call.qk_dim, call.v_dim)))
+    return np.asarray(2 * b * h * widths * pairs(call))
+
+
+def attention_us(gpu: Gpu, constants: Constants, call: Attention, direction: Direction = "forward") -> F64:
+    """Attention over many queries (training, prefill, chunks of prefill after cached tokens).
+
+    The longest tiles start first, so the last wave of tiles has the shortest ones. A tile loads its queries before its first block and stores
+    its outputs after its last block, while nothing else of the tile runs; the loads of keys and values overlap with the blocks.
+    """
+    b, n, past, window = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.window))
+    shared, height, columns = sharing(call), np.asarray(call.rows, np.float64), np.asarray(call.columns, np.float64)
+    rows, own = np.ceil(n * shared / height), np.minimum(height / shared, n)  # tiles of a head, and places of queries in a tile
+    whole = np.ceil((past + n) / columns)
+    first = np.ceil((past + own) / columns) if call.causal else whole
+    most = np.where(window > 0, np.ceil((window + own - 1) / columns) + 1, np.inf)  # a window begins and ends inside blocks
+    tiles = b * np.asarray(call.heads, np.float64) / shared * rows
+    block = block_us(gpu, constants, call, call.rows, direction)
+    tile = constants["attention.tile_us"] + hbm_us(gpu, constants, own_bytes(call, direction)) * gpu.n_sms / tiles
+    longest, shortest = (np.minimum(blocks, most) * block + tile for blocks in (whole, first))
+    work = tiles * (_mean_blocks(rows, first, whole, most) * block + tile) / gpu.n_sms
+    compute = np.maximum(longest, work + (np.ceil(tiles / gpu.n_sms) - tiles / gpu.n_sms) * shortest)
+    return constants["attention.start_us"] + overlap(compute, hbm_us(gpu, constants, key_bytes(call)), constants["sm.overlap"])
+
+
+def _mean_blocks(rows: F64, first: F64, last: F64, most: F64) -> F64:
+    """Mean over `rows` tiles of their blocks, which grow evenly from `first` to `last`, `most` at most."""
+    slope = np.where(rows > 1, (last - first) / np.maximum(rows - 1, 1), 0.0)
+    free = np.clip(np.floor((np.minimum(most, last) - first) / np.maximum(slope, TINY)) + 1, 0, rows)  # tiles below `most`
+    free = np.where((slope > 0) | (first > most), free, rows)
+    return np.asarray((free * first + slope * free * (free - 1) / 2 + np.where(rows > free, (rows - free) * np.minimum(most, last), 0.0)) / rows)
+
+
+def decode_us(gpu: Gpu, constants: Constants, call: Attention) -> F64:
+    """Attention of a few queries per request against a cache.
+
+    The heads of one key-value head share tiles. With fewer tiles than SMs the blocks of a tile are split into parts, whose results a second kernel
+    adds. On Blackwell a persistent kernel loads the next tile while it computes, so tiles start in half of the time; the first tile has no tile
+    before it. Up to `CLUSTER` parts meet in one cluster.
+    """
+    if call.masked:
+        return masked_us(gpu, constants, call)
+    b, n, past, kv, window = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.past, call.kv_heads, call.window))
+    persistent, queries = gpu.arch == "blackwell" and not call.packed, n * np.asarray(call.heads, np.float64) / kv
+    rows = np.asarray(call.rows if call.packed else few_rows(queries, call.latent) if persistent else DECODE_ROWS, np.float64)
+    tiles, columns = b * kv * np.ceil(queries / rows), np.asarray(call.columns, np.float64)
+    blocks = np.ceil((past + n) / columns) - np.floor(np.where(window > 0, np.maximum(past + 1 - window, 0), 0) / columns)
+    parts = np.minimum(blocks, np.maximum(1.0, np.floor(gpu.n_sms / tiles)))
+    block = lanes_us(gpu, call) if call.lanes else block_us(gpu, constants, call, rows, "forward")
+    start, waves = constants["attention.tile_us"] * (1.0 if call.packed else DECODE_ROWS / ROWS), np.ceil(tiles * parts / gpu.n_sms)
+    compute = (waves + persistent) * start + waves * np.ceil(blocks / parts) * block + hbm_us(gpu, constants, own_bytes(call))
+    sums = np.where(parts > (CLUSTER if persistent else 1), light_us(gpu, constants), 0.0)
+    return constants["attention.start_us"] + sums + overlap(compute, hbm_us(gpu, constants, key_bytes(call)), constants["sm.overlap"])
+
+
+def few_rows(queries: F64, latent: bool) -> F64:
+    """Queries of a tile of TensorRT-LLM's generated kernels for Blackwell: keys are the rows of a product with few queries (`SWAPPED`)."""
+    most = SWAPPED[latent]
+    return np.select([queries <= at for at in most[:-1]], [at / 2 if latent else at for at in most[:-1]], most[-1])
+
+
+def lanes_us(gpu: Gpu, call: Attention) -> F64:
+    """A block of keys against the queries of one key-value head at the rate of the FP32 lanes of an SM."""
+    queries = np.asarray(call.queries, np.float64) * np.asarray(call.heads, np.float64) / np.asarray(call.kv_heads, np.float64)
+    return np.asarray(queries * COLUMNS * np.add(call.qk_dim, call.v_dim) / (FP32_LANES * gpu.boost_MHz))
+
+
+def masked_us(gpu: Gpu, constants: Constants, call: Attention) -> F64:
+    """Decode on the FP32 lanes, one thread block for each request and head, which starts as a small kernel does: masked multi-head attention."""
+    blocks = np.asarray(call.batch, np.float64) * np.asarray(call.heads, np.float64)
+    products = 2 * np.asarray(call.queries, np.float64) * _visible(call) * np.add(call.qk_dim, call.v_dim) / (2 * FP32_LANES * gpu.boost_MHz)
+    work = np.maximum(1.0, blocks / gpu.n_sms) * constants["attention.light_us"] + blocks * products / gpu.n_sms
+    return constants["attention.start_us"] + overlap(work, hbm_us(gpu, constants, key_bytes(call)), constants["sm.overlap"])
+
+
+def sharing(call: Attention) -> F64:
+    """Query heads that share a tile: the heads of one key-value head if the call is `packed`."""
+    heads, kv = np.asarray(call.heads, np.float64), np.asarray(call.kv_heads, np.float64)
+    return np.asarray(heads / kv if call.packed else np.ones_like(heads / kv))
+
+
+def block_us(gpu: Gpu, constants: Constants, call: Attention, rows: ArrayLike, direction: Direction) -> F64:
+    """A block of keys against a tile of `rows` queries on one SM. Its softmax overlaps with its products, but not in the backward pass.
+
+    The backward pass has three products of the width of keys and two of the width of values (FlashAttention-2, section 3.1).
+    """
+    qk, v = np.asarray(call.qk_dim, np.float64), np.asarray(call.v_dim, np.float64)
+    scores = np.asarray(rows, np.float64) * np.asarray(call.columns, np.float64)
+    rate = sustained_flops_per_us(gpu, constants, call.dtype) / gpu.n_sms
+    softmax = scores / (exp_per_us(gpu) * constants["attention.softmax_part"])
+    if direction == "backward":
+        return np.asarray(2 * scores * (3 * qk + 2 * v) / rate + softmax)
+    # Ampere's matrix instructions are synchronous: a warp waits for its product (FlashAttention-3, section 2.2).
+    power = 1.0 if gpu.arch == "ampere" else constants["sm.overlap"]
+    return overlap(2 * scores * (qk + v) / rate, softmax, power)
+
+
+def exp_per_us(gpu: Gpu) -> float:
+    """Exponentials per microsecond of one SM."""
+    return EXP_PER_CLOCK * (2 if gpu.name in DOUBLED_EXP else 1) * gpu.boost_MHz
+
+
+def own_bytes(call: Attention, direction: Direction = "forward") -> F64:
+    """Bytes of queries, as wide as the products, and of outputs, BF16; backward also of their gradients."""
+    b, n, h = (np.asarray(x, np.float64) for x in (call.batch, call.queries, call.heads))
+    widths = ELEMENT_BYTES[call.dtype] * np.asarray(call.qk_dim, np.float64) + ELEMENT_BYTES["bf16"] * np.asarray(call.v_dim, np.float64)
+    return np.asarray(b * n * h * widths * (2 if direction == "backward" else 1))
+
+
+def _visible(call: Attention) -> F64:
+    """Keys of a request that its queries see."""
+    n, past, window = (np.asarray(x, np.float64) for x in (call.queries, call.past, call.window))
+    return np.asarray(np.where(window > 0, np.minimum(past + n, window + n - 1), past + n))
+
+
+def key_bytes(call: Attention) -> F64:
+    """Bytes of visible keys and values, once."""
+    width = np.asarray(call.qk_dim, np.float64) if call.latent else np.add(call.qk_dim, call.v_dim, dtype=np.float64)
+    return np.asarray(ELEMENT_BYTES[call.kv_dtype] * np.asarray(call.batch, np.float64) * _visible(call) * np.asarray(call.kv_heads) * width)
+
+
+def passes_us(gpu: Gpu, constants: Constants, values: ArrayLike, passes: float, element: float = 2.0, kernels: int = 1) -> F64:
+    """Memory-bound kernels (norm, RoPE, activation, residual) that read and write `values` `passes` times in all."""
+    return kernels * launch_us(gpu, constants) + hbm_us(gpu, constants, passes * element * np.asarray(values, np.float64))
+
+
+ONE_GROUP = 64.0
+"""Queries that one group of warps takes."""
+
+
+class Tile(NamedTuple):
+    """`rows` queries against blocks of `columns` keys."""
+
+    rows: float
+    columns: float
+
+
+FLASH = {
+    "bf16": ((64, Tile(192, 128), Tile(192, 160)), (96, Tile(192, 144), Tile(192, 128)), (128, Tile(128, 128), Tile(128, 128)),
+             (192, Tile(128, 112), Tile(128, 96)), (256, Tile(128, 80), Tile(128, 64))),
+    "fp8": ((64, Tile(192, 160), Tile(192, 160)), (96, Tile(192, 128), Tile(192, 128)), (128, Tile(128, 224), Tile(128, 224)),
+            (192, Tile(128, 160), Tile(128, 160)), (256, Tile(128, 128), Tile(128, 64))),
+}  # fmt: skip
+"""Type of keys -> (largest width of a head, causal tile, tile with a window)."""
+ALONE = {
+    ("bf16", 64): Tile(ONE_GROUP, 192),
+    ("bf16", 128): Tile(ONE_GROUP, 128),
+    ("fp8", 64): Tile(ONE_GROUP, 128),
+    ("fp8", 128): Tile(ONE_GROUP, 96),
+}
+"""Type of keys and width -> the tile where one group of warps takes all queries."""
+UNMASKED = {("bf16", 64): Tile(192, 192), ("bf16", 128): Tile(128, 176)}
+"""The same, where every query sees every key."""
+LATENT = Tile(ONE_GROUP, 64)
+"""The absorbed form of MLA."""
+
+
+def flash_tile(width: float, dtype: str, queries: float, *, window: bool = False, causal: bool = True) -> Tile:
+    """FlashAttention-3's tile for heads of `width`. `queries`: of all heads that share keys. `dtype`: of the keys in memory."""
+    limit, plain, windowed = next((row for row in FLASH[dtype] if width <= row[0]), FLASH[dtype][-1])
+    found = windowed if window else plain if causal else UNMASKED.get((dtype, limit), plain)
+    return ALONE.get((dtype, limit), found) if queries <= ONE_GROUP else found
+
+
+def fmha_tile(width: float, dtype: str) -> Tile:
+    """TensorRT-LLM's tile before Blackwell for heads of `width`: 64 queries for each of two groups of warps."""
+    if dtype == "fp8":
+        return Tile(ONE_GROUP, 256.0 if width <= 128 else 128.0)
+    return Tile(ONE_GROUP, 256.0 if width <= 64 else 128.0 if width <= 128 else 64.0)

@@ -1,0 +1,181 @@
+"""Output tiles that GEMM libraries choose, and how fast shared memory feeds the tensor cores of an SM.
+
+A tile is the part of the output that one SM computes at a time. On Blackwell two SMs compute a pair of tiles together.
+
+| library | rule | source |
+|---|---|---|
+| "cublas" | the fastest tile, with a split that fills the SMs or none | NVIDIA, Matrix Multiplication Background (DU-09799), 2.3 |
+| "cutlass" | by rows and columns, no split | vLLM csrc/quantization/w8a8/cutlass/c3x: scaled_mm_sm90_fp8_dispatch.cuh, _sm100_ |
+| "deepgemm" | fewest waves, then the fullest last wave | DeepGEMM get_best_configs (jit_kernels/gemm.py), heuristics/sm100.hpp |
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from dysharp.base.arrays import F64
+from dysharp.base.errors import check_word
+from dysharp.specs.gpu import Gpu
+
+GUIDE_TILES = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64))
+"""Typical tiles of cuBLAS, rows x columns."""
+ALIGNMENT = 128
+"""Rows to which DeepGEMM's contiguous layout pads an expert; also the rows of its tiles there."""
+SMEM_BYTES = 128.0
+"""Bytes per clock that an SM writes to, or reads from, its shared memory (NVIDIA Hopper tuning guide)."""
+
+FP32_LANES = 128
+"""FP32 operations per clock of an SM (NVIDIA Hopper architecture white paper)."""
+SUMMED = 128
+"""Products per scale."""
+FULL_ROWS, HALF = 128, 0.5
+"""Rows of a product that fill a tensor core of Blackwell, and the part that fewer rows use (PTX ISA, tcgen05.mma: M 64 and 128 of one SM)."""
+
+
+class Tiles(NamedTuple):
+    """A choice for each of many GEMMs, `[...]`: rows and columns of a tile, parts of the summed dimension, used part of a tensor core."""
+
+    rows: F64
+    columns: F64
+    split: F64 | float = 1.0
+    core: F64 | float = 1.0
+
+
+class Problem(NamedTuple):
+    """`groups` GEMMs `[m, k] x [k, n]`, arrays of one shape."""
+
+    m: F64
+    n: F64
+    k: F64
+    groups: F64
+
+
+def tiles_of(library: str, gpu: Gpu, problem: Problem) -> list[Tiles]:
+    """The tiles among which `library` takes the fastest. Raises ConfigError for an unknown library."""
+    check_word(library, LIBRARIES, f"GEMM library {library!r}: unknown")
+    return list(LIBRARIES[library](gpu, problem))
+
+
+def hides_stores(library: str, gpu: Gpu) -> bool:
+    """Whether an SM stores a tile while its tensor cores work on the next tile.
+
+    Blackwell's sums lie in tensor memory, which holds two tiles. On Hopper sums lie in registers; vLLM's CUTLASS kernels ("ping-pong") have two
+    groups of warps that take turns, DeepGEMM's and cuBLAS's large tiles have one.
+    """
+    return gpu.arch == "blackwell" or library == "cutlass"
+
+
+def promoted(library: str, gpu: Gpu, dtype: str, peak_flops_per_us: float) -> float:
+    """Part of the tensor peak that a kernel reaches beside the scaling of its sums.
+
+    DeepGEMM on Hopper adds the tensor cores' FP8 sums of 128 products to FP32 sums, with one operation per sum on the
+    FP32 lanes of the SM, while the tensor cores wait (DeepGEMM README, "FP8 two-level accumulation"; 0.8 on an H800,
+    whose best measured rate is 1550 of 1979 TFLOPS). Blackwell's tensor cores apply scales themselves.
+    """
+    if gpu.arch == "blackwell" or dtype != "fp8" or not library.startswith("deepgemm"):
+        return 1.0
+    per_clock = peak_flops_per_us / (2 * gpu.n_sms * gpu.boost_MHz)
+    return 1 / (1 + per_clock / (FP32_LANES * SUMMED))
+
+
+def feed(gpu: Gpu, dtype_bytes: float, peak_flops_per_us: float, rows: F64, columns: F64) -> F64:
+    """Part of the tensor peak that shared memory sustains for a tile.
+
+    Both operands are written once and read once. On Blackwell each SM of a pair holds half of the second operand.
+    """
+    clocks = rows * columns / (peak_flops_per_us / (2 * gpu.n_sms * gpu.boost_MHz))
+    shared = columns / 2 if gpu.arch == "blackwell" else columns
+    return np.minimum(1.0, clocks / (2 * (rows + shared) * dtype_bytes / SMEM_BYTES))
+
+
+def _cublas(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
+    """Each tile without a split, and with as many parts as fill the SMs once."""
+    for rows, columns in GUIDE_TILES:
+        core = HALF if gpu.arch == "blackwell" and rows < FULL_ROWS else 1.0
+        high, wide = np.full_like(p.m, rows), np.full_like(p.m, columns)
+        tiles = p.groups * np.ceil(p.m / high) * np.ceil(p.n / wide)
+        yield Tiles(high, wide, core=core)
+        yield Tiles(high, wide, np.maximum(1.0, gpu.n_sms // tiles), core)
+
+
+def _cutlass(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
+    """On Blackwell two SMs share a tile of 256 rows, or one of 128 rows up to 256 rows of input. Up to 64 rows the operands are swapped."""
+    if gpu.arch == "blackwell":
+        rows, plain = np.select([p.m <= 16, p.m <= 256], [32.0, 64.0], 128.0), (p.m == 64) & (p.k < 4096)
+        yield Tiles(rows, np.where(plain, 64.0, 128.0), core=np.where((p.m > 64) & (p.m <= 256) | plain, HALF, 1.0))
+    else:
+        narrow = p.n <= 1280
+        rows = np.select([p.m <= 16, p.m <= 64, p.m <= 128], [16.0, np.where(narrow, 16.0, 64.0), 64.0], 128.0)
+        yield Tiles(rows, np.where(p.m <= 64, 64.0, 128.0))
+
+
+def _deepgemm(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
+    return _deepgemm_of(gpu, p, "dense")
+
+
+def _deepgemm_masked(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
+    return _deepgemm_of(gpu, p, "masked")
+
+
+def _deepgemm_contiguous(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
+    return _deepgemm_of(gpu, p, "contiguous")
+
+
+def _deepgemm_of(gpu: Gpu, p: Problem, layout: str) -> Iterator[Tiles]:
+    choose = _blackwell_block if gpu.arch == "blackwell" else _hopper_block
+    blocks = [choose(gpu.n_sms, layout, *(int(np.ceil(x)) for x in one)) for one in zip(*(np.ravel(x) for x in p), strict=True)]
+    rows, columns = (np.array(side, np.float64).reshape(p.m.shape) for side in zip(*blocks, strict=True))
+    yield Tiles(rows, columns)
+
+
+LIBRARIES: dict[str, Callable[[Gpu, Problem], Iterator[Tiles]]] = {
+    "cublas": _cublas,
+    "cutlass": _cutlass,
+    "deepgemm": _deepgemm,
+    "deepgemm-contiguous": _deepgemm_contiguous,
+    "deepgemm-masked": _deepgemm_masked,
+}
+"""Name of a library, with the layout of DeepGEMM's grouped kernels -> its choice of tiles."""
+
+
+def _last(blocks: int, n_sms: int) -> int:
+    """Tiles of the last wave."""
+    return blocks % n_sms or n_sms
+
+
+@functools.lru_cache(maxsize=4096)
+def _hopper_block(n_sms: int, layout: str, m: int, n: int, k: int, groups: int) -> tuple[int, int]:
+    """DeepGEMM on SM90. Among equals: narrower tiles of the same rows, lower tiles of the same columns, else wider."""
+    best, best_key = (0, 0), (0, 0)
+    for rows in (ALIGNMENT,) if layout == "contiguous" else (64, 128, 256):
+        for columns in (*range(16, 129, 8), 144, 160):
+            if rows > 128 and columns > 128:
+                continue
+            blocks = -(-m // rows) * -(-n // columns) * groups
+            key = (-(-blocks // n_sms), -_last(blocks, n_sms))
+            same_rows, same_columns = rows == best[0], columns == best[1]
+            tie = (columns < best[1]) if same_rows else (same_columns and rows < best[0]) or columns > best[1]
+            if best == (0, 0) or key < best_key or (key == best_key and tie):
+                best, best_key = (rows, columns), key
+    return best
+
+
+@functools.lru_cache(maxsize=4096)
+def _blackwell_block(n_sms: int, layout: str, m: int, n: int, k: int, groups: int) -> tuple[int, int]:
+    """DeepGEMM on SM100: one wave, else pairs of SMs, then fewest waves, fullest last wave, smallest sides."""
+    if layout != "dense":
+        return ALIGNMENT, 128
+    lowest = 32 if m <= 32 else 64 if m <= 64 else 128
+    candidates = [(lowest, columns, 2 - paired, 1) for columns in (16, *range(32, 257, 32)) for paired in (0, 1)]
+    candidates += [(rows, 128, 1, 2 - paired) for rows in range(16, 257, 16) for paired in (0, 1)]
+
+    def key(block: tuple[int, int, int, int]) -> tuple[int, ...]:
+        rows, columns, down, across = block
+        blocks = -(-m // rows) * -(-n // columns) * groups
+        waves = -(-blocks // n_sms)
+        return (waves > 1, 2 - down * across, waves, -_last(blocks, n_sms), rows + columns, rows * columns)
+
+    legal = [b for b in candidates if -(-m // b[0]) % b[2] == 0 and -(-n // b[1]) % b[3] == 0 and n_sms % (b[2] * b[3]) == 0]
+    return min(legal, key=key)[:2]

@@ -1,0 +1,119 @@
+"""Time of operators on one GPU, in microseconds, from its datasheet and the fitted constants.
+
+Every function is pure. It takes numbers or arrays, which broadcast, and returns float64 microseconds. Sizes are in
+rows, columns and bytes. `constants`: `specs.fitted.fitted_values()` or a variant. Source of tile and wave quantisation:
+NVIDIA's matrix multiplication guide. `gemm_tiles` has the tiles.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dysharp.base.arrays import F64
+from dysharp.costs.gemm_tiles import Problem, feed, hides_stores, promoted, tiles_of
+from dysharp.specs.gpu import Gpu
+
+Constants = Mapping[str, float]
+ELEMENT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
+BF16_PER_CLOCK = {"ampere": 2048.0, "hopper": 4096.0, "blackwell": 8192.0, "cdna3": 2048.0, "cdna4": 4096.0}
+"""Dense BF16 operations per clock of an SM's tensor cores: white papers of A100 and H100; B200: twice Hopper's.
+
+CDNA: of a compute unit's matrix cores, from the datasheets' peak rates, units and clocks.
+"""
+CAST_BYTES = 2.0 + 1.0
+"""Bytes that a cast of one value moves: it reads BF16 and writes FP8."""
+SCALE_BYTES = 4.0 / 128.0
+"""Bytes of scales per value: one FP32 scale for 128 FP8 values (DeepSeek-V3, arXiv 2412.19437 section 3.3.2)."""
+
+
+def arch_of(gpu: Gpu) -> str:
+    """Prefix of the constants of an architecture. An architecture without measurements takes the constants of Hopper."""
+    return "blackwell" if gpu.arch == "blackwell" else "hopper"
+
+
+def hbm_us(gpu: Gpu, constants: Constants, n_bytes: ArrayLike) -> F64:
+    """Time in which a kernel moves `n_bytes` (reads plus writes) through HBM, without its launch."""
+    return np.asarray(n_bytes, np.float64) / (1e3 * gpu.hbm_GBps * constants["hbm.fraction"])
+
+
+def overlap(first: ArrayLike, second: ArrayLike, power: float) -> F64:
+    """The time of a pipeline with two costs: their sum for `power` 1, their maximum for a large `power`."""
+    a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    large = np.maximum(np.maximum(a, b), 1e-300)
+    return np.asarray(large * ((a / large) ** power + (b / large) ** power) ** (1 / power))
+
+
+def launch_us(gpu: Gpu, constants: Constants) -> float:
+    """Start and drain of one kernel on the device, without the host: prologue, first loads, last stores."""
+    return constants["gpu.kernel_us"]
+
+
+def light_us(gpu: Gpu, constants: Constants) -> float:
+    """Start and drain of a kernel without products: a cast, a copy, RoPE, a sum of partial results. Blackwell's two dies take longer."""
+    return constants["attention.light_us"] * (constants["attention.two_dies"] if gpu.arch == "blackwell" else 1.0)
+
+
+def sustained_flops_per_us(gpu: Gpu, constants: Constants, dtype: str) -> float:
+    """Dense tensor rate of the whole GPU under load: what its power sustains, at most the datasheet peak.
+
+    Power sustains a part of the rate that all tensor cores have at the boost clock. An H20's datasheet peak is below this rate.
+    """
+    kind = "fp8" if dtype == "fp4" else dtype
+    peak = gpu.peak_TFLOPS(dtype)
+    sheet = gpu.datasheet  # a changed rate of one type says nothing about the clock of another
+    at_boost = max(peak, peak * sheet.n_sms * sheet.boost_MHz * BF16_PER_CLOCK[sheet.arch] / 1e6 / sheet.bf16_TFLOPS)
+    return 1e6 * min(peak, at_boost * constants[f"{arch_of(gpu)}.{kind}_sustained"])
+
+
+def memory_kernel_us(gpu: Gpu, constants: Constants, n_bytes: ArrayLike) -> F64:
+    """A memory-bound kernel (permute, quantise, activation, reduce): one launch, and `n_bytes` through HBM."""
+    return launch_us(gpu, constants) + hbm_us(gpu, constants, n_bytes)
+
+
+def gemm_us(
+    gpu: Gpu, constants: Constants, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, *, library: str = "cublas", groups: ArrayLike = 1,
+    steady: bool = False,
+) -> F64:  # fmt: skip
+    """`groups` GEMMs `[m, k] x [k, n]` in one kernel: start, then tensor cores overlapped with HBM.
+
+    The library takes the fastest of its tiles (`gemm_tiles`). SMs work in whole waves of tiles, at the tensor peak or
+    at the rate at which shared memory feeds a tile. All SMs together multiply no faster than the sustained rate: the
+    power limit lowers the clock of a busy GPU, and idle SMs of a last wave need little power. A split writes and reads
+    FP32 partial sums, which a second kernel adds (cuBLAS: splitKreduce_kernel). `steady`: in a long run, as a
+    training step is, power sustains less than in a short benchmark.
+    """
+    arrays = (np.asarray(x, np.float64) for x in (m, n, k, groups))
+    p = Problem(*np.broadcast_arrays(*arrays))
+    element, peak = ELEMENT_BYTES[dtype], 1e6 * gpu.peak_TFLOPS(dtype)
+    reached = peak * promoted(library, gpu, dtype, peak)
+    sustained = sustained_flops_per_us(gpu, constants, dtype) * (constants["attention.steady_part"] if steady else 1)
+    powered = 2 * p.m * p.n * p.k * p.groups / sustained
+    moved = p.groups * (element * (p.m * p.k + p.n * p.k) + 2.0 * p.m * p.n)
+    best = np.full(p.m.shape, np.inf)
+    for rows, columns, split, core in tiles_of(library, gpu, p):
+        waves = np.ceil(p.groups * np.ceil(p.m / rows) * np.ceil(p.n / columns) * split / gpu.n_sms)
+        stored = hbm_us(gpu, constants, 2.0 * rows * columns * gpu.n_sms) * (1.0 if hides_stores(library, gpu) else waves)
+        rate = reached / gpu.n_sms * np.minimum(core, feed(gpu, element, peak, rows, columns))
+        compute = waves * (2 * rows * columns * (p.k / split) / rate + constants["gemm.tile_us"]) + stored
+        memory = hbm_us(gpu, constants, moved + np.where(split > 1, 8.0 * split * p.m * p.n * p.groups, 0.0))
+        added = np.where(split > 1, light_us(gpu, constants), 0.0)
+        best = np.minimum(best, overlap(np.maximum(compute, powered), memory, constants["sm.overlap"]) + added)
+    return launch_us(gpu, constants) + best
+
+
+def grouped_gemm_us(
+    gpu: Gpu, constants: Constants, rows: ArrayLike, groups: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, *, masked: bool = False
+) -> F64:
+    """Grouped GEMM of DeepGEMM: `groups` experts with `rows` rows and weights `[n, k]` each.
+
+    `masked`: every expert has a buffer of its own. Else experts lie one after the other, padded to whole tiles.
+    """
+    return gemm_us(gpu, constants, rows, n, k, dtype, library="deepgemm-masked" if masked else "deepgemm-contiguous", groups=groups)
+
+
+def quantise_us(gpu: Gpu, constants: Constants, values: ArrayLike) -> F64:
+    """A kernel that casts `values` from BF16 to FP8. Its limit is HBM, or the values that an SM casts per clock."""
+    count = np.asarray(values, np.float64)
+    issued = count / (gpu.n_sms * gpu.boost_MHz * constants["sm.quantise_values"])
+    return launch_us(gpu, constants) + np.maximum(issued, hbm_us(gpu, constants, count * CAST_BYTES))

@@ -1,0 +1,287 @@
+"""The hub of a GPU at packet level: egress queues per link, ingress with AL TLB and responder (docs/design/0006)."""
+
+from dysharp.engine.blocks import columns as col
+from dysharp.engine.blocks.heap import tree_set
+from dysharp.engine.blocks.link import memory_take
+from dysharp.engine.blocks.points import row_fill
+from dysharp.engine.blocks.tables import (
+    AL_FULL,
+    AL_READ,
+    HUB_ALLOCATED,
+    HUB_BANK0,
+    HUB_CACHED,
+    WAITER_NEXT,
+    al_answer,
+    al_lookup,
+    row_answer,
+    row_lookup,
+)
+from dysharp.engine.kernel import block, kernel
+from dysharp.engine.packet import columns as f
+from dysharp.engine.packet.links import dirty_mark, level_change, packet_schedule, ring_due, ring_join, ring_wait
+from dysharp.engine.packet.switch import data_flits, mix
+
+
+@block
+def egress_put(i, q, p, packet, link, egress, dirty_links, c):
+    """Packet p joins queue q (a number above the classes of ops) of link i."""
+    row = i * (c[f.C_CLASSES] + 2) + q - c[f.C_CLASSES]
+    packet[p, f.PACKET_NEXT] = -1
+    if egress[row, 0] < 0:
+        egress[row, 0] = p
+        link[i, f.LINK_MASK] |= 1 << q
+    else:
+        packet[egress[row, 1], f.PACKET_NEXT] = p
+    egress[row, 1] = p
+    if link[i, f.LINK_FREE] == 1:
+        dirty_mark(dirty_links, i)
+
+
+@kernel
+def chunk_from(o, at, number, op, c):
+    """The first packet of op o at or behind number `at` that goes by link number `number` of its GPU."""
+    n = c[f.C_LINKS]
+    if c[f.C_STRIPE] == f.STRIPE_HASH:
+        while mix(op[o, f.OP_START], at) % n != number:
+            at += 1
+    else:
+        at += (number - op[o, f.OP_START] - at) % n
+    return at
+
+
+@kernel
+def cut_find(i, q, op, hub, cursors, cuts, c):
+    """Class q of link i: its next op and packet stand in `cursors` [links * classes, 2]. False if there is none."""
+    row = i * c[f.C_CLASSES] + q
+    number = i % c[f.C_LINKS]
+    o = cursors[row, 0]
+    chunk = cursors[row, 1]
+    while True:
+        if o < 0:
+            nxt = hub[i // c[f.C_LINKS] * c[f.C_CLASSES] + q, 0]
+        elif chunk >= cuts[op[o, col.WIRE], f.CUT_PACKETS]:
+            nxt = op[o, col.NEXT]
+        else:
+            break
+        if nxt < 0:
+            cursors[row, 0] = o
+            cursors[row, 1] = chunk
+            return False
+        o = nxt
+        chunk = chunk_from(o, 0, number, op, c)
+    cursors[row, 0] = o
+    cursors[row, 1] = chunk
+    return True
+
+
+@block
+def misses_change(by, now, st):
+    """`by` more misses are under way: for mean and maximum over all hubs."""
+    level_change(by, now, st, f.ST_AL_AREA, f.ST_AL_SINCE, f.ST_MISSES_NOW, f.ST_PEAK_MISSES)
+
+
+@block
+def bank_wait(key, node, hubs, c, x, st):
+    """Time that the lookup of `key` would wait for its bank of the TLB, which takes one lookup in every C_BANK_PS: counted, not charged."""
+    bank = HUB_BANK0 + key % c[f.C_BANKS]
+    wait = hubs[node, bank] - x[col.RUN_NOW]
+    if wait > 0:
+        st[f.ST_BANK_WAITS] += 1
+        st[f.ST_BANK_PS] += wait
+    hubs[node, bank] = max(hubs[node, bank], x[col.RUN_NOW]) + c[f.C_BANK_PS]
+
+
+@block
+def place_lookup(row, waiter, node, hubs, tables, c, st):
+    """The row table's answer to packet lookup `waiter` for `row`, and what it counts."""
+    answer = row_lookup(row, waiter, node, c[f.C_BANK_ENTRIES], hubs.keys, hubs.hubs, hubs.waiters, tables.places, tables.spilled)
+    if answer == col.ROW_NEW:
+        st[f.ST_ALLOCATED] += 1
+        st[f.ST_PEAK_ROWS] = max(st[f.ST_PEAK_ROWS], hubs.hubs[node, HUB_CACHED])
+    return answer
+
+
+@kernel
+def hub_lookup(p, node, packet, members, hubs, tables, agenda):
+    """Packet p asks the table for each of its rows, from number PACKET_LEFT on. False: no miss register is free, it has to ask again."""
+    mem, fill_row, reads = members.mem, members.fill_row, hubs.reads
+    c, x, st = agenda.c, agenda.x, agenda.st
+    k = packet[p, f.PACKET_MEMBER]
+    first = mem[k, col.MEMBER_FILL]
+    allocates = 1 if packet[p, f.PACKET_KIND] == f.MCOPY or packet[p, f.PACKET_KIND] == f.DATA else 0
+    for fill in range(first + packet[p, f.PACKET_LEFT], mem[k + 1, col.MEMBER_FILL]):
+        key = fill_row[fill]
+        if c[f.C_BANK_ENTRIES] >= 0:
+            answer = place_lookup(key, p * c[f.C_FILLS] + fill - first, node, hubs, tables, c, st)
+        else:
+            answer = al_lookup(key, p * c[f.C_FILLS] + fill - first, allocates, node, c[f.C_ROWS], hubs.keys, hubs.hubs, hubs.waiters)
+        if answer == AL_FULL:
+            packet[p, f.PACKET_LEFT] = fill - first
+            st[f.ST_FULL] += 1
+            return False
+        st[f.ST_LOOKUPS] += 1
+        if c[f.C_BANKS] > 0:
+            bank_wait(key, node, hubs.hubs, c, x, st)
+        if answer >= 0:
+            st[f.ST_HITS] += 1
+            continue
+        packet[p, f.PACKET_ACKS] += 1
+        if answer == AL_READ:
+            st[f.ST_MISSES] += 1
+            misses_change(1, x[col.RUN_NOW], st)
+            reads[key, f.READ_DUE] = x[col.RUN_NOW] + c[f.C_AL_MISS]
+            ring_join(f.FABRIC_AL, key, reads[key, f.READ_DUE], reads, f.READ_NEXT, agenda)
+        else:
+            st[f.ST_MERGED] += 1
+    packet[p, f.PACKET_ACKS] -= 1
+    return True
+
+
+@kernel
+def hub_enter(p, node, packet, members, hubs, tables, agenda):
+    """A packet that asks a table reaches its hub. True if it goes on at once."""
+    stalled, st = hubs.stalled, agenda.st
+    packet[p, f.PACKET_LEFT] = 0
+    packet[p, f.PACKET_ACKS] = 1
+    if stalled[node, 0] < 0 and hub_lookup(p, node, packet, members, hubs, tables, agenda):
+        if packet[p, f.PACKET_ACKS] > 0:
+            st[f.ST_AL_WAITS] += 1
+        return packet[p, f.PACKET_ACKS] == 0
+    st[f.ST_AL_WAITS] += 1
+    packet[p, f.PACKET_NEXT] = -1
+    if stalled[node, 0] < 0:
+        stalled[node, 0] = p
+    else:
+        packet[stalled[node, 1], f.PACKET_NEXT] = p
+    stalled[node, 1] = p
+    return False
+
+
+@kernel
+def hub_answer(key, expert, node, hubs, tables, agenda):
+    """Memory answers the miss of `key`; hubs.answer[0] is the first lookup that goes on. True if the row takes its slot now."""
+    table, st, now = hubs.hubs, agenda.st, agenda.x[col.RUN_NOW]
+    if agenda.c[f.C_BANK_ENTRIES] >= 0:
+        entries = agenda.c[f.C_BANK_ENTRIES]
+        st[f.ST_ALLOCATED] += row_answer(key, node, entries, hubs.keys, table, hubs.waiters, tables.places, tables.spilled, hubs.answer)
+        misses_change(-1, now, st)
+        return False
+    full = table[node, HUB_CACHED]
+    al_answer(key, expert, node, agenda.c[f.C_ROWS], hubs.keys, table, hubs.waiters, hubs.next_free, hubs.answer)
+    misses_change(-1, now, st)
+    if table[node, HUB_CACHED] == full:
+        st[f.ST_TLB_EVICTIONS] += 1
+    st[f.ST_ALLOCATED] += table[node, HUB_ALLOCATED]
+    return table[node, HUB_ALLOCATED] == 1
+
+
+@block
+def ingress_leave(p, packet, outputs, held, c):
+    """Packet p leaves the ingress buffer of its hub."""
+    o = packet[p, f.PACKET_OUT]
+    held[o, packet[p, f.PACKET_VC] // c[f.C_VPG]] -= packet[p, f.PACKET_OUT_FLITS]
+    if outputs.output[o, f.OUTPUT_FREE] > 0:
+        dirty_mark(outputs.dirty_outputs, o)
+
+
+@kernel
+def request_take(p, packet, packet_time, link, outputs, held, requests, agenda):
+    """A request may be answered, unless the answers of its link have no room: then it stays in the ingress buffer."""
+    c, x, st = agenda.c, agenda.x, agenda.st
+    o = packet[p, f.PACKET_OUT]
+    if c[f.C_ANSWERS] > 0 and link[o, f.LINK_ANSWERS] >= c[f.C_ANSWERS]:
+        st[f.ST_ANSWER_WAITS] += 1
+        link[o, f.LINK_WAITS] += 1
+        packet[p, f.PACKET_NEXT] = -1
+        if requests[o, 0] < 0:
+            requests[o, 0] = p
+        else:
+            packet[requests[o, 1], f.PACKET_NEXT] = p
+        requests[o, 1] = p
+        return
+    link[o, f.LINK_ANSWERS] += 1
+    ingress_leave(p, packet, outputs, held, c)
+    packet_schedule(f.FABRIC_RESPOND, p, x[col.RUN_NOW] + c[f.C_RESPONDER], f.PACKET_NEXT, packet, packet_time, agenda)
+
+
+@block
+def accept_put(p, packet, accepted):
+    """Packet p, in the ingress buffer of its hub, goes on at this instant. accepted int64 [2]: first and last of them."""
+    packet[p, f.PACKET_NEXT2] = -1
+    if accepted[0] < 0:
+        accepted[0] = p
+    else:
+        packet[accepted[1], f.PACKET_NEXT2] = p
+    accepted[1] = p
+
+
+@block
+def tails_arrive(leaf, now, ops, members, packets, hubs, tables, accepted, agenda):
+    """Tails reach their hubs: a packet is accepted at once, one whose op asks a table when the table knows its rows."""
+    packet, packet_time, c = packets.packet, packets.packet_time, agenda.c
+    p = ring_due(f.FABRIC_DELIVER, now, packet_time, agenda)
+    while p >= 0:
+        agenda.rings[f.FABRIC_DELIVER, 0] = packet[p, f.PACKET_NEXT]
+        agenda.x[col.RUN_EVENTS] += 1
+        kind = packet[p, f.PACKET_KIND]
+        known = True
+        payload = kind == f.MCOPY or kind == f.RCOPY or kind == f.DATA
+        if c[f.C_AL] > 0 and payload and ops.templates[ops.op[packet[p, f.PACKET_OP], col.TEMPLATE], col.TABLE] >= 0:
+            known = hub_enter(p, packet[p, f.PACKET_OUT] // c[f.C_LINKS], packet, members, hubs, tables, agenda)
+        if known:
+            accept_put(p, packet, accepted)
+        p = ring_due(f.FABRIC_DELIVER, now, packet_time, agenda)
+    ring_wait(f.FABRIC_DELIVER, leaf, packet_time, agenda)
+
+
+@block
+def entries_answer(leaf, now, members, stores, packet, hubs, tables, accepted, agenda):
+    """Memory answers AL misses: packets that have all their rows are accepted, and stalled ones ask again."""
+    rows, reads, stalled = stores.rows, hubs.reads, hubs.stalled
+    rings, c, x = agenda.rings, agenda.c, agenda.x
+    key = rings[f.FABRIC_AL, 0]
+    while key >= 0 and reads[key, f.READ_DUE] == now:
+        rings[f.FABRIC_AL, 0] = reads[key, f.READ_NEXT]
+        x[col.RUN_EVENTS] += 1
+        node = stores.regions[rows[key, col.ROW_REGION], col.REGION_NODE]
+        if hub_answer(key, rows[key, col.ROW_REGION], node, hubs, tables, agenda):
+            row_fill(key, 0, stores, x)
+        k = hubs.answer[0]
+        while k >= 0:
+            p = k // c[f.C_FILLS]
+            k = hubs.waiters[k, WAITER_NEXT]
+            packet[p, f.PACKET_ACKS] -= 1
+            if packet[p, f.PACKET_ACKS] == 0:
+                accept_put(p, packet, accepted)
+        while stalled[node, 0] >= 0:
+            p = stalled[node, 0]
+            if not hub_lookup(p, node, packet, members, hubs, tables, agenda):
+                break
+            stalled[node, 0] = packet[p, f.PACKET_NEXT]
+            if packet[p, f.PACKET_ACKS] == 0:
+                accept_put(p, packet, accepted)
+        key = rings[f.FABRIC_AL, 0]
+    tree_set(agenda.tree, leaf, reads[key, f.READ_DUE] if key >= 0 else col.INF)
+
+
+@block
+def respond(leaf, now, ops, packets, sources, lanes, links, m, agenda):
+    """Responders have read their memory: a request becomes a response and queues for its link."""
+    op, packet, cuts = ops.op, packets.packet, sources.cuts
+    c = agenda.c
+    p = ring_due(f.FABRIC_RESPOND, now, packets.packet_time, agenda)
+    while p >= 0:
+        agenda.rings[f.FABRIC_RESPOND, 0] = packet[p, f.PACKET_NEXT]
+        agenda.x[col.RUN_EVENTS] += 1
+        o = packet[p, f.PACKET_OP]
+        w = op[o, col.WIRE]
+        packet[p, f.PACKET_KIND] = f.RESP if packet[p, f.PACKET_KIND] == f.REQ else f.CONTRIB
+        packet[p, f.PACKET_FLITS] = cuts[w, f.CUT_DOWN_H] + data_flits(cuts, w, packet[p, f.PACKET_CHUNK])
+        i = packet[p, f.PACKET_OUT]
+        if packet[p, f.PACKET_CHUNK] == 0:
+            memory_take(links.nodes, i // c[f.C_LINKS], links.wires[w, col.WIRE_PAYLOAD], m, now)
+        packet[p, f.PACKET_OUT] = packet[p, f.PACKET_LINK]
+        queue = c[f.C_CLASSES] + ops.templates[op[o, col.TEMPLATE], col.RESPONSE_CLS]
+        egress_put(i, queue, p, packet, lanes.link, sources.egress, lanes.dirty_links, c)
+        p = ring_due(f.FABRIC_RESPOND, now, packets.packet_time, agenda)
+    ring_wait(f.FABRIC_RESPOND, leaf, packets.packet_time, agenda)

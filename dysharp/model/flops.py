@@ -1,0 +1,158 @@
+"""FLOPs of a token: forward, data gradients and weight gradients, by part; and what frameworks print as model FLOPs.
+
+A matrix of n parameters takes 2n FLOPs forward, 2n for the gradient of its input, 2n for its own. Core attention has no weights: its backward
+pass counts twice the forward pass in every convention, and a flash kernel executes 5 products for 2: its extra products are apart.
+
+The same model and speed give other TFLOPS under another name or release. Every convention counts 3 x forward (forward, data gradients, weight
+gradients) and no recomputation; `Convention` has the parts in which they differ. A training speed converts with the convention of its own release;
+compare tokens per second across releases.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from dysharp.model.weights import counted_weights, whole_mtp_layer
+from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.whole import WholeModel
+
+FLASH_BACKWARD = 2.5
+"""Products of a flash kernel's backward pass for one of its forward pass (it computes the scores again)."""
+CORE = "core attention"
+
+
+@dataclass(frozen=True, slots=True)
+class Flops:
+    """FLOPs per token. `forward` by part; "core attention" is one of its parts."""
+
+    forward: dict[str, float]
+
+    @property
+    def forward_total(self) -> float:
+        """Forward."""
+        return sum(self.forward.values())
+
+    @property
+    def data_gradients(self) -> float:
+        """Gradients of inputs: as many as forward; of core attention twice, because it has no weights."""
+        return self.forward_total + self.forward[CORE]
+
+    @property
+    def weight_gradients(self) -> float:
+        """Gradients of weights."""
+        return self.forward_total - self.forward[CORE]
+
+    @property
+    def total(self) -> float:
+        """Forward and backward."""
+        return self.forward_total + self.data_gradients + self.weight_gradients
+
+    @property
+    def executed(self) -> float:
+        """With the products that a flash kernel does again; without recomputed layers."""
+        return self.total + (FLASH_BACKWARD - 2) * self.forward[CORE]
+
+
+def mean_context(sequence: int, window: int = 0) -> float:
+    """Tokens that a causal query sees, averaged over a sequence as formulas count them: s / 2, exact with a window shorter than s."""
+    if window and window < sequence:
+        return window - window * (window - 1) / (2 * sequence)
+    return sequence / 2
+
+
+def core_flops(model: WholeModel, context: float) -> float:
+    """Forward FLOPs of one layer's core attention per token, which sees `context` tokens: scores and weighted values. An indexer scores all."""
+    a = model.attention
+    chosen = min(context, a.index_top) if a.index_top else context
+    return 2 * chosen * a.heads * (a.qk_dim + a.value_dim) + 2 * context * a.index_heads * a.index_dim
+
+
+STATE_PRODUCTS = 3
+"""Products of a token with the state of linear attention: what the state holds for its key, the update, the answer (arXiv 2412.06464)."""
+
+
+def linear_flops(model: WholeModel) -> float:
+    """Forward FLOPs per token of all layers with linear attention, besides their weights."""
+    return 2.0 * STATE_PRODUCTS * model.linear.state * model.linear_layers if model.linear else 0.0
+
+
+def contexts(model: WholeModel, sequence: int) -> list[float]:
+    """Mean context of every layer, MTP behind the last; 0 of linear attention."""
+    layers = range(model.n_layers + model.mtp)
+    return [0.0 if model.is_linear(n) else mean_context(sequence, model.attention.window if model.windowed(n) else 0) for n in layers]
+
+
+def flops_of(model: WholeModel, sequence: int, mtp: bool = True) -> Flops:
+    """FLOPs per token of sequences of `sequence` tokens. `mtp`: with the layers, joining matrices and heads of further predictions."""
+    forward: dict[str, float] = {}
+    for weight, times in counted_weights(model):
+        if weight.macs:
+            forward[weight.part] = forward.get(weight.part, 0.0) + 2.0 * weight.macs * times
+    if mtp and model.mtp:
+        head = 2.0 * model.vocab * model.hidden
+        forward["MTP"] = model.mtp * (head + sum(2.0 * weight.macs for weight in whole_mtp_layer(model)))
+    seen = contexts(model, sequence)
+    forward[CORE] = linear_flops(model) + sum(core_flops(model, context) for context in seen[: model.n_layers + (model.mtp if mtp else 0)])
+    return Flops(forward)
+
+
+FILE = Path(__file__).with_name("conventions.toml")
+Window = Literal["exact", "ignored", "half"]
+"""Mean context of a windowed layer: exact; as without a window; half the window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """Which parts a framework counts."""
+
+    name: str
+    counts: str
+    """What differs from three times forward, in words."""
+    source: str
+    router: bool = False
+    mtp: bool = True
+    causal: bool = True
+    """Core attention counts half of all pairs."""
+    window: Window = "exact"
+    gate_of_silu_only: bool = False
+    """An expert counts three matrices only if its gate is SiLU: a clamped gate (GPT-OSS) counts two."""
+    rank_norms: bool = True
+    """The norms of MLA's ranks count one parameter per element."""
+    matrix_passes: int = 3
+    """Passes that a matrix counts: forward, data gradients, weight gradients. 2: weights are frozen (LoRA)."""
+    core_passes: int = 3
+    """The same for core attention, whose backward pass has the FLOPs of two."""
+
+
+CONVENTIONS = {name: Convention(name, **facts) for name, facts in parse_toml(read_text(FILE), FILE.name).items()}
+MEGATRON = CONVENTIONS["megatron"]
+
+
+def model_flops(model: WholeModel, sequence: int, convention: Convention = MEGATRON) -> float:
+    """Model FLOPs per token, forward and backward, of sequences of `sequence` tokens, as `convention` counts them."""
+    mtp = model.mtp if convention.mtp else 0
+    matrices = sum(_counted(model, weight.part, weight.name, weight.macs, convention) * times for weight, times in counted_weights(model))
+    matrices += mtp * (model.vocab * model.hidden)
+    matrices += mtp * sum(_counted(model, weight.part, weight.name, weight.macs, convention) for weight in whole_mtp_layer(model))
+    if convention.rank_norms:
+        matrices += (model.n_layers + mtp) * (model.attention.q_rank + model.attention.kv_rank)
+    full = (layer for layer in range(model.n_layers + mtp) if not model.is_linear(layer))
+    core = linear_flops(model) + sum(core_flops(model, _context(model, layer, sequence, convention)) for layer in full)
+    return 2 * convention.matrix_passes * matrices + convention.core_passes * core
+
+
+def _counted(model: WholeModel, part: str, name: str, macs: int, convention: Convention) -> float:
+    if part == "router" and not convention.router:
+        return 0
+    if name == "expert FC1" and convention.gate_of_silu_only and model.expert_bias:
+        return macs / 2  # gate and up are one matrix of twice the width
+    return macs
+
+
+def _context(model: WholeModel, layer: int, sequence: int, convention: Convention) -> float:
+    window = model.attention.window if model.windowed(layer) else 0
+    if not convention.causal:
+        return float(sequence)
+    if window and convention.window == "half":
+        return min(window, sequence) / 2
+    return mean_context(sequence, window if convention.window == "exact" else 0)

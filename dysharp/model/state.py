@@ -1,0 +1,117 @@
+"""State of a rank: weights, gradients and optimizer, by the recipe of its precision. Bytes per parameter are those of Megatron."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dysharp.base.errors import check_word
+from dysharp.model.layout import Chunk, Layout
+from dysharp.model.weights import Weight, embedding_weights, head_weights, layer_weights, mtp_weights
+from dysharp.specs.fields import show
+from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.whole import WholeModel
+
+FILE = Path(__file__).with_name("recipes.toml")
+VOCAB_UNIT = 128
+"""Megatron pads the vocabulary to a multiple of this number times the tensor parallel degree (--make-vocab-size-divisible-by)."""
+DUMMY_BYTES = 2
+"""A dummy gradient is BF16."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Bytes per parameter that a rank holds. `optimizer` bytes are shared by the data parallel ranks if `sharded`."""
+
+    name: str
+    meaning: str
+    weights: float
+    gradients: float
+    optimizer: float
+    sharded: bool = True
+    fp8: bool = False
+    """Inputs of linears are kept as FP8."""
+
+
+RECIPES = {name: Recipe(name, **facts) for name, facts in parse_toml(read_text(FILE), FILE.name).items()}
+
+
+def recipe_of(name: str) -> Recipe:
+    """The recipe called `name`. Raises `ConfigError` with the nearest name."""
+    check_word(name, RECIPES, f"precision {show(name)}: unknown")
+    return RECIPES[name]
+
+
+@dataclass(frozen=True, slots=True)
+class RankParameters:
+    """Parameters that one rank holds, after cutting."""
+
+    dense: float
+    """Of everything but routed experts."""
+    experts: float
+
+
+def padded_vocab(model: WholeModel, layout: Layout) -> int:
+    """Rows of embedding and head with Megatron's padding."""
+    unit = VOCAB_UNIT * layout.tp
+    return math.ceil(model.vocab / unit) * unit
+
+
+def weights_of_chunk(model: WholeModel, chunk: Chunk, first: bool = False) -> Iterator[Weight]:
+    """Every weight of a chunk, once per layer. A chunk with MTP layers behind the first stage holds a copy of the embedding."""
+    for layer in chunk.layers():
+        yield from layer_weights(model, model.is_moe(layer), model.is_linear(layer))
+    for _ in range(chunk.mtp):
+        yield from layer_weights(model, model.layer is not None)
+        yield from mtp_weights(model)
+    if chunk.embedding or (chunk.mtp and not first) or (chunk.head and model.tied and not first):
+        yield from embedding_weights(model)
+    if chunk.head:
+        yield from head_weights(model)
+
+
+def weights_of_rank(model: WholeModel, chunks: Iterable[Chunk]) -> Iterator[Weight]:
+    """Every weight of a rank. Embedding and tied head, or MTP, on one rank share their table."""
+    held = list(chunks)
+    has_embedding = any(chunk.embedding for chunk in held)
+    for chunk in held:
+        yield from weights_of_chunk(model, chunk, first=has_embedding)
+
+
+def share(weight: Weight, model: WholeModel, layout: Layout) -> float:
+    """Parameters of `weight` on one rank."""
+    rows = weight.parameters
+    if weight.outputs == model.vocab and weight.part in ("embedding", "head"):
+        rows = rows // model.vocab * padded_vocab(model, layout)
+    cut = {"tp": layout.tp, "experts": layout.ep * layout.etp, "none": 1}[weight.split]
+    return rows / cut
+
+
+def rank_parameters(model: WholeModel, layout: Layout, chunks: Iterable[Chunk]) -> RankParameters:
+    """Parameters of the rank that holds `chunks`."""
+    dense = experts = 0.0
+    for weight in weights_of_rank(model, chunks):
+        if weight.split == "experts":
+            experts += share(weight, model, layout)
+        else:
+            dense += share(weight, model, layout)
+    return RankParameters(dense, experts)
+
+
+def state_bytes(held: RankParameters, layout: Layout, recipe: Recipe) -> dict[str, float]:
+    """{"weights", "gradients", "optimizer": bytes} of a rank; of sharded weights and gradients, its part."""
+    over, over_experts = (layout.dp * layout.cp, layout.edp) if recipe.sharded else (1, 1)
+    total = held.dense / layout.fsdp + held.experts / layout.expert_fsdp
+    optimizer = recipe.optimizer * (held.dense / over + held.experts / over_experts)
+    return {"weights": recipe.weights * total, "gradients": recipe.gradients * total, "optimizer": optimizer}
+
+
+def dummy_bytes(model: WholeModel, layout: Layout, chunks: Iterable[Chunk]) -> float:
+    """Dummy weight gradients: Transformer Engine keeps one BF16 tensor for every shape of a matrix whose gradient is added to the main gradient."""
+    shapes = set()
+    for weight in weights_of_rank(model, chunks):
+        if weight.product and weight.part != "router":
+            cut = layout.etp if weight.split == "experts" else layout.tp if weight.split == "tp" else 1
+            outputs = padded_vocab(model, layout) if weight.part == "head" else weight.outputs
+            shapes.add((weight.inputs, outputs, cut))
+    return sum(DUMMY_BYTES * inputs * outputs / cut for inputs, outputs, cut in shapes)

@@ -1,0 +1,246 @@
+"""`advise`: which EP system to run on a machine, what limits it, and what would help; the answer is three lines that a person can paste."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+from dysharp.analysis.load import Load, eplb_spec, load_of
+from dysharp.analysis.surroundings import host_line
+from dysharp.base.errors import ConfigError, DysharpError
+from dysharp.base.text import sentences, table
+from dysharp.measured.trust import PredictionScope, measured_range, whole_layers
+from dysharp.planning.advice.candidates import candidates, nothing_to_rank, options_to_run
+from dysharp.planning.advice.prediction import AdviceRuns, Predicted
+from dysharp.planning.advice.tuning import edge_of, fewest_near_best, search
+from dysharp.planning.advice.what_if import WhatIf, what_ifs
+from dysharp.runs.formats import KNOB, resource_words
+from dysharp.runs.phase import Phase, get_phase, passes_of, replayed
+from dysharp.runs.request import ModelSource, Request, SharedArgs, make_request, takes
+from dysharp.runs.together import Workers
+from dysharp.systems import get_system
+
+PARTS = {"dispatch": "Dispatch", "combine": "Combine", "other": "software", "around": "other kernels"}
+"""Parts of `Predicted.parts_us` that are printed under another name."""
+NEAR = 1.15
+"""The answer also names predictions without an error bar that take at most this many times as long as the fastest."""
+SMALL = 0.005
+"""A change of the layer time below this share is printed as none."""
+
+
+def answer_lines(best: Predicted, ties: Sequence[Predicted], changes: Sequence[WhatIf], unjudged: Sequence[Predicted] = ()) -> tuple[str, str, str]:
+    """(what to run, what limits it, what would help). `unjudged`: predictions without an error bar."""
+    whole = [entry for entry in unjudged if not entry.row.dropped_rows]
+    out = ", ".join(f"{entry.system} drops {entry.row.dropped_share:.1%}".replace("%", " %") for entry in unjudged if entry.row.dropped_rows)
+    less = f" Out of the ranking, because they compute fewer (token, expert) rows: {out}." if out else ""
+    return _run_line(best, ties, whole) + less, _limit_line(best, changes), _help_line(best, changes)
+
+
+def settings_of(entry: Predicted) -> str:
+    """Formats, and SMs of communication with how they were chosen."""
+    if not entry.tried:
+        return entry.formats
+    why = "fewest within 1 % of the fastest"
+    if entry.edge:
+        why += f"; the {entry.edge} that was measured"
+    return f"{entry.formats} ({why})"
+
+
+def percent(share: float) -> str:
+    """A relative change: "-7 %", "+0.6 %", "no change" below 0.5 %."""
+    if abs(share) < SMALL:
+        return "no change"
+    return f"{share:+.0%}".replace("%", " %") if abs(share) >= 0.015 else f"{100 * share:+.1f} %"
+
+
+def _unchecked_line(best: Predicted, others: Sequence[Predicted]) -> str:
+    near = [_short(entry) for entry in others if best.time_us <= entry.time_us <= NEAR * best.time_us and entry.system != best.system]
+    text = f"Fastest prediction, which no measurement checks: {best.system}, {best.time_us:.0f} us per layer. Settings: {settings_of(best)}."
+    return text + (f" Close to it: {', '.join(near)}." if near else "")
+
+
+def _run_line(best: Predicted, ties: Sequence[Predicted], others: Sequence[Predicted]) -> str:
+    bar = best.bar()
+    if bar is None:
+        return _unchecked_line(best, others)
+    text = f"Run {best.system}: {best.time_us:.0f} us per layer, error bar {bar[0]:.0f} to {bar[1]:.0f} us. Settings: {settings_of(best)}."
+    if ties:
+        names = ", ".join(_short(entry) for entry in ties)
+        text += f" May be as fast (error bars overlap): {names}."
+    if faster := [entry for entry in others if entry.time_us < best.time_us]:
+        text += f" Faster in this simulation, but without an error bar: {', '.join(_short(entry) for entry in faster)}."
+    return text
+
+
+def _short(entry: Predicted) -> str:
+    """A system with its SMs and time: "deepep with 24 SMs 656 us"."""
+    sms = f" with {entry.row.options[KNOB]} SMs" if KNOB in entry.row.options else ""
+    return f"{entry.system}{sms} {entry.time_us:.0f} us"
+
+
+def _limit_line(best: Predicted, changes: Sequence[WhatIf]) -> str:
+    fused = best.one_kernel_us()
+    shares = fused or {PARTS.get(name, name): us for name, us in best.parts_us().items()}
+    known = sorted(((name, us / best.time_us) for name, us in shares.items() if us > 0), key=lambda part: -part[1])
+    parts = ", ".join(f"{name} {share:.0%}".replace("%", " %") for name, share in known)
+    row = best.row
+    busy = f"busiest: {resource_words(row.bound_resource)} ({row.bound_us / row.time_us:.0%})".replace("%", " %")
+    free = next((entry.predicted.time_us for entry in changes if get_system(entry.predicted.system).bound), None)
+    least = "" if free is None else f" Free communication would leave {free:.0f} us."
+    whose = "" if best.row.window else f"; {busy}"  # the busiest resource of few tokens may be another one
+    return f"Limit: {parts} of the layer{whose}.{least}"
+
+
+def _help_line(best: Predicted, changes: Sequence[WhatIf]) -> str:
+    parts = []
+    for entry in changes:
+        if entry.predicted.row.form == "real":
+            parts.append(f"{entry.short} {percent(entry.difference_us / best.time_us)}")
+    return f"Change of the layer time: {', '.join(parts)}." if parts else "No change was simulated."
+
+
+DEFAULT_CLUSTER = "hw-dgx-h100"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What `dysharp advise` prints; `to_dict` is its `--json`.
+
+    ranking     predictions with an error bar, fastest first
+    unjudged    predictions without an error bar, and those that drop rows; fastest first, those that drop rows last
+    not_ranked  {system: reason}
+    load        load of GPUs and GPU pairs, under the placement asked for and under EPLB's
+    what_if     one change each, compared with `best`
+    no_what_if  {change: why it has no prediction here}
+    header      lines that say what the numbers rest on
+    layers      errors of whole eager layers like this one on this GPU (`trust.FamilyErrors`), a check of the sum; None without measurements
+    host        line that says whose host launches the eager layers
+    """
+
+    ranking: tuple[Predicted, ...]
+    unjudged: tuple[Predicted, ...]
+    not_ranked: Mapping[str, str]
+    load: tuple[Load, ...]
+    what_if: tuple[WhatIf, ...]
+    no_what_if: Mapping[str, str]
+    header: tuple[str, ...]
+    layers: Mapping[str, Any] | None
+    host: str
+
+    @property
+    def best(self) -> Predicted:
+        """The subject of the advice: the first of the ranking; without a ranking the fastest of the rest."""
+        return (*self.ranking, *self.unjudged)[0]
+
+    @property
+    def answer(self) -> tuple[str, str, str]:
+        """What to run; what limits it; what would help."""
+        return answer_lines(self.best, self.ties(), self.what_if, self.unjudged)
+
+    def ties(self) -> tuple[Predicted, ...]:
+        """The systems whose error bars overlap the first system's bar: the fastest of them is not known."""
+        bars = [(entry, bar) for entry in self.ranking if (bar := entry.bar()) is not None]
+        return tuple(entry for entry, bar in bars[1:] if bar[0] <= bars[0][1][1])
+
+    def limits(self) -> dict[str, Any]:
+        """Where the time of the best system goes, as plain values."""
+        row = self.best.row
+        names = ("system", "bound_us", "bound_resource", "bound_terms", "workload_bound_us", "attribution", "utilization", "exposed_comm_us")
+        values = {name: getattr(row, name) for name in names}
+        return values | {"surroundings_us": self.best.around.to_dict(), "load": [load.to_dict() for load in self.load]}
+
+    def __str__(self) -> str:
+        """The answer in three lines, and the ranking with its error bars."""
+        bars = [(entry, entry.bar()) for entry in self.ranking]
+        rows = [(e.row.system, f"{e.time_us:.0f}", f"{bar[0]:.0f} to {bar[1]:.0f}" if bar else "not known") for e, bar in bars]
+        answer = "\n".join(sentences(line) for line in self.answer)
+        return answer + "\n" + table(("system", "layer us", "90 % within us"), rows)
+
+    def __repr__(self) -> str:
+        return f"<Advice: {', '.join(entry.row.system for entry in self.ranking)}; print() shows the ranking, to_dict() all>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "answer": list(self.answer),
+            "ranking": [entry.to_dict() for entry in self.ranking],
+            "unjudged": [entry.to_dict() for entry in self.unjudged],
+            "limits": self.limits(),
+            "what_if": [entry.to_dict() for entry in self.what_if],
+            "no_what_if": dict(self.no_what_if),
+            "ties": [entry.system for entry in self.ties()],
+            "not_ranked": dict(self.not_ranked),
+            "layer_errors": None if self.layers is None else dict(self.layers),
+            "header": list(self.header),
+        }
+
+
+@takes(SharedArgs, cluster=DEFAULT_CLUSTER)
+def advise(model: ModelSource, *, systems: Sequence[str] | None = None, phase: str | None = None, **request: Unpack[SharedArgs]) -> Advice:
+    """Rank the EP systems that run on a machine today, say what limits the best, and what changes would bring.
+
+    `model`: name of a packaged model, a TOML file, a Hugging Face `config.json`, or a `Model`. `systems`: names; None: all systems with a
+    real form. `phase`: "decode", "prefill" or "train"; sets the passes, the default of `tokens`, and the systems: they need kernels for the phase.
+    `cluster` must be an hw-* cluster. Each system sends the formats of its released kernels. Without a given `n_sm`, a measured system takes the
+    fewest SMs of the measured range within 1 % of the fastest number; other systems keep their default.
+    Raises TypeError for an unknown argument, ConfigError for wrong input or when no system runs.
+    """
+    chosen_phase = None if phase is None else get_phase(phase)
+    if chosen_phase is not None:
+        request["direction"] = passes_of(chosen_phase, request["direction"])
+        request["tokens"] = chosen_phase.tokens if request["tokens"] is None else request["tokens"]
+    asked = make_request({**request, "model": model, "workload": None, "window": None, "start": None, "slow": None})
+    asked = dataclasses.replace(asked, waiting=False)  # advice reads the critical path instead
+    if chosen_phase is not None:
+        asked = dataclasses.replace(asked, routing=replayed(chosen_phase, asked.routing))
+    if asked.cluster.family != "hw":
+        raise ConfigError(f'advise: found cluster "{asked.cluster.name}" of the {asked.cluster.family} family, expected an hw-* cluster')
+    with Workers() as workers:
+        return _advice(asked, chosen_phase, systems, workers)
+
+
+def _advice(asked: Request, phase: Phase | None, systems: Sequence[str] | None, workers: Workers) -> Advice:
+    """The advice on a request that is complete."""
+    chosen, not_ranked = candidates(systems, asked, phase)
+    options, with_options = options_to_run(chosen, asked)
+    chosen = {name: system for name, system in chosen.items() if name not in not_ranked}
+    runs = AdviceRuns(asked, workers, phase)
+    measured = {name: system for name, system in chosen.items() if measured_range(name, "sms", asked.cluster.gpu, asked.cluster.domains) is not None}
+    found = search(runs.rows, runs.workload(), measured, options, (KNOB,))
+    tried = {name: {setting[KNOB]: us for setting, us in one.tried} for name, one in found.items() if one.tried}
+    jobs = [runs.job(name, options[name] | ({KNOB: fewest_near_best(tried[name])} if name in tried else {})) for name in chosen]
+    done = []
+    for name, predicted in zip(chosen, runs.predict(jobs), strict=True):
+        if not isinstance(predicted, DysharpError):
+            done.append(_with_search(predicted, tried.get(name, {})))
+        elif systems is not None or name in with_options:
+            raise predicted
+        else:
+            not_ranked[name] = str(predicted)
+    if not done:
+        raise ConfigError(nothing_to_rank(not_ranked, asked))
+    done.sort(key=lambda entry: (entry.row.dropped_rows > 0, entry.time_us))
+    ranking = tuple(entry for entry in done if entry.wide is not None and not entry.row.dropped_rows)
+    unjudged = tuple(entry for entry in done if entry not in ranking)
+    best = (*ranking, *unjudged)[0]
+    scope = PredictionScope(best.system, asked.model, asked.cluster, asked.tokens, asked.direction, best.row.options)
+    routing, layers = runs.workload().routing, whole_layers(scope)
+    changes, without = what_ifs(runs, best)
+    return Advice(
+        ranking=ranking,
+        unjudged=unjudged,
+        not_ranked=not_ranked,
+        load=tuple(load_of(r, asked.cluster.domain_gpus) for r in (routing, runs.workload(placement=eplb_spec(routing)).routing)),
+        what_if=changes,
+        no_what_if=without,
+        header=runs.header,
+        layers=None if layers is None else dataclasses.asdict(layers),
+        host=host_line(asked.cluster),
+    )
+
+
+def _with_search(found: Predicted, tried: Mapping[int, float]) -> Predicted:
+    """A prediction with the numbers of SMs that were compared."""
+    return found if not tried else dataclasses.replace(found, tried=tried, edge=edge_of(int(found.row.options["n_sm"]), tuple(tried)))

@@ -1,0 +1,169 @@
+"""One page per paper: a summary to read in a minute, then each figure with its picture. All numbers lie beside it as CSV."""
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dysharp.base.text import csv_text
+from dysharp.show.figure_tables import FigureLike, bounded, claims, counted
+from dysharp.show.headline import headline
+from dysharp.show.markdown import escaped, paragraph, table
+
+FIELDS = ("point", "metric", "paper", "ours", "bound", "verdict", "outcome", "bound_set", "number_seen", "stored", "reason")
+"""Columns of a figure's CSV file: fields of its results."""
+CLAIM_FIELDS = ("figure", "claim", "metric", "bound", "bound set", "number first seen", "ours", "verdict", "could fail")
+FEW, MANY = 2, 15
+"""Numbers of one check, or of one reason, that the page prints one by one; lines of a figure beyond which the page has only their count."""
+OTHER = re.compile(r"\b(than|average over) .*")
+"""The other system in the name of a comparison."""
+RUN = ". Run: "
+"""What stands between a reason and its command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A figure, its results, and whether a picture and a CSV file named after it lie in the folder of the page."""
+
+    figure: FigureLike
+    results: Sequence[Any]
+    picture: bool
+
+    @property
+    def claims(self) -> list[Any]:
+        """The results that a published value or sentence bounds."""
+        return bounded(self.results)
+
+    @property
+    def verdicts(self) -> list[str]:
+        """One verdict for each claim."""
+        return list(claims(self.results).values())
+
+
+def results_csv(results: Sequence[Any]) -> str:
+    """All lines of a figure as CSV, by `FIELDS`. Numbers have three decimals."""
+    return csv_text(FIELDS, ([_text(getattr(r, field)) for field in FIELDS] for r in results))
+
+
+def claims_csv(sections: Sequence[Section]) -> str:
+    """Every number with a bound, the gaps first: bound, the commits that set it and that first showed the number, value, verdict."""
+    lines = [(s.figure.name, r) for s in sorted(sections, key=_number) for r in s.claims]
+    lines.sort(key=lambda line: line[1].verdict != "gap")
+    return csv_text(CLAIM_FIELDS, ([name, *_claim(result)] for name, result in lines))
+
+
+def _claim(r: Any) -> list[str]:
+    return [r.point, r.metric, r.bound, r.bound_set, r.number_seen, _text(r.ours), r.verdict, "no" if r.verdict == "cannot fail" else "yes"]
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def paper_page(title: str, folder: str, sections: Sequence[Section], command: str, model_version: str) -> str:
+    """The page. `title`: the paper, `folder`: where pictures and CSV files lie, relative to the page."""
+    lines = [f"# {escaped(title)}: published and simulated", "", f"Written by `{command}`, model version {model_version}.", ""]
+    sections = sorted(sections, key=_number)
+    lines += _summary(sections)
+    for section in sections:
+        lines += _section(section, folder, title)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _number(section: Section) -> tuple[bool, int, str]:
+    """The published figures by their number, then the others by name."""
+    digits = re.match(r"fig(\d+)", section.figure.name)
+    return not digits, int(digits[1]) if digits else 0, section.figure.name
+
+
+def _summary(sections: Sequence[Section]) -> list[str]:
+    """How many claims came out, and each reason of a gap once, with the numbers that it explains."""
+    verdicts = [verdict for s in sections for verdict in s.verdicts]
+    stored = sum(r.verdict == "regression" for s in sections for r in s.results)
+    out = ["## In one minute", ""]
+    what = "a published value, or a sentence of the paper as this page reads it" if any(s.figure.paper for s in sections) else "set by this package"
+    out += [f"{len(verdicts)} claims have a bound ({what}): {counted(verdicts) or 'none'}.", ""]
+    out += [f"{stored} more numbers are regression values: each is compared with its own stored value, which says nothing about a paper.", ""]
+    for section in sections:
+        out += headline(section.figure.headline, section.results)
+    found: dict[str, list[tuple[str, Any]]] = {}
+    for section in sections:
+        for r in section.claims:
+            if r.verdict == "gap" and r.reason:
+                found.setdefault(r.reason.partition(RUN)[0], []).append((section.figure.name, r))
+    if found:
+        lines = [(_gaps(gaps), why, _commands(gaps)) for why, gaps in found.items()]
+        out += [table(("did not come out (published bound; ours)", "why", "shown by"), lines), ""]
+    return out
+
+
+def _commands(gaps: Sequence[tuple[str, Any]]) -> str:
+    """The commands of a reason. Figures that one command may run stand in one command."""
+    heads = dict[str, dict[str, None]]()
+    for _, r in gaps:
+        head, _, figures = r.reason.partition(RUN)[2].partition("reproduce ")
+        heads.setdefault(head + "reproduce" * bool(figures), {}).update(dict.fromkeys(figures.split()))
+    return ", ".join(f"`{' '.join([head, *figures])}`" for head, figures in heads.items())
+
+
+def _gaps(gaps: Sequence[tuple[str, Any]]) -> str:
+    """The numbers that one reason explains; of more than `FEW` numbers only the farthest from the paper."""
+    words = [f"{name}, {r.point} ({r.bound}; {_ours([r])})" for name, r in gaps]
+    if len(gaps) <= FEW:
+        return "; ".join(words)
+    far = [abs(math.log(r.ours / r.paper)) if r.paper and r.ours else 0.0 for _, r in gaps]
+    return f"{len(gaps)} numbers, the farthest: {words[far.index(max(far))]}"
+
+
+def _ours(results: Sequence[Any]) -> str:
+    values = [f"{r.ours:.3f}" for r in results if r.ours is not None]
+    if not values:
+        return "-"
+    return values[0] if len(set(values)) == 1 else f"{min(values, key=float)} to {max(values, key=float)}"
+
+
+def _verdict(result: Any) -> str:
+    if not result.holds:
+        return f"**{result.verdict}: {result.outcome}**"
+    return f"**{result.verdict}**" if result.verdict == "gap" else str(result.verdict)
+
+
+def _lines(claims: Sequence[Any]) -> Iterator[tuple[str, ...]]:
+    """The lines of a table. More than `FEW` numbers of one check with one bound and one verdict share a line."""
+    for (check, bound, verdict), grouped in itertools.groupby(claims, lambda r: (r.point.rsplit(": ", 1)[0], r.bound, _verdict(r))):
+        alike = list(grouped)
+        if len(alike) > FEW:
+            yield f"{check} ({len(alike)} points)", bound, _ours(alike), verdict
+        else:
+            yield from ((r.point, bound, _ours([r]), verdict) for r in alike)
+
+
+def _joined(lines: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Neighbours that differ only in the compared system ("faster than X", "average over X") share a line, with the names beside the numbers."""
+    out: list[tuple[str, ...]] = []
+    for (head, bound, verdict), grouped in itertools.groupby(lines, lambda line: (OTHER.sub(r"\1", line[0]), line[1], line[3])):
+        alike = list(grouped)
+        names = [name[len(head) :].strip() for name, *_ in alike]
+        ours = "; ".join(f"{name} {line[2]}" for name, line in zip(names, alike, strict=True))
+        out += [(head, bound, ours, verdict)] if len(alike) > FEW and all(names) else alike
+    return out
+
+
+def _section(section: Section, folder: str, title: str) -> list[str]:
+    figure, claims = section.figure, section.claims
+    out = [f"## {escaped(figure.name)}: {escaped(figure.title)}", ""]
+    if section.picture:
+        out += [f"![{escaped(figure.name)}]({folder}/{figure.name}.svg)", ""]
+    out += [paragraph(figure.source.removeprefix(title).lstrip(" ,:")), ""]
+    out += [paragraph(figure.text), ""] if figure.text else []
+    lines = list(_lines(claims))
+    if len(lines) > MANY:
+        out += [f"{len(section.verdicts)} claims: {counted(section.verdicts)}.", ""]
+    elif lines:
+        out += [table(("number", "published", "ours", "verdict"), _joined(lines)), ""]
+    more = len(section.results) - (len(claims) if 0 < len(lines) <= MANY else 0)
+    rest = f"{more} {'more ' if more < len(section.results) else ''}numbers"
+    out += [f"{rest}: [{figure.name}.csv]({folder}/{figure.name}.csv).", ""]
+    return out

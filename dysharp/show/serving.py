@@ -1,0 +1,81 @@
+"""The answer of `serve` as a picture and as a page: one HTML file without scripts that loads nothing."""
+
+import io
+import os
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from dysharp import __version__
+from dysharp.api.serving_answer import (
+    POINT_HEADINGS,
+    SYSTEM_HEADINGS,
+    WHAT_IF_HEADINGS,
+    Serving,
+    memory_line,
+    point_cells,
+    system_cells,
+    what_if_cells,
+)
+from dysharp.base.files import write_text
+from dysharp.serving.search import ServePoint
+from dysharp.show.markdown import template
+from dysharp.show.plots import PALETTE, STYLE, drawn
+
+MOST_LAYOUTS = 8
+"""Layouts with a colour of their own: those of the best points."""
+
+
+def plot_serving(done: Serving, *, ax: Axes | None = None) -> Axes:
+    """Tokens per second of a GPU against tokens per second of a user: all points, the best layouts in colour, and the front as a line."""
+    with drawn(ax, 6.4, 4.2) as axes:
+        named = list(dict.fromkeys(p.replica.layout.name for p in (*done.best, *done.front)))[:MOST_LAYOUTS]
+        others = [p for p in done.points if p.replica.layout.name not in named]
+        _scatter(axes, others, PALETTE[4], "other layouts")
+        for name, colour in zip(named, cycle(PALETTE), strict=False):
+            _scatter(axes, [p for p in done.points if p.replica.layout.name == name], colour, name)
+        axes.plot([p.per_user for p in done.front], [p.tokens_per_gpu for p in done.front], "k-", linewidth=1, label="front")
+        axes.axvline(1e3 / done.slo.tpot, color="black", linestyle=":", linewidth=1, label=f"TPOT of {done.slo.tpot:g} ms")
+        axes.set(xscale="log", yscale="log", xlabel="tokens/s of a user", ylabel="tokens/s of a GPU")
+        axes.set_title(f"{done.model} on {done.gpus} GPUs of {done.cluster}", loc="left")
+        axes.legend(frameon=False)
+    return axes
+
+
+def _scatter(axes: Axes, points: Sequence[ServePoint], colour: str, label: str) -> None:
+    if points:
+        axes.plot([p.per_user for p in points], [p.tokens_per_gpu for p in points], "o", color=colour, markersize=4, label=label)
+
+
+def write_page(done: Serving, path: str | os.PathLike[str], command: str) -> Path:
+    """Write the page. `command` repeats it. Text of files and options is escaped."""
+    tables: list[tuple[str, Sequence[str], list[tuple[str, ...]]]] = [
+        ("Best layouts within the limits", POINT_HEADINGS, point_cells(done.best)),
+        ("What if", WHAT_IF_HEADINGS, what_if_cells(done)),
+        ("EP systems", SYSTEM_HEADINGS, system_cells(done)),
+        ("Front", POINT_HEADINGS, point_cells(done.front)),
+        ("Layouts that do not fit", ("layout", "why"), [(one.layout.name, one.reason) for one in done.rejected]),
+    ]
+    page = template("serving.html").render(
+        title=f"Serving {done.model} on {done.gpus} GPUs of {done.cluster}", answer=(*done.sentences(), *done.trust()), advice=done.advice(),
+        memory=memory_line(done.best[0]) if done.best else "", launch=done.launch(), tables=[table for table in tables if table[2]],
+        picture=_svg(done), header=done.header, command=command, version=__version__,
+    )  # fmt: skip
+    return write_text(path, page)
+
+
+def _svg(done: Serving) -> str:
+    """The picture as an SVG element; "" without points."""
+    import matplotlib
+
+    if not done.points:
+        return ""
+    with matplotlib.rc_context(STYLE):
+        figure: Any = plot_serving(done).figure
+        out = io.BytesIO()
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    text = out.getvalue().decode()
+    return text[text.index("<svg") :]

@@ -1,0 +1,146 @@
+"""The validation page and its correlation plot."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from dysharp.base.errors import one_line
+from dysharp.base.files import check_destination, make_folder, write_text
+from dysharp.base.text import cell, csv_text
+from dysharp.measured.validation import Validation
+from dysharp.show import markdown
+from dysharp.show.plots import drawn, save_figure
+
+# Okabe-Ito and two of Tol's muted colours, one per family in the order of the tables.
+FAMILY_COLOURS = ("#0072B2", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#F0E442", "#332288", "#882255")
+BEYOND_KEYS = ("family", "by", "system", "hardware", "n", "n_rows", "median_ape", "p90_ape", "bias", "closed_median_ape", "unpredicted")
+MOST_KINDS = 6
+BORROWED_KEYS = ("by", "held_out", "constant", "from")
+BETWEEN_KEYS = ("family", "between", *BEYOND_KEYS[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class _Long:
+    """A long table: its file beside the page, what it holds, its columns and its rows."""
+
+    name: str
+    meaning: str
+    keys: Sequence[str]
+    rows: Sequence[Mapping[str, Any]]
+
+
+def _long_tables(done: Validation) -> list[_Long]:
+    """The tables that lie beside the page as CSV, without the empty ones."""
+    one, between = ([row for row in done.beyond if bool(row["between"]) == several] for several in (False, True))
+    reasons = [row for row in done.unsupported if row["family"]]
+    worst = ("id", "family", "hardware", "measured", "predicted", "unit", "error")
+    group = ("family", "kind", "system", "hardware", "regime", "n", "median_ape", "p90_ape", "mape", "bias")
+    tables = (
+        _Long("groups", "families of the bars by system, hardware and regime", group, done.groups),
+        _Long("regimes", "families by regime (see below)", ("family", "regime", "predicted_as", "n", "median_ape", "p90_ape", "bias"), done.regimes),
+        _Long("sizes", "families by size of the measured time", ("family", "from_us", "to_us", "n", "median_ape", "p90_ape", "bias"), done.sizes),
+        _Long("worst", "the largest errors", worst, done.worst),
+        _Long("between", "families between NVLink domains, by system and hardware", BETWEEN_KEYS, between),
+        _Long("beyond", "families beyond the bars, by system and hardware", BEYOND_KEYS, one),
+        _Long("borrowed", "constants that a fold of a hold-out cannot fix, and from where their values are", BORROWED_KEYS, done.borrowed),
+        _Long(
+            "constants", "fitted constants; `seen_by`: judged measurements whose prediction moves by at least 2 % of the constant's own change",
+            ("name", "value", "unit", "seen_by", "meaning", "fitted_on"), done.fitted_constants,
+        ),
+        _Long("counted", "counted numbers (see below)", ("module", "name", "count", "of", "text"), done.counted_numbers),
+        _Long(
+            "unpredicted", "measurements of the families of the bars without a prediction, and why",
+            ("family", "kind", "system", "hardware", "n", "counts_for_coverage", "reason"), reasons,
+        ),
+    )  # fmt: skip
+    return [table for table in tables if table.rows]
+
+
+def plot_validation(points: Sequence[tuple[str, float, float]], *, ax: Axes | None = None) -> Axes:
+    """Predicted against measured time (us), one colour per family. Line: equality. Band: 25 % to either side.
+
+    `points`: (family, measured us, predicted us). Returns the axes.
+    """
+    with drawn(ax, 6.0, 5.4) as axes:
+        for at, family in enumerate(dict.fromkeys(family for family, _, _ in points)):
+            mine = [(m, p) for name, m, p in points if name == family]
+            colour = FAMILY_COLOURS[at % len(FAMILY_COLOURS)]
+            label = f"{family} ({len(mine)})"
+            # Thousands of points take less space as a bitmap.
+            axes.plot([m for m, _ in mine], [p for _, p in mine], ".", markersize=3, color=colour, label=label, rasterized=True)
+        ends = [min((m for _, m, _ in points), default=1.0), max((m for _, m, _ in points), default=10.0)]
+        axes.plot(ends, ends, color="black", linewidth=1)
+        axes.fill_between(ends, [0.75 * x for x in ends], [1.25 * x for x in ends], color="black", alpha=0.08, linewidth=0)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("measured (us)")
+        axes.set_ylabel("predicted (us)")
+        axes.legend(frameon=False, markerscale=3)
+    return axes
+
+
+def write_page(done: Validation, path: str | os.PathLike[str]) -> None:
+    """Write the report as Markdown; beside the page its plot as `figures/NAME.svg` and long tables as `NAME-tables/*.csv`.
+
+    Raises ConfigError for a folder that cannot be written to.
+    """
+    page = check_destination(path)
+    figure, tables = page.parent / "figures" / f"{page.stem}.svg", page.parent / f"{page.stem}-tables"
+    for folder in (figure.parent, tables):
+        make_folder(folder, "--page")
+    save_figure(plot_validation(done.points), figure)
+    for table in _long_tables(done):
+        write_text(tables / f"{table.name}.csv", csv_text(table.keys, [list(map(one_line, line)) for line in _cells(table.rows, table.keys)]))
+    write_text(page, page_of(done, f"figures/{figure.name}", tables.name))
+
+
+def page_of(done: Validation, figure: str = "", folder: str = "validation-tables") -> str:
+    """The page as Markdown. Its first line has the command that writes the page.
+
+    `figure`: address of the plot. `folder`: where the CSV files of long tables lie, relative to the page.
+    """
+    held_out = "".join(f" --hold-out {by}" for by in dict.fromkeys(entry["by"] for entry in done.hold_out))
+    every = [row for row in done.beyond if row["system"] == "all"]
+    text = markdown.template("validation.md").render(  # `_table` escapes the cells
+        command=f"dysharp validate{held_out} --page docs/validation.md",
+        done=done, figure=figure, folder=folder, tables=_long_tables(done), table=_table, overall=_sentence(done.overall),
+        between=[row for row in every if row["between"]], beyond=[row for row in every if not row["between"]], outside=_outside(done.unsupported),
+    )  # fmt: skip
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def _outside(unsupported: Sequence[Mapping[str, Any]]) -> str:
+    """A sentence about the measurements that belong to no family, by kind."""
+    kinds: dict[str, int] = {}
+    for row in unsupported:
+        if not row["family"]:
+            kinds[row["kind"]] = kinds.get(row["kind"], 0) + row["n"]
+    if not kinds:
+        return "Every measurement belongs to one of these families."
+    order = sorted(kinds.items(), key=lambda item: (-item[1], item[0]))
+    shown = ", ".join(f"{markdown.escaped(kind)} {n}" for kind, n in order[:MOST_KINDS])
+    others = f", others {sum(n for _, n in order[MOST_KINDS:])}" if len(order) > MOST_KINDS else ""
+    return f"{sum(kinds.values())} more measurements belong to no family: {shown}{others}."
+
+
+def _sentence(overall: Mapping[str, Any]) -> str:
+    if not overall["n"]:
+        return "No measurement has a prediction."
+    return (
+        f"All {overall['n']} predictions together: median {overall['median_ape']:.1f} %, 90th percentile {overall['p90_ape']:.1f} %; "
+        f"means over families: median {overall['macro_median_ape']:.1f} %, 90th percentile {overall['macro_p90_ape']:.1f} %; "
+        f"coverage {overall['coverage']:.1f} % of {overall['n_rows']} measurements; {overall['n_constants']} fitted constants, "
+        f"{overall['n_numbers']} with counted numbers."
+    )
+
+
+def _cells(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[list[str]]:
+    return [[cell(row[key]) for key in keys] for row in rows]
+
+
+def _table(rows: Sequence[Mapping[str, Any]], keys: str) -> str:
+    return markdown.table(keys.split(), _cells(rows, keys.split()))

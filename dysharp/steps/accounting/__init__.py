@@ -1,1 +1,0 @@
-"""Parameters, operations and memory of whole models. See README.md of `dysharp/steps`."""

@@ -1,6 +1,0 @@
-"""Pipeline schedules as lists of cells."""
-
-from dysharp.steps.schedules.cells import Cell, Schedule, Shape, Slot, Times, equal_times, in_flight
-from dysharp.steps.schedules.registry import Family, all_schedules, get_schedule, make_schedule
-
-__all__ = ["Cell", "Family", "Schedule", "Shape", "Slot", "Times", "all_schedules", "equal_times", "get_schedule", "in_flight", "make_schedule"]

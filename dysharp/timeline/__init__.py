@@ -1,6 +1,0 @@
-"""When a run did what: every train of a link, every GEMM, the way of single tokens. Written for Perfetto or drawn."""
-
-from dysharp.timeline.record import Recording, record
-from dysharp.timeline.tracks import Timeline, Window, make_timeline
-
-__all__ = ["Recording", "Timeline", "Window", "make_timeline", "record"]

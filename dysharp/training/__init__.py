@@ -1,0 +1,1 @@
+"""Training steps of whole models: memory, schedules, costs, times. See README.md in this folder."""

@@ -1,0 +1,316 @@
+"""What arguments of Megatron-LM and recipes of Megatron-Bridge say about a step; both use the same names.
+
+Arguments and recipe files are read as {name: value}. Text is data: nothing is imported, run or expanded. A value is a text, a truth value, or a tuple
+of texts. Names have underscores. In a file with sections (`model:`, `[train]`) the name of a leaf counts, and values that are empty or null do not.
+"""
+
+import ast
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from dysharp.base.errors import ConfigError
+from dysharp.model.layout import count_chunks, layout_of
+from dysharp.specs.fields import show
+from dysharp.specs.reading import read_text
+from dysharp.specs.whole import WholeModel
+from dysharp.training.memory import FULL, MODULES
+
+MOST = 1 << 20
+"""Largest number of an argument."""
+Value = str | bool | tuple[str, ...]
+Values = dict[str, Value]
+WORDS = {"true": True, "false": False}
+EMPTY = ("", "null", "none", "~", "None")
+
+
+def read_settings(text: str) -> Values:
+    """`text`: words with --arguments among them, or a file: TOML, YAML, JSON, a Python recipe as FILE.py:NAME, anything else as arguments."""
+    if re.search(r"(^|\s)--\w", text):
+        return arguments_of(text)
+    name, _, function = text.partition(".py:")
+    path = Path(f"{name}.py" if function else text)
+    content = read_text(path)
+    if path.suffix == ".py":
+        return _python(content, function, str(path))
+    if path.suffix in (".toml", ".json"):
+        try:
+            return dict(_leaves(tomllib.loads(content) if path.suffix == ".toml" else json.loads(content)))
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{path}: found {error}, expected {path.suffix[1:].upper()}") from None
+    return _yaml(content, str(path)) if path.suffix in (".yaml", ".yml") else arguments_of(content)
+
+
+def arguments_of(text: str) -> Values:
+    """Arguments of a command line: `--name value ...`, `--name=value`, `--flag`. Words before the first argument are left out."""
+    try:
+        words = shlex.split(text.replace("\\\n", " "), comments=True)
+    except ValueError as error:
+        raise ConfigError(f"arguments: found {error}, expected closed quotes") from None
+    found: dict[str, list[str]] = {}
+    name = ""
+    for word in words:
+        if re.match(r"--?[A-Za-z]", word):
+            key, equals, value = word.lstrip("-").partition("=")
+            found[_name(key)] = [value] if equals else []
+            name = "" if equals else _name(key)
+        elif name:
+            found[name].append(word)
+    return {name: _plain(values) for name, values in found.items()}
+
+
+def _plain(values: list[str]) -> Value:
+    if not values:
+        return True
+    return WORDS.get(values[0].lower(), values[0]) if len(values) == 1 else tuple(values)
+
+
+def _name(text: str) -> str:
+    return text.strip().lstrip("-").replace("-", "_")
+
+
+def _leaves(tree: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value)
+        elif value is not None:
+            words = [str(one) for one in value] if isinstance(value, list) else [str(value)]
+            if not all(word in EMPTY for word in words):
+                yield _name(key), _plain(words) if len(words) == 1 else tuple(words)
+
+
+LINE = re.compile(r"(\s*)(?:(- )\s*)?(?:([\w.\-]+):(?:\s+|$))?(.*)")
+
+
+def _yaml(content: str, where: str) -> Values:
+    """Leaves of nested mappings, and lists of scalars; the part of YAML that recipes use. Quotes are taken off, comments left out."""
+    found: Values = {}
+    above = ""
+    for number, raw in enumerate(content.splitlines(), 1):
+        line = re.sub(r"(^|\s)#.*$", "", raw).rstrip()
+        if not line.strip() or line.strip() in ("---", "..."):
+            continue
+        match = LINE.fullmatch(line)
+        key, text = (match[3] or "", match[4].strip()) if match else ("", "")
+        if match and match[2] and not key:
+            before = found.get(above, ())
+            found[above] = (*(before if isinstance(before, tuple) else (str(before),)), text.strip("'\""))
+        elif not key:
+            raise ConfigError(f"{where}, line {number}: found {show(line.strip())}, expected a key and a value")
+        else:
+            above = _name(key)
+            found.pop(above, None) if text else None
+            if text.startswith("[") and text.endswith("]"):
+                found[above] = tuple(word.strip().strip("'\"") for word in text[1:-1].split(",") if word.strip())
+            elif text not in EMPTY:
+                found[above] = _plain([text.strip("'\"")])
+    return found
+
+
+def _python(content: str, name: str, where: str) -> Values:
+    """Constants that the function `name` of a recipe assigns to attributes or passes by name, or those of a preset: `name = replace(base, ...)`
+    with the presets of the same file that it starts from. Nothing of what it calls.
+    """
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: found {error}, expected Python") from None
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    presets = {node.targets[0].id: node.value for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)}
+    if name in presets:
+        return dict(_leaves(_preset(name, presets)))
+    if name not in functions:
+        raise ConfigError(f"{where}: found {show(name)}, expected FILE.py:NAME with one of {', '.join([*functions, *presets]) or 'none'}")
+    found: dict[str, Any] = {}
+    for node in ast.walk(functions[name]):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+            found[node.targets[0].attr] = _constant(node.value)
+        elif isinstance(node, ast.keyword) and node.arg:
+            found.setdefault(node.arg, _constant(node.value))
+    return dict(_leaves(found))
+
+
+def _preset(name: str, presets: Mapping[str, ast.expr]) -> dict[str, Any]:
+    """Keywords of a preset over those of the presets that it names."""
+    chain: list[ast.Call] = []
+    while name in presets and len(chain) < len(presets):
+        value = presets[name]
+        if isinstance(value, ast.Call):
+            chain.append(value)
+            value = value.args[0] if value.args else value
+        name = value.id if isinstance(value, ast.Name) and value.id != name else ""
+    return {word.arg: _constant(word.value) for call in reversed(chain) for word in call.keywords if word.arg}
+
+
+def _constant(node: ast.expr) -> Any:
+    """The value of a constant; None for all else."""
+    try:
+        value = ast.literal_eval(node)
+    except ValueError:
+        return None
+    return list(value) if isinstance(value, tuple | set) else value
+
+
+DEGREES = {
+    "tensor_model_parallel_size": "tp", "pipeline_model_parallel_size": "pp", "context_parallel_size": "cp", "expert_model_parallel_size": "ep",
+    "expert_tensor_parallel_size": "etp", "virtual_pipeline_model_parallel_size": "vpp", "num_virtual_stages_per_pipeline_rank": "vpp",
+    "micro_batch_size": "mbs", "global_batch_size": "gbs", "world_size": "gpus", "num_gpus": "gpus",
+}  # fmt: skip
+"""Argument -> key of a layout."""
+MODEL = {"num_layers": "layers", "hidden_size": "hidden", "num_experts": "experts", "num_moe_experts": "experts", "moe_router_topk": "top-k"}
+"""Argument -> number of a model that it must equal."""
+SHARDED = ("use_megatron_fsdp", "use_torch_fsdp2", "use_custom_fsdp")
+TIMED = (
+    "overlap_moe_expert_parallel_comm", "delay_wgrad_compute", "moe_shared_expert_overlap", "tp_comm_overlap", "cuda_graph_impl", "enable_cuda_graph",
+    "cuda_graph_scope", "external_cuda_graph", "moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity", "fp8_recipe", "fp4",
+    "fp8_param_gather", "cpu_offloading", "fine_grained_activation_offloading", "moe_token_dispatcher_type", "moe_flex_dispatcher_backend",
+    "moe_enable_deepep", "cp_comm_type", "overlap_p2p_communication_warmup_flush", "overlap_p2p_comm_warmup_flush", "grad_reduce_in_bf16",
+    "window_size", "moe_latent_size", "moe_router_force_load_balancing", "num_distributed_optimizer_instances", "defer_embedding_wgrad_compute",
+    "recompute_num_layers", "recompute_method", "no_overlap_p2p_communication", "account_for_mtp_in_pipeline_split",
+)  # fmt: skip
+"""Arguments that change the time of a step and that `step` does not read."""
+ALIKE = 0.95
+"""Likeness from which an unknown name is a misspelt degree: one letter of twenty."""
+QUIET = ("none", "no_shard", "0", "delayed", "full")
+"""Values with which an argument of `TIMED` changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A training step of a framework: the text of its layout (`model.layout_of`), sequence, recomputed modules, recipe of its state, and `notes`."""
+
+    layout: str
+    sequence: int | None = None
+    recompute: tuple[str, ...] = ()
+    precision: str = "bf16"
+    notes: tuple[str, ...] = ()
+
+
+def recipe_from(text: str, model: WholeModel, more: str = "") -> Recipe:
+    """What arguments or a recipe file (`megatron.read_settings`) say about a step of `model`. `more`: keys of a layout, which count first.
+
+    Raises ConfigError for a file that cannot be read, for another model, for what a layout cannot hold, and where GPUs are not said.
+    """
+    values = read_settings(text)
+    _check(values, model)
+    own = {part.partition("=")[0].strip(): part.strip() for part in more.split(",") if part.strip()}
+    keys = _degrees(values, model)
+    if "gbs" in keys and not {"gpus", "dp"} & {*keys, *own} and not {"gbs", "m"} & {*own}:
+        raise ConfigError("arguments: found global_batch_size and no number of GPUs, expected --layout gpus=N beside them")
+    if {"m", "ga", "micro_batches"} & {*own}:
+        keys.pop("gbs", None)
+    layout = ",".join([*(f"{key}={value}" for key, value in keys.items() if key not in own), *own.values()])
+    if _sharded(values) and "fsdp" not in own:
+        plan = layout_of(layout)
+        layout += f",fsdp={plan.dp * plan.cp}"
+    sequence = _number(values, "seq_length")
+    return Recipe(layout, sequence, _recompute(values), _precision(values), _notes(values))
+
+
+def _check(values: Values, model: WholeModel) -> None:
+    for name in values:
+        if name not in DEGREES and (near := get_close_matches(name, DEGREES, 1, ALIKE)):
+            raise ConfigError(f"arguments: found {name}, expected {near[0]}")
+    strategy = values.get("data_parallel_sharding_strategy")
+    if _sharded(values) and strategy not in (None, "optim_grads_params"):
+        raise ConfigError(f"data_parallel_sharding_strategy: found {show(strategy)}, expected optim_grads_params or no sharded weights")
+    layer = model.layer
+    of = {"layers": model.n_layers, "hidden": model.hidden, "experts": layer.n_experts if layer else 0, "top-k": layer.topk if layer else 0}
+    for name, what in MODEL.items():
+        if (found := _number(values, name)) is not None and found != of[what] and of[what]:
+            raise ConfigError(f"{name}: found {found}, expected the {of[what]} of {model.name}")
+
+
+def _sharded(values: Values) -> bool:
+    return any(values.get(name) not in (None, False) for name in SHARDED)
+
+
+def _number(values: Values, name: str) -> int | None:
+    """A positive integer of the arguments; None: not there."""
+    value = values.get(name)
+    if value is None or value is False:
+        return None
+    text = str(value)
+    if "$" in text:
+        raise ConfigError(f"{name}: found {show(text)}, expected a number: variables are not expanded")
+    if not (text.isascii() and text.isdigit() and 0 < len(text) <= 7 and 0 < int(text) <= MOST):
+        raise ConfigError(f"{name}: found {show(text)}, expected an integer from 1 to {MOST}")
+    return int(text)
+
+
+def _degrees(values: Values, model: WholeModel) -> dict[str, int | str]:
+    keys: dict[str, int | str] = {key: found for name, key in DEGREES.items() if (found := _number(values, name)) is not None}
+    per_node, nodes = _number(values, "nproc_per_node"), _number(values, "nnodes")
+    if per_node or nodes:
+        keys["gpus"] = (per_node or 1) * (nodes or 1)
+    pp = int(keys.get("pp", 1))
+    if each := _number(values, "num_layers_per_virtual_pipeline_stage"):
+        if model.n_layers % (pp * each):
+            raise ConfigError(f"num_layers_per_virtual_pipeline_stage: found {each}, expected a divisor of layers / pp = {model.n_layers / pp:g}")
+        keys["vpp"] = model.n_layers // pp // each
+    if stages := _stages(values, model, pp, int(keys.get("vpp", 1))):
+        n = count_chunks(stages)
+        if n % pp:
+            raise ConfigError(f"pipeline_model_parallel_layout: found {n} chunks, expected a multiple of pp = {pp}")
+        keys |= {"stages": stages, "vpp": n // pp}
+    return keys
+
+
+def _stages(values: Values, model: WholeModel, pp: int, vpp: int) -> str:
+    """The pipeline as a layout string; "": equal chunks."""
+    given = values.get("pipeline_model_parallel_layout")
+    if given not in (None, False):
+        if not isinstance(given, str) or "$" in given:
+            raise ConfigError(f"pipeline_model_parallel_layout: found {show(given)}, expected a string such as Et*4|(t*4|)*14tmL")
+        return given.replace(",", "")
+    first = _number(values, "decoder_first_pipeline_num_layers") or _number(values, "num_layers_in_first_pipeline_stage")
+    last = _number(values, "decoder_last_pipeline_num_layers") or _number(values, "num_layers_in_last_pipeline_stage")
+    ends = [values.get(f"account_for_{what}_in_pipeline_split") not in (None, False) for what in ("embedding", "loss")]
+    if pp == 1 or not (first or last or any(ends)):
+        return ""
+    layers, end = model.n_layers, "m" * model.mtp + "L"
+    if any(ends):  # embedding and loss count as a layer each
+        each, rest = divmod(layers + sum(ends), pp * vpp)
+        sizes = [each] * (pp * vpp)
+        sizes[0] -= ends[0]
+        sizes[-1] -= ends[1]
+    else:
+        left = [size for size in (first, last) if size]
+        middle, rest = divmod(layers - sum(left), pp - len(left)) if pp > len(left) else (0, layers - sum(left))
+        ranks = [first or middle, *[middle] * (pp - 2), last or middle]
+        rest = rest or any(size % vpp for size in ranks)
+        sizes = [size // vpp for _ in range(vpp) for size in ranks]
+    if rest or min(sizes) < 0:
+        raise ConfigError(f"pipeline: found {layers} layers of {model.name}, expected chunks of whole layers on {pp} x {vpp} chunks")
+    return "E" + "|".join("t" * size for size in sizes) + end
+
+
+def _recompute(values: Values) -> tuple[str, ...]:
+    how, modules = values.get("recompute_granularity"), values.get("recompute_modules")
+    if how == "full":
+        return (FULL,)
+    if how != "selective" and not values.get("recompute_activations"):
+        return ()
+    names: Iterable[str] = (modules,) if isinstance(modules, str) else modules if isinstance(modules, tuple) else ("core_attn",)
+    return tuple(name for name in names if name in MODULES)
+
+
+def _precision(values: Values) -> str:
+    eight = values.get("fp8_format", values.get("fp8")) not in (None, False)
+    moments = values.get("exp_avg_dtype") in ("bf16", "bfloat16", "torch.bfloat16")
+    return ("fp8" if eight else "bf16") + ("-moments" if moments else "")
+
+
+def _notes(values: Values) -> tuple[str, ...]:
+    """One line that names the arguments that change time and are not read."""
+    named = [f"{name}={value}" for name in TIMED if (value := values.get(name)) not in (None, False) and str(value) not in QUIET]
+    modules = values.get("recompute_modules")
+    named += [f"recompute_modules {name}" for name in modules if name not in MODULES] if isinstance(modules, tuple) else []
+    named += ["pipelines without bf16"] if values.get("fp16") is True else []
+    return (f"Arguments that change the time and are not read: {', '.join(named)}.",) if named else ()

@@ -1,0 +1,395 @@
+"""Memory of every pipeline rank at its peak: state, activations in flight, what a backward pass adds, buffers outside the allocator.
+
+Closed forms per chunk; the schedule's own order says how many micro-batches of which chunk a rank holds at once.
+
+Activations that a layer saves for its backward pass are listed tensor by tensor, with what recomputation drops of them. Bytes are per token of the
+context rank (`Layout.tokens`). BF16 and flash attention, which saves no scores. With tensor parallelism, everything outside attention and FFN lies on
+the sequence parallel shard.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.units import GiB
+from dysharp.model.layout import Chunk, Layout, chunks_of
+from dysharp.model.state import Recipe, dummy_bytes, padded_vocab, rank_parameters, state_bytes
+from dysharp.specs.fields import check_fields, show
+from dysharp.specs.whole import Flag, WholeModel
+from dysharp.training.schedules import Schedule
+from dysharp.training.schedules.cells import BACKWARD, DGRAD, FORWARD
+
+BF16, FP8, FP32 = 2, 1, 4
+ROUTER_BYTES = 12
+"""Per expert: scores, map and row map of the router, FP32 or INT32 each."""
+MODULES = ("core_attn", "mla_up_proj", "layernorm", "moe_act", "mlp", "moe", "shared_experts")
+"""Sets of tensors that Megatron can compute again (--recompute-modules)."""
+DISCARDED = ("mla_up_proj", "layernorm", "moe_act")
+"""Modules whose output alone is dropped, and computed again when its first consumer's backward pass starts."""
+FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What is kept between forward and backward pass. Raises `ConfigError`."""
+
+    recompute: tuple[str, ...] = ()
+    """Modules that are computed again; ("full",): whole layers, from their inputs."""
+    fc2_output: Flag = False
+    """Gate weights are applied behind the experts, so their outputs are kept."""
+    sequence_parallel: Flag = True
+    fused_loss: Flag = True
+    """The loss keeps BF16 logits; else FP32."""
+    imbalance: Annotated[float, Field(strict=True, ge=1, le=1e4)] = 1.0
+    """Rows of the most loaded rank's experts over the mean."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "saving")
+        for module in self.recompute:
+            check_word(module, (*MODULES, FULL), f"recompute: found {show(module)}, expected modules")
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A tensor that is saved: bytes per token, the module that drops it, and whether it is the input of a linear."""
+
+    op: str
+    bytes: float
+    module: str = ""
+    linear: bool = False
+
+
+def saved_of_layer(
+    model: WholeModel, layout: Layout, moe: bool, saving: Saving, fp8: bool = False, linear: bool = False
+) -> tuple[Saved, ...]:  # fmt: skip
+    """Every tensor that one layer saves without recomputation. `linear`: its attention is linear."""
+    attention = _linear_attention(model, layout, saving, fp8) if linear else _attention(model, layout, saving, fp8)
+    return (*attention, *(_moe(model, layout, saving, fp8) if moe else _dense(model, layout, saving, fp8)))
+
+
+def _shard(layout: Layout, saving: Saving) -> int:
+    return layout.tp if saving.sequence_parallel else 1
+
+
+def _attention(model: WholeModel, layout: Layout, saving: Saving, fp8: bool) -> Iterator[Saved]:
+    a, t, hidden = model.attention, layout.tp, model.hidden
+    shard, linear = _shard(layout, saving), FP8 if fp8 else BF16
+    yield Saved("block input", BF16 * hidden / shard)
+    yield Saved("norm output", linear * hidden / shard, "layernorm", linear=True)
+    if a.mla:
+        down = 2 * a.q_rank + 2 * a.kv_rank + a.rope_dim
+        yield Saved("down projections and norms", BF16 * down)
+        queries = a.heads * a.qk_dim
+        yield Saved("q, k, v", BF16 * (2 * queries + a.heads * a.v_dim) / t, "mla_up_proj")
+    else:
+        yield Saved("q, k, v", BF16 * (a.heads / t + 2 * max(a.kv_heads / t, 1)) * a.head_dim)
+    yield Saved("attention output", (BF16 * a.heads * a.value_dim + FP32 * a.heads) / t, linear=True)
+    if layout.cp > 1:  # heads are exchanged behind the kernel, which keeps its own output
+        yield Saved("output before the context exchange", BF16 * a.heads * a.value_dim / t)
+    yield Saved("FFN norm input", BF16 * hidden / shard)
+    yield Saved("FFN norm output", BF16 * hidden / shard, "layernorm", linear=True)  # the router reads it in BF16
+
+
+def _linear_attention(model: WholeModel, layout: Layout, saving: Saving, fp8: bool) -> Iterator[Saved]:
+    """Inputs of the projections, of the convolution and of the gated norm; states of chunks are made again in the backward pass."""
+    a, t, hidden = model.linear, layout.tp, model.hidden
+    assert a is not None
+    shard, kept, values = _shard(layout, saving), FP8 if fp8 else BF16, a.value_heads * a.value_dim
+    yield Saved("block input", BF16 * hidden / shard)
+    yield Saved("norm output", kept * hidden / shard, "layernorm", linear=True)
+    yield Saved("linear q, k, v before and behind the convolution", BF16 * 2 * a.mixed / t)
+    yield Saved("gate, strength and decay", (BF16 * values + FP32 * 2 * a.value_heads) / t)
+    yield Saved("linear output before and behind its norm", (BF16 + kept) * values / t, linear=True)
+    yield Saved("FFN norm input", BF16 * hidden / shard)
+    yield Saved("FFN norm output", BF16 * hidden / shard, "layernorm", linear=True)
+
+
+def _dense(model: WholeModel, layout: Layout, saving: Saving, fp8: bool) -> Iterator[Saved]:
+    inner, t = model.dense_hidden, layout.tp
+    yield Saved("FC1 output", BF16 * (model.dense_matrices - 1) * inner / t, "mlp")
+    yield Saved("activation", (FP8 if fp8 else BF16) * inner / t, "mlp", linear=True)
+
+
+def _moe(model: WholeModel, layout: Layout, saving: Saving, fp8: bool) -> Iterator[Saved]:
+    layer, t, shard = model.layer, layout.tp, _shard(layout, saving)
+    assert layer is not None
+    linear, up = FP8 if fp8 else BF16, layer.n_matrices - 1
+    yield Saved("router", ROUTER_BYTES * layer.n_experts / shard, "moe")
+    if model.shared_hidden:
+        yield Saved("shared FC1 output", BF16 * up * model.shared_hidden / t, "shared_experts")
+        yield Saved("shared activation", linear * model.shared_hidden / t, "shared_experts", linear=True)
+    rows = expert_rows(model, layout, saving)
+    yield Saved("permuted rows", linear * rows * model.hidden, "moe", linear=True)
+    yield Saved("expert FC1 output", BF16 * up * rows * layer.expert_hidden / layout.etp, "moe")
+    yield Saved("expert activation", linear * rows * layer.expert_hidden / layout.etp, "moe_act", linear=True)
+    if saving.fc2_output:
+        yield Saved("expert FC2 output", BF16 * rows * model.hidden, "moe")
+
+
+def expert_rows(model: WholeModel, layout: Layout, saving: Saving) -> float:
+    """Rows of the most loaded rank's experts per token. Expert tensor parallel ranks gather the rows of each other."""
+    assert model.layer is not None
+    return model.layer.topk * layout.etp * saving.imbalance / _shard(layout, saving)
+
+
+def is_dropped(saved: Saved, saving: Saving) -> bool:
+    """Whether recomputation drops a tensor. "moe" drops everything behind the FFN's norm; "full" all but the input of the layer."""
+    if FULL in saving.recompute:
+        return saved.op != "block input"
+    inside_moe = saved.module in ("moe", "moe_act", "shared_experts")
+    return saved.module in saving.recompute or (inside_moe and "moe" in saving.recompute)
+
+
+def head_bytes(model: WholeModel, layout: Layout, saving: Saving) -> float:
+    """Bytes per token that the head and its loss hold in a backward pass: norm, logits, the gathered input and its gradient."""
+    shard = _shard(layout, saving)
+    logits = (BF16 if saving.fused_loss else FP32) * padded_vocab(model, layout) / layout.tp
+    return 2 * BF16 * model.hidden / shard + logits + 2 * BF16 * model.hidden
+
+
+def layer_transient(model: WholeModel, layout: Layout, moe: bool, saving: Saving) -> float:
+    """Bytes per token that a layer's backward pass holds beside what is saved: gradients of the activation's input, the gathered gradient."""
+    if not moe:
+        return BF16 * (model.dense_matrices - 1) * model.dense_hidden / layout.tp + BF16 * model.hidden
+    assert model.layer is not None
+    rows, up = expert_rows(model, layout, saving), model.layer.n_matrices - 1
+    return rows * (BF16 * up * model.layer.expert_hidden / layout.etp + BF16 * model.hidden)
+
+
+def gradient_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving) -> float:
+    """Bytes per token of the output gradients that wait for a delayed weight gradient: one per linear of a layer."""
+    a, t = model.attention, layout.tp
+    queries = a.heads * (2 * a.qk_dim + a.v_dim) / t + a.q_rank + a.kv_rank + a.rope_dim if a.mla else (a.heads + 2 * a.kv_heads) * a.head_dim / t
+    outputs = queries + model.hidden
+    if not moe:
+        return BF16 * (outputs + (model.dense_matrices - 1) * model.dense_hidden / t + model.hidden)
+    assert model.layer is not None
+    rows, up = expert_rows(model, layout, saving), model.layer.n_matrices - 1
+    shared = up * model.shared_hidden / t + (model.hidden if model.shared_hidden else 0)
+    return BF16 * (outputs + shared + rows * (up * model.layer.expert_hidden / layout.etp + model.hidden))
+
+
+ROW_BYTES = 2
+"""BF16, the wider of the two formats that cross the wire."""
+DEEPEP_SMS = 20
+"""SMs of DeepEP's training default; two SMs are a channel."""
+DEEPEP_NVL_TOKENS, DEEPEP_RDMA_TOKENS = 256, 128
+"""Rows of a channel's receive queue per peer (deepseek-ai/DeepEP, deep_ep/buffer.py: default configurations)."""
+NODE_GPUS = 8
+DISPATCHERS = ("alltoall", "deepep", "hybrid-ep")
+
+
+def buffer_bytes(dispatcher: str, model: WholeModel, layout: Layout, sequence: int) -> float:
+    """Bytes per GPU that `dispatcher` holds outside the allocator. Raises `ConfigError` for an unknown name.
+
+    | dispatcher | bytes |
+    |---|---|
+    | alltoall | 0: its tensors come from the allocator |
+    | deepep | queues: channels x peers x rows, over NVLink, and twice over RDMA beyond a node |
+    | hybrid-ep | an upper bound: the rows of all ranks of the expert group, for Dispatch and for Combine |
+    """
+    check_word(dispatcher, DISPATCHERS, f"dispatcher {show(dispatcher)}: unknown")
+    row = ROW_BYTES * model.hidden
+    if dispatcher == "alltoall" or model.layer is None or layout.ep == 1:
+        return 0.0
+    if dispatcher == "hybrid-ep":
+        return 2.0 * row * layout.ep * layout.tokens(sequence) / layout.tp
+    channels, peers, nodes = DEEPEP_SMS // 2, min(layout.ep, NODE_GPUS), -(-layout.ep // NODE_GPUS)
+    over_nics = 2 * channels * nodes * DEEPEP_RDMA_TOKENS * row if nodes > 1 else 0
+    return float(channels * peers * DEEPEP_NVL_TOKENS * row + over_nics)
+
+
+RESERVED = 1.053
+"""Bytes that the caching allocator reserves for a byte that it hands out: median of 19 measured peaks, 1.028 to 1.093 (SimuMax, docs/b200)."""
+GATHERED = 2
+"""Layers of sharded weights that are gathered at once: one computes, the next one arrives."""
+LINES = ("weights", "gradients", "optimizer", "activations", "recomputed layer", "dummy gradients", "backward pass")
+"""Lines of memory that the allocator hands out, in the order in which they are taken."""
+
+
+def _chunks(n: int) -> str:
+    return f"{n} chunk{'s' * (n != 1)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """Bytes of one pipeline rank at its peak."""
+
+    rank: int
+    lines: dict[str, float]
+    """{line of `LINES`: bytes}."""
+    held: dict[int, int]
+    """{chunk: micro-batches whose activations are held at the peak}."""
+    ops: dict[str, float]
+    """{saved tensor: bytes at the peak}: the parts of "activations"."""
+    parameters: float
+    stages: tuple[int, ...]
+    """Chunks whose weights it holds."""
+    waiting: int = 0
+    """Chunks in flight at the peak whose backward pass is done, but for its weight gradients."""
+
+    @property
+    def in_flight(self) -> str:
+        """The chunks in flight at the peak, in words: those before their backward pass, and those whose weight gradients wait."""
+        held = sum(self.held.values())
+        if self.waiting and not held:
+            return f"{_chunks(self.waiting)} in flight that wait for weight gradients"
+        return f"{_chunks(held)} in flight" + (f", {self.waiting} more wait for weight gradients" if self.waiting else "")
+
+    @property
+    def allocated(self) -> float:
+        """Bytes handed out at the peak (`torch.cuda.max_memory_allocated`)."""
+        return sum(self.lines.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory of all pipeline ranks. `fixed`: bytes outside the allocator (buffers of the dispatcher, CUDA context, NCCL channels) by name."""
+
+    model: str
+    ranks: tuple[RankMemory, ...]
+    fixed: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def peak(self) -> RankMemory:
+        """The rank that takes most."""
+        return max(self.ranks, key=lambda rank: rank.allocated)
+
+    def reserved(self, rank: RankMemory) -> float:
+        """Bytes that the device must have for `rank`."""
+        return rank.allocated * RESERVED + sum(self.fixed.values())
+
+
+def memory_of(
+    model: WholeModel, layout: Layout, sequence: int, recipe: Recipe, saving: Saving, schedule: Schedule, fixed: Mapping[str, float] | None = None
+) -> Memory:
+    """Memory of a step. Stage s of `schedule` is chunk s of `layout`. Raises `ConfigError` where their numbers differ."""
+    chunks = chunks_of(model, layout)
+    if schedule.stages != len(chunks) or schedule.ranks != layout.pp:
+        found = f"found a schedule of {schedule.ranks} ranks and {schedule.stages} stages"
+        raise ConfigError(f"layout for {model.name}: {found}, expected {layout.pp} ranks and {len(chunks)} chunks")
+    one = [_Chunk.of(model, layout, sequence, recipe, saving, chunk) for chunk in chunks]
+    held_by: list[set[int]] = [set() for _ in range(schedule.ranks)]
+    for rank, cell in schedule.cells():
+        held_by[rank].add(cell.stage)
+    ranks = [_rank(model, layout, sequence, recipe, schedule, rank, one, sorted(stages)) for rank, stages in enumerate(held_by)]
+    return Memory(model.name, tuple(ranks), dict(fixed or {}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Bytes of one micro-batch on one chunk."""
+
+    chunk: Chunk
+    ops: dict[str, float]
+    for_weights: float
+    """Bytes that a delayed weight gradient still needs."""
+    again: float
+    """Dropped bytes of the layer that drops most."""
+    transient: float
+
+    @property
+    def saved(self) -> float:
+        return sum(self.ops.values())
+
+    @classmethod
+    def of(cls, model: WholeModel, layout: Layout, sequence: int, recipe: Recipe, saving: Saving, chunk: Chunk) -> "_Chunk":
+        tokens = layout.tokens(sequence)
+        kinds = [(model.is_moe(n), model.is_linear(n)) for n in chunk.layers()] + [(model.layer is not None, False)] * chunk.mtp
+        ops: dict[str, float] = {}
+        for_weights = again = transient = 0.0
+        for moe, linear in kinds:
+            tensors = saved_of_layer(model, layout, moe, saving, recipe.fp8, linear)
+            for one in tensors:
+                ops[one.op] = ops.get(one.op, 0.0) + (0.0 if is_dropped(one, saving) else one.bytes * tokens)
+            kept = sum(one.bytes for one in tensors if one.linear)  # also what the backward pass has computed again
+            for_weights += (kept + gradient_bytes(model, layout, moe, saving)) * tokens
+            again = max(again, tokens * sum(one.bytes for one in tensors if is_dropped(one, saving)))
+            transient = max(transient, tokens * layer_transient(model, layout, moe, saving))
+        received = tokens * BF16 * model.hidden / layout.tp if layout.pp > 1 and not chunk.head else 0.0
+        at_head = tokens * head_bytes(model, layout, saving) * chunk.head
+        return cls(chunk, {op: n for op, n in ops.items() if n}, for_weights, again, max(transient + received, at_head))
+
+
+def _rank(
+    model: WholeModel, layout: Layout, sequence: int, recipe: Recipe, schedule: Schedule, rank: int, chunks: Sequence[_Chunk], stages: Sequence[int]
+) -> RankMemory:
+    own = [chunks[stage].chunk for stage in stages]
+    parameters = rank_parameters(model, layout, own)
+    activations, held, ops, waiting = _peak(schedule, rank, chunks)
+    lines = state_bytes(parameters, layout, recipe)
+    if layout.fsdp > 1:
+        largest = _largest_layer(model, layout, own)
+        lines["weights"] += GATHERED * BF16 * largest
+        lines["gradients"] += recipe.gradients * largest
+    lines |= {
+        "activations": activations,
+        "recomputed layer": max((chunks[stage].again for stage in stages), default=0.0),
+        "dummy gradients": dummy_bytes(model, layout, own),
+        "backward pass": max((chunks[stage].transient for stage in stages), default=0.0),
+    }
+    return RankMemory(rank, lines, held, ops, parameters.dense + parameters.experts, tuple(stages), waiting)
+
+
+def _largest_layer(model: WholeModel, layout: Layout, chunks: Sequence[Chunk]) -> float:
+    """Parameters of the largest layer of `chunks` on one rank."""
+    kinds = {model.is_moe(layer): layer for chunk in chunks for layer in chunk.layers()}
+    return max((sum(astuple(rank_parameters(model, layout, [Chunk(layer, 1)]))) for layer in kinds.values()), default=0.0)
+
+
+def _peak(schedule: Schedule, rank: int, chunks: Sequence[_Chunk]) -> tuple[float, dict[int, int], dict[str, float], int]:
+    """Most bytes of activations that a rank holds in its order, the micro-batches of each chunk then, and the bytes by tensor.
+
+    +1 at a forward pass, -1 behind its backward pass. Behind a backward pass without weight gradients, their inputs stay until they are done.
+    A pair counts as one step.
+    """
+    counts: dict[int, int] = {}
+    waiting: dict[int, int] = {}
+    best: tuple[float, dict[int, int], dict[int, int]] = (0.0, {}, {})
+    for slot in schedule.slots[rank]:
+        for cell in slot:
+            step = 1 if cell.kind == FORWARD else -1 if cell.kind in (BACKWARD, DGRAD) else 0
+            counts[cell.stage] = counts.get(cell.stage, 0) + step
+            if cell.kind not in (FORWARD, BACKWARD):
+                waiting[cell.stage] = waiting.get(cell.stage, 0) + (1 if cell.kind == DGRAD else -1)
+        now = sum(n * chunks[stage].saved for stage, n in counts.items()) + sum(n * chunks[stage].for_weights for stage, n in waiting.items())
+        if now > best[0]:
+            best = (now, dict(counts), dict(waiting))
+    bytes_now, held, late = best
+    ops: dict[str, float] = {}
+    for stage, n in held.items():
+        for op, one in chunks[stage].ops.items():
+            ops[op] = ops.get(op, 0.0) + n * one
+    if any(late.values()):
+        ops["for delayed weight gradients"] = sum(n * chunks[stage].for_weights for stage, n in late.items())
+    return bytes_now, {stage: n for stage, n in held.items() if n}, ops, sum(late.values())
+
+
+class DoesNotFit(ConfigError):
+    """A layout whose `memory` a GPU does not hold."""
+
+    def __init__(self, message: str, memory: Memory) -> None:
+        super().__init__(message)
+        self.memory = memory
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.memory)
+
+
+def check_memory(memory: Memory, capacity_bytes: float, where: str) -> None:
+    """Raise `DoesNotFit` with the line that breaks the memory of `where` (a GPU): the first at which the sum of the fullest rank exceeds it."""
+    rank = memory.peak
+    if memory.reserved(rank) <= capacity_bytes:
+        return
+    taken = [*rank.lines.items(), ("allocator", rank.allocated * (RESERVED - 1))]
+    sums = list(itertools.accumulate((size for _, size in taken), initial=sum(memory.fixed.values())))
+    at = next((i for i, total in enumerate(sums[1:]) if total > capacity_bytes), len(taken) - 1)
+    (line, size), before = taken[at], sums[at]
+    held = f" of {rank.in_flight}" if line == "activations" else ""
+    need = f"found {memory.reserved(rank) / GiB:.1f} GiB on pipeline rank {rank.rank}, expected at most {capacity_bytes / GiB:.1f} GiB of {where}"
+    on_top = f"{line}{held} ({size / GiB:.1f} GiB) come on top of {before / GiB:.1f} GiB"
+    raise DoesNotFit(f"layout for {memory.model}: memory: {need}; {on_top}", memory)

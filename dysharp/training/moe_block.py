@@ -1,0 +1,192 @@
+"""Routed experts of a layer as closed forms (dispatch, permutations, experts), and the exchange of context parallel ranks.
+
+Dispatch and combine by dispatcher (`exchange`): bytes on links and NICs, under balanced routing. They stand in for a Row where a step must be quick:
+validation of measured steps, and searches over layouts.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dysharp.costs.collectives import collective_us, link_us, sync_us
+from dysharp.costs.transfer import deepep_combine_us, deepep_dispatch_us, expected_copies
+from dysharp.model.layout import Layout
+from dysharp.specs.model import Model
+from dysharp.specs.whole import WholeModel
+from dysharp.training.cost import Cost, passes
+from dysharp.training.machine import PERMUTE, Machine
+from dysharp.training.practice import ANY_LAYOUT, CAST_BYTES, SMS, Practice
+
+ELEMENT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Microseconds of one dispatch and one combine, of what a forward pass exchanges before it knows its counts, and of the wait for the last rank,
+    which `dispatch` and `combine` leave out. `received`: rows that a GPU receives per own token, before the copies per expert.
+    """
+
+    dispatch: float
+    combine: float
+    received: float
+    maps: float = 0.0
+    wait: float = 0.0
+
+
+def exchange(machine: Machine, layout: Layout, layer: Model, tokens: float, practice: Practice) -> Exchange:
+    """`tokens`: of a micro-batch on one rank, after tensor parallelism cut them.
+
+    alltoall sends a row for every expert of a token; DeepEP and Hybrid-EP send one per GPU of a domain and one per domain over NICs.
+    """
+    ep, row = layout.ep, ELEMENT * layer.hidden
+    if ep == 1:
+        return Exchange(0.0, 0.0, float(layer.topk))
+    stride = layout.stride("ep")
+    inside = max(1, min(ep, machine.domain // stride))
+    domains = -(-ep // inside)
+    copies = float(layer.topk) if practice.dispatcher == "alltoall" else _copies(ep, layer)
+    over_nics = 0.0
+    if domains > 1:
+        per_domain = float(layer.topk) if practice.dispatcher == "alltoall" else _copies(domains, layer)
+        over_nics = tokens * per_domain * (domains - 1) / domains * row / machine.nic + machine.hop
+    dispatch, combine = _inside(machine, inside, tokens, copies, row, practice, domains)
+    maps = _maps(machine, layout, tokens * layer.n_experts * ep) if practice.dispatcher == "hybrid-ep" else 0.0
+    return Exchange(max(dispatch, over_nics), max(combine, over_nics), copies, maps, machine.wait)
+
+
+def _maps(machine: Machine, layout: Layout, n_bytes: float) -> float:
+    """The all-gather of routing maps, a byte per token and expert of the group, and the kernel that reads them (DeepEP, hybrid_ep_buffer.py)."""
+    near = layout.ep * layout.stride("ep") <= machine.domain
+    return machine.memory(n_bytes) + machine.group(n_bytes, layout.ep, layout.stride("ep")) + (0.0 if near else machine.hop)
+
+
+def _copies(parts: int, layer: Model) -> float:
+    """Mean distinct parts (GPUs, domains) of a token. Groups of experts limit it where a group lies on whole parts."""
+    experts = layer.n_experts
+    if parts % layer.n_group == 0:
+        parts, experts = (n // layer.n_group * layer.topk_group for n in (parts, experts))
+    return expected_copies(parts, experts, layer.topk) if experts % parts == 0 else float(min(parts, layer.topk))
+
+
+def _inside(machine: Machine, gpus: int, tokens: float, copies: float, row: float, practice: Practice, domains: int) -> tuple[float, float]:
+    """Microseconds of dispatch and combine on the links of one domain."""
+    if gpus == 1:
+        return 0.0, 0.0
+    if not machine.cluster.gpu:
+        one = tokens * copies * row * (gpus - 1) / gpus / domains / machine.link
+        return one, one
+    gpu, constants = machine.cluster.own_gpu, machine.cluster.fitted
+    if practice.dispatcher == "alltoall":
+        one = float(collective_us(gpu, constants, "alltoall", gpus, tokens * copies * row / domains))
+        return one, one
+    if practice.dispatcher == "deepep" and domains == 1:
+        sms = SMS["deepep"]
+        sizes = (tokens, copies, row, sms, gpus)
+        return float(deepep_dispatch_us(gpu, constants, *sizes)), float(deepep_combine_us(gpu, constants, *sizes))
+    one = float(link_us(gpu, constants, tokens * copies * row * (gpus - 1) / gpus) + sync_us(gpu, constants, gpus))
+    return one, one
+
+
+NO_PRACTICE = Practice()
+EXPERT_TENSOR: tuple[Literal["all_gather", "reduce_scatter"], ...] = ("all_gather", "reduce_scatter")
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What closed forms of a layer are computed from: one model on one machine under one layout. `sequence`: tokens."""
+
+    model: WholeModel
+    machine: Machine
+    layout: Layout
+    sequence: int
+    practice: Practice = NO_PRACTICE
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro-batch on a rank, before tensor parallelism cuts them."""
+        return self.layout.tokens(self.sequence)
+
+    @property
+    def dtype(self) -> str:
+        """Type of the GEMMs."""
+        return self.practice.dtype or (self.model.layer.gemm_dtype if self.model.layer else "bf16")
+
+    def casts(self, kind: str, inputs: float, gradients: float) -> Cost:
+        """Casts of `inputs` elements forward and of `gradients` elements backward."""
+        per = CAST_BYTES[kind] if self.practice.dtype else 0.0
+        per -= kind == "fp8" and self.machine.arch in ANY_LAYOUT
+        return self.memory("casts", per * inputs, per * gradients) if per > 0 else Cost()
+
+    def memory(self, name: str, forward: float, backward: float) -> Cost:
+        """Kernels that move `forward` and `backward` bytes."""
+        return passes(name, self.machine.memory(forward), self.machine.memory(backward))
+
+
+def routed(block: Basis) -> dict[str, Cost]:
+    """Pieces of routed experts under the dispatcher of the practice, with balanced routing."""
+    layer, layout, machine = block.model.layer, block.layout, block.machine
+    assert layer is not None
+    tokens = block.tokens / layout.tp
+    rows, local, inner = tokens * layer.topk * layout.etp, max(1, layer.n_experts // layout.ep), layer.expert_hidden // layout.etp
+    sent = exchange(machine, layout, layer, tokens, block.practice)
+    early = sent.wait + sent.maps  # before a forward pass knows how many rows come
+    one, back = sent.dispatch + sent.combine + sent.wait, sent.dispatch + sent.combine + 2 * sent.wait
+    counts, moved = (Cost(f, b, 0.0, f, b, f, b, parts={"dispatch and combine": f + b}) for f, b in ((early, 0.0), (one, back)))
+    width = ELEMENT * layer.hidden
+    own, got = (tokens + rows, 2 * rows if local > 1 else 0) if block.practice.dispatcher == "alltoall" else (0.0, tokens * sent.received + rows)
+    permuted = 2 * width * (own + got)
+    up = layer.n_matrices - 1
+    per, gemm, kind = rows / local, machine.gemm, block.dtype
+    products = [
+        (gemm(per, n, k, kind, local), gemm(per, k, n, kind, local), 0.0 if block.practice.frozen else gemm(n, k, per, kind, local, True))
+        for n, k in ((up * inner, layer.hidden), (layer.hidden, inner))
+    ]
+    forward, backward, weights = (sum(way) for way in zip(*products, strict=True))
+    experts = Cost(forward, backward, weights, parts={"experts": forward + backward + weights})
+    active = 0.0 if block.practice.fused_experts else rows * inner
+    experts += block.casts(kind, rows * layer.hidden + active, rows * layer.hidden + up * active)
+    activation = block.memory("activation", ELEMENT * (up + 1) * active, ELEMENT * (2 * up + 1) * active) if active else Cost()
+    return {
+        "counts": counts,
+        "exchange": moved,
+        "permutations": passes("permutations", *2 * (block.machine.memory(permuted, PERMUTE),)),
+        "experts": experts,
+        "expert activation": activation,
+    }
+
+
+def expert_tensor(block: Basis) -> dict[str, Cost]:
+    """Ranks that share an expert gather the rows that each received, and scatter the sums of their results; the backward pass mirrors it."""
+    layer, layout = block.model.layer, block.layout
+    if layer is None or layout.etp == 1:
+        return {}
+    moved = ELEMENT * layer.hidden * block.tokens / layout.tp * layer.topk * layout.etp
+    both = sum(block.machine.collective(kind, moved, layout.etp, layout.stride("etp")) for kind in EXPERT_TENSOR)
+    return {"expert tensor parallel": passes("expert tensor parallel", both, both)}
+
+
+def context_exchange(block: Basis, core: Cost) -> Cost:
+    """Context parallel ranks: heads change places with tokens around the kernel ("a2a"), or keys and values go round beside it ("p2p")."""
+    a, layout, tokens = block.model.attention, block.layout, block.tokens
+    c = layout.cp
+    if c == 1:
+        return Cost()
+    kv = a.heads if a.mla else a.kv_heads
+    queries, keys = ELEMENT * a.heads * a.qk_dim * tokens / layout.tp, ELEMENT * kv * (a.qk_dim + a.value_dim) * tokens / layout.tp
+    stride = layout.stride("cp")
+    if block.practice.context == "a2a":
+        out = ELEMENT * a.heads * a.value_dim * tokens / layout.tp
+        one = block.machine.collective("alltoall", queries + keys, c, stride) + block.machine.collective("alltoall", out, c, stride)
+        return Cost(one, one, parts={"context parallel": 2 * one})
+    ring = block.machine.group(keys * c, c, stride)
+    late = max(0.0, ring - core.forward), max(0.0, 2 * ring - core.backward)
+    return Cost(*late, parts={"context parallel": sum(late)})
+
+
+SHARED_MEMORY = 0.90
+"""Rate of computing on its SMs while EP communication shares memory and caches: grouped GEMMs of DeepSeek's profile keep 0.76 of their rate beside
+it, 112 of 132 SMs are 0.848 of that (deepseek-ai/profile-data)."""
+
+
+def contended(block: Basis) -> float:
+    """Part of computing's rate that EP communication takes while both run: SMs that it holds, memory and caches."""
+    return 1 - SHARED_MEMORY * (1 - SMS[block.practice.dispatcher] / block.machine.cluster.n_sms)

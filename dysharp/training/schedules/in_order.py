@@ -1,0 +1,132 @@
+"""Schedules with fixed orders: one stage per rank (GPipe, 1F1B, ZB-H1, ZB-H2), and several chunks of a rank in loops (interleaved 1F1B, the same with
+split weight gradients, and breadth first)."""
+
+from dysharp.base.errors import ConfigError
+from dysharp.training.schedules.cells import BACKWARD, DGRAD, FORWARD, WGRAD, Cell, Shape, Slot
+from dysharp.training.schedules.registry import schedule
+
+_ZERO_BUBBLE = "Zero Bubble Pipeline Parallelism, arXiv 2401.10241"
+
+
+@schedule("gpipe", "GPipe, arXiv 1811.06965")
+def gpipe(shape: Shape) -> list[list[Cell]]:
+    """All forward passes, then all backward passes in reverse order."""
+    batches = range(shape.microbatches)
+    return [[Cell(FORWARD, r, i) for i in batches] + [Cell(BACKWARD, r, i) for i in reversed(batches)] for r in range(shape.ranks)]
+
+
+@schedule("1f1b", "PipeDream-Flush, arXiv 2006.09503; Megatron-LM schedules.py")
+def one_forward_one_backward(shape: Shape) -> list[list[Cell]]:
+    """Warm-up of ranks - rank - 1 forward passes, then forward and backward in turn."""
+    rows = []
+    for rank in range(shape.ranks):
+        warm = min(shape.ranks - rank - 1, shape.microbatches)
+        row = [Cell(FORWARD, rank, i) for i in range(warm)]
+        for i in range(shape.microbatches):
+            if warm + i < shape.microbatches:
+                row.append(Cell(FORWARD, rank, warm + i))
+            row.append(Cell(BACKWARD, rank, i))
+        rows.append(row)
+    return rows
+
+
+@schedule("zb-h1", _ZERO_BUBBLE, splits=True)
+def zb_h1(shape: Shape) -> list[list[Cell]]:
+    """1F1B with weight gradients that wait: rank r delays r of them, so activations stay as in 1F1B."""
+    return [_delayed(shape, rank, warm=shape.ranks - rank, owed=rank) for rank in range(shape.ranks)]
+
+
+@schedule("zb-h2", _ZERO_BUBBLE, splits=True)
+def zb_h2(shape: Shape) -> list[list[Cell]]:
+    """Twice the warm-up of ZB-H1: no bubble for equal times, for twice the activations."""
+    return [_delayed(shape, rank, warm=2 * (shape.ranks - rank) - 1, owed=2 * rank) for rank in range(shape.ranks)]
+
+
+def _delayed(shape: Shape, rank: int, warm: int, owed: int) -> list[Cell]:
+    """`warm` forward passes before the first backward pass; `owed` weight gradients wait."""
+    n = shape.microbatches
+    row = [Cell(FORWARD, rank, i) for i in range(min(warm, n))]
+    for i in range(n):
+        row.append(Cell(DGRAD, rank, i))
+        if i >= owed:
+            row.append(Cell(WGRAD, rank, i - owed))
+        if warm + i < n:
+            row.append(Cell(FORWARD, rank, warm + i))
+    return row + [Cell(WGRAD, rank, i) for i in range(max(0, n - owed), n)]
+
+
+@schedule("interleaved", "Megatron-LM, arXiv 2104.04473", chunks=0)
+def interleaved(shape: Shape) -> list[list[Cell]]:
+    """1F1B over several chunks of a rank, micro-batches in groups."""
+    rows = []
+    for rank in range(shape.ranks):
+        ahead, behind = _orders(shape, rank, FORWARD), _orders(shape, rank, BACKWARD)
+        warm = _warm_up(shape, rank, hops=2)
+        row = ahead[:warm]
+        for i, cell in enumerate(behind):
+            row += [*ahead[warm + i : warm + i + 1], cell]
+        rows.append(row)
+    return rows
+
+
+@schedule("interleaved-overlap", "Megatron-LM, combined_1f1b.py", chunks=0)
+def interleaved_overlap(shape: Shape) -> list[list[Slot | Cell]]:
+    """Interleaved with one more forward pass ahead: each further one runs beside a backward pass of another micro-batch."""
+    rows: list[list[Slot | Cell]] = []
+    for rank in range(shape.ranks):
+        ahead, behind = _orders(shape, rank, FORWARD), _orders(shape, rank, BACKWARD)
+        warm = min(len(ahead), _warm_up(shape, rank, hops=2) + 1)
+        pairs: list[Slot | Cell] = [*zip(ahead[warm:], behind, strict=False)]
+        rows.append([*ahead[:warm], *pairs, *behind[len(pairs) :]])
+    return rows
+
+
+@schedule("interleaved-zb", "PyTorch ScheduleInterleavedZeroBubble, after arXiv 2401.10241", chunks=0, splits=True)
+def interleaved_zero_bubble(shape: Shape) -> list[list[Cell]]:
+    """Interleaved with split weight gradients: rank r delays r of them."""
+    rows = []
+    for rank in range(shape.ranks):
+        ahead, behind = _orders(shape, rank, FORWARD), _orders(shape, rank, DGRAD)
+        later = [cell._replace(kind=WGRAD) for cell in behind]
+        warm = _warm_up(shape, rank, hops=1)
+        row = ahead[:warm]
+        for i, cell in enumerate(behind):
+            row += [*ahead[warm + i : warm + i + 1], cell]
+            if i >= rank:
+                row.append(later[i - rank])
+        rows.append(row + later[max(0, len(later) - rank) :])
+    return rows
+
+
+@schedule("loop-bfs", "Breadth-First Pipeline Parallelism, arXiv 2211.05953", chunks=0)
+def loop_bfs(shape: Shape) -> list[list[Cell]]:
+    """All forward passes of a chunk before the next chunk; backward in reverse."""
+    rows = []
+    for rank in range(shape.ranks):
+        ahead = [Cell(FORWARD, c * shape.ranks + rank, i, c) for c in range(shape.chunks) for i in range(shape.microbatches)]
+        rows.append(ahead + [cell._replace(kind=BACKWARD) for cell in reversed(ahead)])
+    return rows
+
+
+def _group(shape: Shape) -> int:
+    """Micro-batches of a group: the given number, or as near to the number of ranks as equal groups allow."""
+    group = shape.group or shape.microbatches // max(1, shape.microbatches // shape.ranks)
+    if group < min(shape.ranks, shape.microbatches):
+        raise ConfigError(f"interleaved schedule: found groups of {group} micro-batches, expected {shape.ranks} or more (ranks of the pipeline)")
+    if not shape.group and shape.microbatches % group:
+        found = f"found {shape.microbatches} micro-batches on {shape.ranks} ranks"
+        raise ConfigError(f"interleaved schedule: {found}, expected a number that equal groups of at least {shape.ranks} divide")
+    return group
+
+
+def _warm_up(shape: Shape, rank: int, hops: int) -> int:
+    """Forward passes before the first pair: all chunks but one of a group, and `hops` more for every rank behind."""
+    ahead = (shape.chunks - 1) * _group(shape) + hops * (shape.ranks - 1 - rank)
+    return min(ahead, shape.microbatches * shape.chunks)
+
+
+def _orders(shape: Shape, rank: int, kind: str) -> list[Cell]:
+    """The cells of a rank group by group, chunk by chunk (backward: last chunk first)."""
+    chunks = range(shape.chunks) if kind == FORWARD else range(shape.chunks - 1, -1, -1)
+    group, n = _group(shape), shape.microbatches
+    return [Cell(kind, c * shape.ranks + rank, i, c) for first in range(0, n, group) for c in chunks for i in range(first, min(first + group, n))]

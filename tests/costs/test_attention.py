@@ -1,0 +1,62 @@
+"""Forms of core attention: counts against sums over pairs, limits, and order."""
+
+import numpy as np
+import pytest
+
+from dysharp.costs.attention import Attention, attention_flops, attention_us, decode_us, key_bytes, own_bytes, pairs
+from dysharp.specs.fitted import fitted_values
+from dysharp.specs.gpu import list_gpus, load_gpu
+
+HEAD = {"heads": 32, "kv_heads": 8, "qk_dim": 128, "v_dim": 128}
+LATENT = {"kv_heads": 1, "qk_dim": 576, "v_dim": 512, "latent": True}
+PREFILL = Attention(batch=2, queries=2048, **HEAD)
+
+
+def moved_bytes(call: Attention) -> float:
+    return float(own_bytes(call) + key_bytes(call))
+
+
+@pytest.mark.parametrize(("queries", "past", "window"), [(7, 0, 0), (7, 5, 0), (7, 5, 3), (7, 0, 3), (4, 2, 4), (1, 9, 0), (1, 9, 4)])
+def test_pairs_are_what_a_mask_counts(queries: int, past: int, window: int) -> None:
+    row, column = np.arange(past, past + queries)[:, None], np.arange(past + queries)
+    mask = (column <= row) & ((window == 0) | (column > row - window))
+    call = Attention(batch=1, queries=queries, past=past, window=window, **HEAD)
+    assert float(pairs(call)) == mask.sum()
+    assert float(attention_flops(call)) == mask.sum() * 2 * 32 * 256
+    keys = mask.any(axis=0).sum()
+    assert moved_bytes(call) == 2 * (queries * 32 * 256 + keys * 8 * 256)
+
+
+def test_latent_values_are_read_with_their_keys() -> None:
+    assert moved_bytes(Attention(batch=1, queries=1, past=999, heads=128, **LATENT)) == 2 * (128 * (576 + 512) + 1000 * 576)
+
+
+@pytest.mark.parametrize("gpu", [name for name in list_gpus() if not name.startswith("mi")])
+def test_no_call_beats_the_peak_or_the_memory(gpu: str) -> None:
+    g, v = load_gpu(gpu), fitted_values()
+    expanded = Attention(batch=1, queries=8192, heads=128, kv_heads=128, qk_dim=192, v_dim=128)
+    for call in (PREFILL, expanded, Attention(batch=1, queries=16384, causal=False, **HEAD)):
+        for direction, factor in (("forward", 1.0), ("backward", 2.5)):
+            least = float(attention_flops(call)) * factor / (1e6 * g.bf16_TFLOPS)
+            assert least < float(attention_us(g, v, call, direction))
+    for call in (Attention(batch=64, queries=1, past=8192, heads=16, **LATENT), Attention(batch=64, queries=1, past=8191, **HEAD)):
+        assert moved_bytes(call) / (1e3 * g.hbm_GBps) < float(decode_us(g, v, call))
+
+
+def test_more_work_takes_longer() -> None:
+    g, v = load_gpu("h200-sxm"), fitted_values()
+    lengths = np.array([1, 64, 128, 129, 1000, 4096, 4097, 30000])
+    for window in (0, 512):
+        times = attention_us(g, v, Attention(batch=4, queries=lengths, window=window, **HEAD))
+        assert (np.diff(times) >= 0).all()
+        assert (np.diff(decode_us(g, v, Attention(batch=4, queries=1, past=lengths, window=window, **HEAD))) >= 0).all()
+    chunk, cached = (attention_us(g, v, Attention(batch=1, queries=2048, past=past, **HEAD)) for past in (0, 8192))
+    assert chunk < cached
+
+
+def test_a_tile_of_few_queries_is_cheap_on_blackwell_and_parts_meet_in_a_cluster_up_to_sixteen() -> None:
+    b200, v = load_gpu("b200"), fitted_values()
+    few, many = (float(decode_us(b200, v, Attention(batch=2048, queries=1, past=127, heads=h, kv_heads=1, qk_dim=64, v_dim=64))) for h in (8, 64))
+    assert few < many
+    ends = [float(decode_us(b200, v, Attention(batch=1, queries=1, past=128 * n - 1, **HEAD | {"heads": 8, "kv_heads": 1}))) for n in (1, 16, 17)]
+    assert ends[2] - ends[1] > v["attention.light_us"] > ends[1] - ends[0] >= 0

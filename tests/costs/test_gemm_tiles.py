@@ -1,0 +1,73 @@
+"""Tiles that GEMM libraries choose, against their sources."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dysharp.base.errors import ConfigError
+from dysharp.costs.gemm_tiles import Problem, feed, hides_stores, promoted, tiles_of
+from dysharp.specs.gpu import load_gpu
+
+H100, B200 = load_gpu("h100-sxm"), load_gpu("b200")
+
+
+def problem(m: float, n: float, k: float, groups: float = 1.0) -> Problem:
+    return Problem(*(np.array([x], np.float64) for x in (m, n, k, groups)))
+
+
+def only(library: str, gpu: object, *shape: float) -> tuple[float, float]:
+    (tiles,) = tiles_of(library, gpu, problem(*shape))
+    return float(tiles.rows[0]), float(tiles.columns[0])
+
+
+def test_deepgemm_on_hopper_takes_the_fewest_waves_and_the_fullest_last_wave():
+    assert only("deepgemm", H100, 64, 2112, 7168) == (64, 16)  # 132 tiles fill the 132 SMs
+    assert only("deepgemm", H100, 128, 7168, 2048) == (64, 112)  # 128 tiles in one wave
+    assert only("deepgemm", H100, 4096, 7168, 2048) == (256, 128)
+    assert only("deepgemm-contiguous", H100, 8192, 4096, 7168, 4) == (128, 160)
+    assert only("deepgemm-masked", H100, 256, 7168, 2048, 4) == (256, 112)
+
+
+def test_deepgemm_on_blackwell():
+    assert only("deepgemm-contiguous", B200, 8192, 4096, 7168, 4) == (128, 128)
+    rows, columns = only("deepgemm", B200, 32768, 7168, 16384)
+    assert -(-32768 // rows) % 2 == 0 or -(-7168 // columns) % 2 == 0  # pairs of SMs
+    assert rows * columns > 128 * 128
+
+
+@pytest.mark.parametrize(("m", "tile"), [(16, (16, 64)), (64, (64, 64)), (128, (64, 128)), (129, (128, 128))])
+def test_cutlass_tiles_follow_the_rows(m: int, tile: tuple[int, int]):
+    assert only("cutlass", H100, m, 4096, 4096) == tile
+
+
+def test_cutlass_on_blackwell():
+    assert [only("cutlass", B200, m, 4096, k) for m, k in ((16, 4096), (64, 2048), (64, 4096), (4096, 4096))] == [
+        (32, 128),
+        (64, 64),
+        (64, 128),
+        (128, 128),
+    ]
+
+
+def test_shared_memory_feeds_a_square_tile_of_128_on_hopper():
+    def part(rows: float, columns: float) -> float:
+        return float(feed(H100, 2.0, 989e6, np.array([rows]), np.array([columns]))[0])
+
+    assert part(128, 128) == pytest.approx(1.0, rel=1e-3)
+    assert part(64, 128) == pytest.approx(2 / 3, rel=1e-3)
+    assert part(256, 128) == 1.0
+
+
+def test_only_deepgemm_on_hopper_scales_its_fp8_sums_itself():
+    assert promoted("deepgemm", H100, "fp8", 1979e6) == pytest.approx(0.8, rel=1e-3)
+    assert promoted("deepgemm", H100, "bf16", 989e6) == promoted("cublas", H100, "fp8", 1979e6) == promoted("deepgemm", B200, "fp8", 4500e6) == 1.0
+
+
+def test_who_hides_stores():
+    assert [hides_stores(*case) for case in (("cutlass", H100), ("deepgemm", H100), ("cublas", H100), ("cublas", B200))] == [True, False, False, True]
+
+
+def test_an_unknown_library():
+    with pytest.raises(ConfigError, match=r"GEMM library 'cublass': unknown; did you mean \"cublas\""):
+        tiles_of("cublass", H100, problem(1, 1, 1))

@@ -1,0 +1,92 @@
+"""`advise --libraries`: calls of every library by batch and GPUs, their error bars, and what the screen says where sources disagree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dysharp.base.errors import ConfigError
+from dysharp.cli.texts.libraries_text import screen
+from dysharp.measured.calls import ANY, OTHER, CallErrors, Key, errors_of_call, table, to_toml
+from dysharp.measured.families.library_calls import CallCase, program_us
+from dysharp.planning.advice.libraries import MOST_LL, Call, Cell, advise_libraries
+from dysharp.specs.fitted import fitted_values
+
+CASE = CallCase(
+    gpu="h100-sxm", verb="roundtrip", gpus=8, hidden=2048, experts=64, topk=6, tokens=8, library="deepep-v2", mode="normal", regime="drained",
+    nodes=1, fp8=False, capacity=512,
+)  # fmt: skip
+
+
+def test_a_cell_ranks_every_library_with_a_kernel() -> None:
+    (cell,) = advise_libraries("deepseek-v2-lite", ["hw-dgx-h100"], tokens=[8], gpus=[8]).cells
+    calls = {call.library: call for call in cell.calls}
+    assert set(calls) == {"deepep-v2 LL", "uccl-ep LL", "deepep-v2 normal", "uccl-ep normal", "nccl-ep normal", "flashinfer-ep normal"}
+    assert cell.without == {"mori normal": "no kernel on hopper, expected cdna3 or cdna4"}
+    assert [call.us for call in cell.calls] == sorted(call.us for call in cell.calls)
+    assert calls["deepep-v2 normal"].us == pytest.approx(program_us(CASE, fitted_values()))
+    low, high = calls["deepep-v2 normal"].bar() or (0.0, 0.0)
+    errors = table()[Key("deepep-v2 normal", "h100-sxm", False, False)]
+    us = calls["deepep-v2 normal"].us
+    assert (low, high) == pytest.approx((us * (1 - errors.p90 / 100), us * (1 + errors.p90 / 100)))
+    assert calls["deepep-v2 normal"].pool != ""
+    assert cell.pools == ("deepep-v2 normal on 8 GPUs of hw-dgx-h100: sources differ by -37 to -18 %",)
+
+
+def test_kernels_end_where_their_buffers_nodes_or_links_end() -> None:
+    done = advise_libraries("deepseek-v2-lite", ["hw-dgx-h100", "hw-mi355x"], tokens=[2 * MOST_LL], gpus=[16])
+    h100, mi355x = done.cells
+    assert h100.nodes == mi355x.nodes == 2
+    assert h100.without["deepep-v2 LL"] == f"low-latency buffers hold {MOST_LL} tokens"
+    assert h100.without["flashinfer-ep normal"] == "no kernels over nodes"
+    assert [call.library for call in mi355x.calls] == ["mori normal"]
+    assert any("the pool of machines, not the kernel, decides" in note and "-56 to -36 %" in note for note in done.notes)
+    assert any("no measurement of mi355x was used" in note for note in done.notes)
+
+
+def test_a_graph_has_no_error_bars() -> None:
+    done = advise_libraries("deepseek-v2-lite", ["hw-dgx-b200"], tokens=[8], gpus=[8], regime="graph")
+    assert {call.bar() for call in done.cells[0].calls} == {None}
+    assert done.cells[0].ties() == ()
+    assert any("no error bars" in note for note in done.notes)
+
+
+def test_bars_that_overlap_are_ties() -> None:
+    known, wide = CallErrors(9, 3.0, 10.0), CallErrors(9, 10.0, 50.0, own=False)
+    made = (("a", 100.0, known), ("b", 120.0, known), ("c", 200.0, wide), ("d", 130.0, None))
+    calls = tuple(Call(name, False, us, errors, "") for name, us, errors in made)
+    cell = Cell("hw-dgx-h100", 8, 1, 8, calls, {})
+    assert [call.library for call in cell.ties()] == ["b", "c"]
+
+
+def test_errors_fall_back_to_all_libraries_and_to_other_gpus() -> None:
+    """16 GPUs of two nodes have too few rows of large batches; an H200 has none; of graphs there is no row at all."""
+    assert errors_of_call(CASE) == table()[Key("deepep-v2 normal", "h100-sxm", False, False)]
+    few = replace(CASE, library="nccl-ep", tokens=1024)
+    assert errors_of_call(few) == table()[Key(ANY, "h100-sxm", False, True)]._replace(own=False)
+    unseen = replace(CASE, gpu="h200-sxm")
+    assert errors_of_call(unseen) == table()[Key(ANY, OTHER, False, False)]._replace(own=False)
+    graph = replace(CASE, regime="graph")
+    assert errors_of_call(graph) is None
+
+
+def test_the_table_of_errors_counts_by_library_and_together() -> None:
+    a, b = Key("a", "b200", False, False), Key("b", "b200", False, False)
+    text = to_toml([(a, 1.1), (a, 0.9), (b, 1.3)], [(a, 2.0)])
+    assert text.count("[[call]]") == 4
+    assert '[[call]]\nlibrary = "any"\ngpu = "b200"\nfar = false\nlarge = false\nn = 3\nmedian = 10.0\np90 = 26.0\n' in text
+    assert '[[call]]\nlibrary = "any"\ngpu = "other"\nfar = false\nlarge = false\nn = 1\nmedian = 100.0\np90 = 100.0\n' in text
+
+
+def test_a_screen_of_all_batches_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six batches and two sizes; the times are made up, because the screen is what counts."""
+    monkeypatch.setattr("dysharp.planning.advice.libraries.program_us", lambda case, constants: 10.0 * case.tokens + len(case.library))
+    lines = screen(advise_libraries("deepseek-v3", ["hw-dgx-h100"]))
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+
+
+def test_a_cluster_without_a_gpu_is_refused() -> None:
+    with pytest.raises(ConfigError, match="expected a cluster of"):
+        advise_libraries("deepseek-v2-lite", ["paper-nvl72"])

@@ -1,0 +1,163 @@
+"""Layouts from Megatron-LM arguments and Megatron-Bridge recipes: text is data, and what is not read is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dysharp.base.errors import ConfigError
+from dysharp.model import check_layout, layout_of
+from dysharp.model.layout import chunks_of
+from dysharp.specs import load_whole
+from dysharp.training.megatron import arguments_of, read_settings, recipe_from
+
+V3 = load_whole("deepseek-v3")
+QWEN = load_whole("qwen3-235b")
+ARGS = (
+    "torchrun --nproc-per-node 8 --nnodes=128 pretrain_gpt.py --tensor-model-parallel-size 2 --pipeline-model-parallel-size 8 \\\n"
+    "--pipeline-model-parallel-layout 'Et|(tt|)*30mL' --expert-model-parallel-size 64 --global-batch-size 8192 --seq-length 4096 "
+    "--recompute-granularity selective --recompute-modules mla_up_proj mlp --num-layers 61 --load $CHECKPOINT --fp8-format e4m3 "
+    "--exp-avg-dtype bf16 --overlap-moe-expert-parallel-comm --lr 1e-4"
+)
+YAML = """# a recipe
+model:
+  _target_: provider  # a comment
+  tensor_model_parallel_size: 4
+  pipeline_model_parallel_size: 8
+  virtual_pipeline_model_parallel_size: 4
+  expert_model_parallel_size: 32
+  context_parallel_size: null
+  account_for_embedding_in_pipeline_split: true
+  account_for_loss_in_pipeline_split: true
+  num_moe_experts: 128
+  moe_layer_freq:
+  - 1
+  - 1
+  recompute_granularity: selective
+  recompute_modules: [layernorm, moe_act]
+  seq_length: 4096
+train:
+  global_batch_size: 1024
+  micro_batch_size: 1
+"""
+PYTHON = '''
+import torch
+
+def small():
+    cfg = base()
+    cfg.model.tensor_model_parallel_size = 1
+
+def pretrain(cfg):
+    """Not run."""
+    raise SystemExit
+    cfg.model.tensor_model_parallel_size = 2
+    cfg.model.pipeline_model_parallel_size = 8
+    cfg.model.virtual_pipeline_model_parallel_size = None
+    cfg.model.pipeline_model_parallel_layout = "Et|(tt|)*30mL"
+    cfg.model.expert_model_parallel_size = 64
+    cfg.model.recompute_modules = ["mla_up_proj"]
+    cfg.model.recompute_granularity = "selective"
+    cfg.train = TrainConfig(global_batch_size=8192, micro_batch_size=1, train_iters=steps())
+'''
+
+
+def test_arguments_of_a_command_line() -> None:
+    found = recipe_from(ARGS, V3)
+    layout = layout_of(found.layout)
+    assert (layout.tp, layout.pp, layout.vpp, layout.ep, layout.gpus, layout.global_batch) == (2, 8, 4, 64, 1024, 8192)
+    check_layout(V3, layout)
+    assert [chunk.n_layers for chunk in chunks_of(V3, layout)] == [1, *[2] * 30, 0]
+    assert (found.sequence, found.recompute, found.precision) == (4096, ("mla_up_proj", "mlp"), "fp8-moments")
+    assert found.notes == ("Arguments that change the time and are not read: overlap_moe_expert_parallel_comm=True.",)
+
+
+def test_keys_of_the_layout_count_first() -> None:
+    assert layout_of(recipe_from(ARGS, V3, "gpus=2048,m=16").layout).micro_batches == 16
+
+
+def test_a_recipe_in_yaml_counts_embedding_and_loss_as_layers(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(YAML)
+    found = recipe_from(str(file), QWEN, "gpus=256")
+    layout = layout_of(found.layout)
+    assert (layout.tp, layout.vpp, layout.dp, layout.micro_batches) == (4, 4, 8, 128)
+    assert [chunk.n_layers for chunk in chunks_of(QWEN, layout)] == [2, *[3] * 30, 2]
+    assert found.recompute == ("layernorm", "moe_act")
+
+
+def test_the_same_in_toml_json_and_a_file_of_arguments(tmp_path: Path) -> None:
+    for name, text in (
+        ("a.toml", "[model]\ntensor_model_parallel_size = 2\nexpert_model_parallel_size = 8\n"),
+        ("a.json", '{"model": {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 8, "vp": null}}'),
+        ("a.sh", "# comment\n--tensor-model-parallel-size 2 \\\n  --expert-model-parallel-size 8\n"),
+    ):
+        (tmp_path / name).write_text(text)
+        assert layout_of(recipe_from(str(tmp_path / name), QWEN).layout) == layout_of("tp=2,ep=8"), name
+
+
+def test_a_python_recipe_is_read_and_not_run(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.py"
+    file.write_text(PYTHON)
+    layout = layout_of(recipe_from(f"{file}:pretrain", V3, "gpus=1024").layout)
+    assert (layout.tp, layout.pp, layout.vpp, layout.global_batch) == (2, 8, 4, 8192)
+    with pytest.raises(ConfigError, match=r"found 'big', expected FILE\.py:NAME with one of small, pretrain"):
+        read_settings(f"{file}:big")
+
+
+def test_a_preset_starts_from_other_presets(tmp_path: Path) -> None:
+    file = tmp_path / "presets.py"
+    file.write_text(
+        "BASE = Config(expert_model_parallel_size=8, micro_batch_size=1)\nV1 = replace(BASE, num_gpus=64, pipeline_model_parallel_size=2)\n"
+        "V2 = replace(V1, pipeline_model_parallel_size=1, global_batch_size=1024, steps=n())\nV3 = V2\nLOOP = LOOP\n"
+    )  # fmt: skip
+    for name in ("V2", "V3"):
+        layout = layout_of(recipe_from(f"{file}:{name}", QWEN).layout)
+        assert (layout.pp, layout.ep, layout.gpus, layout.micro_batches) == (1, 8, 64, 16)
+    assert read_settings(f"{file}:LOOP") == {}
+
+
+def test_first_and_last_ranks_of_other_sizes() -> None:
+    args = "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 13 --expert-model-parallel-size 8"
+    assert [chunk.n_layers for chunk in chunks_of(V3, layout_of(recipe_from(args, V3).layout))] == [13, 16, 16, 16]
+    inner = "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 47"
+    assert layout_of(recipe_from(inner, QWEN).layout).vpp == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "message"),
+    [
+        ("--global-batch-size 64", "", "found global_batch_size and no number of GPUs, expected --layout gpus=N"),
+        ("--tensor-model-parallel-size ${TP}", "", r"tensor_model_parallel_size: found '\$\{TP\}', expected a number"),
+        ("--tensor-model-parallel-size two", "", "tensor_model_parallel_size: found 'two', expected an integer from 1 to 1048576"),
+        pytest.param("--tensor-model-parallel-size " + "9" * 5000, "", "expected an integer from 1 to 1048576", id="5000 digits"),
+        ("--tensor-model-paralel-size 2", "", "found tensor_model_paralel_size, expected tensor_model_parallel_size"),
+        ("--num-layers 60", "", "num_layers: found 60, expected the 61 of deepseek-v3"),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", "", "found 'optim', expected optim_grads_params"),
+        ("--lr '1", "", "arguments: found No closing quotation, expected closed quotes"),
+        ("--pipeline-model-parallel-size 3 --pipeline-model-parallel-layout Et*31|t*30L", "", "found 2 chunks, expected a multiple of pp = 3"),
+        ("--pipeline-model-parallel-size 4 --decoder-last-pipeline-num-layers 2", "", "expected chunks of whole layers on 4 x 1 chunks"),
+        ("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 7", "", "expected a divisor of layers / pp = 30.5"),
+    ],
+)
+def test_what_cannot_be_is_one_line(text: str, more: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        recipe_from(text, V3, more)
+
+
+def test_arguments_with_dashes_in_values_and_equals() -> None:
+    assert arguments_of("run.py --lr=-1 --a b c --flag") == {"lr": "-1", "a": ("b", "c"), "flag": True}
+
+
+def test_a_file_that_is_no_recipe(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("model:\n  just words\n")
+    with pytest.raises(ConfigError, match="line 2: found 'just words', expected a key and a value"):
+        read_settings(str(tmp_path / "a.yaml"))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_settings(str(tmp_path / "none.yaml"))
+
+
+def test_sharded_weights_are_shared_by_all_data_parallel_ranks() -> None:
+    args = "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --context-parallel-size 2"
+    assert layout_of(recipe_from(args, V3, "gpus=64,ep=8,gbs=64").layout).fsdp == 64
+    assert layout_of(recipe_from(args, V3, "gpus=64,ep=8,gbs=64,fsdp=8").layout).fsdp == 8
