@@ -14,11 +14,11 @@ import time
 
 import numpy as np
 
+from dysharp.costs.machine import machine_of
+from dysharp.model.formats import formats_of
 from dysharp.serving.engine import engine_of
 from dysharp.serving.layout import serve_layout_of
 from dysharp.serving.loop import run_closed_loop
-from dysharp.serving.precisions import formats_of
-from dysharp.serving.rates import rates_of
 from dysharp.serving.search import ServePoint, search
 from dysharp.serving.work import Load, Replica
 from dysharp.specs import load_cluster, load_whole
@@ -32,7 +32,7 @@ def searched(most: int) -> list[ServePoint]:
     """All points of all searches whose ten prompts of each user are at most so many requests."""
     found = list[ServePoint]()
     for (model, cluster, gpus), (prompt, answer), engine in itertools.product(CASES, LENGTHS, ENGINES):
-        start = Replica(load_whole(model), formats_of("fp8"), serve_layout_of("tp=1"), rates_of(load_cluster(cluster)))
+        start = Replica(load_whole(model), formats_of("fp8"), serve_layout_of("tp=1"), machine_of(load_cluster(cluster), "serving"))
         found += search(start, engine_of(engine), Load(1.0, prompt, answer), gpus)[0]
     return [point for point in found if point.load.users * 10 <= most]
 

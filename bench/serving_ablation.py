@@ -13,13 +13,14 @@ from statistics import median
 from unittest.mock import patch
 
 from dysharp.costs import operators
+from dysharp.costs.layer import Kernel
+from dysharp.costs.machine import machine_of
 from dysharp.measured.serving.predictions import STEP, TPOT, ServingCase, predict_row
 from dysharp.measured.serving.setting import STEPS, ServingRow
 from dysharp.serving import ffn
 from dysharp.serving.engine import Engine
 from dysharp.serving.exchange import Exchanged, exchange, row_bytes
-from dysharp.serving.rates import rates_of
-from dysharp.serving.work import Op, Replica
+from dysharp.serving.work import Replica
 
 Part = tuple[object, str, object]
 
@@ -36,11 +37,11 @@ def sample(each: int) -> list[ServingRow]:
 
 def bytes_alone(replica: Replica, tokens: float) -> Exchanged:
     """EP kernels as bytes over the rate of the link or the NIC."""
-    layer, cluster, ep = replica.model.layer, replica.rates.cluster, replica.layout.ep
+    layer, cluster, ep = replica.model.layer, replica.machine.cluster, replica.layout.ep
     assert layer is not None
     out = cluster.scale_out
     inside = out is None or ep <= out.domain_gpus
-    rate = replica.rates.gpu.link_GBps if inside or out is None else out.nic_GBps * out.nics_per_gpu
+    rate = replica.machine.gpu.link_GBps if inside or out is None else out.nic_GBps * out.nics_per_gpu
     sent, back = (tokens * layer.topk * size * (ep - 1) / ep / (1e3 * rate) for size in row_bytes(replica))
     return Exchanged(sent, back, exchange(replica, tokens).kernels, "bytes")
 
@@ -50,9 +51,9 @@ def no_host(self: Engine, replica: Replica, device: float, requests: float, laun
     return device
 
 
-def no_small(self: Replica, name: str, tokens: float, width: float, kernels: int = 1) -> Op:
+def no_small(self: Replica, name: str, tokens: float, width: float, kernels: int = 1) -> Kernel:
     """Norms, casts of positions, top-k and sampling take no time."""
-    return Op(name, 0.0, 0)
+    return Kernel(name, 0.0, 0)
 
 
 def even(experts: float, topk: int, total: int, tokens: float, loads: object = ()) -> float:
@@ -78,7 +79,7 @@ def errors(rows: list[ServingRow], family: str) -> list[float]:
 
 def without(part: Part | None, run: Callable[[], list[float]]) -> list[float]:
     """`run` with a part taken away."""
-    rates_of.cache_clear()  # it keeps times of kernels
+    machine_of.cache_clear()  # it keeps times of kernels
     if part is None:
         return run()
     with patch.object(part[0], part[1], part[2]):

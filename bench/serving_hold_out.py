@@ -11,9 +11,9 @@ from collections import defaultdict
 from dataclasses import replace
 from statistics import median
 
+from dysharp.costs.machine import machine_of
 from dysharp.measured.serving.predictions import TPOT, ServingCase, predict_setting
 from dysharp.measured.serving.setting import ServeSetting, ServingRow, setting_of
-from dysharp.serving.rates import rates_of
 from dysharp.serving.work import Replica
 from dysharp.specs.fitted import fitted
 
@@ -38,8 +38,8 @@ def errors(rows: Rows, values: dict[str, float]) -> list[float]:
     """Absolute errors of TPOT in percent."""
     found = []
     for row, setting in rows:
-        cluster = replace(setting.replica.rates.cluster, constants=tuple(sorted((f"serving.{name}", value) for name, value in values.items())))
-        replica: Replica = replace(setting.replica, rates=rates_of(cluster))
+        cluster = replace(setting.replica.machine.cluster, constants=tuple(sorted((f"serving.{name}", value) for name, value in values.items())))
+        replica: Replica = replace(setting.replica, machine=machine_of(cluster, "serving"))
         tpot, ttft = predict_setting(replace(setting, replica=replica))
         found.append(abs(ServingCase(row, tpot / 1e3, ttft / 1e3).error(TPOT) or 0.0))
     return found

@@ -9,14 +9,14 @@ from dysharp.api.serving_answer import Serving, Slo
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.api.tensor_parallel import serving_curves
 from dysharp.base.errors import ConfigError
+from dysharp.costs.machine import machine_of
+from dysharp.model.formats import formats_of
 from dysharp.runs.request import Argument, routing_string, takes
 from dysharp.serving.answers import break_even, overlap_of, part_shares, slots_of
 from dysharp.serving.apart import best_apart
 from dysharp.serving.balance import loads_of
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.layout import ServeLayout, serve_layout_of
-from dysharp.serving.precisions import formats_of
-from dysharp.serving.rates import rates_of
 from dysharp.serving.search import ServePoint, front, layouts_of, search, within
 from dysharp.serving.whatif import Asked, what_ifs
 from dysharp.serving.work import Load, Replica
@@ -89,7 +89,7 @@ def _start(whole: WholeModel, machine: Cluster, rules: Engine, request: ServeArg
     formats = formats_of(name, request["kv"] or (rules.kv if name != "bf16" else "bf16"))
     loads = () if request["routing"] is None else loads_of(whole, routing_string(request["routing"]))
     curves = serving_curves(request["tensor"], whole, machine) if request["tensor"] else None
-    return Replica(whole, formats, ServeLayout(), rates_of(machine), request["ep_system"], curves, rules.reducers, loads)
+    return Replica(whole, formats, ServeLayout(), machine_of(machine, "serving"), request["ep_system"], curves, rules.reducers, loads)
 
 
 def _explained(found: Serving, asked: Asked, request: ServeArgs, tell: Callable[[str], None]) -> Serving:
@@ -132,7 +132,7 @@ def _check(whole: WholeModel, request: ServeArgs) -> None:
 
 def _header(whole: WholeModel, start: Replica, load: Load, request: ServeArgs) -> tuple[str, ...]:
     """What the numbers rest on."""
-    formats, cluster, routing, engine, tensor = start.formats, start.rates.cluster, request["routing"], request["engine"], request["tensor"]
+    formats, cluster, routing, engine, tensor = start.formats, start.machine.cluster, request["routing"], request["engine"], request["tensor"]
     chosen = "chosen by popularity" if routing is None else f"loaded as in {routing}"
     drafts = f"{load.drafts} drafts, {load.accepted:.2f} tokens a step" if load.drafts else "no speculation"
     weights = f"{whole.name} ({formats.experts if whole.layer else formats.dense} weights, {formats.kv} KV)"

@@ -15,15 +15,17 @@ import numpy as np
 
 from dysharp.runs.run import planned, program_us
 from dysharp.serving.balance import largest_of
-from dysharp.serving.step import layer_ops
+from dysharp.serving.layer import layer_ops
 from dysharp.serving.work import ELEMENT
 from dysharp.training.merged import Kernel, kernels_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dysharp.costs.layer import Timed
+    from dysharp.model.batch import Batch
     from dysharp.program import Program
-    from dysharp.serving.work import Batch, Op, Replica
+    from dysharp.serving.work import Replica
 
 MOVED = ("dispatch", "experts", "combine")
 """Ops that the MoE layer of an EP system stands for."""
@@ -42,7 +44,7 @@ def merged_layer(replica: Replica, batch: Batch, system: str, asked: dict[str, A
     """The last layer of a step under an EP system; `asked`: the request of its MoE layer, as for `compare`."""
     from dysharp.program.merge import Cross, Part, merge
 
-    (moe,), n_sms = planned(system, ("fwd",), **asked), replica.rates.gpu.n_sms
+    (moe,), n_sms = planned(system, ("fwd",), **asked), replica.machine.gpu.n_sms
     before, shared, behind, closed = _kernels(replica, batch, moe.n_nodes)
     parts = [Part("attention", _stream(moe, before, n_sms)), Part("moe", moe)]
     edges = []
@@ -60,7 +62,7 @@ def tensor_layer(replica: Replica, batch: Batch) -> MergedLayer:
     """The last layer of a step of one attention group that sums over its GPUs: kernels between the engine's all-reduces, as Programs."""
     from dysharp.program.merge import Part, merge
 
-    gap = replica.rates.constants["serving.gap_us"]
+    gap = replica.machine.constants["serving.gap_us"]
     ops = [op for op in layer_ops(replica, batch, replica.model.n_layers - 1) if op.us > 0]
     sums = _all_reduce(replica, batch.tokens)
     parts: list[Part] = []
@@ -69,7 +71,7 @@ def tensor_layer(replica: Replica, batch: Batch) -> MergedLayer:
         if not op.name.endswith("all-reduce"):
             kernels.append(Kernel(op.name.replace(" ", "_"), op.us + gap * op.kernels))
             continue
-        parts += [Part(f"kernels{len(parts)}", _stream(sums, kernels, replica.rates.gpu.n_sms)), Part(f"sum{len(parts)}", sums)]
+        parts += [Part(f"kernels{len(parts)}", _stream(sums, kernels, replica.machine.gpu.n_sms)), Part(f"sum{len(parts)}", sums)]
         kernels = []
     merged = program_us(merge(parts, streams=[[part.label for part in parts]]))
     return MergedLayer(merged, sum(op.us + gap * op.kernels for op in ops), program_us(sums))
@@ -82,23 +84,23 @@ def _all_reduce(replica: Replica, tokens: float) -> Program:
 
     n = replica.layout.tp
     rows = ELEMENT * max(1, round(tokens)) * replica.model.hidden
-    times = replica.rates.reducing(n, rows, replica.reducers)
+    times = replica.machine.reducing(n, rows, replica.reducers)
     fastest = min(times, key=lambda name: times[name])
     system = get_collective("nccl" if fastest == "nccl" else f"allreduce-{fastest.replace(' ', '-')}")
     work = even("all-reduce", int(rows), n)
-    return system.plan(work, replica.rates.cluster.with_gpus(n), system.options())
+    return system.plan(work, replica.machine.cluster.with_gpus(n), system.options())
 
 
 def _kernels(replica: Replica, batch: Batch, gpus: int) -> tuple[list[Kernel], list[Kernel], list[Kernel], float]:
     """Streams before, beside and behind the MoE layer, and the closed form of the whole layer in microseconds."""
     layout = replica.layout
-    number, gap = replica.model.n_layers - 1, replica.rates.constants["serving.gap_us"]
+    number, gap = replica.model.n_layers - 1, replica.machine.constants["serving.gap_us"]
     late = layer_ops(replica, batch, number)
     usual = layer_ops(replica, replace(batch, context=batch.usual or batch.context), number)
     place = [NormalDist().inv_cdf((group + 0.5) / layout.dp) / largest_of(max(2, layout.dp)) for group in range(layout.dp)]
     behind_mean = np.repeat(np.array(place), gpus // layout.dp)
 
-    def on_gpus(op: Op, most: Op) -> Kernel:
+    def on_gpus(op: Timed, most: Timed) -> Kernel:
         return Kernel(op.name.replace(" ", "_"), op.us + (most.us - op.us) * behind_mean + gap * op.kernels)
 
     pairs = [pair for pair in zip(usual, late, strict=True) if pair[0].us > 0]

@@ -11,9 +11,9 @@ from dysharp.analysis import Row
 from dysharp.api.comparison import compare
 from dysharp.api.serving_program import MOVED, MergedLayer, merged_layer, tensor_layer
 from dysharp.base.errors import ConfigError
+from dysharp.model.batch import Batch, prompt_batch
 from dysharp.serving.exchange import exchange
 from dysharp.serving.search import ServePoint
-from dysharp.serving.work import Batch, prompt_batch
 
 if TYPE_CHECKING:
     from dysharp.runs.progress import Progress
@@ -77,7 +77,7 @@ def _layers(
         raise ConfigError(f"systems: found {layout.name}, expected a layout whose attention groups share experts, such as dp=8,ep=8")
     tokens = max(1, ceil(batch.tokens / layout.tp))
     work = {"model": replace(model, tokens_per_gpu=tokens), "tokens": tokens, "routing": routing, "seed": seed}
-    asked: dict[str, Any] = work | {"cluster": point.replica.rates.cluster.with_gpus(layout.ep), "gpus": layout.ep}
+    asked: dict[str, Any] = work | {"cluster": point.replica.machine.cluster.with_gpus(layout.ep), "gpus": layout.ep}
     rows = compare(list(systems), direction="fwd", progress=progress, **asked).rows
     found = [(row, merged_layer(point.replica, batch, row.system, asked)) for row in rows]
     return [(row, replace(layer, merged=layer.merged + row.layer_us - layer.alone)) for row, layer in found]

@@ -73,23 +73,25 @@ def memory_kernel_us(gpu: Gpu, constants: Constants, n_bytes: ArrayLike) -> F64:
 
 def gemm_us(
     gpu: Gpu, constants: Constants, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, *, library: str = "cublas", groups: ArrayLike = 1,
-    steady: bool = False,
+    kept: float = 1.0,
+    weight_bytes: float | None = None,
 ) -> F64:  # fmt: skip
     """`groups` GEMMs `[m, k] x [k, n]` in one kernel: start, then tensor cores overlapped with HBM.
 
     The library takes the fastest of its tiles (`gemm_tiles`). SMs work in whole waves of tiles, at the tensor peak or
     at the rate at which shared memory feeds a tile. All SMs together multiply no faster than the sustained rate: the
     power limit lowers the clock of a busy GPU, and idle SMs of a last wave need little power. A split writes and reads
-    FP32 partial sums, which a second kernel adds (cuBLAS: splitKreduce_kernel). `steady`: in a long run, as a
-    training step is, power sustains less than in a short benchmark.
+    FP32 partial sums, which a second kernel adds (cuBLAS: splitKreduce_kernel). `kept`: part of the
+    sustained rate that power leaves in a long run. `weight_bytes`: of a weight in memory, if not as wide as the products.
     """
     arrays = (np.asarray(x, np.float64) for x in (m, n, k, groups))
     p = Problem(*np.broadcast_arrays(*arrays))
     element, peak = ELEMENT_BYTES[dtype], 1e6 * gpu.peak_TFLOPS(dtype)
     reached = peak * promoted(library, gpu, dtype, peak)
-    sustained = sustained_flops_per_us(gpu, constants, dtype) * (constants["attention.steady_part"] if steady else 1)
+    sustained = sustained_flops_per_us(gpu, constants, dtype) * kept
     powered = 2 * p.m * p.n * p.k * p.groups / sustained
-    moved = p.groups * (element * (p.m * p.k + p.n * p.k) + 2.0 * p.m * p.n)
+    held = element if weight_bytes is None else weight_bytes
+    moved = p.groups * (element * p.m * p.k + held * p.n * p.k + 2.0 * p.m * p.n)
     best = np.full(p.m.shape, np.inf)
     for rows, columns, split, core in tiles_of(library, gpu, p):
         waves = np.ceil(p.groups * np.ceil(p.m / rows) * np.ceil(p.n / columns) * split / gpu.n_sms)

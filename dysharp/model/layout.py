@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from dysharp.base.errors import ConfigError, check_word
+from dysharp.model.operators import Cut
 from dysharp.specs.fields import Text, check_fields, raise_if, show
 from dysharp.specs.whole import WholeModel
 
@@ -60,6 +61,11 @@ class Layout:
             raise ConfigError(f"layout: {found}, expected a divisor of the {self.stage_gpus} GPUs of a pipeline stage (tp x cp x dp)")
         if self.cp * self.dp % self.fsdp:
             raise ConfigError(f"layout: found fsdp = {self.fsdp}, expected a divisor of the {self.cp * self.dp} ranks of dp x cp")
+
+    @property
+    def cut(self) -> Cut:
+        """What the layout makes of a layer, with sequence parallelism."""
+        return Cut(self.tp, self.cp, self.ep, self.etp, self.tp)
 
     @property
     def stage_gpus(self) -> int:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from dysharp.base.errors import check_word
 from dysharp.model.layout import Chunk, Layout
-from dysharp.model.weights import Weight, embedding_weights, head_weights, layer_weights, mtp_weights
+from dysharp.model.operators import Weight
+from dysharp.model.weights import embedding_weights, head_weights, layer_weights, mtp_weights
 from dysharp.specs.fields import show
 from dysharp.specs.reading import parse_toml, read_text
 from dysharp.specs.whole import WholeModel

@@ -47,7 +47,7 @@ def transfer_us(replica: Replica, prompt: float, domain_gpus: int) -> float:
 
     GPUs that hold copies of a cache send a part each.
     """
-    layout, rates, out = replica.layout, replica.rates, replica.rates.cluster.scale_out
+    layout, rates, out = replica.layout, replica.machine, replica.machine.cluster.scale_out
     copies = layout.tp if replica.model.attention.mla else max(1, layout.tp // replica.model.attention.kv_heads)
     own = kv_bytes(replica, prompt) / copies
     if out is None or domain_gpus <= out.domain_gpus:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from dysharp.base.errors import check_word
 from dysharp.base.units import MiB
-from dysharp.serving.rates import Reducers
+from dysharp.costs.machine import Reducers
 from dysharp.serving.work import Load, Replica
 from dysharp.specs.fields import Text, Tokens, check_fields, show
 from dysharp.specs.reading import parse_toml, read_text
@@ -93,14 +93,14 @@ class Engine:
 
     def host_us(self, replica: Replica, requests: float) -> float:
         """The host's work on a step of `requests` requests of an attention group."""
-        return requests * replica.rates.constants["serving.request_us"]
+        return requests * replica.machine.constants["serving.request_us"]
 
     def step_us(self, replica: Replica, device: float, requests: float, launches: int = 0) -> float:
         """Time from step to step. A decode step replays a graph; a step with prompts has `launches` kernels that the host launches.
 
         The host's work on `requests` requests runs beside the GPU if the engine overlaps it, else before the step.
         """
-        constants, host = replica.rates.constants, self.host_us(replica, requests)
+        constants, host = replica.machine.constants, self.host_us(replica, requests)
         launched = launches * constants["serving.launch_us"]
         busy = max(device, launched, host) if self.overlaps else max(device, launched) + host
         return busy + constants["serving.step_us"]
@@ -110,13 +110,13 @@ class Engine:
 
         `decode`: a step of decoding requests.
         """
-        constants = replica.rates.constants
+        constants = replica.machine.constants
         steps = constants["serving.first_steps"] + (self.polled_steps - 1) / 2
         return constants.get(f"serving.{self.name}_first_us", 0.0) + steps * decode
 
     def text_us(self, replica: Replica, tokens: float) -> float:
         """Time of the one process that turns text into tokens."""
-        return tokens * replica.rates.constants.get(f"serving.{self.name}_token_us", 0.0)
+        return tokens * replica.machine.constants.get(f"serving.{self.name}_token_us", 0.0)
 
     def padded(self, tokens: float) -> float:
         """Tokens that a graph of decoding requests computes."""

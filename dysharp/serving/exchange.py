@@ -47,7 +47,7 @@ def least_us(replica: Replica, tokens: float, experts_us: float) -> float:
     No software, one flight in and one out, and rows move while experts compute. A hub sends a row to each of R GPUs and gets R rows back. A
     DySHARP switch takes one copy and makes R of it, and sums R rows into one: a link carries R + 1 rows in its busier direction, not 2 R.
     """
-    layer, ep, rates = replica.model.layer, replica.layout.ep, replica.rates
+    layer, ep, rates = replica.model.layer, replica.layout.ep, replica.machine
     assert layer is not None
     experts = layer.n_experts + replica.layout.slots
     copies = expected_copies(ep, experts // ep * ep, layer.topk) * (ep - 1) / ep
@@ -65,7 +65,7 @@ def row_bytes(replica: Replica) -> tuple[float, float]:
 
 def ep_system_of(replica: Replica) -> str:
     """The EP system of a replica: the named one, else TensorRT-LLM's inside a domain of more than 8 GPUs, else DeepEP. Raises `ConfigError`."""
-    name, domain = replica.ep_system, replica.rates.cluster.domain_gpus
+    name, domain = replica.ep_system, replica.machine.cluster.domain_gpus
     if not name or name in BOUNDS:
         return "trtllm-a2a" if domain > 8 else "deepep"
     if name not in EP_SYSTEMS:
@@ -75,13 +75,13 @@ def ep_system_of(replica: Replica) -> str:
 
 def domain_of(replica: Replica) -> int:
     """GPUs of one NVLink domain of the machine."""
-    cluster = replica.rates.cluster
+    cluster = replica.machine.cluster
     return cluster.domain_gpus if cluster.scale_out else cluster.max_gpus or cluster.n_gpus
 
 
 def exchange(replica: Replica, tokens: float, most: float = 1.0) -> Exchanged:
     """Dispatch and combine of `tokens` tokens of every GPU; the busiest one gets and sends `most` times the mean."""
-    layer, ep, rates = replica.model.layer, replica.layout.ep, replica.rates
+    layer, ep, rates = replica.model.layer, replica.layout.ep, replica.machine
     assert layer is not None
     gpu, constants, k = rates.gpu, rates.constants, layer.topk
     experts = layer.n_experts + replica.layout.slots
@@ -109,7 +109,7 @@ def _between_domains(replica: Replica, tokens: float, most: float, experts: int,
 
     Floor: the floor of low-latency kernels in a domain, and a put with its flag between domains.
     """
-    rates, layer, ep = replica.rates, replica.model.layer, replica.layout.ep
+    rates, layer, ep = replica.machine, replica.model.layer, replica.layout.ep
     out = rates.cluster.scale_out
     if out is None or layer is None:
         raise ConfigError(f"cluster {rates.cluster.name}: found EP{ep} beyond one NVLink domain and no [scale_out] network")

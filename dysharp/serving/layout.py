@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from dysharp.base.errors import ConfigError
+from dysharp.model.operators import Cut
 from dysharp.specs.fields import show
 from dysharp.specs.whole import WholeModel
 
@@ -32,6 +33,11 @@ class ServeLayout:
                 raise ConfigError(f"layout: {key}: found {show(value)}, expected {'0' if key == 'slots' else '1'} to {1 << 12}")
         if (self.tp * self.dp) % self.ep:
             raise ConfigError(f"layout: ep: found {self.ep}, expected a divisor of tp x dp = {self.tp * self.dp}")
+
+    @property
+    def cut(self) -> Cut:
+        """What the layout makes of a layer: every GPU of an attention group has all its rows."""
+        return Cut(self.tp, 1, self.ep, self.moe_tp)
 
     @property
     def gpus(self) -> int:

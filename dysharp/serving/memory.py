@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from dysharp.base.units import GiB
-from dysharp.model.weights import Weight, counted_weights
-from dysharp.serving.attention_kernels import kv_token_bytes, state_bytes
+from dysharp.model.cache import cache_bytes
+from dysharp.model.formats import Format
+from dysharp.model.operators import Weight
+from dysharp.model.weights import counted_weights
 from dysharp.serving.engine import Engine
-from dysharp.serving.precisions import Format
 from dysharp.serving.work import ELEMENT, Replica
 
 COLLECTIVE_BYTES = 0.4e9
@@ -56,17 +57,13 @@ def _weight(replica: Replica, weight: Weight) -> float:
 
 
 def kv_bytes(replica: Replica, tokens: float) -> float:
-    """KV of one request of `tokens` tokens on one GPU of its attention group: a window keeps its tokens alone, linear attention a state."""
-    model, most = replica.model, replica.model.attention.window
-    full = [layer for layer in range(model.n_layers) if not model.is_linear(layer)]
-    kept = {layer: min(tokens, most) if model.windowed(layer) else tokens for layer in full}
-    own = model.linear_layers * state_bytes(replica) + sum(n * kv_token_bytes(replica, layer) for layer, n in kept.items())
-    return own * replica.stage_part
+    """KV of one request of `tokens` tokens on one GPU of its attention group."""
+    return cache_bytes(replica.model, tokens, replica.formats.kv_bytes, replica.layout.cut) * replica.stage_part
 
 
 def memory_of(replica: Replica, engine: Engine, length: float, step_tokens: float | None = None) -> ServeMemory:
     """The memory of one GPU for requests of `length` tokens."""
-    a, gpu = replica.model.attention, replica.rates.gpu
+    a, gpu = replica.model.attention, replica.machine.gpu
     weights = weight_bytes(replica)
     step = min(engine.step_tokens, step_tokens or engine.step_tokens)
     width = a.heads * a.value_dim / replica.layout.tp

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from dysharp.model.batch import Batch
 from dysharp.serving.engine import Engine
 from dysharp.serving.exchange import exchange
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.loop import Served, closed_loop
 from dysharp.serving.memory import ServeMemory, memory_of
 from dysharp.serving.step import StepTable, StepTime, decode_batch, step_time
-from dysharp.serving.work import Batch, Load, Replica
+from dysharp.serving.work import Load, Replica
 
 MOST_TP = 8
 """GPUs of an attention group that are tried; more only if named."""
@@ -71,7 +72,7 @@ def layouts_of(replica: Replica, gpus: int) -> Iterator[ServeLayout]:
     """The layouts that are tried: every replica size that divides `gpus`, tensor parallel attention up to `MOST_TP`, stages beyond it,
     experts cut or shared."""
     moe = replica.model.layer
-    cluster = replica.rates.cluster
+    cluster = replica.machine.cluster
     domain = cluster.scale_out.domain_gpus if cluster.scale_out else gpus
     for size in (n for n in range(1, gpus + 1) if gpus % n == 0):
         for tp in (t for t in (1, 2, 4, 8) if t <= min(size, MOST_TP, domain) and size % t == 0):
@@ -116,7 +117,7 @@ def _points(replica: Replica, engine: Engine, load: Load, gpus: int) -> list[Ser
     if not memory.requests:
         used = (memory.weights + memory.buffers) / 1e9
         free, one = memory.free / 1e9, memory.request / 1e9
-        part = f"{100 * engine.memory_part:g} % of {replica.rates.gpu.hbm_GB:g} GB"
+        part = f"{100 * engine.memory_part:g} % of {replica.machine.gpu.hbm_GB:g} GB"
         return f"weights and buffers take {used:.1f} GB of {part}, {free:.1f} GB are left, and one request needs {one:.1f} GB"
     most = min(memory.requests, engine.most_requests)
     table = StepTable(replica, engine, load)

@@ -10,11 +10,14 @@ from math import ceil, log2, sqrt
 import numpy as np
 
 from dysharp.costs.collectives import flight_us, link_us
-from dysharp.serving.attention_kernels import attention_ops
+from dysharp.costs.layer import Timed
+from dysharp.model.batch import Batch
+from dysharp.model.operators import kind_of
+from dysharp.model.weights import head_weights, mtp_weights
 from dysharp.serving.balance import largest_of
 from dysharp.serving.engine import Engine
-from dysharp.serving.ffn import dense_ops, moe_ops
-from dysharp.serving.work import ELEMENT, Batch, Load, Op, Replica
+from dysharp.serving.layer import layer_ops
+from dysharp.serving.work import ELEMENT, Load, Replica
 
 SAMPLING_KERNELS = 6
 """Temperature, sort or threshold, softmax, choice, penalties, copy to the host (vLLM v1/sample, SGLang layers/sampler.py)."""
@@ -34,20 +37,13 @@ class StepTime:
         return sum(self.parts.values()) + self.gaps
 
 
-def layer_ops(replica: Replica, batch: Batch, number: int) -> list[Op]:
-    """The kernels of layer number `number`."""
-    model = replica.model
-    ffn = moe_ops if model.is_moe(number) else dense_ops
-    return [*attention_ops(replica, batch, number), *ffn(replica, batch)]
-
-
-def head_ops(replica: Replica, rows: float) -> Iterator[Op]:
+def head_ops(replica: Replica, rows: float) -> Iterator[Timed]:
     """Last norm, head, and the choice of a token for each of `rows` rows. The GPUs of an attention group share the head."""
     model, tp = replica.model, replica.layout.tp
     yield replica.small("norms", rows, model.hidden)
-    yield replica.linear("head", "head", rows, model.vocab / tp, model.hidden)
+    yield from (replica.linear(op, rows) for op in head_weights(model, replica.layout.cut) if op.product)
     if tp > 1:
-        yield Op("sampling", replica.rates.collective("all_gather", tp, ELEMENT * rows * model.vocab))
+        yield Timed("sampling", replica.machine.collective("all_gather", ELEMENT * rows * model.vocab, tp))
     yield replica.small("sampling", rows, model.vocab, SAMPLING_KERNELS)
 
 
@@ -64,39 +60,37 @@ def step_time(replica: Replica, batch: Batch, prompts_ended: float = 0.0) -> Ste
     for op in (*ends, *hops(replica, batch.tokens), *head_ops(replica, batch.decodes * batch.queries + prompts_ended)):
         parts[op.name] = parts.get(op.name, 0.0) + op.us
         kernels += op.kernels
-    return StepTime(parts, kernels, kernels * replica.rates.constants["serving.gap_us"])
+    return StepTime(parts, kernels, kernels * replica.machine.constants["serving.gap_us"])
 
 
-def hops(replica: Replica, tokens: float) -> Iterator[Op]:
+def hops(replica: Replica, tokens: float) -> Iterator[Timed]:
     """Rows from stage to stage: each GPU sends its part to its neighbour, over NVLink or by its NIC, and the group gathers them."""
-    layout, rates, out = replica.layout, replica.rates, replica.rates.cluster.scale_out
+    layout, machine, out = replica.layout, replica.machine, replica.machine.cluster.scale_out
     if layout.pp == 1:
         return
     moved = ELEMENT * tokens * replica.model.hidden / layout.tp
     between = 0 if out is None else min(layout.pp, -(-layout.gpus // out.domain_gpus)) - 1
-    inside = flight_us(rates.gpu) + float(link_us(rates.gpu, rates.constants, moved))
+    inside = flight_us(machine.gpu) + float(link_us(machine.gpu, machine.constants, moved))
     sent = (layout.pp - 1 - between) * inside
     if out is not None:
         sent += between * (out.latency_us + moved / (out.nic_GBps * out.nics_per_gpu * 1e3))
-    gathered = (layout.pp - 1) * rates.collective("all_gather", layout.tp, moved * layout.tp)
-    yield Op("stage to stage", sent + gathered, (layout.pp - 1) * (2 + (layout.tp > 1)))
+    gathered = (layout.pp - 1) * machine.collective("all_gather", moved * layout.tp, layout.tp)
+    yield Timed("stage to stage", sent + gathered, (layout.pp - 1) * (2 + (layout.tp > 1)))
 
 
 def draft_us(replica: Replica, batch: Batch) -> float:
     """One draft of every decoding request by an MTP layer: the joining matrix, a layer like the last, and the head."""
     one = replace(batch, queries=1, prompts=0.0)
-    hidden = replica.model.hidden
-    joining = replica.linear("MTP", "dense FFN", one.decodes, hidden, 2 * hidden)
-    ops = [joining, *layer_ops(replica, one, replica.model.n_layers - 1), *head_ops(replica, one.decodes)]
-    return sum(op.us + op.kernels * replica.rates.constants["serving.gap_us"] for op in ops)
+    joining = [replica.linear(op, one.decodes) for op in mtp_weights(replica.model) if op.product]
+    ops = [*joining, *layer_ops(replica, one, replica.model.n_layers - 1), *head_ops(replica, one.decodes)]
+    return sum(op.us + op.kernels * replica.machine.constants["serving.gap_us"] for op in ops)
 
 
 def _kinds(replica: Replica) -> list[tuple[int, int]]:
-    """(number of a layer, layers like it): dense or with experts, with a window or without, with linear attention or without."""
-    model = replica.model
+    """(number of a layer, layers like it)."""
     found: dict[tuple[bool, ...], list[int]] = {}
-    for layer in range(model.n_layers):
-        found.setdefault((model.is_moe(layer), model.windowed(layer), model.is_linear(layer)), []).append(layer)
+    for layer in range(replica.model.n_layers):
+        found.setdefault(kind_of(replica.model, layer), []).append(layer)
     return [(layers[0], len(layers)) for layers in found.values()]
 
 

@@ -14,10 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.costs.layer import Timed
+from dysharp.model.batch import Batch
 from dysharp.serving.balance import largest_of
 from dysharp.serving.exchange import NORMAL_SMS, row_bytes
-from dysharp.serving.step import layer_ops, step_time
-from dysharp.serving.work import ELEMENT, Batch, Op, Replica
+from dysharp.serving.layer import layer_ops
+from dysharp.serving.step import step_time
+from dysharp.serving.work import ELEMENT, Replica
 
 BEHIND = 2
 """Stages between the halves of decoding requests (tbo_delta_stages)."""
@@ -40,7 +43,7 @@ Stage = tuple[Action, ...]
 SEED = 0
 
 
-def stages_of(ops: Sequence[Op], gap: float, *, prompts: bool, hot: Sequence[Op] = (), kernels: Sequence[float] = (0.0,) * 4) -> list[Stage]:
+def stages_of(ops: Sequence[Timed], gap: float, *, prompts: bool, hot: Sequence[Timed] = (), kernels: Sequence[float] = (0.0,) * 4) -> list[Stage]:
     """The stages of a layer with dispatch; `gap`: microseconds between two kernels. `hot`: the same ops where rows and cache are one standard
     deviation above the mean. `kernels`: SM time of dispatch and combine, to send and to unpack each; it is part of their time."""
     own, more = _sums(ops, gap), _sums(hot or ops, gap)
@@ -63,7 +66,7 @@ def stages_of(ops: Sequence[Op], gap: float, *, prompts: bool, hot: Sequence[Op]
     return [(compute(PREPARED),), (compute(core),), (*send("dispatch", 0), shared), route, combined, ()]
 
 
-def _sums(ops: Sequence[Op], gap: float) -> dict[str, float]:
+def _sums(ops: Sequence[Timed], gap: float) -> dict[str, float]:
     own: dict[str, float] = {}
     for op in ops:
         own[op.name] = own.get(op.name, 0.0) + op.us + (0.0 if op.name in ("dispatch", "combine") else gap * op.kernels)
@@ -95,14 +98,14 @@ def alternated_us(stages: Sequence[Stage], layers: int, behind: int, gpus: int =
 
 def overlapped_us(replica: Replica, batch: Batch) -> float:
     """The step with the layers of experts in two halves. The other layers and the head compute the whole batch."""
-    model, gap = replica.model, replica.rates.constants["serving.gap_us"]
+    model, gap = replica.model, replica.machine.constants["serving.gap_us"]
     numbers = [layer for layer in range(model.n_layers) if model.is_moe(layer)]
     half = replace(batch, decodes=batch.decodes / 2, prompts=batch.prompts / 2, mean=None if batch.mean is None else batch.mean / 2)
     together = sum(op.us + gap * op.kernels for op in layer_ops(replica, batch, numbers[-1]))
     prompts = batch.prompts > batch.decodes
     stages = _uneven_stages(replica, half, numbers[-1], gap, prompts=prompts)
     if prompts:
-        kept = replica.rates.gpu.n_sms / (replica.rates.gpu.n_sms - NORMAL_SMS)
+        kept = replica.machine.gpu.n_sms / (replica.machine.gpu.n_sms - NORMAL_SMS)
         stages = [tuple(one._replace(us=one.us * kept) if one.kind == COMPUTE else one for one in stage) for stage in stages]
     alternated = alternated_us(stages, len(numbers), 0 if prompts else BEHIND, replica.layout.ep)
     return step_time(replica, batch).device - len(numbers) * together + alternated
@@ -122,4 +125,4 @@ def _message_kernels(replica: Replica, tokens: float) -> tuple[float, ...]:
     them back, then sums them."""
     assert replica.model.layer is not None
     (sent, back), rows, own = row_bytes(replica), tokens * replica.model.layer.topk, tokens * replica.model.hidden * ELEMENT
-    return tuple(replica.rates.memory(moved) for moved in (own + rows * sent, 2 * rows * sent, rows * back, rows * back + own))
+    return tuple(replica.machine.memory(moved) for moved in (own + rows * sent, 2 * rows * sent, rows * back, rows * back + own))

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from dysharp.costs.machine import machine_of
 from dysharp.serving.engine import Engine
 from dysharp.serving.exchange import FREE, HUB, IN_SWITCH, domain_of
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.loop import closed_loop
 from dysharp.serving.memory import memory_of
-from dysharp.serving.rates import rates_of
 from dysharp.serving.search import ServePoint, search, within
 from dysharp.serving.step import StepTable
 from dysharp.serving.work import Load, Replica
@@ -61,14 +61,14 @@ def _machines(start: Replica, gpus: int) -> Iterator[tuple[str, Replica]]:
     if start.model.layer is not None:
         yield "DySHARP switches (bound)", replace(start, ep_system=IN_SWITCH)
         yield "MoE-Hub (bound)", replace(start, ep_system=HUB)
-    cluster = start.rates.cluster
+    cluster = start.machine.cluster
     if cluster.scale_out is None:
         return
     for size in sorted({*(n for n in LARGER if domain_of(start) < n <= gpus and gpus % n == 0), gpus} - {domain_of(start)}):
         larger = replace(cluster, scale_out=replace(cluster.scale_out, domain_gpus=size))
-        yield f"NVLink domains of {size} GPUs", replace(start, rates=rates_of(larger))
+        yield f"NVLink domains of {size} GPUs", replace(start, machine=machine_of(larger, "serving"))
     faster = replace(cluster.scale_out, nic_GBps=FASTER * cluster.scale_out.nic_GBps)
-    yield "NICs twice as fast", replace(start, rates=rates_of(replace(cluster, scale_out=faster)))
+    yield "NICs twice as fast", replace(start, machine=machine_of(replace(cluster, scale_out=faster), "serving"))
 
 
 def dead_gpu(best: ServePoint, gpus: int) -> WhatIf:

@@ -1,57 +1,21 @@
-"""What one step of one attention group does (`Batch`), what a kernel of it costs (`Op`), and the parts of a replica (`Replica`)."""
+"""The parts of a replica (`Replica`), what its kernels cost, and what users do (`Load`)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
-from typing import NamedTuple
 
 import numpy as np
 
+from dysharp.costs.layer import Timed, cast_us, product
+from dysharp.costs.machine import NCCL_AND_OWN, Machine, Reducers
+from dysharp.model.formats import Formats
+from dysharp.model.operators import Weight
 from dysharp.serving.layout import ServeLayout
-from dysharp.serving.precisions import Format, Formats, compute_dtype
-from dysharp.serving.rates import NCCL_AND_OWN, Rates, Reducers
 from dysharp.specs.whole import WholeModel
 
 Loads = tuple[float, ...]
 ELEMENT = 2.0
 """Bytes of an activation (BF16)."""
-
-
-class Op(NamedTuple):
-    """Device time of one part of a step, in microseconds, and the kernels that it launches."""
-
-    name: str
-    us: float
-    kernels: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Tokens of one step of one attention group (the `tp` GPUs that share requests). Numbers may be means.
-
-    `decodes` requests with `queries` tokens each look at `context` cached tokens. `prompts` tokens of prompts look at `seen` tokens on average,
-    of which `past` were cached by earlier steps. `mean`, `usual`: tokens and `context` of a group on average over the replica, where this group has
-    more than the others.
-    """
-
-    decodes: float = 0.0
-    context: float = 0.0
-    queries: int = 1
-    prompts: float = 0.0
-    seen: float = 0.0
-    past: float = 0.0
-    mean: float | None = None
-    usual: float | None = None
-
-    @property
-    def tokens(self) -> float:
-        """Tokens of the step."""
-        return self.decodes * self.queries + self.prompts
-
-
-def prompt_batch(tokens: float, length: float, past: float = 0.0) -> Batch:
-    """A step of prompts of `length` tokens each, `tokens` in total, of which `past` tokens each are cached already."""
-    return Batch(prompts=tokens, seen=past + length / 2, past=past)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +41,7 @@ class Replica:
     model: WholeModel
     formats: Formats
     layout: ServeLayout
-    rates: Rates
+    machine: Machine
     ep_system: str = ""
     """EP kernels of a layout with dispatch (`exchange.EP_SYSTEMS`); "": those that fit the machine."""
     tensor: Callable[[int], SubLayerCurve] | None = None
@@ -93,23 +57,21 @@ class Replica:
         """Part of the layers that the largest stage has."""
         return ceil(self.model.n_layers / self.layout.pp) / self.model.n_layers
 
-    def linear(self, name: str, part: str, m: float, n: float, k: float) -> Op:
+    def linear(self, op: Weight, tokens: float) -> Timed:
         """A linear layer: quantise the inputs unless the products are BF16, then the GEMM."""
-        form: Format = self.formats.of(part)
-        dtype = compute_dtype(self.rates.gpu, form.compute)
-        cast = self.rates.memory(3 * m * k) if dtype != "bf16" else 0.0
-        return Op(name, cast + self.rates.gemm(m, n, k, dtype, form.weight_bytes), 1 + (cast > 0))
+        cast = cast_us(self.machine, op, tokens, self.formats)
+        return Timed(op.name, cast + product(self.machine, op, tokens, self.formats), 1 + (cast > 0))
 
-    def small(self, name: str, tokens: float, width: float, kernels: int = 1) -> Op:
+    def small(self, name: str, tokens: float, width: float, kernels: int = 1) -> Timed:
         """`kernels` kernels that read and write rows of `width` activations."""
-        return Op(name, kernels * self.rates.memory(2 * ELEMENT * tokens * width), kernels)
+        return Timed(name, self.machine.memory(kernels * 2 * ELEMENT * tokens * width, kernels), kernels)
 
-    def all_reduce(self, name: str, tokens: float) -> Op:
+    def all_reduce(self, name: str, tokens: float) -> Timed:
         """The sum of rows over the GPUs of an attention group. With the EP system `exchange.FREE` nothing takes time."""
         n = 1 if self.ep_system == "free" else self.layout.tp
         if self.tensor and n > 1 and (us := self.tensor(n).us(name, tokens)) is not None:
-            return Op(name, us)
-        return Op(name, self.rates.all_reduce(n, ELEMENT * tokens * self.model.hidden, self.reducers), int(n > 1))
+            return Timed(name, us)
+        return Timed(name, self.machine.all_reduce(n, ELEMENT * tokens * self.model.hidden, self.reducers), int(n > 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from dysharp.costs.attention import Attention
 from dysharp.costs.linear_attention import DeltaNet
-from dysharp.model.weights import Weight, head_weights, layer_weights, mtp_weights
+from dysharp.model.operators import Weight
+from dysharp.model.weights import head_weights, layer_weights, mtp_weights
 from dysharp.training.cost import Cost, EpTimes, passes
 from dysharp.training.memory import FULL
 from dysharp.training.moe_block import ELEMENT, Basis, contended, context_exchange, expert_tensor, routed

@@ -7,10 +7,10 @@ import pytest
 import dysharp
 from dysharp.api.tensor_parallel import _ends, check_tensor_system, serving_curves, step_sub_layers, step_words
 from dysharp.base.errors import ConfigError
+from dysharp.costs.machine import machine_of
 from dysharp.model import layout_of
+from dysharp.model.formats import formats_of
 from dysharp.serving.layout import ServeLayout
-from dysharp.serving.precisions import formats_of
-from dysharp.serving.rates import rates_of
 from dysharp.serving.work import Replica, SubLayerCurve
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.block import Block
@@ -90,8 +90,8 @@ def test_prompts_take_the_curve_and_decoding_the_kernels_of_the_engine() -> None
         asked.append(tp)
         return SubLayerCurve((1024, 4096), (10.0, 40.0), (20.0, 80.0))
 
-    own = Replica(model, formats_of("bf16", "bf16"), ServeLayout(tp=4), rates_of(load_cluster("hw-dgx-h100")))
-    other = Replica(model, own.formats, own.layout, own.rates, "", curve)
+    own = Replica(model, formats_of("bf16", "bf16"), ServeLayout(tp=4), machine_of(load_cluster("hw-dgx-h100"), "serving"))
+    other = Replica(model, own.formats, own.layout, own.machine, "", curve)
     assert [other.all_reduce(name, 2560).us for name in ("attention all-reduce", "FFN all-reduce")] == [25.0, 50.0]
     assert other.all_reduce("FFN all-reduce", 8192).us == 160.0
     for name, tokens in (("embedding", 4096), ("attention all-reduce", 64)):

@@ -10,20 +10,23 @@ from typing import Any
 import numpy as np
 
 from dysharp.base.errors import ConfigError
+from dysharp.costs.machine import Machine, Reducers, compute_dtype, machine_of
+from dysharp.costs.regime import regime_of
+from dysharp.model.batch import Batch, prompt_batch
+from dysharp.model.cache import operator_bytes
+from dysharp.model.formats import FORMATS, PRECISIONS, formats_of
+from dysharp.model.operators import operators
 from dysharp.serving import answers, apart, exchange, whatif
-from dysharp.serving.attention_kernels import kv_token_bytes, state_bytes
 from dysharp.serving.balance import busiest, levels_of, loads_of, rearranging, with_slots
 from dysharp.serving.engine import GRAPH_BATCHES, engine_of
-from dysharp.serving.ffn import expert_op, touched
+from dysharp.serving.layer import expert_op, layer_ops, touched
 from dysharp.serving.layout import serve_layout_of
 from dysharp.serving.loop import closed_loop, run_closed_loop
 from dysharp.serving.memory import kv_bytes, memory_of, weight_bytes
-from dysharp.serving.precisions import FORMATS, PRECISIONS, compute_dtype, formats_of
-from dysharp.serving.rates import Rates, Reducers
 from dysharp.serving.search import front, layouts_of, search, within
-from dysharp.serving.step import StepTable, decode_batch, draft_us, hops, layer_ops, step_time
+from dysharp.serving.step import StepTable, decode_batch, draft_us, hops, step_time
 from dysharp.serving.two_batches import alternated_us, overlapped_us, stages_of
-from dysharp.serving.work import Batch, Load, Replica, SubLayerCurve, prompt_batch
+from dysharp.serving.work import Load, Replica, SubLayerCurve
 from dysharp.specs import load_cluster, load_whole
 from dysharp.specs.gpu import list_gpus, load_gpu
 from tests.stored_values import Cases, Table, checksum
@@ -55,7 +58,7 @@ LOAD = Load(48.0, 1700.0, 300.0, 1.7, 1)
 def replica(name: str, **changes: Any) -> Replica:
     """A replica whose rates nobody shares."""
     model, cluster, layout, precision, kv = REPLICAS[name]
-    own = Replica(load_whole(model), formats_of(precision, kv), serve_layout_of(layout), Rates(load_cluster(cluster)))
+    own = Replica(load_whole(model), formats_of(precision, kv), serve_layout_of(layout), Machine(load_cluster(cluster), regime_of("serving")))
     return replace(own, **changes)
 
 
@@ -79,7 +82,8 @@ def kernels(r: Replica) -> Iterator[tuple[str, Any]]:
         step = step_time(r, batch, 2.0)
         yield f"{name} step", (step, step.device)
     yield "draft", draft_us(r, BATCHES["drafts"])
-    yield "bytes", (weight_bytes(r), kv_bytes(r, 100.0), kv_bytes(r, 5000.0), state_bytes(r), [kv_token_bytes(r, n) for n in kinds.values()])
+    each = [operator_bytes(op, 1.0, r.formats.kv_bytes) for n in kinds.values() for op in operators(r.model, n, r.layout.cut)]
+    yield "bytes", (weight_bytes(r), kv_bytes(r, 100.0), kv_bytes(r, 5000.0), [n for n in each if n])
     for engine in map(engine_of, ENGINES):
         found = [memory_of(r, engine.beside(r.layout.dp), *args) for args in ((2100.0,), (150.0, 2000.0), (90000.0, 1e9))]
         yield f"memory of {engine.name}", [(one, one.tokens, one.requests) for one in found]
@@ -203,20 +207,21 @@ def small() -> Iterator[tuple[str, Any]]:
     yield "graphs", GRAPH_BATCHES
     yield "touched", [touched(8.0, 3, 12, tokens, loads) for tokens in (0.0, 1.0, 9.0) for loads in ((), (0.1, 0.2, 0.7))]
     yield "decode batch", [decode_batch(LOAD, n, groups) for n in (0.5, 1.0, 30.0) for groups in (1, 6)]
-    rates, own = Rates(load_cluster("hw-dgx-h200")), Reducers(most=1e6, in_switch="torch multimem", most_in_switch=3e6)
+    machine, own = machine_of(load_cluster("hw-dgx-h200"), "serving"), Reducers(most=1e6, in_switch="torch multimem", most_in_switch=3e6)
     sizes = (64.0, 1e6, 1000001.0, 3e6, 3000001.0, 9e7)
-    yield "reducing", [rates.reducing(n, size, form) for n in (2, 8) for size in sizes for form in (own, own._replace(nvls=False))]
-    yield "all-reduce", [rates.all_reduce(n, size, own) for n in (1, 4) for size in sizes]
+    yield "reducing", [machine.reducing(n, size, form) for n in (2, 8) for size in sizes for form in (own, own._replace(nvls=False))]
+    yield "all-reduce", [machine.all_reduce(n, size, own) for n in (1, 4) for size in sizes]
     yield (
         "rates",
         [
-            Rates(load_cluster("hw-dgx-h200"), steady=steady).gemm(700.0, 900.0, 1100.0, "fp8", width)
-            for steady in (True, False)
+            replace(machine, regime=replace(machine.regime, long=long), _kept={}).gemm(700.0, 900.0, 1100.0, "fp8", weight_bytes=width)
+            for long in (True, False)
             for width in (1.0, 900.0)
         ],
     )
     shared, cut, rules = replica("shared"), replica("cut"), engine_of("vllm")
-    yield "without options", (exchange.exchange(shared, 9.0), step_time(shared, BATCHES["prompts"]), rates.experts(3.0, 8.0, 90.0, 110.0, "fp8", 1.0))
+    experts = machine.gemm(3.0, 90.0, 110.0, "fp8", 8.0, weight_bytes=1.0)
+    yield "without options", (exchange.exchange(shared, 9.0), step_time(shared, BATCHES["prompts"]), experts)
     steps, load = StepTable(cut, rules, LOAD), replace(LOAD, users=5.0)
     pair = apart.Pool(steps, 1), apart.Pool(steps, 2)
     yield (
@@ -224,7 +229,7 @@ def small() -> Iterator[tuple[str, Any]]:
         (run_closed_loop(steps, load, 9.0), apart.run_pools(*pair, load), apart.disaggregated(*pair, load), closed_loop(steps, load)),
     )
     yield "polled", [replace(rules, polled_steps=float(n)).first_us(cut, 9e3) for n in (1, 10)]
-    fewer = replace(shared, rates=Rates(load_cluster("hw-dgx-h200").with_gpus(4)))
+    fewer = replace(shared, machine=Machine(load_cluster("hw-dgx-h200").with_gpus(4), regime_of("serving")))
     yield "domains", (exchange.domain_of(fewer), list(layouts_of(fewer, 4)))
     yield "hops", [list(hops(replica(name), n)) for name in ("stages", "experts in stages", "cut") for n in (1.0, 700.0)]
     yield "engines", [(rules, rules.reducers, rules.beside(3)) for rules in map(engine_of, ENGINES)]

@@ -5,19 +5,20 @@ from itertools import pairwise
 
 import pytest
 
+from dysharp.costs.machine import machine_of
+from dysharp.model.batch import Batch
+from dysharp.model.formats import formats_of
 from dysharp.serving.engine import engine_of
 from dysharp.serving.layout import serve_layout_of
 from dysharp.serving.loop import closed_loop, run_closed_loop
 from dysharp.serving.memory import weight_bytes
-from dysharp.serving.precisions import formats_of
-from dysharp.serving.rates import rates_of
 from dysharp.serving.step import StepTable, step_time
-from dysharp.serving.work import Batch, Load, Replica
+from dysharp.serving.work import Load, Replica
 from dysharp.specs import load_cluster, load_whole
 
 
 def table(engine: str, load: Load, layout: str = "tp=8", model: str = "minimax-m2.5") -> StepTable:
-    replica = Replica(load_whole(model), formats_of("fp8"), serve_layout_of(layout), rates_of(load_cluster("hw-dgx-h200")))
+    replica = Replica(load_whole(model), formats_of("fp8"), serve_layout_of(layout), machine_of(load_cluster("hw-dgx-h200"), "serving"))
     return StepTable(replica, engine_of(engine), load)
 
 
@@ -124,7 +125,7 @@ def test_a_lone_prompt_costs_less_than_one_of_each_group() -> None:
 def test_stages_take_turns(engine: str) -> None:
     """Two stages on two nodes: half of the weights, about as many tokens of a GPU as two replicas at the same TPOT, a token waits for both stages."""
     load, rules = Load(128.0, 4000.0, 1000.0), engine_of(engine)
-    rates = rates_of(load_cluster("hw-dgx-h200-x2"))
+    rates = machine_of(load_cluster("hw-dgx-h200-x2"), "serving")
     one, two = (Replica(load_whole("deepseek-v3"), formats_of("fp8"), serve_layout_of(text), rates) for text in ("tp=8", "tp=8,pp=2"))
     assert two.layout.gpus == 16
     assert 0.48 < weight_bytes(two) / weight_bytes(one) < 0.54

@@ -3,29 +3,30 @@
 from dataclasses import replace
 
 import pytest
+from dysharp.serving.ffn import expert_op
 
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.base.errors import ConfigError
+from dysharp.costs.machine import Reducers, machine_of
+from dysharp.model.batch import Batch
+from dysharp.model.formats import formats_of
 from dysharp.serving.answers import break_even, overlap_of, slots_of
 from dysharp.serving.apart import Pool, best_apart, disaggregated, transfer_us
 from dysharp.serving.balance import hottest, loads_of, rearranging
 from dysharp.serving.engine import engine_of
 from dysharp.serving.exchange import FREE, HUB, IN_SWITCH
-from dysharp.serving.ffn import expert_op
 from dysharp.serving.layout import ServeLayout, serve_layout_of
-from dysharp.serving.precisions import formats_of
-from dysharp.serving.rates import Reducers, rates_of
 from dysharp.serving.search import ServePoint
 from dysharp.serving.step import StepTable, decode_batch, step_time
 from dysharp.serving.whatif import Asked, dead_gpu, what_ifs
-from dysharp.serving.work import Batch, Load, Replica
+from dysharp.serving.work import Load, Replica
 from dysharp.specs import load_cluster, load_whole
 
 SECOND = 1e6
 
 
 def replica(cluster: str = "hw-dgx-h200", layout: str = "tp=8", model: str = "deepseek-v3", precision: str = "fp8") -> Replica:
-    return Replica(load_whole(model), formats_of(precision), serve_layout_of(layout), rates_of(load_cluster(cluster)))
+    return Replica(load_whole(model), formats_of(precision), serve_layout_of(layout), machine_of(load_cluster(cluster), "serving"))
 
 
 def asked(cluster: str, gpus: int, *, tpot_ms: float = 50.0, layouts: str = "tp=8,ep=8;dp=8,ep=8;tp=4,dp=2,ep=8") -> Asked:
@@ -41,7 +42,7 @@ def point(layouts: str, tpot_ms: float = 200.0) -> ServePoint:
 
 def test_each_engine_sums_by_its_own_kernels() -> None:
     """Small sums take an own kernel, large ones NCCL: SGLang a ring (NCCL on eight H200, 106 MB: 0.46 ms), vLLM's multimem ends at 64 MiB."""
-    rates = rates_of(load_cluster("hw-dgx-h200"))
+    rates = machine_of(load_cluster("hw-dgx-h200"), "serving")
     vllm, sglang, trtllm = (engine_of(name).reducers for name in ("vllm", "sglang", "trtllm"))
     assert rates.all_reduce(8, 106e6, sglang) == pytest.approx(460, rel=0.25)
     assert rates.all_reduce(8, 106e6, vllm) < rates.all_reduce(8, 106e6, sglang)

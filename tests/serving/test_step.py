@@ -3,25 +3,26 @@
 from dataclasses import replace
 
 import pytest
+from dysharp.serving.ffn import expert_op
 
 from dysharp.base.errors import ConfigError
 from dysharp.costs.attention import Attention
+from dysharp.costs.machine import machine_of
+from dysharp.model.batch import Batch, prompt_batch
+from dysharp.model.formats import formats_of
 from dysharp.serving.balance import busiest
 from dysharp.serving.engine import engine_of
 from dysharp.serving.exchange import row_bytes
-from dysharp.serving.ffn import expert_op
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.serving.memory import kv_bytes, memory_of, weight_bytes
-from dysharp.serving.precisions import formats_of
-from dysharp.serving.rates import rates_of
 from dysharp.serving.step import draft_us, layer_ops, step_time
 from dysharp.serving.two_batches import COMPUTE, RETURN, SEND, WAIT, Action, alternated_us, overlapped_us
-from dysharp.serving.work import ELEMENT, Batch, Replica, prompt_batch
+from dysharp.serving.work import ELEMENT, Replica
 from dysharp.specs import load_cluster, load_whole
 
 
 def replica(model: str, cluster: str, layout: str, precision: str = "fp8", kv: str = "bf16") -> Replica:
-    return Replica(load_whole(model), formats_of(precision, kv), serve_layout_of(layout), rates_of(load_cluster(cluster)))
+    return Replica(load_whole(model), formats_of(precision, kv), serve_layout_of(layout), machine_of(load_cluster(cluster), "serving"))
 
 
 def by_name(r: Replica, batch: Batch, layer: int) -> dict[str, float]:
@@ -38,7 +39,7 @@ def test_the_activation_of_a_dense_ffn_moves_the_values_of_every_matrix() -> Non
     found = by_name(r, Batch(decodes=tokens, context=1), 0)["dense FFN"]
     products = r.linear("dense FFN", "dense FFN", tokens, 2 * width, hidden).us + r.linear("dense FFN", "dense FFN", tokens, hidden, width).us
     assert r.model.dense_matrices == 3
-    assert found - products == pytest.approx(r.rates.memory(ELEMENT * tokens * width * 3))
+    assert found - products == pytest.approx(r.machine.memory(ELEMENT * tokens * width * 3))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_dense_attention_of_prompts_expands_keys_and_values_of_every_head() -> N
     r = replica("deepseek-v3", "hw-dgx-h200", "dp=8,ep=8")
     a, batch = r.model.attention, prompt_batch(8192, 2048)
     whole = Attention(batch=4, queries=2048, heads=a.heads, kv_heads=a.heads, qk_dim=a.qk_dim, v_dim=a.v_dim)
-    assert by_name(r, batch, 10)["attention prefill"] == pytest.approx(r.rates.prefill(whole), rel=1e-6)
+    assert by_name(r, batch, 10)["attention prefill"] == pytest.approx(r.machine.prefill(whole), rel=1e-6)
 
 
 def test_sparse_attention_of_prompts() -> None:

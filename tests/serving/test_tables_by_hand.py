@@ -10,18 +10,19 @@ import pytest
 
 from dysharp.api import serving_systems
 from dysharp.api.serving import _header
+from dysharp.costs.machine import machine_of
+from dysharp.model.batch import Batch
+from dysharp.model.formats import formats_of
 from dysharp.serving.apart import Pool, run_pools
 from dysharp.serving.engine import engine_of
 from dysharp.serving.layout import serve_layout_of
-from dysharp.serving.precisions import formats_of
-from dysharp.serving.rates import rates_of
 from dysharp.serving.step import StepTable
-from dysharp.serving.work import Batch, Load, Replica
+from dysharp.serving.work import Load, Replica
 from dysharp.specs import load_cluster, load_whole
 
 
 def replica(layout: str, model: str = "llama3-8b") -> Replica:
-    return Replica(load_whole(model), formats_of("fp8"), serve_layout_of(layout), rates_of(load_cluster("hw-dgx-h200")))
+    return Replica(load_whole(model), formats_of("fp8"), serve_layout_of(layout), machine_of(load_cluster("hw-dgx-h200"), "serving"))
 
 
 @pytest.mark.parametrize(("layout", "stages"), [("tp=1", 1), ("pp=2", 2), ("dp=2", 1)])

@@ -1,18 +1,20 @@
 """A block of latent attention on one GPU, from the first projection to the last, by the kernels of a serving step; with and without an indexer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.costs.machine import Machine
+from dysharp.costs.regime import regime_of
 from dysharp.measured.family import Case, Constants, Level, family
 from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, gpu_of, number, whole
-from dysharp.serving.attention_kernels import attention_ops
+from dysharp.model.batch import Batch, prompt_batch
+from dysharp.model.formats import Formats
+from dysharp.serving.layer import attention_ops
 from dysharp.serving.layout import ServeLayout
-from dysharp.serving.precisions import Formats
-from dysharp.serving.rates import Rates
-from dysharp.serving.work import Batch, Replica, prompt_batch
+from dysharp.serving.work import Replica
 from dysharp.specs import load_cluster, load_whole
 from dysharp.specs.gpu import Gpu
 
@@ -42,22 +44,23 @@ class BlockCase(Case):
 
 def closed_us(case: BlockCase, gpu: Gpu, constants: Constants) -> F64:
     """The sum of the block's kernels, with the gaps of a graph or the host's launches between them."""
-    rates = _rates(case.gpu, tuple(constants.items()))
+    machine = _machine(case.gpu, tuple(sorted(constants.items())))
     shapes = np.broadcast_arrays(*(np.atleast_1d(x) for x in (case.heads, case.batch, case.queries, case.past)))
-    return np.array([_block_us(case, rates, *map(float, shape)) for shape in zip(*shapes, strict=True)])
+    return np.array([_block_us(case, machine, *map(float, shape)) for shape in zip(*shapes, strict=True)])
 
 
 @lru_cache(maxsize=64)
-def _rates(gpu: str, constants: tuple[tuple[str, float], ...]) -> Rates:
-    return Rates(load_cluster(CLUSTERS[gpu]), dict(constants), steady=False)
+def _machine(gpu: str, constants: tuple[tuple[str, float], ...]) -> Machine:
+    """Kernels of an engine in a benchmark."""
+    return Machine(replace(load_cluster(CLUSTERS[gpu]), constants=constants), replace(regime_of("serving"), long=False))
 
 
-def _block_us(case: BlockCase, rates: Rates, heads: float, batch: float, queries: float, past: float) -> float:
+def _block_us(case: BlockCase, machine: Machine, heads: float, batch: float, queries: float, past: float) -> float:
     model = load_whole(case.model)
-    replica = Replica(model, Formats(attention=case.weights, kv=case.kv), ServeLayout(tp=round(model.attention.heads / heads)), rates)
+    replica = Replica(model, Formats(attention=case.weights, kv=case.kv), ServeLayout(tp=round(model.attention.heads / heads)), machine)
     step = Batch(decodes=batch, context=past) if case.decodes else prompt_batch(batch * queries, queries, past)
     ops = [op for op in attention_ops(replica, step, model.n_layers - 1) if op.name not in BESIDE]
-    return sum(op.us + op.kernels * rates.constants["serving.launch_us" if case.launched else "serving.gap_us"] for op in ops)
+    return sum(op.us + op.kernels * machine.constants["serving.launch_us" if case.launched else "serving.gap_us"] for op in ops)
 
 
 @family("mla-block", belongs=lambda m: m.kind.startswith("mla_block_"), closed_us=closed_us, in_bars=False, level=Level.GPU, order=66)

@@ -80,7 +80,8 @@ def closed_us(case: GemmsCase | MemoryCase, gpu: Gpu, constants: Constants) -> F
     """GEMMs by tiles and power, other kernels by their bytes (`costs.operators`, `costs.attention.passes_us`)."""
     if isinstance(case, MemoryCase):
         return np.asarray(case.kernels) * operators.light_us(gpu, constants) + operators.hbm_us(gpu, constants, case.moved)
-    one = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups, steady=case.steady)
+    kept = constants["attention.steady_part"] if case.steady else 1.0
+    one = operators.gemm_us(gpu, constants, case.m, case.n, case.k, case.dtype, groups=case.groups, kept=kept)
     values, start = np.asarray(case.m, np.float64) * case.n * case.groups, operators.launch_us(gpu, constants)
     sums = operators.hbm_us(gpu, constants, case.sums * values)
     summed = start + operators.overlap(one - start, sums, constants["sm.overlap"])

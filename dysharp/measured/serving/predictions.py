@@ -255,7 +255,7 @@ def outside_of(replica: Replica, load: Load, *, apart: bool = False) -> list[str
     most, ep = MOST_EP_APART if apart else MOST_EP, replica.layout.ep
     checks = (
         (replica.model.name in MODELS, f"model {replica.model.name} (measured: {', '.join(MODELS)})"),
-        (replica.rates.gpu.name in GPUS, f"GPU {replica.rates.gpu.name} (measured: {', '.join(GPUS)})"),
+        (replica.machine.gpu.name in GPUS, f"GPU {replica.machine.gpu.name} (measured: {', '.join(GPUS)})"),
         (ep <= most or replica.layout.dp == 1, f"EP{ep} (measured: up to EP{most})"),
         (PROMPTS[0] <= load.prompt <= PROMPTS[1], f"prompts of {load.prompt:g} tokens (measured: {PROMPTS[0]} to {PROMPTS[1]:,})"),
         (ANSWERS[0] <= load.answer <= ANSWERS[1], f"answers of {load.answer:g} tokens (measured: {ANSWERS[0]} to {ANSWERS[1]:,})"),

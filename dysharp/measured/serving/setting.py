@@ -4,13 +4,14 @@ import re
 from dataclasses import dataclass, replace
 
 from dysharp.base.errors import ConfigError
+from dysharp.costs.machine import machine_of
 from dysharp.measured.measurements import TABLES, Unsupported
 from dysharp.measured.run_rows import Columns, Run
+from dysharp.model.batch import Batch, prompt_batch
+from dysharp.model.formats import Formats, formats_of
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.layout import ServeLayout
-from dysharp.serving.precisions import Formats, formats_of
-from dysharp.serving.rates import rates_of
-from dysharp.serving.work import Batch, Load, Replica, prompt_batch
+from dysharp.serving.work import Load, Replica
 from dysharp.specs import list_clusters, load_cluster, load_whole
 from dysharp.specs.whole import WholeModel
 
@@ -199,7 +200,7 @@ def _replica(row: ServingRow, engine: Engine, layout: ServeLayout, gpus: int) ->
         if not larger:
             raise Unsupported(f"found {gpus} GPUs of {name}, expected at most {cluster.n_gpus}: no packaged machine has several domains")
         cluster = load_cluster(f"{name}-x{next((n for n in larger if n * cluster.n_gpus >= gpus), larger[-1])}")
-    return Replica(model, formats_of_row(row, model, engine), layout, rates_of(cluster))
+    return Replica(model, formats_of_row(row, model, engine), layout, machine_of(cluster, "serving"))
 
 
 def model_of(row: ServingRow) -> WholeModel:

@@ -57,7 +57,7 @@ def test_the_measured_range(settings: dict[str, tuple[ServingRow, ServeSetting]]
     runs = list(settings.values())
     last = [(row, setting.decode or setting.replica) for row, setting in runs]
     assert {replica.model.name for _, replica in last} == set(MODELS)
-    assert {replica.rates.gpu.name for _, replica in last} == set(GPUS)
+    assert {replica.machine.gpu.name for _, replica in last} == set(GPUS)
     for mode, most in (("agg", MOST_EP), ("disagg", MOST_EP_APART)):
         assert max(r.layout.ep for row, r in last if row.text("mode") == mode and r.layout.dp > 1) == most
     for column, limits in (("isl", PROMPTS), ("osl", ANSWERS)):

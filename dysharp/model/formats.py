@@ -1,11 +1,10 @@
-"""`Formats`: in which data types a served model holds weights and KV, and multiplies."""
+"""`Formats`: in which data types a model holds weights and KV, and multiplies."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.specs.fields import show
-from dysharp.specs.gpu import Gpu
 
 
 class Format(NamedTuple):
@@ -17,6 +16,7 @@ class Format(NamedTuple):
 
 FORMATS = {
     "bf16": Format(2.0, "bf16"), "fp8": Format(1.0, "fp8"), "fp8-block": Format(1.0 + 4.0 / 128**2, "fp8"),
+    "mxfp8": Format(1.0 + 1.0 / 32, "mxfp8"),
     "nvfp4": Format(0.5 + 1.0 / 16, "fp4"), "mxfp4": Format(0.5 + 1.0 / 32, "bf16"), "mxfp4-fp8": Format(0.5 + 1.0 / 32, "fp8"),
     "int4": Format(0.5 + 2.0 / 32, "bf16"),
 }  # fmt: skip
@@ -43,13 +43,14 @@ class Formats:
             raise ConfigError(f"precision: kv: found {show(self.kv)}, expected bf16 or fp8")
 
     def of(self, part: str) -> Format:
-        """Format of a part of `model.weights.PARTS`."""
+        """Format of a part of `operators.PARTS`."""
         names = {
             "attention": self.attention,
             "routed experts": self.experts,
             "dense FFN": self.dense,
             "shared experts": self.dense,
             "head": self.head,
+            "MTP": self.dense,
         }
         return FORMATS[names.get(part, "bf16")]
 
@@ -73,9 +74,3 @@ def formats_of(precision: str, kv: str = "bf16") -> Formats:
     check_word(precision, PRECISIONS, f"precision {show(precision)}: unknown")
     return replace(PRECISIONS[precision], kv=kv)
 
-
-def compute_dtype(gpu: Gpu, wanted: str) -> str:
-    """Type in which `gpu` multiplies: FP4 only where its tensor cores have FP4, else FP8; Ampere has BF16 alone."""
-    if gpu.arch == "ampere":
-        return "bf16"
-    return "fp8" if wanted == "fp4" and gpu.fp4_TFLOPS <= gpu.fp8_TFLOPS else wanted

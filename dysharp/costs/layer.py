@@ -1,0 +1,184 @@
+"""How long the operators of a layer (`model.operators`) take on a `Machine`, in microseconds: one statement for serving, training and plans.
+
+MLA decodes in the absorbed form: queries are brought into the latent space, and all heads read one latent vector per cached token. Prompts use the
+other form, which expands keys and values per head (DeepSeek-V3, arXiv 2412.19437; FlashMLA). With sparse attention only prompts that see no more
+tokens than are chosen use it; others use the absorbed form, where each query reads its own tokens.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from dysharp.costs.attention import Attention
+from dysharp.costs.linear_attention import PASSES, DeltaNet
+from dysharp.costs.machine import Machine
+from dysharp.model.batch import Batch
+from dysharp.model.cache import index_bytes
+from dysharp.model.formats import Format, Formats
+from dysharp.model.operators import BF16, Core, Moved, Operator, State, Weight
+
+SPARSE_HEADS = 64
+"""Least heads of FlashMLA's sparse kernel for prompts; a GPU with fewer pads its queries."""
+
+
+FEW_COLUMNS = 8
+"""Columns of the smallest product of tensor cores (PTX ISA, wgmma n8): a gate of one column reads its rows in BF16 and is limited by memory."""
+
+
+class Timed(NamedTuple):
+    """Device time of one part of a layer, in microseconds, and the kernels that it launches."""
+
+    name: str
+    us: float
+    kernels: int = 1
+
+
+class Routed(NamedTuple):
+    """Rows of the experts of one rank: `each` of `groups` experts has so many, times each of `levels`."""
+
+    each: float
+    groups: float
+    levels: tuple[float, ...] = (1.0,)
+
+
+class Gradients(NamedTuple):
+    """Microseconds of a backward pass: of inputs, and of weights."""
+
+    inputs: float
+    weights: float = 0.0
+
+
+def kernels(machine: Machine, op: Operator, batch: Batch, formats: Formats, routed: Routed | None = None) -> Iterator[Timed]:
+    """The kernels of one operator, forward, without its casts; none for vectors and for what goes between GPUs."""
+    if isinstance(op, Weight) and op.product:
+        yield Timed(op.name, product(machine, op, batch.tokens, formats, routed))
+    elif isinstance(op, Moved) and (launched := op.kernels if machine.regime.fused else op.steps[0]):
+        yield Timed(op.name, machine.memory(moved_bytes(machine, op, batch.tokens, routed), launched), launched)
+    elif isinstance(op, Core):
+        yield from (_latent if op.latent else _grouped)(machine, op, batch, formats)
+    elif isinstance(op, State):
+        yield from _state(machine, op, batch)
+
+
+def moved_bytes(machine: Machine, op: Moved, tokens: float, routed: Routed | None = None) -> float:
+    """Bytes that the kernels of a memory-bound operator read and write, forward."""
+    rows = tokens * op.rows if routed is None else routed.each * routed.groups
+    return BF16 * rows * (op.kernels * op.served if machine.regime.fused else op.forward)
+
+
+def product(machine: Machine, op: Weight, tokens: float, formats: Formats, routed: Routed | None = None) -> float:
+    """A product of rows with a weight, forward."""
+    form, dtype = machine_format(machine, op, formats)
+    if op.n < FEW_COLUMNS:
+        return machine.memory(BF16 * op.rows * tokens * op.k)
+    if routed is None:
+        return machine.gemm(op.rows * tokens, op.n, op.k, dtype, weight_bytes=form.weight_bytes)
+    return machine.gemm(routed.each, op.n, op.k, dtype, routed.groups, weight_bytes=form.weight_bytes, levels=routed.levels)
+
+
+def machine_format(machine: Machine, op: Weight, formats: Formats) -> tuple[Format, str]:
+    """(format of a weight, type of its products on this machine)."""
+    form = formats.of(op.part if op.n >= FEW_COLUMNS else "")
+    return form, machine.products(form.compute)
+
+
+def cast_us(machine: Machine, op: Weight, tokens: float, formats: Formats) -> float:
+    """Casts of the input of a product, forward: a kernel that reads BF16 and writes the type of the product; 0 for BF16."""
+    per = machine.cast_bytes(machine_format(machine, op, formats)[1])
+    return machine.memory(per * op.rows * tokens * op.k) if per else 0.0
+
+
+def gradients(machine: Machine, op: Operator, batch: Batch, formats: Formats, routed: Routed | None = None, frozen: bool = False) -> Gradients:
+    """The backward pass of one operator, without casts. `frozen`: weights have no gradients."""
+    if isinstance(op, Weight) and op.product:
+        dtype = machine_format(machine, op, formats)[1]
+        rows, groups = (op.rows * batch.tokens, None) if routed is None else (routed.each, routed.groups)
+        weights = 0.0 if frozen else machine.gemm(op.n, op.k, rows, dtype, groups, accumulate=True)
+        return Gradients(machine.gemm(rows, op.k, op.n, dtype, groups), weights)
+    if isinstance(op, Moved) and op.steps[1]:
+        rows = batch.tokens * op.rows if routed is None else routed.each * routed.groups
+        return Gradients(machine.memory(BF16 * op.backward * rows, op.steps[1]))
+    if isinstance(op, Core):
+        return Gradients(machine.attention(_expanded(op, batch, op.kv_heads), "backward"))
+    if isinstance(op, State):
+        return Gradients(machine.delta_net(_call(op, batch), "backward"))
+    return Gradients(0.0)
+
+
+def _expanded(op: Core, batch: Batch, kv_heads: float) -> Attention:
+    """Prompts, with keys and values per head."""
+    return Attention(
+        batch=op.ranks * batch.prompts / batch.new, queries=batch.new, past=batch.past, heads=op.heads, kv_heads=kv_heads, qk_dim=op.qk_dim,
+        v_dim=op.v_dim, window=op.window,
+    )  # fmt: skip
+
+
+def _call(op: State, batch: Batch) -> DeltaNet:
+    return DeltaNet(batch.prompts / batch.new, batch.new, op.key_heads, op.value_heads, op.key_dim, op.value_dim)
+
+
+def _grouped(machine: Machine, op: Core, batch: Batch, formats: Formats) -> Iterator[Timed]:
+    """Grouped queries."""
+    if batch.decodes:
+        call = Attention(
+            batch=batch.decodes, queries=batch.queries, past=batch.context, heads=op.heads, kv_heads=op.kv_heads, qk_dim=op.qk_dim, v_dim=op.v_dim,
+            window=op.window, dtype=machine.products(formats.kv), kv_dtype=formats.kv,
+        )  # fmt: skip
+        yield Timed("attention decode", machine.decode(call), 2)
+    if batch.prompts:
+        yield Timed("attention prefill", machine.attention(_in_cache(machine, _expanded(op, batch, op.kv_heads), formats)))
+
+
+def _in_cache(machine: Machine, call: Attention, formats: Formats) -> Attention:
+    """FP8 caches are multiplied in FP8."""
+    return replace(call, dtype=machine.products(formats.kv), kv_dtype=formats.kv)
+
+
+def _latent(machine: Machine, op: Core, batch: Batch, formats: Formats) -> Iterator[Timed]:
+    yield from _index(machine, op, batch)
+    rows, sparse = batch.decodes * batch.queries, is_sparse(op, batch)
+    if latents := rows + batch.prompts * sparse:
+        nope = op.qk_dim - op.rope_dim
+        absorbed = machine.gemm(latents, op.kv_rank, nope, "bf16", op.heads) + machine.gemm(latents, op.v_dim, op.kv_rank, "bf16", op.heads)
+        yield Timed("absorbed projections", absorbed, 2)
+    if rows:
+        seen = min(batch.context, op.index_top or batch.context)
+        call = Attention(
+            batch=batch.decodes, queries=batch.queries, past=seen, heads=op.heads, kv_heads=1, qk_dim=op.latent, v_dim=op.kv_rank, latent=True,
+            dtype=machine.products(formats.kv), kv_dtype=formats.kv,
+        )  # fmt: skip
+        yield Timed("attention decode", machine.decode(call), 2)
+    if batch.prompts and sparse:
+        chosen = Attention(
+            batch=op.ranks * batch.prompts / batch.new, queries=batch.new, past=batch.past, heads=max(op.heads, SPARSE_HEADS), kv_heads=1,
+            qk_dim=op.latent, v_dim=op.kv_rank, window=op.index_top, packed=True,
+        )  # fmt: skip
+        yield Timed("attention prefill", machine.attention(chosen))
+    elif batch.prompts:
+        yield Timed("attention prefill", machine.attention(_in_cache(machine, _expanded(op, batch, op.heads), formats)))
+
+
+def is_sparse(op: Core, batch: Batch) -> bool:
+    """Whether prompts attend to chosen tokens alone."""
+    return bool(op.index_top) and batch.past + batch.new > op.index_top
+
+
+def expanded_rows(op: Core, batch: Batch) -> float:
+    """Cached tokens whose keys and values a step expands per head: those of prompts, which are expanded again, unless attention is sparse."""
+    return 0.0 if is_sparse(op, batch) or not batch.prompts else batch.prompts * (1 + batch.past / batch.new)
+
+
+def _index(machine: Machine, op: Core, batch: Batch) -> Iterator[Timed]:
+    """The indexer of sparse attention, whole on every GPU: scores of all cached tokens, the choice."""
+    if op.index_heads and batch.decodes:
+        yield Timed("indexer", machine.memory(2 * batch.decodes * batch.context * index_bytes(op), 2), 2)
+    if op.index_heads and batch.prompts:
+        yield Timed("indexer", machine.gemm(batch.prompts, max(1.0, batch.seen), op.index_heads * op.index_dim, machine.products("fp8")), 2)
+
+
+def _state(machine: Machine, op: State, batch: Batch) -> Iterator[Timed]:
+    if batch.decodes:
+        call = DeltaNet(batch.decodes, batch.queries, op.key_heads, op.value_heads, op.key_dim, op.value_dim)
+        yield Timed("linear attention decode", machine.delta_update(call))
+    if batch.prompts:
+        yield Timed("linear attention prefill", machine.delta_net(_call(op, batch)), PASSES)

@@ -1,0 +1,276 @@
+"""`Machine`: how long one GPU of a cluster takes for an operator, in microseconds. The one clock of training, serving and plans.
+
+On an hw cluster times are the closed forms of this folder, which measurements judge; on a paper cluster they are tensor and memory peaks.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from dysharp.base.errors import ConfigError
+from dysharp.base.units import MiB
+from dysharp.costs.allreduce import kernel_allreduce_us
+from dysharp.costs.attention import BACKWARD_PRODUCTS, Attention, attention_flops, attention_us, decode_us
+from dysharp.costs.collectives import RING_PART, collective_us
+from dysharp.costs.linear_attention import BACKWARD_PASSES, PASSES, DeltaNet, gradient_us, prefill_us, update_us
+from dysharp.costs.operators import ELEMENT_BYTES, Constants, arch_of, gemm_us, hbm_us, launch_us, sustained_flops_per_us
+from dysharp.costs.regime import Name, Regime, regime_of
+from dysharp.specs import Cluster
+from dysharp.specs.choices import choice_value
+from dysharp.specs.gpu import Gpu
+
+Direction = Literal["forward", "backward"]
+BLOCK_SCALED = 7.161 / 6.812
+"""Time of GEMMs with a scale per 32 elements (MXFP8) over that with a scale per tensor: the 12 products of a layer on a B300, operands quantised
+before (Transformer Engine, docs/examples/gemm_profiling)."""
+
+
+CAST_BYTES = {"fp8": 6.0, "mxfp8": 4 + 2 / 32, "fp4": 5.0}
+"""Bytes of memory per element where a backward pass follows: BF16 is read (for a scale per tensor once before), copies by row and by column are
+written, with MX scales."""
+READ_ONCE = {"fp8": 3.0, "mxfp8": 3.0, "fp4": 3.0}
+"""The same where one copy is written."""
+ANY_LAYOUT = ("blackwell",)
+"""Architectures whose GEMMs take FP8 with one scale per tensor in any layout, so that no copy by column is written (Transformer Engine,
+nvte_is_non_tn_fp8_gemm_supported)."""
+
+
+def compute_dtype(gpu: Gpu, wanted: str) -> str:
+    """Type in which `gpu` multiplies: FP4 only where its tensor cores have FP4, else FP8; Ampere has BF16 alone."""
+    if gpu.arch == "ampere":
+        return "bf16"
+    return "fp8" if wanted == "fp4" and gpu.fp4_TFLOPS <= gpu.fp8_TFLOPS else wanted
+
+
+class Reducers(NamedTuple):
+    """All-reduce kernels of an engine (`allreduce.KERNELS`) up to `most` bytes, one that sums in the switch up to `most_in_switch` bytes, and NCCL,
+    with its form in the switch where `nvls` allows that. The fastest allowed kernel runs."""
+
+    kernels: tuple[str, ...] = ("vllm one-stage", "vllm two-stage")
+    most: float = 8 * MiB
+    in_switch: str = ""
+    most_in_switch: float = 0.0
+    nvls: bool = True
+
+
+NCCL_AND_OWN = Reducers()
+
+
+def number(name: str) -> float:
+    """A numeric choice."""
+    return float(choice_value(name))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A GPU and its fabric under a regime. Equal kernels are computed once."""
+
+    cluster: Cluster
+    regime: Regime
+    _kept: dict[Hashable, float] = field(default_factory=dict, compare=False, repr=False)
+
+    def _once(self, key: Hashable, time: Callable[[], object]) -> float:
+        if key not in self._kept:
+            self._kept[key] = float(time())  # type: ignore[arg-type]
+        return self._kept[key]
+
+    @cached_property
+    def gpu(self) -> Gpu:
+        """The datasheet. Raises `ConfigError` for a cluster without `gpu`, whose kernels have no constants."""
+        if not self.cluster.gpu:
+            raise ConfigError(f"cluster {self.cluster.name}: found no gpu, expected a cluster of real GPUs such as hw-dgx-h200")
+        return self.cluster.own_gpu
+
+    @cached_property
+    def constants(self) -> Constants:
+        """Fitted constants of the machine."""
+        return self.cluster.fitted
+
+    @cached_property
+    def arch(self) -> str:
+        """Architecture of the GPU; "" on a paper cluster."""
+        return arch_of(self.gpu) if self.cluster.gpu else ""
+
+    def products(self, wanted: str) -> str:
+        """Type in which the GPU multiplies: FP4 only where its tensor cores have FP4, else FP8; Ampere has BF16 alone."""
+        return compute_dtype(self.gpu, wanted) if self.cluster.gpu else "fp8" if wanted == "fp4" else wanted
+
+    def cast_bytes(self, dtype: str) -> float:
+        """Bytes of memory per element that is cast from BF16 for products in `dtype`."""
+        per = (CAST_BYTES if self.regime.transposed else READ_ONCE).get(dtype, 0.0)
+        return per - (self.regime.transposed and dtype == "fp8" and self.arch in ANY_LAYOUT)
+
+    # Kernels of one GPU
+
+    @cached_property
+    def floor(self) -> float:
+        """A kernel with nothing to move; 0 on a paper cluster."""
+        return launch_us(self.gpu, self.constants) if self.cluster.gpu else 0.0
+
+    def stream(self, n_bytes: float) -> float:
+        """`n_bytes` through memory, without a start."""
+        if not self.cluster.gpu:
+            return n_bytes / self.cluster.hbm_bytes_per_us
+        part = self.regime.memory
+        return n_bytes / (part * self.cluster.hbm_bytes_per_us) if part else float(hbm_us(self.gpu, self.constants, n_bytes))
+
+    def memory(self, n_bytes: float, kernels: int = 1) -> float:
+        """`kernels` kernels that read and write `n_bytes` in all."""
+        return kernels * self.floor + self.stream(n_bytes)
+
+    def permute(self, n_bytes: float) -> float:
+        """A kernel that moves rows to other places: memory, or what SMs load and store."""
+        if not self.cluster.gpu:
+            return self.memory(n_bytes)
+        if part := self.regime.permute:
+            return self.floor + n_bytes / (part * self.cluster.hbm_bytes_per_us)
+        issued = n_bytes / (self.gpu.n_sms * self.gpu.boost_MHz * self.constants["sm.permute_bytes"])
+        return self.floor + max(self.stream(n_bytes), issued)
+
+    def kept(self, dtype: str) -> float:
+        """Part of its benchmark rate that a GEMM keeps under the regime."""
+        return self.regime.kept.get(f"{self.arch}.{'fp8' if dtype == 'fp4' else dtype}", 1.0) if self.regime.long else 1.0
+
+    def gemm(
+        self, m: float, n: float, k: float, dtype: str, groups: float | None = None, *, accumulate: bool = False, weight_bytes: float | None = None,
+        levels: tuple[float, ...] = (1.0,),
+    ) -> float:  # fmt: skip
+        """A GEMM [m, k] x [k, n], or `groups` of them in one grouped kernel.
+
+        `weight_bytes`: of a weight with its scales, where weights are narrower or wider than the products in `dtype`. `accumulate`: onto FP32 sums in
+        memory (weight gradients). `levels`: the groups have so many times `m` rows, whose last tiles are filled unevenly.
+        """
+        key = (m, n, k, dtype, groups, accumulate, weight_bytes, levels)
+        return self._once(key, lambda: self._gemm(m, n, k, dtype, groups, accumulate, weight_bytes, levels))
+
+    def _gemm(
+        self, m: float, n: float, k: float, dtype: str, grouped: float | None, accumulate: bool, weight_bytes: float | None, levels: tuple[float, ...]
+    ) -> float:
+        kind, groups = "fp8" if dtype == "mxfp8" else dtype, 1.0 if grouped is None else grouped
+        sums = 8.0 * groups * m * n if accumulate else 0.0
+        held = ELEMENT_BYTES[kind] if weight_bytes is None else weight_bytes
+        if not self.cluster.gpu:
+            moved = groups * (ELEMENT_BYTES[kind] * m * k + held * n * k + 2 * m * n) + sums
+            return max(groups * 2 * m * n * k / self.cluster.peak_flops_per_us(kind), moved / self.cluster.hbm_bytes_per_us)
+        regime, kept = self.regime, self.kept(kind)
+        products = gemm_us(
+            self.gpu, self.constants, m * np.array(levels), n, k, kind, library=regime.dense if grouped is None else regime.grouped, groups=groups,
+            kept=1.0 if regime.bounded else kept, weight_bytes=None if regime.wide else held,
+        )  # fmt: skip
+        time = float(np.mean(products))
+        if regime.bounded:
+            time = max(time, groups * 2 * m * n * k / (kept * sustained_flops_per_us(self.gpu, self.constants, kind)))
+        if weight_bytes is not None:
+            part = self.constants[regime.stream] if regime.stream and grouped is not None else 1.0
+            time = max(time, self.floor + float(hbm_us(self.gpu, self.constants, held * n * k * groups)) / part)
+        return (BLOCK_SCALED if dtype == "mxfp8" else 1.0) * time + sums / self.cluster.hbm_bytes_per_us
+
+    def flops(self, count: float, dtype: str) -> float:
+        """`count` FLOPs of large GEMMs."""
+        if self.cluster.gpu:
+            return count / sustained_flops_per_us(self.gpu, self.constants, dtype)
+        return count / self.cluster.peak_flops_per_us(dtype)
+
+    def attention(self, call: Attention, direction: Direction = "forward") -> float:
+        """A flash kernel over prompts or sequences. On a paper cluster it runs at a chosen part of the BF16 peak."""
+        if self.cluster.gpu:
+            return self._once((call, direction), lambda: attention_us(self.gpu, self.constants, call, direction))
+        part = number(f"step.attention_{direction}_part")
+        again = BACKWARD_PRODUCTS if direction == "backward" else 1
+        return again * float(attention_flops(call)) / (part * self.cluster.peak_flops_per_us("bf16"))
+
+    def decode(self, call: Attention) -> float:
+        """Attention of a few queries per request over a cache."""
+        return self._once(("decode", call), lambda: decode_us(self.gpu, self.constants, call))
+
+    def delta_net(self, call: DeltaNet, direction: Direction = "forward") -> float:
+        """The kernels of a gated delta net. On a paper cluster they pass through memory, and no chunk waits."""
+        if self.cluster.gpu:
+            return (prefill_us if direction == "forward" else gradient_us)(self.gpu, self.constants, call)
+        return self.memory((PASSES if direction == "forward" else BACKWARD_PASSES) * call.sequences * call.tokens * call.row_bytes)
+
+    def delta_update(self, call: DeltaNet) -> float:
+        """One more token of every sequence."""
+        return update_us(self.gpu, self.constants, call)
+
+    # What goes between GPUs
+
+    @cached_property
+    def link(self) -> float:
+        """Bytes per microsecond of a ring over the links of a GPU."""
+        return (RING_PART[self.arch] if self.cluster.gpu else 1.0) * self.cluster.link_bytes_per_us
+
+    @property
+    def nic(self) -> float:
+        """Bytes per microsecond between NVLink domains."""
+        return float(self.cluster.scale_out.rate) if self.cluster.scale_out else 1000 * number("step.nic_rate")
+
+    @cached_property
+    def domain(self) -> int:
+        """GPUs of an NVLink domain."""
+        return self.cluster.scale_out.domain_gpus if self.cluster.scale_out else self.cluster.max_gpus or self.cluster.n_gpus
+
+    @property
+    def hop(self) -> float:
+        """Latency of a send between NVLink domains."""
+        return self.cluster.scale_out.latency_us if self.cluster.scale_out else number("step.nic_latency_us")
+
+    @property
+    def wait(self) -> float:
+        """Wait for the last rank of a collective on which computing waits."""
+        return self.constants[self.regime.wait] if self.cluster.gpu and self.regime.wait else 0.0
+
+    def all_reduce(self, n: int, n_bytes: float, reducers: Reducers = NCCL_AND_OWN) -> float:
+        """An all-reduce of `n_bytes` over `n` GPUs of a domain by the fastest allowed kernel."""
+        if n == 1:
+            return 0.0
+        return self._once(("all-reduce", n, n_bytes, reducers), lambda: min(self.reducing(n, n_bytes, reducers).values()))
+
+    def reducing(self, n: int, n_bytes: float, reducers: Reducers) -> dict[str, float]:
+        """Times of the kernels that may sum `n_bytes`, by name; NCCL is "nccl"."""
+        names = reducers.kernels if n_bytes <= reducers.most else ()
+        names += (reducers.in_switch,) if n_bytes <= reducers.most_in_switch else ()
+        own = {name: float(kernel_allreduce_us(self.gpu, self.constants, name, n, n_bytes, 0)) for name in names}
+        nvls = None if reducers.nvls else False
+        return own | {"nccl": float(collective_us(self.gpu, self.constants, "all_reduce", n, n_bytes, nvls=nvls, in_place=True))}
+
+    def collective(self, kind: str, n_bytes: float, size: int, stride: int = 1) -> float:
+        """A collective that computing waits for. `n_bytes`: gathered, scattered, or per rank (alltoall); `stride`: ranks from one to the next."""
+        if size <= 1:
+            return 0.0
+        if not self.cluster.gpu or size * stride > self.domain:
+            return self.group(n_bytes, size, stride)
+        return self.wait + self._near(kind, size, n_bytes)
+
+    def _near(self, kind: str, size: int, n_bytes: float) -> float:
+        in_place = self.regime.in_place
+        return self._once((kind, size, n_bytes), lambda: collective_us(self.gpu, self.constants, kind, size, n_bytes, in_place=in_place))
+
+    def group(self, n_bytes: float, size: int, stride: int) -> float:
+        """A reduce-scatter or all-gather of `n_bytes` over `size` ranks that are `stride` apart, beside computing. Between domains: rates only.
+
+        The members in one domain share the way between domains: each brings its part of the ring's bytes through its own network card.
+        """
+        if size <= 1 or not n_bytes:
+            return 0.0
+        inside = max(1, min(size, self.domain // stride))
+        if inside == size and self.cluster.gpu and self.regime.started:
+            return self._near("all_gather", size, n_bytes)
+        rate = self.link if inside == size else min(self.link, inside * self.nic)
+        return n_bytes * (size - 1) / size / rate
+
+    # What the host does
+
+    def launch(self, calls: float, looped: float, direction: Direction) -> float:
+        """Host time of `calls` operations of a training framework and of `looped` kernels that some of them launch; 0 on a paper cluster."""
+        once = "training.forward_us" if direction == "forward" else "training.launch_us"
+        return calls * self.constants[once] + looped * self.constants["training.launch_us"] if self.cluster.gpu else 0.0
+
+
+@lru_cache(maxsize=64)
+def machine_of(cluster: Cluster, regime: Name) -> Machine:
+    """The machine of a cluster, shared by all who ask."""
+    return Machine(cluster, regime_of(regime))

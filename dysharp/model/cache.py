@@ -1,0 +1,29 @@
+"""KV cache: what one request holds on one GPU of its attention group, as a fold over the operators of its layers."""
+
+from dysharp.model.operators import BF16, FP32, Core, Cut, Operator, State, operators
+from dysharp.specs.whole import WholeModel
+
+INDEX_SCALE = 4.0
+"""Bytes of the scale of an indexer's key, which is FP8 (FlashMLA, README)."""
+
+
+def index_bytes(op: Core) -> float:
+    """Bytes of a token's key in the indexer's cache: FP8 and a scale."""
+    return op.index_dim + INDEX_SCALE if op.index_dim else 0.0
+
+
+def token_bytes(op: Core, kv_bytes: float) -> float:
+    """Bytes that attention of one layer caches per token; `kv_bytes`: of a cached value."""
+    return op.latent * kv_bytes + index_bytes(op) if op.latent else op.kv_heads * (op.qk_dim + op.v_dim) * kv_bytes
+
+
+def operator_bytes(op: Operator, tokens: float, kv_bytes: float) -> float:
+    """Bytes that an operator keeps of a request of `tokens` tokens: a window keeps its tokens alone, linear attention a state in FP32."""
+    if isinstance(op, Core):
+        return token_bytes(op, kv_bytes) * (min(tokens, op.window) if op.window else tokens)
+    return op.state * FP32 + op.tail * BF16 if isinstance(op, State) else 0.0
+
+
+def cache_bytes(model: WholeModel, tokens: float, kv_bytes: float, cut: Cut) -> float:
+    """The same of all layers."""
+    return sum(operator_bytes(op, tokens, kv_bytes) for layer in range(model.n_layers) for op in operators(model, layer, cut))

@@ -1,0 +1,458 @@
+"""What a layer is: its operators in the order in which a token meets them, stated once.
+
+Weights, FLOPs, memory, KV cache, kernels of serving, pieces of a training step and the costs of a plan are folds over `operators`.
+
+| kind | what it is |
+|---|---|
+| `Weight` | a matrix that rows are multiplied with, or a vector of parameters |
+| `Core` | products of queries, keys and values |
+| `State` | linear attention |
+| `Moved` | a kernel that memory limits: norm, positions, activation, addition to the residual stream |
+| `Sum` | sums of rows over tensor parallel ranks, and the gather before them |
+| `Exchange` | rows of experts that change GPUs |
+
+Weights are named as Megatron stores them: queries, keys and values in one matrix, gate and up in one. `Weight.inputs` and `outputs` are whole; all
+other numbers are of one rank of a `Cut`, per token.
+"""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from dysharp.specs.whole import WholeModel
+
+Part = Literal["embedding", "attention", "norms", "router", "dense FFN", "routed experts", "shared experts", "head", "MTP"]
+PARTS: tuple[Part, ...] = ("embedding", "attention", "norms", "router", "dense FFN", "routed experts", "shared experts", "head", "MTP")
+Split = Literal["tp", "none", "experts"]
+"""Over which ranks a weight is cut: tensor parallel, not at all, expert and expert tensor parallel."""
+PROJECTIONS, UP, POSITIONS, CORE, CONTEXT = "projections", "up projections", "positions", "core attention", "context"
+NORMS, RESIDUAL, CONVOLUTION, DENSE, ROUTER, SHARED = "norms", "residual", "convolution", "dense FFN", "router", "shared experts"
+COUNTS, EXCHANGE, PERMUTATIONS, EXPERTS, ACTIVATION = "counts", "exchange", "permutations", "experts", "expert activation"
+TENSOR = "tensor parallel"
+BF16, FP32 = 2.0, 4.0
+ROUTER_BYTES = 12.0
+"""Bytes per expert that a router saves: scores, map and row map, FP32 or INT32 each."""
+READ, READ_BACK = 2, 3
+"""Times that a norm moves its rows, forward (read, write) and backward (read the rows and their gradient, write)."""
+ADDED, ADDED_BACK = 3, 2
+"""Times that an addition to the residual stream moves its rows (two reads and a write; a copy of the gradient)."""
+PASSES, MLA_PASSES = 2, 3
+"""Times that positions and joins of parts read and write queries and keys (RoPE, concatenation). Norms of heads read and write them once more."""
+ACTIVATION_BACK = 5 / 3
+"""Bytes of an activation's backward pass over those of its forward pass: inputs and the gradient are read, gradients are written."""
+
+
+class Cut(NamedTuple):
+    """What a layout makes of a layer. `shard`: ranks that share the rows outside attention and FFN (sequence parallel): `tp`, or 1."""
+
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    etp: int = 1
+    shard: int = 1
+
+
+WHOLE = Cut()
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A tensor that is saved for the backward pass, in bytes per token, or per row of an expert if `routed`.
+
+    `fixed`: bytes that no recipe changes. `kept`: elements in the type in which linears keep their inputs. `module`: drops it when it is computed
+    again, as Megatron names it. `linear`: it is the input of a linear.
+    """
+
+    op: str
+    fixed: float = 0.0
+    module: str = ""
+    linear: bool = False
+    kept: float = 0.0
+    routed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """What every kind has.
+
+    `name`: of the kernel in a serving step. `piece`: part of a layer that a training step times and computes again as one. `saves`: inputs that the
+    backward pass needs. `launches`: operations of a training framework that the host launches, forward and backward, counted from the op list of
+    a block (`training.host` has the anchors). `scope`: Megatron's graph scope that replays them.
+    """
+
+    name: str
+    piece: str
+    saves: tuple[Saved, ...] = ()
+    launches: tuple[float, float] = (0, 0)
+    scope: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weight(Operator):
+    """`count` equal matrices `[outputs, inputs]`, of which a token uses `used`; a vector has `inputs` 1 and no product.
+
+    `rows`: per token. `n`, `k`: columns and depth of the product on one rank. `joined`: engines compute it in the kernel before. `expands`: it makes
+    keys and values per head from latent vectors, which prompts alone need.
+    """
+
+    part: Part
+    weight: str
+    inputs: int
+    outputs: int
+    count: int = 1
+    used: int = 1
+    split: Split = "tp"
+    product: bool = True
+    """Whether a token is multiplied with it. Else it is a vector or a table that is looked up."""
+    rows: float = 1.0
+    n: float = 0.0
+    k: float = 0.0
+    joined: bool = False
+    expands: bool = False
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of all `count`."""
+        return self.inputs * self.outputs * self.count
+
+    @property
+    def active(self) -> int:
+        """Parameters that a token uses."""
+        return self.inputs * self.outputs * self.used
+
+    @property
+    def macs(self) -> int:
+        """Multiplications of a token, forward: 2 FLOPs each."""
+        return self.active if self.product else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Core(Operator):
+    """Attention of `heads` query heads on one rank, of which context parallel `ranks` have equal parts of every sequence's causal pairs.
+
+    With `kv_rank`, keys and values come from one latent vector of `kv_rank + rope_dim` elements. `index_top`: tokens that a query attends to at most,
+    chosen by `index_heads` heads of `index_dim` (0: all).
+    """
+
+    heads: float
+    kv_heads: float
+    qk_dim: int
+    v_dim: int
+    window: int = 0
+    ranks: int = 1
+    kv_rank: int = 0
+    rope_dim: int = 0
+    index_heads: int = 0
+    index_dim: int = 0
+    index_top: int = 0
+
+    @property
+    def latent(self) -> int:
+        """Elements of a token's latent vector; 0 without latent attention."""
+        return self.kv_rank + self.rope_dim if self.kv_rank else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State(Operator):
+    """A gated delta net on one rank, whose state takes the place of a cache. `tail`: elements of the convolution that stay with a request."""
+
+    key_heads: float
+    value_heads: float
+    key_dim: int
+    value_dim: int
+    state: float
+    tail: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved(Operator):
+    """Elements per token that go through memory: `served` by each of `kernels` fused kernels of an engine, `forward` and `backward` in training by
+    `steps` kernels each. `rows`: per token in training, whose ranks share rows outside attention and FFN.
+
+    The router's kernels in an engine: top-k and softmax or sigmoid, counts per expert, sorted rows (vLLM fused_moe; SGLang alike).
+    """
+
+    served: float
+    kernels: int = 1
+    steps: tuple[int, int] = (1, 1)
+    forward: float = 0.0
+    backward: float = 0.0
+    rows: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sum(Operator):
+    """Rows of `scattered` elements are summed over tensor parallel ranks; with sequence parallelism rows of `gathered` are gathered first."""
+
+    gathered: int
+    scattered: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange(Operator):
+    """Rows of `width` elements on their way to their experts, or back."""
+
+    width: int
+
+
+Operators = tuple[Operator, ...]
+
+
+def operators(model: WholeModel, number: int, cut: Cut = WHOLE) -> Operators:
+    """The operators of layer number `number` on one rank of `cut`; layers of MTP follow the last layer."""
+    return layer_operators(model, model.is_moe(number), model.is_linear(number), model.windowed(number), cut)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def layer_operators(model: WholeModel, moe: bool, linear: bool = False, windowed: bool = False, cut: Cut = WHOLE) -> Operators:
+    """The same of a kind of layer."""
+    attention = _linear(model, cut) if linear and model.linear else _mla(model, cut) if model.attention.mla else _gqa(model, cut, windowed)
+    return (*attention, *(_experts(model, cut) if moe else _dense(model, cut)))
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def served(ops: Operators) -> Operators:
+    """Operators as an engine runs them: without vectors, and with joined matrices as one."""
+    out: list[Operator] = []
+    for op in ops:
+        if isinstance(op, Weight) and op.joined and isinstance(last := out[-1], Weight):
+            out[-1] = replace(last, n=last.n + op.n)
+        elif not isinstance(op, Weight) or op.product:
+            out.append(op)
+    return tuple(out)
+
+
+def kind_of(model: WholeModel, number: int) -> tuple[bool, bool, bool]:
+    """What tells a layer from others: experts, a window, linear attention."""
+    return model.is_moe(number), model.windowed(number), model.is_linear(number)
+
+
+def matrix(
+    part: Part, weight: str, inputs: int, outputs: int, cut: Cut, by: Literal["outputs", "inputs", "none"] = "outputs", *, name: str, piece: str,
+    saves: tuple[Saved, ...] = (), scope: str = "attn", joined: bool = False,
+) -> Weight:  # fmt: skip
+    """A matrix that tensor parallelism cuts by its outputs, by its inputs, or not at all: then ranks share the rows."""
+    ways = {"outputs": (1.0, outputs / cut.tp, inputs), "inputs": (1.0, outputs, inputs / cut.tp), "none": (1 / cut.shard, outputs, inputs)}
+    rows, n, k = ways[by]
+    return Weight(
+        name=name, piece=piece, saves=saves, launches=(1, 2), scope=scope, part=part, weight=weight, inputs=inputs, outputs=outputs,
+        split="none" if by == "none" else "tp", rows=rows, n=n, k=k, joined=joined,
+    )  # fmt: skip
+
+
+def vector(part: Part, weight: str, elements: int, count: int = 1, used: int = 1, split: Split = "none") -> Weight:
+    """Parameters without a product."""
+    return Weight(name=weight, piece="", part=part, weight=weight, inputs=1, outputs=elements, count=count, used=used, split=split, product=False)
+
+
+def _norm(model: WholeModel, cut: Cut, saved: str) -> Iterator[Operator]:
+    """A norm of the residual stream, and those behind attention or FFN of models with sandwich norms."""
+    hidden = model.hidden
+    yield vector("norms", "layer norms", hidden * model.norm_vectors * model.norms_per_layer // 2)
+    n = model.norms_per_layer // 2
+    saves = (Saved(saved, BF16 * hidden / cut.shard),)
+    yield Moved(
+        name="norms", piece=NORMS, saves=saves, launches=(1, 2), scope="attn", served=2 * hidden, kernels=n, forward=n * READ * hidden,
+        backward=n * READ_BACK * hidden, rows=1 / cut.shard,
+    )  # fmt: skip
+
+
+def _added(model: WholeModel, cut: Cut, scope: str) -> Moved:
+    """The addition to the residual stream, which engines fuse into the next norm."""
+    hidden = model.hidden
+    return Moved(
+        name="residual", piece=RESIDUAL, launches=(1, 2), scope=scope, served=0, kernels=0, forward=ADDED * hidden, backward=ADDED_BACK * hidden,
+        rows=1 / cut.shard,
+    )  # fmt: skip
+
+
+def _attention_end(model: WholeModel, cut: Cut, width: int, gathered: int, saves: tuple[Saved, ...]) -> Iterator[Operator]:
+    """The projection back, its sum, the residual stream."""
+    a, hidden = model.attention, model.hidden
+    yield matrix("attention", "out", width, hidden, cut, "inputs", name="attention out", piece=PROJECTIONS, saves=saves)
+    if a.out_bias:
+        yield vector("attention", "out bias", hidden)
+    if a.sinks:
+        yield vector("attention", "sinks", a.heads, split="tp")
+    yield Sum(name="attention all-reduce", piece=TENSOR, gathered=gathered, scattered=hidden, launches=(2, 3) if cut.tp > 1 else (0, 0), scope="attn")
+    yield _added(model, cut, "attn")
+
+
+def _context_saved(model: WholeModel, cut: Cut) -> tuple[Saved, ...]:
+    """With context parallelism heads are exchanged behind the kernel, which keeps its own output."""
+    a = model.attention
+    return (Saved("output before the context exchange", BF16 * a.heads * a.value_dim / cut.tp),) if cut.cp > 1 else ()
+
+
+def _output_saved(model: WholeModel, cut: Cut) -> tuple[Saved, ...]:
+    a = model.attention
+    return (Saved("attention output", (BF16 * a.heads * a.value_dim + FP32 * a.heads) / cut.tp, linear=True), *_context_saved(model, cut))
+
+
+def _norm_output(model: WholeModel, cut: Cut) -> tuple[Saved, ...]:
+    return (Saved("norm output", module="layernorm", linear=True, kept=model.hidden / cut.shard),)
+
+
+def _gqa(model: WholeModel, cut: Cut, windowed: bool) -> Iterator[Operator]:
+    a, hidden, t = model.attention, model.hidden, cut.tp
+    rows = ((1 + a.gated) * a.heads + 2 * a.kv_heads) * a.head_dim
+    heads, kv = a.heads / t, max(1.0, a.kv_heads / t)  # with more ranks than heads each head has copies
+    yield from _norm(model, cut, "block input")
+    qkv = matrix("attention", "qkv", hidden, rows, cut, name="qkv", piece=PROJECTIONS, saves=_norm_output(model, cut))
+    yield replace(qkv, n=((1 + a.gated) * heads + 2 * kv) * a.head_dim)
+    if a.qkv_bias:
+        yield vector("attention", "qkv bias", rows, split="tp")
+    if a.qk_norm:
+        yield vector("attention", "q and k norm", ((a.heads + a.kv_heads) if a.qk_norm_joint else 2) * a.head_dim)
+    moved = 2 * (PASSES + a.qk_norm) * (heads + a.kv_heads / t) * a.head_dim
+    yield Moved(
+        name="rope and cache", piece=POSITIONS, launches=(4, 7), scope="attn", served=2 * (heads + 2 * kv) * a.head_dim, kernels=1 + a.qk_norm,
+        forward=moved, backward=moved,
+    )  # fmt: skip
+    yield Core(
+        name="attention", piece=CORE, saves=(Saved("q, k, v", BF16 * (heads + 2 * kv) * a.head_dim),), launches=(1, 3), scope="attn",
+        heads=heads / cut.cp, kv_heads=kv / cut.cp, qk_dim=a.head_dim, v_dim=a.head_dim, window=a.window if windowed else 0, ranks=cut.cp,
+    )  # fmt: skip
+    if a.gated:
+        width = heads * a.head_dim
+        yield Moved(
+            name="attention gate", piece=POSITIONS, launches=(1, 2), scope="attn", served=2 * width, forward=ADDED * width,
+            backward=ADDED * ACTIVATION_BACK * width,
+        )  # fmt: skip
+    yield from _attention_end(model, cut, a.heads * a.head_dim, hidden, _output_saved(model, cut))
+
+
+def _mla(model: WholeModel, cut: Cut) -> Iterator[Operator]:
+    """Down projections are replicated over tensor parallel ranks (Megatron-LM, multi_latent_attention.py)."""
+    a, hidden, t = model.attention, model.hidden, cut.tp
+    heads, latent, queries = a.heads / t, a.kv_rank + a.rope_dim, a.heads * a.qk_dim
+    yield from _norm(model, cut, "block input")
+    down, saves = {"name": "q and kv down", "piece": PROJECTIONS}, _norm_output(model, cut)
+    if a.q_rank:
+        yield matrix("attention", "q down", hidden, a.q_rank, cut, "none", name=down["name"], piece=PROJECTIONS, saves=saves)
+        yield vector("attention", "q norm", a.q_rank)
+    yield matrix(
+        "attention", "kv down", hidden, latent, cut, "none", name=down["name"], piece=PROJECTIONS, saves=() if a.q_rank else saves,
+        joined=bool(a.q_rank),
+    )  # fmt: skip
+    yield vector("attention", "kv norm", a.kv_rank)
+    kept = (Saved("down projections and norms", BF16 * (2 * a.q_rank + 2 * a.kv_rank + a.rope_dim)),)
+    yield Moved(name="latent norms", piece=UP, saves=kept, launches=(1, 3), scope="attn", served=2 * (a.q_rank + latent))
+    yield matrix("attention", "q up", a.q_rank or hidden, queries, cut, name="q up", piece=UP)
+    if a.index_heads:
+        width, rows = a.index_heads * a.index_dim, a.index_dim + a.index_heads
+        yield matrix("attention", "index queries", a.q_rank, width, cut, "none", name="indexer", piece=PROJECTIONS)
+        yield matrix("attention", "index key and weights", hidden, rows, cut, "none", name="indexer", piece=PROJECTIONS)
+        yield vector("attention", "index norm", 2 * a.index_dim)
+    yield replace(matrix("attention", "kv up", a.kv_rank, a.heads * (a.nope_dim + a.v_dim), cut, name="kv up", piece=UP), expands=True)
+    moved = 2 * (MLA_PASSES + a.qk_norm) * 2 * heads * a.qk_dim
+    yield Moved(
+        name="rope and cache", piece=UP, launches=(3, 5), scope="attn", served=2 * (heads * a.rope_dim + latent), forward=moved, backward=moved
+    )
+    yield Moved(name="splits", piece=POSITIONS, launches=(5, 8), scope="attn", served=0, kernels=0, steps=(0, 0))
+    yield Core(
+        name="attention", piece=CORE, saves=(Saved("q, k, v", BF16 * (2 * queries + a.heads * a.v_dim) / t, "mla_up_proj"),), launches=(1, 3),
+        scope="attn", heads=heads / cut.cp, kv_heads=heads / cut.cp, qk_dim=a.qk_dim, v_dim=a.v_dim, kv_rank=a.kv_rank, rope_dim=a.rope_dim,
+        ranks=cut.cp, index_heads=a.index_heads, index_dim=a.index_dim, index_top=a.index_top,
+    )  # fmt: skip
+    yield from _attention_end(model, cut, a.heads * a.v_dim, a.q_rank + latent, _output_saved(model, cut))
+
+
+def _linear(model: WholeModel, cut: Cut) -> Iterator[Operator]:
+    """Transformers, models/qwen3_next: queries, keys, values and gate in one; strength and decay in another; one norm vector for all heads.
+
+    Saved are inputs of the projections, of the convolution and of the gated norm; states of chunks are made again in the backward pass.
+    """
+    a, hidden, t = model.linear, model.hidden, cut.tp
+    assert a is not None
+    values, mixed = a.value_heads * a.value_dim, a.mixed
+    yield from _norm(model, cut, "block input")
+    yield matrix("attention", "linear in", hidden, mixed + values, cut, name="qkv", piece=PROJECTIONS, saves=_norm_output(model, cut))
+    yield matrix("attention", "linear rates", hidden, 2 * a.value_heads, cut, name="decay", piece=PROJECTIONS)
+    yield vector("attention", "convolution", mixed * a.convolution, split="tp")
+    kept = (Saved("linear q, k, v before and behind the convolution", BF16 * 2 * mixed / t),
+            Saved("gate, strength and decay", (BF16 * values + FP32 * 2 * a.value_heads) / t))  # fmt: skip
+    yield Moved(
+        name="convolution", piece=CONVOLUTION, saves=kept, launches=(3, 5), scope="attn", served=2 * mixed / t, forward=2 * mixed / t,
+        backward=2 * ACTIVATION_BACK * mixed / t,
+    )  # fmt: skip
+    yield vector("attention", "decay", 2 * a.value_heads, split="tp")
+    yield State(
+        name="linear attention", piece=CORE, launches=(1, 3), scope="attn", key_heads=max(1.0, a.key_heads / t), value_heads=a.value_heads / t,
+        key_dim=a.key_dim, value_dim=a.value_dim, state=a.state / t, tail=mixed * (a.convolution - 1) / t,
+    )  # fmt: skip
+    yield vector("attention", "linear norm", a.value_dim)
+    yield Moved(
+        name="attention gate", piece=CONVOLUTION, served=2 * values / t, forward=ADDED * values / t, backward=ADDED * ACTIVATION_BACK * values / t
+    )
+    out = (Saved("linear output before and behind its norm", BF16 * values / t, linear=True, kept=values / t),)
+    yield from _attention_end(model, cut, values, hidden, out)
+
+
+def _ffn(model: WholeModel, cut: Cut, part: Part, inner: int, matrices: int, saves: tuple[Saved, ...] = ()) -> Iterator[Operator]:
+    """Two or three matrices with an activation between them: a dense FFN, or shared experts."""
+    hidden, dense = model.hidden, part == "dense FFN"
+    first, scope, short = inner * (matrices - 1), "mlp" if dense else "moe", "" if dense else "shared "
+    module = "mlp" if dense else "shared_experts"
+    yield matrix(part, f"{short}FC1", hidden, first, cut, name=part, piece=part, saves=saves, scope=scope)
+    moved = matrices * inner / cut.tp
+    before = (Saved(f"{short}FC1 output", BF16 * first / cut.tp, module),)
+    yield Moved(
+        name=part, piece=part, saves=before, launches=(2, 3) if dense else (1, 2), scope=scope, served=moved, forward=moved,
+        backward=ACTIVATION_BACK * moved,
+    )  # fmt: skip
+    behind = (Saved(f"{short}activation", module=module, linear=True, kept=inner / cut.tp),)
+    yield matrix(part, f"{short}FC2", inner, hidden, cut, "inputs", name=part, piece=part, saves=behind, scope=scope)
+    if dense and model.dense_bias:
+        yield vector(part, "biases", first + hidden)
+    parallel = (2, 3) if cut.tp > 1 else (0, 0)
+    yield Sum(name="FFN all-reduce", piece=part, gathered=hidden, scattered=hidden, launches=parallel, scope=scope)
+
+
+def _norm_of_ffn(model: WholeModel, cut: Cut) -> tuple[Saved, ...]:
+    return (Saved("FFN norm output", BF16 * model.hidden / cut.shard, "layernorm", linear=True),)  # the router reads it in BF16
+
+
+def _dense(model: WholeModel, cut: Cut) -> Iterator[Operator]:
+    yield from _norm(model, cut, "FFN norm input")
+    yield from _ffn(model, cut, "dense FFN", model.dense_hidden, model.dense_matrices, _norm_of_ffn(model, cut))
+    yield _added(model, cut, "mlp")
+
+
+def _experts(model: WholeModel, cut: Cut) -> Iterator[Operator]:
+    layer, hidden = model.layer, model.hidden
+    assert layer is not None
+    n, k, inner = layer.n_experts, layer.topk, layer.expert_hidden
+    up = layer.n_matrices - 1
+    yield from _norm(model, cut, "FFN norm input")
+    kept = (*_norm_of_ffn(model, cut), Saved("router", ROUTER_BYTES * n / cut.shard, "moe"))
+    router = matrix("router", "router", hidden, n, cut, "none", name="router", piece=ROUTER, saves=kept, scope="moe_router")
+    yield router
+    yield Moved(name="router", piece=ROUTER, launches=(16, 10), scope="moe_router", served=2 * n, kernels=3, steps=(16, 10), rows=1 / cut.shard)
+    if model.router_bias:
+        yield vector("router", "router bias", n)
+    yield Exchange(name="dispatch", piece=EXCHANGE, launches=(6, 9), scope="moe", width=hidden)
+    rows = k * cut.etp / cut.shard
+    routed = {"part": "routed experts", "count": n, "used": k, "split": "experts", "rows": rows, "name": "experts", "piece": EXPERTS, "scope": "moe"}
+    before = (Saved("permuted rows", module="moe", linear=True, kept=hidden, routed=True),)
+    yield Weight(weight="expert FC1", inputs=hidden, outputs=inner * up, n=inner * up / cut.etp, k=hidden, saves=before, launches=(1, 2), **routed)  # type: ignore[arg-type]
+    between = (Saved("expert FC1 output", BF16 * up * inner / cut.etp, "moe", routed=True),)
+    width = inner / cut.etp
+    yield Moved(
+        name="experts", piece=ACTIVATION, saves=between, launches=(1, 1), scope="moe", served=(up + 1) * width, forward=(up + 1) * width,
+        backward=(2 * up + 1) * width, rows=rows,
+    )  # fmt: skip
+    behind = (Saved("expert activation", module="moe_act", linear=True, kept=width, routed=True),
+              Saved("expert FC2 output", BF16 * hidden, "moe", routed=True))  # fmt: skip
+    yield Weight(weight="expert FC2", inputs=inner, outputs=hidden, n=hidden, k=width, saves=behind, launches=(1, 2), **routed)  # type: ignore[arg-type]
+    if model.expert_bias:
+        yield vector("routed experts", "expert biases", inner * up + hidden, n, k, "experts")
+    if model.shared_hidden:
+        yield from _ffn(model, cut, "shared experts", model.shared_hidden, layer.n_matrices)
+        if model.shared_gate:
+            yield matrix("shared experts", "shared gate", hidden, 1, cut, "none", name="shared experts", piece=SHARED, scope="moe")
+        yield Moved(name="shared experts", piece=SHARED, launches=(1, 2), scope="moe", served=0, kernels=0, steps=(0, 0))
+    yield Exchange(name="combine", piece=EXCHANGE, launches=(7, 10), scope="moe", width=hidden)
+    yield _added(model, cut, "moe")
+

@@ -1,0 +1,111 @@
+"""One layer of a serving step: `model.operators`, kernel by kernel, with the busiest GPU's experts and what goes between GPUs."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from dysharp.costs.layer import Routed, Timed, cast_us, expanded_rows, kernels, machine_format, product
+from dysharp.model.batch import Batch
+from dysharp.model.operators import EXPERTS, SHARED, Core, Exchange, Moved, Operator, Sum, Weight, operators, served
+from dysharp.serving.balance import LEVELS, busiest, levels_of
+from dysharp.serving.exchange import BOUNDS, FREE, domain_of, exchange, least_us
+from dysharp.serving.work import ELEMENT, Loads, Replica
+
+
+def layer_ops(r: Replica, batch: Batch, number: int) -> list[Timed]:
+    """The kernels of layer number `number` on one GPU."""
+    ops = served(operators(r.model, number, r.layout.cut))
+    core = next((op for op in ops if isinstance(op, Core)), None)
+    everybody = (batch.tokens if batch.mean is None else batch.mean) * r.layout.dp
+    done: list[Timed] = []
+    behind: list[Timed] = []
+    for op in ops:
+        if isinstance(op, Exchange) and op.name == "dispatch":
+            experts = expert_op(r, everybody, ops)
+            before, behind = moves(r, batch.tokens, everybody, experts.us)
+            done += [*before, experts]
+        elif isinstance(op, Exchange):
+            done += behind
+        elif not is_routed(op) and not (isinstance(op, Sum) and op.piece == SHARED):
+            done += _kernels(r, op, batch, core)
+    return done
+
+
+def attention_ops(r: Replica, batch: Batch, number: int) -> list[Timed]:
+    """Those from the first norm to the sum over the attention group."""
+    ops = served(operators(r.model, number, r.layout.cut))
+    core = next((op for op in ops if isinstance(op, Core)), None)
+    end = next(i for i, op in enumerate(ops) if isinstance(op, Sum))
+    return [one for op in ops[: end + 1] for one in _kernels(r, op, batch, core)]
+
+
+def is_routed(op: Operator) -> bool:
+    """Whether an operator works on rows of routed experts."""
+    return isinstance(op, (Weight, Moved)) and op.name == EXPERTS
+
+
+def _kernels(r: Replica, op: Operator, batch: Batch, core: Core | None) -> Iterator[Timed]:
+    if isinstance(op, Sum):
+        yield r.all_reduce(op.name, batch.tokens)
+    elif isinstance(op, Weight):
+        tokens = expanded_rows(core, batch) if op.expands and core is not None else batch.tokens
+        if tokens:
+            one = r.linear(op, tokens)
+            yield _beside(r, one) if op.piece == SHARED else one
+    else:
+        yield from (_beside(r, one) if op.piece == SHARED else one for one in kernels(r.machine, op, batch, r.formats))
+
+
+def _beside(r: Replica, one: Timed) -> Timed:
+    """Shared experts on a stream of their own: their launches hide, their bytes and products do not."""
+    return one._replace(us=max(0.0, one.us - one.kernels * r.machine.floor))
+
+
+@lru_cache(maxsize=1 << 14)
+def touched(experts: float, topk: int, total: int, tokens: float, loads: Loads = ()) -> float:
+    """Mean experts out of `experts` with at least one row when `tokens` tokens each choose `topk` of `total` by popularity."""
+    weights = loads or LEVELS
+    each = [min(1.0, topk / total * weight * len(weights) / sum(weights)) for weight in weights]
+    return float(experts * sum(1 - (1 - part) ** tokens for part in each) / len(each))
+
+
+def expert_op(r: Replica, tokens: float, ops: tuple[Operator, ...] | None = None) -> Timed:
+    """The experts of the busiest GPU: `tokens` tokens of all GPUs choose experts, which EP spreads and tensor parallelism cuts."""
+    layer, layout = r.model.layer, r.layout
+    assert layer is not None
+    own = [op for op in ops or operators(r.model, r.model.n_layers - 1, layout.cut) if is_routed(op)]
+    groups = touched((layer.n_experts + layout.slots) / layout.ep, layer.topk, layer.n_experts, tokens, r.loads)
+    rows = tokens * layer.topk / layout.ep * busiest(r, tokens)
+    routed, n, time = Routed(rows / max(groups, 1e-9), groups, levels_of(r.loads)), 0, 0.0
+    for op in own:
+        if isinstance(op, Weight):
+            time, n = time + product(r.machine, op, tokens, r.formats, routed), n + 1
+            if op.k == layer.hidden and machine_format(r.machine, op, r.formats)[1] != "bf16":  # each token once; the activation casts its outputs
+                time, n = time + cast_us(r.machine, op, tokens / layout.ep / op.rows, r.formats), n + 1
+        else:
+            time, n = time + sum(one.us for one in kernels(r.machine, op, Batch(), r.formats, routed)), n + 1
+    return Timed("experts", time + r.machine.permute(ELEMENT * (rows + tokens / layout.dp) * layer.hidden), n + 1)
+
+
+Ops = list[Timed]
+
+
+def moves(r: Replica, tokens: float, everybody: float, experts_us: float) -> tuple[Ops, Ops]:
+    """Kernels before and behind the experts. `tokens`: of a step of an attention group, `everybody`: of all groups.
+
+    A layout without attention groups has all tokens everywhere, and sums. One with groups and EP dispatches and combines. A layout with groups and
+    experts that are cut gathers all tokens, and scatters sums. The busiest expert GPU gets and sends most rows, and the others wait for it.
+    """
+    layout, row = r.layout, ELEMENT * r.model.hidden
+    sends = layout.dp > 1 and layout.ep > 1
+    if r.ep_system == FREE:
+        return [], []
+    if layout.dp == 1:
+        return [], [r.all_reduce("FFN all-reduce", tokens)]
+    if not sends:
+        gathered, scattered = (r.machine.collective(kind, row * everybody, layout.stage_gpus) for kind in ("all_gather", "reduce_scatter"))
+        return [Timed("dispatch", gathered)], [Timed("combine", scattered)]
+    shared = [Timed("combine", r.machine.collective("all_gather", row * tokens, layout.tp))] if layout.tp > 1 else []
+    if r.ep_system in BOUNDS and layout.ep <= domain_of(r):
+        return [Timed("dispatch", least_us(r, tokens / layout.tp, experts_us), 0)], shared
+    moved = exchange(r, tokens / layout.tp, busiest(r, everybody))
+    return [Timed("dispatch", moved.dispatch, moved.kernels // 2)], [Timed("combine", moved.combine, moved.kernels // 2), *shared]
