@@ -16,6 +16,7 @@ from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.processes import Runner, here, in_processes
 from dysharp.base.text import sentences, table
 from dysharp.base.units import GiB
+from dysharp.costs.machine import Machine
 from dysharp.measured.training.step_time import MEDIAN_P90, group_of_step
 from dysharp.model import Layout, check_layout, layout_of
 from dysharp.model.weights import parameters_of
@@ -32,7 +33,6 @@ from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import Tokens, check_value, show
 from dysharp.specs.hf_whole import lines_on
 from dysharp.specs.whole import WholeModel
-from dysharp.training.machine import Machine
 
 Gpus = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
 NAMES = {"mbs": "micro_batch"}

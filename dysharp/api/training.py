@@ -12,6 +12,7 @@ from dysharp.api.tensor_parallel import step_sub_layers, step_words
 from dysharp.base.errors import ConfigError
 from dysharp.base.text import table
 from dysharp.base.units import PS_PER_US, GiB
+from dysharp.costs.machine import Machine, number
 from dysharp.measured.training.step_time import error_bar
 from dysharp.model import Layout, check_domain, check_layout, layout_of
 from dysharp.model.flops import MEGATRON, model_flops
@@ -40,7 +41,6 @@ from dysharp.training.block import NOT_MODELLED, Block
 from dysharp.training.cost import BlockTimes, EpTimes
 from dysharp.training.costs import Kind, StepCosts, step_costs
 from dysharp.training.graph import COMPUTE, OPTIMIZER, SEND, Replay, replay, step_graph
-from dysharp.training.machine import Machine, number
 from dysharp.training.megatron import recipe_from
 from dysharp.training.memory import Memory, Saving, check_memory, memory_of
 from dysharp.training.practice import Practice

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.costs.machine import Machine, number
 from dysharp.model.flops import CORE, FLASH_BACKWARD, flops_of
 from dysharp.model.layout import Chunk, Layout, chunks_of
 from dysharp.model.state import Recipe, rank_parameters, recipe_of
@@ -22,7 +23,6 @@ from dysharp.planning.split import best_split, pace, slots, stage_text, v_split
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
 from dysharp.training.cost import BlockTimes, EpTimes
-from dysharp.training.machine import Machine, number
 from dysharp.training.memory import RESERVED, Saving
 from dysharp.training.moe_block import ELEMENT
 

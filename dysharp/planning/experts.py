@@ -11,10 +11,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from dysharp.costs.machine import Machine
 from dysharp.model.layout import Layout
 from dysharp.specs.whole import WholeModel
 from dysharp.training.cost import Cost
-from dysharp.training.machine import Machine
 from dysharp.workload.popularity import normal_weights, published_spread
 
 ELEMENT = 2

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import cast
 
+from dysharp.costs.machine import Machine
 from dysharp.model.layout import Layout
 from dysharp.planning.experts import hidden_by, wire_us
 from dysharp.planning.swap import copied, swapped_bytes
@@ -14,7 +15,6 @@ from dysharp.specs.whole import WholeModel
 from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, Cost, EpTimes
 from dysharp.training.costs import exposed_shards
-from dysharp.training.machine import Machine
 from dysharp.training.memory import Saving
 from dysharp.training.moe_block import expert_tensor, routed
 from dysharp.training.practice import Dispatcher, Practice

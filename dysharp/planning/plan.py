@@ -11,6 +11,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.base.processes import Runner, here
 from dysharp.base.processes import Task as Work
 from dysharp.base.units import GiB
+from dysharp.costs.machine import Machine
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.weights import parameters_of
 from dysharp.planning.cost import Costed, Coster, machine_of
@@ -20,7 +21,6 @@ from dysharp.planning.search import Found, Tick, journal_of, search
 from dysharp.planning.space import Task, default_space
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
-from dysharp.training.machine import Machine
 from dysharp.training.practice import Practice
 
 ASCEND = "paper-ascend"

@@ -8,15 +8,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dysharp.costs.collectives import collective_us, link_us, sync_us
+from dysharp.costs.layer import Routed, gradients, kernels, machine_format
+from dysharp.costs.machine import Machine
 from dysharp.costs.transfer import deepep_combine_us, deepep_dispatch_us, expected_copies
+from dysharp.model.batch import Batch, prompt_batch
+from dysharp.model.formats import Formats
 from dysharp.model.layout import Layout
+from dysharp.model.operators import ACTIVATION, COUNTS, EXCHANGE, EXPERTS, PERMUTATIONS, Moved, Operator, Weight, operators
 from dysharp.specs.model import Model
 from dysharp.specs.whole import WholeModel
 from dysharp.training.cost import Cost, passes
-from dysharp.training.machine import PERMUTE, Machine
-from dysharp.training.practice import ANY_LAYOUT, CAST_BYTES, SMS, Practice
+from dysharp.training.practice import SMS, Practice
 
 ELEMENT = 2
+PRODUCTS = {"fp4": "nvfp4"}
+"""Type of products -> the format of weights whose products have it, where the names differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +116,37 @@ class Basis:
         """Type of the GEMMs."""
         return self.practice.dtype or (self.model.layer.gemm_dtype if self.model.layer else "bf16")
 
-    def casts(self, kind: str, inputs: float, gradients: float) -> Cost:
-        """Casts of `inputs` elements forward and of `gradients` elements backward."""
-        per = CAST_BYTES[kind] if self.practice.dtype else 0.0
-        per -= kind == "fp8" and self.machine.arch in ANY_LAYOUT
-        return self.memory("casts", per * inputs, per * gradients) if per > 0 else Cost()
+    @property
+    def formats(self) -> Formats:
+        """Formats of a forward pass: weights are copies in the type of the products; the head stays in BF16."""
+        name = PRODUCTS.get(self.dtype, self.dtype)
+        return Formats(name, name, name)
+
+    @property
+    def batch(self) -> Batch:
+        """The micro-batch on one rank."""
+        return prompt_batch(self.tokens, self.sequence)
+
+    def product(self, op: Weight, rows: Routed | None = None) -> Cost:
+        """A product with a weight matrix: forward, gradient of its input, gradient of the weight; casts of its input and output gradient."""
+        per = self.machine.cast_bytes(machine_format(self.machine, op, self.formats)[1])
+        count = op.rows * self.tokens if rows is None else rows.each * rows.groups
+        done = self.timed(op, "experts" if op.split == "experts" else op.part, rows)
+        return done + self.memory("casts", per * count * op.k, per * count * op.n) if per > 0 else done
+
+    def timed(self, op: Operator, label: str, rows: Routed | None = None) -> Cost:
+        """An operator by its own clock, without casts."""
+        forward = sum(one.us for one in kernels(self.machine, op, self.batch, self.formats, rows))
+        return passes(label, forward, *gradients(self.machine, op, self.batch, self.formats, rows, self.practice.frozen))
 
     def memory(self, name: str, forward: float, backward: float) -> Cost:
         """Kernels that move `forward` and `backward` bytes."""
         return passes(name, self.machine.memory(forward), self.machine.memory(backward))
+
+
+def is_routed(op: Operator) -> bool:
+    """Whether an operator works on rows of routed experts."""
+    return isinstance(op, (Weight, Moved)) and op.piece in (EXPERTS, ACTIVATION)
 
 
 def routed(block: Basis) -> dict[str, Cost]:
@@ -126,32 +154,21 @@ def routed(block: Basis) -> dict[str, Cost]:
     layer, layout, machine = block.model.layer, block.layout, block.machine
     assert layer is not None
     tokens = block.tokens / layout.tp
-    rows, local, inner = tokens * layer.topk * layout.etp, max(1, layer.n_experts // layout.ep), layer.expert_hidden // layout.etp
+    rows, local = tokens * layer.topk * layout.etp, max(1, layer.n_experts // layout.ep)
     sent = exchange(machine, layout, layer, tokens, block.practice)
     early = sent.wait + sent.maps  # before a forward pass knows how many rows come
     one, back = sent.dispatch + sent.combine + sent.wait, sent.dispatch + sent.combine + 2 * sent.wait
     counts, moved = (Cost(f, b, 0.0, f, b, f, b, parts={"dispatch and combine": f + b}) for f, b in ((early, 0.0), (one, back)))
     width = ELEMENT * layer.hidden
     own, got = (tokens + rows, 2 * rows if local > 1 else 0) if block.practice.dispatcher == "alltoall" else (0.0, tokens * sent.received + rows)
-    permuted = 2 * width * (own + got)
-    up = layer.n_matrices - 1
-    per, gemm, kind = rows / local, machine.gemm, block.dtype
-    products = [
-        (gemm(per, n, k, kind, local), gemm(per, k, n, kind, local), 0.0 if block.practice.frozen else gemm(n, k, per, kind, local, True))
-        for n, k in ((up * inner, layer.hidden), (layer.hidden, inner))
-    ]
-    forward, backward, weights = (sum(way) for way in zip(*products, strict=True))
-    experts = Cost(forward, backward, weights, parts={"experts": forward + backward + weights})
-    active = 0.0 if block.practice.fused_experts else rows * inner
-    experts += block.casts(kind, rows * layer.hidden + active, rows * layer.hidden + up * active)
-    activation = block.memory("activation", ELEMENT * (up + 1) * active, ELEMENT * (2 * up + 1) * active) if active else Cost()
-    return {
-        "counts": counts,
-        "exchange": moved,
-        "permutations": passes("permutations", *2 * (block.machine.memory(permuted, PERMUTE),)),
-        "experts": experts,
-        "expert activation": activation,
-    }
+    permuted = machine.permute(2 * width * (own + got))
+    each, found = Routed(rows / local, local), dict.fromkeys((EXPERTS, ACTIVATION), Cost())
+    for op in operators(block.model, block.model.n_layers - 1, layout.cut):
+        if is_routed(op):
+            found[op.piece] += block.product(op, each) if isinstance(op, Weight) else block.timed(op, "activation", each)
+    if block.practice.fused_experts:
+        found[ACTIVATION] = Cost()
+    return {COUNTS: counts, EXCHANGE: moved, PERMUTATIONS: passes(PERMUTATIONS, permuted, permuted), **found}
 
 
 def expert_tensor(block: Basis) -> dict[str, Cost]:

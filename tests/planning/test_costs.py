@@ -7,6 +7,7 @@ import pytest
 
 from dysharp.api.plan_confirm import confirm, ranked_by_rows, replayed
 from dysharp.base.units import PS_PER_US
+from dysharp.costs.machine import number
 from dysharp.model import Layout
 from dysharp.planning.cost import Coster, machine_of
 from dysharp.planning.experts import hottest, wire_us
@@ -21,7 +22,6 @@ from dysharp.planning.swap import SETS as SWAPS
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.cost import Cost
 from dysharp.training.costs import exposed_shards, layer_shards
-from dysharp.training.machine import number
 from dysharp.training.memory import Saving, memory_of
 from dysharp.training.schedules import make_schedule
 

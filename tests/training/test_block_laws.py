@@ -9,11 +9,11 @@ import pytest
 
 from dysharp.api import describe
 from dysharp.costs.attention import Attention
+from dysharp.costs.machine import Machine
 from dysharp.model import layout_of
 from dysharp.model.weights import layer_weights
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.block import Block
-from dysharp.training.machine import Machine
 from dysharp.training.memory import RESERVED
 from dysharp.training.moe_block import _inside
 from dysharp.training.practice import Practice

@@ -10,6 +10,7 @@ import pytest
 from dysharp.base.errors import ConfigError
 from dysharp.costs.attention import Attention, attention_flops
 from dysharp.costs.linear_attention import DeltaNet
+from dysharp.costs.machine import Machine
 from dysharp.model import chunks_of, layout_of
 from dysharp.model.flops import STATE_PRODUCTS, flops_of
 from dysharp.model.state import rank_parameters
@@ -19,7 +20,6 @@ from dysharp.training.cost import BlockTimes, Cost, EpTimes
 from dysharp.training.costs import step_costs
 from dysharp.training.estimate import estimate
 from dysharp.training.graph import replay, step_graph
-from dysharp.training.machine import Machine
 from dysharp.training.moe_block import contended
 from dysharp.training.practice import WHOLE, Practice
 from dysharp.training.schedules import make_schedule

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from dysharp.base.errors import ConfigError
+from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.families import RunCase
 from dysharp.measured.training.setting import AUTOMODEL, NEMO, SIMUMAX, Setting, TrainingRow, machine_of, practice_of, setting_of
@@ -18,7 +19,6 @@ from dysharp.model.layout import Layout, chunks_of
 from dysharp.model.state import rank_parameters
 from dysharp.specs.whole import WholeModel
 from dysharp.training.estimate import Estimate, estimate
-from dysharp.training.machine import Machine
 from dysharp.training.practice import Practice
 
 GEMM, GRADIENT, GROUPED = 1090 / 2250, 1050 / 2250, 900 / 2250
