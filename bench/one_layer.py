@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from house import ROOT, counts
 from house_runs import runs
@@ -84,11 +84,11 @@ def _compared(what: str, pairs: dict[str, tuple[float, float] | None]) -> Line:
     return Line(what, "never slower", said + (f"; worst {worst} {slower[worst]:+.1%}" if worst else ""), bool(known) and not slower)
 
 
-def _cells(*lists: tuple[object, ...]) -> list[tuple[object, ...]]:
+def _cells(*lists: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     """`DRAWN` different combinations, or all."""
-    every = [()]
+    every: list[tuple[Any, ...]] = [()]
     for values in lists:
-        every = [(*one, value) for one in every for value in values]  # type: ignore[misc]
+        every = [(*one, value) for one in every for value in values]
     return random.Random(SEED).sample(every, min(DRAWN, len(every)))
 
 
@@ -123,7 +123,7 @@ def _gpt_oss() -> Line:
 
 
 def _int4() -> Line:
-    def tpot(cell: tuple[object, ...], precision: str) -> float:
+    def tpot(cell: tuple[Any, ...], precision: str) -> float:
         model, cluster, tensor, users = cell
         found = serve(model, cluster, gpus=tensor, layouts=[f"tp={tensor}"], precision=precision, isl=1024, osl=1024)
         if not found.points or found.points[0].memory.requests < users:
