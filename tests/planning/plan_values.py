@@ -15,7 +15,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.model.layout import Layout
 from dysharp.planning.arguments import FRAMEWORKS, lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
-from dysharp.planning.experts import copies, hottest, wire_us
+from dysharp.planning.experts import hottest, wire_us
 from dysharp.planning.layers import pieces_of
 from dysharp.planning.names import saving_of, schedule_of, short_of, text_of
 from dysharp.planning.plan import Search, front, plan_shapes, practice_for
@@ -195,7 +195,6 @@ def wires() -> Iterator[Row]:
         late = copied(Cost(3.0, 4.0, 2.0, parts={"a": 9.0}), 4e5, on)
         yield f"{framework}, copied", (*astuple(late)[:9], *late.parts.values())
     yield "hottest", (hottest(24, ranks, spread) for ranks in (1, 2, 4, 12, 24) for spread in (0.0, 0.256, 0.6))
-    yield "copies", (copies(system, groups, 5) for system in ("flat", "hierarchical", "dedup") for groups in (1, 2, 7))
     layout = Layout(tp=2, ep=4, etp=2, dp=4)
     for name, model in MODELS.items():
         for moe in [True] * (model.layer is not None) + [False] * (model.dense_layers > 0):
