@@ -43,7 +43,7 @@ def domain_of(replica: Replica) -> int:
 
 def peers_of(replica: Replica) -> Peers:
     """The GPUs that share experts."""
-    return Peers(replica.layout.ep, slots=replica.layout.slots, groups=False)
+    return Peers(replica.layout.ep, slots=replica.layout.slots)
 
 
 def exchange(replica: Replica, tokens: float, most: float = 1.0) -> Exchange:
