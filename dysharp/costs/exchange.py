@@ -211,17 +211,12 @@ def _hierarchical(machine: Machine, layer: Model, peers: Peers, moved: float) ->
     return start + moved * (size // inner - near) / machine.nic + moved * behind / machine.link
 
 
-def binomial(domains: int, topk: int) -> float:
-    """Rows of a token for other domains where experts are drawn one by one and may come twice."""
-    return 0.0 if domains <= 1 else domains * (1 - (1 - 1 / domains) ** topk) * ((domains - 1) / domains)
-
-
 def _dedup(machine: Machine, layer: Model, peers: Peers, moved: float) -> float:
     size, inside, domains, start = _spread(machine, peers)
     if size == 1:
         return 0.0
-    far = binomial(domains, layer.topk) / machine.nic
-    reached = 1 - (1 - 1 / peers.ep) ** layer.topk
+    far = peers.copies(layer, domains) * (domains - 1) / domains / machine.nic
+    reached = peers.copies(layer, peers.ep) / peers.ep
     return start + moved * max(far, domains * (inside - 1) * reached / machine.link)
 
 
@@ -230,7 +225,7 @@ def _hub(machine: Machine, layer: Model, peers: Peers, moved: float) -> float:
     size, inside, domains, start = _spread(machine, peers)
     if size == 1:
         return 0.0
-    far = binomial(domains, layer.topk) / machine.nic
+    far = peers.copies(layer, domains) * (domains - 1) / domains / machine.nic
     return start + moved * max(far, layer.topk * peers.etp * (inside - 1) / inside / machine.link)
 
 

@@ -24,6 +24,7 @@ from dysharp.training.cost import Cost
 from dysharp.training.costs import exposed_shards, layer_shards
 from dysharp.training.memory import Saving, memory_of
 from dysharp.training.schedules import make_schedule
+from dysharp.workload import expected_copies
 
 H100 = load_cluster("hw-dgx-h100-x2")
 
@@ -83,7 +84,7 @@ def test_ranks_that_share_an_expert_are_reached_together() -> None:
     start = 2e-6 * one.machine.cluster.link_latency_ps
     for ep, etp in ((8, 1), (4, 2), (2, 4)):
         wire = wire_us(one.machine, Layout(ep=ep, etp=etp, dp=8), one.task.model, 512, "in-switch") - start
-        assert wire == pytest.approx(row * 7 * (1 - (1 - 1 / ep) ** layer.topk) / one.machine.link)
+        assert wire == pytest.approx(row * 7 * expected_copies(ep, layer.n_experts, layer.topk) / ep / one.machine.link)
     refused = confirm(one, one.cost_of(one.space.candidate(0) | {"ep": 4, "etp": 2, "system": "in-switch"}))
     assert "ranks of a simulated system have whole experts" in refused.left_out
 
