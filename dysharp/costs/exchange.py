@@ -220,25 +220,24 @@ def _dedup(machine: Machine, layer: Model, peers: Peers, moved: float) -> float:
     return start + moved * max(far, domains * (inside - 1) * reached / machine.link)
 
 
-def _hub(machine: Machine, layer: Model, peers: Peers, moved: float) -> float:
-    """A switch sums, a hub places every row."""
-    size, inside, domains, start = _spread(machine, peers)
-    if size == 1:
-        return 0.0
-    far = peers.copies(layer, domains) * (domains - 1) / domains / machine.nic
-    return start + moved * max(far, layer.topk * peers.etp * (inside - 1) / inside / machine.link)
-
-
 Scheme = Callable[[Machine, Model, Peers, float], float]
-SCHEMES: dict[str, Scheme] = {"flat": _flat, "hierarchical": _hierarchical, "dedup": _dedup, IN_SWITCH: _dedup, HUB: _hub}
+SCHEMES: dict[str, Scheme] = {"flat": _flat, "hierarchical": _hierarchical, "dedup": _dedup}
 
 
 def least_us(machine: Machine, layer: Model, peers: Peers, rows: Rows, system: str, beside: float) -> float:
     """Least time of Dispatch and Combine with the hardware of `BOUNDS`, of which `beside` microseconds of experts hide all but the flights.
 
-    No software, one flight in and one out, and rows move while experts compute. A hub sends a row to each of R GPUs and gets R rows back. A
-    DySHARP switch takes one copy and makes R of it, and sums R rows into one: a link carries R + 1 rows in its busier direction, not 2 R.
+    No software, one flight in and one out, both directions at once, and rows move while experts compute. A hub sends a row to each of R remote
+    GPUs and gets R rows back. A DySHARP switch takes one copy and makes R of it, and sums R rows into one: a link carries R + 1 rows in its busier
+    direction, not 2 R. Between domains NICs carry a row per domain each way beside the links. Ranks that share an expert are reached together.
     """
-    copies = peers.copies(layer, peers.ep) * (peers.ep - 1) / peers.ep
-    moved = max(rows.sent + copies * rows.back, copies * rows.sent + rows.back) if system == IN_SWITCH else copies * (rows.sent + rows.back)
-    return 2 * flight_us(machine.gpu) + max(0.0, float(link_us(machine.gpu, machine.constants, rows.tokens * moved)) - beside)
+    size, _, domains, start = _spread(machine, peers)
+    if size == 1 or system == FREE:
+        return 0.0
+    sent, back = (rows.busiest * rows.tokens * row for row in (rows.sent, rows.back))
+    copies = peers.copies(layer, peers.ep) * peers.etp * (size - 1) / size
+    moved = max(sent + copies * back, copies * sent + back) if system == IN_SWITCH else copies * (sent + back)
+    links = float(link_us(machine.gpu, machine.constants, moved)) if machine.cluster.gpu else moved / machine.link
+    nics = peers.copies(layer, domains) * (domains - 1) / domains * (sent + back) / machine.nic
+    flights = 2 * flight_us(machine.gpu) + (2 * machine.hop if domains > 1 else 0.0) if machine.cluster.gpu else 2 * start
+    return flights + max(0.0, max(links, nics) - beside)

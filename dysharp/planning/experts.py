@@ -5,14 +5,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from dysharp.costs.exchange import Peers, Rows, exchange
-from dysharp.costs.machine import Machine
-from dysharp.model.layout import Layout
-from dysharp.specs.whole import WholeModel
+from dysharp.costs.exchange import BOUNDS, Peers, Rows, exchange, least_us
 from dysharp.training.cost import Cost
+from dysharp.training.moe_block import ELEMENT, Basis
 from dysharp.workload.popularity import normal_weights, published_spread
 
-ELEMENT = 2
 SPREAD = published_spread(0.032)
 """Standard deviation of experts' loads over their mean where none is given."""
 DRAWS, SEED = 256, 0
@@ -28,15 +25,20 @@ def hottest(n_experts: int, ranks: int, spread: float) -> float:
     return float((loads.max(axis=1) / loads.mean(axis=1)).mean())
 
 
-def wire_us(machine: Machine, layout: Layout, model: WholeModel, tokens: float, system: str) -> float:
-    """One dispatch or combine of `tokens` tokens of a rank. Ranks that share an expert are reached together."""
-    assert model.layer is not None
-    row = float(ELEMENT * model.layer.hidden)
-    return exchange(machine, model.layer, Peers(layout.ep, layout.etp, tp=layout.tp), Rows(tokens, row, row), system).dispatch
+def moved(block: Basis, system: str, imbalance: float, experts: Cost) -> Cost:
+    """Dispatch and combine of a micro-batch, forward and backward, beside `experts` on the busiest rank.
 
-
-def hidden_by(exchange: Cost, experts: Cost) -> Cost:
-    """An exchange whose rows are computed as they arrive: only its time beyond the experts' is exposed."""
-    ahead = max(0.0, exchange.forward - experts.forward)
-    behind = max(0.0, exchange.backward - experts.backward - experts.weights)
-    return replace(exchange, forward=ahead, backward=behind, forward_exposed=ahead, backward_exposed=behind)
+    Bounds of hardware move rows while experts compute, and only what is left is exposed. Ranks that share an expert are reached together.
+    """
+    layer, layout = block.model.layer, block.layout
+    assert layer is not None
+    row, peers = float(ELEMENT * layer.hidden), Peers(layout.ep, layout.etp, tp=layout.tp)
+    rows = Rows(block.tokens / layout.tp, row, row)
+    if system not in BOUNDS:
+        one = exchange(block.machine, layer, peers, rows, system)
+        both = imbalance * (one.dispatch + one.combine)
+        return Cost(both, both, 0.0, both, both, both, both, parts={"dispatch and combine": 2 * both})
+    beside = experts.forward, experts.backward + experts.weights
+    hot = replace(rows, busiest=imbalance)
+    alone, forward, backward = (least_us(block.machine, layer, peers, hot, system, us) for us in (0.0, *beside))
+    return Cost(forward, backward, 0.0, forward, backward, alone, alone, parts={"dispatch and combine": forward + backward})
