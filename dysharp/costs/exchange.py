@@ -78,9 +78,7 @@ class Exchange:
     system: str = ""
 
 
-def exchange(
-    machine: Machine, layer: Model, peers: Peers, rows: Rows, system: str, *, sms: int = NORMAL_SMS, low_latency: float = 0.0, started: bool = False
-) -> Exchange:
+def exchange(machine: Machine, layer: Model, peers: Peers, rows: Rows, system: str, *, sms: int = NORMAL_SMS, low_latency: float = 0.0) -> Exchange:
     """One exchange under a system of the table above.
 
     `sms`: of DeepEP's normal kernels. `low_latency`: tokens of a GPU up to which DeepEP's low-latency kernels run. Between domains TensorRT-LLM has
@@ -97,9 +95,7 @@ def exchange(
     if system == "deepep" and rows.tokens <= low_latency:
         system = "deepep-ll"
     one = _Moved(machine, layer, peers, rows.busiest * rows.tokens, system, sms)
-    dispatch, combine = (
-        one.far(row, back, started) if one.domains > 1 else one.near(row, back) for row, back in ((rows.sent, False), (rows.back, True))
-    )
+    dispatch, combine = (one.far(row, back) if one.domains > 1 else one.near(row, back) for row, back in ((rows.sent, False), (rows.back, True)))
     maps = _maps(machine, peers, rows.tokens * layer.n_experts * peers.ep) if system == "hybrid-ep" else 0.0
     return Exchange(dispatch, combine, one.copies, maps, machine.wait, KERNELS.get(system, 0), system)
 
@@ -163,14 +159,13 @@ class _Moved:
             return float(collective_us(machine.gpu, machine.constants, "alltoall", n, moved / self.domains))
         return float(link_us(machine.gpu, machine.constants, moved * (n - 1) / n) + sync_us(machine.gpu, machine.constants, n))
 
-    def far(self, row: float, back: bool, started: bool) -> float:
-        """One way between domains: NICs and links at once.
-
-        `started`: messages pass NICs alone, behind the floor of low-latency kernels in a domain and a put with its flag between domains.
+    def far(self, row: float, back: bool) -> float:
+        """One way between domains: NICs and links at once. Low-latency messages pass NICs alone, behind the floor of their kernels in a domain and a
+        put with its flag between domains.
         """
         machine, d = self.machine, self.domains
         remote = self.tokens * self.rows(d) * (d - 1) / d
-        if started:
+        if self.system == "deepep-ll":
             experts = self.layer.n_experts + self.peers.slots
             floor = float(ll_dispatch_us(machine.gpu, machine.constants, 0.0, self.layer.topk, row, experts, self.peers.ep)) + 2 * machine.hop
             return floor + remote * (row if back else row + LL_HEADER_BYTES) / machine.nic

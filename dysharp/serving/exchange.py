@@ -56,7 +56,7 @@ def exchange(replica: Replica, tokens: float, most: float = 1.0) -> Exchange:
             raise ConfigError(f"cluster {machine.cluster.name}: found EP{replica.layout.ep} beyond one NVLink domain and no [scale_out] network")
     elif name == "trtllm-a2a" and replica.formats.experts == "nvfp4":
         sent = layer.hidden * (0.5 + 1 / 16)
-    return costs.exchange(machine, layer, peers_of(replica), Rows(tokens, sent, back, most), name, low_latency=LL_MOST_TOKENS, started=True)
+    return costs.exchange(machine, layer, peers_of(replica), Rows(tokens, sent, back, most), name, low_latency=LL_MOST_TOKENS)
 
 
 def least_us(replica: Replica, tokens: float, experts_us: float) -> float:
