@@ -13,7 +13,7 @@ from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.lint import lint
 from dysharp.cli.model import model
 from dysharp.cli.network import network
-from dysharp.cli.output import print_header, print_json
+from dysharp.cli.output import print_answer, print_header, print_json
 from dysharp.cli.plan import plan
 from dysharp.cli.report import command_line, report, report_flag, write_report
 from dysharp.cli.reproduce import reproduce, sweep
@@ -84,7 +84,7 @@ def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) 
         click.echo(line, err=True)
     with progress_bar() as progress:
         row = run_system(system, options=parse_set(settings), progress=progress, **workload)
-    print_json(row.to_dict()) if as_json else print_row(row)
+    print_answer(row.to_dict()) if as_json else print_row(row)
     print_header(header_lines([row]))
 
 
@@ -139,7 +139,7 @@ def compare(
         from dysharp.reports.html_report import report_of_comparison
 
         write_report(report_of_comparison(done, command_line(ctx)), report, workload)
-    print_json(done.to_dict()) if as_json else print_comparison(done)
+    print_answer(done.to_dict()) if as_json else print_comparison(done)
     print_header(done.header)
 
 

@@ -8,7 +8,7 @@ import click
 
 from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag, words_of
 from dysharp.cli.kept import fresh_flag, kept_rows
-from dysharp.cli.output import print_header, print_json, print_lines, print_table
+from dysharp.cli.output import print_answer, print_header, print_lines, print_table
 from dysharp.cli.report import command_line, report_flag
 from dysharp.errors import ConfigError
 
@@ -94,7 +94,7 @@ def step(
 
         write_text(report, render_steps(done, command_line(ctx)))
         click.echo(f"report: {report}", err=True)
-    print_json(done.to_dict()) if as_json else print_steps(done)
+    print_answer(done.to_dict()) if as_json else print_steps(done)
     print_header(done.header)
 
 

@@ -13,6 +13,7 @@ from dysharp.cli.calibrate import print_calibration
 from dysharp.cli.output import console, print_header, print_json, print_lines
 from dysharp.cli.texts.validate_text import _print as print_table
 from dysharp.table import fact_table, plain_table
+from dysharp.version import MODEL_VERSION
 
 HOSTILE = "[/red] :smile: \x1b]0;pwn\x07"
 SHOWN = "[/red] :smile: \\x1b]0;pwn\\x07"
@@ -25,7 +26,7 @@ def test_text_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     print_lines([HOSTILE])
     assert capsys.readouterr().out.count(SHOWN) == 5
     print_header([HOSTILE])
-    assert capsys.readouterr().err == f"{SHOWN}\n"
+    assert capsys.readouterr().err == f"{SHOWN}\nmodel version {MODEL_VERSION}\n"
 
 
 def test_json_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:

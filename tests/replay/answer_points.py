@@ -29,8 +29,10 @@ CLOSE = 1e-12
 """Relative: the last bits of `exp`, `log` and powers depend on the platform's libm, and those of a sum of floats on the build of NumPy."""
 KEPT_POINTS = 2
 """Points or layouts of an answer that are stored whole; of the rest the speed alone."""
-WORDS = {"sentence", "sentences", "advice", "trust", "launch", "header", "source", "outside", "answer", "warnings", "limits", "not_considered", "rejected", "wall_s",
-         "compile_s", "peak_rss_mb", "engine_s", "model_version"}  # fmt: skip
+WORDS = {
+    "sentence", "sentences", "advice", "trust", "launch", "header", "source", "outside", "answer", "warnings", "limits", "not_considered",
+    "rejected", "wall_s", "compile_s", "peak_rss_mb", "engine_s", "model_version",
+}  # fmt: skip
 """Fields of prose, and of the computer that ran the question: not stored."""
 
 Answer = dict[str, Any]

@@ -75,6 +75,7 @@ STEP: list[Asked] = [
     ("moonlight-16b", B200, {"layout": "tp=1,ep=8,m=2", "systems": ["deepep"], "sequence": 128, "recompute": ("moe_act",)}),
 ]
 
+STAGES = "stages=Et*3|(t*4|)*14t*2mL"
 ONE = ("mbs=1", "cp=1", "etp=1")
 V3 = {"batch": 2048, "n_best": 1, "gpus": 256}
 V3_TRY = ("tp=1", "pp=16", "vpp=1", "ep=16", *ONE, "swap=none", "weights=whole")
@@ -92,7 +93,11 @@ PLAN: list[Asked] = [
     ("deepseek-v3", "hw-dgx-h100-x8", V3 | {"tries": (*V3_TRY, "system=hybrid-ep", "recompute=full", "overlap=none")}),
     ("deepseek-v3", "hw-dgx-b200-x8", V3 | {"precision": "fp8", "tries": ("pp=8", "vpp=2", *ONE, "tp=1", "schedule=dualpipev", "swap=none")}),
     ("deepseek-v3", "hw-dgx-b200-x8", V3 | {"precision": "fp8", "tries": (*V3_TRY, "system=deepep"), "what_if": True}),
-    ("qwen3-30b", "hw-dgx-h100-x2", {"gpus": 16, "batch": 64, "check": "tp=2,pp=1,ep=8,dp=8,mbs=1,m=8", "tries": ("tp=2", "pp=1", *ONE, "swap=none")}),
+    (
+        "qwen3-30b",
+        "hw-dgx-h100-x2",
+        {"gpus": 16, "batch": 64, "check": "tp=2,pp=1,ep=8,dp=8,mbs=1,m=8", "tries": ("tp=2", "pp=1", *ONE, "swap=none")},
+    ),
     ("qwen3-30b", "hw-mi300x", {"gpus": 8, "batch": 16, "tries": ("pp=1", *ONE, "swap=none"), "n_best": 2}),
     ("qwen3-30b", "paper-gh200-nvl32", {"gpus": 32, "batch": 64, "tries": ("tp=1", "pp=1", *ONE, "swap=none"), "n_best": 2, "what_if": True}),
 ]
@@ -107,8 +112,8 @@ MODEL: list[Asked] = [
     ("qwen3-235b", "", {"layout": "tp=2,pp=2,ep=32,dp=32,m=16", "recompute": ("moe_act", "layernorm"), "precision": "fp8"}),
     ("qwen3-next-80b", "", {"sequence": 32768}),
     ("deepseek-v3", "", {"layout": "pp=4,vpp=4,ep=64,gpus=256,stages=Et*3|(t*4|)*14t*2mL", "dispatcher": "hybrid-ep"}),
-    ("deepseek-v3", "", {"layout": "pp=16,ep=64,dp=128,m=60,stages=Et*3|(t*4|)*14t*2mL", "schedule": "1f1b", "recompute": ("full",), "precision": "fp8-moments"}),
-    ("deepseek-v3", "", {"layout": "pp=8,vpp=2,ep=32,dp=32,m=32,stages=Et*3|(t*4|)*14t*2mL", "schedule": "zbv", "recompute": ("mla_up_proj",), "fixed_gib": 4.0}),
+    ("deepseek-v3", "", {"layout": "pp=16,ep=64,dp=128,m=60," + STAGES, "schedule": "1f1b", "recompute": ("full",), "precision": "fp8-moments"}),
+    ("deepseek-v3", "", {"layout": "pp=8,vpp=2,ep=32,dp=32,m=32," + STAGES, "schedule": "zbv", "recompute": ("mla_up_proj",), "fixed_gib": 4.0}),
     ("kimi-k2", "", {}),
     ("glm-4.5", "", {}),
     ("pangu-ultra-moe", "", {"layout": "tp=8,pp=16,vpp=2,ep=4,dp=4,m=32,stages=Et|(t*2|)*29t|tmL"}),
