@@ -89,8 +89,8 @@ def flops_of(model: WholeModel, sequence: int, mtp: bool = True) -> Flops:
     if mtp and model.mtp:
         head = 2.0 * model.vocab * model.hidden
         forward["MTP"] = model.mtp * (head + sum(2.0 * weight.macs for weight in whole_mtp_layer(model)))
-    layers = range(model.n_layers + (model.mtp if mtp else 0))
-    forward[CORE] = sum(core_flops(op, seen) for layer, seen in zip(layers, contexts(model, sequence), strict=False) for op in operators(model, layer))
+    seen = contexts(model, sequence)[: model.n_layers + (model.mtp if mtp else 0)]
+    forward[CORE] = sum(core_flops(op, context) for layer, context in enumerate(seen) for op in operators(model, layer))
     return Flops(forward)
 
 
