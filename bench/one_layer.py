@@ -26,7 +26,7 @@ from quantities import table
 from dysharp.api.planning import plan
 from dysharp.api.serving import serve
 from dysharp.api.training import step
-from dysharp.errors import ConfigError
+from dysharp.base.errors import ConfigError
 
 SEED, DRAWN = 51, 20
 EQUAL = 1e-9

@@ -121,8 +121,9 @@ def _prefill() -> Any:
 
 
 def _replica(model: str = "deepseek-v3", system: str = "deepep", cluster: str = "hw-dgx-h200", **degrees: int) -> Any:
-    from dysharp.serving.layout import ServeLayout
     from dysharp.serving.precisions import formats_of
+
+    from dysharp.serving.layout import ServeLayout
     from dysharp.serving.work import Replica
     from dysharp.specs import load_whole
 

@@ -7,7 +7,7 @@ import click
 from dysharp.cli.flags import complete_models, complete_systems, json_flag, real_workload_flags, words_of
 from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.report import command_line, report_flag, write_report
-from dysharp.show.output import print_header, print_json
+from dysharp.show.output import print_answer, print_header
 
 
 @click.command()
@@ -53,7 +53,7 @@ def advise(
 
         write_report(report_of_advice(done, command_line(ctx)), report)
     if as_json:
-        print_json(done.to_dict())
+        print_answer(done.to_dict())
         print_header(done.header)
     elif markdown:
         click.echo(markdown_of(done))
@@ -84,7 +84,8 @@ def _libraries(ctx: click.Context, model: str, regime: str | None, workload: dic
     batches, sizes = BATCHES if tokens is None else (tokens,), SIZES if gpus is None else (gpus,)
     done = advise_libraries(model, clusters, tokens=batches, gpus=sizes, regime=regime or "drained")
     if as_json:
-        print_json(done.to_dict())
+        print_answer(done.to_dict())
     else:
         for line in screen(done):
             click.echo(line)
+    print_header(())

@@ -26,7 +26,7 @@ from dysharp.cli.texts.examples import add_examples
 from dysharp.cli.trace import trace
 from dysharp.cli.traces import capture, routing
 from dysharp.cli.validate import validate
-from dysharp.show.output import print_header, print_json
+from dysharp.show.output import print_answer, print_header, print_json
 
 LISTS = ("systems", "collectives", "sub-layers", "models", "clusters", "cluster-keys", "options", "figures", "blocks", "routings")
 SETTINGS: dict[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
@@ -84,7 +84,7 @@ def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) 
         click.echo(line, err=True)
     with progress_bar() as progress:
         row = run_system(system, options=parse_set(settings), progress=progress, **workload)
-    print_json(row.to_dict()) if as_json else print_row(row)
+    print_answer(row.to_dict()) if as_json else print_row(row)
     print_header(header_lines([row]))
 
 
@@ -139,7 +139,7 @@ def compare(
         from dysharp.show.html_report import report_of_comparison
 
         write_report(report_of_comparison(done, command_line(ctx)), report, workload)
-    print_json(done.to_dict()) if as_json else print_comparison(done)
+    print_answer(done.to_dict()) if as_json else print_comparison(done)
     print_header(done.header)
 
 

@@ -6,7 +6,7 @@ import click
 
 from dysharp.cli.flags import complete_clusters, complete_words, jobs_flag, json_flag, plot_flag
 from dysharp.cli.kept import fresh_flag, kept_rows
-from dysharp.show.output import print_header, print_json
+from dysharp.show.output import print_answer, print_header
 
 TRY_HELP = (
     "Values of a dimension: tp, pp, vpp, ep, etp, cp, mbs; recompute and swap (none, or modules joined with +), weights (whole, sharded), "
@@ -66,7 +66,7 @@ def plan(models: str, check: str | None, arguments: str | None, plot: str | None
     if plot is not None:
         draw_plan(done, plot)
     if as_json:
-        print_json(done.to_dict() | ({"arguments": done.arguments(arguments)} if arguments else {}))
+        print_answer(done.to_dict() | ({"arguments": done.arguments(arguments)} if arguments else {}))
     elif arguments is not None:
         print_arguments(done, arguments)
     elif check is not None:

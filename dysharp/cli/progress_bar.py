@@ -65,7 +65,7 @@ class _Reports:
             self.warm |= self.first_share is not None
             self.first_share, self.stage = share, now  # points that the store had took no time
         if self.header and now - self.begun >= EVERY_S:
-            print_header(self.header)
+            print_header(self.header, version=False)
             self.header = ()
         of_rest = (share - self.first_share) / (1 - self.first_share) if self.first_share < 1 else 0.0
         left = seconds_left(of_rest, now - self.stage)

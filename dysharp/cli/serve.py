@@ -9,7 +9,7 @@ import click
 from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag, words_of
 from dysharp.cli.model import complete_whole
 from dysharp.cli.report import command_line, report_flag
-from dysharp.show.output import print_header, print_json, print_lines, print_table
+from dysharp.show.output import print_answer, print_header, print_lines, print_table
 
 if TYPE_CHECKING:
     from dysharp.api.serving_answer import Serving
@@ -68,7 +68,7 @@ def serve(
 
         write_page(done, report, command_line(ctx))
         click.echo(f"report: {report}", err=True)
-    print_json(done.to_dict()) if as_json else print_serving(done)
+    print_answer(done.to_dict()) if as_json else print_serving(done)
     print_header(done.header)
 
 

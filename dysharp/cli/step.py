@@ -10,7 +10,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag, words_of
 from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.report import command_line, report_flag
-from dysharp.show.output import print_header, print_json, print_lines, print_table
+from dysharp.show.output import print_answer, print_header, print_lines, print_table
 
 if TYPE_CHECKING:
     from dysharp.api.training import Steps
@@ -94,7 +94,7 @@ def step(
 
         write_text(report, render_steps(done, command_line(ctx)))
         click.echo(f"report: {report}", err=True)
-    print_json(done.to_dict()) if as_json else print_steps(done)
+    print_answer(done.to_dict()) if as_json else print_steps(done)
     print_header(done.header)
 
 

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.costs.machine import Machine, number
-from dysharp.model.flops import CORE, FLASH_BACKWARD, flops_of
+from dysharp.model.flops import FLASH_BACKWARD, flops_of
 from dysharp.model.layout import Chunk, Layout, chunks_of
+from dysharp.model.operators import CORE
 from dysharp.model.state import Recipe, rank_parameters, recipe_of
 from dysharp.planning.layers import Pieces, pieces_of
 from dysharp.planning.memory import held_by_rank, layer_bytes, rank_memory

@@ -66,12 +66,13 @@ class Basis:
         """The micro-batch on one rank."""
         return prompt_batch(self.tokens, self.sequence)
 
-    def product(self, op: Weight, rows: Routed | None = None) -> Cost:
+    def product(self, op: Weight, rows: Routed | None = None, cast: tuple[bool, bool] = (True, True)) -> Cost:
         """A product with a weight matrix: forward, gradient of its input, gradient of the weight; casts of its input and output gradient."""
         per = self.machine.cast_bytes(machine_format(self.machine, op, self.formats)[1])
         count = op.rows * self.tokens if rows is None else rows.each * rows.groups
         done = self.timed(op, "experts" if op.split == "experts" else op.part, rows)
-        return done + self.memory("casts", per * count * op.k, per * count * op.n) if per > 0 else done
+        moved = (per * count * width if one else 0.0 for one, width in zip(cast, (op.k, op.n), strict=True))
+        return done + passes("casts", *(self.machine.memory(n) if n else 0.0 for n in moved)) if per > 0 else done
 
     def timed(self, op: Operator, label: str, rows: Routed | None = None) -> Cost:
         """An operator by its own clock, without casts."""
@@ -102,11 +103,13 @@ def routed(block: Basis) -> dict[str, Cost]:
     own, got = (tokens + rows, 2 * rows if local > 1 else 0) if block.practice.dispatcher == "alltoall" else (0.0, tokens * sent.received + rows)
     permuted = machine.permute(2 * width * (own + got))
     each, found = Routed(rows / local, local), dict.fromkeys((EXPERTS, ACTIVATION), Cost())
+    fused = block.practice.fused_experts  # kernels that end with the activation and its cast
     for op in operators(block.model, block.model.n_layers - 1, layout.cut):
-        if is_routed(op):
-            found[op.piece] += block.product(op, each) if isinstance(op, Weight) else block.timed(op, "activation", each)
-    if block.practice.fused_experts:
-        found[ACTIVATION] = Cost()
+        if is_routed(op) and isinstance(op, Weight):
+            first = op.weight == "expert FC1"
+            found[EXPERTS] += block.product(op, each, (first or not fused, not (first and fused)))
+        elif is_routed(op) and not fused:
+            found[ACTIVATION] += block.timed(op, "activation", each)
     return {COUNTS: counts, EXCHANGE: moved, PERMUTATIONS: passes(PERMUTATIONS, permuted, permuted), **found}
 
 

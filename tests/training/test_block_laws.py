@@ -22,13 +22,13 @@ from dysharp.training.schedules.registry import Family, all_schedules
 H100 = load_cluster("hw-dgx-h100")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Asked(Machine):
     """A machine that keeps the calls of attention."""
 
     calls: list[Attention] = field(default_factory=list)
 
-    def attention(self, call: Attention, direction: Literal["forward", "backward"]) -> float:
+    def attention(self, call: Attention, direction: Literal["forward", "backward"] = "forward") -> float:
         self.calls.append(call)
         return 1.0
 
