@@ -10,11 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dysharp.analysis.bound import workload_bound_us
 from dysharp.analysis.row import LEFT_OUT, Row
 from dysharp.analysis.surroundings import Surroundings, surroundings
 from dysharp.costs import transfer
 from dysharp.costs.collectives import collective_us
+from dysharp.costs.gemm import mean_share, tile_task, weight_grad_task
 from dysharp.costs.machine import machine_of
 from dysharp.costs.operators import ELEMENT_BYTES, Constants
 from dysharp.base.units import PS_PER_US
@@ -22,8 +25,10 @@ from dysharp.measured.trust import PredictionScope, trust_of
 from dysharp.runs.request import Request, Workload
 from dysharp.runs.run import prepare
 from dysharp.specs import Model
+from dysharp.specs.choices import choice_int
 from dysharp.specs.gpu import Gpu
 from dysharp.systems import System
+from dysharp.systems.building.experts import gang, stages
 from dysharp.systems.building.formats import ROW_BYTES, WEIGHT_BYTES
 from dysharp.workload import Routing, needed_gpus, rows_per_slot
 from dysharp.workload.traffic import Rows, scheme_rows
@@ -279,16 +284,41 @@ def _weights_us(request: Request, routing: Routing, options: Any) -> float:
 
 
 def _gemms_us(request: Request, routing: Routing) -> float:
-    """The grouped GEMMs of the busiest GPU; a backward pass has gradients of data and of weights."""
-    model, slots = request.model, len(rows_per_slot(routing)) // routing.n_gpus
-    machine, rows = machine_of(request.cluster, "benchmark"), _hot_rows(routing) / slots
+    """The GEMMs of the busiest GPU; a backward pass has gradients of data and of weights."""
+    model, cluster, slots = request.model, request.cluster, len(rows_per_slot(routing)) // routing.n_gpus
+    if not cluster.gpu:
+        return _tiles_us(request, routing)
+    machine, rows = machine_of(cluster, "benchmark"), _hot_rows(routing) / slots
     inner = (model.n_matrices - 1) * model.expert_hidden
     total = 0.0
     for n, k in ((inner, model.hidden), (model.hidden, model.expert_hidden)):
         if request.direction == "fwd":
             total += machine.gemm(rows, n, k, model.gemm_dtype, slots)
         else:
-            total += machine.gemm(rows, k, n, model.gemm_dtype, slots) + machine.gemm(n, k, rows, model.gemm_dtype, slots)
+            total += machine.gemm(rows, k, n, model.gemm_dtype, slots) + machine.gemm(n, k, rows, model.gemm_dtype, slots, accumulate=True)
+    return total
+
+
+def _tiles_us(request: Request, routing: Routing) -> float:
+    """Waves of tiles as the Programs of paper forms have them, or their bytes through memory, on the GPU with most tiles."""
+    model, cluster, high = request.model, request.cluster, choice_int("gemm.tile_rows")
+    rows = rows_per_slot(routing).reshape(routing.n_gpus, -1)
+    tiles = -(-rows // high)
+    own = rows[int(tiles.sum(axis=1).argmax())]
+    own = own[own > 0]
+    if not len(own):
+        return 0.0
+    full, rest = int((own // high).sum()), own[own % high > 0] % high
+    share, total = mean_share(high, float(rows.sum() / max(1, (rows > 0).sum()))), 0.0
+    for stage in stages(model, request.direction):
+        compute = moved = 0.0
+        for gemm in stage:
+            shape = cluster, model.gemm_dtype, gemm.columns, gemm.depth, high, share
+            task = weight_grad_task(*shape) if gemm.of_weights else tile_task(*shape, gemm.epilogue_bytes)
+            ps, n_bytes = np.broadcast_to(task.ps, high + 1), np.broadcast_to(task.bytes, high + 1)
+            compute += float(ps[high]) * -(-gang(gemm) * (full + len(rest)) // cluster.n_sms) / PS_PER_US
+            moved += gang(gemm) * float(n_bytes[high] * full + n_bytes[rest].sum())
+        total += max(compute, moved / cluster.hbm_bytes_per_us)
     return total
 
 
