@@ -56,7 +56,8 @@ TRY_HELP = (
 def plan(models: str, check: str | None, arguments: str | None, plot: str | None, fresh: bool, as_json: bool, **asked: Any) -> None:
     """Find the layouts that train fastest on N GPUs, and the fastest of several MODELs: tokens/s per GPU, MFU, memory, what limits each.
 
-    A terminal shows the best so far from the first second; --quick stops after that first look. All candidates are counted: kept, pruned by a bound, or rejected by a constraint. The answer says what its times stand on.
+    All candidates are counted: kept, pruned by a bound, or rejected by a constraint. The answer says what its times stand on.
+    A terminal shows the best layout so far, from a first look on; --quick stops after that look.
     """
     from dysharp.api.planning import plan as make
     from dysharp.cli.progress_bar import bar_below

@@ -1,7 +1,7 @@
 """Progress on stderr: a bar on a terminal, elsewhere a line per ten seconds. The time left, where it is known.
 
-On a terminal a first answer may stand above the bar (`first`): lines from closed forms, or the best so far. It goes with the bar, when the last answer
-comes.
+On a terminal a first answer may stand above the bar (`first`): lines from closed forms, or the best so far. It goes with the bar, when the last
+answer comes.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Quick answers: a MoE layer under an EP system without a simulation, by closed forms of its kernels, or by a lower bound.
 
-Real forms of libraries have closed forms (`costs.transfer`, `costs.collectives`): dispatch, then experts, then combine, and what surrounds them. Other
+Real forms of libraries have closed forms (`costs.transfer`, `costs.collectives`): dispatch, experts, combine, and what surrounds them. Other
 systems overlap these, or have hardware that nobody sells: their answer is a lower bound, the longest of their rows on the links, of their GEMMs at
 the peak, and of the bound of every system.
 """
@@ -15,12 +15,12 @@ import numpy as np
 from dysharp.analysis.bound import workload_bound_us
 from dysharp.analysis.row import LEFT_OUT, Row
 from dysharp.analysis.surroundings import Surroundings, surroundings
+from dysharp.base.units import PS_PER_US
 from dysharp.costs import transfer
 from dysharp.costs.collectives import collective_us
 from dysharp.costs.gemm import mean_share, tile_task, weight_grad_task
 from dysharp.costs.machine import machine_of
 from dysharp.costs.operators import ELEMENT_BYTES, Constants
-from dysharp.base.units import PS_PER_US
 from dysharp.measured.trust import PredictionScope, trust_of
 from dysharp.runs.request import Request, Workload
 from dysharp.runs.run import prepare
@@ -109,7 +109,8 @@ FORMS: Mapping[str, Form] = {
 
 
 IN_TURN = (
-    "deepep", "deepep-v2", "dysharp-basic", "flashinfer", "hybrid-ep", "megatron-a2a", "megatron-ag", "mori", "nccl-ep", "nvls", "trtllm-a2a", "uccl-ep",
+    "deepep", "deepep-v2", "dysharp-basic", "flashinfer", "hybrid-ep", "megatron-a2a", "megatron-ag", "mori", "nccl-ep", "nvls", "trtllm-a2a",
+    "uccl-ep",
 )  # fmt: skip
 """Systems whose operators run one after the other, so that the paper form, which has no software costs, takes the sum of links and GEMMs."""
 
@@ -206,7 +207,8 @@ def _in_turn(system: System, request: Request, routing: Routing, options: Any, v
     (up, down), (back_down, back_up) = _rows_both_ways(system, routing, options)
     row, sent = float(model.row_bytes), _format_bytes(options, "dispatch", model)
     hop = 2 * request.cluster.link_latency_ps / PS_PER_US
-    dispatch, combine = (float(max(one.max(initial=0), two.max(initial=0))) * size / rate + hop for one, two, size in ((up, down, sent), (back_up, back_down, row)))
+    dispatch = float(max(up.max(initial=0), down.max(initial=0))) * sent / rate + hop
+    combine = float(max(back_up.max(initial=0), back_down.max(initial=0))) * row / rate + hop
     gemms = _gemms_us(request, routing) if getattr(options, "compute", True) else 0.0
     time, moved = dispatch + gemms + combine, _moved_bytes(system, model, routing, options)
     bar = time * (1 - APART), time * (1 + APART)
