@@ -102,7 +102,7 @@ def _reports(unit: str, first: First | None = None) -> Iterator[_Reports]:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn())
     console, drawn = Console(stderr=True), Bar(*columns)
     task = drawn.add_task("starting", total=None)
-    with Live(drawn, console=console, transient=True) as live:
+    with Live(drawn, console=console, transient=True, redirect_stdout=False) as live:  # stdout is data
 
         def show(lines: Sequence[str]) -> None:
             kept = [one_line(line) for line in lines][: max(1, console.height - 3)]

@@ -219,7 +219,7 @@ def _summed(one: QuickLayer, two: QuickLayer) -> QuickLayer:
     """Both passes."""
     names = ("time_us", "dispatch_us", "gemms_us", "combine_us", "around_us", "wire_bytes")
     bar = (one.bar[0] + two.bar[0], one.bar[1] + two.bar[1]) if one.bar and two.bar else None
-    return dataclasses.replace(one, bar=bar, **{name: getattr(one, name) + getattr(two, name) for name in names})  # type: ignore[arg-type]
+    return dataclasses.replace(one, bar=bar, **{name: getattr(one, name) + getattr(two, name) for name in names})
 
 
 def _rows(routing: Routing) -> int:
