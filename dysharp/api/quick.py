@@ -115,7 +115,9 @@ def quick_advise(model: ModelSource, *, systems: Sequence[str] | None = None, ph
     asked, chosen_phase = asked_for(model, phase, request)
     chosen, not_ranked = candidates(systems, asked, chosen_phase)
     options, _ = options_to_run(chosen, asked)
-    layers, rows, header = [], [], ()
+    layers: list[QuickLayer] = []
+    rows: list[dict[str, Any]] = []
+    header: tuple[str, ...] = ()
     for name, system in chosen.items():
         if name in not_ranked:
             continue

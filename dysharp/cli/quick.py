@@ -58,4 +58,3 @@ def print_quick(done: QuickAnswer, as_json: bool, *, advice: bool = False, one: 
         print_table(HEADINGS, done.cells(), left=2, text=("stands on",))
         print_lines(["", *STANDS_ON])
     print_header(done.header)
-
