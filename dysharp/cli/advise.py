@@ -6,6 +6,7 @@ import click
 
 from dysharp.cli.flags import complete_models, complete_systems, json_flag, real_workload_flags, words_of
 from dysharp.cli.kept import fresh_flag, kept_rows
+from dysharp.cli.quick import lines_of, print_quick, quick_flag, refuse_files
 from dysharp.cli.report import command_line, report_flag, write_report
 from dysharp.show.output import print_answer, print_header
 
@@ -23,11 +24,12 @@ from dysharp.show.output import print_answer, print_header
 @click.option("--markdown", is_flag=True, help="Print Markdown, for a design review.")
 @report_flag
 @fresh_flag
+@quick_flag
 @json_flag
 @click.pass_context
 def advise(
     ctx: click.Context, /, model: str, systems: str | None, settings: tuple[str, ...], phase: str | None, libraries: bool, regime: str | None,
-    details: bool, markdown: bool, report: str | None, fresh: bool, as_json: bool, **workload: Any,
+    details: bool, markdown: bool, report: str | None, fresh: bool, quick: bool, as_json: bool, **workload: Any,
 ) -> None:  # fmt: skip
     """Say which EP system to run for MODEL on a machine, what limits it, and what would help.
 
@@ -35,6 +37,7 @@ def advise(
     network cards join. Times have error bars from measurements. A prediction outside the measured range has a warning.
     """
     from dysharp.api import advise as ask
+    from dysharp.api.quick import QuickAnswer, quick_advise
     from dysharp.base.errors import ConfigError
     from dysharp.cli.progress_bar import progress_bar
     from dysharp.cli.texts.advice_details import markdown_of, print_details
@@ -46,7 +49,14 @@ def advise(
     if markdown and as_json:
         raise ConfigError("advise: found --markdown and --json, expected one of the two")
     names = words_of(systems)
-    with kept_rows(fresh), progress_bar(header=False) as progress:  # the screen has the header
+
+    def first() -> QuickAnswer:
+        return quick_advise(model, systems=names, phase=phase, options=parse_set(settings), **workload)
+
+    if quick:
+        refuse_files(report=report)
+        return print_quick(first(), as_json, advice=True)
+    with kept_rows(fresh), progress_bar(header=False, first=lambda: lines_of(first())) as progress:  # the screen has the header
         done = ask(model, systems=names, phase=phase, options=parse_set(settings), progress=progress, **workload)
     if report is not None:
         from dysharp.show.html_report import report_of_advice

@@ -1,11 +1,13 @@
 """`dysharp plan`."""
 
+import sys
 from typing import Any
 
 import click
 
 from dysharp.cli.flags import complete_clusters, complete_words, jobs_flag, json_flag, plot_flag
 from dysharp.cli.kept import fresh_flag, kept_rows
+from dysharp.cli.quick import quick_flag
 from dysharp.show.output import print_answer, print_header
 
 TRY_HELP = (
@@ -49,20 +51,22 @@ TRY_HELP = (
 @click.option("--scheduler", default="", metavar="ADDRESS", help="Search shapes on the workers of this dask scheduler.")
 @plot_flag("throughput over layouts, memory of every rank, and one step (.svg, .png)")
 @fresh_flag
+@quick_flag
 @json_flag
 def plan(models: str, check: str | None, arguments: str | None, plot: str | None, fresh: bool, as_json: bool, **asked: Any) -> None:
     """Find the layouts that train fastest on N GPUs, and the fastest of several MODELs: tokens/s per GPU, MFU, memory, what limits each.
 
     All candidates are counted: kept, pruned by a bound, or rejected by a constraint. The answer says what its times stand on.
+    A terminal shows the best layout so far, from a first look on; --quick stops after that look.
     """
     from dysharp.api.planning import plan as make
-    from dysharp.cli.progress_bar import bar
+    from dysharp.cli.progress_bar import bar_below
     from dysharp.cli.texts.plan_text import draw_plan, print_arguments, print_check, print_plan
 
     if asked["spread"] is None:
         del asked["spread"]
-    with kept_rows(fresh), bar("searched") as tick:
-        done = make(models, check=check, tick=tick, **asked)
+    with kept_rows(fresh), bar_below("searched") as (tick, show):
+        done = make(models, check=check, tick=tick, show=show if sys.stderr.isatty() else None, **asked)
     if plot is not None:
         draw_plan(done, plot)
     if as_json:

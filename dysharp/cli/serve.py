@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag, words_of
 from dysharp.cli.model import complete_whole
+from dysharp.cli.quick import MARK, quick_flag
 from dysharp.cli.report import command_line, report_flag
 from dysharp.show.output import print_answer, print_header, print_lines, print_table
 
@@ -40,11 +42,13 @@ if TYPE_CHECKING:
 @click.option("--merged", is_flag=True, help="Also simulate a layer of the best point as a merged Program, beside the closed form.")
 @plot_flag("all points and the front")
 @report_flag
+@quick_flag
 @json_flag
 @click.pass_context
 def serve(
-    ctx: click.Context, /, model: str, slo: str, layouts: str, systems: str | None, plot: str | None, report: str | None, as_json: bool, **asked: Any
-) -> None:
+    ctx: click.Context, /, model: str, slo: str, layouts: str, systems: str | None, plot: str | None, report: str | None, quick: bool, as_json: bool,
+    **asked: Any,
+) -> None:  # fmt: skip
     """Say how to serve MODEL: which layout at which number of users, how fast, and what limits it.
 
     Every layout that fits is tried with several numbers of users, and prefill and decode apart. A step is a sum of kernels by closed forms; a
@@ -56,7 +60,17 @@ def serve(
 
     named = [name for name in layouts.split(";") if name.strip()] or None
     listed = words_of(systems)
-    with bar("layouts") as update:
+    simulates = listed is not None or asked["merged"]
+    closed = asked | {"merged": False}
+    if quick and asked["tensor"]:
+        raise ConfigError(f"--quick: found --tensor {asked['tensor']}, expected none (its sub-layers are simulated)")
+    if quick:
+        listed, asked = None, closed
+
+    def first() -> list[str]:
+        return [MARK, *(found := search(model, slo=slo_of(slo), layouts=named, **closed)).sentences(), *found.trust()]
+
+    with bar("layouts", first if simulates and not quick and not closed["tensor"] else None) as update:
         done = search(model, slo=slo_of(slo), layouts=named, systems=listed, tick=update, **asked)
     if plot is not None:
         from dysharp.show.plots import save_figure
@@ -68,10 +82,11 @@ def serve(
 
         write_page(done, report, command_line(ctx))
         click.echo(f"report: {report}", err=True)
-    print_answer(done.to_dict()) if as_json else print_serving(done)
-    print_header(done.header)
+    print_answer(done.to_dict() | ({"quick": True} if quick else {})) if as_json else print_serving(done)
+    print_header((*done.header, *((NOT_SIMULATED,) if quick and simulates else ())))
 
 
+NOT_SIMULATED = "quick answer: closed forms with the error bar above; EP systems and merged layers were not simulated"
 MOST_BEST, MOST_FRONT, MOST_REJECTED = 3, 12, 4
 
 

@@ -9,6 +9,7 @@ import click
 from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag, words_of
 from dysharp.cli.kept import fresh_flag, kept_rows
+from dysharp.cli.quick import lines_of_steps, quick_flag
 from dysharp.cli.report import command_line, report_flag
 from dysharp.show.output import print_answer, print_header, print_lines, print_table
 
@@ -54,11 +55,12 @@ LAYOUT_HELP = (
 @plot_flag("the pipeline of the fastest system into FILE (.svg or .png)")
 @report_flag
 @fresh_flag
+@quick_flag
 @json_flag
 @click.pass_context
 def step(
     ctx: click.Context, /, model: str, layout: str, systems: str | None, recompute: str, timeline: str | None, plot: str | None, report: str | None,
-    fresh: bool, as_json: bool, **asked: Any,
+    fresh: bool, quick: bool, as_json: bool, **asked: Any,
 ) -> None:  # fmt: skip
     """Simulate one training step of MODEL under each EP system: tokens/s per GPU, MFU, and where the time goes.
 
@@ -76,8 +78,12 @@ def step(
         check_timeline("--timeline", timeline)
     names = words_of(systems)
     modules = words_of(recompute) or ()
-    with shown_if_refused(), kept_rows(fresh), progress_bar() as progress:
-        done = simulate(model, layout=layout, systems=names, recompute=modules, progress=progress, **asked)
+
+    def first() -> list[str]:
+        return lines_of_steps(simulate(model, layout=layout, systems=names, recompute=modules, quick=True, **asked))
+
+    with shown_if_refused(), kept_rows(fresh), progress_bar(first=None if quick else first) as progress:
+        done = simulate(model, layout=layout, systems=names, recompute=modules, quick=quick, progress=progress, **asked)
     if timeline is not None:
         from dysharp.analysis.timeline.perfetto import write_perfetto
         from dysharp.training.step_timeline import step_timeline
@@ -102,6 +108,6 @@ def print_steps(done: Steps) -> None:
     """The sentence, the table, the memory of the fullest rank."""
     print_lines([done.sentence()])
     click.echo()
-    print_table(done.HEADINGS, done.cells())
+    print_table(done.headings, done.cells())
     click.echo()
     print_lines([done.memory_line()])
