@@ -60,7 +60,8 @@ def wire_us(machine: Machine, layout: Layout, model: WholeModel, tokens: float, 
         near = inside // inner
         return start + row * (size // inner - near) / machine.nic + row * (near - 1 + k * (inner - 1) / inner) / machine.link
     if system == "flat":
-        return start + row * k * max((domains - 1) / domains / machine.nic, (inside - 1) / size / machine.link)
+        straight = machine.cluster.scale_out.straight_rate if machine.cluster.scale_out else machine.nic
+        return start + row * k * max((domains - 1) / domains / straight, (inside - 1) / size / machine.link)
     far = copies("dedup", domains, layer.topk) / machine.nic
     if system == "moe-hub":  # a switch sums, a hub places every row
         return start + row * max(far, k * (inside - 1) / inside / machine.link)

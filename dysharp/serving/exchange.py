@@ -105,7 +105,8 @@ def exchange(replica: Replica, tokens: float, most: float = 1.0) -> Exchanged:
 
 
 def _between_domains(replica: Replica, tokens: float, most: float, experts: int, sent: float, back: float) -> Exchanged:
-    """Messages by NIC to GPUs of other domains and by NVLink inside. The normal kernels send a row once per domain, the others once per expert.
+    """Messages by NIC to GPUs of other domains and by NVLink inside. The normal kernels send a row once per domain, on
+    its rail, the others once per expert, straight.
 
     Floor: the floor of low-latency kernels in a domain, and a put with its flag between domains.
     """
@@ -114,8 +115,8 @@ def _between_domains(replica: Replica, tokens: float, most: float, experts: int,
     if out is None or layer is None:
         raise ConfigError(f"cluster {rates.cluster.name}: found EP{ep} beyond one NVLink domain and no [scale_out] network")
     domains = -(-ep // out.domain_gpus)
-    nic = out.nic_GBps * out.nics_per_gpu * 1e3
     normal = tokens > LL_MOST_TOKENS
+    nic = out.rate if normal else out.straight_rate
     rows = expected_copies(domains, experts // domains * domains, layer.topk) if normal else float(layer.topk)
     remote = most * tokens * rows * (domains - 1) / domains
     floor = float(ll_dispatch_us(rates.gpu, rates.constants, 0.0, layer.topk, sent, experts, ep)) + 2 * out.latency_us

@@ -71,6 +71,16 @@ class ScaleOut:
         """Rate of the NICs of one GPU together, in bytes per microsecond."""
         return units.GBps_to_bytes_per_us(self.nic_GBps * self.nics_per_gpu)
 
+    @property
+    def spine_rate(self) -> float:
+        """Bytes per microsecond of the NICs of one GPU to another rail."""
+        return self.rate / self.oversubscription
+
+    @property
+    def straight_rate(self) -> float:
+        """The same of rows to every GPU of other domains: of D in each, D - 1 are on other rails."""
+        return self.rate / max(1.0, self.oversubscription * (self.domain_gpus - 1) / self.domain_gpus)
+
     def rates(self, n_gpus: int) -> tuple[int, ...]:
         """Rates by GPU where a NIC is slow or lost, otherwise ().
 

@@ -17,7 +17,7 @@ from dysharp.training.practice import KERNELS
 
 NOT_MODELLED = (
     "casts to FP8", "SMs that communication takes from attention", "graphs of launches", "overlap of tensor-parallel communication",
-    "a network that sends, gradients and EP share", "variation between layers of one model",
+    "variation between layers of one model",
 )  # fmt: skip
 EXPERTS, CORE, DENSE = "routed experts, dispatch, combine", "core attention", "dense FFN"
 TENSOR, CONTEXT = "tensor parallel", "context"
