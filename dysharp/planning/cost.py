@@ -135,12 +135,12 @@ class Coster:
         return np.asarray(stage * (m + np.where(loop, (c["pp"] - 1) / c["vpp"], 0)))
 
     def balanced_bound(self, c: Mapping[str, Column], numbers: Column) -> Times:
-        """A rough closed form: even stages, cells and bubble alone, no copies; pieces are computed once for every different key."""
-        names = ("tp", "cp", "ep", "etp", "micro_batch", "recompute", "overlap", "system", "weights")
+        """A rough closed form: even stages, cells and bubble alone, no copies of stages; pieces are computed once for every different key."""
+        names = ("tp", "cp", "ep", "etp", "micro_batch", "recompute", "overlap", "system", "weights", "swap")
         stages = np.where(is_one(self.space.weights, c["weights"], "sharded"), c["pp"], 0)  # whose replicas share weights
         keys = np.stack([*(c[name] for name in names), stages], axis=1)
         _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        sums = [self._sums(self.space.candidate(int(numbers[at])) | {"swap": ()}) for at in first]
+        sums = [self._sums(self.space.candidate(int(numbers[at]))) for at in first]
         forward, backward, weights, steady = np.asarray(sums).reshape(-1, 4)[back.reshape(-1)].T
         _, m = self._batches(c)
         loop = is_one(self.space.schedule, c["schedule"], "1f1b")

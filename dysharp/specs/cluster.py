@@ -58,7 +58,7 @@ class ScaleOut:
     slow_nics: Annotated[SlowNics, Key("[GPU, part] pairs: the NICs of this GPU reach this part of their rate")] = ()
     lost_nics: Annotated[LostNics, Key("GPUs that have lost one of their NICs; a GPU must keep one")] = ()
     oversubscription: Annotated[
-        Oversubscription, Key("rate of a leaf switch to its NICs over its rate to the spine, which rows between rails pass; 1: none")
+        Oversubscription, Key("rate of a leaf switch to its NICs over its rate to the spine, which all between rails passes; 1: none")
     ] = 1.0
 
     def __post_init__(self) -> None:

@@ -29,8 +29,7 @@ def layer_shards(model: WholeModel, layout: Layout, layer: int) -> RankParameter
 
 def with_rows(machine: Machine, layout: Layout, done: Cost) -> Cost:
     """A layer with the wires that its rows of experts hold."""
-    held = (rows(machine, layout, us) for us in (done.forward_wire, done.backward_wire))
-    return replace(done, **dict(zip(("forward_wires", "backward_wires"), held, strict=True)))
+    return replace(done, forward_wires=rows(machine, layout, done.forward_wire), backward_wires=rows(machine, layout, done.backward_wire))
 
 
 def shard_wires(model: WholeModel, machine: Machine, layout: Layout, layer: int, switched: bool = False) -> tuple[Wires, Wires]:

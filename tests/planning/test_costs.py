@@ -20,7 +20,7 @@ from dysharp.planning.swap import OFFLOADED, swapped_bytes
 from dysharp.planning.swap import SETS as SWAPS
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.cost import Cost
-from dysharp.training.costs import beside, layer_shards
+from dysharp.training.costs import beside, layer_shards, with_rows
 from dysharp.training.machine import number
 from dysharp.training.memory import Saving, memory_of
 from dysharp.training.schedules import make_schedule
@@ -72,9 +72,11 @@ def test_switches_gather_and_scatter_at_once_inside_a_domain() -> None:
     dense = layer_shards(model, Layout(ep=8, dp=8), 0).dense
     gathered, scattered = (one.machine.group(dense * element, 8, 1) for element in (2, number("step.gradient_bytes")))
     assert near.backward == pytest.approx(max(gathered + scattered / 7, scattered + gathered / 7))
-    busy = Cost(1e6, 1e6, forward_wire=1e6, backward_wire=1e6)
-    assert beside(model, one.machine, Layout(ep=8, dp=8, fsdp=8), 0, busy).forward == near.forward
-    assert beside(model, one.machine, Layout(ep=8, dp=16, fsdp=16), 0, busy).forward == 0  # rows pass links, weights NICs
+    busy = with_rows(one.machine, Layout(ep=8, dp=8), Cost(1e6, 1e6, forward_wire=1e6, backward_wire=1e6))
+    assert beside(model, one.machine, Layout(ep=8, dp=8, fsdp=8), 0, busy).forward == pytest.approx(near.forward)
+    wide = Layout(ep=8, dp=16, fsdp=16)
+    sent = 2 * layer_shards(model, wide, 0).dense * 15 / 16  # a ring over two domains passes links and NICs
+    assert beside(model, one.machine, wide, 0, busy).forward == pytest.approx(sent / one.machine.link)  # rows pass links alone
 
 
 def test_ranks_that_share_an_expert_are_reached_together() -> None:
