@@ -245,7 +245,7 @@ class Coster:
         for element, (pass_us, others) in zip((2.0, number("step.gradient_bytes")), ways, strict=True):
             if layout.fsdp == 1:  # else every micro-batch brings them
                 alone, wires = exchanged_us(self.machine, layout, held, copies, element)
-                out += max(alone / n_buckets(layout, held, own), beside_pass(alone, wires, others) - pass_us)
+                out += max(alone / n_buckets(layout, held, own), beside_pass(alone, wires, others, pass_us) - pass_us)
         return out
 
 

@@ -115,14 +115,16 @@ def step_costs(
         done = block.layer(kinds[kind], ep).as_merged(one)
         known[kind] = done + beside(model, machine, layout, kinds[kind], done)
     activations = ELEMENT * model.hidden * block.tokens / layout.tp
-    sent = send(machine, activations, layout) if layout.pp > 1 else Wires()
-    stages = tuple(_chunk(block, chunk, ep, known, sent) for chunk in chunks)
+    sent = send(machine, activations, layout)
+    stages = tuple(_chunk(block, chunk, ep, known, sent if layout.pp > 1 else Wires()) for chunk in chunks)
     held = [rank_parameters(model, layout, [chunk]) for chunk in chunks]
     latency = machine.send(activations, layout)[1]
     cells = _cells(stages, us_to_ps(latency), ep is not None)
     exchanged = [[exchanged_us(machine, layout, one, copies, element) for one in held] for element in (number("step.gradient_bytes"), ELEMENT)]
-    reduce = tuple(_buckets(own, layout, at, one, held[at], stages[at].backward_wires)[::-1] for at, one in enumerate(exchanged[0]))
-    gather = tuple(_buckets(own, layout, at, one, held[at], stages[at].forward_wires) for at, one in enumerate(exchanged[1]))
+    reduce = tuple(
+        _buckets(own, layout, at, exchanged[0][at], held[at], one.backward_wires, one.backward + one.weights)[::-1] for at, one in enumerate(stages)
+    )
+    gather = tuple(_buckets(own, layout, at, exchanged[1][at], held[at], one.forward_wires, one.forward) for at, one in enumerate(stages))
     update = tuple(us_to_ps(update_us(machine, layout, one, copies, own)) for one in held)
     busy = us_to_ps(max(sent.near, sent.far))
     return StepCosts(machine, layout, stages, StepTimes(cells, busy, reduce, gather, update, late_gather=not own.overlap_dp))
@@ -167,12 +169,18 @@ def exchanged_us(machine: Machine, layout: Layout, held: RankParameters, copies:
     return dense.most + experts.most, dense + experts
 
 
-def beside_pass(alone: float, own: Wires, others: Wires) -> float:
-    """Time of an exchange that takes `alone`, where a pass has `others` on its wires meanwhile."""
-    return max(alone, (own + others.only(own)).most)
+def beside_pass(alone: float, own: Wires, others: Wires, pass_us: float) -> float:
+    """Time of an exchange that takes `alone`, where a pass of `pass_us` has `others` on its wires, evenly: they leave the exchange the rest.
+
+    Behind the pass the exchange has the wires alone.
+    """
+    ways = ((own.near, others.near), (own.far, others.far), (own.host, others.host))
+    return max(alone, *(one / (1 - held / pass_us) if one + held < pass_us else one + held for one, held in ways if one))
 
 
-def _buckets(practice: Practice, layout: Layout, chunk: int, whole: tuple[float, Wires], held: RankParameters, others: Wires) -> tuple[int, ...]:
+def _buckets(
+    practice: Practice, layout: Layout, chunk: int, whole: tuple[float, Wires], held: RankParameters, others: Wires, pass_us: float
+) -> tuple[int, ...]:  # fmt: skip
     """Times of a chunk's buckets, first the one with no pass of its chunk beside it: the first gather, or the last reduce-scatter.
 
     Meanwhile a rank with later chunks runs their passes, so that all buckets of those share their wires.
@@ -180,7 +188,7 @@ def _buckets(practice: Practice, layout: Layout, chunk: int, whole: tuple[float,
     n, (alone, own) = n_buckets(layout, held, practice), whole
     if not alone:
         return ()
-    late = us_to_ps(beside_pass(alone, own, others if practice.overlap_dp else Wires()) / n)
+    late = us_to_ps((beside_pass(alone, own, others, pass_us) if practice.overlap_dp else alone) / n)
     return (us_to_ps(alone / n) if chunk < layout.pp else late, *(late,) * (n - 1))
 
 

@@ -33,10 +33,6 @@ class Wires:
         """The time of the busiest wire."""
         return max(self.near, self.far, self.host)
 
-    def only(self, used: "Wires") -> "Wires":
-        """What is on wires that `used` needs, too."""
-        return Wires(*(mine if theirs else 0.0 for mine, theirs in ((self.near, used.near), (self.far, used.far), (self.host, used.host))))
-
 
 NOTHING = Wires()
 
