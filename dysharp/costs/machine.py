@@ -207,6 +207,11 @@ class Machine:
         """Bytes per microsecond between NVLink domains."""
         return float(self.cluster.scale_out.rate) if self.cluster.scale_out else 1000 * number("step.nic_rate")
 
+    @property
+    def straight(self) -> float:
+        """The same of rows that leave their rail, and pass the spine."""
+        return self.cluster.scale_out.straight_rate if self.cluster.scale_out else self.nic
+
     @cached_property
     def domain(self) -> int:
         """GPUs of an NVLink domain."""

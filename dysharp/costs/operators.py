@@ -68,8 +68,8 @@ def sustained_flops_per_us(gpu: Gpu, constants: Constants, dtype: str) -> float:
 
 KEPT = {"hopper.bf16": 701 / 797, "hopper.fp8": 701 / 797, "blackwell.fp8": 1.0}
 """Part of its benchmark rate that a GEMM keeps in long runs. Hopper: 701 TFLOPS at large M (DeepGEMM's table of BF16) over what
-`hopper.bf16_sustained` gives an H100, for FP8 too. Blackwell FP8: rates of benchmarks are 0.53 of the peak already, and no row of long FP8 GEMMs is known; chosen with
-measured steps in sight. Blackwell BF16 is fitted: `attention.steady_part`."""
+`hopper.bf16_sustained` gives an H100, for FP8 too. Blackwell FP8: rates of benchmarks are 0.53 of the peak already, and no row of long FP8 GEMMs is
+known; chosen with measured steps in sight. Blackwell BF16 is fitted: `attention.steady_part`."""
 
 
 def kept_part(gpu: Gpu, constants: Constants, dtype: str) -> float:
