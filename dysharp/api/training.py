@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
+from dysharp.api.arguments import StepArgs
 from dysharp.api.comparison import header_lines, out_of_ranking, place_of_fastest, rows_both_ways
 from dysharp.api.merged_blocks import merged_blocks, merged_line
 from dysharp.api.tensor_parallel import step_sub_layers, step_words
@@ -16,8 +17,7 @@ from dysharp.measured.training.step_time import error_bar
 from dysharp.model import Layout, check_domain, check_layout, layout_of
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.state import recipe_of
-from dysharp.runs.progress import Progress
-from dysharp.runs.request import Argument, takes
+from dysharp.runs.request import takes
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import Tokens, check_value
 from dysharp.specs.hf_whole import lines_on
@@ -50,15 +50,6 @@ if TYPE_CHECKING:
     from dysharp.analysis import Row
 
 BLOCKS = CLOSED, MERGED = "closed", "merged"
-_MEGATRON = (
-    "arguments of Megatron-LM, or a file of them or of a Megatron-Bridge recipe (`training.megatron`); `layout`, `sequence`, `precision` and "
-    "`recompute` count before what they say."
-)
-_TENSOR = "a system of sub-layers (`dysharp list sub-layers`), whose Rows take the place of tensor-parallel collectives."
-_BLOCKS = (
-    '"closed" adds the Row of a MoE layer and closed forms; "merged" runs each MoE block, and its forward beside its backward pass, as one Program '
-    "on common SMs and links (minutes)."
-)
 WORDS = {
     COMPUTE: "computing", EP: "EP communication that nothing hides", LAUNCHES: "waiting for launches", BUBBLE: "the pipeline's bubble",
     SEND: "sends between stages", DATA_PARALLEL: "gradient and parameter traffic that nothing hides", OPTIMIZER: "the optimizer",
@@ -169,20 +160,6 @@ class Steps:
             "chunks_in_flight": in_flight(self.schedule), "memory": self._memory(), "steps": [one.to_dict() for one in self.steps],
             "gains": self.gains, "sentence": self.sentence(), "header": list(self.header),
         }  # fmt: skip
-
-
-class StepArgs(TypedDict, total=False):
-    """Keyword arguments of `step`. `help` prints the texts."""
-
-    megatron: Annotated[str | None, Argument(None, _MEGATRON)]
-    sequence: Annotated[int | None, Argument(None, "tokens of a sequence. None: those of `megatron`, else 4096.")]
-    precision: Annotated[str | None, Argument(None, "for the memory, as for `model`. None: bf16.")]
-    recompute: Annotated[Iterable[str], Argument((), "modules that are computed again.")]
-    routing: Annotated[str | None, Argument(None, "as for `compare`; one drawn layer stands for all layers.")]
-    tensor: Annotated[str, Argument("", _TENSOR)]
-    blocks: Annotated[str, Argument(CLOSED, _BLOCKS)]
-    seed: Annotated[int, Argument(0, "as for `compare`.")]
-    progress: Annotated[Progress | None, Argument(None, "as for `compare`.")]
 
 
 @takes(StepArgs)
