@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from dysharp.api.arguments import StepArgs
 from dysharp.api.comparison import header_lines, out_of_ranking, place_of_fastest, rows_both_ways
 from dysharp.api.merged_blocks import merged_blocks, merged_line
 from dysharp.api.tensor_parallel import step_sub_layers, step_words
 from dysharp.base.errors import ConfigError
-from dysharp.base.text import table
+from dysharp.base.text import Columns, table
 from dysharp.base.units import PS_PER_US, GiB
 from dysharp.measured.training.step_time import error_bar
 from dysharp.model import Layout, check_domain, check_layout, layout_of
@@ -59,6 +59,11 @@ WORDS = {
 
 WORTH = 0.001
 """Gain from which a sentence names a change."""
+COLUMNS = Columns(
+    "system=system", "tokens/s\nper GPU=tokens_per_s_gpu:,.0f", "MFU\n%=mfu:.1%", "step\nms=step_us/1e3:,.1f",
+    f"compute\n%={COMPUTE}:.1%", f"exposed\nEP %={EP}:.1%", f"launches\n%={LAUNCHES}:.1%", f"bubble\n%={BUBBLE}:.1%", f"send\n%={SEND}:.1%",
+    f"data\npar. %={DATA_PARALLEL}:.1%", f"optim.\n%={OPTIMIZER}:.1%",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,20 +137,12 @@ class Steps:
         rank = self.memory.peak
         return f"Memory: at most {self.memory.reserved(rank) / GiB:.1f} GiB, on pipeline rank {rank.rank} with {rank.in_flight}."
 
-    HEADINGS: ClassVar = (
-        "system", "tokens/s\nper GPU", "MFU\n%", "step\nms", "compute\n%", "exposed\nEP %", "launches\n%", "bubble\n%", "send\n%", "data\npar. %",
-        "optim.\n%",
-    )  # fmt: skip
-
     def __str__(self) -> str:
-        return table(self.HEADINGS, self.cells(), left=1) + "\n" + self.sentence() + "\n" + self.memory_line()
+        return table(COLUMNS.headings, COLUMNS.cells(self.rows()), text=COLUMNS.text) + f"\n{self.sentence()}\n{self.memory_line()}"
 
-    def cells(self) -> list[tuple[str, ...]]:
-        """The table: one row per system."""
-        shares = [[f"{100 * one.shares[name]:.1f}" for name in WORDS] for one in self.steps]
-        numbers = [(f"{one.tokens_per_s_gpu:,.0f}", f"{100 * one.mfu:.1f}", f"{one.step_us / 1e3:,.1f}") for one in self.steps]
-        names = [f"{one.system}*" if one.dropped_rows else one.system for one in self.steps]
-        return [(name, *speed, *parts) for name, speed, parts in zip(names, numbers, shares, strict=True)]
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows of `COLUMNS`, one for each system."""
+        return [one.to_dict() | one.shares | ({"system": f"{one.system}*"} if one.dropped_rows else {}) for one in self.steps]
 
     def _memory(self) -> dict[str, Any]:
         ranks = [{"rank": one.rank, "allocated_bytes": one.allocated, "bytes": one.lines} for one in self.memory.ranks]

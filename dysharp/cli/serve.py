@@ -11,7 +11,7 @@ from dysharp.cli.flags import json_flag, options, plot_flag
 from dysharp.cli.model import complete_whole
 from dysharp.cli.report import command_line, report_flag
 from dysharp.runs.arguments import RequestArgs
-from dysharp.show.output import print_header, print_json, print_lines, print_table
+from dysharp.show.output import print_columns, print_header, print_json, print_lines
 
 if TYPE_CHECKING:
     from dysharp.api.serving_answer import Serving
@@ -57,24 +57,24 @@ MOST_BEST, MOST_FRONT, MOST_REJECTED = 3, 12, 4
 
 def print_serving(done: Serving) -> None:
     """The sentences, then the tables."""
-    from dysharp.api.serving_answer import POINT_HEADINGS, SYSTEM_HEADINGS, WHAT_IF_HEADINGS, memory_line, point_cells, system_cells, what_if_cells
+    from dysharp.api.serving_answer import POINTS, SYSTEMS, WHAT_IFS, memory_line
 
     print_lines([*done.sentences(), *done.trust()])
     if done.best:
         click.echo()
-        print_table(POINT_HEADINGS, point_cells(done.best[:MOST_BEST]), left=2, text=("limit",))
+        print_columns(POINTS, done.points_of(done.best[:MOST_BEST]))
         print_lines(["", memory_line(done.best[0]), "", f"Start it: {done.launch()}"])
     if advice := done.advice():
         print_lines(["", *advice])
     if done.what_ifs:
         click.echo()
-        print_table(WHAT_IF_HEADINGS, what_if_cells(done), left=2)
+        print_columns(WHAT_IFS, done.what_if_rows())
     if done.systems:
         click.echo()
-        print_table(SYSTEM_HEADINGS, system_cells(done), left=2)
+        print_columns(SYSTEMS, done.system_rows())
     if done.front:
         print_lines(["", "Front: no other point has more tokens per second of a GPU and of a user."])
-        print_table(POINT_HEADINGS, point_cells(done.front[:MOST_FRONT]), left=2, text=("limit",))
+        print_columns(POINTS, done.points_of(done.front[:MOST_FRONT]))
     if done.rejected:
         print_lines(["", *(f"{one.layout.name}: {one.reason}" for one in done.rejected[:MOST_REJECTED])])
         if len(done.rejected) > MOST_REJECTED:

@@ -12,7 +12,7 @@ from dysharp.cli.flags import complete_words, json_flag, options, plot_flag, sys
 from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.report import command_line, report_flag
 from dysharp.runs.arguments import RequestArgs
-from dysharp.show.output import print_header, print_json, print_lines, print_table
+from dysharp.show.output import print_columns, print_header, print_json, print_lines
 
 if TYPE_CHECKING:
     from dysharp.api.training import Steps
@@ -84,8 +84,10 @@ def step(
 
 def print_steps(done: Steps) -> None:
     """The sentence, the table, the memory of the fullest rank."""
+    from dysharp.api.training import COLUMNS
+
     print_lines([done.sentence()])
     click.echo()
-    print_table(done.HEADINGS, done.cells())
+    print_columns(COLUMNS, done.rows())
     click.echo()
     print_lines([done.memory_line()])
