@@ -21,7 +21,7 @@ ENDINGS = (".perfetto-trace", ".perfetto-trace.gz")
 
 @click.command()
 @click.argument("system", shell_complete=complete_systems)
-@options(RequestArgs, window=None, direction={"metavar": "fwd|bwd", "help": "Pass: fwd or bwd."}, fidelity={"metavar": "burst"})
+@options(RequestArgs, window=None, direction={"metavar": "fwd|bwd", "help": "Forward pass or backward pass."}, fidelity={"metavar": "burst"})
 @click.option("-o", "--out", metavar="FILE", help=f"File to write: NAME{ENDINGS[0]}, or NAME{ENDINGS[1]} to compress it.")
 @plot_flag
 @click.option("--chakra", metavar="FOLDER", help="Also write Chakra execution traces for other simulators: FOLDER/SYSTEM.GPU.et.")
