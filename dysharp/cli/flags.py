@@ -138,12 +138,13 @@ def _flags(name: str, argument: Argument) -> list[str]:
 
 def _option(name: str, argument: Argument, kind: Any, named: Mapping[str, str], changes: dict[str, Any]) -> Callable[[Command], Command]:
     text, _, otherwise = reduce(lambda told, word: told.replace(word, named[word]), named, argument.text).partition(" None: ")
-    default, words, flags = changes.get("default", argument.default), changes.get("metavar", argument.shown).strip("[]"), _flags(name, argument)
+    argument = argument._replace(shown=changes.get("metavar", argument.shown))
+    default, flags = changes.get("default", argument.default), _flags(name, argument)
     given = default is not False and default not in (None, "", ())
     return click.option(*flags, *[name] * flags[-1].startswith("-"), **{
         "default": default, "show_default": given, "metavar": argument.shown or None, "is_flag": kind is bool,
         "type": None if kind is bool else _type(argument, kind), "multiple": name == "options" or (default == () and argument.shown[-3:] != "..."),
-        "shell_complete": COMPLETE.get(name) or (complete_words(*words.split("|")) if words.islower() else None),
+        "shell_complete": COMPLETE.get(name) or complete_words(*argument.words),
         "help": text[0].upper() + text[1:] + ("" if given or not otherwise else f"  [default: {otherwise.rstrip('.')}]"),
     } | changes)  # fmt: skip
 
@@ -151,7 +152,7 @@ def _option(name: str, argument: Argument, kind: Any, named: Mapping[str, str], 
 def _type(argument: Argument, kind: Any) -> Any:
     """How the command line reads a value."""
     if argument.shown.startswith("["):
-        return click.Choice(argument.shown.strip("[]").split("|"))
+        return click.Choice(argument.words)
     if argument.shown.endswith("..."):
         return Words(argument.shown[-4])
     number = next((each for each in (int, float) if each in (kind, *get_args(kind))), None)

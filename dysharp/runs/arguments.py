@@ -28,18 +28,34 @@ class Argument(NamedTuple):
     span: tuple[float, float | None] | None = None
     flag: str = ""
 
+    @property
+    def words(self) -> list[str]:
+        """The values that `shown` lists; [] where it lists none."""
+        return self.shown.strip("[]").split("|") if "|" in self.shown and self.shown.islower() else []
+
+    @property
+    def meaning(self) -> str:
+        """The text for Python, where nothing else shows the words."""
+        return f"{self.text} One of {', '.join(self.words)}." if self.words else self.text
+
 
 ROUTES = (
     "source of expert choices: uniform, normal:STD, powerlaw:ALPHA, lognormal:SIGMA, trace:NAME, a trace (.npz), counts (.csv), or a pattern such "
     "as hot-rank:share=0.2 (`dysharp list routings`)."
 )
-_DIRECTION = "pass: fwd, bwd (alone, on the row layout of a forward pass whose GPUs keep step) or both (as one Row)."
-_OPTIONS = 'options of systems, such as {"deepep.n_sm": 20} (`--set deepep.n_sm=20`, repeatable). `dysharp list options` shows names and ranges.'
+_DIRECTION = "forward pass, backward pass (alone, on the row layout of a forward pass whose GPUs keep step), or both as one Row."
+_OPTIONS = (
+    'options of systems, such as {"deepep.n_sm": 20} (`--set deepep.n_sm=20`, repeatable); at packet level also of `fabric`. '
+    "`dysharp list options` shows names, defaults and ranges."
+)
 _WINDOW = (
     "packet level, and several NVLink domains: simulate the first `window` tokens of each GPU, and estimate the whole layer. 0: all tokens. "
     "None: all tokens, but `compare` chooses leading tokens for a large layer over several domains."
 )
-_WORKLOAD = "a collective or sub-layer in place of a MoE layer: all-reduce:64MiB, all-gather-v:1MiB,3MiB,..., sub-layer:llama-7b:L1."
+_WORKLOAD = (
+    "a collective or sub-layer in place of a MoE layer: all-reduce:64MiB, all-gather-v:1MiB,3MiB,... (bytes as nccl-tests counts them), "
+    "sub-layer:llama-7b:L1. Arguments of a layer (model, tokens, routing, ...) are then refused."
+)
 _START = "start time of each rank: fixed:US (the last rank is late), normal:SIGMA_US, rank=R:US,... or a CSV file (rank,start_us)."
 _SLOW = "slow ranks: rank=R:FACTOR,..., normal:CV (spread of clocks) or a CSV file (rank,factor). Their GEMMs take FACTOR times as long."
 GPUS = Argument(None, "GPUs in use. None: all GPUs of the cluster.", "G")

@@ -86,7 +86,7 @@ def takes(arguments: type, **defaults: Any) -> Callable[[Verb], Verb]:
             return door(*args, **{name: argument.default for name, argument in known.items()} | request)
 
         keywords = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=a.default, annotation=types[n]) for n, a in known.items()]
-        lines = [textwrap.fill(f"{name}: {argument.text}", 110, subsequent_indent="    ") for name, argument in known.items()]
+        lines = [textwrap.fill(f"{name}: {argument.meaning}", 110, subsequent_indent="    ") for name, argument in known.items()]
         checked.__doc__ = "\n".join([inspect.cleandoc(verb.__doc__ or ""), "", "Keyword arguments:", *lines])
         checked.__signature__ = signature.replace(parameters=own + keywords)  # type: ignore[attr-defined]
         return cast(Verb, checked)
