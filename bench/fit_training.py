@@ -9,12 +9,12 @@ from dataclasses import replace
 from statistics import median
 
 from dysharp.base.errors import ConfigError
+from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.setting import TrainingRow, machine_of, practice_of, setting_of
 from dysharp.measured.training.step_time import BARS, StepCase, step_cases
 from dysharp.specs.fitted import fitted, of_training
 from dysharp.training.estimate import estimate
-from dysharp.training.machine import Machine
 
 GROUPS = tuple(BARS)[:3]
 GRID = {

@@ -25,7 +25,6 @@ from break_even import break_even
 
 from dysharp.base.arrays import F64
 from dysharp.base.units import PS_PER_US
-from dysharp.costs.transfer import expected_copies
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import fabric_of
 from dysharp.engine.packet.program import run_packet
@@ -40,7 +39,7 @@ from dysharp.specs.cluster import ScaleOut
 from dysharp.specs.fitted import fitted
 from dysharp.systems import all_systems, get_system
 from dysharp.workload import make_routing
-from dysharp.workload.levels import expected_domains
+from dysharp.workload.closed import expected_copies
 
 NEAR, FAR = 256, 768
 SLOPE_STEP = 0.1  # of a logarithm, for slopes of Programs, whose rows come in whole chunks
@@ -100,7 +99,7 @@ def readme() -> None:
     """Printed GB/s of the README against ours, in the same counting: rows of all domains, own included, over the time."""
     for gpus, printed in README.items():
         found = at(4096, machine("hw-dgx-h800", gpus), "uniform:group-limited" if gpus > 32 else "uniform", 24)
-        domains = 4.0 if gpus > 32 else expected_domains(gpus // 8, 256, 8)
+        domains = 4.0 if gpus > 32 else expected_copies(gpus // 8, 256, 8)
         for verb, us, row, gbps in zip(("dispatch", "combine"), found, (7392, 14336), printed, strict=True):
             ours = 4096 * domains * row / us / 1000
             print(f"{verb:9} EP{gpus}: {gbps} {ours:.1f} GB/s {100 * (ours / gbps - 1):+.1f} %")

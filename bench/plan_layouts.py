@@ -13,6 +13,7 @@ from functools import cache
 from itertools import combinations, permutations
 
 from dysharp.base.units import GiB
+from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.setting import Setting, TrainingRow, machine_of, practice_of, setting_of
 from dysharp.measured.training.step_time import MEDIAN_P90, group_of_step, measured_s
@@ -20,7 +21,6 @@ from dysharp.planning.cost import Costed, Coster
 from dysharp.planning.names import saving_of, short_of
 from dysharp.planning.search import search
 from dysharp.planning.space import WEIGHTS, Space, Task, default_space
-from dysharp.training.machine import Machine
 from dysharp.training.practice import Practice
 
 SWEEPS = ("MooreThreads/SimuMax",)

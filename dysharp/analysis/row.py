@@ -19,6 +19,7 @@ from dysharp.analysis.surroundings import Surroundings
 from dysharp.analysis.waiting import waiting_us
 from dysharp.base.text import facts, html_table
 from dysharp.base.units import ps_to_us
+from dysharp.base.version import MODEL_VERSION
 from dysharp.program.skew import Skew
 from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
@@ -27,9 +28,6 @@ from dysharp.systems import is_real
 from dysharp.systems.building.around import AROUND
 from dysharp.workload import Routing
 from dysharp.workload.sublayer import Work
-
-MODEL_VERSION = "11"
-"""Version of the simulated numbers. The changelog names every number that a new version moved, and the reason."""
 
 LEFT_OUT: dict[str, Any] = {"workload": "", "blocks": {}, "dropped_rows": 0, "warnings": (), "window": {}, "surroundings_us": {}, "skew": {}}
 """Fields of a Row that its JSON has only where they differ from these values."""

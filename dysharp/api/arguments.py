@@ -71,6 +71,7 @@ class StepArgs(TypedDict, total=False):
     tensor: Annotated[str, TENSOR]
     blocks: Annotated[str, Argument("closed", "MoE blocks: sums of parts (fast), or one Program each on common SMs and links.", "[closed|merged]")]
     seed: Annotated[int, SEED]
+    quick: Annotated[bool, Argument(False, "no simulation: MoE layers are closed forms or bounds, and the answer says which.")]
     progress: Annotated["Progress | None", PROGRESS]
 
 
@@ -94,6 +95,8 @@ class PlanArgs(TypedDict, total=False):
     folder: Annotated[str | None, Argument(None, "keep costs there: the same command goes on where a killed search was.", "DIR")]
     jobs: Annotated[int, Argument(1, "processes for several shapes.", "N", (1, 256), "-j --jobs")]
     scheduler: Annotated[str, Argument("", "search shapes on the workers of this dask scheduler.", "ADDRESS")]
+    quick: Annotated[bool, Argument(False, "a first look: a few layouts by closed forms, no search.")]
+    show: Annotated[Callable[[list[str]], None] | None, Argument(None, "called with lines that say the best layout so far.")]
     tick: Annotated[Tick, Argument(silent, "called with what is done (candidates, shapes, Rows, changes), of how much, and a text.")]
 
 

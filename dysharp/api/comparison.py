@@ -118,7 +118,7 @@ def compare(
         if forms is not None or tuned:
             raise ConfigError(f"{'forms' if forms else 'tuned'}: found it beside a workload, expected none (collectives have one form and no knobs)")
         return _collectives(None if systems is None else list(systems), baseline, request)
-    chosen, asked = _chosen(systems, forms, request)
+    chosen, asked = chosen_systems(systems, forms, request)
     names = list(chosen)
     if baseline is not None and baseline not in chosen:
         get_system(baseline)
@@ -136,7 +136,7 @@ def compare(
     return Comparison(rows, baselines, speedup, header, limits_sentence(rows, baselines), found, left_out, formats)
 
 
-def _chosen(systems: Iterable[str] | None, forms: str | None, request: RequestArgs) -> tuple[dict[str, System], Request]:
+def chosen_systems(systems: Iterable[str] | None, forms: str | None, request: RequestArgs) -> tuple[dict[str, System], Request]:
     """The systems asked for, or the usual ones, and the request with their form. A large layer over several domains has leading tokens."""
     asked = make_request(request)
     if request["window"] is None and asked.cluster.domains > 1 and asked.fidelity == "burst":
@@ -154,7 +154,7 @@ def rows_both_ways(systems: Iterable[str] | None = None, **request: Unpack[Reque
 
     All passes share one pool of processes. Raises what `compare` raises.
     """
-    chosen, asked = _chosen(systems, None, request)
+    chosen, asked = chosen_systems(systems, None, request)
     ways = [replace(asked, direction=direction, waiting=False) for direction in ("fwd", "bwd")]
     pairs = list(zip(*simulate_each(chosen, ways), strict=True))
     for one in (one for pair in pairs for one in pair if isinstance(one, NoEstimate)):

@@ -17,6 +17,7 @@ from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.processes import Runner, here, in_processes
 from dysharp.base.text import sentences, table
 from dysharp.base.units import GiB
+from dysharp.costs.machine import Machine
 from dysharp.measured.training.step_time import MEDIAN_P90, group_of_step
 from dysharp.model import Layout, check_layout, layout_of
 from dysharp.model.weights import parameters_of
@@ -33,7 +34,6 @@ from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import Tokens, check_value, show
 from dysharp.specs.hf_whole import lines_on
 from dysharp.specs.whole import WholeModel
-from dysharp.training.machine import Machine
 
 Gpus = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
 NAMES = {"mbs": "micro_batch"}
@@ -42,6 +42,8 @@ SHAPE_KEYS = ("layers", "hidden", "n_experts", "topk", "expert_hidden", *WHOLE_K
 """Dimensions of a shape: of the whole, of its experts, of its attention."""
 
 
+LATER = ("rows", "confirmed", "sensitive", "serve_slo", "what_if", "folder")
+"""What follows a search, or needs one."""
 SHORT = {"EP communication": "EP comm", "gradients and parameters": "gradients"}
 """Part of a step -> its name in a table."""
 WHAT_IFS = {"in-switch": "DySHARP-class switches", "moe-hub": "MoE-Hub"}
@@ -62,6 +64,8 @@ class Answer:
     moved: tuple[Moved, ...] | None = None
     served: dict[str, Serving] = field(default_factory=dict)
     """{shape: how it serves}."""
+    quick: bool = False
+    """A few candidates were costed (`search.first_look`), and a search may find a faster layout."""
     HEADINGS: ClassVar[tuple[str, ...]] = ("Layout", "Recompute", "EP", "tokens/s\nper GPU", "MFU\n%", "GiB", "Behind\n%", "Limit")
     TEXT: ClassVar[tuple[str, ...]] = ("Recompute", "EP", "Limit", "Then the best")
     """Headings of columns whose cells are folded: their words would make every layout a block of lines."""
@@ -95,8 +99,9 @@ class Answer:
             if len(self.plan.shapes) > 1
             else f"{one.task.model.name}:"
         )
+        start = "Quick answer, a few layouts by closed forms; a search may find a faster one. " if self.quick else ""
         return (
-            f"{shape} {text_of(best)} on {one.task.gpus} GPUs of {self.plan.cluster.name}: {one.speed(best):.0f} tokens/s per GPU, MFU "
+            f"{start}{shape} {text_of(best)} on {one.task.gpus} GPUs of {self.plan.cluster.name}: {one.speed(best):.0f} tokens/s per GPU, MFU "
             f"{100 * one.mfu(best, self.plan.cluster):.1f} %, a step of {best.step_us / 1e6:.2f} s, {best.peak_bytes / GiB:.0f} GiB; "
             f"besides computing, most time goes to {best.limit}. {self.trust()}"
         )
@@ -194,6 +199,7 @@ class Answer:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         found, one, cluster = self.plan.to_dict(), self.plan.first, self.plan.cluster
+        found |= {"quick": True} if self.quick else {}
         found |= {"lead_percent": self.lead, "error_percent": self.error, "read": [shape.read for shape in self.plan.shapes]}
         if self.checked:
             found["checked"] = one.entry(self.checked, cluster)
@@ -239,6 +245,8 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     for name, value, low, high in (("spread", asked["spread"], 0, 1), ("imbalance", asked["imbalance"], 1, 100)):
         if value is not None and not low <= value <= high:
             raise ConfigError(f"plan: {name}: found {show(value)}, expected a number from {low} to {high}")
+    if asked["quick"] and (later := [name for name in LATER if asked[name]]):  # type: ignore[literal-required]
+        raise ConfigError(f"plan: quick: found it beside {later[0]}, expected none (it stops before)")
     check_value(gpus, Gpus, "gpus")
     check_value(asked["sequence"], Tokens, "sequence")
     if asked["batch"] is not None:
@@ -255,7 +263,7 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     tasks = [Task(model, gpus, batch, *recipe, practice_for(model, own), *loads, framework_for(machine)) for model in shapes]
     local: Runner[Any] = here if jobs == 1 else lambda work: in_processes(work, jobs)
     with on_dask(asked["scheduler"]) if asked["scheduler"] else nullcontext(local) as run:
-        done = plan_shapes(tasks, machine, given, Search(asked["n_best"], costs, run, tick))
+        done = plan_shapes(tasks, machine, given, Search(asked["n_best"], costs, run, tick, asked["show"], asked["quick"]))
     first, best = done.first, done.first.found.best
     slo = None if asked["serve_slo"] is None else slo_of(asked["serve_slo"])
     return Answer(
@@ -267,6 +275,7 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
         confirm(first.coster, best[0]) if asked["confirmed"] else None,
         tuple(sensitivity(first.coster, machine, best[0], tick)) if asked["sensitive"] else None,
         {model.name: serve(model, machine.with_gpus(own.domain), slo=slo) for model in shapes} if slo is not None else {},
+        asked["quick"],
     )
 
 

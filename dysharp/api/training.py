@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from dysharp.api.arguments import StepArgs
-from dysharp.api.comparison import header_lines, out_of_ranking, place_of_fastest, rows_both_ways
+from dysharp.api.comparison import chosen_systems, header_lines, out_of_ranking, place_of_fastest, rows_both_ways
 from dysharp.api.merged_blocks import merged_blocks, merged_line
 from dysharp.api.tensor_parallel import step_sub_layers, step_words
 from dysharp.base.errors import ConfigError
 from dysharp.base.text import Columns, table
 from dysharp.base.units import PS_PER_US, GiB
+from dysharp.costs.machine import Machine, number
 from dysharp.measured.training.step_time import error_bar
 from dysharp.model import Layout, check_domain, check_layout, layout_of
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.state import recipe_of
+from dysharp.planning.quick import BOUND, FLIT_BYTES, QuickLayer, quick_layers
+from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.request import takes
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import Tokens, check_value
@@ -40,7 +43,6 @@ from dysharp.training.block import NOT_MODELLED, Block
 from dysharp.training.cost import BlockTimes, EpTimes
 from dysharp.training.costs import Kind, StepCosts, step_costs
 from dysharp.training.graph import COMPUTE, OPTIMIZER, SEND, Replay, replay, step_graph
-from dysharp.training.machine import Machine, number
 from dysharp.training.megatron import recipe_from
 from dysharp.training.memory import Memory, Saving, check_memory, memory_of
 from dysharp.training.practice import Practice
@@ -57,6 +59,7 @@ WORDS = {
 """Part of a step -> how a sentence names it."""
 
 
+_QUICK_COLUMNS = 6
 WORTH = 0.001
 """Gain from which a sentence names a change."""
 COLUMNS = Columns(
@@ -82,6 +85,8 @@ class Step:
     form: str = "real"
     dropped_rows: int = 0
     energy: Energy | None = None
+    stands_on: str = ""
+    """Of a quick answer: `CLOSED`, or `BOUND`: the step takes at least so long. "": a Row."""
 
     @property
     def limit(self) -> str:
@@ -98,14 +103,15 @@ class Step:
             "system": self.system, "step_us": self.step_us, "tokens_per_s_gpu": self.tokens_per_s_gpu, "tflops": self.tflops, "mfu": self.mfu,
             "bubble": self.shares[BUBBLE], "exposed_us": exposed, "shares": self.shares, "moe_layer": moe, "ranks_us": ranks, "path_us": path,
             "energy": self.energy and self.energy.to_dict(),
-        }  # fmt: skip
+        } | ({"kind": self.stands_on} if self.stands_on else {})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
     """A step under several EP systems, fastest first.
 
-    `gains`: {change: what it adds to the speed of `best`}. `header`: what the numbers rest on.
+    `gains`: {change: what it adds to the speed of `best`}. `header`: what the numbers rest on. `quick`: MoE layers are no Rows, but closed forms or
+    bounds; {system: how far its layer's time goes}.
     """
 
     model: str
@@ -116,6 +122,7 @@ class Steps:
     memory: Memory
     gains: dict[str, float]
     header: tuple[str, ...]
+    quick: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def best(self) -> Step:
@@ -130,6 +137,8 @@ class Steps:
         most = sorted(self.gains.items(), key=lambda one: -one[1])[:2]
         more = ", ".join(f"{change} {100 * gain:+.1f} %" for change, gain in most if gain >= WORTH)
         help_ = f" What would help: {more}." if more else ""
+        if best.stands_on:
+            speed = f"Quick answer, {best.stands_on}{' (no step is faster)' if best.stands_on == BOUND else ''}: {speed}"
         return f"{speed}, {best.step_us / 1e6:.3f} s per step. {lost} ({100 * best.shares[best.limit]:.1f} %).{help_}"
 
     def memory_line(self) -> str:
@@ -137,12 +146,19 @@ class Steps:
         rank = self.memory.peak
         return f"Memory: at most {self.memory.reserved(rank) / GiB:.1f} GiB, on pipeline rank {rank.rank} with {rank.in_flight}."
 
+    @property
+    def columns(self) -> Columns:
+        """Of `rows`: a quick answer has the parts that stand on its layers, and what these stand on."""
+        return Columns(*COLUMNS[:_QUICK_COLUMNS], "EP layer stands on=quick:") if self.quick else COLUMNS
+
     def __str__(self) -> str:
-        return table(COLUMNS.headings, COLUMNS.cells(self.rows()), text=COLUMNS.text) + f"\n{self.sentence()}\n{self.memory_line()}"
+        return table(self.columns.headings, self.columns.cells(self.rows()), text=self.columns.text) + f"\n{self.sentence()}\n{self.memory_line()}"
 
     def rows(self) -> list[dict[str, Any]]:
-        """Rows of `COLUMNS`, one for each system."""
-        return [one.to_dict() | one.shares | ({"system": f"{one.system}*"} if one.dropped_rows else {}) for one in self.steps]
+        """Rows of `columns`, one for each system."""
+        names = [f"{one.system}*" if one.dropped_rows else one.system for one in self.steps]
+        quick = [self.quick.get(one.system, "") for one in self.steps]
+        return [one.to_dict() | one.shares | {"system": name, "quick": how} for one, name, how in zip(self.steps, names, quick, strict=True)]
 
     def _memory(self) -> dict[str, Any]:
         ranks = [{"rank": one.rank, "allocated_bytes": one.allocated, "bytes": one.lines} for one in self.memory.ranks]
@@ -156,7 +172,7 @@ class Steps:
             "model": self.model, "gpus": self.layout.gpus, "schedule": self.schedule.name, "sequence": self.sequence,
             "chunks_in_flight": in_flight(self.schedule), "memory": self._memory(), "steps": [one.to_dict() for one in self.steps],
             "gains": self.gains, "sentence": self.sentence(), "header": list(self.header),
-        }  # fmt: skip
+        } | ({"quick": True} if self.quick else {})  # fmt: skip
 
 
 @takes(StepArgs)
@@ -174,16 +190,22 @@ def step(
     (`model.layout_of`). `schedule`: a family of `training.schedules`; None: 1f1b, interleaved with chunks (vpp). `systems`: as for `compare`. Raises
     ConfigError for wrong input, for a step that the memory of a GPU does not hold, and for what is not modelled yet.
     """
-    tensor, merging = request["tensor"], request["blocks"] == MERGED
+    tensor, merging, quick = request["tensor"], request["blocks"] == MERGED, request["quick"]
+    if quick and (merging or tensor):
+        raise ConfigError(f"quick: found it beside {'blocks merged' if merging else f'tensor {tensor}'}, which is simulated, expected none")
     one_group = Machine(load_cluster(cluster))
     block, memory, order, notes = _planned(model, one_group, layout, schedule, request)
     whole, machine, plan, sequence = block.model, block.machine, block.layout, block.sequence
     asked: dict[str, Any] = {name: request[name] for name in ("routing", "seed", "progress")}
     asked |= {"model": whole.layer, "cluster": machine.cluster, "gpus": plan.ep, "tokens": plan.tokens(sequence) // plan.tp}
-    rows = rows_both_ways(None if systems is None else list(systems), **asked) if whole.layer else []  # a dense model has no system
-    ahead, eps = [forward for forward, _ in rows], [_ep_times(*pair) for pair in rows]
+    names = None if systems is None else list(systems)
+    layers = _quick_both_ways(names, **asked) if quick and whole.layer else []
+    rows = rows_both_ways(names, **asked) if whole.layer and not quick else []  # a dense model has no system
+    ahead: list[Row] = [forward for forward, _ in rows]
+    eps = [_quick_times(*pair) for pair in layers] or [_ep_times(*pair) for pair in rows]
     merged = merged_blocks(ahead, block, **asked) if merging else [None] * len(rows)
-    done, costs = _each([*zip(ahead, eps, merged, strict=True)] or [(None, None, None)], block, order)
+    firsts: Sequence[Row | QuickLayer] = [forward for forward, _ in layers] or ahead
+    done, costs = _each([*zip(firsts, eps, merged or [None] * len(eps), strict=True)] or [(None, None, None)], block, order)
     best = done[fastest(done)]
     ways: dict[str, tuple[EpTimes | None, Practice]] = {NO_EP: (best.ep.without_wire(), block.practice)} if best.ep else {}
     ways |= {NO_LAUNCHES: (best.ep, replace(block.practice, host=False))} if block.practice.host else {}
@@ -193,8 +215,25 @@ def step(
     if merging and best.ep:
         closed = step_costs(whole, machine, plan, sequence, best.ep, order.directions, block.practice)
         said = (merged_line(best.system, closed, costs[best.system]), *said)
-    header = (*_notes(whole, machine, plan, order, sequence), *notes, *_of_rows(rows), *said)
-    return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, header)
+    of_layers = "closed forms or bounds, not simulated," if quick else "Rows"
+    header = (*_notes(whole, machine, plan, order, sequence, of_layers), *notes, *_of_rows(rows), *said)
+    words = {forward.system: forward.words() for forward, _ in layers}
+    return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, header, words)
+
+
+@takes(RequestArgs)
+def _quick_both_ways(systems: Iterable[str] | None = None, **request: Unpack[RequestArgs]) -> list[tuple[QuickLayer, QuickLayer]]:
+    """As `rows_both_ways` without a simulation."""
+    chosen, asked = chosen_systems(systems, None, request)
+    (ahead, back), _ = quick_layers(chosen, [replace(asked, direction=direction, waiting=False) for direction in ("fwd", "bwd")])
+    return [*zip(ahead, back, strict=True)]
+
+
+def _quick_times(forward: QuickLayer, backward: QuickLayer) -> EpTimes:
+    flits = (forward.wire_bytes + backward.wire_bytes) / FLIT_BYTES
+    ways = [(one.time_us, one.exposed_us, one.wire_us) for one in (forward, backward)]
+    (time, exposed, wire), (back, back_exposed, back_wire) = ways
+    return EpTimes(time, back, exposed, back_exposed, wire, back_wire, flits)
 
 
 def _planned(
@@ -224,7 +263,7 @@ def _planned(
 
 
 def _each(
-    rows: Sequence[tuple[Row | None, EpTimes | None, Mapping[Kind, BlockTimes] | None]], block: Block, order: Schedule
+    rows: Sequence[tuple[Row | QuickLayer | None, EpTimes | None, Mapping[Kind, BlockTimes] | None]], block: Block, order: Schedule
 ) -> tuple[list[Step], dict[str, StepCosts]]:
     """The step under each system, fastest first, and its costs by system."""
     done: list[Step] = []
@@ -237,8 +276,9 @@ def _each(
 
 
 def fastest(steps: Sequence[Step]) -> int:
-    """The place of the step that answers."""
-    return place_of_fastest([(one.system, one.form, one.dropped_rows, one.step_us) for one in steps])
+    """The place of the step that answers; a bound does so where there is nothing else."""
+    known = [i for i, one in enumerate(steps) if one.stands_on != BOUND] or [*range(len(steps))]
+    return known[place_of_fastest([(steps[i].system, steps[i].form, steps[i].dropped_rows, steps[i].step_us) for i in known])]
 
 
 def _of_rows(rows: Sequence[tuple[Row, Row]]) -> tuple[str, ...]:
@@ -281,7 +321,7 @@ def _wire_us(row: Row) -> float:
     return min(span, sum(phase["busy"] for phase in phases)) * row.layer_us / row.time_us
 
 
-def _one(row: Row | None, order: Schedule, costs: StepCosts, ep: EpTimes | None, model: WholeModel, sequence: int) -> Step:
+def _one(row: Row | QuickLayer | None, order: Schedule, costs: StepCosts, ep: EpTimes | None, model: WholeModel, sequence: int) -> Step:
     layout = costs.layout
     done = replay(step_graph(order, costs.times))
     split = split_step(done, waits_of(order, costs))
@@ -293,10 +333,11 @@ def _one(row: Row | None, order: Schedule, costs: StepCosts, ep: EpTimes | None,
     peak = costs.machine.cluster.peak_flops_per_us(dtype) * 1e6
     name, form, dropped = (row.system, row.form, row.dropped_rows) if row else ("no EP", "real", 0)
     energy = energy_of(model, costs.machine, layout, sequence, ep)
-    return Step(name, step_us, speed, speed * flops / 1e12, speed * flops / peak, shares, ep, done, split, form, dropped, energy)
+    kind = row.kind if isinstance(row, QuickLayer) else ""
+    return Step(name, step_us, speed, speed * flops / 1e12, speed * flops / peak, shares, ep, done, split, form, dropped, energy, kind)
 
 
-def _notes(model: WholeModel, machine: Machine, layout: Layout, order: Schedule, sequence: int) -> tuple[str, ...]:
+def _notes(model: WholeModel, machine: Machine, layout: Layout, order: Schedule, sequence: int, of_layers: str = "Rows") -> tuple[str, ...]:
     cluster = machine.cluster
     rates = "closed forms of measured GPUs" if cluster.gpu else "tensor and memory peaks"
     parts = [number(f"step.attention_{way}_part") for way in ("forward", "backward")]
@@ -305,7 +346,7 @@ def _notes(model: WholeModel, machine: Machine, layout: Layout, order: Schedule,
     return (
         f"{model.name}, {layout.gpus} GPUs, {order.name}, {layout.micro_batches} micro-batches of {layout.micro_batch} x {sequence} tokens.",
         *lines_on(model),
-        f"MoE layers: Rows of one drawn layer. Other operators: {rates}{attention}.",
+        f"MoE layers: {of_layers} of one drawn layer. Other operators: {rates}{attention}.",
         f"Between NVLink domains: {network}.",
         "Not modelled: " + "; ".join(NOT_MODELLED) + ".",
         "MFU: Megatron's count of model FLOPs over the dense peak of the expert GEMMs' type.",

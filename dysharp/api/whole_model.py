@@ -10,8 +10,9 @@ from typing import Any
 from dysharp.base.text import table
 from dysharp.base.units import GiB
 from dysharp.model import check_domain, check_layout, chunks_of, layout_of
-from dysharp.model.flops import CONVENTIONS, CORE, flops_of, model_flops
+from dysharp.model.flops import CONVENTIONS, flops_of, model_flops
 from dysharp.model.layout import Layout
+from dysharp.model.operators import CORE
 from dysharp.model.state import recipe_of
 from dysharp.model.weights import parameters_of
 from dysharp.specs import Cluster, WholeModel, load_cluster, load_whole

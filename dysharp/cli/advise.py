@@ -6,9 +6,10 @@ import click
 
 from dysharp.cli.flags import complete_models, json_flag, options, systems_flag, words_of
 from dysharp.cli.kept import fresh_flag, kept_rows
+from dysharp.cli.quick import lines_of, print_quick, quick_flag, refuse_files
 from dysharp.cli.report import command_line, report_flag, write_report
 from dysharp.runs.arguments import SharedArgs
-from dysharp.show.output import print_header, print_json
+from dysharp.show.output import print_answer, print_header
 
 
 @click.command()
@@ -24,11 +25,12 @@ from dysharp.show.output import print_header, print_json
 @click.option("--markdown", is_flag=True, help="Print Markdown, for a design review.")
 @report_flag
 @fresh_flag
+@quick_flag
 @json_flag
 @click.pass_context
 def advise(
     ctx: click.Context, /, model: str, systems: list[str] | None, settings: tuple[str, ...], phase: str | None, libraries: bool, regime: str | None,
-    details: bool, markdown: bool, report: str | None, fresh: bool, as_json: bool, **workload: Any,
+    details: bool, markdown: bool, report: str | None, fresh: bool, quick: bool, as_json: bool, **workload: Any,
 ) -> None:  # fmt: skip
     """Say which EP system to run for MODEL on a machine, what limits it, and what would help.
 
@@ -37,6 +39,7 @@ def advise(
     measured range has a warning.
     """
     from dysharp.api import advise as ask
+    from dysharp.api.quick import QuickAnswer, quick_advise
     from dysharp.base.errors import ConfigError
     from dysharp.cli.progress_bar import progress_bar
     from dysharp.cli.texts.advice_details import markdown_of, print_details
@@ -47,14 +50,21 @@ def advise(
         return _libraries(ctx, model, regime, workload, as_json)
     if markdown and as_json:
         raise ConfigError("advise: found --markdown and --json, expected one of the two")
-    with kept_rows(fresh), progress_bar(header=False) as progress:  # the screen has the header
+
+    def first() -> QuickAnswer:
+        return quick_advise(model, systems=systems, phase=phase, options=parse_set(settings), **workload)
+
+    if quick:
+        refuse_files(report=report)
+        return print_quick(first(), as_json, advice=True)
+    with kept_rows(fresh), progress_bar(header=False, first=lambda: lines_of(first())) as progress:  # the screen has the header
         done = ask(model, systems=systems, phase=phase, options=parse_set(settings), progress=progress, **workload)
     if report is not None:
         from dysharp.show.html_report import report_of_advice
 
         write_report(report_of_advice(done, command_line(ctx)), report)
     if as_json:
-        print_json(done.to_dict())
+        print_answer(done.to_dict())
         print_header(done.header)
     elif markdown:
         click.echo(markdown_of(done))
@@ -85,7 +95,8 @@ def _libraries(ctx: click.Context, model: str, regime: str | None, workload: dic
     batches, sizes = BATCHES if tokens is None else (tokens,), SIZES if gpus is None else (gpus,)
     done = advise_libraries(model, clusters, tokens=batches, gpus=sizes, regime=regime or "drained")
     if as_json:
-        print_json(done.to_dict())
+        print_answer(done.to_dict())
     else:
         for line in screen(done):
             click.echo(line)
+    print_header(())

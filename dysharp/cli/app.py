@@ -15,6 +15,7 @@ from dysharp.cli.lint import lint
 from dysharp.cli.model import model
 from dysharp.cli.network import network
 from dysharp.cli.plan import plan
+from dysharp.cli.quick import lines_of, print_quick, quick_flag, refuse_files
 from dysharp.cli.report import command_line, report, report_flag, write_report
 from dysharp.cli.reproduce import reproduce, sweep
 from dysharp.cli.rtl import rtl
@@ -27,7 +28,7 @@ from dysharp.cli.trace import trace
 from dysharp.cli.traces import capture, routing
 from dysharp.cli.validate import validate
 from dysharp.runs.arguments import RequestArgs
-from dysharp.show.output import print_header, print_json
+from dysharp.show.output import print_answer, print_header, print_json
 
 LISTS = ("systems", "collectives", "sub-layers", "models", "clusters", "cluster-keys", "options", "figures", "blocks", "routings")
 SETTINGS: dict[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
@@ -69,22 +70,26 @@ def cli(ctx: click.Context) -> None:
 @cli.command()
 @click.argument("system", shell_complete=complete_systems)
 @options(RequestArgs)
+@quick_flag
 @json_flag
 @schema_flag
-def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) -> None:
+def run(system: str, settings: tuple[str, ...], quick: bool, as_json: bool, **workload: Any) -> None:
     """Simulate one MoE layer, or one collective (--workload), under SYSTEM: time, bytes, bounds, critical path."""
     from dysharp.api import run as run_system
     from dysharp.api.comparison import header_lines
+    from dysharp.api.quick import quick_compare
     from dysharp.cli.progress_bar import progress_bar
     from dysharp.cli.texts.row_text import print_row
     from dysharp.runs.options import parse_set
     from dysharp.runs.packet_time import packet_time
 
+    if quick:
+        return print_quick(quick_compare([system], options=parse_set(settings), **workload), as_json, one=True)
     if line := packet_time([system], options=parse_set(settings), **workload):
         click.echo(line, err=True)
-    with progress_bar() as progress:
+    with progress_bar(first=lambda: lines_of(quick_compare([system], options=parse_set(settings), **workload))) as progress:
         row = run_system(system, options=parse_set(settings), progress=progress, **workload)
-    print_json(row.to_dict()) if as_json else print_row(row)
+    print_answer(row.to_dict()) if as_json else print_row(row)
     print_header(header_lines([row]))
 
 
@@ -105,24 +110,29 @@ def run(system: str, settings: tuple[str, ...], as_json: bool, **workload: Any) 
 @report_flag
 @fresh_flag
 @options(RequestArgs)
+@quick_flag
 @json_flag
 @schema_flag
 @click.pass_context
 def compare(
     ctx: click.Context, /, systems: list[str] | None, baseline: str | None, forms: str | None, tuned: bool, plot: str | None, report: str | None,
-    fresh: bool, settings: tuple[str, ...], as_json: bool, **workload: Any,
+    fresh: bool, settings: tuple[str, ...], quick: bool, as_json: bool, **workload: Any,
 ) -> None:  # fmt: skip
     """Simulate several systems on one workload, and say what limits the fastest."""
     from dysharp.api import DEFAULT_SYSTEMS
     from dysharp.api import compare as compare_systems
+    from dysharp.api.quick import quick_compare
     from dysharp.cli.progress_bar import progress_bar
     from dysharp.cli.texts.comparison_text import print_comparison
     from dysharp.runs.options import parse_set
     from dysharp.runs.packet_time import packet_time
 
+    if quick:
+        refuse_files(plot=plot, report=report)
+        return print_quick(quick_compare(systems, forms, options=parse_set(settings), **workload), as_json)
     if line := packet_time(systems or DEFAULT_SYSTEMS, options=parse_set(settings), **workload):
         click.echo(line, err=True)
-    with kept_rows(fresh), progress_bar() as progress:
+    with kept_rows(fresh), progress_bar(first=lambda: lines_of(quick_compare(systems, forms, options=parse_set(settings), **workload))) as progress:
         done = compare_systems(systems, baseline, forms, tuned=tuned, options=parse_set(settings), progress=progress, **workload)
     if plot is not None:
         from dysharp.show.plots import plot_compare, save_figure
@@ -132,7 +142,7 @@ def compare(
         from dysharp.show.html_report import report_of_comparison
 
         write_report(report_of_comparison(done, command_line(ctx)), report, workload)
-    print_json(done.to_dict()) if as_json else print_comparison(done)
+    print_answer(done.to_dict()) if as_json else print_comparison(done)
     print_header(done.header)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dysharp.cli.flags import complete_clusters, complete_files, json_flag
-from dysharp.show.output import console, print_json, print_table
+from dysharp.show.output import console, print_answer, print_header, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,8 @@ def calibrate(measurements: str, base: str, name: str | None, out: str, as_json:
     from dysharp.api.calibration import calibrate as fit
 
     done = fit(measurements, out, base=base, name=name, begun=lambda: click.echo("fitting, and fitting again with every shape held out", err=True))
-    print_json(done.to_dict()) if as_json else print_calibration(done)
+    print_answer(done.to_dict()) if as_json else print_calibration(done)
+    print_header(())
 
 
 def print_calibration(done: Calibration) -> None:

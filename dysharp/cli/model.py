@@ -3,7 +3,7 @@
 import click
 
 from dysharp.cli.flags import complete_clusters, complete_words, json_flag, words_of
-from dysharp.show.output import print_json
+from dysharp.show.output import print_answer, print_header
 
 LAYOUT_HELP = (
     "Also the memory of a training step: tp=, pp=, vpp=, ep=, etp=, cp=, dp= or gpus=, mbs= (sequences of a micro-batch), gbs= or m= "
@@ -53,4 +53,5 @@ def model(
             model, sequence=sequence, layout=layout, schedule=schedule, precision=precision, recompute=modules, dispatcher=dispatcher,
             fixed_gib=fixed_gib, gpu=gpu, cluster=cluster,
         )  # fmt: skip
-    print_json(done.to_dict()) if as_json else print_description(done)
+    print_answer(done.to_dict()) if as_json else print_description(done)
+    print_header(())

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import complete_clusters, json_flag, options, plot_flag
 from dysharp.runs.arguments import RequestArgs
-from dysharp.show.output import print_json, print_lines, print_table
+from dysharp.show.output import print_answer, print_header, print_lines, print_table
 
 if TYPE_CHECKING:
     from dysharp.api.network_curve import CurveComparison, NetworkCurve
@@ -94,7 +94,8 @@ def network(
         from dysharp.show.plots import plot_network, save_figure
 
         save_figure(plot_network([done]), plot)
-    print_json(done.to_dict()) if as_json else print_curve(done)
+    print_answer(done.to_dict()) if as_json else print_curve(done)
+    print_header(())
 
 
 def _compare(csv: str | None, curve: str | None, every: int, seeds: int, as_json: bool) -> bool:
@@ -104,7 +105,8 @@ def _compare(csv: str | None, curve: str | None, every: int, seeds: int, as_json
 
     with progress_bar("rows") as progress:
         done = compare_network(csv, curve, every=every, seeds=seeds, progress=progress)
-    print_json(done.to_dict()) if as_json else _print_comparison(done)
+    print_answer(done.to_dict()) if as_json else _print_comparison(done)
+    print_header(())
     for error in done.errors:
         if not error.holds:
             click.echo(f"dysharp: {error.curve}: error outside the bars", err=True)

@@ -1,15 +1,19 @@
-"""Progress on stderr: a bar on a terminal, elsewhere a line per ten seconds. The time left, where it is known."""
+"""Progress on stderr: a bar on a terminal, elsewhere a line per ten seconds. The time left, where it is known.
+
+On a terminal a first answer may stand above the bar (`first`): lines from closed forms, or the best so far. It goes with the bar, when the last
+answer comes.
+"""
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
 import click
 
 from dysharp.api import Progress
-from dysharp.base.errors import one_line
+from dysharp.base.errors import DysharpError, one_line
 from dysharp.runs.progress import Step
 from dysharp.show.output import print_header
 
@@ -18,6 +22,12 @@ EVERY_S = 10.0
 COMPILING = "compiling kernels (once; 20 to 40 s where no other work runs)"
 _KNOWN_AFTER = 0.02  # share of the work after which the time left is told
 _KNOWN_AFTER_S = 2.0
+
+
+First = Callable[[], Sequence[str]]
+"""Makes the lines of a first answer, in less than a second. What it refuses is left out: the command says why."""
+Show = Callable[[Sequence[str]], None]
+"""Puts lines above the bar, in place of those that stand there; nothing happens without a terminal."""
 
 
 class Update(Protocol):
@@ -41,8 +51,8 @@ def in_words(seconds: float) -> str:
 class _Reports:
     """What has been printed, and when."""
 
-    def __init__(self, unit: str, draw: Callable[[int, int, str], None] | None) -> None:
-        self.unit, self.draw = unit, draw
+    def __init__(self, unit: str, draw: Callable[[int, int, str], None] | None, show: Show = lambda lines: None) -> None:
+        self.unit, self.draw, self.show = unit, draw, show
         self.begun = self.printed = time.monotonic()
         self.first_share: float | None = None
         self.warm = False  # the first unit took its time: it may have compiled kernels
@@ -65,7 +75,7 @@ class _Reports:
             self.warm |= self.first_share is not None
             self.first_share, self.stage = share, now  # points that the store had took no time
         if self.header and now - self.begun >= EVERY_S:
-            print_header(self.header)
+            print_header(self.header, version=False)
             self.header = ()
         of_rest = (share - self.first_share) / (1 - self.first_share) if self.first_share < 1 else 0.0
         left = seconds_left(of_rest, now - self.stage)
@@ -79,31 +89,56 @@ class _Reports:
 
 
 @contextmanager
-def _reports(unit: str) -> Iterator[_Reports]:
+def _reports(unit: str, first: First | None = None) -> Iterator[_Reports]:
     if not sys.stderr.isatty():
         yield _Reports(unit, None)
         return
-    from rich.console import Console
+    from rich.console import Console, Group
+    from rich.live import Live
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
+    from rich.text import Text
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as drawn:
-        task = drawn.add_task("starting", total=None)
-        yield _Reports(unit, lambda done, total, text: drawn.update(task, description=text, completed=done, total=total or None))
+    console, drawn = Console(stderr=True), Bar(*columns)
+    task = drawn.add_task("starting", total=None)
+    with Live(drawn, console=console, transient=True, redirect_stdout=False) as live:  # stdout is data
+
+        def show(lines: Sequence[str]) -> None:
+            kept = [one_line(line) for line in lines][: max(1, console.height - 3)]
+            live.update(Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in kept), drawn), refresh=True)
+
+        if first is not None and (lines := _made(first)):
+            show(lines)
+        yield _Reports(unit, lambda done, total, text: drawn.update(task, description=text, completed=done, total=total or None), show)
+
+
+def _made(first: First) -> Sequence[str]:
+    """The lines of a first answer, none where it is refused."""
+    try:
+        return first()
+    except DysharpError:
+        return ()
 
 
 @contextmanager
-def bar(unit: str) -> Iterator[Update]:
+def bar(unit: str, first: First | None = None) -> Iterator[Update]:
     """`update(done, total, text)` that draws a bar or prints lines, and counts `unit`. The bar is gone afterwards."""
-    with _reports(unit) as reports:
+    with _reports(unit, first) as reports:
         yield reports.update
 
 
 @contextmanager
-def progress_bar(unit: str = "ops", *, header: bool = True) -> Iterator[Progress]:
-    """A callback for the API that reports as `bar`. The bar prints the header of a Step beside long work; `header` = False: never."""
+def bar_below(unit: str) -> Iterator[tuple[Update, Show]]:
+    """As `bar`, and what shows the best so far above it."""
     with _reports(unit) as reports:
+        yield reports.update, reports.show
+
+
+@contextmanager
+def progress_bar(unit: str = "ops", *, header: bool = True, first: First | None = None) -> Iterator[Progress]:
+    """A callback for the API that reports as `bar`. The bar prints the header of a Step beside long work; `header` = False: never."""
+    with _reports(unit, first) as reports:
 
         def report(step: Step) -> None:
             if step.stage == "header":

@@ -12,7 +12,7 @@ import click
 from dysharp.base.errors import ConfigError, nearest
 from dysharp.cli.flags import complete_files, jobs_flag, json_flag, plot_flag
 from dysharp.cli.report import command_line, report_flag, write_report
-from dysharp.show.output import console, print_json
+from dysharp.show.output import console, print_answer, print_header
 
 if TYPE_CHECKING:
     from dysharp.figures import Figure, Point, Result, Store
@@ -176,7 +176,8 @@ def reproduce(
     if files.pages is not None:
         _write_pages(done, Path(files.pages), f"dysharp reproduce {' '.join(asked)} --pages {files.pages}")
     if as_json:
-        print_json(out)
+        print_answer(out)
+    print_header(())
     ctx.exit(0 if all_ran and (all_hold or not check) else 1)
 
 
@@ -330,10 +331,11 @@ def sweep(
 
         write_report(report_of_rows(list(rows.values()), command_line(ctx)), report)
     if as_json:
-        print_json({"n_points": len(points), "n_done": len(rows), "n_failed": len(failed), "store": str(where.folder)})
+        print_answer({"n_points": len(points), "n_done": len(rows), "n_failed": len(failed), "store": str(where.folder)})
     else:
         print_sweep(rows)
         click.echo(f"{len(points)} points: {len(rows)} done, {len(failed)} failed; store {where.folder}")
+    print_header(())
     ctx.exit(1 if failed else 0)
 
 

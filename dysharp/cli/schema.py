@@ -30,9 +30,9 @@ def comparison_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Comparison of dysharp",
         "type": "object",
-        "required": ["rows", "baseline", "baselines", "speedup", "header", "sentence"],
+        "required": ["model_version", "rows", "baseline", "baselines", "speedup", "header", "sentence"],
         "properties": {
-            "rows": {"type": "array", "items": row_schema()}, "baseline": text,
+            "model_version": text, "rows": {"type": "array", "items": row_schema()}, "baseline": text,
             "baselines": {"type": "object", "additionalProperties": text},
             "speedup": {"type": "object", "additionalProperties": {"type": "number"}}, "header": {"type": "array", "items": text},
             "sentence": text, "tuned": {"type": "object"}, "left_out": {"type": "object", "additionalProperties": text},

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dysharp.api.arguments import ServeArgs
+from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import json_flag, options, plot_flag
 from dysharp.cli.model import complete_whole
+from dysharp.cli.quick import MARK, quick_flag
 from dysharp.cli.report import command_line, report_flag
 from dysharp.runs.arguments import RequestArgs
-from dysharp.show.output import print_columns, print_header, print_json, print_lines
+from dysharp.show.output import print_answer, print_columns, print_header, print_lines
 
 if TYPE_CHECKING:
     from dysharp.api.serving_answer import Serving
@@ -23,10 +25,11 @@ if TYPE_CHECKING:
 @options(ServeArgs)
 @plot_flag
 @report_flag
+@quick_flag
 @json_flag
 @click.pass_context
 def serve(
-    ctx: click.Context, /, model: str, layouts: list[str] | None, plot: str | None, report: str | None, as_json: bool, **asked: Any
+    ctx: click.Context, /, model: str, plot: str | None, report: str | None, quick: bool, as_json: bool, **asked: Any
 ) -> None:
     """Say how to serve MODEL: which layout at which number of users, how fast, and what limits it.
 
@@ -36,8 +39,17 @@ def serve(
     from dysharp.api.serving import serve as search
     from dysharp.cli.progress_bar import bar
 
-    with bar("layouts") as update:
-        done = search(model, layouts=layouts or None, tick=update, **asked)
+    asked["layouts"] = asked["layouts"] or None
+    simulates = asked["systems"] is not None or asked["merged"]
+    closed = asked | {"merged": False, "systems": None}
+    if quick and asked["tensor"]:
+        raise ConfigError(f"--quick: found --tensor {asked['tensor']}, expected none (its sub-layers are simulated)")
+
+    def first() -> list[str]:
+        return [MARK, *(found := search(model, **closed)).sentences(), *found.trust()]
+
+    with bar("layouts", first if simulates and not quick and not closed["tensor"] else None) as update:
+        done = search(model, tick=update, **(closed if quick else asked))
     if plot is not None:
         from dysharp.show.plots import save_figure
         from dysharp.show.serving import plot_serving
@@ -48,10 +60,11 @@ def serve(
 
         write_page(done, report, command_line(ctx))
         click.echo(f"report: {report}", err=True)
-    print_json(done.to_dict()) if as_json else print_serving(done)
-    print_header(done.header)
+    print_answer(done.to_dict() | ({"quick": True} if quick else {})) if as_json else print_serving(done)
+    print_header((*done.header, *((NOT_SIMULATED,) if quick and simulates else ())))
 
 
+NOT_SIMULATED = "quick answer: closed forms with the error bar above; EP systems and merged layers were not simulated"
 MOST_BEST, MOST_FRONT, MOST_REJECTED = 3, 12, 4
 
 

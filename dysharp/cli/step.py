@@ -10,9 +10,10 @@ from dysharp.api.arguments import StepArgs
 from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import complete_words, json_flag, options, plot_flag, systems_flag
 from dysharp.cli.kept import fresh_flag, kept_rows
+from dysharp.cli.quick import lines_of_steps, quick_flag
 from dysharp.cli.report import command_line, report_flag
 from dysharp.runs.arguments import RequestArgs
-from dysharp.show.output import print_columns, print_header, print_json, print_lines
+from dysharp.show.output import print_answer, print_columns, print_header, print_lines
 
 if TYPE_CHECKING:
     from dysharp.api.training import Steps
@@ -32,18 +33,19 @@ LAYOUT_HELP = (
     help="Pipeline schedule.  [default: 1f1b; interleaved with vpp above 1]",
 )  # fmt: skip
 @systems_flag("the systems of `dysharp compare`")
-@options(StepArgs)
+@options(StepArgs, quick=None)
 @click.option(
     "--timeline", metavar="FILE", help="Also write the step of the fastest system for Perfetto: NAME.perfetto-trace or NAME.perfetto-trace.gz."
 )
 @plot_flag
 @report_flag
 @fresh_flag
+@quick_flag
 @json_flag
 @click.pass_context
 def step(
-    ctx: click.Context, /, model: str, layout: str, timeline: str | None, plot: str | None, report: str | None,
-    fresh: bool, as_json: bool, **asked: Any,
+    ctx: click.Context, /, model: str, layout: str, timeline: str | None, plot: str | None, report: str | None, fresh: bool, quick: bool,
+    as_json: bool, **asked: Any,
 ) -> None:  # fmt: skip
     """Simulate one training step of MODEL under each EP system: tokens/s per GPU, MFU, and where the time goes.
 
@@ -60,8 +62,12 @@ def step(
         raise ConfigError("layout: found none, expected --layout or --megatron-args")
     if timeline is not None:
         check_timeline("--timeline", timeline)
-    with shown_if_refused(), kept_rows(fresh), progress_bar() as progress:
-        done = simulate(model, layout=layout, progress=progress, **asked)
+
+    def first() -> list[str]:
+        return lines_of_steps(simulate(model, layout=layout, quick=True, **asked))
+
+    with shown_if_refused(), kept_rows(fresh), progress_bar(first=None if quick else first) as progress:
+        done = simulate(model, layout=layout, quick=quick, progress=progress, **asked)
     if timeline is not None:
         from dysharp.analysis.timeline.perfetto import write_perfetto
         from dysharp.training.step_timeline import step_timeline
@@ -78,16 +84,15 @@ def step(
 
         write_text(report, render_steps(done, command_line(ctx)))
         click.echo(f"report: {report}", err=True)
-    print_json(done.to_dict()) if as_json else print_steps(done)
+    print_answer(done.to_dict()) if as_json else print_steps(done)
     print_header(done.header)
 
 
 def print_steps(done: Steps) -> None:
     """The sentence, the table, the memory of the fullest rank."""
-    from dysharp.api.training import COLUMNS
 
     print_lines([done.sentence()])
     click.echo()
-    print_columns(COLUMNS, done.rows())
+    print_columns(done.columns, done.rows())
     click.echo()
     print_lines([done.memory_line()])

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import complete_systems, json_flag, options, plot_flag
 from dysharp.runs.arguments import RequestArgs
-from dysharp.show.output import print_header, print_json, print_lines, print_table
+from dysharp.show.output import print_answer, print_header, print_lines, print_table
 
 if TYPE_CHECKING:
     from dysharp.api.timed import Timed
@@ -67,7 +67,7 @@ def trace(
         save_figure(plot_timeline(done.timeline, title=done.words), plot)
     print_header(header_lines([done.row]))
     if as_json:
-        print_json(done.to_dict() | ({"chakra": [str(path) for path in files]} if files else {}))
+        print_answer(done.to_dict() | ({"chakra": [str(path) for path in files]} if files else {}))
         return
     _print(done, out)
     if files:

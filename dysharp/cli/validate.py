@@ -10,7 +10,7 @@ import click
 
 from dysharp.base.errors import ConfigError, SimulationError
 from dysharp.cli.flags import complete_files, jobs_flag, json_flag, plot_flag
-from dysharp.show.output import print_json
+from dysharp.show.output import print_answer, print_header
 
 if TYPE_CHECKING:
     from dysharp.api.run_validation import RunReport
@@ -77,12 +77,13 @@ def validate(
         from dysharp.api.run_validation import validate_training
 
         trained = {"training": validate_training().to_dict()} if data is None else {}
-        print_json(done.to_dict() | trained)
+        print_answer(done.to_dict() | trained)
     else:
         _print(done, data, bars, groups)
         if data is None:
             _validate_runs("training", None, check, False)
             _validate_runs("serving", None, check, False)
+    print_header(())
     if check and not done.holds:
         from dysharp.base.text import cell
 
@@ -107,10 +108,12 @@ def _validate_runs(of: str, data: str | None, check: bool, as_json: bool) -> Non
 
     if of == "training":
         done: RunReport = (trained := validate_training(data))
-        print_json(done.to_dict()) if as_json else print_training(trained, data)
+        print_answer(done.to_dict()) if as_json else print_training(trained, data)
     else:
         done = served = validate_serving(data)
-        print_json(done.to_dict()) if as_json else print_serving_report(served, data)
+        print_answer(done.to_dict()) if as_json else print_serving_report(served, data)
+    if data is not None:
+        print_header(())
     if check and not done.holds:
         digits = 2 if of == "training" else 1
         missed = [row for row in done.families if row["n"] and row["bar"] and not row["holds"]]

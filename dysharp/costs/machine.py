@@ -18,6 +18,7 @@ from dysharp.costs.collectives import RING_PART, collective_us
 from dysharp.costs.linear_attention import BACKWARD_PASSES, PASSES, DeltaNet, gradient_us, prefill_us, update_us
 from dysharp.costs.operators import ELEMENT_BYTES, Constants, arch_of, gemm_us, hbm_us, launch_us, sustained_flops_per_us
 from dysharp.costs.regime import Name, Regime, regime_of
+from dysharp.model.layout import Layout
 from dysharp.specs import Cluster
 from dysharp.specs.choices import choice_value
 from dysharp.specs.gpu import Gpu
@@ -69,7 +70,7 @@ class Machine:
     """A GPU and its fabric under a regime. Equal kernels are computed once."""
 
     cluster: Cluster
-    regime: Regime
+    regime: Regime = field(default_factory=lambda: regime_of("training"))
     _kept: dict[Hashable, float] = field(default_factory=dict, compare=False, repr=False)
 
     def _once(self, key: Hashable, time: Callable[[], object]) -> float:
@@ -100,6 +101,8 @@ class Machine:
 
     def cast_bytes(self, dtype: str) -> float:
         """Bytes of memory per element that is cast from BF16 for products in `dtype`."""
+        if not self.cluster.gpu:
+            return 0.0  # no paper names casts
         per = (CAST_BYTES if self.regime.transposed else READ_ONCE).get(dtype, 0.0)
         return per - (self.regime.transposed and dtype == "fp8" and self.arch in ANY_LAYOUT)
 
@@ -109,6 +112,10 @@ class Machine:
     def floor(self) -> float:
         """A kernel with nothing to move; 0 on a paper cluster."""
         return launch_us(self.gpu, self.constants) if self.cluster.gpu else 0.0
+
+    def small(self, kernels: float) -> float:
+        """`kernels` kernels that move next to nothing."""
+        return kernels * self.floor
 
     def stream(self, n_bytes: float) -> float:
         """`n_bytes` through memory, without a start."""
@@ -261,6 +268,11 @@ class Machine:
             return self._near("all_gather", size, n_bytes)
         rate = self.link if inside == size else min(self.link, inside * self.nic)
         return n_bytes * (size - 1) / size / rate
+
+    def send(self, n_bytes: float, layout: Layout) -> tuple[float, float]:
+        """A send to the next pipeline stage: the time that its link is busy, and the latency beside it."""
+        near = layout.gpus <= self.domain
+        return n_bytes / (self.link if near else self.nic), self.cluster.link_latency_ps * 2e-6 if near else self.hop
 
     # What the host does
 

@@ -3,11 +3,9 @@ MoRI.
 
 They are a second opinion beside runs of Programs. They have no ops, only rates of SMs and links and costs per token.
 Each function is pure and takes numbers or arrays. `tokens`: tokens per GPU. `copies`: mean distinct GPUs of a token,
-with the source GPU (`expected_copies` for uniform routing). Source of the mechanisms: the public kernels
+with the source GPU (`workload.expected_copies` for uniform routing). Source of the mechanisms: the public kernels
 (deepseek-ai/DeepEP V1, NVIDIA/TensorRT-LLM).
 """
-
-import math
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,12 +30,6 @@ FIFO_GROUPS = 8
 """Warps of a block of its two-sided kernel. A channel has one of them for each peer, and blocks of its own (MAX_GROUP_COUNT_PER_BLOCK)."""
 FIFO_SENDERS = 4
 """SMs for each block that sends: half of the SMs have blocks, and half of these receive (computeMoeCommChannelCount)."""
-
-
-def expected_copies(gpus: int, experts: int, topk: int) -> float:
-    """Mean distinct GPUs of a token under uniform routing: G (1 - C(E - E/G, k) / C(E, k))."""
-    per_gpu = experts // gpus
-    return gpus * (1 - math.comb(experts - per_gpu, topk) / math.comb(experts, topk))
 
 
 def deepep_dispatch_us(

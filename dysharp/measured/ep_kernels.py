@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 
 from dysharp.base.units import PS_PER_US
-from dysharp.costs.transfer import expected_copies
 from dysharp.engine.burst.run import run_burst
 from dysharp.measured.family import Case, Constants
 from dysharp.measured.measurements import CLUSTERS, Measurement, Unsupported, check_cluster, dtype_of, experts_of, gpu_of, number, whole
@@ -21,6 +20,7 @@ from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.systems import get_system
 from dysharp.workload import Routing, make_routing
+from dysharp.workload.closed import expected_copies
 
 NEAR, FAR = 256, 512
 """Tokens per GPU of the two runs that define the line."""

@@ -21,7 +21,7 @@ from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.specs.cluster import ScaleOut
 from dysharp.workload import Routing, make_routing
-from dysharp.workload.levels import expected_domains
+from dysharp.workload.closed import expected_copies
 
 NODE_GPUS = 8
 MOST_GROUPS = 4
@@ -57,7 +57,7 @@ def group_limited(model: Model, gpus: int, tokens: int) -> Routing:
 def domains_of(gpus: int, experts: int, topk: int, limited: bool) -> float:
     """Mean number of nodes that a token needs, its own node included."""
     nodes = gpus // NODE_GPUS
-    return float(MOST_GROUPS) if limited and nodes > MOST_GROUPS else expected_domains(nodes, experts, topk)
+    return float(MOST_GROUPS) if limited and nodes > MOST_GROUPS else expected_copies(nodes, experts, topk)
 
 
 def ends_of(gpus: int) -> tuple[int, int]:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from dysharp.model.operators import CORE, Core, Operator, State, operators
 from dysharp.model.weights import counted_weights, whole_mtp_layer
 from dysharp.specs.reading import parse_toml, read_text
 from dysharp.specs.whole import WholeModel
 
 FLASH_BACKWARD = 2.5
 """Products of a flash kernel's backward pass for one of its forward pass (it computes the scores again)."""
-CORE = "core attention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +60,18 @@ def mean_context(sequence: int, window: int = 0) -> float:
     return sequence / 2
 
 
-def core_flops(model: WholeModel, context: float) -> float:
-    """Forward FLOPs of one layer's core attention per token, which sees `context` tokens: scores and weighted values. An indexer scores all."""
-    a = model.attention
-    chosen = min(context, a.index_top) if a.index_top else context
-    return 2 * chosen * a.heads * (a.qk_dim + a.value_dim) + 2 * context * a.index_heads * a.index_dim
-
-
 STATE_PRODUCTS = 3
 """Products of a token with the state of linear attention: what the state holds for its key, the update, the answer (arXiv 2412.06464)."""
 
 
-def linear_flops(model: WholeModel) -> float:
-    """Forward FLOPs per token of all layers with linear attention, besides their weights."""
-    return 2.0 * STATE_PRODUCTS * model.linear.state * model.linear_layers if model.linear else 0.0
+def core_flops(op: Operator, context: float) -> float:
+    """Forward FLOPs of one operator per token that sees `context` tokens: scores and weighted values; an indexer scores all; a state. 0 of others."""
+    if isinstance(op, State):
+        return 2.0 * STATE_PRODUCTS * op.state
+    if not isinstance(op, Core):
+        return 0.0
+    chosen = min(context, op.index_top) if op.index_top else context
+    return 2 * chosen * op.heads * (op.qk_dim + op.v_dim) + 2 * context * op.index_heads * op.index_dim
 
 
 def contexts(model: WholeModel, sequence: int) -> list[float]:
@@ -91,8 +89,8 @@ def flops_of(model: WholeModel, sequence: int, mtp: bool = True) -> Flops:
     if mtp and model.mtp:
         head = 2.0 * model.vocab * model.hidden
         forward["MTP"] = model.mtp * (head + sum(2.0 * weight.macs for weight in whole_mtp_layer(model)))
-    seen = contexts(model, sequence)
-    forward[CORE] = linear_flops(model) + sum(core_flops(model, context) for context in seen[: model.n_layers + (model.mtp if mtp else 0)])
+    seen = contexts(model, sequence)[: model.n_layers + (model.mtp if mtp else 0)]
+    forward[CORE] = sum(core_flops(op, context) for layer, context in enumerate(seen) for op in operators(model, layer))
     return Flops(forward)
 
 
@@ -131,13 +129,13 @@ MEGATRON = CONVENTIONS["megatron"]
 def model_flops(model: WholeModel, sequence: int, convention: Convention = MEGATRON) -> float:
     """Model FLOPs per token, forward and backward, of sequences of `sequence` tokens, as `convention` counts them."""
     mtp = model.mtp if convention.mtp else 0
-    matrices = sum(_counted(model, weight.part, weight.name, weight.macs, convention) * times for weight, times in counted_weights(model))
+    matrices = sum(_counted(model, weight.part, weight.weight, weight.macs, convention) * times for weight, times in counted_weights(model))
     matrices += mtp * (model.vocab * model.hidden)
-    matrices += mtp * sum(_counted(model, weight.part, weight.name, weight.macs, convention) for weight in whole_mtp_layer(model))
+    matrices += mtp * sum(_counted(model, weight.part, weight.weight, weight.macs, convention) for weight in whole_mtp_layer(model))
     if convention.rank_norms:
         matrices += (model.n_layers + mtp) * (model.attention.q_rank + model.attention.kv_rank)
-    full = (layer for layer in range(model.n_layers + mtp) if not model.is_linear(layer))
-    core = linear_flops(model) + sum(core_flops(model, _context(model, layer, sequence, convention)) for layer in full)
+    layers = range(model.n_layers + mtp)
+    core = sum(core_flops(op, _context(model, layer, sequence, convention)) for layer in layers for op in operators(model, layer))
     return 2 * convention.matrix_passes * matrices + convention.core_passes * core
 
 

@@ -275,7 +275,7 @@ def _attention_end(model: WholeModel, cut: Cut, width: int, gathered: int, saves
         yield vector("attention", "out bias", hidden)
     if a.sinks:
         yield vector("attention", "sinks", a.heads, split="tp")
-    yield Sum(name="attention all-reduce", piece=TENSOR, gathered=gathered, scattered=hidden, launches=(2, 3) if cut.tp > 1 else (0, 0), scope="attn")
+    yield Sum(name="attention all-reduce", piece=TENSOR, gathered=gathered, scattered=hidden, launches=(2, 3) if cut.tp > 1 else (0, 0))
     yield _added(model, cut, "attn")
 
 
@@ -393,7 +393,7 @@ def _linear(model: WholeModel, cut: Cut) -> Iterator[Operator]:
 def _ffn(model: WholeModel, cut: Cut, part: Part, inner: int, matrices: int, saves: tuple[Saved, ...] = ()) -> Iterator[Operator]:
     """Two or three matrices with an activation between them: a dense FFN, or shared experts."""
     hidden, dense = model.hidden, part == "dense FFN"
-    first, scope, short = inner * (matrices - 1), "mlp" if dense else "moe", "" if dense else "shared "
+    first, scope, short = inner * (matrices - 1), "mlp" if dense else "", "" if dense else "shared "
     module = "mlp" if dense else "shared_experts"
     yield matrix(part, f"{short}FC1", hidden, first, cut, name=part, piece=part, saves=saves, scope=scope)
     moved = matrices * inner / cut.tp
@@ -407,7 +407,7 @@ def _ffn(model: WholeModel, cut: Cut, part: Part, inner: int, matrices: int, sav
     if dense and model.dense_bias:
         yield vector(part, "biases", first + hidden)
     parallel = (2, 3) if cut.tp > 1 else (0, 0)
-    yield Sum(name="FFN all-reduce", piece=part, gathered=hidden, scattered=hidden, launches=parallel, scope=scope)
+    yield Sum(name="FFN all-reduce", piece=part, gathered=hidden, scattered=hidden, launches=parallel)
 
 
 def _norm_of_ffn(model: WholeModel, cut: Cut) -> tuple[Saved, ...]:
@@ -434,7 +434,7 @@ def _experts(model: WholeModel, cut: Cut) -> Iterator[Operator]:
         yield vector("router", "router bias", n)
     yield Exchange(name="dispatch", piece=EXCHANGE, launches=(6, 9), scope="moe", width=hidden)
     rows = k * cut.etp / cut.shard
-    routed = {"part": "routed experts", "count": n, "used": k, "split": "experts", "rows": rows, "name": "experts", "piece": EXPERTS, "scope": "moe"}
+    routed = {"part": "routed experts", "count": n, "used": k, "split": "experts", "rows": rows, "name": "experts", "piece": EXPERTS}
     before = (Saved("permuted rows", module="moe", linear=True, kept=hidden, routed=True),)
     yield Weight(weight="expert FC1", inputs=hidden, outputs=inner * up, n=inner * up / cut.etp, k=hidden, saves=before, launches=(1, 2), **routed)  # type: ignore[arg-type]
     between = (Saved("expert FC1 output", BF16 * up * inner / cut.etp, "moe", routed=True),)
@@ -451,8 +451,8 @@ def _experts(model: WholeModel, cut: Cut) -> Iterator[Operator]:
     if model.shared_hidden:
         yield from _ffn(model, cut, "shared experts", model.shared_hidden, layer.n_matrices)
         if model.shared_gate:
-            yield matrix("shared experts", "shared gate", hidden, 1, cut, "none", name="shared experts", piece=SHARED, scope="moe")
-        yield Moved(name="shared experts", piece=SHARED, launches=(1, 2), scope="moe", served=0, kernels=0, steps=(0, 0))
+            yield matrix("shared experts", "shared gate", hidden, 1, cut, "none", name="shared experts", piece=SHARED, scope="")
+        yield Moved(name="shared experts", piece=SHARED, launches=(1, 2), served=0, kernels=0, steps=(0, 0))
     yield Exchange(name="combine", piece=EXCHANGE, launches=(7, 10), scope="moe", width=hidden)
     yield _added(model, cut, "moe")
 

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.model.flops import CORE, FLASH_BACKWARD, flops_of
+from dysharp.costs.machine import Machine, number
+from dysharp.model.flops import FLASH_BACKWARD, flops_of
 from dysharp.model.layout import Chunk, Layout, chunks_of
+from dysharp.model.operators import CORE
 from dysharp.model.state import Recipe, rank_parameters, recipe_of
 from dysharp.planning.layers import Pieces, pieces_of
 from dysharp.planning.memory import held_by_rank, layer_bytes, rank_memory
@@ -22,7 +24,6 @@ from dysharp.planning.split import best_split, pace, slots, stage_text, v_split
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
 from dysharp.training.cost import BlockTimes, EpTimes
-from dysharp.training.machine import Machine, number
 from dysharp.training.memory import RESERVED, Saving
 from dysharp.training.moe_block import ELEMENT
 

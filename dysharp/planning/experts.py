@@ -1,23 +1,15 @@
-"""EP systems as closed forms: rows on the wire and their time.
+"""EP systems of a plan (`costs.exchange`) and their busiest rank: experts differ in popularity, and a rank averages over few of them."""
 
-`domain` GPUs share fast links; e domains hold an EP group. Rows per token between domains are those of the Pangu Ultra digest: flat k(e-1)/e,
-hierarchical e-1 (an all-gather, where tensor ranks fill a domain), dedup e(1-(1-1/e)^k)(e-1)/e. Experts differ in popularity, and a rank
-averages over few of them: `hottest`.
-"""
-
-import math
 from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
-from dysharp.model.layout import Layout
-from dysharp.specs.whole import WholeModel
+from dysharp.costs.exchange import BOUNDS, Peers, Rows, exchange, least_us
 from dysharp.training.cost import Cost
-from dysharp.training.machine import Machine
+from dysharp.training.moe_block import ELEMENT, Basis
 from dysharp.workload.popularity import normal_weights, published_spread
 
-ELEMENT = 2
 SPREAD = published_spread(0.032)
 """Standard deviation of experts' loads over their mean where none is given."""
 DRAWS, SEED = 256, 0
@@ -33,43 +25,20 @@ def hottest(n_experts: int, ranks: int, spread: float) -> float:
     return float((loads.max(axis=1) / loads.mean(axis=1)).mean())
 
 
-def copies(system: str, groups: int, topk: int) -> float:
-    """Rows per token that leave for other groups (domains, or GPUs), with experts drawn evenly."""
-    if groups <= 1:
-        return 0.0
-    apart = (groups - 1) / groups
-    if system == "flat":
-        return topk * apart
-    if system == "hierarchical":
-        return float(groups - 1)
-    return groups * (1 - (1 - 1 / groups) ** topk) * apart
+def moved(block: Basis, system: str, imbalance: float, experts: Cost) -> Cost:
+    """Dispatch and combine of a micro-batch, forward and backward, beside `experts` on the busiest rank.
 
-
-def wire_us(machine: Machine, layout: Layout, model: WholeModel, tokens: float, system: str) -> float:
-    """One dispatch or combine of `tokens` tokens of a rank. Ranks that share an expert are reached together."""
-    layer, size = model.layer, layout.ep * layout.etp
+    Bounds of hardware move rows while experts compute, and only what is left is exposed. Ranks that share an expert are reached together.
+    """
+    layer, layout = block.model.layer, block.layout
     assert layer is not None
-    if size <= 1:
-        return 0.0
-    row, k = ELEMENT * layer.hidden * tokens, layer.topk * layout.etp
-    inside = min(size, machine.domain)
-    domains = math.ceil(size / machine.domain)
-    start = 2e-6 * machine.cluster.link_latency_ps + (machine.hop if domains > 1 else 0.0)
-    if system == "hierarchical":  # ranks with one tensor index gather their tokens, then rows change places among tensor ranks (MindSpeed)
-        inner = min(layout.tp, inside)
-        near = inside // inner
-        return start + row * (size // inner - near) / machine.nic + row * (near - 1 + k * (inner - 1) / inner) / machine.link
-    if system == "flat":
-        return start + row * k * max((domains - 1) / domains / machine.nic, (inside - 1) / size / machine.link)
-    far = copies("dedup", domains, layer.topk) / machine.nic
-    if system == "moe-hub":  # a switch sums, a hub places every row
-        return start + row * max(far, k * (inside - 1) / inside / machine.link)
-    reached = 1 - (1 - 1 / layout.ep) ** layer.topk  # a switch that copies spares the links up, not those down
-    return start + row * max(far, domains * (inside - 1) * reached / machine.link)
-
-
-def hidden_by(exchange: Cost, experts: Cost) -> Cost:
-    """An exchange whose rows are computed as they arrive: only its time beyond the experts' is exposed."""
-    ahead = max(0.0, exchange.forward - experts.forward)
-    behind = max(0.0, exchange.backward - experts.backward - experts.weights)
-    return replace(exchange, forward=ahead, backward=behind, forward_exposed=ahead, backward_exposed=behind)
+    row, peers = float(ELEMENT * layer.hidden), Peers(layout.ep, layout.etp, tp=layout.tp)
+    rows = Rows(block.tokens / layout.tp, row, row)
+    if system not in BOUNDS:
+        one = exchange(block.machine, layer, peers, rows, system)
+        both = imbalance * (one.dispatch + one.combine)
+        return Cost(both, both, 0.0, both, both, both, both, parts={"dispatch and combine": 2 * both})
+    beside = experts.forward, experts.backward + experts.weights
+    hot = replace(rows, busiest=imbalance)
+    alone, forward, backward = (least_us(block.machine, layer, peers, hot, system, us) for us in (0.0, *beside))
+    return Cost(forward, backward, 0.0, forward, backward, alone, alone, parts={"dispatch and combine": forward + backward})

@@ -7,14 +7,14 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import cast
 
+from dysharp.costs.machine import Machine
 from dysharp.model.layout import Layout
-from dysharp.planning.experts import hidden_by, wire_us
+from dysharp.planning.experts import moved
 from dysharp.planning.swap import copied, swapped_bytes
 from dysharp.specs.whole import WholeModel
 from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, Cost, EpTimes
 from dysharp.training.costs import exposed_shards
-from dysharp.training.machine import Machine
 from dysharp.training.memory import Saving
 from dysharp.training.moe_block import expert_tensor, routed
 from dysharp.training.practice import Dispatcher, Practice
@@ -63,15 +63,11 @@ class PlannedBlock(Block):
             return Block.experts(self, ep)
         pieces = routed(self)
         if self.system not in DISPATCHERS:
-            del pieces["counts"]
-            one = wire_us(self.machine, self.layout, self.model, self.tokens / self.layout.tp, self.system)
-            pieces["exchange"] = Cost(2 * one, 2 * one, 0.0, 2 * one, 2 * one, 2 * one, 2 * one, parts={"dispatch and combine": 4 * one})
+            del pieces["counts"], pieces["exchange"]
         else:
             pieces |= expert_tensor(self)
-        pieces |= {name: _times(pieces[name], self.imbalance) for name in LOADED}
-        if self.system == "moe-hub":
-            pieces["exchange"] = hidden_by(pieces["exchange"], pieces["experts"])
-        return pieces
+        pieces |= {name: _times(pieces[name], self.imbalance) for name in LOADED if name in pieces}
+        return pieces if "exchange" in pieces else pieces | {"exchange": moved(self, self.system, self.imbalance, pieces["experts"])}
 
 
 def _times(cost: Cost, factor: float) -> Cost:

@@ -1,6 +1,6 @@
 """`Plan`: the fastest layouts of one model or of several shapes, what limits each, what else would change, and what was not looked at."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,16 +11,16 @@ from dysharp.base.errors import ConfigError
 from dysharp.base.processes import Runner, here
 from dysharp.base.processes import Task as Work
 from dysharp.base.units import GiB
+from dysharp.costs.machine import Machine
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.weights import parameters_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.names import schedule_of, text_of
 from dysharp.planning.refusal import refusal
-from dysharp.planning.search import Found, Tick, journal_of, search
+from dysharp.planning.search import Found, Tick, Told, first_look, journal_of, search
 from dysharp.planning.space import Task, default_space
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
-from dysharp.training.machine import Machine
 from dysharp.training.practice import Practice
 
 ASCEND = "paper-ascend"
@@ -109,27 +109,53 @@ def silent(*_: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How shapes are searched. `folder`: costs are kept there, and a search that was killed goes on. `run`: where shapes are searched."""
+    """How shapes are searched. `folder`: costs are kept there, and a search that was killed goes on. `run`: where shapes are searched.
+
+    `best`: called with lines that say the best layout so far, from a first look on. `quick`: the first look is all.
+    """
 
     n_best: int = 10
     folder: Path | None = None
     run: Runner[Any] = here
     tick: Tick = silent
+    best: Callable[[list[str]], None] | None = None
+    quick: bool = False
 
     def of(self, task: Task, cluster: Cluster, given: dict[str, tuple[Any, ...]], _part: float = 1.0, loud: bool = False) -> Planned:
         """One shape."""
         machine = machine_of(cluster)
         coster = Coster(task, machine, default_space(task, machine, given))
+        if self.quick:
+            return Planned(task, coster, first_look(coster, self.n_best))
+        told = self._told(task) if loud else None
+        if told:
+            first_look(coster, 1, told)
         journal = journal_of(self.folder, coster) if self.folder else None
-        found = search(coster, self.n_best, journal, tick=self.tick if loud else silent)
+        found = search(coster, self.n_best, journal, tick=self.tick if loud else silent, told=told)
         if journal is not None:
             journal.flush()
         return Planned(task, coster, found, journal.read if journal is not None else 0)
+
+    def _told(self, task: Task) -> Told | None:
+        """What tells `best` of a layout that is faster than all before."""
+        fastest, best = [float("inf")], self.best
+        if best is None:
+            return None
+
+        def told(one: Costed) -> None:
+            if one.step_us < fastest[0]:
+                fastest[0] = one.step_us
+                speed = task.batch * task.sequence / (one.step_us / 1e6) / task.gpus
+                best([f"Best so far, by closed forms: {task.model.name}: {text_of(one)}, {speed:.0f} tokens/s per GPU"])
+
+        return told
 
 
 def plan_shapes(tasks: list[Task], cluster: Cluster, given: dict[str, tuple[Any, ...]], how: Search) -> Plan:
     """The best layouts of every task. Raises `ConfigError` where no task has one, with the constraint that binds and the least change that fits."""
     done = [one for one in _searched(tasks, cluster, given, how) if one.found.best]
+    if not done and how.quick:
+        raise ConfigError("plan: found no layout that fits in a quick look, expected one: search without --quick")
     if not done and len(tasks) == 1:
         machine = machine_of(cluster)
         space = default_space(tasks[0], machine, given)
@@ -146,7 +172,7 @@ def _searched(tasks: list[Task], cluster: Cluster, given: dict[str, tuple[Any, .
     """Every shape, in the order of `tasks`. Several shapes run where `how.run` says."""
     if len(tasks) == 1 or how.run is here:
         return [how.of(task, cluster, given, loud=True) for task in tasks]
-    quiet = replace(how, run=here, tick=silent)
+    quiet = replace(how, run=here, tick=silent, best=None)
     work = [Work(task.model.name, partial(quiet.of, task, cluster, given)) for task in tasks]
     results: dict[int, Planned] = {}
     with closing(how.run(work)) as ended:

@@ -7,7 +7,7 @@ a search that is killed goes on where it was, on the same code and inputs.
 """
 
 import bisect
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,14 @@ WAVE = 1 << 14
 MEMORY_STATE, MEMORY = "memory: weights, gradients and optimizer alone", "memory of the fullest rank"
 PEAK, EVEN = "bound: all FLOPs at the peak, even stages", "bound: closed forms of even stages"
 KEPT, SLOWER = "kept", "costed: slower than the kept layouts, or other forms of their degrees"
+NOT_LOOKED = "quick: not looked at"
+FIRST = 24
+"""Candidates of a first look by their bound, and as many from the whole space."""
+ROUNDS, MOST_ASIDE = 4, 64
+"""Times that a first look steps aside from its best, and the most steps that it tries each time."""
 Tick = Callable[[int, int, str], None]
+Told = Callable[[Costed], None]
+"""Called with the best so far."""
 Journal = MutableMapping[int, tuple[float, float]]
 """{candidate: (microseconds of a step, bytes of the fullest rank)} of an earlier search of the same space."""
 
@@ -99,10 +106,43 @@ class Found:
     """Candidates that keep all constraints, which bounds have seen."""
 
 
-def search(coster: Coster, n_best: int = 10, journal: Journal | None = None, ceiling: float = float("inf"), tick: Tick = lambda *_: None) -> Found:
+def first_look(coster: Coster, n_best: int = 10, told: Told | None = None) -> Found:
+    """The fastest of a few candidates: `FIRST` by their bound and as many from the whole space, of those that fit the memory by a rough count; then
+    `ROUNDS` times all that differ from the best in one dimension. `told`: as for `search`.
+    """
+    counts: dict[str, int] = {}
+    numbers, _, bounded = admitted(coster, counts)
+    columns = _columns(coster, numbers)
+    fits = numbers[coster.state_bound(columns) + coster.rough_activations(columns) <= coster.capacity]
+    fits = fits if len(fits) else numbers
+    places = np.stack(np.unravel_index(numbers, tuple(len(values) for values in coster.space.lists.values())))
+    known: Journal = {}
+    best: list[Best] = []
+
+    def look(few: Iterable[int]) -> None:
+        for number in (number for number in few if number not in known):
+            leader = best[0][0] if best else float("inf")
+            verdict = _look(coster, number, known, best, n_best)
+            counts[verdict] = counts.get(verdict, 0) + 1
+            if told is not None and best and best[0][0] < leader:
+                told(coster.cost(best[0][1]))
+
+    look(int(number) for number in (*fits[:FIRST], *fits[:: max(1, len(fits) // FIRST)][:FIRST]))
+    for _ in range(ROUNDS if best else 0):
+        here = places[:, numbers == best[0][1]]
+        look([int(number) for number in numbers[(places != here).sum(axis=0) == 1]][:MOST_ASIDE])
+    counts[SLOWER] = counts.get(SLOWER, 0) - len(best)
+    counts |= {KEPT: len(best), NOT_LOOKED: len(numbers) - len(known)}
+    return Found(tuple(coster.cost(number) for _, number, _ in best), {name: n for name, n in counts.items() if n}, coster.space.size, bounded)
+
+
+def search(
+    coster: Coster, n_best: int = 10, journal: Journal | None = None, ceiling: float = float("inf"), tick: Tick = lambda *_: None,
+    told: Told | None = None,
+) -> Found:  # fmt: skip
     """The `n_best` fastest sets of degrees that fit the memory, each in its fastest form, and take at most `ceiling` microseconds.
 
-    `tick`: called with candidates decided, all candidates, a text.
+    `tick`: called with candidates decided, all candidates, a text. `told`: with every new best.
     """
     counts: dict[str, int] = {}
     numbers, bounds, bounded = admitted(coster, counts)
@@ -112,7 +152,7 @@ def search(coster: Coster, n_best: int = 10, journal: Journal | None = None, cei
     def worst() -> float:
         return min(ceiling * (1 + 1e-12), best[-1][0] if len(best) == n_best else float("inf"))
 
-    looked = 0
+    looked, leader = 0, float("inf")
     for first in range(0, len(numbers), WAVE):
         if bounds[first] > worst():
             counts[PEAK] = counts.get(PEAK, 0) + len(numbers) - first
@@ -128,6 +168,9 @@ def search(coster: Coster, n_best: int = 10, journal: Journal | None = None, cei
             looked += 1
             tick(coster.space.size - len(numbers) + first + done, coster.space.size, f"{looked} candidates costed")
             counts[verdict] = counts.get(verdict, 0) + 1
+            if told is not None and best and best[0][0] < leader:
+                leader = best[0][0]
+                told(coster.cost(best[0][1]))
     counts[SLOWER] = counts.get(SLOWER, 0) - len(best)
     counts[KEPT] = len(best)
     found = tuple(coster.cost(number) for _, number, _ in best)

@@ -5,10 +5,10 @@ The names are those of Megatron's --offload-modules. A copy that lasts longer th
 
 from functools import lru_cache
 
+from dysharp.costs.machine import Machine, number
 from dysharp.model.layout import Layout
 from dysharp.specs.whole import WholeModel
 from dysharp.training.cost import Cost
-from dysharp.training.machine import Machine, number
 from dysharp.training.memory import Saving, is_dropped, saved_of_layer
 
 OFFLOADED = {

@@ -79,7 +79,7 @@ def expert_op(r: Replica, tokens: float, ops: tuple[Operator, ...] | None = None
     for op in own:
         if isinstance(op, Weight):
             time, n = time + product(r.machine, op, tokens, r.formats, routed), n + 1
-            if op.k == layer.hidden and machine_format(r.machine, op, r.formats)[1] != "bf16":  # each token once; the activation casts its outputs
+            if op is own[0] and machine_format(r.machine, op, r.formats)[1] != "bf16":  # each token once; the activation casts its outputs
                 time, n = time + cast_us(r.machine, op, tokens / layout.ep / op.rows, r.formats), n + 1
         else:
             time, n = time + sum(one.us for one in kernels(r.machine, op, Batch(), r.formats, routed)), n + 1

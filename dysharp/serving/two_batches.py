@@ -14,10 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.costs.exchange import NORMAL_SMS
 from dysharp.costs.layer import Timed
 from dysharp.model.batch import Batch
 from dysharp.serving.balance import largest_of
-from dysharp.serving.exchange import NORMAL_SMS, row_bytes
+from dysharp.serving.exchange import row_bytes
 from dysharp.serving.layer import layer_ops
 from dysharp.serving.step import step_time
 from dysharp.serving.work import ELEMENT, Replica

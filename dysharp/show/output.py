@@ -13,6 +13,7 @@ import click
 
 from dysharp.base.errors import one_line
 from dysharp.base.text import Columns
+from dysharp.base.version import MODEL_VERSION
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,6 +79,15 @@ def print_json(value: Any) -> None:
     click.echo(text if text.replace("\n", "").isprintable() else "".join(map(_in_json, text)))
 
 
+def print_answer(value: Any) -> None:
+    """JSON of an answer, with the version of the simulated numbers: a field of the object, or of every object of a list."""
+    print_json(_of_version(value) if isinstance(value, dict) else [_of_version(one) for one in value])
+
+
+def _of_version(value: dict[str, Any]) -> dict[str, Any]:
+    return value if "model_version" in value else value | {"model_version": MODEL_VERSION}
+
+
 def _in_json(c: str) -> str:
     return c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1]
 
@@ -87,12 +97,16 @@ def print_later(line: str) -> None:
     click.get_current_context().meta.setdefault(_LATER, []).append(line)
 
 
-def print_header(lines: Iterable[str]) -> None:
-    """What the numbers rest on, to stderr, below the answer. A line that was printed before, in this command, is not printed again."""
+def print_header(lines: Iterable[str], *, version: bool = True) -> None:
+    """What the numbers rest on, to stderr, below the answer; last their version, unless more follows.
+
+    A line that was printed before, in this command, is not printed again.
+    """
     sys.stdout.flush()
     command = click.get_current_context(silent=True)
     printed: set[str] = set() if command is None else command.meta.setdefault(_PRINTED, set())
-    for line in (*lines, *([] if command is None else command.meta.pop(_LATER, ()))):
+    of_version = [f"model version {MODEL_VERSION}"] if version else []
+    for line in (*lines, *([] if command is None else command.meta.pop(_LATER, ())), *of_version):
         if line not in printed:
             printed.add(line)
             filled = textwrap.fill(one_line(line), WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from dysharp import __version__
 from dysharp.api.serving_answer import POINTS, SYSTEMS, WHAT_IFS, Serving, memory_line
 from dysharp.base.files import write_text
+from dysharp.base.version import MODEL_VERSION
 from dysharp.serving.search import ServePoint
 from dysharp.show.markdown import template
 from dysharp.show.plots import PALETTE, STYLE, drawn
@@ -53,7 +54,7 @@ def write_page(done: Serving, path: str | os.PathLike[str], command: str) -> Pat
     page = template("serving.html").render(
         title=f"Serving {done.model} on {done.gpus} GPUs of {done.cluster}", answer=(*done.sentences(), *done.trust()), advice=done.advice(),
         memory=memory_line(done.best[0]) if done.best else "", launch=done.launch(), tables=[table for table in tables if table[2]],
-        picture=_svg(done), header=done.header, command=command, version=__version__,
+        picture=_svg(done), header=done.header, command=command, version=__version__, model_version=MODEL_VERSION,
     )  # fmt: skip
     return write_text(path, page)
 

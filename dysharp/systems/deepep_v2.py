@@ -17,7 +17,6 @@ import numpy as np
 
 from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
-from dysharp.costs.transfer import expected_copies
 from dysharp.program import Discipline, Program
 from dysharp.program.csr import runs, spans
 from dysharp.specs import Cluster, Model, choice_int
@@ -32,6 +31,7 @@ from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing
+from dysharp.workload.closed import expected_copies
 
 SM_GBPS = {"read": 200.0, "write": 50.0}
 """Rates of one SM that the library assumes when it chooses its number of SMs."""

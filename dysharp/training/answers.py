@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from dysharp.base.units import PS_PER_US
+from dysharp.costs.machine import Machine, number
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.layout import Layout
 from dysharp.specs.whole import WholeModel
 from dysharp.training.cost import Cost, EpTimes
 from dysharp.training.costs import StepCosts
 from dysharp.training.graph import COMPUTE, GATHER, NORM, OPTIMIZER, REDUCE, SEND, Node, Replay, StepTimes, replay, slot_name, step_graph
-from dysharp.training.machine import Machine, number
 from dysharp.training.schedules import Schedule, Slot, make_schedule
 from dysharp.training.schedules.cells import FORWARD, WGRAD
 

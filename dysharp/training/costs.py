@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dysharp.base.units import us_to_ps
+from dysharp.costs.machine import Machine, number
 from dysharp.model.layout import Chunk, Layout, chunks_of
 from dysharp.model.state import RankParameters, rank_parameters
 from dysharp.specs.whole import WholeModel
 from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, Cost, EpTimes, passes
 from dysharp.training.graph import StepTimes
-from dysharp.training.machine import Machine, number
 from dysharp.training.moe_block import ELEMENT
 from dysharp.training.practice import Practice
 from dysharp.training.schedules import Times

@@ -6,11 +6,11 @@ A replay of a few micro-batches is enough: once the pipeline is full, each furth
 from dataclasses import dataclass
 
 from dysharp.base.units import PS_PER_US
+from dysharp.costs.machine import Machine
 from dysharp.model.layout import Layout
 from dysharp.specs.whole import WholeModel
 from dysharp.training.costs import StepCosts, step_costs
 from dysharp.training.graph import replay, step_graph
-from dysharp.training.machine import Machine
 from dysharp.training.practice import Practice
 from dysharp.training.schedules import make_schedule
 

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from dysharp.base.errors import ConfigError, ProgramError
 from dysharp.base.units import us_to_ps
+from dysharp.model.operators import CONTEXT, TENSOR
 from dysharp.program import Discipline, Head, Kind, Nature, Operator, Program, ProgramBuilder, Tail, Template
 from dysharp.program.merge import Cross, Part, merge
 from dysharp.program.tables import Shares
 from dysharp.program.verify import MAX_TASKS
-from dysharp.training.block import CONTEXT, TENSOR, Block
+from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, Cost
 
 TASK_US = 20.0

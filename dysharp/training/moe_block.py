@@ -1,89 +1,34 @@
 """Routed experts of a layer as closed forms (dispatch, permutations, experts), and the exchange of context parallel ranks.
 
-Dispatch and combine by dispatcher (`exchange`): bytes on links and NICs, under balanced routing. They stand in for a Row where a step must be quick:
-validation of measured steps, and searches over layouts.
+Dispatch and combine by dispatcher are `costs.exchange` under balanced routing. They stand in for a Row where a step must be quick: validation of
+measured steps, and searches over layouts.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
-from dysharp.costs.collectives import collective_us, link_us, sync_us
-from dysharp.costs.transfer import deepep_combine_us, deepep_dispatch_us, expected_copies
+from dysharp.costs import exchange as costs
+from dysharp.costs.layer import Routed, gradients, kernels, machine_format
+from dysharp.costs.machine import Machine
+from dysharp.model.batch import Batch, prompt_batch
+from dysharp.model.formats import Formats
 from dysharp.model.layout import Layout
+from dysharp.model.operators import ACTIVATION, COUNTS, EXCHANGE, EXPERTS, PERMUTATIONS, Moved, Operator, Weight, operators
 from dysharp.specs.model import Model
 from dysharp.specs.whole import WholeModel
 from dysharp.training.cost import Cost, passes
-from dysharp.training.machine import PERMUTE, Machine
-from dysharp.training.practice import ANY_LAYOUT, CAST_BYTES, SMS, Practice
+from dysharp.training.practice import SMS, Practice
 
 ELEMENT = 2
+PRODUCTS = {"fp4": "nvfp4"}
+"""Type of products -> the format of weights whose products have it, where the names differ."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """Microseconds of one dispatch and one combine, of what a forward pass exchanges before it knows its counts, and of the wait for the last rank,
-    which `dispatch` and `combine` leave out. `received`: rows that a GPU receives per own token, before the copies per expert.
-    """
-
-    dispatch: float
-    combine: float
-    received: float
-    maps: float = 0.0
-    wait: float = 0.0
-
-
-def exchange(machine: Machine, layout: Layout, layer: Model, tokens: float, practice: Practice) -> Exchange:
-    """`tokens`: of a micro-batch on one rank, after tensor parallelism cut them.
-
-    alltoall sends a row for every expert of a token; DeepEP and Hybrid-EP send one per GPU of a domain and one per domain over NICs.
-    """
-    ep, row = layout.ep, ELEMENT * layer.hidden
-    if ep == 1:
-        return Exchange(0.0, 0.0, float(layer.topk))
-    stride = layout.stride("ep")
-    inside = max(1, min(ep, machine.domain // stride))
-    domains = -(-ep // inside)
-    copies = float(layer.topk) if practice.dispatcher == "alltoall" else _copies(ep, layer)
-    over_nics = 0.0
-    if domains > 1:
-        per_domain = float(layer.topk) if practice.dispatcher == "alltoall" else _copies(domains, layer)
-        over_nics = tokens * per_domain * (domains - 1) / domains * row / machine.nic + machine.hop
-    dispatch, combine = _inside(machine, inside, tokens, copies, row, practice, domains)
-    maps = _maps(machine, layout, tokens * layer.n_experts * ep) if practice.dispatcher == "hybrid-ep" else 0.0
-    return Exchange(max(dispatch, over_nics), max(combine, over_nics), copies, maps, machine.wait)
-
-
-def _maps(machine: Machine, layout: Layout, n_bytes: float) -> float:
-    """The all-gather of routing maps, a byte per token and expert of the group, and the kernel that reads them (DeepEP, hybrid_ep_buffer.py)."""
-    near = layout.ep * layout.stride("ep") <= machine.domain
-    return machine.memory(n_bytes) + machine.group(n_bytes, layout.ep, layout.stride("ep")) + (0.0 if near else machine.hop)
-
-
-def _copies(parts: int, layer: Model) -> float:
-    """Mean distinct parts (GPUs, domains) of a token. Groups of experts limit it where a group lies on whole parts."""
-    experts = layer.n_experts
-    if parts % layer.n_group == 0:
-        parts, experts = (n // layer.n_group * layer.topk_group for n in (parts, experts))
-    return expected_copies(parts, experts, layer.topk) if experts % parts == 0 else float(min(parts, layer.topk))
-
-
-def _inside(machine: Machine, gpus: int, tokens: float, copies: float, row: float, practice: Practice, domains: int) -> tuple[float, float]:
-    """Microseconds of dispatch and combine on the links of one domain."""
-    if gpus == 1:
-        return 0.0, 0.0
-    if not machine.cluster.gpu:
-        one = tokens * copies * row * (gpus - 1) / gpus / domains / machine.link
-        return one, one
-    gpu, constants = machine.cluster.own_gpu, machine.cluster.fitted
-    if practice.dispatcher == "alltoall":
-        one = float(collective_us(gpu, constants, "alltoall", gpus, tokens * copies * row / domains))
-        return one, one
-    if practice.dispatcher == "deepep" and domains == 1:
-        sms = SMS["deepep"]
-        sizes = (tokens, copies, row, sms, gpus)
-        return float(deepep_dispatch_us(gpu, constants, *sizes)), float(deepep_combine_us(gpu, constants, *sizes))
-    one = float(link_us(gpu, constants, tokens * copies * row * (gpus - 1) / gpus) + sync_us(gpu, constants, gpus))
-    return one, one
+def exchange(machine: Machine, layout: Layout, layer: Model, tokens: float, practice: Practice) -> costs.Exchange:
+    """`tokens`: of a micro-batch on one rank, after tensor parallelism cut them. Rows are BF16 both ways, and no kernel is a low-latency one."""
+    row = float(ELEMENT * layer.hidden)
+    peers = costs.Peers(layout.ep, stride=layout.stride("ep"))
+    return costs.exchange(machine, layer, peers, costs.Rows(tokens, row, row), practice.dispatcher, sms=SMS["deepep"])
 
 
 NO_PRACTICE = Practice()
@@ -110,15 +55,38 @@ class Basis:
         """Type of the GEMMs."""
         return self.practice.dtype or (self.model.layer.gemm_dtype if self.model.layer else "bf16")
 
-    def casts(self, kind: str, inputs: float, gradients: float) -> Cost:
-        """Casts of `inputs` elements forward and of `gradients` elements backward."""
-        per = CAST_BYTES[kind] if self.practice.dtype else 0.0
-        per -= kind == "fp8" and self.machine.arch in ANY_LAYOUT
-        return self.memory("casts", per * inputs, per * gradients) if per > 0 else Cost()
+    @property
+    def formats(self) -> Formats:
+        """Formats of a forward pass: weights are copies in the type of the products; the head stays in BF16."""
+        name = PRODUCTS.get(self.dtype, self.dtype)
+        return Formats(name, name, name)
+
+    @property
+    def batch(self) -> Batch:
+        """The micro-batch on one rank."""
+        return prompt_batch(self.tokens, self.sequence)
+
+    def product(self, op: Weight, rows: Routed | None = None, cast: tuple[bool, bool] = (True, True)) -> Cost:
+        """A product with a weight matrix: forward, gradient of its input, gradient of the weight; casts of its input and output gradient."""
+        per = self.machine.cast_bytes(machine_format(self.machine, op, self.formats)[1])
+        count = op.rows * self.tokens if rows is None else rows.each * rows.groups
+        done = self.timed(op, "experts" if op.split == "experts" else op.part, rows)
+        moved = (per * count * width if one else 0.0 for one, width in zip(cast, (op.k, op.n), strict=True))
+        return done + passes("casts", *(self.machine.memory(n) if n else 0.0 for n in moved)) if per > 0 else done
+
+    def timed(self, op: Operator, label: str, rows: Routed | None = None) -> Cost:
+        """An operator by its own clock, without casts."""
+        forward = sum(one.us for one in kernels(self.machine, op, self.batch, self.formats, rows))
+        return passes(label, forward, *gradients(self.machine, op, self.batch, self.formats, rows, self.practice.frozen))
 
     def memory(self, name: str, forward: float, backward: float) -> Cost:
         """Kernels that move `forward` and `backward` bytes."""
         return passes(name, self.machine.memory(forward), self.machine.memory(backward))
+
+
+def is_routed(op: Operator) -> bool:
+    """Whether an operator works on rows of routed experts."""
+    return isinstance(op, (Weight, Moved)) and op.piece in (EXPERTS, ACTIVATION)
 
 
 def routed(block: Basis) -> dict[str, Cost]:
@@ -126,32 +94,23 @@ def routed(block: Basis) -> dict[str, Cost]:
     layer, layout, machine = block.model.layer, block.layout, block.machine
     assert layer is not None
     tokens = block.tokens / layout.tp
-    rows, local, inner = tokens * layer.topk * layout.etp, max(1, layer.n_experts // layout.ep), layer.expert_hidden // layout.etp
+    rows, local = tokens * layer.topk * layout.etp, max(1, layer.n_experts // layout.ep)
     sent = exchange(machine, layout, layer, tokens, block.practice)
     early = sent.wait + sent.maps  # before a forward pass knows how many rows come
     one, back = sent.dispatch + sent.combine + sent.wait, sent.dispatch + sent.combine + 2 * sent.wait
     counts, moved = (Cost(f, b, 0.0, f, b, f, b, parts={"dispatch and combine": f + b}) for f, b in ((early, 0.0), (one, back)))
     width = ELEMENT * layer.hidden
     own, got = (tokens + rows, 2 * rows if local > 1 else 0) if block.practice.dispatcher == "alltoall" else (0.0, tokens * sent.received + rows)
-    permuted = 2 * width * (own + got)
-    up = layer.n_matrices - 1
-    per, gemm, kind = rows / local, machine.gemm, block.dtype
-    products = [
-        (gemm(per, n, k, kind, local), gemm(per, k, n, kind, local), 0.0 if block.practice.frozen else gemm(n, k, per, kind, local, True))
-        for n, k in ((up * inner, layer.hidden), (layer.hidden, inner))
-    ]
-    forward, backward, weights = (sum(way) for way in zip(*products, strict=True))
-    experts = Cost(forward, backward, weights, parts={"experts": forward + backward + weights})
-    active = 0.0 if block.practice.fused_experts else rows * inner
-    experts += block.casts(kind, rows * layer.hidden + active, rows * layer.hidden + up * active)
-    activation = block.memory("activation", ELEMENT * (up + 1) * active, ELEMENT * (2 * up + 1) * active) if active else Cost()
-    return {
-        "counts": counts,
-        "exchange": moved,
-        "permutations": passes("permutations", *2 * (block.machine.memory(permuted, PERMUTE),)),
-        "experts": experts,
-        "expert activation": activation,
-    }
+    permuted = machine.permute(2 * width * (own + got))
+    each, found = Routed(rows / local, local), dict.fromkeys((EXPERTS, ACTIVATION), Cost())
+    fused = block.practice.fused_experts  # kernels that end with the activation and its cast
+    for op in operators(block.model, block.model.n_layers - 1, layout.cut):
+        if is_routed(op) and isinstance(op, Weight):
+            first = op.weight == "expert FC1"
+            found[EXPERTS] += block.product(op, each, (first or not fused, not (first and fused)))
+        elif is_routed(op) and not fused:
+            found[ACTIVATION] += block.timed(op, "activation", each)
+    return {COUNTS: counts, EXCHANGE: moved, PERMUTATIONS: passes(PERMUTATIONS, permuted, permuted), **found}
 
 
 def expert_tensor(block: Basis) -> dict[str, Cost]:

@@ -1,56 +1,34 @@
 """`Practice`: how a framework runs a step beside its layout (types of GEMMs, dispatcher, overlap, graphs), and the kernels that its host launches."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from dysharp.model.operators import ACTIVATION, CORE, COUNTS, DENSE, EXCHANGE, EXPERTS, NORMS, PERMUTATIONS, ROUTER, SHARED, UP, Operator, Weight
 from dysharp.training.memory import FULL
 
 DType = Literal["", "bf16", "fp8", "mxfp8", "fp4"]
+Launches = tuple[float, float]
 Dispatcher = Literal["", "alltoall", "deepep", "hybrid-ep"]
 GRAPH_PARTS = ("attn", "mlp", "moe_router", "moe_preprocess", "moe")
 """Parts of a layer that a graph can replay (Megatron-LM, --cuda-graph-scope)."""
 WHOLE = "full_iteration"
 """The graph of a whole iteration: nothing is launched one by one, and nothing waits for a count of rows."""
-GRAPH_OF = {"attn": "attn", "dense": "mlp", "router": "moe_router", "moe": "moe", "counts": "moe_preprocess"}
-"""Row of `KERNELS` -> the graph scope that replays it."""
-KERNELS: dict[str, tuple[int, int]] = {
-    "attn": (10, 20),
-    "mla": (8, 15),
-    "dense": (5, 9),
-    "router": (17, 12),
-    "moe": (15, 22),
-    "shared": (4, 8),
-    "counts": (8, 0),
-    "alltoall": (4, 10),
-    "tensor": (4, 6),
-    "expert": (2, 4),
-}
-"""Kernels forward and backward. "mla": beside those of "attn"; "counts": of alltoall, which sums, gathers and slices numbers of tokens (Megatron-LM,
-token_dispatcher.py, preprocess); "alltoall": its second permutation and copies of counts; "tensor": collectives; "expert": one GEMM per local expert
-and linear (Transformer Engine's grouped linear calls cuBLAS for each).
-
-Counted from the op list of a block. Anchors: 151 kernels per layer and micro-batch, Qwen3-30B with Hybrid-EP and 8 local experts (Megatron-Bridge,
-skill of expert-parallel overlap); router and preprocessing 17 with DeepEP, router alone 31 fused, 72 unfused (DeepSeek-V3 on GB200 guide); 240 for a
-block of DeepSeek's own stack (profile-data).
-"""
-REPLAYED = {
-    "core_attn": ("attn", 1, 1), "mla_up_proj": ("mla", 6, 1), "layernorm": ("attn", 2, 2), "mlp": ("dense", 4, 1), "moe_act": ("moe", 1, 1),
-    "shared_experts": ("shared", 4, 1),
+SORTS = (8.0, 0.0), (4.0, 10.0)
+"""Operations of alltoall beside those of `model.operators`, forward and backward: sums, gathers and slices of numbers of tokens before the host waits
+for them, the second permutation and copies of counts behind (Megatron-LM, token_dispatcher.py)."""
+MODULES = {
+    "core_attn": (CORE,), "mla_up_proj": (UP,), "layernorm": (NORMS,), "mlp": (DENSE,), "moe_act": (ACTIVATION,), "shared_experts": (SHARED,),
 }  # fmt: skip
-"""Module that is computed again -> row of `KERNELS` that holds it, forward operations that its replay launches, checkpoints."""
+"""Module that is computed again -> pieces of a layer whose forward pass runs again."""
+MOE_PIECES = (ROUTER, SHARED, COUNTS, EXCHANGE, PERMUTATIONS, EXPERTS, ACTIVATION)
+CHECKPOINTS = {"layernorm": 2}
+"""Checkpoints of a module in a layer where there is more than one."""
 SAVE_STATES, REPLAY_STATES = 1, 3
 """Operations of a checkpoint beside its module: random states of host, device and tracker are saved before the forward pass; saved, set and reset
 around the replay (Megatron-LM, tensor_parallel/random.py). That each counts as one operation was chosen with measured steps in sight."""
-MOE_PARTS = ("router", "counts", "moe", "shared", "alltoall", "expert")
 CAST_KERNELS = {"": 0, "bf16": 0, "fp8": 3, "mxfp8": 2, "fp4": 3}
 """Kernels that quantise one tensor: largest value, cast and transpose; with MX scales the cast and a reordering of the scales."""
-CAST_BYTES = {"": 0.0, "bf16": 0.0, "fp8": 6.0, "mxfp8": 4 + 2 / 32, "fp4": 5.0}
-"""Bytes of memory per element: BF16 is read (for a scale per tensor once before), copies by row and by column are written, with MX scales."""
-ANY_LAYOUT = ("blackwell",)
-"""Architectures whose GEMMs take FP8 with one scale per tensor in any layout, so that no copy by column is written (Transformer Engine,
-nvte_is_non_tn_fp8_gemm_supported)."""
-LINEARS = {"attn": 2, "mla": 3, "dense": 2, "shared": 2, "expert": 2}
-"""Linears whose input (forward) and output gradient (backward) are cast."""
 SMS = {"": 0, "alltoall": 0, "deepep": 20, "hybrid-ep": 32}
 """SMs that the exchange holds. Megatron-LM's default of DeepEP; Megatron-Bridge's recipes with Hybrid-EP. NCCL's are not published."""
 
@@ -111,37 +89,49 @@ class Practice:
         """
         return self.whole_graph and self.dtype == "mxfp8"
 
-    def kernels(self, parts: tuple[str, ...], local_experts: int = 0) -> tuple[tuple[float, float], tuple[float, float]]:
-        """(operations, kernels inside an operation's loop) that the host launches for `parts` (rows of `KERNELS`) of a layer: forward, backward."""
-        calls, looped = [0.0, 0.0], [0.0, 0.0]
-        for part in parts:
-            if self._in_graph(part):
+    @property
+    def sorts(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Operations of the dispatcher beside those of `model.operators`, before the host waits for counts and behind."""
+        none = 0.0, 0.0
+        if self.dispatcher != "alltoall":
+            return none, none
+        return none if self._in_graph("moe_preprocess") else SORTS[0], none if self.whole_graph else SORTS[1]
+
+    def launches(self, ops: Iterable[Operator], local_experts: int = 0, others: Launches = (0.0, 0.0)) -> tuple[Launches, Launches]:
+        """(operations, kernels inside an operation's loop) that the host launches for `ops`: forward, backward.
+
+        Anchors of the op list: 151 kernels per layer and micro-batch, Qwen3-30B with Hybrid-EP and 8 local experts (Megatron-Bridge, skill of
+        expert-parallel overlap); router and preprocessing 17 with DeepEP, router alone 31 fused, 72 unfused (DeepSeek-V3 on GB200 guide); 240 for a
+        block of DeepSeek's own stack (profile-data). Transformer Engine's grouped linear calls cuBLAS for each local expert.
+        """
+        calls, looped = list(others), [0.0, 0.0]
+        for op in ops:
+            if self._in_graph(op.scope):
                 continue
-            casts = CAST_KERNELS[self.dtype] * LINEARS.get(part, 0)
+            product = isinstance(op, Weight) and op.product
+            casts = CAST_KERNELS[self.dtype] if product and op.piece != ROUTER else 0
             for way in (0, 1):
-                if part == "expert":
-                    looped[way] += local_experts * (KERNELS[part][way] + casts)
+                if product and op.piece == EXPERTS:
+                    looped[way] += local_experts * (op.launches[way] + casts)
                 else:
-                    calls[way] += KERNELS[part][way]
+                    calls[way] += op.launches[way]
                     looped[way] += casts
         return (calls[0], looped[0]), (calls[1], looped[1])
 
-    def _in_graph(self, part: str) -> bool:
-        return self.whole_graph or GRAPH_OF.get("attn" if part == "mla" else part, "") in self.graphs
+    def _in_graph(self, scope: str) -> bool:
+        return self.whole_graph or scope in self.graphs
 
-    def replays(self, parts: tuple[str, ...], local_experts: int = 0) -> tuple[float, tuple[float, float]]:
-        """Launches of modules that a layer of `parts` computes again: operations before its forward pass, and (operations, kernels inside loops)
-        that the backward pass launches as a forward pass does.
+    def replays(self, ops: Sequence[Operator], local_experts: int = 0) -> tuple[float, Launches]:
+        """Launches of modules that a layer of `ops` computes again: operations before its forward pass, and (operations, kernels inside loops) that
+        the backward pass launches as a forward pass does.
         """
         saved, calls, looped = 0.0, 0.0, 0.0
         for module in self.recompute:
-            if module in REPLAYED:
-                part, again, checkpoints = REPLAYED[module]
-                own = (float(again), 0.0) if part in parts and not self._in_graph(part) else (0.0, 0.0)
-            else:
-                checkpoints = 1
-                own = self.kernels(parts if module == FULL else tuple(part for part in parts if part in MOE_PARTS), local_experts)[0]
+            pieces = MODULES.get(module, MOE_PIECES)
+            chosen = [op for op in ops if module == FULL or op.piece in pieces]
+            own = self.launches(chosen, local_experts)[0]
             if any(own):
+                checkpoints = CHECKPOINTS.get(module, 1)
                 saved += SAVE_STATES * checkpoints
                 calls += own[0] + REPLAY_STATES * checkpoints
                 looped += own[1]

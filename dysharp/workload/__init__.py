@@ -1,6 +1,6 @@
 """`Routing`: which experts every token needs and where the experts lie. Traffic: the bytes that follow from the Routing."""
 
-from dysharp.workload.closed import UniformTraffic, uniform_p, uniform_R, uniform_traffic
+from dysharp.workload.closed import UniformTraffic, expected_copies, uniform_p, uniform_R, uniform_traffic
 from dysharp.workload.describe import GpuRow, LayerRow, describe, describe_routing, describe_trace
 from dysharp.workload.make import make_routing, routing_from
 from dysharp.workload.pairs import Pairs, pairs
@@ -24,6 +24,7 @@ from dysharp.workload.traffic import SCHEMES, Direction, Scheme, Traffic, scheme
 __all__ = [
     "SCHEMES", "Direction", "DistinctGpus", "GpuRow", "Imbalance", "LayerRow", "Pairs", "Placement", "Recording", "Routing", "RoutingForm",
     "Scheme", "Traffic", "UniformTraffic", "check_writable", "describe", "describe_routing", "describe_trace", "distinct_gpus",
-    "first_tokens", "imbalance", "in_parts", "load_trace", "make_routing", "needed_gpus", "packaged_traces", "pairs", "routing_forms",
-    "routing_from", "rows_per_expert", "rows_per_slot", "save_trace", "scheme_name", "traffic", "uniform_R", "uniform_p", "uniform_traffic",
+    "expected_copies", "first_tokens", "imbalance", "in_parts", "load_trace", "make_routing", "needed_gpus", "packaged_traces", "pairs",
+    "routing_forms", "routing_from", "rows_per_expert", "rows_per_slot", "save_trace", "scheme_name", "traffic", "uniform_R", "uniform_p",
+    "uniform_traffic",
 ]  # fmt: skip

@@ -4,7 +4,10 @@ E experts, G GPUs, E/G experts per GPU, k distinct experts per token. Each traff
 Combine and over both directions. Derived from the systems of DySHARP (arXiv 2605.05607).
 """
 
+from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 from math import comb
 
 from dysharp.base.errors import ConfigError
@@ -32,6 +35,35 @@ class UniformTraffic:
     """Time with one copy per GPU divided by time with multicast, when Dispatch and Combine run at the same time."""
 
 
+@lru_cache(maxsize=1 << 12)
+def expected_copies(parts: int, n_experts: int, topk: int, n_group: int = 1, topk_group: int = 1) -> float:
+    """Mean distinct parts (GPUs, domains) of a token under uniform routing, its own one included. Parts hold neighbouring experts, equally many +- 1.
+
+    A part without a chosen expert is missed with chance C(E - E/G, k) / C(E, k). With groups of experts, `topk_group` of `n_group` are chosen evenly,
+    then k experts in them: a part is missed if its experts of chosen groups are.
+    """
+    ends = [part * n_experts // parts for part in range(parts + 1)]
+    size = n_experts // n_group
+    held: Counter[tuple[int, ...]] = Counter()
+    for first, end in pairwise(ends):
+        groups = range(first // size, -(-end // size)) if end > first else ()
+        held[tuple(sorted(min(end, (g + 1) * size) - max(first, g * size) for g in groups))] += 1
+    return sum(n * (1 - _missed(own, size * topk_group, topk, n_group, topk_group)) for own, n in held.items())
+
+
+def _missed(own: tuple[int, ...], eligible: int, topk: int, n_group: int, topk_group: int) -> float:
+    """Chance that no expert of a part is chosen, which holds `own` experts of as many groups."""
+    ways = Counter({(0, 0): 1})  # (chosen groups of the part, their experts here): how often
+    for experts in own:
+        for (groups, here), times in list(ways.items()):
+            ways[groups + 1, here + experts] += times
+    others = n_group - len(own)
+    missed = sum(
+        times * comb(others, topk_group - groups) * comb(eligible - here, topk) for (groups, here), times in ways.items() if groups <= topk_group
+    )
+    return missed / (comb(n_group, topk_group) * comb(eligible, topk))
+
+
 def uniform_p(n_experts: int, n_gpus: int, topk: int) -> float:
     """Chance that a token needs a given GPU: 1 - C(E - E/G, k) / C(E, k).
 
@@ -42,7 +74,7 @@ def uniform_p(n_experts: int, n_gpus: int, topk: int) -> float:
             f"closed form: found {n_experts} experts, {n_gpus} GPUs, top-{topk}; "
             "expected a multiple of the GPUs as experts, and a top-k from 1 to the number of experts"
         )
-    return 1.0 - comb(n_experts - n_experts // n_gpus, topk) / comb(n_experts, topk)
+    return expected_copies(n_gpus, n_experts, topk) / n_gpus
 
 
 def uniform_R(n_experts: int, n_gpus: int, topk: int) -> float:

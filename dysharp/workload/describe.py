@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from dysharp.base.errors import ConfigError
 from dysharp.specs import Model
-from dysharp.workload.closed import uniform_p
+from dysharp.workload.closed import expected_copies, uniform_p
 from dysharp.workload.counts import Counts, read_counts
-from dysharp.workload.levels import LEVELS, expected_domains
+from dysharp.workload.levels import LEVELS
 from dysharp.workload.make import make_routing
 from dysharp.workload.placement import auto, replica_slots
 from dysharp.workload.routing import Placement, Routing, count_ids, distinct_gpus, imbalance, max_over_mean, needed_gpus, variation
@@ -233,7 +233,7 @@ def nodes_of(routing: Routing, domain_gpus: int) -> list[NodeRow]:
     """The rows of one Routing, one per scheme."""
     domains, experts = routing.n_gpus // domain_gpus, routing.n_experts
     needed = needed_gpus(routing).reshape(-1, domains, domain_gpus).any(axis=2).sum() / routing.n_tokens
-    uniform = None if experts % domains else expected_domains(domains, experts, routing.topk)
+    uniform = None if experts % domains else expected_copies(domains, experts, routing.topk)
     rows = []
     for scheme in SCHEMES:
         nvlink, nic = (_load(level, routing) for level in LEVELS[scheme](routing, domain_gpus))

@@ -130,15 +130,6 @@ def between_rails(routing: Routing, domain_gpus: int, scheme: str) -> Rows:
     return across.sum(axis=1), across.sum(axis=0)
 
 
-def expected_domains(n_domains: int, n_experts: int, topk: int) -> float:
-    """Expected distinct domains of a token under uniform routing, its own one included: n (1 - C(E - E/n, k) / C(E, k))."""
-    each = n_experts // n_domains
-    none = 1.0
-    for i in range(topk):
-        none *= (n_experts - each - i) / (n_experts - i)
-    return n_domains * (1.0 - none)
-
-
 def _needs(routing: Routing, domain_gpus: int) -> tuple[Bools, Bools]:
     """[source, token, domain, GPU of the domain] whether the GPU needs the token; [source, token, domain] remote domains."""
     n = routing.n_gpus

@@ -7,14 +7,13 @@ import pytest
 import dysharp
 from dysharp.api.tensor_parallel import _ends, check_tensor_system, serving_curves, step_sub_layers, step_words
 from dysharp.base.errors import ConfigError
-from dysharp.costs.machine import machine_of
+from dysharp.costs.machine import Machine, machine_of
 from dysharp.model import layout_of
 from dysharp.model.formats import formats_of
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.work import Replica, SubLayerCurve
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.block import Block
-from dysharp.training.machine import Machine
 from dysharp.training.practice import Practice, SubLayers
 
 CLUSTER = "paper-cais-h100"

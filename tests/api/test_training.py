@@ -12,9 +12,9 @@ from click.testing import CliRunner
 import dysharp
 from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
+from dysharp.costs.machine import Machine
 from dysharp.planning.layers import pieces_of
 from dysharp.specs import load_cluster, load_whole
-from dysharp.training.machine import Machine
 from dysharp.training.practice import Practice
 
 SMALL: dict[str, Any] = {"layout": "pp=3,ep=4,m=6", "sequence": 32, "systems": ["deepep", "dysharp", "ideal"]}

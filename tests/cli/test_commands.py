@@ -91,7 +91,7 @@ def test_layers_of_real_machines_say_what_surrounds_them(dysharp: Call) -> None:
 
 def test_compare_json(dysharp: Call) -> None:
     done = json.loads(dysharp("compare", *SMALL, "--systems", "deepep,ideal", "--json").out)
-    assert list(done) == ["rows", "baseline", "baselines", "speedup", "header", "sentence"]
+    assert list(done) == ["rows", "baseline", "baselines", "speedup", "header", "sentence", "model_version"]
     assert [row["system"] for row in done["rows"]] == ["deepep", "ideal"]
 
 

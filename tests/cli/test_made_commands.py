@@ -28,6 +28,8 @@ from tests.show.held import Lines, digest, lines_of, page_lines, plain, printed,
 from tests.show.made_results import made_advice, made_comparison, made_row, made_steps, made_timeline, window
 
 FOLDER = Path(__file__).with_name("made_commands")
+VERSION = r'model.version"?:? "?\w+"?'
+"""The words on screens and the field of JSON."""
 SWEEP = """
 [points]
 systems = ["deepep", "dysharp"]
@@ -63,7 +65,7 @@ def commands(*asked: str) -> Lines:
                 told += [f"== {file.relative_to(folder)}", *([*page_lines(text)][:30] if file.suffix == ".html" else text.splitlines()[:15])]
             elif file.suffix == ".svg":
                 told += [f"== {file.relative_to(folder)}"]
-        yield from (re.sub(r"model version \w+", "VERSION", line.replace(name, "DIR"))[:120] for line in told)
+        yield from (re.sub(VERSION, "VERSION", line.replace(name, "DIR"))[:120] for line in told)
 
 
 def block(name: str, *, bare: bool = False) -> Any:
@@ -191,7 +193,7 @@ def answered() -> Lines:
                     cli, [command, *(word.replace("DIR", name) for word in (*asked, *more)), *(["--fresh"] * (command != "trace"))]
                 )
                 out = " ".join(plain(json.loads(done.stdout))) if more else done.stdout
-                texts = [digest(text.replace(name, "DIR")) for text in (out, done.stderr)]
+                texts = [digest(re.sub(VERSION, "VERSION", text.replace(name, "DIR"))) for text in (out, done.stderr)]
                 yield f"{command} {more}: {done.exit_code} {texts} {sorted(p.name for p in Path(name).iterdir())} {done.exception or ''}"
 
 

@@ -9,6 +9,7 @@ import pytest
 import dysharp as ds
 from dysharp.api.network_curve import curve_setting, network_setting, parse_delays, parse_loads, parse_traffic
 from dysharp.base.errors import ConfigError
+from dysharp.base.version import MODEL_VERSION
 from dysharp.engine.flit.curves import read_curves, setting
 
 SHORT = ("--period", "400")
@@ -19,7 +20,7 @@ def test_json_has_the_promised_fields(dysharp):
     dysharp("network", "--load", "0.1", *SHORT)  # kernels may compile here, which is said on stderr
     done = dysharp("network", "--load", "0.1,0.9", "--packet-flits", "9", "--period", "3000", "--json")
     assert done.code == 0
-    assert done.err == ""
+    assert done.err == f"model version {MODEL_VERSION}\n"
     result = json.loads(done.out)
     assert set(result) >= {"points", "flits_per_s", "config", "traffic", "saturation"}
     assert result["flits_per_s"] > 0
@@ -171,7 +172,7 @@ def test_comparison_and_its_exit_code(dysharp, tmp_path: Path):
         writer.writerows(rows)
     done = dysharp("network", "--compare", str(wrong), "--every", "12", "--json")
     assert done.code == 1
-    assert done.err == "dysharp: xbar8_v1b64_p9: error outside the bars\n"
+    assert done.err == f"model version {MODEL_VERSION}\ndysharp: xbar8_v1b64_p9: error outside the bars\n"
     result = json.loads(done.out)
     assert (result["holds"], result["bars"]["mean_error"]) == (False, 0.03)
     assert result["curves"][0]["mean_error"] == pytest.approx(0.1 / 1.1, rel=0.01)

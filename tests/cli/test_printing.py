@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from dysharp.base.table import fact_table, plain_table
+from dysharp.base.version import MODEL_VERSION
 from dysharp.cli.calibrate import print_calibration
 from dysharp.cli.texts.validate_text import _print as print_table
 from dysharp.show.output import console, print_header, print_json, print_lines
@@ -25,7 +26,7 @@ def test_text_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     print_lines([HOSTILE])
     assert capsys.readouterr().out.count(SHOWN) == 5
     print_header([HOSTILE])
-    assert capsys.readouterr().err == f"{SHOWN}\n"
+    assert capsys.readouterr().err == f"{SHOWN}\nmodel version {MODEL_VERSION}\n"
 
 
 def test_json_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from dysharp import api as API
 from dysharp.base.errors import ConfigError
+from dysharp.base.version import MODEL_VERSION
 from dysharp.cli.app import cli
 from dysharp.cli.rtl import print_cost, print_hardware
 from dysharp.cli.serve import print_serving
@@ -63,8 +64,8 @@ def test_advice_as_json_has_its_header_on_stderr(dysharp: Call, monkeypatch: pyt
     answer = SimpleNamespace(to_dict=lambda: {"best": "x"}, header=("rests on this",))
     monkeypatch.setattr(API, "advise", lambda *_, **__: answer, raising=False)
     done = dysharp("advise", "deepseek-v3", "--json")
-    assert json.loads(done.out) == {"best": "x"}
-    assert done.err.splitlines()[-1] == "rests on this"
+    assert json.loads(done.out) == {"model_version": MODEL_VERSION, "best": "x"}
+    assert done.err.splitlines()[-2:] == ["rests on this", f"model version {MODEL_VERSION}"]
 
 
 def test_a_trace_says_what_its_row_rests_on(dysharp: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -74,8 +75,8 @@ def test_a_trace_says_what_its_row_rests_on(dysharp: Call, monkeypatch: pytest.M
     monkeypatch.setattr("dysharp.api.comparison.header_lines", lambda rows: [f"header of {row}" for row in rows])
     out = str(tmp_path / "x.perfetto-trace")
     done = dysharp("trace", "deepep", "-o", out, "--json")
-    assert (saved, json.loads(done.out)) == ([out], {"path": "x"})
-    assert done.err.splitlines()[-1] == "header of a row"
+    assert (saved, json.loads(done.out)) == ([out], {"model_version": MODEL_VERSION, "path": "x"})
+    assert done.err.splitlines()[-2:] == ["header of a row", f"model version {MODEL_VERSION}"]
 
 
 def test_a_cost_is_shown_in_the_nodes_of_the_papers(capsys: pytest.CaptureFixture[str]) -> None:

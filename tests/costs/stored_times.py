@@ -17,6 +17,7 @@ from dysharp.costs import allreduce, attention, collectives, gemm, gemm_tiles, l
 from dysharp.specs import load_cluster
 from dysharp.specs.fitted import fitted
 from dysharp.specs.gpu import Gpu, load_gpu
+from dysharp.workload import expected_copies
 from tests.stored_values import Cases, Table, parts_of
 
 STORED = Table(__file__)
@@ -188,7 +189,7 @@ def transfer_times(gpu: Gpu) -> Columns:
         out[f"mori{name}"] = [transfer.mori_dispatch_us(gpu, k, t, r, row, g), transfer.mori_combine_us(gpu, k, t, r, row, g, 3 * row)]
     out["prepare"] = transfer.alltoall_prepare_us(gpu, c, t, g)
     out["grid"] = transfer.ll_grid(gpu, [1.0, gpu.n_sms, gpu.n_sms + 1.0, 3.0 * gpu.n_sms])
-    out["copies"] = [transfer.expected_copies(4, 12, 3), transfer.expected_copies(8, 64, 6), transfer.summed_bytes(7000.0, 3)]
+    out["copies"] = [expected_copies(4, 12, 3), expected_copies(8, 64, 6), transfer.summed_bytes(7000.0, 3)]
     return out
 
 

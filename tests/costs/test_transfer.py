@@ -30,7 +30,6 @@ from dysharp.costs.transfer import (
     alltoall_two_sided_us,
     deepep_combine_us,
     deepep_dispatch_us,
-    expected_copies,
     fifo_copy_us,
     ll_combine_us,
     ll_dispatch_us,
@@ -38,6 +37,7 @@ from dysharp.costs.transfer import (
 from dysharp.specs import load_cluster
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import Gpu, load_gpu
+from dysharp.workload import expected_copies
 
 ROUND = Gpu("round", "hopper", 100, 1000.0, 1000.0, 2000.0, 2000.0, 1000.0, 80.0, 50.0, 100.0, "a machine of round numbers")
 PLAIN = {

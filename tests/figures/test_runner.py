@@ -225,7 +225,9 @@ def test_sweep_counts_its_points(tmp_path: Path) -> None:
     arguments = ["sweep", str(path), "--json", "--store", str(tmp_path / "s"), "--out", str(tmp_path / "rows.jsonl")]
     done = CliRunner().invoke(cli, arguments)
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout) == {"n_points": 2, "n_done": 2, "n_failed": 0, "store": str(tmp_path / "s")}
+    assert json.loads(done.stdout) == {
+        "n_points": 2, "n_done": 2, "n_failed": 0, "store": str(tmp_path / "s"), "model_version": MODEL_VERSION,
+    }  # fmt: skip
     lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert [line["point"]["system"] for line in lines] == ["dysharp", "deepep"]
     assert all(line["row"]["time_us"] > 0 for line in lines)

@@ -21,6 +21,7 @@ from dysharp.measured.family import Parsed, classify
 from dysharp.specs import Model
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import load_gpu
+from dysharp.workload import expected_copies
 
 CONSTANTS = fitted_values()
 EVERY = 3  # measurements of those that are run here
@@ -105,7 +106,7 @@ def test_normal_kernels_agree_with_their_closed_form(gpu: str, gpus: int, n_sm: 
     """Within 20 and 25 %: the slowest of many channels and GPUs ends a call, and a reducer with few tokens works in whole rounds of its warps."""
     for tokens in (128, 1024):
         dispatch, combine = times_of(deepep(n_sm, gpu, gpus, 4096, 128, tokens))[1:]
-        copies = transfer.expected_copies(gpus, 128, 8)
+        copies = expected_copies(gpus, 128, 8)
         shape = (tokens, copies)
         there = transfer.deepep_dispatch_us(load_gpu(gpu), CONSTANTS, *shape, 4096 * (1 + 4 / 128), n_sm, gpus)
         back = transfer.deepep_combine_us(load_gpu(gpu), CONSTANTS, *shape, 8192, n_sm, gpus)

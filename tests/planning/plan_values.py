@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from dysharp.base.errors import ConfigError
+from dysharp.costs.exchange import Peers, Rows, exchange, least_us
 from dysharp.model.layout import Layout
 from dysharp.planning.arguments import FRAMEWORKS, lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
-from dysharp.planning.experts import copies, hottest, wire_us
+from dysharp.planning.experts import hottest
 from dysharp.planning.layers import pieces_of
 from dysharp.planning.names import saving_of, schedule_of, short_of, text_of
 from dysharp.planning.plan import Search, front, plan_shapes, practice_for
@@ -179,6 +180,8 @@ def spaces() -> Iterator[Row]:
 
 def wires() -> Iterator[Row]:
     """Rows on the wire by EP system, hot ranks, copies to the host."""
+    sparse = MODELS["sparse"].layer
+    assert sparse is not None
     for framework, name in CLUSTERS.items():
         on = machine_of(load_cluster(name))
         d = on.domain
@@ -190,12 +193,13 @@ def wires() -> Iterator[Row]:
             Layout(),
         ):
             at = (layout.tp, layout.ep, layout.etp)
-            yield f"{framework} {at}", (wire_us(on, layout, MODELS["sparse"], 700.0, system) for system in SYSTEMS[3:])
+            row, peers = 2.0 * sparse.hidden, Peers(layout.ep, layout.etp, tp=layout.tp)
+            yield f"{framework} {at}", [exchange(on, sparse, peers, Rows(700.0, row, row), system).dispatch for system in SYSTEMS[3:6]]
+            yield f"{framework} {at} bounds", [least_us(on, sparse, peers, Rows(700.0, row, row), system, 9.0) for system in SYSTEMS[6:]]
         yield f"{framework}, host", (host_rate(on), on.cluster.bf16_flops_per_us, on.cluster.fp8_flops_per_us)
         late = copied(Cost(3.0, 4.0, 2.0, parts={"a": 9.0}), 4e5, on)
         yield f"{framework}, copied", (*astuple(late)[:9], *late.parts.values())
     yield "hottest", (hottest(24, ranks, spread) for ranks in (1, 2, 4, 12, 24) for spread in (0.0, 0.256, 0.6))
-    yield "copies", (copies(system, groups, 5) for system in ("flat", "hierarchical", "dedup") for groups in (1, 2, 7))
     layout = Layout(tp=2, ep=4, etp=2, dp=4)
     for name, model in MODELS.items():
         for moe in [True] * (model.layer is not None) + [False] * (model.dense_layers > 0):

@@ -69,7 +69,7 @@ def test_what_ifs_stand_in_the_same_table() -> None:
     plain = json.loads(answer("--what-if", "--json").stdout)
     best = plain["shapes"][0]["best"][0]["step_s"]
     hub, switch = (plain["what_ifs"][name]["step_s"] for name in ("moe-hub", "in-switch"))
-    assert switch < hub < best  # the switch gathers the shards of weights, too
+    assert switch <= hub < best  # experts may hide the rows of both; the switch gathers shards of weights, too
 
 
 @pytest.mark.parametrize("more", [[], ["--what-if", "--sensitivity"]])

@@ -7,9 +7,12 @@ import pytest
 
 from dysharp.api.plan_confirm import confirm, ranked_by_rows, replayed
 from dysharp.base.units import PS_PER_US
+from dysharp.costs.collectives import link_us
+from dysharp.costs.exchange import Peers, Rows, exchange, least_us
+from dysharp.costs.machine import number
 from dysharp.model import Layout
 from dysharp.planning.cost import Coster, machine_of
-from dysharp.planning.experts import hottest, wire_us
+from dysharp.planning.experts import hottest
 from dysharp.planning.names import schedule_of
 from dysharp.planning.plan import front, practice_for
 from dysharp.planning.schedules import V_SHAPED
@@ -21,9 +24,9 @@ from dysharp.planning.swap import SETS as SWAPS
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.cost import Cost
 from dysharp.training.costs import exposed_shards, layer_shards
-from dysharp.training.machine import number
 from dysharp.training.memory import Saving, memory_of
 from dysharp.training.schedules import make_schedule
+from dysharp.workload import expected_copies
 
 H100 = load_cluster("hw-dgx-h100-x2")
 
@@ -78,12 +81,16 @@ def test_switches_gather_and_scatter_at_once_inside_a_domain() -> None:
 
 def test_ranks_that_share_an_expert_are_reached_together() -> None:
     one = coster()
-    layer, row = one.task.model.layer, 2 * one.task.model.hidden * 512.0
+    layer, row = one.task.model.layer, 2.0 * one.task.model.hidden
     assert layer is not None
-    start = 2e-6 * one.machine.cluster.link_latency_ps
     for ep, etp in ((8, 1), (4, 2), (2, 4)):
-        wire = wire_us(one.machine, Layout(ep=ep, etp=etp, dp=8), one.task.model, 512, "in-switch") - start
-        assert wire == pytest.approx(row * 7 * (1 - (1 - 1 / ep) ** layer.topk) / one.machine.link)
+        times = {
+            system: least_us(one.machine, layer, Peers(ep, etp), Rows(512e6, row, row), system, 0.0) / 512e6 / row
+            for system in ("in-switch", "moe-hub")
+        }
+        copies = 7 * etp * expected_copies(ep, layer.n_experts, layer.topk) / 8
+        rate = float(link_us(one.machine.gpu, one.machine.constants, 1.0))
+        assert times == pytest.approx({"in-switch": (1 + copies) * rate, "moe-hub": 2 * copies * rate})
     refused = confirm(one, one.cost_of(one.space.candidate(0) | {"ep": 4, "etp": 2, "system": "in-switch"}))
     assert "ranks of a simulated system have whole experts" in refused.left_out
 
@@ -91,10 +98,11 @@ def test_ranks_that_share_an_expert_are_reached_together() -> None:
 def test_a_gather_over_ranks_of_one_tensor_index_takes_more_with_fewer_tensor_ranks() -> None:
     """MindSpeed's hierarchical exchange: with 8 tensor ranks a token leaves for 3 other nodes, with 2 for 12 ranks of them."""
     machine, model = machine_of(load_cluster("paper-ascend-910b")), load_whole("pangu-ultra-moe")
+    assert model.layer is not None
     row, k = 2 * 7680 * 1024.0, 8
     start = 2e-6 * machine.cluster.link_latency_ps + machine.hop
     for tp, far, near in ((8, 3, k * 7 / 8), (2, 12, 3 + k / 2)):
-        wire = wire_us(machine, Layout(tp=tp, ep=32, dp=32 // tp), model, 1024, "hierarchical")
+        wire = exchange(machine, model.layer, Peers(32, tp=tp), Rows(1024, 2.0 * 7680, 2.0 * 7680), "hierarchical").dispatch
         assert wire == pytest.approx(start + row * (far / machine.nic + near / machine.link))
 
 

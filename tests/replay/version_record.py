@@ -28,7 +28,7 @@ class Recorded:
 
 
 def file_text(version: str, points: dict[str, Any]) -> str:
-    """The text of `digests.json`: one point a line."""
+    """The text of `digests.json` or `answers.json`: one point a line."""
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in points.items())
     return f'{{"model_version": "{version}", "points": {{\n{lines}\n}}}}\n'
 
@@ -48,13 +48,13 @@ def line_of(record: Recorded) -> str:
     return f"{record.version},{record.points},{record.sha256},{record.note}"
 
 
-def faults(file: str, record: list[Recorded]) -> list[str]:
-    """What is wrong with the text of `digests.json`, by the lines of its version; empty if nothing is."""
+def faults(file: str, record: list[Recorded], name: str = "digests.json", record_name: str = RECORD.name) -> list[str]:
+    """What is wrong with the text of the file `name`, by the lines of its version; empty if nothing is."""
     stored = json.loads(file)
     version, points = stored["model_version"], stored["points"]
     own = [line for line in record if line.version == version]
     if not own:
-        return [f"model version {version}: found no line in {RECORD.name}, expected one"]
+        return [f"model version {version}: found no line in {record_name}, expected one"]
     found = []
     for line in own:
         first = dict(list(points.items())[: line.points])
@@ -63,7 +63,7 @@ def faults(file: str, record: list[Recorded]) -> list[str]:
     if len(points) != max(line.points for line in own):
         found.append(f"model version {version}: found {len(points)} points, expected the {max(line.points for line in own)} that are recorded")
     if file != file_text(version, points):
-        found.append("digests.json: found another layout than replay_points.py writes")
+        found.append(f"{name}: found another layout than is written")
     return found
 
 
@@ -73,9 +73,9 @@ def lost_lines(now: str, earlier: list[str]) -> list[str]:
     return sorted({line for text in earlier for line in text.splitlines()} - kept)
 
 
-def earlier_records() -> list[str] | None:
+def earlier_records(record: Path = RECORD) -> list[str] | None:
     """The record at every commit that changed it, None outside a git checkout."""
-    folder, name = RECORD.parent, RECORD.name
+    folder, name = record.parent, record.name
 
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout

@@ -6,9 +6,9 @@ and the cache are read, experts with a row are read or computed, rows go out and
 
 from dataclasses import dataclass
 
-from dysharp.costs.transfer import expected_copies
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
+from dysharp.workload.closed import expected_copies
 
 ROW_BYTES = 2
 """Bytes of an activation (BF16) on the links; weights are FP8, cached values BF16."""

@@ -70,6 +70,12 @@ def told(make: Callable[[], Any]) -> Any:
         return str(reason)
 
 
+def sent(own: Replica, tokens: float, most: float) -> dict[str, Any]:
+    """Dispatch, combine, their kernels and system."""
+    found = exchange.exchange(own, tokens, most)
+    return {name: getattr(found, name) for name in ("dispatch", "combine", "kernels", "system")}
+
+
 # ---- one step
 
 
@@ -97,7 +103,7 @@ def kernels(r: Replica) -> Iterator[tuple[str, Any]]:
         rows = (1.0, 50.0, 1024.0, 1025.0)
         for system in ("", "deepep", "trtllm-a2a", "none"):
             own = replace(r, ep_system=system)
-            yield f"EP system {system}", [told(partial(exchange.exchange, own, n, most)) for n in rows for most in (1.0, 1.3)]
+            yield f"EP system {system}", [told(partial(sent, own, n, most)) for n in rows for most in (1.0, 1.3)]
         for system in exchange.BOUNDS:
             own = replace(r, ep_system=system)
             yield f"bound {system}", (exchange.least_us(own, 300.0, 5.0), layer_ops(own, BATCHES["both"], r.model.n_layers - 1))

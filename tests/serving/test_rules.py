@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from dysharp.serving.ffn import expert_op
 
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.base.errors import ConfigError
@@ -15,6 +14,7 @@ from dysharp.serving.apart import Pool, best_apart, disaggregated, transfer_us
 from dysharp.serving.balance import hottest, loads_of, rearranging
 from dysharp.serving.engine import engine_of
 from dysharp.serving.exchange import FREE, HUB, IN_SWITCH
+from dysharp.serving.layer import expert_op
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.serving.search import ServePoint
 from dysharp.serving.step import StepTable, decode_batch, step_time

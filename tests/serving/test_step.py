@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from dysharp.serving.ffn import expert_op
 
 from dysharp.base.errors import ConfigError
 from dysharp.costs.attention import Attention
@@ -13,6 +12,7 @@ from dysharp.model.formats import formats_of
 from dysharp.serving.balance import busiest
 from dysharp.serving.engine import engine_of
 from dysharp.serving.exchange import row_bytes
+from dysharp.serving.layer import expert_op
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.serving.memory import kv_bytes, memory_of, weight_bytes
 from dysharp.serving.step import draft_us, layer_ops, step_time
@@ -37,7 +37,7 @@ def test_the_activation_of_a_dense_ffn_moves_the_values_of_every_matrix() -> Non
     r, tokens = replica("llama3-8b", "hw-dgx-h100", "tp=1", "bf16"), 4096
     width, hidden = r.model.dense_hidden, r.model.hidden
     found = by_name(r, Batch(decodes=tokens, context=1), 0)["dense FFN"]
-    products = r.linear("dense FFN", "dense FFN", tokens, 2 * width, hidden).us + r.linear("dense FFN", "dense FFN", tokens, hidden, width).us
+    products = sum(r.machine.gemm(tokens, *shape, "bf16", weight_bytes=2.0) for shape in ((2 * width, hidden), (hidden, width)))
     assert r.model.dense_matrices == 3
     assert found - products == pytest.approx(r.machine.memory(ELEMENT * tokens * width * 3))
 
@@ -98,7 +98,7 @@ def test_dense_attention_of_prompts_expands_keys_and_values_of_every_head() -> N
     r = replica("deepseek-v3", "hw-dgx-h200", "dp=8,ep=8")
     a, batch = r.model.attention, prompt_batch(8192, 2048)
     whole = Attention(batch=4, queries=2048, heads=a.heads, kv_heads=a.heads, qk_dim=a.qk_dim, v_dim=a.v_dim)
-    assert by_name(r, batch, 10)["attention prefill"] == pytest.approx(r.machine.prefill(whole), rel=1e-6)
+    assert by_name(r, batch, 10)["attention prefill"] == pytest.approx(r.machine.attention(whole), rel=1e-6)
 
 
 def test_sparse_attention_of_prompts() -> None:

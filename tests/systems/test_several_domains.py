@@ -10,7 +10,6 @@ import pytest
 
 from dysharp.analysis import attribute, program_bound, traffic_bytes, wire_table
 from dysharp.base.errors import ConfigError
-from dysharp.costs.transfer import expected_copies
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import fabric_of
 from dysharp.engine.packet.program import run_packet
@@ -25,7 +24,8 @@ from dysharp.specs import Cluster, Model, load_cluster, load_model
 from dysharp.specs.cluster import ScaleOut
 from dysharp.systems import all_systems, get_system
 from dysharp.workload import Routing, make_routing
-from dysharp.workload.levels import LEVELS, expected_domains, two_hop
+from dysharp.workload.closed import expected_copies
+from dysharp.workload.levels import LEVELS, two_hop
 from tests.interpreters.mutants import difference
 from tests.interpreters.plain import PlainEngine
 
@@ -49,8 +49,7 @@ def planned(name: str, cluster: Cluster, tokens: int = 8, direction: str = "fwd"
 
 @pytest.mark.parametrize(("n", "expected"), [(2, 1.993), (4, 3.614), (8, 5.295)])
 def test_distinct_domains_of_a_token(n, expected):
-    assert expected_domains(n, 256, 8) == pytest.approx(expected, abs=5e-4)
-    assert expected_domains(8 * n, 256, 8) == pytest.approx(expected_copies(8 * n, 256, 8))
+    assert expected_copies(n, 256, 8) == pytest.approx(expected, abs=5e-4)
     routing = make_routing("uniform", load_model("deepseek-v3"), 8 * n, 64)
     remote = two_hop(routing, 8).far[0].sum() / routing.n_tokens
     assert remote == pytest.approx(expected * (n - 1) / n, rel=0.02)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dysharp.base.errors import ConfigError
+from dysharp.costs.machine import Machine
 from dysharp.model import flops, state, weights
 from dysharp.model.layout import KINDS, check_domain, check_layout, chunks_of, chunks_of_rank, layout_of
 from dysharp.program import Nature, Program
@@ -27,7 +28,6 @@ from dysharp.training.cost import BlockTimes, Cost, EpTimes
 from dysharp.training.costs import exposed_shards, step_costs
 from dysharp.training.estimate import estimate
 from dysharp.training.graph import replay, replay_schedule, step_graph
-from dysharp.training.machine import Machine
 from dysharp.training.megatron import read_settings, recipe_from
 from dysharp.training.memory import Saving
 from dysharp.training.merged import Kernel, block_kernels, block_times, kernels_program, sms_of
@@ -182,7 +182,7 @@ def block(model: WholeModel, text: str, way: str) -> Iterator[Row]:
         sent = exchange(
             one.machine, layout, model.layer, one.tokens / layout.tp, replace(one.practice, dispatcher=one.practice.dispatcher or "deepep")
         )
-        yield "exchange", astuple(sent)
+        yield "exchange", astuple(sent)[:5]
 
 
 def step(model: WholeModel, text: str, way: str) -> Iterator[Row]:

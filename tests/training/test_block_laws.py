@@ -9,26 +9,26 @@ import pytest
 
 from dysharp.api import describe
 from dysharp.costs.attention import Attention
-from dysharp.model import layout_of
+from dysharp.costs.machine import Machine, machine_of
+from dysharp.model import Layout, layout_of
 from dysharp.model.weights import layer_weights
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.block import Block
-from dysharp.training.machine import Machine
 from dysharp.training.memory import RESERVED
-from dysharp.training.moe_block import _inside
+from dysharp.training.moe_block import exchange
 from dysharp.training.practice import Practice
 from dysharp.training.schedules.registry import Family, all_schedules
 
 H100 = load_cluster("hw-dgx-h100")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Asked(Machine):
     """A machine that keeps the calls of attention."""
 
     calls: list[Attention] = field(default_factory=list)
 
-    def attention(self, call: Attention, direction: Literal["forward", "backward"]) -> float:
+    def attention(self, call: Attention, direction: Literal["forward", "backward"] = "forward") -> float:
         self.calls.append(call)
         return 1.0
 
@@ -56,11 +56,12 @@ def test_without_a_host_no_layer_is_launched(name: str) -> None:
 
 @pytest.mark.parametrize("dispatcher", ["", "alltoall", "deepep", "hybrid-ep"])
 def test_one_gpu_of_a_domain_exchanges_nothing_there(dispatcher: str) -> None:
-    practice = Practice(dispatcher=dispatcher)  # type: ignore[arg-type]
+    practice, layer = Practice(dispatcher=dispatcher), load_whole("qwen3-30b").layer  # type: ignore[arg-type]
+    assert layer is not None
     for cluster in (H100, load_cluster("paper-dgx-h100")):
-        alone, pair = (_inside(Machine(cluster), gpus, 1024.0, 2.0, 4096.0, practice, 1) for gpus in (1, 2))
-        assert alone == (0.0, 0.0)
-        assert min(pair) > 0
+        alone, pair = (exchange(machine_of(cluster, "training"), Layout(ep=gpus, dp=gpus), layer, 1024.0, practice) for gpus in (1, 2))
+        assert (alone.dispatch, alone.combine) == (0.0, 0.0)
+        assert min(pair.dispatch, pair.combine) > 0
 
 
 def test_a_family_that_says_nothing_has_one_stage_on_each_rank() -> None:

@@ -7,13 +7,13 @@ import json
 import pytest
 
 import dysharp
+from dysharp.costs.machine import Machine
 from dysharp.model import layout_of
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.specs import load_cluster, load_whole
 from dysharp.specs.choices import choices_overridden
 from dysharp.training.answers import energy_of
 from dysharp.training.cost import EpTimes
-from dysharp.training.machine import Machine
 
 PAPER = "paper-gh200-nvl32"
 

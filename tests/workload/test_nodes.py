@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
-from dysharp.costs.transfer import expected_copies
 from dysharp.specs import load_model
+from dysharp.workload.closed import expected_copies
 from dysharp.workload.describe import describe_nodes
 
 MODEL = load_model("deepseek-v3")

@@ -16,7 +16,7 @@ import numpy as np
 from dysharp.base.errors import ConfigError
 from dysharp.specs import Model
 from dysharp.workload import collective, levels, lint, placement, popularity, sublayer, traces
-from dysharp.workload.closed import uniform_traffic
+from dysharp.workload.closed import expected_copies, uniform_traffic
 from dysharp.workload.counts import load_counts
 from dysharp.workload.deal import deal
 from dysharp.workload.describe import describe, describe_nodes
@@ -100,7 +100,7 @@ def shadows() -> Iterator[Row]:
         yield f"eplb {args}", (*held.slot_expert.tolist(), *(int(1e3 * x) for x in placement.replica_loads(rows, held)), held.note)
     for n, size in ((4, 3), (3, 3), (5, 4), (6, 2), (1, 4), (3, 1), (7, 3)):
         yield f"rings {n} x {size}", (digest(levels.rail_rings(n * size, size)),)
-    yield "expected", (levels.expected_domains(n, 24, k) for n, k in ((2, 5), (4, 3), (8, 1)))
+    yield "expected", (expected_copies(n, 24, k) for n, k in ((2, 5), (4, 3), (8, 1)))
     for experts, gpus, k in ((24, 6, 5), (64, 8, 6), (16, 2, 1)):
         yield f"uniform {experts}", astuple(uniform_traffic(experts, gpus, k))
 

@@ -49,7 +49,7 @@ def print_arguments(done: Answer, framework: str) -> None:
     for line in done.arguments(framework):
         click.echo(line)
     if done.checked:
-        print_header([done.verdict()])
+        print_header([done.verdict()], version=False)
     click.echo(f"{framework}: {NOT_SAID[framework]}", err=True)
 
 

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from functools import lru_cache
 
+from dysharp.costs.machine import Machine
 from dysharp.figures.metric import Seen, metric
 from dysharp.model import Layout
 from dysharp.specs import choice_str, load_cluster, load_whole
 from dysharp.specs.choices import Scalar, overridden
 from dysharp.training.block import Block
-from dysharp.training.machine import Machine
 from dysharp.training.practice import Practice
 
 MODELS = {"paper-mixtral-8x7b": "mixtral-8x7b", "paper-qwen2-moe": "qwen2-moe", "paper-phi-3.5-moe": "phi-3.5-moe"}

@@ -12,6 +12,7 @@ from typing import Any
 from dysharp.base.units import PS_PER_US
 from dysharp.costs.attention import BACKWARD_PRODUCTS, attention_flops
 from dysharp.costs.attention import Attention as Call
+from dysharp.costs.machine import Direction, Machine, number
 from dysharp.figures.metric import Seen, metric
 from dysharp.model import Layout
 from dysharp.specs import choice_int, choice_str, load_cluster, load_model
@@ -21,7 +22,6 @@ from dysharp.training.block import Block
 from dysharp.training.cost import EpTimes
 from dysharp.training.costs import step_costs
 from dysharp.training.graph import replay, step_graph
-from dysharp.training.machine import Direction, Machine, number
 from dysharp.training.schedules import make_schedule
 
 STAGES = 16
@@ -34,7 +34,7 @@ GRADIENT_BYTES = 8
 """Bytes of memory that a weight's FP32 gradient moves in a micro-batch: read and written."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class PaperMachine(Machine):
     """A paper's cluster whose attention runs at a chosen rate, and whose memory-bound operators may take no time."""
 
@@ -42,11 +42,11 @@ class PaperMachine(Machine):
     causal: bool
     products_only: bool
 
-    def memory(self, n_bytes: float, part: float = 1.0) -> float:
+    def memory(self, n_bytes: float, kernels: int = 1) -> float:
         """As `Machine`, or nothing."""
-        return 0.0 if self.products_only else Machine.memory(self, n_bytes, part)
+        return 0.0 if self.products_only else Machine.memory(self, n_bytes, kernels)
 
-    def attention(self, call: Call, direction: Direction) -> float:
+    def attention(self, call: Call, direction: Direction = "forward") -> float:
         """The attention kernel."""
         whole = call if self.causal else replace(call, causal=False)
         if self.rate == "flash":
@@ -60,7 +60,8 @@ def machine_of(here: Seen) -> PaperMachine:
     cluster = load_cluster(here.point.cluster)
     own = cluster if here.point.gpus is None else cluster.with_gpus(here.point.gpus)
     products = choice_str("paper_step.operators") == "products"
-    return PaperMachine(own, choice_str("paper_step.attention_rate"), choice_str("paper_step.causal") == "yes", products)
+    rate, causal = choice_str("paper_step.attention_rate"), choice_str("paper_step.causal") == "yes"
+    return PaperMachine(own, rate=rate, causal=causal, products_only=products)
 
 
 def model_of(here: Seen) -> WholeModel:

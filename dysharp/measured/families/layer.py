@@ -16,7 +16,7 @@ from dysharp.measured.predictions import frozen
 from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu, load_gpu
 from dysharp.systems import get_system
-from dysharp.workload import make_routing
+from dysharp.workload import expected_copies, make_routing
 
 KINDS = ("moe_layer", "moe_layer_fwd")
 HALVES = ("moe_layer0", "moe_layer1")
@@ -212,4 +212,4 @@ def _copies(m: Measurement, gpus: int, experts: int, topk: int) -> float:
         gpus, experts = round(groups), round(experts * groups / gpus)
     if experts < gpus or topk > experts:
         raise Unsupported("experts, GPUs and top-k do not fit together")
-    return transfer.expected_copies(gpus, experts, topk)
+    return expected_copies(gpus, experts, topk)

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from dysharp.base.units import GiB
+from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.setting import TrainingRow, convention_of_row, model_of, setting_of
 from dysharp.model.flops import model_flops
@@ -20,7 +21,6 @@ from dysharp.model.layout import layout_of
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.block import Block
 from dysharp.training.cost import Cost
-from dysharp.training.machine import Machine
 from dysharp.training.memory import Memory, memory_of
 from dysharp.training.moe_block import exchange
 from dysharp.training.overlap import WIRE, Phases, pairs_time, phases_of

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, replace
 
 from dysharp.base.errors import ConfigError
+from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import GPUS, TABLES, Unsupported
 from dysharp.measured.run_rows import Columns, Run
 from dysharp.model.flops import CONVENTIONS, Convention
@@ -12,7 +13,6 @@ from dysharp.model.state import RECIPES, Recipe
 from dysharp.specs import load_cluster
 from dysharp.specs.catalog import load_whole
 from dysharp.specs.whole import WholeModel
-from dysharp.training.machine import Machine
 from dysharp.training.memory import FULL, MODULES, Saving
 from dysharp.training.practice import GRAPH_PARTS, WHOLE, Dispatcher, DType, Practice
 

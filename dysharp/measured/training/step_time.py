@@ -10,15 +10,16 @@ from statistics import median
 from typing import Any
 
 from dysharp.base.errors import ConfigError
+from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.families import RunCase
 from dysharp.measured.training.setting import AUTOMODEL, NEMO, SIMUMAX, Setting, TrainingRow, machine_of, practice_of, setting_of
-from dysharp.model.flops import CORE, core_flops, flops_of, mean_context
+from dysharp.model.flops import core_flops, flops_of, mean_context
 from dysharp.model.layout import Layout, chunks_of
+from dysharp.model.operators import CORE, operators
 from dysharp.model.state import rank_parameters
 from dysharp.specs.whole import WholeModel
 from dysharp.training.estimate import Estimate, estimate
-from dysharp.training.machine import Machine
 from dysharp.training.practice import Practice
 
 GEMM, GRADIENT, GROUPED = 1090 / 2250, 1050 / 2250, 900 / 2250
@@ -37,7 +38,9 @@ def floor_us(setting: Setting, machine: Machine, practice: Practice) -> float:
     peak, dense = cluster.peak_flops_per_us(kind), cluster.peak_flops_per_us("bf16")
     forward = dict(flops_of(model, setting.sequence).forward)
     core, experts = forward.pop(CORE), forward.pop("routed experts", 0.0)
-    core = sum(core_flops(model, mean_context(setting.sequence)) for _ in range(model.n_layers)) if model.attention.window == 0 else core
+    if model.attention.window == 0:
+        context = mean_context(setting.sequence)
+        core = sum(core_flops(op, context) for layer in range(model.n_layers) for op in operators(model, layer))
     others = sum(forward.values())
     tokens = layout.tokens(setting.sequence) / layout.tp / layout.pp
     linear = others * (2 / GEMM + 1 / GRADIENT) + experts * 3 / GROUPED

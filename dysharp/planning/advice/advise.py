@@ -188,6 +188,13 @@ def advise(model: ModelSource, *, systems: Sequence[str] | None = None, phase: s
     fewest SMs of the measured range within 1 % of the fastest number; other systems keep their default.
     Raises TypeError for an unknown argument, ConfigError for wrong input or when no system runs.
     """
+    asked, chosen_phase = asked_for(model, phase, request)
+    with Workers() as workers:
+        return _advice(asked, chosen_phase, systems, workers)
+
+
+def asked_for(model: ModelSource, phase: str | None, request: SharedArgs) -> tuple[Request, Phase | None]:
+    """The request of advice, complete, and its phase. Raises ConfigError for wrong input and for a cluster that is not real."""
     chosen_phase = None if phase is None else get_phase(phase)
     if chosen_phase is not None:
         request["direction"] = passes_of(chosen_phase, request["direction"])
@@ -198,8 +205,7 @@ def advise(model: ModelSource, *, systems: Sequence[str] | None = None, phase: s
         asked = dataclasses.replace(asked, routing=replayed(chosen_phase, asked.routing))
     if asked.cluster.family != "hw":
         raise ConfigError(f'advise: found cluster "{asked.cluster.name}" of the {asked.cluster.family} family, expected an hw-* cluster')
-    with Workers() as workers:
-        return _advice(asked, chosen_phase, systems, workers)
+    return asked, chosen_phase
 
 
 def _advice(asked: Request, phase: Phase | None, systems: Sequence[str] | None, workers: Workers) -> Advice:

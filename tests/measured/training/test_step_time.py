@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.setting import TrainingRow, machine_of, practice_of, setting_of
 from dysharp.measured.training.step_time import BARS, MEDIAN_P90, error_bar, estimate_row, judge_groups, measured_s, slopes, step_cases, votes
 from dysharp.model import layout_of
 from dysharp.specs import load_cluster, load_whole
-from dysharp.training.machine import Machine
 from dysharp.training.practice import WHOLE
 
 DENSE = ("tr293", "tr294", "tr295", "tr309", "tr310", "tr311")

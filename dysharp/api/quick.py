@@ -1,0 +1,138 @@
+"""`quick_compare`, `quick_advise`: answers by closed forms and bounds alone, in the fields of the simulated ones."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Unpack
+
+from dysharp.analysis.bound import collective_bound_us
+from dysharp.analysis.row import Row
+from dysharp.api.comparison import chosen_systems, place_of_fastest
+from dysharp.base.errors import ConfigError
+from dysharp.planning.advice.advise import DEFAULT_CLUSTER, asked_for
+from dysharp.planning.advice.candidates import candidates, nothing_to_rank, options_to_run
+from dysharp.planning.quick import APART, BOUND, CLOSED, QuickLayer, cells, quick_layers
+from dysharp.runs.arguments import RequestArgs, SharedArgs
+from dysharp.runs.collective import running
+from dysharp.runs.header import header_of
+from dysharp.runs.request import ModelSource, make_collective_request, takes
+from dysharp.systems.collectives.register import get_collective
+
+STANDS_ON = (
+    f"closed form: rates and costs of the kernels; nine of ten are within {100 * APART:.0f} % of the simulated layer; "
+    "a range counts the measured errors, too",
+    "bound: the layer takes at least so long; only a simulation says how long",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QuickAnswer:
+    """Layers by closed forms and bounds. `rows`: their fields as those of `Row.to_dict`. `not_ranked`: {system: why}."""
+
+    layers: tuple[QuickLayer, ...]
+    rows: tuple[dict[str, Any], ...]
+    header: tuple[str, ...]
+    not_ranked: Mapping[str, str]
+
+    @property
+    def best(self) -> QuickLayer:
+        """The fastest closed form that does all work; where there is none, the lowest bound that one could build."""
+        known = [one for one in self.layers if one.kind == CLOSED] or list(self.layers)
+        return known[place_of_fastest([(one.system, one.form, one.dropped_rows, one.time_us) for one in known])]
+
+    def sentence(self) -> str:
+        """The answer."""
+        best = self.best
+        lower = sum(one.kind == BOUND for one in self.layers if one is not best)
+        more = f" {lower} more {'has' if lower == 1 else 'have'} a bound alone and may be faster." if lower and best.kind == CLOSED else ""
+        if best.kind == BOUND:
+            return f"No system has a closed form here. The lowest bound is that of {best.system}: at least {best.time_us:.1f} us."
+        return f"Quick answer: {best.system}, {best.time_us:.1f} us ({best.words()}). Not simulated.{more}"
+
+    def cells(self) -> list[tuple[str, str, str, str]]:
+        """The table (`planning.quick.HEADINGS`)."""
+        return cells(self.layers)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields of `Comparison.to_dict` and "quick"; speed-ups are those among closed forms."""
+        base = next((one for one in self.layers if one.system == "deepep"), self.layers[0])
+        speedup = {one.system: base.time_us / one.time_us if one.kind == base.kind == CLOSED else None for one in self.layers}
+        return {
+            "quick": True, "rows": list(self.rows), "baseline": base.system, "baselines": {base.form: base.system}, "speedup": speedup,
+            "header": [*self.header, *STANDS_ON], "sentence": self.sentence(),
+        }  # fmt: skip
+
+    def to_advice(self) -> dict[str, Any]:
+        """The fields of `Advice.to_dict` and "quick"; None where only a simulation knows."""
+        order = sorted(range(len(self.layers)), key=lambda i: self.layers[i].time_us)
+        judged = [i for i in order if self.layers[i].bar is not None]
+        found = {"ranking": judged, "unjudged": [i for i in order if i not in judged]}
+        entries = {name: [_predicted(self.layers[i], self.rows[i]) for i in places] for name, places in found.items()}
+        return {"quick": True, "answer": [self.sentence()], **entries} | {
+            "limits": None, "what_if": [], "no_what_if": {}, "ties": [], "not_ranked": dict(self.not_ranked), "layer_errors": None,
+            "header": [*self.header, *STANDS_ON],
+        }  # fmt: skip
+
+
+PREDICTED = (
+    "formats", "eager_us", "typical_error", "p90_error", "families", "tokens_simulated", "simulated_us", "surroundings_us", "one_kernel_us",
+    "phases_us", "tokens_per_s", "tried", "edge", "warnings",
+)  # fmt: skip
+"""Fields of a prediction that only a simulation fills."""
+
+
+def _predicted(layer: QuickLayer, row: Mapping[str, Any]) -> dict[str, Any]:
+    known = {name: row[name] for name in ("system", "form", "options", "time_us", "low_us", "high_us", "exposed_comm_us", "kind")}
+    return known | {"parts_us": row["path_us"]} | dict.fromkeys(PREDICTED)
+
+
+@takes(RequestArgs)
+def quick_compare(systems: Iterable[str] | None = None, forms: str | None = None, **request: Unpack[RequestArgs]) -> QuickAnswer:
+    """The systems on one workload as `compare`, by closed forms and bounds. Raises what `compare` raises before it simulates."""
+    if request["workload"] is not None:
+        return _collectives(None if systems is None else list(systems), request)
+    chosen, asked = chosen_systems(systems, forms, request)
+    (layers,), workload = quick_layers(chosen, [asked])
+    rows = [one.to_dict(asked, workload.routing) for one in layers]
+    return QuickAnswer(tuple(layers), tuple(rows), header_of(workload), {})
+
+
+def _collectives(names: Sequence[str] | None, request: RequestArgs) -> QuickAnswer:
+    """The bound of every system on a collective."""
+    asked = make_collective_request(request)
+    chosen = list(running(asked)) if names is None else [get_collective(name).name for name in names]
+    if not chosen:
+        raise ConfigError(f"systems: found none that runs {asked.work.description} on {asked.cluster.name}, expected at least one")
+    us = collective_bound_us(asked.work, asked.cluster)
+    layers = [QuickLayer(name, "real", BOUND, us, 0.0, 0.0, 0.0, 0.0, None, 0.0, {}) for name in chosen]
+    blank = {one.name: None for one in fields(Row) if one.name != "header"}
+    known = {"workload": asked.work.description, "cluster": asked.cluster.name, "gpus": asked.cluster.n_gpus, "time_us": us, "kind": BOUND}
+    rows = [blank | known | {"system": name, "low_us": None, "high_us": None} for name in chosen]
+    return QuickAnswer(tuple(layers), tuple(rows), (f"{asked.work.description}, {asked.cluster.n_gpus} GPUs of {asked.cluster.name}",), {})
+
+
+@takes(SharedArgs, cluster=DEFAULT_CLUSTER)
+def quick_advise(model: ModelSource, *, systems: Sequence[str] | None = None, phase: str | None = None, **request: Unpack[SharedArgs]) -> QuickAnswer:
+    """The systems that `advise` ranks, each with its default options, by closed forms and bounds. Raises what `advise` raises before it simulates."""
+    asked, chosen_phase = asked_for(model, phase, request)
+    chosen, not_ranked = candidates(systems, asked, chosen_phase)
+    options, _ = options_to_run(chosen, asked)
+    layers: list[QuickLayer] = []
+    rows: list[dict[str, Any]] = []
+    header: tuple[str, ...] = ()
+    for name, system in chosen.items():
+        if name in not_ranked:
+            continue
+        own = replace(asked, options={f"{name}.{key}": value for key, value in options[name].items()})
+        try:
+            (found,), workload = quick_layers({name: system}, [own])
+        except ConfigError as error:
+            if systems is not None:
+                raise
+            not_ranked[name] = str(error)
+            continue
+        layers += found
+        rows.append(found[0].to_dict(own, workload.routing))
+        header = header_of(workload, phase=chosen_phase)
+    if not layers:
+        raise ConfigError(nothing_to_rank(not_ranked, asked))
+    return QuickAnswer(tuple(layers), tuple(rows), header, not_ranked)

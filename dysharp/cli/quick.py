@@ -1,0 +1,60 @@
+"""`--quick`, and the answer of closed forms that stands on a terminal until the simulated one replaces it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from dysharp.base.errors import ConfigError
+from dysharp.show.output import print_header, print_json, print_lines, print_table
+
+if TYPE_CHECKING:
+    from dysharp.api.quick import QuickAnswer
+    from dysharp.api.training import Steps
+
+quick_flag = click.option(
+    "--quick", is_flag=True,
+    help="Stop at the first answer: closed forms with error bars, or bounds, and no simulation. A terminal shows it first without --quick, too.",
+)  # fmt: skip
+MARK = "First answer, by closed forms and bounds; the simulated one replaces it."
+
+
+def refuse_files(**files: str | None) -> None:
+    """Raises ConfigError for a file that shows a simulation."""
+    if given := [name for name, path in files.items() if path is not None]:
+        raise ConfigError(f"--quick: found --{given[0]}, expected none (it shows a simulation)")
+
+
+def first_lines(answer: str, headings: Sequence[str], cells: Iterable[Sequence[str]]) -> list[str]:
+    """A first answer for a terminal."""
+    from dysharp.base.text import table
+
+    return [MARK, answer, *table([one.replace("\n", " ") for one in headings], list(cells), left=1).split("\n"), ""]
+
+
+def lines_of(done: QuickAnswer) -> list[str]:
+    """Layers as a first answer."""
+    from dysharp.planning.quick import HEADINGS
+
+    return first_lines(done.sentence(), HEADINGS, done.cells())
+
+
+def lines_of_steps(done: Steps) -> list[str]:
+    """Steps as a first answer."""
+    return first_lines(done.sentence(), done.columns.headings, done.columns.cells(done.rows()))
+
+
+def print_quick(done: QuickAnswer, as_json: bool, *, advice: bool = False, one: bool = False) -> None:
+    """A quick answer as the last one. `advice`, `one`: JSON has the fields of `advise`, of the single Row of `run`."""
+    from dysharp.api.quick import STANDS_ON
+    from dysharp.planning.quick import HEADINGS
+
+    if as_json:
+        print_json(done.to_advice() if advice else {"quick": True} | done.rows[0] if one else done.to_dict())
+    else:
+        print_lines([done.sentence(), ""])
+        print_table(HEADINGS, done.cells(), left=2, text=("stands on",))
+        print_lines(["", *STANDS_ON])
+    print_header(done.header)

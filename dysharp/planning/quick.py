@@ -1,0 +1,333 @@
+"""Quick answers: a MoE layer under an EP system without a simulation, by closed forms of its kernels, or by a lower bound.
+
+Real forms of libraries have closed forms (`costs.transfer`, `costs.collectives`): dispatch, experts, combine, and what surrounds them. Other
+systems overlap these, or have hardware that nobody sells: their answer is a lower bound, the longest of their rows on the links, of their GEMMs at
+the peak, and of the bound of every system.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dysharp.analysis.bound import workload_bound_us
+from dysharp.analysis.row import LEFT_OUT, Row
+from dysharp.analysis.surroundings import Surroundings, surroundings
+from dysharp.base.units import PS_PER_US
+from dysharp.costs import transfer
+from dysharp.costs.collectives import collective_us
+from dysharp.costs.gemm import mean_share, tile_task, weight_grad_task
+from dysharp.costs.machine import machine_of
+from dysharp.costs.operators import ELEMENT_BYTES, Constants
+from dysharp.measured.trust import PredictionScope, trust_of
+from dysharp.runs.request import Request, Workload
+from dysharp.runs.run import prepare
+from dysharp.specs import Model
+from dysharp.specs.choices import choice_int
+from dysharp.specs.gpu import Gpu
+from dysharp.systems import System
+from dysharp.systems.building.experts import gang, stages
+from dysharp.systems.building.formats import ROW_BYTES, WEIGHT_BYTES
+from dysharp.workload import Routing, needed_gpus, rows_per_slot
+from dysharp.workload.traffic import Rows, scheme_rows
+
+CLOSED, BOUND = "closed form", "bound"
+APART = 0.25
+"""Nine of ten closed forms are within this part of the simulated layer, either way (`python bench/quick.py`)."""
+FLIT_BYTES = 16
+
+
+class Sizes(NamedTuple):
+    """What a closed form of an exchange reads. `copies`: rows of the busiest GPU per token, its own included. Bytes: of a row forth and back."""
+
+    gpu: Gpu
+    constants: Constants
+    model: Model
+    gpus: int
+    tokens: int
+    copies: float
+    sent: float
+    back: float
+    options: Any
+
+
+Form = Callable[[Sizes], tuple[float, float]]
+
+
+def _deepep(s: Sizes) -> tuple[float, float]:
+    numbers = s.options.n_sm, s.gpus
+    dispatch = transfer.deepep_dispatch_us(s.gpu, s.constants, s.tokens, s.copies, s.sent, *numbers)
+    return float(dispatch), float(transfer.deepep_combine_us(s.gpu, s.constants, s.tokens, s.copies, s.back, *numbers))
+
+
+def _low_latency(s: Sizes) -> tuple[float, float]:
+    numbers = s.model.n_experts, s.gpus
+    dispatch = transfer.ll_dispatch_us(s.gpu, s.constants, s.tokens, s.model.topk, s.sent, *numbers)
+    return float(dispatch), float(transfer.ll_combine_us(s.gpu, s.constants, s.tokens, s.model.topk, s.back, *numbers))
+
+
+def _one_sided(s: Sizes) -> tuple[float, float]:
+    times = [transfer.alltoall_one_sided_us(s.gpu, s.constants, s.tokens, s.copies, row, s.gpus, reads=reads)
+             for row, reads in ((s.sent, False), (s.back, True))]  # fmt: skip
+    return float(times[0]), float(times[1])
+
+
+def _trtllm(s: Sizes) -> tuple[float, float]:
+    if s.options.sides == "one":
+        return _one_sided(s)
+    copies = [transfer.fifo_copy_us(s.gpu, s.constants, row, s.gpus) for row in (s.sent, s.back)]
+    numbers = s.gpu, s.constants, s.tokens, s.copies
+    summed = transfer.summed_bytes(s.back, s.model.topk)
+    dispatch = transfer.alltoall_two_sided_us(*numbers, s.sent, s.gpus, copies[0])
+    return float(dispatch), float(transfer.alltoall_two_sided_us(*numbers, s.back, s.gpus, copies[1], summed))
+
+
+def _mori(s: Sizes) -> tuple[float, float]:
+    numbers = s.gpu, s.constants, s.tokens, s.copies
+    moved = 0.0 if s.options.zero_copy else 2 * s.back  # read and written into the registered buffer
+    return float(transfer.mori_dispatch_us(*numbers, s.sent, s.gpus)), float(transfer.mori_combine_us(*numbers, s.back, s.gpus, moved))
+
+
+def _all_to_all(s: Sizes) -> tuple[float, float]:
+    rows = s.tokens * s.model.topk
+    return tuple(float(collective_us(s.gpu, s.constants, "alltoall", s.gpus, rows * row)) for row in (s.sent, s.back))  # type: ignore[return-value]
+
+
+def _gathered(s: Sizes) -> tuple[float, float]:
+    rows = s.tokens * s.gpus
+    pairs = (("all_gather", s.sent), ("reduce_scatter", s.back))
+    return tuple(float(collective_us(s.gpu, s.constants, kind, s.gpus, rows * row)) for kind, row in pairs)  # type: ignore[return-value]
+
+
+FORMS: Mapping[str, Form] = {
+    "deepep": _deepep, "deepep-ll": _low_latency, "flashinfer": _one_sided, "trtllm-a2a": _trtllm, "mori": _mori, "megatron-a2a": _all_to_all,
+    "megatron-ag": _gathered,
+}  # fmt: skip
+"""System -> closed form of the dispatch and the combine of its real form inside one NVLink domain, in microseconds."""
+
+
+IN_TURN = (
+    "deepep", "deepep-v2", "dysharp-basic", "flashinfer", "hybrid-ep", "megatron-a2a", "megatron-ag", "mori", "nccl-ep", "nvls", "trtllm-a2a",
+    "uccl-ep",
+)  # fmt: skip
+"""Systems whose operators run one after the other, so that the paper form, which has no software costs, takes the sum of links and GEMMs."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuickLayer:
+    """One system: us of the layer and of its parts, and the range of nine of ten layers (None: not known). `kind`: `CLOSED`, or `BOUND`: at least."""
+
+    system: str
+    form: str
+    kind: str
+    time_us: float
+    dispatch_us: float
+    gemms_us: float
+    combine_us: float
+    around_us: float
+    bar: tuple[float, float] | None
+    wire_bytes: float
+    options: Mapping[str, Any]
+    dropped_rows: int = 0
+
+    @property
+    def wire_us(self) -> float:
+        """Both ways on the links."""
+        return self.dispatch_us + self.combine_us
+
+    @property
+    def exposed_us(self) -> float:
+        """Communication that nothing hides."""
+        return self.wire_us if self.kind == CLOSED else max(0.0, self.time_us - self.gemms_us)
+
+    def words(self) -> str:
+        """How far the time goes: "closed form, -20 to +20 %", "bound: at least"."""
+        if self.bar is None:
+            return "bound: at least" if self.kind == BOUND else f"{self.kind}, no error bar"
+        low, high = (100 * (one / self.time_us - 1) for one in self.bar)
+        return f"{self.kind}, {low:+.0f} to {high:+.0f} %"
+
+    def to_dict(self, request: Request, routing: Routing) -> dict[str, Any]:
+        """The fields of `Row.to_dict`; None where only a simulation knows. Beside them `kind`, `low_us`, `high_us`."""
+        blank: dict[str, Any] = {one.name: None for one in dataclasses.fields(Row) if one.name not in LEFT_OUT and one.name != "header"}
+        low, high = self.bar or (None, None)
+        return blank | {
+            "system": self.system, "form": self.form, "model": request.model.name, "cluster": request.cluster.name,
+            "gpus": request.cluster.n_gpus, "tokens_per_gpu": request.tokens, "topk": request.model.topk, "layer": request.layer,
+            "routing": routing.description, "direction": request.direction, "fidelity": self.kind, "seed": request.seed,
+            "options": dict(self.options), "time_us": self.time_us, "exposed_comm_us": self.exposed_us, "dropped_rows": self.dropped_rows,
+            "path_us": {"dispatch": self.dispatch_us, "gemms": self.gemms_us, "combine": self.combine_us, "around": self.around_us},
+            "kind": self.kind, "low_us": low, "high_us": high,
+        }  # fmt: skip
+
+
+def quick_layers(systems: Mapping[str, System], requests: Sequence[Request]) -> tuple[list[list[QuickLayer]], Workload]:
+    """For each request (one workload, other directions) a layer under each system in their order; and the workload of the first.
+
+    Raises ConfigError as a simulation of the requests does.
+    """
+    options, drawn = prepare(systems, dataclasses.replace(requests[0], progress=None))
+    ways = [dataclasses.replace(drawn, request=request) for request in requests]
+    return [[_layer(system, options[name], way) for name, system in systems.items()] for way in ways], drawn
+
+
+def _layer(system: System, options: Any, workload: Workload) -> QuickLayer:
+    request = workload.request
+    if request.direction == "both":
+        ways = [_layer(system, options, dataclasses.replace(workload, request=dataclasses.replace(request, direction=way))) for way in ("fwd", "bwd")]
+        return _summed(*ways)
+    cluster, routing = request.cluster, system.served(workload.routing, options)
+    values = {one.name: getattr(options, one.name) for one in dataclasses.fields(options)}
+    form = system.form_on(cluster, options)
+    moved, dropped = _moved_bytes(system, request.model, routing, options), _rows(workload.routing) - _rows(routing)
+    closed = FORMS.get(system.name) if form == "real" and cluster.gpu and cluster.domains == 1 else None
+    if closed is None and form == "paper" and system.name in IN_TURN and cluster.domains == 1:
+        return _in_turn(system, request, routing, options, values, dropped)
+    if closed is None:
+        time, gemms, wire = _bound(system, request, routing, options, moved)
+        return QuickLayer(system.name, form, BOUND, time, wire / 2, gemms, wire / 2, 0.0, None, moved, values, dropped)
+    dispatch, combine = closed(_sizes(system, request, routing, options))
+    given = options.compute if hasattr(options, "compute") else True
+    gemms = _gemms_us(request, routing) if given else 0.0
+    kwargs = {"options": values, "direction": request.direction}
+    around = surroundings(system.name, request.model, cluster, routing, **kwargs) if given else Surroundings()  # type: ignore[arg-type]
+    parts = {"dispatch": dispatch, "gemm1": gemms / 2, "gemm2": gemms / 2, "combine": combine, "surroundings": around.device_us}
+    time = sum(parts.values())
+    scope = PredictionScope(system.name, request.model, cluster, request.tokens, request.direction, values, workload.routing)
+    wide = trust_of(scope, {name: us / time for name, us in parts.items()}).wide
+    bar = None if wide is None else (time * max(0.0, 1 - wide - APART), time * (1 + wide + APART))
+    return QuickLayer(system.name, form, CLOSED, time, dispatch, gemms, combine, around.device_us, bar, moved, values, dropped)
+
+
+def _in_turn(system: System, request: Request, routing: Routing, options: Any, values: Mapping[str, Any], dropped: int) -> QuickLayer:
+    """Rows at the rate of the links, and GEMMs in tiles on all SMs, one operator after the other."""
+    model, rate = request.model, _link_rate(request)
+    (up, down), (back_down, back_up) = _rows_both_ways(system, routing, options)
+    row, sent = float(model.row_bytes), _format_bytes(options, "dispatch", model)
+    hop = 2 * request.cluster.link_latency_ps / PS_PER_US
+    dispatch = float(max(up.max(initial=0), down.max(initial=0))) * sent / rate + hop
+    combine = float(max(back_up.max(initial=0), back_down.max(initial=0))) * row / rate + hop
+    gemms = _gemms_us(request, routing) if getattr(options, "compute", True) else 0.0
+    time, moved = dispatch + gemms + combine, _moved_bytes(system, model, routing, options)
+    bar = time * (1 - APART), time * (1 + APART)
+    return QuickLayer(system.name, "paper", CLOSED, time, dispatch, gemms, combine, 0.0, bar, moved, values, dropped)
+
+
+def _summed(one: QuickLayer, two: QuickLayer) -> QuickLayer:
+    """Both passes."""
+    names = ("time_us", "dispatch_us", "gemms_us", "combine_us", "around_us", "wire_bytes")
+    bar = (one.bar[0] + two.bar[0], one.bar[1] + two.bar[1]) if one.bar and two.bar else None
+    return dataclasses.replace(one, bar=bar, **{name: getattr(one, name) + getattr(two, name) for name in names})
+
+
+def _rows(routing: Routing) -> int:
+    """All (token, expert) rows."""
+    return int(rows_per_slot(routing).sum())
+
+
+def _hot_rows(routing: Routing) -> int:
+    """(token, expert) rows of the busiest GPU."""
+    return int(rows_per_slot(routing).reshape(routing.n_gpus, -1).sum(axis=1).max(initial=0))
+
+
+def _format_bytes(options: Any, name: str, model: Model) -> float:
+    return float(ROW_BYTES[getattr(options, name, "rows")](model))
+
+
+def _sizes(system: System, request: Request, routing: Routing, options: Any) -> Sizes:
+    cluster, model, backward = request.cluster, request.model, request.direction == "bwd"
+    needed = needed_gpus(routing)
+    copies = max(float(needed.mean(axis=0).max()) * routing.n_gpus, float(needed.sum(axis=1).mean()))
+    sent = 2.0 * model.hidden if backward else _format_bytes(options, "dispatch", model)  # gradients go in BF16
+    back = 2.0 * model.hidden if backward or not hasattr(options, "combine") else _format_bytes(options, "combine", model)
+    return Sizes(cluster.own_gpu, cluster.fitted, model, cluster.n_gpus, request.tokens, copies, sent, back, options)
+
+
+def _rows_both_ways(system: System, routing: Routing, options: Any) -> list[Rows]:
+    """Rows of each GPU: (sent, received) of Dispatch, and (received, sent) of Combine."""
+    return [scheme_rows(routing, one, options) for one in (system.moves.sent, system.moves.back or system.moves.sent)]
+
+
+def _link_rate(request: Request) -> float:
+    """Bytes per us of all links of a GPU."""
+    cluster = request.cluster
+    return float(cluster.link_bytes_per_us if cluster.n_switches else max(1, cluster.n_gpus - 1) * cluster.pair_bytes_per_us)
+
+
+def _moved_bytes(system: System, model: Model, routing: Routing, options: Any) -> float:
+    """Bytes on the busier direction of the busiest GPU's links. Combine sends what Dispatch received, and receives what it sent."""
+    row = float(model.row_bytes)
+    (up, down), (back_down, back_up) = _rows_both_ways(system, routing, options)
+    sent = _format_bytes(options, "dispatch", model)
+    return float(max((up * sent + back_up * row).max(initial=0.0), (down * sent + back_down * row).max(initial=0.0)))
+
+
+def _bound(system: System, request: Request, routing: Routing, options: Any, moved: float) -> tuple[float, float, float]:
+    """(the bound, GEMMs at the peak or at the rate of their weights, rows on links) in us."""
+    cluster, model = request.cluster, request.model
+    gemms = workload_bound_us(model, cluster, routing, direction=request.direction, free_links=True)
+    if cluster.gpu:
+        gemms = max(gemms, _weights_us(request, routing, options))
+    if system.bound:
+        return gemms, gemms, 0.0
+    least = workload_bound_us(model, cluster, routing, direction=request.direction)
+    wire = moved / _link_rate(request) if cluster.domains == 1 else 0.0
+    return max(least, gemms, wire), gemms, wire
+
+
+def _weights_us(request: Request, routing: Routing, options: Any) -> float:
+    """Weights of the experts with rows of one GPU, at most, once through memory."""
+    model, cluster = request.model, request.cluster
+    experts = int((rows_per_slot(routing).reshape(routing.n_gpus, -1) > 0).sum(axis=1).max(initial=0))
+    width = WEIGHT_BYTES.get(getattr(options, "weights", ""), None) or ELEMENT_BYTES[model.gemm_dtype]
+    return experts * model.n_matrices * model.hidden * model.expert_hidden * width / cluster.hbm_bytes_per_us
+
+
+def _gemms_us(request: Request, routing: Routing) -> float:
+    """The GEMMs of the busiest GPU; a backward pass has gradients of data and of weights."""
+    model, cluster, slots = request.model, request.cluster, len(rows_per_slot(routing)) // routing.n_gpus
+    if not cluster.gpu:
+        return _tiles_us(request, routing)
+    machine, rows = machine_of(cluster, "benchmark"), _hot_rows(routing) / slots
+    inner = (model.n_matrices - 1) * model.expert_hidden
+    total = 0.0
+    for n, k in ((inner, model.hidden), (model.hidden, model.expert_hidden)):
+        if request.direction == "fwd":
+            total += machine.gemm(rows, n, k, model.gemm_dtype, slots)
+        else:
+            total += machine.gemm(rows, k, n, model.gemm_dtype, slots) + machine.gemm(n, k, rows, model.gemm_dtype, slots, accumulate=True)
+    return total
+
+
+def _tiles_us(request: Request, routing: Routing) -> float:
+    """Waves of tiles as the Programs of paper forms have them, or their bytes through memory, on the GPU with most tiles."""
+    model, cluster, high = request.model, request.cluster, choice_int("gemm.tile_rows")
+    rows = rows_per_slot(routing).reshape(routing.n_gpus, -1)
+    tiles = -(-rows // high)
+    own = rows[int(tiles.sum(axis=1).argmax())]
+    own = own[own > 0]
+    if not len(own):
+        return 0.0
+    full, rest = int((own // high).sum()), own[own % high > 0] % high
+    share, total = mean_share(high, float(rows.sum() / max(1, (rows > 0).sum()))), 0.0
+    for stage in stages(model, request.direction):
+        compute = moved = 0.0
+        for gemm in stage:
+            shape = cluster, model.gemm_dtype, gemm.columns, gemm.depth, high, share
+            task = weight_grad_task(*shape) if gemm.of_weights else tile_task(*shape, gemm.epilogue_bytes)
+            ps, n_bytes = np.broadcast_to(task.ps, high + 1), np.broadcast_to(task.bytes, high + 1)
+            compute += float(ps[high]) * -(-gang(gemm) * (full + len(rest)) // cluster.n_sms) / PS_PER_US
+            moved += gang(gemm) * float(n_bytes[high] * full + n_bytes[rest].sum())
+        total += max(compute, moved / cluster.hbm_bytes_per_us)
+    return total
+
+
+HEADINGS = ("system", "form", "us", "stands on")
+
+
+def cells(layers: Sequence[QuickLayer]) -> list[tuple[str, str, str, str]]:
+    """The table, closed forms and bounds alike from the shortest."""
+    order = sorted(layers, key=lambda one: one.time_us)
+    return [(one.system, one.form, f"{'>= ' if one.kind == BOUND else ''}{one.time_us:.1f}", one.words()) for one in order]
