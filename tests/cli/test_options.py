@@ -14,7 +14,7 @@ from dysharp.runs.arguments import RequestArgs, SharedArgs, arguments_of
 VERBS: dict[str, type] = {
     "run": RequestArgs, "compare": RequestArgs, "advise": SharedArgs, "serve": ServeArgs, "step": StepArgs, "plan": PlanArgs, "emulate": EmulateArgs,
 }  # fmt: skip
-NO_OPTION = {"tick", "progress", "dump"}
+NO_OPTION = {"tick", "progress", "dump", "show"}
 OTHER_DEFAULT = {("advise", "cluster")}
 
 
