@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dysharp.base.errors import ConfigError
-from dysharp.show.output import print_header, print_json, print_lines, print_table
+from dysharp.show.output import print_answer, print_header, print_lines, print_table
 
 if TYPE_CHECKING:
     from dysharp.api.quick import QuickAnswer
@@ -52,7 +52,7 @@ def print_quick(done: QuickAnswer, as_json: bool, *, advice: bool = False, one: 
     from dysharp.planning.quick import HEADINGS
 
     if as_json:
-        print_json(done.to_advice() if advice else {"quick": True} | done.rows[0] if one else done.to_dict())
+        print_answer(done.to_advice() if advice else {"quick": True} | done.rows[0] if one else done.to_dict())
     else:
         print_lines([done.sentence(), ""])
         print_table(HEADINGS, done.cells(), left=2, text=("stands on",))
