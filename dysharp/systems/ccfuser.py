@@ -1,6 +1,7 @@
 """CCFuser: thread blocks get remote row tiles while they compute local ones, and put results as tiles are finished."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,17 +9,17 @@ from numpy.typing import NDArray
 from dysharp.base.arrays import I32, I64
 from dysharp.base.units import ns_to_ps
 from dysharp.costs import Tiling
-from dysharp.program import Alloc, Discipline, Head, Kind, Program, Tail, Template
+from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template
 from dysharp.program.constants import OTHER
 from dysharp.program.csr import spans
-from dysharp.specs import Cluster, Model, choice_int
+from dysharp.specs import choice_int
 from dysharp.systems.building.around import MemoryKernels
 from dysharp.systems.building.batch import Batch, ids
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import add_stage, stages
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
 from dysharp.systems.building.software_steps import WORD_BYTES, SoftwareSteps, mediate
-from dysharp.systems.facts import Costs, Facts, Moves, Ships, Shown
+from dysharp.systems.facts import Costs, Facts, Layer, Moves, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts
 
@@ -85,22 +86,26 @@ class _Blocks:
     gets_first: NDArray[np.bool_]
 
 
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def begins(layer: Layer, options: Options) -> dict[str, Any]:
+    """GPUs list rows before they send. One kernel computes the tiles of all owners."""
+    return {"tiling": Tiling(options.tile_rows, shared=True), "alloc": Alloc.PREFIX}
+
+
+def plan_real(layer: LayerBuilder, options: Options) -> None:
     """The paper form with kernel starts, and barriers of all GPUs around both kernels."""
-    return _plan(model, cluster, routing, direction, options, real=True)
+    _plan(layer, options, real=True)
 
 
-@system("ccfuser", FACTS, real=plan_real)
-def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+@system("ccfuser", FACTS, real=plan_real, begins=begins)
+def plan(layer: LayerBuilder, options: Options) -> None:
     """Two kernels. In the first a block gets and computes its tiles, in the second it computes them and puts results."""
-    return _plan(model, cluster, routing, direction, options, real=False)
+    _plan(layer, options, real=False)
 
 
-def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, *, real: bool) -> Program:
-    layer = LayerBuilder(model, cluster, routing, direction, tiling=Tiling(options.tile_rows, shared=True), alloc=Alloc.PREFIX)
+def _plan(layer: LayerBuilder, options: Options, *, real: bool) -> None:
     kernels = SoftwareSteps(layer)
     sms = layer.per_gpu(Discipline.READY_FIFO, "sm", layer.pools(layer.cluster.n_sms))
-    first, second = stages(model, direction)
+    first, second = stages(layer.model, layer.direction)
     owner = layer.tile_slot % layer.n_gpus
     blocks = _blocks(layer, owner)
     start = _starts(layer, blocks)
@@ -143,7 +148,6 @@ def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, opti
         around.at_source("gather", kernels.barrier_after("end", "end.closed", finished, returned))
     if options.mediation and not real:
         mediate(layer, counts=True, permutes=True, first=[Batch(op=start, node=blocks.gpu)])
-    return layer.build(FACTS.moves)
 
 
 def _blocks(layer: LayerBuilder, owner: I32) -> _Blocks:

@@ -18,19 +18,17 @@ import numpy as np
 
 from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline, Program
+from dysharp.program import Discipline
 from dysharp.program.csr import runs, spans, starts
-from dysharp.specs import Cluster, Model, choice_int
+from dysharp.specs import choice_int
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.between.deepep_internode import MOST_DOMAINS, Internode
-from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
+from dysharp.systems.building.formats import ROWS_OR_FP8
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import one_copy_per_gpu
+from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import system
-from dysharp.workload import Routing
+from dysharp.systems.registry import kernels
 
 RING_SLOTS = 256  # token rows per (channel, source): DeepEP V1
 BARRIERS = 2  # barriers in a call with a cached handle: DeepEP V1
@@ -78,23 +76,10 @@ FACTS = Facts(
 )
 
 
-def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
-    sent = row_bytes("deepep.dispatch", options.dispatch, ROWS_OR_FP8, model)
-    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
-
-
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+@kernels("deepep", FACTS)
+def real(layer: LayerBuilder, options: Options) -> Kernels:
     """The paper form with the software costs of both kernels. A call starts when all GPUs have called it."""
-    layer = _layer(model, cluster, routing, direction, options)
-    kernels = (Internode if cluster.domains > 1 else Channels)(layer, options.n_sm)
-    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
-    return layer.build(FACTS.moves)
-
-
-@system("deepep", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
-    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options), FACTS.moves)
+    return (Internode if layer.cluster.domains > 1 else Channels)(layer, options.n_sm)
 
 
 class Channels(SoftwareSteps):

@@ -1,22 +1,20 @@
 """DeepEP low-latency kernels: a message per (token, expert) into fixed slots, count words behind it, no barrier."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
 from dysharp.costs.transfer import ll_grid
-from dysharp.program import Discipline, Program
-from dysharp.specs import Cluster, Model
+from dysharp.program import Discipline
 from dysharp.systems.building.batch import Sends
-from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
+from dysharp.systems.building.formats import ROWS_OR_FP8
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import one_copy_per_expert
+from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.building.ways import NicOnly, Ways
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import system
-from dysharp.workload import Routing
+from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Layer, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import kernels
 
 PEERS = ("nvlink", "nic")
 HEADER_BYTES = 16  # header of a message: the index of the token at its source
@@ -64,28 +62,19 @@ FACTS = Facts(
 )
 
 
-def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
-    sent = row_bytes("deepep-ll.dispatch", options.dispatch, ROWS_OR_FP8, model)
+def begins(layer: Layer, options: Options) -> dict[str, Any]:
+    """Which rows go by NIC."""
     if options.peers not in PEERS:
         raise ConfigError(f"deepep-ll.peers: found {options.peers!r}, expected one of {', '.join(PEERS)}")
-    if options.peers == "nic" and cluster.domains == 1:
-        raise ConfigError(f'deepep-ll.peers: found "nic" on one NVLink domain of "{cluster.name}", expected a cluster with several in use')
-    ways = NicOnly if options.peers == "nic" else Ways
-    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, ways=ways)
+    if options.peers == "nic" and layer.cluster.domains == 1:
+        raise ConfigError(f'deepep-ll.peers: found "nic" on one NVLink domain of "{layer.cluster.name}", expected a cluster with several in use')
+    return {"ways": NicOnly if options.peers == "nic" else Ways}
 
 
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+@kernels("deepep-ll", FACTS, begins=begins)
+def real(layer: LayerBuilder, options: Options) -> Kernels:
     """The paper form with software costs. A GPU continues when it has polled the count words of its own experts."""
-    layer = _layer(model, cluster, routing, direction, options)
-    kernels = _LowLatency(layer)
-    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
-    return layer.build(FACTS.moves)
-
-
-@system("deepep-ll", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, GEMMs, Combine. A GPU starts its GEMMs when its own rows have arrived; there is no barrier."""
-    return one_copy_per_expert(_layer(model, cluster, routing, direction, options), FACTS.moves)
+    return _LowLatency(layer)
 
 
 class _LowLatency(SoftwareSteps):

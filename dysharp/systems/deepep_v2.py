@@ -18,20 +18,19 @@ import numpy as np
 from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
 from dysharp.costs.transfer import expected_copies
-from dysharp.program import Discipline, Program
+from dysharp.program import Discipline
 from dysharp.program.csr import runs, spans
 from dysharp.specs import Cluster, Model, choice_int
+from dysharp.systems import deepep
 from dysharp.systems.building.batch import Batch, Sends
 from dysharp.systems.building.between.deepep_internode import BARRIERS
 from dysharp.systems.building.between.two_hop import TwoHop
-from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
+from dysharp.systems.building.formats import ROWS_OR_FP8
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import one_copy_per_gpu
+from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import system
-from dysharp.workload import Routing
+from dysharp.systems.registry import kernels
 
 SM_GBPS = {"read": 200.0, "write": 50.0}
 """Rates of one SM that the library assumes when it chooses its number of SMs."""
@@ -40,7 +39,7 @@ MORE, FEWEST = 1.25, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(deepep.Options):
     """Options of DeepEP V2's normal kernels.
 
     | option | meaning |
@@ -51,10 +50,7 @@ class Options:
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
     """
 
-    form: str = "auto"
     n_sm: int = choice_int("deepep_v2.n_sm")
-    dispatch: str = "rows"
-    compute: bool = True
 
 
 CHUNK = 6
@@ -117,25 +113,13 @@ FACTS = Facts(
 )
 
 
-def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
-    sent = row_bytes("deepep-v2.dispatch", options.dispatch, ROWS_OR_FP8, model)
-    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
-
-
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+@kernels("deepep-v2", FACTS)
+def real(layer: LayerBuilder, options: Options) -> Kernels:
     """The paper form with the software costs of both kernels of each call."""
-    layer = _layer(model, cluster, routing, direction, options)
+    cluster = layer.cluster
     if not 0 <= options.n_sm <= cluster.n_sms:
         raise ConfigError(f"deepep-v2.n_sm: found {options.n_sm}, expected 0 (the library's own number) to {cluster.n_sms} SMs")
-    kernels = (_Hybrid if cluster.domains > 1 else _Elastic)(layer, options.n_sm or own_sms(model, cluster))
-    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
-    return layer.build(FACTS.moves)
-
-
-@system("deepep-v2", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
-    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options), FACTS.moves)
+    return (_Hybrid if cluster.domains > 1 else _Elastic)(layer, options.n_sm or own_sms(layer.model, cluster))
 
 
 class _Elastic(SoftwareSteps):

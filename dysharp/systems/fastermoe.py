@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline, Program
-from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems.building.between.rails import nccl_layer
+from dysharp.program import Discipline
+from dysharp.specs import choice_int
+from dysharp.systems.building.between.rails import by_rails
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, stream_order
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import mediate
@@ -79,30 +79,27 @@ FACTS = Facts(
 )
 
 
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan_real(layer: LayerBuilder, options: Options) -> None:
     """The paper form with the software costs of its all-to-alls and kernels."""
     if options.shadow:
         raise ConfigError(f"fastermoe.shadow: found {options.shadow} in real form, expected 0 (no broadcast by NCCL is measured), or form=paper")
-    layer = nccl_layer(model, cluster, routing, direction, compute=options.compute)
     stream = NcclStream(layer)
-    if direction == "fwd":  # a backward pass knows the counts
-        kernels, n_bytes = stream.kernels, COUNT_BYTES * model.n_experts
+    if layer.direction == "fwd":  # a backward pass knows the counts
+        kernels, n_bytes = stream.kernels, COUNT_BYTES * layer.model.n_experts
         stream.queue("counts", kernels.alltoall_ps(n_bytes, n_bytes // layer.n_gpus) + kernels.costs.kernel_ps)
-    return _in_steps(layer, stream, options)
+    _in_steps(layer, stream, options)
 
 
-@system("fastermoe", FACTS, real=plan_real)
-def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+@system("fastermoe", FACTS, real=plan_real, begins=by_rails)
+def plan(layer: LayerBuilder, options: Options) -> None:
     """Exchanges by (step, local expert); the GEMMs of a step run expert by expert; a step returns after all its GEMMs."""
-    if options.mediation and cluster.domains > 1:
-        raise ConfigError(f"fastermoe.mediation: found {cluster.domains} NVLink domains, expected one")
-    if options.shadow and cluster.domains > 1:
-        raise ConfigError(f"fastermoe.shadow: found {cluster.domains} NVLink domains, expected one")
-    layer = nccl_layer(model, cluster, routing, direction, compute=options.compute)
-    return _in_steps(layer, CommStream(layer), options)
+    for option in ("mediation", "shadow"):
+        if getattr(options, option) and layer.cluster.domains > 1:
+            raise ConfigError(f"fastermoe.{option}: found {layer.cluster.domains} NVLink domains, expected one")
+    _in_steps(layer, CommStream(layer), options)
 
 
-def _in_steps(layer: LayerBuilder, stream: CommStream, options: Options) -> Program:
+def _in_steps(layer: LayerBuilder, stream: CommStream, options: Options) -> None:
     """The layer with its exchanges on `stream`. Part numbers: (step, local expert), then the shadows."""
     steps, shadows = n_steps(layer.n_gpus, options), layer.routing.placement.shadows
     local = layer.routing.placement.slots_per_gpu // steps - shadows
@@ -134,7 +131,6 @@ def _in_steps(layer: LayerBuilder, stream: CommStream, options: Options) -> Prog
     stream.gathered()
     if options.mediation and not isinstance(stream, NcclStream):
         mediate(layer, counts=True, permutes=True)
-    return layer.build(FACTS.moves)
 
 
 def _part(slot: I32, steps: int, local: int, shadows: int) -> I32:

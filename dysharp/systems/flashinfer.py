@@ -5,12 +5,11 @@ The kernels are those of `trtllm-a2a` with `sides=one`; FlashInfer has the two-s
 
 from dataclasses import dataclass, replace
 
-from dysharp.program import Program
-from dysharp.specs import Cluster, Model
 from dysharp.systems import trtllm_a2a
+from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.facts import Ships, Shown
-from dysharp.systems.registry import system
-from dysharp.workload import Routing
+from dysharp.systems.registry import kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +43,7 @@ FACTS = replace(
 )
 
 
-def _same(options: Options) -> trtllm_a2a.Options:
-    return trtllm_a2a.Options(form=options.form, sides="one", dispatch=options.dispatch, compute=options.compute)
-
-
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """The Program of `trtllm-a2a`, one-sided."""
-    return trtllm_a2a.plan_real(model, cluster, routing, direction, _same(options))
-
-
-@system("flashinfer", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """The paper form of `trtllm-a2a`."""
-    return trtllm_a2a.plan_paper(model, cluster, routing, direction, _same(options))
+@kernels("flashinfer", FACTS)
+def real(layer: LayerBuilder, options: Options) -> Kernels:
+    """The kernels of `trtllm-a2a`, one-sided."""
+    return trtllm_a2a.OneSided(layer)

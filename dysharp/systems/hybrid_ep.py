@@ -9,18 +9,16 @@ import numpy as np
 
 from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline, Program
-from dysharp.specs import Cluster, Model, choice_int
+from dysharp.program import Discipline
+from dysharp.specs import choice_int
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.between.hybrid_internode import HybridInternode
-from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
+from dysharp.systems.building.formats import ROWS_OR_FP8
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import one_copy_per_gpu
+from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import system
-from dysharp.workload import Routing
+from dysharp.systems.registry import kernels
 
 CHUNK_TOKENS = 64  # neighbouring tokens that one SM takes at a time: DeepEP, branch hybrid-ep
 IN_FLIGHT = {"store": 8, "read": 10}
@@ -77,25 +75,12 @@ FACTS = Facts(
 )
 
 
-def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
-    sent = row_bytes("hybrid-ep.dispatch", options.dispatch, ROWS_OR_FP8, model)
-    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
-
-
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+@kernels("hybrid-ep", FACTS)
+def real(layer: LayerBuilder, options: Options) -> Kernels:
     """As the paper form, with the library's kernels: SMs that take turns at chunks of tokens, and barriers."""
-    layer = _layer(model, cluster, routing, direction, options)
-    kernels = (
-        HybridInternode(layer, options.n_sm, options.chunk) if cluster.domains > 1 else Chunks(layer, options.n_sm, options.chunk, options.permute)
-    )
-    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
-    return layer.build(FACTS.moves)
-
-
-@system("hybrid-ep", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
-    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options), FACTS.moves)
+    if layer.cluster.domains > 1:
+        return HybridInternode(layer, options.n_sm, options.chunk)
+    return Chunks(layer, options.n_sm, options.chunk, options.permute)
 
 
 class Chunks(SoftwareSteps):

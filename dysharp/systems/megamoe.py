@@ -6,16 +6,12 @@ import numpy as np
 
 from dysharp.base.arrays import I64
 from dysharp.costs.operators import CAST_BYTES
-from dysharp.program import Discipline, Program
-from dysharp.specs import Cluster, Model
+from dysharp.program import Discipline
 from dysharp.systems.building.experts import fused
-from dysharp.systems.building.formats import row_bytes
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import fused_tiling
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.facts import Costs, Facts, Moves, Ships, Shown
 from dysharp.systems.registry import system
-from dysharp.workload import Routing
 
 ROWS = ("rows", "mxfp8", "nvfp4")
 """Formats of the rows that the kernel pulls and pushes."""
@@ -53,7 +49,7 @@ class Options:
 FACTS = Facts(
     source="https://github.com/deepseek-ai/DeepGEMM (Mega MoE, pull requests 304 and 316)",
     options=Options,
-    moves=Moves("one_copy_per_expert", formats=ROWS),
+    moves=Moves("one_copy_per_expert", formats=ROWS, results=ROWS),
     costs=Costs(
         permutes=0,
         fused=True,
@@ -74,28 +70,16 @@ FACTS = Facts(
 )
 
 
-def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
-    sent = row_bytes("megamoe.dispatch", options.dispatch, ROWS, model)
-    back = row_bytes("megamoe.combine", options.combine, ROWS, model)
-    dtype = "fp4" if options.dispatch == options.weights == "nvfp4" else None
-    tiling = fused_tiling("megamoe", cluster, routing, options.weights, dtype)
-    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, back_bytes=back, tiling=tiling)
-
-
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan_real(layer: LayerBuilder, options: Options) -> None:
     """The paper form with software costs, from the launch to the last barrier of the kernel."""
-    layer = _layer(model, cluster, routing, direction, options)
     _OneKernel(layer).run(cast=options.cast)
-    return layer.build(FACTS.moves)
 
 
 @system("megamoe", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan_paper(layer: LayerBuilder, options: Options) -> None:
     """Dispatch, GEMMs and Combine overlap tile by tile. Each expert returns its own row of a token."""
-    layer = _layer(model, cluster, routing, direction, options)
     layer.dispatch_rows(order=_pull_order(layer), by_rows=True)
     fused(layer, layer.combine_rows(Discipline.READY_FIFO).of_useful_row)
-    return layer.build(FACTS.moves)
 
 
 def _pull_order(layer: LayerBuilder) -> I64:

@@ -9,18 +9,16 @@ import numpy as np
 
 from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline, Program, Tail
-from dysharp.specs import Cluster, Model
+from dysharp.program import Discipline, Tail
 from dysharp.systems.building.batch import Sends
-from dysharp.systems.building.between.rails import RailLayer, nccl_layer
+from dysharp.systems.building.between.rails import RailLayer, by_rails
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import one_copy_per_expert
+from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps, mediate, sorted_at_receiver
 from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import system
-from dysharp.workload import Routing
+from dysharp.systems.registry import kernels
 
 COUNT_BYTES = 8  # rows of an expert as int64: Megatron-Core, token dispatcher
 
@@ -63,46 +61,30 @@ FACTS = Facts(
 )
 
 
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """The paper form with the software costs of two NCCL all-to-alls and the kernels around them."""
-    layer = _layer(model, cluster, routing, direction, options)
+def plan_paper(layer: LayerBuilder, options: Options) -> None:
+    """Dispatch, GEMMs, Combine in sequence. An all-to-all serves all peers in turn, each peer's rows by expert.
+
+    On NVLink, rows for the own domain and for rails take turns as the all-to-all sends them.
+    """
+    if options.mediation and layer.cluster.domains > 1:
+        raise ConfigError(f"megatron-a2a.mediation: found {layer.cluster.domains} NVLink domains, expected one")
     there, back = _stream_orders(layer)
-    kernels = _AllToAll(layer)
-    kernels.combine(one_after_another(layer, kernels.dispatch(there), FACTS.costs), back)
-    return layer.build(FACTS.moves)
-
-
-@system("megatron-a2a", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, GEMMs, Combine in sequence. An all-to-all serves all peers in turn, each peer's rows by expert."""
-    if options.mediation and cluster.domains > 1:
-        raise ConfigError(f"megatron-a2a.mediation: found {cluster.domains} NVLink domains, expected one")
-    layer = _layer(model, cluster, routing, direction, options)
+    discipline = Discipline.SMALLEST_KEY if isinstance(layer, RailLayer) else Discipline.PROGRAM_ORDER
+    layer.dispatch_rows(discipline, there)
+    finished = one_after_another(layer, sorted_at_receiver(layer) if options.mediation else None)
+    returns = layer.combine_rows(discipline, back)
     if isinstance(layer, RailLayer):
-        return _by_rail(layer)
-    if not options.mediation:
-        return one_copy_per_expert(layer, FACTS.moves, *_stream_orders(layer))
-    there, back = _stream_orders(layer)
-    layer.dispatch_rows(order=there)
-    finished = one_after_another(layer, sorted_at_receiver(layer))
-    layer.wait_first(layer.combine_rows(Discipline.PROGRAM_ORDER, back), finished)
-    mediate(layer, counts=True, permutes=True)
-    return layer.build(FACTS.moves)
+        layer.wait_each(returns.op, finished[returns.node])
+    else:
+        layer.wait_first(returns, finished)
+    if options.mediation:
+        mediate(layer, counts=True, permutes=True)
 
 
-def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
-    make = nccl_layer if options.pxn else LayerBuilder
-    return make(model, cluster, routing, direction, compute=options.compute)
-
-
-def _by_rail(layer: RailLayer) -> Program:
-    """As `one_copy_per_expert`. On NVLink, rows for the own domain and for rails take turns as the all-to-all sends them."""
-    there, back = _stream_orders(layer)
-    layer.dispatch_rows(Discipline.SMALLEST_KEY, there)
-    finished = one_after_another(layer)
-    returns = layer.combine_rows(Discipline.SMALLEST_KEY, back)
-    layer.wait_each(returns.op, finished[returns.node])
-    return layer.build(FACTS.moves)
+@kernels("megatron-a2a", FACTS, paper=plan_paper, begins=by_rails)
+def real(layer: LayerBuilder, options: Options) -> Kernels:
+    """The paper form with the software costs of two NCCL all-to-alls and the kernels around them."""
+    return _AllToAll(layer)
 
 
 def _stream_orders(layer: LayerBuilder) -> tuple[I64, I64]:
@@ -113,25 +95,29 @@ def _stream_orders(layer: LayerBuilder) -> tuple[I64, I64]:
 class _AllToAll(SoftwareSteps):
     """Two all-to-alls and the kernels around them, which sort the rows on both sides."""
 
-    def dispatch(self, order: I64) -> I32:
-        """Add Dispatch of the useful rows in `order`. Returns `[gpus]` DELAYs after which rows are sorted by expert."""
+    def __init__(self, layer: LayerBuilder) -> None:
+        super().__init__(layer)
+        self.there, self.back = _stream_orders(layer)
+
+    def dispatch(self) -> I32:
+        """Add Dispatch. Returns `[gpus]` DELAYs after which rows are sorted by expert."""
         layer = self.layer
         sent, received = self._rows(layer.p.row_source), self._rows(layer.p.row_gpu)
         permute = self.delay("permute", self._reorder(np.full(layer.n_gpus, layer.tokens), sent))
         if layer.direction == "fwd":  # a backward pass knows the counts
             layer.wait_each(permute, self._counts())
-        self._all_to_all("dispatch", permute, layer.dispatch_rows(Discipline.READY_FIFO, order), layer.sent_bytes)
+        self._all_to_all("dispatch", permute, layer.dispatch_rows(Discipline.READY_FIFO, self.there), layer.sent_bytes)
         sort = self.delay("received", self._reorder(received, received))
         self._wait_rows_and_gates(sort, layer.join_tiles(layer.tiles, Tail.TILE_READY), gates=bool(layer.dispatch_aux))
         return sort
 
-    def combine(self, finished: I32, order: I64) -> None:
-        """Add Combine of the results in `order`, after the GEMMs of each GPU, `finished[gpu]`."""
+    def combine(self, finished: I32) -> None:
+        """Add Combine, after the GEMMs of each GPU, `finished[gpu]`."""
         layer = self.layer
         sent, received = self._rows(layer.p.row_gpu), self._rows(layer.p.row_source)
         unsort = self.delay("unsort", self._reorder(sent, sent))
         layer.wait_each(unsort, finished)
-        puts = layer.combine_rows(Discipline.READY_FIFO, order)
+        puts = layer.combine_rows(Discipline.READY_FIFO, self.back)
         self._all_to_all("combine", unsort, puts, layer.model.row_bytes)
         unpermute = self.delay("unpermute", self._reorder(np.full(layer.n_gpus, layer.tokens), received))
         returned = layer.join("returned")

@@ -5,17 +5,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from dysharp.base.arrays import I32
-from dysharp.program import Discipline, Program, Tail
-from dysharp.specs import Cluster, Model
+from dysharp.program import Discipline, Tail
 from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.rings import Pace, gather, scatter
 from dysharp.systems.building.collective import collective, surplus_arrived
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import system
-from dysharp.workload import Routing
+from dysharp.systems.registry import kernels
 
 PROB_BYTES, MAP_BYTES = 4, 1  # per token and expert: FP32, boolean (Megatron-Core, token dispatcher)
 
@@ -57,31 +56,26 @@ FACTS = Facts(
 )
 
 
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """The paper form with the software costs of NCCL's collectives and of the kernels around them."""
-    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
-    kernels = (_RailRings if cluster.domains > 1 else _AllGather)(layer)
-    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
-    return layer.build(FACTS.moves)
-
-
-@system("megatron-ag", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan_paper(layer: LayerBuilder, options: Options) -> None:
     """Every GPU receives every token, computes its experts' rows, and returns one row per token.
 
     Rows leave peer by peer, so all links are busy at any time as in a ring. Over several NVLink domains they take rings hop by hop.
     """
-    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
-    if cluster.domains > 1:
+    if layer.cluster.domains > 1:
         scatter(layer, one_after_another(layer, gather(layer)))
-        return layer.build(FACTS.moves)
+        return
     out, back = (layer.per_gpu(Discipline.SMALLEST_KEY, operator) for operator in ("dispatch", "combine"))
     gathered = collective(layer, "dispatch", layer.dispatch_puts(turns=out), out)
     finished = one_after_another(layer, surplus_arrived(layer, gathered))
     combine = layer.combine_puts(back)
     for rows in (combine, collective(layer, "combine", combine, back).surplus):
         layer.wait_each(rows.op, finished[rows.node])
-    return layer.build(FACTS.moves)
+
+
+@kernels("megatron-ag", FACTS, paper=plan_paper)
+def real(layer: LayerBuilder, options: Options) -> Kernels:
+    """The paper form with the software costs of NCCL's collectives and of the kernels around them."""
+    return (_RailRings if layer.cluster.domains > 1 else _AllGather)(layer)
 
 
 class _AllGather(SoftwareSteps):

@@ -7,16 +7,15 @@ import numpy as np
 from dysharp.base.arrays import I32
 from dysharp.base.units import ns_to_ps
 from dysharp.isa.framing import Framing
-from dysharp.program import Discipline, Head, Program, Tail
+from dysharp.program import Discipline, Head, Tail
 from dysharp.program.csr import place_in
-from dysharp.specs import Cluster, Model, choice_int, choice_str
+from dysharp.specs import choice_int, choice_str
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import GemmOps, blocks_in_order, fused, in_pairs
 from dysharp.systems.building.layer import STORE, LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.facts import Costs, Facts, Moves, Reach, Shown
 from dysharp.systems.registry import system
-from dysharp.workload import Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +47,17 @@ class Options:
     compute: bool = True
 
 
-def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, *, managed: bool) -> tuple[LayerBuilder, I32]:
-    """Dispatch and Combine, one copy per (token, expert) each way. Returns (layer, `[useful rows]` ops of Combine).
+def _exchange(layer: LayerBuilder, options: Options, *, managed: bool) -> I32:
+    """Dispatch and Combine, one copy per (token, expert) each way. Returns `[useful rows]` ops of Combine.
 
     `managed`: the packet manager merges stores to whole packets and serves the receivers in turn, the smallest row
     first. Otherwise the rows leave token by token, in packets of `store_bytes`.
     """
-    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
-    layer.al_misses = options.al_misses
     framing = STORE if managed else Framing("store", payload_bytes=options.store_bytes)
     order = stream_order(layer, layer.p.row_source, layer.p.row_gpu, by_token=True) if managed else None
     table = layer.row_table(framing, options.rat_banks, options.rat_bank_entries)
     layer.dispatch_rows(order=order, by_rows=True, framing=framing, table=table, at_once=options.rows_at_once)
-    return layer, layer.combine_rows(Discipline.READY_FIFO, framing=framing).of_useful_row
+    return layer.combine_rows(Discipline.READY_FIFO, framing=framing).of_useful_row
 
 
 def _experts(layer: LayerBuilder, back: I32, options: Options, *, polled: bool) -> None:
@@ -112,13 +109,6 @@ def _in_turn(layer: LayerBuilder) -> I32:
     return np.lexsort((layer.tile_slot, place_in(layer.tile_slot), layer.tile_gpu)).astype(np.int32)
 
 
-def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, *, managed: bool, polled: bool) -> Program:
-    """The layer with or without packet manager (`managed`) and with or without readiness in hardware (`polled`: without)."""
-    layer, back = _layer(model, cluster, routing, direction, options, managed=managed)
-    _experts(layer, back, options, polled=polled)
-    return layer.build(FACTS.moves)
-
-
 FACTS = Facts(
     source="MoE-Hub (arXiv 2605.05888)",
     options=Options,
@@ -131,24 +121,24 @@ ABLATION = replace(FACTS, source=f"{FACTS.source}, ablation")
 
 
 @system("moe-hub", FACTS)
-def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan(layer: LayerBuilder, options: Options) -> None:
     """Full MoE-Hub: places on arrival, packet manager, readiness in hardware."""
-    return _plan(model, cluster, routing, direction, options, managed=True, polled=False)
+    _experts(layer, _exchange(layer, options, managed=True), options, polled=False)
 
 
 @system("mh-dep", replace(ABLATION, shown=Shown("#66A61E")))
-def plan_dep(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan_dep(layer: LayerBuilder, options: Options) -> None:
     """MoE-Hub without packet manager: stores leave token by token, as they were issued."""
-    return _plan(model, cluster, routing, direction, options, managed=False, polled=False)
+    _experts(layer, _exchange(layer, options, managed=False), options, polled=False)
 
 
 @system("mh-pkt", replace(ABLATION, shown=Shown("#7570B3")))
-def plan_pkt(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan_pkt(layer: LayerBuilder, options: Options) -> None:
     """MoE-Hub without readiness in hardware: thread blocks poll on their SMs."""
-    return _plan(model, cluster, routing, direction, options, managed=True, polled=True)
+    _experts(layer, _exchange(layer, options, managed=True), options, polled=True)
 
 
 @system("mh-base", replace(ABLATION, shown=Shown("#BB0077")))
-def plan_base(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan_base(layer: LayerBuilder, options: Options) -> None:
     """MoE-Hub with places on arrival alone: no packet manager, thread blocks poll."""
-    return _plan(model, cluster, routing, direction, options, managed=False, polled=True)
+    _experts(layer, _exchange(layer, options, managed=False), options, polled=True)

@@ -1,26 +1,22 @@
 """MoRI, AMD's kernels: one copy per GPU on the link of its pair; over nodes once per node by NIC."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline, Program
-from dysharp.specs import Cluster, Model
+from dysharp.program import Discipline
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.between.two_hop import TwoHop
-from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.formats import row_bytes
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import one_copy_per_gpu
+from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import system
-from dysharp.workload import Routing
+from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Layer, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import kernels
 
 ROWS = ("rows", "fp8", "fp8-plain", "fp4-plain")
-BACK = ("rows", "fp8-plain")
 MESSAGE_TOKENS = 64
 """Tokens of a source that its proxy in another node sees together."""
 
@@ -51,7 +47,7 @@ class Options:
 FACTS = Facts(
     source="https://github.com/ROCm/mori (IntraNode, IntraNodeLL, InterNodeV1)",
     options=Options,
-    moves=Moves("one_copy_per_gpu", between="two_hop", formats=ROWS),
+    moves=Moves("one_copy_per_gpu", between="two_hop", formats=ROWS, results=("rows", "fp8-plain")),
     costs=Costs(
         permutes=1,
         fused=False,
@@ -68,26 +64,17 @@ FACTS = Facts(
 )
 
 
-def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
-    sent = row_bytes("mori.dispatch", options.dispatch, ROWS, model)
-    back = row_bytes("mori.combine", options.combine, BACK, model)
+def begins(layer: Layer, options: Options) -> dict[str, Any]:
+    """A cast needs a copy."""
     if options.zero_copy and options.combine != "rows":
         raise ConfigError(f"mori.combine: found {options.combine!r} with zero_copy, expected rows (a cast needs the copy into the registered buffer)")
-    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, back_bytes=back)
+    return {}
 
 
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+@kernels("mori", FACTS, begins=begins)
+def real(layer: LayerBuilder, options: Options) -> Kernels:
     """The paper form with the software costs of both kernels."""
-    layer = _layer(model, cluster, routing, direction, options)
-    kernels = _InterNode(layer, options.zero_copy) if cluster.domains > 1 else _IntraNode(layer, options.zero_copy)
-    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
-    return layer.build(FACTS.moves)
-
-
-@system("mori", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
-    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options), FACTS.moves)
+    return (_InterNode if layer.cluster.domains > 1 else _IntraNode)(layer, options.zero_copy)
 
 
 class _Kernels(SoftwareSteps):

@@ -4,23 +4,21 @@ One-sided: slots fixed by the source, and a barrier. Two-sided: FIFOs behind an 
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
 from dysharp.costs.transfer import TRT_LAUNCHES, summed_bytes
-from dysharp.program import Discipline, Program
-from dysharp.specs import Cluster, Model
+from dysharp.program import Discipline
 from dysharp.systems.building.batch import Batch
-from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.formats import SIDES, check, row_bytes
+from dysharp.systems.building.formats import SIDES, check
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import one_copy_per_gpu
+from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import Costs, Facts, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import system
-from dysharp.workload import Routing
+from dysharp.systems.facts import Costs, Facts, Layer, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import kernels
 
 ROWS = ("rows", "fp8", "fp8-plain", "nvfp4")
 """Formats of the rows that the kernels send. Results return as "rows", and two-sided also as "nvfp4"."""
@@ -51,7 +49,7 @@ class Options:
 FACTS = Facts(
     source="https://github.com/NVIDIA/TensorRT-LLM (NVLink one-sided and two-sided all-to-all)",
     options=Options,
-    moves=Moves("one_copy_per_gpu", formats=ROWS),
+    moves=Moves("one_copy_per_gpu", formats=ROWS, results=("rows", "nvfp4")),
     costs=Costs(
         permutes=1,
         fused=False,
@@ -69,33 +67,24 @@ FACTS = Facts(
 )
 
 
-def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
-    sent = row_bytes("trtllm-a2a.dispatch", options.dispatch, ROWS, model)
+def begins(layer: Layer, options: Options) -> dict[str, Any]:
+    """One side or two, and the formats of results that they have."""
     check("trtllm-a2a.sides", options.sides, SIDES)
     if options.combine not in ("rows", "nvfp4"):
         raise _wrong_combine(options)
-    back = row_bytes("trtllm-a2a.combine", options.combine, ROWS, model)
-    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, back_bytes=back)
+    return {}
 
 
 def _wrong_combine(options: Options) -> ConfigError:
     return ConfigError(f"trtllm-a2a.combine: found {options.combine!r} with sides={options.sides}, expected rows, or nvfp4 with sides=two")
 
 
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+@kernels("trtllm-a2a", FACTS, begins=begins)
+def real(layer: LayerBuilder, options: Options) -> Kernels:
     """The paper form with the software costs of the one-sided or the two-sided kernels."""
-    layer = _layer(model, cluster, routing, direction, options)
     if options.combine == "nvfp4" and options.sides == "one":
         raise _wrong_combine(options)
-    kernels = _OneSided(layer) if options.sides == "one" else _TwoSided(layer, fields=1 + (options.dispatch in ("fp8", "nvfp4")))
-    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
-    return layer.build(FACTS.moves)
-
-
-@system("trtllm-a2a", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
-    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options), FACTS.moves)
+    return OneSided(layer) if options.sides == "one" else _TwoSided(layer, fields=1 + (options.dispatch in ("fp8", "nvfp4")))
 
 
 class _Sided(SoftwareSteps):
@@ -112,7 +101,7 @@ class _Sided(SoftwareSteps):
         return self.copies(operator, durations, layer.p.sent_source, issuer, layer.p.token_pairs[layer.p.sent], name="token")
 
 
-class _OneSided(_Sided):
+class OneSided(_Sided):
     """Dispatch: puts into slots that the source knows, then a barrier. Combine: a barrier, then rows and sums."""
 
     LAUNCHES = TRT_LAUNCHES + 1  # one more kernel prepares or cleans the receiver's side

@@ -29,6 +29,9 @@ __all__ = ["BUFFERS", "CONTROL", "DYMULTIMEM", "EXPLICIT", "LINK", "RDMA", "STOR
 class LayerBuilder(DispatchBlocks, CombineBlocks):
     """One pass of a layer under construction. `LayerBase` says what its arrays hold."""
 
+    levels: Levels | None = None
+    """Dispatch's rows by network over several domains, where the system's `moves` has no name for them."""
+
     def exchange(self, n_bytes: int, *, name: str, after: I32 | None = None) -> I32:
         """Every GPU multicasts `n_bytes` of control data to all GPUs, after the op `after[gpu]` if given.
 
@@ -57,12 +60,12 @@ class LayerBuilder(DispatchBlocks, CombineBlocks):
                 self.wait_each(ids(first, g), after)
         return ids(first_tile, g)
 
-    def build(self, moves: Moves | Scheme, options: object = None, *, levels: Levels | None = None) -> Program:
+    def build(self, moves: Moves | Scheme, options: object = None) -> Program:
         """The finished Program.
 
         The Program declares its useful rows and the closed-form traffic of this Routing (`workload.traffic`; between domains
         `workload.levels`). `moves`: what the system moves (`Facts.moves`), or the scheme of Dispatch alone. `options`: the options of the system,
-        where a scheme depends on them. `levels`: Dispatch's rows by network over several domains, where `moves` has no name for them.
+        where a scheme depends on them.
         """
         moves = moves if isinstance(moves, Moves) else Moves(moves)
         if self.cluster.domains == 1:
@@ -70,7 +73,7 @@ class LayerBuilder(DispatchBlocks, CombineBlocks):
             back = sent if moves.back is None else [scheme_rows(self.routing, moves.back, options)]
         else:
             named = moves.between or self.ways.per_expert
-            sent = [*(LEVELS[named](self.routing, self.cluster.domain_gpus) if levels is None else levels)]
+            sent = [*(LEVELS[named](self.routing, self.cluster.domain_gpus) if self.levels is None else self.levels)]
             if len(self.ways.outside) > 1:
                 across = between_rails(self.routing, self.cluster.domain_gpus, named)
                 sent[1:] = [(sent[1][0] - across[0], sent[1][1] - across[1]), across]
