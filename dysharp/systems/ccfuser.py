@@ -14,7 +14,7 @@ from dysharp.program.constants import OTHER
 from dysharp.program.csr import spans
 from dysharp.specs import choice_int
 from dysharp.systems.building.around import MemoryKernels
-from dysharp.systems.building.batch import Batch, ids
+from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import add_stage, stages
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
@@ -187,10 +187,7 @@ def _slots(layer: LayerBuilder, options: Options) -> I32:
 
 def _starts(layer: LayerBuilder, blocks: _Blocks) -> I32:
     """`[blocks]` ops that start the blocks of a GPU in the order of its list."""
-    template = Template("block", Kind.DELAY, "other", "delay", tasks=1, duration=layer.b.duration([0, 1]))
-    pools = layer.pools(layer.cluster.n_sms, "blocks")
-    issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, "blocks", pools)
-    return ids(layer.b.ops(layer.b.template(template), blocks.gpu, issuer=issuer[blocks.gpu]), len(blocks.gpu))
+    return layer.delays("block", [0, 1], blocks.gpu, layer.issuers("blocks", slots=layer.cluster.n_sms)[blocks.gpu])
 
 
 def _gets(layer: LayerBuilder, blocks: _Blocks, owner: I32, start: I32, by_tile: tuple[I64, I32, I64]) -> None:
@@ -245,9 +242,8 @@ def _answers(layer: LayerBuilder, piece: int, asker: I32, owner: I32, after: I32
     issuer = layer.per_gpu(Discipline.READY_FIFO, "get")
     asks = layer.put(word, asker, owner, row + place, issuer=issuer[asker], bytes=WORD_BYTES)
     layer.wait_each(asks, after)
-    read = Template("get.read", Kind.DELAY, "dispatch", "delay", tasks=1, duration=b.duration([0, ns_to_ps(choice_int("machine.responder_ns"))]))
-    memory = layer.per_gpu(Discipline.READY_FIFO, "get.read", layer.pools(max(1, n), "get.read"))
-    reads = ids(b.ops(b.template(read), owner, issuer=memory[owner]), n)
+    memory = layer.issuers("get.read", Discipline.READY_FIFO, slots=max(1, n))
+    reads = layer.delays("get.read", [0, ns_to_ps(choice_int("machine.responder_ns"))], owner, memory[owner], "dispatch")
     layer.wait_tiles(reads, (tile + place).astype(np.int32))
     return reads
 

@@ -101,16 +101,9 @@ class Channels(SoftwareSteps):
         """The ring of each row: one per (receiver, channel, source)."""
         return (receiver.astype(np.int64) * self.n + channel) * self.layer.n_gpus + source
 
-    def _slots(self) -> int:
-        """Add a semaphore per ring with the slots of the ring.
-
-        Returns the id of the first; rings are numbered as in `_rings`.
-        """
-        layer, per_gpu = self.layer, self.layer.n_gpus * self.n
-        first = layer.b.semaphore(0, RING_SLOTS, "ring", "tokens")
-        for ring in range(1, layer.n_gpus * per_gpu):
-            layer.b.semaphore(ring // per_gpu, RING_SLOTS, "ring", "tokens")
-        return first
+    def _slots(self, ring: I64) -> I32:
+        """Add a semaphore per ring with the slots of the ring. Returns that of each `ring` (`_rings`)."""
+        return self.layer.semaphores(RING_SLOTS, "ring", each=self.layer.n_gpus * self.n)[ring]
 
     def _seen(self, ring: I64, chunk: int) -> I64:
         """`[rows]` for each row, the last row of its chunk in its ring: its arrival moves the tail past the row.
@@ -130,9 +123,7 @@ class Channels(SoftwareSteps):
 
         The start consists of the launch, the barriers and the reset of the ring heads.
         """
-        start = self.delay(name, self.costs.ps("deepep.call_us") + BARRIERS * self.costs.sync_ps)
-        if after is not None:
-            self.layer.wait_all(start, after)  # all GPUs take part in the barriers
+        start = self.delay(name, self.costs.ps("deepep.call_us") + BARRIERS * self.costs.sync_ps, after_all=after)
         return start
 
     def _group(self, operator: str, cost_ps: int, walk_ps: I64 | int, node: I32, channel: I64, to: I32) -> Batch:
@@ -141,15 +132,13 @@ class Channels(SoftwareSteps):
         A DELAY lasts `cost_ps` and the walk to the token, `walk_ps`. Each group of each channel has an issuer, which
         takes its copies in the order of the arrays.
         """
-        b, g = self.layer.b, self.layer.n_gpus
+        g = self.layer.n_gpus
         group = (node.astype(np.int64) * self.n + channel) * g + to
         groups, group_index = np.unique(group, return_inverse=True)
-        gpus = (groups // (self.n * g)).tolist()
-        pools = [b.pool(gpu, 1, "group") for gpu in gpus]
-        issuers = [b.issuer(gpu, Discipline.PROGRAM_ORDER, pool=pool, name="group") for gpu, pool in zip(gpus, pools, strict=True)]
+        issuers = self.layer.issuers("group", slots=1, node=groups // (self.n * g))
         walks, walk_index = np.unique(np.broadcast_to(walk_ps, group.shape), return_inverse=True)
         durations = [0, *(max(1, cost_ps + walk) for walk in walks.tolist())]
-        return self.copies(operator, durations, node, np.array(issuers, np.int32)[group_index], 1 + walk_index, name="group")
+        return self.copies(operator, durations, node, issuers[group_index], 1 + walk_index, name="group")
 
     def _walked(self, ring: I64, token: I32 | I64) -> I64:
         """`[rows]` the number of tokens that a group has passed since its last copy, the copied token included.
@@ -179,13 +168,12 @@ class Channels(SoftwareSteps):
         groups = self._group("dispatch", costs.ps("deepep.copy_us"), walk, source, channel[order], puts.to[order])
         # Looking a token up takes issue slots of the SM once, although all groups walk past the token.
         sender = self.issuers("send", Discipline.READY_FIFO, self.n)[source, channel[order]]
-        sends = self.copies("dispatch", [0, copy, copy + costs.ps("deepep.token_us")], source, sender, 1 + first)
-        layer.wait_each(sends.op, groups.op)
+        sends = self.copies("dispatch", [0, copy, copy + costs.ps("deepep.token_us")], source, sender, 1 + first, after=groups.op)
         takes = self.copies("dispatch", [0, copy], puts.to, self.issuers("receive", Discipline.READY_FIFO, self.n)[puts.to, channel])
         stores = self.paced("dispatch", puts, costs.stores_ps(layer.sent_bytes))
         layer.wait_each(stores.op[order], sends.op)
         layer.wait_each(takes.op[order], puts.op[order][self._seen(ring, CHUNK["dispatch"])])
-        layer.b.hold(self._slots() + ring, groups.op, takes.op[order])
+        layer.b.hold(self._slots(ring), groups.op, takes.op[order])
         layer.wait_first(groups, self.call("dispatch.call", None), stream=ring)
         received = layer.join("received")
         layer.wait_each(received[takes.node], takes.op)
@@ -202,14 +190,13 @@ class Channels(SoftwareSteps):
         ring = self._rings(puts.to, channel, puts.node)
         groups = self._group("combine", costs.ps("deepep.copy_us"), 0, puts.node, channel, puts.to)
         sender = self.issuers("send back", Discipline.READY_FIFO, self.n)[puts.node, channel]
-        sends = self.copies("combine", [0, costs.copy_ps("sm.copy_GBps", layer.model.row_bytes)], puts.node, sender)
-        layer.wait_each(sends.op, groups.op)
+        sends = self.copies("combine", [0, costs.copy_ps("sm.copy_GBps", layer.model.row_bytes)], puts.node, sender, after=groups.op)
         warps = costs.whole("deepep.tokens_in_flight")
         each = [costs.ps("deepep.reduce_token_us") + costs.copy_ps("sm.copy_GBps", n * layer.model.row_bytes) for n in range(1, layer.n_gpus + 1)]
         reducer = self.issuers("reduce", Discipline.READY_FIFO, self.n, warps)[layer.p.sent_source, self._channel(layer.p.sent)]
         sums = self.copies("combine", [0] + [warps * ps for ps in each], layer.p.sent_source, reducer, layer.p.token_pairs[layer.p.sent])
         sum_of_put = sums.op[layer.p.sent_of_pair[puts.unit]]
-        layer.wait_each(self.paced("combine", puts, costs.stores_ps(layer.model.row_bytes)).op, sends.op)
+        self.paced("combine", puts, costs.stores_ps(layer.model.row_bytes), after=sends.op)
         layer.wait_each(sum_of_put, puts.op[self._seen(ring, CHUNK["combine"])])
-        layer.b.hold(self._slots() + ring, groups.op, sum_of_put)
+        layer.b.hold(self._slots(ring), groups.op, sum_of_put)
         layer.wait_first(groups, self.call("combine.call", finished), stream=ring)

@@ -91,7 +91,7 @@ class _LowLatency(SoftwareSteps):
         tokens = self.tokens_on_sms(self._grid(), token_ps)
         pace = costs.stores_ps(layer.sent_bytes + HEADER_BYTES, "ll.dispatch_link")
         puts = layer.dispatch_rows(Discipline.READY_FIFO)
-        layer.wait_each(self.paced("dispatch", puts, pace).op, tokens.op[layer.p.sent_of_row])
+        self.paced("dispatch", puts, pace, after=tokens.op[layer.p.sent_of_row])
         return self._counts("dispatch", "received", puts, None, token_ps)
 
     def combine(self, finished: I32) -> None:
@@ -103,7 +103,7 @@ class _LowLatency(SoftwareSteps):
         copy = self.costs.copy_ps("sm.copy_GBps", row) // self._grid()
         pace = max(copy, self.costs.stores_ps(row, "ARCH.ll_combine_link"))
         puts = layer.combine_rows(Discipline.READY_FIFO)
-        layer.wait_each(self.paced("combine", puts, pace).op, finished[puts.node])
+        self.paced("combine", puts, pace, begun=finished)
         self._counts("combine", "combined", puts, finished, 0)
 
     def _grid(self) -> int:
@@ -118,9 +118,7 @@ class _LowLatency(SoftwareSteps):
         first message has already simulated. The flight of the words is simulated, too.
         """
         layer, costs, placement = self.layer, self.costs, self.layer.routing.placement
-        fence = self.delay(f"{name}.fence", max(0, costs.sync_ps - self.visible_ps - started_ps))
-        if after is not None:
-            layer.wait_each(fence, after)
+        fence = self.delay(f"{name}.fence", max(0, costs.sync_ps - self.visible_ps - started_ps), after=after)
         far = layer.ways.far(puts.node, puts.to)
         layer.wait_each(fence[puts.node[~far]], puts.op[~far])
         words = round(costs.sync_ps * placement.n_slots * costs.value("ll.expert_part"))

@@ -131,31 +131,26 @@ class _Elastic(SoftwareSteps):
 
     def begin(self, name: str, after: I32 | None) -> I32:
         """The launch, behind `after[gpu]`, and the barrier. Returns `[gpus]` DELAYs."""
-        start = self.delay(f"{name}.launch", self.costs.kernel_ps)
-        if after is not None:
-            self.layer.wait_each(start, after)
+        start = self.delay(f"{name}.launch", self.costs.kernel_ps, after=after)
         return self.barrier(f"{name}.begin", f"{name}.begun", start)
 
-    def on_sms(self, operator: str, node: I32, token: I32, n_bytes: int, name: str = "sm") -> Batch:
+    def on_sms(self, operator: str, node: I32, token: I32, n_bytes: int, name: str = "sm", begun: I32 | None = None) -> Batch:
         """A DELAY per copy on an SM of `node[i]`: the SMs take turns at tokens and work on a token's copies one after the other.
 
         `name`: of the template. Copies with another name have warps of their own on these SMs.
         """
         issuer = self.issuers(operator if name == "sm" else f"{operator}.{name}", Discipline.READY_FIFO, self.n)[node, token % self.n]
-        return self.copies(operator, [0, self.costs.copy_ps("sm.copy_GBps", n_bytes)], node, issuer, name=name)
+        return self.copies(operator, [0, self.costs.copy_ps("sm.copy_GBps", n_bytes)], node, issuer, name=name, begun=begun)
 
     def stored(self, operator: str, sends: Sends, token: I32, n_bytes: int, begun: I32) -> None:
         """`sends` follow the copies on SMs and the pace of stores; the copies follow `begun[gpu]`."""
-        work = self.on_sms(operator, sends.node, token, n_bytes)
-        self.layer.wait_each(work.op, begun[work.node])
-        paced = self.paced(operator, sends, self.costs.stores_ps(n_bytes))
-        self.layer.wait_each(paced.op, work.op)
+        work = self.on_sms(operator, sends.node, token, n_bytes, begun=begun)
+        self.paced(operator, sends, self.costs.stores_ps(n_bytes), after=work.op)
 
     def copied(self, name: str, after: I32) -> I32:
         """The second kernel of Dispatch: `[gpus]` DELAYs in which all SMs copy the received rows."""
         rows = np.bincount(self.layer.p.gpu, minlength=self.layer.n_gpus)
-        copy = self.delay(name, [self.costs.memory_ps(2 * int(n) * self.layer.sent_bytes) for n in rows])
-        self.layer.wait_each(copy, after)
+        copy = self.delay(name, [self.costs.memory_ps(2 * int(n) * self.layer.sent_bytes) for n in rows], after=after)
         return copy
 
     def summed(self, name: str, received: np.ndarray, after: I32) -> None:
@@ -163,7 +158,7 @@ class _Elastic(SoftwareSteps):
         layer = self.layer
         tokens = np.bincount(layer.p.sent_source, minlength=layer.n_gpus)
         moved = ((received + tokens) * layer.model.row_bytes).tolist()
-        layer.wait_each(self.delay(name, [self.costs.memory_ps(n) for n in moved]), after)
+        self.delay(name, [self.costs.memory_ps(n) for n in moved], after=after)
 
     def dispatch(self) -> I32:
         """Add Dispatch. Returns `[gpus]` DELAYs after which a GPU has its rows in one piece."""
@@ -198,8 +193,7 @@ class _Hybrid(_Elastic):
         """As on one domain, then a barrier of the GPUs of a rail; its time includes the barrier that ends the call."""
         begun = super().begin(name, after)
         rounds = (self.layer.cluster.domains - 1).bit_length()
-        rails = self.delay(f"{name}.rails", BARRIERS * self.costs.ps("internode.barrier_us", rounds))
-        self.layer.wait_each(rails, begun)
+        rails = self.delay(f"{name}.rails", BARRIERS * self.costs.ps("internode.barrier_us", rounds), after=begun)
         return rails
 
     def chunks(self, units: I64) -> tuple[I64, I64]:
@@ -221,8 +215,7 @@ class _Hybrid(_Elastic):
         far = np.flatnonzero(hop.far)
         order = far[np.lexsort((hop.turn[far], hop.token[far]))]
         chunk, last = self.chunks(order)
-        written = self.on_sms("dispatch", hop.source[order], hop.token[order], layer.sent_bytes, "write")
-        layer.wait_each(written.op, begun[written.node])
+        written = self.on_sms("dispatch", hop.source[order], hop.token[order], layer.sent_bytes, "write", begun=begun)
         queue = layer.per_gpu(Discipline.READY_FIFO, "nic")[hop.source[order]]
         by_nic, tiles = hop.send(queue, order, chunk, len(last))
         write_of = np.empty(len(hop.token), np.int32)
@@ -231,13 +224,11 @@ class _Hybrid(_Elastic):
         landed = np.full(len(hop.token), -1, np.int32)
         landed[order] = tiles[chunk]
         unit = hop.unit_of_pair
-        work = self.on_sms("dispatch", hop.relay[unit], hop.token[unit], layer.sent_bytes)
-        layer.wait_each(work.op, begun[work.node])
+        work = self.on_sms("dispatch", hop.relay[unit], hop.token[unit], layer.sent_bytes, begun=begun)
         layer.wait_tiles(work.op, landed[unit])
         forwards = hop.forward(layer.per_gpu(Discipline.READY_FIFO, "dispatch"))
         sends = Sends(op=forwards.op, node=forwards.node, to=layer.p.gpu)
-        paced = self.paced("dispatch", sends, self.costs.stores_ps(layer.sent_bytes))
-        layer.wait_each(paced.op, work.op)
+        self.paced("dispatch", sends, self.costs.stores_ps(layer.sent_bytes), after=work.op)
         return self.copied("received", self.barrier_after("dispatch", "dispatch.ended", begun, forwards))
 
     def combine(self, finished: I32) -> None:

@@ -110,9 +110,7 @@ class Chunks(SoftwareSteps):
 
     def _in_flight(self, role: str) -> I32:
         """`[gpus, n_sm]` semaphores that limit the rows in flight of the warps of `role` on each SM."""
-        b = self.layer.b
-        slots = [[b.semaphore(g, IN_FLIGHT[role], role, "rows") for _ in range(self.n)] for g in range(self.layer.n_gpus)]
-        return np.array(slots, np.int32)
+        return self.layer.semaphores(IN_FLIGHT[role], role, "rows", each=self.n).reshape(-1, self.n)
 
     def _looks(self, operator: str, after: I32) -> Batch:
         """Add a DELAY per token of `layer.p.sent` on the SM of the token, behind `after[gpu]`.
@@ -167,8 +165,7 @@ class Chunks(SoftwareSteps):
         copy = costs.copy_ps("sm.copy_GBps", n_bytes)
         sm = source[order], self._sm(p.token[order])
         storer = self.issuers("store", Discipline.PROGRAM_ORDER, self.n)[sm]
-        stores = self.copies("dispatch", [0, copy], source[order], storer)
-        layer.wait_each(stores.op, looks.op[layer.p.sent_of_pair[order]])
+        stores = self.copies("dispatch", [0, copy], source[order], storer, after=looks.op[layer.p.sent_of_pair[order]])
         puts = layer.dispatch_puts(Discipline.READY_FIFO)
         paced = self.paced("dispatch", puts, costs.stores_ps(n_bytes)).op[order]
         layer.wait_each(paced, stores.op)

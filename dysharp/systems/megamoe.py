@@ -101,12 +101,11 @@ class _OneKernel(SoftwareSteps):
         start = self.delay("launch", quantise + costs.kernel_ps + round(before * costs.sync_ps))
         counted = self.barrier("dispatch", "counted", start)
         pulls = layer.dispatch_rows(Discipline.READY_FIFO, _pull_order(layer))
-        paced = self.paced("dispatch", pulls, costs.stores_ps(layer.sent_bytes), pools=stores)
-        layer.wait_each(paced.op, counted[paced.node])
+        self.paced("dispatch", pulls, costs.stores_ps(layer.sent_bytes), pools=stores, begun=counted)
         pushes = layer.combine_rows(Discipline.READY_FIFO)
         fused(layer, self.paced("combine", pushes, costs.stores_ps(layer.back_bytes), pools=stores).of_useful_row)
         returned = self.barrier_after("combine", "returned", counted, pushes)
         rows, sums = (np.bincount(gpu, minlength=layer.n_gpus) for gpu in (layer.p.row_source, layer.p.sent_source))
         moved = rows * layer.back_bytes + sums * layer.model.row_bytes
-        layer.wait_each(self.delay("combined", [costs.stream_ps(n) for n in moved.tolist()]), returned)
+        self.delay("combined", [costs.stream_ps(n) for n in moved.tolist()], after=returned)
         self.barrier("end", "cleaned", returned)  # the buffers are ready for the next call

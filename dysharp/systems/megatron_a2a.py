@@ -115,8 +115,7 @@ class _AllToAll(SoftwareSteps):
         """Add Combine, after the GEMMs of each GPU, `finished[gpu]`."""
         layer = self.layer
         sent, received = self._rows(layer.p.row_gpu), self._rows(layer.p.row_source)
-        unsort = self.delay("unsort", self._reorder(sent, sent))
-        layer.wait_each(unsort, finished)
+        unsort = self.delay("unsort", self._reorder(sent, sent), after=finished)
         puts = layer.combine_rows(Discipline.READY_FIFO, self.back)
         self._all_to_all("combine", unsort, puts, layer.model.row_bytes)
         unpermute = self.delay("unpermute", self._reorder(np.full(layer.n_gpus, layer.tokens), received))
@@ -131,8 +130,7 @@ class _AllToAll(SoftwareSteps):
         With `gates` an all-to-all of gate weights, or of their gradients, runs before `heads`.
         """
         if gates:
-            second = self.delay("gates", self.costs.alltoall_ps(0, 0))
-            self.layer.wait_all(second, arrived)
+            second = self.delay("gates", self.costs.alltoall_ps(0, 0), after_all=arrived)
             arrived = second
         self.layer.wait_each(heads, arrived)
 
@@ -153,9 +151,7 @@ class _AllToAll(SoftwareSteps):
 
     def _all_to_all(self, name: str, after: I32, puts: Sends, n_bytes: int) -> None:
         """Add NCCL's all-to-all after `after` of all GPUs: start, own chunk, last chunks, rows paced as stores."""
-        layer, costs = self.layer, self.costs
+        _layer, costs = self.layer, self.costs
         rows = zip(self._rows(puts.node).tolist(), self._rows(puts.node[puts.node == puts.to]).tolist(), strict=True)
-        start = self.delay(f"{name}.nccl", [self.alltoall_ps(n_bytes * sent, n_bytes * own) for sent, own in rows])
-        layer.wait_all(start, after)
-        paced = self.paced(name, puts, costs.stores_ps(n_bytes), Discipline.PROGRAM_ORDER)
-        layer.wait_each(paced.op, start[paced.node])
+        start = self.delay(f"{name}.nccl", [self.alltoall_ps(n_bytes * sent, n_bytes * own) for sent, own in rows], after_all=after)
+        self.paced(name, puts, costs.stores_ps(n_bytes), Discipline.PROGRAM_ORDER, begun=start)

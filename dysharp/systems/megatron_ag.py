@@ -104,8 +104,7 @@ class _AllGather(SoftwareSteps):
         """`[gpus]` DELAYs that add the rows of a GPU into a buffer of all tokens, after `finished[gpu]`."""
         layer = self.layer
         needed = np.bincount(layer.p.row_gpu, minlength=layer.n_gpus)
-        unpermute = self.delay("unpermute", [self._reorder(layer.routing.n_tokens, n) for n in needed.tolist()])
-        layer.wait_each(unpermute, finished)
+        unpermute = self.delay("unpermute", [self._reorder(layer.routing.n_tokens, n) for n in needed.tolist()], after=finished)
         return unpermute
 
     def combine(self, finished: I32) -> None:
@@ -141,11 +140,8 @@ class _AllGather(SoftwareSteps):
         layer, costs = self.layer, self.costs
         start_ps, part = costs.ring(layer.n_gpus, layer.routing.n_tokens * n_bytes)
         pace = costs.ring_ps(n_bytes, part)
-        start = self.delay(f"{name}.nccl", start_ps)
-        if after is not None:
-            layer.wait_all(start, after)
-        paced = self.paced(name, rows, pace, Discipline.PROGRAM_ORDER)
-        layer.wait_each(paced.op, start[paced.node])
+        start = self.delay(f"{name}.nccl", start_ps, after_all=after)
+        self.paced(name, rows, pace, Discipline.PROGRAM_ORDER, begun=start)
 
 
 class _RailRings(_AllGather):
@@ -175,9 +171,7 @@ class _RailRings(_AllGather):
         domains = layer.cluster.domains
         ring_ps, _, part = costs.rail_rings(layer.routing.n_tokens * n_bytes)
         flights = (layer.n_gpus - domains) * self.flight_ps + (domains - 1) * 2 * layer.b.nets[0].lat
-        start = self.delay(f"{name}.nccl", max(1, ring_ps - flights))
-        if after is not None:
-            layer.wait_all(start, after)
+        start = self.delay(f"{name}.nccl", max(1, ring_ps - flights), after_all=after)
         cost, pools = costs.ring_ps(n_bytes, part), self.pools("stores")
         return start, lambda sends: self.paced(name, sends, cost, pools=pools).op
 

@@ -84,11 +84,11 @@ class _Kernels(SoftwareSteps):
         super().__init__(layer)
         self.zero_copy = zero_copy
 
-    def copies_on_units(self, node: I32) -> Batch:
+    def copies_on_units(self, node: I32, begun: I32) -> Batch:
         """Add a DELAY on the compute units of `node[i]` for each copy i of Dispatch, one after the other."""
         layer = self.layer
         issuer = layer.per_gpu(Discipline.READY_FIFO, "copies", self.pools("copies"))[node]
-        return self.copies("dispatch", [0, max(1, self.costs.ps("mori.copy_us") // layer.cluster.n_sms)], node, issuer, name="copy")
+        return self.copies("dispatch", [0, max(1, self.costs.ps("mori.copy_us") // layer.cluster.n_sms)], node, issuer, name="copy", begun=begun)
 
     def counts(self, name: str, start: I32, sends: Batch) -> I32:
         """A flag with a count to every GPU of the node, after `start[gpu]` and all `sends` of a GPU.
@@ -108,8 +108,7 @@ class _Kernels(SoftwareSteps):
         received = np.bincount(layer.p.gpu, minlength=layer.n_gpus)
         moved = 0 if self.zero_copy else layer.model.row_bytes + layer.back_bytes
         fixed = costs.ps("mori.combine_us")
-        call = self.delay("combine.call", [fixed + costs.moved_ps(int(rows) * moved) for rows in received])
-        layer.wait_each(call, finished)
+        call = self.delay("combine.call", [fixed + costs.moved_ps(int(rows) * moved) for rows in received], after=finished)
         ready = layer.join("combine.ready")
         self.flags("combine.barrier", 1, call, ready)
         return ready
@@ -122,8 +121,7 @@ class _IntraNode(_Kernels):
         """Add Dispatch. Returns `[gpus]` JOINs after which all GPUs have sent all rows."""
         layer = self.layer
         call = self.delay("dispatch.call", self.costs.ps("mori.dispatch_us"))
-        work = self.copies_on_units(layer.p.source)
-        layer.wait_each(work.op, call[work.node])
+        work = self.copies_on_units(layer.p.source, begun=call)
         puts = layer.dispatch_puts(Discipline.READY_FIFO)
         layer.wait_each(puts.op, work.op)
         return self.counts("received", call, puts)
@@ -154,8 +152,7 @@ class _InterNode(_Kernels):
         layer.wait_first(Batch(op=sends, node=hop.source[far]), call)
         landed = np.full(len(hop.token), -1, np.int32)
         landed[far] = tiles[group]
-        work = self.copies_on_units(hop.relay[hop.unit_of_pair])
-        layer.wait_each(work.op, call[work.node])
+        work = self.copies_on_units(hop.relay[hop.unit_of_pair], begun=call)
         layer.wait_tiles(work.op, landed[hop.unit_of_pair])
         forwards = hop.forward(layer.per_gpu(Discipline.READY_FIFO, "dispatch"))
         layer.wait_each(forwards.op, work.op)

@@ -120,9 +120,7 @@ class _Between(HybridInternode):
         """The barriers and the fixed time, behind `after` of all GPUs."""
         if name == "dispatch":
             return Internode.begin(self, name, after)
-        work = self.delay("unpermute", _before_combine(self, self.capacity, self.n))
-        if after is not None:
-            self.layer.wait_each(work, after)
+        work = self.delay("unpermute", _before_combine(self, self.capacity, self.n), after=after)
         return Internode.begin(self, name, work)
 
     def dispatch(self) -> I32:

@@ -90,7 +90,7 @@ def real(layer: LayerBuilder, options: Options) -> Kernels:
 class _Sided(SoftwareSteps):
     """Steps of both variants: work per token, done by the whole GPU."""
 
-    def tokens(self, operator: str, each_ps: int, copy_ps: int) -> Batch:
+    def tokens(self, operator: str, each_ps: int, copy_ps: int, begun: I32 | None = None) -> Batch:
         """Add a DELAY per token of `layer.p.sent` on its source GPU, one token at a time.
 
         A DELAY lasts `each_ps` and `copy_ps` per copy of the token.
@@ -98,7 +98,7 @@ class _Sided(SoftwareSteps):
         layer = self.layer
         durations = [0] + [each_ps + copies * copy_ps for copies in range(1, layer.n_gpus + 1)]
         issuer = layer.per_gpu(Discipline.READY_FIFO, "tokens", self.pools("tokens"))[layer.p.sent_source]
-        return self.copies(operator, durations, layer.p.sent_source, issuer, layer.p.token_pairs[layer.p.sent], name="token")
+        return self.copies(operator, durations, layer.p.sent_source, issuer, layer.p.token_pairs[layer.p.sent], name="token", begun=begun)
 
 
 class OneSided(_Sided):
@@ -111,24 +111,20 @@ class OneSided(_Sided):
         layer, costs = self.layer, self.costs
         start = self.delay("dispatch.launch", self.LAUNCHES * costs.kernel_ps)
         copy = costs.copy_ps("sm.copy_GBps", layer.sent_bytes) // layer.cluster.n_sms
-        tokens = self.tokens("dispatch", costs.ps("trt.token_us"), copy)
-        layer.wait_each(tokens.op, start[tokens.node])
+        tokens = self.tokens("dispatch", costs.ps("trt.token_us"), copy, begun=start)
         puts = layer.dispatch_puts(Discipline.READY_FIFO)
-        paced = self.paced("dispatch", puts, costs.stores_ps(layer.sent_bytes))
-        layer.wait_each(paced.op, tokens.op[layer.p.sent_of_pair])
+        self.paced("dispatch", puts, costs.stores_ps(layer.sent_bytes), after=tokens.op[layer.p.sent_of_pair])
         return self.barrier_after("dispatch", "received", start, puts)
 
     def combine(self, finished: I32) -> None:
         """Add Combine, which starts after the GEMMs of each GPU, `finished[gpu]`."""
         layer, costs = self.layer, self.costs
-        start = self.delay("combine.launch", self.LAUNCHES * costs.kernel_ps)
-        layer.wait_each(start, finished)
+        start = self.delay("combine.launch", self.LAUNCHES * costs.kernel_ps, after=finished)
         # The source reads its copies. A request takes as long as the acknowledgement that a push waits for.
         asked = self.delay("asked", layer.b.hardware.responder)
         layer.wait_each(asked, self.barrier("combine", "ready", start))
         puts = layer.combine_puts(Discipline.READY_FIFO)
-        paced = self.paced("combine", puts, costs.stores_ps(layer.model.row_bytes))
-        layer.wait_each(paced.op, asked[paced.node])
+        self.paced("combine", puts, costs.stores_ps(layer.model.row_bytes), begun=asked)
         copy = costs.copy_ps("sm.copy_GBps", layer.model.row_bytes) // layer.cluster.n_sms
         sums = self.tokens("combine", costs.ps("trt.token_us"), copy)
         layer.wait_each(sums.op[layer.p.sent_of_pair[puts.unit]], puts.op)
@@ -158,8 +154,7 @@ class _TwoSided(_Sided):
         start = self.delay("dispatch.launch", self.LAUNCHES * costs.kernel_ps)
         if layer.direction == "fwd":  # a backward pass knows counts and indices
             layer.wait_each(start, self.prepare())
-        tokens = self.tokens("dispatch", 0, costs.fifo_ps(layer.sent_bytes, fields=self.fields))
-        layer.wait_each(tokens.op, start[tokens.node])
+        tokens = self.tokens("dispatch", 0, costs.fifo_ps(layer.sent_bytes, fields=self.fields), begun=start)
         puts = layer.dispatch_puts(Discipline.READY_FIFO)
         layer.wait_each(puts.op, tokens.op[layer.p.sent_of_pair])
         return self.barrier_after("dispatch", "received", start, puts)
@@ -170,12 +165,10 @@ class _TwoSided(_Sided):
         Another kernel sums the copies when all of them have arrived.
         """
         layer, costs, row = self.layer, self.costs, self.layer.model.row_bytes
-        start = self.delay("combine.launch", self.LAUNCHES * costs.kernel_ps)
-        layer.wait_each(start, finished)
+        start = self.delay("combine.launch", self.LAUNCHES * costs.kernel_ps, after=finished)
         puts = layer.combine_puts(Discipline.READY_FIFO)
-        paced = self.paced("combine", puts, costs.fifo_ps(layer.back_bytes, low_precision=layer.back_bytes != row), own=True)
-        layer.wait_each(paced.op, start[paced.node])
+        self.paced("combine", puts, costs.fifo_ps(layer.back_bytes, low_precision=layer.back_bytes != row), own=True, begun=start)
         returned = self.barrier_after("combine", "returned", start, puts)
         own = np.bincount(layer.p.sent_source, minlength=layer.n_gpus)
         summed = float(summed_bytes(row, layer.routing.topk))
-        layer.wait_each(self.delay("combined", [costs.stream_ps(int(n) * summed) for n in own]), returned)
+        self.delay("combined", [costs.stream_ps(int(n) * summed) for n in own], after=returned)

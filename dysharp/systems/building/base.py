@@ -91,11 +91,9 @@ class LayerBase(Edges):
         self.direction = direction
         self.al_misses = 0  # of a hub, from a system's option of this name
         self.model, self.cluster, self.routing, self.compute = model, cluster, routing, compute
-        self.n_gpus, self.tokens = routing.n_gpus, routing.tokens_per_gpu
-        self.ways = ways.of(cluster)
-        self.b = ProgramBuilder(
-            hardware_of(cluster), self.n_gpus, CLASSES, nets=self.ways.nets, domain_nodes=cluster.nvlink_gpus, schema=LAYER_SCHEMA
-        )
+        self.tokens, self.ways = routing.tokens_per_gpu, ways.of(cluster)
+        nets, nodes = self.ways.nets, cluster.nvlink_gpus
+        super().__init__(ProgramBuilder(hardware_of(cluster), routing.n_gpus, CLASSES, nets=nets, domain_nodes=nodes, schema=LAYER_SCHEMA))
         self.tiling = Tiling(choice_int("gemm.tile_rows")) if tiling is None else tiling
         # A system's own format goes first; format "rows" means the model's.
         own = ROW_BYTES[model.dispatch_format](model)
@@ -146,15 +144,7 @@ class LayerBase(Edges):
 
     def per_gpu(self, discipline: Discipline, name: str, pool: list[int] | None = None) -> I32:
         """`[gpus]` one issuer per GPU, which takes slots of `pool[gpu]` (None: of no pool)."""
-        return np.array([self.b.issuer(g, discipline, name=name, pool=-1 if pool is None else pool[g]) for g in range(self.n_gpus)], np.int32)
-
-    def pools(self, slots: int, name: str = "sm") -> list[int]:
-        """`[gpus]` one pool of `slots` slots per GPU."""
-        return [self.b.pool(g, slots, name) for g in range(self.n_gpus)]
-
-    def semaphores(self, most: int, name: str, unit: str = "tokens") -> I32:
-        """`[gpus]` one semaphore per GPU, which lets `most` units pass at once."""
-        return np.array([self.b.semaphore(g, most, name, unit) for g in range(self.n_gpus)], np.int32)
+        return self.issuers(name, discipline, pools=pool)
 
     # ---- transfers ----------------------------------------------------------------------------------------------------
 
@@ -164,7 +154,7 @@ class LayerBase(Edges):
         """PUTs on the network of the template, otherwise as `puts`."""
         ones = flat_ones(len(node))
         members = To(ones, to, ones if rows is None else rows, row)
-        return ids(self.b.ops(self.b.template(template), node, to=members, targets=1, **columns), len(node))
+        return self.add(template, node, to=members, targets=1, **columns)
 
     def gathering_rows(self, name: str, home: NDArray[np.integer], n_bytes: int, key: NDArray[np.integer] | None = None) -> tuple[int, I32]:
         """Add a region per GPU with a row per entry of `home`, which names its GPU. No op waits for a part of a region.

@@ -187,11 +187,8 @@ class DispatchBlocks(LayerBase):
 
     def target_fetch(self, after: I32 | None) -> I32:
         """`[gpus]` DELAYs: each LSU fetches its first target list, after region tile `after[gpu]` if given."""
-        duration = self.b.duration(np.full(2, ns_to_ps(choice_int("dysharp.target_fetch_ns"))))
-        template = self.b.template(Template("target_fetch", Kind.DELAY, "other", "delay", tasks=1, duration=duration))
-        pools = self.pools(1, "lsu")
-        gpus = np.arange(self.n_gpus)
-        fetch = ids(self.b.ops(template, gpus, issuer=self.per_gpu(Discipline.PROGRAM_ORDER, "lsu", pools)), self.n_gpus)
+        fetch_ps = np.full(2, ns_to_ps(choice_int("dysharp.target_fetch_ns")))
+        fetch = self.delays("target_fetch", fetch_ps, self.gpus, self.issuers("lsu", slots=1))
         if after is not None:
             self.wait_tiles(fetch, after)
         return fetch

@@ -26,6 +26,7 @@ from dysharp.systems.building.batch import Batch, Sends, ids
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
 from dysharp.systems.building.software import Software
 
+SomeBatch = TypeVar("SomeBatch", bound=Batch)
 SomeSends = TypeVar("SomeSends", bound=Sends)
 WORD_BYTES = 16  # a flag or a count with its address: one flit
 
@@ -51,13 +52,16 @@ class SoftwareSteps:
 
     # ---- steps of one GPU --------------------------------------------------------------------------------------------
 
-    def delay(self, name: str, cost_ps: int | Sequence[int] | I64) -> I32:
-        """`[gpus]` one DELAY per GPU, of `cost_ps` or `cost_ps[gpu]`."""
-        layer, gpus = self.layer, np.arange(self.layer.n_gpus)
+    def delay(self, name: str, cost_ps: int | Sequence[int] | I64, *, after: I32 | None = None, after_all: I32 | None = None) -> I32:
+        """`[gpus]` one DELAY per GPU, of `cost_ps` or `cost_ps[gpu]`, which waits for the op `after[gpu]`, or for `after_all` of all GPUs."""
+        layer, gpus = self.layer, self.layer.gpus
         costs = np.maximum(1, np.broadcast_to(np.asarray(cost_ps, np.int64), (layer.n_gpus,)))
-        template = layer.b.template(Template(name, Kind.DELAY, "other", "delay", tasks=1, duration=layer.b.duration(np.append(0, costs))))
-        issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, name, self.pools(name))
-        return ids(layer.b.ops(template, gpus, issuer=issuer, rows=gpus + 1), layer.n_gpus)
+        delays = layer.delays(name, np.append(0, costs), gpus, layer.issuers(name, slots=1), rows=gpus + 1)
+        if after is not None:
+            layer.wait_each(delays, after)
+        if after_all is not None:
+            layer.wait_all(delays, after_all)
+        return delays
 
     def pools(self, name: str) -> list[int]:
         """`[gpus]` one pool of one slot per GPU: steps that share a pool run one at a time."""
@@ -65,20 +69,33 @@ class SoftwareSteps:
 
     def issuers(self, name: str, discipline: Discipline, n: int, side_by_side: int = 1) -> I32:
         """`[gpus, n]` issuers. Each has its own SM, which works on `side_by_side` rows at a time."""
-        b = self.layer.b
-        rows = [[b.issuer(g, discipline, pool=b.pool(g, side_by_side, name), name=name) for _ in range(n)] for g in range(self.layer.n_gpus)]
-        return np.array(rows, np.int32)
+        return self.layer.issuers(name, discipline, each=n, slots=side_by_side).reshape(-1, n)
 
     def copies(
-        self, operator: str, durations: list[int], node: I32, issuer: I32, rows: I64 | int = 1, *, prio: I64 | int = 0, name: str = "sm"
+        self,
+        operator: str,
+        durations: list[int],
+        node: I32,
+        issuer: I32,
+        rows: I64 | int = 1,
+        *,
+        prio: I64 | int = 0,
+        name: str = "sm",
+        **after: I32 | None,
     ) -> Batch:
-        """Add a DELAY of `durations[rows]` ps per row or copy, on the SM of `issuer[i]`.
+        """Add a DELAY of `durations[rows]` ps per row or copy, on the SM of `issuer[i]`. `after`: see `held`.
 
         The template is called "OPERATOR.NAME".
         """
-        b = self.layer.b
-        template = b.template(Template(f"{operator}.{name}", Kind.DELAY, operator, "delay", tasks=1, duration=b.duration(durations)))
-        return Batch(op=ids(b.ops(template, node, issuer=issuer, rows=rows, prio=prio), len(node)), node=node)
+        ops = self.layer.delays(f"{operator}.{name}", durations, node, issuer, operator, rows=rows, prio=prio)
+        return self.held(Batch(op=ops, node=node), **after)
+
+    def held(self, batch: SomeBatch, *, after: I32 | None = None, begun: I32 | None = None) -> SomeBatch:
+        """`batch`, whose op i waits for the op `after[i]` and for the op `begun[gpu]` of its GPU."""
+        for tails in (after, None if begun is None else begun[batch.node]):
+            if tails is not None:
+                self.layer.wait_each(batch.op, tails)
+        return batch
 
     def tokens_on_sms(self, n_sms: int, cost_ps: int) -> Batch:
         """Add a DELAY of `cost_ps` per token of `layer.p.sent`. Token i of a GPU runs on SM i modulo `n_sms`."""
@@ -97,20 +114,20 @@ class SoftwareSteps:
         *,
         pools: list[int] | None = None,
         own: bool = False,
+        **after: I32 | None,
     ) -> SomeSends:
         """Add a DELAY of `cost_ps` before each op of `sends` that leaves its GPU by NVLink, one DELAY at a time per GPU.
 
-        `pools`: stores with the same pools are paced together. `own`: copies that stay on the GPU are paced, too.
+        `pools`: stores with the same pools are paced together. `own`: copies that stay on the GPU are paced, too. `after`: see `held`.
         Returns `sends` with the DELAY in place of each paced op, so that later edges hold back the DELAY.
         """
         layer = self.layer
         far = np.flatnonzero(((sends.node != sends.to) | own) & ~layer.ways.leaves(sends.node, sends.to))
-        template = Template(f"{operator}.stores", Kind.DELAY, operator, "delay", tasks=1, duration=layer.b.duration([0, cost_ps]))
         issuer = layer.per_gpu(discipline, "stores", self.pools("stores") if pools is None else pools)[sends.node[far]]
         heads = sends.op.copy()
-        heads[far] = ids(layer.b.ops(layer.b.template(template), sends.node[far], issuer=issuer), len(far))
+        heads[far] = layer.delays(f"{operator}.stores", [0, cost_ps], sends.node[far], issuer, operator)
         layer.wait_each(sends.op[far], heads[far])
-        return dataclasses.replace(sends, op=heads)
+        return self.held(dataclasses.replace(sends, op=heads), **after)
 
     # ---- steps of all GPUs -------------------------------------------------------------------------------------------
 

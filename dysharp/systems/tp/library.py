@@ -120,7 +120,7 @@ def flux(work: SubLayer, cluster: Cluster, options: Form) -> Program:
     added = build.barrier("stores.end", met)
     if is_real(options.form, cluster):
         moved = (build.n + 1) * work.size / build.n
-        summed = build.delays("local sum", np.full(build.n, round(moved / cluster.hbm_bytes_per_us * PS_PER_US)), build.gpus)
+        summed = build.waits("local sum", np.full(build.n, round(moved / cluster.hbm_bytes_per_us * PS_PER_US)), build.gpus)
         build.wait(summed, build.launch("local sum", added))
         added = summed
     _, normed = norm_own(build, added)

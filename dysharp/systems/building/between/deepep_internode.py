@@ -61,8 +61,7 @@ class Internode(SoftwareSteps):
 
     def queues(self, name: str) -> I32:
         """`[gpus, channels]` issuers of transfers in program order."""
-        b = self.layer.b
-        return np.array([[b.issuer(g, Discipline.PROGRAM_ORDER, name=name) for _ in range(self.n)] for g in range(self.layer.n_gpus)], np.int32)
+        return self.layer.issuers(name, each=self.n).reshape(-1, self.n)
 
     def begin(self, name: str, after: I32 | None) -> I32:
         """The notify with a cached handle ("NAME.notify", after `after` of all GPUs), and the fixed time behind it.
@@ -71,11 +70,8 @@ class Internode(SoftwareSteps):
         rounds as n domains need doublings from one.
         """
         costs, rounds = self.costs, (self.layer.cluster.domains - 1).bit_length()
-        notify = self.delay(f"{name}.notify", BARRIERS * costs.ps("internode.barrier_us", rounds) + costs.ps("internode.notify_us"))
-        if after is not None:
-            self.layer.wait_all(notify, after)
-        call = self.delay(f"{name}.call", costs.ps(f"internode.{name}_us"))
-        self.layer.wait_each(call, notify)
+        notify = self.delay(f"{name}.notify", BARRIERS * costs.ps("internode.barrier_us", rounds) + costs.ps("internode.notify_us"), after_all=after)
+        call = self.delay(f"{name}.call", costs.ps(f"internode.{name}_us"), after=notify)
         return call
 
     def groups(self, name: str, stream: I64) -> tuple[I64, int]:

@@ -34,9 +34,7 @@ class HybridInternode(Internode):
 
     def begin(self, name: str, after: I32 | None) -> I32:
         """The launch, behind `after` of all GPUs."""
-        start = self.delay(f"{name}.launch", self.costs.kernel_ps)
-        if after is not None:
-            self.layer.wait_all(start, after)
+        start = self.delay(f"{name}.launch", self.costs.kernel_ps, after_all=after)
         return start
 
     def queues(self, name: str) -> I32:
