@@ -17,7 +17,7 @@ from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.program.tables import ColumnRange
 from dysharp.specs import choice_int
-from dysharp.systems.building.batch import Batch, Sends, ids
+from dysharp.systems.building.batch import Batch, Sends
 from dysharp.systems.building.collective import collective
 from dysharp.systems.building.experts import FILLER, GemmOps, Stage, add_stage, at_the_barrier, blocks_in_order, gemm_task, stages
 from dysharp.systems.building.layer import STORE, LayerBuilder
@@ -204,8 +204,7 @@ def add_sliced_stage(layer: LayerBuilder, stage: Stage, issuer: I32, slices: lis
             f"{results.fn}.{i}", Kind.COMPUTE, results.operator, results.fn, tasks=gemm_gang(columns[1] - columns[0]),
             duration=duration, src=results.src, dst=results.dst, columns=columns,
         )  # fmt: skip
-        first = layer.b.ops(layer.b.template(template), gpu, issuer=issuer[gpu], prio=i, rows=layer.tile_rows, key=layer.tiles)
-        ops.append(ids(first, len(gpu)))
+        ops.append(layer.add(template, gpu, issuer=issuer[gpu], prio=i, rows=layer.tile_rows, key=layer.tiles))
     return (*ops, *add_stage(layer, tuple(gradients), issuer, layer.tiles, filler=filler))
 
 

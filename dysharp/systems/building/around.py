@@ -7,10 +7,9 @@ from numpy.typing import ArrayLike
 
 from dysharp.base.arrays import F64, I32, I64
 from dysharp.costs.operators import CAST_BYTES, ELEMENT_BYTES, SCALE_BYTES
-from dysharp.program import Discipline, Kind, Template
+from dysharp.program import Kind, Template
 from dysharp.program.schema import BESIDE, LAYER, Nature, Operator
 from dysharp.specs import Model
-from dysharp.systems.building.batch import ids
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software import Software
 
@@ -106,7 +105,7 @@ class MemoryKernels:
         """`starts` starts of kernels, and kernels on all SMs that take `took_ps[gpu]` if alone and move `n_bytes[gpu]`, behind `also`, too."""
         layer, gpus = self.layer, np.arange(self.layer.n_gpus, dtype=np.int32)
         if starts:
-            idle = layer.per_gpu(Discipline.PROGRAM_ORDER, name, layer.pools(1, "starts"))
+            idle = layer.issuers(name, pools=layer.pools(1, "starts"))
             start = self._delay(f"{name}.start", 1, [0, starts * self.costs.kernel_ps], [0, 0], idle, np.ones_like(gpus), gpus)
             if after is not None:
                 layer.wait_each(start, after)
@@ -122,10 +121,9 @@ class MemoryKernels:
         return run
 
     def _delay(self, name: str, tasks: int, took_ps: ArrayLike, n_bytes: ArrayLike, issuer: I32, rows: I32, node: I32) -> I32:
-        layer = self.layer
-        duration = layer.b.duration(took_ps, n_bytes)
-        template = layer.b.template(Template(f"around.{name}", Kind.DELAY, AROUND.name, BESIDE, tasks=tasks, duration=duration))
-        return ids(layer.b.ops(template, node, issuer=issuer[node], rows=rows), len(node))
+        duration = self.layer.b.duration(took_ps, n_bytes)
+        template = Template(f"around.{name}", Kind.DELAY, AROUND.name, BESIDE, tasks=tasks, duration=duration)
+        return self.layer.add(template, node, issuer=issuer[node], rows=rows)
 
 
 def _counted(layer: LayerBuilder, gpus: I32) -> I64:

@@ -18,7 +18,7 @@ from dysharp.program import Alloc, Discipline, HubTable, ProgramBuilder, Templat
 from dysharp.program.constants import CLASSES, hardware_of
 from dysharp.program.csr import spans, stable_order
 from dysharp.specs import Cluster, Model, choice_int, choice_str
-from dysharp.systems.building.batch import Returns, Sends, Transfers, ids
+from dysharp.systems.building.batch import Returns, Sends, Transfers
 from dysharp.systems.building.edges import Edges
 from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.systems.building.index import PairIndex
@@ -59,8 +59,8 @@ class LayerBase(Edges):
     """A pass under construction: its regions, and the verbs that add issuers, transfers and tables (`layer.LayerBuilder` adds blocks).
 
     `p`: index arrays of the Routing. `ways`: its networks. `row_of`: `[useful rows]` region row. `tile_gpu`, `tile_slot`, `tile_rows`:
-    `[tiles]` GPU, expert slot and rows of each expert tile. `dispatched`, `returned`: rows that are pushed out and results that are
-    pushed back, padding included, batch by batch.
+    `[tiles]` GPU, expert slot and rows of each expert tile. `row_columns`, `result_columns`: bytes of a row and of a result. `dispatched`,
+    `returned`: rows that are pushed out and results that are pushed back, padding included, batch by batch.
     """
 
     def __init__(
@@ -110,6 +110,8 @@ class LayerBase(Edges):
         # A row has one place per expert of its token.
         gates = 16 * -(-choice_int("dysharp.gate_weight_bytes_per_expert") * model.topk // 16)
         self.dispatch_aux, self.combine_aux = (gates, 0) if direction == "fwd" else (0, gates)
+        self.row_columns = {"bytes": self.sent_bytes, "aux_bytes": self.dispatch_aux}
+        self.result_columns = {"bytes": self.back_bytes, "aux_bytes": self.combine_aux}
         self.dispatched: list[Sends] = []
         self.returned: list[Returns] = []
         self._add_regions(alloc)
@@ -202,11 +204,9 @@ class LayerBase(Edges):
         """
         return 0 if turns is None else (to - node) % self.n_gpus
 
-    def _transfers(self, first: int, node: I32, unit_rows: I64, to: I32 | None = None) -> Transfers:
-        """Ops from `first` on that carry one unit each, in token order."""
-        n = len(node)
-        several = np.broadcast_to(np.int32(-1), (n,))
-        return Transfers(op=ids(first, n), node=node, to=several if to is None else to, unit=np.arange(n), unit_rows=unit_rows)
+    def _transfers(self, op: I32, node: I32, unit_rows: I64) -> Transfers:
+        """Ops to several GPUs that carry one unit each, in token order."""
+        return Transfers(op=op, node=node, to=np.broadcast_to(np.int32(-1), (len(op),)), unit=np.arange(len(op)), unit_rows=unit_rows)
 
     def _replica_ext(self, framing: Framing, pair: NDArray[np.integer], packets: NDArray[np.integer]) -> I64 | None:
         """Wire bytes of the extension flits that name the local experts of each copy. None: no copy has extension flits.

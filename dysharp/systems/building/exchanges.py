@@ -15,7 +15,7 @@ from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.program.csr import place_in, stable_order
 from dysharp.systems.building.around import MemoryKernels
-from dysharp.systems.building.batch import Batch, Sends, ids
+from dysharp.systems.building.batch import Batch, Sends
 from dysharp.systems.building.between.rails import TwoLevelLayer
 from dysharp.systems.building.experts import FILLER, Stage, add_stage, gang, gemm_task, stages
 from dysharp.systems.building.layer import STORE, LayerBuilder
@@ -206,10 +206,8 @@ def _stage(layer: LayerBuilder, stage: Stage, sms: I32, group: Group, before: Se
         if group.padding is not None and group.padding.any():
             task = gemm_task(layer, gemm)
             work = Template(f"{gemm.fn}.padding", Kind.DELAY, gemm.operator, "delay", tasks=gang(gemm), duration=layer.b.duration(*task))
-            node = np.repeat(np.arange(layer.n_gpus), group.padding)
-            urgency = FILLER if gemm.of_weights else 0
-            first = layer.b.ops(layer.b.template(work), node, issuer=sms[node], prio=urgency, rows=layer.tiling.rows)
-            added.append(Batch(op=ids(first, len(node)), node=node.astype(np.int32)))
+            node, urgency = np.repeat(layer.gpus, group.padding), FILLER if gemm.of_weights else 0
+            added.append(Batch(op=layer.add(work, node, issuer=sms[node], prio=urgency, rows=layer.tiling.rows), node=node))
         heads += added
         data += [] if gemm.of_weights else added
         if gemm.of_weights and group.gradients is not None:

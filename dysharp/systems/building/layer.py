@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from dysharp.base.arrays import I32
-from dysharp.program import Alloc, Declared, Discipline, Kind, Program, Template, To
+from dysharp.program import Alloc, Declared, Kind, Program, Template, To
 from dysharp.program.constants import OTHER
 from dysharp.program.nets import BETWEEN_NET
 from dysharp.systems.building.base import BUFFERS, CONTROL, DYMULTIMEM, EXPLICIT, LINK, RDMA, STORE
@@ -48,16 +48,10 @@ class LayerBuilder(DispatchBlocks, CombineBlocks):
             ways.append((replace(template, name=self.ways.named(name, BETWEEN_NET), framing=self.b.framing(RDMA), net=BETWEEN_NET), ~near))
         for way, mine in ways:
             count = np.full(g, int(mine.sum()) // g)
-            first = self.b.ops(
-                self.b.template(way),
-                np.arange(g),
-                issuer=self.per_gpu(Discipline.PROGRAM_ORDER, name),
-                bytes=n_bytes,
-                to=To(count, to[mine], np.ones(int(mine.sum()), np.int32), rows[mine]),
-                targets=1,
-            )
+            to_all = To(count, to[mine], np.ones(int(mine.sum()), np.int32), rows[mine])
+            op = self.add(way, self.gpus, issuer=self.issuers(name), bytes=n_bytes, to=to_all, targets=1)
             if after is not None:
-                self.wait_each(ids(first, g), after)
+                self.wait_each(op, after)
         return ids(first_tile, g)
 
     def build(self, moves: Moves | Scheme, options: object = None) -> Program:
