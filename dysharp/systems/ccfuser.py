@@ -14,12 +14,12 @@ from dysharp.program.constants import OTHER
 from dysharp.program.csr import spans
 from dysharp.specs import choice_int
 from dysharp.systems.building.around import MemoryKernels
-from dysharp.systems.building.batch import Batch
+from dysharp.systems.building.batch import Batch, placed
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import add_stage, stages
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
 from dysharp.systems.building.software_steps import WORD_BYTES, SoftwareSteps, mediate
-from dysharp.systems.facts import Costs, Facts, Layer, Moves, Ships, Shown
+from dysharp.systems.facts import ANY_TYPE, Costs, Facts, Form, Layer, Moves, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts
 
@@ -27,7 +27,7 @@ NONE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of CCFuser.
 
     | option | meaning |
@@ -41,7 +41,6 @@ class Options:
     barriers of all GPUs around them.
     """
 
-    form: str = "auto"
     blocks_per_sm: int = choice_int("ccfuser.blocks_per_sm")
     tile_rows: int = choice_int("ccfuser.tile_rows")
     column_blocks: int = choice_int("ccfuser.column_blocks")
@@ -67,7 +66,7 @@ FACTS = Facts(
         "a request per 16 B of a get, copies of the most popular experts on all GPUs",
     ),
     shown=Shown("#661100"),
-    ships=Ships("CCFuser's kernels: rows in 16 bits by NVSHMEM", ("ampere", "hopper"), {"fp8": {}, "bf16": {}}),
+    ships=Ships("CCFuser's kernels: rows in 16 bits by NVSHMEM", ("ampere", "hopper"), ANY_TYPE),
     peels="a row of a tile's put waits for an earlier row of the same put",
 )
 
@@ -205,11 +204,9 @@ def _gets(layer: LayerBuilder, blocks: _Blocks, owner: I32, start: I32, by_tile:
         now = far & (place // step == piece)
         reads = _answers(layer, piece, layer.tile_gpu[tiles], owner[tiles], before[tiles])
         sends = layer.dispatch_rows(Discipline.READY_FIFO, rows[now])
-        of_tile = np.full(len(layer.tiles), NONE, np.int32)
-        of_tile[tiles] = reads
+        of_tile = placed(len(layer.tiles), tiles, reads)
         layer.wait_each(sends.op, of_tile[tile[now]])
-        before = np.full(len(layer.tiles), NONE, np.int32)
-        before[tile[now]] = sends.op  # the last row of the piece
+        before = placed(len(layer.tiles), tile[now], sends.op)  # the last row of the piece
         behind = tiles
 
 

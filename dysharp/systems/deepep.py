@@ -17,17 +17,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from dysharp.base.arrays import I32, I64
-from dysharp.base.errors import ConfigError
 from dysharp.program import Discipline
 from dysharp.program.csr import runs, spans, starts
 from dysharp.specs import choice_int
-from dysharp.systems.building.batch import Batch
-from dysharp.systems.building.between.deepep_internode import MOST_DOMAINS, Internode
+from dysharp.systems.building.batch import Batch, placed
+from dysharp.systems.building.between.deepep_internode import MOST_DOMAINS, Internode, pairs_of_sms
 from dysharp.systems.building.formats import ROWS_OR_FP8
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.facts import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import kernels
 
 RING_SLOTS = 256  # token rows per (channel, source): DeepEP V1
@@ -37,7 +36,7 @@ CHUNK = {"dispatch": 6, "combine": 4}
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of DeepEP's normal kernels.
 
     | option | meaning |
@@ -50,7 +49,6 @@ class Options:
     The real form adds SM channels, rings, launches and barriers with their costs.
     """
 
-    form: str = "auto"
     n_sm: int = choice_int("deepep.n_sm")
     dispatch: str = "rows"
     compute: bool = True
@@ -67,12 +65,7 @@ FACTS = Facts(
     ),
     reach=Reach(domains=BOTH_FORMS, most=MOST_DOMAINS, no_switch=("paper",)),
     shown=Shown("#0072B2"),
-    ships=Ships(
-        "DeepEP README: Hopper; measured on Blackwell too; csrc/deep_ep.cpp: rows of whole 16 B",
-        ("hopper", "blackwell"),
-        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
-        step=16,
-    ),
+    ships=Ships("DeepEP README: Hopper; measured on Blackwell too; csrc/deep_ep.cpp: rows of whole 16 B", HOPPER_ON, BY_TYPE, step=16),
 )
 
 
@@ -86,11 +79,8 @@ class Channels(SoftwareSteps):
     """DeepEP channels: `n_sm` SMs of every GPU make `n_sm / 2` channels."""
 
     def __init__(self, layer: LayerBuilder, n_sm: int, name: str = "deepep") -> None:
-        most = layer.cluster.n_sms
-        if n_sm < 2 or n_sm % 2 or n_sm > most:
-            raise ConfigError(f"{name}.n_sm: found {n_sm}, expected an even number of SMs from 2 to {most}")
         super().__init__(layer)
-        self.n = n_sm // 2
+        self.n = pairs_of_sms(layer, n_sm, name)
 
     def _channel(self, token: I64 | I32) -> I64:
         """The channel of each token. Channels split the tokens of a GPU into equal runs."""
@@ -114,8 +104,7 @@ class Channels(SoftwareSteps):
         start, length = runs(ring[order])
         place = spans(0, length)
         last = np.minimum(place - place % chunk + chunk, np.repeat(length, length)) - 1
-        seen = np.empty(len(order), np.int64)
-        seen[order] = order[np.repeat(start, length) + last]
+        seen = placed(len(order), order, order[np.repeat(start, length) + last])
         return seen
 
     def call(self, name: str, after: I32 | None) -> I32:
@@ -151,8 +140,7 @@ class Channels(SoftwareSteps):
         order = np.lexsort((place, ring))
         since = np.diff(place[order], prepend=-1)
         first = starts(ring[order])
-        walked = np.empty(len(order), np.int64)
-        walked[order] = np.where(first, place[order] + 1, since)
+        walked = placed(len(order), order, np.where(first, place[order] + 1, since))
         return walked
 
     def dispatch(self) -> I32:

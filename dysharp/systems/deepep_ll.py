@@ -13,7 +13,7 @@ from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.building.ways import NicOnly, Ways
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Layer, Moves, Reach, Ships, Shown
+from dysharp.systems.facts import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import kernels
 
 PEERS = ("nvlink", "nic")
@@ -21,7 +21,7 @@ HEADER_BYTES = 16  # header of a message: the index of the token at its source
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of DeepEP's low-latency kernels.
 
     | option | meaning |
@@ -34,7 +34,6 @@ class Options:
     The real form adds SMs that cast and send tokens, the pace of SM stores, fences, count words and polls.
     """
 
-    form: str = "auto"
     dispatch: str = "rows"
     peers: str = "nvlink"
     compute: bool = True
@@ -53,8 +52,8 @@ FACTS = Facts(
     shown=Shown("#785EF0"),
     ships=Ships(
         "DeepEP csrc/kernels/launch.cuh: SWITCH_HIDDEN",
-        ("hopper", "blackwell"),
-        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+        HOPPER_ON,
+        BY_TYPE,
         hidden=(2048, 2560, 4096, 5120, 6144, 7168, 8192),
         phases=("decode",),
         phases_source="DeepEP README: low-latency kernels are for inference decoding",

@@ -22,14 +22,14 @@ from dysharp.program import Discipline
 from dysharp.program.csr import runs, spans
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems import deepep
-from dysharp.systems.building.batch import Batch, Sends
+from dysharp.systems.building.batch import Batch, Sends, placed
 from dysharp.systems.building.between.deepep_internode import BARRIERS
 from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.formats import ROWS_OR_FP8
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.facts import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import kernels
 
 SM_GBPS = {"read": 200.0, "write": 50.0}
@@ -104,12 +104,7 @@ FACTS = Facts(
     ),
     reach=Reach(domains=BOTH_FORMS, no_switch=("paper",)),
     shown=Shown("#1B9E77"),
-    ships=Ships(
-        "DeepEP README: Hopper and Blackwell; kernels are compiled when first used; rows of whole 32 B",
-        ("hopper", "blackwell"),
-        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
-        step=32,
-    ),
+    ships=Ships("DeepEP README: Hopper and Blackwell; kernels are compiled when first used; rows of whole 32 B", HOPPER_ON, BY_TYPE, step=32),
 )
 
 
@@ -203,8 +198,7 @@ class _Hybrid(_Elastic):
         order = np.lexsort((hop.token[units], channel, hop.domain[units], hop.source[units]))
         _, length = runs(*(axis[order] for axis in (hop.source[units], hop.domain[units], channel)))
         first = spans(0, length) % CHUNK == 0
-        chunk = np.empty(len(order), np.int64)
-        chunk[order] = np.cumsum(first) - 1
+        chunk = placed(len(order), order, np.cumsum(first) - 1)
         last = np.append(np.flatnonzero(first)[1:], len(order)) - 1
         return chunk, units[order[last]]
 
@@ -218,11 +212,9 @@ class _Hybrid(_Elastic):
         written = self.on_sms("dispatch", hop.source[order], hop.token[order], layer.sent_bytes, "write", begun=begun)
         queue = layer.per_gpu(Discipline.READY_FIFO, "nic")[hop.source[order]]
         by_nic, tiles = hop.send(queue, order, chunk, len(last))
-        write_of = np.empty(len(hop.token), np.int32)
-        write_of[order] = written.op
+        write_of = placed(len(hop.token), order, written.op)
         layer.wait_each(by_nic, write_of[last[chunk]])
-        landed = np.full(len(hop.token), -1, np.int32)
-        landed[order] = tiles[chunk]
+        landed = placed(len(hop.token), order, tiles[chunk])
         unit = hop.unit_of_pair
         work = self.on_sms("dispatch", hop.relay[unit], hop.token[unit], layer.sent_bytes, begun=begun)
         layer.wait_tiles(work.op, landed[unit])

@@ -20,6 +20,22 @@ FUSED_GEMMS = "fused"
 """Value of the option `gemms`: a fused kernel computes the GEMMs."""
 
 
+HOPPER_ON = ("hopper", "blackwell")
+AMPERE_ON = ("ampere", *HOPPER_ON)
+"""`Ships.archs`: NVIDIA's GPUs from one on."""
+BY_TYPE: Mapping[str, Mapping[str, str]] = {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}}
+"""`Ships.formats` of kernels that send rows in the type of the GEMMs."""
+ANY_TYPE: Mapping[str, Mapping[str, str]] = {"fp8": {}, "bf16": {}}
+"""`Ships.formats` of kernels without an option for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The option of systems with a real form."""
+
+    form: str = "auto"
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """One pass of a layer, which a system plans. `direction`: "fwd" or "bwd"."""

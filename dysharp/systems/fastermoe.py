@@ -9,12 +9,13 @@ from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
 from dysharp.program import Discipline
 from dysharp.specs import choice_int
+from dysharp.systems.building.batch import placed
 from dysharp.systems.building.between.rails import by_rails
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, stream_order
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import mediate
 from dysharp.systems.building.weights import GRADIENTS, broadcast, reduce
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts, rows_per_expert
 from dysharp.workload.placement import with_shadows, worth_shadows
@@ -23,7 +24,7 @@ COUNT_BYTES = 8  # rows of an expert as int64
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of FasterMoE.
 
     | option | meaning |
@@ -38,7 +39,6 @@ class Options:
     kernels. It has no shadows: NCCL's broadcast and reduce are not measured.
     """
 
-    form: str = "auto"
     group: int = choice_int("fastermoe.group")
     shadow: int = choice_int("fastermoe.shadow")
     mediation: bool = False
@@ -75,7 +75,7 @@ FACTS = Facts(
     costs=Costs(permutes=1, fused=False, drops="exchange of counts, NCCL's start and pace, starts of kernels (form real has them); the host's wait"),
     reach=Reach(domains=BOTH_FORMS, by_name=BOTH_FORMS),  # it computes tiles of an expert by step, so leading tokens give no estimate
     shown=Shown("#BB9955"),
-    ships=Ships("FasterMoE: rows of the model's type by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
+    ships=Ships("FasterMoE: rows of the model's type by NCCL", AMPERE_ON, ANY_TYPE),
 )
 
 
@@ -146,8 +146,7 @@ def _own_rows(layer: LayerBuilder, rows: list[NDArray[np.int64]]) -> list[I32]:
     # One issuer per GPU, before all exchanges: many rows of one instant then come GPU by GPU, as the engine keeps them.
     order, here = np.concatenate(rows), [layer.join("own") for _ in rows]
     own = layer.dispatch_rows(order=order[np.argsort(layer.p.row_gpu[order], kind="stable")])
-    shadow = np.empty(len(layer.row_of), np.int64)
-    shadow[order] = np.repeat(np.arange(len(rows)), [len(mine) for mine in rows])
+    shadow = placed(len(layer.row_of), order, np.repeat(np.arange(len(rows)), [len(mine) for mine in rows]))
     for i, end in enumerate(here):
         mine = shadow[own.unit] == i
         layer.wait_each(end[own.node[mine]], own.op[mine])

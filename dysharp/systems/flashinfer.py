@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from dysharp.systems import trtllm_a2a
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import Kernels
-from dysharp.systems.facts import Ships, Shown
+from dysharp.systems.facts import BY_TYPE, HOPPER_ON, Form, Ships, Shown
 from dysharp.systems.registry import kernels
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of FlashInfer's one-sided all-to-all.
 
     | option | meaning |
@@ -23,7 +23,6 @@ class Options:
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
     """
 
-    form: str = "auto"
     dispatch: str = "rows"
     compute: bool = True
 
@@ -35,8 +34,8 @@ FACTS = replace(
     shown=Shown("#A6761D"),
     ships=Ships(
         "FlashInfer flashinfer/comm/trtllm_moe_alltoall.py; sm90 and later; payloads of any type",
-        ("hopper", "blackwell"),
-        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+        HOPPER_ON,
+        BY_TYPE,
         phases=("decode", "prefill"),
         phases_source="FlashInfer is an inference library",
     ),

@@ -17,7 +17,7 @@ from dysharp.systems.building.formats import ROWS_OR_FP8
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.facts import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import kernels
 
 CHUNK_TOKENS = 64  # neighbouring tokens that one SM takes at a time: DeepEP, branch hybrid-ep
@@ -31,7 +31,7 @@ Source: DeepEP, branch hybrid-ep, docs/Hybrid-EP_Implementation.md, buffers.
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of Hybrid-EP.
 
     | option | meaning |
@@ -47,7 +47,6 @@ class Options:
     barriers, and the kernels between the exchange buffer and the experts' rows.
     """
 
-    form: str = "auto"
     n_sm: int = choice_int("hybrid_ep.n_sm")
     chunk: int = CHUNK_TOKENS
     dispatch: str = "rows"
@@ -68,9 +67,7 @@ FACTS = Facts(
     reach=Reach(domains=BOTH_FORMS),
     shown=Shown("#DDCC77"),
     ships=Ships(
-        "DeepEP, branch hybrid-ep: Hopper and Blackwell, Combine in BF16; hidden sizes: any, a kernel is compiled when first used",
-        ("hopper", "blackwell"),
-        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+        "DeepEP, branch hybrid-ep: Hopper and Blackwell, Combine in BF16; hidden sizes: any, a kernel is compiled when first used", HOPPER_ON, BY_TYPE
     ),
 )
 

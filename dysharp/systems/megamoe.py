@@ -10,7 +10,7 @@ from dysharp.program import Discipline
 from dysharp.systems.building.experts import fused
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import Costs, Facts, Moves, Ships, Shown
+from dysharp.systems.facts import Costs, Facts, Form, Moves, Ships, Shown
 from dysharp.systems.registry import system
 
 ROWS = ("rows", "mxfp8", "nvfp4")
@@ -20,7 +20,7 @@ COUNTS = 1  # exchanges before the barriers: the number of rows of every expert
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of Mega MoE.
 
     | option | meaning |
@@ -38,7 +38,6 @@ class Options:
     in both forms.
     """
 
-    form: str = "auto"
     dispatch: str = "rows"
     combine: str = "rows"
     weights: str = "model"

@@ -10,21 +10,20 @@ import numpy as np
 from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
 from dysharp.program import Discipline, Tail
-from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.rails import RailLayer, by_rails
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps, mediate, sorted_at_receiver
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import kernels
 
 COUNT_BYTES = 8  # rows of an expert as int64: Megatron-Core, token dispatcher
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of the alltoall dispatcher.
 
     | option | meaning |
@@ -40,7 +39,6 @@ class Options:
     and channels are not modelled. A rail's GPU sends row by row, NCCL in chunks.
     """
 
-    form: str = "auto"
     mediation: bool = False
     pxn: bool = True
     compute: bool = True
@@ -57,7 +55,7 @@ FACTS = Facts(
     ),
     reach=Reach(domains=BOTH_FORMS, no_switch=("paper",)),
     shown=Shown("#004D40"),
-    ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
+    ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", AMPERE_ON, ANY_TYPE),
 )
 
 
@@ -106,7 +104,7 @@ class _AllToAll(SoftwareSteps):
         permute = self.delay("permute", self._reorder(np.full(layer.n_gpus, layer.tokens), sent))
         if layer.direction == "fwd":  # a backward pass knows the counts
             layer.wait_each(permute, self._counts())
-        self._all_to_all("dispatch", permute, layer.dispatch_rows(Discipline.READY_FIFO, self.there), layer.sent_bytes)
+        self.all_to_all("dispatch", "dispatch", [layer.dispatch_rows(Discipline.READY_FIFO, self.there)], layer.sent_bytes, permute)
         sort = self.delay("received", self._reorder(received, received))
         self._wait_rows_and_gates(sort, layer.join_tiles(layer.tiles, Tail.TILE_READY), gates=bool(layer.dispatch_aux))
         return sort
@@ -117,7 +115,7 @@ class _AllToAll(SoftwareSteps):
         sent, received = self._rows(layer.p.row_gpu), self._rows(layer.p.row_source)
         unsort = self.delay("unsort", self._reorder(sent, sent), after=finished)
         puts = layer.combine_rows(Discipline.READY_FIFO, self.back)
-        self._all_to_all("combine", unsort, puts, layer.model.row_bytes)
+        self.all_to_all("combine", "combine", [puts], layer.model.row_bytes, unsort)
         unpermute = self.delay("unpermute", self._reorder(np.full(layer.n_gpus, layer.tokens), received))
         returned = layer.join("returned")
         layer.wait_each(returned, finished)
@@ -148,10 +146,3 @@ class _AllToAll(SoftwareSteps):
         element = layer.model.row_bytes / layer.model.hidden
         counts = zip(tokens.tolist(), rows.tolist(), strict=True)
         return [self.costs.reorder_ps(t, r, layer.model.hidden, element) for t, r in counts]
-
-    def _all_to_all(self, name: str, after: I32, puts: Sends, n_bytes: int) -> None:
-        """Add NCCL's all-to-all after `after` of all GPUs: start, own chunk, last chunks, rows paced as stores."""
-        _layer, costs = self.layer, self.costs
-        rows = zip(self._rows(puts.node).tolist(), self._rows(puts.node[puts.node == puts.to]).tolist(), strict=True)
-        start = self.delay(f"{name}.nccl", [self.alltoall_ps(n_bytes * sent, n_bytes * own) for sent, own in rows], after_all=after)
-        self.paced(name, puts, costs.stores_ps(n_bytes), Discipline.PROGRAM_ORDER, begun=start)

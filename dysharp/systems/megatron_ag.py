@@ -13,14 +13,14 @@ from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import kernels
 
 PROB_BYTES, MAP_BYTES = 4, 1  # per token and expert: FP32, boolean (Megatron-Core, token dispatcher)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of the allgather dispatcher.
 
     | option | meaning |
@@ -32,7 +32,6 @@ class Options:
     pace is a rate: its rings and channels are not modelled.
     """
 
-    form: str = "auto"
     compute: bool = True
 
 
@@ -52,7 +51,7 @@ FACTS = Facts(
         assumes="NCCL's rings at the rate of the NICs; no all-gather between nodes is measured",
     ),
     shown=Shown("#777755"),
-    ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
+    ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", AMPERE_ON, ANY_TYPE),
 )
 
 

@@ -10,6 +10,7 @@ from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Head, Tail
 from dysharp.program.csr import place_in
 from dysharp.specs import choice_int, choice_str
+from dysharp.systems.building.batch import placed
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import GemmOps, blocks_in_order, fused, in_pairs
 from dysharp.systems.building.layer import STORE, LayerBuilder
@@ -85,8 +86,7 @@ def _await_totals(layer: LayerBuilder, gemms: GemmOps) -> None:
     """Tiles that are not full start when every GPU has announced its totals, which it does when its last row has left."""
     sent, told = layer.join("rows.sent"), layer.join("totals.known")
     for rows in layer.dispatched:
-        last = np.full(layer.n_gpus, -1, np.int32)
-        last[rows.node] = rows.op  # each GPU sends its rows in the order of their ops
+        last = placed(layer.n_gpus, rows.node, rows.op)  # each GPU sends its rows in the order of their ops
         layer.b.edges(Tail.OP_ISSUED, last[last >= 0], Head.OP_ISSUE, sent[last >= 0])
     SoftwareSteps(layer).flags("totals", 1, sent, told)
     part = np.flatnonzero(layer.tile_rows < layer.tiling.rows)

@@ -8,12 +8,12 @@ import numpy as np
 from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
 from dysharp.program import Discipline
-from dysharp.systems.building.batch import Batch
+from dysharp.systems.building.batch import Batch, placed
 from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Layer, Moves, Reach, Ships, Shown
+from dysharp.systems.facts import BOTH_FORMS, BY_TYPE, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import kernels
 
 ROWS = ("rows", "fp8", "fp8-plain", "fp4-plain")
@@ -22,7 +22,7 @@ MESSAGE_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of MoRI's kernels IntraNode and InterNodeV1.
 
     | option | meaning |
@@ -37,7 +37,6 @@ class Options:
     buffer, flags and barriers.
     """
 
-    form: str = "auto"
     dispatch: str = "rows"
     combine: str = "rows"
     zero_copy: bool = False
@@ -60,7 +59,7 @@ FACTS = Facts(
         no_switch=BOTH_FORMS,
     ),
     shown=Shown("#8C510A"),
-    ships=Ships("ROCm/mori README: MI300X, MI308X, MI325X, MI355X", ("cdna3", "cdna4"), {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}}),
+    ships=Ships("ROCm/mori README: MI300X, MI308X, MI325X, MI355X", ("cdna3", "cdna4"), BY_TYPE),
 )
 
 
@@ -150,8 +149,7 @@ class _InterNode(_Kernels):
         messages, group = np.unique(message, return_inverse=True)
         sends, tiles = hop.send(layer.per_gpu(Discipline.PROGRAM_ORDER, "nic")[hop.source[far]], far, group, len(messages))
         layer.wait_first(Batch(op=sends, node=hop.source[far]), call)
-        landed = np.full(len(hop.token), -1, np.int32)
-        landed[far] = tiles[group]
+        landed = placed(len(hop.token), far, tiles[group])
         work = self.copies_on_units(hop.relay[hop.unit_of_pair], begun=call)
         layer.wait_tiles(work.op, landed[hop.unit_of_pair])
         forwards = hop.forward(layer.per_gpu(Discipline.READY_FIFO, "dispatch"))

@@ -22,7 +22,7 @@ from dysharp.systems.building.between.hybrid_internode import HybridInternode
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Layer, Moves, Reach, Ships, Shown
+from dysharp.systems.facts import BOTH_FORMS, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
 from dysharp.systems.hybrid_ep import CHUNK_TOKENS, Chunks
 from dysharp.systems.registry import kernels
 
@@ -31,7 +31,7 @@ RELEASED = {"combine_chunk": "4"}
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of NCCL EP's high-throughput kernels.
 
     | option | meaning |
@@ -43,7 +43,6 @@ class Options:
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
     """
 
-    form: str = "auto"
     n_sm: int = choice_int("nccl_ep.n_sm")
     buffer_tokens: int = 0
     combine_chunk: int = CHUNK_TOKENS
@@ -63,9 +62,7 @@ FACTS = Facts(
     reach=Reach(domains=BOTH_FORMS),
     shown=Shown("#76B900"),
     ships=Ships(
-        "NCCL contrib/nccl_ep/README.md: Hopper and Blackwell; conversion to FP8 is not supported",
-        ("hopper", "blackwell"),
-        {"fp8": RELEASED, "bf16": RELEASED},
+        "NCCL contrib/nccl_ep/README.md: Hopper and Blackwell; conversion to FP8 is not supported", HOPPER_ON, {"fp8": RELEASED, "bf16": RELEASED}
     ),
 )
 

@@ -17,7 +17,7 @@ from dysharp.systems.building.formats import SIDES, check
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import Costs, Facts, Layer, Moves, Reach, Ships, Shown
+from dysharp.systems.facts import HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import kernels
 
 ROWS = ("rows", "fp8", "fp8-plain", "nvfp4")
@@ -25,7 +25,7 @@ ROWS = ("rows", "fp8", "fp8-plain", "nvfp4")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of TensorRT-LLM's all-to-all.
 
     | option | meaning |
@@ -39,7 +39,6 @@ class Options:
     The real form adds kernels, work per token and barriers.
     """
 
-    form: str = "auto"
     sides: str = "one"
     dispatch: str = "rows"
     combine: str = "rows"
@@ -59,7 +58,7 @@ FACTS = Facts(
     shown=Shown("#B3E2CD"),
     ships=Ships(
         "TensorRT-LLM fused_moe_cutlass.py: only rows of NVFP4 models are quantised before sending; hidden sizes: unknown",
-        ("hopper", "blackwell"),
+        HOPPER_ON,
         {"fp8": {"dispatch": "rows"}, "bf16": {"dispatch": "rows"}},
         phases=("decode", "prefill"),
         phases_source="TensorRT-LLM is an inference library",

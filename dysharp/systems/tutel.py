@@ -16,7 +16,7 @@ from dysharp.systems.building.between.rails import TwoLevelLayer, by_rails
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, padding_rows, pair_order, stream_order
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import mediate
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Layer, Moves, Reach, Ships, Shown
+from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts
 from dysharp.workload.levels import Levels, by_domain, rail_rows
@@ -30,7 +30,7 @@ COPIES = ("expert", "gpu")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of Tutel.
 
     | option | meaning |
@@ -49,7 +49,6 @@ class Options:
     finds it.
     """
 
-    form: str = "auto"
     capacity: int = choice_int("tutel.capacity")
     degree: int = choice_int("tutel.degree")
     a2a: str = "linear"
@@ -125,7 +124,7 @@ FACTS = Facts(
     ),
     reach=Reach(domains=BOTH_FORMS, by_name=BOTH_FORMS),  # it pads tiles, so leading tokens give no estimate
     shown=Shown("#005577"),
-    ships=Ships("Tutel: rows of the model's type by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
+    ships=Ships("Tutel: rows of the model's type by NCCL", AMPERE_ON, ANY_TYPE),
 )
 
 

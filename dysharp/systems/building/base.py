@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
-from dysharp.base.units import ns_to_ps
+from dysharp.base.units import PS_PER_US, ns_to_ps
 from dysharp.costs import Tiling
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Discipline, HubTable, ProgramBuilder, Template, To
@@ -24,7 +24,7 @@ from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.systems.building.index import PairIndex
 from dysharp.systems.building.schema import EXPERT, LAYER_SCHEMA
 from dysharp.systems.building.ways import Ways
-from dysharp.systems.building.windows import Flow, flow, link_rows_per_us, misses_under_way
+from dysharp.systems.building.windows import Flow, link_rows_per_us, misses_under_way, sessions_that_fit
 from dysharp.workload import Routing
 
 STORE = Framing("store")
@@ -244,10 +244,17 @@ class LayerBase(Edges):
         """Rows at the busiest hub. `every_gpu`: every token goes to every GPU."""
         copies = np.bincount(self.p.gpu[self.p.gpu != self.p.source], minlength=self.n_gpus)
         hub_rows = (self.n_gpus - 1) * self.tokens if every_gpu else int(copies.max(initial=0))
-        return flow(
-            self.model, self.cluster, framing, row_bytes=self.sent_bytes, dispatch_aux=self.dispatch_aux, combine_aux=self.combine_aux,
-            hub_rows=hub_rows, tokens=self.tokens,
-        )  # fmt: skip
+        rate = link_rows_per_us(self.cluster, framing, self.sent_bytes, self.dispatch_aux)
+        m, entries = self.b.hardware, self.cluster.al_tlb_entries if framing.targets_per_ext else 0
+        miss_us = ns_to_ps(choice_int("hub.al_miss_ns")) / PS_PER_US if entries else 0.0
+        return Flow(
+            rows_per_us=rate,
+            tokens_per_us=rate * self.tokens / max(hub_rows, self.tokens),
+            dispatch_us=(2 * m.lat + m.ack) / PS_PER_US + miss_us,
+            combine_us=(4 * m.lat + m.responder) / PS_PER_US + miss_us,
+            entries=entries,
+            sessions=sessions_that_fit(self.model, self.cluster, self.combine_aux),
+        )
 
     def windows(self, framing: Framing, dispatch: int, combine: int, *, together: bool = True, every_gpu: bool = False) -> tuple[int, int]:
         """(dispatch, combine) windows in tokens per source GPU; 0 means automatic (building/windows.py).

@@ -125,18 +125,7 @@ class NcclStream(CommStream):
     def exchange(self, name: str, batches: Sequence[Sends], after: I32 | None = None) -> I32:
         """As `CommStream.exchange`, after the start of the kernel on each GPU. An exchange back waits for GEMMs, `after`."""
         operator = "dispatch" if after is None else "combine"
-        layer, costs, n_bytes = self.layer, self.kernels.costs, self.layer.model.row_bytes
-        node = np.concatenate([batch.node for batch in batches])
-        own = node[node == np.concatenate([batch.to for batch in batches])]
-        rows = zip(*(np.bincount(of, minlength=layer.n_gpus).tolist() for of in (node, own)), strict=True)
-        start = self.kernels.delay(f"{name}.nccl", [self.kernels.alltoall_ps(n_bytes * sent, n_bytes * kept) for sent, kept in rows])
-        for tail in (self.end, after):
-            if tail is not None:
-                layer.wait_all(start, tail)
-        pace, pools = costs.stores_ps(n_bytes), self.kernels.pools("stores")
-        for batch in batches:
-            heads = self.kernels.paced(operator, batch, pace, Discipline.PROGRAM_ORDER, pools=pools)
-            layer.wait_each(heads.op, start[heads.node])
+        start = self.kernels.all_to_all(name, operator, batches, self.layer.model.row_bytes, self.end, after)
         return super().exchange(name, batches, start)
 
     def queue(self, name: str, cost_ps: int) -> None:

@@ -20,6 +20,7 @@ from dysharp.program import Discipline, Kind, Tail, Template
 from dysharp.program.verify import MAX_TASKS
 from dysharp.specs import Model, choice_int
 from dysharp.systems.building.around import MemoryKernels
+from dysharp.systems.building.batch import placed
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.facts import Costs
 
@@ -238,8 +239,7 @@ def blocks_in_order(layer: LayerBuilder, gemms: GemmOps, order: I32) -> I32:
     A tile keeps the SMs of all its blocks until the last block has ended, so blocks of a tile that is late keep SMs from others.
     """
     tasks, gpu = gang(stages(layer.model, layer.direction)[0][0]), layer.tile_gpu[order]
-    started = np.empty(len(order), np.int32)
-    started[order] = layer.delays("other.block", [0, 1], gpu, layer.issuers("blocks", slots=1)[gpu])
+    started = placed(len(order), order, layer.delays("other.block", [0, 1], gpu, layer.issuers("blocks", slots=1)[gpu]))
     room = layer.semaphores(layer.cluster.n_sms + tasks - 1, "blocks", "blocks")
     layer.b.hold(room[layer.tile_gpu], started, gemms.first[0], amount=tasks)
     return started

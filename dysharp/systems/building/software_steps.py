@@ -129,6 +129,23 @@ class SoftwareSteps:
         layer.wait_each(sends.op[far], heads[far])
         return self.held(dataclasses.replace(sends, op=heads), **after)
 
+    def all_to_all(self, name: str, operator: str, batches: Sequence[Sends], n_bytes: int, *after: I32 | None) -> I32:
+        """NCCL's all-to-all of rows of `n_bytes` behind the ops `after` of all GPUs: start, own chunk, last chunks, rows paced as stores.
+
+        Returns `[gpus]` its start.
+        """
+        node = np.concatenate([batch.node for batch in batches])
+        own = node[node == np.concatenate([batch.to for batch in batches])]
+        rows = zip(*(np.bincount(of, minlength=self.layer.n_gpus).tolist() for of in (node, own)), strict=True)
+        start = self.delay(f"{name}.nccl", [self.alltoall_ps(n_bytes * sent, n_bytes * kept) for sent, kept in rows])
+        for tails in after:
+            if tails is not None:
+                self.layer.wait_all(start, tails)
+        pace, pools = self.costs.stores_ps(n_bytes), self.pools("stores")
+        for batch in batches:
+            self.paced(operator, batch, pace, Discipline.PROGRAM_ORDER, pools=pools, begun=start)
+        return start
+
     # ---- steps of all GPUs -------------------------------------------------------------------------------------------
 
     def flags(self, name: str, per_pair: int, after: I32, heads: I32) -> None:

@@ -22,6 +22,7 @@ from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
 from dysharp.program import Discipline
 from dysharp.program.csr import place_in, runs, spans, starts
+from dysharp.systems.building.batch import placed
 from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
@@ -39,11 +40,8 @@ class Internode(SoftwareSteps):
     """The two kernels on `n_sm` SMs of every GPU."""
 
     def __init__(self, layer: LayerBuilder, n_sm: int, name: str = "deepep") -> None:
-        most = layer.cluster.n_sms
-        if n_sm < 2 or n_sm % 2 or n_sm > most:
-            raise ConfigError(f"{name}.n_sm: found {n_sm}, expected an even number of SMs from 2 to {most}")
         super().__init__(layer)
-        self.n = n_sm // 2
+        self.n = pairs_of_sms(layer, n_sm, name)
         self.hop = TwoHop(layer)
         self.chunk = next(sizes for most, sizes in CHUNK.items() if layer.n_gpus <= most)
         tokens = layer.tokens
@@ -55,8 +53,7 @@ class Internode(SoftwareSteps):
         """(`[units]` chunk of each unit, number of chunks): `size` units in a row of one stream, units in token order."""
         order = np.argsort(stream, kind="stable")
         first = spans(0, runs(stream[order])[1]) % size == 0
-        chunk = np.empty(len(order), np.int64)
-        chunk[order] = np.cumsum(first) - 1
+        chunk = placed(len(order), order, np.cumsum(first) - 1)
         return chunk, int(first.sum())
 
     def queues(self, name: str) -> I32:
@@ -190,6 +187,14 @@ class Internode(SoftwareSteps):
         turn = (layer.p.source - layer.p.gpu) % layer.n_gpus
         order: I64 = np.lexsort((channel, turn, place, layer.p.gpu))
         return order
+
+
+def pairs_of_sms(layer: LayerBuilder, n_sm: int, name: str) -> int:
+    """Channels of `n_sm` SMs. Raises ConfigError for an odd number and for one that the GPU does not have."""
+    most = layer.cluster.n_sms
+    if n_sm < 2 or n_sm % 2 or n_sm > most:
+        raise ConfigError(f"{name}.n_sm: found {n_sm}, expected an even number of SMs from 2 to {most}")
+    return n_sm // 2
 
 
 def layer_index(layer: LayerBuilder, token: NDArray[np.integer]) -> I64:

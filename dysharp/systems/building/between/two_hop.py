@@ -17,7 +17,7 @@ from dysharp.program import Alloc, Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.program.csr import runs, spans, starts
 from dysharp.program.nets import BETWEEN_NET
-from dysharp.systems.building.batch import Batch
+from dysharp.systems.building.batch import Batch, placed
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder
 
@@ -121,8 +121,7 @@ def two_hops(layer: LayerBuilder) -> None:
     order = _in_turn(hop, hop.source, np.flatnonzero(hop.far))
     _, tiles = hop.send(layer.per_gpu(Discipline.PROGRAM_ORDER, "nic")[hop.source[order]], order, np.arange(len(order)), len(order))
     forwards = hop.forward(layer.per_gpu(Discipline.READY_FIFO, "dispatch"))
-    landed = np.full(len(units), -1, np.int32)
-    landed[order] = tiles
+    landed = placed(len(units), order, tiles)
     layer.wait_tiles(forwards.op, landed[hop.unit_of_pair])
     finished = one_after_another(layer)
     back = layer.p.push_order
