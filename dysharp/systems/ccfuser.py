@@ -232,9 +232,8 @@ def _in_pieces(layer: LayerBuilder, op_of_useful_row: I32, by_tile: tuple[I64, I
 def _answers(layer: LayerBuilder, piece: int, asker: I32, owner: I32, after: I32) -> I32:
     """`[gets]` ops at the owners that read the rows of a get, once a word of the asker has come, sent after `after`."""
     b, n, gpus = layer.b, len(asker), np.arange(layer.n_gpus)
-    _, row, tile = b.regions(gpus, np.bincount(owner, minlength=layer.n_gpus), WORD_BYTES, 1, alloc=Alloc.PREFIX, name=f"gets.{piece}")
-    place = np.empty(n, np.int64)
-    place[np.argsort(owner, kind="stable")] = np.arange(n)
+    _, row, tile = b.regions(gpus, layer.counted(owner), WORD_BYTES, 1, alloc=Alloc.PREFIX, name=f"gets.{piece}")
+    place = placed(n, np.argsort(owner, kind="stable"), np.arange(n))
     word = Template("get", Kind.PUT, "other", "control", OTHER, framing=b.framing(CONTROL))
     issuer = layer.per_gpu(Discipline.READY_FIFO, "get")
     asks = layer.put(word, asker, owner, row + place, issuer=issuer[asker], bytes=WORD_BYTES)

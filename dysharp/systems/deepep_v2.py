@@ -144,14 +144,14 @@ class _Elastic(SoftwareSteps):
 
     def copied(self, name: str, after: I32) -> I32:
         """The second kernel of Dispatch: `[gpus]` DELAYs in which all SMs copy the received rows."""
-        rows = np.bincount(self.layer.p.gpu, minlength=self.layer.n_gpus)
+        rows = self.layer.counted(self.layer.p.gpu)
         copy = self.delay(name, [self.costs.memory_ps(2 * int(n) * self.layer.sent_bytes) for n in rows], after=after)
         return copy
 
     def summed(self, name: str, received: np.ndarray, after: I32) -> None:
         """The second kernel of Combine: reads `received[gpu]` rows and writes one per token."""
         layer = self.layer
-        tokens = np.bincount(layer.p.sent_source, minlength=layer.n_gpus)
+        tokens = layer.counted(layer.p.sent_source)
         moved = ((received + tokens) * layer.model.row_bytes).tolist()
         self.delay(name, [self.costs.memory_ps(n) for n in moved], after=after)
 
@@ -170,7 +170,7 @@ class _Elastic(SoftwareSteps):
         puts = layer.combine_puts(Discipline.READY_FIFO)
         self.stored("combine", puts, layer.p.token[puts.unit], layer.model.row_bytes, begun)
         ended = self.barrier_after("combine", "combine.ended", begun, puts)
-        self.summed("combined", np.bincount(layer.p.source, minlength=layer.n_gpus), ended)
+        self.summed("combined", layer.counted(layer.p.source), ended)
 
 
 class _Hybrid(_Elastic):
@@ -240,4 +240,4 @@ class _Hybrid(_Elastic):
         chunk, last = self.chunks(far)
         layer.wait_each(returns[far], added.op[last[chunk]])
         ended = self.barrier_after("combine", "combine.ended", begun, Batch(op=returns, node=hop.relay))
-        self.summed("combined", np.bincount(hop.source, minlength=layer.n_gpus), ended)
+        self.summed("combined", layer.counted(hop.source), ended)

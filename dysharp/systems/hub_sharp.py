@@ -41,19 +41,10 @@ def combine_pushes(layer: LayerBuilder, framing: Framing, places: int) -> Transf
     session0 = b.sums(source[lead], np.bincount(sum_of_far, minlength=len(lead)), places or fits)
     issuer, op = layer.per_gpu(Discipline.SMALLEST_KEY, "combine"), np.empty(len(p.token), np.int32)
     for kind, name, how, mine in ((Kind.PUSH_REDUCE, "combine.push", framing, far), (Kind.PUT, "combine.own", STORE, ~far)):
-        at = b.framing(how)
-        op[mine] = layer.put(
-            Template(name, kind, "combine", "sum", RESPONSES, framing=at, src=layer.result, dst="partial"),
-            p.gpu[mine],
-            source[mine],
-            row0 + row[mine],
-            issuer=issuer[p.gpu[mine]],
-            bytes=layer.back_bytes,
-            key=p.token[mine],
-            prio=p.token[mine] % layer.tokens,
-            aux_bytes=layer.combine_aux,
-            session=session0 + sum_of_far if kind is Kind.PUSH_REDUCE else -1,
-        )
+        template = Template(name, kind, "combine", "sum", RESPONSES, framing=b.framing(how), src=layer.result, dst="partial")
+        columns = {"issuer": issuer[p.gpu[mine]], "key": p.token[mine], "prio": p.token[mine] % layer.tokens}
+        session = session0 + sum_of_far if kind is Kind.PUSH_REDUCE else -1
+        op[mine] = layer.put(template, p.gpu[mine], source[mine], row0 + row[mine], session=session, **layer.result_columns, **columns)
     return Transfers(op=op, node=p.gpu, to=source, unit=np.arange(len(op)), unit_rows=layer.p.rows)
 
 

@@ -94,8 +94,8 @@ class Chunks(SoftwareSteps):
             raise ConfigError(f"{name}.chunk: found {chunk}, expected at least 1 token")
         super().__init__(layer)
         self.n, self.chunk, self.permute = n_sm, chunk, permute
-        self.received_copies = np.bincount(layer.p.gpu, minlength=layer.n_gpus)
-        self.received_rows = np.bincount(layer.p.row_gpu, minlength=layer.n_gpus)
+        self.received_copies = layer.counted(layer.p.gpu)
+        self.received_rows = layer.counted(layer.p.row_gpu)
 
     def _sm(self, token: I64 | I32) -> I64:
         """The SM that sends a token at its source: chunk i goes to SM i modulo `n_sm`."""

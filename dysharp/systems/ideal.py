@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.program import Discipline, Kind, Template, To
+from dysharp.program import Kind, Template, To
 from dysharp.systems.building.experts import as_tiles_fill
 from dysharp.systems.building.formats import check
 from dysharp.systems.building.layer import STORE, LayerBuilder
@@ -57,7 +57,7 @@ def plan(layer: LayerBuilder, options: Options) -> None:
     template = layer.b.template(
         Template("dispatch.free", Kind.PUT, "dispatch", "copy", framing=layer.b.framing(STORE), src=layer.sent_buffer, dst=layer.arrived)
     )
-    issuers = layer.per_gpu(Discipline.PROGRAM_ORDER, "free")
+    issuers = layer.issuers("free")
     to = To(np.ones(len(gpus), np.int32), gpus, rows, np.arange(len(layer.row_of)))
     layer.b.ops(template, gpus, issuer=issuers, bytes=layer.model.row_bytes, to=to)
     layer.combine_free(as_tiles_fill(layer, second_first=False).results)

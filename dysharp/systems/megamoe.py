@@ -104,7 +104,7 @@ class _OneKernel(SoftwareSteps):
         pushes = layer.combine_rows(Discipline.READY_FIFO)
         fused(layer, self.paced("combine", pushes, costs.stores_ps(layer.back_bytes), pools=stores).of_useful_row)
         returned = self.barrier_after("combine", "returned", counted, pushes)
-        rows, sums = (np.bincount(gpu, minlength=layer.n_gpus) for gpu in (layer.p.row_source, layer.p.sent_source))
+        rows, sums = (layer.counted(gpu) for gpu in (layer.p.row_source, layer.p.sent_source))
         moved = rows * layer.back_bytes + sums * layer.model.row_bytes
         self.delay("combined", [costs.stream_ps(n) for n in moved.tolist()], after=returned)
         self.barrier("end", "cleaned", returned)  # the buffers are ready for the next call

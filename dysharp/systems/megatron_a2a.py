@@ -139,7 +139,7 @@ class _AllToAll(SoftwareSteps):
         return self.delay("counts", costs.collective_ps("all_gather", layer.n_gpus, n_bytes) + costs.kernel_ps)
 
     def _rows(self, node: I32) -> I64:
-        return np.bincount(node, minlength=self.layer.n_gpus)
+        return self.layer.counted(node)
 
     def _reorder(self, tokens: I64, rows: I64) -> list[int]:
         layer = self.layer

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from dysharp.base.arrays import I32
 from dysharp.program import Discipline, Tail
 from dysharp.systems.building.batch import Sends
@@ -96,13 +94,13 @@ class _AllGather(SoftwareSteps):
 
     def _permute(self) -> I32:
         """`[gpus]` DELAYs that sort the rows of a GPU."""
-        needed = np.bincount(self.layer.p.row_gpu, minlength=self.layer.n_gpus)
+        needed = self.layer.counted(self.layer.p.row_gpu)
         return self.delay("permute", [self._reorder(n, n) for n in needed.tolist()])
 
     def _unpermuted(self, finished: I32) -> I32:
         """`[gpus]` DELAYs that add the rows of a GPU into a buffer of all tokens, after `finished[gpu]`."""
         layer = self.layer
-        needed = np.bincount(layer.p.row_gpu, minlength=layer.n_gpus)
+        needed = layer.counted(layer.p.row_gpu)
         unpermute = self.delay("unpermute", [self._reorder(layer.routing.n_tokens, n) for n in needed.tolist()], after=finished)
         return unpermute
 

@@ -96,7 +96,7 @@ def _await_totals(layer: LayerBuilder, gemms: GemmOps) -> None:
 
 def _polls(layer: LayerBuilder, poll_ns: int) -> I32:
     """`[tiles]` DELAYs from a ready tile until a poll has seen it."""
-    most = int(np.bincount(layer.tile_gpu, minlength=layer.n_gpus).max(initial=1))
+    most = int(layer.counted(layer.tile_gpu).max(initial=1))
     pools = layer.pools(most, "polls")
     issuer = layer.per_gpu(Discipline.READY_FIFO, "polls", pools)
     polls = SoftwareSteps(layer).copies("other", [0, ns_to_ps(poll_ns)], layer.tile_gpu, issuer[layer.tile_gpu], name="poll")

@@ -104,7 +104,7 @@ class _Kernels(SoftwareSteps):
     def ready(self, finished: I32) -> I32:
         """The start of Combine after `finished[gpu]`: the fixed time, the copy, the barrier of the node. Returns `[gpus]` JOINs."""
         layer, costs = self.layer, self.costs
-        received = np.bincount(layer.p.gpu, minlength=layer.n_gpus)
+        received = layer.counted(layer.p.gpu)
         moved = 0 if self.zero_copy else layer.model.row_bytes + layer.back_bytes
         fixed = costs.ps("mori.combine_us")
         call = self.delay("combine.call", [fixed + costs.moved_ps(int(rows) * moved) for rows in received], after=finished)
@@ -147,7 +147,7 @@ class _InterNode(_Kernels):
         block = (hop.token[far] % layer.tokens) // MESSAGE_TOKENS
         message = (hop.source[far].astype(np.int64) * layer.tokens + block) * layer.cluster.domains + hop.domain[far]
         messages, group = np.unique(message, return_inverse=True)
-        sends, tiles = hop.send(layer.per_gpu(Discipline.PROGRAM_ORDER, "nic")[hop.source[far]], far, group, len(messages))
+        sends, tiles = hop.send(layer.issuers("nic")[hop.source[far]], far, group, len(messages))
         layer.wait_first(Batch(op=sends, node=hop.source[far]), call)
         landed = placed(len(hop.token), far, tiles[group])
         work = self.copies_on_units(hop.relay[hop.unit_of_pair], begun=call)

@@ -6,8 +6,6 @@ One-sided: slots fixed by the source, and a barrier. Two-sided: FIFOs behind an 
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
 from dysharp.costs.transfer import TRT_LAUNCHES, summed_bytes
@@ -168,6 +166,6 @@ class _TwoSided(_Sided):
         puts = layer.combine_puts(Discipline.READY_FIFO)
         self.paced("combine", puts, costs.fifo_ps(layer.back_bytes, low_precision=layer.back_bytes != row), own=True, begun=start)
         returned = self.barrier_after("combine", "returned", start, puts)
-        own = np.bincount(layer.p.sent_source, minlength=layer.n_gpus)
+        own = layer.counted(layer.p.sent_source)
         summed = float(summed_bytes(row, layer.routing.topk))
         self.delay("combined", [costs.stream_ps(int(n) * summed) for n in own], after=returned)

@@ -231,5 +231,5 @@ def _padding_tiles(layer: LayerBuilder, options: Options, tiles: NDArray[np.int3
     """`[gpus]` GEMM tiles of a chunk beyond `tiles`: an expert computes the capacity of all GPUs."""
     rows = layer.n_gpus * capacity_rows(layer.routing, options) // options.degree
     used = _used(layer.routing).reshape(layer.n_gpus, -1).sum(axis=1)
-    useful = np.bincount(layer.tile_gpu[tiles], minlength=layer.n_gpus)
+    useful = layer.counted(layer.tile_gpu[tiles])
     return np.asarray(used * -(-rows // layer.tiling.rows) - useful, np.int64)

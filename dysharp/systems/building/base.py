@@ -18,7 +18,7 @@ from dysharp.program import Alloc, Discipline, HubTable, ProgramBuilder, Templat
 from dysharp.program.constants import CLASSES, hardware_of
 from dysharp.program.csr import spans, stable_order
 from dysharp.specs import Cluster, Model, choice_int, choice_str
-from dysharp.systems.building.batch import Returns, Sends, Transfers
+from dysharp.systems.building.batch import Returns, Sends, Transfers, placed
 from dysharp.systems.building.edges import Edges
 from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.systems.building.index import PairIndex
@@ -110,8 +110,8 @@ class LayerBase(Edges):
         # A row has one place per expert of its token.
         gates = 16 * -(-choice_int("dysharp.gate_weight_bytes_per_expert") * model.topk // 16)
         self.dispatch_aux, self.combine_aux = (gates, 0) if direction == "fwd" else (0, gates)
-        self.row_columns = {"bytes": self.sent_bytes, "aux_bytes": self.dispatch_aux}
-        self.result_columns = {"bytes": self.back_bytes, "aux_bytes": self.combine_aux}
+        self.row_columns: dict[str, Any] = {"bytes": self.sent_bytes, "aux_bytes": self.dispatch_aux}
+        self.result_columns: dict[str, Any] = {"bytes": self.back_bytes, "aux_bytes": self.combine_aux}
         self.dispatched: list[Sends] = []
         self.returned: list[Returns] = []
         self._add_regions(alloc)
@@ -134,8 +134,7 @@ class LayerBase(Edges):
         else:
             place = token_of_row % np.int32(self.tokens)  # rows of one place are in the order of their sources
             order, alloc = stable_order(self.p.slot * np.int64(self.tokens) + place), Alloc.PREFIX
-        self.row_of = np.empty(len(order), np.int32)
-        self.row_of[order] = np.arange(len(order), dtype=np.int32)
+        self.row_of = placed(len(order), order, np.arange(len(order), dtype=np.int32))
         slot_gpu = np.arange(n_slots) // slots_per_gpu
         tile_rows = self.tiling.rows if self.compute else 1  # without compute a row is ready by itself
         self.b.regions(slot_gpu, counts, self.sent_bytes, tile_rows, alloc=alloc, key=token_of_row[order], name=EXPERT)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dysharp.base.arrays import I32, I64
 
-Ints = TypeVar("Ints", I32, I64)
+Number = TypeVar("Number", bound=np.integer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +58,9 @@ class Returns(Transfers):
     tile: I32
 
 
-def placed(n: int, at: NDArray[np.integer], values: Ints) -> Ints:
+def placed(n: int, at: NDArray[np.integer], values: NDArray[Number]) -> NDArray[Number]:
     """`[n]` the `values` at their places `at`, -1 elsewhere; the last one where several have one place."""
-    out: Ints = np.full(n, -1, values.dtype)
+    out = np.full(n, -1, values.dtype)
     out[at] = values
     return out
 

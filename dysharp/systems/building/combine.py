@@ -1,6 +1,7 @@
 """`CombineBlocks`: the ways in which results come back."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,7 @@ class CombineBlocks(LayerBase):
         """As `combine_puts`, in chunks that may wait for each other: a batch with issuers of its own for each of `orders` (together all pairs)."""
         columns = self.p.token, self.p.gpu, self.p.source
         first_row, tile = self.partial_rows(columns)
-        issuers = (self.per_gpu(Discipline.PROGRAM_ORDER, "combine") for _ in orders)
+        issuers = (self.issuers("combine") for _ in orders)
         return [
             self._push_back("combine.put", "sum", issuer, order, columns, self.p.rows, first_row, tile)
             for issuer, order in zip(issuers, orders, strict=True)
@@ -82,8 +83,8 @@ class CombineBlocks(LayerBase):
         """
         template = Template(name, Kind.PUT, "combine", fn, REQUESTS, framing=self.b.framing(framing), src=self.result, dst="partial")
         token, node, home = columns
-        columns = {"issuer": issuer[node[order]], "key": token[order], "prio": prio if np.ndim(prio) == 0 else np.asarray(prio)[order]}
-        op = self.puts(template, node[order], home[order], first_row + order, **self.result_columns, **columns)
+        own: dict[str, Any] = {"issuer": issuer[node[order]], "key": token[order], "prio": prio if np.ndim(prio) == 0 else np.asarray(prio)[order]}
+        op = self.puts(template, node[order], home[order], first_row + order, **self.result_columns, **own)
         self.returned.append(batch := Returns(op=op, node=node[order], to=home[order], unit=order, unit_rows=unit_rows, tile=tile))
         return batch
 

@@ -43,7 +43,7 @@ class DispatchBlocks(LayerBase):
 
     def dispatch_pairs(self, order: I64) -> Transfers:
         """Push the token of each (token, GPU) pair of `order` once to the GPU, in this order per source."""
-        return self._push_pairs(order, self.per_gpu(Discipline.PROGRAM_ORDER, "dispatch"), STORE)
+        return self._push_pairs(order, self.issuers("dispatch"), STORE)
 
     def _push_pairs(self, order: I64, issuer: I32, framing: Framing, prio: I32 | int = 0) -> Transfers:
         """A PUT of one train per pair of `order`. `prio`: one per pair, or one for all pairs."""
@@ -104,7 +104,7 @@ class DispatchBlocks(LayerBase):
         """
         table = self._al_table(framing) if asks else -1
         template = self._row_template("dispatch.multicast", Kind.MULTICAST, framing, table)
-        issuer = self.per_gpu(Discipline.PROGRAM_ORDER, "dispatch")
+        issuer = self.issuers("dispatch")
         sent = self.p.sent
         counts = self.p.token_pairs[sent]
         first_pair = np.cumsum(counts) - counts
@@ -191,7 +191,7 @@ class DispatchBlocks(LayerBase):
         """
         template = self._row_template("dispatch.allgather", Kind.MULTICAST, STORE)
         source = self.p.every_source
-        columns = {"issuer": self.per_gpu(Discipline.PROGRAM_ORDER, "dispatch")[source], "to": To(*self.p.everywhere(), self.row_of), "targets": 1}
+        columns = {"issuer": self.issuers("dispatch")[source], "to": To(*self.p.everywhere(), self.row_of), "targets": 1}
         op = self.add(template, source, bytes=self.sent_bytes, key=np.arange(self.routing.n_tokens), aux_bytes=self.dispatch_aux, **columns)
         batch = self._transfers(op, source, self.p.token_rows)
         self.b.hold(self.semaphores(window, "dispatch_window")[source], batch.op)

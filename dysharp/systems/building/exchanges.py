@@ -15,7 +15,7 @@ from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.program.csr import place_in, stable_order
 from dysharp.systems.building.around import MemoryKernels
-from dysharp.systems.building.batch import Batch, Sends
+from dysharp.systems.building.batch import Batch, Sends, placed
 from dysharp.systems.building.between.rails import TwoLevelLayer
 from dysharp.systems.building.experts import FILLER, Stage, add_stage, gang, gemm_task, stages
 from dysharp.systems.building.layer import STORE, LayerBuilder
@@ -54,11 +54,10 @@ def padding_rows(layer: LayerBuilder, operator: str, node: I64, to: I64, n_bytes
     """PUTs of rows that no expert needs, in the order of `node` and `to`, into a region of their own at each receiver."""
     n = layer.n_gpus
     here = np.bincount(to, minlength=n)
-    place = np.empty(len(to), np.int64)
-    place[np.argsort(to, kind="stable")] = np.arange(len(to))
+    place = placed(len(to), np.argsort(to, kind="stable"), np.arange(len(to)))
     _, row, _ = layer.b.regions(np.arange(n), here, n_bytes, int(max(1, here.max(initial=1))), alloc=Alloc.PREFIX, name=f"{operator}.padding")
     template = Template(f"{operator}.padding", Kind.PUT, operator, "control", REQUESTS, framing=layer.b.framing(STORE))
-    issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, f"{operator}.padding")
+    issuer = layer.issuers(f"{operator}.padding")
     gpu, peer = node.astype(np.int32), to.astype(np.int32)
     batch = Sends(op=layer.puts(template, gpu, peer, row + place, issuer=issuer[gpu], bytes=n_bytes), node=gpu, to=peer)
     if operator == "dispatch":

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dysharp.base.arrays import I32
+from dysharp.base.arrays import I32, I64
 from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Head, Kind, ProgramBuilder, Tail, Template
 from dysharp.systems.building.batch import ids
@@ -54,6 +54,10 @@ class GpuBuilder:
     def semaphores(self, most: int, name: str, unit: str = "tokens", *, each: int = 1) -> I32:
         """`[gpus x each]` semaphores, which let `most` units pass at once."""
         return np.array([self.b.semaphore(g, most, name, unit) for g in np.repeat(self.gpus, each).tolist()], np.int32)
+
+    def counted(self, gpus: NDArray[np.integer]) -> I64:
+        """`[gpus]` how often each GPU stands in `gpus`."""
+        return np.bincount(gpus, minlength=self.n_gpus)
 
     # ---- ops -----------------------------------------------------------------------------------------------------------
 

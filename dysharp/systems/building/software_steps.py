@@ -136,7 +136,7 @@ class SoftwareSteps:
         """
         node = np.concatenate([batch.node for batch in batches])
         own = node[node == np.concatenate([batch.to for batch in batches])]
-        rows = zip(*(np.bincount(of, minlength=self.layer.n_gpus).tolist() for of in (node, own)), strict=True)
+        rows = zip(*(self.layer.counted(of).tolist() for of in (node, own)), strict=True)
         start = self.delay(f"{name}.nccl", [self.alltoall_ps(n_bytes * sent, n_bytes * kept) for sent, kept in rows])
         for tails in after:
             if tails is not None:
@@ -159,16 +159,10 @@ class SoftwareSteps:
         source, word, place = (axis.ravel() for axis in np.meshgrid(np.arange(g), np.arange(per_pair), np.arange(size), indexing="ij"))
         target = source - source % size + place
         template = Template(name, Kind.PUT, "other", "control", OTHER, framing=layer.b.framing(CONTROL))
-        issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, name)[source]
-        op = layer.puts(
-            template,
-            source.astype(np.int32),
-            target.astype(np.int32),
-            row + (target * size + source % size) * per_pair + word,
-            issuer=issuer,
-            bytes=WORD_BYTES,
-        )
-        layer.wait_first(Batch(op=op, node=source.astype(np.int32)), after)
+        node, to = (axis.astype(np.int32) for axis in (source, target))
+        rows = row + (target * size + source % size) * per_pair + word
+        op = layer.puts(template, node, to, rows, issuer=layer.issuers(name)[source], bytes=WORD_BYTES)
+        layer.wait_first(Batch(op=op, node=node), after)
         layer.wait_tiles(heads, ids(tile, g))
 
     def barrier(self, name: str, ends: str, after: I32, simulated_ps: int = 0) -> I32:
@@ -206,7 +200,7 @@ def mediate(layer: LayerBuilder, *, counts: bool, permutes: bool, first: Sequenc
     steps = SoftwareSteps(layer)
     counted = layer.exchange(COUNT_BYTES * layer.model.n_experts, name="counts") if counts and layer.direction == "fwd" else None
     waits = ns_to_ps(choice_int("mediation.host_sync_ns") + choice_int("mediation.launch_ns")) if counted is not None else 0
-    sent = np.bincount(layer.p.row_source, minlength=layer.n_gpus)
+    sent = layer.counted(layer.p.row_source)
     begin = steps.delay("mediation", waits + (_permute_ps(sent * layer.sent_bytes) if permutes else np.zeros(layer.n_gpus, np.int64)))
     if counted is not None:
         layer.wait_tiles(begin, counted)
@@ -220,7 +214,7 @@ def mediate(layer: LayerBuilder, *, counts: bool, permutes: bool, first: Sequenc
 
 def sorted_at_receiver(layer: LayerBuilder) -> I32:
     """`[gpus]` DELAYs after which received rows are sorted by expert: one permutation behind the last row."""
-    received = np.bincount(layer.p.row_gpu, minlength=layer.n_gpus)
+    received = layer.counted(layer.p.row_gpu)
     several = layer.routing.placement.slots_per_gpu > 1
     sort = SoftwareSteps(layer).delay("sort", _permute_ps(received * layer.sent_bytes) if several else 0)
     layer.wait_each(sort, layer.join_tiles(layer.tiles, Tail.TILE_READY))

@@ -160,12 +160,12 @@ class Internode(SoftwareSteps):
         chunk, n_chunks = self.groups("combine", stream)
         order = self._side_by_side()
         node = layer.p.gpu[order]
-        gathers, tiles = hop.gather(layer.per_gpu(Discipline.PROGRAM_ORDER, "combine"), order, chunk, n_chunks)
+        gathers, tiles = hop.gather(layer.issuers("combine"), order, chunk, n_chunks)
         place = place_in(node)
         group_first = np.flatnonzero(place % PACED == 0)
         group = np.cumsum(place % PACED == 0) - 1
         away = np.bincount(group, weights=node != hop.relay[hop.unit_of_pair[order]], minlength=len(group_first)).astype(np.int64)
-        issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, "stores", self.pools("stores"))[node[group_first]]
+        issuer = layer.issuers("stores", pools=self.pools("stores"))[node[group_first]]
         durations = [max(1, costs.stores_ps(layer.model.row_bytes) * k) for k in range(PACED + 1)]
         paced = self.copies("combine", durations, node[group_first], issuer, away, name="stores")
         layer.wait_first(paced, start)

@@ -39,7 +39,7 @@ class HybridInternode(Internode):
 
     def queues(self, name: str) -> I32:
         """`[gpus, SMs]` one queue per GPU: rows leave in token order, whichever SM takes their chunk."""
-        own: I32 = np.repeat(self.layer.per_gpu(Discipline.PROGRAM_ORDER, name)[:, None], self.n, axis=1)
+        own: I32 = np.repeat(self.layer.issuers(name)[:, None], self.n, axis=1)
         return own
 
     def writes(self, start: I32) -> I32:

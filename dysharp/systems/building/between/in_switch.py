@@ -122,8 +122,8 @@ class _Units:
     def totals(self, sums: I32) -> None:
         """A pull per token: its source pulls the sums of its domains."""
         layer, hop, at = self.layer, self.hop, self.layer.b.framing(RDMA)
-        name, ends = layer.ways.named("combine", BETWEEN_NET), {"src": "relay.partial", "dst": layer.summed_buffer}
-        template = Template(name, Kind.PULL_REDUCE, "combine", "sum", REQUESTS, RESPONSES, framing=at, net=BETWEEN_NET, **ends)
+        name, src, dst, classes = layer.ways.named("combine", BETWEEN_NET), "relay.partial", layer.summed_buffer, (REQUESTS, RESPONSES)
+        template = Template(name, Kind.PULL_REDUCE, "combine", "sum", *classes, framing=at, src=src, dst=dst, net=BETWEEN_NET)
         tokens, count = np.unique(hop.token, return_counts=True)
         source = (tokens // layer.tokens).astype(np.int32)
         columns = {"issuer": layer.issuers("total", Discipline.READY_FIFO)[source], **layer.result_columns}

@@ -109,8 +109,8 @@ class TwoHop:
         for name, net, mine in (("combine.put", 0, ~far), (layer.ways.named("combine", BETWEEN_NET), BETWEEN_NET, far)):
             units = order[mine]
             template = self.template(name, "combine", "relay_sum", net, "relay.partial", "partial")
-            ends, columns = (self.relay[units], self.source[units]), {"issuer": issuer[mine], "key": self.token[units]}
-            op[mine] = layer.put(template, *ends, row + units, **layer.result_columns, **columns)
+            node, to, columns = self.relay[units], self.source[units], {"issuer": issuer[mine], "key": self.token[units]}
+            op[mine] = layer.put(template, node, to, row + units, **layer.result_columns, **columns)
         return op, tile
 
 
@@ -119,13 +119,13 @@ def two_hops(layer: LayerBuilder) -> None:
     hop = TwoHop(layer)
     units = np.arange(len(hop.token))
     order = _in_turn(hop, hop.source, np.flatnonzero(hop.far))
-    _, tiles = hop.send(layer.per_gpu(Discipline.PROGRAM_ORDER, "nic")[hop.source[order]], order, np.arange(len(order)), len(order))
+    _, tiles = hop.send(layer.issuers("nic")[hop.source[order]], order, np.arange(len(order)), len(order))
     forwards = hop.forward(layer.per_gpu(Discipline.READY_FIFO, "dispatch"))
     landed = placed(len(units), order, tiles)
     layer.wait_tiles(forwards.op, landed[hop.unit_of_pair])
     finished = one_after_another(layer)
     back = layer.p.push_order
-    gathers, tiles = hop.gather(layer.per_gpu(Discipline.PROGRAM_ORDER, "combine"), back, units, len(units))
+    gathers, tiles = hop.gather(layer.issuers("combine"), back, units, len(units))
     layer.wait_first(Batch(op=gathers, node=layer.p.gpu[back]), finished)
     returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay], units)
     layer.wait_tiles(returns, tiles)
