@@ -3,6 +3,8 @@
 `_scan` imports every module of this folder, then every entry point of the group `dysharp.systems`.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import importlib
 import inspect
@@ -11,20 +13,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dysharp.base.errors import ConfigError, ProgramError, nearest
 from dysharp.base.lazy import import_all
 from dysharp.program import Program
 from dysharp.program.shares import with_kernel_sms
 from dysharp.specs import Cluster, Model
-from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import USUAL, Begins, Kernels, begun
 from dysharp.systems.collective_system import REGISTERED
 from dysharp.systems.facts import FUSED_GEMMS, Facts, Layer
 from dysharp.workload import SCHEMES, Routing
 from dysharp.workload.sublayer import SUB_LAYER
+
+if TYPE_CHECKING:  # who only asks for facts does not pay for the blocks
+    from dysharp.systems.building.layer import LayerBuilder
+    from dysharp.systems.building.paper_layers import Begins, Kernels
 
 __all__ = ["FORMS", "FUSED_GEMMS", "System", "all_systems", "get_system", "is_real", "kernels", "system"]
 Plan = Callable[..., Any]
@@ -144,7 +147,8 @@ def system(name: str, facts: Facts, *, real: Plan | None = None, begins: Begins 
         declared = {f.name: getattr(facts, f.name) for f in dataclasses.fields(facts)} | {"today": facts.today or real is not None}
         paper, own = (one and _whole(name, facts, one, begins) for one in (plan, real))
         assert paper is not None
-        summary = _summary(name, real if plan in USUAL.values() and real else plan)
+        usual = plan.__module__ == "dysharp.systems.building.paper_layers"
+        summary = _summary(name, real if real and usual else plan)
         _REGISTRY[name] = System(**declared, name=name, summary=summary, paper=paper, real=own)
         return plan
 
@@ -156,6 +160,9 @@ def kernels(name: str, facts: Facts, *, paper: Plan | None = None, begins: Begin
 
     `paper`: the plan function of its paper form (`system`); None: the one of `USUAL`.
     """
+
+    from dysharp.systems.building.experts import one_after_another
+    from dysharp.systems.building.paper_layers import USUAL
 
     def register(made: Plan) -> Plan:
         @wraps(made)
@@ -171,6 +178,8 @@ def kernels(name: str, facts: Facts, *, paper: Plan | None = None, begins: Begin
 
 def _whole(name: str, facts: Facts, plan: Plan, begins: Begins | None) -> Whole:
     """The plan as a function of a Layer and options."""
+    from dysharp.systems.building.paper_layers import begun
+
     own = list(inspect.signature(plan).parameters.values())
 
     @wraps(plan)
