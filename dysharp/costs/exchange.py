@@ -168,7 +168,7 @@ class _Moved:
         if self.system == "deepep-ll":
             experts = self.layer.n_experts + self.peers.slots
             floor = float(ll_dispatch_us(machine.gpu, machine.constants, 0.0, self.layer.topk, row, experts, self.peers.ep)) + 2 * machine.hop
-            return floor + remote * (row if back else row + LL_HEADER_BYTES) / machine.nic
+            return floor + remote * (row if back else row + LL_HEADER_BYTES) / machine.straight
         return max(self.links(row), remote * row / machine.nic + machine.hop)
 
 
@@ -192,7 +192,7 @@ def _flat(machine: Machine, layer: Model, peers: Peers, moved: float) -> float:
     size, inside, domains, start = _spread(machine, peers)
     if size == 1:
         return 0.0
-    return start + moved * layer.topk * peers.etp * max((domains - 1) / domains / machine.nic, (inside - 1) / size / machine.link)
+    return start + moved * layer.topk * peers.etp * max((domains - 1) / domains / machine.straight, (inside - 1) / size / machine.link)
 
 
 def _hierarchical(machine: Machine, layer: Model, peers: Peers, moved: float) -> float:

@@ -16,7 +16,7 @@ from dysharp.costs.allreduce import kernel_allreduce_us
 from dysharp.costs.attention import BACKWARD_PRODUCTS, Attention, attention_flops, attention_us, decode_us
 from dysharp.costs.collectives import RING_PART, collective_us
 from dysharp.costs.linear_attention import BACKWARD_PASSES, PASSES, DeltaNet, gradient_us, prefill_us, update_us
-from dysharp.costs.operators import ELEMENT_BYTES, Constants, arch_of, gemm_us, hbm_us, launch_us, sustained_flops_per_us
+from dysharp.costs.operators import ELEMENT_BYTES, Constants, arch_of, gemm_us, hbm_us, kept_part, launch_us, sustained_flops_per_us
 from dysharp.costs.regime import Name, Regime, regime_of
 from dysharp.model.layout import Layout
 from dysharp.specs import Cluster
@@ -121,8 +121,7 @@ class Machine:
         """`n_bytes` through memory, without a start."""
         if not self.cluster.gpu:
             return n_bytes / self.cluster.hbm_bytes_per_us
-        part = self.regime.memory
-        return n_bytes / (part * self.cluster.hbm_bytes_per_us) if part else float(hbm_us(self.gpu, self.constants, n_bytes))
+        return float(hbm_us(self.gpu, self.constants, n_bytes))
 
     def memory(self, n_bytes: float, kernels: int = 1) -> float:
         """`kernels` kernels that read and write `n_bytes` in all."""
@@ -132,14 +131,8 @@ class Machine:
         """A kernel that moves rows to other places: memory, or what SMs load and store."""
         if not self.cluster.gpu:
             return self.memory(n_bytes)
-        if part := self.regime.permute:
-            return self.floor + n_bytes / (part * self.cluster.hbm_bytes_per_us)
         issued = n_bytes / (self.gpu.n_sms * self.gpu.boost_MHz * self.constants["sm.permute_bytes"])
         return self.floor + max(self.stream(n_bytes), issued)
-
-    def kept(self, dtype: str) -> float:
-        """Part of its benchmark rate that a GEMM keeps under the regime."""
-        return self.regime.kept.get(f"{self.arch}.{'fp8' if dtype == 'fp4' else dtype}", 1.0) if self.regime.long else 1.0
 
     def gemm(
         self, m: float, n: float, k: float, dtype: str, groups: float | None = None, *, accumulate: bool = False, weight_bytes: float | None = None,
@@ -162,14 +155,13 @@ class Machine:
         if not self.cluster.gpu:
             moved = groups * (ELEMENT_BYTES[kind] * m * k + held * n * k + 2 * m * n) + sums
             return max(groups * 2 * m * n * k / self.cluster.peak_flops_per_us(kind), moved / self.cluster.hbm_bytes_per_us)
-        regime, kept = self.regime, self.kept(kind)
+        regime = self.regime
+        dense = "cublas" if kind == "bf16" else regime.dense
         products = gemm_us(
-            self.gpu, self.constants, m * np.array(levels), n, k, kind, library=regime.dense if grouped is None else regime.grouped, groups=groups,
-            kept=1.0 if regime.bounded else kept, weight_bytes=None if regime.wide else held,
+            self.gpu, self.constants, m * np.array(levels), n, k, kind, library=dense if grouped is None else regime.grouped, groups=groups,
+            kept=kept_part(self.gpu, self.constants, kind) if regime.long else 1.0, weight_bytes=held,
         )  # fmt: skip
         time = float(np.mean(products))
-        if regime.bounded:
-            time = max(time, groups * 2 * m * n * k / (kept * sustained_flops_per_us(self.gpu, self.constants, kind)))
         if weight_bytes is not None:
             part = self.constants[regime.stream] if regime.stream and grouped is not None else 1.0
             time = max(time, self.floor + float(hbm_us(self.gpu, self.constants, held * n * k * groups)) / part)
@@ -215,6 +207,11 @@ class Machine:
         """Bytes per microsecond between NVLink domains."""
         return float(self.cluster.scale_out.rate) if self.cluster.scale_out else 1000 * number("step.nic_rate")
 
+    @property
+    def straight(self) -> float:
+        """The same of rows that leave their rail, and pass the spine."""
+        return self.cluster.scale_out.straight_rate if self.cluster.scale_out else self.nic
+
     @cached_property
     def domain(self) -> int:
         """GPUs of an NVLink domain."""
@@ -253,8 +250,8 @@ class Machine:
         return self.wait + self._near(kind, size, n_bytes)
 
     def _near(self, kind: str, size: int, n_bytes: float) -> float:
-        in_place = self.regime.in_place
-        return self._once((kind, size, n_bytes), lambda: collective_us(self.gpu, self.constants, kind, size, n_bytes, in_place=in_place))
+        """NCCL inside a domain, out of place as PyTorch's functions are."""
+        return self._once((kind, size, n_bytes), lambda: collective_us(self.gpu, self.constants, kind, size, n_bytes))
 
     def group(self, n_bytes: float, size: int, stride: int) -> float:
         """A reduce-scatter or all-gather of `n_bytes` over `size` ranks that are `stride` apart, beside computing. Between domains: rates only.
@@ -264,7 +261,7 @@ class Machine:
         if size <= 1 or not n_bytes:
             return 0.0
         inside = max(1, min(size, self.domain // stride))
-        if inside == size and self.cluster.gpu and self.regime.started:
+        if inside == size and self.cluster.gpu:
             return self._near("all_gather", size, n_bytes)
         rate = self.link if inside == size else min(self.link, inside * self.nic)
         return n_bytes * (size - 1) / size / rate

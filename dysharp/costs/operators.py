@@ -66,6 +66,18 @@ def sustained_flops_per_us(gpu: Gpu, constants: Constants, dtype: str) -> float:
     return 1e6 * min(peak, at_boost * constants[f"{arch_of(gpu)}.{kind}_sustained"])
 
 
+KEPT = {"hopper.bf16": 701 / 797, "hopper.fp8": 701 / 797, "blackwell.fp8": 1.0}
+"""Part of its benchmark rate that a GEMM keeps in long runs. Hopper: 701 TFLOPS at large M (DeepGEMM's table of BF16) over what
+`hopper.bf16_sustained` gives an H100, for FP8 too. Blackwell FP8: rates of benchmarks are 0.53 of the peak already, and no row of long FP8 GEMMs is
+known; chosen with measured steps in sight. Blackwell BF16 is fitted: `attention.steady_part`."""
+
+
+def kept_part(gpu: Gpu, constants: Constants, dtype: str) -> float:
+    """Part of the sustained rate that power leaves a GEMM in a run of hours, as training and serving are."""
+    kind = f"{arch_of(gpu)}.{'fp8' if dtype == 'fp4' else dtype}"
+    return KEPT.get(kind, constants["attention.steady_part"])
+
+
 def memory_kernel_us(gpu: Gpu, constants: Constants, n_bytes: ArrayLike) -> F64:
     """A memory-bound kernel (permute, quantise, activation, reduce): one launch, and `n_bytes` through HBM."""
     return launch_us(gpu, constants) + hbm_us(gpu, constants, n_bytes)

@@ -1,8 +1,7 @@
-"""`Regime`: what differs between kernels of a benchmark, a training step and a serving step on one GPU: libraries and waits (`regimes.toml`)."""
+"""`Regime`: what differs between kernels of a benchmark, of a training and of a serving step: libraries, fusion, waits (`regimes.toml`)."""
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +13,7 @@ Name = Literal["benchmark", "training", "serving"]
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """One row. `dense`, `grouped`: libraries of GEMMs (`gemm_tiles.LIBRARIES`)."""
+    """One row. `dense`: library of GEMMs narrower than BF16, whose library is cuBLAS everywhere; `grouped`: of grouped ones (`gemm_tiles`)."""
 
     name: str
     meaning: str
@@ -27,20 +26,10 @@ class Regime:
     """Constant: the wait for the last rank in a collective on which computing waits."""
     stream: str = ""
     """Constant: memory rate of a grouped GEMM with few rows per expert, over that of a streaming kernel."""
-    memory: float = 0.0
-    permute: float = 0.0
-    """Parts of the datasheet's memory rate; 0: `hbm.fraction`, and what SMs load and store."""
-    kept: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """Part of its benchmark rate that a GEMM keeps in a long run, by architecture and type."""
-    bounded: bool = False
-    """The kept rate bounds the whole kernel, not its products beside memory."""
     fused: bool = False
     """Additions to the residual stream are part of a norm, positions of one kernel (`operators.Moved.served`)."""
     transposed: bool = False
     """Casts write a copy by column for the backward pass."""
-    in_place: bool = False
-    started: bool = True
-    wide: bool = False
 
 
 @functools.cache

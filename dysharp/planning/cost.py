@@ -15,7 +15,7 @@ from dysharp.costs.machine import Machine, number
 from dysharp.model.flops import FLASH_BACKWARD, flops_of
 from dysharp.model.layout import Chunk, Layout, chunks_of
 from dysharp.model.operators import CORE
-from dysharp.model.state import Recipe, rank_parameters, recipe_of
+from dysharp.model.state import RankParameters, Recipe, rank_parameters, recipe_of
 from dysharp.planning.layers import Pieces, pieces_of
 from dysharp.planning.memory import held_by_rank, layer_bytes, rank_memory
 from dysharp.planning.schedules import V_SHAPED, peaks, ramp_of, ranks_of, work_of
@@ -23,9 +23,11 @@ from dysharp.planning.space import Column, Space, Task, is_one
 from dysharp.planning.split import best_split, pace, slots, stage_text, v_split
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
-from dysharp.training.cost import BlockTimes, EpTimes
+from dysharp.training.cost import BlockTimes, Cost, EpTimes
+from dysharp.training.costs import beside_pass, exchanged_us, late_sends, n_buckets, update_us
 from dysharp.training.memory import RESERVED, Saving
 from dysharp.training.moe_block import ELEMENT
+from dysharp.training.wires import Wires, beyond, send
 
 SUSTAINED = 0.61
 """Part of the peak that GEMMs keep on a cluster without a packaged GPU: half of 313 TFLOPS, at which the digest of Pangu Ultra's layer was
@@ -34,7 +36,6 @@ CAP = 0.9
 """Part of a GPU's memory that a layout may take; what lies outside the allocator needs the rest."""
 GRAIN = 4
 """Parts of a layer in which splits count, so that layouts of like pieces share them."""
-BUCKET, BUCKET_PER_REPLICA = 40e6, 1e6
 Times = NDArray[np.float64]
 
 
@@ -135,12 +136,12 @@ class Coster:
         return np.asarray(stage * (m + np.where(loop, (c["pp"] - 1) / c["vpp"], 0)))
 
     def balanced_bound(self, c: Mapping[str, Column], numbers: Column) -> Times:
-        """A rough closed form: even stages, cells and bubble alone, no copies; pieces are computed once for every different key."""
-        names = ("tp", "cp", "ep", "etp", "micro_batch", "recompute", "overlap", "system", "weights")
+        """A rough closed form: even stages, cells and bubble alone, no copies of stages; pieces are computed once for every different key."""
+        names = ("tp", "cp", "ep", "etp", "micro_batch", "recompute", "overlap", "system", "weights", "swap")
         stages = np.where(is_one(self.space.weights, c["weights"], "sharded"), c["pp"], 0)  # whose replicas share weights
         keys = np.stack([*(c[name] for name in names), stages], axis=1)
         _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        sums = [self._sums(self.space.candidate(int(numbers[at])) | {"swap": ()}) for at in first]
+        sums = [self._sums(self.space.candidate(int(numbers[at]))) for at in first]
         forward, backward, weights, steady = np.asarray(sums).reshape(-1, 4)[back.reshape(-1)].T
         _, m = self._batches(c)
         loop = is_one(self.space.schedule, c["schedule"], "1f1b")
@@ -187,19 +188,26 @@ class Coster:
             ends = _split(weights, values["schedule"], layout, self.task.rules.chunks)
             layout = self.task.layout(values, stage_text(letters.replace("d", "t"), ends))
         runs = [letters[a:b] for a, b in zip((0, *ends[:-1]), ends, strict=True)]
-        cells = np.asarray([[sum(each[x][i] for x in run) for i in range(4)] for run in runs])
+        sent = self._sent(layout)
+        cells = np.asarray([_cell(run, each, pieces, sent) for run in runs])
         parts = self._parts(values, layout, cells, pieces, runs)
         memory = rank_memory(self.task, values, layout)
         held = int(peaks(values["schedule"], layout, 0, values["overlap"] == "pair").sum(axis=1).max())
         return Costed(number_of, layout, dict(values), sum(parts.values()), parts, memory, held)
+
+    def _sent(self, layout: Layout) -> Wires:
+        """What one send holds."""
+        rows = ELEMENT * self.task.model.hidden * layout.tokens(self.task.sequence) / layout.tp
+        return send(self.machine, rows, layout) if layout.pp > 1 else Wires()
 
     def chunks_us(self, one: Costed) -> list[tuple[float, float, float]]:
         """(forward, backward, weights) of every chunk of a layout in microseconds, EP communication hidden where it overlaps."""
         pieces, letters = self.pieces(one.values), self.letters()
         ends = _ends(self.task.model, one.layout)
         runs = [letters[a:b] for a, b in zip((0, *ends[:-1]), ends, strict=True)]
-        costs = [[pieces.merged[letter] for letter in run] for run in runs]
-        return [(sum(c.forward for c in run), sum(c.backward for c in run), sum(c.weights for c in run)) for run in costs]
+        each = {letter: (c.forward, c.backward, c.weights, 0.0) for letter, c in pieces.merged.items()}
+        cells = [_cell(run, each, pieces, self._sent(one.layout)) for run in runs]
+        return [(forward, backward, weights) for forward, backward, weights, _ in cells]
 
     def _parts(self, values: Mapping[str, Any], layout: Layout, cells: Times, pieces: Pieces, runs: list[str]) -> dict[str, float]:
         """Microseconds of a step by part. `cells`: [chunks, (forward, backward, weights, steady)]."""
@@ -207,45 +215,48 @@ class Coster:
         ranks = work_of(schedule, layout, cells[:, 3])
         slowest, mean = int(np.argmax(ranks)), float(ranks.mean())
         f, b, w = (float(cells[:, i].sum()) / p for i in range(3))
-        beyond = ramp_of(schedule, p, v, (f, b, w, mean), m)
+        ramp = ramp_of(schedule, p, v, (f, b, w, mean), m)
         steady = pace(cells[:, 3].reshape(v, p)) if schedule == "1f1b" else float(ranks[slowest])
-        rows = ELEMENT * self.task.model.hidden * layout.tokens(self.task.sequence) / layout.tp
-        busy, latency = self.machine.send(rows, layout)
-        hop = busy + latency if p > 1 else 0.0
+        sent = self._sent(layout)
+        latency = self.machine.send(1.0, layout)[1]
+        hop = max(sent.near, sent.far) + latency if p > 1 else 0.0
         places = ranks_of(schedule, layout)
         own = "".join(runs[at] for at in places[slowest])
         part = mean / float(ranks[slowest]) / sum(len(one) for one in places) * layout.chunks
         exposed, host = (part * sum(of(letter) for letter in own) for of in (pieces.exposed, pieces.host))
-        widest, copies = max(held_by_rank(self.task.model, layout, schedule), key=sum), 1 + (schedule == "dualpipe")
+        widest, copies = RankParameters(*max(held_by_rank(self.task.model, layout, schedule), key=sum)), 1 + (schedule == "dualpipe")
+        ahead, behind = (1 / p * one for one in pieces.wires("".join(runs)))
         return {
             "computing": m * (mean - exposed - host),
             "launches": m * host,
             "EP communication": m * exposed,
             "uneven stages": m * (steady - mean),
-            "bubble": beyond.ramp + m * steady * (beyond.slope - 1),
+            "bubble": ramp.ramp + m * steady * (ramp.slope - 1),
             "sends": hop * (2 * (p - 1) + (2 * m if v == 1 else 0)),  # 1F1B waits for its sends, interleaved ones run beside (Megatron-Bridge)
-            "gradients and parameters": self._exchange(layout, widest, f, b, copies),
-            "optimizer": self._update(layout, widest, copies),
+            "gradients and parameters": self._exchange(layout, widest, ((f, ahead), (b, behind)), copies),
+            "optimizer": update_us(self.machine, layout, widest, copies, self.task.practice, self.recipe.sharded),
         }
 
-    def _exchange(self, layout: Layout, held: tuple[float, float], forward: float, backward: float, copies: int) -> float:
-        """Gradients and parameters that nothing hides: the last bucket, and the time beyond the passes of one micro-batch."""
-        n = min(64.0, max(1.0, (held[0] + held[1]) / max(BUCKET, BUCKET_PER_REPLICA * layout.dp)))
-        out = 0.0
-        for element, beside in ((number("step.gradient_bytes"), backward), (2.0, forward)):
-            whole = 0.0
+    def _exchange(self, layout: Layout, held: RankParameters, ways: tuple[tuple[float, Wires], tuple[float, Wires]], copies: int) -> float:
+        """Gradients and parameters that nothing hides: the last bucket, and the time beyond the passes of one micro-batch, whose wires they share.
+
+        `ways`: time and wires of a forward and of a backward pass.
+        """
+        out, own = 0.0, self.task.practice
+        for element, (pass_us, others) in zip((2.0, number("step.gradient_bytes")), ways, strict=True):
             if layout.fsdp == 1:  # else every micro-batch brings them
-                whole += self.machine.group(held[0] * element, layout.dp * layout.cp * copies, layout.stride("cp"))
-                whole += self.machine.group(held[1] * element, layout.edp * copies, layout.stride("edp"))
-            out += max(whole / n, whole - beside)
+                alone, wires = exchanged_us(self.machine, layout, held, copies, element)
+                out += max(alone / n_buckets(layout, held, own), beside_pass(alone, wires, others, pass_us) - pass_us)
         return out
 
-    def _update(self, layout: Layout, held: tuple[float, float], copies: int) -> float:
-        """The optimizer on the shard, the norm of its gradients, and the zeroing of all gradients, as in `training.costs`."""
-        sharded, element = self.recipe.sharded, number("step.gradient_bytes")
-        shard = (held[0] / (layout.dp * layout.cp) + held[1] / layout.edp) / copies if sharded else sum(held)
-        zeroed = held[0] / layout.fsdp + held[1] / layout.expert_fsdp
-        return self.machine.memory((number("step.optimizer_bytes") + element) * shard + element * zeroed)
+
+def _cell(run: str, each: Mapping[str, tuple[float, ...]], pieces: Pieces, sent: Wires) -> list[float]:
+    """(forward, backward, weights, steady) of a chunk of pieces, with sends for which its wires have no time."""
+    forward, backward, weights, steady = (sum(each[letter][i] for letter in run) for i in range(4))
+    wires = pieces.wires(run)
+    ahead, behind = late_sends(Cost(forward, backward, weights, forward_wires=wires[0], backward_wires=wires[1]), sent)
+    alone = forward + ahead + backward + behind + weights
+    return [forward + ahead, backward + behind, weights, min(steady + beyond(steady, wires[0] + wires[1], 2 * sent)[0], alone)]
 
 
 def _split(weights: tuple[float, ...], schedule: str, layout: Layout, rule: str) -> tuple[int, ...]:

@@ -10,14 +10,15 @@ from typing import cast
 from dysharp.costs.machine import Machine
 from dysharp.model.layout import Layout
 from dysharp.planning.experts import moved
-from dysharp.planning.swap import copied, swapped_bytes
+from dysharp.planning.swap import swapped_bytes
 from dysharp.specs.whole import WholeModel
 from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, Cost, EpTimes
-from dysharp.training.costs import exposed_shards
+from dysharp.training.costs import beside, with_rows
 from dysharp.training.memory import Saving
 from dysharp.training.moe_block import expert_tensor, routed
 from dysharp.training.practice import Dispatcher, Practice
+from dysharp.training.wires import Wires
 
 DISPATCHERS = ("alltoall", "deepep", "hybrid-ep")
 """Systems of the closed forms of `training`. The others are forms of `experts`."""
@@ -40,6 +41,11 @@ class Pieces:
         c, m = self.costs[letter], self.merged[letter]
         alone = c.forward + c.backward + c.weights
         return c.forward, c.backward, c.weights, min(alone, m.forward + m.backward + m.weights)
+
+    def wires(self, letters: str) -> tuple[Wires, Wires]:
+        """What a forward and a backward pass of pieces hold."""
+        own = [(letters.count(letter), cost) for letter, cost in self.costs.items()]
+        return sum((n * cost.forward_wires for n, cost in own), Wires()), sum((n * cost.backward_wires for n, cost in own), Wires())
 
     def exposed(self, letter: str) -> float:
         """EP communication of a piece that nothing hides in the steady state."""
@@ -93,17 +99,21 @@ def pieces_of(
 
     `swap`: modules whose inputs go to the host and back; `fp8`: inputs of linears are kept as FP8. `block`: a MoE block of merged Programs.
     """
-    if layout.fsdp > 1:
+    if layout.fsdp > 1 or swap:
         cut = replace(layout, dp=layout.ep * layout.etp, fsdp=1)
-        whole = pieces_of(model, machine, cut, sequence, system, overlap, practice, imbalance, ep, swap, fp8, block)
+        alone = pieces_of(model, machine, cut, sequence, system, overlap, practice, imbalance, ep, (), fp8, block)
+        saving, tokens = Saving(practice.recompute, imbalance=imbalance), layout.tokens(sequence)
 
         def shared(costs: dict[str, Cost]) -> dict[str, Cost]:
-            layers = {letter: 0 if letter == "d" else model.n_layers - 1 for letter in costs if letter not in "EL"}
-            late = {letter: exposed_shards(model, machine, layout, layers[letter], costs[letter], system == "in-switch") for letter in layers}
-            return costs | {letter: costs[letter] + one for letter, one in late.items()}
+            made = dict(costs)
+            for letter in costs.keys() - {"E", "L"}:
+                moe = letter != "d" and model.layer is not None
+                gone = tokens * swapped_bytes(model, cut, moe, saving, fp8, swap) if swap else 0.0
+                layer = 0 if letter == "d" else model.n_layers - 1
+                made[letter] += beside(model, machine, layout, layer, costs[letter], system == "in-switch", gone)
+            return made
 
-        return Pieces(shared(whole.costs), shared(whole.merged))
-    has = model.layer is not None
+        return Pieces(shared(alone.costs), shared(alone.merged))
     dispatcher = "" if ep is not None or model.layer is None else dispatcher_of(system, machine)
     serial = replace(practice, dispatcher=dispatcher, overlap_ep=False)
 
@@ -115,14 +125,11 @@ def pieces_of(
             found["m"] = built.ends(False, 1, 0, ep)
         if block is not None:
             found = _with_block(found, block, own.overlap_ep)
-        if swap:
-            saving = Saving(practice.recompute, imbalance=imbalance)
-            gone = {moe: layout.tokens(sequence) * swapped_bytes(model, layout, moe, saving, fp8, swap) for moe in (False, True) if moe <= has}
-            found = {letter: copied(one, gone[has if letter == "m" else letter == "t"], machine) for letter, one in found.items()}
+        found = {letter: with_rows(machine, layout, one) for letter, one in found.items()}
         return found | {"E": built.ends(True, 0, 0, ep), "L": built.ends(False, 0, 1 + model.mtp, ep)}
 
-    alone = costs(serial)
-    return Pieces(alone, costs(replace(serial, overlap_ep=True)) if overlap == "pair" else alone)
+    plain = costs(serial)
+    return Pieces(plain, costs(replace(serial, overlap_ep=True)) if overlap == "pair" else plain)
 
 
 def _with_block(found: dict[str, Cost], block: BlockTimes, pair: bool) -> dict[str, Cost]:

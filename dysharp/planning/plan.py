@@ -26,7 +26,7 @@ from dysharp.training.practice import Practice
 ASCEND = "paper-ascend"
 NOT_CONSIDERED = (
     "schedules that the framework does not offer (Megatron: all but 1F1B), unless --try names them",
-    "overlap of tensor-parallel communication of MoE models on GPUs", "a network that sends, gradients and rows share",
+    "overlap of tensor-parallel communication of MoE models on GPUs",
     "stages that trade time for memory: layers are split by time alone",
 )  # fmt: skip
 

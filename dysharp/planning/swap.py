@@ -1,14 +1,12 @@
 """Swap: saved inputs of modules leave for the host behind a forward pass and come back before the backward pass, beside computing.
 
-The names are those of Megatron's --offload-modules. A copy that lasts longer than the pass of its layer is exposed.
+The names are those of Megatron's --offload-modules. `training.costs.beside` has the time of the copies, which share the GPU's link with its NICs.
 """
 
 from functools import lru_cache
 
-from dysharp.costs.machine import Machine, number
 from dysharp.model.layout import Layout
 from dysharp.specs.whole import WholeModel
-from dysharp.training.cost import Cost
 from dysharp.training.memory import Saving, is_dropped, saved_of_layer
 
 OFFLOADED = {
@@ -20,8 +18,6 @@ SETS: tuple[tuple[str, ...], ...] = ((), ("core_attn",), ("core_attn", "expert_f
 """Swap sets that a plan tries where none are named."""
 LAYERS = 2
 """Layers whose swapped tensors are on the GPU: one that leaves, one that comes back."""
-SUPERCHIPS = ("gh", "gb", "vr")
-"""First letters of GPUs that have a CPU beside them, without PCIe between."""
 
 
 @lru_cache(maxsize=1 << 12)
@@ -29,16 +25,3 @@ def swapped_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving, 
     """Bytes per token of a layer that leave: what recomputation does not drop anyway."""
     names = {OFFLOADED[module] for module in modules}
     return sum(one.bytes for one in saved_of_layer(model, layout, moe, saving, fp8) if one.op in names and not is_dropped(one, saving))
-
-
-def host_rate(machine: Machine) -> float:
-    """Bytes per microsecond between a GPU and its host, one way."""
-    near = machine.cluster.gpu.startswith(SUPERCHIPS)
-    return 1000 * number("step.superchip_host_rate" if near else "step.host_rate")
-
-
-def copied(cost: Cost, n_bytes: float, machine: Machine) -> Cost:
-    """`cost` of a layer with `n_bytes` that leave beside its forward pass and come back beside its backward pass."""
-    one = n_bytes / host_rate(machine)
-    late = max(0.0, one - cost.forward), max(0.0, one - cost.backward - cost.weights)
-    return cost + Cost(*late, parts={"host copies": sum(late)}) if any(late) else cost

@@ -58,7 +58,7 @@ class ScaleOut:
     slow_nics: Annotated[SlowNics, Key("[GPU, part] pairs: the NICs of this GPU reach this part of their rate")] = ()
     lost_nics: Annotated[LostNics, Key("GPUs that have lost one of their NICs; a GPU must keep one")] = ()
     oversubscription: Annotated[
-        Oversubscription, Key("rate of a leaf switch to its NICs over its rate to the spine, which rows between rails pass; 1: none")
+        Oversubscription, Key("rate of a leaf switch to its NICs over its rate to the spine, which all between rails passes; 1: none")
     ] = 1.0
 
     def __post_init__(self) -> None:
@@ -70,6 +70,16 @@ class ScaleOut:
     def rate(self) -> int:
         """Rate of the NICs of one GPU together, in bytes per microsecond."""
         return units.GBps_to_bytes_per_us(self.nic_GBps * self.nics_per_gpu)
+
+    @property
+    def spine_rate(self) -> float:
+        """Bytes per microsecond of the NICs of one GPU to another rail."""
+        return self.rate / self.oversubscription
+
+    @property
+    def straight_rate(self) -> float:
+        """The same of rows to every GPU of other domains: of D in each, D - 1 are on other rails."""
+        return self.rate / max(1.0, self.oversubscription * (self.domain_gpus - 1) / self.domain_gpus)
 
     def rates(self, n_gpus: int) -> tuple[int, ...]:
         """Rates by GPU where a NIC is slow or lost, otherwise ().

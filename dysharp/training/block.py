@@ -36,7 +36,7 @@ from dysharp.training.practice import MODULES, MOE_PIECES
 
 NOT_MODELLED = (
     "SMs that communication takes from attention", "graphs of launches", "overlap of tensor-parallel communication",
-    "a network that sends, gradients and EP share", "variation between layers of one model",
+    "variation between layers of one model",
 )  # fmt: skip
 EXPERTS = "routed experts, dispatch, combine"
 AHEAD = (ROUTER, COUNTS)

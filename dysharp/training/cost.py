@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field, fields, replace
 
+from dysharp.training.wires import NOTHING, Wires
+
 
 @dataclass(frozen=True, slots=True)
 class EpTimes:
@@ -55,6 +57,9 @@ class Cost:
     backward_host: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)
     """Forward, backward and weight gradients together, by name."""
+    forward_wires: Wires = NOTHING
+    backward_wires: Wires = NOTHING
+    """What a pass has on wires: rows of experts, weights that ranks share, copies to the host."""
 
     def __add__(self, other: "Cost") -> "Cost":
         numbers = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(Cost) if f.name != "parts"}
@@ -108,7 +113,8 @@ class Cost:
         if both := min(self.merged, backward.merged):
             return serial - both * (self.saved + backward.saved) / (self.merged + backward.merged)
         computed = serial - self.forward_exposed - backward.backward_exposed
-        return min(max(computed, self.forward_wire + backward.backward_wire), serial)
+        wires = max(self.forward_wire + backward.backward_wire, (self.forward_wires + backward.backward_wires).most)
+        return min(max(computed, wires), serial)
 
     def waits(self) -> tuple[float, float]:
         """(EP communication that nothing hides, launches) of a forward pass."""

@@ -1,7 +1,7 @@
 """What a step costs: cells of every stage, sends, buckets of gradients and parameters, optimizer, as integer picoseconds for `step_graph`.
 
-`exposed_shards`: weights that data parallel ranks share (FSDP), gathered before a layer's passes, gradients scattered behind them, beside the layers
-around it.
+`beside`: weights that data parallel ranks share (FSDP), gathered before a layer's passes, gradients scattered behind them, and swapped tensors,
+beside the layers around it. A plan takes the same functions.
 """
 
 import math
@@ -19,6 +19,7 @@ from dysharp.training.graph import StepTimes
 from dysharp.training.moe_block import ELEMENT
 from dysharp.training.practice import Practice
 from dysharp.training.schedules import Times
+from dysharp.training.wires import Wires, beyond, host_copy, ring, rows, send
 
 
 def layer_shards(model: WholeModel, layout: Layout, layer: int) -> RankParameters:
@@ -26,25 +27,43 @@ def layer_shards(model: WholeModel, layout: Layout, layer: int) -> RankParameter
     return rank_parameters(model, layout, [Chunk(layer, 1)])
 
 
-def exposed_shards(model: WholeModel, machine: Machine, layout: Layout, layer: int, done: Cost, switched: bool = False) -> Cost:
-    """Time by which the traffic of a layer's weights and gradients exceeds the layer's computing `done` beside it.
+def with_rows(machine: Machine, layout: Layout, done: Cost) -> Cost:
+    """A layer with the wires that its rows of experts hold."""
+    return replace(done, forward_wires=rows(machine, layout, done.forward_wire), backward_wires=rows(machine, layout, done.backward_wire))
 
-    Every micro-batch gathers the weights before both passes, in BF16, and scatters the gradients. Where rows of experts pass the same kind of link
-    (inside a domain, or NICs), weights get the time that rows leave free. `switched`: switches copy and sum, so that a gather inside a domain fills
-    links down, a scatter links up, and the other direction carries one part. NICs carry both in full.
+
+def shard_wires(model: WholeModel, machine: Machine, layout: Layout, layer: int, switched: bool = False) -> tuple[Wires, Wires]:
+    """What the sharing of a layer's weights holds in a forward and in a backward pass.
+
+    Every micro-batch gathers the weights before both passes, in BF16, and scatters the gradients. `switched`: switches copy and sum, so that a
+    gather inside a domain fills links down, a scatter links up, and the other direction carries one part. NICs carry both in full.
     """
+    ahead = down = up = Wires()
     if layout.fsdp == 1:
-        return Cost()
+        return ahead, down
     held = layer_shards(model, layout, layer)
-    gather = down = up = 0.0
     for parameters, size, stride in ((held.dense, layout.fsdp, layout.stride("cp")), (held.experts, layout.expert_fsdp, layout.stride("edp"))):
-        gathered, scattered = (machine.group(parameters * element, size, stride) for element in (ELEMENT, number("step.gradient_bytes")))
+        gathered, scattered = (ring(machine, parameters * element, size, stride) for element in (ELEMENT, number("step.gradient_bytes")))
         other = 1 / (size - 1) if switched and 1 < size <= machine.domain // stride else 1.0
-        gather, down, up = gather + gathered, down + gathered + other * scattered, up + scattered + other * gathered
-    near = layout.fsdp <= machine.domain // layout.stride("cp"), layout.ep * layout.etp <= machine.domain
-    busy = (done.forward_wire, done.backward_wire) if near[0] == near[1] else (0.0, 0.0)
-    free = max(0.0, done.forward - busy[0]), max(0.0, done.backward + done.weights - busy[1])
-    return passes("sharded weights", max(0.0, gather - free[0]), max(0.0, max(down, up) - free[1]))
+        ahead, down, up = ahead + gathered, down + gathered + other * scattered, up + scattered + other * gathered
+    return ahead, down if down.most > up.most else up
+
+
+def beside(
+    model: WholeModel, machine: Machine, layout: Layout, layer: int, done: Cost, switched: bool = False, swapped: float = 0.0
+) -> Cost:  # fmt: skip
+    """What a layer takes beyond `done` (with its rows on wires) for shared weights, and for `swapped` bytes that leave for the host and come back."""
+    shards, copy = shard_wires(model, machine, layout, layer, switched), host_copy(machine, swapped)
+    ahead = beyond(done.forward, done.forward_wires, shards[0], copy)
+    behind = beyond(done.backward + done.weights, done.backward_wires, shards[1], copy)
+    late = passes("sharded weights", ahead[0], behind[0]) if layout.fsdp > 1 else Cost()
+    late += passes("host copies", ahead[1], behind[1]) if swapped else Cost()
+    return replace(late, forward_wires=shards[0] + copy, backward_wires=shards[1] + copy)
+
+
+def late_sends(done: Cost, sent: Wires) -> tuple[float, float]:
+    """Time by which one send in every pass, beside all else on its wires, makes the passes of a chunk longer."""
+    return beyond(done.forward, done.forward_wires, sent)[0], beyond(done.backward + done.weights, done.backward_wires, sent)[0]
 
 
 BUCKET, BUCKET_PER_REPLICA = 40_000_000, 1_000_000
@@ -91,16 +110,24 @@ def step_costs(
     chunks = chunks_of(model, layout)
     block = Block(model, machine, layout, sequence, own)
     kinds = moe_kinds(block)
-    known = {kind: block.layer(kinds[kind], ep).as_merged(one) for kind, one in (merged or {}).items()}
-    stages = tuple(_chunk(block, chunk, ep, known) for chunk in chunks)
+    known: dict[Kind, Cost] = {}
+    for kind, one in (merged or {}).items():
+        done = block.layer(kinds[kind], ep).as_merged(one)
+        known[kind] = done + beside(model, machine, layout, kinds[kind], done)
+    activations = ELEMENT * model.hidden * block.tokens / layout.tp
+    sent = send(machine, activations, layout)
+    stages = tuple(_chunk(block, chunk, ep, known, sent if layout.pp > 1 else Wires()) for chunk in chunks)
     held = [rank_parameters(model, layout, [chunk]) for chunk in chunks]
-    rows = ELEMENT * model.hidden * block.tokens / layout.tp
-    busy, latency = machine.send(rows, layout)
+    latency = machine.send(activations, layout)[1]
     cells = _cells(stages, us_to_ps(latency), ep is not None)
-    reduce = tuple(_buckets(machine, layout, one, copies, number("step.gradient_bytes"), own) for one in held)
-    gather = tuple(_buckets(machine, layout, one, copies, 2, own) for one in held)
-    update = tuple(us_to_ps(_update(machine, layout, one, copies, own)) for one in held)
-    return StepCosts(machine, layout, stages, StepTimes(cells, us_to_ps(busy), reduce, gather, update, late_gather=not own.overlap_dp))
+    exchanged = [[exchanged_us(machine, layout, one, copies, element) for one in held] for element in (number("step.gradient_bytes"), ELEMENT)]
+    reduce = tuple(
+        _buckets(own, layout, at, exchanged[0][at], held[at], one.backward_wires, one.backward + one.weights)[::-1] for at, one in enumerate(stages)
+    )
+    gather = tuple(_buckets(own, layout, at, exchanged[1][at], held[at], one.forward_wires, one.forward) for at, one in enumerate(stages))
+    update = tuple(us_to_ps(update_us(machine, layout, one, copies, own)) for one in held)
+    busy = us_to_ps(max(sent.near, sent.far))
+    return StepCosts(machine, layout, stages, StepTimes(cells, busy, reduce, gather, update, late_gather=not own.overlap_dp))
 
 
 def moe_kinds(block: Block) -> dict[Kind, int]:
@@ -108,40 +135,75 @@ def moe_kinds(block: Block) -> dict[Kind, int]:
     return {block.kind(number): number for number in range(block.model.n_layers) if block.model.is_moe(number)}
 
 
-def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None, known: dict[Kind, Cost]) -> Cost:
-    cost = block.ends(chunk.embedding, chunk.mtp, chunk.head, ep)
+def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None, known: dict[Kind, Cost], sent: Wires) -> Cost:
+    def shared(number_of: int, layer: Cost) -> Cost:
+        done = with_rows(block.machine, block.layout, layer)
+        return done + beside(block.model, block.machine, block.layout, number_of, done)
+
+    cost = block.ends(chunk.embedding, 0, chunk.head, ep)
+    for _ in range(chunk.mtp):
+        cost += shared(block.model.n_layers - 1, block.ends(False, 1, 0, ep))
     for number_of in chunk.layers():
         kind = block.kind(number_of)
         if kind not in known:
-            done = block.layer(number_of, ep)
-            known[kind] = done + exposed_shards(block.model, block.machine, block.layout, number_of, done)
+            known[kind] = shared(number_of, block.layer(number_of, ep))
         cost += known[kind]
-    return cost
+    late = late_sends(cost, sent)
+    return cost + passes("sends", *late) if any(late) else cost
 
 
-def _buckets(machine: Machine, layout: Layout, held: RankParameters, copies: int, element: float, practice: Practice) -> tuple[int, ...]:
-    """Times of a chunk's buckets: dense and expert parameters pass in equal steps, each over its own group. Without overlap there is one.
+def n_buckets(layout: Layout, held: RankParameters, practice: Practice) -> int:
+    """Buckets of what a rank holds: dense and expert parameters pass in equal steps, each over its own group. Without overlap there is one."""
+    n = math.ceil((held.dense + held.experts) / max(BUCKET, BUCKET_PER_REPLICA * layout.dp))
+    return min(MOST_BUCKETS, max(1, n)) if practice.overlap_dp else 1
 
-    Of sharded weights, only groups that share them exchange anything.
+
+def exchanged_us(machine: Machine, layout: Layout, held: RankParameters, copies: int, element: float) -> tuple[float, Wires]:
+    """Time of gradients or parameters of `element` bytes, one group after the other, and what they hold.
+
+    Of sharded weights, only groups that share them exchange anything: the others' traffic is that of every layer.
     """
-    n = min(MOST_BUCKETS, max(1, math.ceil((held.dense + held.experts) / max(BUCKET, BUCKET_PER_REPLICA * layout.dp))))
-    n = n if practice.overlap_dp else 1
-    shared, of_experts = layout.fsdp, layout.expert_fsdp  # whose traffic is that of every layer
-    whole = machine.group(held.dense * element / shared, layout.dp * layout.cp * copies // shared, layout.stride("cp") * shared)
-    whole += machine.group(held.experts * element / of_experts, layout.edp * copies // of_experts, layout.stride("edp") * of_experts)
-    return (us_to_ps(whole / n),) * n if whole else ()
+    shared, of_experts = layout.fsdp, layout.expert_fsdp
+    dense = ring(machine, held.dense * element / shared, layout.dp * layout.cp * copies // shared, layout.stride("cp") * shared)
+    experts = ring(machine, held.experts * element / of_experts, layout.edp * copies // of_experts, layout.stride("edp") * of_experts)
+    return dense.most + experts.most, dense + experts
+
+
+def beside_pass(alone: float, own: Wires, others: Wires, pass_us: float) -> float:
+    """Time of an exchange that takes `alone`, where a pass of `pass_us` has `others` on its wires, evenly: they leave the exchange the rest.
+
+    Behind the pass the exchange has the wires alone.
+    """
+    ways = ((own.near, others.near), (own.far, others.far), (own.host, others.host))
+    return max(alone, *(one / (1 - held / pass_us) if one + held < pass_us else one + held for one, held in ways if one))
+
+
+def _buckets(
+    practice: Practice, layout: Layout, chunk: int, whole: tuple[float, Wires], held: RankParameters, others: Wires, pass_us: float
+) -> tuple[int, ...]:  # fmt: skip
+    """Times of a chunk's buckets, first the one with no pass of its chunk beside it: the first gather, or the last reduce-scatter.
+
+    Meanwhile a rank with later chunks runs their passes, so that all buckets of those share their wires.
+    """
+    n, (alone, own) = n_buckets(layout, held, practice), whole
+    if not alone:
+        return ()
+    late = us_to_ps((beside_pass(alone, own, others, pass_us) if practice.overlap_dp else alone) / n)
+    return (us_to_ps(alone / n) if chunk < layout.pp else late, *(late,) * (n - 1))
 
 
 SCALE, LOOK = 2, 1
 """Times that scaling a gradient, and looking for NaN, move it through memory."""
 
 
-def _update(machine: Machine, layout: Layout, held: RankParameters, copies: int, practice: Practice) -> float:
-    """The optimizer on a rank's shard of a chunk, with the norm of its gradients, and the zeroing of all gradients; memory-bound.
+def update_us(machine: Machine, layout: Layout, held: RankParameters, copies: int, practice: Practice, sharded: bool = True) -> float:
+    """The optimizer on a rank's shard of what it holds, with the norm of its gradients, and the zeroing of all gradients; memory-bound.
 
-    With `practice.plain_ddp` gradients of several replicas are scaled before they are reduced, and all are looked through for NaN.
+    `sharded`: data parallel ranks share it, else a rank has all. With `practice.plain_ddp` gradients of several replicas are scaled before they are
+    reduced, and all are looked through for NaN.
     """
-    shard = held.dense / (layout.dp * layout.cp * copies) + held.experts / (layout.edp * copies)
+    replicas = (layout.dp * layout.cp * copies, layout.edp * copies) if sharded else (1, 1)
+    shard = held.dense / replicas[0] + held.experts / replicas[1]
     element = number("step.gradient_bytes")
     held = RankParameters(held.dense / layout.fsdp, held.experts / layout.expert_fsdp)
     turns = 1 + (LOOK + SCALE * (layout.dp * layout.cp > 1) if practice.plain_ddp else 0)

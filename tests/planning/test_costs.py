@@ -19,13 +19,14 @@ from dysharp.planning.schedules import V_SHAPED
 from dysharp.planning.search import constants_of, search, sensitivity, variations
 from dysharp.planning.space import SETS, WEIGHTS, Space, Task, broken_by, default_space
 from dysharp.planning.split import slots
-from dysharp.planning.swap import OFFLOADED, host_rate, swapped_bytes
+from dysharp.planning.swap import OFFLOADED, swapped_bytes
 from dysharp.planning.swap import SETS as SWAPS
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.cost import Cost
-from dysharp.training.costs import exposed_shards, layer_shards
+from dysharp.training.costs import beside, layer_shards, with_rows
 from dysharp.training.memory import Saving, memory_of
 from dysharp.training.schedules import make_schedule
+from dysharp.training.wires import host_rate
 from dysharp.workload import expected_copies
 
 H100 = load_cluster("hw-dgx-h100-x2")
@@ -67,16 +68,18 @@ def test_switches_gather_and_scatter_at_once_inside_a_domain() -> None:
     one = coster()
     model, nothing = one.task.model, Cost()
     for layout, gains in ((Layout(ep=8, dp=8, fsdp=8), True), (Layout(ep=8, dp=16, fsdp=16), False)):
-        flat, switched = (exposed_shards(model, one.machine, layout, 0, nothing, switch) for switch in (False, True))
+        flat, switched = (beside(model, one.machine, layout, 0, nothing, switch) for switch in (False, True))
         assert switched.forward == flat.forward > 0
         assert (switched.backward < flat.backward) == gains
-    near = exposed_shards(model, one.machine, Layout(ep=8, dp=8, fsdp=8), 0, nothing, True)
+    near = beside(model, one.machine, Layout(ep=8, dp=8, fsdp=8), 0, nothing, True)
     dense = layer_shards(model, Layout(ep=8, dp=8), 0).dense
     gathered, scattered = (one.machine.group(dense * element, 8, 1) for element in (2, number("step.gradient_bytes")))
     assert near.backward == pytest.approx(max(gathered + scattered / 7, scattered + gathered / 7))
-    busy = Cost(1e6, 1e6, forward_wire=1e6, backward_wire=1e6)
-    assert exposed_shards(model, one.machine, Layout(ep=8, dp=8, fsdp=8), 0, busy).forward == near.forward
-    assert exposed_shards(model, one.machine, Layout(ep=8, dp=16, fsdp=16), 0, busy).forward == 0  # rows pass links, weights NICs
+    busy = with_rows(one.machine, Layout(ep=8, dp=8), Cost(1e6, 1e6, forward_wire=1e6, backward_wire=1e6))
+    assert beside(model, one.machine, Layout(ep=8, dp=8, fsdp=8), 0, busy).forward == pytest.approx(near.forward)
+    wide = Layout(ep=8, dp=16, fsdp=16)
+    sent = 2 * layer_shards(model, wide, 0).dense * 15 / 16  # a ring over two domains passes links and NICs
+    assert beside(model, one.machine, wide, 0, busy).forward == pytest.approx(sent / one.machine.link)  # rows pass links alone
 
 
 def test_ranks_that_share_an_expert_are_reached_together() -> None:

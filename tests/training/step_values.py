@@ -25,7 +25,7 @@ from dysharp.training import memory
 from dysharp.training.answers import energy_of, gains, split_step
 from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, Cost, EpTimes
-from dysharp.training.costs import exposed_shards, step_costs
+from dysharp.training.costs import beside, step_costs
 from dysharp.training.estimate import estimate
 from dysharp.training.graph import replay, replay_schedule, step_graph
 from dysharp.training.megatron import read_settings, recipe_from
@@ -174,7 +174,7 @@ def block(model: WholeModel, text: str, way: str) -> Iterator[Row]:
         yield f"layer {number}", (*numbers(done), *done.parts.values())
         yield f"launches {number}", one.launches(number)
         if layout.fsdp > 1:
-            shards = [exposed_shards(model, one.machine, layout, number, some, switched) for some in (Cost(), done) for switched in (False, True)]
+            shards = [beside(model, one.machine, layout, number, some, switched) for some in (Cost(), done) for switched in (False, True)]
             yield f"shards {number}", (us for cost in shards for us in (cost.forward, cost.backward))
     ends = one.ends(True, model.mtp, 1 + model.mtp, ep)
     yield "ends", (*numbers(ends), *ends.parts.values())

@@ -1,0 +1,94 @@
+"""What one GPU's wires carry beside computing: links of its domain, its NICs, the link to its host.
+
+Times on one wire add up; wires run side by side.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from dysharp.costs.machine import Machine, number
+from dysharp.model.layout import Layout
+
+SUPERCHIPS = ("gh", "gb", "vr")
+"""First letters of GPUs that have a CPU beside them, without PCIe between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wires:
+    """Microseconds for which a wire is busy in its busier direction. `near`: links of the domain; `far`: NICs; `host`: the GPU's PCIe link."""
+
+    near: float = 0.0
+    far: float = 0.0
+    host: float = 0.0
+
+    def __add__(self, other: "Wires") -> "Wires":
+        return Wires(self.near + other.near, self.far + other.far, self.host + other.host)
+
+    def __rmul__(self, factor: float) -> "Wires":
+        return Wires(factor * self.near, factor * self.far, factor * self.host)
+
+    @property
+    def most(self) -> float:
+        """The time of the busiest wire."""
+        return max(self.near, self.far, self.host)
+
+
+NOTHING = Wires()
+
+
+def beyond(pass_us: float, first: Wires, *more: Wires) -> list[float]:
+    """Time by which each of `more` makes a pass longer, one after the other; `first` is inside the pass already."""
+    loads = accumulate((first, *more))
+    ends = list(accumulate((max(pass_us, next(loads).most), *(load.most for load in loads)), max))
+    return [later - end for end, later in pairwise(ends)]
+
+
+def host_rate(machine: Machine) -> float:
+    """Bytes per microsecond between a GPU and its host, one way."""
+    near = machine.cluster.gpu.startswith(SUPERCHIPS)
+    return 1000 * number("step.superchip_host_rate" if near else "step.host_rate")
+
+
+def nic_link(machine: Machine) -> float:
+    """Bytes per microsecond of the PCIe link that a GPU's NICs share with copies to the host, one way; inf where they share none.
+
+    GPU and NIC are on one PCIe switch (user guides of DGX H100 and B200); NICs faster than the link have the next generation. Superchips have
+    NVLink-C2C beside; of a GPU without a datasheet nothing is known.
+    """
+    if not machine.cluster.gpu or machine.cluster.gpu.startswith(SUPERCHIPS):
+        return math.inf
+    return host_rate(machine) * 2.0 ** max(0, math.ceil(math.log2(machine.nic / host_rate(machine))))
+
+
+def on_nics(machine: Machine, n_bytes: float, stride: int = 1) -> Wires:
+    """`n_bytes` over a GPU's NICs to a rank that is `stride` away. The spine is passed unless `stride` keeps the place in a domain (the rail)."""
+    out, domain = machine.cluster.scale_out, machine.domain
+    rate = out.spine_rate if out and stride % domain and domain % stride else machine.nic
+    return Wires(far=n_bytes / rate, host=n_bytes / nic_link(machine))
+
+
+def rows(machine: Machine, layout: Layout, us: float) -> Wires:
+    """Rows of experts that pass for `us`, on the wire that holds them longest: NICs where the group is in several domains."""
+    return Wires(near=us) if layout.ep * layout.etp <= machine.domain else Wires(far=us, host=us * machine.nic / nic_link(machine))
+
+
+def ring(machine: Machine, n_bytes: float, size: int, stride: int) -> Wires:
+    """An all-gather or reduce-scatter of `n_bytes`. Members in one domain share the way between domains, each through its own NICs."""
+    if size <= 1 or not n_bytes:
+        return Wires()
+    inside = max(1, min(size, machine.domain // stride))
+    if inside == size:
+        return Wires(near=machine.group(n_bytes, size, stride))
+    sent = n_bytes * (size - 1) / size
+    return Wires(near=sent / machine.link if inside > 1 else 0.0) + on_nics(machine, sent / inside, stride)
+
+
+def send(machine: Machine, n_bytes: float, layout: Layout) -> Wires:
+    """A send to the next pipeline stage."""
+    return Wires(near=n_bytes / machine.link) if layout.gpus <= machine.domain else on_nics(machine, n_bytes, layout.stride("pp"))
+
+
+def host_copy(machine: Machine, n_bytes: float) -> Wires:
+    """`n_bytes` to the host or back."""
+    return Wires(host=n_bytes / host_rate(machine))

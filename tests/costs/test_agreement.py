@@ -1,0 +1,106 @@
+"""One layer, one clock: the same operator takes the same microseconds in serve, step and plan, but for what the table of regimes names."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+import pytest
+
+from dysharp.costs.layer import kernels
+from dysharp.costs.machine import Machine, machine_of
+from dysharp.costs.regime import regime_of
+from dysharp.model import Layout
+from dysharp.model.batch import prompt_batch
+from dysharp.model.formats import Formats
+from dysharp.model.operators import Core, Moved, Operator, State, Weight, operators, served
+from dysharp.planning.layers import pieces_of
+from dysharp.serving.layer import is_routed, layer_ops
+from dysharp.serving.layout import ServeLayout
+from dysharp.serving.work import Replica
+from dysharp.specs import load_cluster, load_whole
+from dysharp.specs.whole import WholeModel
+from dysharp.training.block import Block
+from dysharp.training.practice import Practice
+
+CELLS = 200
+MOST_APART = 10
+CLUSTERS = ("hw-dgx-h100", "hw-dgx-h200", "hw-dgx-b200", "hw-gb200-nvl72", "hw-hgx-b300")
+MODELS = ("llama3-8b", "llama3-70b", "qwen3-30b", "qwen3-235b", "deepseek-v3", "gpt-oss-120b", "qwen3-next-80b", "kimi-k2")
+FORMATS = {"bf16": "bf16", "fp8": "fp8"}
+TIMED = (Weight, Moved, Core, State)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One operator of a layer under a tensor degree, for one sequence of `tokens` tokens."""
+
+    cluster: str
+    model: WholeModel
+    number: int
+    tp: int
+    tokens: int
+    dtype: str
+    op: Operator
+
+
+def draw(seed: int = 51, count: int = CELLS) -> list[Cell]:
+    """Seeded cells over models, layers, degrees, lengths, formats and GPUs."""
+    rng, cells = random.Random(seed), list[Cell]()
+    while len(cells) < count:
+        model, tp = load_whole(rng.choice(MODELS)), rng.choice((1, 2, 4, 8))
+        number = rng.randrange(model.n_layers)
+        ops = [op for op in served(operators(model, number, ServeLayout(tp=tp).cut)) if isinstance(op, TIMED) and not is_routed(op)]
+        op = rng.choice([op for op in ops if not isinstance(op, Moved) or (op.kernels and op.steps[0])])
+        cells.append(Cell(rng.choice(CLUSTERS), model, number, tp, 1 << rng.randrange(6, 14), rng.choice(tuple(FORMATS)), op))
+    return cells
+
+
+def us(cell: Cell, machine: Machine) -> float:
+    """The operator's forward pass on a machine."""
+    name = FORMATS[cell.dtype]
+    return sum(one.us for one in kernels(machine, cell.op, prompt_batch(cell.tokens, cell.tokens), Formats(name, name, name)))
+
+
+def test_regimes_differ_in_library_and_fusion_alone() -> None:
+    """With the libraries and the fused kernels of serving, training and benchmark give serving's microseconds to the last digit, but for power."""
+    own = regime_of("serving")
+    for cell in draw():
+        cluster = load_cluster(cell.cluster)
+        same = replace(regime_of("training"), dense=own.dense, grouped=own.grouped, fused=own.fused)
+        assert us(cell, Machine(cluster, same)) == us(cell, machine_of(cluster, "serving")), cell
+
+
+def test_a_kernels_own_rate_differs_in_few_cells() -> None:
+    """Where neither library nor fusion may speak, serving and training are equal: attention, states, kernels that memory limits by equal bytes."""
+    apart = [cell for cell in draw() if not isinstance(cell.op, Weight) and not _fused(cell.op) and not _equal(cell)]
+    assert len(apart) <= MOST_APART, apart
+
+
+def _fused(op: Operator) -> bool:
+    return isinstance(op, Moved) and op.kernels * op.served != op.forward * op.rows
+
+
+def _equal(cell: Cell) -> bool:
+    cluster = load_cluster(cell.cluster)
+    return us(cell, machine_of(cluster, "serving")) == us(cell, machine_of(cluster, "training"))
+
+
+@pytest.mark.parametrize("model", ["llama3-8b", "qwen3-30b", "deepseek-v3", "qwen3-next-80b"])
+def test_serve_and_step_and_plan_ask_that_clock(model: str) -> None:
+    """The verbs add up the same function: every named kernel of a serving layer, every piece of a training layer, every layer of a plan."""
+    whole, cluster, tokens = load_whole(model), load_cluster("hw-dgx-h200"), 2048
+    number, formats, batch = whole.n_layers - 1, Formats(), prompt_batch(tokens, tokens)
+    serving = machine_of(cluster, "serving")
+    found = layer_ops(Replica(whole, formats, ServeLayout(), serving), batch, number)
+    core = sum(one.us for one in found if one.name.startswith(("attention prefill", "linear attention prefill")))
+    ops = operators(whole, number)
+    cores = [op for op in ops if isinstance(op, (Core, State))]
+    assert core == sum(one.us for op in cores for one in kernels(serving, op, batch, formats) if "prefill" in one.name)
+    training = machine_of(cluster, "training")
+    block = Block(whole, training, Layout(), tokens, Practice(dtype="bf16", dispatcher="deepep" if whole.layer else ""))
+    assert block.pieces(number)[0]["core attention"].forward == sum(
+        one.us for op in cores for one in kernels(training, op, block.batch, block.formats)
+    )
+    planned = pieces_of(whole, training, Layout(), tokens, "deepep", "none", block.practice, 1.0)
+    assert planned.costs["t" if whole.layer else "d"].forward == pytest.approx(block.layer(number, None).forward, rel=0.2 if whole.linear else 1e-9)
