@@ -1,13 +1,14 @@
 """`Fitted`: one constant that is fitted to measurements, with its unit, its meaning and the measurements behind it.
 
-Below it, one count of everything that was fitted to measurements, or chosen with measurements in sight, and one budget for all of it. A fitted
-constant stands in `data/fitted.toml`. A counted number stands in the code or in cluster files, and `data/numbers.toml` lists it. Both belong to
-one part; each part has a budget, and the first three share `ALL`. Later parts were added by name.
+Below it, one count of everything that was fitted to measurements, or chosen with measurements in sight. A fitted constant stands in
+`data/fitted.toml`. A counted number stands in the code or in files of machines and software, and `data/numbers.toml` lists it. Both belong to one
+part. Budgets are those that were promised; no later count raises one. The first three parts share `ALL`; operators and training share one, and have
+none of their own. Later parts were added by name.
 """
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,10 @@ from dysharp.specs.reading import parse_toml, read_text
 
 FILE = Path(__file__).parent / "data" / "fitted.toml"
 BETWEEN_DOMAINS = 8  # most constants of networks between NVLink domains
-OF_TRAINING = 3  # most constants of training frameworks
 WITHOUT_SWITCH = 4  # most constants of fabrics without a switch
 SERVING = 12  # most constants of serving
 LIBRARIES = 8  # most constants of calls that enter a drained GPU, and of NCCL EP's buffers
-OPERATORS = 10  # most constants of attention and of the operators around it: 6, and 4 of kernels that were told apart later
+OPERATORS_AND_TRAINING = 10  # most constants of attention and the operators around it, and of training frameworks, together
 KEYS = ("value", "low", "high", "unit", "meaning", "stage", "fitted_on")
 
 
@@ -188,27 +188,28 @@ def conflicts_of(overrides: Overrides) -> list[str]:
 
 ONE_DOMAIN = 45  # most fitted constants and counted numbers of one NVLink domain
 ALL = 60  # most of the parts that are not added later
-_Part = tuple[str, Callable[[Mapping[str, Fitted]], Mapping[str, Fitted]], int, bool]
+OF_OPERATORS, OF_TRAINING, EVERYTHING = "operators", "training frameworks", "everything"
+_Part = tuple[str, Callable[[Mapping[str, Fitted]], Mapping[str, Fitted]], int | None, bool]
 PARTS: tuple[_Part, ...] = (
     (ONE, one_domain, ONE_DOMAIN, False),
     (BETWEEN, between_domains, BETWEEN_DOMAINS, False),
     ("fabrics without a switch", without_switch, WITHOUT_SWITCH, False),
     ("libraries", of_libraries, LIBRARIES, True),
-    ("operators", of_operators, OPERATORS, True),
     ("serving", of_serving, SERVING, True),
-    ("training frameworks", of_training, OF_TRAINING, True),
+    (OF_OPERATORS, of_operators, None, True),
+    (OF_TRAINING, of_training, None, True),
 )
-"""(part, its constants, its budget, whether it was added later)."""
+"""(part, its constants, its budget (None: it shares one), whether it was added later)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one part has. `later`: added after the budget of all."""
+    """What one part has, or several together. `later`: added after the budget of all. `budget`: None where it has none of its own."""
 
     part: str
     fitted: int
     counted: int
-    budget: int
+    budget: int | None
     later: bool
 
     @property
@@ -216,16 +217,30 @@ class Share:
         return self.fitted + self.counted
 
     @property
-    def holds(self) -> bool:
-        return self.total <= self.budget
+    def holds(self) -> bool | None:
+        return None if self.budget is None else self.total <= self.budget
+
+
+def parts(constants: Mapping[str, Fitted]) -> list[Share]:
+    """What each part has. Every fitted constant and every counted number is in one of them."""
+    numbers = counted()
+    return [Share(name, len(of(constants)), sum(n.count for n in numbers if n.of == name), most, later) for name, of, most, later in PARTS]
 
 
 def shares(constants: Mapping[str, Fitted]) -> list[Share]:
-    """The parts, then "all but later parts" as one line."""
-    numbers = counted()
-    found = [Share(name, len(of(constants)), sum(n.count for n in numbers if n.of == name), most, later) for name, of, most, later in PARTS]
-    first = [share for share in found if not share.later]
-    return [*found, Share("all but later parts", sum(s.fitted for s in first), sum(s.counted for s in first), ALL, later=False)]
+    """The parts, then sums of them: operators and training together, all but later parts, everything."""
+    found = parts(constants)
+    return [
+        *found,
+        _sum("operators and training", [share for share in found if share.part in (OF_OPERATORS, OF_TRAINING)], OPERATORS_AND_TRAINING, later=True),
+        _sum("all but later parts", [share for share in found if not share.later], ALL, later=False),
+        _sum(EVERYTHING, found, None, later=True),
+    ]
+
+
+def _sum(name: str, of: Iterable[Share], budget: int | None, *, later: bool) -> Share:
+    of = list(of)
+    return Share(name, sum(share.fitted for share in of), sum(share.counted for share in of), budget, later)
 
 
 def lines(constants: Mapping[str, Fitted]) -> list[dict[str, object]]:
