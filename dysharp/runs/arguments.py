@@ -1,12 +1,13 @@
 """Arguments of verbs: type, default and meaning of each, once for Python, `help` and the command line. Loads nothing heavy."""
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
 
 if TYPE_CHECKING:
     from dysharp.runs.options import Value
     from dysharp.runs.progress import Progress
-    from dysharp.runs.request import ClusterSource, ModelSource
+    from dysharp.specs import Cluster, Model
     from dysharp.workload.sublayer import Work
 
 DEFAULT_MODEL = "deepseek-v2-lite"
@@ -71,7 +72,7 @@ WORKLOAD = Argument(None, _WORKLOAD, "W")
 class SharedArgs(TypedDict, total=False):
     """Keyword arguments of `run`, `compare` and `advise`. `help` of these functions prints the texts."""
 
-    cluster: Annotated["ClusterSource", CLUSTER]
+    cluster: Annotated["str | os.PathLike[str] | Cluster", CLUSTER]
     gpus: Annotated[int | None, GPUS]
     tokens: Annotated[int | None, Argument(None, "tokens per GPU. None: tokens_per_gpu of the model.", "T")]
     layer: Annotated[int | None, Argument(None, "layer of a recording, or draw of a distribution. None: the layer of median imbalance.", "L")]
@@ -84,11 +85,14 @@ class SharedArgs(TypedDict, total=False):
     progress: Annotated["Progress | None", PROGRESS]
 
 
+MODEL = Argument(DEFAULT_MODEL, "name of a packaged model, a TOML file, or a Hugging Face config.json.", "NAME|FILE")
+
+
 class RequestArgs(SharedArgs, total=False):
     """Keyword arguments of `run` and `compare`."""
 
     workload: Annotated["str | Work | None", WORKLOAD]
-    model: Annotated["ModelSource", Argument(DEFAULT_MODEL, "name of a packaged model, a TOML file, or a Hugging Face config.json.", "NAME|FILE")]
+    model: Annotated["str | os.PathLike[str] | Model", MODEL]
     window: Annotated[int | None, Argument(None, _WINDOW, "T")]
     start: Annotated[str | None, Argument(None, _START, "S")]
     slow: Annotated[str | None, Argument(None, _SLOW, "S")]
