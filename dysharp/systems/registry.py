@@ -32,8 +32,8 @@ if TYPE_CHECKING:  # who only asks for facts does not pay for the blocks
 __all__ = ["FORMS", "FUSED_GEMMS", "System", "all_systems", "get_system", "is_real", "kernels", "system"]
 Plan = Callable[..., Any]
 """(LayerBuilder, options): adds the ops of the layer. Or (model, cluster, routing, direction, options) -> Program."""
-Whole = Callable[[Layer, Any], Program]
-"""A plan of either kind as the System keeps it."""
+Whole = Callable[[Model, Cluster, Routing, str, Any], Program]
+"""A plan as the System keeps it."""
 FORMS = ("auto", "paper", "real")
 """Values of the option `form`."""
 
@@ -67,7 +67,7 @@ class System(Facts):
         """
         form = self.form_on(cluster, options)
         chosen = self.real if self.real is not None and form == "real" else self.paper
-        program: object = chosen(Layer(model, cluster, self.served(routing, options), direction), options)
+        program: object = chosen(model, cluster, self.served(routing, options), direction, options)
         if not isinstance(program, Program):
             found = f"found {type(program).__name__} from {chosen.__name__}, expected a Program"
             raise ProgramError(f'system "{self.name}": {found} (`return layer.build(...)`)')
@@ -177,16 +177,15 @@ def kernels(name: str, facts: Facts, *, paper: Plan | None = None, begins: Begin
 
 
 def _whole(name: str, facts: Facts, plan: Plan, begins: Begins | None) -> Whole:
-    """The plan as a function of a Layer and options."""
+    """The plan with five arguments."""
     from dysharp.systems.building.paper_layers import begun
 
-    own = list(inspect.signature(plan).parameters.values())
+    if len(inspect.signature(plan).parameters) != 2:
+        return plan
 
     @wraps(plan)
-    def whole(layer: Layer, options: Any) -> Program:
-        if len(own) != 2:
-            made: Program = plan(layer.model, layer.cluster, layer.routing, layer.direction, options)
-            return made
+    def whole(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any) -> Program:
+        layer = Layer(model, cluster, routing, direction)
         builder = begun(name, facts, layer, options, **(begins(layer, options) if begins else {}))
         plan(builder, options)
         return builder.build(facts.moves, options)
