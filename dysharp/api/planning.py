@@ -12,6 +12,7 @@ from pydantic import Field
 
 from dysharp.api.plan_confirm import Confirmed, Ranked, confirm, ranked_by_rows
 from dysharp.api.serving import Serving, serve, slo_of
+from dysharp.api.training import PRECISION
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.processes import Runner, here, in_processes
 from dysharp.base.text import sentences, table
@@ -19,6 +20,7 @@ from dysharp.base.units import GiB
 from dysharp.costs.machine import Machine
 from dysharp.measured.training.step_time import MEDIAN_P90, group_of_step
 from dysharp.model import Layout, check_layout, layout_of
+from dysharp.model.formats import Formats, trained
 from dysharp.model.weights import parameters_of
 from dysharp.planning.arguments import lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
@@ -28,11 +30,13 @@ from dysharp.planning.plan import NOT_CONSIDERED, Plan, Planned, Search, framewo
 from dysharp.planning.search import Moved, Tick, kept, search, sensitivity
 from dysharp.planning.space import INTEGERS, Space, Task, broken_by
 from dysharp.runs.on_dask import on_dask
+from dysharp.runs.precision import default_formats, in_formats, step_formats, with_rows
 from dysharp.runs.request import Argument, takes
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import Tokens, check_value, show
 from dysharp.specs.hf_whole import lines_on
 from dysharp.specs.whole import WholeModel
+from dysharp.training.practice import Practice
 
 Gpus = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
 NAMES = {"mbs": "micro_batch"}
@@ -194,6 +198,7 @@ class Answer:
         """Plain values for JSON."""
         found, one, cluster = self.plan.to_dict(), self.plan.first, self.plan.cluster
         found |= {"lead_percent": self.lead, "error_percent": self.error, "read": [shape.read for shape in self.plan.shapes]}
+        found["formats"] = formats_of_plan(one).to_dict(one.coster.machine.products)
         if self.checked:
             found["checked"] = one.entry(self.checked, cluster)
         if self.what_ifs:
@@ -227,6 +232,13 @@ def _whole(one: Costed) -> str:
     return f"{text_of(one)} ({form})" if form else text_of(one)
 
 
+def formats_of_plan(one: Planned) -> Formats:
+    """The formats of the best layout of a plan. Its closed forms send BF16 rows both ways."""
+    task, practice = one.task, one.coster.practice(one.found.best[0].values)
+    known = practice.formats or default_formats(practice.products(task.model), task.precision)
+    return with_rows(trained(known), None, task.model.layer)
+
+
 def measured_error(model: WholeModel, layout: Layout, machine: Machine) -> tuple[float, float] | None:
     """(median, 90 % of rows) of the errors of measured steps like this, in percent."""
     return MEDIAN_P90[group_of_step(model, layout, machine)] if machine.cluster.gpu else None
@@ -237,7 +249,7 @@ class PlanArgs(TypedDict, total=False):
 
     batch: Annotated[int | None, Argument(None, "sequences of a step. None: one per GPU.")]
     sequence: Annotated[int, Argument(4096, "tokens of a sequence.")]
-    precision: Annotated[str, Argument("bf16", "bytes of weights, gradients and optimizer.")]
+    precision: Annotated[str | None, Argument(None, f"{PRECISION} Rows are BF16.")]
     spread: Annotated[float, Argument(SPREAD, "spread of expert loads over their mean.")]
     imbalance: Annotated[float | None, Argument(None, "rows of the hottest rank over the mean, whatever the EP degree, in place of `spread`.")]
     tries: Annotated[Iterable[str], Argument((), 'lists of values per dimension ("tp=1,2").')]
@@ -273,8 +285,13 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     own, given = machine_of(machine), given_of(asked["tries"])
     batch, costs = asked["batch"] or gpus, Path(folder) if folder else None
     loads = asked["spread"], asked["imbalance"]
-    recipe = asked["sequence"], asked["precision"]
-    tasks = [Task(model, gpus, batch, *recipe, practice_for(model, own), *loads, framework_for(machine)) for model in shapes]
+    wanted = [_in_formats(model, practice_for(model, own), own, asked["precision"]) for model in shapes]
+    if (asked["rows"] or asked["confirmed"]) and wanted[0][1].dtype == "fp4":
+        raise ConfigError("plan: precision: found products in fp4, expected bf16, fp8 or mxfp8: simulated layers have no other GEMMs")
+    tasks = [
+        Task(model, gpus, batch, asked["sequence"], practice.formats.state if practice.formats else "bf16", practice, *loads, framework_for(machine))
+        for model, practice in wanted
+    ]
     local: Runner[Any] = here if jobs == 1 else lambda work: in_processes(work, jobs)
     with on_dask(asked["scheduler"]) if asked["scheduler"] else nullcontext(local) as run:
         done = plan_shapes(tasks, machine, given, Search(asked["n_best"], costs, run, tick))
@@ -282,7 +299,7 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     slo = None if asked["serve_slo"] is None else slo_of(asked["serve_slo"])
     return Answer(
         done,
-        _header(first.coster.machine, first.task, shapes),
+        _header(first, shapes),
         _checked(done, asked["check"]) if asked["check"] is not None else None,
         _what_ifs(first) if asked["what_if"] and first.task.model.layer else {},
         ranked_by_rows(first.coster, best[: asked["rows"]], tick=tick) if asked["rows"] else None,
@@ -292,7 +309,17 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     )
 
 
-def _header(machine: Machine, task: Task, shapes: Iterable[WholeModel]) -> tuple[str, ...]:
+def _in_formats(model: WholeModel, practice: Practice, machine: Machine, precision: str | None) -> tuple[WholeModel, Practice]:
+    """A shape and its practice under a precision. Raises `ConfigError`."""
+    formats = step_formats(precision, model)
+    for side in ("sent", "back"):
+        if formats and getattr(formats, side) not in ("", "bf16"):
+            raise ConfigError(f"plan: precision: found {side}={getattr(formats, side)}, expected bf16: closed forms of a plan send BF16 rows")
+    return in_formats(model, practice, formats, machine)
+
+
+def _header(first: Planned, shapes: Iterable[WholeModel]) -> tuple[str, ...]:
+    task, machine = first.task, first.coster.machine
     cluster, apart = machine.cluster, task.gpus > machine.domain and not machine.cluster.scale_out
     loads = (
         f"the hottest rank of an EP group has {task.imbalance:g} times the mean"
@@ -302,6 +329,7 @@ def _header(machine: Machine, task: Task, shapes: Iterable[WholeModel]) -> tuple
         else "no experts"
     )
     return (
+        formats_of_plan(first).line(task.model.layer is not None, machine.products),
         "Closed forms of `dysharp step`, with a formula for the pipeline that its replay confirms within a few percent.",
         *dict.fromkeys(line for shape in shapes for line in lines_on(shape)),
         f"Experts: {loads}.",

@@ -28,6 +28,10 @@ MOST_DRAFTS = 8
 MOST_TOKENS = 1 << 24
 Tick = Callable[[int, int, str], None]
 _TENSOR = 'system of tensor-parallel sub-layers (`dysharp list sub-layers`), whose Rows take the place of all-reduces of prompts. "": all-reduces.'
+_PRECISION = (
+    'formats of weights, products, KV and rows: a name of `model.formats.PRECISIONS`, and part=value ("fp8,products=bf16,kv=fp8"). '
+    "None: that of the published checkpoint."
+)
 _WHAT_IF = "also search other machines: no communication, DySHARP, MoE-Hub, larger domains, faster NICs; and a dead GPU."
 _MERGED = "also a layer of the best point as a merged Program, in decoding and with prompts, beside the closed form."
 _SYSTEMS = "EP systems under which a layer is simulated at the best point with dispatch, as a merged Program."
@@ -44,8 +48,8 @@ class ServeArgs(TypedDict, total=False):
     isl: Annotated[int, Argument(4096, "tokens of a prompt (mean).")]
     osl: Annotated[int, Argument(1024, "tokens of an answer (mean).")]
     engine: Annotated[str, Argument("vllm", "whose rules put requests into steps.")]
-    precision: Annotated[str | None, Argument(None, "of the weights (`serving.precisions`). None: FP8 where the experts are FP8, else BF16.")]
-    kv: Annotated[str | None, Argument(None, "type of cached values. None: the engine's.")]
+    precision: Annotated[str | None, Argument(None, _PRECISION)]
+    kv: Annotated[str | None, Argument(None, "type of cached values, where `precision` says none. None: the engine's.")]
     slo: Annotated[str | Slo | None, Argument(None, 'limits of mean TTFT and TPOT: "ttft=2s,tpot=50ms", or an `Slo`. None: 2 s and 50 ms.')]
     users: Annotated[int | None, Argument(None, "also how many GPUs serve so many.")]
     layouts: Annotated[Iterable[str | ServeLayout] | None, Argument(None, "only these.")]
@@ -79,17 +83,23 @@ def serve(model: str | WholeModel = "deepseek-v3", cluster: str | Cluster = "hw-
     found = Serving(
         whole.name, machine.name, count, rules, limits, request["users"], tuple(best), tuple(front(points)), tuple(points), tuple(rejected),
         _header(whole, start, load, request), best_apart(start, rules, load, count, asked.ttft, asked.tpot, wanted),
+        formats=start.formats.to_dict(start.machine.products),
     )  # fmt: skip
     return _explained(found, asked, request, lambda text: tick(len(tried), len(tried), text)) if best else found
 
 
 def _start(whole: WholeModel, machine: Cluster, rules: Engine, request: ServeArgs) -> Replica:
     """What all layouts share."""
-    name = request["precision"] or ("fp8" if whole.layer is not None and whole.layer.gemm_dtype == "fp8" else "bf16")
-    formats = formats_of(name, request["kv"] or (rules.kv if name != "bf16" else "bf16"))
+    name = request["precision"] or published(whole)
+    formats = formats_of(name, request["kv"] or (rules.kv if formats_of(name, model=whole).narrow else "bf16"), whole)
     loads = () if request["routing"] is None else loads_of(whole, routing_string(request["routing"]))
     curves = serving_curves(request["tensor"], whole, machine) if request["tensor"] else None
     return Replica(whole, formats, ServeLayout(), machine_of(machine, "serving"), request["ep_system"], curves, rules.reducers, loads)
+
+
+def published(whole: WholeModel) -> str:
+    """The precision of the published checkpoint: what the model's file says, else FP8 where the experts are FP8, else BF16."""
+    return whole.checkpoint or (whole.layer.gemm_dtype if whole.layer else "bf16")
 
 
 def _explained(found: Serving, asked: Asked, request: ServeArgs, tell: Callable[[str], None]) -> Serving:
@@ -138,6 +148,7 @@ def _header(whole: WholeModel, start: Replica, load: Load, request: ServeArgs) -
     weights = f"{whole.name} ({formats.experts if whole.layer else formats.dense} weights, {formats.kv} KV)"
     return (
         f"{weights} on {cluster.n_gpus} GPUs of {cluster.name} under {engine}; prompts of {load.prompt:g}, answers of {load.answer:g} tokens",
+        formats.line(whole.layer is not None, start.machine.products),
         *lines_on(whole),
         f"steady state of a fixed number of users; experts {chosen}, no prefix cache; {drafts}",
         *([f"tensor parallelism of steps with many tokens: {tensor}, a Row of each sub-layer"] if tensor else []),

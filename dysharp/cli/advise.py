@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from dysharp.cli.flags import complete_models, complete_systems, json_flag, real_workload_flags, words_of
+from dysharp.cli.flags import complete_models, complete_systems, json_flag, precision_flag, real_workload_flags, words_of
 from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.report import command_line, report_flag, write_report
 from dysharp.show.output import print_answer, print_header
@@ -17,6 +17,7 @@ from dysharp.show.output import print_answer, print_header
 @click.option(
     "--phase", metavar="decode|prefill|train", help="Set tokens per GPU (128, 4096, 4096), passes and systems, which need kernels for the phase."
 )
+@precision_flag
 @click.option("--libraries", is_flag=True, help="Instead: which library's calls are fastest, by batch and GPUs. --cluster takes names with commas.")
 @click.option("--regime", metavar="drained|chained|graph", help="With --libraries: how calls run. [default: drained]")
 @click.option("--details", is_flag=True, help="Print all tables after the answer.")
@@ -26,8 +27,8 @@ from dysharp.show.output import print_answer, print_header
 @json_flag
 @click.pass_context
 def advise(
-    ctx: click.Context, /, model: str, systems: str | None, settings: tuple[str, ...], phase: str | None, libraries: bool, regime: str | None,
-    details: bool, markdown: bool, report: str | None, fresh: bool, as_json: bool, **workload: Any,
+    ctx: click.Context, /, model: str, systems: str | None, settings: tuple[str, ...], phase: str | None, precision: str | None,
+    libraries: bool, regime: str | None, details: bool, markdown: bool, report: str | None, fresh: bool, as_json: bool, **workload: Any,
 ) -> None:  # fmt: skip
     """Say which EP system to run for MODEL on a machine, what limits it, and what would help.
 
@@ -47,7 +48,7 @@ def advise(
         raise ConfigError("advise: found --markdown and --json, expected one of the two")
     names = words_of(systems)
     with kept_rows(fresh), progress_bar(header=False) as progress:  # the screen has the header
-        done = ask(model, systems=names, phase=phase, options=parse_set(settings), progress=progress, **workload)
+        done = ask(model, systems=names, phase=phase, precision=precision, options=parse_set(settings), progress=progress, **workload)
     if report is not None:
         from dysharp.show.html_report import report_of_advice
 

@@ -105,6 +105,13 @@ window_flag = click.option(
     help="Packet fidelity, or several NVLink domains: simulate the first T tokens of each GPU and estimate the whole layer. 0: all tokens, where "
     "`compare` would choose leading tokens.",
 )
+_PRECISIONS = ("bf16", "fp8", "fp8-tensor", "mxfp8", "fp4", "fp4-all", "mxfp4", "mxfp4-fp8", "int4")
+precision_flag = click.option(
+    "--precision", metavar="NAME[,PART=VALUE...]", shell_complete=complete_words(*_PRECISIONS),
+    help=f"Formats of weights, products, state and rows: {', '.join(_PRECISIONS)}; with another state bf16-moments, bf16-gradients, bf16-whole, "
+    "fp8-moments, fp8-primary. Parts: weights (attention, experts, dense, head), products, kv, state, sent, back, such as fp8,products=bf16.  "
+    "[default: as the model's config says]",
+)  # fmt: skip
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 workload_flag = click.option(

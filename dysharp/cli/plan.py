@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from dysharp.cli.flags import complete_clusters, complete_words, jobs_flag, json_flag, plot_flag
+from dysharp.cli.flags import complete_clusters, complete_words, jobs_flag, json_flag, plot_flag, precision_flag
 from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.show.output import print_answer, print_header
 
@@ -24,7 +24,7 @@ TRY_HELP = (
 )  # fmt: skip
 @click.option("--batch", type=click.IntRange(1, 1 << 24), metavar="N", help="Sequences of a step.  [default: one per GPU]")
 @click.option("--sequence", type=click.IntRange(1, 1 << 24), default=4096, show_default=True, metavar="S", help="Tokens of a sequence.")
-@click.option("--precision", default="bf16", show_default=True, metavar="RECIPE", help="Bytes of weights, gradients and optimizer (`dysharp model`).")
+@precision_flag
 @click.option("--spread", type=click.FloatRange(0, 1), metavar="CV", help="Spread of expert loads over their mean.  [default: 0.256]")
 @click.option("--imbalance", type=click.FloatRange(1, 100), metavar="F", help="Rows of the hottest rank over the mean, in place of --spread.")
 @click.option("--try", "tries", multiple=True, metavar="KEY=V1,V2", help=TRY_HELP)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag, words_of
+from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag, precision_flag, words_of
 from dysharp.cli.model import complete_whole
 from dysharp.cli.report import command_line, report_flag
 from dysharp.show.output import print_answer, print_header, print_lines, print_table
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     "--engine", default="vllm", show_default=True, metavar="NAME", shell_complete=complete_words("vllm", "sglang", "trtllm"),
     help="Whose rules put requests into steps: vllm, sglang or trtllm.",
 )  # fmt: skip
-@click.option("--precision", metavar="NAME", help="Weights: bf16, fp8, fp8-tensor, fp4, fp4-all, mxfp4, mxfp4-fp8 or int4.  [default: fp8 or bf16]")
+@precision_flag
 @click.option("--kv", metavar="bf16|fp8", help="Cached keys and values.  [default: the engine's]")
 @click.option("--slo", default="", metavar="ttft=T,tpot=T", help="Limits of the mean times.  [default: ttft=2s,tpot=50ms]")
 @click.option("--users", type=int, metavar="N", help="Also say how many GPUs serve so many users at once.")

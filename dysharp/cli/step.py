@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dysharp.base.errors import ConfigError
-from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag, words_of
+from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag, precision_flag, words_of
 from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.report import command_line, report_flag
 from dysharp.show.output import print_answer, print_header, print_lines, print_table
@@ -39,7 +39,7 @@ LAYOUT_HELP = (
 )  # fmt: skip
 @click.option("--systems", metavar="A,B,...", shell_complete=complete_systems, help="EP systems.  [default: the systems of `dysharp compare`]")
 @click.option("--sequence", type=click.IntRange(1), metavar="S", help="Tokens of a sequence.  [default: 4096]")
-@click.option("--precision", metavar="RECIPE", help="Bytes of weights, gradients and optimizer (`dysharp model`).  [default: bf16]")
+@precision_flag
 @click.option("--recompute", default="", metavar="A,B", help="Modules that are computed again, as Megatron names them.")
 @click.option("--routing", metavar="R", shell_complete=complete_routings, help="Source of expert choices.  [default: routing of the model]")
 @click.option("--tensor", default="", metavar="NAME", help="System of tensor-parallel sub-layers, such as cais.  [default: collectives]")

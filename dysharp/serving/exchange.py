@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from dysharp.base.errors import ConfigError, nearest
 from dysharp.costs.collectives import flight_us, link_us
-from dysharp.costs.operators import SCALE_BYTES
 from dysharp.costs.transfer import (
     LL_HEADER_BYTES,
     alltoall_one_sided_us,
@@ -18,7 +17,8 @@ from dysharp.costs.transfer import (
     ll_combine_us,
     ll_dispatch_us,
 )
-from dysharp.serving.work import ELEMENT, Replica
+from dysharp.model.formats import ROW_BYTES
+from dysharp.serving.work import Replica
 from dysharp.specs.fields import show
 
 LL_MOST_TOKENS = 1024
@@ -59,8 +59,8 @@ def least_us(replica: Replica, tokens: float, experts_us: float) -> float:
 def row_bytes(replica: Replica) -> tuple[float, float]:
     """Bytes of a row on its way to its experts and back."""
     assert replica.model.layer is not None
-    hidden = replica.model.layer.hidden
-    return hidden * ((1 + SCALE_BYTES) if replica.formats.experts != "bf16" else ELEMENT), hidden * ELEMENT
+    hidden, (sent, back) = replica.model.layer.hidden, replica.formats.rows()
+    return hidden * ROW_BYTES[sent], hidden * ROW_BYTES[back]
 
 
 def ep_system_of(replica: Replica) -> str:
@@ -93,7 +93,8 @@ def exchange(replica: Replica, tokens: float, most: float = 1.0) -> Exchanged:
     tokens *= most
     copies = expected_copies(ep, experts // ep * ep, k)
     if name == "trtllm-a2a":
-        sent = layer.hidden * (0.5 + 1 / 16) if replica.formats.experts == "nvfp4" else sent
+        narrow = replica.formats.experts == "nvfp4" and not replica.formats.sent
+        sent = layer.hidden * ROW_BYTES["nvfp4"] if narrow else sent
         dispatch = alltoall_one_sided_us(gpu, constants, tokens, copies, sent, ep)
         combine = alltoall_one_sided_us(gpu, constants, tokens, copies, back, ep, reads=True)
         return Exchanged(float(dispatch), float(combine), 6, name)

@@ -12,7 +12,7 @@ from dysharp.costs.layer import Routed, gradients, kernels, machine_format
 from dysharp.costs.machine import Machine
 from dysharp.costs.transfer import deepep_combine_us, deepep_dispatch_us, expected_copies
 from dysharp.model.batch import Batch, prompt_batch
-from dysharp.model.formats import Formats
+from dysharp.model.formats import COPIES, Formats
 from dysharp.model.layout import Layout
 from dysharp.model.operators import ACTIVATION, COUNTS, EXCHANGE, EXPERTS, PERMUTATIONS, Moved, Operator, Weight, operators
 from dysharp.specs.model import Model
@@ -21,8 +21,6 @@ from dysharp.training.cost import Cost, passes
 from dysharp.training.practice import SMS, Practice
 
 ELEMENT = 2
-PRODUCTS = {"fp4": "nvfp4"}
-"""Type of products -> the format of weights whose products have it, where the names differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +112,13 @@ class Basis:
     @property
     def dtype(self) -> str:
         """Type of the GEMMs."""
-        return self.practice.dtype or (self.model.layer.gemm_dtype if self.model.layer else "bf16")
+        return self.practice.products(self.model)
 
     @property
     def formats(self) -> Formats:
         """Formats of a forward pass: weights are copies in the type of the products; the head stays in BF16."""
-        name = PRODUCTS.get(self.dtype, self.dtype)
-        return Formats(name, name, name)
+        name = COPIES[self.dtype]
+        return self.practice.formats or Formats(name, name, name)
 
     @property
     def batch(self) -> Batch:
