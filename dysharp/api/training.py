@@ -255,7 +255,7 @@ def _planned(
     check_domain(plan, machine.domain, None)
     order = _order(plan, schedule)
     saving = Saving(tuple(request["recompute"]) or (written.recompute if written else ()))
-    formats = step_formats(request["precision"] or (written and written.precision), whole)
+    formats = step_formats(request["precision"] or (written.precision if written else None), whole)
     recipe = recipe_of(formats.state if formats else "bf16")
     memory = memory_of(whole, plan, sequence, recipe, saving, order)
     check_memory(memory, machine.cluster.hbm_bytes, machine.cluster.name)

@@ -133,7 +133,8 @@ class Practice:
     def choices(self, moe: bool, shared: bool) -> Iterator["Practice"]:
         """This practice, and those that keep linears of a part in BF16, where FP8 costs more in casts and launches than its products gain.
 
-        Megatron-LM says the precision of every linear and grouped linear by name (--te-precision-config-file). `products` of `formats` forbids it.
+        Megatron-LM says the precision of every linear and grouped linear by name (--te-precision-config-file). That FP8 can lose is measured: 16 H100
+        train Qwen3-30B at 8,900 tokens/s each in FP8 (Megatron-Bridge's preset), at 12,400 in BF16. `products` of `formats` forbids the choice.
         """
         yield self
         if self.formats is None or self.formats.products:
