@@ -329,7 +329,7 @@ def _header(first: Planned, shapes: Iterable[WholeModel]) -> tuple[str, ...]:
         else "no experts"
     )
     return (
-        formats_of_plan(first).line(task.model.layer is not None, machine.products),
+        formats_of_plan(first).line(task.model, machine.products),
         "Closed forms of `dysharp step`, with a formula for the pipeline that its replay confirms within a few percent.",
         *dict.fromkeys(line for shape in shapes for line in lines_on(shape)),
         f"Experts: {loads}.",

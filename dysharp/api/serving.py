@@ -148,7 +148,7 @@ def _header(whole: WholeModel, start: Replica, load: Load, request: ServeArgs) -
     weights = f"{whole.name} ({formats.experts if whole.layer else formats.dense} weights, {formats.kv} KV)"
     return (
         f"{weights} on {cluster.n_gpus} GPUs of {cluster.name} under {engine}; prompts of {load.prompt:g}, answers of {load.answer:g} tokens",
-        formats.line(whole.layer is not None, start.machine.products),
+        formats.line(whole, start.machine.products),
         *lines_on(whole),
         f"steady state of a fixed number of users; experts {chosen}, no prefix cache; {drafts}",
         *([f"tensor parallelism of steps with many tokens: {tensor}, a Row of each sub-layer"] if tensor else []),

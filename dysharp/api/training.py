@@ -232,8 +232,8 @@ def step(
     chosen = block.chosen(whole.n_layers - 1, best.ep)[0].formats
     formats = replace(trained(chosen), state=formats.state) if chosen else formats
     options = next((row.options for row, _ in rows if row.system == best.system), None)
-    formats, moe = with_rows(formats, options, whole.layer), whole.layer is not None
-    header = (*_notes(block, order, formats.line(moe, machine.products)), *notes, *_of_rows(rows), *said)
+    formats = with_rows(formats, options, whole.layer)
+    header = (*_notes(block, order, formats.line(whole, machine.products)), *notes, *_of_rows(rows), *said)
     return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, header, formats.to_dict(machine.products))
 
 

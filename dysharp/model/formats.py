@@ -3,7 +3,7 @@
 A precision is a name of `PRECISIONS`, or a name and parts: "fp8,products=bf16,state=bf16,sent=fp8". It means the same in every verb.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -106,13 +106,20 @@ class Formats:
         sent, back = self.rows()
         return {"weights": weights, "products": products, "kv": self.kv, "state": self.state, "sent": sent, "back": back}
 
-    def line(self, moe: bool = True, run: Run = str) -> str:
-        """What every verb prints. `moe`: the model has routed experts. `run`: types in which its machine multiplies."""
+    def line(self, model: WholeModel | None, run: Run = str) -> str:
+        """What every verb prints. `model` None: a layer of routed experts alone. `run`: types in which its machine multiplies."""
         said = self.to_dict(run)
-        parts = [name for name in WEIGHTS if moe or name != "experts"]
-        weights, products = (_by_part({name: said[key][name] for name in parts}) for key in ("weights", "products"))
-        rows = f"; rows {said['sent']} out, {said['back']} back" if moe else ""
+        weights, products = (_by_part({name: said[key][name] for name in _parts(model)}) for key in ("weights", "products"))
+        rows = f"; rows {said['sent']} out, {said['back']} back" if model is None or model.layer else ""
         return f"formats: weights {weights}; products {products}; KV {self.kv}; state {self.state}{rows}"
+
+
+def _parts(model: WholeModel | None) -> Iterator[str]:
+    """Parts of `WEIGHTS` that a model has."""
+    has = {"experts": True} if model is None else {
+        "attention": True, "experts": model.layer is not None, "dense": bool(model.dense_layers or model.shared_hidden), "head": True,
+    }  # fmt: skip
+    return (name for name in WEIGHTS if has.get(name))
 
 
 def _by_part(names: Mapping[str, str]) -> str:

@@ -24,7 +24,7 @@ def test_every_name_is_a_precision_of_every_part(name: str) -> None:
     found = formats_of(name)
     assert found.state in RECIPES
     assert {found.attention, found.experts, found.dense, found.head} <= set(FORMATS)
-    assert found.line().startswith("formats: weights ")
+    assert found.line(EXPERTS).startswith("formats: weights ")
     assert set(found.to_dict()) == {"weights", "products", "kv", "state", "sent", "back"}
 
 
@@ -68,9 +68,10 @@ def test_a_dense_model_has_what_a_name_says_of_experts_in_every_linear() -> None
 
 
 def test_the_line_names_parts_where_they_differ() -> None:
-    assert formats_of("mxfp4").line() == "formats: weights mxfp4 (experts), bf16; products bf16; KV bf16; state bf16; rows fp8 out, bf16 back"
-    assert formats_of("fp8").line(moe=False) == "formats: weights fp8-block; products fp8; KV bf16; state fp8"
-    assert formats_of("fp4").line(moe=False, run=lambda _: "fp8").startswith("formats: weights nvfp4 (dense), bf16; products fp8;")
+    assert formats_of("mxfp4").line(EXPERTS) == "formats: weights mxfp4 (experts), bf16; products bf16; KV bf16; state bf16; rows fp8 out, bf16 back"
+    assert formats_of("fp8").line(DENSE) == "formats: weights fp8-block; products fp8; KV bf16; state fp8"
+    assert formats_of("fp4").line(load_whole("qwen3-30b")).startswith("formats: weights nvfp4 (experts), bf16;")  # which has no dense FFN
+    assert formats_of("fp4").line(DENSE, run=lambda _: "fp8").startswith("formats: weights nvfp4 (dense), bf16; products fp8;")
 
 
 def test_weights_of_a_step_are_copies_in_the_type_of_their_products() -> None:
