@@ -14,9 +14,15 @@ if TYPE_CHECKING:
 MOST = 1 << 24
 Tick = Callable[[int, int, str], None]
 SEQUENCE = Argument(4096, "tokens of a sequence.", "S", (1, MOST))
-RECIPE = Argument("bf16", "bytes of weights, gradients and optimizer (`dysharp model`).", "RECIPE")
+_PRECISIONS = "bf16, fp8, fp8-tensor, mxfp8, fp4, fp4-all, mxfp4, mxfp4-fp8, int4"
+PRECISION = Argument(
+    None,
+    f"formats of weights, products, state and rows: {_PRECISIONS}; with another state bf16-moments, bf16-gradients, bf16-whole, fp8-moments, "
+    "fp8-primary. Parts: weights (attention, experts, dense, head), products, kv, state, sent, back, such as fp8,products=bf16. "
+    "None: as the model's config or checkpoint says.",
+    "NAME[,PART=VALUE...]",
+)
 TENSOR = Argument("", "system of tensor-parallel sub-layers (`dysharp list sub-layers`), such as cais. None: collectives.", "NAME")
-_WEIGHTS = "weights: bf16, fp8, fp8-tensor, fp4, fp4-all, mxfp4, mxfp4-fp8 or int4. None: fp8 or bf16."
 _WHAT_IF = "also: no communication, DySHARP, MoE-Hub, larger NVLink domains, faster NICs, a dead GPU."
 _MEGATRON = (
     "layout from arguments of Megatron-LM in quotes, a file of them, or a Megatron-Bridge recipe (YAML, TOML, JSON, FILE.py:NAME). "
@@ -44,7 +50,7 @@ class ServeArgs(TypedDict, total=False):
     isl: Annotated[int, Argument(4096, "tokens of a prompt (mean).", "N")]
     osl: Annotated[int, Argument(1024, "tokens of an answer (mean).", "N")]
     engine: Annotated[str, Argument("vllm", "whose rules put requests into steps.", "vllm|sglang|trtllm")]
-    precision: Annotated[str | None, Argument(None, _WEIGHTS, "NAME")]
+    precision: Annotated[str | None, PRECISION]
     kv: Annotated[str | None, Argument(None, "cached keys and values. None: the engine's.", "bf16|fp8")]
     slo: Annotated["str | Slo | None", Argument(None, "limits of the mean times. None: ttft=2s,tpot=50ms.", "ttft=T,tpot=T")]
     users: Annotated[int | None, Argument(None, "also say how many GPUs serve so many users at once.", "N")]
@@ -65,7 +71,7 @@ class StepArgs(TypedDict, total=False):
 
     megatron: Annotated[str | None, Argument(None, _MEGATRON, "ARGS|FILE", None, "--megatron-args")]
     sequence: Annotated[int | None, SEQUENCE._replace(default=None, text="tokens of a sequence. None: of `megatron`, else 4096.", span=(1, None))]
-    precision: Annotated[str | None, RECIPE._replace(default=None, text=f"{RECIPE.text} None: bf16.")]
+    precision: Annotated[str | None, PRECISION]
     recompute: Annotated[Iterable[str], Argument((), "modules that are computed again, as Megatron names them.", "A,B,...")]
     routing: Annotated[str | None, ROUTING]
     tensor: Annotated[str, TENSOR]
@@ -80,7 +86,7 @@ class PlanArgs(TypedDict, total=False):
 
     batch: Annotated[int | None, Argument(None, "sequences of a step. None: one per GPU.", "N", (1, MOST))]
     sequence: Annotated[int, SEQUENCE]
-    precision: Annotated[str, RECIPE]
+    precision: Annotated[str | None, PRECISION]
     spread: Annotated[float | None, Argument(None, "spread of expert loads over their mean. None: 0.256.", "CV", (0, 1))]
     imbalance: Annotated[float | None, Argument(None, "rows of the hottest rank over the mean, in place of `spread`.", "F", (1, 100))]
     tries: Annotated[Iterable[str], Argument((), _TRY, "KEY=V1,V2", None, "--try")]

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Unpack
 from dysharp.analysis import Row
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.text import html_table, sentences, table
+from dysharp.model.formats import Formats
 from dysharp.planning.advice.tuning import Search, default_of, tune
 from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.causes import limits_of
@@ -14,6 +15,7 @@ from dysharp.runs.collective import collective_options, run_collective, running
 from dysharp.runs.formats import formats_of
 from dysharp.runs.header import grouped
 from dysharp.runs.leading import NoEstimate, with_leading_tokens
+from dysharp.runs.precision import row_options
 from dysharp.runs.request import Request, make_collective_request, make_request, takes
 from dysharp.runs.together import simulate_each, simulate_together
 from dysharp.systems import System, all_systems, get_system
@@ -149,12 +151,13 @@ def chosen_systems(systems: Iterable[str] | None, forms: str | None, request: Re
 
 
 @takes(RequestArgs)
-def rows_both_ways(systems: Iterable[str] | None = None, **request: Unpack[RequestArgs]) -> list[tuple[Row, Row]]:
+def rows_both_ways(systems: Iterable[str] | None = None, formats: Formats | None = None, **request: Unpack[RequestArgs]) -> list[tuple[Row, Row]]:
     """The Rows of a forward and of a backward pass of each system, by `systems` as for `compare`; without the waits of ranks (`Row.waiting_us`).
 
-    All passes share one pool of processes. Raises what `compare` raises.
+    `formats`: which rows the systems send, as far as they say it. All passes share one pool of processes. Raises what `compare` raises.
     """
     chosen, asked = chosen_systems(systems, None, request)
+    asked = replace(asked, options=row_options(formats, chosen) | dict(asked.options))
     ways = [replace(asked, direction=direction, waiting=False) for direction in ("fwd", "bwd")]
     pairs = list(zip(*simulate_each(chosen, ways), strict=True))
     for one in (one for pair in pairs for one in pair if isinstance(one, NoEstimate)):

@@ -20,6 +20,7 @@ from dysharp.base.units import GiB
 from dysharp.costs.machine import Machine
 from dysharp.measured.training.step_time import MEDIAN_P90, group_of_step
 from dysharp.model import Layout, check_layout, layout_of
+from dysharp.model.formats import Formats, trained
 from dysharp.model.weights import parameters_of
 from dysharp.planning.arguments import lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
@@ -29,11 +30,13 @@ from dysharp.planning.plan import NOT_CONSIDERED, Plan, Planned, Search, framewo
 from dysharp.planning.search import Moved, kept, search, sensitivity
 from dysharp.planning.space import INTEGERS, Space, Task, broken_by
 from dysharp.runs.on_dask import on_dask
+from dysharp.runs.precision import default_formats, in_formats, step_formats, with_rows
 from dysharp.runs.request import takes
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import Tokens, check_value, show
 from dysharp.specs.hf_whole import lines_on
 from dysharp.specs.whole import WholeModel
+from dysharp.training.practice import Practice
 
 Gpus = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
 NAMES = {"mbs": "micro_batch"}
@@ -201,6 +204,7 @@ class Answer:
         found, one, cluster = self.plan.to_dict(), self.plan.first, self.plan.cluster
         found |= {"quick": True} if self.quick else {}
         found |= {"lead_percent": self.lead, "error_percent": self.error, "read": [shape.read for shape in self.plan.shapes]}
+        found["formats"] = formats_of_plan(one).to_dict(one.coster.machine.products)
         if self.checked:
             found["checked"] = one.entry(self.checked, cluster)
         if self.what_ifs:
@@ -234,6 +238,13 @@ def _whole(one: Costed) -> str:
     return f"{text_of(one)} ({form})" if form else text_of(one)
 
 
+def formats_of_plan(one: Planned) -> Formats:
+    """The formats of the best layout of a plan. Its closed forms send BF16 rows both ways."""
+    task, practice = one.task, one.coster.practice(one.found.best[0].values)
+    known = practice.formats or default_formats(practice.products(task.model), task.precision)
+    return with_rows(trained(known), None, task.model.layer)
+
+
 def measured_error(model: WholeModel, layout: Layout, machine: Machine) -> tuple[float, float] | None:
     """(median, 90 % of rows) of the errors of measured steps like this, in percent."""
     return MEDIAN_P90[group_of_step(model, layout, machine)] if machine.cluster.gpu else None
@@ -259,8 +270,13 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     own, given = machine_of(machine), given_of(asked["tries"])
     batch, costs = asked["batch"] or gpus, Path(folder) if folder else None
     loads = SPREAD if asked["spread"] is None else asked["spread"], asked["imbalance"]
-    recipe = asked["sequence"], asked["precision"]
-    tasks = [Task(model, gpus, batch, *recipe, practice_for(model, own), *loads, framework_for(machine)) for model in shapes]
+    wanted = [_in_formats(model, practice_for(model, own), own, asked["precision"]) for model in shapes]
+    if (asked["rows"] or asked["confirmed"]) and wanted[0][1].dtype == "fp4":
+        raise ConfigError("plan: precision: found products in fp4, expected bf16, fp8 or mxfp8: simulated layers have no other GEMMs")
+    tasks = [
+        Task(model, gpus, batch, asked["sequence"], practice.formats.state if practice.formats else "bf16", practice, *loads, framework_for(machine))
+        for model, practice in wanted
+    ]
     local: Runner[Any] = here if jobs == 1 else lambda work: in_processes(work, jobs)
     with on_dask(asked["scheduler"]) if asked["scheduler"] else nullcontext(local) as run:
         done = plan_shapes(tasks, machine, given, Search(asked["n_best"], costs, run, tick, asked["show"], asked["quick"]))
@@ -268,7 +284,7 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     slo = None if asked["serve_slo"] is None else slo_of(asked["serve_slo"])
     return Answer(
         done,
-        _header(first.coster.machine, first.task, shapes),
+        _header(first, shapes),
         _checked(done, asked["check"]) if asked["check"] is not None else None,
         _what_ifs(first) if asked["what_if"] and first.task.model.layer else {},
         ranked_by_rows(first.coster, best[: asked["rows"]], tick=tick) if asked["rows"] else None,
@@ -279,7 +295,17 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     )
 
 
-def _header(machine: Machine, task: Task, shapes: Iterable[WholeModel]) -> tuple[str, ...]:
+def _in_formats(model: WholeModel, practice: Practice, machine: Machine, precision: str | None) -> tuple[WholeModel, Practice]:
+    """A shape and its practice under a precision. Raises `ConfigError`."""
+    formats = step_formats(precision, model)
+    for side in ("sent", "back"):
+        if formats and getattr(formats, side) not in ("", "bf16"):
+            raise ConfigError(f"plan: precision: found {side}={getattr(formats, side)}, expected bf16: closed forms of a plan send BF16 rows")
+    return in_formats(model, practice, formats, machine)
+
+
+def _header(first: Planned, shapes: Iterable[WholeModel]) -> tuple[str, ...]:
+    task, machine = first.task, first.coster.machine
     cluster, apart = machine.cluster, task.gpus > machine.domain and not machine.cluster.scale_out
     loads = (
         f"the hottest rank of an EP group has {task.imbalance:g} times the mean"
@@ -289,6 +315,7 @@ def _header(machine: Machine, task: Task, shapes: Iterable[WholeModel]) -> tuple
         else "no experts"
     )
     return (
+        formats_of_plan(first).line(task.model, machine.products),
         "Closed forms of `dysharp step`, with a formula for the pipeline that its replay confirms within a few percent.",
         *dict.fromkeys(line for shape in shapes for line in lines_on(shape)),
         f"Experts: {loads}.",

@@ -111,9 +111,11 @@ def _collectives(names: Sequence[str] | None, request: RequestArgs) -> QuickAnsw
 
 
 @takes(SharedArgs, cluster=DEFAULT_CLUSTER)
-def quick_advise(model: ModelSource, *, systems: Sequence[str] | None = None, phase: str | None = None, **request: Unpack[SharedArgs]) -> QuickAnswer:
+def quick_advise(
+    model: ModelSource, *, systems: Sequence[str] | None = None, phase: str | None = None, precision: str | None = None, **request: Unpack[SharedArgs]
+) -> QuickAnswer:
     """The systems that `advise` ranks, each with its default options, by closed forms and bounds. Raises what `advise` raises before it simulates."""
-    asked, chosen_phase = asked_for(model, phase, request)
+    asked, chosen_phase, _ = asked_for(model, phase, request, precision)
     chosen, not_ranked = candidates(systems, asked, chosen_phase)
     options, _ = options_to_run(chosen, asked)
     layers: list[QuickLayer] = []

@@ -46,17 +46,23 @@ def serve(model: str | WholeModel = "deepseek-v3", cluster: str | Cluster = "hw-
     found = Serving(
         whole.name, machine.name, count, rules, limits, request["users"], tuple(best), tuple(front(points)), tuple(points), tuple(rejected),
         _header(whole, start, load, request), best_apart(start, rules, load, count, asked.ttft, asked.tpot, wanted),
+        formats=start.formats.to_dict(start.machine.products),
     )  # fmt: skip
     return _explained(found, asked, request, lambda text: tick(len(tried), len(tried), text)) if best else found
 
 
 def _start(whole: WholeModel, machine: Cluster, rules: Engine, request: ServeArgs) -> Replica:
     """What all layouts share."""
-    name = request["precision"] or ("fp8" if whole.layer is not None and whole.layer.gemm_dtype == "fp8" else "bf16")
-    formats = formats_of(name, request["kv"] or (rules.kv if name != "bf16" else "bf16"))
+    name = request["precision"] or published(whole)
+    formats = formats_of(name, request["kv"] or (rules.kv if formats_of(name, model=whole).narrow else "bf16"), whole)
     loads = () if request["routing"] is None else loads_of(whole, routing_string(request["routing"]))
     curves = serving_curves(request["tensor"], whole, machine) if request["tensor"] else None
     return Replica(whole, formats, ServeLayout(), machine_of(machine, "serving"), request["ep_system"], curves, rules.reducers, loads)
+
+
+def published(whole: WholeModel) -> str:
+    """The precision of the published checkpoint: what the model's file says, else FP8 where the experts are FP8, else BF16."""
+    return whole.checkpoint or (whole.layer.gemm_dtype if whole.layer else "bf16")
 
 
 def _explained(found: Serving, asked: Asked, request: ServeArgs, tell: Callable[[str], None]) -> Serving:
@@ -105,6 +111,7 @@ def _header(whole: WholeModel, start: Replica, load: Load, request: ServeArgs) -
     weights = f"{whole.name} ({formats.experts if whole.layer else formats.dense} weights, {formats.kv} KV)"
     return (
         f"{weights} on {cluster.n_gpus} GPUs of {cluster.name} under {engine}; prompts of {load.prompt:g}, answers of {load.answer:g} tokens",
+        formats.line(whole, start.machine.products),
         *lines_on(whole),
         f"steady state of a fixed number of users; experts {chosen}, no prefix cache; {drafts}",
         *([f"tensor parallelism of steps with many tokens: {tensor}, a Row of each sub-layer"] if tensor else []),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dysharp.api.serving_program import MergedLayer
@@ -63,6 +63,8 @@ class Serving:
     break_even: float | None = None
     systems: tuple[SystemPoint, ...] = ()
     layers: dict[str, MergedLayer] | None = None
+    formats: dict[str, Any] = field(default_factory=dict)
+    """Of weights, products, KV, state and rows (`Formats.to_dict`)."""
 
     @property
     def gpus_for_users(self) -> int | None:
@@ -199,6 +201,7 @@ class Serving:
             "overlap": self.overlap and asdict(self.overlap), "break_even": self.break_even,
             "systems": [asdict(one) for one in self.systems], "layers": self.layers and {name: asdict(one) for name, one in self.layers.items()},
             "slots": [asdict(slot) for slot in self.slots],
+            "formats": self.formats,
             "rejected": [{"layout": one.layout.name, "reason": one.reason} for one in self.rejected], "header": list(self.header),
         }  # fmt: skip
 

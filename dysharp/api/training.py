@@ -17,9 +17,11 @@ from dysharp.costs.machine import Machine, number
 from dysharp.measured.training.step_time import error_bar
 from dysharp.model import Layout, check_domain, check_layout, layout_of
 from dysharp.model.flops import MEGATRON, model_flops
+from dysharp.model.formats import Formats, trained
 from dysharp.model.state import recipe_of
 from dysharp.planning.quick import BOUND, FLIT_BYTES, QuickLayer, quick_layers
 from dysharp.runs.arguments import RequestArgs
+from dysharp.runs.precision import default_formats, in_formats, layer_in, step_formats, with_rows
 from dysharp.runs.request import takes
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import Tokens, check_value
@@ -36,6 +38,7 @@ from dysharp.training.answers import (
     StepSplit,
     energy_of,
     gains,
+    peak_flops_per_us,
     split_step,
     waits_of,
 )
@@ -122,6 +125,8 @@ class Steps:
     memory: Memory
     gains: dict[str, float]
     header: tuple[str, ...]
+    formats: dict[str, Any]
+    """Of weights, products, KV, state and rows (`Formats.to_dict`), under `best`."""
     quick: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -171,7 +176,7 @@ class Steps:
         return top | {
             "model": self.model, "gpus": self.layout.gpus, "schedule": self.schedule.name, "sequence": self.sequence,
             "chunks_in_flight": in_flight(self.schedule), "memory": self._memory(), "steps": [one.to_dict() for one in self.steps],
-            "gains": self.gains, "sentence": self.sentence(), "header": list(self.header),
+            "gains": self.gains, "formats": self.formats, "sentence": self.sentence(), "header": list(self.header),
         } | ({"quick": True} if self.quick else {})  # fmt: skip
 
 
@@ -194,13 +199,13 @@ def step(
     if quick and (merging or tensor):
         raise ConfigError(f"quick: found it beside {'blocks merged' if merging else f'tensor {tensor}'}, which is simulated, expected none")
     one_group = Machine(load_cluster(cluster))
-    block, memory, order, notes = _planned(model, one_group, layout, schedule, request)
+    block, memory, order, formats, notes = _planned(model, one_group, layout, schedule, request)
     whole, machine, plan, sequence = block.model, block.machine, block.layout, block.sequence
     asked: dict[str, Any] = {name: request[name] for name in ("routing", "seed", "progress")}
     asked |= {"model": whole.layer, "cluster": machine.cluster, "gpus": plan.ep, "tokens": plan.tokens(sequence) // plan.tp}
     names = None if systems is None else list(systems)
     layers = _quick_both_ways(names, **asked) if quick and whole.layer else []
-    rows = rows_both_ways(names, **asked) if whole.layer and not quick else []  # a dense model has no system
+    rows = rows_both_ways(names, block.practice.formats, **asked) if whole.layer and not quick else []  # a dense model has no system
     ahead: list[Row] = [forward for forward, _ in rows]
     eps = [_quick_times(*pair) for pair in layers] or [_ep_times(*pair) for pair in rows]
     merged = merged_blocks(ahead, block, **asked) if merging else [None] * len(rows)
@@ -215,10 +220,14 @@ def step(
     if merging and best.ep:
         closed = step_costs(whole, machine, plan, sequence, best.ep, order.directions, block.practice)
         said = (merged_line(best.system, closed, costs[best.system]), *said)
+    chosen = block.chosen(whole.n_layers - 1, best.ep)[0].formats
+    formats = replace(trained(chosen), state=formats.state) if chosen else formats
+    options = next((row.options for row, _ in rows if row.system == best.system), None)
+    formats = with_rows(formats, options, whole.layer)
     of_layers = "closed forms or bounds, not simulated," if quick else "Rows"
-    header = (*_notes(whole, machine, plan, order, sequence, of_layers), *notes, *_of_rows(rows), *said)
+    header = (*_notes(block, order, formats.line(whole, machine.products), of_layers), *notes, *_of_rows(rows), *said)
     words = {forward.system: forward.words() for forward, _ in layers}
-    return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, header, words)
+    return Steps(whole.name, plan, order, sequence, tuple(done), memory, more, header, formats.to_dict(machine.products), words)
 
 
 @takes(RequestArgs)
@@ -238,8 +247,8 @@ def _quick_times(forward: QuickLayer, backward: QuickLayer) -> EpTimes:
 
 def _planned(
     model: str | WholeModel, machine: Machine, layout: str | Layout, schedule: str | None, request: StepArgs
-) -> tuple[Block, Memory, Schedule, tuple[str, ...]]:
-    """What is computed where and in which order, what it holds, and notes on a recipe. Raises what `step` raises."""
+) -> tuple[Block, Memory, Schedule, Formats, tuple[str, ...]]:
+    """What is computed where and in which order, what it holds, its formats, and notes on a recipe. Raises what `step` raises."""
     megatron, blocks, tensor = request["megatron"], request["blocks"], request["tensor"]
     if blocks not in BLOCKS:
         raise ConfigError(f"blocks: found {blocks[:60]!r}, expected {' or '.join(BLOCKS)}")
@@ -254,12 +263,17 @@ def _planned(
     check_domain(plan, machine.domain, None)
     order = _order(plan, schedule)
     saving = Saving(tuple(request["recompute"]) or (written.recompute if written else ()))
-    recipe = recipe_of(request["precision"] or (written.precision if written else "bf16"))
+    formats = step_formats(request["precision"] or (written.precision if written else None), whole)
+    recipe = recipe_of(formats.state if formats else "bf16")
     memory = memory_of(whole, plan, sequence, recipe, saving, order)
     check_memory(memory, machine.cluster.hbm_bytes, machine.cluster.name)
     shared = step_sub_layers(tensor, whole, machine.cluster, plan.tp, plan.tokens(sequence)) if tensor else None
     practice = Practice(host=bool(machine.cluster.gpu), recompute=saving.recompute, tensor=shared)
-    return Block(whole, machine, plan, sequence, practice), memory, order, written.notes if written else ()
+    if formats and whole.layer:
+        layer_in(whole.layer, formats, machine)
+    whole, practice = in_formats(whole, practice, formats, machine)
+    known = formats or default_formats(practice.products(whole))
+    return Block(whole, machine, plan, sequence, practice), memory, order, known, written.notes if written else ()
 
 
 def _each(
@@ -270,7 +284,7 @@ def _each(
     costs: dict[str, StepCosts] = {}
     for row, ep, merged in rows:
         cost = step_costs(block.model, block.machine, block.layout, block.sequence, ep, order.directions, block.practice, merged)
-        done.append(_one(row, order, cost, ep, block.model, block.sequence))
+        done.append(_one(row, order, cost, ep, block))
         costs[done[-1].system] = cost
     return sorted(done, key=lambda one: one.step_us), costs
 
@@ -321,23 +335,24 @@ def _wire_us(row: Row) -> float:
     return min(span, sum(phase["busy"] for phase in phases)) * row.layer_us / row.time_us
 
 
-def _one(row: Row | QuickLayer | None, order: Schedule, costs: StepCosts, ep: EpTimes | None, model: WholeModel, sequence: int) -> Step:
-    layout = costs.layout
+def _one(row: Row | QuickLayer | None, order: Schedule, costs: StepCosts, ep: EpTimes | None, block: Block) -> Step:
+    layout, model, sequence = costs.layout, block.model, block.sequence
     done = replay(step_graph(order, costs.times))
     split = split_step(done, waits_of(order, costs))
     step_us = split.total / PS_PER_US
     speed = layout.global_batch * sequence / (step_us / 1e6) / layout.gpus
     flops = model_flops(model, sequence, MEGATRON)
-    dtype = model.layer.gemm_dtype if model.layer else "bf16"
     shares = {part: split.share(part) for part in WORDS}
-    peak = costs.machine.cluster.peak_flops_per_us(dtype) * 1e6
+    products = block.chosen(model.n_layers - 1, ep)[0].products(model)
+    peak = peak_flops_per_us(costs.machine.cluster, products) * 1e6
     name, form, dropped = (row.system, row.form, row.dropped_rows) if row else ("no EP", "real", 0)
-    energy = energy_of(model, costs.machine, layout, sequence, ep)
+    energy = energy_of(model, costs.machine, layout, sequence, ep, products)
     kind = row.kind if isinstance(row, QuickLayer) else ""
     return Step(name, step_us, speed, speed * flops / 1e12, speed * flops / peak, shares, ep, done, split, form, dropped, energy, kind)
 
 
-def _notes(model: WholeModel, machine: Machine, layout: Layout, order: Schedule, sequence: int, of_layers: str = "Rows") -> tuple[str, ...]:
+def _notes(block: Block, order: Schedule, formats: str, of_layers: str = "Rows") -> tuple[str, ...]:
+    model, machine, layout, sequence = block.model, block.machine, block.layout, block.sequence
     cluster = machine.cluster
     rates = "closed forms of measured GPUs" if cluster.gpu else "tensor and memory peaks"
     parts = [number(f"step.attention_{way}_part") for way in ("forward", "backward")]
@@ -345,6 +360,7 @@ def _notes(model: WholeModel, machine: Machine, layout: Layout, order: Schedule,
     network = "the cluster's network" if cluster.scale_out else f"assumed {machine.nic / 1000:g} GB/s per GPU"
     return (
         f"{model.name}, {layout.gpus} GPUs, {order.name}, {layout.micro_batches} micro-batches of {layout.micro_batch} x {sequence} tokens.",
+        formats,
         *lines_on(model),
         f"MoE layers: {of_layers} of one drawn layer. Other operators: {rates}{attention}.",
         f"Between NVLink domains: {network}.",

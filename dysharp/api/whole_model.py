@@ -11,6 +11,7 @@ from dysharp.base.text import table
 from dysharp.base.units import GiB
 from dysharp.model import check_domain, check_layout, chunks_of, layout_of
 from dysharp.model.flops import CONVENTIONS, flops_of, model_flops
+from dysharp.model.formats import formats_of, trained
 from dysharp.model.layout import Layout
 from dysharp.model.operators import CORE
 from dysharp.model.state import recipe_of
@@ -81,7 +82,7 @@ def describe(
     | `sequence` | tokens of a sequence |
     | `layout` | a text such as "tp=1,pp=16,ep=64,gbs=8192", or a `Layout` |
     | `schedule` | a pipeline schedule; default: 1f1b, interleaved with vpp above 1 |
-    | `precision` | a recipe of weights, gradients and optimizer (`model.state.RECIPES`) |
+    | `precision` | a precision (`model.formats.PRECISIONS`); its state counts: weights, gradients and optimizer (`model.state.RECIPES`) |
     | `recompute` | modules that are computed again, as Megatron names them |
     | `dispatcher`, `fixed_gib` | whose buffers, and which other GiB, lie outside the allocator |
     | `gpu`, `cluster` | refuse a layout that does not fit their memory; a cluster also refuses groups beyond its domains |
@@ -127,7 +128,8 @@ def _memory(
     order = make_schedule(schedule or _usual(layout), layout.pp, layout.micro_batches, layout.vpp)
     fixed = {f"buffers of {dispatcher}": buffer_bytes(dispatcher, model, layout, sequence), "given": fixed_gib * GiB}
     saving = Saving(recompute=tuple(recompute))
-    return memory_of(model, layout, sequence, recipe_of(precision), saving, order, {name: n for name, n in fixed.items() if n})
+    recipe = recipe_of(trained(formats_of(precision, model=model)).state)
+    return memory_of(model, layout, sequence, recipe, saving, order, {name: n for name, n in fixed.items() if n})
 
 
 def _check(layout: Layout, memory: Memory, gpu: str, cluster: str | os.PathLike[str] | Cluster | None) -> None:

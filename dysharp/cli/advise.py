@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from dysharp.api.arguments import StepArgs
 from dysharp.cli.flags import complete_models, json_flag, options, systems_flag, words_of
 from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.quick import lines_of, print_quick, quick_flag, refuse_files
@@ -19,6 +20,7 @@ from dysharp.show.output import print_answer, print_header
 @click.option(
     "--phase", metavar="decode|prefill|train", help="Set tokens per GPU (128, 4096, 4096), passes and systems, which need kernels for the phase."
 )
+@options(StepArgs, "precision")
 @click.option("--libraries", is_flag=True, help="Instead: which library's calls are fastest, by batch and GPUs. --cluster takes names with commas.")
 @click.option("--regime", metavar="drained|chained|graph", help="With --libraries: how calls run. [default: drained]")
 @click.option("--details", is_flag=True, help="Print all tables after the answer.")
@@ -29,8 +31,8 @@ from dysharp.show.output import print_answer, print_header
 @json_flag
 @click.pass_context
 def advise(
-    ctx: click.Context, /, model: str, systems: list[str] | None, settings: tuple[str, ...], phase: str | None, libraries: bool, regime: str | None,
-    details: bool, markdown: bool, report: str | None, fresh: bool, quick: bool, as_json: bool, **workload: Any,
+    ctx: click.Context, /, model: str, systems: list[str] | None, settings: tuple[str, ...], phase: str | None, precision: str | None,
+    libraries: bool, regime: str | None, details: bool, markdown: bool, report: str | None, fresh: bool, quick: bool, as_json: bool, **workload: Any,
 ) -> None:  # fmt: skip
     """Say which EP system to run for MODEL on a machine, what limits it, and what would help.
 
@@ -52,13 +54,13 @@ def advise(
         raise ConfigError("advise: found --markdown and --json, expected one of the two")
 
     def first() -> QuickAnswer:
-        return quick_advise(model, systems=systems, phase=phase, options=parse_set(settings), **workload)
+        return quick_advise(model, systems=systems, phase=phase, precision=precision, options=parse_set(settings), **workload)
 
     if quick:
         refuse_files(report=report)
         return print_quick(first(), as_json, advice=True)
     with kept_rows(fresh), progress_bar(header=False, first=lambda: lines_of(first())) as progress:  # the screen has the header
-        done = ask(model, systems=systems, phase=phase, options=parse_set(settings), progress=progress, **workload)
+        done = ask(model, systems=systems, phase=phase, precision=precision, options=parse_set(settings), progress=progress, **workload)
     if report is not None:
         from dysharp.show.html_report import report_of_advice
 

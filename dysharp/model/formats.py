@@ -1,10 +1,16 @@
-"""`Formats`: in which data types a model holds weights and KV, and multiplies."""
+"""`Formats`: the one dial of precision. In which data types a model holds weights and KV, multiplies, keeps its state, and sends rows.
 
+A precision is a name of `PRECISIONS`, or a name and parts: "fp8,products=bf16,state=bf16,sent=fp8". It means the same in every verb.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dysharp.base.errors import ConfigError, check_word
+from dysharp.model.state import RECIPES
 from dysharp.specs.fields import show
+from dysharp.specs.whole import WholeModel
 
 
 class Format(NamedTuple):
@@ -22,11 +28,23 @@ FORMATS = {
 }  # fmt: skip
 """Formats of weights: a scale per 128 x 128 block (DeepSeek-V3), per 16 values (NVFP4), per 32 values (OCP MX; Kimi's INT4)."""
 KV_BYTES = {"bf16": 2.0, "fp8": 1.0}
+ROW_BYTES = {"bf16": 2.0, "fp8": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp4": 0.5 + 1 / 16}
+"""Bytes of a value of a row of Dispatch and Combine: FP8 has an FP32 scale per 128 (DeepSeek-V3), the others a byte per 32 and per 16."""
+COPIES = {"bf16": "bf16", "fp8": "fp8", "mxfp8": "mxfp8", "fp4": "nvfp4"}
+"""Type of products -> the format of weights that are copied for them."""
+WEIGHTS = ("attention", "experts", "dense", "head")
+"""Parts of a model whose weights have a format: attention, routed experts, dense and shared FFN, head."""
+PARTS = {
+    "attention": "attention", "routed experts": "experts", "dense FFN": "dense", "shared experts": "dense", "MTP": "dense", "head": "head",
+}  # fmt: skip
+"""Part of `operators.Part` -> part of `WEIGHTS`. All others, such as the router, are BF16."""
+Run = Callable[[str], str]
+"""Type of products that is asked for -> type that a machine multiplies in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """Names of `FORMATS` by part of a model, and of `KV_BYTES`. The router and, unless given, embedding and head are BF16."""
+    """Names of `FORMATS` by part of a model, of `KV_BYTES`, of `state.RECIPES` and of `ROW_BYTES`. Unless given, the head is BF16."""
 
     attention: str = "bf16"
     experts: str = "bf16"
@@ -35,42 +53,153 @@ class Formats:
     """Dense and shared FFN."""
     head: str = "bf16"
     kv: str = "bf16"
+    products: str = ""
+    """Type of activations and products, of `COPIES`; "": that of the weights. A head in BF16 keeps its own."""
+    state: str = "bf16"
+    """Weights, gradients and optimizer of training."""
+    sent: str = ""
+    """Rows of Dispatch; "": as the EP system sends them."""
+    back: str = ""
+    """Rows of Combine; "": as the EP system sends them."""
 
     def __post_init__(self) -> None:
-        for name in ("attention", "experts", "dense", "head"):
+        for name in WEIGHTS:
             check_word(getattr(self, name), FORMATS, f"precision: {name}: found {show(getattr(self, name))}")
         if self.kv not in KV_BYTES:
             raise ConfigError(f"precision: kv: found {show(self.kv)}, expected bf16 or fp8")
+        known = {"products": ("", *COPIES), "state": RECIPES, "sent": ("", *ROW_BYTES), "back": ("", *ROW_BYTES)}
+        for name, words in known.items():
+            check_word(getattr(self, name), words, f"precision: {name}: found {show(getattr(self, name))}")
 
     def of(self, part: str) -> Format:
-        """Format of a part of `operators.PARTS`."""
-        names = {
-            "attention": self.attention,
-            "routed experts": self.experts,
-            "dense FFN": self.dense,
-            "shared experts": self.dense,
-            "head": self.head,
-            "MTP": self.dense,
-        }
-        return FORMATS[names.get(part, "bf16")]
+        """Format of a part of `operators.Part`."""
+        own = PARTS.get(part)
+        return FORMATS["bf16"] if own is None else self._of(own)
+
+    def _of(self, own: str) -> Format:
+        form = FORMATS[getattr(self, own)]
+        wanted = "" if own == "head" and self.head == "bf16" else self.products
+        return form._replace(compute=wanted) if wanted else form
 
     @property
     def kv_bytes(self) -> float:
         """Bytes of a cached value."""
         return KV_BYTES[self.kv]
 
+    @property
+    def narrow(self) -> bool:
+        """Whether any weight is narrower than BF16."""
+        return any(getattr(self, name) != "bf16" for name in WEIGHTS)
+
+    def main(self, moe: bool) -> str:
+        """Type of products of most work: of routed experts, or of a dense FFN."""
+        return self._of("experts" if moe else "dense").compute
+
+    def rows(self) -> tuple[str, str]:
+        """Rows of Dispatch and Combine: where nobody says so, experts that are narrower than BF16 get FP8 rows, and results are BF16."""
+        return self.sent or ("fp8" if self.experts != "bf16" else "bf16"), self.back or "bf16"
+
+    def to_dict(self, run: Run = str) -> dict[str, Any]:
+        """Plain values for JSON."""
+        weights = {name: getattr(self, name) for name in WEIGHTS}
+        products = {name: run(self._of(name).compute) for name in WEIGHTS}
+        sent, back = self.rows()
+        return {"weights": weights, "products": products, "kv": self.kv, "state": self.state, "sent": sent, "back": back}
+
+    def line(self, model: WholeModel | None, run: Run = str) -> str:
+        """What every verb prints. `model` None: a layer of routed experts alone. `run`: types in which its machine multiplies."""
+        said = self.to_dict(run)
+        weights, products = (_by_part({name: said[key][name] for name in _parts(model)}) for key in ("weights", "products"))
+        rows = f"; rows {said['sent']} out, {said['back']} back" if model is None or model.layer else ""
+        return f"formats: weights {weights}; products {products}; KV {self.kv}; state {self.state}{rows}"
+
+
+def _parts(model: WholeModel | None) -> Iterator[str]:
+    """Parts of `WEIGHTS` that a model has."""
+    has = {"experts": True} if model is None else {
+        "attention": True, "experts": model.layer is not None, "dense": bool(model.dense_layers or model.shared_hidden), "head": True,
+    }  # fmt: skip
+    return (name for name in WEIGHTS if has.get(name))
+
+
+def _by_part(names: Mapping[str, str]) -> str:
+    """ "mxfp4 (experts), bf16": formats with their parts, and at the end BF16, which the rest has. A head in BF16 is not worth a word."""
+    left = {part: name for part, name in names.items() if part != "head" or name != "bf16"}
+    found: dict[str, list[str]] = {}
+    for part, name in left.items():
+        found.setdefault(name, []).append(part)
+    if len(found) == 1:
+        return next(iter(found))
+    rest = ["bf16"] if found.pop("bf16", None) else []
+    return ", ".join([*(f"{name} ({', '.join(parts)})" for name, parts in found.items()), *rest])
+
+
+def _linears(name: str, state: str = "bf16") -> Formats:
+    """Every linear layer in one format."""
+    return Formats(name, name, name, state=state)
+
 
 PRECISIONS = {
-    "bf16": Formats(), "fp8": Formats("fp8-block", "fp8-block", "fp8-block"), "fp8-tensor": Formats("fp8", "fp8", "fp8"),
-    "fp4": Formats("bf16", "nvfp4", "nvfp4"), "fp4-all": Formats("nvfp4", "nvfp4", "nvfp4"), "mxfp4": Formats("bf16", "mxfp4", "bf16"),
-    "mxfp4-fp8": Formats("bf16", "mxfp4-fp8", "bf16"), "int4": Formats("bf16", "int4", "bf16"),
+    **{state: Formats(state=state) for state in ("bf16", "bf16-whole", "bf16-moments", "bf16-gradients")},
+    **{state: _linears("fp8-block", state) for state in ("fp8", "fp8-moments", "fp8-primary")},
+    "fp8-tensor": _linears("fp8", "fp8"), "mxfp8": _linears("mxfp8", "fp8"),
+    **dict.fromkeys(("fp4", "nvfp4"), Formats("bf16", "nvfp4", "nvfp4", state="fp8")), "fp4-all": _linears("nvfp4", "fp8"),
+    "mxfp4": Formats("bf16", "mxfp4", "bf16"), "mxfp4-fp8": Formats("bf16", "mxfp4-fp8", "bf16"),
+    "int4": Formats("bf16", "int4", "bf16"), "int4-all": _linears("int4"),
 }  # fmt: skip
-"""Precision of a checkpoint -> formats. NVFP4 checkpoints of models with latent attention keep attention in BF16 ("fp4");
-those of the others quantise every linear layer ("fp4-all")."""
+"""Precision -> formats. "fp8": a scale per block (DeepSeek-V3); "fp8-tensor": one per tensor. NVFP4 checkpoints of models with latent attention keep
+attention in BF16 ("fp4", "nvfp4"); those of the others quantise every linear layer ("fp4-all"). INT4 is Kimi's, of routed experts alone; AWQ and GPTQ
+quantise every linear layer ("int4-all"). Two names of one type differ in `state`: fp8-moments, fp8-primary, bf16-moments, ..."""
+SAID = (*WEIGHTS, "kv", "products", "state", "sent", "back", "weights")
+"""What may stand behind a name, as part=value. "weights": attention, experts and dense at once."""
 
 
-def formats_of(precision: str, kv: str = "bf16") -> Formats:
-    """The formats of a named precision. Raises `ConfigError` with the nearest name."""
-    check_word(precision, PRECISIONS, f"precision {show(precision)}: unknown")
-    return replace(PRECISIONS[precision], kv=kv)
+def formats_of(precision: str, kv: str = "bf16", model: WholeModel | None = None) -> Formats:
+    """The formats of a precision: a name of `PRECISIONS`, then part=value (`SAID`), joined with commas. Raises `ConfigError` with the nearest word.
 
+    `kv`: where the text says none. `model`: one without experts has what a name says of routed experts alone in every linear layer, as checkpoints
+    of dense models do; else the name would say nothing.
+    """
+    name, *more = (word.strip() for word in precision.split(","))
+    check_word(name, PRECISIONS, f"precision {show(name)}: unknown")
+    base = replace(PRECISIONS[name], kv=kv)
+    if model is not None and model.layer is None and base.dense == "bf16":
+        base = replace(base, attention=base.experts, dense=base.experts)
+    said: dict[str, str] = {}
+    for word in more:
+        part, equals, value = (one.strip() for one in word.partition("="))
+        if not equals:
+            raise ConfigError(f"precision: found {show(word)} behind {name}, expected part=value with one of {', '.join(SAID)}")
+        check_word(part, SAID, f"precision: {show(word)}: unknown part")
+        if part in said:
+            raise ConfigError(f"precision: found {part} twice in {show(precision)}, expected it once")
+        said[part] = value
+    every = said.pop("weights", None)
+    return replace(base, **(dict.fromkeys(WEIGHTS[:3], every) if every else {}) | said)
+
+
+def trained(formats: Formats) -> Formats:
+    """The formats of a training step: its weights are copies in the type of their products, beside those that the optimizer updates (`state`).
+
+    Raises `ConfigError` for weights of 4 bits whose products are wider: a checkpoint of inference, which no recipe here trains.
+    """
+    for name in WEIGHTS[:3]:
+        own = FORMATS[getattr(formats, name)]
+        if own.weight_bytes < 1 and own.compute != "fp4":
+            raise ConfigError(f"precision: found {getattr(formats, name)} weights, which no optimizer updates, expected {_names(TRAINED)}")
+    copies = {name: _copy(formats, name) for name in WEIGHTS}
+    return replace(formats, **copies)
+
+
+TRAINED = ("bf16", "fp8", "fp8-tensor", "mxfp8", "fp4", "fp4-all")
+"""Precisions that a step can have, without the variants of their state."""
+
+
+def _names(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} or {last}"
+
+
+def _copy(formats: Formats, name: str) -> str:
+    own, wanted = getattr(formats, name), formats._of(name).compute
+    return str(own) if FORMATS[own].compute == wanted else COPIES[wanted]

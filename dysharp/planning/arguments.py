@@ -33,11 +33,43 @@ def _flag(name: str, value: int) -> str:
     return f"--{name.replace('_', '-')} {value}"
 
 
+FP8_RECIPES = {
+    "fp8-block": ("--fp8-format e4m3 --fp8-recipe blockwise", "bf16_with_fp8_subchannel_scaling_mixed"),
+    "fp8": ("--fp8-format hybrid --fp8-recipe tensorwise", "bf16_with_fp8_current_scaling_mixed"),
+    "mxfp8": ("--fp8-format e4m3 --fp8-recipe mxfp8", "bf16_with_mxfp8_mixed"),
+    "nvfp4": ("--fp4-format e2m1 --fp4-recipe nvfp4", "bf16_with_nvfp4_mixed"),
+}
+"""Format of weights -> (options of Megatron-LM, Megatron-Bridge's precision)."""
+STATES = {
+    "moments": ("--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
+                "cfg.optimizer.use_precision_aware_optimizer = True\ncfg.optimizer.exp_avg_dtype = cfg.optimizer.exp_avg_sq_dtype = torch.bfloat16"),
+    "gradients": ("--grad-reduce-in-bf16", "cfg.ddp.grad_reduce_in_fp32 = False"),
+    "primary": ("--fp8-param-gather", "cfg.mixed_precision.fp8_param_gather = True"),
+}  # fmt: skip
+"""What a recipe of state adds, by the end of its name; the same pairs."""
+
+
+def _types(task: Task) -> Iterator[tuple[str, str]]:
+    """Options of a precision that was said, as pairs of Megatron-LM and Megatron-Bridge."""
+    formats = task.practice.formats
+    if formats is None:
+        return
+    option, name = FP8_RECIPES.get(formats.experts if task.model.layer else formats.dense, ("", "bf16_mixed"))
+    yield "--bf16", ""
+    yield option, f'cfg.mixed_precision = get_mixed_precision_config("{name}")'
+    for end, pair in STATES.items():
+        if formats.state.endswith(end):
+            yield pair
+    if formats.state == "bf16-gradients":  # its moments are BF16, too
+        yield STATES["moments"]
+
+
 def _megatron(task: Task, one: Costed) -> Iterator[tuple[str, str]]:
     """(options of Megatron-LM, lines of Megatron-Bridge) that say the same; "": nothing to say."""
     values, at, own = one.values, one.layout, {"micro_batch_size": "train", "global_batch_size": "train"}
     for name, n in _degrees(task, one):
         yield _flag(name, n), f"cfg.{own.get(name, 'model')}.{name} = {n}"
+    yield from _types(task)
     yield "--sequence-parallel" * (at.tp > 1), f"cfg.model.sequence_parallel = {at.tp > 1}"
     if at.pp > 1:
         yield "", f"cfg.model.virtual_pipeline_model_parallel_size = {at.vpp if at.vpp > 1 else None}"
@@ -109,9 +141,13 @@ def mindspeed(task: Task, one: Costed) -> list[str]:
 
 FRAMEWORKS: dict[str, Callable[[Task, Costed], list[str]]] = {"megatron-lm": megatron_lm, "megatron-bridge": megatron_bridge, "mindspeed": mindspeed}
 """Framework -> lines to paste."""
+_LEFT_OUT = (
+    "hierarchical and what-if EP systems become alltoall; split and V-shaped schedules are not among its options; "
+    "linears that stay in BF16 under FP8 go into --te-precision-config-file"
+)
 NOT_SAID: dict[str, str] = {
-    "megatron-lm": "hierarchical and what-if EP systems become alltoall; split and V-shaped schedules are not among its options",
-    "megatron-bridge": "hierarchical and what-if EP systems become alltoall; split and V-shaped schedules are not among its options",
+    "megatron-lm": _LEFT_OUT,
+    "megatron-bridge": _LEFT_OUT,
     "mindspeed": "mla_up_proj is not among its options, of schedules dualpipev alone; flat and deduplicated exchanges are alltoall",
 }
 """What a framework's options leave out."""

@@ -16,17 +16,19 @@ from dysharp.model.flops import FLASH_BACKWARD, flops_of
 from dysharp.model.layout import Chunk, Layout, chunks_of
 from dysharp.model.operators import CORE
 from dysharp.model.state import RankParameters, Recipe, rank_parameters, recipe_of
-from dysharp.planning.layers import Pieces, pieces_of
+from dysharp.planning.layers import Pieces, chosen_of, pieces_of
 from dysharp.planning.memory import held_by_rank, layer_bytes, rank_memory
 from dysharp.planning.schedules import V_SHAPED, peaks, ramp_of, ranks_of, work_of
 from dysharp.planning.space import Column, Space, Task, is_one
 from dysharp.planning.split import best_split, pace, slots, stage_text, v_split
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
+from dysharp.training.answers import peak_flops_per_us
 from dysharp.training.cost import BlockTimes, Cost, EpTimes
 from dysharp.training.costs import beside_pass, exchanged_us, late_sends, n_buckets, update_us
 from dysharp.training.memory import RESERVED, Saving
 from dysharp.training.moe_block import ELEMENT
+from dysharp.training.practice import Practice
 from dysharp.training.wires import Wires, beyond, send
 
 SUSTAINED = 0.61
@@ -96,8 +98,7 @@ class Coster:
         self.forward = flops.forward_total
         self.executed = 3 * (self.forward - core) + (1 + FLASH_BACKWARD) * core
         cluster = machine.cluster
-        own = task.practice.dtype or (model.layer.gemm_dtype if model.layer else "bf16")
-        self.peak = float(max(cluster.bf16_flops_per_us, cluster.peak_flops_per_us("fp8" if own == "mxfp8" else own)))
+        self.peak = max(float(cluster.bf16_flops_per_us), peak_flops_per_us(cluster, task.practice.products(model)))
         whole = rank_parameters(model, Layout(), [Chunk(0, model.n_layers, True, model.mtp, True)])
         self.dense, self.experts = whole.dense, whole.experts
 
@@ -150,14 +151,22 @@ class Coster:
 
     def pieces(self, values: Mapping[str, Any]) -> Pieces:
         """Costs of the pieces of a candidate."""
+        return pieces_of(*self._asked(values), values["swap"], self.recipe.fp8, self.block)
+
+    def practice(self, values: Mapping[str, Any]) -> Practice:
+        """The practice of the last layer of a candidate: which linears stay in BF16."""
+        return chosen_of(*self._asked(values))
+
+    def _asked(
+        self, values: Mapping[str, Any]
+    ) -> tuple[WholeModel, Machine, Layout, int, str, str, Practice, float, EpTimes | None]:
         layout = Layout(**{name: values[name] for name in ("tp", "cp", "ep", "etp", "micro_batch")}, dp=values["ep"] * values["etp"])
         if values["weights"] == "sharded":  # the ranks that share them set the time of their traffic
             whole = self.task.layout(values)
             layout = replace(layout, dp=whole.dp, fsdp=whole.fsdp)
-        return pieces_of(
+        return (
             self.task.model, self.machine, layout, self.task.sequence, values["system"], values["overlap"],
             replace(self.task.practice, recompute=values["recompute"]), self.task.hottest(values["ep"]), self.rows.get(row_key(values)),
-            values["swap"], self.recipe.fp8, self.block,
         )  # fmt: skip
 
     def letters(self) -> str:

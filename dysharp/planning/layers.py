@@ -132,6 +132,17 @@ def pieces_of(
     return Pieces(plain, costs(replace(serial, overlap_ep=True)) if overlap == "pair" else plain)
 
 
+def chosen_of(
+    model: WholeModel, machine: Machine, layout: Layout, sequence: int, system: str, overlap: str, practice: Practice, imbalance: float,
+    ep: EpTimes | None = None,
+) -> Practice:  # fmt: skip
+    """The practice of the last layer: which linears stay in BF16. Arguments as of `pieces_of`."""
+    dispatcher = "" if ep is not None or model.layer is None else dispatcher_of(system, machine)
+    own = replace(practice, dispatcher=dispatcher, overlap_ep=overlap == "pair")
+    cut = replace(layout, dp=layout.ep * layout.etp, fsdp=1)
+    return PlannedBlock(model, machine, cut, sequence, own, system, imbalance).chosen(model.n_layers - 1, ep)[0]
+
+
 def _with_block(found: dict[str, Cost], block: BlockTimes, pair: bool) -> dict[str, Cost]:
     """Layers with the times of merged Programs; `pair`: times of a forward beside a backward pass. An MTP layer changes by as much."""
     part = block.pair / (block.forward + block.backward) if pair else 1.0

@@ -21,6 +21,7 @@ from dysharp.planning.search import Found, Tick, Told, first_look, journal_of, s
 from dysharp.planning.space import Task, default_space
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
+from dysharp.training.answers import peak_flops_per_us
 from dysharp.training.practice import Practice
 
 ASCEND = "paper-ascend"
@@ -48,8 +49,8 @@ class Planned:
     def mfu(self, one: Costed, cluster: Cluster) -> float:
         """Model FLOPs as Megatron counts them over the dense peak of the GEMMs' type."""
         model = self.task.model
-        dtype = model.layer.gemm_dtype if model.layer else "bf16"
-        return self.speed(one) * model_flops(model, self.task.sequence, MEGATRON) / (cluster.peak_flops_per_us(dtype) * 1e6)
+        peak = peak_flops_per_us(cluster, self.coster.practice(one.values).products(model)) * 1e6
+        return self.speed(one) * model_flops(model, self.task.sequence, MEGATRON) / peak
 
     def entry(self, one: Costed, cluster: Cluster) -> dict[str, Any]:
         """A layout as plain values."""

@@ -7,8 +7,8 @@ group share them.
 from dysharp.base.errors import ConfigError, nearest
 from dysharp.costs import exchange as costs
 from dysharp.costs.exchange import Exchange, Peers, Rows
-from dysharp.costs.operators import SCALE_BYTES
-from dysharp.serving.work import ELEMENT, Replica
+from dysharp.model.formats import ROW_BYTES
+from dysharp.serving.work import Replica
 from dysharp.specs.fields import show
 
 LL_MOST_TOKENS = 1024
@@ -22,8 +22,8 @@ BOUNDS = {FREE: costs.FREE, IN_SWITCH: costs.IN_SWITCH, HUB: costs.HUB}
 def row_bytes(replica: Replica) -> tuple[float, float]:
     """Bytes of a row on its way to its experts and back."""
     assert replica.model.layer is not None
-    hidden = replica.model.layer.hidden
-    return hidden * ((1 + SCALE_BYTES) if replica.formats.experts != "bf16" else ELEMENT), hidden * ELEMENT
+    hidden, (sent, back) = replica.model.layer.hidden, replica.formats.rows()
+    return hidden * ROW_BYTES[sent], hidden * ROW_BYTES[back]
 
 
 def ep_system_of(replica: Replica) -> str:
@@ -54,8 +54,8 @@ def exchange(replica: Replica, tokens: float, most: float = 1.0) -> Exchange:
     if replica.layout.ep > machine.domain:
         if machine.cluster.scale_out is None:
             raise ConfigError(f"cluster {machine.cluster.name}: found EP{replica.layout.ep} beyond one NVLink domain and no [scale_out] network")
-    elif name == "trtllm-a2a" and replica.formats.experts == "nvfp4":
-        sent = layer.hidden * (0.5 + 1 / 16)
+    elif name == "trtllm-a2a" and replica.formats.experts == "nvfp4" and not replica.formats.sent:
+        sent = layer.hidden * ROW_BYTES["nvfp4"]
     return costs.exchange(machine, layer, peers_of(replica), Rows(tokens, sent, back, most), name, low_latency=LL_MOST_TOKENS)
 
 

@@ -16,6 +16,7 @@ from dysharp.specs.hf import (
     LAYERS,
     SOURCE,
     Alias,
+    checkpoint_of,
     integer,
     layers_with_experts,
     model_from_config,
@@ -91,6 +92,7 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
         "expert_bias": family in BIASED_EXPERTS,
         "head_bias": config.get("lm_head_bias") is True,
         "dense_bias": bool(dense) and config.get("mlp_bias") is True,
+        "checkpoint": checkpoint_of(config, layer is not None, bool(config.get("kv_lora_rank"))),
     }
     attention = _attention(config, family, hidden, len(with_experts), faults)
     raise_faults(faults, where)

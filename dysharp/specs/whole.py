@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dysharp.specs.fields import Name, Small, SmallOrNone, Text, Width, check_fields, one_of, problems, raise_if, show
+from dysharp.specs.fields import Checkpoint, Name, Small, SmallOrNone, Text, Width, check_fields, one_of, problems, raise_if, show
 from dysharp.specs.model import Model
 
 Flag = Annotated[bool, Field(strict=True)]
@@ -163,6 +163,8 @@ class WholeModel:
     full_every: Small = 1
     mtp: SmallOrNone = 0
     """Layers that predict further tokens (MTP), each like the last layer."""
+    checkpoint: Checkpoint = ""
+    """Precision of the weights that are published, a name of `model.formats.PRECISIONS`; "": that of the experts' GEMMs."""
 
     def __post_init__(self) -> None:
         where = f"model {show(self.name)}"

@@ -13,10 +13,12 @@ from dysharp.base.units import PS_PER_US
 from dysharp.costs.machine import Machine, number
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.layout import Layout
+from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
 from dysharp.training.cost import Cost, EpTimes
 from dysharp.training.costs import StepCosts
 from dysharp.training.graph import COMPUTE, GATHER, NORM, OPTIMIZER, REDUCE, SEND, Node, Replay, StepTimes, replay, slot_name, step_graph
+from dysharp.training.practice import Practice
 from dysharp.training.schedules import Schedule, Slot, make_schedule
 from dysharp.training.schedules.cells import FORWARD, WGRAD
 
@@ -198,9 +200,20 @@ class Energy:
         return asdict(self)
 
 
-def energy_of(model: WholeModel, machine: Machine, layout: Layout, sequence: int, ep: EpTimes | None) -> Energy:
-    """The energy of a token. `ep`: the MoE layer's Rows, whose flits are counted; without them links count nothing."""
-    dtype = model.layer.gemm_dtype if model.layer else "bf16"
+def peak_flops_per_us(cluster: Cluster, products: str) -> float:
+    """Dense peak of a GPU in a type of products; where the GPU has no such type, of the one that it multiplies in."""
+    own = Machine(cluster).products(products)
+    if own == "fp4":
+        return 1e6 * cluster.own_gpu.peak_TFLOPS(own)
+    return float(cluster.peak_flops_per_us("fp8" if own == "mxfp8" else own))
+
+
+def energy_of(model: WholeModel, machine: Machine, layout: Layout, sequence: int, ep: EpTimes | None, products: str = "") -> Energy:
+    """The energy of a token. `ep`: the MoE layer's Rows, whose flits are counted; without them links count nothing.
+
+    `products`: type of GEMMs; "": the model's.
+    """
+    dtype = "bf16" if (products or Practice().products(model)) == "bf16" else "fp8"  # nothing is published for narrower types
     bit, flop = number("energy.link_pj_per_bit"), number(f"energy.{dtype}_pj_per_flop")
     moved = ep.link_flits * machine.cluster.flit_bytes * model.moe_layers / (layout.tokens(sequence) / layout.tp) if ep else 0.0
     return Energy(8 * moved * bit * MJ_PER_PJ, model_flops(model, sequence, MEGATRON) * flop * MJ_PER_PJ, bit, flop)

@@ -32,7 +32,7 @@ from dysharp.model.weights import head_weights, mtp_weights
 from dysharp.training.cost import Cost, EpTimes, passes
 from dysharp.training.memory import FULL
 from dysharp.training.moe_block import ELEMENT, Basis, contended, context_exchange, expert_tensor, is_routed, routed
-from dysharp.training.practice import MODULES, MOE_PIECES
+from dysharp.training.practice import MODULES, MOE_PIECES, Practice
 
 NOT_MODELLED = (
     "SMs that communication takes from attention", "graphs of launches", "overlap of tensor-parallel communication",
@@ -53,7 +53,19 @@ class Block(Basis):
     """Closed forms of the layers and ends of a model."""
 
     def layer(self, number: int, ep: EpTimes | None) -> Cost:
-        """Layer `number`; `ep`: the Row of its routed experts, for a MoE layer. With a dispatcher in `practice`, a closed form takes its place."""
+        """Layer `number`; `ep`: the Row of its routed experts, for a MoE layer. With a dispatcher in `practice`, a closed form takes its place.
+
+        Of the practices that may keep linears in BF16 (`Practice.choices`) the fastest counts.
+        """
+        return self.chosen(number, ep)[1]
+
+    def chosen(self, number: int, ep: EpTimes | None) -> tuple[Practice, Cost]:
+        """The practice of layer `number` and its cost."""
+        tried = self.practice.choices(self.model.is_moe(number), bool(self.model.shared_hidden))
+        every = [(one, replace(self, practice=one)._layer(number, ep)) for one in tried]
+        return min(every, key=lambda one: one[1].forward + one[1].backward + one[1].weights)
+
+    def _layer(self, number: int, ep: EpTimes | None) -> Cost:
         before, behind = self.pieces(number)
         moe = self.model.is_moe(number)
         behind |= self.experts(ep) if moe else {}

@@ -167,28 +167,32 @@ MODEL = {"num_layers": "layers", "hidden_size": "hidden", "num_experts": "expert
 """Argument -> number of a model that it must equal."""
 SHARDED = ("use_megatron_fsdp", "use_torch_fsdp2", "use_custom_fsdp")
 TIMED = (
-    "overlap_moe_expert_parallel_comm", "delay_wgrad_compute", "moe_shared_expert_overlap", "tp_comm_overlap", "cuda_graph_impl", "enable_cuda_graph",
-    "cuda_graph_scope", "external_cuda_graph", "moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity", "fp8_recipe", "fp4",
-    "fp8_param_gather", "cpu_offloading", "fine_grained_activation_offloading", "moe_token_dispatcher_type", "moe_flex_dispatcher_backend",
-    "moe_enable_deepep", "cp_comm_type", "overlap_p2p_communication_warmup_flush", "overlap_p2p_comm_warmup_flush", "grad_reduce_in_bf16",
-    "window_size", "moe_latent_size", "moe_router_force_load_balancing", "num_distributed_optimizer_instances", "defer_embedding_wgrad_compute",
-    "recompute_num_layers", "recompute_method", "no_overlap_p2p_communication", "account_for_mtp_in_pipeline_split",
+    "overlap_moe_expert_parallel_comm", "delay_wgrad_compute", "moe_shared_expert_overlap", "tp_comm_overlap", "cuda_graph_impl",
+    "enable_cuda_graph", "cuda_graph_scope", "external_cuda_graph", "moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity",
+    "te_precision_config_file", "first_last_layers_bf16", "fp8_param_gather", "cpu_offloading", "fine_grained_activation_offloading",
+    "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_enable_deepep", "cp_comm_type", "overlap_p2p_communication_warmup_flush",
+    "overlap_p2p_comm_warmup_flush", "grad_reduce_in_bf16", "window_size", "moe_latent_size", "moe_router_force_load_balancing",
+    "num_distributed_optimizer_instances", "defer_embedding_wgrad_compute", "recompute_num_layers", "recompute_method",
+    "no_overlap_p2p_communication", "account_for_mtp_in_pipeline_split",
 )  # fmt: skip
 """Arguments that change the time of a step and that `step` does not read."""
 ALIKE = 0.95
 """Likeness from which an unknown name is a misspelt degree: one letter of twenty."""
-QUIET = ("none", "no_shard", "0", "delayed", "full")
+QUIET = ("none", "no_shard", "0", "full")
 """Values with which an argument of `TIMED` changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A training step of a framework: the text of its layout (`model.layout_of`), sequence, recomputed modules, recipe of its state, and `notes`."""
+    """A training step of a framework: the text of its layout (`model.layout_of`), sequence, recomputed modules, precision, and `notes`.
+
+    `precision`: for `model.formats.formats_of`; "": the arguments name no type.
+    """
 
     layout: str
     sequence: int | None = None
     recompute: tuple[str, ...] = ()
-    precision: str = "bf16"
+    precision: str = ""
     notes: tuple[str, ...] = ()
 
 
@@ -301,10 +305,27 @@ def _recompute(values: Values) -> tuple[str, ...]:
     return tuple(name for name in names if name in MODULES)
 
 
+FP8_RECIPES = {"blockwise": "fp8", "mxfp8": "mxfp8"}
+"""--fp8-recipe -> precision; the others, delayed and tensorwise, have a scale per tensor."""
+MIXED = {"mxfp8": "mxfp8", "nvfp4": "fp4-all", "subchannel": "fp8", "fp8": "fp8-tensor", "bf16": "bf16"}
+"""Word in Megatron-Bridge's `mixed_precision` -> precision; the first counts."""
+
+
 def _precision(values: Values) -> str:
-    eight = values.get("fp8_format", values.get("fp8")) not in (None, False)
+    """The precision of the arguments; "" where they name no type."""
+
+    def is_on(*names: str) -> bool:
+        return any(values.get(name) not in (None, False) for name in names)
+
     moments = values.get("exp_avg_dtype") in ("bf16", "bfloat16", "torch.bfloat16")
-    return ("fp8" if eight else "bf16") + ("-moments" if moments else "")
+    name = next((one for word, one in MIXED.items() if word in str(values.get("mixed_precision"))), "")
+    if is_on("fp4_format", "fp4"):
+        name = "fp4-all"
+    elif is_on("fp8_format", "fp8"):
+        name = FP8_RECIPES.get(str(values.get("fp8_recipe")), "fp8-tensor")
+    elif not name and (is_on("bf16") or moments):
+        name = "bf16"
+    return f"{name},state={'bf16' if name == 'bf16' else 'fp8'}-moments" if moments else name
 
 
 def _notes(values: Values) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from dysharp.costs import exchange as costs
 from dysharp.costs.layer import Routed, gradients, kernels, machine_format
 from dysharp.costs.machine import Machine
 from dysharp.model.batch import Batch, prompt_batch
-from dysharp.model.formats import Formats
+from dysharp.model.formats import COPIES, Formats
 from dysharp.model.layout import Layout
 from dysharp.model.operators import ACTIVATION, COUNTS, EXCHANGE, EXPERTS, PERMUTATIONS, Moved, Operator, Weight, operators
 from dysharp.specs.model import Model
@@ -20,8 +20,6 @@ from dysharp.training.cost import Cost, passes
 from dysharp.training.practice import SMS, Practice
 
 ELEMENT = 2
-PRODUCTS = {"fp4": "nvfp4"}
-"""Type of products -> the format of weights whose products have it, where the names differ."""
 
 
 def exchange(machine: Machine, layout: Layout, layer: Model, tokens: float, practice: Practice) -> costs.Exchange:
@@ -53,13 +51,13 @@ class Basis:
     @property
     def dtype(self) -> str:
         """Type of the GEMMs."""
-        return self.practice.dtype or (self.model.layer.gemm_dtype if self.model.layer else "bf16")
+        return self.practice.products(self.model)
 
     @property
     def formats(self) -> Formats:
         """Formats of a forward pass: weights are copies in the type of the products; the head stays in BF16."""
-        name = PRODUCTS.get(self.dtype, self.dtype)
-        return Formats(name, name, name)
+        name = COPIES[self.dtype]
+        return self.practice.formats or Formats(name, name, name)
 
     @property
     def batch(self) -> Batch:

@@ -1,10 +1,13 @@
 """`Practice`: how a framework runs a step beside its layout (types of GEMMs, dispatcher, overlap, graphs), and the kernels that its host launches."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from dysharp.model.formats import Formats
 from dysharp.model.operators import ACTIVATION, CORE, COUNTS, DENSE, EXCHANGE, EXPERTS, NORMS, PERMUTATIONS, ROUTER, SHARED, UP, Operator, Weight
+from dysharp.specs.whole import WholeModel
 from dysharp.training.memory import FULL
 
 DType = Literal["", "bf16", "fp8", "mxfp8", "fp4"]
@@ -49,6 +52,7 @@ class Practice:
     | field | meaning |
     |---|---|
     | `dtype` | of GEMMs; "": the model's experts say it |
+    | `formats` | of copies of weights and their products by part; None: all as `dtype` |
     | `dispatcher` | of routed experts as a closed form; "": a Row has their time |
     | `overlap_ep` | EP communication of one micro-batch beside computing of another |
     | `overlap_tp` | tensor parallel collectives in pieces beside their GEMM |
@@ -64,6 +68,7 @@ class Practice:
     """
 
     dtype: DType = ""
+    formats: Formats | None = None
     dispatcher: Dispatcher = ""
     overlap_ep: bool = False
     overlap_tp: bool = False
@@ -109,7 +114,7 @@ class Practice:
             if self._in_graph(op.scope):
                 continue
             product = isinstance(op, Weight) and op.product
-            casts = CAST_KERNELS[self.dtype] if product and op.piece != ROUTER else 0
+            casts = CAST_KERNELS[self._type(op)] if isinstance(op, Weight) and op.product and op.piece != ROUTER else 0
             for way in (0, 1):
                 if product and op.piece == EXPERTS:
                     looped[way] += local_experts * (op.launches[way] + casts)
@@ -117,6 +122,28 @@ class Practice:
                     calls[way] += op.launches[way]
                     looped[way] += casts
         return (calls[0], looped[0]), (calls[1], looped[1])
+
+    def products(self, model: WholeModel) -> str:
+        """Type of the GEMMs of most work (`Formats.main`), whose peak MFU refers to."""
+        return self.dtype or (model.layer.gemm_dtype if model.layer else "bf16")
+
+    def _type(self, op: Weight) -> str:
+        return self.formats.of(op.part).compute if self.formats else self.dtype
+
+    def choices(self, moe: bool, shared: bool) -> Iterator["Practice"]:
+        """This practice, and those that keep linears of a part in BF16, where FP8 costs more in casts and launches than its products gain.
+
+        Megatron-LM says the precision of every linear and grouped linear by name (--te-precision-config-file). That FP8 can lose is measured: 16 H100
+        train Qwen3-30B at 8,900 tokens/s each in FP8 (Megatron-Bridge's preset), at 12,400 in BF16. `products` of `formats` forbids the choice.
+        """
+        yield self
+        if self.formats is None or self.formats.products:
+            return
+        parts = ("attention", *(("experts",) if moe else ()), *(("dense",) if shared or not moe else ()))
+        narrow = [part for part in parts if getattr(self.formats, part) != "bf16"]
+        for kept in itertools.chain.from_iterable(itertools.combinations(narrow, n) for n in range(1, len(narrow) + 1)):
+            formats = replace(self.formats, **dict.fromkeys(kept, "bf16"))
+            yield replace(self, formats=formats, dtype="bf16" if ("experts" if moe else "dense") in kept else self.dtype)
 
     def _in_graph(self, scope: str) -> bool:
         return self.whole_graph or scope in self.graphs

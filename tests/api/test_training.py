@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 import dysharp
+from dysharp.api import training
 from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
 from dysharp.costs.machine import Machine
 from dysharp.planning.layers import pieces_of
-from dysharp.specs import load_cluster, load_whole
+from dysharp.runs.store import digest_of
+from dysharp.specs import load_cluster, load_model, load_whole
 from dysharp.training.practice import Practice
 
 SMALL: dict[str, Any] = {"layout": "pp=3,ep=4,m=6", "sequence": 32, "systems": ["deepep", "dysharp", "ideal"]}
@@ -152,3 +155,41 @@ def test_arguments_of_megatron_are_a_layout(done: Any) -> None:
 def test_a_step_that_cannot_be_is_one_line(layout: str, schedule: str | None, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         dysharp.step("deepseek-v2-lite", "paper-gh200-nvl32", layout, schedule, sequence=4096)
+
+
+def test_a_precision_changes_products_and_bytes_and_what_the_answer_says() -> None:
+    def asked(**more: Any) -> Any:
+        return dysharp.step("llama3-8b", "hw-dgx-h200", "tp=2,dp=4,m=4", **more)
+
+    plain, wide, narrow, mixed = (asked(precision=name) for name in (None, "bf16", "fp8", "fp8,products=bf16"))
+    assert plain.to_dict() == wide.to_dict()
+    assert narrow.best.step_us < wide.best.step_us == mixed.best.step_us
+    assert narrow.memory.peak.allocated > wide.memory.peak.allocated
+    assert narrow.memory.peak.allocated == mixed.memory.peak.allocated
+    assert narrow.best.mfu / narrow.best.tflops == pytest.approx(wide.best.mfu / wide.best.tflops / 2, rel=0.01)  # of peaks
+    assert narrow.formats["products"]["dense"] == "fp8"
+    assert "formats: weights fp8-block; products fp8; KV bf16; state fp8" in narrow.header
+    args = "--bf16 --fp8-format e4m3 --fp8-recipe blockwise"
+    assert asked(megatron=args).best.step_us == narrow.best.step_us
+
+
+def test_simulated_layers_multiply_in_the_type_of_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model whose config says FP8, in both types: Rows differ, and so do the keys under which they are kept."""
+    seen: list[str] = []
+    real = training.rows_both_ways
+
+    def spy(*args: Any, **asked: Any) -> Any:
+        seen.append(asked["model"].gemm_dtype)
+        return real(*args, **asked)
+
+    monkeypatch.setattr(training, "rows_both_ways", spy)
+    asked: dict[str, Any] = {"layout": "ep=4,m=2", "sequence": 32, "systems": ["deepep"]}
+    layer = replace(load_model("deepseek-v2-lite"), gemm_dtype="fp8", n_layers=1)
+    model = replace(load_whole("deepseek-v2-lite"), dense_layers=0, layer=layer)
+    found = [dysharp.step(model, "hw-dgx-h200", precision=name, **asked) for name in (None, "bf16", "fp8", "bf16,sent=fp8")]
+    assert seen == ["fp8", "bf16", "fp8", "bf16"]
+    default, wide, narrow, sent = (one.best.ep for one in found)
+    assert default == narrow != wide
+    assert sent.forward_wire < wide.forward_wire
+    assert (found[1].formats["sent"], found[3].formats["sent"], found[3].formats["back"]) == ("bf16", "fp8", "bf16")
+    assert digest_of(layer) != digest_of(replace(layer, gemm_dtype="bf16"))  # what keys of kept Rows have of a model

@@ -473,3 +473,14 @@ def test_progress_and_memory_are_told() -> None:
     told = [text for text in (*done.header, *done.best.warnings) if "take 82 GB per GPU, but a GPU has 80 GB" in text]
     assert told == [text for text in done.header if text.startswith("warning: memory: the experts")]
     assert len(told) == 1
+
+
+def test_a_precision_sets_products_and_rows() -> None:
+    given: dict[str, Any] = {"cluster": "hw-dgx-h100", "gpus": 4, "tokens": 8, "systems": ["deepep"], "options": {"deepep.n_sm": 8}}
+    plain, narrow, mixed = (ds.advise("deepseek-v2-lite", precision=name, **given) for name in (None, "fp8", "fp8,sent=bf16"))
+    assert [one.best.row.options["dispatch"] for one in (plain, narrow, mixed)] == ["rows", "fp8", "rows"]
+    assert (plain.formats["products"]["experts"], mixed.formats["products"]["experts"]) == ("bf16", "fp8")
+    assert narrow.header[1] == "formats: weights fp8-block; products fp8; KV bf16; state fp8; rows fp8 out, bf16 back"
+    assert narrow.to_dict()["formats"]["sent"] == "fp8"
+    with pytest.raises(ConfigError, match="found int4 weights, which no optimizer updates"):
+        ds.advise("deepseek-v2-lite", precision="int4", **given)

@@ -1,11 +1,15 @@
 """A layout as arguments of frameworks."""
 
+from dataclasses import replace
+
 import pytest
 
 from dysharp.planning.arguments import FRAMEWORKS, NOT_SAID, lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.space import Space, Task
+from dysharp.runs.precision import in_formats, step_formats
 from dysharp.specs import load_cluster, load_whole
+from dysharp.training.megatron import recipe_from
 
 FINE = ("mla_up_proj", "layernorm", "moe_act")
 PUBLISHED = {
@@ -61,3 +65,24 @@ def test_a_dense_layout_has_no_experts(framework: str) -> None:
     assert "moe" not in text
     assert "full" in text
     assert framework in NOT_SAID
+
+
+@pytest.mark.parametrize(
+    ("precision", "lines", "field"),
+    [
+        ("fp8", {"--bf16", "--fp8-format e4m3 --fp8-recipe blockwise"}, "bf16_with_fp8_subchannel_scaling_mixed"),
+        ("mxfp8", {"--fp8-format e4m3 --fp8-recipe mxfp8"}, "bf16_with_mxfp8_mixed"),
+        ("fp8-primary", {"--fp8-param-gather"}, "bf16_with_fp8_subchannel_scaling_mixed"),
+        ("bf16-moments", {"--bf16", "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"}, "bf16_mixed"),
+    ],
+)
+def test_a_precision_that_was_said_is_among_the_arguments(precision: str, lines: set[str], field: str) -> None:
+    task, one = published()
+    model, practice = in_formats(task.model, task.practice, step_formats(precision, task.model), machine_of(load_cluster("hw-dgx-h100")))
+    said = replace(task, model=model, practice=practice)
+    text = " ".join(written := lines_of("megatron-lm", said, one))
+    assert lines <= set(written)
+    assert any(field in line for line in lines_of("megatron-bridge", said, one))
+    assert "--bf16" not in lines_of("megatron-lm", task, one)
+    if precision != "fp8-primary":  # which `--fp8-param-gather` says, and no precision reads
+        assert recipe_from(f"{text} --world-size 6144", task.model, "gpus=6144").precision.split(",")[0] == precision.removesuffix("-moments")

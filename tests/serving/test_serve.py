@@ -9,10 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from dysharp import serve
-from dysharp.api.serving import Slo, part_shares, slo_of
+from dysharp.api.serving import Slo, part_shares, published, slo_of
 from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
+from dysharp.model.formats import formats_of
 from dysharp.serving.answers import limit_of
+from dysharp.specs import load_whole
 
 
 def test_two_nodes_of_h200() -> None:
@@ -159,3 +161,24 @@ def test_users_need_the_fewest_gpus_of_all_layouts() -> None:
 def test_wrong_wishes_are_refused_in_one_line(asked: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         serve("qwen3-30b", "hw-dgx-h200", **asked)
+
+
+def test_a_model_is_served_as_it_was_published() -> None:
+    for name, weights in (("gpt-oss-120b", "mxfp4"), ("deepseek-v3", "fp8-block"), ("kimi-k2", "fp8-block"), ("qwen3-235b", "bf16")):
+        assert formats_of(published(load_whole(name))).experts == weights
+    done = serve("gpt-oss-120b", "hw-dgx-b200", gpus=1, isl=1024, osl=1024)
+    assert done.best
+    assert done.header[1] == "formats: weights mxfp4 (experts), bf16; products bf16; KV bf16; state bf16; rows fp8 out, bf16 back"
+    assert done.to_dict()["formats"]["weights"] == {"attention": "bf16", "experts": "mxfp4", "dense": "bf16", "head": "bf16"}
+    asked = {"gpus": 1, "isl": 1024, "osl": 1024, "layouts": ["tp=1"]}
+    named = serve("gpt-oss-120b", "hw-dgx-b200", precision="mxfp4", **asked)
+    assert named.best[0].tokens_per_gpu == serve("gpt-oss-120b", "hw-dgx-b200", **asked).best[0].tokens_per_gpu
+
+
+def test_parts_of_a_precision_change_a_replica() -> None:
+    asked: dict[str, Any] = {"gpus": 8, "layouts": ["dp=8,ep=8"], "isl": 1024, "osl": 256}
+    plain, wide, kv = (serve("deepseek-v3", "hw-dgx-h200", precision=name, **asked) for name in ("fp8", "fp8,sent=bf16", "fp8,kv=bf16"))
+    at = [one.points[0].at(64).served.tpot for one in (plain, wide)]
+    assert at[0] < at[1]
+    assert kv.formats["kv"] == "bf16"
+    assert kv.points[0].memory.requests <= plain.points[0].memory.requests

@@ -8,6 +8,7 @@ import pytest
 
 from dysharp.base.errors import ConfigError
 from dysharp.specs import Model, load_model
+from dysharp.specs.hf import checkpoint_of
 
 QWEN2_MOE = {  # Qwen1.5-MoE-A2.7B
     "model_type": "qwen2_moe",
@@ -220,3 +221,29 @@ def test_a_dense_model_says_what_is_missing(tmp_path: Path) -> None:
     text = error(tmp_path, {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32})
     assert "n_routed_experts: missing (also looked for num_experts, num_local_experts" in text
     assert "num_experts_per_tok: missing" in text
+
+
+GROUPS = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "group"}}}
+
+
+@pytest.mark.parametrize(
+    ("quant", "latent", "precision"),
+    [
+        (None, True, ""),
+        ({"quant_method": "mxfp4"}, False, "mxfp4"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, True, "fp8"),
+        ({"quant_method": "fp8"}, False, "fp8-tensor"),
+        ({"quant_method": "awq", "bits": 4}, False, "int4-all"),
+        ({"quant_method": "gptq", "bits": 8}, False, ""),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, True, "fp4"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, False, "fp4-all"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, False, "fp8-tensor"),
+        ({"quant_method": "compressed-tensors", "config_groups": GROUPS, "ignore": ["re:.*self_attn.*", "lm_head"]}, True, "int4"),
+        ({"quant_method": "compressed-tensors", "config_groups": GROUPS, "ignore": ["lm_head"]}, True, "int4-all"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": None}}}, True, ""),
+        ({"quant_method": "compressed-tensors", "config_groups": []}, True, ""),
+        ("awq", True, ""),
+    ],
+)
+def test_a_config_says_in_which_precision_it_is_published(quant: Any, latent: bool, precision: str) -> None:
+    assert checkpoint_of({"quantization_config": quant}, moe=True, latent=latent) == precision

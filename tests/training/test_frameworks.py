@@ -8,6 +8,7 @@ import pytest
 
 from dysharp.base.errors import ConfigError
 from dysharp.model import check_layout, layout_of
+from dysharp.model.formats import formats_of
 from dysharp.model.layout import chunks_of
 from dysharp.specs import load_whole
 from dysharp.training.megatron import arguments_of, read_settings, recipe_from
@@ -68,8 +69,31 @@ def test_arguments_of_a_command_line() -> None:
     assert (layout.tp, layout.pp, layout.vpp, layout.ep, layout.gpus, layout.global_batch) == (2, 8, 4, 64, 1024, 8192)
     check_layout(V3, layout)
     assert [chunk.n_layers for chunk in chunks_of(V3, layout)] == [1, *[2] * 30, 0]
-    assert (found.sequence, found.recompute, found.precision) == (4096, ("mla_up_proj", "mlp"), "fp8-moments")
+    assert (found.sequence, found.recompute, found.precision) == (4096, ("mla_up_proj", "mlp"), "fp8-tensor,state=fp8-moments")
     assert found.notes == ("Arguments that change the time and are not read: overlap_moe_expert_parallel_comm=True.",)
+
+
+@pytest.mark.parametrize(
+    ("words", "precision"),
+    [
+        ("", ""),
+        ("--bf16", "bf16"),
+        ("--bf16 --fp8-format e4m3 --fp8-recipe blockwise", "fp8"),
+        ("--bf16 --fp8-format hybrid", "fp8-tensor"),
+        ("--fp8-format e4m3 --fp8-recipe mxfp8", "mxfp8"),
+        ("--fp4-format e2m1", "fp4-all"),
+        ("--bf16 --exp-avg-dtype bf16", "bf16,state=bf16-moments"),
+        ("--mixed-precision bf16_with_fp8_subchannel_scaling_mixed", "fp8"),
+        ("--mixed-precision bf16_with_mxfp8_mixed", "mxfp8"),
+        ("--mixed-precision bf16_mixed", "bf16"),
+    ],
+)
+def test_arguments_name_a_precision(words: str, precision: str) -> None:
+    found = recipe_from(f"--expert-model-parallel-size 8 --world-size 8 --global-batch-size 8 {words}", V3)
+    assert found.precision == precision
+    if precision:
+        formats_of(found.precision)
+    assert not found.notes
 
 
 def test_keys_of_the_layout_count_first() -> None:

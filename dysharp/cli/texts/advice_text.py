@@ -17,7 +17,7 @@ MOST_LINES = 40
 MORE = "More: --details (SM counts, critical paths, load, what each change assumes), --markdown, --json"
 FEWEST_WARNINGS = 3  # lines of warnings that are printed however long the rest is
 UNKNOWN = "-"
-_HEADER_LINES = 2  # lines of the header that the screen repeats: the workload, its routing
+_HEADER_LINES = 3  # lines of the header that the screen repeats: the workload, its formats, its routing
 
 
 def screen(done: Advice) -> list[str]:
@@ -43,7 +43,7 @@ def no_estimate(changes: Mapping[str, str]) -> str:
 
 
 def _header(done: Advice) -> list[str]:
-    """The workload and its routing; the leading tokens where not all were simulated."""
+    """The workload, its formats and its routing; the leading tokens where not all were simulated."""
     few = done.best.row.tokens_per_gpu
     lines = [line for line in done.header if not line.startswith(("warning: ", "note: ", "placement "))][:_HEADER_LINES]
     if done.best.row.window:

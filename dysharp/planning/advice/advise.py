@@ -11,17 +11,21 @@ from dysharp.analysis.load import Load, eplb_spec, load_of
 from dysharp.analysis.surroundings import host_line
 from dysharp.base.errors import ConfigError, DysharpError
 from dysharp.base.text import sentences, table
+from dysharp.costs.machine import Machine
 from dysharp.measured.trust import PredictionScope, measured_range, whole_layers
+from dysharp.model.formats import Formats, formats_of, trained
 from dysharp.planning.advice.candidates import candidates, nothing_to_rank, options_to_run
 from dysharp.planning.advice.prediction import AdviceRuns, Predicted
 from dysharp.planning.advice.tuning import edge_of, fewest_near_best, search
 from dysharp.planning.advice.what_if import WhatIf, what_ifs
 from dysharp.runs.arguments import SharedArgs
 from dysharp.runs.formats import KNOB, resource_words
+from dysharp.runs.options import Value
 from dysharp.runs.phase import Phase, get_phase, passes_of, replayed
+from dysharp.runs.precision import default_formats, layer_in, row_options, with_rows
 from dysharp.runs.request import ModelSource, Request, make_request, takes
 from dysharp.runs.together import Workers
-from dysharp.systems import get_system
+from dysharp.systems import System, get_system
 
 PARTS = {"dispatch": "Dispatch", "combine": "Combine", "other": "software", "around": "other kernels"}
 """Parts of `Predicted.parts_us` that are printed under another name."""
@@ -118,6 +122,7 @@ class Advice:
     header      lines that say what the numbers rest on
     layers      errors of whole eager layers like this one on this GPU (`trust.FamilyErrors`), a check of the sum; None without measurements
     host        line that says whose host launches the eager layers
+    formats     of weights, products, KV, state and rows (`Formats.to_dict`), under `best`
     """
 
     ranking: tuple[Predicted, ...]
@@ -129,6 +134,7 @@ class Advice:
     header: tuple[str, ...]
     layers: Mapping[str, Any] | None
     host: str
+    formats: Mapping[str, Any]
 
     @property
     def best(self) -> Predicted:
@@ -173,28 +179,35 @@ class Advice:
             "no_what_if": dict(self.no_what_if),
             "ties": [entry.system for entry in self.ties()],
             "not_ranked": dict(self.not_ranked),
+            "formats": dict(self.formats),
             "layer_errors": None if self.layers is None else dict(self.layers),
             "header": list(self.header),
         }
 
 
 @takes(SharedArgs, cluster=DEFAULT_CLUSTER)
-def advise(model: ModelSource, *, systems: Sequence[str] | None = None, phase: str | None = None, **request: Unpack[SharedArgs]) -> Advice:
+def advise(
+    model: ModelSource, *, systems: Sequence[str] | None = None, phase: str | None = None, precision: str | None = None,
+    **request: Unpack[SharedArgs],
+) -> Advice:  # fmt: skip
     """Rank the EP systems that run on a machine today, say what limits the best, and what changes would bring.
 
     `model`: name of a packaged model, a TOML file, a Hugging Face `config.json`, or a `Model`. `systems`: names; None: all systems with a
     real form. `phase`: "decode", "prefill" or "train"; sets the passes, the default of `tokens`, and the systems: they need kernels for the phase.
-    `cluster` must be an hw-* cluster. Each system sends the formats of its released kernels. Without a given `n_sm`, a measured system takes the
+    `precision`: of products and rows, as for `step`. None: products as the model says, and each system sends the formats of its released kernels.
+    `cluster` must be an hw-* cluster. Without a given `n_sm`, a measured system takes the
     fewest SMs of the measured range within 1 % of the fastest number; other systems keep their default.
     Raises TypeError for an unknown argument, ConfigError for wrong input or when no system runs.
     """
-    asked, chosen_phase = asked_for(model, phase, request)
+    asked, chosen_phase, formats = asked_for(model, phase, request, precision)
     with Workers() as workers:
-        return _advice(asked, chosen_phase, systems, workers)
+        return _advice(asked, chosen_phase, systems, workers, formats)
 
 
-def asked_for(model: ModelSource, phase: str | None, request: SharedArgs) -> tuple[Request, Phase | None]:
-    """The request of advice, complete, and its phase. Raises ConfigError for wrong input and for a cluster that is not real."""
+def asked_for(
+    model: ModelSource, phase: str | None, request: SharedArgs, precision: str | None = None
+) -> tuple[Request, Phase | None, Formats | None]:
+    """The request of advice, complete, its phase, and the formats that `precision` names. Raises ConfigError for wrong input and for a cluster that is not real."""
     chosen_phase = None if phase is None else get_phase(phase)
     if chosen_phase is not None:
         request["direction"] = passes_of(chosen_phase, request["direction"])
@@ -203,14 +216,19 @@ def asked_for(model: ModelSource, phase: str | None, request: SharedArgs) -> tup
     asked = dataclasses.replace(asked, waiting=False)  # advice reads the critical path instead
     if chosen_phase is not None:
         asked = dataclasses.replace(asked, routing=replayed(chosen_phase, asked.routing))
+    formats = None if precision is None else trained(formats_of(precision))
+    if formats is not None:
+        asked = dataclasses.replace(asked, model=layer_in(asked.model, formats, Machine(asked.cluster)))
     if asked.cluster.family != "hw":
         raise ConfigError(f'advise: found cluster "{asked.cluster.name}" of the {asked.cluster.family} family, expected an hw-* cluster')
-    return asked, chosen_phase
+    return asked, chosen_phase, formats
 
 
-def _advice(asked: Request, phase: Phase | None, systems: Sequence[str] | None, workers: Workers) -> Advice:
+def _advice(asked: Request, phase: Phase | None, systems: Sequence[str] | None, workers: Workers, formats: Formats | None) -> Advice:
     """The advice on a request that is complete."""
     chosen, not_ranked = candidates(systems, asked, phase)
+    if formats is not None:
+        asked = dataclasses.replace(asked, options=_sent(formats, chosen, not_ranked, systems is not None) | dict(asked.options))
     options, with_options = options_to_run(chosen, asked)
     chosen = {name: system for name, system in chosen.items() if name not in not_ranked}
     runs = AdviceRuns(asked, workers, phase)
@@ -235,6 +253,8 @@ def _advice(asked: Request, phase: Phase | None, systems: Sequence[str] | None, 
     scope = PredictionScope(best.system, asked.model, asked.cluster, asked.tokens, asked.direction, best.row.options)
     routing, layers = runs.workload().routing, whole_layers(scope)
     changes, without = what_ifs(runs, best)
+    known = with_rows(formats or default_formats(asked.model.gemm_dtype), best.row.options, asked.model)
+    run_in = Machine(asked.cluster).products
     return Advice(
         ranking=ranking,
         unjudged=unjudged,
@@ -242,10 +262,24 @@ def _advice(asked: Request, phase: Phase | None, systems: Sequence[str] | None, 
         load=tuple(load_of(r, asked.cluster.domain_gpus) for r in (routing, runs.workload(placement=eplb_spec(routing)).routing)),
         what_if=changes,
         no_what_if=without,
-        header=runs.header,
+        header=(*runs.header[:1], known.line(None, run_in), *runs.header[1:]),
         layers=None if layers is None else dataclasses.asdict(layers),
         host=host_line(asked.cluster),
+        formats=known.to_dict(run_in),
     )
+
+
+def _sent(formats: Formats, chosen: Mapping[str, System], not_ranked: dict[str, str], named: bool) -> dict[str, Value]:
+    """Options of systems that send the rows of `formats`. A system that cannot is not ranked; raises ConfigError if it was asked for by name."""
+    found: dict[str, Value] = {}
+    for name in chosen:
+        try:
+            found |= row_options(formats, (name,)) if name not in not_ranked else {}
+        except ConfigError as error:
+            if named:
+                raise
+            not_ranked[name] = str(error)
+    return found
 
 
 def _with_search(found: Predicted, tried: Mapping[int, float]) -> Predicted:

@@ -1,0 +1,73 @@
+"""The precision of a verb that trains or simulates one layer: what `--precision` changes in a model, a practice and the options of systems."""
+
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from typing import Any, cast
+
+from dysharp.base.errors import ConfigError
+from dysharp.costs.machine import Machine
+from dysharp.model.formats import COPIES, Formats, formats_of, trained
+from dysharp.runs.options import Value
+from dysharp.specs import Model
+from dysharp.specs.whole import WholeModel
+from dysharp.systems import get_system
+from dysharp.training.practice import DType, Practice
+
+SIMULATED = {"bf16": "bf16", "fp8": "fp8", "mxfp8": "fp8"}
+"""Type of products -> type of the GEMMs of a simulated layer (`Model.gemm_dtype`)."""
+ROWS = {"bf16": "rows"}
+"""Rows -> their name among the options of systems, where it differs (`systems.building.formats.ROW_FORMATS`)."""
+WORDS = {word: name for name, word in ROWS.items()}
+
+
+def step_formats(precision: str | None, model: WholeModel) -> Formats | None:
+    """The formats of a step; None: nobody said any, and the experts of the model say the type of products. Raises `ConfigError`."""
+    return trained(formats_of(precision, model=model)) if precision else None
+
+
+def in_formats(model: WholeModel, practice: Practice, formats: Formats | None, machine: Machine) -> tuple[WholeModel, Practice]:
+    """A model whose simulated layers multiply as `formats` say, and the practice of a step. Products are those that the machine has."""
+    if formats is None:
+        return model, practice
+    products = machine.products(formats.main(model.layer is not None))
+    layer = None if model.layer is None else replace(model.layer, gemm_dtype=SIMULATED.get(products, "fp8"))
+    return replace(model, layer=layer), replace(practice, dtype=cast(DType, products), formats=formats)
+
+
+def layer_in(model: Model, formats: Formats, machine: Machine) -> Model:
+    """A layer that is simulated in `formats`. Raises `ConfigError` for what a simulated layer has not."""
+    products = machine.products(formats.main(moe=True))
+    if products not in SIMULATED:
+        raise ConfigError(f"precision: found products in {products}, expected bf16, fp8 or mxfp8: simulated layers have no other GEMMs")
+    return replace(model, gemm_dtype=SIMULATED[products])
+
+
+def row_options(formats: Formats | None, systems: Iterable[str]) -> dict[str, Value]:
+    """Options of systems that send rows in the formats that somebody said. Raises `ConfigError` for a system without a choice."""
+    found: dict[str, Value] = {}
+    for side, option in (("sent", "dispatch"), ("back", "combine")):
+        word = getattr(formats, side) if formats else ""
+        for name in systems if word else ():
+            if option in {field.name for field in fields(get_system(name).options)}:
+                found[f"{name}.{option}"] = ROWS.get(word, word)
+            elif word != "bf16":
+                raise ConfigError(f"precision: found {side}={word}, expected {side}=bf16: {name} has no other rows")
+    return found
+
+
+def default_formats(products: str, state: str = "bf16") -> Formats:
+    """Formats where nobody said any: every linear in one type."""
+    name = COPIES[products]
+    return Formats(name, name, name, state=state, sent="bf16", back="bf16")
+
+
+def with_rows(formats: Formats, options: dict[str, Any] | None, model: Model | None) -> Formats:
+    """`formats` with the rows that a system sent under `options`; without a system, what closed forms send: BF16 both ways."""
+    said = options or {}
+    sent, back = (WORDS.get(word, word) for word in (str(said.get("dispatch", "rows")), str(said.get("combine", "rows"))))
+    return formats if model is None else replace(formats, sent=_known(sent), back=_known(back))
+
+
+def _known(word: str) -> str:
+    """A word of `formats.ROW_BYTES`: the same rows without scales count as those with."""
+    return {"fp8-plain": "fp8", "fp4-plain": "nvfp4"}.get(word, word)

@@ -1,0 +1,124 @@
+"""The dial of precision: names and parts, what each changes, and FP8 beside BF16 over drawn models, machines and layouts."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from dysharp.base.errors import ConfigError
+from dysharp.costs.machine import Machine
+from dysharp.model.formats import COPIES, FORMATS, PRECISIONS, Formats, formats_of, trained
+from dysharp.model.layout import layout_of
+from dysharp.model.state import RECIPES
+from dysharp.runs.precision import in_formats, step_formats
+from dysharp.specs import list_whole_models, load_cluster, load_whole
+from dysharp.specs.fields import CHECKPOINTS
+from dysharp.training.block import Block
+from dysharp.training.practice import Practice
+
+DENSE, EXPERTS = load_whole("llama3-8b"), load_whole("deepseek-v3")
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_every_name_is_a_precision_of_every_part(name: str) -> None:
+    found = formats_of(name)
+    assert found.state in RECIPES
+    assert {found.attention, found.experts, found.dense, found.head} <= set(FORMATS)
+    assert found.line(EXPERTS).startswith("formats: weights ")
+    assert set(found.to_dict()) == {"weights", "products", "kv", "state", "sent", "back"}
+
+
+def test_recipes_of_state_are_precisions() -> None:
+    assert set(RECIPES) <= set(PRECISIONS)
+    assert all(formats_of(name).state == name for name in RECIPES)
+
+
+def test_parts_behind_a_name_change_these_parts_alone() -> None:
+    plain, found = formats_of("fp8"), formats_of("fp8, products=bf16,state=bf16,sent=fp8")
+    assert found == replace(plain, products="bf16", state="bf16", sent="fp8")
+    assert found.of("attention").compute == "bf16"
+    assert found.of("attention").weight_bytes == plain.of("attention").weight_bytes
+    assert formats_of("bf16,weights=int4") == Formats("int4", "int4", "int4")
+    assert formats_of("bf16,kv=fp8", kv="bf16").kv == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fp9", "precision 'fp9': unknown; did you mean"),
+        ("fp8,product=bf16", "unknown part; did you mean 'products'"),
+        ("fp8,products=fp9", "precision: products: found 'fp9'"),
+        ("fp8,state=nothing", "precision: state: found 'nothing'"),
+        ("fp8,sent=rows", "precision: sent: found 'rows'"),
+        ("fp8,bf16", "found 'bf16' behind fp8, expected part=value"),
+        ("fp8,kv=fp8,kv=bf16", "found kv twice"),
+    ],
+)
+def test_what_is_unknown_is_one_line(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        formats_of(text)
+    assert message in str(caught.value).replace('"', "'")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_dense_model_has_what_a_name_says_of_experts_in_every_linear() -> None:
+    assert formats_of("int4", model=DENSE) == formats_of("int4-all")
+    assert formats_of("int4", model=EXPERTS) == PRECISIONS["int4"]
+    assert formats_of("fp4", model=DENSE) == PRECISIONS["fp4"]  # it says something of a dense FFN already
+
+
+def test_the_line_names_parts_where_they_differ() -> None:
+    assert formats_of("mxfp4").line(EXPERTS) == "formats: weights mxfp4 (experts), bf16; products bf16; KV bf16; state bf16; rows fp8 out, bf16 back"
+    assert formats_of("fp8").line(DENSE) == "formats: weights fp8-block; products fp8; KV bf16; state fp8"
+    assert formats_of("fp4").line(load_whole("qwen3-30b")).startswith("formats: weights nvfp4 (experts), bf16;")  # which has no dense FFN
+    assert formats_of("fp4").line(DENSE, run=lambda _: "fp8").startswith("formats: weights nvfp4 (dense), bf16; products fp8;")
+
+
+def test_weights_of_a_step_are_copies_in_the_type_of_their_products() -> None:
+    assert trained(formats_of("fp8")).attention == "fp8-block"
+    assert trained(formats_of("fp8,products=bf16")).attention == "bf16"
+    assert trained(formats_of("bf16,products=fp8")).experts == "fp8"
+    with pytest.raises(ConfigError, match="found int4 weights, which no optimizer updates"):
+        trained(formats_of("int4"))
+
+
+def test_every_type_of_products_has_copies_of_its_type() -> None:
+    assert {FORMATS[name].compute for name in COPIES.values()} == set(COPIES)
+
+
+def test_checkpoints_of_packaged_models_are_precisions() -> None:
+    assert {load_whole(name).checkpoint for name in list_whole_models()} - {""} <= set(PRECISIONS)
+    assert load_whole("gpt-oss-120b").checkpoint == load_whole("gpt-oss-20b").checkpoint == "mxfp4"
+    for name in CHECKPOINTS:
+        assert name in PRECISIONS
+
+
+def test_products_follow_the_precision_and_not_the_model() -> None:
+    machine = Machine(load_cluster("hw-dgx-h200"))
+    for name, gemms, products in (("bf16", "bf16", "bf16"), ("fp8", "fp8", "fp8"), ("mxfp8", "fp8", "mxfp8"), ("fp8,products=bf16", "bf16", "bf16")):
+        model, practice = in_formats(EXPERTS, Practice(), step_formats(name, EXPERTS), machine)
+        assert model.layer is not None
+        assert (model.layer.gemm_dtype, practice.products(model)) == (gemms, products)
+    assert in_formats(EXPERTS, Practice(), step_formats(None, EXPERTS), machine) == (EXPERTS, Practice())
+
+
+MODELS = ("llama3-8b", "llama2-7b", "llama3-70b", "qwen3-30b", "deepseek-v2-lite", "gpt-oss-20b", "mixtral-8x7b", "phi-3.5-moe", "deepseek-v3")
+CLUSTERS = ("hw-dgx-h100", "hw-dgx-h200", "hw-dgx-b200", "hw-gb200-nvl72", "hw-mi300x", "hw-dgx-h100,gpu=a100-sxm")
+LAYOUTS = ("tp=1,ep=8,dp=8", "tp=2,ep=8,dp=4", "tp=8,ep=8", "tp=4,ep=4,dp=2", "tp=1,ep=4,dp=8,mbs=2")
+DRAWN = random.Random(51).sample([(m, c, at) for m in MODELS for c in CLUSTERS for at in LAYOUTS], 20)
+
+
+@pytest.mark.parametrize(("name", "cluster", "text"), DRAWN)
+def test_fp8_is_never_slower_than_bf16(name: str, cluster: str, text: str) -> None:
+    """Layers of a step, forward and backward with host and casts: a linear that FP8 slows stays in BF16."""
+    model, machine = load_whole(name), Machine(load_cluster(cluster))
+    layout = layout_of(text if model.layer else text.replace("ep=8,", "").replace("ep=4,", "").replace(",ep=8", ""))
+    times = {}
+    for precision in ("bf16", "fp8", "fp8,products=fp8"):
+        own = Practice(host=True, dispatcher="deepep" if model.layer else "")
+        whole, practice = in_formats(model, own, step_formats(precision, model), machine)
+        block = Block(whole, machine, layout, 4096, practice)
+        cost = block.layer(model.n_layers - 1, None)
+        times[precision] = cost.forward + cost.backward + cost.weights
+    assert times["fp8"] <= times["bf16"]
+    assert times["fp8"] <= times["fp8,products=fp8"]
