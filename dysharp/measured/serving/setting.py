@@ -230,4 +230,4 @@ def formats_of_row(row: ServingRow, model: WholeModel, engine: Engine) -> Format
         name = "bf16"
     else:
         raise Unsupported(f"no format is called like {experts!r}")
-    return formats_of(name, engine.kv if name != "bf16" else "bf16")
+    return formats_of(name, engine.kv if name != "bf16" else "bf16", model)
