@@ -1,7 +1,7 @@
 """`Fitted`: one constant that is fitted to measurements, with its unit, its meaning and the measurements behind it.
 
 Below it, one count of everything that was fitted to measurements, or chosen with measurements in sight. A fitted constant stands in
-`data/fitted.toml`. A counted number stands in the code or in files of machines and software, and `data/numbers.toml` lists it. Both belong to one
+`data/fitted.toml`. A counted number stands in the code or in cluster files, and `data/numbers.toml` lists it. Both belong to one
 part. Budgets are those that were promised; no later count raises one. The first three parts share `ALL`; operators and training share one, and have
 none of their own. Later parts were added by name.
 """
