@@ -97,9 +97,9 @@ def halves() -> Iterator[None]:
     def init(build: Ways, *given: object) -> None:
         begin(build, *given)
         half = np.array([build.b.pool(g, build.slots - build.slots // 2, "half") for g in build.gpus.tolist()], np.int32)
-        build._on_sms |= {name: build._issuers(name, Discipline.READY_FIFO, half) for name in ("norm", "gemm2")}
+        build._on_sms |= {name: build.issuers(name, Discipline.READY_FIFO, pools=half) for name in ("norm", "gemm2")}
         one = np.array([build.b.pool(g, build.slots // 2, "other half") for g in build.gpus.tolist()], np.int32)
-        build._on_sms["gemm1"] = build._issuers("gemm1", Discipline.READY_FIFO, one)
+        build._on_sms["gemm1"] = build.issuers("gemm1", Discipline.READY_FIFO, pools=one)
 
     with patch.object(sublayer.TpBuilder, "__init__", init):
         yield

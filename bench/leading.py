@@ -17,8 +17,9 @@ from typing import NamedTuple, cast
 import dysharp
 from dysharp.base.errors import DysharpError
 from dysharp.planning.advice.prediction import AdviceRuns
+from dysharp.runs.arguments import RequestArgs, arguments_of
 from dysharp.runs.options import options_by_system
-from dysharp.runs.request import RequestArgs, arguments_of, make_request
+from dysharp.runs.request import make_request
 from dysharp.runs.together import Workers
 from dysharp.systems import get_system
 

@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis import Row
+from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.options import options_of
-from dysharp.runs.request import RequestArgs, Workload, make_request, make_workload
+from dysharp.runs.request import Workload, make_request, make_workload
 from dysharp.runs.run import run_point
 from dysharp.systems import get_system
 

@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass
 
-from dysharp.program import Discipline, Program
-from dysharp.specs import Cluster, Model
+from dysharp.program import Discipline
 from dysharp.systems import Costs, Facts, Moves, Shown, system
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import one_copy_per_gpu
+from dysharp.systems.building.paper_layers import copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.workload import Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +27,8 @@ FACTS = Facts(
 )
 
 
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan_real(layer: LayerBuilder, options: Options) -> None:
     """As the paper form, with two launches, the pace of stores, and a barrier behind each transfer."""
-    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     steps = SoftwareSteps(layer)
 
     start = steps.delay("dispatch.launch", steps.costs.kernel_ps)
@@ -48,10 +45,9 @@ def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, 
     stores = steps.paced("combine", back, steps.costs.stores_ps(layer.back_bytes))
     layer.wait_each(stores.op, launch[stores.node])
     steps.barrier_after("combine", "returned", launch, back)
-    return layer.build(FACTS.moves)
 
 
 @system("toy-phases", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan_paper(layer: LayerBuilder, options: Options) -> None:
     """Phases, one after the other; a GPU waits for its own rows and GEMMs only."""
-    return one_copy_per_gpu(LayerBuilder(model, cluster, routing, direction, compute=options.compute), FACTS.moves)
+    copy_per_gpu(layer)

@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass
 
-from dysharp.program import Discipline, Program
-from dysharp.specs import Cluster, Model
+from dysharp.program import Discipline
 from dysharp.systems import Costs, Facts, Moves, Shown, system
 from dysharp.systems.building.experts import fused
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.workload import Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +25,8 @@ FACTS = Facts(
 
 
 @system("toy-push", FACTS)
-def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan(layer: LayerBuilder, options: Options) -> None:
     """A token goes once to each of its GPUs; each GPU sends one sum back as soon as the token's rows are finished."""
-    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
     layer.dispatch_puts()
     back = layer.combine_puts(Discipline.READY_FIFO)
     fused(layer, back.of_useful_row)
-    return layer.build(FACTS.moves)

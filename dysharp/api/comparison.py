@@ -8,12 +8,13 @@ from dysharp.analysis import Row
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.text import html_table, sentences, table
 from dysharp.planning.advice.tuning import Search, default_of, tune
+from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.causes import limits_of
 from dysharp.runs.collective import collective_options, run_collective, running
 from dysharp.runs.formats import formats_of
 from dysharp.runs.header import grouped
 from dysharp.runs.leading import NoEstimate, with_leading_tokens
-from dysharp.runs.request import Request, RequestArgs, make_collective_request, make_request, takes
+from dysharp.runs.request import Request, make_collective_request, make_request, takes
 from dysharp.runs.together import simulate_each, simulate_together
 from dysharp.systems import System, all_systems, get_system
 from dysharp.systems.collectives.register import get_collective

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, TypedDict, Unpack
+from typing import Any, Unpack
 
+from dysharp.api.arguments import EmulateArgs
 from dysharp.base.errors import ConfigError
 from dysharp.functional.collective import CollectiveEmulation, emulate_collective
 from dysharp.functional.emulation import Emulation, Shape, run_emulation
@@ -13,49 +13,16 @@ from dysharp.functional.faults import check_kinds, machine_faults
 from dysharp.functional.machine import Machine
 from dysharp.functional.sub_layers import emulate_sub_layer
 from dysharp.program import Program, Trace
+from dysharp.runs.arguments import arguments_of
 from dysharp.runs.collective import collective_options, planned
-from dysharp.runs.options import Value, options_of, split_options
-from dysharp.runs.progress import Progress, Step
-from dysharp.runs.request import Argument, arguments_of, make_collective_request, takes
+from dysharp.runs.options import options_of, split_options
+from dysharp.runs.progress import Step
+from dysharp.runs.request import make_collective_request, takes
 from dysharp.systems import get_system
 from dysharp.systems.collectives import get_collective
 from dysharp.workload.sublayer import SubLayer
 
 LIMITS = {"gpus": 1024, "tokens": 1 << 20, "hidden": 1 << 16, "expert_hidden": 1 << 20, "experts": 1 << 16, "topk": 1 << 15}
-
-
-_DTYPE = "of the payload: int32 for block integer, else float32 or bfloat16. None: int32 or float32."
-_INJECT = "faults and hard cases; `dysharp emulate --inject help` lists the kinds."
-_ORDER = "order of events: random, trace (as in the timed engine), oldest, newest, late-delivery, late-completion."
-
-
-class EmulateArgs(TypedDict, total=False):
-    """Keyword arguments of `emulate`. `help` prints the texts."""
-
-    workload: Annotated[
-        str | None,
-        Argument(
-            None, "a collective, such as all-reduce:1MiB, or a sub-layer, such as sub-layer:256x256x64x128, in place of a layer; on whole numbers."
-        ),
-    ]
-    block: Annotated[str, Argument("integer", "MoE block; `dysharp list blocks` shows all.")]
-    gpus: Annotated[int, Argument(4, "GPUs of the machine.")]
-    cluster: Annotated[str, Argument("paper-gh200-nvl32", "name of a packaged cluster or a TOML file; its links, domains and table sizes.")]
-    tokens: Annotated[int, Argument(8, "tokens of each GPU.")]
-    dtype: Annotated[str | None, Argument(None, _DTYPE)]
-    backward: Annotated[bool, Argument(False, "run the backward pass too and compare the gradients.")]
-    inject: Annotated[Iterable[str], Argument((), _INJECT)]
-    order: Annotated[str, Argument("random", _ORDER)]
-    path: Annotated[str, Argument("auto", "row (whole rows), packet, or auto (packets while there are few).")]
-    seed: Annotated[int, Argument(0, "seed of everything that is drawn, at least 0.")]
-    hidden: Annotated[int, Argument(256, "elements of a token.")]
-    expert_hidden: Annotated[int, Argument(64, "inner width of an expert.")]
-    experts: Annotated[int | None, Argument(None, "experts of the layer. None: 4 per GPU.")]
-    topk: Annotated[int | None, Argument(None, "experts per token. None: 4, or all experts where there are fewer.")]
-    options: Annotated[Mapping[str, Value] | None, Argument(None, '{"system.option": value} or {"option": value}.')]
-    placement: Annotated[str, Argument("auto", "contiguous, auto, eplb, eplb:slots=N,nodes=N,groups=G, or a JSON or TOML file.")]
-    dump: Annotated[int | None, Argument(None, "also list the packets of this token (packet path).")]
-    progress: Annotated[Progress | None, Argument(None, "called with a `Step` while the layer runs.")]
 
 
 @takes(EmulateArgs)
@@ -141,8 +108,8 @@ def _emulate_collective(name: str, request: EmulateArgs) -> CollectiveEmulation:
     """Run one collective or sub-layer on whole numbers, and compare the result with NumPy's."""
     from dysharp.engine.burst.run import run_burst
 
-    for argument, (default, _) in arguments_of(EmulateArgs).items():
-        if argument not in _OF_COLLECTIVES and request[argument] != default:  # type: ignore[literal-required]
+    for argument, meaning in arguments_of(EmulateArgs).items():
+        if argument not in _OF_COLLECTIVES and request[argument] != meaning.default:  # type: ignore[literal-required]
             raise ConfigError(f"{argument}: found {request[argument]!r} beside a workload, expected none")  # type: ignore[literal-required]
     shared = {key: request[key] for key in ("workload", "gpus", "cluster", "seed", "options", "progress")}
     system, asked = get_collective(name), make_collective_request({**shared, "fidelity": "burst"})  # type: ignore[typeddict-item]

@@ -5,7 +5,8 @@ from typing import Any, Unpack
 
 from dysharp.analysis import Row
 from dysharp.base.errors import ConfigError
-from dysharp.runs.request import RequestArgs, takes
+from dysharp.runs.arguments import RequestArgs
+from dysharp.runs.request import takes
 from dysharp.runs.run import planned, program_us
 from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes

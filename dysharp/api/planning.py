@@ -1,15 +1,16 @@
 """`plan`: the layouts and shapes that train fastest on a cluster."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import isinf
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypedDict, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 from pydantic import Field
 
+from dysharp.api.arguments import PlanArgs
 from dysharp.api.plan_confirm import Confirmed, Ranked, confirm, ranked_by_rows
 from dysharp.api.serving import Serving, serve, slo_of
 from dysharp.base.errors import ConfigError, check_word
@@ -24,11 +25,11 @@ from dysharp.planning.arguments import lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.experts import SPREAD
 from dysharp.planning.names import behind_of, ep_of, form_of, saving_of, schedule_of, short_of, text_of
-from dysharp.planning.plan import NOT_CONSIDERED, Plan, Planned, Search, framework_for, front, plan_shapes, practice_for, silent
-from dysharp.planning.search import Moved, Tick, kept, search, sensitivity
+from dysharp.planning.plan import NOT_CONSIDERED, Plan, Planned, Search, framework_for, front, plan_shapes, practice_for
+from dysharp.planning.search import Moved, kept, search, sensitivity
 from dysharp.planning.space import INTEGERS, Space, Task, broken_by
 from dysharp.runs.on_dask import on_dask
-from dysharp.runs.request import Argument, takes
+from dysharp.runs.request import takes
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import Tokens, check_value, show
 from dysharp.specs.hf_whole import lines_on
@@ -238,31 +239,6 @@ def measured_error(model: WholeModel, layout: Layout, machine: Machine) -> tuple
     return MEDIAN_P90[group_of_step(model, layout, machine)] if machine.cluster.gpu else None
 
 
-class PlanArgs(TypedDict, total=False):
-    """Keyword arguments of `plan`. `help` prints the texts."""
-
-    batch: Annotated[int | None, Argument(None, "sequences of a step. None: one per GPU.")]
-    sequence: Annotated[int, Argument(4096, "tokens of a sequence.")]
-    precision: Annotated[str, Argument("bf16", "bytes of weights, gradients and optimizer.")]
-    spread: Annotated[float, Argument(SPREAD, "spread of expert loads over their mean.")]
-    imbalance: Annotated[float | None, Argument(None, "rows of the hottest rank over the mean, whatever the EP degree, in place of `spread`.")]
-    tries: Annotated[Iterable[str], Argument((), 'lists of values per dimension ("tp=1,2").')]
-    vary: Annotated[Iterable[str], Argument((), 'shapes ("layers=61,66").')]
-    n_best: Annotated[int, Argument(10, "layouts to keep.")]
-    check: Annotated[str | None, Argument(None, "a layout to judge.")]
-    what_if: Annotated[bool, Argument(False, "also the best with DySHARP-class switches and with MoE-Hub.")]
-    rows: Annotated[int, Argument(0, "rank so many of the best again by simulated Rows of their experts.")]
-    confirmed: Annotated[bool, Argument(False, "replay the schedule of the best, and merge its passes in one Program.")]
-    sensitive: Annotated[bool, Argument(False, "search again with every constant 20 % lower and higher.")]
-    serve_slo: Annotated[str | None, Argument(None, 'also how every shape serves on one domain ("ttft=2s,tpot=50ms").')]
-    folder: Annotated[str | None, Argument(None, "keep costs there: a search that was killed goes on.")]
-    jobs: Annotated[int, Argument(1, "processes for shapes.")]
-    scheduler: Annotated[str, Argument("", "address of a dask scheduler whose workers search shapes.")]
-    quick: Annotated[bool, Argument(False, "a first look: a few layouts by closed forms, no search.")]
-    show: Annotated[Callable[[list[str]], None] | None, Argument(None, "called with lines that say the best layout so far.")]
-    tick: Annotated[Tick, Argument(silent, "called with what is done (candidates, shapes, Rows, changes), of how much, and a text.")]
-
-
 @takes(PlanArgs)
 def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **asked: Unpack[PlanArgs]) -> Answer:
     """The fastest layouts of every model (names or files, joined with commas) and shape on `gpus` GPUs. Raises `ConfigError`."""
@@ -282,7 +258,7 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
         raise ConfigError(f"plan {models}: found linear attention, expected attention in every layer: a search does not model it")
     own, given = machine_of(machine), given_of(asked["tries"])
     batch, costs = asked["batch"] or gpus, Path(folder) if folder else None
-    loads = asked["spread"], asked["imbalance"]
+    loads = SPREAD if asked["spread"] is None else asked["spread"], asked["imbalance"]
     recipe = asked["sequence"], asked["precision"]
     tasks = [Task(model, gpus, batch, *recipe, practice_for(model, own), *loads, framework_for(machine)) for model in shapes]
     local: Runner[Any] = here if jobs == 1 else lambda work: in_processes(work, jobs)

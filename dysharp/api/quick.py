@@ -11,9 +11,10 @@ from dysharp.base.errors import ConfigError
 from dysharp.planning.advice.advise import DEFAULT_CLUSTER, asked_for
 from dysharp.planning.advice.candidates import candidates, nothing_to_rank, options_to_run
 from dysharp.planning.quick import APART, BOUND, CLOSED, QuickLayer, cells, quick_layers
+from dysharp.runs.arguments import RequestArgs, SharedArgs
 from dysharp.runs.collective import running
 from dysharp.runs.header import header_of
-from dysharp.runs.request import ModelSource, RequestArgs, SharedArgs, make_collective_request, takes
+from dysharp.runs.request import ModelSource, make_collective_request, takes
 from dysharp.systems.collectives.register import get_collective
 
 STANDS_ON = (

@@ -1,17 +1,18 @@
 """`serve`: which layout of a model serves users best on a machine, what limits it, and what would help."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, TypedDict, Unpack
+from typing import Unpack
 
+from dysharp.api.arguments import ServeArgs
 from dysharp.api.serving_answer import Serving, Slo
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.api.tensor_parallel import serving_curves
 from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import machine_of
 from dysharp.model.formats import formats_of
-from dysharp.runs.request import Argument, routing_string, takes
+from dysharp.runs.request import routing_string, takes
 from dysharp.serving.answers import break_even, overlap_of, part_shares, slots_of
 from dysharp.serving.apart import best_apart
 from dysharp.serving.balance import loads_of
@@ -26,40 +27,6 @@ from dysharp.specs.whole import WholeModel
 
 MOST_DRAFTS = 8
 MOST_TOKENS = 1 << 24
-Tick = Callable[[int, int, str], None]
-_TENSOR = 'system of tensor-parallel sub-layers (`dysharp list sub-layers`), whose Rows take the place of all-reduces of prompts. "": all-reduces.'
-_WHAT_IF = "also search other machines: no communication, DySHARP, MoE-Hub, larger domains, faster NICs; and a dead GPU."
-_MERGED = "also a layer of the best point as a merged Program, in decoding and with prompts, beside the closed form."
-_SYSTEMS = "EP systems under which a layer is simulated at the best point with dispatch, as a merged Program."
-
-
-def _silent(done: int, total: int, text: str) -> None:
-    """Tell nobody."""
-
-
-class ServeArgs(TypedDict, total=False):
-    """Keyword arguments of `serve`. `help` prints the texts."""
-
-    gpus: Annotated[int | None, Argument(None, "GPUs in use. None: all of the cluster.")]
-    isl: Annotated[int, Argument(4096, "tokens of a prompt (mean).")]
-    osl: Annotated[int, Argument(1024, "tokens of an answer (mean).")]
-    engine: Annotated[str, Argument("vllm", "whose rules put requests into steps.")]
-    precision: Annotated[str | None, Argument(None, "of the weights (`serving.precisions`). None: FP8 where the experts are FP8, else BF16.")]
-    kv: Annotated[str | None, Argument(None, "type of cached values. None: the engine's.")]
-    slo: Annotated[str | Slo | None, Argument(None, 'limits of mean TTFT and TPOT: "ttft=2s,tpot=50ms", or an `Slo`. None: 2 s and 50 ms.')]
-    users: Annotated[int | None, Argument(None, "also how many GPUs serve so many.")]
-    layouts: Annotated[Iterable[str | ServeLayout] | None, Argument(None, "only these.")]
-    ep_system: Annotated[str, Argument("", 'EP kernels. "": those of the machine.')]
-    tensor: Annotated[str, Argument("", _TENSOR)]
-    mtp: Annotated[int, Argument(0, "drafts of a step and request.")]
-    acceptance: Annotated[float, Argument(0.8, "the part of drafts that is accepted if the drafts before were.")]
-    routing: Annotated[str | None, Argument(None, "recorded or drawn expert choices, as for `compare`: uneven experts, and what EPLB brings.")]
-    what_if: Annotated[bool, Argument(False, _WHAT_IF)]
-    systems: Annotated[Iterable[str] | None, Argument(None, _SYSTEMS)]
-    merged: Annotated[bool, Argument(False, _MERGED)]
-    tick: Annotated[Tick, Argument(_silent, "called with layouts done, their number, and a name.")]
-
-
 @takes(ServeArgs)
 def serve(model: str | WholeModel = "deepseek-v3", cluster: str | Cluster = "hw-dgx-h200", **request: Unpack[ServeArgs]) -> Serving:
     """Search the layouts of `model` on GPUs of `cluster` for prompts of `isl` and answers of `osl` tokens. Raises ConfigError for wrong input."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_systems import SystemPoint
+from dysharp.base.text import Columns
 from dysharp.measured.serving.predictions import Bar, bar_of, outside_of
 from dysharp.serving.answers import LIMITS, Overlap, Slots, limit_of, point_dict, words_of
 from dysharp.serving.apart import Apart
@@ -194,15 +195,30 @@ class Serving:
             "sentences": list(self.sentences()), "advice": list(self.advice()), "trust": list(self.trust()), "launch": self.launch(),
             "best": [self._point(point) for point in self.best], "front": [self._point(point) for point in self.front],
             "apart": apart and _milliseconds(apart),
-            "what_ifs": [
-                {"name": one.name, "tokens_per_s_gpu": one.tokens_per_gpu, "layout": one.point and one.point.replica.layout.name}
-                for one in self.what_ifs
-            ],
+            "what_ifs": self._changes(),
             "overlap": self.overlap and asdict(self.overlap), "break_even": self.break_even,
             "systems": [asdict(one) for one in self.systems], "layers": self.layers and {name: asdict(one) for name, one in self.layers.items()},
             "slots": [asdict(slot) for slot in self.slots],
             "rejected": [{"layout": one.layout.name, "reason": one.reason} for one in self.rejected], "header": list(self.header),
         }  # fmt: skip
+
+    def _changes(self) -> list[dict[str, Any]]:
+        return [
+            {"name": one.name, "tokens_per_s_gpu": one.tokens_per_gpu, "layout": one.point and one.point.replica.layout.name} for one in self.what_ifs
+        ]
+
+    def points_of(self, points: Iterable[ServePoint]) -> list[dict[str, Any]]:
+        """Rows of `POINTS`."""
+        return [self._point(point) | {"ep_system": point.system or None} for point in points]
+
+    def what_if_rows(self) -> list[dict[str, Any]]:
+        """Rows of `WHAT_IFS`."""
+        now = self.best[0].tokens_per_gpu if self.best else 1.0
+        return [one | {"gain": one["tokens_per_s_gpu"] / now - 1} for one in self._changes()]
+
+    def system_rows(self) -> list[dict[str, Any]]:
+        """Rows of `SYSTEMS`."""
+        return [asdict(one) | {"over": one.merged / one.closed_whole - 1} for one in self.systems]
 
     def __str__(self) -> str:
         return "\n".join((*self.sentences(), *self.trust()))
@@ -226,42 +242,15 @@ def _times(point: ServePoint) -> str:
     return f"TPOT {point.served.tpot / 1e3:.1f} ms, TTFT {point.served.ttft / 1e3:,.0f} ms"
 
 
-POINT_HEADINGS = (
-    "layout", "EP system", "users", "tokens/s\nper GPU", "tokens/s\nper user", "TPOT\nms", "90 % of\nruns, ms", "TTFT\nms", "prompts\n%", "limit",
+POINTS = Columns(
+    "layout=layout", "EP system=ep_system", "users=users:g", "tokens/s\nper GPU=tokens_per_s_gpu:,.0f", "tokens/s\nper user=tokens_per_s_user:.1f",
+    "TPOT\nms=tpot_ms:.1f", "90 % of\nruns, ms=tpot_ms_90:.0f", "TTFT\nms=ttft_ms:,.0f", "prompts\n%=prompt_share:.0%", "limit=limit",
 )  # fmt: skip
-SYSTEM_HEADINGS = (
-    "EP system", "form", "MoE layer\nus", "closed form\nus", "whole layer,\nmerged us", "closed form\nus", "merged over\nclosed, %", "TPOT\nms",
+SYSTEMS = Columns(
+    "EP system=system", "form=form", "MoE layer\nus=layer:,.0f", "closed form\nus=closed:,.0f", "whole layer,\nmerged us=merged:,.0f",
+    "closed form\nus=closed_whole:,.0f", "merged over\nclosed, %=over:+.0%", "TPOT\nms=tpot_ms:.1f",
 )  # fmt: skip
-WHAT_IF_HEADINGS = ("changed", "layout", "tokens/s\nper GPU", "gain\n%")
-
-
-def point_cells(points: Iterable[ServePoint]) -> list[tuple[str, ...]]:
-    """One row per point, by `POINT_HEADINGS`."""
-    rows: list[tuple[str, ...]] = []
-    for p in points:
-        low, high = bar_of(p.replica).around(p.served.tpot / 1e3)
-        speed = (f"{p.tokens_per_gpu:,.0f}", f"{p.per_user:.1f}", f"{p.served.tpot / 1e3:.1f}", f"{low:.0f} to {high:.0f}")
-        rest = (f"{p.served.ttft / 1e3:,.0f}", f"{100 * p.served.prompt_share:.0f}", limit_of(p))
-        rows.append((p.replica.layout.name, p.system or "-", f"{p.load.users:g}", *speed, *rest))
-    return rows
-
-
-def what_if_cells(done: Serving) -> list[tuple[str, ...]]:
-    """One row per changed machine, by `WHAT_IF_HEADINGS`."""
-    now = done.best[0].tokens_per_gpu if done.best else 1.0
-    return [
-        (one.name, one.point.replica.layout.name if one.point else "-", f"{one.tokens_per_gpu:,.0f}", f"{100 * (one.tokens_per_gpu / now - 1):+.0f}")
-        for one in done.what_ifs
-    ]
-
-
-def system_cells(done: Serving) -> list[tuple[str, ...]]:
-    """One row per EP system, by `SYSTEM_HEADINGS`."""
-    return [
-        (one.system, one.form, *(f"{us:,.0f}" for us in (one.layer, one.closed, one.merged, one.closed_whole)),
-         f"{100 * (one.merged / one.closed_whole - 1):+.0f}", f"{one.tpot_ms:.1f}")
-        for one in done.systems
-    ]  # fmt: skip
+WHAT_IFS = Columns("changed=name", "layout=layout", "tokens/s\nper GPU=tokens_per_s_gpu:,.0f", "gain\n%=gain:+.0%")
 
 
 def memory_line(point: ServePoint) -> str:

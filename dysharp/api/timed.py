@@ -18,12 +18,13 @@ from dysharp.base.errors import ConfigError
 from dysharp.base.units import ps_to_us
 from dysharp.engine.burst.run import Timing
 from dysharp.program import Program, Trace
+from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.collective import collective_options, run_collective
 from dysharp.runs.memory import check_memory, gemm_variants
 from dysharp.runs.one_pass import Engine, run_pass
 from dysharp.runs.options import options_by_system, options_of
 from dysharp.runs.progress import Step
-from dysharp.runs.request import CollectiveRequest, RequestArgs, Workload, make_collective_request, make_request, make_workload, takes
+from dysharp.runs.request import CollectiveRequest, Workload, make_collective_request, make_request, make_workload, takes
 from dysharp.systems import System, get_system
 from dysharp.systems.collectives import CollectiveSystem, get_collective
 

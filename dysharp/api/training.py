@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
+from dysharp.api.arguments import StepArgs
 from dysharp.api.comparison import chosen_systems, header_lines, out_of_ranking, place_of_fastest, rows_both_ways
 from dysharp.api.merged_blocks import merged_blocks, merged_line
 from dysharp.api.tensor_parallel import step_sub_layers, step_words
 from dysharp.base.errors import ConfigError
-from dysharp.base.text import table
+from dysharp.base.text import Columns, table
 from dysharp.base.units import PS_PER_US, GiB
 from dysharp.costs.machine import Machine, number
 from dysharp.measured.training.step_time import error_bar
@@ -18,8 +19,8 @@ from dysharp.model import Layout, check_domain, check_layout, layout_of
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.state import recipe_of
 from dysharp.planning.quick import BOUND, FLIT_BYTES, QuickLayer, quick_layers
-from dysharp.runs.progress import Progress
-from dysharp.runs.request import Argument, RequestArgs, takes
+from dysharp.runs.arguments import RequestArgs
+from dysharp.runs.request import takes
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import Tokens, check_value
 from dysharp.specs.hf_whole import lines_on
@@ -51,15 +52,6 @@ if TYPE_CHECKING:
     from dysharp.analysis import Row
 
 BLOCKS = CLOSED, MERGED = "closed", "merged"
-_MEGATRON = (
-    "arguments of Megatron-LM, or a file of them or of a Megatron-Bridge recipe (`training.megatron`); `layout`, `sequence`, `precision` and "
-    "`recompute` count before what they say."
-)
-_TENSOR = "a system of sub-layers (`dysharp list sub-layers`), whose Rows take the place of tensor-parallel collectives."
-_BLOCKS = (
-    '"closed" adds the Row of a MoE layer and closed forms; "merged" runs each MoE block, and its forward beside its backward pass, as one Program '
-    "on common SMs and links (minutes)."
-)
 WORDS = {
     COMPUTE: "computing", EP: "EP communication that nothing hides", LAUNCHES: "waiting for launches", BUBBLE: "the pipeline's bubble",
     SEND: "sends between stages", DATA_PARALLEL: "gradient and parameter traffic that nothing hides", OPTIMIZER: "the optimizer",
@@ -70,6 +62,11 @@ WORDS = {
 _QUICK_COLUMNS = 6
 WORTH = 0.001
 """Gain from which a sentence names a change."""
+COLUMNS = Columns(
+    "system=system", "tokens/s\nper GPU=tokens_per_s_gpu:,.0f", "MFU\n%=mfu:.1%", "step\nms=step_us/1e3:,.1f",
+    f"compute\n%={COMPUTE}:.1%", f"exposed\nEP %={EP}:.1%", f"launches\n%={LAUNCHES}:.1%", f"bubble\n%={BUBBLE}:.1%", f"send\n%={SEND}:.1%",
+    f"data\npar. %={DATA_PARALLEL}:.1%", f"optim.\n%={OPTIMIZER}:.1%",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,26 +146,19 @@ class Steps:
         rank = self.memory.peak
         return f"Memory: at most {self.memory.reserved(rank) / GiB:.1f} GiB, on pipeline rank {rank.rank} with {rank.in_flight}."
 
-    HEADINGS: ClassVar = (
-        "system", "tokens/s\nper GPU", "MFU\n%", "step\nms", "compute\n%", "exposed\nEP %", "launches\n%", "bubble\n%", "send\n%", "data\npar. %",
-        "optim.\n%",
-    )  # fmt: skip
-
     @property
-    def headings(self) -> tuple[str, ...]:
-        """Of `cells`: a quick answer has the parts that stand on its layers, and what these stand on."""
-        return (*self.HEADINGS[:_QUICK_COLUMNS], "EP layer stands on") if self.quick else self.HEADINGS
+    def columns(self) -> Columns:
+        """Of `rows`: a quick answer has the parts that stand on its layers, and what these stand on."""
+        return Columns(*COLUMNS[:_QUICK_COLUMNS], "EP layer stands on=quick:") if self.quick else COLUMNS
 
     def __str__(self) -> str:
-        return table(self.headings, self.cells(), left=1) + "\n" + self.sentence() + "\n" + self.memory_line()
+        return table(self.columns.headings, self.columns.cells(self.rows()), text=self.columns.text) + f"\n{self.sentence()}\n{self.memory_line()}"
 
-    def cells(self) -> list[tuple[str, ...]]:
-        """The table: one row per system."""
-        shares = [[f"{100 * one.shares[name]:.1f}" for name in WORDS] for one in self.steps]
-        numbers = [(f"{one.tokens_per_s_gpu:,.0f}", f"{100 * one.mfu:.1f}", f"{one.step_us / 1e3:,.1f}") for one in self.steps]
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows of `columns`, one for each system."""
         names = [f"{one.system}*" if one.dropped_rows else one.system for one in self.steps]
-        rows = [(name, *speed, *parts) for name, speed, parts in zip(names, numbers, shares, strict=True)]
-        return [(*row[:_QUICK_COLUMNS], self.quick[one.system]) for row, one in zip(rows, self.steps, strict=True)] if self.quick else rows
+        quick = [self.quick.get(one.system, "") for one in self.steps]
+        return [one.to_dict() | one.shares | {"system": name, "quick": how} for one, name, how in zip(self.steps, names, quick, strict=True)]
 
     def _memory(self) -> dict[str, Any]:
         ranks = [{"rank": one.rank, "allocated_bytes": one.allocated, "bytes": one.lines} for one in self.memory.ranks]
@@ -183,21 +173,6 @@ class Steps:
             "chunks_in_flight": in_flight(self.schedule), "memory": self._memory(), "steps": [one.to_dict() for one in self.steps],
             "gains": self.gains, "sentence": self.sentence(), "header": list(self.header),
         } | ({"quick": True} if self.quick else {})  # fmt: skip
-
-
-class StepArgs(TypedDict, total=False):
-    """Keyword arguments of `step`. `help` prints the texts."""
-
-    megatron: Annotated[str | None, Argument(None, _MEGATRON)]
-    sequence: Annotated[int | None, Argument(None, "tokens of a sequence. None: those of `megatron`, else 4096.")]
-    precision: Annotated[str | None, Argument(None, "for the memory, as for `model`. None: bf16.")]
-    recompute: Annotated[Iterable[str], Argument((), "modules that are computed again.")]
-    routing: Annotated[str | None, Argument(None, "as for `compare`; one drawn layer stands for all layers.")]
-    tensor: Annotated[str, Argument("", _TENSOR)]
-    blocks: Annotated[str, Argument(CLOSED, _BLOCKS)]
-    seed: Annotated[int, Argument(0, "as for `compare`.")]
-    quick: Annotated[bool, Argument(False, "no simulation: MoE layers are closed forms or bounds, and the answer says which.")]
-    progress: Annotated[Progress | None, Argument(None, "as for `compare`.")]
 
 
 @takes(StepArgs)

@@ -4,17 +4,18 @@ from typing import Any
 
 import click
 
-from dysharp.cli.flags import complete_models, complete_systems, json_flag, real_workload_flags, words_of
+from dysharp.cli.flags import complete_models, json_flag, options, systems_flag, words_of
 from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.quick import lines_of, print_quick, quick_flag, refuse_files
 from dysharp.cli.report import command_line, report_flag, write_report
+from dysharp.runs.arguments import SharedArgs
 from dysharp.show.output import print_answer, print_header
 
 
 @click.command()
 @click.argument("model", metavar="MODEL", shell_complete=complete_models)
-@click.option("--systems", metavar="A,B,...", shell_complete=complete_systems, help="Systems to rank. [default: all with kernels of today]")
-@real_workload_flags
+@systems_flag("all with kernels of today")
+@options(SharedArgs, cluster={"default": "hw-dgx-h100"})
 @click.option(
     "--phase", metavar="decode|prefill|train", help="Set tokens per GPU (128, 4096, 4096), passes and systems, which need kernels for the phase."
 )
@@ -28,13 +29,14 @@ from dysharp.show.output import print_answer, print_header
 @json_flag
 @click.pass_context
 def advise(
-    ctx: click.Context, /, model: str, systems: str | None, settings: tuple[str, ...], phase: str | None, libraries: bool, regime: str | None,
+    ctx: click.Context, /, model: str, systems: list[str] | None, settings: tuple[str, ...], phase: str | None, libraries: bool, regime: str | None,
     details: bool, markdown: bool, report: str | None, fresh: bool, quick: bool, as_json: bool, **workload: Any,
 ) -> None:  # fmt: skip
     """Say which EP system to run for MODEL on a machine, what limits it, and what would help.
 
-    MODEL is the name of a packaged model, a TOML file, or a Hugging Face config.json. The machine is one NVLink domain, or several that
-    network cards join. Times have error bars from measurements. A prediction outside the measured range has a warning.
+    MODEL is the name of a packaged model, a TOML file, or a Hugging Face config.json. The machine is an hw-* cluster, or a file of
+    `dysharp calibrate`: one NVLink domain, or several that network cards join. Times have error bars from measurements. A prediction outside the
+    measured range has a warning.
     """
     from dysharp.api import advise as ask
     from dysharp.api.quick import QuickAnswer, quick_advise
@@ -48,16 +50,15 @@ def advise(
         return _libraries(ctx, model, regime, workload, as_json)
     if markdown and as_json:
         raise ConfigError("advise: found --markdown and --json, expected one of the two")
-    names = words_of(systems)
 
     def first() -> QuickAnswer:
-        return quick_advise(model, systems=names, phase=phase, options=parse_set(settings), **workload)
+        return quick_advise(model, systems=systems, phase=phase, options=parse_set(settings), **workload)
 
     if quick:
         refuse_files(report=report)
         return print_quick(first(), as_json, advice=True)
     with kept_rows(fresh), progress_bar(header=False, first=lambda: lines_of(first())) as progress:  # the screen has the header
-        done = ask(model, systems=names, phase=phase, options=parse_set(settings), progress=progress, **workload)
+        done = ask(model, systems=systems, phase=phase, options=parse_set(settings), progress=progress, **workload)
     if report is not None:
         from dysharp.show.html_report import report_of_advice
 

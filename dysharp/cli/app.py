@@ -9,7 +9,7 @@ from dysharp.base.errors import check_word, nearest
 from dysharp.cli.advise import advise
 from dysharp.cli.calibrate import calibrate
 from dysharp.cli.emulate import emulate
-from dysharp.cli.flags import complete_systems, complete_words, json_flag, plot_flag, window_flag, words_of, workload_flags
+from dysharp.cli.flags import complete_systems, complete_words, json_flag, options, plot_flag, systems_flag
 from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.lint import lint
 from dysharp.cli.model import model
@@ -27,6 +27,7 @@ from dysharp.cli.texts.examples import add_examples
 from dysharp.cli.trace import trace
 from dysharp.cli.traces import capture, routing
 from dysharp.cli.validate import validate
+from dysharp.runs.arguments import RequestArgs
 from dysharp.show.output import print_answer, print_header, print_json
 
 LISTS = ("systems", "collectives", "sub-layers", "models", "clusters", "cluster-keys", "options", "figures", "blocks", "routings")
@@ -68,8 +69,7 @@ def cli(ctx: click.Context) -> None:
 
 @cli.command()
 @click.argument("system", shell_complete=complete_systems)
-@workload_flags
-@window_flag
+@options(RequestArgs)
 @quick_flag
 @json_flag
 @schema_flag
@@ -94,12 +94,7 @@ def run(system: str, settings: tuple[str, ...], quick: bool, as_json: bool, **wo
 
 
 @cli.command()
-@click.option(
-    "--systems",
-    metavar="A,B,...",
-    shell_complete=complete_systems,
-    help="Systems to compare.  [default: deepep,nvls,comet,dysharp,ideal; on an hw-* cluster those with a real form]",
-)
+@systems_flag("deepep,nvls,comet,dysharp,ideal; on an hw-* cluster those with a real form")
 @click.option(
     "--forms",
     metavar="real|paper|all",
@@ -111,17 +106,16 @@ def run(system: str, settings: tuple[str, ...], quick: bool, as_json: bool, **wo
 @click.option(
     "--tuned", is_flag=True, help="First search the knobs of each system, such as SMs or chunks, on few tokens: equally many settings each."
 )
-@plot_flag("the layer times into FILE (.svg or .png)")
+@plot_flag
 @report_flag
 @fresh_flag
-@workload_flags
-@window_flag
+@options(RequestArgs)
 @quick_flag
 @json_flag
 @schema_flag
 @click.pass_context
 def compare(
-    ctx: click.Context, /, systems: str | None, baseline: str | None, forms: str | None, tuned: bool, plot: str | None, report: str | None,
+    ctx: click.Context, /, systems: list[str] | None, baseline: str | None, forms: str | None, tuned: bool, plot: str | None, report: str | None,
     fresh: bool, settings: tuple[str, ...], quick: bool, as_json: bool, **workload: Any,
 ) -> None:  # fmt: skip
     """Simulate several systems on one workload, and say what limits the fastest."""
@@ -133,14 +127,13 @@ def compare(
     from dysharp.runs.options import parse_set
     from dysharp.runs.packet_time import packet_time
 
-    names = words_of(systems)
     if quick:
         refuse_files(plot=plot, report=report)
-        return print_quick(quick_compare(names, forms, options=parse_set(settings), **workload), as_json)
-    if line := packet_time(names or DEFAULT_SYSTEMS, options=parse_set(settings), **workload):
+        return print_quick(quick_compare(systems, forms, options=parse_set(settings), **workload), as_json)
+    if line := packet_time(systems or DEFAULT_SYSTEMS, options=parse_set(settings), **workload):
         click.echo(line, err=True)
-    with kept_rows(fresh), progress_bar(first=lambda: lines_of(quick_compare(names, forms, options=parse_set(settings), **workload))) as progress:
-        done = compare_systems(names, baseline, forms, tuned=tuned, options=parse_set(settings), progress=progress, **workload)
+    with kept_rows(fresh), progress_bar(first=lambda: lines_of(quick_compare(systems, forms, options=parse_set(settings), **workload))) as progress:
+        done = compare_systems(systems, baseline, forms, tuned=tuned, options=parse_set(settings), progress=progress, **workload)
     if plot is not None:
         from dysharp.show.plots import plot_compare, save_figure
 

@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dysharp.api.arguments import EmulateArgs
 from dysharp.base.errors import ConfigError, EmulationMismatch
-from dysharp.cli.flags import PLACEMENT_HELP, SET_HELP, complete_from, complete_systems, helps, json_flag, workload_flag
+from dysharp.cli.flags import complete_from, complete_systems, helps, json_flag, options
 from dysharp.show.output import print_facts, print_json, print_lines
 
 if TYPE_CHECKING:
     from dysharp.functional.collective import CollectiveEmulation
     from dysharp.functional.emulation import Emulation
 
-DTYPE_HELP = "Data type of the payload: int32, float32 or bfloat16.  [default: int32 for block integer, else float32]"
 _LABELS = {"merged": "joined a miss"}
 """Counts of tables whose name needs words."""
-ORDERS = "random, trace, oldest, newest, late-delivery, late-completion"
 
 
 def _kinds() -> Mapping[str, str]:
@@ -29,35 +28,11 @@ def _kinds() -> Mapping[str, str]:
 
 @click.command()
 @click.argument("system", shell_complete=complete_systems)
-@workload_flag
-@click.option("--block", default="integer", show_default=True, metavar="B", help="MoE block; `dysharp list blocks` shows all.")
-@click.option("--gpus", type=int, default=4, show_default=True, metavar="G", help="GPUs of the machine.")
-@click.option("--cluster", default="paper-gh200-nvl32", show_default=True, metavar="C", help="Cluster: its links, NVLink domains, table sizes.")
-@click.option("--tokens", type=int, default=8, show_default=True, metavar="T", help="Tokens per GPU.")
-@click.option("--dtype", metavar="D", help=DTYPE_HELP)
-@click.option("--hidden", type=int, default=256, show_default=True, metavar="H", help="Elements of a token.")
-@click.option("--expert-hidden", type=int, default=64, show_default=True, metavar="I", help="Inner width of an expert.")
-@click.option("--experts", type=int, metavar="E", help="Experts of the layer.  [default: 4 per GPU]")
-@click.option("--topk", type=int, metavar="K", help="Experts per token.  [default: 4]")
-@click.option("--backward", is_flag=True, help="Run the backward pass too, and compare the gradients.")
-@click.option(
-    "--inject",
-    multiple=True,
-    metavar="KIND",
-    is_eager=True,
-    callback=helps(_kinds, 12),
-    shell_complete=complete_from(_kinds, "help"),
-    help="Inject a fault or a hard case; repeatable. `dysharp emulate --inject help` lists the kinds.",
-)
-@click.option("--order", default="random", show_default=True, metavar="O", help=f"Order of events: {ORDERS}.")
-@click.option("--path", default="auto", show_default=True, metavar="auto|row|packet", help="Move rows or packets; auto: packets while there are few.")
-@click.option("--placement", default="auto", show_default=True, metavar="P", help=PLACEMENT_HELP)
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of everything that is drawn.")
+@options(EmulateArgs, inject={"is_eager": True, "callback": helps(_kinds, 12), "shell_complete": complete_from(_kinds, "help")})
 @click.option("--dump", is_flag=True, help="Print the packets of one token as they move (packet path).")
 @click.option("--token", type=int, metavar="N", help="Token whose packets --dump prints.  [default: 0]")
-@click.option("--set", "settings", multiple=True, metavar="SYSTEM.OPTION=VALUE", help=SET_HELP)
 @json_flag
-def emulate(system: str, inject: tuple[str, ...], dump: bool, token: int | None, settings: tuple[str, ...], as_json: bool, **values: Any) -> None:
+def emulate(system: str, dump: bool, token: int | None, settings: tuple[str, ...], as_json: bool, **values: Any) -> None:
     """Run one MoE layer, or one collective (--workload), under SYSTEM on real tensors, and compare its output with the references.
 
     Exit code 1 when a tensor is wrong or the machine hangs.
@@ -71,7 +46,7 @@ def emulate(system: str, inject: tuple[str, ...], dump: bool, token: int | None,
         raise ConfigError(f"dump: found {'--dump' if dump else '--token'} beside --workload, expected one of them")
     with progress_bar() as progress:
         done = emulate_layer(
-            system, inject=inject, options=parse_set(settings), dump=(token or 0) if dump or token is not None else None, progress=progress, **values
+            system, options=parse_set(settings), dump=(token or 0) if dump or token is not None else None, progress=progress, **values
         )
     if as_json:
         print_json(done.to_dict())

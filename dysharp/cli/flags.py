@@ -1,15 +1,15 @@
 """Options that several commands share."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from functools import reduce
+from typing import Any, get_args
 
 import click
 
 from dysharp.base.errors import ConfigError
+from dysharp.runs.arguments import Argument, arguments_of
 
 Command = Callable[..., Any]
-PLACEMENT_HELP = "Placement of experts: contiguous, auto, eplb[:slots=N,nodes=N,groups=G], or a JSON or TOML file."
-SET_HELP = "Set an option of a system; repeatable. `dysharp list options` shows names and ranges."
 
 
 Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
@@ -48,9 +48,6 @@ def _complete(what: str) -> Complete:
 complete_systems = _complete("systems")
 complete_clusters = _complete("clusters")
 complete_models = _complete("models")
-complete_settings = _complete("settings")
-complete_routings = _complete("routings")
-complete_placements = complete_words("contiguous", "auto", "eplb", "eplb:slots=")
 
 
 def words_of(text: str | None) -> list[str] | None:
@@ -88,9 +85,7 @@ def _drawable(ctx: click.Context, param: click.Parameter, path: str | None) -> s
     return path
 
 
-def plot_flag(what: str) -> Callable[[Command], Command]:
-    """`--plot FILE` of a command that can draw `what`."""
-    return click.option("--plot", metavar="FILE", callback=_drawable, help=f"Also draw {what}.")
+plot_flag = click.option("--plot", metavar="FILE", callback=_drawable, help="Also draw the answer into FILE (.svg or .png).")
 
 
 def jobs_flag(text: str, **options: Any) -> Callable[[Command], Command]:
@@ -98,109 +93,70 @@ def jobs_flag(text: str, **options: Any) -> Callable[[Command], Command]:
     return click.option("-j", "--jobs", type=click.IntRange(1, 256), **({"default": 1, "show_default": True} | options), help=text)
 
 
-window_flag = click.option(
-    "--window",
-    type=int,
-    metavar="T",
-    help="Packet fidelity, or several NVLink domains: simulate the first T tokens of each GPU and estimate the whole layer. 0: all tokens, where "
-    "`compare` would choose leading tokens.",
-)
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
-workload_flag = click.option(
-    "--workload",
-    metavar="W",
-    shell_complete=complete_words("all-reduce:", "all-gather:", "reduce-scatter:", "all-to-all:", "broadcast:"),
-    help="A collective or sub-layer in place of a MoE layer: all-reduce:64MiB, all-gather-v:1MiB,3MiB,..., sub-layer:llama-7b:L1.",
-)
+
+class Words(click.ParamType[Any]):
+    """A list such as "a,b"."""
+
+    name = "text"
+
+    def __init__(self, separator: str) -> None:
+        self.separator = separator
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The words of a text."""
+        return [word.strip() for word in value.split(self.separator) if word.strip()] if isinstance(value, str) else value
 
 
-def _one_of(flag: str, words: str, text: str) -> Callable[[Command], Command]:
-    """An option whose values are `words`, the default first."""
-    known = words.split("|")
-    return click.option(flag, default=known[0], show_default=True, metavar=words, shell_complete=complete_words(*known), help=text)
+def systems_flag(default: str) -> Callable[[Command], Command]:
+    """`--systems A,B,...`, which systems a command simulates."""
+    return click.option("--systems", type=Words(","), metavar="A,B,...", shell_complete=complete_systems, help=f"Systems.  [default: {default}]")
 
 
-_DIRECTION = _one_of("--direction", "fwd|bwd|both", "Forward pass, backward pass, or both.")
-_FIDELITY = _one_of("--fidelity", "burst|packet", "Level of the simulation.")
-_WORKLOAD = (
-    click.option(
-        "--model",
-        default="deepseek-v2-lite",
-        show_default=True,
-        metavar="NAME|FILE",
-        shell_complete=complete_models,
-        help="Name of a packaged model, a TOML file, or a Hugging Face config.json.",
-    ),
-    click.option(
-        "--cluster",
-        default="paper-gh200-nvl32",
-        show_default=True,
-        metavar="NAME|FILE",
-        shell_complete=complete_clusters,
-        help="Name of a packaged cluster, a variant NAME,key=value,... or a TOML file.",
-    ),
-    click.option("--gpus", type=int, metavar="G", help="GPUs in use.  [default: all GPUs of the cluster]"),
-    click.option("--tokens", type=int, metavar="T", help="Tokens per GPU.  [default: tokens_per_gpu of the model]"),
-    click.option("--layer", type=int, metavar="L", help="Layer of a recording, or draw of a distribution.  [default: the layer of median imbalance]"),
-    click.option(
-        "--routing",
-        metavar="R",
-        shell_complete=complete_routings,
-        help="Source of expert choices: uniform, normal:STD, powerlaw:ALPHA, lognormal:SIGMA, trace:NAME, a trace (.npz), "
-        "counts (.csv), or a pattern such as hot-rank:share=0.2 (`dysharp list routings`).  [default: routing of the model]",
-    ),
-    click.option("--placement", default="auto", show_default=True, metavar="P", shell_complete=complete_placements, help=PLACEMENT_HELP),
-    _DIRECTION,
-    click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of everything that is drawn."),
-    _FIDELITY,
-    click.option("--set", "settings", multiple=True, metavar="SYSTEM.OPTION=VALUE", shell_complete=complete_settings, help=SET_HELP),
-)
-
-_SKEW = (
-    click.option(
-        "--start",
-        metavar="S",
-        help="Start time of each rank: fixed:US (the last rank is late), normal:SIGMA_US, rank=R:US,... or a CSV file (rank,start_us).",
-    ),
-    click.option(
-        "--slow",
-        metavar="S",
-        help="Slow ranks: rank=R:FACTOR,..., normal:CV (spread of clocks) or a CSV file (rank,factor). Their GEMMs take FACTOR times as long.",
-    ),
-)
-
-_MACHINE = 2  # the flags before this index name the model and the cluster
+COMPLETE = {
+    "cluster": complete_clusters, "model": complete_models, "systems": complete_systems, "routing": _complete("routings"),
+    "options": _complete("settings"), "placement": complete_words("contiguous", "auto", "eplb", "eplb:slots="),
+    "workload": complete_words("all-reduce:", "all-gather:", "reduce-scatter:", "all-to-all:", "broadcast:"),
+}  # fmt: skip
+"""Argument -> completion of its values."""
 
 
-def workload_flags(command: Command) -> Command:
-    """The flags of `run` and `compare` that say what to simulate."""
-    return _with(command, (workload_flag, *_WORKLOAD, *_SKEW))
+def options(arguments: type, *only: str, **changes: dict[str, Any] | None) -> Callable[[Command], Command]:
+    """An option for each argument of a verb that has one, or for `only`. `changes`: {argument: attributes of its option, or None for no option}."""
+    known = arguments_of(arguments)
+    kinds = {name: kind.__origin__ for name, kind in arguments.__annotations__.items()}
+    named = {f"`{name}`": _flags(name, argument)[0] for name, argument in known.items()}
+    asked = only or [name for name, argument in known.items() if argument.shown or kinds[name] is bool]
+    made = [_option(name, known[name], kinds[name], named, changes.get(name) or {}) for name in asked if changes.get(name, {}) is not None]
+    return lambda command: reduce(lambda done, option: option(done), reversed(made), command)
 
 
-def recorded_workload_flags(command: Command) -> Command:
-    """The flags of `trace`, which records one pass at burst level."""
-    one = {
-        _DIRECTION: _one_of("--direction", "fwd|bwd", "Forward pass or backward pass."),
-        _FIDELITY: _one_of("--fidelity", "burst", "Level of the simulation: burst level only."),
-    }
-    return _with(command, (workload_flag, *(one.get(flag, flag) for flag in _WORKLOAD), *_SKEW))
+def _flags(name: str, argument: Argument) -> list[str]:
+    return argument.flag.split() or [f"--{name.replace('_', '-')}"]
 
 
-def real_workload_flags(command: Command) -> Command:
-    """The flags of a command whose argument is the model and whose cluster is an hw-* cluster."""
-    cluster = click.option(
-        "--cluster",
-        default="hw-dgx-h100",
-        show_default=True,
-        metavar="NAME|FILE",
-        shell_complete=complete_clusters,
-        help="Name of a packaged hw-* cluster, or a TOML file, for example from `dysharp calibrate`.",
-    )
-    return _with(command, (cluster, *_WORKLOAD[_MACHINE:]))
+def _option(name: str, argument: Argument, kind: Any, named: Mapping[str, str], changes: dict[str, Any]) -> Callable[[Command], Command]:
+    text, _, otherwise = reduce(lambda told, word: told.replace(word, named[word]), named, argument.text).partition(" None: ")
+    argument = argument._replace(shown=changes.get("metavar", argument.shown))
+    default, flags = changes.get("default", argument.default), _flags(name, argument)
+    given = default is not False and default not in (None, "", ())
+    return click.option(*flags, *[name] * flags[-1].startswith("-"), **{
+        "default": default, "show_default": given, "metavar": argument.shown or None, "is_flag": kind is bool,
+        "type": None if kind is bool else _type(argument, kind), "multiple": name == "options" or (default == () and argument.shown[-3:] != "..."),
+        "shell_complete": COMPLETE.get(name) or complete_words(*argument.words),
+        "help": text[0].upper() + text[1:] + ("" if given or not otherwise else f"  [default: {otherwise.rstrip('.')}]"),
+    } | changes)  # fmt: skip
 
 
-def _with(command: Command, flags: tuple[Command, ...]) -> Command:
-    for flag in reversed(flags):
-        command = flag(command)
-    return command
+def _type(argument: Argument, kind: Any) -> Any:
+    """How the command line reads a value."""
+    if argument.shown.startswith("["):
+        return click.Choice(argument.words)
+    if argument.shown.endswith("..."):
+        return Words(argument.shown[-4])
+    number = next((each for each in (int, float) if each in (kind, *get_args(kind))), None)
+    if argument.span is None or number is None:
+        return number or str
+    kinds: dict[type, Any] = {int: click.IntRange, float: click.FloatRange}
+    return kinds[number](*argument.span)

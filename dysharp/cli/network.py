@@ -8,7 +8,8 @@ import click
 from click.core import ParameterSource
 
 from dysharp.base.errors import ConfigError
-from dysharp.cli.flags import complete_clusters, json_flag, plot_flag
+from dysharp.cli.flags import complete_clusters, json_flag, options, plot_flag
+from dysharp.runs.arguments import RequestArgs
 from dysharp.show.output import print_answer, print_header, print_lines, print_table
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ WITH_COMPARE = {"compare", "curve", "every", "seeds", "as_json"}
 @click.option("--speculative", is_flag=True, help="Allocate virtual channel and switch in one cycle.")
 @click.option("--hold-switch", is_flag=True, help="A packet keeps the switch until its tail has passed.")
 @click.option("--delays", metavar="NAME=C,...", help=DELAYS_HELP)
-@click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="Seed of everything that is drawn.")
+@options(RequestArgs, "seed", seed={"default": 1})
 @click.option("--period", type=int, default=6000, show_default=True, metavar="C", help="Cycles of a sample period.")
 @click.option("--warm-up", type=int, default=3, show_default=True, metavar="N", help="Periods to discard; up to 4 periods after them are measured.")
 @click.option(
@@ -58,7 +59,7 @@ WITH_COMPARE = {"compare", "curve", "every", "seeds", "as_json"}
     "--seeds", type=int, default=0, show_default=True, metavar="N",
     help="With --compare: 0 = send the packets of the recorded runs; else the mean of up to N seeds with drawn packets.",
 )  # fmt: skip
-@plot_flag("latency against load into FILE (.svg or .png)")
+@plot_flag
 @json_flag
 @click.pass_context
 def network(

@@ -43,7 +43,7 @@ def lines_of(done: QuickAnswer) -> list[str]:
 
 def lines_of_steps(done: Steps) -> list[str]:
     """Steps as a first answer."""
-    return first_lines(done.sentence(), done.headings, done.cells())
+    return first_lines(done.sentence(), done.columns.headings, done.columns.cells(done.rows()))
 
 
 def print_quick(done: QuickAnswer, as_json: bool, *, advice: bool = False, one: bool = False) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dysharp.base.errors import ConfigError
-from dysharp.cli.flags import complete_files
+from dysharp.cli.flags import Words, complete_files
 
 if TYPE_CHECKING:
     from dysharp.show.html_report import LeftOut, Report
@@ -40,6 +40,7 @@ def command_line(ctx: click.Context) -> str:
         value = ctx.params.get(parameter.name or "")
         if ctx.get_parameter_source(parameter.name or "") != click.core.ParameterSource.COMMANDLINE or value is None:
             continue
+        value = parameter.type.separator.join(value) if isinstance(parameter.type, Words) else value
         values = list(value) if isinstance(value, list | tuple) else [value]
         if isinstance(parameter, click.Argument):
             words = [*map(str, values), *words]
@@ -56,7 +57,8 @@ def write_report(report: Report, path: str, load: Mapping[str, Any] | None = Non
     from dysharp.show.html_report import render, with_load
 
     if load is not None and load.get("workload") is None:
-        from dysharp.runs.request import RequestArgs, make_request, make_workload
+        from dysharp.runs.arguments import RequestArgs
+        from dysharp.runs.request import make_request, make_workload
         from dysharp.show.html_report import load_view_of
 
         asked = RequestArgs(**{"layer": None, "window": None, "start": None, "slow": None, "options": None, "progress": None, **load})  # type: ignore[typeddict-item]

@@ -114,7 +114,7 @@ def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
 @store_flag
 @click.option("--report", metavar="FILE", help="Also write the tables as Markdown (.md), or the runs as one HTML file (.html).")
 @click.option("--pages", metavar="DIR", help="Also write one page per paper, with pictures and CSV files, into the folder DIR.")
-@plot_flag("the window map into FILE (.svg or .png); only with figure `windows`")
+@plot_flag
 @click.option("--variants/--no-variants", default=True, help="Also run the figures' points at other values of free choices.  [default: on]")
 @click.option("--check", is_flag=True, help="For maintainers: exit code 1 when a regression value moved, or a number left its bound.")
 @json_flag
@@ -128,7 +128,7 @@ def reproduce(
     The first line of each figure says how many of the paper's numbers came out; one line for each of them follows. `reproduced` is inside a
     bound that was set before the number was seen and that the number could have missed; `gap` is outside. A regression value is compared
     with this package's own stored value, which says nothing about a paper. The exit code is 0 whatever came out, and 1 when a point
-    failed. Finished points are kept: an interrupted run continues where it stopped.
+    failed. Finished points are kept: an interrupted run continues where it stopped. --plot draws the window map of figure `windows`.
     """
     from dysharp.analysis import MODEL_VERSION
     from dysharp.base.files import write_text

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dysharp.base.errors import ConfigError
-from dysharp.cli.flags import complete_clusters, complete_words, json_flag
+from dysharp.cli.flags import complete_words, json_flag, options
+from dysharp.runs.arguments import RequestArgs
 from dysharp.show.output import print_facts, print_json, print_table
 from dysharp.silicon.rtl.blocks import BLOCKS
 
@@ -15,13 +16,12 @@ if TYPE_CHECKING:
     from dysharp.api.hardware import Hardware
     from dysharp.silicon.rtl.synthesis import Cost
 
-DEFAULT_CLUSTER = "paper-gh200-nvl32"
 ALL = "all"
 
 
 @click.command(epilog="\b\nBlocks:\n" + "\n".join(f"  {name:18} {what}" for name, what in BLOCKS.items()))
 @click.argument("block", shell_complete=complete_words(*BLOCKS, ALL))
-@click.option("--cluster", default=DEFAULT_CLUSTER, show_default=True, metavar="NAME|FILE", shell_complete=complete_clusters, help="Sets sizes.")
+@options(RequestArgs, "cluster", "seed")
 @click.option("-o", "--out", metavar="FILE.v", help="Write the block as Verilog.")
 @click.option("--check", "sequences", type=click.IntRange(1), metavar="N", help="Compare block and model in N random sequences, cycle by cycle.")
 @click.option("--area", is_flag=True, help="Synthesise: gates, area in 12 and 7 nm, longest path.")
@@ -29,10 +29,8 @@ ALL = "all"
 @click.option("--testbench", metavar="FILE.v", help="Write the block at small sizes with a testbench that checks itself.")
 @click.option("--prove", is_flag=True, help="Prove what the block promises, for all inputs on small sizes.")
 @click.option("--faults", is_flag=True, help="Plant known faults; count the faults that comparison and proofs find.")
-@click.option("--trace", is_flag=True, help="Put the packets of one switch port of a run at packet level through the block.")
-@click.option("--model", default="S-8", show_default=True, metavar="NAME", help="With --trace: the model.")
-@click.option("--routing", default="uniform", show_default=True, metavar="R", help="With --trace: the routing, such as trace:deepseek-v2-lite.")
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of --check.")
+@click.option("--trace", is_flag=True, help="Put the packets of one switch port of a run (--model, --routing) at packet level through the block.")
+@options(RequestArgs, "model", "routing", model={"default": "S-8"}, routing={"default": "uniform"})
 @json_flag
 def rtl(block: str, faults: bool, trace: bool, model: str, routing: str, as_json: bool, **asked: Any) -> None:
     """Hardware: a block as Verilog, its area and path, and a check against its model.

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dysharp.api.arguments import ServeArgs
 from dysharp.base.errors import ConfigError
-from dysharp.cli.flags import complete_clusters, complete_routings, complete_systems, complete_words, json_flag, plot_flag, words_of
+from dysharp.cli.flags import json_flag, options, plot_flag
 from dysharp.cli.model import complete_whole
 from dysharp.cli.quick import MARK, quick_flag
 from dysharp.cli.report import command_line, report_flag
-from dysharp.show.output import print_answer, print_header, print_lines, print_table
+from dysharp.runs.arguments import RequestArgs
+from dysharp.show.output import print_answer, print_columns, print_header, print_lines
 
 if TYPE_CHECKING:
     from dysharp.api.serving_answer import Serving
@@ -19,59 +21,35 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model", metavar="MODEL|FILE", shell_complete=complete_whole)
-@click.option("--cluster", metavar="NAME|FILE", default="hw-dgx-h200", show_default=True, shell_complete=complete_clusters, help="The machine.")
-@click.option("--gpus", type=int, metavar="N", help="GPUs in use.  [default: all of the cluster]")
-@click.option("--isl", type=int, default=4096, show_default=True, metavar="N", help="Tokens of a prompt (mean).")
-@click.option("--osl", type=int, default=1024, show_default=True, metavar="N", help="Tokens of an answer (mean).")
-@click.option(
-    "--engine", default="vllm", show_default=True, metavar="NAME", shell_complete=complete_words("vllm", "sglang", "trtllm"),
-    help="Whose rules put requests into steps: vllm, sglang or trtllm.",
-)  # fmt: skip
-@click.option("--precision", metavar="NAME", help="Weights: bf16, fp8, fp8-tensor, fp4, fp4-all, mxfp4, mxfp4-fp8 or int4.  [default: fp8 or bf16]")
-@click.option("--kv", metavar="bf16|fp8", help="Cached keys and values.  [default: the engine's]")
-@click.option("--slo", default="", metavar="ttft=T,tpot=T", help="Limits of the mean times.  [default: ttft=2s,tpot=50ms]")
-@click.option("--users", type=int, metavar="N", help="Also say how many GPUs serve so many users at once.")
-@click.option("--layouts", default="", metavar="A;B;...", help='Only these, such as "tp=8;dp=8,ep=8;tp=2,dp=4,ep=8".')
-@click.option("--ep-system", default="", metavar="NAME", help="EP kernels: deepep or trtllm-a2a.  [default: the kernels of the machine]")
-@click.option("--tensor", default="", metavar="NAME", help="System of tensor-parallel sub-layers, such as cais.  [default: all-reduces]")
-@click.option("--mtp", type=int, default=0, metavar="N", help="Drafts of a step and request by MTP layers.")
-@click.option("--acceptance", type=float, default=0.8, show_default=True, metavar="A", help="Part of drafts that are accepted.")
-@click.option("--routing", metavar="R", shell_complete=complete_routings, help="Recorded or drawn expert choices: also says what EPLB brings.")
-@click.option("--what-if", is_flag=True, help="Also: no communication, DySHARP, MoE-Hub, larger NVLink domains, faster NICs, a dead GPU.")
-@click.option("--systems", metavar="A,B,...", shell_complete=complete_systems, help="EP systems to simulate at the best point with dispatch.")
-@click.option("--merged", is_flag=True, help="Also simulate a layer of the best point as a merged Program, beside the closed form.")
-@plot_flag("all points and the front")
+@options(RequestArgs, "cluster", cluster={"default": "hw-dgx-h200"})
+@options(ServeArgs)
+@plot_flag
 @report_flag
 @quick_flag
 @json_flag
 @click.pass_context
 def serve(
-    ctx: click.Context, /, model: str, slo: str, layouts: str, systems: str | None, plot: str | None, report: str | None, quick: bool, as_json: bool,
-    **asked: Any,
-) -> None:  # fmt: skip
+    ctx: click.Context, /, model: str, plot: str | None, report: str | None, quick: bool, as_json: bool, **asked: Any
+) -> None:
     """Say how to serve MODEL: which layout at which number of users, how fast, and what limits it.
 
     Every layout that fits is tried with several numbers of users, and prefill and decode apart. A step is a sum of kernels by closed forms; a
     formula of continuous batching gives TTFT and TPOT. The error bar comes from measured runs.
     """
     from dysharp.api.serving import serve as search
-    from dysharp.api.serving import slo_of
     from dysharp.cli.progress_bar import bar
 
-    named = [name for name in layouts.split(";") if name.strip()] or None
-    listed = words_of(systems)
-    simulates = listed is not None or asked["merged"]
-    closed = asked | {"merged": False}
+    asked["layouts"] = asked["layouts"] or None
+    simulates = asked["systems"] is not None or asked["merged"]
+    closed = asked | {"merged": False, "systems": None}
     if quick and asked["tensor"]:
         raise ConfigError(f"--quick: found --tensor {asked['tensor']}, expected none (its sub-layers are simulated)")
-    if quick:
-        listed, asked = None, closed
 
     def first() -> list[str]:
-        return [MARK, *(found := search(model, slo=slo_of(slo), layouts=named, **closed)).sentences(), *found.trust()]
+        return [MARK, *(found := search(model, **closed)).sentences(), *found.trust()]
 
     with bar("layouts", first if simulates and not quick and not closed["tensor"] else None) as update:
-        done = search(model, slo=slo_of(slo), layouts=named, systems=listed, tick=update, **asked)
+        done = search(model, tick=update, **(closed if quick else asked))
     if plot is not None:
         from dysharp.show.plots import save_figure
         from dysharp.show.serving import plot_serving
@@ -92,24 +70,24 @@ MOST_BEST, MOST_FRONT, MOST_REJECTED = 3, 12, 4
 
 def print_serving(done: Serving) -> None:
     """The sentences, then the tables."""
-    from dysharp.api.serving_answer import POINT_HEADINGS, SYSTEM_HEADINGS, WHAT_IF_HEADINGS, memory_line, point_cells, system_cells, what_if_cells
+    from dysharp.api.serving_answer import POINTS, SYSTEMS, WHAT_IFS, memory_line
 
     print_lines([*done.sentences(), *done.trust()])
     if done.best:
         click.echo()
-        print_table(POINT_HEADINGS, point_cells(done.best[:MOST_BEST]), left=2, text=("limit",))
+        print_columns(POINTS, done.points_of(done.best[:MOST_BEST]))
         print_lines(["", memory_line(done.best[0]), "", f"Start it: {done.launch()}"])
     if advice := done.advice():
         print_lines(["", *advice])
     if done.what_ifs:
         click.echo()
-        print_table(WHAT_IF_HEADINGS, what_if_cells(done), left=2)
+        print_columns(WHAT_IFS, done.what_if_rows())
     if done.systems:
         click.echo()
-        print_table(SYSTEM_HEADINGS, system_cells(done), left=2)
+        print_columns(SYSTEMS, done.system_rows())
     if done.front:
         print_lines(["", "Front: no other point has more tokens per second of a GPU and of a user."])
-        print_table(POINT_HEADINGS, point_cells(done.front[:MOST_FRONT]), left=2, text=("limit",))
+        print_columns(POINTS, done.points_of(done.front[:MOST_FRONT]))
     if done.rejected:
         print_lines(["", *(f"{one.layout.name}: {one.reason}" for one in done.rejected[:MOST_REJECTED])])
         if len(done.rejected) > MOST_REJECTED:

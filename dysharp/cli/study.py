@@ -22,13 +22,14 @@ folder_flag = click.option("--folder", metavar="DIR", default="study", show_defa
 @folder_flag
 @jobs_flag("Processes that run points.")
 @click.option("--scheduler", metavar="ADDRESS", default="", help="Run points on the workers of this dask scheduler, tcp://HOST:PORT or FILE.json.")
-@plot_flag('the points and the Pareto front of method = "nsga2" into FILE (.svg or .png)')
+@plot_flag
 @json_flag
 @click.pass_context
 def study(ctx: click.Context, file: str, folder: str, jobs: int, scheduler: str, plot: str | None, as_json: bool) -> None:
     """Run the points of FILE.toml, and keep them in a folder of Parquet files that `dysharp query` reads.
 
     FILE.toml is a sweep file, as for `dysharp sweep`. A table [draw] draws values in place of the grid: method = "latin-hypercube", "tpe" or "nsga2".
+    With "nsga2", --plot draws the points and the Pareto front.
     Finished points are kept: the same command continues a study that was killed. Exit code 1 when a point failed.
     """
     from dysharp.cli.progress_bar import bar

@@ -9,7 +9,8 @@ import click
 from click.core import ParameterSource
 
 from dysharp.base.errors import ConfigError
-from dysharp.cli.flags import complete_systems, json_flag, plot_flag, recorded_workload_flags
+from dysharp.cli.flags import complete_systems, json_flag, options, plot_flag
+from dysharp.runs.arguments import RequestArgs
 from dysharp.show.output import print_answer, print_header, print_lines, print_table
 
 if TYPE_CHECKING:
@@ -20,9 +21,9 @@ ENDINGS = (".perfetto-trace", ".perfetto-trace.gz")
 
 @click.command()
 @click.argument("system", shell_complete=complete_systems)
-@recorded_workload_flags
+@options(RequestArgs, window=None, direction={"metavar": "fwd|bwd", "help": "Forward pass or backward pass."}, fidelity={"metavar": "burst"})
 @click.option("-o", "--out", metavar="FILE", help=f"File to write: NAME{ENDINGS[0]}, or NAME{ENDINGS[1]} to compress it.")
-@plot_flag("the run, one row per GPU, into FILE (.svg or .png)")
+@plot_flag
 @click.option("--chakra", metavar="FOLDER", help="Also write Chakra execution traces for other simulators: FOLDER/SYSTEM.GPU.et.")
 @click.option("--parts", default=8, show_default=True, help="With --chakra: most nodes of one operator between two GPUs, and of one expert's GEMM.")
 @click.option("--from", "start_us", type=float, default=0.0, metavar="US", help="Keep what ends after this time.  [default: 0]")

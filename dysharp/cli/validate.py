@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Judge the constants of a cluster file that calibrate wrote, on the rows of its GPU; with [scale_out] also on rows between nodes.",
 )
-@plot_flag("predicted against measured into FILE (.svg or .png)")
+@plot_flag
 @click.option("--page", metavar="FILE", help="Also write the report as Markdown, and beside it the plot (figures/) and the long tables (CSV).")
 @click.option("--refit", metavar="FILE", help="Fit the constants to the measurements first and write them to FILE (TOML).")
 @click.option("--summary", metavar="FILE", help="Also write the errors per family and GPU, as in the packaged validated.toml (TOML).")

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
+from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.options import options_by_system, options_of
-from dysharp.runs.request import RequestArgs, make_request, make_workload, takes
+from dysharp.runs.request import make_request, make_workload, takes
 from dysharp.specs.cluster import PACKET_BYTES
 from dysharp.systems import System, get_system
 from dysharp.workload import Routing, traffic

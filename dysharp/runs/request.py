@@ -7,14 +7,15 @@ import textwrap
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar, cast, get_type_hints
+from typing import Any, TypeVar, cast, get_type_hints
 
 from dysharp.analysis.row import DIRECTIONS
 from dysharp.base.errors import ConfigError, check_word, nearest
 from dysharp.program.skew import Skew
+from dysharp.runs.arguments import RequestArgs, arguments_of
 from dysharp.runs.options import Value, split_fabric
 from dysharp.runs.progress import Progress
-from dysharp.runs.skew import SLOW_HELP, START_HELP, make_skew
+from dysharp.runs.skew import make_skew
 from dysharp.specs import Cluster, Model, load_cluster, load_model
 from dysharp.specs.arguments import checked as check_types
 from dysharp.specs.arguments import fitting
@@ -23,73 +24,13 @@ from dysharp.workload import Routing, make_routing, packaged_traces
 from dysharp.workload.collective import parse_collective
 from dysharp.workload.sublayer import SUB_LAYER, SubLayer, Work, parse_sub_layer
 
-DEFAULT_MODEL = "deepseek-v2-lite"
-DEFAULT_CLUSTER = "paper-gh200-nvl32"
 MOST_GPUS, MOST_TOKENS = 1 << 16, 1 << 40  # beyond, sizes of memory have no number
 FIDELITIES = ("burst", "packet")
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
-class Argument(NamedTuple):
-    """Default and meaning of one argument."""
-
-    default: Any
-    text: str
-
-
 ModelSource = str | os.PathLike[str] | Model
 ClusterSource = str | os.PathLike[str] | Cluster
-_LAYER = "layer of a recording, or draw of a distribution. None: the layer of median imbalance, or the default draw."
-_ROUTING = (
-    "uniform, normal:STD, powerlaw:ALPHA, lognormal:SIGMA, trace:NAME, a trace (.npz), counts (.csv), or a pattern such as "
-    "hot-rank:share=0.2 (`dysharp list routings`). "
-    "None: `routing` of the model."
-)
-_DIRECTION = (
-    '"fwd"; "bwd": backward alone, on the row layout of a forward pass whose GPUs keep step; '
-    '"both": forward, then backward on its row layout, as one Row.'
-)
-_OPTIONS = (
-    '{"system.option": value}; with one system also {"option": value}. `dysharp list options` shows names, defaults '
-    'and ranges. At packet level also {"fabric.name": value}: fields of `engine.packet.fabric.FabricConfig`.'
-)
-_WINDOW = (
-    "packet level, and several NVLink domains: simulate the first `window` tokens of each GPU; `Row.window` estimates the whole layer. "
-    "None: all tokens, but `compare` chooses leading tokens for a large layer over several domains. 0: all tokens."
-)
-
-
-_WORKLOAD = (
-    "a collective or a tensor-parallel sub-layer in place of a MoE layer: all-reduce:64MiB, all-gather-v:1MiB,3MiB,... (bytes as nccl-tests "
-    "counts them), sub-layer:llama-7b:L1, or a `Collective` or `SubLayer`. None: one MoE layer. "
-    "Model, tokens, routing, direction, window and late ranks are then refused."
-)
-
-
-class SharedArgs(TypedDict, total=False):
-    """Keyword arguments of `run`, `compare` and `advise`. `help` of these functions prints the texts."""
-
-    cluster: Annotated[ClusterSource, Argument(DEFAULT_CLUSTER, "name of a packaged cluster, a TOML file, or a `Cluster`.")]
-    gpus: Annotated[int | None, Argument(None, "GPUs in use, at least 1. None: all GPUs of the cluster.")]
-    tokens: Annotated[int | None, Argument(None, "tokens per GPU, at least 1. None: `tokens_per_gpu` of the model.")]
-    layer: Annotated[int | None, Argument(None, _LAYER)]
-    routing: Annotated[str | None, Argument(None, _ROUTING)]
-    placement: Annotated[str, Argument("auto", "contiguous, auto, eplb, eplb:slots=N,nodes=N,groups=G, or a JSON or TOML file.")]
-    direction: Annotated[str, Argument("fwd", _DIRECTION)]
-    seed: Annotated[int, Argument(0, "seed of everything that is drawn, at least 0.")]
-    fidelity: Annotated[str, Argument("burst", 'level of the simulation, "burst" or "packet".')]
-    options: Annotated[Mapping[str, Value] | None, Argument(None, _OPTIONS)]
-    progress: Annotated[Progress | None, Argument(None, "called with a `Step` while the simulation runs.")]
-
-
-class RequestArgs(SharedArgs, total=False):
-    """Keyword arguments of `run` and `compare`."""
-
-    workload: Annotated[str | Work | None, Argument(None, _WORKLOAD)]
-    model: Annotated[ModelSource, Argument(DEFAULT_MODEL, "name of a packaged model, a TOML file, a Hugging Face `config.json`, or a `Model`.")]
-    window: Annotated[int | None, Argument(None, _WINDOW)]
-    start: Annotated[str | None, Argument(None, f"{START_HELP} None: all ranks start together.")]
-    slow: Annotated[str | None, Argument(None, f"{SLOW_HELP} None: all ranks are equally fast.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +76,7 @@ def takes(arguments: type, **defaults: Any) -> Callable[[Verb], Verb]:
         signature = inspect.signature(verb)
         own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
         names = {*known, *(parameter.name for parameter in own)}
-        types, door = get_type_hints(arguments), check_types(verb)
+        types, door = get_type_hints(arguments, localns=globals() | verb.__globals__), check_types(verb)
 
         @functools.wraps(verb)
         def checked(*args: Any, **request: Any) -> Any:
@@ -145,18 +86,12 @@ def takes(arguments: type, **defaults: Any) -> Callable[[Verb], Verb]:
             return door(*args, **{name: argument.default for name, argument in known.items()} | request)
 
         keywords = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=a.default, annotation=types[n]) for n, a in known.items()]
-        lines = [textwrap.fill(f"{name}: {argument.text}", 110, subsequent_indent="    ") for name, argument in known.items()]
+        lines = [textwrap.fill(f"{name}: {argument.meaning}", 110, subsequent_indent="    ") for name, argument in known.items()]
         checked.__doc__ = "\n".join([inspect.cleandoc(verb.__doc__ or ""), "", "Keyword arguments:", *lines])
         checked.__signature__ = signature.replace(parameters=own + keywords)  # type: ignore[attr-defined]
         return cast(Verb, checked)
 
     return decorate
-
-
-def arguments_of(arguments: type) -> dict[str, Argument]:
-    """{name: default and meaning} of a TypedDict of arguments; `model` first."""
-    hints = get_type_hints(arguments, include_extras=True)
-    return {name: hint.__metadata__[0] for name, hint in sorted(hints.items(), key=lambda item: item[0] != "model")}
 
 
 def make_request(args: RequestArgs) -> Request:

@@ -8,6 +8,7 @@ from dysharp.analysis import Row, both_passes
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US
 from dysharp.program import Program
+from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.collective import collective_options, run_collective
 from dysharp.runs.header import header_of
 from dysharp.runs.leading import NoEstimate, gemms_us, run_window
@@ -15,7 +16,7 @@ from dysharp.runs.memory import check_memory, gemm_variants
 from dysharp.runs.one_pass import OnStage, run_pass
 from dysharp.runs.options import options_by_system, options_of
 from dysharp.runs.progress import Step
-from dysharp.runs.request import Request, RequestArgs, Workload, make_collective_request, make_request, make_workload, takes
+from dysharp.runs.request import Request, Workload, make_collective_request, make_request, make_workload, takes
 from dysharp.systems import System, all_systems, get_system
 from dysharp.systems.collectives.register import get_collective
 from dysharp.systems.registry import FUSED_GEMMS

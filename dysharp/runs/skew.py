@@ -13,8 +13,6 @@ from dysharp.base.errors import ConfigError, nearest
 from dysharp.program.skew import Skew
 from dysharp.specs.reading import read_text
 
-START_HELP = "Start time of each rank: fixed:US (the last rank is late), normal:SIGMA_US, rank=R:US[,R:US...] or a CSV file (rank,start_us)."
-SLOW_HELP = "Slow ranks: rank=R:FACTOR[,...], normal:CV (spread of clocks) or a CSV file (rank,factor). Their GEMMs take FACTOR times as long."
 _MAX_US = 1e6
 _FACTORS = (0.1, 100.0)
 _LISTED = 4  # ranks that a header names

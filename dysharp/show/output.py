@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dysharp.base.errors import one_line
+from dysharp.base.text import Columns
 from dysharp.base.version import MODEL_VERSION
 
 if TYPE_CHECKING:
@@ -58,6 +59,11 @@ def print_table(
     for column in table.columns[:whole]:
         column.no_wrap = True
     console().print(table)
+
+
+def print_columns(columns: Columns, rows: Iterable[Mapping[str, Any]], *, whole: int = 0) -> None:
+    """A table of plain rows on stdout."""
+    print_table(columns.headings, columns.cells(rows), left=0, text=columns.text, whole=whole)
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:

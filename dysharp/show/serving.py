@@ -10,16 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from dysharp import __version__
-from dysharp.api.serving_answer import (
-    POINT_HEADINGS,
-    SYSTEM_HEADINGS,
-    WHAT_IF_HEADINGS,
-    Serving,
-    memory_line,
-    point_cells,
-    system_cells,
-    what_if_cells,
-)
+from dysharp.api.serving_answer import POINTS, SYSTEMS, WHAT_IFS, Serving, memory_line
 from dysharp.base.files import write_text
 from dysharp.base.version import MODEL_VERSION
 from dysharp.serving.search import ServePoint
@@ -54,10 +45,10 @@ def _scatter(axes: Axes, points: Sequence[ServePoint], colour: str, label: str) 
 def write_page(done: Serving, path: str | os.PathLike[str], command: str) -> Path:
     """Write the page. `command` repeats it. Text of files and options is escaped."""
     tables: list[tuple[str, Sequence[str], list[tuple[str, ...]]]] = [
-        ("Best layouts within the limits", POINT_HEADINGS, point_cells(done.best)),
-        ("What if", WHAT_IF_HEADINGS, what_if_cells(done)),
-        ("EP systems", SYSTEM_HEADINGS, system_cells(done)),
-        ("Front", POINT_HEADINGS, point_cells(done.front)),
+        ("Best layouts within the limits", POINTS.headings, POINTS.cells(done.points_of(done.best))),
+        ("What if", WHAT_IFS.headings, WHAT_IFS.cells(done.what_if_rows())),
+        ("EP systems", SYSTEMS.headings, SYSTEMS.cells(done.system_rows())),
+        ("Front", POINTS.headings, POINTS.cells(done.points_of(done.front))),
         ("Layouts that do not fit", ("layout", "why"), [(one.layout.name, one.reason) for one in done.rejected]),
     ]
     page = template("serving.html").render(

@@ -1,6 +1,7 @@
 """CCFuser: thread blocks get remote row tiles while they compute local ones, and put results as tiles are finished."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,17 +9,17 @@ from numpy.typing import NDArray
 from dysharp.base.arrays import I32, I64
 from dysharp.base.units import ns_to_ps
 from dysharp.costs import Tiling
-from dysharp.program import Alloc, Discipline, Head, Kind, Program, Tail, Template
+from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template
 from dysharp.program.constants import OTHER
 from dysharp.program.csr import spans
-from dysharp.specs import Cluster, Model, choice_int
+from dysharp.specs import choice_int
 from dysharp.systems.building.around import MemoryKernels
-from dysharp.systems.building.batch import Batch, ids
+from dysharp.systems.building.batch import Batch, placed
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import add_stage, stages
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
 from dysharp.systems.building.software_steps import WORD_BYTES, SoftwareSteps, mediate
-from dysharp.systems.facts import Costs, Facts, Moves, Ships, Shown
+from dysharp.systems.facts import ANY_TYPE, Costs, Facts, Form, Layer, Moves, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts
 
@@ -26,7 +27,7 @@ NONE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of CCFuser.
 
     | option | meaning |
@@ -40,7 +41,6 @@ class Options:
     barriers of all GPUs around them.
     """
 
-    form: str = "auto"
     blocks_per_sm: int = choice_int("ccfuser.blocks_per_sm")
     tile_rows: int = choice_int("ccfuser.tile_rows")
     column_blocks: int = choice_int("ccfuser.column_blocks")
@@ -66,7 +66,7 @@ FACTS = Facts(
         "a request per 16 B of a get, copies of the most popular experts on all GPUs",
     ),
     shown=Shown("#661100"),
-    ships=Ships("CCFuser's kernels: rows in 16 bits by NVSHMEM", ("ampere", "hopper"), {"fp8": {}, "bf16": {}}),
+    ships=Ships("CCFuser's kernels: rows in 16 bits by NVSHMEM", ("ampere", "hopper"), ANY_TYPE),
     peels="a row of a tile's put waits for an earlier row of the same put",
 )
 
@@ -85,22 +85,26 @@ class _Blocks:
     gets_first: NDArray[np.bool_]
 
 
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def begins(layer: Layer, options: Options) -> dict[str, Any]:
+    """GPUs list rows before they send. One kernel computes the tiles of all owners."""
+    return {"tiling": Tiling(options.tile_rows, shared=True), "alloc": Alloc.PREFIX}
+
+
+def plan_real(layer: LayerBuilder, options: Options) -> None:
     """The paper form with kernel starts, and barriers of all GPUs around both kernels."""
-    return _plan(model, cluster, routing, direction, options, real=True)
+    _plan(layer, options, real=True)
 
 
-@system("ccfuser", FACTS, real=plan_real)
-def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+@system("ccfuser", FACTS, real=plan_real, begins=begins)
+def plan(layer: LayerBuilder, options: Options) -> None:
     """Two kernels. In the first a block gets and computes its tiles, in the second it computes them and puts results."""
-    return _plan(model, cluster, routing, direction, options, real=False)
+    _plan(layer, options, real=False)
 
 
-def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, *, real: bool) -> Program:
-    layer = LayerBuilder(model, cluster, routing, direction, tiling=Tiling(options.tile_rows, shared=True), alloc=Alloc.PREFIX)
+def _plan(layer: LayerBuilder, options: Options, *, real: bool) -> None:
     kernels = SoftwareSteps(layer)
     sms = layer.per_gpu(Discipline.READY_FIFO, "sm", layer.pools(layer.cluster.n_sms))
-    first, second = stages(model, direction)
+    first, second = stages(layer.model, layer.direction)
     owner = layer.tile_slot % layer.n_gpus
     blocks = _blocks(layer, owner)
     start = _starts(layer, blocks)
@@ -143,7 +147,6 @@ def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, opti
         around.at_source("gather", kernels.barrier_after("end", "end.closed", finished, returned))
     if options.mediation and not real:
         mediate(layer, counts=True, permutes=True, first=[Batch(op=start, node=blocks.gpu)])
-    return layer.build(FACTS.moves)
 
 
 def _blocks(layer: LayerBuilder, owner: I32) -> _Blocks:
@@ -183,10 +186,7 @@ def _slots(layer: LayerBuilder, options: Options) -> I32:
 
 def _starts(layer: LayerBuilder, blocks: _Blocks) -> I32:
     """`[blocks]` ops that start the blocks of a GPU in the order of its list."""
-    template = Template("block", Kind.DELAY, "other", "delay", tasks=1, duration=layer.b.duration([0, 1]))
-    pools = layer.pools(layer.cluster.n_sms, "blocks")
-    issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, "blocks", pools)
-    return ids(layer.b.ops(layer.b.template(template), blocks.gpu, issuer=issuer[blocks.gpu]), len(blocks.gpu))
+    return layer.delays("block", [0, 1], blocks.gpu, layer.issuers("blocks", slots=layer.cluster.n_sms)[blocks.gpu])
 
 
 def _gets(layer: LayerBuilder, blocks: _Blocks, owner: I32, start: I32, by_tile: tuple[I64, I32, I64]) -> None:
@@ -204,11 +204,9 @@ def _gets(layer: LayerBuilder, blocks: _Blocks, owner: I32, start: I32, by_tile:
         now = far & (place // step == piece)
         reads = _answers(layer, piece, layer.tile_gpu[tiles], owner[tiles], before[tiles])
         sends = layer.dispatch_rows(Discipline.READY_FIFO, rows[now])
-        of_tile = np.full(len(layer.tiles), NONE, np.int32)
-        of_tile[tiles] = reads
+        of_tile = placed(len(layer.tiles), tiles, reads)
         layer.wait_each(sends.op, of_tile[tile[now]])
-        before = np.full(len(layer.tiles), NONE, np.int32)
-        before[tile[now]] = sends.op  # the last row of the piece
+        before = placed(len(layer.tiles), tile[now], sends.op)  # the last row of the piece
         behind = tiles
 
 
@@ -234,16 +232,14 @@ def _in_pieces(layer: LayerBuilder, op_of_useful_row: I32, by_tile: tuple[I64, I
 def _answers(layer: LayerBuilder, piece: int, asker: I32, owner: I32, after: I32) -> I32:
     """`[gets]` ops at the owners that read the rows of a get, once a word of the asker has come, sent after `after`."""
     b, n, gpus = layer.b, len(asker), np.arange(layer.n_gpus)
-    _, row, tile = b.regions(gpus, np.bincount(owner, minlength=layer.n_gpus), WORD_BYTES, 1, alloc=Alloc.PREFIX, name=f"gets.{piece}")
-    place = np.empty(n, np.int64)
-    place[np.argsort(owner, kind="stable")] = np.arange(n)
+    _, row, tile = b.regions(gpus, layer.counted(owner), WORD_BYTES, 1, alloc=Alloc.PREFIX, name=f"gets.{piece}")
+    place = placed(n, np.argsort(owner, kind="stable"), np.arange(n))
     word = Template("get", Kind.PUT, "other", "control", OTHER, framing=b.framing(CONTROL))
     issuer = layer.per_gpu(Discipline.READY_FIFO, "get")
     asks = layer.put(word, asker, owner, row + place, issuer=issuer[asker], bytes=WORD_BYTES)
     layer.wait_each(asks, after)
-    read = Template("get.read", Kind.DELAY, "dispatch", "delay", tasks=1, duration=b.duration([0, ns_to_ps(choice_int("machine.responder_ns"))]))
-    memory = layer.per_gpu(Discipline.READY_FIFO, "get.read", layer.pools(max(1, n), "get.read"))
-    reads = ids(b.ops(b.template(read), owner, issuer=memory[owner]), n)
+    memory = layer.issuers("get.read", Discipline.READY_FIFO, slots=max(1, n))
+    reads = layer.delays("get.read", [0, ns_to_ps(choice_int("machine.responder_ns"))], owner, memory[owner], "dispatch")
     layer.wait_tiles(reads, (tile + place).astype(np.int32))
     return reads
 

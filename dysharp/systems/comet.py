@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass
 
-from dysharp.program import Discipline, Program
-from dysharp.specs import Cluster, Model
+from dysharp.program import Discipline
 from dysharp.systems.building.experts import in_pairs
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import mediate
 from dysharp.systems.facts import Costs, Facts, Moves, Shown
 from dysharp.systems.registry import system
-from dysharp.workload import Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +32,10 @@ FACTS = Facts(
 
 
 @system("comet", FACTS)
-def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan(layer: LayerBuilder, options: Options) -> None:
     """GEMM-1 overlaps Dispatch, GEMM-2 overlaps Combine, row by row. Combine starts after the GPU's own GEMM-1."""
-    layer = LayerBuilder(model, cluster, routing, direction)
     layer.dispatch_puts(by_rows=True)
     combine = layer.combine_puts(Discipline.READY_FIFO)
     in_pairs(layer, combine.of_useful_row, FACTS.costs)
     if options.mediation:
         mediate(layer, counts=True, permutes=False)
-    return layer.build(FACTS.moves)

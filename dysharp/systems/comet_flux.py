@@ -5,6 +5,7 @@ Results in slices of columns: the GEMM that makes them computes one slice of all
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,18 +13,17 @@ from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US
 from dysharp.costs import gemm_gang
-from dysharp.program import Alloc, Discipline, Head, Kind, Program, Tail, Template
+from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.program.tables import ColumnRange
-from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems.building.batch import Batch, Sends, ids
+from dysharp.specs import choice_int
+from dysharp.systems.building.batch import Batch, Sends
 from dysharp.systems.building.collective import collective
 from dysharp.systems.building.experts import FILLER, GemmOps, Stage, add_stage, at_the_barrier, blocks_in_order, gemm_task, stages
 from dysharp.systems.building.layer import STORE, LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps, mediate
-from dysharp.systems.facts import Costs, Facts, Moves, Shown
+from dysharp.systems.facts import Costs, Facts, Layer, Moves, Shown
 from dysharp.systems.registry import system
-from dysharp.workload import Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,18 @@ FACTS = Facts(
 )
 
 
-@system("comet-flux", FACTS)
-def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def begins(layer: Layer, options: Options) -> dict[str, Any]:
+    """GPUs list rows before they send."""
+    most = layer.cluster.n_sms
+    if not 0 < options.n_comm < most:
+        raise ConfigError(f"comet-flux.n_comm: found {options.n_comm}, expected 1 to {most - 1} of the {most} SMs of a GPU")
+    if options.slices < 1:
+        raise ConfigError(f"comet-flux.slices: found {options.slices}, expected 1 or more")
+    return {"alloc": Alloc.PREFIX}
+
+
+@system("comet-flux", FACTS, begins=begins)
+def plan(layer: LayerBuilder, options: Options) -> None:
     """GEMM-1 waits for whole GPUs' tokens, tile by tile in list order. GEMM-2 shares the SMs with blocks that return sums.
 
     - Layer 0: copy engines bring all tokens of every GPU, the nearest GPU first. A flag says that a GPU's tokens are there.
@@ -61,11 +71,6 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     - Layer 1: `n_comm` SMs add the rows of a token in a slice of columns and store the sum at the token's GPU, one token at a
       time each. A counter says that all tiles of the GPU have this slice. The SMs of GEMM-2 return the last slice.
     """
-    if not 0 < options.n_comm < cluster.n_sms:
-        raise ConfigError(f"comet-flux.n_comm: found {options.n_comm}, expected 1 to {cluster.n_sms - 1} of the {cluster.n_sms} SMs of a GPU")
-    if options.slices < 1:
-        raise ConfigError(f"comet-flux.slices: found {options.slices}, expected 1 or more")
-    layer = LayerBuilder(model, cluster, routing, direction, alloc=Alloc.PREFIX)
     turns = layer.per_gpu(Discipline.SMALLEST_KEY, "dispatch")
     gathered = collective(layer, "dispatch", layer.dispatch_puts(turns=turns, by_rows=True), turns, by_sender=True)
     slices = column_slices(layer, options.slices)
@@ -78,7 +83,6 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
         _return_slices(layer, options, slices, gemms.second, second)
     if options.mediation:
         mediate(layer, counts=True, permutes=False, first=[Batch(op=blocks, node=layer.tile_gpu)], rows=False)
-    return layer.build(FACTS.moves)
 
 
 def _gemms(layer: LayerBuilder, options: Options, slices: list[ColumnRange]) -> tuple[GemmOps, I32]:
@@ -200,8 +204,7 @@ def add_sliced_stage(layer: LayerBuilder, stage: Stage, issuer: I32, slices: lis
             f"{results.fn}.{i}", Kind.COMPUTE, results.operator, results.fn, tasks=gemm_gang(columns[1] - columns[0]),
             duration=duration, src=results.src, dst=results.dst, columns=columns,
         )  # fmt: skip
-        first = layer.b.ops(layer.b.template(template), gpu, issuer=issuer[gpu], prio=i, rows=layer.tile_rows, key=layer.tiles)
-        ops.append(ids(first, len(gpu)))
+        ops.append(layer.add(template, gpu, issuer=issuer[gpu], prio=i, rows=layer.tile_rows, key=layer.tiles))
     return (*ops, *add_stage(layer, tuple(gradients), issuer, layer.tiles, filler=filler))
 
 

@@ -17,20 +17,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from dysharp.base.arrays import I32, I64
-from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline, Program
+from dysharp.program import Discipline
 from dysharp.program.csr import runs, spans, starts
-from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems.building.batch import Batch
-from dysharp.systems.building.between.deepep_internode import MOST_DOMAINS, Internode
-from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
+from dysharp.specs import choice_int
+from dysharp.systems.building.batch import Batch, placed
+from dysharp.systems.building.between.deepep_internode import MOST_DOMAINS, Internode, pairs_of_sms
+from dysharp.systems.building.formats import ROWS_OR_FP8
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import one_copy_per_gpu
+from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import system
-from dysharp.workload import Routing
+from dysharp.systems.facts import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import kernels
 
 RING_SLOTS = 256  # token rows per (channel, source): DeepEP V1
 BARRIERS = 2  # barriers in a call with a cached handle: DeepEP V1
@@ -39,7 +36,7 @@ CHUNK = {"dispatch": 6, "combine": 4}
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of DeepEP's normal kernels.
 
     | option | meaning |
@@ -52,7 +49,6 @@ class Options:
     The real form adds SM channels, rings, launches and barriers with their costs.
     """
 
-    form: str = "auto"
     n_sm: int = choice_int("deepep.n_sm")
     dispatch: str = "rows"
     compute: bool = True
@@ -69,43 +65,22 @@ FACTS = Facts(
     ),
     reach=Reach(domains=BOTH_FORMS, most=MOST_DOMAINS, no_switch=("paper",)),
     shown=Shown("#0072B2"),
-    ships=Ships(
-        "DeepEP README: Hopper; measured on Blackwell too; csrc/deep_ep.cpp: rows of whole 16 B",
-        ("hopper", "blackwell"),
-        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
-        step=16,
-    ),
+    ships=Ships("DeepEP README: Hopper; measured on Blackwell too; csrc/deep_ep.cpp: rows of whole 16 B", HOPPER_ON, BY_TYPE, step=16),
 )
 
 
-def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
-    sent = row_bytes("deepep.dispatch", options.dispatch, ROWS_OR_FP8, model)
-    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
-
-
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+@kernels("deepep", FACTS)
+def real(layer: LayerBuilder, options: Options) -> Kernels:
     """The paper form with the software costs of both kernels. A call starts when all GPUs have called it."""
-    layer = _layer(model, cluster, routing, direction, options)
-    kernels = (Internode if cluster.domains > 1 else Channels)(layer, options.n_sm)
-    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
-    return layer.build(FACTS.moves)
-
-
-@system("deepep", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
-    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options), FACTS.moves)
+    return (Internode if layer.cluster.domains > 1 else Channels)(layer, options.n_sm)
 
 
 class Channels(SoftwareSteps):
     """DeepEP channels: `n_sm` SMs of every GPU make `n_sm / 2` channels."""
 
     def __init__(self, layer: LayerBuilder, n_sm: int, name: str = "deepep") -> None:
-        most = layer.cluster.n_sms
-        if n_sm < 2 or n_sm % 2 or n_sm > most:
-            raise ConfigError(f"{name}.n_sm: found {n_sm}, expected an even number of SMs from 2 to {most}")
         super().__init__(layer)
-        self.n = n_sm // 2
+        self.n = pairs_of_sms(layer, n_sm, name)
 
     def _channel(self, token: I64 | I32) -> I64:
         """The channel of each token. Channels split the tokens of a GPU into equal runs."""
@@ -116,16 +91,9 @@ class Channels(SoftwareSteps):
         """The ring of each row: one per (receiver, channel, source)."""
         return (receiver.astype(np.int64) * self.n + channel) * self.layer.n_gpus + source
 
-    def _slots(self) -> int:
-        """Add a semaphore per ring with the slots of the ring.
-
-        Returns the id of the first; rings are numbered as in `_rings`.
-        """
-        layer, per_gpu = self.layer, self.layer.n_gpus * self.n
-        first = layer.b.semaphore(0, RING_SLOTS, "ring", "tokens")
-        for ring in range(1, layer.n_gpus * per_gpu):
-            layer.b.semaphore(ring // per_gpu, RING_SLOTS, "ring", "tokens")
-        return first
+    def _slots(self, ring: I64) -> I32:
+        """Add a semaphore per ring with the slots of the ring. Returns that of each `ring` (`_rings`)."""
+        return self.layer.semaphores(RING_SLOTS, "ring", each=self.layer.n_gpus * self.n)[ring]
 
     def _seen(self, ring: I64, chunk: int) -> I64:
         """`[rows]` for each row, the last row of its chunk in its ring: its arrival moves the tail past the row.
@@ -136,8 +104,7 @@ class Channels(SoftwareSteps):
         start, length = runs(ring[order])
         place = spans(0, length)
         last = np.minimum(place - place % chunk + chunk, np.repeat(length, length)) - 1
-        seen = np.empty(len(order), np.int64)
-        seen[order] = order[np.repeat(start, length) + last]
+        seen = placed(len(order), order, order[np.repeat(start, length) + last])
         return seen
 
     def call(self, name: str, after: I32 | None) -> I32:
@@ -145,9 +112,7 @@ class Channels(SoftwareSteps):
 
         The start consists of the launch, the barriers and the reset of the ring heads.
         """
-        start = self.delay(name, self.costs.ps("deepep.call_us") + BARRIERS * self.costs.sync_ps)
-        if after is not None:
-            self.layer.wait_all(start, after)  # all GPUs take part in the barriers
+        start = self.delay(name, self.costs.ps("deepep.call_us") + BARRIERS * self.costs.sync_ps, after_all=after)
         return start
 
     def _group(self, operator: str, cost_ps: int, walk_ps: I64 | int, node: I32, channel: I64, to: I32) -> Batch:
@@ -156,15 +121,13 @@ class Channels(SoftwareSteps):
         A DELAY lasts `cost_ps` and the walk to the token, `walk_ps`. Each group of each channel has an issuer, which
         takes its copies in the order of the arrays.
         """
-        b, g = self.layer.b, self.layer.n_gpus
+        g = self.layer.n_gpus
         group = (node.astype(np.int64) * self.n + channel) * g + to
         groups, group_index = np.unique(group, return_inverse=True)
-        gpus = (groups // (self.n * g)).tolist()
-        pools = [b.pool(gpu, 1, "group") for gpu in gpus]
-        issuers = [b.issuer(gpu, Discipline.PROGRAM_ORDER, pool=pool, name="group") for gpu, pool in zip(gpus, pools, strict=True)]
+        issuers = self.layer.issuers("group", slots=1, node=groups // (self.n * g))
         walks, walk_index = np.unique(np.broadcast_to(walk_ps, group.shape), return_inverse=True)
         durations = [0, *(max(1, cost_ps + walk) for walk in walks.tolist())]
-        return self.copies(operator, durations, node, np.array(issuers, np.int32)[group_index], 1 + walk_index, name="group")
+        return self.copies(operator, durations, node, issuers[group_index], 1 + walk_index, name="group")
 
     def _walked(self, ring: I64, token: I32 | I64) -> I64:
         """`[rows]` the number of tokens that a group has passed since its last copy, the copied token included.
@@ -177,8 +140,7 @@ class Channels(SoftwareSteps):
         order = np.lexsort((place, ring))
         since = np.diff(place[order], prepend=-1)
         first = starts(ring[order])
-        walked = np.empty(len(order), np.int64)
-        walked[order] = np.where(first, place[order] + 1, since)
+        walked = placed(len(order), order, np.where(first, place[order] + 1, since))
         return walked
 
     def dispatch(self) -> I32:
@@ -194,13 +156,12 @@ class Channels(SoftwareSteps):
         groups = self._group("dispatch", costs.ps("deepep.copy_us"), walk, source, channel[order], puts.to[order])
         # Looking a token up takes issue slots of the SM once, although all groups walk past the token.
         sender = self.issuers("send", Discipline.READY_FIFO, self.n)[source, channel[order]]
-        sends = self.copies("dispatch", [0, copy, copy + costs.ps("deepep.token_us")], source, sender, 1 + first)
-        layer.wait_each(sends.op, groups.op)
+        sends = self.copies("dispatch", [0, copy, copy + costs.ps("deepep.token_us")], source, sender, 1 + first, after=groups.op)
         takes = self.copies("dispatch", [0, copy], puts.to, self.issuers("receive", Discipline.READY_FIFO, self.n)[puts.to, channel])
         stores = self.paced("dispatch", puts, costs.stores_ps(layer.sent_bytes))
         layer.wait_each(stores.op[order], sends.op)
         layer.wait_each(takes.op[order], puts.op[order][self._seen(ring, CHUNK["dispatch"])])
-        layer.b.hold(self._slots() + ring, groups.op, takes.op[order])
+        layer.b.hold(self._slots(ring), groups.op, takes.op[order])
         layer.wait_first(groups, self.call("dispatch.call", None), stream=ring)
         received = layer.join("received")
         layer.wait_each(received[takes.node], takes.op)
@@ -217,14 +178,13 @@ class Channels(SoftwareSteps):
         ring = self._rings(puts.to, channel, puts.node)
         groups = self._group("combine", costs.ps("deepep.copy_us"), 0, puts.node, channel, puts.to)
         sender = self.issuers("send back", Discipline.READY_FIFO, self.n)[puts.node, channel]
-        sends = self.copies("combine", [0, costs.copy_ps("sm.copy_GBps", layer.model.row_bytes)], puts.node, sender)
-        layer.wait_each(sends.op, groups.op)
+        sends = self.copies("combine", [0, costs.copy_ps("sm.copy_GBps", layer.model.row_bytes)], puts.node, sender, after=groups.op)
         warps = costs.whole("deepep.tokens_in_flight")
         each = [costs.ps("deepep.reduce_token_us") + costs.copy_ps("sm.copy_GBps", n * layer.model.row_bytes) for n in range(1, layer.n_gpus + 1)]
         reducer = self.issuers("reduce", Discipline.READY_FIFO, self.n, warps)[layer.p.sent_source, self._channel(layer.p.sent)]
         sums = self.copies("combine", [0] + [warps * ps for ps in each], layer.p.sent_source, reducer, layer.p.token_pairs[layer.p.sent])
         sum_of_put = sums.op[layer.p.sent_of_pair[puts.unit]]
-        layer.wait_each(self.paced("combine", puts, costs.stores_ps(layer.model.row_bytes)).op, sends.op)
+        self.paced("combine", puts, costs.stores_ps(layer.model.row_bytes), after=sends.op)
         layer.wait_each(sum_of_put, puts.op[self._seen(ring, CHUNK["combine"])])
-        layer.b.hold(self._slots() + ring, groups.op, sum_of_put)
+        layer.b.hold(self._slots(ring), groups.op, sum_of_put)
         layer.wait_first(groups, self.call("combine.call", finished), stream=ring)

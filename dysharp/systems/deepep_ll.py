@@ -1,29 +1,27 @@
 """DeepEP low-latency kernels: a message per (token, expert) into fixed slots, count words behind it, no barrier."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
 from dysharp.costs.transfer import ll_grid
-from dysharp.program import Discipline, Program
-from dysharp.specs import Cluster, Model
+from dysharp.program import Discipline
 from dysharp.systems.building.batch import Sends
-from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
+from dysharp.systems.building.formats import ROWS_OR_FP8
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import one_copy_per_expert
+from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.building.ways import NicOnly, Ways
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import system
-from dysharp.workload import Routing
+from dysharp.systems.facts import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import kernels
 
 PEERS = ("nvlink", "nic")
 HEADER_BYTES = 16  # header of a message: the index of the token at its source
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of DeepEP's low-latency kernels.
 
     | option | meaning |
@@ -36,7 +34,6 @@ class Options:
     The real form adds SMs that cast and send tokens, the pace of SM stores, fences, count words and polls.
     """
 
-    form: str = "auto"
     dispatch: str = "rows"
     peers: str = "nvlink"
     compute: bool = True
@@ -55,8 +52,8 @@ FACTS = Facts(
     shown=Shown("#785EF0"),
     ships=Ships(
         "DeepEP csrc/kernels/launch.cuh: SWITCH_HIDDEN",
-        ("hopper", "blackwell"),
-        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+        HOPPER_ON,
+        BY_TYPE,
         hidden=(2048, 2560, 4096, 5120, 6144, 7168, 8192),
         phases=("decode",),
         phases_source="DeepEP README: low-latency kernels are for inference decoding",
@@ -64,28 +61,19 @@ FACTS = Facts(
 )
 
 
-def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
-    sent = row_bytes("deepep-ll.dispatch", options.dispatch, ROWS_OR_FP8, model)
+def begins(layer: Layer, options: Options) -> dict[str, Any]:
+    """Which rows go by NIC."""
     if options.peers not in PEERS:
         raise ConfigError(f"deepep-ll.peers: found {options.peers!r}, expected one of {', '.join(PEERS)}")
-    if options.peers == "nic" and cluster.domains == 1:
-        raise ConfigError(f'deepep-ll.peers: found "nic" on one NVLink domain of "{cluster.name}", expected a cluster with several in use')
-    ways = NicOnly if options.peers == "nic" else Ways
-    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, ways=ways)
+    if options.peers == "nic" and layer.cluster.domains == 1:
+        raise ConfigError(f'deepep-ll.peers: found "nic" on one NVLink domain of "{layer.cluster.name}", expected a cluster with several in use')
+    return {"ways": NicOnly if options.peers == "nic" else Ways}
 
 
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+@kernels("deepep-ll", FACTS, begins=begins)
+def real(layer: LayerBuilder, options: Options) -> Kernels:
     """The paper form with software costs. A GPU continues when it has polled the count words of its own experts."""
-    layer = _layer(model, cluster, routing, direction, options)
-    kernels = _LowLatency(layer)
-    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
-    return layer.build(FACTS.moves)
-
-
-@system("deepep-ll", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, GEMMs, Combine. A GPU starts its GEMMs when its own rows have arrived; there is no barrier."""
-    return one_copy_per_expert(_layer(model, cluster, routing, direction, options), FACTS.moves)
+    return _LowLatency(layer)
 
 
 class _LowLatency(SoftwareSteps):
@@ -102,7 +90,7 @@ class _LowLatency(SoftwareSteps):
         tokens = self.tokens_on_sms(self._grid(), token_ps)
         pace = costs.stores_ps(layer.sent_bytes + HEADER_BYTES, "ll.dispatch_link")
         puts = layer.dispatch_rows(Discipline.READY_FIFO)
-        layer.wait_each(self.paced("dispatch", puts, pace).op, tokens.op[layer.p.sent_of_row])
+        self.paced("dispatch", puts, pace, after=tokens.op[layer.p.sent_of_row])
         return self._counts("dispatch", "received", puts, None, token_ps)
 
     def combine(self, finished: I32) -> None:
@@ -114,7 +102,7 @@ class _LowLatency(SoftwareSteps):
         copy = self.costs.copy_ps("sm.copy_GBps", row) // self._grid()
         pace = max(copy, self.costs.stores_ps(row, "ARCH.ll_combine_link"))
         puts = layer.combine_rows(Discipline.READY_FIFO)
-        layer.wait_each(self.paced("combine", puts, pace).op, finished[puts.node])
+        self.paced("combine", puts, pace, begun=finished)
         self._counts("combine", "combined", puts, finished, 0)
 
     def _grid(self) -> int:
@@ -129,9 +117,7 @@ class _LowLatency(SoftwareSteps):
         first message has already simulated. The flight of the words is simulated, too.
         """
         layer, costs, placement = self.layer, self.costs, self.layer.routing.placement
-        fence = self.delay(f"{name}.fence", max(0, costs.sync_ps - self.visible_ps - started_ps))
-        if after is not None:
-            layer.wait_each(fence, after)
+        fence = self.delay(f"{name}.fence", max(0, costs.sync_ps - self.visible_ps - started_ps), after=after)
         far = layer.ways.far(puts.node, puts.to)
         layer.wait_each(fence[puts.node[~far]], puts.op[~far])
         words = round(costs.sync_ps * placement.n_slots * costs.value("ll.expert_part"))

@@ -17,20 +17,19 @@ import numpy as np
 
 from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline, Program
+from dysharp.program import Discipline
 from dysharp.program.csr import runs, spans
 from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems.building.batch import Batch, Sends
+from dysharp.systems import deepep
+from dysharp.systems.building.batch import Batch, Sends, placed
 from dysharp.systems.building.between.deepep_internode import BARRIERS
 from dysharp.systems.building.between.two_hop import TwoHop
-from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
+from dysharp.systems.building.formats import ROWS_OR_FP8
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import one_copy_per_gpu
+from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import system
-from dysharp.workload import Routing
+from dysharp.systems.facts import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import kernels
 from dysharp.workload.closed import expected_copies
 
 SM_GBPS = {"read": 200.0, "write": 50.0}
@@ -40,7 +39,7 @@ MORE, FEWEST = 1.25, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(deepep.Options):
     """Options of DeepEP V2's normal kernels.
 
     | option | meaning |
@@ -51,10 +50,7 @@ class Options:
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
     """
 
-    form: str = "auto"
     n_sm: int = choice_int("deepep_v2.n_sm")
-    dispatch: str = "rows"
-    compute: bool = True
 
 
 CHUNK = 6
@@ -108,34 +104,17 @@ FACTS = Facts(
     ),
     reach=Reach(domains=BOTH_FORMS, no_switch=("paper",)),
     shown=Shown("#1B9E77"),
-    ships=Ships(
-        "DeepEP README: Hopper and Blackwell; kernels are compiled when first used; rows of whole 32 B",
-        ("hopper", "blackwell"),
-        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
-        step=32,
-    ),
+    ships=Ships("DeepEP README: Hopper and Blackwell; kernels are compiled when first used; rows of whole 32 B", HOPPER_ON, BY_TYPE, step=32),
 )
 
 
-def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
-    sent = row_bytes("deepep-v2.dispatch", options.dispatch, ROWS_OR_FP8, model)
-    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
-
-
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+@kernels("deepep-v2", FACTS)
+def real(layer: LayerBuilder, options: Options) -> Kernels:
     """The paper form with the software costs of both kernels of each call."""
-    layer = _layer(model, cluster, routing, direction, options)
+    cluster = layer.cluster
     if not 0 <= options.n_sm <= cluster.n_sms:
         raise ConfigError(f"deepep-v2.n_sm: found {options.n_sm}, expected 0 (the library's own number) to {cluster.n_sms} SMs")
-    kernels = (_Hybrid if cluster.domains > 1 else _Elastic)(layer, options.n_sm or own_sms(model, cluster))
-    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
-    return layer.build(FACTS.moves)
-
-
-@system("deepep-v2", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
-    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options), FACTS.moves)
+    return (_Hybrid if cluster.domains > 1 else _Elastic)(layer, options.n_sm or own_sms(layer.model, cluster))
 
 
 class _Elastic(SoftwareSteps):
@@ -147,39 +126,34 @@ class _Elastic(SoftwareSteps):
 
     def begin(self, name: str, after: I32 | None) -> I32:
         """The launch, behind `after[gpu]`, and the barrier. Returns `[gpus]` DELAYs."""
-        start = self.delay(f"{name}.launch", self.costs.kernel_ps)
-        if after is not None:
-            self.layer.wait_each(start, after)
+        start = self.delay(f"{name}.launch", self.costs.kernel_ps, after=after)
         return self.barrier(f"{name}.begin", f"{name}.begun", start)
 
-    def on_sms(self, operator: str, node: I32, token: I32, n_bytes: int, name: str = "sm") -> Batch:
+    def on_sms(self, operator: str, node: I32, token: I32, n_bytes: int, name: str = "sm", begun: I32 | None = None) -> Batch:
         """A DELAY per copy on an SM of `node[i]`: the SMs take turns at tokens and work on a token's copies one after the other.
 
         `name`: of the template. Copies with another name have warps of their own on these SMs.
         """
         issuer = self.issuers(operator if name == "sm" else f"{operator}.{name}", Discipline.READY_FIFO, self.n)[node, token % self.n]
-        return self.copies(operator, [0, self.costs.copy_ps("sm.copy_GBps", n_bytes)], node, issuer, name=name)
+        return self.copies(operator, [0, self.costs.copy_ps("sm.copy_GBps", n_bytes)], node, issuer, name=name, begun=begun)
 
     def stored(self, operator: str, sends: Sends, token: I32, n_bytes: int, begun: I32) -> None:
         """`sends` follow the copies on SMs and the pace of stores; the copies follow `begun[gpu]`."""
-        work = self.on_sms(operator, sends.node, token, n_bytes)
-        self.layer.wait_each(work.op, begun[work.node])
-        paced = self.paced(operator, sends, self.costs.stores_ps(n_bytes))
-        self.layer.wait_each(paced.op, work.op)
+        work = self.on_sms(operator, sends.node, token, n_bytes, begun=begun)
+        self.paced(operator, sends, self.costs.stores_ps(n_bytes), after=work.op)
 
     def copied(self, name: str, after: I32) -> I32:
         """The second kernel of Dispatch: `[gpus]` DELAYs in which all SMs copy the received rows."""
-        rows = np.bincount(self.layer.p.gpu, minlength=self.layer.n_gpus)
-        copy = self.delay(name, [self.costs.memory_ps(2 * int(n) * self.layer.sent_bytes) for n in rows])
-        self.layer.wait_each(copy, after)
+        rows = self.layer.counted(self.layer.p.gpu)
+        copy = self.delay(name, [self.costs.memory_ps(2 * int(n) * self.layer.sent_bytes) for n in rows], after=after)
         return copy
 
     def summed(self, name: str, received: np.ndarray, after: I32) -> None:
         """The second kernel of Combine: reads `received[gpu]` rows and writes one per token."""
         layer = self.layer
-        tokens = np.bincount(layer.p.sent_source, minlength=layer.n_gpus)
+        tokens = layer.counted(layer.p.sent_source)
         moved = ((received + tokens) * layer.model.row_bytes).tolist()
-        layer.wait_each(self.delay(name, [self.costs.memory_ps(n) for n in moved]), after)
+        self.delay(name, [self.costs.memory_ps(n) for n in moved], after=after)
 
     def dispatch(self) -> I32:
         """Add Dispatch. Returns `[gpus]` DELAYs after which a GPU has its rows in one piece."""
@@ -196,7 +170,7 @@ class _Elastic(SoftwareSteps):
         puts = layer.combine_puts(Discipline.READY_FIFO)
         self.stored("combine", puts, layer.p.token[puts.unit], layer.model.row_bytes, begun)
         ended = self.barrier_after("combine", "combine.ended", begun, puts)
-        self.summed("combined", np.bincount(layer.p.source, minlength=layer.n_gpus), ended)
+        self.summed("combined", layer.counted(layer.p.source), ended)
 
 
 class _Hybrid(_Elastic):
@@ -214,8 +188,7 @@ class _Hybrid(_Elastic):
         """As on one domain, then a barrier of the GPUs of a rail; its time includes the barrier that ends the call."""
         begun = super().begin(name, after)
         rounds = (self.layer.cluster.domains - 1).bit_length()
-        rails = self.delay(f"{name}.rails", BARRIERS * self.costs.ps("internode.barrier_us", rounds))
-        self.layer.wait_each(rails, begun)
+        rails = self.delay(f"{name}.rails", BARRIERS * self.costs.ps("internode.barrier_us", rounds), after=begun)
         return rails
 
     def chunks(self, units: I64) -> tuple[I64, I64]:
@@ -225,8 +198,7 @@ class _Hybrid(_Elastic):
         order = np.lexsort((hop.token[units], channel, hop.domain[units], hop.source[units]))
         _, length = runs(*(axis[order] for axis in (hop.source[units], hop.domain[units], channel)))
         first = spans(0, length) % CHUNK == 0
-        chunk = np.empty(len(order), np.int64)
-        chunk[order] = np.cumsum(first) - 1
+        chunk = placed(len(order), order, np.cumsum(first) - 1)
         last = np.append(np.flatnonzero(first)[1:], len(order)) - 1
         return chunk, units[order[last]]
 
@@ -237,23 +209,18 @@ class _Hybrid(_Elastic):
         far = np.flatnonzero(hop.far)
         order = far[np.lexsort((hop.turn[far], hop.token[far]))]
         chunk, last = self.chunks(order)
-        written = self.on_sms("dispatch", hop.source[order], hop.token[order], layer.sent_bytes, "write")
-        layer.wait_each(written.op, begun[written.node])
+        written = self.on_sms("dispatch", hop.source[order], hop.token[order], layer.sent_bytes, "write", begun=begun)
         queue = layer.per_gpu(Discipline.READY_FIFO, "nic")[hop.source[order]]
         by_nic, tiles = hop.send(queue, order, chunk, len(last))
-        write_of = np.empty(len(hop.token), np.int32)
-        write_of[order] = written.op
+        write_of = placed(len(hop.token), order, written.op)
         layer.wait_each(by_nic, write_of[last[chunk]])
-        landed = np.full(len(hop.token), -1, np.int32)
-        landed[order] = tiles[chunk]
+        landed = placed(len(hop.token), order, tiles[chunk])
         unit = hop.unit_of_pair
-        work = self.on_sms("dispatch", hop.relay[unit], hop.token[unit], layer.sent_bytes)
-        layer.wait_each(work.op, begun[work.node])
+        work = self.on_sms("dispatch", hop.relay[unit], hop.token[unit], layer.sent_bytes, begun=begun)
         layer.wait_tiles(work.op, landed[unit])
         forwards = hop.forward(layer.per_gpu(Discipline.READY_FIFO, "dispatch"))
         sends = Sends(op=forwards.op, node=forwards.node, to=layer.p.gpu)
-        paced = self.paced("dispatch", sends, self.costs.stores_ps(layer.sent_bytes))
-        layer.wait_each(paced.op, work.op)
+        self.paced("dispatch", sends, self.costs.stores_ps(layer.sent_bytes), after=work.op)
         return self.copied("received", self.barrier_after("dispatch", "dispatch.ended", begun, forwards))
 
     def combine(self, finished: I32) -> None:
@@ -273,4 +240,4 @@ class _Hybrid(_Elastic):
         chunk, last = self.chunks(far)
         layer.wait_each(returns[far], added.op[last[chunk]])
         ended = self.barrier_after("combine", "combine.ended", begun, Batch(op=returns, node=hop.relay))
-        self.summed("combined", np.bincount(hop.source, minlength=layer.n_gpus), ended)
+        self.summed("combined", layer.counted(hop.source), ended)

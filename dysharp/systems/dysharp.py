@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass, replace
 
+from dysharp.base.arrays import I32
 from dysharp.isa.framing import Framing
-from dysharp.program import Discipline, Program, Tail
-from dysharp.specs import Cluster, Model, choice_int
+from dysharp.program import Discipline, Tail
+from dysharp.specs import choice_int
 from dysharp.systems.building.between.in_switch import sums_in_switch
 from dysharp.systems.building.experts import fused, in_pairs, one_after_another
 from dysharp.systems.building.layer import DYMULTIMEM, EXPLICIT, LayerBuilder
-from dysharp.systems.building.paper_layers import ROWS, formatted_layer
+from dysharp.systems.building.paper_layers import ROWS
 from dysharp.systems.facts import SUMS, Change, Costs, Facts, Moves, Reach, Shown
 from dysharp.systems.registry import system
-from dysharp.workload import Routing
 
 SOURCE = "DySHARP (arXiv 2605.05607) sections III, IV"
 
@@ -47,58 +47,36 @@ INSIDE = replace(FACTS, reach=Reach(switch=SUMS))
 """Facts of the ablations, which stay inside one NVLink domain."""
 
 
-def start(
-    model: Model,
-    cluster: Cluster,
-    routing: Routing,
-    direction: str,
-    options: Options,
-    framing: Framing,
-    *,
-    one_kernel: bool = False,
-    by_rows: bool = True,
-    together: bool = True,
-) -> tuple[LayerBuilder, int]:
-    """Add the exchange of `nactive` and Dispatch, which all DySHARP systems share. Returns (layer, combine window).
+def start(layer: LayerBuilder, options: Options, framing: Framing, *, by_rows: bool = True, together: bool = True) -> int:
+    """Add the exchange of `nactive` and Dispatch, which all DySHARP systems share. Returns the combine window.
 
     `by_rows`: ops wait for single tiles of rows. `together`: Dispatch and Combine are under way at once.
-    A backward pass exchanges nothing: the AL Table of its forward pass holds the layout (docs/design/0005-backward.md).
     """
-    words = {"dispatch": options.dispatch, "weights": options.weights}
-    layer = formatted_layer("dysharp", model, cluster, routing, direction, compute=options.compute, one_kernel=one_kernel, **words)
-    layer.al_misses = options.al_misses
     dispatch_window, combine_window = layer.windows(framing, options.dispatch_window, options.combine_window, together=together)
-    counts = layer.exchange(4 * model.n_experts, name="nactive") if direction == "fwd" else None
-    dispatch = layer.dispatch_multicast(dispatch_window, framing, by_rows=by_rows)
-    layer.wait_first(dispatch, layer.target_fetch(counts))
-    return layer, combine_window
+    counts = counted(layer)
+    layer.wait_first(layer.dispatch_multicast(dispatch_window, framing, by_rows=by_rows), layer.target_fetch(counts))
+    return combine_window
 
 
-def over_domains(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """DySHARP in every domain, and multicast and sums in a hypothetical scale-out switch (building/between/in_switch.py)."""
-    words = {"dispatch": options.dispatch, "weights": options.weights}
-    layer = formatted_layer("dysharp", model, cluster, routing, direction, compute=options.compute, one_kernel=True, **words)
-    layer.al_misses = options.al_misses
-    windows = layer.windows(DYMULTIMEM, options.dispatch_window, options.combine_window)
-    counts = layer.exchange(4 * model.n_experts, name="nactive") if direction == "fwd" else None
-    sums_in_switch(layer, DYMULTIMEM, *windows, layer.target_fetch(counts))
-    return layer.build(FACTS.moves)
+def counted(layer: LayerBuilder) -> I32 | None:
+    """The exchange of `nactive`. None: the AL Table of a forward pass holds the layout of its backward pass (docs/design/0005-backward.md)."""
+    return layer.exchange(4 * layer.model.n_experts, name="nactive") if layer.direction == "fwd" else None
 
 
-def all_at_once(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, framing: Framing) -> Program:
+def all_at_once(layer: LayerBuilder, options: Options, framing: Framing) -> None:
     """A tile starts when its rows have arrived. A token is combined when all of its experts have notified."""
-    layer, window = start(model, cluster, routing, direction, options, framing, one_kernel=True)
-    pulls = layer.combine_pulls(Discipline.SMALLEST_KEY, window, framing)
-    fused(layer, pulls.of_useful_row)
-    return layer.build(FACTS.moves)
+    window = start(layer, options, framing)
+    fused(layer, layer.combine_pulls(Discipline.SMALLEST_KEY, window, framing).of_useful_row)
 
 
 @system("dysharp", FACTS)
-def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Full DySHARP."""
-    if cluster.domains > 1:
-        return over_domains(model, cluster, routing, direction, options)
-    return all_at_once(model, cluster, routing, direction, options, DYMULTIMEM)
+def plan(layer: LayerBuilder, options: Options) -> None:
+    """Full DySHARP. Over several domains a hypothetical scale-out switch multicasts and adds, too (building/between/in_switch.py)."""
+    if layer.cluster.domains > 1:
+        windows = layer.windows(DYMULTIMEM, options.dispatch_window, options.combine_window)
+        sums_in_switch(layer, DYMULTIMEM, *windows, layer.target_fetch(counted(layer)))
+    else:
+        all_at_once(layer, options, DYMULTIMEM)
 
 
 EXPLICIT_FACTS = replace(
@@ -110,28 +88,24 @@ EXPLICIT_FACTS = replace(
 
 
 @system("explicit", EXPLICIT_FACTS)
-def plan_explicit(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan_explicit(layer: LayerBuilder, options: Options) -> None:
     """Token-centric fusion with explicit target lists in requests and acknowledgements."""
-    return all_at_once(model, cluster, routing, direction, options, EXPLICIT)
+    all_at_once(layer, options, EXPLICIT)
 
 
 UNFUSED = replace(INSIDE, costs=Costs(permutes=0, fused=False, drops="as dysharp"))
 
 
 @system("dysharp-basic", replace(UNFUSED, source=f"{SOURCE}, ablation (c)", shown=Shown("#D55E00")))
-def plan_basic(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan_basic(layer: LayerBuilder, options: Options) -> None:
     """Dynamic addressing only: Dispatch, GEMM-1, GEMM-2, Combine one after the other."""
-    layer, window = start(model, cluster, routing, direction, options, DYMULTIMEM, by_rows=False, together=False)
+    window = start(layer, options, DYMULTIMEM, by_rows=False, together=False)
     done = layer.exchange(16, name="barrier", after=one_after_another(layer))
-    pulls = layer.combine_pulls(Discipline.PROGRAM_ORDER, window)
-    layer.wait_first(pulls, done, tail=Tail.TILE_READY)
-    return layer.build(FACTS.moves)
+    layer.wait_first(layer.combine_pulls(Discipline.PROGRAM_ORDER, window), done, tail=Tail.TILE_READY)
 
 
 @system("dysharp-comet", replace(UNFUSED, source=f"{SOURCE}, ablation (d)", shown=Shown("#F0E442")))
-def plan_comet(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan_comet(layer: LayerBuilder, options: Options) -> None:
     """Dynamic addressing with COMET's overlap inside each operator pair and its barrier between the GEMMs."""
-    layer, window = start(model, cluster, routing, direction, options, DYMULTIMEM, together=False)
-    pulls = layer.combine_pulls(Discipline.SMALLEST_KEY, window)
-    in_pairs(layer, pulls.of_useful_row, UNFUSED.costs)
-    return layer.build(FACTS.moves)
+    window = start(layer, options, DYMULTIMEM, together=False)
+    in_pairs(layer, layer.combine_pulls(Discipline.SMALLEST_KEY, window).of_useful_row, UNFUSED.costs)

@@ -1,4 +1,4 @@
-"""What a system says about itself, as values. An ablation is `dataclasses.replace` of the facts of its system."""
+"""What a system is given (`Layer`) and what it says about itself, as values. An ablation is `dataclasses.replace` of the facts of its system."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +16,34 @@ OTHER_COLOUR = "#44AA99"
 BOTH_FORMS = ("paper", "real")
 SUMS = "it multicasts and adds rows there"
 """`Reach.switch` of systems that multicast and add rows in the switch."""
+FUSED_GEMMS = "fused"
+"""Value of the option `gemms`: a fused kernel computes the GEMMs."""
+
+
+HOPPER_ON = ("hopper", "blackwell")
+AMPERE_ON = ("ampere", *HOPPER_ON)
+"""`Ships.archs`: NVIDIA's GPUs from one on."""
+BY_TYPE: Mapping[str, Mapping[str, str]] = {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}}
+"""`Ships.formats` of kernels that send rows in the type of the GEMMs."""
+ANY_TYPE: Mapping[str, Mapping[str, str]] = {"fp8": {}, "bf16": {}}
+"""`Ships.formats` of kernels without an option for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The option of systems with a real form."""
+
+    form: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One pass of a layer, which a system plans. `direction`: "fwd" or "bwd"."""
+
+    model: Model
+    cluster: Cluster
+    routing: Routing
+    direction: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +58,8 @@ class Moves:
     """Dispatch's rows by network over several NVLink domains (`workload.levels.LEVELS`). "": one row per expert, on the layer's own way."""
     formats: tuple[str, ...] = ("rows",)
     """Values that the option `dispatch` accepts."""
+    results: tuple[str, ...] = ("rows",)
+    """Values that the option `combine` accepts."""
     serves: Serves | None = None
     """A function (routing, options) -> the Routing that the system serves: without the choices that a capacity drops,
     with expert slots in parts. A second application changes nothing. None: the Routing as it is."""
@@ -173,3 +203,7 @@ class Facts:
     """True: a lower bound, which nobody can build."""
     peels: str = ""
     """Why ops of one template wait for each other. The verifier then checks op by op. "": the ops do not wait."""
+
+    def is_one_kernel(self, options: Mapping[str, Any]) -> bool:
+        """Whether one kernel is the whole layer with these `options`."""
+        return self.costs.fused or options.get("gemms") == FUSED_GEMMS

@@ -7,14 +7,15 @@ from numpy.typing import NDArray
 
 from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline, Program
-from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems.building.between.rails import nccl_layer
+from dysharp.program import Discipline
+from dysharp.specs import choice_int
+from dysharp.systems.building.batch import placed
+from dysharp.systems.building.between.rails import by_rails
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, stream_order
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import mediate
 from dysharp.systems.building.weights import GRADIENTS, broadcast, reduce
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts, rows_per_expert
 from dysharp.workload.placement import with_shadows, worth_shadows
@@ -23,7 +24,7 @@ COUNT_BYTES = 8  # rows of an expert as int64
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of FasterMoE.
 
     | option | meaning |
@@ -38,7 +39,6 @@ class Options:
     kernels. It has no shadows: NCCL's broadcast and reduce are not measured.
     """
 
-    form: str = "auto"
     group: int = choice_int("fastermoe.group")
     shadow: int = choice_int("fastermoe.shadow")
     mediation: bool = False
@@ -75,34 +75,31 @@ FACTS = Facts(
     costs=Costs(permutes=1, fused=False, drops="exchange of counts, NCCL's start and pace, starts of kernels (form real has them); the host's wait"),
     reach=Reach(domains=BOTH_FORMS, by_name=BOTH_FORMS),  # it computes tiles of an expert by step, so leading tokens give no estimate
     shown=Shown("#BB9955"),
-    ships=Ships("FasterMoE: rows of the model's type by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
+    ships=Ships("FasterMoE: rows of the model's type by NCCL", AMPERE_ON, ANY_TYPE),
 )
 
 
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan_real(layer: LayerBuilder, options: Options) -> None:
     """The paper form with the software costs of its all-to-alls and kernels."""
     if options.shadow:
         raise ConfigError(f"fastermoe.shadow: found {options.shadow} in real form, expected 0 (no broadcast by NCCL is measured), or form=paper")
-    layer = nccl_layer(model, cluster, routing, direction, compute=options.compute)
     stream = NcclStream(layer)
-    if direction == "fwd":  # a backward pass knows the counts
-        kernels, n_bytes = stream.kernels, COUNT_BYTES * model.n_experts
+    if layer.direction == "fwd":  # a backward pass knows the counts
+        kernels, n_bytes = stream.kernels, COUNT_BYTES * layer.model.n_experts
         stream.queue("counts", kernels.alltoall_ps(n_bytes, n_bytes // layer.n_gpus) + kernels.costs.kernel_ps)
-    return _in_steps(layer, stream, options)
+    _in_steps(layer, stream, options)
 
 
-@system("fastermoe", FACTS, real=plan_real)
-def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+@system("fastermoe", FACTS, real=plan_real, begins=by_rails)
+def plan(layer: LayerBuilder, options: Options) -> None:
     """Exchanges by (step, local expert); the GEMMs of a step run expert by expert; a step returns after all its GEMMs."""
-    if options.mediation and cluster.domains > 1:
-        raise ConfigError(f"fastermoe.mediation: found {cluster.domains} NVLink domains, expected one")
-    if options.shadow and cluster.domains > 1:
-        raise ConfigError(f"fastermoe.shadow: found {cluster.domains} NVLink domains, expected one")
-    layer = nccl_layer(model, cluster, routing, direction, compute=options.compute)
-    return _in_steps(layer, CommStream(layer), options)
+    for option in ("mediation", "shadow"):
+        if getattr(options, option) and layer.cluster.domains > 1:
+            raise ConfigError(f"fastermoe.{option}: found {layer.cluster.domains} NVLink domains, expected one")
+    _in_steps(layer, CommStream(layer), options)
 
 
-def _in_steps(layer: LayerBuilder, stream: CommStream, options: Options) -> Program:
+def _in_steps(layer: LayerBuilder, stream: CommStream, options: Options) -> None:
     """The layer with its exchanges on `stream`. Part numbers: (step, local expert), then the shadows."""
     steps, shadows = n_steps(layer.n_gpus, options), layer.routing.placement.shadows
     local = layer.routing.placement.slots_per_gpu // steps - shadows
@@ -134,7 +131,6 @@ def _in_steps(layer: LayerBuilder, stream: CommStream, options: Options) -> Prog
     stream.gathered()
     if options.mediation and not isinstance(stream, NcclStream):
         mediate(layer, counts=True, permutes=True)
-    return layer.build(FACTS.moves)
 
 
 def _part(slot: I32, steps: int, local: int, shadows: int) -> I32:
@@ -150,8 +146,7 @@ def _own_rows(layer: LayerBuilder, rows: list[NDArray[np.int64]]) -> list[I32]:
     # One issuer per GPU, before all exchanges: many rows of one instant then come GPU by GPU, as the engine keeps them.
     order, here = np.concatenate(rows), [layer.join("own") for _ in rows]
     own = layer.dispatch_rows(order=order[np.argsort(layer.p.row_gpu[order], kind="stable")])
-    shadow = np.empty(len(layer.row_of), np.int64)
-    shadow[order] = np.repeat(np.arange(len(rows)), [len(mine) for mine in rows])
+    shadow = placed(len(layer.row_of), order, np.repeat(np.arange(len(rows)), [len(mine) for mine in rows]))
     for i, end in enumerate(here):
         mine = shadow[own.unit] == i
         layer.wait_each(end[own.node[mine]], own.op[mine])

@@ -5,16 +5,15 @@ The kernels are those of `trtllm-a2a` with `sides=one`; FlashInfer has the two-s
 
 from dataclasses import dataclass, replace
 
-from dysharp.program import Program
-from dysharp.specs import Cluster, Model
 from dysharp.systems import trtllm_a2a
-from dysharp.systems.facts import Ships, Shown
-from dysharp.systems.registry import system
-from dysharp.workload import Routing
+from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.paper_layers import Kernels
+from dysharp.systems.facts import BY_TYPE, HOPPER_ON, Form, Ships, Shown
+from dysharp.systems.registry import kernels
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of FlashInfer's one-sided all-to-all.
 
     | option | meaning |
@@ -24,7 +23,6 @@ class Options:
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
     """
 
-    form: str = "auto"
     dispatch: str = "rows"
     compute: bool = True
 
@@ -36,24 +34,15 @@ FACTS = replace(
     shown=Shown("#A6761D"),
     ships=Ships(
         "FlashInfer flashinfer/comm/trtllm_moe_alltoall.py; sm90 and later; payloads of any type",
-        ("hopper", "blackwell"),
-        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+        HOPPER_ON,
+        BY_TYPE,
         phases=("decode", "prefill"),
         phases_source="FlashInfer is an inference library",
     ),
 )
 
 
-def _same(options: Options) -> trtllm_a2a.Options:
-    return trtllm_a2a.Options(form=options.form, sides="one", dispatch=options.dispatch, compute=options.compute)
-
-
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """The Program of `trtllm-a2a`, one-sided."""
-    return trtllm_a2a.plan_real(model, cluster, routing, direction, _same(options))
-
-
-@system("flashinfer", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """The paper form of `trtllm-a2a`."""
-    return trtllm_a2a.plan_paper(model, cluster, routing, direction, _same(options))
+@kernels("flashinfer", FACTS)
+def real(layer: LayerBuilder, options: Options) -> Kernels:
+    """The kernels of `trtllm-a2a`, one-sided."""
+    return trtllm_a2a.OneSided(layer)

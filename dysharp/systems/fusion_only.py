@@ -1,14 +1,13 @@
 """Token-centric fusion without in-switch computing: Dispatch, GEMMs and Combine overlap, one copy per GPU each way."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from dysharp.program import Discipline, Program
-from dysharp.specs import Cluster, Model
+from dysharp.program import Discipline
 from dysharp.systems.building.experts import fused
-from dysharp.systems.building.paper_layers import ROWS, formatted_layer
+from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.paper_layers import ROWS
 from dysharp.systems.facts import Change, Costs, Facts, Moves, Shown
 from dysharp.systems.registry import system
-from dysharp.workload import Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +38,8 @@ FACTS = Facts(
 
 
 @system("fusion-only", FACTS)
-def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan(layer: LayerBuilder, options: Options) -> None:
     """A GPU returns the partial sum of a token as soon as it has computed its experts of the token."""
-    layer = formatted_layer("fusion-only", model, cluster, routing, direction, one_kernel=True, **asdict(options))
     layer.dispatch_puts(by_rows=True)
     combine = layer.combine_puts(Discipline.READY_FIFO)
     fused(layer, combine.of_useful_row)
-    return layer.build(FACTS.moves)

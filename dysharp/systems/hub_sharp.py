@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dysharp.isa.framing import Framing
-from dysharp.program import Discipline, Kind, Program, Template
+from dysharp.program import Discipline, Kind, Template
 from dysharp.program.constants import RESPONSES
-from dysharp.specs import Cluster, Model, choice_int, choice_str
+from dysharp.specs import choice_int, choice_str
 from dysharp.systems.building.batch import Transfers
 from dysharp.systems.building.experts import fused
 from dysharp.systems.building.layer import STORE, LayerBuilder
@@ -18,7 +18,6 @@ from dysharp.systems.building.windows import sessions_that_fit
 from dysharp.systems.facts import SUMS, Costs, Facts, Moves, Reach, Shown
 from dysharp.systems.moe_hub import FACTS as MOE_HUB
 from dysharp.systems.registry import system
-from dysharp.workload import Routing
 
 
 def combine_pushes(layer: LayerBuilder, framing: Framing, places: int) -> Transfers:
@@ -42,19 +41,10 @@ def combine_pushes(layer: LayerBuilder, framing: Framing, places: int) -> Transf
     session0 = b.sums(source[lead], np.bincount(sum_of_far, minlength=len(lead)), places or fits)
     issuer, op = layer.per_gpu(Discipline.SMALLEST_KEY, "combine"), np.empty(len(p.token), np.int32)
     for kind, name, how, mine in ((Kind.PUSH_REDUCE, "combine.push", framing, far), (Kind.PUT, "combine.own", STORE, ~far)):
-        at = b.framing(how)
-        op[mine] = layer.put(
-            Template(name, kind, "combine", "sum", RESPONSES, framing=at, src=layer.result, dst="partial"),
-            p.gpu[mine],
-            source[mine],
-            row0 + row[mine],
-            issuer=issuer[p.gpu[mine]],
-            bytes=layer.back_bytes,
-            key=p.token[mine],
-            prio=p.token[mine] % layer.tokens,
-            aux_bytes=layer.combine_aux,
-            session=session0 + sum_of_far if kind is Kind.PUSH_REDUCE else -1,
-        )
+        template = Template(name, kind, "combine", "sum", RESPONSES, framing=b.framing(how), src=layer.result, dst="partial")
+        columns = {"issuer": issuer[p.gpu[mine]], "key": p.token[mine], "prio": p.token[mine] % layer.tokens}
+        session = session0 + sum_of_far if kind is Kind.PUSH_REDUCE else -1
+        op[mine] = layer.put(template, p.gpu[mine], source[mine], row0 + row[mine], session=session, **layer.result_columns, **columns)
     return Transfers(op=op, node=p.gpu, to=source, unit=np.arange(len(op)), unit_rows=layer.p.rows)
 
 
@@ -93,10 +83,8 @@ FACTS = Facts(
 
 
 @system("hub-sharp", FACTS)
-def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan(layer: LayerBuilder, options: Options) -> None:
     """One store per token names its regions. The row tables of the hubs place it; a pull reads their map in memory, a push needs none."""
-    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
-    layer.al_misses = options.al_misses
     dispatch, combine = layer.windows(ROWSP_MC, options.dispatch_window, options.combine_window)
     layer.dispatch_multicast(dispatch, ROWSP_MC, by_rows=True, asks=False)
     if options.reduction == "push":
@@ -104,4 +92,3 @@ def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, optio
     else:
         back = layer.combine_pulls(Discipline.SMALLEST_KEY, combine, ROWSP_MC)
     fused(layer, back.of_useful_row)
-    return layer.build(FACTS.moves)

@@ -9,18 +9,16 @@ import numpy as np
 
 from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline, Program
-from dysharp.specs import Cluster, Model, choice_int
+from dysharp.program import Discipline
+from dysharp.specs import choice_int
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.between.hybrid_internode import HybridInternode
-from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.formats import ROWS_OR_FP8, row_bytes
+from dysharp.systems.building.formats import ROWS_OR_FP8
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import one_copy_per_gpu
+from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import system
-from dysharp.workload import Routing
+from dysharp.systems.facts import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import kernels
 
 CHUNK_TOKENS = 64  # neighbouring tokens that one SM takes at a time: DeepEP, branch hybrid-ep
 IN_FLIGHT = {"store": 8, "read": 10}
@@ -33,7 +31,7 @@ Source: DeepEP, branch hybrid-ep, docs/Hybrid-EP_Implementation.md, buffers.
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of Hybrid-EP.
 
     | option | meaning |
@@ -49,7 +47,6 @@ class Options:
     barriers, and the kernels between the exchange buffer and the experts' rows.
     """
 
-    form: str = "auto"
     n_sm: int = choice_int("hybrid_ep.n_sm")
     chunk: int = CHUNK_TOKENS
     dispatch: str = "rows"
@@ -70,32 +67,17 @@ FACTS = Facts(
     reach=Reach(domains=BOTH_FORMS),
     shown=Shown("#DDCC77"),
     ships=Ships(
-        "DeepEP, branch hybrid-ep: Hopper and Blackwell, Combine in BF16; hidden sizes: any, a kernel is compiled when first used",
-        ("hopper", "blackwell"),
-        {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}},
+        "DeepEP, branch hybrid-ep: Hopper and Blackwell, Combine in BF16; hidden sizes: any, a kernel is compiled when first used", HOPPER_ON, BY_TYPE
     ),
 )
 
 
-def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
-    sent = row_bytes("hybrid-ep.dispatch", options.dispatch, ROWS_OR_FP8, model)
-    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent)
-
-
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+@kernels("hybrid-ep", FACTS)
+def real(layer: LayerBuilder, options: Options) -> Kernels:
     """As the paper form, with the library's kernels: SMs that take turns at chunks of tokens, and barriers."""
-    layer = _layer(model, cluster, routing, direction, options)
-    kernels = (
-        HybridInternode(layer, options.n_sm, options.chunk) if cluster.domains > 1 else Chunks(layer, options.n_sm, options.chunk, options.permute)
-    )
-    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
-    return layer.build(FACTS.moves)
-
-
-@system("hybrid-ep", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
-    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options), FACTS.moves)
+    if layer.cluster.domains > 1:
+        return HybridInternode(layer, options.n_sm, options.chunk)
+    return Chunks(layer, options.n_sm, options.chunk, options.permute)
 
 
 class Chunks(SoftwareSteps):
@@ -112,8 +94,8 @@ class Chunks(SoftwareSteps):
             raise ConfigError(f"{name}.chunk: found {chunk}, expected at least 1 token")
         super().__init__(layer)
         self.n, self.chunk, self.permute = n_sm, chunk, permute
-        self.received_copies = np.bincount(layer.p.gpu, minlength=layer.n_gpus)
-        self.received_rows = np.bincount(layer.p.row_gpu, minlength=layer.n_gpus)
+        self.received_copies = layer.counted(layer.p.gpu)
+        self.received_rows = layer.counted(layer.p.row_gpu)
 
     def _sm(self, token: I64 | I32) -> I64:
         """The SM that sends a token at its source: chunk i goes to SM i modulo `n_sm`."""
@@ -125,9 +107,7 @@ class Chunks(SoftwareSteps):
 
     def _in_flight(self, role: str) -> I32:
         """`[gpus, n_sm]` semaphores that limit the rows in flight of the warps of `role` on each SM."""
-        b = self.layer.b
-        slots = [[b.semaphore(g, IN_FLIGHT[role], role, "rows") for _ in range(self.n)] for g in range(self.layer.n_gpus)]
-        return np.array(slots, np.int32)
+        return self.layer.semaphores(IN_FLIGHT[role], role, "rows", each=self.n).reshape(-1, self.n)
 
     def _looks(self, operator: str, after: I32) -> Batch:
         """Add a DELAY per token of `layer.p.sent` on the SM of the token, behind `after[gpu]`.
@@ -182,8 +162,7 @@ class Chunks(SoftwareSteps):
         copy = costs.copy_ps("sm.copy_GBps", n_bytes)
         sm = source[order], self._sm(p.token[order])
         storer = self.issuers("store", Discipline.PROGRAM_ORDER, self.n)[sm]
-        stores = self.copies("dispatch", [0, copy], source[order], storer)
-        layer.wait_each(stores.op, looks.op[layer.p.sent_of_pair[order]])
+        stores = self.copies("dispatch", [0, copy], source[order], storer, after=looks.op[layer.p.sent_of_pair[order]])
         puts = layer.dispatch_puts(Discipline.READY_FIFO)
         paced = self.paced("dispatch", puts, costs.stores_ps(n_bytes)).op[order]
         layer.wait_each(paced, stores.op)

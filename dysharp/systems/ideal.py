@@ -4,15 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.program import Discipline, Kind, Program, Template, To
-from dysharp.specs import Cluster, Model
+from dysharp.program import Kind, Template, To
 from dysharp.systems.building.experts import as_tiles_fill
 from dysharp.systems.building.formats import check
-from dysharp.systems.building.layer import STORE
-from dysharp.systems.building.paper_layers import formatted_layer
+from dysharp.systems.building.layer import STORE, LayerBuilder
 from dysharp.systems.facts import Change, Costs, Facts, Moves, Reach, Shown
 from dysharp.systems.registry import FUSED_GEMMS, system
-from dysharp.workload import Routing
 
 GEMMS = ("library", FUSED_GEMMS)
 
@@ -49,22 +46,18 @@ FACTS = Facts(
 
 
 @system("ideal", FACTS)
-def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan(layer: LayerBuilder, options: Options) -> None:
     """The Program: one local op per GPU stands for Dispatch and brings all rows of the GPU's experts at once.
 
     All sums exist as soon as all results exist.
     """
     check("ideal.gemms", options.gemms, ("auto", *GEMMS))
-    one_kernel = options.gemms == FUSED_GEMMS
-    layer = formatted_layer(
-        "ideal", model, cluster, routing, direction, dispatch="rows", weights=options.weights, compute=True, one_kernel=one_kernel
-    )
     gpus = np.arange(layer.n_gpus, dtype=np.int32)
-    rows = np.bincount(layer.p.slot // routing.placement.slots_per_gpu, minlength=layer.n_gpus)
+    rows = np.bincount(layer.p.slot // layer.routing.placement.slots_per_gpu, minlength=layer.n_gpus)
     template = layer.b.template(
         Template("dispatch.free", Kind.PUT, "dispatch", "copy", framing=layer.b.framing(STORE), src=layer.sent_buffer, dst=layer.arrived)
     )
-    issuers = np.array([layer.b.issuer(g, Discipline.PROGRAM_ORDER, name="free") for g in range(layer.n_gpus)], np.int32)
-    layer.b.ops(template, gpus, issuer=issuers, bytes=model.row_bytes, to=To(np.ones(len(gpus), np.int32), gpus, rows, np.arange(len(layer.row_of))))
+    issuers = layer.issuers("free")
+    to = To(np.ones(len(gpus), np.int32), gpus, rows, np.arange(len(layer.row_of)))
+    layer.b.ops(template, gpus, issuer=issuers, bytes=layer.model.row_bytes, to=to)
     layer.combine_free(as_tiles_fill(layer, second_first=False).results)
-    return layer.build(FACTS.moves)

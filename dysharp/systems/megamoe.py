@@ -6,16 +6,12 @@ import numpy as np
 
 from dysharp.base.arrays import I64
 from dysharp.costs.operators import CAST_BYTES
-from dysharp.program import Discipline, Program
-from dysharp.specs import Cluster, Model
+from dysharp.program import Discipline
 from dysharp.systems.building.experts import fused
-from dysharp.systems.building.formats import row_bytes
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import fused_tiling
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import Costs, Facts, Moves, Ships, Shown
+from dysharp.systems.facts import Costs, Facts, Form, Moves, Ships, Shown
 from dysharp.systems.registry import system
-from dysharp.workload import Routing
 
 ROWS = ("rows", "mxfp8", "nvfp4")
 """Formats of the rows that the kernel pulls and pushes."""
@@ -24,7 +20,7 @@ COUNTS = 1  # exchanges before the barriers: the number of rows of every expert
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of Mega MoE.
 
     | option | meaning |
@@ -42,7 +38,6 @@ class Options:
     in both forms.
     """
 
-    form: str = "auto"
     dispatch: str = "rows"
     combine: str = "rows"
     weights: str = "model"
@@ -53,7 +48,7 @@ class Options:
 FACTS = Facts(
     source="https://github.com/deepseek-ai/DeepGEMM (Mega MoE, pull requests 304 and 316)",
     options=Options,
-    moves=Moves("one_copy_per_expert", formats=ROWS),
+    moves=Moves("one_copy_per_expert", formats=ROWS, results=ROWS),
     costs=Costs(
         permutes=0,
         fused=True,
@@ -74,28 +69,16 @@ FACTS = Facts(
 )
 
 
-def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
-    sent = row_bytes("megamoe.dispatch", options.dispatch, ROWS, model)
-    back = row_bytes("megamoe.combine", options.combine, ROWS, model)
-    dtype = "fp4" if options.dispatch == options.weights == "nvfp4" else None
-    tiling = fused_tiling("megamoe", cluster, routing, options.weights, dtype)
-    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, back_bytes=back, tiling=tiling)
-
-
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan_real(layer: LayerBuilder, options: Options) -> None:
     """The paper form with software costs, from the launch to the last barrier of the kernel."""
-    layer = _layer(model, cluster, routing, direction, options)
     _OneKernel(layer).run(cast=options.cast)
-    return layer.build(FACTS.moves)
 
 
 @system("megamoe", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan_paper(layer: LayerBuilder, options: Options) -> None:
     """Dispatch, GEMMs and Combine overlap tile by tile. Each expert returns its own row of a token."""
-    layer = _layer(model, cluster, routing, direction, options)
     layer.dispatch_rows(order=_pull_order(layer), by_rows=True)
     fused(layer, layer.combine_rows(Discipline.READY_FIFO).of_useful_row)
-    return layer.build(FACTS.moves)
 
 
 def _pull_order(layer: LayerBuilder) -> I64:
@@ -117,12 +100,11 @@ class _OneKernel(SoftwareSteps):
         start = self.delay("launch", quantise + costs.kernel_ps + round(before * costs.sync_ps))
         counted = self.barrier("dispatch", "counted", start)
         pulls = layer.dispatch_rows(Discipline.READY_FIFO, _pull_order(layer))
-        paced = self.paced("dispatch", pulls, costs.stores_ps(layer.sent_bytes), pools=stores)
-        layer.wait_each(paced.op, counted[paced.node])
+        self.paced("dispatch", pulls, costs.stores_ps(layer.sent_bytes), pools=stores, begun=counted)
         pushes = layer.combine_rows(Discipline.READY_FIFO)
         fused(layer, self.paced("combine", pushes, costs.stores_ps(layer.back_bytes), pools=stores).of_useful_row)
         returned = self.barrier_after("combine", "returned", counted, pushes)
-        rows, sums = (np.bincount(gpu, minlength=layer.n_gpus) for gpu in (layer.p.row_source, layer.p.sent_source))
+        rows, sums = (layer.counted(gpu) for gpu in (layer.p.row_source, layer.p.sent_source))
         moved = rows * layer.back_bytes + sums * layer.model.row_bytes
-        layer.wait_each(self.delay("combined", [costs.stream_ps(n) for n in moved.tolist()]), returned)
+        self.delay("combined", [costs.stream_ps(n) for n in moved.tolist()], after=returned)
         self.barrier("end", "cleaned", returned)  # the buffers are ready for the next call

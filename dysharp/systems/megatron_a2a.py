@@ -9,24 +9,21 @@ import numpy as np
 
 from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline, Program, Tail
-from dysharp.specs import Cluster, Model
-from dysharp.systems.building.batch import Sends
-from dysharp.systems.building.between.rails import RailLayer, nccl_layer
+from dysharp.program import Discipline, Tail
+from dysharp.systems.building.between.rails import RailLayer, by_rails
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import one_copy_per_expert
+from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps, mediate, sorted_at_receiver
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import system
-from dysharp.workload import Routing
+from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import kernels
 
 COUNT_BYTES = 8  # rows of an expert as int64: Megatron-Core, token dispatcher
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of the alltoall dispatcher.
 
     | option | meaning |
@@ -42,7 +39,6 @@ class Options:
     and channels are not modelled. A rail's GPU sends row by row, NCCL in chunks.
     """
 
-    form: str = "auto"
     mediation: bool = False
     pxn: bool = True
     compute: bool = True
@@ -59,50 +55,34 @@ FACTS = Facts(
     ),
     reach=Reach(domains=BOTH_FORMS, no_switch=("paper",)),
     shown=Shown("#004D40"),
-    ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
+    ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", AMPERE_ON, ANY_TYPE),
 )
 
 
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """The paper form with the software costs of two NCCL all-to-alls and the kernels around them."""
-    layer = _layer(model, cluster, routing, direction, options)
+def plan_paper(layer: LayerBuilder, options: Options) -> None:
+    """Dispatch, GEMMs, Combine in sequence. An all-to-all serves all peers in turn, each peer's rows by expert.
+
+    On NVLink, rows for the own domain and for rails take turns as the all-to-all sends them.
+    """
+    if options.mediation and layer.cluster.domains > 1:
+        raise ConfigError(f"megatron-a2a.mediation: found {layer.cluster.domains} NVLink domains, expected one")
     there, back = _stream_orders(layer)
-    kernels = _AllToAll(layer)
-    kernels.combine(one_after_another(layer, kernels.dispatch(there), FACTS.costs), back)
-    return layer.build(FACTS.moves)
-
-
-@system("megatron-a2a", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, GEMMs, Combine in sequence. An all-to-all serves all peers in turn, each peer's rows by expert."""
-    if options.mediation and cluster.domains > 1:
-        raise ConfigError(f"megatron-a2a.mediation: found {cluster.domains} NVLink domains, expected one")
-    layer = _layer(model, cluster, routing, direction, options)
+    discipline = Discipline.SMALLEST_KEY if isinstance(layer, RailLayer) else Discipline.PROGRAM_ORDER
+    layer.dispatch_rows(discipline, there)
+    finished = one_after_another(layer, sorted_at_receiver(layer) if options.mediation else None)
+    returns = layer.combine_rows(discipline, back)
     if isinstance(layer, RailLayer):
-        return _by_rail(layer)
-    if not options.mediation:
-        return one_copy_per_expert(layer, FACTS.moves, *_stream_orders(layer))
-    there, back = _stream_orders(layer)
-    layer.dispatch_rows(order=there)
-    finished = one_after_another(layer, sorted_at_receiver(layer))
-    layer.wait_first(layer.combine_rows(Discipline.PROGRAM_ORDER, back), finished)
-    mediate(layer, counts=True, permutes=True)
-    return layer.build(FACTS.moves)
+        layer.wait_each(returns.op, finished[returns.node])
+    else:
+        layer.wait_first(returns, finished)
+    if options.mediation:
+        mediate(layer, counts=True, permutes=True)
 
 
-def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
-    make = nccl_layer if options.pxn else LayerBuilder
-    return make(model, cluster, routing, direction, compute=options.compute)
-
-
-def _by_rail(layer: RailLayer) -> Program:
-    """As `one_copy_per_expert`. On NVLink, rows for the own domain and for rails take turns as the all-to-all sends them."""
-    there, back = _stream_orders(layer)
-    layer.dispatch_rows(Discipline.SMALLEST_KEY, there)
-    finished = one_after_another(layer)
-    returns = layer.combine_rows(Discipline.SMALLEST_KEY, back)
-    layer.wait_each(returns.op, finished[returns.node])
-    return layer.build(FACTS.moves)
+@kernels("megatron-a2a", FACTS, paper=plan_paper, begins=by_rails)
+def real(layer: LayerBuilder, options: Options) -> Kernels:
+    """The paper form with the software costs of two NCCL all-to-alls and the kernels around them."""
+    return _AllToAll(layer)
 
 
 def _stream_orders(layer: LayerBuilder) -> tuple[I64, I64]:
@@ -113,26 +93,29 @@ def _stream_orders(layer: LayerBuilder) -> tuple[I64, I64]:
 class _AllToAll(SoftwareSteps):
     """Two all-to-alls and the kernels around them, which sort the rows on both sides."""
 
-    def dispatch(self, order: I64) -> I32:
-        """Add Dispatch of the useful rows in `order`. Returns `[gpus]` DELAYs after which rows are sorted by expert."""
+    def __init__(self, layer: LayerBuilder) -> None:
+        super().__init__(layer)
+        self.there, self.back = _stream_orders(layer)
+
+    def dispatch(self) -> I32:
+        """Add Dispatch. Returns `[gpus]` DELAYs after which rows are sorted by expert."""
         layer = self.layer
         sent, received = self._rows(layer.p.row_source), self._rows(layer.p.row_gpu)
         permute = self.delay("permute", self._reorder(np.full(layer.n_gpus, layer.tokens), sent))
         if layer.direction == "fwd":  # a backward pass knows the counts
             layer.wait_each(permute, self._counts())
-        self._all_to_all("dispatch", permute, layer.dispatch_rows(Discipline.READY_FIFO, order), layer.sent_bytes)
+        self.all_to_all("dispatch", "dispatch", [layer.dispatch_rows(Discipline.READY_FIFO, self.there)], layer.sent_bytes, permute)
         sort = self.delay("received", self._reorder(received, received))
         self._wait_rows_and_gates(sort, layer.join_tiles(layer.tiles, Tail.TILE_READY), gates=bool(layer.dispatch_aux))
         return sort
 
-    def combine(self, finished: I32, order: I64) -> None:
-        """Add Combine of the results in `order`, after the GEMMs of each GPU, `finished[gpu]`."""
+    def combine(self, finished: I32) -> None:
+        """Add Combine, after the GEMMs of each GPU, `finished[gpu]`."""
         layer = self.layer
         sent, received = self._rows(layer.p.row_gpu), self._rows(layer.p.row_source)
-        unsort = self.delay("unsort", self._reorder(sent, sent))
-        layer.wait_each(unsort, finished)
-        puts = layer.combine_rows(Discipline.READY_FIFO, order)
-        self._all_to_all("combine", unsort, puts, layer.model.row_bytes)
+        unsort = self.delay("unsort", self._reorder(sent, sent), after=finished)
+        puts = layer.combine_rows(Discipline.READY_FIFO, self.back)
+        self.all_to_all("combine", "combine", [puts], layer.model.row_bytes, unsort)
         unpermute = self.delay("unpermute", self._reorder(np.full(layer.n_gpus, layer.tokens), received))
         returned = layer.join("returned")
         layer.wait_each(returned, finished)
@@ -145,8 +128,7 @@ class _AllToAll(SoftwareSteps):
         With `gates` an all-to-all of gate weights, or of their gradients, runs before `heads`.
         """
         if gates:
-            second = self.delay("gates", self.costs.alltoall_ps(0, 0))
-            self.layer.wait_all(second, arrived)
+            second = self.delay("gates", self.costs.alltoall_ps(0, 0), after_all=arrived)
             arrived = second
         self.layer.wait_each(heads, arrived)
 
@@ -157,19 +139,10 @@ class _AllToAll(SoftwareSteps):
         return self.delay("counts", costs.collective_ps("all_gather", layer.n_gpus, n_bytes) + costs.kernel_ps)
 
     def _rows(self, node: I32) -> I64:
-        return np.bincount(node, minlength=self.layer.n_gpus)
+        return self.layer.counted(node)
 
     def _reorder(self, tokens: I64, rows: I64) -> list[int]:
         layer = self.layer
         element = layer.model.row_bytes / layer.model.hidden
         counts = zip(tokens.tolist(), rows.tolist(), strict=True)
         return [self.costs.reorder_ps(t, r, layer.model.hidden, element) for t, r in counts]
-
-    def _all_to_all(self, name: str, after: I32, puts: Sends, n_bytes: int) -> None:
-        """Add NCCL's all-to-all after `after` of all GPUs: start, own chunk, last chunks, rows paced as stores."""
-        layer, costs = self.layer, self.costs
-        rows = zip(self._rows(puts.node).tolist(), self._rows(puts.node[puts.node == puts.to]).tolist(), strict=True)
-        start = self.delay(f"{name}.nccl", [self.alltoall_ps(n_bytes * sent, n_bytes * own) for sent, own in rows])
-        layer.wait_all(start, after)
-        paced = self.paced(name, puts, costs.stores_ps(n_bytes), Discipline.PROGRAM_ORDER)
-        layer.wait_each(paced.op, start[paced.node])

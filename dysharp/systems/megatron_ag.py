@@ -2,26 +2,23 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from dysharp.base.arrays import I32
-from dysharp.program import Discipline, Program, Tail
-from dysharp.specs import Cluster, Model
+from dysharp.program import Discipline, Tail
 from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.rings import Pace, gather, scatter
 from dysharp.systems.building.collective import collective, surplus_arrived
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import system
-from dysharp.workload import Routing
+from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import kernels
 
 PROB_BYTES, MAP_BYTES = 4, 1  # per token and expert: FP32, boolean (Megatron-Core, token dispatcher)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of the allgather dispatcher.
 
     | option | meaning |
@@ -33,7 +30,6 @@ class Options:
     pace is a rate: its rings and channels are not modelled.
     """
 
-    form: str = "auto"
     compute: bool = True
 
 
@@ -53,35 +49,30 @@ FACTS = Facts(
         assumes="NCCL's rings at the rate of the NICs; no all-gather between nodes is measured",
     ),
     shown=Shown("#777755"),
-    ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
+    ships=Ships("Megatron-LM dispatchers: rows in BF16 by NCCL", AMPERE_ON, ANY_TYPE),
 )
 
 
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """The paper form with the software costs of NCCL's collectives and of the kernels around them."""
-    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
-    kernels = (_RailRings if cluster.domains > 1 else _AllGather)(layer)
-    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
-    return layer.build(FACTS.moves)
-
-
-@system("megatron-ag", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan_paper(layer: LayerBuilder, options: Options) -> None:
     """Every GPU receives every token, computes its experts' rows, and returns one row per token.
 
     Rows leave peer by peer, so all links are busy at any time as in a ring. Over several NVLink domains they take rings hop by hop.
     """
-    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
-    if cluster.domains > 1:
+    if layer.cluster.domains > 1:
         scatter(layer, one_after_another(layer, gather(layer)))
-        return layer.build(FACTS.moves)
+        return
     out, back = (layer.per_gpu(Discipline.SMALLEST_KEY, operator) for operator in ("dispatch", "combine"))
     gathered = collective(layer, "dispatch", layer.dispatch_puts(turns=out), out)
     finished = one_after_another(layer, surplus_arrived(layer, gathered))
     combine = layer.combine_puts(back)
     for rows in (combine, collective(layer, "combine", combine, back).surplus):
         layer.wait_each(rows.op, finished[rows.node])
-    return layer.build(FACTS.moves)
+
+
+@kernels("megatron-ag", FACTS, paper=plan_paper)
+def real(layer: LayerBuilder, options: Options) -> Kernels:
+    """The paper form with the software costs of NCCL's collectives and of the kernels around them."""
+    return (_RailRings if layer.cluster.domains > 1 else _AllGather)(layer)
 
 
 class _AllGather(SoftwareSteps):
@@ -103,15 +94,14 @@ class _AllGather(SoftwareSteps):
 
     def _permute(self) -> I32:
         """`[gpus]` DELAYs that sort the rows of a GPU."""
-        needed = np.bincount(self.layer.p.row_gpu, minlength=self.layer.n_gpus)
+        needed = self.layer.counted(self.layer.p.row_gpu)
         return self.delay("permute", [self._reorder(n, n) for n in needed.tolist()])
 
     def _unpermuted(self, finished: I32) -> I32:
         """`[gpus]` DELAYs that add the rows of a GPU into a buffer of all tokens, after `finished[gpu]`."""
         layer = self.layer
-        needed = np.bincount(layer.p.row_gpu, minlength=layer.n_gpus)
-        unpermute = self.delay("unpermute", [self._reorder(layer.routing.n_tokens, n) for n in needed.tolist()])
-        layer.wait_each(unpermute, finished)
+        needed = layer.counted(layer.p.row_gpu)
+        unpermute = self.delay("unpermute", [self._reorder(layer.routing.n_tokens, n) for n in needed.tolist()], after=finished)
         return unpermute
 
     def combine(self, finished: I32) -> None:
@@ -147,11 +137,8 @@ class _AllGather(SoftwareSteps):
         layer, costs = self.layer, self.costs
         start_ps, part = costs.ring(layer.n_gpus, layer.routing.n_tokens * n_bytes)
         pace = costs.ring_ps(n_bytes, part)
-        start = self.delay(f"{name}.nccl", start_ps)
-        if after is not None:
-            layer.wait_all(start, after)
-        paced = self.paced(name, rows, pace, Discipline.PROGRAM_ORDER)
-        layer.wait_each(paced.op, start[paced.node])
+        start = self.delay(f"{name}.nccl", start_ps, after_all=after)
+        self.paced(name, rows, pace, Discipline.PROGRAM_ORDER, begun=start)
 
 
 class _RailRings(_AllGather):
@@ -181,9 +168,7 @@ class _RailRings(_AllGather):
         domains = layer.cluster.domains
         ring_ps, _, part = costs.rail_rings(layer.routing.n_tokens * n_bytes)
         flights = (layer.n_gpus - domains) * self.flight_ps + (domains - 1) * 2 * layer.b.nets[0].lat
-        start = self.delay(f"{name}.nccl", max(1, ring_ps - flights))
-        if after is not None:
-            layer.wait_all(start, after)
+        start = self.delay(f"{name}.nccl", max(1, ring_ps - flights), after_all=after)
         cost, pools = costs.ring_ps(n_bytes, part), self.pools("stores")
         return start, lambda sends: self.paced(name, sends, cost, pools=pools).op
 

@@ -7,16 +7,16 @@ import numpy as np
 from dysharp.base.arrays import I32
 from dysharp.base.units import ns_to_ps
 from dysharp.isa.framing import Framing
-from dysharp.program import Discipline, Head, Program, Tail
+from dysharp.program import Discipline, Head, Tail
 from dysharp.program.csr import place_in
-from dysharp.specs import Cluster, Model, choice_int, choice_str
+from dysharp.specs import choice_int, choice_str
+from dysharp.systems.building.batch import placed
 from dysharp.systems.building.exchanges import stream_order
 from dysharp.systems.building.experts import GemmOps, blocks_in_order, fused, in_pairs
 from dysharp.systems.building.layer import STORE, LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.facts import Costs, Facts, Moves, Reach, Shown
 from dysharp.systems.registry import system
-from dysharp.workload import Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +48,17 @@ class Options:
     compute: bool = True
 
 
-def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, *, managed: bool) -> tuple[LayerBuilder, I32]:
-    """Dispatch and Combine, one copy per (token, expert) each way. Returns (layer, `[useful rows]` ops of Combine).
+def _exchange(layer: LayerBuilder, options: Options, *, managed: bool) -> I32:
+    """Dispatch and Combine, one copy per (token, expert) each way. Returns `[useful rows]` ops of Combine.
 
     `managed`: the packet manager merges stores to whole packets and serves the receivers in turn, the smallest row
     first. Otherwise the rows leave token by token, in packets of `store_bytes`.
     """
-    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
-    layer.al_misses = options.al_misses
     framing = STORE if managed else Framing("store", payload_bytes=options.store_bytes)
     order = stream_order(layer, layer.p.row_source, layer.p.row_gpu, by_token=True) if managed else None
     table = layer.row_table(framing, options.rat_banks, options.rat_bank_entries)
     layer.dispatch_rows(order=order, by_rows=True, framing=framing, table=table, at_once=options.rows_at_once)
-    return layer, layer.combine_rows(Discipline.READY_FIFO, framing=framing).of_useful_row
+    return layer.combine_rows(Discipline.READY_FIFO, framing=framing).of_useful_row
 
 
 def _experts(layer: LayerBuilder, back: I32, options: Options, *, polled: bool) -> None:
@@ -88,8 +86,7 @@ def _await_totals(layer: LayerBuilder, gemms: GemmOps) -> None:
     """Tiles that are not full start when every GPU has announced its totals, which it does when its last row has left."""
     sent, told = layer.join("rows.sent"), layer.join("totals.known")
     for rows in layer.dispatched:
-        last = np.full(layer.n_gpus, -1, np.int32)
-        last[rows.node] = rows.op  # each GPU sends its rows in the order of their ops
+        last = placed(layer.n_gpus, rows.node, rows.op)  # each GPU sends its rows in the order of their ops
         layer.b.edges(Tail.OP_ISSUED, last[last >= 0], Head.OP_ISSUE, sent[last >= 0])
     SoftwareSteps(layer).flags("totals", 1, sent, told)
     part = np.flatnonzero(layer.tile_rows < layer.tiling.rows)
@@ -99,7 +96,7 @@ def _await_totals(layer: LayerBuilder, gemms: GemmOps) -> None:
 
 def _polls(layer: LayerBuilder, poll_ns: int) -> I32:
     """`[tiles]` DELAYs from a ready tile until a poll has seen it."""
-    most = int(np.bincount(layer.tile_gpu, minlength=layer.n_gpus).max(initial=1))
+    most = int(layer.counted(layer.tile_gpu).max(initial=1))
     pools = layer.pools(most, "polls")
     issuer = layer.per_gpu(Discipline.READY_FIFO, "polls", pools)
     polls = SoftwareSteps(layer).copies("other", [0, ns_to_ps(poll_ns)], layer.tile_gpu, issuer[layer.tile_gpu], name="poll")
@@ -110,13 +107,6 @@ def _polls(layer: LayerBuilder, poll_ns: int) -> I32:
 def _in_turn(layer: LayerBuilder) -> I32:
     """The tiles of each GPU: the first tile of every expert, then the second tiles."""
     return np.lexsort((layer.tile_slot, place_in(layer.tile_slot), layer.tile_gpu)).astype(np.int32)
-
-
-def _plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options, *, managed: bool, polled: bool) -> Program:
-    """The layer with or without packet manager (`managed`) and with or without readiness in hardware (`polled`: without)."""
-    layer, back = _layer(model, cluster, routing, direction, options, managed=managed)
-    _experts(layer, back, options, polled=polled)
-    return layer.build(FACTS.moves)
 
 
 FACTS = Facts(
@@ -131,24 +121,24 @@ ABLATION = replace(FACTS, source=f"{FACTS.source}, ablation")
 
 
 @system("moe-hub", FACTS)
-def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan(layer: LayerBuilder, options: Options) -> None:
     """Full MoE-Hub: places on arrival, packet manager, readiness in hardware."""
-    return _plan(model, cluster, routing, direction, options, managed=True, polled=False)
+    _experts(layer, _exchange(layer, options, managed=True), options, polled=False)
 
 
 @system("mh-dep", replace(ABLATION, shown=Shown("#66A61E")))
-def plan_dep(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan_dep(layer: LayerBuilder, options: Options) -> None:
     """MoE-Hub without packet manager: stores leave token by token, as they were issued."""
-    return _plan(model, cluster, routing, direction, options, managed=False, polled=False)
+    _experts(layer, _exchange(layer, options, managed=False), options, polled=False)
 
 
 @system("mh-pkt", replace(ABLATION, shown=Shown("#7570B3")))
-def plan_pkt(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan_pkt(layer: LayerBuilder, options: Options) -> None:
     """MoE-Hub without readiness in hardware: thread blocks poll on their SMs."""
-    return _plan(model, cluster, routing, direction, options, managed=True, polled=True)
+    _experts(layer, _exchange(layer, options, managed=True), options, polled=True)
 
 
 @system("mh-base", replace(ABLATION, shown=Shown("#BB0077")))
-def plan_base(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan_base(layer: LayerBuilder, options: Options) -> None:
     """MoE-Hub with places on arrival alone: no packet manager, thread blocks poll."""
-    return _plan(model, cluster, routing, direction, options, managed=False, polled=True)
+    _experts(layer, _exchange(layer, options, managed=False), options, polled=True)

@@ -1,32 +1,28 @@
 """MoRI, AMD's kernels: one copy per GPU on the link of its pair; over nodes once per node by NIC."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline, Program
-from dysharp.specs import Cluster, Model
-from dysharp.systems.building.batch import Batch
+from dysharp.program import Discipline
+from dysharp.systems.building.batch import Batch, placed
 from dysharp.systems.building.between.two_hop import TwoHop
-from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.formats import row_bytes
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import one_copy_per_gpu
+from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import system
-from dysharp.workload import Routing
+from dysharp.systems.facts import BOTH_FORMS, BY_TYPE, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import kernels
 
 ROWS = ("rows", "fp8", "fp8-plain", "fp4-plain")
-BACK = ("rows", "fp8-plain")
 MESSAGE_TOKENS = 64
 """Tokens of a source that its proxy in another node sees together."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of MoRI's kernels IntraNode and InterNodeV1.
 
     | option | meaning |
@@ -41,7 +37,6 @@ class Options:
     buffer, flags and barriers.
     """
 
-    form: str = "auto"
     dispatch: str = "rows"
     combine: str = "rows"
     zero_copy: bool = False
@@ -51,7 +46,7 @@ class Options:
 FACTS = Facts(
     source="https://github.com/ROCm/mori (IntraNode, IntraNodeLL, InterNodeV1)",
     options=Options,
-    moves=Moves("one_copy_per_gpu", between="two_hop", formats=ROWS),
+    moves=Moves("one_copy_per_gpu", between="two_hop", formats=ROWS, results=("rows", "fp8-plain")),
     costs=Costs(
         permutes=1,
         fused=False,
@@ -64,30 +59,21 @@ FACTS = Facts(
         no_switch=BOTH_FORMS,
     ),
     shown=Shown("#8C510A"),
-    ships=Ships("ROCm/mori README: MI300X, MI308X, MI325X, MI355X", ("cdna3", "cdna4"), {"fp8": {"dispatch": "fp8"}, "bf16": {"dispatch": "rows"}}),
+    ships=Ships("ROCm/mori README: MI300X, MI308X, MI325X, MI355X", ("cdna3", "cdna4"), BY_TYPE),
 )
 
 
-def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
-    sent = row_bytes("mori.dispatch", options.dispatch, ROWS, model)
-    back = row_bytes("mori.combine", options.combine, BACK, model)
+def begins(layer: Layer, options: Options) -> dict[str, Any]:
+    """A cast needs a copy."""
     if options.zero_copy and options.combine != "rows":
         raise ConfigError(f"mori.combine: found {options.combine!r} with zero_copy, expected rows (a cast needs the copy into the registered buffer)")
-    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, back_bytes=back)
+    return {}
 
 
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+@kernels("mori", FACTS, begins=begins)
+def real(layer: LayerBuilder, options: Options) -> Kernels:
     """The paper form with the software costs of both kernels."""
-    layer = _layer(model, cluster, routing, direction, options)
-    kernels = _InterNode(layer, options.zero_copy) if cluster.domains > 1 else _IntraNode(layer, options.zero_copy)
-    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
-    return layer.build(FACTS.moves)
-
-
-@system("mori", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
-    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options), FACTS.moves)
+    return (_InterNode if layer.cluster.domains > 1 else _IntraNode)(layer, options.zero_copy)
 
 
 class _Kernels(SoftwareSteps):
@@ -97,11 +83,11 @@ class _Kernels(SoftwareSteps):
         super().__init__(layer)
         self.zero_copy = zero_copy
 
-    def copies_on_units(self, node: I32) -> Batch:
+    def copies_on_units(self, node: I32, begun: I32) -> Batch:
         """Add a DELAY on the compute units of `node[i]` for each copy i of Dispatch, one after the other."""
         layer = self.layer
         issuer = layer.per_gpu(Discipline.READY_FIFO, "copies", self.pools("copies"))[node]
-        return self.copies("dispatch", [0, max(1, self.costs.ps("mori.copy_us") // layer.cluster.n_sms)], node, issuer, name="copy")
+        return self.copies("dispatch", [0, max(1, self.costs.ps("mori.copy_us") // layer.cluster.n_sms)], node, issuer, name="copy", begun=begun)
 
     def counts(self, name: str, start: I32, sends: Batch) -> I32:
         """A flag with a count to every GPU of the node, after `start[gpu]` and all `sends` of a GPU.
@@ -118,11 +104,10 @@ class _Kernels(SoftwareSteps):
     def ready(self, finished: I32) -> I32:
         """The start of Combine after `finished[gpu]`: the fixed time, the copy, the barrier of the node. Returns `[gpus]` JOINs."""
         layer, costs = self.layer, self.costs
-        received = np.bincount(layer.p.gpu, minlength=layer.n_gpus)
+        received = layer.counted(layer.p.gpu)
         moved = 0 if self.zero_copy else layer.model.row_bytes + layer.back_bytes
         fixed = costs.ps("mori.combine_us")
-        call = self.delay("combine.call", [fixed + costs.moved_ps(int(rows) * moved) for rows in received])
-        layer.wait_each(call, finished)
+        call = self.delay("combine.call", [fixed + costs.moved_ps(int(rows) * moved) for rows in received], after=finished)
         ready = layer.join("combine.ready")
         self.flags("combine.barrier", 1, call, ready)
         return ready
@@ -135,8 +120,7 @@ class _IntraNode(_Kernels):
         """Add Dispatch. Returns `[gpus]` JOINs after which all GPUs have sent all rows."""
         layer = self.layer
         call = self.delay("dispatch.call", self.costs.ps("mori.dispatch_us"))
-        work = self.copies_on_units(layer.p.source)
-        layer.wait_each(work.op, call[work.node])
+        work = self.copies_on_units(layer.p.source, begun=call)
         puts = layer.dispatch_puts(Discipline.READY_FIFO)
         layer.wait_each(puts.op, work.op)
         return self.counts("received", call, puts)
@@ -163,12 +147,10 @@ class _InterNode(_Kernels):
         block = (hop.token[far] % layer.tokens) // MESSAGE_TOKENS
         message = (hop.source[far].astype(np.int64) * layer.tokens + block) * layer.cluster.domains + hop.domain[far]
         messages, group = np.unique(message, return_inverse=True)
-        sends, tiles = hop.send(layer.per_gpu(Discipline.PROGRAM_ORDER, "nic")[hop.source[far]], far, group, len(messages))
+        sends, tiles = hop.send(layer.issuers("nic")[hop.source[far]], far, group, len(messages))
         layer.wait_first(Batch(op=sends, node=hop.source[far]), call)
-        landed = np.full(len(hop.token), -1, np.int32)
-        landed[far] = tiles[group]
-        work = self.copies_on_units(hop.relay[hop.unit_of_pair])
-        layer.wait_each(work.op, call[work.node])
+        landed = placed(len(hop.token), far, tiles[group])
+        work = self.copies_on_units(hop.relay[hop.unit_of_pair], begun=call)
         layer.wait_tiles(work.op, landed[hop.unit_of_pair])
         forwards = hop.forward(layer.per_gpu(Discipline.READY_FIFO, "dispatch"))
         layer.wait_each(forwards.op, work.op)

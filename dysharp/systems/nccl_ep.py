@@ -10,30 +10,28 @@ Its low-latency kernels are DeepEP's: `deepep-ll`. Over several NVLink domains: 
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
-from dysharp.program import Program
-from dysharp.specs import Cluster, Model, choice_int
+from dysharp.specs import choice_int
 from dysharp.systems.building.between.deepep_internode import Internode
 from dysharp.systems.building.between.hybrid_internode import HybridInternode
-from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import one_copy_per_gpu
+from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.facts import BOTH_FORMS, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
 from dysharp.systems.hybrid_ep import CHUNK_TOKENS, Chunks
-from dysharp.systems.registry import system
-from dysharp.workload import Routing
+from dysharp.systems.registry import kernels
 
 RELEASED = {"combine_chunk": "4"}
 """Tokens that an SM of Combine takes at a time in the release: NCCL contrib/nccl_ep/device/hybridep_configs.cuh."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of NCCL EP's high-throughput kernels.
 
     | option | meaning |
@@ -45,7 +43,6 @@ class Options:
     | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
     """
 
-    form: str = "auto"
     n_sm: int = choice_int("nccl_ep.n_sm")
     buffer_tokens: int = 0
     combine_chunk: int = CHUNK_TOKENS
@@ -65,38 +62,28 @@ FACTS = Facts(
     reach=Reach(domains=BOTH_FORMS),
     shown=Shown("#76B900"),
     ships=Ships(
-        "NCCL contrib/nccl_ep/README.md: Hopper and Blackwell; conversion to FP8 is not supported",
-        ("hopper", "blackwell"),
-        {"fp8": RELEASED, "bf16": RELEASED},
+        "NCCL contrib/nccl_ep/README.md: Hopper and Blackwell; conversion to FP8 is not supported", HOPPER_ON, {"fp8": RELEASED, "bf16": RELEASED}
     ),
 )
 
 
-def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
-    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
-    if options.buffer_tokens and options.buffer_tokens < layer.tokens:
-        raise ConfigError(f"nccl-ep.buffer_tokens: found {options.buffer_tokens}, expected 0 or at least the layer's {layer.tokens}")
-    return layer
+def begins(layer: Layer, options: Options) -> dict[str, Any]:
+    """Buffers have room for the layer."""
+    tokens = layer.routing.tokens_per_gpu
+    if options.buffer_tokens and options.buffer_tokens < tokens:
+        raise ConfigError(f"nccl-ep.buffer_tokens: found {options.buffer_tokens}, expected 0 or at least the layer's {tokens}")
+    return {}
 
 
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+@kernels("nccl-ep", FACTS, begins=begins)
+def real(layer: LayerBuilder, options: Options) -> Kernels:
     """The paper form with the software costs of both kernels."""
-    layer = _layer(model, cluster, routing, direction, options)
     capacity = options.buffer_tokens or layer.tokens
     if options.combine_chunk < 1:
         raise ConfigError(f"nccl-ep.combine_chunk: found {options.combine_chunk}, expected at least 1 token")
-    if cluster.domains > 1:
-        kernels: Chunks | HybridInternode = _Between(layer, options.n_sm, capacity)
-    else:
-        kernels = _HighThroughput(layer, options.n_sm, capacity, options.combine_chunk)
-    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
-    return layer.build(FACTS.moves)
-
-
-@system("nccl-ep", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
-    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options), FACTS.moves)
+    if layer.cluster.domains > 1:
+        return _Between(layer, options.n_sm, capacity)
+    return _HighThroughput(layer, options.n_sm, capacity, options.combine_chunk)
 
 
 class _HighThroughput(Chunks):
@@ -130,9 +117,7 @@ class _Between(HybridInternode):
         """The barriers and the fixed time, behind `after` of all GPUs."""
         if name == "dispatch":
             return Internode.begin(self, name, after)
-        work = self.delay("unpermute", _before_combine(self, self.capacity, self.n))
-        if after is not None:
-            self.layer.wait_each(work, after)
+        work = self.delay("unpermute", _before_combine(self, self.capacity, self.n), after=after)
         return Internode.begin(self, name, work)
 
     def dispatch(self) -> I32:

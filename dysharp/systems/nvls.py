@@ -8,14 +8,13 @@ token. No time of it is published. The collective `nvls-v` has its two kernels.
 from dataclasses import dataclass
 
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline, Program, Tail
-from dysharp.specs import Cluster, Model, choice_int
+from dysharp.program import Discipline, Tail
+from dysharp.specs import Cluster, choice_int
 from dysharp.systems.building.between.in_switch import gathered_in_switch
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import STORE, LayerBuilder
 from dysharp.systems.facts import BOTH_FORMS, SUMS, Costs, Facts, Moves, Reach, Shown
 from dysharp.systems.registry import system
-from dysharp.workload import Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +46,20 @@ FACTS = Facts(
 
 
 @system("nvls", FACTS)
-def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan(layer: LayerBuilder, options: Options) -> None:
     """AllGather of all tokens, grouped GEMMs on the rows that a GPU needs, a barrier, ReduceScatter of partial sums.
 
     Over several NVLink domains the scale-out network multicasts and adds, too (building/between/in_switch.py).
     """
-    _check_nics(cluster)
-    layer = LayerBuilder(model, cluster, routing, direction, compute=options.compute)
+    _check_nics(layer.cluster)
     dispatch_window, combine_window = layer.windows(STORE, options.dispatch_window, options.combine_window, together=False, every_gpu=True)
-    if cluster.domains > 1:
+    if layer.cluster.domains > 1:
         gathered_in_switch(layer, STORE, dispatch_window, combine_window)
-        return layer.build(FACTS.moves)
+        return
     layer.dispatch_allgather(dispatch_window)
     done = layer.exchange(16, name="barrier", after=one_after_another(layer))
     pulls = layer.combine_pulls(Discipline.PROGRAM_ORDER, combine_window, STORE, every_gpu=True)
     layer.wait_first(pulls, done, tail=Tail.TILE_READY)
-    return layer.build(FACTS.moves)
 
 
 def _check_nics(cluster: Cluster) -> None:

@@ -3,14 +3,17 @@
 `_scan` imports every module of this folder, then every entry point of the group `dysharp.systems`.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import importlib
+import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dysharp.base.errors import ConfigError, ProgramError, nearest
 from dysharp.base.lazy import import_all
@@ -18,15 +21,21 @@ from dysharp.program import Program
 from dysharp.program.shares import with_kernel_sms
 from dysharp.specs import Cluster, Model
 from dysharp.systems.collective_system import REGISTERED
-from dysharp.systems.facts import Facts
+from dysharp.systems.facts import FUSED_GEMMS, Facts, Layer
 from dysharp.workload import SCHEMES, Routing
 from dysharp.workload.sublayer import SUB_LAYER
 
-Plan = Callable[[Model, Cluster, Routing, str, Any], Program]
+if TYPE_CHECKING:  # who only asks for facts does not pay for the blocks
+    from dysharp.systems.building.layer import LayerBuilder
+    from dysharp.systems.building.paper_layers import Begins, Kernels
+
+__all__ = ["FORMS", "FUSED_GEMMS", "System", "all_systems", "get_system", "is_real", "kernels", "system"]
+Plan = Callable[..., Any]
+"""(LayerBuilder, options): adds the ops of the layer. Or (model, cluster, routing, direction, options) -> Program."""
+Whole = Callable[[Model, Cluster, Routing, str, Any], Program]
+"""A plan as the System keeps it."""
 FORMS = ("auto", "paper", "real")
 """Values of the option `form`."""
-FUSED_GEMMS = "fused"
-"""Value of the option `gemms`: a fused kernel computes the GEMMs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +45,9 @@ class System(Facts):
     name: str
     summary: str
     """First line of the module's docstring, or of the plan's docstring where a module holds several systems."""
-    paper: Plan
+    paper: Whole
     """The Program as papers assume it: no software cost."""
-    real: Plan | None
+    real: Whole | None
     """The Program with its software costs; None: the system has no real form."""
 
     @property
@@ -90,10 +99,6 @@ class System(Facts):
             raise ConfigError(f'{self.name} in {form} form on cluster "{cluster.name}": {found}, {expected}{why}')
         return form
 
-    def is_one_kernel(self, options: Mapping[str, Any]) -> bool:
-        """Whether one kernel is the whole layer with these `options`."""
-        return self.costs.fused or options.get("gemms") == FUSED_GEMMS
-
 
 def is_real(form: str, cluster: Cluster) -> bool:
     """Whether the option `form` asks for the real form on this cluster.
@@ -112,8 +117,10 @@ SCRIPT = {"__main__", "__mp_main__"}
 """Names of one script, here and in the processes that it starts."""
 
 
-def system(name: str, facts: Facts, *, real: Plan | None = None) -> Callable[[Plan], Plan]:
+def system(name: str, facts: Facts, *, real: Plan | None = None, begins: Begins | None = None) -> Callable[[Plan], Plan]:
     """Register a plan function as the paper form of the system `name`. `real`: the plan function of its real form.
+
+    A plan adds ops to the LayerBuilder that it gets: `begun`, with the keywords that `begins` returns. A plan with five arguments makes its own.
 
     Raises ConfigError where `real` comes without the option `form` or `costs.gemms` without the option `gemms` (or the other way round),
     for an option without a default, an unknown scheme, negative `permutes`, a colour that is not "#RRGGBB", and a name that another module has.
@@ -134,14 +141,56 @@ def system(name: str, facts: Facts, *, real: Plan | None = None) -> Callable[[Pl
         raise ConfigError(f'system "{name}": found shown.colour {facts.shown.colour!r}, expected "#RRGGBB"')
 
     def register(plan: Plan) -> Plan:
-        other = _REGISTRY[name].paper.__module__ if name in _REGISTRY else plan.__module__
+        other = (_REGISTRY[name].real or _REGISTRY[name].paper).__module__ if name in _REGISTRY else plan.__module__
         if other != plan.__module__ and not {other, plan.__module__} <= SCRIPT:
             raise ConfigError(f'system "{name}": found it in {other} and in {plan.__module__}, expected a name of its own')
         declared = {f.name: getattr(facts, f.name) for f in dataclasses.fields(facts)} | {"today": facts.today or real is not None}
-        _REGISTRY[name] = System(**declared, name=name, summary=_summary(name, plan), paper=plan, real=real)
+        paper, own = (one and _whole(name, facts, one, begins) for one in (plan, real))
+        assert paper is not None
+        usual = plan.__module__ == "dysharp.systems.building.paper_layers"
+        summary = _summary(name, real if real and usual else plan)
+        _REGISTRY[name] = System(**declared, name=name, summary=summary, paper=paper, real=own)
         return plan
 
     return register
+
+
+def kernels(name: str, facts: Facts, *, paper: Plan | None = None, begins: Begins | None = None) -> Callable[[Plan], Plan]:
+    """Register a function (LayerBuilder, options) -> `Kernels` as the real form of the system `name`: Dispatch, one GEMM after the other, Combine.
+
+    `paper`: the plan function of its paper form (`system`); None: the one of `USUAL`.
+    """
+
+    from dysharp.systems.building.experts import one_after_another
+    from dysharp.systems.building.paper_layers import USUAL
+
+    def register(made: Plan) -> Plan:
+        @wraps(made)
+        def real(layer: LayerBuilder, options: Any) -> None:
+            steps: Kernels = made(layer, options)
+            steps.combine(one_after_another(layer, steps.dispatch(), facts.costs))
+
+        system(name, facts, real=real, begins=begins)(paper or USUAL[str(facts.moves.sent)])
+        return made
+
+    return register
+
+
+def _whole(name: str, facts: Facts, plan: Plan, begins: Begins | None) -> Whole:
+    """The plan with five arguments."""
+    from dysharp.systems.building.paper_layers import begun
+
+    if len(inspect.signature(plan).parameters) != 2:
+        return plan
+
+    @wraps(plan)
+    def whole(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any) -> Program:
+        layer = Layer(model, cluster, routing, direction)
+        builder = begun(name, facts, layer, options, **(begins(layer, options) if begins else {}))
+        plan(builder, options)
+        return builder.build(facts.moves, options)
+
+    return whole
 
 
 def _summary(name: str, plan: Plan) -> str:

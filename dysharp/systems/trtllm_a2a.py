@@ -4,30 +4,26 @@ One-sided: slots fixed by the source, and a barrier. Two-sided: FIFOs behind an 
 """
 
 from dataclasses import dataclass
-
-import numpy as np
+from typing import Any
 
 from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
 from dysharp.costs.transfer import TRT_LAUNCHES, summed_bytes
-from dysharp.program import Discipline, Program
-from dysharp.specs import Cluster, Model
+from dysharp.program import Discipline
 from dysharp.systems.building.batch import Batch
-from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.formats import SIDES, check, row_bytes
+from dysharp.systems.building.formats import SIDES, check
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import one_copy_per_gpu
+from dysharp.systems.building.paper_layers import Kernels
 from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import Costs, Facts, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import system
-from dysharp.workload import Routing
+from dysharp.systems.facts import HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
+from dysharp.systems.registry import kernels
 
 ROWS = ("rows", "fp8", "fp8-plain", "nvfp4")
 """Formats of the rows that the kernels send. Results return as "rows", and two-sided also as "nvfp4"."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of TensorRT-LLM's all-to-all.
 
     | option | meaning |
@@ -41,7 +37,6 @@ class Options:
     The real form adds kernels, work per token and barriers.
     """
 
-    form: str = "auto"
     sides: str = "one"
     dispatch: str = "rows"
     combine: str = "rows"
@@ -51,7 +46,7 @@ class Options:
 FACTS = Facts(
     source="https://github.com/NVIDIA/TensorRT-LLM (NVLink one-sided and two-sided all-to-all)",
     options=Options,
-    moves=Moves("one_copy_per_gpu", formats=ROWS),
+    moves=Moves("one_copy_per_gpu", formats=ROWS, results=("rows", "nvfp4")),
     costs=Costs(
         permutes=1,
         fused=False,
@@ -61,7 +56,7 @@ FACTS = Facts(
     shown=Shown("#B3E2CD"),
     ships=Ships(
         "TensorRT-LLM fused_moe_cutlass.py: only rows of NVFP4 models are quantised before sending; hidden sizes: unknown",
-        ("hopper", "blackwell"),
+        HOPPER_ON,
         {"fp8": {"dispatch": "rows"}, "bf16": {"dispatch": "rows"}},
         phases=("decode", "prefill"),
         phases_source="TensorRT-LLM is an inference library",
@@ -69,39 +64,30 @@ FACTS = Facts(
 )
 
 
-def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
-    sent = row_bytes("trtllm-a2a.dispatch", options.dispatch, ROWS, model)
+def begins(layer: Layer, options: Options) -> dict[str, Any]:
+    """One side or two, and the formats of results that they have."""
     check("trtllm-a2a.sides", options.sides, SIDES)
     if options.combine not in ("rows", "nvfp4"):
         raise _wrong_combine(options)
-    back = row_bytes("trtllm-a2a.combine", options.combine, ROWS, model)
-    return LayerBuilder(model, cluster, routing, direction, compute=options.compute, sent_bytes=sent, back_bytes=back)
+    return {}
 
 
 def _wrong_combine(options: Options) -> ConfigError:
     return ConfigError(f"trtllm-a2a.combine: found {options.combine!r} with sides={options.sides}, expected rows, or nvfp4 with sides=two")
 
 
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+@kernels("trtllm-a2a", FACTS, begins=begins)
+def real(layer: LayerBuilder, options: Options) -> Kernels:
     """The paper form with the software costs of the one-sided or the two-sided kernels."""
-    layer = _layer(model, cluster, routing, direction, options)
     if options.combine == "nvfp4" and options.sides == "one":
         raise _wrong_combine(options)
-    kernels = _OneSided(layer) if options.sides == "one" else _TwoSided(layer, fields=1 + (options.dispatch in ("fp8", "nvfp4")))
-    kernels.combine(one_after_another(layer, kernels.dispatch(), FACTS.costs))
-    return layer.build(FACTS.moves)
-
-
-@system("trtllm-a2a", FACTS, real=plan_real)
-def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
-    """Dispatch, one GEMM after the other, Combine. A GPU waits for its own rows and GEMMs only."""
-    return one_copy_per_gpu(_layer(model, cluster, routing, direction, options), FACTS.moves)
+    return OneSided(layer) if options.sides == "one" else _TwoSided(layer, fields=1 + (options.dispatch in ("fp8", "nvfp4")))
 
 
 class _Sided(SoftwareSteps):
     """Steps of both variants: work per token, done by the whole GPU."""
 
-    def tokens(self, operator: str, each_ps: int, copy_ps: int) -> Batch:
+    def tokens(self, operator: str, each_ps: int, copy_ps: int, begun: I32 | None = None) -> Batch:
         """Add a DELAY per token of `layer.p.sent` on its source GPU, one token at a time.
 
         A DELAY lasts `each_ps` and `copy_ps` per copy of the token.
@@ -109,10 +95,10 @@ class _Sided(SoftwareSteps):
         layer = self.layer
         durations = [0] + [each_ps + copies * copy_ps for copies in range(1, layer.n_gpus + 1)]
         issuer = layer.per_gpu(Discipline.READY_FIFO, "tokens", self.pools("tokens"))[layer.p.sent_source]
-        return self.copies(operator, durations, layer.p.sent_source, issuer, layer.p.token_pairs[layer.p.sent], name="token")
+        return self.copies(operator, durations, layer.p.sent_source, issuer, layer.p.token_pairs[layer.p.sent], name="token", begun=begun)
 
 
-class _OneSided(_Sided):
+class OneSided(_Sided):
     """Dispatch: puts into slots that the source knows, then a barrier. Combine: a barrier, then rows and sums."""
 
     LAUNCHES = TRT_LAUNCHES + 1  # one more kernel prepares or cleans the receiver's side
@@ -122,24 +108,20 @@ class _OneSided(_Sided):
         layer, costs = self.layer, self.costs
         start = self.delay("dispatch.launch", self.LAUNCHES * costs.kernel_ps)
         copy = costs.copy_ps("sm.copy_GBps", layer.sent_bytes) // layer.cluster.n_sms
-        tokens = self.tokens("dispatch", costs.ps("trt.token_us"), copy)
-        layer.wait_each(tokens.op, start[tokens.node])
+        tokens = self.tokens("dispatch", costs.ps("trt.token_us"), copy, begun=start)
         puts = layer.dispatch_puts(Discipline.READY_FIFO)
-        paced = self.paced("dispatch", puts, costs.stores_ps(layer.sent_bytes))
-        layer.wait_each(paced.op, tokens.op[layer.p.sent_of_pair])
+        self.paced("dispatch", puts, costs.stores_ps(layer.sent_bytes), after=tokens.op[layer.p.sent_of_pair])
         return self.barrier_after("dispatch", "received", start, puts)
 
     def combine(self, finished: I32) -> None:
         """Add Combine, which starts after the GEMMs of each GPU, `finished[gpu]`."""
         layer, costs = self.layer, self.costs
-        start = self.delay("combine.launch", self.LAUNCHES * costs.kernel_ps)
-        layer.wait_each(start, finished)
+        start = self.delay("combine.launch", self.LAUNCHES * costs.kernel_ps, after=finished)
         # The source reads its copies. A request takes as long as the acknowledgement that a push waits for.
         asked = self.delay("asked", layer.b.hardware.responder)
         layer.wait_each(asked, self.barrier("combine", "ready", start))
         puts = layer.combine_puts(Discipline.READY_FIFO)
-        paced = self.paced("combine", puts, costs.stores_ps(layer.model.row_bytes))
-        layer.wait_each(paced.op, asked[paced.node])
+        self.paced("combine", puts, costs.stores_ps(layer.model.row_bytes), begun=asked)
         copy = costs.copy_ps("sm.copy_GBps", layer.model.row_bytes) // layer.cluster.n_sms
         sums = self.tokens("combine", costs.ps("trt.token_us"), copy)
         layer.wait_each(sums.op[layer.p.sent_of_pair[puts.unit]], puts.op)
@@ -169,8 +151,7 @@ class _TwoSided(_Sided):
         start = self.delay("dispatch.launch", self.LAUNCHES * costs.kernel_ps)
         if layer.direction == "fwd":  # a backward pass knows counts and indices
             layer.wait_each(start, self.prepare())
-        tokens = self.tokens("dispatch", 0, costs.fifo_ps(layer.sent_bytes, fields=self.fields))
-        layer.wait_each(tokens.op, start[tokens.node])
+        tokens = self.tokens("dispatch", 0, costs.fifo_ps(layer.sent_bytes, fields=self.fields), begun=start)
         puts = layer.dispatch_puts(Discipline.READY_FIFO)
         layer.wait_each(puts.op, tokens.op[layer.p.sent_of_pair])
         return self.barrier_after("dispatch", "received", start, puts)
@@ -181,12 +162,10 @@ class _TwoSided(_Sided):
         Another kernel sums the copies when all of them have arrived.
         """
         layer, costs, row = self.layer, self.costs, self.layer.model.row_bytes
-        start = self.delay("combine.launch", self.LAUNCHES * costs.kernel_ps)
-        layer.wait_each(start, finished)
+        start = self.delay("combine.launch", self.LAUNCHES * costs.kernel_ps, after=finished)
         puts = layer.combine_puts(Discipline.READY_FIFO)
-        paced = self.paced("combine", puts, costs.fifo_ps(layer.back_bytes, low_precision=layer.back_bytes != row), own=True)
-        layer.wait_each(paced.op, start[paced.node])
+        self.paced("combine", puts, costs.fifo_ps(layer.back_bytes, low_precision=layer.back_bytes != row), own=True, begun=start)
         returned = self.barrier_after("combine", "returned", start, puts)
-        own = np.bincount(layer.p.sent_source, minlength=layer.n_gpus)
+        own = layer.counted(layer.p.sent_source)
         summed = float(summed_bytes(row, layer.routing.topk))
-        layer.wait_each(self.delay("combined", [costs.stream_ps(int(n) * summed) for n in own]), returned)
+        self.delay("combined", [costs.stream_ps(int(n) * summed) for n in own], after=returned)

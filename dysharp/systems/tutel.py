@@ -1,21 +1,22 @@
 """Tutel: padded all-to-alls of a fixed capacity per expert, in chunks that overlap the GEMMs of other chunks."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.base.arrays import I64
 from dysharp.base.errors import ConfigError, check_word
-from dysharp.program import Discipline, Program
+from dysharp.program import Discipline
 from dysharp.program.csr import place_in, spans
-from dysharp.specs import Cluster, Model, choice_int
+from dysharp.specs import choice_int
 from dysharp.systems.building.batch import Sends
-from dysharp.systems.building.between.rails import TwoLevelLayer, nccl_layer
+from dysharp.systems.building.between.rails import TwoLevelLayer, by_rails
 from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, padding_rows, pair_order, stream_order
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import mediate
-from dysharp.systems.facts import BOTH_FORMS, Costs, Facts, Moves, Reach, Ships, Shown
+from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts
 from dysharp.workload.levels import Levels, by_domain, rail_rows
@@ -29,7 +30,7 @@ COPIES = ("expert", "gpu")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Form):
     """Options of Tutel.
 
     | option | meaning |
@@ -48,7 +49,6 @@ class Options:
     finds it.
     """
 
-    form: str = "auto"
     capacity: int = choice_int("tutel.capacity")
     degree: int = choice_int("tutel.degree")
     a2a: str = "linear"
@@ -124,7 +124,7 @@ FACTS = Facts(
     ),
     reach=Reach(domains=BOTH_FORMS, by_name=BOTH_FORMS),  # it pads tiles, so leading tokens give no estimate
     shown=Shown("#005577"),
-    ships=Ships("Tutel: rows of the model's type by NCCL", ("ampere", "hopper", "blackwell"), {"fp8": {}, "bf16": {}}),
+    ships=Ships("Tutel: rows of the model's type by NCCL", AMPERE_ON, ANY_TYPE),
 )
 
 
@@ -141,43 +141,42 @@ def _per_gpu(options: Options) -> bool:
     return options.copies == "gpu"
 
 
-def _layer(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> LayerBuilder:
-    """The layer with the all-to-all of `options`."""
+def begins(layer: Layer, options: Options) -> dict[str, Any]:
+    """The builder with the all-to-all of `options`."""
+    _per_gpu(options)
     check_word(options.a2a, A2A, f"tutel.a2a: found {options.a2a!r}")
-    two_level = options.a2a == "2dh" and cluster.domains > 1
-    return (TwoLevelLayer if two_level else nccl_layer)(model, cluster, routing, direction, compute=options.compute)
+    return {"kind": TwoLevelLayer} if options.a2a == "2dh" and layer.cluster.domains > 1 else by_rails(layer, options)
 
 
-def plan_real(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+def plan_real(layer: LayerBuilder, options: Options) -> None:
     """The paper form with the software costs of its all-to-alls and kernels."""
     if _per_gpu(options):
         raise ConfigError('tutel.copies: found "gpu" in real form, expected "expert" (no released software sends so), or form=paper')
-    layer = _layer(model, cluster, routing, direction, options)
-    if cluster.domains > 1 and options.a2a == "2dh":
+    if layer.cluster.domains > 1 and options.a2a == "2dh":
         raise ConfigError('tutel.a2a: found "2dh" in real form, expected "linear" (no rate of its copies is public), or form=paper')
-    if cluster.domains > 1 and not options.capacity:
+    if layer.cluster.domains > 1 and not options.capacity:
         raise ConfigError(
             "tutel.capacity: found 0 in real form over several NVLink domains, expected above 0 (no all-reduce between nodes is measured)"
         )
     stream = NcclStream(layer)
-    if not options.capacity and direction == "fwd":  # a backward pass knows the capacity
+    if not options.capacity and layer.direction == "fwd":  # a backward pass knows the capacity
         costs = stream.kernels.costs
         stream.queue("capacity", costs.collective_ps("all_reduce", layer.n_gpus, COUNT_BYTES) + costs.kernel_ps)
-    return _in_chunks(layer, stream, options)
+    _in_chunks(layer, stream, options)
 
 
-@system("tutel", FACTS, real=plan_real)
-def plan(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Options) -> Program:
+@system("tutel", FACTS, real=plan_real, begins=begins)
+def plan(layer: LayerBuilder, options: Options) -> None:
     """Per chunk of the capacity: all-to-all, GEMM-1, GEMM-2, all-to-all back. All-to-alls of Dispatch come before all-to-alls of Combine."""
-    if options.mediation and cluster.domains > 1:
-        raise ConfigError(f"tutel.mediation: found {cluster.domains} NVLink domains, expected one")
-    if _per_gpu(options) and cluster.domains > 1:
-        raise ConfigError(f'tutel.copies: found "gpu" over {cluster.domains} NVLink domains, expected one')
-    layer = _layer(model, cluster, routing, direction, options)
-    return (_in_runs if _per_gpu(options) else _in_chunks)(layer, CommStream(layer), options)
+    domains = layer.cluster.domains
+    if options.mediation and domains > 1:
+        raise ConfigError(f"tutel.mediation: found {domains} NVLink domains, expected one")
+    if _per_gpu(options) and domains > 1:
+        raise ConfigError(f'tutel.copies: found "gpu" over {domains} NVLink domains, expected one')
+    (_in_runs if _per_gpu(options) else _in_chunks)(layer, CommStream(layer), options)
 
 
-def _in_chunks(layer: LayerBuilder, stream: CommStream, options: Options) -> Program:
+def _in_chunks(layer: LayerBuilder, stream: CommStream, options: Options) -> None:
     """The layer with its exchanges on `stream`."""
     part = layer.p.slot % options.degree
     missing = (capacity_rows(layer.routing, options) // options.degree - _sent(layer.routing)) * _used(layer.routing)[:, None]
@@ -195,11 +194,11 @@ def _in_chunks(layer: LayerBuilder, stream: CommStream, options: Options) -> Pro
     stream.gathered()
     if options.mediation and not isinstance(stream, NcclStream):
         mediate(layer, counts=options.capacity == 0, permutes=True)
-    levels = padded_levels(layer.routing, options, layer.cluster.domain_gpus) if layer.cluster.domains > 1 else None
-    return layer.build(FACTS.moves, options, levels=levels)
+    if layer.cluster.domains > 1:
+        layer.levels = padded_levels(layer.routing, options, layer.cluster.domain_gpus)
 
 
-def _in_runs(layer: LayerBuilder, stream: CommStream, options: Options) -> Program:
+def _in_runs(layer: LayerBuilder, stream: CommStream, options: Options) -> None:
     """The layer in runs of tokens, each of which goes once to each of its GPUs."""
     run = layer.p.token % layer.tokens * options.degree // layer.tokens
     pairs = [np.flatnonzero(run == chunk) for chunk in range(options.degree)]
@@ -213,7 +212,6 @@ def _in_runs(layer: LayerBuilder, stream: CommStream, options: Options) -> Progr
         stream.exchange(f"returned.{chunk}", [back], finished[chunk])
     if options.mediation:
         mediate(layer, counts=True, permutes=True)
-    return layer.build(FACTS.moves, options)
 
 
 def _padding(layer: LayerBuilder, operator: str, missing: I64) -> Sends:
@@ -233,5 +231,5 @@ def _padding_tiles(layer: LayerBuilder, options: Options, tiles: NDArray[np.int3
     """`[gpus]` GEMM tiles of a chunk beyond `tiles`: an expert computes the capacity of all GPUs."""
     rows = layer.n_gpus * capacity_rows(layer.routing, options) // options.degree
     used = _used(layer.routing).reshape(layer.n_gpus, -1).sum(axis=1)
-    useful = np.bincount(layer.tile_gpu[tiles], minlength=layer.n_gpus)
+    useful = layer.counted(layer.tile_gpu[tiles])
     return np.asarray(used * -(-rows // layer.tiling.rows) - useful, np.int64)

@@ -13,10 +13,11 @@ from dysharp.measured.family import judges_of
 from dysharp.measured.trust import PredictionScope, family_errors, measured_range, no_rows, part_judges, trust_of, warnings_of
 from dysharp.planning.advice.prediction import AdviceRuns, Predicted
 from dysharp.planning.advice.what_if import what_ifs
+from dysharp.runs.arguments import RequestArgs, arguments_of
 from dysharp.runs.formats import resource_words
 from dysharp.runs.leading import NoEstimate
 from dysharp.runs.progress import Step
-from dysharp.runs.request import RequestArgs, arguments_of, make_request
+from dysharp.runs.request import make_request
 from dysharp.runs.together import Workers
 from dysharp.show.html_report import render, report_of_rows
 from dysharp.specs import load_cluster, load_model

@@ -106,15 +106,16 @@ def test_a_block_that_was_fed_by_a_run_says_with_what(traced: bool, capsys: pyte
     assert ("pin side bits" in printed) != traced, "pins stand where nothing else was asked"
 
 
-def test_the_front_has_a_sentence_above_its_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_front_has_a_sentence_above_its_table(capsys: pytest.CaptureFixture[str]) -> None:
     from dysharp.api import serving_answer
 
-    monkeypatch.setattr(serving_answer, "point_cells", lambda points: [["x"] * len(serving_answer.POINT_HEADINGS) for _ in points])
+    row = dict.fromkeys((column.partition("=")[2].partition(":")[0] for column in serving_answer.POINTS), None)
     none: dict[str, Any] = {name: [] for name in ("best", "what_ifs", "systems", "rejected")}
-    done: Any = SimpleNamespace(sentences=lambda: ["first"], trust=lambda: [], advice=lambda: [], front=[1, 2], **none)
+    none |= {name: lambda: [] for name in ("trust", "advice")}
+    done: Any = SimpleNamespace(sentences=lambda: ["first"], front=[1, 2], points_of=lambda points: [row for _ in points], **none)
     print_serving(done)
     text = capsys.readouterr().out
-    assert text.index("first") < text.index("Front: no other point has more tokens per second") < text.index(serving_answer.POINT_HEADINGS[0])
+    assert text.index("first") < text.index("Front: no other point has more tokens per second") < text.index(serving_answer.POINTS.headings[0])
 
 
 def test_a_plan_is_drawn_with_the_replay_of_its_best_layout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,13 +13,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_type_hints
 
 import pytest
 import yaml
 
 import dysharp
-from dysharp.runs.request import RequestArgs
+from dysharp.runs.arguments import RequestArgs
 
 ROOT = Path(__file__).resolve().parents[2]
 FETCHED = re.compile(r'<(?:script|img|iframe)[^>]*\bsrc="(https?:[^"]*)"|<link[^>]*rel="(?:stylesheet|preload|icon)"[^>]*href="(https?:[^"]*)"')
@@ -31,10 +30,8 @@ NAMES = re.compile(r"(?:\| name \| is \|\n(?:\|.*\n)+\n)?((?:^::: .*\n)+)", re.M
 
 def arguments_of() -> str:
     """The table of the arguments of `run` and `compare`, which a decorator adds to them, so that no reader of sources finds them."""
-    hints = get_type_hints(RequestArgs, include_extras=True)
-    lines = [
-        f"| `{name}` | `{hint.__metadata__[0].default!r}` | {hint.__metadata__[0].text.replace('|', chr(92) + '|')} |" for name, hint in hints.items()
-    ]
+    known = {name: hint.__metadata__[0] for name, hint in RequestArgs.__annotations__.items()}
+    lines = [f"| `{name}` | `{one.default!r}` | {one.meaning.replace('|', chr(92) + '|')} |" for name, one in known.items()]
     return "\n".join(["| argument | default | meaning |", "|---|---|---|", *lines]) + "\n\n"
 
 

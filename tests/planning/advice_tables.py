@@ -19,8 +19,9 @@ from dysharp.planning.advice.libraries import advise_libraries
 from dysharp.planning.advice.prediction import AdviceRuns, Predicted, eager_is_known
 from dysharp.planning.advice.tuning import KNOBS, default_of, grid, has_knob, search, values_of
 from dysharp.planning.advice.what_if import WhatIf, _sizes, _trials, what_ifs
+from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.phase import get_phase
-from dysharp.runs.request import Request, RequestArgs, make_request, make_workload, takes
+from dysharp.runs.request import Request, make_request, make_workload, takes
 from dysharp.systems import all_systems, get_system
 from tests.stored_values import Cases, Digests, Table, digests
 

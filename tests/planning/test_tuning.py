@@ -12,8 +12,9 @@ import pytest
 import dysharp as ds
 from dysharp.base.errors import ConfigError
 from dysharp.planning.advice.tuning import BUDGET, KNOBS, Search, grid, has_knob, search, values_of
+from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.job import Job
-from dysharp.runs.request import RequestArgs, make_request, make_workload, takes
+from dysharp.runs.request import make_request, make_workload, takes
 from dysharp.systems import all_systems, get_system
 
 SMALL: dict[str, Any] = {"model": "deepseek-v2-lite", "gpus": 4, "tokens": 8, "routing": "uniform"}

@@ -9,9 +9,10 @@ import pytest
 
 from dysharp.base.errors import ConfigError, OverShare
 from dysharp.runs import memory
+from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.memory import check_memory, estimate_bytes, usable_bytes, within
 from dysharp.runs.options import options_of
-from dysharp.runs.request import Request, RequestArgs, make_request
+from dysharp.runs.request import Request, make_request
 from dysharp.specs import load_model
 from dysharp.systems import get_system
 

@@ -9,8 +9,9 @@ import pytest
 import dysharp as ds
 from dysharp.analysis import Row
 from dysharp.base.errors import SimulationError
+from dysharp.runs.arguments import RequestArgs, arguments_of
 from dysharp.runs.leading import run_window
-from dysharp.runs.request import RequestArgs, Workload, arguments_of, make_request, make_workload
+from dysharp.runs.request import Workload, make_request, make_workload
 
 
 @pytest.fixture(scope="module")

@@ -184,9 +184,9 @@ def _bare(text: str) -> list[str]:
 
 def test_every_number_of_a_file_has_a_source() -> None:
     assert {file.name: _bare(file.read_text()) for file in _files() if _bare(file.read_text())} == {}
-    assert _bare('[a]\nrate = 0.5\n') == ["rate = 0.5"]
+    assert _bare("[a]\nrate = 0.5\n") == ["rate = 0.5"]
     assert _bare('[a]\nsource = "x"\nrate = 0.5\nn = 3\n') == ["rate = 0.5"]
-    assert _bare('# Source: x.\n[a]\nn = 3\n[b]\nrate = 0.5  # y\n') == []
+    assert _bare("# Source: x.\n[a]\nn = 3\n[b]\nrate = 0.5  # y\n") == []
     assert _bare('[a]\nkept = { "x.1" = 0.7 }\nname = "v2"\n') == ['kept = { "x.1" = 0.7 }']
 
 

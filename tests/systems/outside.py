@@ -1,4 +1,4 @@
-"""Systems from outside the tree: plan functions that a test registers and that are gone when the test ends."""
+"""Systems from outside the tree: plan functions with five arguments that a test registers and that are gone when the test ends."""
 
 from __future__ import annotations
 

@@ -15,14 +15,17 @@ import dysharp as ds
 from dysharp.base.errors import ConfigError
 from dysharp.measured import family as families
 from dysharp.measured.trust import PredictionScope, part_judges, trust_of
-from dysharp.program import Program
+from dysharp.program import Discipline, Program
 from dysharp.show.plots import colour_of, plot_compare
 from dysharp.specs import Cluster, Model, load_cluster, load_model
-from dysharp.systems import OTHER_COLOUR, all_systems
+from dysharp.systems import OTHER_COLOUR, all_systems, get_system
+from dysharp.systems.building.experts import fused
+from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.facts import Change
 from dysharp.testing.conformance import conformance
 from dysharp.testing.conformance.suite import RULES
 from dysharp.workload import Routing
+from tests.systems.program_tables import program_digests
 
 LAYER: dict[str, Any] = {"model": "deepseek-v2-lite", "cluster": "hw-dgx-h100", "tokens": 32, "routing": "uniform"}
 PARTS = ("permute_us", "activation_us", "cast_us", "launch_us")
@@ -38,6 +41,19 @@ def test_the_toys_are_systems(direction: str) -> None:
     for plan in (plan_paper, plan_fused):
         with registered("toy", plan) as toy:
             assert conformance(toy, *layers()["lognormal"], direction, rules=rules).failed == ()
+
+
+def of_builder(layer: LayerBuilder, options: PaperOptions) -> None:
+    """`plan_fused` with the builder that the register makes."""
+    layer.dispatch_puts()
+    fused(layer, layer.combine_puts(Discipline.READY_FIFO).of_useful_row)
+
+
+def test_a_plan_may_take_a_builder_or_five_arguments() -> None:
+    model, cluster, routing = layers()["lognormal"]
+    with registered("toy", plan_fused, PaperOptions) as old, registered("toy-new", of_builder, PaperOptions) as new:
+        programs = [get_system(name).plan(model, cluster, routing, "bwd", PaperOptions()) for name in (old, new)]
+    assert program_digests(programs[0]) == program_digests(programs[1])
 
 
 def test_a_permutation_outside_of_the_program_is_charged() -> None:

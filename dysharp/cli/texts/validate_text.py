@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.base.text import cell, cells
-from dysharp.show.output import print_lines, print_table
+from dysharp.base.text import Columns, cell
+from dysharp.show.output import print_columns, print_lines, print_table
 
 if TYPE_CHECKING:
     from dysharp.measured.validation import Validation
@@ -24,6 +24,8 @@ GROUPS = {
     "weak": "the file marks the row so",
 }
 """Rows that are judged apart, by their note."""
+OWN = ("id=id", "what=family", "measured=measured:.4g", "predicted=predicted:.4g", "unit=unit")
+ERRORS = ("median\nerror %=median_ape:.1f", "nine of ten\nwithin %=p90_ape:.1f")
 MOST_ROWS = 100
 MOST_REASONS = 3
 
@@ -34,18 +36,15 @@ def print_own_rows(done: Validation, data: str) -> None:
     doubted = [row for row in told if row["doubt"]]
     verdict = f" {len(doubted)} do not fit the library that they name." if doubted else ""
     print_lines([f"{data}: {len(told)} of {len(done.rows)} rows are predicted{_errors(told)}.{verdict}", ""])
-    notes = any(row["note"] for row in told)
-    headings = ("id", "what", "measured", "predicted", "unit", "error %", "usual %", *(["note"] * notes))
-    keys = ("id", "family", "measured:.4g", "predicted:.4g", "unit", "error:+.1f", "usual:.0f", *(["note"] * notes))
-    print_table(headings, cells(told[:MOST_ROWS], *keys), left=2, text=("unit", "note"))
+    notes = ["note=note"] * any(row["note"] for row in told)
+    print_columns(Columns(*OWN, "error %=error:+.1f", "usual %=usual:.0f", *notes), told[:MOST_ROWS])
     if doubted:
         print_lines(["", "rows that another library fits far better: did the framework run the dispatcher that you named?"])
-        shown = cells(doubted[:MOST_ROWS], "id", "system", "measured:.4g", "predicted:.4g", "doubt")
-        print_table(("id", "named", "measured", "predicted", "fits"), shown, left=2, text=("fits",))
+        print_columns(Columns("id=id", "named=system", "measured=measured:.4g", "predicted=predicted:.4g", "fits=doubt"), doubted[:MOST_ROWS])
     rest = [row for row in done.rows if row["error"] is None]
     if rest:
         print_lines(["", "rows without a prediction"])
-        print_table(("id", "why"), cells(rest[:MOST_ROWS], "id", "note"), left=2)
+        print_columns(Columns("id=id", "why=note"), rest[:MOST_ROWS])
     more = max(len(told), len(rest)) > MOST_ROWS
     print_lines(
         [
@@ -86,14 +85,12 @@ def print_families(done: Validation) -> None:
     print_between(done)
     if done.calls:
         print_lines(["", "calls of libraries, host included, by regime"])
-        calls = cells(done.calls, "what", "regime", "n", "median_ape:.1f", "p90_ape:.1f", "bias:.1f")
-        print_table(("what", "regime", "rows", "median\nerror %", "nine of ten\nwithin %", "bias %"), calls, left=2, whole=1)
+        print_columns(Columns("what=what", "regime=regime", "rows=n:", *ERRORS, "bias %=bias:.1f"), done.calls, whole=1)
 
 
 def _print_families(rows: Sequence[Mapping[str, Any]]) -> None:
     named = [{**row, "words": FAMILIES.get(row["family"], "")} for row in rows]
-    shown = cells(named, "family", "words", "n_rows", "n", "median_ape:.1f", "p90_ape:.1f")
-    print_table(("what", "that is", "in scope", "predicted", "median\nerror %", "nine of ten\nwithin %"), shown, left=2, whole=1)
+    print_columns(Columns("what=family", "that is=words", "in scope=n_rows:", "predicted=n:", *ERRORS), named, whole=1)
 
 
 def print_between(done: Validation) -> None:
@@ -211,15 +208,15 @@ def print_training(done: TrainingReport, data: str | None = None) -> None:
     """One line per family; with `data`, the name of a user's file, also its rows."""
     shown = [row | {"words": FAMILIES["training"][row["family"]]} for row in done.families if row["n_rows"]]
     print_lines([f"{data}: training runs of whole models" if data else "training runs of whole models; in no number above", ""])
-    headings = ("what", "that is", "rows", "judged", "median\nerror %", "largest\n%")
-    print_table(headings, cells(shown, "family", "words", "n_rows", "n", "median_ape:.2f", "max_ape:.2f"), left=2, whole=1)
+    errors = ("median\nerror %=median_ape:.2f", "largest\n%=max_ape:.2f")
+    print_columns(Columns("what=family", "that is=words", "rows=n_rows:", "judged=n:", *errors), shown, whole=1)
     if done.groups:
         _print_groups(done)
     if data is None:
         return
     print_lines(["", "rows"])
-    rows = cells(done.rows[:MOST_ROWS], "id", "family", "measured:.2f", "predicted:.2f", "unit", "error:+.2f", "note")
-    print_table(("id", "what", "measured", "predicted", "unit", "error %", "note"), rows, left=2, text=("unit", "note"))
+    measured = ("measured=measured:.2f", "predicted=predicted:.2f", "unit=unit", "error %=error:+.2f")
+    print_columns(Columns("id=id", "what=family", *measured, "note=note"), done.rows[:MOST_ROWS])
     more = [f"the first {MOST_ROWS} rows are printed; --json has all"] if len(done.rows) > MOST_ROWS else []
     print_lines(["", *more, "error: predicted over measured, minus 1; a row with a note is not judged"])
 
@@ -227,10 +224,9 @@ def print_training(done: TrainingReport, data: str | None = None) -> None:
 def _print_groups(done: TrainingReport) -> None:
     """Step time by group, each with its bar and the unfitted floor."""
     judged = [row | {"held": "yes" if row["holds"] else "NO"} for row in done.groups]
-    keys = ("median_ape:.2f", "p90_ape:.2f", "bias:+.2f", "floor_median_ape:.2f", "bar:g")
+    errors = ("median\nerror %=median_ape:.2f", "90 % of\nrows=p90_ape:.2f", "bias %=bias:+.2f", "floor's\nmedian %=floor_median_ape:.2f")
     print_lines(["", "step time by group; all rows of a model and GPU are one vote"])
-    headings = ("group", "rows", "votes", "median\nerror %", "90 % of\nrows", "bias %", "floor's\nmedian %", "bar %", "holds")
-    print_table(headings, cells(judged, "group", "n", "votes", *keys, "held"), left=1)
+    print_columns(Columns("group=group", "rows=n:", "votes=votes:", *errors, "bar %=bar:g", "holds=held:"), judged)
 
 
 if TYPE_CHECKING:
@@ -239,9 +235,9 @@ if TYPE_CHECKING:
 
 def print_serving_report(done: ServingReport, data: str | None = None) -> None:
     """One line per family, the layouts, and with `data`, the name of a user's file, groups and rows."""
-    shown = cells((row for row in done.families if row["n_rows"]), "family", "n_rows", "n", "median_ape:.1f", "p90_ape:.1f", "bias:+.1f")
+    errors = ("median\nerror %=median_ape:.1f", "90 % of\nerrors below=p90_ape:.1f", "bias\n%=bias:+.1f")
     print_lines([f"{data}: serving runs" if data else "serving runs; in no number above", ""])
-    print_table(("what", "rows", "predicted", "median\nerror %", "90 % of\nerrors below", "bias\n%"), shown)
+    print_columns(Columns("what=family", "rows=n_rows:", "predicted=n:", *errors), (row for row in done.families if row["n_rows"]))
     if done.layouts.get("groups"):
         found = done.layouts
         parts = f"of fronts {found['fronts_right']} of {found['fronts']}, with EP beside TP {found['ep_right']} of {found['ep_groups']}"
@@ -251,11 +247,9 @@ def print_serving_report(done: ServingReport, data: str | None = None) -> None:
         return
     print_lines(["", "TPOT by group"])
     named = [row | {"model": row["model"].split("/")[-1]} for row in done.groups]
-    groups = cells(named, "model", "hardware", "engine", "mode", "n", "median_ape:.1f", "bias:+.1f")
-    print_table(("model", "hardware", "engine", "mode", "n", "median\nerror %", "bias\n%"), groups, left=4)
+    print_columns(Columns("model=model", "hardware=hardware", "engine=engine", "mode=mode", "n=n:", errors[0], errors[2]), named)
     print_lines(["", "rows, ms"])
-    keys = ("measured_tpot_ms:,.1f", "tpot_ms:,.1f", "tpot_error:+.1f", "measured_ttft_ms:,.1f", "ttft_ms:,.1f", "ttft_error:+.1f")
-    rows = cells(done.rows[:MOST_ROWS], "id", *keys, "note")
-    print_table(("id", "TPOT", "predicted", "error %", "TTFT", "predicted", "error %", "note"), rows, text=("note",))
+    times = [f"{name}=measured_{key}_ms:,.1f;predicted={key}_ms:,.1f;error %={key}_error:+.1f" for name, key in (("TPOT", "tpot"), ("TTFT", "ttft"))]
+    print_columns(Columns("id=id", *";".join(times).split(";"), "note=note"), done.rows[:MOST_ROWS])
     more = [f"the first {MOST_ROWS} rows are printed; --json has all"] if len(done.rows) > MOST_ROWS else []
     print_lines(["", *more, "error: predicted over measured, minus 1"])

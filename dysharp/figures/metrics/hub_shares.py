@@ -11,8 +11,8 @@ from dysharp.figures.metric import calculated
 from dysharp.program import Program
 from dysharp.program.csr import owners
 from dysharp.program.trace import Trace
+from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.point import Point
-from dysharp.runs.request import RequestArgs
 from dysharp.runs.run import planned
 from dysharp.specs.fields import one_of
 

@@ -16,9 +16,10 @@ from dysharp.planning.advice.candidates import candidates, nothing_to_rank, opti
 from dysharp.planning.advice.prediction import AdviceRuns, Predicted
 from dysharp.planning.advice.tuning import edge_of, fewest_near_best, search
 from dysharp.planning.advice.what_if import WhatIf, what_ifs
+from dysharp.runs.arguments import SharedArgs
 from dysharp.runs.formats import KNOB, resource_words
 from dysharp.runs.phase import Phase, get_phase, passes_of, replayed
-from dysharp.runs.request import ModelSource, Request, SharedArgs, make_request, takes
+from dysharp.runs.request import ModelSource, Request, make_request, takes
 from dysharp.runs.together import Workers
 from dysharp.systems import get_system
 

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import F64, I32, I64
+from dysharp.base.arrays import F64, I32
 from dysharp.costs.operators import CAST_BYTES, ELEMENT_BYTES, SCALE_BYTES
-from dysharp.program import Discipline, Kind, Template
+from dysharp.program import Kind, Template
 from dysharp.program.schema import BESIDE, LAYER, Nature, Operator
 from dysharp.specs import Model
-from dysharp.systems.building.batch import ids
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software import Software
 
@@ -45,11 +44,9 @@ class MemoryKernels:
         None = all."""
         self.layer, self.permutes, self.issuer, self.starts = layer, permutes, issuer, starts
         self.costs = Software(layer.cluster, layer.n_gpus)
-        self.rows = (
-            np.bincount(layer.tile_gpu[tiles], layer.tile_rows[tiles], layer.n_gpus) if tiles is not None else _counted(layer, layer.p.row_gpu)
-        )
+        self.rows = np.bincount(layer.tile_gpu[tiles], layer.tile_rows[tiles], layer.n_gpus) if tiles is not None else layer.counted(layer.p.row_gpu)
         self.fp8_rows = layer.sent_bytes < layer.model.row_bytes
-        self.there, self.back = permuted_bytes(layer.model, _counted(layer, layer.p.gpu), self.rows, fp8_rows=self.fp8_rows)
+        self.there, self.back = permuted_bytes(layer.model, layer.counted(layer.p.gpu), self.rows, fp8_rows=self.fp8_rows)
         layer.b.operators = (*LAYER, AROUND)
 
     def before(self, after: I32, *also: I32) -> I32:
@@ -70,7 +67,7 @@ class MemoryKernels:
 
     def at_source(self, name: str, after: I32 | None) -> I32:
         """The "scatter" of the own tokens to the rows that leave, or the "gather" of their results: software that sorts before it sends BF16."""
-        sent = _counted(self.layer, self.layer.p.row_source)
+        sent = self.layer.counted(self.layer.p.row_source)
         _, moved = permuted_bytes(self.layer.model, self.layer.tokens, sent, fp8_rows=False)
         return self._kernel(name, after, 1, self._moved_ps(moved), moved)
 
@@ -106,7 +103,7 @@ class MemoryKernels:
         """`starts` starts of kernels, and kernels on all SMs that take `took_ps[gpu]` if alone and move `n_bytes[gpu]`, behind `also`, too."""
         layer, gpus = self.layer, np.arange(self.layer.n_gpus, dtype=np.int32)
         if starts:
-            idle = layer.per_gpu(Discipline.PROGRAM_ORDER, name, layer.pools(1, "starts"))
+            idle = layer.issuers(name, pools=layer.pools(1, "starts"))
             start = self._delay(f"{name}.start", 1, [0, starts * self.costs.kernel_ps], [0, 0], idle, np.ones_like(gpus), gpus)
             if after is not None:
                 layer.wait_each(start, after)
@@ -122,12 +119,6 @@ class MemoryKernels:
         return run
 
     def _delay(self, name: str, tasks: int, took_ps: ArrayLike, n_bytes: ArrayLike, issuer: I32, rows: I32, node: I32) -> I32:
-        layer = self.layer
-        duration = layer.b.duration(took_ps, n_bytes)
-        template = layer.b.template(Template(f"around.{name}", Kind.DELAY, AROUND.name, BESIDE, tasks=tasks, duration=duration))
-        return ids(layer.b.ops(template, node, issuer=issuer[node], rows=rows), len(node))
-
-
-def _counted(layer: LayerBuilder, gpus: I32) -> I64:
-    """`[gpus]` how often each GPU stands in `gpus`."""
-    return np.bincount(gpus, minlength=layer.n_gpus)
+        duration = self.layer.b.duration(took_ps, n_bytes)
+        template = Template(f"around.{name}", Kind.DELAY, AROUND.name, BESIDE, tasks=tasks, duration=duration)
+        return self.layer.add(template, node, issuer=issuer[node], rows=rows)

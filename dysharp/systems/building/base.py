@@ -11,20 +11,20 @@ from numpy.typing import ArrayLike, NDArray
 
 from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
-from dysharp.base.units import ns_to_ps
+from dysharp.base.units import PS_PER_US, ns_to_ps
 from dysharp.costs import Tiling
 from dysharp.isa.framing import Framing
 from dysharp.program import Alloc, Discipline, HubTable, ProgramBuilder, Template, To
 from dysharp.program.constants import CLASSES, hardware_of
 from dysharp.program.csr import spans, stable_order
 from dysharp.specs import Cluster, Model, choice_int, choice_str
-from dysharp.systems.building.batch import Returns, Sends, Transfers, ids
+from dysharp.systems.building.batch import Returns, Sends, Transfers, placed
 from dysharp.systems.building.edges import Edges
 from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.systems.building.index import PairIndex
 from dysharp.systems.building.schema import EXPERT, LAYER_SCHEMA
 from dysharp.systems.building.ways import Ways
-from dysharp.systems.building.windows import Flow, flow, link_rows_per_us, misses_under_way
+from dysharp.systems.building.windows import Flow, link_rows_per_us, misses_under_way, sessions_that_fit
 from dysharp.workload import Routing
 
 STORE = Framing("store")
@@ -59,8 +59,8 @@ class LayerBase(Edges):
     """A pass under construction: its regions, and the verbs that add issuers, transfers and tables (`layer.LayerBuilder` adds blocks).
 
     `p`: index arrays of the Routing. `ways`: its networks. `row_of`: `[useful rows]` region row. `tile_gpu`, `tile_slot`, `tile_rows`:
-    `[tiles]` GPU, expert slot and rows of each expert tile. `dispatched`, `returned`: rows that are pushed out and results that are
-    pushed back, padding included, batch by batch.
+    `[tiles]` GPU, expert slot and rows of each expert tile. `row_columns`, `result_columns`: bytes of a row and of a result. `dispatched`,
+    `returned`: rows that are pushed out and results that are pushed back, padding included, batch by batch.
     """
 
     def __init__(
@@ -91,11 +91,9 @@ class LayerBase(Edges):
         self.direction = direction
         self.al_misses = 0  # of a hub, from a system's option of this name
         self.model, self.cluster, self.routing, self.compute = model, cluster, routing, compute
-        self.n_gpus, self.tokens = routing.n_gpus, routing.tokens_per_gpu
-        self.ways = ways.of(cluster)
-        self.b = ProgramBuilder(
-            hardware_of(cluster), self.n_gpus, CLASSES, nets=self.ways.nets, domain_nodes=cluster.nvlink_gpus, schema=LAYER_SCHEMA
-        )
+        self.tokens, self.ways = routing.tokens_per_gpu, ways.of(cluster)
+        nets, nodes = self.ways.nets, cluster.nvlink_gpus
+        super().__init__(ProgramBuilder(hardware_of(cluster), routing.n_gpus, CLASSES, nets=nets, domain_nodes=nodes, schema=LAYER_SCHEMA))
         self.tiling = Tiling(choice_int("gemm.tile_rows")) if tiling is None else tiling
         # A system's own format goes first; format "rows" means the model's.
         own = ROW_BYTES[model.dispatch_format](model)
@@ -112,6 +110,8 @@ class LayerBase(Edges):
         # A row has one place per expert of its token.
         gates = 16 * -(-choice_int("dysharp.gate_weight_bytes_per_expert") * model.topk // 16)
         self.dispatch_aux, self.combine_aux = (gates, 0) if direction == "fwd" else (0, gates)
+        self.row_columns: dict[str, Any] = {"bytes": self.sent_bytes, "aux_bytes": self.dispatch_aux}
+        self.result_columns: dict[str, Any] = {"bytes": self.back_bytes, "aux_bytes": self.combine_aux}
         self.dispatched: list[Sends] = []
         self.returned: list[Returns] = []
         self._add_regions(alloc)
@@ -134,8 +134,7 @@ class LayerBase(Edges):
         else:
             place = token_of_row % np.int32(self.tokens)  # rows of one place are in the order of their sources
             order, alloc = stable_order(self.p.slot * np.int64(self.tokens) + place), Alloc.PREFIX
-        self.row_of = np.empty(len(order), np.int32)
-        self.row_of[order] = np.arange(len(order), dtype=np.int32)
+        self.row_of = placed(len(order), order, np.arange(len(order), dtype=np.int32))
         slot_gpu = np.arange(n_slots) // slots_per_gpu
         tile_rows = self.tiling.rows if self.compute else 1  # without compute a row is ready by itself
         self.b.regions(slot_gpu, counts, self.sent_bytes, tile_rows, alloc=alloc, key=token_of_row[order], name=EXPERT)
@@ -146,15 +145,7 @@ class LayerBase(Edges):
 
     def per_gpu(self, discipline: Discipline, name: str, pool: list[int] | None = None) -> I32:
         """`[gpus]` one issuer per GPU, which takes slots of `pool[gpu]` (None: of no pool)."""
-        return np.array([self.b.issuer(g, discipline, name=name, pool=-1 if pool is None else pool[g]) for g in range(self.n_gpus)], np.int32)
-
-    def pools(self, slots: int, name: str = "sm") -> list[int]:
-        """`[gpus]` one pool of `slots` slots per GPU."""
-        return [self.b.pool(g, slots, name) for g in range(self.n_gpus)]
-
-    def semaphores(self, most: int, name: str, unit: str = "tokens") -> I32:
-        """`[gpus]` one semaphore per GPU, which lets `most` units pass at once."""
-        return np.array([self.b.semaphore(g, most, name, unit) for g in range(self.n_gpus)], np.int32)
+        return self.issuers(name, discipline, pools=pool)
 
     # ---- transfers ----------------------------------------------------------------------------------------------------
 
@@ -164,7 +155,7 @@ class LayerBase(Edges):
         """PUTs on the network of the template, otherwise as `puts`."""
         ones = flat_ones(len(node))
         members = To(ones, to, ones if rows is None else rows, row)
-        return ids(self.b.ops(self.b.template(template), node, to=members, targets=1, **columns), len(node))
+        return self.add(template, node, to=members, targets=1, **columns)
 
     def gathering_rows(self, name: str, home: NDArray[np.integer], n_bytes: int, key: NDArray[np.integer] | None = None) -> tuple[int, I32]:
         """Add a region per GPU with a row per entry of `home`, which names its GPU. No op waits for a part of a region.
@@ -212,11 +203,9 @@ class LayerBase(Edges):
         """
         return 0 if turns is None else (to - node) % self.n_gpus
 
-    def _transfers(self, first: int, node: I32, unit_rows: I64, to: I32 | None = None) -> Transfers:
-        """Ops from `first` on that carry one unit each, in token order."""
-        n = len(node)
-        several = np.broadcast_to(np.int32(-1), (n,))
-        return Transfers(op=ids(first, n), node=node, to=several if to is None else to, unit=np.arange(n), unit_rows=unit_rows)
+    def _transfers(self, op: I32, node: I32, unit_rows: I64) -> Transfers:
+        """Ops to several GPUs that carry one unit each, in token order."""
+        return Transfers(op=op, node=node, to=np.broadcast_to(np.int32(-1), (len(op),)), unit=np.arange(len(op)), unit_rows=unit_rows)
 
     def _replica_ext(self, framing: Framing, pair: NDArray[np.integer], packets: NDArray[np.integer]) -> I64 | None:
         """Wire bytes of the extension flits that name the local experts of each copy. None: no copy has extension flits.
@@ -254,10 +243,17 @@ class LayerBase(Edges):
         """Rows at the busiest hub. `every_gpu`: every token goes to every GPU."""
         copies = np.bincount(self.p.gpu[self.p.gpu != self.p.source], minlength=self.n_gpus)
         hub_rows = (self.n_gpus - 1) * self.tokens if every_gpu else int(copies.max(initial=0))
-        return flow(
-            self.model, self.cluster, framing, row_bytes=self.sent_bytes, dispatch_aux=self.dispatch_aux, combine_aux=self.combine_aux,
-            hub_rows=hub_rows, tokens=self.tokens,
-        )  # fmt: skip
+        rate = link_rows_per_us(self.cluster, framing, self.sent_bytes, self.dispatch_aux)
+        m, entries = self.b.hardware, self.cluster.al_tlb_entries if framing.targets_per_ext else 0
+        miss_us = ns_to_ps(choice_int("hub.al_miss_ns")) / PS_PER_US if entries else 0.0
+        return Flow(
+            rows_per_us=rate,
+            tokens_per_us=rate * self.tokens / max(hub_rows, self.tokens),
+            dispatch_us=(2 * m.lat + m.ack) / PS_PER_US + miss_us,
+            combine_us=(4 * m.lat + m.responder) / PS_PER_US + miss_us,
+            entries=entries,
+            sessions=sessions_that_fit(self.model, self.cluster, self.combine_aux),
+        )
 
     def windows(self, framing: Framing, dispatch: int, combine: int, *, together: bool = True, every_gpu: bool = False) -> tuple[int, int]:
         """(dispatch, combine) windows in tokens per source GPU; 0 means automatic (building/windows.py).

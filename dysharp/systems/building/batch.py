@@ -5,11 +5,14 @@ Each class adds one thing to the class before: `Batch` (ops and their GPUs), `Se
 """
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.base.arrays import I32, I64
+
+Number = TypeVar("Number", bound=np.integer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +44,7 @@ class Transfers(Sends):
     @property
     def of_useful_row(self) -> I32:
         """`[useful rows]` int32, in token order: the op that carries each useful row."""
-        op_of_unit = np.empty(len(self.unit_rows), np.int32)
-        op_of_unit[self.unit] = self.op
-        return np.repeat(op_of_unit, self.unit_rows)
+        return np.repeat(placed(len(self.unit_rows), self.unit, self.op), self.unit_rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,13 @@ class Returns(Transfers):
     """
 
     tile: I32
+
+
+def placed(n: int, at: NDArray[np.integer], values: NDArray[Number]) -> NDArray[Number]:
+    """`[n]` the `values` at their places `at`, -1 elsewhere; the last one where several have one place."""
+    out = np.full(n, -1, values.dtype)
+    out[at] = values
+    return out
 
 
 def ids(first: int, n: int) -> I32:

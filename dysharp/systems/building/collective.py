@@ -7,7 +7,7 @@ import numpy as np
 from dysharp.base.arrays import I32
 from dysharp.program import Alloc, Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
-from dysharp.systems.building.batch import Batch, Sends, Transfers
+from dysharp.systems.building.batch import Batch, Sends, Transfers, placed
 from dysharp.systems.building.layer import STORE, LayerBuilder
 
 
@@ -54,8 +54,7 @@ def _surplus_rows(layer: LayerBuilder, operator: str, token: I32, node: I32, to:
     senders = n if by_sender else 1
     region = to * np.int32(senders) + (node if by_sender else 0)
     here = np.bincount(region, minlength=n * senders)
-    place = np.empty(len(to), np.int64)
-    place[np.argsort(region, kind="stable")] = np.arange(len(to))
+    place = placed(len(to), np.argsort(region, kind="stable"), np.arange(len(to)))
     holder = np.repeat(np.arange(n), senders)
     _, row, first_tile = layer.b.regions(holder, here, n_bytes, int(max(1, here.max())), alloc=Alloc.PREFIX, name=f"{operator}.surplus")
     template = Template(f"{operator}.surplus", Kind.PUT, operator, "control", REQUESTS, framing=layer.b.framing(STORE))

@@ -1,6 +1,7 @@
 """`CombineBlocks`: the ways in which results come back."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from dysharp.isa.framing import Framing
 from dysharp.program import Discipline, Kind, Template, To
 from dysharp.program.constants import REQUESTS, RESPONSES
 from dysharp.systems.building.base import DYMULTIMEM, STORE, LayerBase, flat_ones, turns_by
-from dysharp.systems.building.batch import Returns, Transfers, ids
+from dysharp.systems.building.batch import Returns, Transfers
 from dysharp.systems.building.windows import sessions_that_fit
 
 
@@ -33,7 +34,7 @@ class CombineBlocks(LayerBase):
         """As `combine_puts`, in chunks that may wait for each other: a batch with issuers of its own for each of `orders` (together all pairs)."""
         columns = self.p.token, self.p.gpu, self.p.source
         first_row, tile = self.partial_rows(columns)
-        issuers = (self.per_gpu(Discipline.PROGRAM_ORDER, "combine") for _ in orders)
+        issuers = (self.issuers("combine") for _ in orders)
         return [
             self._push_back("combine.put", "sum", issuer, order, columns, self.p.rows, first_row, tile)
             for issuer, order in zip(issuers, orders, strict=True)
@@ -82,17 +83,8 @@ class CombineBlocks(LayerBase):
         """
         template = Template(name, Kind.PUT, "combine", fn, REQUESTS, framing=self.b.framing(framing), src=self.result, dst="partial")
         token, node, home = columns
-        op = self.puts(
-            template,
-            node[order],
-            home[order],
-            first_row + order,
-            issuer=issuer[node[order]],
-            prio=prio if np.ndim(prio) == 0 else np.asarray(prio)[order],
-            bytes=self.back_bytes,
-            key=token[order],
-            aux_bytes=self.combine_aux,
-        )
+        own: dict[str, Any] = {"issuer": issuer[node[order]], "key": token[order], "prio": prio if np.ndim(prio) == 0 else np.asarray(prio)[order]}
+        op = self.puts(template, node[order], home[order], first_row + order, **self.result_columns, **own)
         self.returned.append(batch := Returns(op=op, node=node[order], to=home[order], unit=order, unit_rows=unit_rows, tile=tile))
         return batch
 
@@ -103,23 +95,15 @@ class CombineBlocks(LayerBase):
         """
         at, src, dst = self.b.framing(framing), self.result, self.summed_buffer
         kind, classes, table = Kind.PULL_REDUCE, (REQUESTS, RESPONSES), self._al_table(framing)
-        template = self.b.template(Template("combine.pull", kind, "combine", "sum", *classes, framing=at, src=src, dst=dst, table=table))
+        template = Template("combine.pull", kind, "combine", "sum", *classes, framing=at, src=src, dst=dst, table=table)
         tokens = np.arange(self.routing.n_tokens) if every_gpu else self.p.sent
         packets = framing.packets(self.model.row_bytes) + framing.packets(self.combine_aux)
         ext = self._replica_ext(framing, np.arange(len(self.p.gpu)), np.full(len(self.p.gpu), packets))
         to = To(*self.p.everywhere(), self.row_of) if every_gpu else To(self.p.token_pairs[self.p.sent], self.p.gpu, self.p.rows, self.row_of, ext)
         source = self.p.every_source if every_gpu else self.p.sent_source
-        first = self.b.ops(
-            template,
-            source,
-            issuer=self.per_gpu(discipline, "combine")[source],
-            bytes=self.model.row_bytes,
-            key=tokens,
-            to=to,
-            targets=1 if every_gpu else self.p.listed[self.p.sent],
-            aux_bytes=self.combine_aux,
-        )
-        batch = self._transfers(first, source, self.p.token_rows[tokens])
+        columns = {"issuer": self.per_gpu(discipline, "combine")[source], "targets": 1 if every_gpu else self.p.listed[self.p.sent]}
+        op = self.add(template, source, bytes=self.model.row_bytes, key=tokens, to=to, aux_bytes=self.combine_aux, **columns)
+        batch = self._transfers(op, source, self.p.token_rows[tokens])
         sessions = sessions_that_fit(self.model, self.cluster, self.combine_aux)
         self.b.hold(self.semaphores(window, "combine_window")[source], batch.op)
         self.b.hold(self.semaphores(sessions, "reduction_table")[source], batch.op)
@@ -129,5 +113,4 @@ class CombineBlocks(LayerBase):
         """Sums without cost: one JOIN per GPU, which waits for the ops `results[tile]` of all tiles on all GPUs."""
         own = self.join_tiles(results)
         template = Template("combine.free", Kind.JOIN, "combine", "sum", src=self.result, dst=self.summed_buffer)
-        sums = ids(self.b.ops(self.b.template(template), np.arange(self.n_gpus)), self.n_gpus)
-        self.wait_all(sums, own)
+        self.wait_all(self.add(template, self.gpus), own)

@@ -11,7 +11,7 @@ from dysharp.program.constants import REQUESTS
 from dysharp.program.csr import place_in, spans
 from dysharp.specs import choice_int
 from dysharp.systems.building.base import DYMULTIMEM, LINK, STORE, LayerBase, flat_ones, turns_by
-from dysharp.systems.building.batch import Transfers, ids
+from dysharp.systems.building.batch import Transfers
 
 
 def _side_by_side(source: I32, trains: int, at_once: int) -> I32:
@@ -24,9 +24,6 @@ def _side_by_side(source: I32, trains: int, at_once: int) -> I32:
 class DispatchBlocks(LayerBase):
     """Blocks that push or multicast the rows of a pass to the GPUs of their experts."""
 
-    def _dispatch_template(self, name: str, kind: Kind, framing: Framing) -> int:
-        return self.b.template(self._row_template(name, kind, framing, self._al_table(framing)))
-
     def _row_template(self, name: str, kind: Kind, framing: Framing, table: int = -1) -> Template:
         at = self.b.framing(framing)
         return Template(name, kind, "dispatch", "copy", REQUESTS, framing=at, src=self.sent_buffer, dst=self.arrived, table=table)
@@ -36,7 +33,7 @@ class DispatchBlocks(LayerBase):
 
         `turns`: see `turn`. `by_rows`: see `_trains`.
         """
-        template = self._dispatch_template("dispatch.put", Kind.PUT, STORE)
+        template = self.b.template(self._row_template("dispatch.put", Kind.PUT, STORE))
         issuer = self.per_gpu(discipline, "dispatch") if turns is None else turns
         pairs, prio = np.arange(len(self.p.gpu)), self.turn(self.p.source, self.p.gpu, turns)
         if not self.cluster.n_switches:
@@ -46,25 +43,20 @@ class DispatchBlocks(LayerBase):
 
     def dispatch_pairs(self, order: I64) -> Transfers:
         """Push the token of each (token, GPU) pair of `order` once to the GPU, in this order per source."""
-        return self._push_pairs(order, self.per_gpu(Discipline.PROGRAM_ORDER, "dispatch"), STORE)
+        return self._push_pairs(order, self.issuers("dispatch"), STORE)
 
     def _push_pairs(self, order: I64, issuer: I32, framing: Framing, prio: I32 | int = 0) -> Transfers:
         """A PUT of one train per pair of `order`. `prio`: one per pair, or one for all pairs."""
-        source, gpu, rows = self.p.source[order], self.p.gpu[order], self.p.rows[order]
-        op = self.puts(
-            self._row_template("dispatch.put", Kind.PUT, framing),
-            source,
-            gpu,
-            self.row_of[spans(self.p.slot_ptr[order], rows)],
-            rows=rows,
-            issuer=issuer[source],
-            bytes=self.sent_bytes,
-            key=self.p.token[order],
-            prio=prio,
-            aux_bytes=self.dispatch_aux,
-        )
+        source, gpu = self.p.source[order], self.p.gpu[order]
+        op = self.pair_puts(self._row_template("dispatch.put", Kind.PUT, framing), source, order, issuer, prio)
         self.dispatched.append(batch := Transfers(op=op, node=source, to=gpu, unit=order, unit_rows=self.p.rows))
         return batch
+
+    def pair_puts(self, template: Template, node: I32, pairs: I64, issuer: I32, prio: I32 | int = 0) -> I32:
+        """PUTs of a row from `node[i]` to the GPU of each of `pairs`, into all its rows there. `issuer`: `[gpus]`."""
+        rows = self.p.rows[pairs]
+        row, columns = self.row_of[spans(self.p.slot_ptr[pairs], rows)], {"issuer": issuer[node], "key": self.p.token[pairs], "prio": prio}
+        return self.puts(template, node, self.p.gpu[pairs], row, rows=rows, **self.row_columns, **columns)
 
     def dispatch_rows(
         self,
@@ -111,8 +103,8 @@ class DispatchBlocks(LayerBase):
         `asks`: packets of `framing` ask the AL Table for the places of their rows. False: hubs place new rows without a table in memory.
         """
         table = self._al_table(framing) if asks else -1
-        template = self.b.template(self._row_template("dispatch.multicast", Kind.MULTICAST, framing, table))
-        issuer = self.per_gpu(Discipline.PROGRAM_ORDER, "dispatch")
+        template = self._row_template("dispatch.multicast", Kind.MULTICAST, framing, table)
+        issuer = self.issuers("dispatch")
         sent = self.p.sent
         counts = self.p.token_pairs[sent]
         first_pair = np.cumsum(counts) - counts
@@ -138,7 +130,7 @@ class DispatchBlocks(LayerBase):
 
     def _send(
         self,
-        template: int,
+        template: Template | int,
         framing: Framing,
         issuer: I32,
         token: NDArray[np.integer],
@@ -166,7 +158,7 @@ class DispatchBlocks(LayerBase):
         train = np.tile(np.arange(n), units)
         packets = -(-n_bytes // framing.payload_bytes) + -(-aux // framing.payload_bytes)
         ext = self._replica_ext(framing, pair, np.repeat(packets[train], pairs_of_unit[unit]))
-        first = self.b.ops(
+        ops = self.add(
             template,
             source[unit],
             issuer=issuer[source[unit]],
@@ -178,7 +170,6 @@ class DispatchBlocks(LayerBase):
             aux_bytes=aux[train],
             offset=offset[train] if n > 1 else 0,
         )
-        ops = ids(first, len(unit))
         several = np.broadcast_to(np.int32(-1), (len(unit),))
         rows_of_unit = np.add.reduceat(self.p.rows, first_pair) if units else np.zeros(0, np.int64)
         to = several if to is None else to[unit]
@@ -187,11 +178,8 @@ class DispatchBlocks(LayerBase):
 
     def target_fetch(self, after: I32 | None) -> I32:
         """`[gpus]` DELAYs: each LSU fetches its first target list, after region tile `after[gpu]` if given."""
-        duration = self.b.duration(np.full(2, ns_to_ps(choice_int("dysharp.target_fetch_ns"))))
-        template = self.b.template(Template("target_fetch", Kind.DELAY, "other", "delay", tasks=1, duration=duration))
-        pools = self.pools(1, "lsu")
-        gpus = np.arange(self.n_gpus)
-        fetch = ids(self.b.ops(template, gpus, issuer=self.per_gpu(Discipline.PROGRAM_ORDER, "lsu", pools)), self.n_gpus)
+        fetch_ps = np.full(2, ns_to_ps(choice_int("dysharp.target_fetch_ns")))
+        fetch = self.delays("target_fetch", fetch_ps, self.gpus, self.issuers("lsu", slots=1))
         if after is not None:
             self.wait_tiles(fetch, after)
         return fetch
@@ -201,18 +189,10 @@ class DispatchBlocks(LayerBase):
 
         `window`: most tokens in flight per source.
         """
-        template = self._dispatch_template("dispatch.allgather", Kind.MULTICAST, STORE)
+        template = self._row_template("dispatch.allgather", Kind.MULTICAST, STORE)
         source = self.p.every_source
-        first = self.b.ops(
-            template,
-            source,
-            issuer=self.per_gpu(Discipline.PROGRAM_ORDER, "dispatch")[source],
-            bytes=self.sent_bytes,
-            key=np.arange(self.routing.n_tokens),
-            to=To(*self.p.everywhere(), self.row_of),
-            targets=1,
-            aux_bytes=self.dispatch_aux,
-        )
-        batch = self._transfers(first, source, self.p.token_rows)
+        columns = {"issuer": self.issuers("dispatch")[source], "to": To(*self.p.everywhere(), self.row_of), "targets": 1}
+        op = self.add(template, source, bytes=self.sent_bytes, key=np.arange(self.routing.n_tokens), aux_bytes=self.dispatch_aux, **columns)
+        batch = self._transfers(op, source, self.p.token_rows)
         self.b.hold(self.semaphores(window, "dispatch_window")[source], batch.op)
         return batch

@@ -7,15 +7,14 @@ from numpy.typing import NDArray
 
 from dysharp.base.arrays import I32
 from dysharp.base.errors import ProgramError
-from dysharp.program import Head, Kind, ProgramBuilder, Tail, Template
-from dysharp.systems.building.batch import Batch, ids
+from dysharp.program import Head, Tail
+from dysharp.systems.building.batch import Batch
+from dysharp.systems.building.gpus import GpuBuilder
 
 
-class Edges:
-    """Waits between the ops of a pass, and JOINs, which only wait."""
+class Edges(GpuBuilder):
+    """Waits between the ops of a pass."""
 
-    b: ProgramBuilder
-    n_gpus: int
     row_of: I32
     """`[useful rows]` region row of each useful row."""
     tile_gpu: I32
@@ -69,11 +68,6 @@ class Edges:
         order = np.empty(len(self.row_of), np.int64)
         order[self.row_of] = op_of_useful_row
         self.b.notify(np.arange(len(order)), order)
-
-    def join(self, name: str) -> I32:
-        """`[gpus]` one JOIN per GPU. A JOIN only waits."""
-        template = self.b.template(Template(name, Kind.JOIN, "other", "join"))
-        return ids(self.b.ops(template, np.arange(self.n_gpus)), self.n_gpus)
 
     def join_tiles(self, tails: I32, tail: Tail = Tail.OP_DONE, *, heads: Iterable[I32] = (), also: I32 | None = None) -> I32:
         """`[gpus]` one JOIN per GPU, which waits for `tails[tile]` of all expert tiles of the GPU and for `also[gpu]`.

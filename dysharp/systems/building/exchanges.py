@@ -15,7 +15,7 @@ from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.program.csr import place_in, stable_order
 from dysharp.systems.building.around import MemoryKernels
-from dysharp.systems.building.batch import Batch, Sends, ids
+from dysharp.systems.building.batch import Batch, Sends, placed
 from dysharp.systems.building.between.rails import TwoLevelLayer
 from dysharp.systems.building.experts import FILLER, Stage, add_stage, gang, gemm_task, stages
 from dysharp.systems.building.layer import STORE, LayerBuilder
@@ -54,11 +54,10 @@ def padding_rows(layer: LayerBuilder, operator: str, node: I64, to: I64, n_bytes
     """PUTs of rows that no expert needs, in the order of `node` and `to`, into a region of their own at each receiver."""
     n = layer.n_gpus
     here = np.bincount(to, minlength=n)
-    place = np.empty(len(to), np.int64)
-    place[np.argsort(to, kind="stable")] = np.arange(len(to))
+    place = placed(len(to), np.argsort(to, kind="stable"), np.arange(len(to)))
     _, row, _ = layer.b.regions(np.arange(n), here, n_bytes, int(max(1, here.max(initial=1))), alloc=Alloc.PREFIX, name=f"{operator}.padding")
     template = Template(f"{operator}.padding", Kind.PUT, operator, "control", REQUESTS, framing=layer.b.framing(STORE))
-    issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, f"{operator}.padding")
+    issuer = layer.issuers(f"{operator}.padding")
     gpu, peer = node.astype(np.int32), to.astype(np.int32)
     batch = Sends(op=layer.puts(template, gpu, peer, row + place, issuer=issuer[gpu], bytes=n_bytes), node=gpu, to=peer)
     if operator == "dispatch":
@@ -125,18 +124,7 @@ class NcclStream(CommStream):
     def exchange(self, name: str, batches: Sequence[Sends], after: I32 | None = None) -> I32:
         """As `CommStream.exchange`, after the start of the kernel on each GPU. An exchange back waits for GEMMs, `after`."""
         operator = "dispatch" if after is None else "combine"
-        layer, costs, n_bytes = self.layer, self.kernels.costs, self.layer.model.row_bytes
-        node = np.concatenate([batch.node for batch in batches])
-        own = node[node == np.concatenate([batch.to for batch in batches])]
-        rows = zip(*(np.bincount(of, minlength=layer.n_gpus).tolist() for of in (node, own)), strict=True)
-        start = self.kernels.delay(f"{name}.nccl", [self.kernels.alltoall_ps(n_bytes * sent, n_bytes * kept) for sent, kept in rows])
-        for tail in (self.end, after):
-            if tail is not None:
-                layer.wait_all(start, tail)
-        pace, pools = costs.stores_ps(n_bytes), self.kernels.pools("stores")
-        for batch in batches:
-            heads = self.kernels.paced(operator, batch, pace, Discipline.PROGRAM_ORDER, pools=pools)
-            layer.wait_each(heads.op, start[heads.node])
+        start = self.kernels.all_to_all(name, operator, batches, self.layer.model.row_bytes, self.end, after)
         return super().exchange(name, batches, start)
 
     def queue(self, name: str, cost_ps: int) -> None:
@@ -206,10 +194,8 @@ def _stage(layer: LayerBuilder, stage: Stage, sms: I32, group: Group, before: Se
         if group.padding is not None and group.padding.any():
             task = gemm_task(layer, gemm)
             work = Template(f"{gemm.fn}.padding", Kind.DELAY, gemm.operator, "delay", tasks=gang(gemm), duration=layer.b.duration(*task))
-            node = np.repeat(np.arange(layer.n_gpus), group.padding)
-            urgency = FILLER if gemm.of_weights else 0
-            first = layer.b.ops(layer.b.template(work), node, issuer=sms[node], prio=urgency, rows=layer.tiling.rows)
-            added.append(Batch(op=ids(first, len(node)), node=node.astype(np.int32)))
+            node, urgency = np.repeat(layer.gpus, group.padding), FILLER if gemm.of_weights else 0
+            added.append(Batch(op=layer.add(work, node, issuer=sms[node], prio=urgency, rows=layer.tiling.rows), node=node))
         heads += added
         data += [] if gemm.of_weights else added
         if gemm.of_weights and group.gradients is not None:

@@ -20,7 +20,7 @@ from dysharp.program import Discipline, Kind, Tail, Template
 from dysharp.program.verify import MAX_TASKS
 from dysharp.specs import Model, choice_int
 from dysharp.systems.building.around import MemoryKernels
-from dysharp.systems.building.batch import ids
+from dysharp.systems.building.batch import placed
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.facts import Costs
 
@@ -119,12 +119,9 @@ def add_stage(layer: LayerBuilder, stage: Stage, issuer: I32, tiles: I32, *, pri
             each = -(-tasks // blocks)
             task, tasks = Task(task.ps * each, task.bytes * each), -(-tasks // each)
         duration = layer.b.duration(*task)
-        template = layer.b.template(
-            Template(gemm.fn, Kind.COMPUTE, gemm.operator, gemm.fn, tasks=tasks, duration=duration, src=gemm.src, dst=gemm.dst)
-        )
+        template = Template(gemm.fn, Kind.COMPUTE, gemm.operator, gemm.fn, tasks=tasks, duration=duration, src=gemm.src, dst=gemm.dst)
         urgency = filler if gemm.of_weights else prio
-        first = layer.b.ops(template, gpu, issuer=issuer[gpu], prio=urgency, rows=layer.tile_rows[tiles], key=tiles)
-        ops.append(ids(first, len(tiles)))
+        ops.append(layer.add(template, gpu, issuer=issuer[gpu], prio=urgency, rows=layer.tile_rows[tiles], key=tiles))
     return tuple(ops)
 
 
@@ -241,15 +238,10 @@ def blocks_in_order(layer: LayerBuilder, gemms: GemmOps, order: I32) -> I32:
 
     A tile keeps the SMs of all its blocks until the last block has ended, so blocks of a tile that is late keep SMs from others.
     """
-    b, tasks = layer.b, gang(stages(layer.model, layer.direction)[0][0])
-    pools = layer.pools(1, "blocks")
-    issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, "blocks", pools)
-    gpu = layer.tile_gpu[order]
-    started = np.empty(len(order), np.int32)
-    template = b.template(Template("other.block", Kind.DELAY, "other", "delay", tasks=1, duration=b.duration([0, 1])))
-    started[order] = ids(b.ops(template, gpu, issuer=issuer[gpu], rows=1), len(gpu))
+    tasks, gpu = gang(stages(layer.model, layer.direction)[0][0]), layer.tile_gpu[order]
+    started = placed(len(order), order, layer.delays("other.block", [0, 1], gpu, layer.issuers("blocks", slots=1)[gpu]))
     room = layer.semaphores(layer.cluster.n_sms + tasks - 1, "blocks", "blocks")
-    b.hold(room[layer.tile_gpu], started, gemms.first[0], amount=tasks)
+    layer.b.hold(room[layer.tile_gpu], started, gemms.first[0], amount=tasks)
     return started
 
 

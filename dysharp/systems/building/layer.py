@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from dysharp.base.arrays import I32
-from dysharp.program import Alloc, Declared, Discipline, Kind, Program, Template, To
+from dysharp.program import Alloc, Declared, Kind, Program, Template, To
 from dysharp.program.constants import OTHER
 from dysharp.program.nets import BETWEEN_NET
 from dysharp.systems.building.base import BUFFERS, CONTROL, DYMULTIMEM, EXPLICIT, LINK, RDMA, STORE
@@ -29,6 +29,9 @@ __all__ = ["BUFFERS", "CONTROL", "DYMULTIMEM", "EXPLICIT", "LINK", "RDMA", "STOR
 class LayerBuilder(DispatchBlocks, CombineBlocks):
     """One pass of a layer under construction. `LayerBase` says what its arrays hold."""
 
+    levels: Levels | None = None
+    """Dispatch's rows by network over several domains, where the system's `moves` has no name for them."""
+
     def exchange(self, n_bytes: int, *, name: str, after: I32 | None = None) -> I32:
         """Every GPU multicasts `n_bytes` of control data to all GPUs, after the op `after[gpu]` if given.
 
@@ -45,24 +48,18 @@ class LayerBuilder(DispatchBlocks, CombineBlocks):
             ways.append((replace(template, name=self.ways.named(name, BETWEEN_NET), framing=self.b.framing(RDMA), net=BETWEEN_NET), ~near))
         for way, mine in ways:
             count = np.full(g, int(mine.sum()) // g)
-            first = self.b.ops(
-                self.b.template(way),
-                np.arange(g),
-                issuer=self.per_gpu(Discipline.PROGRAM_ORDER, name),
-                bytes=n_bytes,
-                to=To(count, to[mine], np.ones(int(mine.sum()), np.int32), rows[mine]),
-                targets=1,
-            )
+            to_all = To(count, to[mine], np.ones(int(mine.sum()), np.int32), rows[mine])
+            op = self.add(way, self.gpus, issuer=self.issuers(name), bytes=n_bytes, to=to_all, targets=1)
             if after is not None:
-                self.wait_each(ids(first, g), after)
+                self.wait_each(op, after)
         return ids(first_tile, g)
 
-    def build(self, moves: Moves | Scheme, options: object = None, *, levels: Levels | None = None) -> Program:
+    def build(self, moves: Moves | Scheme, options: object = None) -> Program:
         """The finished Program.
 
         The Program declares its useful rows and the closed-form traffic of this Routing (`workload.traffic`; between domains
         `workload.levels`). `moves`: what the system moves (`Facts.moves`), or the scheme of Dispatch alone. `options`: the options of the system,
-        where a scheme depends on them. `levels`: Dispatch's rows by network over several domains, where `moves` has no name for them.
+        where a scheme depends on them.
         """
         moves = moves if isinstance(moves, Moves) else Moves(moves)
         if self.cluster.domains == 1:
@@ -70,7 +67,7 @@ class LayerBuilder(DispatchBlocks, CombineBlocks):
             back = sent if moves.back is None else [scheme_rows(self.routing, moves.back, options)]
         else:
             named = moves.between or self.ways.per_expert
-            sent = [*(LEVELS[named](self.routing, self.cluster.domain_gpus) if levels is None else levels)]
+            sent = [*(LEVELS[named](self.routing, self.cluster.domain_gpus) if self.levels is None else self.levels)]
             if len(self.ways.outside) > 1:
                 across = between_rails(self.routing, self.cluster.domain_gpus, named)
                 sent[1:] = [(sent[1][0] - across[0], sent[1][1] - across[1]), across]

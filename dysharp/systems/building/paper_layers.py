@@ -2,25 +2,41 @@
 
 A GPU waits for its own rows and GEMMs only; no kernel, barrier or SM costs time.
 
-`formatted_layer`: GEMM tiles and formats of systems that compute and communicate in one kernel. On an hw cluster these systems have the tiles of
-Mega MoE.
+`begun`: the builder of a system. Systems that compute and communicate in one kernel have the tiles of Mega MoE on an hw cluster.
 """
+
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 
-from dysharp.base.arrays import I64
+from dysharp.base.arrays import I32
 from dysharp.costs import Tiling
 from dysharp.program import Discipline, Program
-from dysharp.specs import Cluster, Model, choice_int
+from dysharp.specs import Cluster, choice_int
 from dysharp.systems.building.between.two_hop import two_hops
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import WEIGHT_BYTES, check, row_bytes
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.facts import Moves
+from dysharp.systems.facts import Facts, Layer, Moves
 from dysharp.workload import Routing
 
 
-def one_copy_per_gpu(layer: LayerBuilder, moves: Moves) -> Program:
+class Kernels(Protocol):
+    """Both kernels of a real form."""
+
+    def dispatch(self) -> I32:
+        """Add Dispatch. Returns `[gpus]` ops after which the GEMMs of a GPU start."""
+
+    def combine(self, finished: I32) -> None:
+        """Add Combine behind the GEMMs of each GPU, `finished[gpu]`."""
+
+
+Begins = Callable[[Layer, Any], dict[str, Any]]
+"""(layer, options) -> keywords of `begun` and of the builder. Raises ConfigError for options that contradict each other."""
+
+
+def copy_per_gpu(layer: LayerBuilder, options: Any = None) -> None:
     """Dispatch, one GEMM after the other, Combine.
 
     A token is sent once to each of its GPUs, and each GPU sends one sum back. Over several NVLink domains a token goes once to each
@@ -32,18 +48,28 @@ def one_copy_per_gpu(layer: LayerBuilder, moves: Moves) -> Program:
         layer.dispatch_puts()
         finished = one_after_another(layer)
         layer.wait_first(layer.combine_puts(Discipline.PROGRAM_ORDER), finished)
+
+
+def copy_per_expert(layer: LayerBuilder, options: Any = None) -> None:
+    """Dispatch, one GEMM after the other, Combine. Every (token, expert) travels as a separate row in both operators."""
+    layer.dispatch_rows()
+    finished = one_after_another(layer)
+    layer.wait_first(layer.combine_rows(Discipline.PROGRAM_ORDER), finished)
+
+
+USUAL = {"one_copy_per_gpu": copy_per_gpu, "one_copy_per_expert": copy_per_expert}
+"""`Moves.sent` -> the paper form of a system that declares no other."""
+
+
+def one_copy_per_gpu(layer: LayerBuilder, moves: Moves) -> Program:
+    """`copy_per_gpu` as a Program."""
+    copy_per_gpu(layer)
     return layer.build(moves)
 
 
-def one_copy_per_expert(layer: LayerBuilder, moves: Moves, there: I64 | None = None, back: I64 | None = None) -> Program:
-    """Dispatch, one GEMM after the other, Combine. Every (token, expert) travels as a separate row in both operators.
-
-    `there`, `back`: the useful rows in the order in which Dispatch and Combine send them (default: as in
-    `dispatch_rows` and `combine_rows`).
-    """
-    layer.dispatch_rows(order=there)
-    finished = one_after_another(layer)
-    layer.wait_first(layer.combine_rows(Discipline.PROGRAM_ORDER, back), finished)
+def one_copy_per_expert(layer: LayerBuilder, moves: Moves) -> Program:
+    """`copy_per_expert` as a Program."""
+    copy_per_expert(layer)
     return layer.build(moves)
 
 
@@ -77,14 +103,23 @@ def fused_tiling(system: str, cluster: Cluster, routing: Routing, weights: str =
     return Tiling(high, step, WEIGHT_BYTES[weights], dtype, fitted["fused.rate"], fitted["fused.tile_us"])
 
 
-def formatted_layer(
-    system: str, model: Model, cluster: Cluster, routing: Routing, direction: str, *, dispatch: str, weights: str, compute: bool, one_kernel: bool
-) -> LayerBuilder:
-    """A layer with rows in the format `dispatch` and weights in the format `weights`. Both are options of `system`.
+def begun(name: str, facts: Facts, layer: Layer, options: Any, kind: type[LayerBuilder] = LayerBuilder, **more: Any) -> LayerBuilder:
+    """The builder of `layer` for the system `name`: rows, results and weights in the formats of its `options`, GEMMs unless `compute` is False.
 
-    `one_kernel`: True: tiles of a fused kernel. False: tiles of a GEMM library.
+    One kernel (`Facts.is_one_kernel`) with the option `weights` has tiles of a fused kernel, other systems those of a GEMM library. `kind`, `more`:
+    another builder, and its further keywords. Raises ConfigError for a format that the system does not have.
     """
-    sent = row_bytes(f"{system}.dispatch", dispatch, ROWS, model)
-    check(f"{system}.weights", weights, WEIGHT_BYTES)
-    tiling = fused_tiling(system, cluster, routing, weights) if one_kernel else Tiling(choice_int("gemm.tile_rows"), None, WEIGHT_BYTES[weights])
-    return LayerBuilder(model, cluster, routing, direction, compute=compute, sent_bytes=sent, tiling=tiling)
+    chosen: dict[str, Any] = {"dispatch": "rows", "combine": "rows", "compute": True, "weights": "", "al_misses": 0, "gemms": ""}
+    chosen = {option: getattr(options, option, usual) for option, usual in chosen.items()}
+    dispatch, weights = chosen["dispatch"], chosen["weights"]
+    sent = row_bytes(f"{name}.dispatch", dispatch, facts.moves.formats, layer.model)
+    back = row_bytes(f"{name}.combine", chosen["combine"], facts.moves.results, layer.model)
+    if weights and facts.is_one_kernel(chosen):
+        more["tiling"] = fused_tiling(name, layer.cluster, layer.routing, weights, "fp4" if dispatch == weights == "nvfp4" else None)
+    elif weights:
+        check(f"{name}.weights", weights, WEIGHT_BYTES)
+        more["tiling"] = Tiling(choice_int("gemm.tile_rows"), None, WEIGHT_BYTES[weights])
+    whole = layer.model, layer.cluster, layer.routing, layer.direction
+    builder = kind(*whole, compute=chosen["compute"], sent_bytes=sent, back_bytes=back, **more)
+    builder.al_misses = chosen["al_misses"]
+    return builder

@@ -26,6 +26,7 @@ from dysharp.systems.building.batch import Batch, Sends, ids
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
 from dysharp.systems.building.software import Software
 
+SomeBatch = TypeVar("SomeBatch", bound=Batch)
 SomeSends = TypeVar("SomeSends", bound=Sends)
 WORD_BYTES = 16  # a flag or a count with its address: one flit
 
@@ -51,13 +52,16 @@ class SoftwareSteps:
 
     # ---- steps of one GPU --------------------------------------------------------------------------------------------
 
-    def delay(self, name: str, cost_ps: int | Sequence[int] | I64) -> I32:
-        """`[gpus]` one DELAY per GPU, of `cost_ps` or `cost_ps[gpu]`."""
-        layer, gpus = self.layer, np.arange(self.layer.n_gpus)
+    def delay(self, name: str, cost_ps: int | Sequence[int] | I64, *, after: I32 | None = None, after_all: I32 | None = None) -> I32:
+        """`[gpus]` one DELAY per GPU, of `cost_ps` or `cost_ps[gpu]`, which waits for the op `after[gpu]`, or for `after_all` of all GPUs."""
+        layer, gpus = self.layer, self.layer.gpus
         costs = np.maximum(1, np.broadcast_to(np.asarray(cost_ps, np.int64), (layer.n_gpus,)))
-        template = layer.b.template(Template(name, Kind.DELAY, "other", "delay", tasks=1, duration=layer.b.duration(np.append(0, costs))))
-        issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, name, self.pools(name))
-        return ids(layer.b.ops(template, gpus, issuer=issuer, rows=gpus + 1), layer.n_gpus)
+        delays = layer.delays(name, np.append(0, costs), gpus, layer.issuers(name, slots=1), rows=gpus + 1)
+        if after is not None:
+            layer.wait_each(delays, after)
+        if after_all is not None:
+            layer.wait_all(delays, after_all)
+        return delays
 
     def pools(self, name: str) -> list[int]:
         """`[gpus]` one pool of one slot per GPU: steps that share a pool run one at a time."""
@@ -65,20 +69,33 @@ class SoftwareSteps:
 
     def issuers(self, name: str, discipline: Discipline, n: int, side_by_side: int = 1) -> I32:
         """`[gpus, n]` issuers. Each has its own SM, which works on `side_by_side` rows at a time."""
-        b = self.layer.b
-        rows = [[b.issuer(g, discipline, pool=b.pool(g, side_by_side, name), name=name) for _ in range(n)] for g in range(self.layer.n_gpus)]
-        return np.array(rows, np.int32)
+        return self.layer.issuers(name, discipline, each=n, slots=side_by_side).reshape(-1, n)
 
     def copies(
-        self, operator: str, durations: list[int], node: I32, issuer: I32, rows: I64 | int = 1, *, prio: I64 | int = 0, name: str = "sm"
+        self,
+        operator: str,
+        durations: list[int],
+        node: I32,
+        issuer: I32,
+        rows: I64 | int = 1,
+        *,
+        prio: I64 | int = 0,
+        name: str = "sm",
+        **after: I32 | None,
     ) -> Batch:
-        """Add a DELAY of `durations[rows]` ps per row or copy, on the SM of `issuer[i]`.
+        """Add a DELAY of `durations[rows]` ps per row or copy, on the SM of `issuer[i]`. `after`: see `held`.
 
         The template is called "OPERATOR.NAME".
         """
-        b = self.layer.b
-        template = b.template(Template(f"{operator}.{name}", Kind.DELAY, operator, "delay", tasks=1, duration=b.duration(durations)))
-        return Batch(op=ids(b.ops(template, node, issuer=issuer, rows=rows, prio=prio), len(node)), node=node)
+        ops = self.layer.delays(f"{operator}.{name}", durations, node, issuer, operator, rows=rows, prio=prio)
+        return self.held(Batch(op=ops, node=node), **after)
+
+    def held(self, batch: SomeBatch, *, after: I32 | None = None, begun: I32 | None = None) -> SomeBatch:
+        """`batch`, whose op i waits for the op `after[i]` and for the op `begun[gpu]` of its GPU."""
+        for tails in (after, None if begun is None else begun[batch.node]):
+            if tails is not None:
+                self.layer.wait_each(batch.op, tails)
+        return batch
 
     def tokens_on_sms(self, n_sms: int, cost_ps: int) -> Batch:
         """Add a DELAY of `cost_ps` per token of `layer.p.sent`. Token i of a GPU runs on SM i modulo `n_sms`."""
@@ -97,20 +114,37 @@ class SoftwareSteps:
         *,
         pools: list[int] | None = None,
         own: bool = False,
+        **after: I32 | None,
     ) -> SomeSends:
         """Add a DELAY of `cost_ps` before each op of `sends` that leaves its GPU by NVLink, one DELAY at a time per GPU.
 
-        `pools`: stores with the same pools are paced together. `own`: copies that stay on the GPU are paced, too.
+        `pools`: stores with the same pools are paced together. `own`: copies that stay on the GPU are paced, too. `after`: see `held`.
         Returns `sends` with the DELAY in place of each paced op, so that later edges hold back the DELAY.
         """
         layer = self.layer
         far = np.flatnonzero(((sends.node != sends.to) | own) & ~layer.ways.leaves(sends.node, sends.to))
-        template = Template(f"{operator}.stores", Kind.DELAY, operator, "delay", tasks=1, duration=layer.b.duration([0, cost_ps]))
         issuer = layer.per_gpu(discipline, "stores", self.pools("stores") if pools is None else pools)[sends.node[far]]
         heads = sends.op.copy()
-        heads[far] = ids(layer.b.ops(layer.b.template(template), sends.node[far], issuer=issuer), len(far))
+        heads[far] = layer.delays(f"{operator}.stores", [0, cost_ps], sends.node[far], issuer, operator)
         layer.wait_each(sends.op[far], heads[far])
-        return dataclasses.replace(sends, op=heads)
+        return self.held(dataclasses.replace(sends, op=heads), **after)
+
+    def all_to_all(self, name: str, operator: str, batches: Sequence[Sends], n_bytes: int, *after: I32 | None) -> I32:
+        """NCCL's all-to-all of rows of `n_bytes` behind the ops `after` of all GPUs: start, own chunk, last chunks, rows paced as stores.
+
+        Returns `[gpus]` its start.
+        """
+        node = np.concatenate([batch.node for batch in batches])
+        own = node[node == np.concatenate([batch.to for batch in batches])]
+        rows = zip(*(self.layer.counted(of).tolist() for of in (node, own)), strict=True)
+        start = self.delay(f"{name}.nccl", [self.alltoall_ps(n_bytes * sent, n_bytes * kept) for sent, kept in rows])
+        for tails in after:
+            if tails is not None:
+                self.layer.wait_all(start, tails)
+        pace, pools = self.costs.stores_ps(n_bytes), self.pools("stores")
+        for batch in batches:
+            self.paced(operator, batch, pace, Discipline.PROGRAM_ORDER, pools=pools, begun=start)
+        return start
 
     # ---- steps of all GPUs -------------------------------------------------------------------------------------------
 
@@ -125,16 +159,10 @@ class SoftwareSteps:
         source, word, place = (axis.ravel() for axis in np.meshgrid(np.arange(g), np.arange(per_pair), np.arange(size), indexing="ij"))
         target = source - source % size + place
         template = Template(name, Kind.PUT, "other", "control", OTHER, framing=layer.b.framing(CONTROL))
-        issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, name)[source]
-        op = layer.puts(
-            template,
-            source.astype(np.int32),
-            target.astype(np.int32),
-            row + (target * size + source % size) * per_pair + word,
-            issuer=issuer,
-            bytes=WORD_BYTES,
-        )
-        layer.wait_first(Batch(op=op, node=source.astype(np.int32)), after)
+        node, to = (axis.astype(np.int32) for axis in (source, target))
+        rows = row + (target * size + source % size) * per_pair + word
+        op = layer.puts(template, node, to, rows, issuer=layer.issuers(name)[source], bytes=WORD_BYTES)
+        layer.wait_first(Batch(op=op, node=node), after)
         layer.wait_tiles(heads, ids(tile, g))
 
     def barrier(self, name: str, ends: str, after: I32, simulated_ps: int = 0) -> I32:
@@ -172,7 +200,7 @@ def mediate(layer: LayerBuilder, *, counts: bool, permutes: bool, first: Sequenc
     steps = SoftwareSteps(layer)
     counted = layer.exchange(COUNT_BYTES * layer.model.n_experts, name="counts") if counts and layer.direction == "fwd" else None
     waits = ns_to_ps(choice_int("mediation.host_sync_ns") + choice_int("mediation.launch_ns")) if counted is not None else 0
-    sent = np.bincount(layer.p.row_source, minlength=layer.n_gpus)
+    sent = layer.counted(layer.p.row_source)
     begin = steps.delay("mediation", waits + (_permute_ps(sent * layer.sent_bytes) if permutes else np.zeros(layer.n_gpus, np.int64)))
     if counted is not None:
         layer.wait_tiles(begin, counted)
@@ -186,7 +214,7 @@ def mediate(layer: LayerBuilder, *, counts: bool, permutes: bool, first: Sequenc
 
 def sorted_at_receiver(layer: LayerBuilder) -> I32:
     """`[gpus]` DELAYs after which received rows are sorted by expert: one permutation behind the last row."""
-    received = np.bincount(layer.p.row_gpu, minlength=layer.n_gpus)
+    received = layer.counted(layer.p.row_gpu)
     several = layer.routing.placement.slots_per_gpu > 1
     sort = SoftwareSteps(layer).delay("sort", _permute_ps(received * layer.sent_bytes) if several else 0)
     layer.wait_each(sort, layer.join_tiles(layer.tiles, Tail.TILE_READY))

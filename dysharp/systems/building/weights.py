@@ -6,7 +6,7 @@ The bytes are control words: the functional machine takes weights from the exper
 import numpy as np
 
 from dysharp.costs.gemm import ACCUMULATOR_BYTES, ELEMENT_BYTES
-from dysharp.program import Discipline, Kind, Template
+from dysharp.program import Kind, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.specs import Model
 from dysharp.systems.building.batch import Sends, ids
@@ -44,7 +44,7 @@ def _ring(layer: LayerBuilder, name: str, number: int, first: int, n_bytes: int)
     trains = -(-n_bytes // layer.b.hardware.train_bytes)
     size = -(-n_bytes // trains)
     template = Template(name, Kind.PUT, "other", "control", REQUESTS, framing=layer.b.framing(STORE))
-    issuer, train = layer.per_gpu(Discipline.PROGRAM_ORDER, name), np.arange(trains)
+    issuer, train = layer.issuers(name), np.arange(trains)
     nodes, ops = [], []
     landed: Landing | None = None
     for hop in range(n - 1):

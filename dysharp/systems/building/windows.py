@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from dysharp.base.units import PS_PER_US, ns_to_ps
 from dysharp.isa.framing import Framing, push_train
-from dysharp.program.constants import hardware_of, sessions_of_table
+from dysharp.program.constants import sessions_of_table
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.specs.cluster import PACKET_BYTES
 
@@ -82,26 +82,3 @@ def misses_under_way(rows_per_us: float, chosen: int = 0) -> int:
     chosen = chosen or choice_int("hub.al_misses")
     wanted = 2 * rows_per_us * ns_to_ps(choice_int("hub.al_miss_ns")) / PS_PER_US
     return chosen or 1 << max(0, math.ceil(wanted) - 1).bit_length()
-
-
-def flow(
-    model: Model, cluster: Cluster, framing: Framing, *, row_bytes: int, dispatch_aux: int, combine_aux: int, hub_rows: int, tokens: int
-) -> Flow:
-    """The flow of a layer.
-
-    `framing`: of the multicasts and pulls. `row_bytes`: bytes of a row in Dispatch. `dispatch_aux`, `combine_aux`:
-    bytes that travel behind a row. `hub_rows`: copies that the busiest hub gets over its link. `tokens`: tokens of one
-    GPU.
-    """
-    rate = link_rows_per_us(cluster, framing, row_bytes, dispatch_aux)
-    hardware = hardware_of(cluster)
-    entries = cluster.al_tlb_entries if framing.targets_per_ext else 0
-    miss_us = ns_to_ps(choice_int("hub.al_miss_ns")) / PS_PER_US if entries else 0.0
-    return Flow(
-        rows_per_us=rate,
-        tokens_per_us=rate * tokens / max(hub_rows, tokens),
-        dispatch_us=(2 * hardware.lat + hardware.ack) / PS_PER_US + miss_us,
-        combine_us=(4 * hardware.lat + hardware.responder) / PS_PER_US + miss_us,
-        entries=entries,
-        sessions=sessions_that_fit(model, cluster, combine_aux),
-    )

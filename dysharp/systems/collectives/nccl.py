@@ -46,7 +46,11 @@ def _ring_place(work: Collective, cluster: Cluster, options: RingOptions) -> int
 
 def ring_says(work: Collective, cluster: Cluster, options: RingOptions) -> tuple[str, ...]:
     """The protocol, where NCCL chooses it."""
-    return (f"NCCL's tuner takes protocol {list(NAMES)[_ring_place(work, cluster, options)]}",) if options.protocol == "auto" else ()
+    return _says(options.protocol, _ring_place(work, cluster, options))
+
+
+def _says(protocol: str, at: int) -> tuple[str, ...]:
+    return (f"NCCL's tuner takes protocol {list(NAMES)[at]}",) if protocol == "auto" else ()
 
 
 @collective(
@@ -95,7 +99,7 @@ class TreeOptions:
 
 def tree_says(work: Collective, cluster: Cluster, options: TreeOptions) -> tuple[str, ...]:
     """The protocol, where NCCL chooses it."""
-    return (f"NCCL's tuner takes protocol {list(NAMES)[_tree_place(work, cluster, options)]}",) if options.protocol == "auto" else ()
+    return _says(options.protocol, _tree_place(work, cluster, options))
 
 
 def _tree_place(work: Collective, cluster: Cluster, options: TreeOptions) -> int:

@@ -53,7 +53,7 @@ def plan(work: Collective, cluster: Cluster, options: Options) -> Program:
     simulated = 4 * hardware.lat + hardware.responder + 2 * hardware.lat + hardware.ack
     flags = max(1, round(float(sync_us(gpu, m, work.gpus)) * PS_PER_US) - simulated)
     build.then(build.start("launch", round((SIMPLE.start_us + fill_us) * PS_PER_US)))
-    size, share, waiters = build.chunks.size, build.chunks.share, build.issuers("turn", pool=True)
+    size, share, waiters = build.chunks.size, build.chunks.share, build.issuers("turn", slots=1)
     before = np.cumsum(size) - size - np.array(work.first)[share]  # bytes of the share before the chunk
     turn = before * work.gpus // round(block)
     for number in range(int(turn.max(initial=0)) + 1):

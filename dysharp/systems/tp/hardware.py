@@ -6,22 +6,14 @@ import numpy as np
 
 from dysharp.base.arrays import I32
 from dysharp.costs.gemm import gemm_gang
-from dysharp.program import Program, Tail
-from dysharp.specs import Cluster
+from dysharp.program import Tail
+from dysharp.systems.building.tp.declare import SUMS, sub_layer
 from dysharp.systems.building.tp.schema import GATHERED, PARTIAL, ROWS, SUM
-from dysharp.systems.building.tp.sublayer import Machine
 from dysharp.systems.building.tp.ways import Ways
-from dysharp.systems.collective_system import collective
 from dysharp.systems.tp.cais import STAGES
-from dysharp.systems.tp.nvls import norm_own, own_done
-from dysharp.systems.tp.overlap import Fused
-from dysharp.workload.sublayer import SUB_LAYER, SubLayer
+from dysharp.systems.tp.nvls import Options, norm_own, own_done
 
 T3 = "https://arxiv.org/abs/2401.16677"
-
-
-def _build(work: SubLayer, cluster: Cluster, options: Fused, *, rotated: bool) -> Ways:
-    return Ways(work, cluster, Machine(seed=options.seed, chunk_bytes=options.chunk_bytes, rotated=rotated))
 
 
 def _second(build: Ways, begun: I32) -> I32:
@@ -30,10 +22,9 @@ def _second(build: Ways, begun: I32) -> I32:
     return second
 
 
-@collective("t3", source=T3, options=Fused, operations=(SUB_LAYER,))
-def t3(work: SubLayer, cluster: Cluster, options: Fused) -> Program:
+@sub_layer("t3", T3, Options, rotated=True)
+def t3(build: Ways, options: Options) -> None:
     """T3: a DMA engine sends tracked tiles around a ring and memory adds, behind the first GEMM; the same for the gather, before the second."""
-    build = _build(work, cluster, options, rotated=True)
     done = build.gemm1(build.launch("gemm1")).reshape(build.n, -1)
     gate = done[:, build.every_chunk // build.cuts.parts]
     sums = build.ring("reduce", "add", gate, (PARTIAL, SUM), 1)
@@ -45,30 +36,25 @@ def t3(work: SubLayer, cluster: Cluster, options: Fused) -> Program:
     second = _second(build, build.launch("gemm2", normed))
     gpu, chunk = np.nonzero(copies >= 0)
     build.wait(second[gpu, build.block_of(chunk)], copies[gpu, chunk], Tail.TILE_READY)
-    return build.build()
 
 
-@collective("t3-nvls", source=T3, options=Fused, operations=(SUB_LAYER,), switch="it multicasts and adds there")
-def t3_nvls(work: SubLayer, cluster: Cluster, options: Fused) -> Program:
+@sub_layer("t3-nvls", T3, Options, switch=SUMS)
+def t3_nvls(build: Ways, options: Options) -> None:
     """T3 with DMA-driven NVLS: sums behind the first GEMM, multicasts before the second; sums, norms and copies wait for each other as a whole."""
-    build = _build(work, cluster, options, rotated=False)
     told = build.told_home("told", build.all_of("tiles", build.gemm1(build.launch("gemm1"))))
     sums = build.reduce_pulled(told[build.block_of(build.every_chunk)], Tail.TILE_READY)
     _, normed = norm_own(build, build.barrier("reduce.end", own_done(build, "pulled", sums)))
     tiles = build.multicast(ROWS, GATHERED, normed[build.home_of_chunk])
     build.wait(_second(build, build.launch("gemm2", normed)), tiles, Tail.TILE_READY)
-    return build.build()
 
 
-@collective("ladm", source="https://doi.org/10.1109/MICRO50266.2020.00086", options=Fused, operations=(SUB_LAYER,))
-def ladm(work: SubLayer, cluster: Cluster, options: Fused) -> Program:
+@sub_layer("ladm", "https://doi.org/10.1109/MICRO50266.2020.00086", Options, rotated=True)
+def ladm(build: Ways, options: Options) -> None:
     """LADM: thread blocks near their data, plain remote stores and loads; every thread block of the second GEMM loads its rows again."""
-    build = _build(work, cluster, options, rotated=True)
     second = build.gemm2()
     sums = build.reduce_stores(build.gemm1(build.launch("gemm1")))
     summed = build.joins("summed", build.gpus)
     build.wait(summed[build.home], sums, Tail.TILE_READY)
     _, normed = norm_own(build, build.barrier("sums.end", summed))
     begun = np.repeat(build.launch("gemm2", normed)[:, None], build.cuts.blocks, axis=1)
-    build.gather_loaded(begun, Tail.OP_DONE, second, merged=False, window=STAGES * build.slots, times=gemm_gang(work.outer))
-    return build.build()
+    build.gather_loaded(begun, Tail.OP_DONE, second, merged=False, window=STAGES * build.slots, times=gemm_gang(build.work.outer))

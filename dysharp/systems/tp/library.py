@@ -9,16 +9,14 @@ import numpy as np
 from dysharp.base.arrays import I32
 from dysharp.base.units import PS_PER_US
 from dysharp.costs.gemm import gemm_gang
-from dysharp.program import Program, Tail
-from dysharp.specs import Cluster
+from dysharp.program import Tail
+from dysharp.systems.building.tp.declare import SUMS, sub_layer
 from dysharp.systems.building.tp.schema import GATHERED, ROWS
-from dysharp.systems.building.tp.sublayer import Machine
 from dysharp.systems.building.tp.ways import Ways
-from dysharp.systems.collective_system import collective
 from dysharp.systems.collectives.multimem import BLOCK_BYTES
 from dysharp.systems.registry import is_real
 from dysharp.systems.tp.nvls import norm_own
-from dysharp.workload.sublayer import SUB_LAYER, SubLayer
+from dysharp.workload.sublayer import SubLayer
 
 TOKENWEAVE = "https://github.com/microsoft/tokenweave"
 FLUX = "https://github.com/bytedance/flux"
@@ -46,9 +44,10 @@ class Weave:
     seed: int = 0
     chunk_bytes: int = 16384
 
-    def of(self, tokens: int) -> int:
-        """Thread blocks for a batch of `tokens`."""
-        return self.ctas or next((n for most, n in CTAS.items() if tokens <= most), CTAS[32768])
+
+def _ctas(work: SubLayer, options: Weave) -> int:
+    """Thread blocks of the fused kernel."""
+    return options.ctas or next((n for most, n in CTAS.items() if work.tokens <= most), CTAS[32768])
 
 
 def _ended(build: Ways, name: str, ops: I32) -> I32:
@@ -73,11 +72,10 @@ def _first_part(build: Ways, real: bool) -> int:
     return min(range((turns + 1) // 2, max(2, turns)), key=cost) * build.n
 
 
-@collective("tokenweave", source=TOKENWEAVE, options=Weave, operations=(SUB_LAYER,), switch="it multicasts and adds there")
-def tokenweave(work: SubLayer, cluster: Cluster, options: Weave) -> Program:
+@sub_layer("tokenweave", TOKENWEAVE, Weave, switch=SUMS, comm_sms=_ctas)
+def tokenweave(build: Ways, options: Weave) -> None:
     """TokenWeave: pull of sums, norm of own rows and multicast in one kernel on few SMs, for one part of the tokens beside GEMMs of the other."""
-    ctas, real = options.of(work.tokens), is_real(options.form, cluster)
-    build = Ways(work, cluster, Machine(seed=options.seed, chunk_bytes=options.chunk_bytes, comm_sms=ctas))
+    ctas, real = _ctas(build.work, options), is_real(options.form, build.cluster)
     cut = _first_part(build, real)
     parts = [part for part in (build.blocks[:cut], build.blocks[cut:]) if len(part)]
 
@@ -107,20 +105,18 @@ def tokenweave(work: SubLayer, cluster: Cluster, options: Weave) -> Program:
         if number + 1 < len(parts):
             build.wait(starts[number + 1], end)
         before = _ended(build, "part", second[:, part])
-    return build.build()
 
 
-@collective("flux", source=FLUX, options=Form, operations=(SUB_LAYER,))
-def flux(work: SubLayer, cluster: Cluster, options: Form) -> Program:
+@sub_layer("flux", FLUX, Form, rotated=True)
+def flux(build: Ways, options: Form) -> None:
     """Flux on NVLink: the first GEMM stores tiles to their owners (paper: memory adds them; code: a kernel does); the second waits for copies."""
-    build = Ways(work, cluster, Machine(seed=options.seed, chunk_bytes=options.chunk_bytes, rotated=True))
     stored = build.reduce_stores(build.gemm1(build.launch("gemm1")))
     met = build.joins("stored", build.gpus)
     build.wait(met[build.home], stored, Tail.TILE_READY)
     added = build.barrier("stores.end", met)
-    if is_real(options.form, cluster):
-        moved = (build.n + 1) * work.size / build.n
-        summed = build.delays("local sum", np.full(build.n, round(moved / cluster.hbm_bytes_per_us * PS_PER_US)), build.gpus)
+    if is_real(options.form, build.cluster):
+        moved = (build.n + 1) * build.work.size / build.n
+        summed = build.waits("local sum", np.full(build.n, round(moved / build.cluster.hbm_bytes_per_us * PS_PER_US)), build.gpus)
         build.wait(summed, build.launch("local sum", added))
         added = summed
     _, normed = norm_own(build, added)
@@ -131,4 +127,3 @@ def flux(work: SubLayer, cluster: Cluster, options: Form) -> Program:
     hardware = build.b.hardware
     window = (4 * hardware.lat + hardware.responder) * hardware.rate // PS_PER_US  # one copy behind the other fills the link
     build.gather_loaded(copied, Tail.OP_DONE, second, merged=False, window=window, ahead=build.cuts.blocks)
-    return build.build()

@@ -7,13 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dysharp.base.arrays import I32
-from dysharp.program import Program, Tail
-from dysharp.specs import Cluster
+from dysharp.program import Tail
+from dysharp.systems.building.tp.declare import SUMS, sub_layer
 from dysharp.systems.building.tp.schema import GATHERED, ROWS, SUM
-from dysharp.systems.building.tp.sublayer import Machine
 from dysharp.systems.building.tp.ways import Ways
-from dysharp.systems.collective_system import collective
-from dysharp.workload.sublayer import SUB_LAYER, SubLayer
 
 SOURCE = "https://github.com/NVIDIA/Megatron-LM"
 
@@ -24,11 +21,6 @@ class Options:
 
     seed: int = 0
     chunk_bytes: int = 16384
-
-
-def machine(options: Options) -> Machine:
-    """The machine of systems with NVLS."""
-    return Machine(seed=options.seed, chunk_bytes=options.chunk_bytes)
 
 
 def gemm_then_barrier(build: Ways) -> I32:
@@ -75,20 +67,17 @@ def all_reduced(build: Ways, sums: I32) -> I32:
     return done
 
 
-@collective("tp-nvls", source=SOURCE, options=Options, operations=(SUB_LAYER,), switch="it multicasts and adds there")
-def tp_nvls(work: SubLayer, cluster: Cluster, options: Options) -> Program:
+@sub_layer("tp-nvls", SOURCE, Options, switch=SUMS)
+def tp_nvls(build: Ways, options: Options) -> None:
     """Megatron's tensor parallelism: GEMM, all-reduce by NVLS, norm of all rows on every GPU, GEMM, with barriers around the all-reduce."""
-    build = Ways(work, cluster, machine(options))
     begun = build.launch("allreduce", gemm_then_barrier(build))
     sums = build.reduce_pulled(begun[build.home_of_chunk], Tail.OP_DONE)
     gemm2_after(build, norm_all(build, build.barrier("allreduce.end", all_reduced(build, sums))), ROWS)
-    return build.build()
 
 
-@collective("sp-nvls", source=SOURCE, options=Options, operations=(SUB_LAYER,), switch="it multicasts and adds there")
-def sp_nvls(work: SubLayer, cluster: Cluster, options: Options) -> Program:
+@sub_layer("sp-nvls", SOURCE, Options, switch=SUMS)
+def sp_nvls(build: Ways, options: Options) -> None:
     """Megatron's sequence parallelism: reduce-scatter by NVLS, norm of own rows, all-gather by NVLS, each behind a barrier."""
-    build = Ways(work, cluster, machine(options))
     begun = build.launch("reduce", gemm_then_barrier(build))
     sums = build.reduce_pulled(begun[build.home_of_chunk], Tail.OP_DONE)
     _, normed = norm_own(build, build.barrier("reduce.end", own_done(build, "pulled", sums)))
@@ -97,4 +86,3 @@ def sp_nvls(work: SubLayer, cluster: Cluster, options: Options) -> Program:
     here = build.joins("gathered", build.gpus)
     build.wait(here[:, None], tiles, Tail.TILE_READY)
     gemm2_after(build, build.barrier("gather.end", here), GATHERED)
-    return build.build()

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from dysharp.base.arrays import I32
-from dysharp.program import Program, Tail
-from dysharp.specs import Cluster, choice_int
+from dysharp.program import Tail
+from dysharp.specs import choice_int
+from dysharp.systems.building.tp.declare import SUMS, sub_layer
 from dysharp.systems.building.tp.schema import PARTIAL, ROWS, SUM
-from dysharp.systems.building.tp.sublayer import Machine
 from dysharp.systems.building.tp.ways import Ways
-from dysharp.systems.collective_system import collective
+from dysharp.systems.tp.nvls import Options as Fused
 from dysharp.systems.tp.nvls import all_reduced, gemm2_after, norm_all
-from dysharp.workload.sublayer import SUB_LAYER, SubLayer
+from dysharp.workload.sublayer import SubLayer
 
 COCONET = "https://arxiv.org/abs/2105.05720"
 FUSELIB = "https://arxiv.org/abs/2305.06942"
@@ -30,17 +30,8 @@ class Options:
     chunk_bytes: int = 16384
 
 
-@dataclass(frozen=True, slots=True)
-class Fused:
-    """As of `tp-nvls`."""
-
-    seed: int = 0
-    chunk_bytes: int = 16384
-
-
-def _build(work: SubLayer, cluster: Cluster, options: Options | Fused, *, rotated: bool) -> Ways:
-    taken = options.comm_sms if isinstance(options, Options) else 0
-    return Ways(work, cluster, Machine(seed=options.seed, chunk_bytes=options.chunk_bytes, comm_sms=taken, rotated=rotated))
+def _taken(work: SubLayer, options: Options) -> int:
+    return options.comm_sms
 
 
 def _by_chunk(build: Ways, done: I32, chunks: int) -> I32:
@@ -57,9 +48,8 @@ def _by_chunk(build: Ways, done: I32, chunks: int) -> I32:
     return behind
 
 
-def _ring(work: SubLayer, cluster: Cluster, options: Options | Fused, chunks: int) -> Program:
+def _ring(build: Ways, chunks: int) -> None:
     """All-reduce by a ring behind parts of the first GEMM; norm of all rows; the second GEMM."""
-    build = _build(work, cluster, options, rotated=True)
     ended = _by_chunk(build, build.gemm1(build.launch("gemm1")), chunks)
     gate = ended[:, build.block_of(build.every_chunk)]
     sums = build.ring("reduce", "add", gate, (PARTIAL, SUM), 1)
@@ -72,37 +62,34 @@ def _ring(work: SubLayer, cluster: Cluster, options: Options | Fused, chunks: in
     gpu, chunk = np.nonzero(copies >= 0)
     build.wait(done[gpu], copies[gpu, chunk], Tail.TILE_READY)
     gemm2_after(build, norm_all(build, done), ROWS)
-    return build.build()
 
 
-def _in_switch(work: SubLayer, cluster: Cluster, options: Options | Fused, chunks: int) -> Program:
+def _in_switch(build: Ways, chunks: int) -> None:
     """All-reduce by multimem behind parts of the first GEMM, when every GPU has told the home; norm of all rows; the second GEMM."""
-    build = _build(work, cluster, options, rotated=False)
     told = build.told_home("told", _by_chunk(build, build.gemm1(build.launch("gemm1")), chunks))
     sums = build.reduce_pulled(told[build.block_of(build.every_chunk)], Tail.TILE_READY)
     gemm2_after(build, norm_all(build, build.barrier("allreduce.end", all_reduced(build, sums))), ROWS)
-    return build.build()
 
 
-@collective("coconet", source=COCONET, options=Options, operations=(SUB_LAYER,))
-def coconet(work: SubLayer, cluster: Cluster, options: Options) -> Program:
+@sub_layer("coconet", COCONET, Options, rotated=True, comm_sms=_taken)
+def coconet(build: Ways, options: Options) -> None:
     """CoCoNet: the all-reduce of a part of the GEMM, a ring on SMs of its own, runs beside the next part."""
-    return _ring(work, cluster, options, options.chunks)
+    _ring(build, options.chunks)
 
 
-@collective("fuselib", source=FUSELIB, options=Fused, operations=(SUB_LAYER,))
-def fuselib(work: SubLayer, cluster: Cluster, options: Fused) -> Program:
+@sub_layer("fuselib", FUSELIB, Fused, rotated=True)
+def fuselib(build: Ways, options: Fused) -> None:
     """FuseLib: one persistent kernel; thread blocks put slices on the ring as soon as a block of rows is done."""
-    return _ring(work, cluster, options, 0)
+    _ring(build, 0)
 
 
-@collective("coconet-nvls", source=COCONET, options=Options, operations=(SUB_LAYER,), switch="it multicasts and adds there")
-def coconet_nvls(work: SubLayer, cluster: Cluster, options: Options) -> Program:
+@sub_layer("coconet-nvls", COCONET, Options, switch=SUMS, comm_sms=_taken)
+def coconet_nvls(build: Ways, options: Options) -> None:
     """CoCoNet on multimem instructions: only the first GEMM overlaps."""
-    return _in_switch(work, cluster, options, options.chunks)
+    _in_switch(build, options.chunks)
 
 
-@collective("fuselib-nvls", source=FUSELIB, options=Fused, operations=(SUB_LAYER,), switch="it multicasts and adds there")
-def fuselib_nvls(work: SubLayer, cluster: Cluster, options: Fused) -> Program:
+@sub_layer("fuselib-nvls", FUSELIB, Fused, switch=SUMS)
+def fuselib_nvls(build: Ways, options: Fused) -> None:
     """FuseLib on multimem instructions: only the first GEMM overlaps."""
-    return _in_switch(work, cluster, options, 0)
+    _in_switch(build, 0)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from dysharp.base.errors import ConfigError
 from dysharp.specs import load_cluster, load_model
-from dysharp.systems.building.paper_layers import formatted_layer, fused_tiling, tile_rows
+from dysharp.systems.building.paper_layers import begun, fused_tiling, tile_rows
+from dysharp.systems.facts import Costs, Facts, Layer, Moves
 from dysharp.workload import make_routing
 
 MODEL = load_model("S-8")
@@ -27,9 +30,9 @@ def test_a_word_that_is_no_format_of_weights_is_refused() -> None:
 
 
 @pytest.mark.parametrize("one_kernel", [True, False])
-@pytest.mark.parametrize(
-    ("option", "words"), [("weights", {"dispatch": "rows", "weights": "fp3"}), ("dispatch", {"dispatch": "fp3", "weights": "model"})]
-)
-def test_a_layer_refuses_unknown_formats(one_kernel: bool, option: str, words: dict[str, str]) -> None:
+@pytest.mark.parametrize("option", ["weights", "dispatch", "combine"])
+def test_a_layer_refuses_unknown_formats(one_kernel: bool, option: str) -> None:
+    facts = Facts(source="a test", options=SimpleNamespace, moves=Moves("one_copy_per_gpu"), costs=Costs(permutes=0, fused=one_kernel))
+    options = SimpleNamespace(**{"weights": "model", option: "fp3"})
     with pytest.raises(ConfigError, match=rf"toy\.{option}: found 'fp3', expected"):
-        formatted_layer("toy", MODEL, PAPER, ROUTING, "fwd", compute=True, one_kernel=one_kernel, **words)
+        begun("toy", facts, Layer(MODEL, PAPER, ROUTING, "fwd"), options)

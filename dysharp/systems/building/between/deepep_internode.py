@@ -22,6 +22,7 @@ from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
 from dysharp.program import Discipline
 from dysharp.program.csr import place_in, runs, spans, starts
+from dysharp.systems.building.batch import placed
 from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
@@ -39,11 +40,8 @@ class Internode(SoftwareSteps):
     """The two kernels on `n_sm` SMs of every GPU."""
 
     def __init__(self, layer: LayerBuilder, n_sm: int, name: str = "deepep") -> None:
-        most = layer.cluster.n_sms
-        if n_sm < 2 or n_sm % 2 or n_sm > most:
-            raise ConfigError(f"{name}.n_sm: found {n_sm}, expected an even number of SMs from 2 to {most}")
         super().__init__(layer)
-        self.n = n_sm // 2
+        self.n = pairs_of_sms(layer, n_sm, name)
         self.hop = TwoHop(layer)
         self.chunk = next(sizes for most, sizes in CHUNK.items() if layer.n_gpus <= most)
         tokens = layer.tokens
@@ -55,14 +53,12 @@ class Internode(SoftwareSteps):
         """(`[units]` chunk of each unit, number of chunks): `size` units in a row of one stream, units in token order."""
         order = np.argsort(stream, kind="stable")
         first = spans(0, runs(stream[order])[1]) % size == 0
-        chunk = np.empty(len(order), np.int64)
-        chunk[order] = np.cumsum(first) - 1
+        chunk = placed(len(order), order, np.cumsum(first) - 1)
         return chunk, int(first.sum())
 
     def queues(self, name: str) -> I32:
         """`[gpus, channels]` issuers of transfers in program order."""
-        b = self.layer.b
-        return np.array([[b.issuer(g, Discipline.PROGRAM_ORDER, name=name) for _ in range(self.n)] for g in range(self.layer.n_gpus)], np.int32)
+        return self.layer.issuers(name, each=self.n).reshape(-1, self.n)
 
     def begin(self, name: str, after: I32 | None) -> I32:
         """The notify with a cached handle ("NAME.notify", after `after` of all GPUs), and the fixed time behind it.
@@ -71,11 +67,8 @@ class Internode(SoftwareSteps):
         rounds as n domains need doublings from one.
         """
         costs, rounds = self.costs, (self.layer.cluster.domains - 1).bit_length()
-        notify = self.delay(f"{name}.notify", BARRIERS * costs.ps("internode.barrier_us", rounds) + costs.ps("internode.notify_us"))
-        if after is not None:
-            self.layer.wait_all(notify, after)
-        call = self.delay(f"{name}.call", costs.ps(f"internode.{name}_us"))
-        self.layer.wait_each(call, notify)
+        notify = self.delay(f"{name}.notify", BARRIERS * costs.ps("internode.barrier_us", rounds) + costs.ps("internode.notify_us"), after_all=after)
+        call = self.delay(f"{name}.call", costs.ps(f"internode.{name}_us"), after=notify)
         return call
 
     def groups(self, name: str, stream: I64) -> tuple[I64, int]:
@@ -167,12 +160,12 @@ class Internode(SoftwareSteps):
         chunk, n_chunks = self.groups("combine", stream)
         order = self._side_by_side()
         node = layer.p.gpu[order]
-        gathers, tiles = hop.gather(layer.per_gpu(Discipline.PROGRAM_ORDER, "combine"), order, chunk, n_chunks)
+        gathers, tiles = hop.gather(layer.issuers("combine"), order, chunk, n_chunks)
         place = place_in(node)
         group_first = np.flatnonzero(place % PACED == 0)
         group = np.cumsum(place % PACED == 0) - 1
         away = np.bincount(group, weights=node != hop.relay[hop.unit_of_pair[order]], minlength=len(group_first)).astype(np.int64)
-        issuer = layer.per_gpu(Discipline.PROGRAM_ORDER, "stores", self.pools("stores"))[node[group_first]]
+        issuer = layer.issuers("stores", pools=self.pools("stores"))[node[group_first]]
         durations = [max(1, costs.stores_ps(layer.model.row_bytes) * k) for k in range(PACED + 1)]
         paced = self.copies("combine", durations, node[group_first], issuer, away, name="stores")
         layer.wait_first(paced, start)
@@ -194,6 +187,14 @@ class Internode(SoftwareSteps):
         turn = (layer.p.source - layer.p.gpu) % layer.n_gpus
         order: I64 = np.lexsort((channel, turn, place, layer.p.gpu))
         return order
+
+
+def pairs_of_sms(layer: LayerBuilder, n_sm: int, name: str) -> int:
+    """Channels of `n_sm` SMs. Raises ConfigError for an odd number and for one that the GPU does not have."""
+    most = layer.cluster.n_sms
+    if n_sm < 2 or n_sm % 2 or n_sm > most:
+        raise ConfigError(f"{name}.n_sm: found {n_sm}, expected an even number of SMs from 2 to {most}")
+    return n_sm // 2
 
 
 def layer_index(layer: LayerBuilder, token: NDArray[np.integer]) -> I64:

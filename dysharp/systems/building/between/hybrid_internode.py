@@ -34,14 +34,12 @@ class HybridInternode(Internode):
 
     def begin(self, name: str, after: I32 | None) -> I32:
         """The launch, behind `after` of all GPUs."""
-        start = self.delay(f"{name}.launch", self.costs.kernel_ps)
-        if after is not None:
-            self.layer.wait_all(start, after)
+        start = self.delay(f"{name}.launch", self.costs.kernel_ps, after_all=after)
         return start
 
     def queues(self, name: str) -> I32:
         """`[gpus, SMs]` one queue per GPU: rows leave in token order, whichever SM takes their chunk."""
-        own: I32 = np.repeat(self.layer.per_gpu(Discipline.PROGRAM_ORDER, name)[:, None], self.n, axis=1)
+        own: I32 = np.repeat(self.layer.issuers(name)[:, None], self.n, axis=1)
         return own
 
     def writes(self, start: I32) -> I32:

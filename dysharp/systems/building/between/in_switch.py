@@ -16,6 +16,8 @@ request takes one way.
 NVLS over domains has the same steps with every token and every GPU: whole-group operations, which in-network sums of today have.
 """
 
+from typing import Any
+
 import numpy as np
 
 from dysharp.base.arrays import I32, I64
@@ -24,7 +26,7 @@ from dysharp.program import Discipline, Kind, Tail, Template, To
 from dysharp.program.constants import REQUESTS, RESPONSES
 from dysharp.program.csr import spans
 from dysharp.program.nets import BETWEEN_NET
-from dysharp.systems.building.batch import Batch, ids
+from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.between.two_hop import TwoHop, landing
 from dysharp.systems.building.experts import fused, one_after_another
 from dysharp.systems.building.layer import RDMA, LayerBuilder
@@ -76,15 +78,9 @@ class _Units:
         landed = landing(layer, "relay", hop.relay[far], np.arange(len(far)), hop.token[far], layer.sent_bytes)
         name, src = layer.ways.named("dispatch", BETWEEN_NET), layer.sent_buffer
         template = Template(name, Kind.MULTICAST, "dispatch", "relay", REQUESTS, framing=b.framing(RDMA), src=src, dst="relay", net=BETWEEN_NET)
-        nic = ids(
-            b.ops(
-                b.template(template), source, issuer=layer.per_gpu(Discipline.PROGRAM_ORDER, "nic")[source], bytes=layer.sent_bytes,
-                key=tokens, to=To(count, hop.relay[far], np.ones(len(far), np.int32), landed.row), targets=1, aux_bytes=layer.dispatch_aux,
-            ),
-            len(tokens),
-        )  # fmt: skip
+        queue, to = layer.issuers("nic")[source], To(count, hop.relay[far], np.ones(len(far), np.int32), landed.row)
+        ops = [layer.add(template, source, issuer=queue, key=tokens, to=to, targets=1, **layer.row_columns)]
         issuer = layer.per_gpu(Discipline.READY_FIFO, "dispatch")
-        ops = [nic]
         windows = layer.semaphores(window, "dispatch_window")
         for name, src, mine in ((f"dispatch.{self.what}", layer.sent_buffer, np.flatnonzero(~hop.far)), ("dispatch.forward", "relay", far)):
             op = self._multicast(name, src, mine, issuer)
@@ -97,51 +93,39 @@ class _Units:
         return Batch(op=np.concatenate(ops), node=np.concatenate([source, hop.source[own]]))
 
     def _multicast(self, name: str, src: str, units: I64, issuer: I32) -> I32:
-        layer, hop, b = self.layer, self.hop, self.layer.b
-        copies = spans(self.first_copy[units], hop.copies[units])
+        layer, hop, at = self.layer, self.hop, self.layer.b.framing(self.framing)
+        template = Template(name, Kind.MULTICAST, "dispatch", "copy", REQUESTS, framing=at, src=src, dst=layer.arrived)
+        node = hop.relay[units]
+        return layer.add(template, node, issuer=issuer[node], key=hop.token[units], **self._members(units), **layer.row_columns)
+
+    def _members(self, units: I64) -> dict[str, Any]:
+        """Columns of ops that go to, or pull from, all copies of `units`."""
+        copies = spans(self.first_copy[units], self.hop.copies[units])
         rows = self.rows[copies]
-        template = Template(name, Kind.MULTICAST, "dispatch", "copy", REQUESTS, framing=b.framing(self.framing), src=src, dst=layer.arrived)
-        first = b.ops(
-            b.template(template), hop.relay[units], issuer=issuer[hop.relay[units]], bytes=layer.sent_bytes, key=hop.token[units],
-            to=To(hop.copies[units], self.gpu[copies], rows, layer.row_of[spans(self.first_row[copies], rows)]), targets=self.listed[units],
-            aux_bytes=layer.dispatch_aux,
-        )  # fmt: skip
-        return ids(first, len(units))
+        to = To(self.hop.copies[units], self.gpu[copies], rows, self.layer.row_of[spans(self.first_row[copies], rows)])
+        return {"to": to, "targets": self.listed[units]}
 
     def sums(self, window: int, discipline: Discipline = Discipline.SMALLEST_KEY) -> I32:
         """`[units]` pulls: each relay pulls the sum of its domain. In program order a relay serves the sources of its rail in turn."""
-        layer, hop, b = self.layer, self.hop, self.layer.b
-        template = Template(
-            "combine.domain", Kind.PULL_REDUCE, "combine", "sum", REQUESTS, RESPONSES, framing=b.framing(self.framing), src=layer.result,
-            dst="relay.partial",
-        )  # fmt: skip
+        layer, hop, src = self.layer, self.hop, self.layer.result
+        at, classes = layer.b.framing(self.framing), (REQUESTS, RESPONSES)
+        template = Template("combine.domain", Kind.PULL_REDUCE, "combine", "sum", *classes, framing=at, src=src, dst="relay.partial")
         order = np.arange(len(hop.token))
         if discipline is Discipline.PROGRAM_ORDER:
             order = np.lexsort((hop.turn, hop.token % layer.tokens))
-        copies = spans(self.first_copy[order], hop.copies[order])
-        rows = self.rows[copies]
-        first = b.ops(
-            b.template(template), hop.relay[order], issuer=layer.per_gpu(discipline, "combine")[hop.relay[order]], bytes=layer.model.row_bytes,
-            key=hop.token[order], to=To(hop.copies[order], self.gpu[copies], rows, layer.row_of[spans(self.first_row[copies], rows)]),
-            targets=self.listed[order], aux_bytes=layer.combine_aux,
-        )  # fmt: skip
-        op = np.empty(len(order), np.int32)
-        op[order] = ids(first, len(order))
-        windows = layer.semaphores(window, "combine_window")
-        b.hold(windows[hop.relay], op)
+        node, op = hop.relay[order], np.empty(len(order), np.int32)
+        columns = {"issuer": layer.per_gpu(discipline, "combine")[node], **layer.result_columns}
+        op[order] = layer.add(template, node, key=hop.token[order], **self._members(order), **columns)
+        layer.b.hold(layer.semaphores(window, "combine_window")[hop.relay], op)
         return op
 
     def totals(self, sums: I32) -> None:
         """A pull per token: its source pulls the sums of its domains."""
-        layer, hop, b = self.layer, self.hop, self.layer.b
-        name, classes = layer.ways.named("combine", BETWEEN_NET), (REQUESTS, RESPONSES)
-        template = Template(
-            name, Kind.PULL_REDUCE, "combine", "sum", *classes, framing=b.framing(RDMA), src="relay.partial", dst=layer.summed_buffer, net=BETWEEN_NET
-        )
+        layer, hop, at = self.layer, self.hop, self.layer.b.framing(RDMA)
+        name, src, dst, classes = layer.ways.named("combine", BETWEEN_NET), "relay.partial", layer.summed_buffer, (REQUESTS, RESPONSES)
+        template = Template(name, Kind.PULL_REDUCE, "combine", "sum", *classes, framing=at, src=src, dst=dst, net=BETWEEN_NET)
         tokens, count = np.unique(hop.token, return_counts=True)
         source = (tokens // layer.tokens).astype(np.int32)
-        first = b.ops(
-            b.template(template), source, issuer=layer.per_gpu(Discipline.READY_FIFO, "total")[source],
-            bytes=layer.model.row_bytes, key=tokens, to=To(count, hop.relay), targets=1, aux_bytes=layer.combine_aux,
-        )  # fmt: skip
-        layer.wait_each(ids(first, len(tokens))[np.searchsorted(tokens, hop.token)], sums)
+        columns = {"issuer": layer.issuers("total", Discipline.READY_FIFO)[source], **layer.result_columns}
+        op = layer.add(template, source, key=tokens, to=To(count, hop.relay), targets=1, **columns)
+        layer.wait_each(op[np.searchsorted(tokens, hop.token)], sums)

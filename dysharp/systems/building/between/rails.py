@@ -15,12 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 from dysharp.base.arrays import I32
 from dysharp.program import Discipline, Template
 from dysharp.program.nets import BETWEEN_NET
-from dysharp.specs import Cluster, Model
 from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.two_hop import landing
 from dysharp.systems.building.layer import RDMA, LayerBuilder
 from dysharp.systems.building.ways import ByLevel, ByRail, Ways
-from dysharp.workload import Routing
+from dysharp.systems.facts import Layer
 
 HOPS = {"copy": ("relay", "relay", "copy"), "row": ("row", "relay.row", "relay_row"), "control": ("control", "relay.padding", "control")}
 """fn of a PUT -> (fn of its hop to the rail GPU, buffer there, fn of its hop by NIC)."""
@@ -29,8 +28,8 @@ HOPS = {"copy": ("relay", "relay", "copy"), "row": ("row", "relay.row", "relay_r
 class RailLayer(LayerBuilder):
     """As `LayerBuilder`, with PUTs between rails in two hops. `puts` returns the first hops."""
 
-    def __init__(self, model: Model, cluster: Cluster, routing: Routing, direction: str, *, compute: bool = True, ways: type[Ways] = ByRail) -> None:
-        super().__init__(model, cluster, routing, direction, compute=compute, ways=ways)
+    def __init__(self, *layer: Any, ways: type[Ways] = ByRail, **more: Any) -> None:
+        super().__init__(*layer, ways=ways, **more)
         self._onward: list[tuple[I32, I32]] = []  # first hops, their last hops
 
     def last_hops(self, op: I32) -> I32:
@@ -77,8 +76,8 @@ class RailLayer(LayerBuilder):
 class TwoLevelLayer(RailLayer):
     """As `RailLayer`, level by level: all rows go to their rail GPU inside the domain, own rails included, then by NIC (Tutel's 2DH)."""
 
-    def __init__(self, model: Model, cluster: Cluster, routing: Routing, direction: str, *, compute: bool = True) -> None:
-        super().__init__(model, cluster, routing, direction, compute=compute, ways=ByLevel)
+    def __init__(self, *layer: Any, **more: Any) -> None:
+        super().__init__(*layer, ways=ByLevel, **more)
 
     def second_level(self, batches: Sequence[Sends]) -> None:
         """NICs wait until their GPU has sent and received all rows of the first level of this exchange."""
@@ -91,6 +90,7 @@ class TwoLevelLayer(RailLayer):
             self.wait_each(last[two], done[rail[two]])
 
 
-def nccl_layer(model: Model, cluster: Cluster, routing: Routing, direction: str, *, compute: bool) -> LayerBuilder:
-    """The layer of a system whose rows travel by NCCL's all-to-all: by rails where there are several NVLink domains."""
-    return (RailLayer if cluster.domains > 1 and cluster.n_switches else LayerBuilder)(model, cluster, routing, direction, compute=compute)
+def by_rails(layer: Layer, options: Any) -> dict[str, Any]:
+    """The builder of a system whose rows travel by NCCL's all-to-all: by rails where there are several NVLink domains, unless `pxn` is False."""
+    rails = layer.cluster.domains > 1 and layer.cluster.n_switches and getattr(options, "pxn", True)
+    return {"kind": RailLayer if rails else LayerBuilder}

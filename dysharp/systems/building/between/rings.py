@@ -73,7 +73,7 @@ def gather(layer: LayerBuilder, pace: Pace = unpaced, start: I32 | None = None) 
         rows[behind] = layer.row_of[spans(layer.p.slot_ptr[needed[needed >= 0]], extra[needed >= 0])]
         template = _template(layer, "dispatch.ring", "dispatch", "copy", net, layer.sent_buffer if src else "relay", layer.arrived)
         node, to, token = hops.node[mine], hops.to[mine], hops.token[mine]
-        op = layer.put(template, node, to, rows, rows=fills, issuer=issuer[node], bytes=layer.sent_bytes, key=token, aux_bytes=layer.dispatch_aux)
+        op = layer.put(template, node, to, rows, rows=fills, issuer=issuer[node], key=token, **layer.row_columns)
         heads = pace(Sends(op=op, node=node, to=to))
         if not src:
             layer.wait_tiles(heads, landed.tile[mine - n_tokens])
@@ -83,7 +83,7 @@ def gather(layer: LayerBuilder, pace: Pace = unpaced, start: I32 | None = None) 
     template = _template(layer, "dispatch.own", "dispatch", "copy", 0, layer.sent_buffer, layer.arrived)
     node, fills = layer.p.gpu[own], layer.p.rows[own]
     row, columns = layer.row_of[spans(layer.p.slot_ptr[own], fills)], {"issuer": issuer[node], "key": layer.p.token[own]}
-    own_ops = layer.put(template, node, node, row, rows=fills, bytes=layer.sent_bytes, aux_bytes=layer.dispatch_aux, **columns)
+    own_ops = layer.put(template, node, node, row, rows=fills, **layer.row_columns, **columns)
     if start is not None:
         layer.wait_each(own_ops, start[node])
     gathered = layer.join("gathered")
@@ -124,7 +124,7 @@ def scatter(layer: LayerBuilder, finished: I32, pace: Pace = unpaced) -> I32:
                 src, dst = ("relay.partial", "partial" if at_source else "relay.partial") if fn == "relay_sum" else ("", "")
                 template = _template(layer, "combine.ring" if src else "combine.empty", "combine", fn, net, src, dst)
                 node, to, columns = hops.node[these], hops.to[these], {"issuer": issuer[hops.node[these]], "key": hops.token[these]}
-                ops = layer.put(template, node, to, row_of_hop[these], bytes=layer.back_bytes, aux_bytes=layer.combine_aux, **columns)
+                ops = layer.put(template, node, to, row_of_hop[these], **layer.result_columns, **columns)
                 op[these] = pace(Sends(op=ops, node=node, to=to))
     layer.wait_tiles(op[used], parts.tile)
     onward = none[~last[none]]
@@ -155,7 +155,7 @@ def _own_parts(layer: LayerBuilder, pairs: I64, parts: I32, results: I32) -> I32
     for these, rows, dst in ((pairs, parts, "relay.partial"), (at_source, results, "partial")):
         template, node = _template(layer, "combine.own", "combine", "sum", 0, layer.result, dst), p.gpu[these]
         columns = {"issuer": issuer[node], "key": p.token[these]}
-        ops.append(layer.put(template, node, node, rows, bytes=layer.back_bytes, aux_bytes=layer.combine_aux, **columns))
+        ops.append(layer.put(template, node, node, rows, **layer.result_columns, **columns))
     return np.concatenate(ops)
 
 

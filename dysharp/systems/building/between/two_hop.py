@@ -17,7 +17,7 @@ from dysharp.program import Alloc, Discipline, Kind, Template
 from dysharp.program.constants import REQUESTS
 from dysharp.program.csr import runs, spans, starts
 from dysharp.program.nets import BETWEEN_NET
-from dysharp.systems.building.batch import Batch
+from dysharp.systems.building.batch import Batch, placed
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder
 
@@ -68,7 +68,7 @@ class TwoHop:
         landed = landing(layer, "relay", gpu, group, self.token[units], layer.sent_bytes)
         template = self.template(layer.ways.named("dispatch", BETWEEN_NET), "dispatch", "relay", BETWEEN_NET, layer.sent_buffer, "relay")
         ends, token = (self.source[units], self.relay[units]), self.token[units]
-        op = layer.put(template, *ends, landed.row, issuer=issuer, bytes=layer.sent_bytes, key=token, aux_bytes=layer.dispatch_aux)
+        op = layer.put(template, *ends, landed.row, issuer=issuer, key=token, **layer.row_columns)
         return op, landed.tile
 
     def forward(self, issuer: I32) -> Batch:
@@ -77,23 +77,9 @@ class TwoHop:
         far = self.far[self.unit_of_pair]
         op = np.empty(len(pairs), np.int32)
         for name, src, mine in (("dispatch.put", self.layer.sent_buffer, pairs[~far]), ("dispatch.forward", "relay", pairs[far])):
-            op[mine] = self._forward(self.template(name, "dispatch", "copy", 0, src, self.layer.arrived), mine, issuer)
+            template = self.template(name, "dispatch", "copy", 0, src, self.layer.arrived)
+            op[mine] = self.layer.pair_puts(template, self.relay[self.unit_of_pair[mine]], mine, issuer)
         return Batch(op=op, node=self.relay[self.unit_of_pair])
-
-    def _forward(self, template: Template, pairs: I64, issuer: I32) -> I32:
-        layer, p = self.layer, self.layer.p
-        node, rows = self.relay[self.unit_of_pair[pairs]], layer.p.rows[pairs]
-        return layer.puts(
-            template,
-            node,
-            p.gpu[pairs],
-            layer.row_of[spans(p.slot_ptr[pairs], rows)],
-            rows=rows,
-            issuer=issuer[node],
-            bytes=layer.sent_bytes,
-            key=self.token[self.unit_of_pair[pairs]],
-            aux_bytes=layer.dispatch_aux,
-        )
 
     # ---- combine -----------------------------------------------------------------------------------------------------
 
@@ -107,16 +93,9 @@ class TwoHop:
         gpu = np.zeros(n_groups, np.int32)
         gpu[group] = self.relay
         landed = landing(layer, "relay.partial", gpu, group[unit], p.token[order], layer.back_bytes)
-        op = layer.puts(
-            self.template("combine.gather", "combine", "sum", 0, layer.result, "relay.partial"),
-            p.gpu[order],
-            self.relay[unit],
-            landed.row,
-            issuer=issuer[p.gpu[order]],
-            bytes=layer.back_bytes,
-            key=p.token[order],
-            aux_bytes=layer.combine_aux,
-        )
+        template, node = self.template("combine.gather", "combine", "sum", 0, layer.result, "relay.partial"), p.gpu[order]
+        columns = {"issuer": issuer[node], "key": p.token[order]}
+        op = layer.puts(template, node, self.relay[unit], landed.row, **layer.result_columns, **columns)
         return op, landed.tile
 
     def give_back(self, issuer: I32, order: I64) -> tuple[I32, I32]:
@@ -130,8 +109,8 @@ class TwoHop:
         for name, net, mine in (("combine.put", 0, ~far), (layer.ways.named("combine", BETWEEN_NET), BETWEEN_NET, far)):
             units = order[mine]
             template = self.template(name, "combine", "relay_sum", net, "relay.partial", "partial")
-            ends, columns = (self.relay[units], self.source[units]), {"issuer": issuer[mine], "key": self.token[units]}
-            op[mine] = layer.put(template, *ends, row + units, bytes=layer.back_bytes, aux_bytes=layer.combine_aux, **columns)
+            node, to, columns = self.relay[units], self.source[units], {"issuer": issuer[mine], "key": self.token[units]}
+            op[mine] = layer.put(template, node, to, row + units, **layer.result_columns, **columns)
         return op, tile
 
 
@@ -140,14 +119,13 @@ def two_hops(layer: LayerBuilder) -> None:
     hop = TwoHop(layer)
     units = np.arange(len(hop.token))
     order = _in_turn(hop, hop.source, np.flatnonzero(hop.far))
-    _, tiles = hop.send(layer.per_gpu(Discipline.PROGRAM_ORDER, "nic")[hop.source[order]], order, np.arange(len(order)), len(order))
+    _, tiles = hop.send(layer.issuers("nic")[hop.source[order]], order, np.arange(len(order)), len(order))
     forwards = hop.forward(layer.per_gpu(Discipline.READY_FIFO, "dispatch"))
-    landed = np.full(len(units), -1, np.int32)
-    landed[order] = tiles
+    landed = placed(len(units), order, tiles)
     layer.wait_tiles(forwards.op, landed[hop.unit_of_pair])
     finished = one_after_another(layer)
     back = layer.p.push_order
-    gathers, tiles = hop.gather(layer.per_gpu(Discipline.PROGRAM_ORDER, "combine"), back, units, len(units))
+    gathers, tiles = hop.gather(layer.issuers("combine"), back, units, len(units))
     layer.wait_first(Batch(op=gathers, node=layer.p.gpu[back]), finished)
     returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay], units)
     layer.wait_tiles(returns, tiles)

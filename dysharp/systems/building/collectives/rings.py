@@ -79,7 +79,7 @@ class Rings(Steps):
         np.put_along_axis(self.at, self.rings, np.broadcast_to(np.arange(self.n), self.rings.shape), axis=1)
         self.streams = np.repeat(self.gpus, len(self.rings))
         self.senders = self.issuers("ring", each=len(self.rings))
-        self.hops, self.exchanges = (self.issuers(name, each=len(self.rings), pool=True) for name in ("hop", "exchange"))
+        self.hops, self.exchanges = (self.issuers(name, each=len(self.rings), slots=1) for name in ("hop", "exchange"))
         self.framings = reaching("ring", times.RING_PART[arch_of(gpu)] * protocol.part), reaching("ring", protocol.part)
         near = round(float(times.hop_us(gpu, protocol)) * PS_PER_US) - self.flight_ps
         self.near_ps, self.far_ps = near, 0

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dysharp.isa.framing import Framing
-from dysharp.program import Alloc, Declared, Discipline, Head, Kind, Nature, Operator, Program, ProgramBuilder, Tail, Template, To
+from dysharp.program import Alloc, Declared, Discipline, Kind, Nature, Operator, Program, ProgramBuilder, Tail, Template, To
 from dysharp.program.constants import CLASSES, OTHER, REQUESTS, RESPONSES, hardware_of
 from dysharp.program.nets import nets_of
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.collectives.chunks import SCHEMA, Chunks, cut
+from dysharp.systems.building.gpus import GpuBuilder
 from dysharp.systems.building.layer import CONTROL
 from dysharp.systems.building.software import Software
 from dysharp.systems.building.software_steps import WORD_BYTES
@@ -49,7 +50,7 @@ def reaching(name: str, part: float, ack: int = 0) -> Framing:
     return Framing(name, payload_bytes=payload, header=header, ack=ack, source_ack=ack)
 
 
-class Steps:
+class Steps(GpuBuilder):
     """A Program of `work` under construction.
 
     `chunks`: what its ops move. `parts`, `whole`: see `chunks.cut`. `most`: most bytes of a chunk; 0: a train. `bulk`: chunks are as long as
@@ -61,14 +62,11 @@ class Steps:
         self.costs = Software(cluster)
         operators = (*(Operator(name, Nature.COMMUNICATION) for name in OPERATORS[work.operation]), Operator("other", Nature.HOST))
         nets = nets_of(cluster)
-        self.b = ProgramBuilder(
-            hardware_of(cluster), self.n, CLASSES, nets=nets, domain_nodes=cluster.nvlink_gpus, operators=operators, schema=SCHEMA
-        )
-        self.gpus = np.arange(self.n, dtype=np.int32)
+        domain = cluster.nvlink_gpus
+        super().__init__(ProgramBuilder(hardware_of(cluster), self.n, CLASSES, nets=nets, domain_nodes=domain, operators=operators, schema=SCHEMA))
         train = self.b.hardware.train_bytes
         self.chunks: Chunks = cut(work, MOST_BULK if bulk else min(most or train, train), parts, whole=whole)
-        self._templates: dict[tuple[object, ...], int] = {}
-        self._framings: dict[Framing, int] = {}
+        self._durations: dict[tuple[str, int], int] = {}
 
     @property
     def flight_ps(self) -> int:
@@ -79,55 +77,32 @@ class Steps:
         """The finished Program, which declares `traffic` (default: none; see `Declared`)."""
         return self.b.build(Declared(0, traffic or {}))
 
-    # ---- who issues ----------------------------------------------------------------------------------------------------
-
-    def issuers(self, name: str, discipline: Discipline = Discipline.PROGRAM_ORDER, *, each: int = 1, pool: bool = False) -> I32:
-        """`[gpus x each]` issuers, those of a GPU one behind the other. `pool`: each with one slot of its own, for DELAYs."""
-        nodes = np.repeat(self.gpus, each).tolist()
-        return np.array([self.b.issuer(g, discipline, name=name, pool=self.b.pool(g, 1, name) if pool else -1) for g in nodes], np.int32)
-
     # ---- ops -----------------------------------------------------------------------------------------------------------
 
     def template(self, name: str, kind: Kind, operator: str, fn: str, framing: Framing, *, src: str = "", dst: str = "", net: int = 0) -> int:
         """The id of a template of transfers; equal templates are one."""
-        key = (name, kind, operator, fn, framing, src, dst, net)
-        if key not in self._templates:
-            if framing not in self._framings:
-                self._framings[framing] = self.b.framing(framing)
-            way, net_name = self._framings[framing], f".{self.b.nets[net - 1].name}" if net else ""
-            cls = REQUESTS if fn else OTHER
-            made = Template(name + net_name, kind, operator, fn or "control", cls, RESPONSES, framing=way, src=src, dst=dst, net=net)
-            self._templates[key] = self.b.template(made)
-        return self._templates[key]
+        way, net_name = self.once(framing), f".{self.b.nets[net - 1].name}" if net else ""
+        cls = REQUESTS if fn else OTHER
+        return self.once(Template(name + net_name, kind, operator, fn or "control", cls, RESPONSES, framing=way, src=src, dst=dst, net=net))
 
     def move(self, template: int, node: I32, chunk: I64, issuer: I32, to: ArrayLike, *, each: int = 1, row: NDArray[np.integer] | None = None) -> I32:
         """Transfers of `chunk[i]` from `node[i]` to `each` members, `to` `[ops x each]`. `row`: `[ops x each]` region rows that they fill."""
         to = np.broadcast_to(np.asarray(to, np.int32), (len(node) * each,))
         fills = None if row is None else np.ones(len(to), np.int32)
         members = To(np.full(len(node), each, np.int32), to, fills, row)
-        first = self.b.ops(template, node, issuer=issuer, bytes=self.chunks.size[chunk], key=chunk, to=members, targets=1)
-        return ids(first, len(node))
+        return self.add(template, node, issuer=issuer, bytes=self.chunks.size[chunk], key=chunk, to=members, targets=1)
 
     def delay(self, name: str, cost_ps: int, issuer: I32, node: I32 | None = None) -> I32:
         """A DELAY of `cost_ps` (at least 1) for each of `issuer`, on `node` (default: one per GPU)."""
-        key = ("delay", name, cost_ps)
-        if key not in self._templates:
-            duration = self.b.duration([0, max(1, cost_ps)])
-            self._templates[key] = self.b.template(Template(name, Kind.DELAY, "other", "delay", tasks=1, duration=duration))
-        node = self.gpus if node is None else node
-        return ids(self.b.ops(self._templates[key], node, issuer=issuer), len(node))
+        key = name, max(1, cost_ps)
+        if key not in self._durations:
+            self._durations[key] = self.b.duration([0, key[1]])
+        template = self.once(Template(name, Kind.DELAY, "other", "delay", tasks=1, duration=self._durations[key]))
+        return self.add(template, self.gpus if node is None else node, issuer=issuer)
 
     def start(self, name: str, cost_ps: int) -> I32:
         """`[gpus]` one DELAY per GPU on a slot of its own."""
-        return self.delay(name, cost_ps, self.issuers(name, pool=True))
-
-    def join(self, name: str) -> I32:
-        """`[gpus]` one JOIN per GPU."""
-        return self.joins(name, self.gpus)
-
-    def joins(self, name: str, node: I32) -> I32:
-        """A JOIN on each of `node`."""
-        return ids(self.b.ops(self.b.template(Template(name, Kind.JOIN, "other", "join")), node), len(node))
+        return self.delay(name, cost_ps, self.issuers(name, slots=1))
 
     def keep(self, src: str, dst: str, chunk: I64, node: I32, after: I32) -> I32:
         """Copies of chunks that stay on their GPU, each behind the op `after`. Returns the copies, `[chunks]`; their time is in what the
@@ -140,10 +115,6 @@ class Steps:
         return kept
 
     # ---- waits ---------------------------------------------------------------------------------------------------------
-
-    def wait(self, heads: ArrayLike, tails: ArrayLike, tail: Tail = Tail.OP_DONE) -> None:
-        """Op `heads[i]` waits for `tails[i]`; one of both may be a single id."""
-        self.b.edges(tail, tails, Head.OP_ISSUE, heads)
 
     def arrivals(self, name: str, node: NDArray[np.integer], n_bytes: NDArray[np.integer]) -> tuple[I32, I32]:
         """A region with one row and tile on each of `node`, complete after `n_bytes` (more than 0). Returns (rows, tiles)."""
@@ -158,7 +129,7 @@ class Steps:
         source, target = np.repeat(self.gpus, n), np.tile(self.gpus, n)
         template = self.template(name, Kind.PUT, "other", "", CONTROL)
         to = To(np.ones(n * n, np.int32), target, np.ones(n * n, np.int32), row + target * n + source)
-        op = ids(self.b.ops(template, source, issuer=self.issuers(name)[source], bytes=WORD_BYTES, to=to, targets=1), n * n)
+        op = self.add(template, source, issuer=self.issuers(name)[source], bytes=WORD_BYTES, to=to, targets=1)
         for tails in after:
             if len(tails):
                 self.wait(op[::n], tails)

@@ -56,8 +56,7 @@ class Trees(Steps):
         late = max(0, self.b.hardware.ack - max(1, self.hops[0])) if self.n > 1 else 0  # as in `rings`
         self.begun = self.start("launch", round(way.start_us * PS_PER_US) - late)
         many = max(1, len(self.tree) * self.n)
-        nodes = self.gpus.tolist()
-        self.waits = np.array([self.b.issuer(g, Discipline.READY_FIFO, name="hop", pool=self.b.pool(g, many, "hop")) for g in nodes], np.int32)
+        self.waits = self.issuers("hop", Discipline.READY_FIFO, slots=many)
         self.senders = self.issuers("tree", Discipline.READY_FIFO)
         self.traffic: Traffic = {}
         self.order = [self._by_depth(tree) for tree in range(len(parents))]

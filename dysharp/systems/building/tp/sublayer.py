@@ -10,11 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 from dysharp.base.units import PS_PER_US
 from dysharp.costs.gemm import gemm_gang
 from dysharp.isa.framing import Framing
-from dysharp.program import Alloc, Declared, Discipline, Head, Kind, Program, ProgramBuilder, Tail, Template, To
+from dysharp.program import Alloc, Declared, Discipline, Kind, Program, ProgramBuilder, Tail, Template, To
 from dysharp.program.constants import hardware_of
 from dysharp.specs import Cluster, choice, choice_int
 from dysharp.systems.building.base import CONTROL, STORE
 from dysharp.systems.building.batch import ids
+from dysharp.systems.building.gpus import GpuBuilder
 from dysharp.systems.building.tp.schema import GATHERED, OPERATORS, OUT, PARTIAL, ROWS, SCHEMA, SUM, Cuts, cuts_of
 from dysharp.workload.sublayer import SubLayer
 
@@ -42,7 +43,7 @@ class Machine:
     """GPUs begin at different blocks, as rings and stores to peers do, so that not all of them send to one home."""
 
 
-class TpBuilder:
+class TpBuilder(GpuBuilder):
     """`begun[g]`, `first[g, r, c]`, ...: ops as int32 arrays by GPU, block and tile."""
 
     def __init__(self, work: SubLayer, cluster: Cluster, machine: Machine) -> None:
@@ -51,22 +52,17 @@ class TpBuilder:
         vcs = max(1, 2 * cluster.n_vcs // (len(machine.channels) - 1))  # the class "other" has only flags
         hardware = replace(hardware, n_vcs=min(hardware.n_vcs, vcs))
         self.cuts: Cuts = cuts_of(work, min(machine.chunk_bytes, hardware.train_bytes))
-        self.b = ProgramBuilder(hardware, self.n, machine.channels, operators=OPERATORS, schema=SCHEMA)
+        super().__init__(ProgramBuilder(hardware, self.n, machine.channels, operators=OPERATORS, schema=SCHEMA))
         self.rng = np.random.default_rng(np.random.SeedSequence([machine.seed, 2605, 5628]))
-        self.gpus = np.arange(self.n, dtype=np.int32)
         self.blocks = np.arange(self.cuts.blocks, dtype=np.int32)
         self.home = self.blocks % self.n
         self.every_chunk = np.arange(self.cuts.blocks * self.cuts.chunks, dtype=np.int32)
         self.home_of_chunk = self.home[self.every_chunk // self.cuts.chunks]
         sms = max(1, cluster.n_sms - machine.comm_sms)
-        self.sms = np.array([self.b.pool(g, sms, "sm") for g in self.gpus.tolist()], np.int32)
-        self.slots = sms
-        self._on_sms = {name: self._issuers(name, Discipline.READY_FIFO, self.sms) for name in ("norm", "gemm2", "gemm1")}
+        self.slots, pools = sms, self.pools(sms)
+        self._on_sms = {name: self.issuers(name, Discipline.READY_FIFO, pools=pools) for name in ("norm", "gemm2", "gemm1")}
         if machine.comm_sms:
-            held = np.array([self.b.pool(g, machine.comm_sms, "comm") for g in self.gpus.tolist()], np.int32)
-            self._on_sms["fused"] = self._issuers("fused", Discipline.READY_FIFO, held)
-        self._templates: dict[tuple[object, ...], int] = {}
-        self._framings: dict[Framing, int] = {}
+            self._on_sms["fused"] = self.issuers("fused", Discipline.READY_FIFO, pools=self.pools(machine.comm_sms, "comm"))
         self.traffic: dict[str, dict[str, int]] = {"up": {}, "down": {}}
 
     def build(self) -> Program:
@@ -75,17 +71,13 @@ class TpBuilder:
 
     # ---- issuers, templates, waits -------------------------------------------------------------------------------------
 
-    def _issuers(self, name: str, discipline: Discipline, pools: I32 | None = None) -> I32:
-        nodes = self.gpus.tolist()
-        return np.array([self.b.issuer(g, discipline, name=name, pool=-1 if pools is None else int(pools[g])) for g in nodes], np.int32)
-
     def senders(self, name: str) -> I32:
         """`[gpus]` issuers that send what is ready, smallest `prio` first."""
-        return self._issuers(name, Discipline.READY_FIFO)
+        return self.issuers(name, Discipline.READY_FIFO)
 
     def pair_senders(self, name: str) -> I32:
         """`[gpus, gpus]` issuers of a GPU for each home, so that a full home holds up no other."""
-        return np.stack([self._issuers(name, Discipline.READY_FIFO) for _ in range(self.n)], axis=1)
+        return np.stack([self.issuers(name, Discipline.READY_FIFO) for _ in range(self.n)], axis=1)
 
     def cls(self, name: str) -> int:
         """The class that carries `name`; the first one where the machine has no channel of that name."""
@@ -96,32 +88,16 @@ class TpBuilder:
     ) -> int:
         """The id of a template of transfers; equal templates are one. `framing`: of what carries no data."""
         framing = STORE if fn else framing
-        key = (name, kind, operator, fn, src, dst, framing)
-        if key not in self._templates:
-            if framing not in self._framings:
-                self._framings[framing] = self.b.framing(framing)
-            way = self._framings[framing]
-            made = Template(name, kind, operator, fn or "control", self.cls(cls), self.cls("responses"), framing=way, src=src, dst=dst)
-            self._templates[key] = self.b.template(made)
-        return self._templates[key]
+        way, classes = self.once(framing), (self.cls(cls), self.cls("responses"))
+        return self.once(Template(name, kind, operator, fn or "control", *classes, framing=way, src=src, dst=dst))
 
-    def wait(self, heads: ArrayLike, tails: ArrayLike, tail: Tail = Tail.OP_DONE) -> None:
-        """Op `heads[i]` waits for `tails[i]`."""
-        heads, tails = np.broadcast_arrays(np.asarray(heads), np.asarray(tails))
-        self.b.edges(tail, tails.ravel(), Head.OP_ISSUE, heads.ravel())
-
-    def joins(self, name: str, node: ArrayLike) -> I32:
-        """A JOIN on each of `node`."""
-        return ids(self.b.ops(self.b.template(Template(name, Kind.JOIN, "other", "join")), node), np.size(node))
-
-    def delays(self, name: str, ps: ArrayLike, node: I32) -> I32:
+    def waits(self, name: str, ps: ArrayLike, node: I32) -> I32:
         """A DELAY of `ps[i]` (at least 1) on each of `node`, on slots that are always free."""
         ps = np.maximum(1, np.broadcast_to(np.asarray(ps, np.int64), len(node)))
         times, which = np.unique(ps, return_inverse=True)
-        template = self.b.template(Template(name, Kind.DELAY, "other", "delay", tasks=1, duration=self.b.duration([0, *times.tolist()])))
         slots = [self.b.pool(g, max(1, int((node == g).sum())), name) for g in self.gpus.tolist()]
-        issuer = self._issuers(name, Discipline.READY_FIFO, np.array(slots, np.int32))
-        return ids(self.b.ops(template, node, issuer=issuer[node], rows=1 + which), len(node))
+        issuer = self.issuers(name, Discipline.READY_FIFO, pools=slots)
+        return self.delays(name, [0, *times.tolist()], node, issuer[node], rows=1 + which)
 
     # ---- launches and barriers -----------------------------------------------------------------------------------------
 
@@ -129,7 +105,7 @@ class TpBuilder:
         """`[gpus]` starts of a kernel behind `after[gpu]`: `tp.launch_gap_us` later, because the host has queued it before. The first kernel of a
         GPU is late by a time of its own, up to `tp.launch_skew_us`, and what follows on this GPU is late with it."""
         skew = self.rng.uniform(0, float(choice("tp.launch_skew_us").value), self.n)
-        begun = self.delays(f"launch.{name}", (skew if after is None else float(choice("tp.launch_gap_us").value)) * PS_PER_US, self.gpus)
+        begun = self.waits(f"launch.{name}", (skew if after is None else float(choice("tp.launch_gap_us").value)) * PS_PER_US, self.gpus)
         if after is not None:
             self.wait(begun, after)
         return begun
@@ -141,8 +117,7 @@ class TpBuilder:
         n = len(node)
         template = self.template(name, Kind.MULTICAST if to.ndim > 1 else Kind.PUT, "other", cls="other", framing=framing)
         members = To(np.full(n, to.size // n), to.ravel(), np.ones(to.size, np.int32), row.ravel())
-        flags = ids(self.b.ops(template, node, issuer=self.senders(name)[node], bytes=FLAG_BYTES, prio=prio, to=members), n)
-        self.wait(flags, after, tail)
+        self.wait(self.add(template, node, issuer=self.senders(name)[node], bytes=FLAG_BYTES, prio=prio, to=members), after, tail)
 
     def barrier(self, name: str, after: I32) -> I32:
         """`[gpus]` JOINs that wait until every GPU has seen the flag of every GPU, which it sends behind `after[gpu]`."""
@@ -209,9 +184,8 @@ class TpBuilder:
     def _compute(self, name: str, fn: str, buffers: tuple[str, str], tasks: int, ps: float, ops: tuple[I32, I32, ArrayLike], place: str = "") -> I32:
         node, key, prio = ops
         duration = self.b.duration(self._jitter(ps))
-        template = self.b.template(Template(name, Kind.COMPUTE, name, fn, tasks=tasks, duration=duration, src=buffers[0], dst=buffers[1]))
-        draws = self.rng.integers(1, DRAWS + 1, len(node))
-        return ids(self.b.ops(template, node, issuer=self._on_sms[place or name][node], key=key, prio=prio, rows=draws), len(node))
+        template = Template(name, Kind.COMPUTE, name, fn, tasks=tasks, duration=duration, src=buffers[0], dst=buffers[1])
+        return self.add(template, node, issuer=self._on_sms[place or name][node], key=key, prio=prio, rows=self.rng.integers(1, DRAWS + 1, len(node)))
 
     def gemm1(self, begun: I32, *, together: bool = False) -> I32:
         """`[gpus, blocks, tiles]` tiles of the first GEMM behind `begun[gpu]`. `together`: thread blocks of equal number start together.

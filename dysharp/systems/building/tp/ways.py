@@ -43,14 +43,12 @@ class Ways(TpBuilder):
         if not n_bytes:
             return
         most = max(1, n_bytes // self.cuts.chunk_bytes)
-        sems = np.array([self.b.semaphore(g, most, name) for g in self.gpus.tolist()], np.int32)
-        self.b.hold(sems[node], ops)
+        self.b.hold(self.semaphores(most, name, "ops")[node], ops)
 
     def home_window(self, name: str, ops: I32, node: I32, home: I32) -> None:
         """Each GPU has at most half of `PORT_WINDOW` of loads under way to a port of a home, and as much of reductions."""
         most = max(1, PORT_WINDOW // 2 * max(1, self.cluster.n_switches) // self.cuts.chunk_bytes)
-        sems = np.array([self.b.semaphore(g, most, name) for g in self.gpus.tolist() for _ in range(self.n)], np.int32)
-        self.b.hold(sems[node * self.n + home], ops)
+        self.b.hold(self.semaphores(most, name, "ops", each=self.n)[node * self.n + home], ops)
 
     def count(self, operator: str, up: float, down: float) -> None:
         """Declare payload, in activations S."""
@@ -74,10 +72,8 @@ class Ways(TpBuilder):
         home = self.home_of_chunk[chunk]
         template = self.template("reduce", Kind.PUSH_REDUCE, "reduce", "merge", PARTIAL, SUM, "reductions")
         to = self._to(home, row=row + chunk)
-        sent = self.b.ops(
-            template, node, issuer=self.pair_senders("reduce")[node, home], bytes=cuts.chunk_bytes, key=chunk, to=to, session=first + chunk
-        )
-        op = ids(sent, len(chunk))
+        issuer = self.pair_senders("reduce")[node, home]
+        op = self.add(template, node, issuer=issuer, bytes=cuts.chunk_bytes, key=chunk, to=to, session=first + chunk)
         if throttle and together:
             self.home_window("reduce", op[node != home], node[node != home], home[node != home])
         if together:
@@ -98,7 +94,7 @@ class Ways(TpBuilder):
         template = self.template("reduce", Kind.PULL_REDUCE, "reduce", "sum", PARTIAL, SUM)
         node = self.home_of_chunk
         to = self._to(np.tile(self.gpus, len(chunk)), self.n)
-        op = ids(self.b.ops(template, node, issuer=self.senders("pull")[node], bytes=self.cuts.chunk_bytes, key=chunk, prio=chunk, to=to), len(chunk))
+        op = self.add(template, node, issuer=self.senders("pull")[node], bytes=self.cuts.chunk_bytes, key=chunk, prio=chunk, to=to)
         self.wait(op, after, tail)
         self.window("pull", op, node, window or self.table_bytes)
         self.own("reduce", op, Tail.OP_ISSUED)
@@ -110,7 +106,7 @@ class Ways(TpBuilder):
         template = self.template("own", Kind.PUT, operator)
         node = self.home_of_chunk
         to = self._to((node + 1) % self.n)
-        op = ids(self.b.ops(template, node, issuer=self.senders("own")[node], bytes=self.cuts.chunk_bytes, prio=self.every_chunk, to=to), len(node))
+        op = self.add(template, node, issuer=self.senders("own")[node], bytes=self.cuts.chunk_bytes, prio=self.every_chunk, to=to)
         self.wait(op, after, tail)
         self.count(operator, 1, 1)
         return op
@@ -122,9 +118,7 @@ class Ways(TpBuilder):
         template = self.template("reduce", Kind.PUT, "reduce", "add", PARTIAL, SUM)
         to = self._to(self.home_of_chunk[chunk], row=rows + chunk)
         prio = (self.block_of(chunk) - node) % self.cuts.blocks
-        op = ids(
-            self.b.ops(template, node, issuer=self.senders("reduce")[node], bytes=self.cuts.chunk_bytes, key=chunk, prio=prio, to=to), len(chunk)
-        )
+        op = self.add(template, node, issuer=self.senders("reduce")[node], bytes=self.cuts.chunk_bytes, key=chunk, prio=prio, to=to)
         self.wait(op, self.tile_op(done, node, chunk))
         self.wait(op, self.tile_op(done, self.home_of_chunk[chunk], chunk))  # memory adds to what the home has made
         self.count("reduce", self.n - 1, self.n - 1)
@@ -151,9 +145,7 @@ class Ways(TpBuilder):
             _, row, tile = self.b.regions(target, np.ones(len(chunk), np.int32), self.cuts.chunk_bytes, 1, alloc=Alloc.PREFIX, name=f"{operator}.hop")
             template = self.template(operator, Kind.PUT, operator, fn, src[hop > 0], SUM if fn == "add" else src[1])
             to = self._to(target, row=row + chunk)
-            op = ids(
-                self.b.ops(template, node, issuer=senders[node], bytes=self.cuts.chunk_bytes, key=chunk, prio=self.block_of(chunk), to=to), len(chunk)
-            )
+            op = self.add(template, node, issuer=senders[node], bytes=self.cuts.chunk_bytes, key=chunk, prio=self.block_of(chunk), to=to)
             for gpu in (node, target) if fn == "add" else (node,) if not hop else ():
                 self.wait(op, gate[gpu, chunk])
             if hop:
@@ -190,17 +182,8 @@ class Ways(TpBuilder):
         template = self.template("gather", kind, "gather", "load", ROWS, GATHERED, "loads")
         session = self.b.loads(self.home_of_chunk, np.full(len(self.every_chunk), n - 1), self.places, self.timeout_ps) + chunk if merged else -1
         prio = (chunk - node * self.cuts.chunks * self.machine.rotated) % len(self.every_chunk)
-        sent = self.b.ops(
-            template,
-            node,
-            issuer=self.pair_senders("loads")[node, home] if throttle else self.senders("loads")[node],
-            bytes=self.cuts.chunk_bytes,
-            key=chunk,
-            prio=prio,
-            to=self._to(home),
-            session=session,
-        )
-        op = ids(sent, len(chunk))
+        issuer, to = self.pair_senders("loads")[node, home] if throttle else self.senders("loads")[node], self._to(home)
+        op = self.add(template, node, issuer=issuer, bytes=self.cuts.chunk_bytes, key=chunk, prio=prio, to=to, session=session)
         self.wait(op, begin[node, block])
         self.wait(second[node, block], op)
         self.wait(second[self.home, self.blocks], begin[self.home, self.blocks])
@@ -219,7 +202,7 @@ class Ways(TpBuilder):
         template = self.template("gather", Kind.MULTICAST, "gather", "copy", src, dst)
         rows = row + np.arange(n)[None, :] * len(chunk) + chunk[:, None]
         to = self._to(np.tile(self.gpus, len(chunk)), n, rows.ravel())
-        op = ids(self.b.ops(template, node, issuer=self.senders("cast")[node], bytes=cuts.chunk_bytes, key=chunk, prio=chunk, to=to), len(chunk))
+        op = self.add(template, node, issuer=self.senders("cast")[node], bytes=cuts.chunk_bytes, key=chunk, prio=chunk, to=to)
         self.wait(op, after, tail)
         self.own("gather", after, tail)
         self.count("gather", 1, n - 1)

@@ -1,0 +1,103 @@
+"""Arguments of verbs: type, default and meaning of each, once for Python, `help` and the command line. Loads nothing heavy."""
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
+
+if TYPE_CHECKING:
+    from dysharp.runs.options import Value
+    from dysharp.runs.progress import Progress
+    from dysharp.specs import Cluster, Model
+    from dysharp.workload.sublayer import Work
+
+DEFAULT_MODEL = "deepseek-v2-lite"
+DEFAULT_CLUSTER = "paper-gh200-nvl32"
+
+
+class Argument(NamedTuple):
+    """Default and meaning of one argument, and its option (`cli.flags.options`).
+
+    text   the meaning; `None: X.` at its end is the default in words
+    shown  the value of the option in its help: `a|b` are words to complete, `[a|b]` the only words, `A,B,...` a list; "" = no option, or a flag
+    span   (least, most) of the option
+    flag   the option where it is not the name with "--"
+    """
+
+    default: Any
+    text: str
+    shown: str = ""
+    span: tuple[float, float | None] | None = None
+    flag: str = ""
+
+    @property
+    def words(self) -> list[str]:
+        """The values that `shown` lists; [] where it lists none."""
+        return self.shown.strip("[]").split("|") if "|" in self.shown and self.shown.islower() else []
+
+    @property
+    def meaning(self) -> str:
+        """The text for Python, where nothing else shows the words."""
+        return f"{self.text} One of {', '.join(self.words)}." if self.words else self.text
+
+
+ROUTES = (
+    "source of expert choices: uniform, normal:STD, powerlaw:ALPHA, lognormal:SIGMA, trace:NAME, a trace (.npz), counts (.csv), or a pattern such "
+    "as hot-rank:share=0.2 (`dysharp list routings`)."
+)
+_DIRECTION = "forward pass, backward pass (alone, on the row layout of a forward pass whose GPUs keep step), or both as one Row."
+_OPTIONS = (
+    'options of systems, such as {"deepep.n_sm": 20} (`--set deepep.n_sm=20`, repeatable); at packet level also of `fabric`. '
+    "`dysharp list options` shows names, defaults and ranges."
+)
+_WINDOW = (
+    "packet level, and several NVLink domains: simulate the first `window` tokens of each GPU, and estimate the whole layer. 0: all tokens. "
+    "None: all tokens, but `compare` chooses leading tokens for a large layer over several domains."
+)
+_WORKLOAD = (
+    "a collective or sub-layer in place of a MoE layer: all-reduce:64MiB, all-gather-v:1MiB,3MiB,... (bytes as nccl-tests counts them), "
+    "sub-layer:llama-7b:L1. Arguments of a layer (model, tokens, routing, ...) are then refused."
+)
+_START = "start time of each rank: fixed:US (the last rank is late), normal:SIGMA_US, rank=R:US,... or a CSV file (rank,start_us)."
+_SLOW = "slow ranks: rank=R:FACTOR,..., normal:CV (spread of clocks) or a CSV file (rank,factor). Their GEMMs take FACTOR times as long."
+GPUS = Argument(None, "GPUs in use. None: all GPUs of the cluster.", "G")
+ROUTING = Argument(None, f"{ROUTES} None: routing of the model.", "R")
+SEED = Argument(0, "seed of everything that is drawn.", "N")
+CLUSTER = Argument(DEFAULT_CLUSTER, "name of a packaged cluster, a variant NAME,key=value,... or a TOML file.", "NAME|FILE")
+PLACEMENT = Argument("auto", "placement of experts: contiguous, auto, eplb[:slots=N,nodes=N,groups=G], or a JSON or TOML file.", "P")
+SET = Argument(None, _OPTIONS, "SYSTEM.OPTION=VALUE", None, "--set settings")
+PROGRESS = Argument(None, "called with a `Step` while the simulation runs.")
+WORKLOAD = Argument(None, _WORKLOAD, "W")
+
+
+class SharedArgs(TypedDict, total=False):
+    """Keyword arguments of `run`, `compare` and `advise`. `help` of these functions prints the texts."""
+
+    cluster: Annotated["str | os.PathLike[str] | Cluster", CLUSTER]
+    gpus: Annotated[int | None, GPUS]
+    tokens: Annotated[int | None, Argument(None, "tokens per GPU. None: tokens_per_gpu of the model.", "T")]
+    layer: Annotated[int | None, Argument(None, "layer of a recording, or draw of a distribution. None: the layer of median imbalance.", "L")]
+    routing: Annotated[str | None, ROUTING]
+    placement: Annotated[str, PLACEMENT]
+    direction: Annotated[str, Argument("fwd", _DIRECTION, "fwd|bwd|both")]
+    seed: Annotated[int, SEED]
+    fidelity: Annotated[str, Argument("burst", "level of the simulation.", "burst|packet")]
+    options: Annotated["Mapping[str, Value] | None", SET]
+    progress: Annotated["Progress | None", PROGRESS]
+
+
+MODEL = Argument(DEFAULT_MODEL, "name of a packaged model, a TOML file, or a Hugging Face config.json.", "NAME|FILE")
+
+
+class RequestArgs(SharedArgs, total=False):
+    """Keyword arguments of `run` and `compare`."""
+
+    workload: Annotated["str | Work | None", WORKLOAD]
+    model: Annotated["str | os.PathLike[str] | Model", MODEL]
+    window: Annotated[int | None, Argument(None, _WINDOW, "T")]
+    start: Annotated[str | None, Argument(None, _START, "S")]
+    slow: Annotated[str | None, Argument(None, _SLOW, "S")]
+
+
+def arguments_of(arguments: type) -> dict[str, Argument]:
+    """{name: default and meaning} of a TypedDict of arguments; `model` first."""
+    return {name: kind.__metadata__[0] for name, kind in sorted(arguments.__annotations__.items(), key=lambda item: item[0] != "model")}
