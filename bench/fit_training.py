@@ -13,7 +13,7 @@ from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.setting import TrainingRow, machine_of, practice_of, setting_of
 from dysharp.measured.training.step_time import BARS, StepCase, step_cases
-from dysharp.specs.fitted import fitted, of_training
+from dysharp.specs.fitted import fitted
 from dysharp.training.estimate import estimate
 
 GROUPS = tuple(BARS)[:3]
@@ -43,7 +43,7 @@ def loss(cases: Iterable[tuple[StepCase, TrainingRow]], values: Values) -> float
 
 def fit(cases: list[tuple[StepCase, TrainingRow]]) -> Values:
     """The best point of a search along one constant after the other."""
-    best = {name: of_training(fitted())[name].value for name in GRID}
+    best = {name: fitted()[name].value for name in GRID}
     for _ in range(ROUNDS):
         for name, grid in GRID.items():
             best[name] = min(grid, key=lambda value, name=name: loss(cases, best | {name: value}))

@@ -1,14 +1,14 @@
 """`Fitted`: one constant that is fitted to measurements, with its unit, its meaning and the measurements behind it.
 
 Below it, one count of everything that was fitted to measurements, or chosen with measurements in sight. A fitted constant stands in
-`data/fitted.toml`. A counted number stands in the code or in files of machines and software, and `data/numbers.toml` lists it. Both belong to one
+`data/fitted.toml`. A counted number stands in the code or in cluster files, and `data/numbers.toml` lists it. Both belong to one
 part. Budgets are those that were promised; no later count raises one. The first three parts share `ALL`; operators and training share one, and have
 none of their own. Later parts were added by name.
 """
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,11 +96,6 @@ def fitted() -> Mapping[str, Fitted]:
     return fitted_from_toml(read_text(FILE), FILE.name)
 
 
-def of_libraries(constants: Mapping[str, Fitted]) -> dict[str, Fitted]:
-    """The constants of calls that enter a drained GPU, and of NCCL EP's buffers (`lib.*`)."""
-    return {name: constant for name, constant in constants.items() if name.startswith("lib.")}
-
-
 def of_operators(constants: Mapping[str, Fitted]) -> dict[str, Fitted]:
     """The constants of operators outside the experts (`attention.*`)."""
     return {name: constant for name, constant in constants.items() if name.startswith("attention.")}
@@ -121,30 +116,9 @@ def _packaged() -> dict[str, float]:
 
 
 def one_domain(constants: Mapping[str, Fitted]) -> dict[str, Fitted]:
-    """The constants of one NVLink domain. Others (between domains, no switch, operators, libraries, serving) have budgets of their own."""
-    others = between_domains(constants) | without_switch(constants) | of_operators(constants) | of_libraries(constants) | of_serving(constants)
-    others = {**others, **of_training(constants)}
-    return {name: constant for name, constant in constants.items() if name not in others}
-
-
-def between_domains(constants: Mapping[str, Fitted]) -> dict[str, Fitted]:
-    """The constants between NVLink domains (`internode.*`)."""
-    return {name: constant for name, constant in constants.items() if name.startswith("internode.")}
-
-
-def without_switch(constants: Mapping[str, Fitted]) -> dict[str, Fitted]:
-    """The constants of fabrics without a switch (`mori.*`)."""
-    return {name: constant for name, constant in constants.items() if name.startswith("mori.")}
-
-
-def of_training(constants: Mapping[str, Fitted]) -> dict[str, Fitted]:
-    """The constants of training frameworks (`training.*`)."""
-    return {name: constant for name, constant in constants.items() if name.startswith("training.")}
-
-
-def of_serving(constants: Mapping[str, Fitted]) -> dict[str, Fitted]:
-    """The constants of serving steps (`serving.*`)."""
-    return {name: constant for name, constant in constants.items() if name.startswith("serving.")}
+    """The constants of one NVLink domain: those of no other part."""
+    others = tuple(prefix for _, prefix, *_ in PARTS if prefix)
+    return {name: constant for name, constant in constants.items() if not name.startswith(others)}
 
 
 def overrides_of(table: Any, where: str) -> Overrides:
@@ -189,17 +163,16 @@ def conflicts_of(overrides: Overrides) -> list[str]:
 ONE_DOMAIN = 45  # most fitted constants and counted numbers of one NVLink domain
 ALL = 60  # most of the parts that are not added later
 OF_OPERATORS, OF_TRAINING, EVERYTHING = "operators", "training frameworks", "everything"
-_Part = tuple[str, Callable[[Mapping[str, Fitted]], Mapping[str, Fitted]], int | None, bool]
-PARTS: tuple[_Part, ...] = (
-    (ONE, one_domain, ONE_DOMAIN, False),
-    (BETWEEN, between_domains, BETWEEN_DOMAINS, False),
-    ("fabrics without a switch", without_switch, WITHOUT_SWITCH, False),
-    ("libraries", of_libraries, LIBRARIES, True),
-    ("serving", of_serving, SERVING, True),
-    (OF_OPERATORS, of_operators, None, True),
-    (OF_TRAINING, of_training, None, True),
+PARTS: tuple[tuple[str, str, int | None, bool], ...] = (
+    (ONE, "", ONE_DOMAIN, False),
+    (BETWEEN, "internode.", BETWEEN_DOMAINS, False),
+    ("fabrics without a switch", "mori.", WITHOUT_SWITCH, False),
+    ("libraries", "lib.", LIBRARIES, True),
+    ("serving", "serving.", SERVING, True),
+    (OF_OPERATORS, "attention.", None, True),
+    (OF_TRAINING, "training.", None, True),
 )
-"""(part, its constants, its budget (None: it shares one), whether it was added later)."""
+"""(part, how its constants begin ("": as those of no other part), its budget (None: it shares one), whether it was added later)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +196,9 @@ class Share:
 
 def parts(constants: Mapping[str, Fitted]) -> list[Share]:
     """What each part has. Every fitted constant and every counted number is in one of them."""
-    numbers = counted()
-    return [Share(name, len(of(constants)), sum(n.count for n in numbers if n.of == name), most, later) for name, of, most, later in PARTS]
+    of = {part: sum(n.count for n in counted() if n.of == part) for part, *_ in PARTS}
+    own = {part: sum(name.startswith(prefix) for name in constants) for part, prefix, *_ in PARTS} | {ONE: len(one_domain(constants))}
+    return [Share(part, own[part], of[part], most, later) for part, _, most, later in PARTS]
 
 
 def shares(constants: Mapping[str, Fitted]) -> list[Share]:
@@ -238,8 +212,7 @@ def shares(constants: Mapping[str, Fitted]) -> list[Share]:
     ]
 
 
-def _sum(name: str, of: Iterable[Share], budget: int | None, *, later: bool) -> Share:
-    of = list(of)
+def _sum(name: str, of: Sequence[Share], budget: int | None, *, later: bool) -> Share:
     return Share(name, sum(share.fitted for share in of), sum(share.counted for share in of), budget, later)
 
 

@@ -12,8 +12,7 @@ their numbers move no prediction; their constants that are floats are listed nev
 | rule | decides which measurements count; it moves no prediction |
 | counted | none of these: it counts beside the fitted constants (`of`: of which part, `specs.fitted`) |
 
-Numbers of files that were fitted or chosen with measurements in sight stand with their value: those of cluster files in the section `clusters`,
-those of another file in a section that is called like the file.
+Numbers of cluster files that were fitted or chosen with measurements in sight stand in the section `clusters`, with their value.
 """
 
 import functools
@@ -40,9 +39,7 @@ class Number:
     """One name with one or more numbers. `name()` stands for the numbers inside the function or class `name`."""
 
     module: str
-    """A module, or a section that `of_files` or `ROOMS` names."""
     name: str
-    """In a section of one file: the keys from the outside in, with spaces between them."""
     kind: str
     text: str
     """The source, or the meaning and the reason for the kind."""
@@ -51,12 +48,7 @@ class Number:
     of: str = ONE
     """The part that a counted number belongs to (`specs.fitted`)."""
     value: float | None = None
-    """The number in files; None in code."""
-
-
-def of_files(module: str) -> bool:
-    """Whether a section has numbers of files, which stand with their value."""
-    return module == CLUSTERS or module.endswith(".toml")
+    """The number in cluster files; None in code."""
 
 
 def numbers_from_toml(text: str, where: str) -> dict[tuple[str, str], Number]:
@@ -81,8 +73,8 @@ def _number(module: str, name: str, entry: Any, where: str) -> Number:
     if kinds == ["counted"] and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise ConfigError(f"{where}: count: found {show(count)}, expected a whole number of at least 1")
     value, of = entry.get("value"), entry.get("of", ONE)
-    if of_files(module) != isinstance(value, (int, float)) or not isinstance(of, str):
-        raise ConfigError(f"{where}: found {show(entry)}, expected a value in [{CLUSTERS}] and sections of files, none elsewhere, and a part as text")
+    if (module == CLUSTERS) != isinstance(value, (int, float)) or not isinstance(of, str):
+        raise ConfigError(f"{where}: found {show(entry)}, expected a value in [{CLUSTERS}] and none elsewhere, and a part as text")
     return Number(module, name, kinds[0], text, count, of, value)
 
 
