@@ -50,9 +50,13 @@ def TFLOPS_to_flops_per_us(tflops: float) -> int:
     return _rounded(tflops * 1_000_000)
 
 
-def GB_to_bytes(gb: float) -> int:
-    """Decimal gigabytes to bytes."""
-    return _rounded(gb * GB)
+USABLE = 0.9955
+"""Part of a GPU's memory that programs see: nvidia-smi prints 81,559 MiB for 80 (H100), 143,771 for 141 (H200), 183,359 for 180 (B200)."""
+
+
+def memory_to_bytes(gb: float) -> int:
+    """Bytes that programs see of a GPU's memory of `gb` "GB": datasheets call GiB so."""
+    return _rounded(gb * GiB * USABLE)
 
 
 def KiB_to_bytes(kib: float) -> int:

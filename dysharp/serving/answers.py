@@ -128,7 +128,7 @@ def slots_of(point: ServePoint) -> list[Slots]:
     tried = [(0, bare), *((n, with_slots(bare, n)) for n in EXTRA_SLOTS)]
     found = []
     for n, replica in tried:
-        memory = memory_of(replica, point.table.engine, point.load.prompt + point.load.answer)
+        memory = memory_of(replica, point.table.engine, point.load.prompt, point.load.answer)
         if memory.requests:
             table = StepTable(replica, point.table.engine, point.load)
             served = closed_loop(table, point.load, memory.requests)

@@ -205,7 +205,7 @@ def _prompts(replica: Replica, engine: Engine, load: Load, ttft: float) -> tuple
 
 def _plans(replica: Replica, engine: Engine, load: Load, gpus: int, tpot: float, first: list[tuple[float, Pool]]) -> list[_Plan]:
     """For each batch within the limit the numbers of prefill and decode workers whose rates match on so many GPUs."""
-    memory = memory_of(replica, engine.beside(replica.layout.dp), load.prompt + load.answer)
+    memory = memory_of(replica, engine.beside(replica.layout.dp), load.prompt, load.answer)
     most = min(memory.requests, engine.most_requests)
     if not most:
         return []

@@ -1,8 +1,8 @@
 """Memory of one GPU of a replica: weights, KV of a request, buffers, and the largest batch."""
 
 from dataclasses import dataclass
+from math import sqrt
 
-from dysharp.base.units import GiB
 from dysharp.model.cache import cache_bytes
 from dysharp.model.formats import Format
 from dysharp.model.operators import Weight
@@ -18,7 +18,7 @@ ACTIVATION_WIDTHS = 14.0
 
 @dataclass(frozen=True, slots=True)
 class ServeMemory:
-    """Bytes of one GPU. `requests`: the most of an attention group at full length; `tokens`: cached tokens of a group."""
+    """Bytes of one GPU. `requests`: the most of an attention group at once; `tokens`: cached tokens of a group."""
 
     weights: float
     buffers: float
@@ -28,6 +28,9 @@ class ServeMemory:
     """KV of a request of full length."""
     free: float
     """Left for KV."""
+    mean: float
+    deviation: float
+    """KV of a request that is somewhere in its answer, and its standard deviation."""
 
     @property
     def tokens(self) -> int:
@@ -36,8 +39,11 @@ class ServeMemory:
 
     @property
     def requests(self) -> int:
-        """Requests of full length that fit."""
-        return max(0, int(self.free / self.request))
+        """Requests that fit at once: engines take a block when a token needs it, and requests are evenly advanced; two deviations stay free."""
+        if self.free < self.request:
+            return 0
+        root = (sqrt(self.deviation**2 + self.mean * self.free) - self.deviation) / self.mean
+        return max(1, int(root**2))
 
 
 def weight_bytes(replica: Replica) -> float:
@@ -61,13 +67,13 @@ def kv_bytes(replica: Replica, tokens: float) -> float:
     return cache_bytes(replica.model, tokens, replica.formats.kv_bytes, replica.layout.cut) * replica.stage_part
 
 
-def memory_of(replica: Replica, engine: Engine, length: float, step_tokens: float | None = None) -> ServeMemory:
-    """The memory of one GPU for requests of `length` tokens."""
-    a, gpu = replica.model.attention, replica.machine.gpu
+def memory_of(replica: Replica, engine: Engine, prompt: float, answer: float = 0.0, step_tokens: float | None = None) -> ServeMemory:
+    """The memory of one GPU for requests with prompts of `prompt` and answers of `answer` tokens."""
+    a, length, total = replica.model.attention, prompt + answer, replica.machine.cluster.hbm_bytes
     weights = weight_bytes(replica)
     step = min(engine.step_tokens, step_tokens or engine.step_tokens)
     width = a.heads * a.value_dim / replica.layout.tp
     buffers = ELEMENT * step * max(width, replica.model.hidden) * ACTIVATION_WIDTHS + COLLECTIVE_BYTES
-    total = min(gpu.hbm_GB * 1e9, round(gpu.hbm_GB * 1e9 / GiB) * GiB)
     free = (total - weights - buffers) * engine.memory_part if engine.of_free else total * engine.memory_part - weights - buffers
-    return ServeMemory(weights, buffers, kv_bytes(replica, length) / length, kv_bytes(replica, length), max(0.0, free))
+    whole, mean = kv_bytes(replica, length), kv_bytes(replica, prompt + answer / 2)
+    return ServeMemory(weights, buffers, whole / length, whole, max(0.0, free), mean, 2 * (whole - mean) / sqrt(12))

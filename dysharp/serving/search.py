@@ -113,7 +113,7 @@ def _points(replica: Replica, engine: Engine, load: Load, gpus: int) -> list[Ser
         return faults[0]
     if gpus % layout.gpus:
         return f"{layout.gpus} GPUs do not divide {gpus} GPUs"
-    memory = memory_of(replica, engine.beside(layout.dp), load.prompt + load.answer)
+    memory = memory_of(replica, engine.beside(layout.dp), load.prompt, load.answer)
     if not memory.requests:
         used = (memory.weights + memory.buffers) / 1e9
         free, one = memory.free / 1e9, memory.request / 1e9

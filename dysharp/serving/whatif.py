@@ -86,7 +86,7 @@ def _without_a_group(best: ServePoint) -> ServePoint | None:
     ep = layout.ep - layout.tp
     rest = ServeLayout(layout.tp, layout.dp - 1, ep, -model.n_experts % ep)
     replica, engine = replace(best.replica, layout=rest), best.table.engine
-    memory = memory_of(replica, engine, best.load.prompt + best.load.answer)
+    memory = memory_of(replica, engine, best.load.prompt, best.load.answer)
     if not memory.requests:
         return None
     table = StepTable(replica, engine, best.load)

@@ -149,7 +149,7 @@ class Cluster:
     fp8_flops_per_us: Annotated[Amount, Key("dense FP8 peak of a GPU, TFLOP/s", "fp8_TFLOPS", Rate, units.TFLOPS_to_flops_per_us)]
     bf16_flops_per_us: Annotated[Amount, Key("dense BF16 peak of a GPU, TFLOP/s", "bf16_TFLOPS", Rate, units.TFLOPS_to_flops_per_us)]
     hbm_bytes_per_us: Annotated[Amount, Key("memory rate of a GPU, GB/s", "hbm_GBps", Rate, units.GBps_to_bytes_per_us)]
-    hbm_bytes: Annotated[Amount, Key("memory of a GPU, GB", "hbm_GB", Rate, units.GB_to_bytes)]
+    hbm_bytes: Annotated[Amount, Key("memory of a GPU as its datasheet counts it, GB", "hbm_GB", Rate, units.memory_to_bytes)]
     reduction_buffer_bytes: Annotated[AmountOrZero, Key("", "reduction_buffer_KiB", Delay, units.KiB_to_bytes)]
     multimemq_entries: Entries
     al_tlb_entries: Entries

@@ -91,7 +91,7 @@ def kernels(r: Replica) -> Iterator[tuple[str, Any]]:
     each = [operator_bytes(op, 1.0, r.formats.kv_bytes) for n in kinds.values() for op in operators(r.model, n, r.layout.cut)]
     yield "bytes", (weight_bytes(r), kv_bytes(r, 100.0), kv_bytes(r, 5000.0), [n for n in each if n])
     for engine in map(engine_of, ENGINES):
-        found = [memory_of(r, engine.beside(r.layout.dp), *args) for args in ((2100.0,), (150.0, 2000.0), (90000.0, 1e9))]
+        found = [memory_of(r, engine.beside(r.layout.dp), *args) for args in ((2100.0,), (150.0, 2000.0, 300.0), (90000.0, 1e9, 1e9))]
         yield f"memory of {engine.name}", [(one, one.tokens, one.requests) for one in found]
     yield "transfer", [apart.transfer_us(r, 1700.0, gpus) for gpus in (8, 72, 144)]
     if r.model.layer is not None:

@@ -13,7 +13,7 @@ def test_known_values() -> None:
     assert units.ps_to_ns(35_600) == 35.6
     assert units.GBps_to_bytes_per_us(450) == 450_000
     assert units.TFLOPS_to_flops_per_us(989.5) == 989_500_000
-    assert units.GB_to_bytes(141) == 141_000_000_000
+    assert units.memory_to_bytes(80) == round(80 * (1 << 30) * 0.9955)
     assert units.KiB_to_bytes(64) == 65_536
     assert (units.KiB, units.MiB, units.GiB) == (2**10, 2**20, 2**30)
 

@@ -207,7 +207,7 @@ def advise(
 def asked_for(
     model: ModelSource, phase: str | None, request: SharedArgs, precision: str | None = None
 ) -> tuple[Request, Phase | None, Formats | None]:
-    """The request of advice, complete, its phase, and the formats that `precision` names. Raises ConfigError for wrong input and for a cluster that is not real."""
+    """The request of advice, complete, its phase, and the formats of `precision`. Raises ConfigError for wrong input, and for a paper cluster."""
     chosen_phase = None if phase is None else get_phase(phase)
     if chosen_phase is not None:
         request["direction"] = passes_of(chosen_phase, request["direction"])
