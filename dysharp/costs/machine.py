@@ -143,6 +143,8 @@ class Machine:
         `weight_bytes`: of a weight with its scales, where weights are narrower or wider than the products in `dtype`. `accumulate`: onto FP32 sums in
         memory (weight gradients). `levels`: the groups have so many times `m` rows, whose last tiles are filled unevenly.
         """
+        if not m:
+            return self.floor
         key = (m, n, k, dtype, groups, accumulate, weight_bytes, levels)
         return self._once(key, lambda: self._gemm(m, n, k, dtype, groups, accumulate, weight_bytes, levels))
 

@@ -175,7 +175,7 @@ def beside_pass(alone: float, own: Wires, others: Wires, pass_us: float) -> floa
     Behind the pass the exchange has the wires alone.
     """
     ways = ((own.near, others.near), (own.far, others.far), (own.host, others.host))
-    return max(alone, *(one / (1 - held / pass_us) if one + held < pass_us else one + held for one, held in ways if one))
+    return max([alone, *(one / (1 - held / pass_us) if one + held < pass_us else one + held for one, held in ways if one)])
 
 
 def _buckets(

@@ -16,6 +16,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import Machine
 from dysharp.model import flops, state, weights
 from dysharp.model.layout import KINDS, check_domain, check_layout, chunks_of, chunks_of_rank, layout_of
+from dysharp.model.operators import operators
 from dysharp.program import Nature, Program
 from dysharp.runs.store import digest_of
 from dysharp.specs import Model, load_cluster
@@ -33,7 +34,7 @@ from dysharp.training.memory import Saving
 from dysharp.training.merged import Kernel, block_kernels, block_times, kernels_program, sms_of
 from dysharp.training.moe_block import exchange
 from dysharp.training.overlap import phases_of
-from dysharp.training.practice import KERNELS, WHOLE, Practice, SubLayers
+from dysharp.training.practice import WHOLE, Practice, SubLayers
 from dysharp.training.schedules import Times, all_schedules, in_flight, make_schedule
 from dysharp.training.step_timeline import step_timeline
 from dysharp.workload import make_routing
@@ -240,10 +241,11 @@ def rates(way: str) -> Iterator[Row]:
 def practice(way: str) -> Iterator[Row]:
     """Launches of every row of kernels, and of modules that run again."""
     own = PRACTICES[way]
-    for part in KERNELS:
-        yield part, (one for way_of in own.kernels((part,), 7) for one in way_of)
+    ops = [op for model in MODELS.values() for op in operators(model, model.n_layers - 1)]
+    for piece in sorted({op.piece for op in ops}):
+        yield piece, (one for way_of in own.launches([op for op in ops if op.piece == piece], 7) for one in way_of)
     for module in (*memory.MODULES, memory.FULL):
-        saved, again = replace(own, recompute=(module,)).replays(tuple(KERNELS), 5)
+        saved, again = replace(own, recompute=(module,)).replays(ops, 5)
         yield f"again {module}", (saved, *again)
 
 

@@ -5,12 +5,12 @@ from itertools import pairwise
 
 import pytest
 
+from dysharp.costs.exchange import HUB, IN_SWITCH, Peers, Rows, exchange, least_us
 from dysharp.costs.machine import Machine
 from dysharp.model import Layout
 from dysharp.model.layout import chunks_of
 from dysharp.model.state import rank_parameters
 from dysharp.planning.cost import Coster, machine_of
-from dysharp.planning.experts import wire_us
 from dysharp.planning.plan import practice_for
 from dysharp.planning.space import Task, default_space
 from dysharp.planning.swap import OFFLOADED
@@ -106,12 +106,16 @@ def test_an_oversubscribed_spine_slows_what_leaves_its_rail() -> None:
     assert send(slow, 1e6, Layout(pp=4, dp=8, ep=8)) == send(even, 1e6, Layout(pp=4, dp=8, ep=8))
     assert ring(slow, 1e6, 32, 1) == ring(even, 1e6, 32, 1)
     assert on_nics(slow, 47e3, 12).far == 4 * on_nics(even, 47e3, 12).far  # 12 ranks away: another place in the next domain
-    layout = Layout(ep=32, dp=32)
-    for system, passes in (("flat", True), ("dedup", False), ("in-switch", False), ("moe-hub", False)):
-        times = [wire_us(one, layout, MODEL, 4096, system) for one in (even, slow)]
+    layout, layer = Layout(ep=32, dp=32), MODEL.layer
+    assert layer is not None
+    sent, peers = Rows(4096, 2.0 * layer.hidden, 2.0 * layer.hidden), Peers(32)
+    for system, passes in (("flat", True), ("dedup", False), ("deepep", False)):
+        times = [exchange(one, layer, peers, sent, system).dispatch for one in (even, slow)]
         assert (times[1] > times[0]) == passes
+    for system in (IN_SWITCH, HUB):
+        assert least_us(even, layer, peers, sent, system, 0.0) == least_us(slow, layer, peers, sent, system, 0.0)
     begun = machine_of(H100).hop + 2e-6 * H100.link_latency_ps
-    flat = [wire_us(one, layout, MODEL, 4096, "flat") - begun for one in (even, slow)]
+    flat = [exchange(one, layer, peers, sent, "flat").dispatch - begun for one in (even, slow)]
     assert flat[1] == pytest.approx(4 * 7 / 8 * flat[0])
     assert rows(even, layout, 10.0).far == 10.0
 
