@@ -158,10 +158,10 @@ class Machine:
             moved = groups * (ELEMENT_BYTES[kind] * m * k + held * n * k + 2 * m * n) + sums
             return max(groups * 2 * m * n * k / self.cluster.peak_flops_per_us(kind), moved / self.cluster.hbm_bytes_per_us)
         regime = self.regime
-        dense = "cublas" if kind == "bf16" else regime.dense
+        library = regime.grouped if grouped is not None else "cublas" if kind == "bf16" else regime.dense
         products = gemm_us(
-            self.gpu, self.constants, m * np.array(levels), n, k, kind, library=dense if grouped is None else regime.grouped, groups=groups,
-            kept=kept_part(self.gpu, self.constants, kind) if regime.long else 1.0, weight_bytes=held,
+            self.gpu, self.constants, m * np.array(levels), n, k, kind, library=library, groups=groups,
+            kept=kept_part(self.gpu, self.constants, kind, library) if regime.long else 1.0, weight_bytes=held,
         )  # fmt: skip
         time = float(np.mean(products))
         if weight_bytes is not None:

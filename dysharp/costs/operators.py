@@ -72,10 +72,15 @@ KEPT = {"hopper.bf16": 701 / 797, "hopper.fp8": 701 / 797, "blackwell.fp8": 1.0}
 known; chosen with measured steps in sight. Blackwell BF16 is fitted: `attention.steady_part`."""
 
 
-def kept_part(gpu: Gpu, constants: Constants, dtype: str) -> float:
-    """Part of the sustained rate that power leaves a GEMM in a run of hours, as training and serving are."""
+def kept_part(gpu: Gpu, constants: Constants, dtype: str, library: str) -> float:
+    """Part of the sustained rate that power leaves a GEMM in a run of hours, as training and serving are.
+
+    DeepGEMM's FP8 on Hopper adds sums on the FP32 lanes too (`gemm_tiles.promoted`), so power leaves it no more than Blackwell's BF16: chosen with
+    served rows and SGLang's table of operators in sight.
+    """
     kind = f"{arch_of(gpu)}.{'fp8' if dtype == 'fp4' else dtype}"
-    return KEPT.get(kind, constants["attention.steady_part"])
+    doubly = kind == "hopper.fp8" and library.startswith("deepgemm")
+    return constants["attention.steady_part"] if doubly else KEPT.get(kind, constants["attention.steady_part"])
 
 
 def memory_kernel_us(gpu: Gpu, constants: Constants, n_bytes: ArrayLike) -> F64:

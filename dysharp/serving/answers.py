@@ -130,7 +130,7 @@ def slots_of(point: ServePoint) -> list[Slots]:
     for n, replica in tried:
         memory = memory_of(replica, point.table.engine, point.load.prompt, point.load.answer)
         if memory.requests:
-            table = StepTable(replica, point.table.engine, point.load)
+            table = StepTable(replica, point.table.engine.together(replica.layout.dp), point.load)
             served = closed_loop(table, point.load, memory.requests)
             found.append(Slots(rearranging(bare, n), served.rate * point.load.answer / layout.gpus))
     return found

@@ -91,6 +91,10 @@ class Engine:
         """The rules of one of `groups` attention groups."""
         return replace(self, step_tokens=max(1, self.step_tokens // groups)) if self.groups_share_tokens else self
 
+    def together(self, groups: int) -> Engine:
+        """The rules of all `groups` attention groups, from those of one."""
+        return replace(self, step_tokens=self.step_tokens * groups) if self.groups_share_tokens else self
+
     def host_us(self, replica: Replica, requests: float) -> float:
         """The host's work on a step of `requests` requests of an attention group."""
         return requests * replica.machine.constants["serving.request_us"]

@@ -85,9 +85,10 @@ def _without_a_group(best: ServePoint) -> ServePoint | None:
         return None
     ep = layout.ep - layout.tp
     rest = ServeLayout(layout.tp, layout.dp - 1, ep, -model.n_experts % ep)
-    replica, engine = replace(best.replica, layout=rest), best.table.engine
-    memory = memory_of(replica, engine, best.load.prompt, best.load.answer)
+    replica, engine = replace(best.replica, layout=rest), best.table.engine.together(layout.dp)
+    memory = memory_of(replica, engine.beside(rest.dp), best.load.prompt, best.load.answer)
     if not memory.requests:
         return None
     table = StepTable(replica, engine, best.load)
-    return replace(best, replica=table.replica, served=closed_loop(table, best.load, memory.requests), memory=memory, table=table)
+    served = closed_loop(table, best.load, min(memory.requests, engine.most_requests))
+    return replace(best, replica=table.replica, served=served, memory=memory, table=table)

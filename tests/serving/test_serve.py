@@ -65,7 +65,7 @@ def test_questions_of_one_screen() -> None:
         routing="lognormal:0.65", what_if=True, users=300,
     )  # fmt: skip
     text = "\n".join((*done.sentences(), *done.advice()))
-    for part in ("Prefill and decode apart", "300 users need", "room for", "Drafts (1 a step) pay above", "EPLB with 1 spare slot", "would fit more"):
+    for part in ("Prefill and decode apart", "300 users need", "room for", "Drafts (1 a step) pay above", "EPLB with 1 spare slot", "would help"):
         assert part in text
     assert [one.name for one in done.what_ifs][-1] == "a GPU dies"
     plain = json.loads(json.dumps(done.to_dict()))
