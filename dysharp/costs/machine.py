@@ -46,6 +46,10 @@ def compute_dtype(gpu: Gpu, wanted: str) -> str:
     return "fp8" if wanted == "fp4" and gpu.fp4_TFLOPS <= gpu.fp8_TFLOPS else wanted
 
 
+OPTIMIZER = 0.666
+"""Part of the datasheet's memory rate that kernels of an optimizer reach (SimuMax 4dcaae5, configs/system/b200_bf16_ceperm.json)."""
+
+
 class Reducers(NamedTuple):
     """All-reduce kernels of an engine (`allreduce.KERNELS`) up to `most` bytes, one that sums in the switch up to `most_in_switch` bytes, and NCCL,
     with its form in the switch where `nvls` allows that. The fastest allowed kernel runs."""
@@ -126,6 +130,10 @@ class Machine:
     def memory(self, n_bytes: float, kernels: int = 1) -> float:
         """`kernels` kernels that read and write `n_bytes` in all."""
         return kernels * self.floor + self.stream(n_bytes)
+
+    def update(self, n_bytes: float) -> float:
+        """Kernels of an optimizer, which read and write `n_bytes` of many arrays at once."""
+        return self.floor + n_bytes / ((OPTIMIZER if self.cluster.gpu else 1.0) * self.cluster.hbm_bytes_per_us)
 
     def permute(self, n_bytes: float) -> float:
         """A kernel that moves rows to other places: memory, or what SMs load and store."""
@@ -256,7 +264,8 @@ class Machine:
         return self._once((kind, size, n_bytes), lambda: collective_us(self.gpu, self.constants, kind, size, n_bytes))
 
     def group(self, n_bytes: float, size: int, stride: int) -> float:
-        """A reduce-scatter or all-gather of `n_bytes` over `size` ranks that are `stride` apart, beside computing. Between domains: rates only.
+        """A reduce-scatter or all-gather of `n_bytes` over `size` ranks that are `stride` apart, beside computing, in the buffers of a distributed
+        optimizer: in place (Megatron-LM, param_and_grad_buffer.py). Between domains: rates only.
 
         The members in one domain share the way between domains: each brings its part of the ring's bytes through its own network card.
         """
@@ -264,7 +273,9 @@ class Machine:
             return 0.0
         inside = max(1, min(size, self.domain // stride))
         if inside == size and self.cluster.gpu:
-            return self._near("all_gather", size, n_bytes)
+            return self._once(
+                ("ring", size, n_bytes), lambda: collective_us(self.gpu, self.constants, "all_gather", size, n_bytes, in_place=True)
+            )
         rate = self.link if inside == size else min(self.link, inside * self.nic)
         return n_bytes * (size - 1) / size / rate
 

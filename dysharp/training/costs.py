@@ -207,4 +207,4 @@ def update_us(machine: Machine, layout: Layout, held: RankParameters, copies: in
     element = number("step.gradient_bytes")
     held = RankParameters(held.dense / layout.fsdp, held.experts / layout.expert_fsdp)
     turns = 1 + (LOOK + SCALE * (layout.dp * layout.cp > 1) if practice.plain_ddp else 0)
-    return machine.memory((number("step.optimizer_bytes") + element) * shard + turns * element * (held.dense + held.experts))
+    return machine.update((number("step.optimizer_bytes") + element) * shard + turns * element * (held.dense + held.experts))

@@ -468,9 +468,9 @@ def test_wrong_input_is_one_clear_line(given: dict[str, Any], text: str) -> None
 
 def test_progress_and_memory_are_told() -> None:
     seen = []
-    done = ds.advise("deepseek-v3", systems=["deepep"], options={"deepep.n_sm": 8}, cluster="hw-dgx-h100", tokens=8, progress=seen.append)
+    done = ds.advise("deepseek-v3", systems=["deepep"], options={"deepep.n_sm": 8}, cluster="hw-dgx-h100,hbm_GB=70", tokens=8, progress=seen.append)
     assert {step.system for step in seen} >= {"deepep", "dysharp", "ideal"}
-    told = [text for text in (*done.header, *done.best.warnings) if "take 82 GB per GPU, but a GPU has 80 GB" in text]
+    told = [text for text in (*done.header, *done.best.warnings) if "take 82 GB per GPU, but a GPU has 75 GB" in text]
     assert told == [text for text in done.header if text.startswith("warning: memory: the experts")]
     assert len(told) == 1
 
