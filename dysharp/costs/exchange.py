@@ -47,8 +47,6 @@ class Peers:
         """Mean distinct parts (GPUs, domains) of a token. Spare slots hold copies of any expert, but in the domain of its group (EPLB)."""
         if self.slots and parts == self.ep:
             return expected_copies(parts, layer.n_experts + self.slots, layer.topk)
-        if parts % layer.n_group:
-            return expected_copies(parts, layer.n_experts, layer.topk)
         return expected_copies(parts, layer.n_experts, layer.topk, layer.n_group, layer.topk_group)
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import combinations
 from math import comb
 
-import numpy as np
 import pytest
 
 from dysharp.costs.collectives import flight_us
@@ -82,11 +81,11 @@ def test_serve_step_and_plan_agree(cell: Cell) -> None:
 
 
 def test_deepep_of_deepseek_on_h200() -> None:
-    """1043 us in serve and 746 us in step, before groups of experts counted everywhere."""
+    """1043 us in serve and 746 us in step, before groups of experts counted everywhere and as they are drawn."""
     cell = ("hw-dgx-h200", "deepseek-v3", 8, 4096, "deepep")
     assert in_serve(cell) == pytest.approx(in_step(cell))
     switch, hub = (in_plan((*cell[:4], system)) for system in (IN_SWITCH, HUB))
-    assert switch / hub == pytest.approx(0.66, abs=0.01)
+    assert switch / hub == pytest.approx(0.64, abs=0.01)
     assert [in_serve((*cell[:4], system)) for system in (IN_SWITCH, HUB)] == pytest.approx([switch, hub])
 
 
@@ -102,32 +101,20 @@ def test_copies_are_those_of_all_choices(experts: int, topk: int, parts: int) ->
     assert expected_copies(parts, experts, topk) == pytest.approx(counted)
 
 
+@pytest.mark.parametrize("name", ["deepseek-v3", "qwen3-30b"])
 @pytest.mark.parametrize("parts", [2, 4, 8, 16, 32])
-def test_copies_are_those_of_drawn_routings(parts: int) -> None:
-    model = load_model("qwen3-30b")
-    routing = make_routing("uniform", model, parts, (1 << 14) // parts, seed=7)
+def test_copies_are_those_of_drawn_routings(name: str, parts: int) -> None:
+    model = load_model(name)
+    limited = model.topk_group < model.n_group
+    routing = make_routing("uniform:group-limited" if limited else "uniform", model, parts, (1 << 14) // parts, seed=7)
     assert Peers(parts).copies(model, parts) == pytest.approx(distinct_gpus(routing).with_source, rel=0.01)
-
-
-@pytest.mark.parametrize("parts", [2, 4, 8, 16, 32])
-def test_copies_of_groups_that_are_chosen_evenly(parts: int) -> None:
-    """4 of 8 groups, then 8 of their 128 experts. A gate that looks at the best experts of a group reaches up to 10 % more parts."""
-    rng = np.random.default_rng(3)
-    chosen = rng.random((1 << 14, 8)).argsort(axis=1)[:, :4]
-    pool = (32 * chosen[:, :, None] + np.arange(32)).reshape(-1, 128)
-    experts = np.take_along_axis(pool, rng.random(pool.shape).argsort(axis=1)[:, :8], axis=1)
-    own = np.sort(experts * parts // 256, axis=1)
-    assert expected_copies(parts, 256, 8, 8, 4) == pytest.approx(1 + (np.diff(own) > 0).sum(axis=1).mean(), rel=0.01)
-    if parts >= 8:
-        gate = distinct_gpus(make_routing("uniform:group-limited", load_model("deepseek-v3"), parts, (1 << 13) // parts)).with_source
-        assert 1 < gate / expected_copies(parts, 256, 8, 8, 4) < 1.1
 
 
 def test_spare_slots_leave_groups_to_domains() -> None:
     """EPLB places a copy on any GPU of its domain."""
-    model, peers = load_model("deepseek-v3"), Peers(64, slots=64)
-    assert peers.copies(model, 64) == pytest.approx(expected_copies(64, 320, 8))
-    assert peers.copies(model, 8) == expected_copies(8, 256, 8, 8, 4)
+    model, peers = load_model("deepseek-v3"), Peers(32, slots=32)
+    assert peers.copies(model, 32) == pytest.approx(expected_copies(32, 288, 8))
+    assert peers.copies(model, 4) == expected_copies(4, 256, 8, 8, 4)
 
 
 # ---- floors
