@@ -272,7 +272,7 @@ def test_a_forward_pass_knows_its_counts_behind_maps_and_the_last_rank() -> None
     plain = Block(hybrid().model, hybrid().machine, hybrid().layout, 4096, Practice(dispatcher="alltoall")).experts(None)["counts"]
     machine, n_bytes = hybrid().machine, 4096 * 128 * 8
     assert (plain.forward, plain.backward, counts.backward) == (machine.wait, 0.0, 0.0)
-    assert counts.forward - plain.forward == pytest.approx(machine.memory(n_bytes) + n_bytes * 7 / 8 / machine.link)
+    assert counts.forward - plain.forward == pytest.approx(machine.memory(n_bytes) + machine.group(n_bytes, 8, 1))
 
 
 def test_what_comes_before_the_count_is_not_hidden_behind_launches() -> None:
@@ -311,7 +311,7 @@ def test_overlapped_communication_takes_memory_from_computing() -> None:
 def test_scaled_gradients_and_the_look_for_nan_are_bytes_of_the_end() -> None:
     """Scaling reads and writes every gradient of several replicas, the look for NaN reads it."""
     model, machine = load_whole("llama3-8b"), Machine(load_cluster("hw-dgx-h100"))
-    rate = machine.memory(1e9) - machine.memory(0)
+    rate = machine.update(1e9) - machine.update(0)
     for layout, turns in (("dp=8", 3), ("tp=8", 1)):
         plain, lean = (
             step_costs(model, machine, layout_of(layout), 4096, None, practice=Practice(plain_ddp=more)).times.optimizer[0] for more in (True, False)
