@@ -33,7 +33,7 @@ def us(*entries: Parsed | Missing) -> list[float]:
 @pytest.mark.parametrize(
     ("family", "system", "least", "median"),
     [
-        ("mla-block", "TensorRT", 60, 13.0),
+        ("mla-block", "TensorRT", 60, 13.4),  # 13.0 before one clock (docs/deviations.md)
         ("mla-block", "vLLM", 65, 23.0),
         ("hyper-connection", "TensorRT", 3, 3.0),
         ("linear-attention", "TensorRT", 30, 27.0),
