@@ -257,7 +257,7 @@ def place_of_fastest(found: Sequence[tuple[str, str, int, float]]) -> int:
 
     A system that drops rows is the fastest only where every system drops some: it does less work.
     """
-    bounds = {name for name, system in all_systems().items() if system.bound}
+    bounds = {name for name, system in all_systems().items() if system.bound} if len(found) > 1 else set()
     return min(range(len(found)), key=lambda i: (found[i][2] > 0, found[i][0] in bounds, found[i][1] != "real", found[i][3]))
 
 

@@ -11,8 +11,6 @@ OTHER_MEANINGS = {
     "isa/commands.py": "a field of a command",
     "silicon/rtl/al_tlb.py": "pins",
     "silicon/rtl/models/al_tlb.py": "pins",
-    "training/block.py": "a part of a transformer layer",
-    "training/practice.py": "a part of a transformer layer",
 }
 
 
