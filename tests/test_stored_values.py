@@ -15,7 +15,7 @@ from tests.stored_values import TESTS, Digests, Table, cells, check, differences
 
 MADE = [name for name in scripts() if ".test_" in name]
 SCRIPTS = {name: importlib.import_module(f"tests.{name}") for name in scripts() if name not in MADE}
-OTHERS = {"replay/digests.json"}
+OTHERS = {"replay/digests.json", "replay/answers.json"}
 """Files of another kind: records, whose lines stay."""
 
 

@@ -247,7 +247,7 @@ def _own_gpu(cluster: Cluster) -> Gpu:
 def file_values(cluster: Cluster) -> dict[str, Any]:
     """The fields of a cluster by key and in units of a cluster file."""
     values = ((key, getattr(cluster, field)) for field, key in keys_of(Cluster).items())
-    return {key.name: value / key.convert(1) if key.convert else value for key, value in values}
+    return {key.name: float(f"{value / key.convert(1):.9g}") if key.convert else value for key, value in values}
 
 
 def _conflicts(c: Cluster) -> list[str]:

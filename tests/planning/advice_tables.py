@@ -168,7 +168,7 @@ def said() -> list[Any]:
     for best, ties, others in ((tried, [fused], [none, slow, drops]), (fused, [], []), (none, [], [slow, tried, none]), (drops, [tried], [drops])):
         found += [answer_lines(best, ties, shown, others) for shown in (ifs, ifs[:2], [])]
     for ranking, rest in (((tried, fused), (none,)), ((fused, slow), ()), ((), (slow, drops))):
-        done = Advice(ranking, rest, {"s": "why"}, (), tuple(ifs[:1]), {}, ("h",), None, "host")
+        done = Advice(ranking, rest, {"s": "why"}, (), tuple(ifs[:1]), {}, ("h",), None, "host", {})
         found += [[one.system for one in done.ties()], str(done), repr(done), done.best.system, done.answer]
     shares = (0.0049, -0.0049, 0.005, -0.005, 0.0149, 0.015, -0.015, 0.3)
     return [*found, [percent(x) for x in shares], [eager_is_known(one.row) for one in (tried, fused, none, slow, free)]]
