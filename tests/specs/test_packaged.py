@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dysharp import specs
+from dysharp.base import units
 from dysharp.base.errors import ConfigError
 from dysharp.measured.trust import no_rows
 from dysharp.specs import list_clusters, load_cluster, load_model
@@ -135,7 +136,7 @@ def test_the_papers_machine_in_engine_units() -> None:
     assert (c.n_vcs, c.vc_flits, c.reduction_buffer_bytes) == (8, 256, 65_536)
     assert (c.multimemq_entries, c.al_tlb_entries, c.ts_entries, c.or_entries, c.tile_rows) == ((32, 512, 1024, 1024, 128))
     assert (c.peak_flops_per_us("fp8"), c.peak_flops_per_us("bf16")) == (1_979_000_000, 989_500_000)
-    assert (c.hbm_bytes_per_us, c.hbm_bytes) == (4_800_000, 141_000_000_000)
+    assert (c.hbm_bytes_per_us, c.hbm_bytes) == (4_800_000, units.memory_to_bytes(141))
     assert not c.software_costs
 
 
@@ -213,8 +214,9 @@ COMING = {
 
 @pytest.mark.parametrize("name", COMING)
 def test_coming_machines_say_that_nobody_measured_them(name: str) -> None:
-    c = load_cluster(name)
-    assert (c.link_bytes_per_us / 1000, c.hbm_bytes / 1e9, c.hbm_bytes_per_us / 1000, c.max_gpus) == COMING[name]
+    c, (link, memory, rate, most) = load_cluster(name), COMING[name]
+    assert (c.link_bytes_per_us / 1000, c.hbm_bytes_per_us / 1000, c.max_gpus) == (link, rate, most)
+    assert c.hbm_bytes == units.memory_to_bytes(memory)
     head = (DATA / "clusters" / f"{name}.toml").read_text().split("\n\n")[0]
     assert "No rows:" in head.splitlines()[0]
     assert "Not found, and copied from" in head
