@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from dysharp.base.text import table
-from dysharp.base.units import GiB
+from dysharp.base.units import GiB, memory_to_bytes
 from dysharp.model import check_domain, check_layout, chunks_of, layout_of
 from dysharp.model.flops import CONVENTIONS, flops_of, model_flops
 from dysharp.model.formats import formats_of, trained
@@ -138,7 +138,7 @@ def _check(layout: Layout, memory: Memory, gpu: str, cluster: str | os.PathLike[
         check_domain(layout, machine.domain_gpus, machine.domains)
         gpu = gpu or machine.gpu
     if gpu:
-        check_memory(memory, load_gpu(gpu).hbm_GB * GIGA, gpu)
+        check_memory(memory, memory_to_bytes(load_gpu(gpu).hbm_GB), gpu)
 
 
 def _with_memory(about: Description, model: WholeModel, layout: Layout, memory: Memory, schedule: str, precision: str) -> Description:

@@ -52,7 +52,6 @@ class Practice:
     | field | meaning |
     |---|---|
     | `dtype` | of GEMMs; "": the model's experts say it |
-    | `formats` | of copies of weights and their products by part; None: all as `dtype` |
     | `dispatcher` | of routed experts as a closed form; "": a Row has their time |
     | `overlap_ep` | EP communication of one micro-batch beside computing of another |
     | `overlap_tp` | tensor parallel collectives in pieces beside their GEMM |
@@ -65,10 +64,10 @@ class Practice:
     | `recompute` | modules that are computed again, as Megatron names them |
     | `tensor` | Rows of a system of sub-layers, in place of tensor parallel collectives |
     | `context` | how context parallel ranks exchange: "a2a" of heads, "p2p" ring of keys and values |
+    | `formats` | of copies of weights and their products by part; None: all as `dtype` |
     """
 
     dtype: DType = ""
-    formats: Formats | None = None
     dispatcher: Dispatcher = ""
     overlap_ep: bool = False
     overlap_tp: bool = False
@@ -81,6 +80,7 @@ class Practice:
     recompute: tuple[str, ...] = ()
     context: Literal["a2a", "p2p"] = "p2p"
     tensor: SubLayers | None = None
+    formats: Formats | None = None
 
     @property
     def whole_graph(self) -> bool:

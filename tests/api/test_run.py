@@ -272,7 +272,8 @@ def test_help_shows_every_argument_once(verb: str) -> None:
     shared = "model cluster gpus tokens layer routing placement direction seed fidelity options progress"
     assert set(shared.split()) <= set(named)
     assert ("window" in named) == (verb != "advise")
-    keywords = [name for name, parameter in named.items() if parameter.kind is parameter.KEYWORD_ONLY and name not in ("systems", "phase", "precision", "tuned")]
+    own = ("systems", "phase", "precision", "tuned")
+    keywords = [name for name, parameter in named.items() if parameter.kind is parameter.KEYWORD_ONLY and name not in own]
     assert all(function.__doc__.count(f"\n{name}: ") == 1 for name in keywords)
     assert named["cluster"].default == ("hw-dgx-h100" if verb == "advise" else "paper-gh200-nvl32")
 

@@ -275,7 +275,7 @@ def serving_settings(engine: str) -> Named:
 def _plain(found: Any) -> Any:
     """A setting with names in place of models and machines."""
     if isinstance(found, Replica):
-        return found.model.name, found.formats, found.layout, found.rates.cluster.name
+        return found.model.name, found.formats, found.layout, found.machine.cluster.name
     if isinstance(found, tuple):
         return [_plain(part) for part in found]
     if isinstance(found, serving.ServeSetting):
@@ -316,7 +316,7 @@ def bars_of_replicas() -> Named:
         for name, gpu, moe in (("deepseek-v3", "h200-sxm", True), ("other", "a100", True), ("llama3-8b", "b200", False)):
             layout = SimpleNamespace(dp=dp, ep=ep)
             one: Any = SimpleNamespace(
-                model=SimpleNamespace(name=name, layer=moe or None), rates=SimpleNamespace(gpu=SimpleNamespace(name=gpu)), layout=layout
+                model=SimpleNamespace(name=name, layer=moe or None), machine=SimpleNamespace(gpu=SimpleNamespace(name=gpu)), layout=layout
             )
             limits = ((128.0, 100.0), (32768.0, 8192.0), (127.0, 99.0), (32769.0, 8193.0))
             lists = [served.outside_of(one, Load(1.0, *own, 1.0, n), apart=n > 1) for own in limits]

@@ -17,6 +17,7 @@ from dysharp.api.training import WORDS, Step, Steps
 from dysharp.base.arrays import I64
 from dysharp.base.units import GiB
 from dysharp.model import layout_of
+from dysharp.model.formats import formats_of
 from dysharp.planning.advice.advise import Advice
 from dysharp.planning.advice.prediction import Predicted
 from dysharp.planning.advice.tuning import Search
@@ -44,6 +45,8 @@ class Made(dict[str, Any]):
 
     def __or__(self, other: dict[str, Any]) -> Made:  # type: ignore[override]
         return Made({**self, **other})
+
+FORMATS = formats_of("bf16").to_dict()
 
 
 def made_row(system: str, *, nics: bool = False, real: bool = False, **changes: Any) -> Row:
@@ -169,7 +172,7 @@ def made_advice(kind: str) -> Advice:
     return Advice(
         shown, tuple(rest), {"comet": "has no kernel (made)", "nvls": "no kernel (other)"}, loads, changes, {"EP8": "too few GPUs (8)",
             "EP16": "too few GPUs (16)"},
-        ("a made workload", "routing: made", "note: left out", "warning: a made warning of the header"), layers, "host: made",
+        ("a made workload", "routing: made", "note: left out", "warning: a made warning of the header"), layers, "host: made", FORMATS,
     )  # fmt: skip
 
 
@@ -191,7 +194,7 @@ def made_steps() -> Steps:
     ranks = tuple(RankMemory(i, {name: (i + 1) * n for name, n in lines.items()}, {0: 2 + i}, {}, 1e9, (i,), i) for i in range(3))
     header = ("a made line", "warning: a made warning")
     gains = {"no bubble": 0.125, "no sends": 0.0005, "free EP": 0.25, "other": 0.0625}
-    return Steps("made-model", layout, schedule, 96, tuple(found), Memory("made-model", ranks, {"buffers": 2.5 * GiB}), gains, header)
+    return Steps("made-model", layout, schedule, 96, tuple(found), Memory("made-model", ranks, {"buffers": 2.5 * GiB}), gains, header, FORMATS)
 
 
 def made_timeline() -> Timeline:
