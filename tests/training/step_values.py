@@ -226,7 +226,7 @@ def rates(way: str) -> Iterator[Row]:
     for dtype in dtypes:
         for shape in ((3000, 700, 500, 1), (64, 7000, 5000, 3), (20000, 9000, 3000, 1)):
             m, n, k, groups = shape
-            yield f"gemm {dtype} {m}", (on.gemm(m, n, k, dtype, groups), on.gemm(m, n, k, dtype, groups, True))
+            yield f"gemm {dtype} {m}", (on.gemm(m, n, k, dtype, groups), on.gemm(m, n, k, dtype, groups, accumulate=True))
         if dtype != "mxfp8":
             yield f"flops {dtype}", (on.flops(3e12, dtype),)
     yield "memory", (on.memory(0), on.memory(3e8), on.memory(3e8, 0.5))
