@@ -299,7 +299,7 @@ def _in_formats(model: WholeModel, practice: Practice, machine: Machine, precisi
     """A shape and its practice under a precision. Raises `ConfigError`."""
     formats = step_formats(precision, model)
     for side in ("sent", "back"):
-        if formats and getattr(formats, side) not in ("", "bf16"):
+        if getattr(formats, side) not in ("", "bf16"):
             raise ConfigError(f"plan: precision: found {side}={getattr(formats, side)}, expected bf16: closed forms of a plan send BF16 rows")
     return in_formats(model, practice, formats, machine)
 

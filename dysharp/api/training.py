@@ -21,7 +21,7 @@ from dysharp.model.formats import Formats, trained
 from dysharp.model.state import recipe_of
 from dysharp.planning.quick import BOUND, FLIT_BYTES, QuickLayer, quick_layers
 from dysharp.runs.arguments import RequestArgs
-from dysharp.runs.precision import default_formats, in_formats, layer_in, step_formats, with_rows
+from dysharp.runs.precision import in_formats, layer_in, step_formats, with_rows
 from dysharp.runs.request import takes
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import Tokens, check_value
@@ -264,16 +264,15 @@ def _planned(
     order = _order(plan, schedule)
     saving = Saving(tuple(request["recompute"]) or (written.recompute if written else ()))
     formats = step_formats(request["precision"] or (written.precision if written else None), whole)
-    recipe = recipe_of(formats.state if formats else "bf16")
+    recipe = recipe_of(formats.state)
     memory = memory_of(whole, plan, sequence, recipe, saving, order)
     check_memory(memory, machine.cluster.hbm_bytes, machine.cluster.name)
     shared = step_sub_layers(tensor, whole, machine.cluster, plan.tp, plan.tokens(sequence)) if tensor else None
     practice = Practice(host=bool(machine.cluster.gpu), recompute=saving.recompute, tensor=shared)
-    if formats and whole.layer:
+    if whole.layer:
         layer_in(whole.layer, formats, machine)
     whole, practice = in_formats(whole, practice, formats, machine)
-    known = formats or default_formats(practice.products(whole))
-    return Block(whole, machine, plan, sequence, practice), memory, order, known, written.notes if written else ()
+    return Block(whole, machine, plan, sequence, practice), memory, order, formats, written.notes if written else ()
 
 
 def _each(

@@ -86,8 +86,8 @@ KEPT, SLOWER = "kept", "costed: slower than the kept layouts, or other forms of 
 NOT_LOOKED = "quick: not looked at"
 FIRST = 24
 """Candidates of a first look by their bound, and as many from the whole space."""
-ROUNDS, MOST_ASIDE = 4, 64
-"""Times that a first look steps aside from its best, and the most steps that it tries each time."""
+STARTS, ROUNDS, MOST_ASIDE = 4, 4, 64
+"""Candidates from which a first look goes on, times that it steps aside from each, and the most steps that it tries each time."""
 Tick = Callable[[int, int, str], None]
 Told = Callable[[Costed], None]
 """Called with the best so far."""
@@ -108,7 +108,7 @@ class Found:
 
 def first_look(coster: Coster, n_best: int = 10, told: Told | None = None) -> Found:
     """The fastest of a few candidates: `FIRST` by their bound and as many from the whole space, of those that fit the memory by a rough count; then
-    `ROUNDS` times all that differ from the best in one dimension. `told`: as for `search`.
+    from `STARTS` of the best, `ROUNDS` times all that differ from the best so far in one dimension. `told`: as for `search`.
     """
     counts: dict[str, int] = {}
     numbers, _, bounded = admitted(coster, counts)
@@ -128,9 +128,12 @@ def first_look(coster: Coster, n_best: int = 10, told: Told | None = None) -> Fo
                 told(coster.cost(best[0][1]))
 
     look(int(number) for number in (*fits[:FIRST], *fits[:: max(1, len(fits) // FIRST)][:FIRST]))
-    for _ in range(ROUNDS if best else 0):
-        here = places[:, numbers == best[0][1]]
-        look([int(number) for number in numbers[(places != here).sum(axis=0) == 1]][:MOST_ASIDE])
+    for start in [one[1] for one in best[:STARTS]]:
+        for _ in range(ROUNDS):
+            here = places[:, numbers == start]
+            aside = [int(number) for number in numbers[(places != here).sum(axis=0) == 1]][:MOST_ASIDE]
+            look(aside)
+            start = min((n for n in (start, *aside) if known[n][1] <= coster.capacity), key=lambda n: known[n][0])
     counts[SLOWER] = counts.get(SLOWER, 0) - len(best)
     counts |= {KEPT: len(best), NOT_LOOKED: len(numbers) - len(known)}
     return Found(tuple(coster.cost(number) for _, number, _ in best), {name: n for name, n in counts.items() if n}, coster.space.size, bounded)

@@ -20,15 +20,13 @@ ROWS = {"bf16": "rows"}
 WORDS = {word: name for name, word in ROWS.items()}
 
 
-def step_formats(precision: str | None, model: WholeModel) -> Formats | None:
-    """The formats of a step; None: nobody said any, and the experts of the model say the type of products. Raises `ConfigError`."""
-    return trained(formats_of(precision, model=model)) if precision else None
+def step_formats(precision: str | None, model: WholeModel) -> Formats:
+    """The formats of a step; where nobody said any, the experts of the model say the type of products. Raises `ConfigError`."""
+    return trained(formats_of(precision or (model.layer.gemm_dtype if model.layer else "bf16"), model=model))
 
 
-def in_formats(model: WholeModel, practice: Practice, formats: Formats | None, machine: Machine) -> tuple[WholeModel, Practice]:
+def in_formats(model: WholeModel, practice: Practice, formats: Formats, machine: Machine) -> tuple[WholeModel, Practice]:
     """A model whose simulated layers multiply as `formats` say, and the practice of a step. Products are those that the machine has."""
-    if formats is None:
-        return model, practice
     products = machine.products(formats.main(model.layer is not None))
     layer = None if model.layer is None else replace(model.layer, gemm_dtype=SIMULATED.get(products, "fp8"))
     return replace(model, layer=layer), replace(practice, dtype=cast(DType, products), formats=formats)
