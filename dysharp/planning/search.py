@@ -128,12 +128,13 @@ def first_look(coster: Coster, n_best: int = 10, told: Told | None = None) -> Fo
                 told(coster.cost(best[0][1]))
 
     look(int(number) for number in (*fits[:FIRST], *fits[:: max(1, len(fits) // FIRST)][:FIRST]))
-    for start in [one[1] for one in best[:STARTS]]:
+    for _, start, _ in best[:STARTS]:
+        at = start
         for _ in range(ROUNDS):
-            here = places[:, numbers == start]
+            here = places[:, numbers == at]
             aside = [int(number) for number in numbers[(places != here).sum(axis=0) == 1]][:MOST_ASIDE]
             look(aside)
-            start = min((n for n in (start, *aside) if known[n][1] <= coster.capacity), key=lambda n: known[n][0])
+            at = min((n for n in (at, *aside) if known[n][1] <= coster.capacity), key=lambda n: known[n][0])
     counts[SLOWER] = counts.get(SLOWER, 0) - len(best)
     counts |= {KEPT: len(best), NOT_LOOKED: len(numbers) - len(known)}
     return Found(tuple(coster.cost(number) for _, number, _ in best), {name: n for name, n in counts.items() if n}, coster.space.size, bounded)
