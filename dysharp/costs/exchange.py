@@ -16,10 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
+from typing import NamedTuple
 
 from dysharp.costs.collectives import collective_us, flight_us, link_us, sync_us
 from dysharp.costs.machine import Machine
+from dysharp.costs.operators import Constants
 from dysharp.costs.transfer import LL_HEADER_BYTES, alltoall_one_sided_us, deepep_combine_us, deepep_dispatch_us, ll_combine_us, ll_dispatch_us
+from dysharp.specs.gpu import Gpu
 from dysharp.specs.model import Model
 from dysharp.workload.closed import expected_copies
 
@@ -103,6 +106,30 @@ KERNELS = {"deepep": 6, "trtllm-a2a": 6, "deepep-ll": 4}
 PER_EXPERT = ("alltoall", "deepep-ll")
 
 
+class Way(NamedTuple):
+    """One way of an exchange inside a domain. `copies`: GPUs that a token reaches; `row`: bytes; `sms`: of DeepEP's normal kernels."""
+
+    gpus: int
+    experts: int
+    topk: int
+    tokens: float
+    copies: float
+    row: float
+    back: bool
+    sms: int = NORMAL_SMS
+
+
+def kernel_us(gpu: Gpu, constants: Constants, system: str, way: Way) -> float:
+    """Dispatch or Combine by the kernels of TensorRT-LLM (one-sided) or DeepEP, in microseconds."""
+    if system == "trtllm-a2a":
+        return float(alltoall_one_sided_us(gpu, constants, way.tokens, way.copies, way.row, way.gpus, reads=way.back))
+    if system == "deepep-ll":
+        low = ll_combine_us if way.back else ll_dispatch_us
+        return float(low(gpu, constants, way.tokens, way.topk, way.row, way.experts, way.gpus))
+    normal = deepep_combine_us if way.back else deepep_dispatch_us
+    return float(normal(gpu, constants, way.tokens, way.copies, way.row, way.sms, way.gpus))
+
+
 @dataclass(frozen=True)
 class _Moved:
     """Rows of `tokens` tokens of each GPU under a system with kernels."""
@@ -135,15 +162,11 @@ class _Moved:
 
     def near(self, row: float, back: bool) -> float:
         """One way inside a domain."""
-        machine, ep, k = self.machine, self.peers.ep, self.layer.topk
-        if not machine.cluster.gpu or self.system in ("alltoall", "hybrid-ep"):
+        if not self.machine.cluster.gpu or self.system in ("alltoall", "hybrid-ep"):
             return self.links(row)
-        gpu, constants, experts = machine.gpu, machine.constants, self.layer.n_experts + self.peers.slots
-        if self.system == "trtllm-a2a":
-            return float(alltoall_one_sided_us(gpu, constants, self.tokens, self.copies, row, ep, reads=back))
-        if self.system == "deepep-ll":
-            return float((ll_combine_us if back else ll_dispatch_us)(gpu, constants, self.tokens, k, row, experts, ep))
-        return float((deepep_combine_us if back else deepep_dispatch_us)(gpu, constants, self.tokens, self.copies, row, self.sms, ep))
+        experts = self.layer.n_experts + self.peers.slots
+        way = Way(self.peers.ep, experts, self.layer.topk, self.tokens, self.copies, row, back, self.sms)
+        return kernel_us(self.machine.gpu, self.machine.constants, self.system, way)
 
     def links(self, row: float) -> float:
         """Rows on the links of one of the domains."""

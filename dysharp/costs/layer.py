@@ -60,10 +60,14 @@ def kernels(machine: Machine, op: Operator, batch: Batch, formats: Formats, rout
         yield from _state(machine, op, batch)
 
 
+def rows_of(op: Weight | Moved, tokens: float, routed: Routed | None) -> float:
+    """Rows that an operator works on."""
+    return tokens * op.rows if routed is None else routed.each * routed.groups
+
+
 def moved_bytes(machine: Machine, op: Moved, tokens: float, routed: Routed | None = None) -> float:
     """Bytes that the kernels of a memory-bound operator read and write, forward."""
-    rows = tokens * op.rows if routed is None else routed.each * routed.groups
-    return BF16 * rows * (op.kernels * op.served if machine.regime.fused else op.forward)
+    return BF16 * rows_of(op, tokens, routed) * (op.kernels * op.served if machine.regime.fused else op.forward)
 
 
 def product(machine: Machine, op: Weight, tokens: float, formats: Formats, routed: Routed | None = None) -> float:
@@ -96,8 +100,7 @@ def gradients(machine: Machine, op: Operator, batch: Batch, formats: Formats, ro
         weights = 0.0 if frozen else machine.gemm(op.n, op.k, rows, dtype, groups, accumulate=True)
         return Gradients(machine.gemm(rows, op.k, op.n, dtype, groups), weights)
     if isinstance(op, Moved) and op.steps[1]:
-        rows = batch.tokens * op.rows if routed is None else routed.each * routed.groups
-        return Gradients(machine.memory(BF16 * op.backward * rows, op.steps[1]))
+        return Gradients(machine.memory(BF16 * op.backward * rows_of(op, batch.tokens, routed), op.steps[1]))
     if isinstance(op, Core):
         return Gradients(machine.attention(_expanded(op, batch, op.kv_heads), "backward"))
     if isinstance(op, State):

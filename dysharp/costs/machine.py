@@ -279,10 +279,9 @@ class Machine:
         rate = self.link if inside == size else min(self.link, inside * self.nic)
         return n_bytes * (size - 1) / size / rate
 
-    def send(self, n_bytes: float, layout: Layout) -> tuple[float, float]:
-        """A send to the next pipeline stage: the time that its link is busy, and the latency beside it."""
-        near = layout.gpus <= self.domain
-        return n_bytes / (self.link if near else self.nic), self.cluster.link_latency_ps * 2e-6 if near else self.hop
+    def latency(self, layout: Layout) -> float:
+        """Latency of a send to the next pipeline stage, beside the time for which its wires are busy (`training.wires.send`)."""
+        return self.cluster.link_latency_ps * 2e-6 if layout.gpus <= self.domain else self.hop
 
     # What the host does
 

@@ -134,18 +134,18 @@ def _by_part(names: Mapping[str, str]) -> str:
     return ", ".join([*(f"{name} ({', '.join(parts)})" for name, parts in found.items()), *rest])
 
 
-def _linears(name: str, state: str = "bf16") -> Formats:
+def linears(name: str, state: str = "bf16") -> Formats:
     """Every linear layer in one format."""
     return Formats(name, name, name, state=state)
 
 
 PRECISIONS = {
     **{state: Formats(state=state) for state in ("bf16", "bf16-whole", "bf16-moments", "bf16-gradients")},
-    **{state: _linears("fp8-block", state) for state in ("fp8", "fp8-moments", "fp8-primary")},
-    "fp8-tensor": _linears("fp8", "fp8"), "mxfp8": _linears("mxfp8", "fp8"),
-    **dict.fromkeys(("fp4", "nvfp4"), Formats("bf16", "nvfp4", "nvfp4", state="fp8")), "fp4-all": _linears("nvfp4", "fp8"),
+    **{state: linears("fp8-block", state) for state in ("fp8", "fp8-moments", "fp8-primary")},
+    "fp8-tensor": linears("fp8", "fp8"), "mxfp8": linears("mxfp8", "fp8"),
+    **dict.fromkeys(("fp4", "nvfp4"), Formats("bf16", "nvfp4", "nvfp4", state="fp8")), "fp4-all": linears("nvfp4", "fp8"),
     "mxfp4": Formats("bf16", "mxfp4", "bf16"), "mxfp4-fp8": Formats("bf16", "mxfp4-fp8", "bf16"),
-    "int4": Formats("bf16", "int4", "bf16"), "int4-all": _linears("int4"),
+    "int4": Formats("bf16", "int4", "bf16"), "int4-all": linears("int4"),
 }  # fmt: skip
 """Precision -> formats. "fp8": a scale per block (DeepSeek-V3); "fp8-tensor": one per tensor. NVFP4 checkpoints of models with latent attention keep
 attention in BF16 ("fp4", "nvfp4"); those of the others quantise every linear layer ("fp4-all"). INT4 is Kimi's, of routed experts alone; AWQ and GPTQ

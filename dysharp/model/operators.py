@@ -223,6 +223,11 @@ def served(ops: Operators) -> Operators:
     return tuple(out)
 
 
+def is_routed(op: Operator) -> bool:
+    """Whether an operator works on rows of routed experts."""
+    return isinstance(op, (Weight, Moved)) and op.piece in (EXPERTS, ACTIVATION)
+
+
 def kind_of(model: WholeModel, number: int) -> tuple[bool, bool, bool]:
     """What tells a layer from others: experts, a window, linear attention."""
     return model.is_moe(number), model.windowed(number), model.is_linear(number)

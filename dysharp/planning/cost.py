@@ -227,7 +227,7 @@ class Coster:
         ramp = ramp_of(schedule, p, v, (f, b, w, mean), m)
         steady = pace(cells[:, 3].reshape(v, p)) if schedule == "1f1b" else float(ranks[slowest])
         sent = self._sent(layout)
-        latency = self.machine.send(1.0, layout)[1]
+        latency = self.machine.latency(layout)
         hop = max(sent.near, sent.far) + latency if p > 1 else 0.0
         places = ranks_of(schedule, layout)
         own = "".join(runs[at] for at in places[slowest])

@@ -8,6 +8,7 @@ the peak, and of the bound of every system.
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from dysharp.analysis.surroundings import Surroundings, surroundings
 from dysharp.base.units import PS_PER_US
 from dysharp.costs import transfer
 from dysharp.costs.collectives import collective_us
+from dysharp.costs.exchange import NORMAL_SMS, Way, kernel_us
 from dysharp.costs.gemm import mean_share, tile_task, weight_grad_task
 from dysharp.costs.machine import machine_of
 from dysharp.costs.operators import ELEMENT_BYTES, Constants
@@ -56,27 +58,16 @@ class Sizes(NamedTuple):
 Form = Callable[[Sizes], tuple[float, float]]
 
 
-def _deepep(s: Sizes) -> tuple[float, float]:
-    numbers = s.options.n_sm, s.gpus
-    dispatch = transfer.deepep_dispatch_us(s.gpu, s.constants, s.tokens, s.copies, s.sent, *numbers)
-    return float(dispatch), float(transfer.deepep_combine_us(s.gpu, s.constants, s.tokens, s.copies, s.back, *numbers))
-
-
-def _low_latency(s: Sizes) -> tuple[float, float]:
-    numbers = s.model.n_experts, s.gpus
-    dispatch = transfer.ll_dispatch_us(s.gpu, s.constants, s.tokens, s.model.topk, s.sent, *numbers)
-    return float(dispatch), float(transfer.ll_combine_us(s.gpu, s.constants, s.tokens, s.model.topk, s.back, *numbers))
-
-
-def _one_sided(s: Sizes) -> tuple[float, float]:
-    times = [transfer.alltoall_one_sided_us(s.gpu, s.constants, s.tokens, s.copies, row, s.gpus, reads=reads)
-             for row, reads in ((s.sent, False), (s.back, True))]  # fmt: skip
-    return float(times[0]), float(times[1])
+def _kernels(system: str, s: Sizes) -> tuple[float, float]:
+    """Kernels that serving and plans have, too (`costs.exchange`)."""
+    sms = getattr(s.options, "n_sm", NORMAL_SMS)
+    out, home = (Way(s.gpus, s.model.n_experts, s.model.topk, s.tokens, s.copies, *row, sms) for row in ((s.sent, False), (s.back, True)))
+    return kernel_us(s.gpu, s.constants, system, out), kernel_us(s.gpu, s.constants, system, home)
 
 
 def _trtllm(s: Sizes) -> tuple[float, float]:
     if s.options.sides == "one":
-        return _one_sided(s)
+        return _kernels("trtllm-a2a", s)
     copies = [transfer.fifo_copy_us(s.gpu, s.constants, row, s.gpus) for row in (s.sent, s.back)]
     numbers = s.gpu, s.constants, s.tokens, s.copies
     summed = transfer.summed_bytes(s.back, s.model.topk)
@@ -102,8 +93,8 @@ def _gathered(s: Sizes) -> tuple[float, float]:
 
 
 FORMS: Mapping[str, Form] = {
-    "deepep": _deepep, "deepep-ll": _low_latency, "flashinfer": _one_sided, "trtllm-a2a": _trtllm, "mori": _mori, "megatron-a2a": _all_to_all,
-    "megatron-ag": _gathered,
+    "deepep": partial(_kernels, "deepep"), "deepep-ll": partial(_kernels, "deepep-ll"), "flashinfer": partial(_kernels, "trtllm-a2a"),
+    "trtllm-a2a": _trtllm, "mori": _mori, "megatron-a2a": _all_to_all, "megatron-ag": _gathered,
 }  # fmt: skip
 """System -> closed form of the dispatch and the combine of its real form inside one NVLink domain, in microseconds."""
 

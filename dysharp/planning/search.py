@@ -121,11 +121,8 @@ def first_look(coster: Coster, n_best: int = 10, told: Told | None = None) -> Fo
 
     def look(few: Iterable[int]) -> None:
         for number in (number for number in few if number not in known):
-            leader = best[0][0] if best else float("inf")
-            verdict = _look(coster, number, known, best, n_best)
+            verdict = _look(coster, number, known, best, n_best, told)
             counts[verdict] = counts.get(verdict, 0) + 1
-            if told is not None and best and best[0][0] < leader:
-                told(coster.cost(best[0][1]))
 
     look(int(number) for number in (*fits[:FIRST], *fits[:: max(1, len(fits) // FIRST)][:FIRST]))
     for _, start, _ in best[:STARTS]:
@@ -156,7 +153,7 @@ def search(
     def worst() -> float:
         return min(ceiling * (1 + 1e-12), best[-1][0] if len(best) == n_best else float("inf"))
 
-    looked, leader = 0, float("inf")
+    looked = 0
     for first in range(0, len(numbers), WAVE):
         if bounds[first] > worst():
             counts[PEAK] = counts.get(PEAK, 0) + len(numbers) - first
@@ -168,13 +165,10 @@ def search(
             if even[at] > worst():
                 counts[EVEN] = counts.get(EVEN, 0) + len(order) - done
                 break
-            verdict = _look(coster, int(wave[at]), known, best, n_best)
+            verdict = _look(coster, int(wave[at]), known, best, n_best, told)
             looked += 1
             tick(coster.space.size - len(numbers) + first + done, coster.space.size, f"{looked} candidates costed")
             counts[verdict] = counts.get(verdict, 0) + 1
-            if told is not None and best and best[0][0] < leader:
-                leader = best[0][0]
-                told(coster.cost(best[0][1]))
     counts[SLOWER] = counts.get(SLOWER, 0) - len(best)
     counts[KEPT] = len(best)
     found = tuple(coster.cost(number) for _, number, _ in best)
@@ -191,8 +185,10 @@ def degrees_of(space: Space, number: int) -> tuple[int, ...]:
     return tuple(values[name] for name in INTEGERS)
 
 
-def _look(coster: Coster, number: int, known: Journal, best: list[Best], n_best: int) -> str:
-    """The verdict on a candidate. `best` keeps the fastest form (recomputation, schedule, overlap, EP system) of each set of degrees."""
+def _look(coster: Coster, number: int, known: Journal, best: list[Best], n_best: int, told: Told | None) -> str:
+    """The verdict on a candidate. `best` keeps the fastest form (recomputation, schedule, overlap, EP system) of each set of degrees, and `told`
+    hears of a new first one.
+    """
     if number not in known:
         done = coster.cost(number)
         known[number] = done.step_us, done.peak_bytes
@@ -200,6 +196,7 @@ def _look(coster: Coster, number: int, known: Journal, best: list[Best], n_best:
     if peak > coster.capacity:
         return MEMORY
     degrees = degrees_of(coster.space, number)
+    leads = not best or step_us < best[0][0]
     same = next((at for at, one in enumerate(best) if one[2] == degrees), None)
     if same is not None:
         if best[same][:2] <= (step_us, number):
@@ -207,6 +204,8 @@ def _look(coster: Coster, number: int, known: Journal, best: list[Best], n_best:
         del best[same]
     bisect.insort(best, (step_us, number, degrees))
     del best[n_best:]
+    if told is not None and leads:
+        told(coster.cost(number))
     return SLOWER
 
 

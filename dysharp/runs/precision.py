@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import Machine
-from dysharp.model.formats import COPIES, Formats, formats_of, trained
+from dysharp.model.formats import COPIES, Formats, formats_of, linears, trained
 from dysharp.runs.options import Value
 from dysharp.specs import Model
 from dysharp.specs.whole import WholeModel
@@ -55,8 +55,7 @@ def row_options(formats: Formats | None, systems: Iterable[str]) -> dict[str, Va
 
 def default_formats(products: str, state: str = "bf16") -> Formats:
     """Formats where nobody said any: every linear in one type."""
-    name = COPIES[products]
-    return Formats(name, name, name, state=state, sent="bf16", back="bf16")
+    return replace(linears(COPIES[products], state), sent="bf16", back="bf16")
 
 
 def with_rows(formats: Formats, options: dict[str, Any] | None, model: Model | None) -> Formats:

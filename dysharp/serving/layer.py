@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from dysharp.costs.layer import Routed, Timed, cast_us, expanded_rows, kernels, machine_format, product
 from dysharp.model.batch import Batch
-from dysharp.model.operators import EXPERTS, SHARED, Core, Exchange, Moved, Operator, Sum, Weight, operators, served
+from dysharp.model.operators import SHARED, Core, Exchange, Operator, Sum, Weight, is_routed, operators, served
 from dysharp.serving.balance import LEVELS, busiest, levels_of
 from dysharp.serving.exchange import BOUNDS, FREE, domain_of, exchange, least_us
 from dysharp.serving.work import ELEMENT, Loads, Replica
@@ -36,11 +36,6 @@ def attention_ops(r: Replica, batch: Batch, number: int) -> list[Timed]:
     core = next((op for op in ops if isinstance(op, Core)), None)
     end = next(i for i, op in enumerate(ops) if isinstance(op, Sum))
     return [one for op in ops[: end + 1] for one in _kernels(r, op, batch, core)]
-
-
-def is_routed(op: Operator) -> bool:
-    """Whether an operator works on rows of routed experts."""
-    return isinstance(op, (Weight, Moved)) and op.name == EXPERTS
 
 
 def _kernels(r: Replica, op: Operator, batch: Batch, core: Core | None) -> Iterator[Timed]:

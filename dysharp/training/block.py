@@ -25,13 +25,14 @@ from dysharp.model.operators import (
     Operator,
     Sum,
     Weight,
+    is_routed,
     kind_of,
     operators,
 )
 from dysharp.model.weights import head_weights, mtp_weights
 from dysharp.training.cost import Cost, EpTimes, passes
 from dysharp.training.memory import FULL
-from dysharp.training.moe_block import ELEMENT, Basis, contended, context_exchange, expert_tensor, is_routed, routed
+from dysharp.training.moe_block import ELEMENT, Basis, contended, context_exchange, expert_tensor, routed
 from dysharp.training.practice import MODULES, MOE_PIECES, Practice
 
 NOT_MODELLED = (

@@ -114,12 +114,10 @@ def step_costs(
     for kind, one in (merged or {}).items():
         done = block.layer(kinds[kind], ep).as_merged(one)
         known[kind] = done + beside(model, machine, layout, kinds[kind], done)
-    activations = ELEMENT * model.hidden * block.tokens / layout.tp
-    sent = send(machine, activations, layout)
+    sent = send(machine, ELEMENT * model.hidden * block.tokens / layout.tp, layout)
     stages = tuple(_chunk(block, chunk, ep, known, sent if layout.pp > 1 else Wires()) for chunk in chunks)
     held = [rank_parameters(model, layout, [chunk]) for chunk in chunks]
-    latency = machine.send(activations, layout)[1]
-    cells = _cells(stages, us_to_ps(latency), ep is not None)
+    cells = _cells(stages, us_to_ps(machine.latency(layout)), ep is not None)
     exchanged = [[exchanged_us(machine, layout, one, copies, element) for one in held] for element in (number("step.gradient_bytes"), ELEMENT)]
     reduce = tuple(
         _buckets(own, layout, at, exchanged[0][at], held[at], one.backward_wires, one.backward + one.weights)[::-1] for at, one in enumerate(stages)

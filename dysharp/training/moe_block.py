@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dysharp.costs import exchange as costs
-from dysharp.costs.layer import Routed, gradients, kernels, machine_format
+from dysharp.costs.layer import Routed, gradients, kernels, machine_format, rows_of
 from dysharp.costs.machine import Machine
 from dysharp.model.batch import Batch, prompt_batch
-from dysharp.model.formats import COPIES, Formats
+from dysharp.model.formats import COPIES, Formats, linears
 from dysharp.model.layout import Layout
-from dysharp.model.operators import ACTIVATION, COUNTS, EXCHANGE, EXPERTS, PERMUTATIONS, Moved, Operator, Weight, operators
+from dysharp.model.operators import ACTIVATION, COUNTS, EXCHANGE, EXPERTS, PERMUTATIONS, Operator, Weight, is_routed, operators
 from dysharp.specs.model import Model
 from dysharp.specs.whole import WholeModel
 from dysharp.training.cost import Cost, passes
@@ -56,8 +56,7 @@ class Basis:
     @property
     def formats(self) -> Formats:
         """Formats of a forward pass: weights are copies in the type of the products; the head stays in BF16."""
-        name = COPIES[self.dtype]
-        return self.practice.formats or Formats(name, name, name)
+        return self.practice.formats or linears(COPIES[self.dtype])
 
     @property
     def batch(self) -> Batch:
@@ -67,7 +66,7 @@ class Basis:
     def product(self, op: Weight, rows: Routed | None = None, cast: tuple[bool, bool] = (True, True)) -> Cost:
         """A product with a weight matrix: forward, gradient of its input, gradient of the weight; casts of its input and output gradient."""
         per = self.machine.cast_bytes(machine_format(self.machine, op, self.formats)[1])
-        count = op.rows * self.tokens if rows is None else rows.each * rows.groups
+        count = rows_of(op, self.tokens, rows)
         done = self.timed(op, "experts" if op.split == "experts" else op.part, rows)
         moved = (per * count * width if one else 0.0 for one, width in zip(cast, (op.k, op.n), strict=True))
         return done + passes("casts", *(self.machine.memory(n) if n else 0.0 for n in moved)) if per > 0 else done
@@ -80,11 +79,6 @@ class Basis:
     def memory(self, name: str, forward: float, backward: float) -> Cost:
         """Kernels that move `forward` and `backward` bytes."""
         return passes(name, self.machine.memory(forward), self.machine.memory(backward))
-
-
-def is_routed(op: Operator) -> bool:
-    """Whether an operator works on rows of routed experts."""
-    return isinstance(op, (Weight, Moved)) and op.piece in (EXPERTS, ACTIVATION)
 
 
 def routed(block: Basis) -> dict[str, Cost]:

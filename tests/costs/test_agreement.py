@@ -13,9 +13,9 @@ from dysharp.costs.regime import regime_of
 from dysharp.model import Layout
 from dysharp.model.batch import prompt_batch
 from dysharp.model.formats import Formats
-from dysharp.model.operators import Core, Moved, Operator, State, Weight, operators, served
+from dysharp.model.operators import Core, Moved, Operator, State, Weight, is_routed, operators, served
 from dysharp.planning.layers import pieces_of
-from dysharp.serving.layer import is_routed, layer_ops
+from dysharp.serving.layer import layer_ops
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.work import Replica
 from dysharp.specs import load_cluster, load_whole

@@ -37,6 +37,7 @@ from dysharp.training.overlap import phases_of
 from dysharp.training.practice import WHOLE, Practice, SubLayers
 from dysharp.training.schedules import Times, all_schedules, in_flight, make_schedule
 from dysharp.training.step_timeline import step_timeline
+from dysharp.training.wires import send
 from dysharp.workload import make_routing
 from tests.stored_values import Cases, Row, Table, digest
 
@@ -235,7 +236,8 @@ def rates(way: str) -> Iterator[Row]:
         kinds: tuple[Any, ...] = ("all_gather", "reduce_scatter", "alltoall")
         yield f"{size} by {stride}", (on.group(7e7, size, stride), *(on.collective(kind, 7e7, size, stride) for kind in kinds))
     for text in (f"pp={d}", f"pp={d + 1}"):
-        yield f"send, {text}", on.send(5e7, layout_of(text))
+        sent = send(on, 5e7, layout_of(text))
+        yield f"send, {text}", (max(sent.near, sent.far), on.latency(layout_of(text)))
 
 
 def practice(way: str) -> Iterator[Row]:
