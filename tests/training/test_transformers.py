@@ -65,6 +65,11 @@ def _phi(m: WholeModel) -> dict[str, Any]:
     return {**_mixtral(m), "attention_bias": m.attention.qkv_bias, "lm_head_bias": m.head_bias}
 
 
+def _gpt_oss(m: WholeModel) -> dict[str, Any]:
+    """With the format of the weights, which the checkpoint's config.json names and transformers' class does not."""
+    return {**_mixtral(m), "quantization_config": {"quant_method": m.checkpoint}}
+
+
 def _dense(m: WholeModel) -> dict[str, Any]:
     return {**_grouped(m), "intermediate_size": m.dense_hidden}
 
@@ -81,7 +86,7 @@ FAMILIES = {
     "glm-5": ("glm_moe_dsa", _deepseek), "deepseek-v3.2": ("deepseek_v32", _deepseek), "minimax-m2.5": ("minimax_m2", _mixtral),
     "glm-4.5": ("glm4_moe", _glm), "glm-4.5-air": ("glm4_moe", _glm), "qwen3-coder-480b": ("qwen3_moe", _qwen_moe),
     "qwen3-8b": ("qwen3", _dense), "qwen3-14b": ("qwen3", _dense), "qwen3-32b": ("qwen3", _dense),
-    "gpt-oss-20b": ("gpt_oss", _mixtral), "gpt-oss-120b": ("gpt_oss", _mixtral), "mixtral-8x7b": ("mixtral", _mixtral),
+    "gpt-oss-20b": ("gpt_oss", _gpt_oss), "gpt-oss-120b": ("gpt_oss", _gpt_oss), "mixtral-8x7b": ("mixtral", _mixtral),
     "mixtral-8x22b": ("mixtral", _mixtral), "phi-3.5-moe": ("phimoe", _phi),
     **{name: ("llama", _dense) for name in list_whole_models() if name.startswith("llama")},
     "qwen2.5-7b": ("qwen2", _dense), "qwen2.5-32b": ("qwen2", _dense), "qwen2.5-72b": ("qwen2", _dense),
