@@ -19,3 +19,15 @@ def test_readme_shows_what_compare_prints() -> None:
     done = CliRunner().invoke(cli, ["compare"], catch_exceptions=False)
     printed = iter(line.rstrip() for line in done.stdout.splitlines())
     assert [line for line in shown.splitlines() if line.rstrip() not in printed] == []  # in the order of the output
+
+
+@pytest.mark.slow
+def test_readme_says_what_the_switch_saves() -> None:
+    rows = [line.split("|")[3:7] for line in README.read_text().splitlines() if re.search(r"\| (GEMMs|links) \|", line)]
+    words = [[], ["--model", "S-8", "--gpus", "32", "--tokens", "2048", "--routing", "uniform"]]
+    for cells, more in zip(rows, words, strict=True):
+        done = CliRunner().invoke(cli, ["compare", "--systems", "deepep,fusion-only,dysharp", *more], catch_exceptions=False)
+        printed = {line.split()[0]: f" {line.split()[1]} us " for line in done.stdout.splitlines() if re.match(r"(deepep|fusion-only|dysharp) +\d", line)}
+        assert list(printed.values()) == cells[:3]
+        basis, switch = (float(printed[name].split()[0]) for name in ("fusion-only", "dysharp"))
+        assert cells[3] == f" {1 - switch / basis:.0%} "
