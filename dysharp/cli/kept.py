@@ -8,7 +8,7 @@ import click
 
 from dysharp.base.errors import ConfigError
 from dysharp.base.files import cache_folder, make_folder
-from dysharp.show.output import print_later
+from dysharp.show.output import print_later, warn
 
 fresh_flag = click.option(
     "--fresh",
@@ -30,7 +30,7 @@ def kept_rows(fresh: bool) -> Iterator[None]:
     with rows_kept_in(folder) as kept:
         yield
     if kept.problem:
-        click.echo(f"dysharp: warning: results are not kept: {kept.problem}", err=True)
+        warn(f"results are not kept: {kept.problem}")
     if kept.read:
         found = f"{kept.read} of {kept.read + kept.ran} results were read from {folder}: same inputs, same code"
         print_later(f"{found}. --fresh simulates them again.")

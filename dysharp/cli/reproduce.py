@@ -12,7 +12,7 @@ import click
 from dysharp.base.errors import ConfigError, nearest
 from dysharp.cli.flags import complete_files, jobs_flag, json_flag, plot_flag
 from dysharp.cli.report import command_line, report_flag, write_report
-from dysharp.show.output import console, print_answer, print_header
+from dysharp.show.output import console, print_answer, print_header, warn
 
 if TYPE_CHECKING:
     from dysharp.figures import Figure, Point, Result, Store
@@ -54,7 +54,7 @@ def _run(points: Sequence[Point], store: Store, jobs: int, what: str) -> tuple[d
     with bar("points") as progress:
         rows, failed = run_points(points, store, jobs, progress)
     for why in dict.fromkeys(failed.values()):
-        click.echo(f"dysharp: warning: {what}: {why}", err=True)
+        warn(f"{what}: {why}")
     return rows, failed
 
 

@@ -119,10 +119,10 @@ def load_figure(name_or_path: str | os.PathLike[str]) -> Figure:
     """
     name = os.fspath(name_or_path)
     if name.endswith(".toml"):
-        return _figure(Path(name).stem, parse_toml(read_text(Path(name)), name), name)
+        return figure_of(Path(name).stem, parse_toml(read_text(Path(name)), name), name)
     check_word(name, list_figures(), f"figure {name!r}: unknown")
     text = files("dysharp.figures").joinpath("data", f"{name}.toml").read_text(encoding="utf-8")
-    return _figure(name, parse_toml(text, f"{name}.toml"), f"{name}.toml")
+    return figure_of(name, parse_toml(text, f"{name}.toml"), f"{name}.toml")
 
 
 def in_direction(figure: Figure, direction: str) -> Figure:
@@ -138,7 +138,8 @@ def in_direction(figure: Figure, direction: str) -> Figure:
     return replace(figure, title=title, points=points, checks=tuple(map(unclaimed, figure.checks)), variants=(), headline=())
 
 
-def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
+def figure_of(name: str, table: dict[str, Any], where: str) -> Figure:
+    """The figure of a table of TOML. Raises ConfigError as `load_figure`."""
     known(table, KEYS, where)
     if table.get("points", []) == []:
         raise ConfigError(f"{where}: found no [points], expected systems and models to run (one table, or several: [[points]])")
