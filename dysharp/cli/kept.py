@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import click
 
@@ -22,7 +21,11 @@ fresh_flag = click.option(
 def kept_rows(fresh: bool) -> Iterator[None]:
     """Keep Rows in the user's cache, and say how many were read. Without a writable cache all Rows are simulated."""
     folder = cache_folder("rows")
-    if fresh or not _writable(folder):
+    try:
+        make_folder(folder, "kept results")
+    except ConfigError:
+        fresh = True
+    if fresh:
         yield
         return
     from dysharp.runs.kept import rows_kept_in
@@ -34,11 +37,3 @@ def kept_rows(fresh: bool) -> Iterator[None]:
     if kept.read:
         found = f"{kept.read} of {kept.read + kept.ran} results were read from {folder}: same inputs, same code"
         print_later(f"{found}. --fresh simulates them again.")
-
-
-def _writable(folder: Path) -> bool:
-    try:
-        make_folder(folder, "kept results")
-    except ConfigError:
-        return False
-    return True

@@ -58,13 +58,6 @@ def _run(points: Sequence[Point], store: Store, jobs: int, what: str) -> tuple[d
     return rows, failed
 
 
-def _part(
-    points: Sequence[Point], rows: dict[Point, dict[str, Any]], failed: dict[Point, str]
-) -> tuple[dict[Point, dict[str, Any]], dict[Point, str]]:
-    """What `_run` of these points would give, from a run of more points."""
-    return {p: rows[p] for p in points if p in rows}, {p: failed[p] for p in points if p in failed}
-
-
 def _store(folder: str | None) -> Store:
     from dysharp.figures import Store
 
@@ -148,10 +141,11 @@ def reproduce(
     together = jobs > 1 and len(chosen) > 1  # else processes would wait at the end of each figure
     all_rows, all_failed = _run(every_point, where, jobs, "figures") if together else ({}, {})
     for figure, points in chosen:
-        rows, failed = _part(points, all_rows, all_failed) if together else _run(points, where, jobs, figure.name)
+        found, failed = (all_rows, all_failed) if together else _run(points, where, jobs, figure.name)
+        rows, ran = {p: found[p] for p in points if p in found}, not any(p in failed for p in points)
         results, holds = judge(figure, rows)
-        all_hold, all_ran = all_hold and holds, all_ran and not failed
-        out.append(_json(figure.name, results, holds and not failed))
+        all_hold, all_ran = all_hold and holds, all_ran and ran
+        out.append(_json(figure.name, results, holds and ran))
         sections.append(figure_markdown(figure, results))
         done.append((figure, results, rows))
         if not as_json:
