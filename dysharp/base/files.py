@@ -1,8 +1,13 @@
 """Writes the files of a user: complete, or not at all. No other module writes them."""
 
+import atexit
+import functools
 import os
+import shutil
+import stat
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -36,9 +41,44 @@ def check_destination(path: str | os.PathLike[str], ending: str = "") -> Path:
 
 
 def cache_folder(name: str) -> Path:
-    """`dysharp/NAME` in the user's cache folder (XDG)."""
+    """`dysharp/NAME` in the user's cache folder (XDG); where that cannot be written, in a folder for temporary files that only the user can enter."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(home) / "dysharp" / name
+    return _cache(Path(home) / "dysharp") / name
+
+
+def cache_notes() -> list[str]:
+    """What to tell a user whose cache folder could not be used by this process."""
+    kept = [(asked, f"kept in {found}" if found else "not kept") for asked, found in _elsewhere.items()]
+    return [f"{asked} cannot be written: kernels and results are {where}" for asked, where in kept]
+
+
+_elsewhere: dict[Path, Path | None] = {}
+
+
+@functools.cache
+def _cache(asked: Path) -> Path:
+    try:
+        make_folder(asked, "cache")
+        return asked
+    except ConfigError:
+        _elsewhere[asked] = None
+        with suppress(OSError):  # no folder for temporary files
+            _elsewhere[asked] = _own_temporary()
+        return _elsewhere[asked] or asked
+
+
+def _own_temporary() -> Path:
+    """The same folder for each process of this user. Where somebody else has it, a new one: what is compiled there is run."""
+    own = getattr(os, "getuid", lambda: 0)()
+    folder = Path(tempfile.gettempdir()) / f"dysharp-{own}"
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == own and not found.st_mode & 0o077:
+            return folder
+    new = tempfile.mkdtemp(prefix="dysharp-")
+    atexit.register(shutil.rmtree, new, ignore_errors=True)
+    return Path(new)
 
 
 def make_folder(folder: Path, what: str) -> None:

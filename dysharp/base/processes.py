@@ -231,11 +231,12 @@ def cores() -> int:
 def end_with(parent: int) -> None:
     """End this process when the process with the id `parent`, which started it, has ended, also when that one was killed.
 
-    It ends at once when it is told to, whatever its parent does on signals: a copy of the parent has the parent's handlers.
+    It ends at once when it is told to, whatever its parent does on signals: a copy of the parent has the parent's handlers. Ctrl-C, which a terminal
+    sends to all processes, is for the parent.
     """
-    for name in ("SIGTERM", "SIGHUP"):
+    for name, answer in (("SIGTERM", signal.SIG_DFL), ("SIGHUP", signal.SIG_DFL), ("SIGINT", signal.SIG_IGN)):
         if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_DFL)
+            signal.signal(getattr(signal, name), answer)
     if sys.platform == "linux":
         import ctypes
 

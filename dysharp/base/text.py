@@ -2,12 +2,15 @@
 
 import csv
 import io
+import re
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 WIDTH = 100
+_FORMULA = re.compile(r"[=+\-@\t\r]")
+_NUMBER = re.compile(r"-|[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-](inf|nan)", re.I)  # "-": no value
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, text: Collection[str] = (), gap: int = 2) -> str:
@@ -23,10 +26,15 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1,
 
 
 def csv_text(columns: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
-    """A table as CSV."""
+    """A table as CSV. A text that a spreadsheet would take as a formula begins with an apostrophe; numbers stay as they are."""
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([columns, *lines])
+    csv.writer(out, lineterminator="\n").writerows([_no_formula(value) for value in line] for line in (columns, *lines))
     return out.getvalue()
+
+
+def _no_formula(value: Any) -> Any:
+    """https://owasp.org/www-community/attacks/CSV_Injection"""
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value) else value
 
 
 def cell(value: Any) -> str:

@@ -1,37 +1,61 @@
 """`main` runs the command line and turns exceptions into exit codes and one-line messages."""
 
+import _thread
 import errno
 import io
 import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 import click
 
 from dysharp.base.errors import DysharpError, one_line, shortened
+from dysharp.base.files import cache_notes
 from dysharp.cli.app import cli
+from dysharp.show.output import warn
 
-INTERRUPTED = 130
+AGAIN_S = 0.05
+"""From an interruption that was dropped to the next."""
 _NOT_WRITTEN = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)  # what a full disk does to stdout
 
 
 class Ended(KeyboardInterrupt):
-    """Another process asked this one to end. The command ends as after Ctrl-C: processes are ended and temporary files removed."""
+    """Ctrl-C, or another process asked this one to end: processes are ended and temporary files removed.
+
+    It may be raised where no error passes, as in what LLVM calls when it has compiled. It is dropped there, so it comes again until all is over.
+    """
+
+    over: ClassVar = False
 
     def __init__(self, number: int) -> None:
         super().__init__()
         self.number = number
+
+    def __del__(self) -> None:
+        again = threading.Timer(AGAIN_S, _again, [self.number])
+        again.daemon = True
+        again.start()
+
+
+def _again(number: int) -> None:
+    if not Ended.over:
+        _thread.interrupt_main(signal.Signals(number))
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with a code: 0 done, 1 a check failed, 2 wrong input, 130 interrupted, 128 + N ended by signal N."""
     _open_streams()
     _end_on_signals()
-    sys.exit(_run(args))
+    code = _run(args)
+    for note in cache_notes():
+        warn(note)
+    Ended.over = True
+    sys.exit(code)
 
 
 def _open_streams() -> None:
@@ -52,10 +76,11 @@ def _end_on_signals() -> None:
     def end(number: int, frame: FrameType | None) -> NoReturn:
         raise Ended(number)
 
-    for name in ("SIGTERM", "SIGHUP"):
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+        if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):  # nohup ignores SIGHUP
             signal.signal(number, end)
+    sys.unraisablehook = lambda dropped: None if dropped.exc_type is Ended else sys.__unraisablehook__(dropped)
 
 
 def _run(args: Sequence[str] | None) -> int:
@@ -111,10 +136,9 @@ def _print_interrupted(error: click.Abort | KeyboardInterrupt) -> int:
         if not isinstance(error.__cause__, KeyboardInterrupt):
             raise error
         error = error.__cause__
-    what, code = "interrupted", INTERRUPTED
-    if isinstance(error, Ended):
-        what, code = f"ended by {signal.Signals(error.number).name}", 128 + error.number
-    return _print_line("; ".join([what, *getattr(error, "__notes__", ())]), code)
+    number = signal.Signals(error.number) if isinstance(error, Ended) else signal.SIGINT
+    what = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
+    return _print_line("; ".join([what, *getattr(error, "__notes__", ())]), 128 + number)
 
 
 def _print_error(message: str, code: int) -> int:

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import click
 
 from dysharp.base.errors import ConfigError
 from dysharp.base.files import cache_folder, make_folder
-from dysharp.show.output import print_later
+from dysharp.show.output import print_later, warn
 
 fresh_flag = click.option(
     "--fresh",
@@ -22,7 +21,11 @@ fresh_flag = click.option(
 def kept_rows(fresh: bool) -> Iterator[None]:
     """Keep Rows in the user's cache, and say how many were read. Without a writable cache all Rows are simulated."""
     folder = cache_folder("rows")
-    if fresh or not _writable(folder):
+    try:
+        make_folder(folder, "kept results")
+    except ConfigError:
+        fresh = True
+    if fresh:
         yield
         return
     from dysharp.runs.kept import rows_kept_in
@@ -30,15 +33,7 @@ def kept_rows(fresh: bool) -> Iterator[None]:
     with rows_kept_in(folder) as kept:
         yield
     if kept.problem:
-        click.echo(f"dysharp: warning: results are not kept: {kept.problem}", err=True)
+        warn(f"results are not kept: {kept.problem}")
     if kept.read:
         found = f"{kept.read} of {kept.read + kept.ran} results were read from {folder}: same inputs, same code"
         print_later(f"{found}. --fresh simulates them again.")
-
-
-def _writable(folder: Path) -> bool:
-    try:
-        make_folder(folder, "kept results")
-    except ConfigError:
-        return False
-    return True

@@ -12,7 +12,7 @@ import click
 from dysharp.base.errors import ConfigError, nearest
 from dysharp.cli.flags import complete_files, jobs_flag, json_flag, plot_flag
 from dysharp.cli.report import command_line, report_flag, write_report
-from dysharp.show.output import console, print_answer, print_header
+from dysharp.show.output import console, print_answer, print_header, warn
 
 if TYPE_CHECKING:
     from dysharp.figures import Figure, Point, Result, Store
@@ -54,15 +54,8 @@ def _run(points: Sequence[Point], store: Store, jobs: int, what: str) -> tuple[d
     with bar("points") as progress:
         rows, failed = run_points(points, store, jobs, progress)
     for why in dict.fromkeys(failed.values()):
-        click.echo(f"dysharp: warning: {what}: {why}", err=True)
+        warn(f"{what}: {why}")
     return rows, failed
-
-
-def _part(
-    points: Sequence[Point], rows: dict[Point, dict[str, Any]], failed: dict[Point, str]
-) -> tuple[dict[Point, dict[str, Any]], dict[Point, str]]:
-    """What `_run` of these points would give, from a run of more points."""
-    return {p: rows[p] for p in points if p in rows}, {p: failed[p] for p in points if p in failed}
 
 
 def _store(folder: str | None) -> Store:
@@ -148,10 +141,11 @@ def reproduce(
     together = jobs > 1 and len(chosen) > 1  # else processes would wait at the end of each figure
     all_rows, all_failed = _run(every_point, where, jobs, "figures") if together else ({}, {})
     for figure, points in chosen:
-        rows, failed = _part(points, all_rows, all_failed) if together else _run(points, where, jobs, figure.name)
+        found, failed = (all_rows, all_failed) if together else _run(points, where, jobs, figure.name)
+        rows, ran = {p: found[p] for p in points if p in found}, not any(p in failed for p in points)
         results, holds = judge(figure, rows)
-        all_hold, all_ran = all_hold and holds, all_ran and not failed
-        out.append(_json(figure.name, results, holds and not failed))
+        all_hold, all_ran = all_hold and holds, all_ran and ran
+        out.append(_json(figure.name, results, holds and ran))
         sections.append(figure_markdown(figure, results))
         done.append((figure, results, rows))
         if not as_json:

@@ -1,19 +1,23 @@
 """`dysharp study` and `dysharp query`: many points, and questions about them."""
 
 import os
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from decimal import Decimal
+from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import complete_files, jobs_flag, json_flag, plot_flag
-from dysharp.show.output import print_json, print_lines, print_table, printable
+from dysharp.show.output import print_json, print_lines, print_table, printable, warn
 
+T = TypeVar("T")
 folder_flag = click.option("--folder", metavar="DIR", default="study", show_default=True, help="Folder of the finished points.")
 
 
@@ -43,14 +47,15 @@ def study(ctx: click.Context, file: str, folder: str, jobs: int, scheduler: str,
     into = StudyFolder(Path(folder))
     with bar("points") as progress:
         outcome = run_study(asked, into, jobs, progress, scheduler)
-    _tell_left_out(into.left_out)
+    for line in into.left_out:
+        warn(line)
     if plot is not None:
         from dysharp.show.plots import plot_pareto, save_figure
 
         signs = [-1.0 if name.startswith("-") else 1.0 for name in objectives]
         save_figure(plot_pareto([[v * s for v, s in zip(each, signs, strict=True)] for each in outcome.values], objectives, asked.name), plot)
     for label, why in outcome.failed.items():
-        click.echo(f"dysharp: warning: {label}: {why}", err=True)
+        warn(f"{label}: {why}")
     if as_json:
         print_json({"n_done": outcome.done, "n_kept": outcome.kept, "n_failed": len(outcome.failed), "folder": folder})
     else:
@@ -63,33 +68,30 @@ def study(ctx: click.Context, file: str, folder: str, jobs: int, scheduler: str,
 @folder_flag
 @click.option("--reproduced", is_flag=True, help="Ask about the points that `reproduce` and `sweep` keep in the user's cache instead.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of a table.")
+@click.option("--rows", type=click.IntRange(1), default=100_000, show_default=True, help="Refuse an answer of more lines.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=300.0, show_default=True, help="Give up after this time.")
 @json_flag
-def query(sql: str, folder: str, reproduced: bool, as_csv: bool, as_json: bool) -> None:
+def query(sql: str, folder: str, reproduced: bool, as_csv: bool, rows: int, seconds: float, as_json: bool) -> None:
     """Answer a question in SQL about the finished points of a study, which are the table `points`.
 
     `dysharp query "describe points"` lists the columns: the option `dysharp.n_sm` of a study file is the column n_sm, its `cluster.link_GBps` is
-    cluster_link_GBps. SQL is in the dialect of DuckDB, and reaches no file. DIR may also be the --store of `reproduce` or `sweep`.
+    cluster_link_GBps. SQL is in the dialect of DuckDB, reaches no file, and takes half of the memory at most. DIR may also be the --store of
+    `reproduce` or `sweep`.
     """
     from dysharp.base.text import csv_text
     from dysharp.figures import Store
-    from dysharp.figures.studies.study_folder import StudyFolder, duckdb_module
 
     if reproduced and click.get_current_context().get_parameter_source("folder") is ParameterSource.COMMANDLINE:
         raise ConfigError("query: found --folder and --reproduced, expected only one of the two")
     if not reproduced and not os.path.exists(folder):
         wanted = "one of a study (--folder DIR), or --reproduced for points of reproduce and sweep"
         raise ConfigError(f"query: found no folder {folder[:60]!r}, expected {wanted}")
-    asked = StudyFolder(Store.default().folder if reproduced else Path(folder))
-    try:
-        connection = asked.connect()
-    finally:
-        _tell_left_out(asked.left_out)
-    try:
-        found = connection.sql(sql)
-        columns, lines = (found.columns, found.fetchall()) if found is not None else ([], [])
-    except (duckdb_module().Error, RuntimeError, UnicodeDecodeError) as error:  # RuntimeError: text of a damaged part that is no UTF-8
-        words = str(error).partition("\n\nLINE ")[0].split()
-        raise ConfigError(f"query: {' '.join(words)}") from None
+    left_out, answer = _answer_within(seconds, partial(_answer, Store.default().folder if reproduced else Path(folder), sql, rows))
+    for line in left_out:
+        warn(line)
+    if isinstance(answer, ConfigError):
+        raise answer
+    columns, lines = answer
     if as_json:
         print_json([dict(zip(columns, map(_plain, line), strict=True)) for line in lines])
     elif as_csv:
@@ -100,9 +102,43 @@ def query(sql: str, folder: str, reproduced: bool, as_csv: bool, as_json: bool) 
         print_table([columns[at] for at in shown], [[_text(line[at]) for at in shown] for line in lines])
 
 
-def _tell_left_out(lines: Iterable[str]) -> None:
-    for line in lines:
-        click.echo(f"dysharp: warning: {line}", err=True)
+Answer = tuple[list[str], list[tuple[Any, ...]]]
+
+
+def _answer_within(seconds: float, work: Callable[[float], T]) -> T:
+    """What `work` returns, from a process of its own: DuckDB looks at no signal and at no clock while it works."""
+    from dysharp.base.processes import Processes, Task
+
+    until = time.monotonic() + seconds
+
+    def waiting() -> None:
+        if time.monotonic() > until:
+            raise ConfigError(f"query: found no answer after {seconds:g} s; ask for less, or take more --seconds")
+
+    with Processes(1, copies=True) as processes, closing(processes.run([Task("query", work)], waiting=waiting, every_s=0.1)) as ended:
+        ((_, result),) = ended
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def _answer(folder: Path, sql: str, rows: int, part: float) -> tuple[list[str], Answer | ConfigError]:
+    """What was left out of a folder, and the answer of the rest. Half of the memory of this computer stays free."""
+    from dysharp.figures.studies.study_folder import StudyFolder
+    from dysharp.runs.memory import usable_bytes
+
+    with suppress(ImportError):  # not on Windows
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        half = usable_bytes() // 2
+        resource.setrlimit(resource.RLIMIT_DATA, (half if hard == resource.RLIM_INFINITY else min(half, hard), hard))
+    asked = StudyFolder(folder)
+    try:
+        answer: Answer | ConfigError = asked.answer(sql, rows)
+    except ConfigError as error:
+        answer = error
+    return list(asked.left_out), answer
 
 
 def _plain(value: Any) -> Any:

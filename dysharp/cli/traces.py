@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.base.errors import ConfigError
+from dysharp.base.errors import ConfigError, one_line
 from dysharp.cli.flags import complete_from, helps, json_flag, numbers_of
 from dysharp.show.output import print_json
 
@@ -122,7 +122,7 @@ def import_(files: tuple[str, ...], out: str, format_name: str, gpus: str, model
     check_writable(out)
     done = import_trace(files, format_name, _hints(model, **values))
     for note in (f"read as {done.format}", *done.notes):
-        click.echo(f"note: {note}", err=True)
+        click.echo(f"note: {one_line(note)}", err=True)
     _save(done.trace, out, counts, as_json, {"format": done.format, "notes": list(done.notes)})
 
 
@@ -171,7 +171,7 @@ def capture(model: str, text: str, out: str, layers: str | None, max_tokens: int
     body = read_text(text)
     with progress_bar("tokens") as progress:
         trace = capture_text(model, body, layers=wanted, max_tokens=max_tokens, sequence=sequence, progress=progress)
-    click.echo(f"note: {trace.origin}", err=True)
+    click.echo(f"note: {one_line(trace.origin)}", err=True)
     _save(trace, out, counts, as_json, {"notes": [trace.origin]})
 
 

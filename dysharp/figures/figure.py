@@ -119,10 +119,10 @@ def load_figure(name_or_path: str | os.PathLike[str]) -> Figure:
     """
     name = os.fspath(name_or_path)
     if name.endswith(".toml"):
-        return _figure(Path(name).stem, parse_toml(read_text(Path(name)), name), name)
+        return figure_of(Path(name).stem, parse_toml(read_text(Path(name)), name), name)
     check_word(name, list_figures(), f"figure {name!r}: unknown")
     text = files("dysharp.figures").joinpath("data", f"{name}.toml").read_text(encoding="utf-8")
-    return _figure(name, parse_toml(text, f"{name}.toml"), f"{name}.toml")
+    return figure_of(name, parse_toml(text, f"{name}.toml"), f"{name}.toml")
 
 
 def in_direction(figure: Figure, direction: str) -> Figure:
@@ -138,7 +138,8 @@ def in_direction(figure: Figure, direction: str) -> Figure:
     return replace(figure, title=title, points=points, checks=tuple(map(unclaimed, figure.checks)), variants=(), headline=())
 
 
-def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
+def figure_of(name: str, table: dict[str, Any], where: str) -> Figure:
+    """The figure of a table of TOML. Raises ConfigError as `load_figure`."""
     known(table, KEYS, where)
     if table.get("points", []) == []:
         raise ConfigError(f"{where}: found no [points], expected systems and models to run (one table, or several: [[points]])")
@@ -149,34 +150,26 @@ def _figure(name: str, table: dict[str, Any], where: str) -> Figure:
         points += product_points(axes, place)
         if len(points) > MAX_POINTS:
             raise ConfigError(f"{where}: found more than {MAX_POINTS} points, expected at most {MAX_POINTS}")
-    checks = tuple(check_of(c, points, f"{where}: check[{i}]") for i, c in enumerate(_tables(table, "check", where)))
+    checks = tuple(check_of(c, points, f"{where}: check[{i}]") for i, c in enumerate(_listed(table, "check", where, "tables [[check]]")))
     models = tuple(dict.fromkeys(p.model for p in points))
     title, source, text = (str(table.get(key, "")) for key in ("title", "source", "text"))
-    variants = tuple(_variant(v, points, f"{where}: variants[{i}]") for i, v in enumerate(_tables(table, "variants", where)))
+    variants = tuple(_variant(v, points, f"{where}: variants[{i}]") for i, v in enumerate(_listed(table, "variants", where, "tables [[variants]]")))
     if bool(variants) != any(check.variants for check in checks):
         raise ConfigError(f"{where}: found {len(variants)} variants, expected [[variants]] if a check has variants = true, else none")
     paper = str(table.get("paper", ""))
     word(paper, tuple(PAPERS), f"{where}: paper")
     drawing = drawing_of(table["drawing"], f"{where}: drawing") if "drawing" in table else None
-    headline = tuple(map(str, _strings(table, "headline", where)))
+    headline = tuple(map(str, _listed(table, "headline", where, "a list of names")))
     for claim in headline:
         word(claim, tuple(c.name for c in checks if c.variants), f"{where}: headline")
     return Figure(name, title or name, source, points, checks, text, models, variants, paper, drawing, headline)
 
 
-def _strings(table: dict[str, Any], key: str, where: str) -> list[Any]:
+def _listed(table: dict[str, Any], key: str, where: str, expected: str) -> list[Any]:
     """A list. Raises ConfigError for another value."""
     found = table.get(key, [])
     if not isinstance(found, list):
-        raise ConfigError(f"{where}: {key}: found {show(found)}, expected a list of names")
-    return found
-
-
-def _tables(table: dict[str, Any], key: str, where: str) -> list[Any]:
-    """The tables [[key]]. Raises ConfigError for another value."""
-    found = table.get(key, [])
-    if not isinstance(found, list):
-        raise ConfigError(f"{where}: {key}: found {show(found)}, expected tables [[{key}]]")
+        raise ConfigError(f"{where}: {key}: found {show(found)}, expected {expected}")
     return found
 
 

@@ -113,6 +113,11 @@ def print_header(lines: Iterable[str], *, version: bool = True) -> None:
             click.echo(filled, err=True)
 
 
+def warn(text: str) -> None:
+    """A warning on stderr, in one line: names in it may come from somebody else's file."""
+    click.echo(f"dysharp: warning: {one_line(text)}", err=True)
+
+
 def print_lines(lines: Iterable[str]) -> None:
     """Lines of text on stdout; a long line is continued with an indent."""
     out = console()

@@ -26,7 +26,7 @@ _REST = r"""Results go to stdout. The header (what the numbers rest on), warning
 | 0 | done |
 | 1 | a check failed, or a point of a sweep failed |
 | 2 | wrong input; one line on stderr says what was found and what was expected |
-| 130 | interrupted |
+| 128 + N | ended by signal N: 130 by Ctrl-C, 143 by SIGTERM |
 
 Names of systems, models and clusters, values of options and `--set SYSTEM.OPTION=` complete with the tab key.
 Put the line of your shell into its start file:

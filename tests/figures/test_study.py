@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from dysharp.base.errors import ConfigError
+from dysharp.base.text import csv_text
 from dysharp.cli.app import cli
 from dysharp.figures.studies import study as module
 from dysharp.figures.studies import study_folder as folders
@@ -167,7 +168,7 @@ def test_a_damaged_part_is_left_out_and_its_points_run_again(tmp_path: Path, cou
         part.rename(folder / f"{part.name.rpartition('-')[0]}.parquet")
     writer = StudyFolder(folder)
     assert run_study(load_study(file), writer).done == 12
-    assert any("left out, because it is damaged; its points run again" in line for line in writer.left_out)
+    assert any("as of a damaged or older part; its points run again" in line for line in writer.left_out)
     assert StudyFolder(folder).connect().sql("select count(*) from points").fetchall() == [(12,)]
 
 
@@ -322,8 +323,8 @@ def test_a_search_continues_where_it_stopped(tmp_path: Path, counted: list[Point
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("METHOD", "tpa"), "did you mean"),
-        (("MINIMIZE", '["time_us", "bound_us"]'), "expected 1 of the columns"),
+        (('"tpe"', '"tpa"'), "did you mean"),
+        (('minimize = "time_us"', 'minimize = ["time_us", "bound_us"]'), "expected 1 of the columns"),
         (("n = 12", "n = 0"), "at least one"),
         (("[4, 256]", "[256, 4]"), "lowest, highest"),
         (("[4, 256]", "[4, inf]"), "below 1e15"),
@@ -331,11 +332,17 @@ def test_a_search_continues_where_it_stopped(tmp_path: Path, counted: list[Point
         (("n = 12", "n = 12\nseed = -1"), "at least 0"),
         (("n = 12", "n = true"), "draw.n: found True"),
         (('log = ["cluster.', 'log = ["clster.'), r"draw.log: found 'clster.link_GBps'; did you mean \"cluster.link_GBps\""),
+        (('"tpe"', '"latin-hypercube"'), "expected 0 of the columns of points for latin-hypercube"),
+        (("[points]", "[figur]\n[points]"), r"figur: unknown key"),
+        (("[points]", "[other]\n[points]"), r"other: unknown key"),
+        (("tokens = 16", 'tokens = 16\noptions = "x"'), "points.options: found 'x', expected a table of options"),
+        (("tokens = 16", "tokens = 16\ngrid = 5"), "points.grid: found 5, expected a table of options"),
+        (('"dysharp.dispatch_window" =', '"other.window" ='), "option 'other.window'"),
         (("seed", "seed"), ""),
     ],
 )
 def test_a_wrong_draw_is_named(write: Callable[[str], str], change: tuple[str, str], words: str) -> None:
-    text = DRAW.replace(*change).replace("METHOD", "tpe").replace("MINIMIZE", '"time_us"')
+    text = DRAW.replace("METHOD", "tpe").replace("MINIMIZE", '"time_us"').replace(*change)
     if not words:
         assert load_study(write(text)).draw
         return
@@ -376,6 +383,38 @@ def test_a_question_reaches_no_file_and_prints_any_value(tmp_path: Path, counted
     assert ask("select count(*) as n from points where routing = 'lognormal:0.65'", "--csv").stdout == "n\n12\n"
     assert "null" in ask("describe points").stdout
     assert "extra" not in ask("describe points").stdout
+
+
+def test_an_answer_has_limits(tmp_path: Path, counted: list[Point], write: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = str(tmp_path / "f")
+    CliRunner().invoke(cli, ["study", write(GRID), "--folder", folder])
+    ask = lambda sql, *more: str(CliRunner().invoke(cli, ["query", sql, "--folder", folder, *more]).exception)  # noqa: E731
+    assert "found more than 11 lines, expected at most 11" in ask("select key from points", "--rows", "11")
+    assert ask("select key from points", "--rows", "12") == "None"
+    assert "found no answer after 0.2 s" in ask("select count(*) from range(100000000000)", "--seconds", "0.2")
+    monkeypatch.setattr("dysharp.runs.memory.usable_bytes", lambda: 4 << 30)
+    assert "Out of Memory Error" in ask("select repeat('x', 3000000000)")
+
+
+@pytest.mark.parametrize("text", ["=cmd|'/c calc'!A0", "+1+1|x", "-2+3", "@SUM(1)", "\t=1", "-", "-1.5", "+1e-3", "-inf", "1=1", "a"])
+def test_no_text_of_a_csv_is_a_formula(text: str) -> None:
+    """A number stays a number, also where it is a text."""
+    plain = text in ("-", "-1.5", "+1e-3", "-inf", "1=1", "a")
+    assert csv_text(["n", text], [[-1.5, text]]) == "n,{0}\n-1.5,{0}\n".format(text if plain else f"'{text}")
+
+
+def test_a_question_prints_no_formula(tmp_path: Path, counted: list[Point], write: Callable[[str], str]) -> None:
+    CliRunner().invoke(cli, ["study", write(GRID), "--folder", str(tmp_path / "f")])
+    asked = CliRunner().invoke(cli, ["query", "select '=1+1' as a, -1 as b", "--csv", "--folder", str(tmp_path / "f")])
+    assert asked.stdout == "a,b\n'=1+1,-1\n"
+
+
+def test_a_warning_of_a_study_is_one_printable_line(tmp_path: Path, write: Callable[[str], str]) -> None:
+    text = DRAW.replace("METHOD", "latin-hypercube").replace("minimize = MINIMIZE\n", "").replace("S-8", "\\u001b]0;x\\u0007")
+    done = CliRunner().invoke(cli, ["study", write(text), "--folder", str(tmp_path / "f")])
+    assert done.exit_code == 1
+    assert done.stderr.replace("\n", "").isprintable()
+    assert r"\x1b]0;x\x07" in done.stderr
 
 
 def test_a_full_disk_names_the_folder(tmp_path: Path, counted: list[Point], write: Callable[[str], str]) -> None:

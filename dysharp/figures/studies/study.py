@@ -11,7 +11,7 @@ from pydantic import BeforeValidator
 
 from dysharp.base.errors import ConfigError, MissingExtra, check_word, nearest
 from dysharp.base.processes import Runner, here, in_processes
-from dysharp.figures.figure import MAX_POINTS, load_figure, product_points
+from dysharp.figures.figure import MAX_POINTS, figure_of, product_points
 from dysharp.figures.keys import Whole, known, typed, word
 from dysharp.figures.origin import row_of
 from dysharp.figures.studies.study_folder import StudyFolder, record_of
@@ -22,7 +22,8 @@ from dysharp.runs.store import key_of
 from dysharp.specs.fields import show
 from dysharp.specs.reading import parse_toml, read_text
 
-METHODS = ("latin-hypercube", "tpe", "nsga2")
+OBJECTIVES = {"latin-hypercube": 0, "tpe": 1, "nsga2": 2}
+"""{method: columns that it minimises}."""
 Progress = Callable[[int, int, str], None]
 GENERATION = 50
 """Points that NSGA-II draws at a time."""
@@ -80,19 +81,18 @@ def load_study(path: str) -> Study:
     """A study from a sweep file (`dysharp sweep`) with an optional table [draw]. Raises ConfigError."""
     table = parse_toml(read_text(Path(path)), path)
     draw = table.pop("draw", None)
-    if draw is None:
-        load_figure(path)  # names what is wrong with any other key
-    points = table.get("points")
-    if not points:
-        raise ConfigError(f"{path}: found no [points], expected a table of points; `dysharp sweep --example` prints one")
-    tables = tuple(points) if isinstance(points, list) else (points,)
-    return Study(Path(path).stem, tables, None if draw is None else _draw(draw, path))
+    figure_of(Path(path).stem, table, path)  # names what is wrong with any other key
+    points = table["points"]
+    study = Study(Path(path).stem, tuple(points) if isinstance(points, list) else (points,), None if draw is None else _draw(draw, path))
+    if study.draw is not None:
+        study.at({name: ends[0] for name, ends in study.draw.range.items()})  # names what no point takes
+    return study
 
 
 def _draw(table: dict[str, Any], where: str) -> Draw:
     known(table, set(Draw.__slots__), f"{where}: draw")
     draw = typed(Draw, table, f"{where}: draw")
-    check_word(draw.method, METHODS, f"{where}: draw.method: found {draw.method[:40]!r}")
+    check_word(draw.method, OBJECTIVES, f"{where}: draw.method: found {draw.method[:40]!r}")
     if not 1 <= draw.n <= MAX_POINTS or not draw.range:
         found = f"found n = {show(draw.n)} and {len(draw.range)} ranges"
         raise ConfigError(f"{where}: draw: {found}, expected at least one of each, and at most {MAX_POINTS} points")
@@ -103,8 +103,8 @@ def _draw(table: dict[str, Any], where: str) -> Draw:
     for name, ends in draw.range.items():
         if len(ends) != 2 or not -MOST < ends[0] < ends[1] < MOST or (name in draw.log and ends[0] <= 0):
             raise ConfigError(f"{where}: draw.range.{name}: found {show(ends)}, expected [lowest, highest] below 1e15; above 0 with log")
-    objectives = {"tpe": 1, "nsga2": 2}.get(draw.method)
-    if objectives is not None and len(draw.minimize) != objectives:
+    objectives = OBJECTIVES[draw.method]
+    if len(draw.minimize) != objectives and (objectives or "minimize" in table):
         raise ConfigError(f"{where}: draw.minimize: found {list(draw.minimize)}, expected {objectives} of the columns of points for {draw.method}")
     return draw
 
@@ -135,15 +135,19 @@ def run_study(
     """
     outcome = Outcome()
     local: Runner[dict[str, Any]] = here if jobs == 1 else lambda tasks: in_processes(tasks, jobs)
-    with folder.writing(), on_dask(scheduler) if scheduler else nullcontext(local) as run:
-        todo = _Todo(folder, run, simulate or row_of, outcome)
-        if study.draw is None or study.draw.method == "latin-hypercube":
-            draws = None if study.draw is None else latin_hypercube(study.draw)
-            points = study.grid() if draws is None else tuple(dict.fromkeys(p for values in draws for p in study.at(values)))
-            for _ in todo.finished(points, progress, len(points)):
-                pass
-        else:
-            _search(study, study.draw, todo, progress)
+    try:
+        with folder.writing(), on_dask(scheduler) if scheduler else nullcontext(local) as run:
+            todo = _Todo(folder, run, simulate or row_of, outcome)
+            if study.draw is None or study.draw.method == "latin-hypercube":
+                draws = None if study.draw is None else latin_hypercube(study.draw)
+                points = study.grid() if draws is None else tuple(dict.fromkeys(p for values in draws for p in study.at(values)))
+                for _ in todo.finished(points, progress, len(points)):
+                    pass
+            else:
+                _search(study, study.draw, todo, progress)
+    except KeyboardInterrupt as error:
+        error.add_note(f"{outcome.done + outcome.kept} points are finished and kept in {folder.folder}; the same command goes on from there")
+        raise
     return outcome
 
 

@@ -1,7 +1,7 @@
 """The folder of a study: finished points as Parquet parts, and a journal of points that are not in a part yet.
 
 A point is finished when its line is in the journal. The line is written at once, so a driver that is killed loses only the points that
-run. When the journal is long enough, and when a study begins or ends, its lines become a part: written under another name and renamed.
+run. When the journal is long enough, and when a study begins or ends, its lines become a part: written elsewhere and moved.
 The name of a part holds the digest of its keys, so a part that was written before the driver was killed is written again in its place, and
 the digest of its content. A line has a checksum. What is damaged is left out, and its points run again.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dysharp.base.errors import ConfigError, MissingExtra
-from dysharp.base.files import make_folder
+from dysharp.base.files import make_folder, write_file
 from dysharp.base.sources import code_digest
 from dysharp.runs.point import Point
 from dysharp.runs.store import Store, check_of, key_of, point_dict, point_from
@@ -108,18 +108,21 @@ class StudyFolder:
         """Make a part of the journal."""
         self._lines = 0
         records = list(self._records())
-        if records:
-            name = hashlib.blake2b("".join(sorted(r["key"] for r in records)).encode(), digest_size=8).hexdigest()
-            temporary = self.folder / f"unfinished-{name}"
-            with _writes(self.folder), tempfile.TemporaryDirectory() as folder:
-                source = _json_source(Path(folder) / JOURNAL, records)
-                duckdb_module().sql(f"copy (select * from {source}) to '{_quoted(temporary)}' (format parquet, compression zstd)")
-            part = self.folder / f"part-{name}-{_content(temporary)}.parquet"
-            os.replace(temporary, part)
-            for other in self.folder.glob(f"part-{name}*.parquet"):
-                if other != part:
-                    other.unlink()
-        (self.folder / JOURNAL).unlink(missing_ok=True)
+        with _writes(self.folder):
+            if records:
+                self._write_part(records)
+            (self.folder / JOURNAL).unlink(missing_ok=True)
+
+    def _write_part(self, records: list[dict[str, Any]]) -> None:
+        name = hashlib.blake2b("".join(sorted(r["key"] for r in records)).encode(), digest_size=8).hexdigest()
+        with tempfile.TemporaryDirectory() as private:  # not in the study's folder: DuckDB writes through a link there
+            source, written = _json_source(Path(private) / JOURNAL, records), Path(private) / "part"
+            duckdb_module().sql(f"copy (select * from {source}) to '{_quoted(written)}' (format parquet, compression zstd)")
+            part = self.folder / f"part-{name}-{_content(written)}.parquet"
+            write_file(part, lambda stream: stream.write(written.read_bytes()), in_place_of_links=True)
+        for other in self.folder.glob(f"part-{name}*.parquet"):
+            if other != part:
+                other.unlink()
 
     def _records(self) -> Iterator[dict[str, Any]]:
         """Undamaged lines of the journal, each key once. The last line may be cut off by a kill."""
@@ -141,10 +144,10 @@ class StudyFolder:
         """The undamaged parts as a list in SQL; "" where there is none."""
         sound = []
         for part in sorted(self.folder.glob(PARTS)):
-            if part.is_file() and _is_sound(part):
+            if part.is_file() and part.stem.split("-")[2:] == [_content(part)]:
                 sound.append(f"'{_quoted(Path(glob.escape(str(part))))}'")
             else:
-                self.left_out[f"{part}: left out, because it is damaged; its points run again"] = None
+                self.left_out[f"{part}: left out: its name does not tell its content, as of a damaged or older part; its points run again"] = None
         return f"read_parquet([{', '.join(sound)}], union_by_name=true)" if sound else ""
 
     def _known(self) -> set[str]:
@@ -190,6 +193,19 @@ class StudyFolder:
             raise ConfigError(f"{self.folder}: its parts cannot be read together: {str(error).splitlines()[0]}") from None
         return connection
 
+    def answer(self, sql: str, most: int) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Columns and lines that answer a question about `points`. Raises ConfigError for a question that DuckDB refuses, and for more lines."""
+        connection = self.connect()
+        try:
+            found = connection.sql(sql)
+            columns, lines = ([], []) if found is None else (found.columns, found.limit(most + 1).fetchall())
+        except (duckdb_module().Error, RuntimeError, UnicodeDecodeError) as error:  # RuntimeError: text of a damaged part that is no UTF-8
+            words = str(error).partition("\n\nLINE ")[0].split()
+            raise ConfigError(f"query: {' '.join(words)}") from None
+        if len(lines) > most:
+            raise ConfigError(f"query: found more than {most} lines, expected at most {most}; add a limit to the question, or take more --rows")
+        return columns, lines
+
 
 def _keys_of_today(connection: Any) -> list[str]:
     """Keys with today's files and code, of the points that have several rows."""
@@ -218,7 +234,8 @@ def _writes(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, duckdb_module().IOException) as error:
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        file = f"{Path(error.filename).name}: " if getattr(error, "filename", None) else ""
+        reason = file + (getattr(error, "strerror", None) or str(error).splitlines()[0])
         raise ConfigError(f"study {folder}: cannot be written: {reason}; finished points are kept, and the same command continues") from None
 
 
@@ -298,19 +315,6 @@ def _record(line: str) -> dict[str, Any] | None:
         return record if isinstance(record, dict) and record.pop("check", None) == check_of(record) and isinstance(record.get("key"), str) else None
     except (ValueError, RecursionError):
         return None
-
-
-def _is_sound(part: Path) -> bool:
-    """Whether the content of a part has the digest of its name. An older part, whose name tells no content, can be read at least."""
-    content = part.stem.split("-")[2:]
-    if content:
-        return content == [_content(part)]
-    duckdb = duckdb_module()
-    try:
-        duckdb.sql(f"select key, point, finished, row from read_parquet('{_quoted(Path(glob.escape(str(part))))}')").fetchall()
-    except (duckdb.Error, RuntimeError, UnicodeDecodeError):
-        return False
-    return True
 
 
 def _content(file: Path) -> str:
