@@ -6,7 +6,6 @@ machine raise `Unsupported` with the reason.
 
 import csv
 import io
-import json
 import math
 import os
 import re
@@ -15,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.measured import tp_rows
 from dysharp.measured.data import read_table
 from dysharp.specs import list_clusters, load_cluster
-from dysharp.specs.fields import show
 from dysharp.specs.gpu import list_gpus
-from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.reading import parse_json, parse_toml, read_text
 
 PACKAGED = "packaged measurements"
 """The name of the packaged table in errors."""
@@ -158,21 +156,12 @@ def _number(text: str, unit: str, row: str) -> float | None:
 
 def _config(text: str, row: str) -> dict[str, Any]:
     where = f"{row}: column config_json"
-    try:
-        config = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: found {show(text)}, expected a JSON object ({error})") from None
-    if not isinstance(config, dict):
-        raise ConfigError(f"{where}: found {show(text)}, expected a JSON object")
+    config = parse_json(text, where, constants=False)
     for key, value in config.items():
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if is_number and (not math.isfinite(value) or value < 0):
             raise ConfigError(f"{where}: {show(key)}: found {value}, expected a finite number of at least 0")
     return config
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
 
 
 SCALED_FP8, SCALED_FP4 = 1 + 4 / 128, 0.5 * (1 + 1 / 8)

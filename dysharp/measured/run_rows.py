@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
-from dysharp.base.errors import ConfigError
+from dysharp.base.errors import ConfigError, show
 from dysharp.measured.data import read_table
-from dysharp.specs.fields import show
 from dysharp.specs.reading import read_text
 
 MOST = 1 << 40

@@ -4,12 +4,11 @@
 group share them.
 """
 
-from dysharp.base.errors import ConfigError, nearest
+from dysharp.base.errors import ConfigError, nearest, show
 from dysharp.costs import exchange as costs
 from dysharp.costs.exchange import Exchange, Peers, Rows
 from dysharp.model.formats import ROW_BYTES
 from dysharp.serving.work import Replica
-from dysharp.specs.fields import show
 
 LL_MOST_TOKENS = 1024
 """Tokens of one GPU up to which engines take low-latency kernels (DeepEP: NUM_MAX_NVL_PEERS and the buffers of its users)."""

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dysharp.base.errors import ConfigError, nearest
+from dysharp.base.errors import ConfigError, nearest, show
 from dysharp.specs.choices import choice_value
 from dysharp.specs.cluster import Cluster, ClusterFile, cluster_of, scale_out_of
-from dysharp.specs.fields import problems, raise_if, show
+from dysharp.specs.fields import problems, raise_if
 from dysharp.specs.fitted import overrides_of
 from dysharp.specs.hf import model_from_config
 from dysharp.specs.hf_whole import whole_from_config

@@ -8,8 +8,7 @@ An encoder of images or sound beside the language model is left out.
 from collections.abc import Mapping
 from typing import Any
 
-from dysharp.base.errors import ConfigError
-from dysharp.specs.fields import show
+from dysharp.base.errors import ConfigError, show
 from dysharp.specs.hf import (
     ALIASES,
     EXPERT,
@@ -21,8 +20,8 @@ from dysharp.specs.hf import (
     layers_with_experts,
     model_from_config,
     n_matrices,
-    names_experts,
     raise_faults,
+    speaks_of_experts,
     text_part,
 )
 from dysharp.specs.whole import Attention, LinearAttention, WholeModel
@@ -66,7 +65,7 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
     Raises `ConfigError` that lists every field that is missing, of the wrong type, out of range, or beyond what `WholeModel` describes.
     """
     config = text_part(config)
-    layer = model_from_config(config, name, where) if names_experts(config) else None
+    layer = model_from_config(config, name, where) if speaks_of_experts(config) else None
     faults: list[str] = []
     with_experts = layers_with_experts(config, faults) if layer else [False] * integer(config, LAYERS["layers"], faults)
     dense, family = with_experts.count(False), str(config.get("model_type"))
@@ -92,7 +91,7 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
         "expert_bias": family in BIASED_EXPERTS,
         "head_bias": config.get("lm_head_bias") is True,
         "dense_bias": bool(dense) and config.get("mlp_bias") is True,
-        "checkpoint": checkpoint_of(config, layer is not None, bool(config.get("kv_lora_rank"))),
+        "checkpoint": checkpoint_of(config, layer is not None, _is_latent(config)),
     }
     attention = _attention(config, family, hidden, len(with_experts), faults)
     raise_faults(faults, where)
@@ -145,7 +144,7 @@ def _kinds(config: Mapping[str, Any], layers: int, faults: list[str]) -> list[An
 def _attention(config: Mapping[str, Any], family: str, hidden: int, layers: int, faults: list[str]) -> dict[str, Any]:
     """The fields of `Attention`."""
     heads = integer(config, HEADS, faults)
-    if config.get("kv_lora_rank"):
+    if _is_latent(config):
         return {"kind": "mla", "heads": heads, **{key: integer(config, alias, faults) for key, alias in MLA.items()}}
     window, every = _window(config, layers, faults)
     biased, joint = config.get("attention_bias") is True, family in JOINT_NORMS
@@ -163,6 +162,11 @@ def _attention(config: Mapping[str, Any], family: str, hidden: int, layers: int,
         "window": window,
         "window_every": every,
     }
+
+
+def _is_latent(config: Mapping[str, Any]) -> bool:
+    """Whether the config has a value of a field that only latent attention (MLA) has, right or wrong."""
+    return any(config.get(name) not in (None, 0) for name in ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim"))
 
 
 def _window(config: Mapping[str, Any], layers: int, faults: list[str]) -> tuple[int, int]:

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dysharp.specs.fields import Checkpoint, Name, Small, SmallOrNone, Text, Width, check_fields, one_of, problems, raise_if, show
+from dysharp.base.errors import show
+from dysharp.specs.fields import Checkpoint, Name, Small, SmallOrNone, Text, Width, check_fields, one_of, problems, raise_if
 from dysharp.specs.model import Model
 
 Flag = Annotated[bool, Field(strict=True)]
