@@ -55,6 +55,8 @@ def validate(
     from dysharp.cli.progress_bar import progress_bar
 
     if data is not None and (runs := _runs_in(data)):
+        if given := [name for name, value in (judged | {"plot": plot, "page": page, "refit": refit, "summary": summary}).items() if value]:
+            raise ConfigError(f"{data}: found {runs} runs of whole models, expected no --{given[0].replace('_', '-')} beside them")
         return _validate_runs(runs, data, check, as_json)
     if refit is not None and (judged["constants"] or judged["cluster"]):
         raise ConfigError("validate: found --refit beside --constants or --cluster, expected only one of the three: --refit fits new constants")

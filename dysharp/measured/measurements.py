@@ -37,6 +37,8 @@ UNITS_OF = {
 """Units of the metrics that are predicted, by the first word of the metric (`latency_p50` counts as `latency`)."""
 TIMES = UNITS_OF["latency"]
 US_PER_MS = 1e3
+NO_WORD = ("true", "false", "nan", "null", "none")
+"""What programs print in place of a word."""
 TEXTS = ("id", "kind", "system", "hardware", "metric", "unit", "source")
 
 
@@ -126,6 +128,8 @@ def _measurement(cells: Mapping[str, str], row: str) -> Measurement:
     for name in TEXTS:
         if not cells[name].strip() and name != "source":
             raise ConfigError(f"{row}: column {name}: found nothing, expected a text")
+    if not cells["metric"].strip()[0].isalpha() or cells["metric"].strip().lower() in NO_WORD:
+        raise ConfigError(f"{row}: column metric: found {show(cells['metric'])}, expected a metric such as {', '.join(UNITS_OF)}")
     units = units_of(cells["metric"])
     if units and cells["unit"] not in units:
         unit = f"found {show(cells['unit'])} for metric {show(cells['metric'])}"

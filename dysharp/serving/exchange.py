@@ -4,7 +4,7 @@
 group share them.
 """
 
-from dysharp.base.errors import ConfigError, nearest, show
+from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.costs import exchange as costs
 from dysharp.costs.exchange import Exchange, Peers, Rows
 from dysharp.model.formats import ROW_BYTES
@@ -30,8 +30,7 @@ def ep_system_of(replica: Replica) -> str:
     name, domain = replica.ep_system, replica.machine.cluster.domain_gpus
     if not name or name in BOUNDS:
         return "trtllm-a2a" if domain > 8 else "deepep"
-    if name not in EP_SYSTEMS:
-        raise ConfigError(f"EP system {show(name)}: no closed form for serving{nearest(name, EP_SYSTEMS)}, expected one of {', '.join(EP_SYSTEMS)}")
+    check_word(name, EP_SYSTEMS, f"EP system {show(name)}: no closed form for serving")
     return name
 
 

@@ -37,6 +37,7 @@ def _wide(*names: str, default: int | None = None) -> Alias:
 HEADS = Alias(("num_attention_heads", "n_head", "n_heads"), 1, COUNT)
 KV_HEADS = Alias(("num_key_value_heads", "kv_n_heads"), 1, COUNT, default=0)
 SHARED_EXPERTS = Alias(("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"), 0, COUNT, default=0)
+CONTEXT = Alias(("max_position_embeddings",), 0, 1 << 24, default=0)
 MTP = Alias(("num_nextn_predict_layers", "mtp_num_hidden_layers"), 0, COUNT, default=0)
 MLA = {
     "q_rank": _wide("q_lora_rank", default=0), "kv_rank": _wide("kv_lora_rank"), "nope_dim": _wide("qk_nope_head_dim"),
@@ -82,6 +83,7 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
         "shared_hidden": (layer.expert_hidden if family == LLAMA4 else _shared_hidden(config, faults)) if layer else 0,
         "shared_gate": bool(layer and config.get("shared_expert_intermediate_size")),
         "mtp": integer(config, MTP, faults),
+        "context": integer(config, CONTEXT, faults),
         "linear": linear,
         "full_every": _full_every(config, len(with_experts), faults) if linear else 1,
         "tied": config.get("tie_word_embeddings") is True,
@@ -172,8 +174,7 @@ def _is_latent(config: Mapping[str, Any]) -> bool:
 def _window(config: Mapping[str, Any], layers: int, faults: list[str]) -> tuple[int, int]:
     """(tokens of the window, one layer of so many has it); (0, 1) without one. A window of all positions is none."""
     window = integer(config, _wide("sliding_window", default=0), faults)
-    positions = integer(config, _wide("max_position_embeddings", default=0), faults)
-    if not window or config.get("use_sliding_window") is False or 0 < positions <= window:
+    if not window or config.get("use_sliding_window") is False or 0 < integer(config, CONTEXT, []) <= window:
         return 0, 1
     kinds = _kinds(config, layers, faults)
     if not kinds:

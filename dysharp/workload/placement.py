@@ -186,6 +186,8 @@ def _options(text: str) -> dict[str, int]:
     for part in text.split(","):
         key, _, value = part.partition("=")
         check_word(key, _OPTIONS, f"placement eplb: unknown option {key!r}")
+        if key in found:
+            raise ConfigError(f"placement eplb: found {key} twice, expected it once")
         if not value.isascii() or not value.isdigit() or len(value) > 9:
             raise ConfigError(f"placement eplb: found {key}={_shown(value)}, expected a whole number")
         found[key] = int(value)

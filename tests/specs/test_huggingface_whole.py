@@ -190,9 +190,7 @@ BAD = {
     "layer_types: found windows in layers [1, 3], expected them in the first": {"sliding_window": 8, "layer_types": ["a", "sliding_attention"] * 2},
     "layer_types: found ['a'], expected a list of 4 kinds": {"sliding_window": 8, "layer_types": ["a"]},
     "expected full attention in the last layer of every 2": {**NEXT, "layer_types": ["linear_attention", "full_attention", "x", "full_attention"]},
-    "f: model 'm': dense_layers: found 4, expected none beside the table linear": {
-        k: v for k, v in NEXT.items() if k not in ROUTED and k[-7:] != "experts"
-    },
+    "f: model 'm': dense_layers: found 4, expected none beside the table linear": {**WIDE, **{k: v for k, v in NEXT.items() if "linear" in k}},
     "moe_intermediate_size: missing": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
 }
 
