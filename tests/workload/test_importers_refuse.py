@@ -7,6 +7,7 @@ import pickle
 import struct
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -298,3 +299,12 @@ def test_damaged_bytes_end_in_one_line(tmp_path: Path) -> None:
                 assert "\n" not in str(error)
                 refused += 1
     assert refused > 200
+
+
+def test_a_million_layers_take_no_square_of_their_number(tmp_path: Path) -> None:
+    """Found by `bench/attack.py`: minutes for 2 MB."""
+    np.savez(tmp_path / "wide.npz", routed_experts=np.zeros((1, 1 << 17, 2), np.int8))
+    begun = time.process_time()
+    with pytest.raises(ConfigError, match="no layer has a choice"):
+        import_trace([tmp_path / "wide.npz"], hints=Hints(experts=8))
+    assert time.process_time() - begun < 2
