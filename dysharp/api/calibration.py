@@ -10,13 +10,12 @@ from typing import Any
 
 from dysharp.api.validation import check_values
 from dysharp.base.errors import ConfigError, nearest
-from dysharp.base.files import write_text
+from dysharp.base.files import check_destination, write_text
 from dysharp.base.text import table
 from dysharp.measured.cluster_fit import ClusterFit, fit_cluster
 from dysharp.measured.measurements import read_measurements
 from dysharp.specs import list_clusters, load_cluster
 from dysharp.specs.fitted import fitted
-from dysharp.workload import check_writable
 
 DEFAULT_BASE = "hw-dgx-h100"
 DIGITS = 4
@@ -70,7 +69,7 @@ def calibrate(
         raise ConfigError(f"calibrate: base: found {base[:60]!r}, expected a packaged hw cluster{nearest(base, hw)}")
     own = load_cluster(base).gpu
     path = Path(out)
-    check_writable(path, ".toml")
+    check_destination(path, ".toml")
     called = _name(name or path.stem)
     if called in list_clusters():
         raise ConfigError(f"calibrate: name: found {called!r}, a packaged cluster; expected a name of its own")

@@ -13,7 +13,7 @@ from pydantic import Field
 from dysharp.api.arguments import PlanArgs
 from dysharp.api.plan_confirm import Confirmed, Ranked, confirm, ranked_by_rows
 from dysharp.api.serving import Serving, serve, slo_of
-from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.base.processes import Runner, here, in_processes
 from dysharp.base.text import sentences, table
 from dysharp.base.units import GiB
@@ -33,7 +33,7 @@ from dysharp.runs.on_dask import on_dask
 from dysharp.runs.precision import default_formats, in_formats, step_formats, with_rows
 from dysharp.runs.request import takes
 from dysharp.specs import Cluster, load_cluster, load_whole
-from dysharp.specs.fields import Tokens, check_value, show
+from dysharp.specs.fields import Tokens, check_value
 from dysharp.specs.hf_whole import lines_on
 from dysharp.specs.whole import WholeModel
 from dysharp.training.practice import Practice

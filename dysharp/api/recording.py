@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dysharp.base.errors import ConfigError
+from dysharp.base.reading import decode, read_bytes
 from dysharp.base.units import MiB
 from dysharp.runs.progress import Progress, Step
-from dysharp.specs.reading import decode
 from dysharp.workload import Recording
 
 if TYPE_CHECKING:
@@ -69,17 +68,7 @@ def capture(
 
 def read_text(path: str | os.PathLike[str]) -> str:
     """A UTF-8 text of at most 64 MiB; raises ConfigError for anything else."""
-    file = Path(path)
-    try:
-        if not file.is_file():
-            raise ConfigError(f"{file}: found no such file, expected a text")
-        with file.open("rb") as stream:
-            data = stream.read(MAX_TEXT_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    if len(data) > MAX_TEXT_BYTES:
-        raise ConfigError(f"{file}: found more than {MAX_TEXT_BYTES} bytes, expected at most {MAX_TEXT_BYTES}")
-    return decode(data, str(file))
+    return decode(read_bytes(Path(path), MAX_TEXT_BYTES), str(path))
 
 
 def _report(progress: Progress | None, name: str, stage: str) -> None:

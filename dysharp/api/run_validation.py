@@ -74,7 +74,9 @@ def validate_training(data: str | os.PathLike[str] | None = None) -> TrainingRep
         told.insert(0, summarise(step_time.FAMILY, steps, max(step_time.BARS.values())) | {"holds": all(group["holds"] for group in by_group)})
     pairs = families.pair_cases() if data is None else []
     told += [summarise(families.PAIRS, pairs, families.PAIR_BAR)] if pairs else []
-    rows = [_training_row(step_time.FAMILY, "s", one) | {"group": one.group, "floor": one.floor} for one in steps]
+    none = {"unit": "-", "measured": None, "predicted": None, "error": None, "judged": False}
+    rows: list[dict[str, Any]] = [{"id": row.id, "family": "-", "model": row.text("model"), **none, "note": row.fault} for row in runs if row.fault]
+    rows += [_training_row(step_time.FAMILY, "s", one) | {"group": one.group, "floor": one.floor} for one in steps]
     rows += [*(_training_row(families.MEMORY, "GiB", one) for one in peaks), *(_training_row(families.FLOPS, "GFLOP/token", one) for one in counted)]
     rows += [_training_row(families.PAIRS, "ms", one) for one in pairs]
     return TrainingReport(told, rows, by_group, step_time.slopes(steps))

@@ -17,6 +17,7 @@ from dysharp.serving.answers import break_even, overlap_of, part_shares, slots_o
 from dysharp.serving.apart import best_apart
 from dysharp.serving.balance import loads_of
 from dysharp.serving.engine import Engine, engine_of
+from dysharp.serving.exchange import ep_system_of
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.serving.search import ServePoint, front, layouts_of, search, within
 from dysharp.serving.whatif import Asked, what_ifs
@@ -27,6 +28,8 @@ from dysharp.specs.whole import WholeModel
 
 MOST_DRAFTS = 8
 MOST_TOKENS = 1 << 24
+
+
 @takes(ServeArgs)
 def serve(model: str | WholeModel = "deepseek-v3", cluster: str | Cluster = "hw-dgx-h200", **request: Unpack[ServeArgs]) -> Serving:
     """Search the layouts of `model` on GPUs of `cluster` for prompts of `isl` and answers of `osl` tokens. Raises ConfigError for wrong input."""
@@ -57,7 +60,9 @@ def _start(whole: WholeModel, machine: Cluster, rules: Engine, request: ServeArg
     formats = formats_of(name, request["kv"] or (rules.kv if formats_of(name, model=whole).narrow else "bf16"), whole)
     loads = () if request["routing"] is None else loads_of(whole, routing_string(request["routing"]))
     curves = serving_curves(request["tensor"], whole, machine) if request["tensor"] else None
-    return Replica(whole, formats, ServeLayout(), machine_of(machine, "serving"), request["ep_system"], curves, rules.reducers, loads)
+    start = Replica(whole, formats, ServeLayout(), machine_of(machine, "serving"), request["ep_system"], curves, rules.reducers, loads)
+    ep_system_of(start)  # a name that is not known is refused, whether a layout sends tokens or not
+    return start
 
 
 def published(whole: WholeModel) -> str:
@@ -108,11 +113,14 @@ def _header(whole: WholeModel, start: Replica, load: Load, request: ServeArgs) -
     formats, cluster, routing, engine, tensor = start.formats, start.machine.cluster, request["routing"], request["engine"], request["tensor"]
     chosen = "chosen by popularity" if routing is None else f"loaded as in {routing}"
     drafts = f"{load.drafts} drafts, {load.accepted:.2f} tokens a step" if load.drafts else "no speculation"
+    tokens = request["isl"] + request["osl"]
+    longer = f"a request of {tokens:,} tokens is longer than the {whole.context:,} of {whole.name}'s config: engines refuse it as it is"
     weights = f"{whole.name} ({formats.experts if whole.layer else formats.dense} weights, {formats.kv} KV)"
     return (
         f"{weights} on {cluster.n_gpus} GPUs of {cluster.name} under {engine}; prompts of {load.prompt:g}, answers of {load.answer:g} tokens",
         formats.line(whole, start.machine.products),
         *lines_on(whole),
+        *([longer] if 0 < whole.context < tokens else []),
         f"steady state of a fixed number of users; experts {chosen}, no prefix cache; {drafts}",
         *([f"tensor parallelism of steps with many tokens: {tensor}, a Row of each sub-layer"] if tensor else []),
     )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dysharp.base.arrays import F64
-from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.base.files import write_text
 from dysharp.measured import apart, beyond, calls
 from dysharp.measured import hold_out as without
@@ -26,7 +26,6 @@ from dysharp.measured.trust import departures, scale_out_departures
 from dysharp.measured.validation import Validation, between_bars, validate_measurements
 from dysharp.runs.progress import Progress, Step
 from dysharp.specs import Cluster, load_cluster
-from dysharp.specs.fields import show
 from dysharp.specs.fitted import Fitted, constants_from_file, fitted
 
 

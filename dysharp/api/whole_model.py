@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from dysharp.base.errors import ConfigError
 from dysharp.base.text import table
 from dysharp.base.units import GiB, memory_to_bytes
 from dysharp.model import check_domain, check_layout, chunks_of, layout_of
@@ -92,6 +93,8 @@ def describe(
     whole = load_whole(model)
     about = _accounting(whole, sequence)
     if layout is None:
+        if gpu or cluster is not None:
+            raise ConfigError(f"{'gpu' if gpu else 'cluster'}: found it without a layout, expected --layout, whose memory it limits")
         return about
     spread = layout if isinstance(layout, Layout) else layout_of(layout)
     check_layout(whole, spread, sequence)
@@ -136,7 +139,7 @@ def _check(layout: Layout, memory: Memory, gpu: str, cluster: str | os.PathLike[
     if cluster is not None:
         machine = load_cluster(cluster)
         check_domain(layout, machine.domain_gpus, machine.domains)
-        gpu = gpu or machine.gpu
+        check_memory(memory, machine.hbm_bytes, machine.name)
     if gpu:
         check_memory(memory, memory_to_bytes(load_gpu(gpu).hbm_GB), gpu)
 

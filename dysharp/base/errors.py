@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Collection, Iterable
 from typing import ClassVar
 
@@ -17,6 +18,18 @@ def one_line(text: str) -> str:
 def shortened(text: str, most: int = 1500) -> str:
     """`text` without its middle where it has more than `most` characters: messages quote names and values of any length."""
     return text if len(text) <= most else f"{text[: most * 2 // 3]} ... {text[-most // 3 :]}"
+
+
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxdict, _REPR.maxlist, _REPR.maxstring, _REPR.maxother = 2, 3, 3, 60, 60
+
+
+def show(value: object) -> str:
+    """A short one-line rendering of any value that came from a file."""
+    try:
+        return _REPR.repr(value)
+    except (ValueError, RecursionError):  # an integer of more digits than Python prints
+        return f"a huge {type(value).__name__}"
 
 
 class DysharpError(Exception):

@@ -17,14 +17,14 @@ PREFIX = ".dysharp-"
 """Begin of the names of unfinished files. They do not carry the name of the file, which may have the full length already."""
 
 
-def check_destination(path: str | os.PathLike[str], ending: str = "") -> Path:
+def check_destination(path: str | os.PathLike[str], *endings: str) -> Path:
     """`path` as a `Path` to which `write_file` can write. Call it before long work.
 
-    Raises ConfigError for another ending than `ending` ("" = any), for a folder, and for a folder without write access.
+    Raises ConfigError for a name without one of the `endings` (none = any), for a folder, and for a folder without write access.
     """
     file = Path(path)
-    if ending and file.suffix != ending:
-        raise ConfigError(f"{file}: found the ending {file.suffix!r}, expected {ending}")
+    if endings and not file.name.endswith(endings):
+        raise ConfigError(f"{file}: found the ending {file.suffix!r}, expected {' or '.join(endings)}")
     try:
         if not file.name or file.is_dir():
             raise ConfigError(f"{os.fspath(path)!r}: cannot be written: found a folder, expected the name of a file")
@@ -38,6 +38,18 @@ def check_destination(path: str | os.PathLike[str], ending: str = "") -> Path:
     except (OSError, ValueError) as error:  # a name that is too long, or with a NUL
         raise ConfigError(f"{file}: cannot be written: {_reason(error)}") from None
     return file
+
+
+def check_folder(path: str | os.PathLike[str]) -> Path:
+    """`path` as a folder to write to: one that exists, or one that can be made. Raises ConfigError for any other."""
+    folder = Path(path)
+    try:
+        nearest = next(part for part in (folder.absolute(), *folder.absolute().parents) if part.exists())
+    except (OSError, ValueError) as error:  # a name that is too long, or with a NUL
+        raise ConfigError(f"folder {folder}: cannot be made: {_reason(error)}") from None
+    if not (os.fspath(path) and nearest.is_dir() and os.access(nearest, os.W_OK)):
+        raise ConfigError(f"folder {os.fspath(path)!r}: cannot be written: expected a folder with write access")
+    return folder
 
 
 def cache_folder(name: str) -> Path:

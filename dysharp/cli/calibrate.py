@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dysharp.cli.flags import complete_clusters, complete_files, json_flag
+from dysharp.cli.flags import Out, complete_clusters, complete_files, json_flag
 from dysharp.show.output import console, print_answer, print_header, print_table
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ ALMOST = 1.001  # a fit that ends so near the end of a constant's range wants to
 @click.argument("measurements", metavar="MEASUREMENTS.csv", shell_complete=complete_files)
 @click.option("--base", default="hw-dgx-h100", show_default=True, metavar="NAME", shell_complete=complete_clusters, help="Packaged hw-* cluster.")
 @click.option("--name", metavar="NAME", help="Name of the cluster.  [default: the name of the file]")
-@click.option("-o", "--out", required=True, metavar="OUT.toml", help="Cluster file to write; --cluster OUT.toml uses it.")
+@click.option("-o", "--out", required=True, type=Out(), metavar="OUT.toml", help="Cluster file to write; --cluster OUT.toml uses it.")
 @json_flag
 def calibrate(measurements: str, base: str, name: str | None, out: str, as_json: bool) -> None:
     """Fit a cluster file to measurements of your own machine.

@@ -76,6 +76,26 @@ def helps(load: Callable[[], Mapping[str, str]], width: int) -> Callable[[click.
     return callback
 
 
+ENDINGS = (".perfetto-trace", ".perfetto-trace.gz")
+"""Of a timeline for Perfetto."""
+
+
+class Out(click.ParamType[Any]):
+    """A file to write, or a folder: refused here, before long work, if it cannot be written."""
+
+    name = "text"
+
+    def __init__(self, *endings: str, folder: bool = False) -> None:
+        self.endings, self.folder = endings, folder
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path as it was typed."""
+        from dysharp.base.files import check_destination, check_folder
+
+        check_folder(value) if self.folder else check_destination(value, *self.endings)
+        return value
+
+
 def _drawable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
     """A file that no figure can be written to is refused here, before minutes of work."""
     if path is not None and not ctx.resilient_parsing:

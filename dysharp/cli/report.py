@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dysharp.base.errors import ConfigError
-from dysharp.cli.flags import Words, complete_files
+from dysharp.cli.flags import Out, Words, complete_files
 
 if TYPE_CHECKING:
     from dysharp.show.html_report import LeftOut, Report
@@ -19,17 +18,8 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 
 
-def _writable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
-    """A report that cannot be written is refused here, before long work."""
-    if path is not None and not ctx.resilient_parsing:
-        from dysharp.base.files import check_destination
-
-        check_destination(path, ".html")
-    return path
-
-
 report_flag = click.option(
-    "--report", metavar="FILE.html", callback=_writable, help="Also write a report that opens in any browser and loads nothing."
+    "--report", metavar="FILE.html", type=Out(".html"), help="Also write a report that opens in any browser and loads nothing."
 )
 
 
@@ -70,7 +60,7 @@ def write_report(report: Report, path: str, load: Mapping[str, Any] | None = Non
 
 @click.command()
 @click.argument("files", nargs=-1, metavar="FILE...", shell_complete=complete_files)
-@click.option("-o", "--out", metavar="FILE.html", required=True, callback=_writable, help="File to write.")
+@click.option("-o", "--out", metavar="FILE.html", required=True, type=Out(".html"), help="File to write.")
 @click.option("--title", metavar="TEXT", help="Title of the page.  [default: what the rows share]")
 @click.pass_context
 def report(ctx: click.Context, files: tuple[str, ...], out: str, title: str | None) -> None:
@@ -90,17 +80,15 @@ def report(ctx: click.Context, files: tuple[str, ...], out: str, title: str | No
 
 def read_rows(path: str) -> tuple[list[dict[str, Any]], list[LeftOut]]:
     """The Rows of a file of JSON or of JSON lines, and the systems that comparisons in the file left out. Raises ConfigError for anything else."""
+    from dysharp.base.reading import json_of, read_text
     from dysharp.show.html_report import check_row
-    from dysharp.specs.reading import read_text
 
     text = read_text(Path(path))
-    try:
-        found = [json.loads(text)]
-    except (ValueError, RecursionError):
-        try:
-            found = [json.loads(line) for line in text.splitlines() if line.strip()]
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{path}: found no JSON ({error}), expected the output of dysharp run --json, compare --json or sweep --out") from None
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if all(line[0] == "{" and line.rstrip()[-1] == "}" for _, line in lines):  # one document in each line
+        found = [json_of(line, f"{path}: line {number}") for number, line in lines]
+    else:
+        found = [json_of(text, path)]
     rows = [row for value in found for row in _rows_in(value)]
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise ConfigError(f"{path}: found no rows, expected the output of dysharp run --json, compare --json or sweep --out")

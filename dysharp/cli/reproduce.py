@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from dysharp.base.errors import ConfigError, nearest
-from dysharp.cli.flags import complete_files, jobs_flag, json_flag, plot_flag
+from dysharp.cli.flags import Out, complete_files, jobs_flag, json_flag, plot_flag
 from dysharp.cli.report import command_line, report_flag, write_report
 from dysharp.show.output import console, print_answer, print_header, warn
 
@@ -105,7 +105,7 @@ def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
 @click.option("--direction", default="fwd", show_default=True, metavar="fwd|bwd|both", help="Pass that all points run. Claims exist for fwd only.")
 @jobs_flag(f"{POINTS} With several figures all points run before the first table.")
 @store_flag
-@click.option("--report", metavar="FILE", help="Also write the tables as Markdown (.md), or the runs as one HTML file (.html).")
+@click.option("--report", metavar="FILE", type=Out(), help="Also write the tables as Markdown (.md), or the runs as one HTML file (.html).")
 @click.option("--pages", metavar="DIR", help="Also write one page per paper, with pictures and CSV files, into the folder DIR.")
 @plot_flag
 @click.option("--variants/--no-variants", default=True, help="Also run the figures' points at other values of free choices.  [default: on]")
@@ -177,7 +177,7 @@ def reproduce(
 
 def _check_request(names: Sequence[str], files: Files, *, tornado: bool, direction: str, check: bool) -> None:
     """Raise ConfigError for flags that do not fit each other, and for files that cannot be written, before any point runs."""
-    from dysharp.base.files import check_destination, make_folder
+    from dysharp.base.files import make_folder
     from dysharp.figures import list_figures
 
     if not names and not tornado:
@@ -188,10 +188,8 @@ def _check_request(names: Sequence[str], files: Files, *, tornado: bool, directi
         raise ConfigError(f"--check: found direction {direction[:20]}, expected fwd (claims exist for the forward pass only)")
     if files.plot is not None and "windows" not in names:
         raise ConfigError(f"--plot: found figures {', '.join(names) or 'none'}, expected windows among them")
-    if files.report is not None:
-        check_destination(files.report)
-        if files.report.endswith(".html") and not names:
-            raise ConfigError("--report: found .html without a figure, expected .md for a tornado alone")
+    if files.report is not None and files.report.endswith(".html") and not names:
+        raise ConfigError("--report: found .html without a figure, expected .md for a tornado alone")
     if files.pages is not None:
         make_folder(Path(files.pages), "--pages")
 
@@ -283,8 +281,8 @@ def _tornado(asked: Bars, store: Store, jobs: int, *, quiet: bool) -> tuple[Figu
 @click.option("--example", is_flag=True, help="Print a sweep file that runs, with every key explained, and exit.")
 @jobs_flag(POINTS)
 @store_flag
-@click.option("--csv", "csv_file", metavar="FILE.csv", help="Also write the finished points to FILE.csv, one line each.")
-@click.option("--out", metavar="FILE.jsonl", help="Also write the finished points to FILE.jsonl, one line {point, row} each.")
+@click.option("--csv", "csv_file", type=Out(), metavar="FILE.csv", help="Also write the finished points to FILE.csv, one line each.")
+@click.option("--out", metavar="FILE.jsonl", type=Out(), help="Also write the finished points to FILE.jsonl, one line {point, row} each.")
 @report_flag
 @json_flag
 @click.pass_context
@@ -299,7 +297,7 @@ def sweep(
     """
     import json
 
-    from dysharp.base.files import check_destination, write_text
+    from dysharp.base.files import write_text
     from dysharp.cli.texts.sweep_text import print_sweep, sweep_csv
     from dysharp.figures import load_figure
     from dysharp.runs.store import point_dict
@@ -311,8 +309,6 @@ def sweep(
         raise click.UsageError("Missing argument 'FILE.toml'; `dysharp sweep --example` prints one")
     if not file.endswith(".toml"):
         raise ConfigError(f"sweep: found {file!r}, expected a .toml file with a [points] table; `dysharp sweep --example` prints one")
-    if out is not None:
-        check_destination(out)
     figure, where = load_figure(file), _store(store)
     points = list(dict.fromkeys(figure.points))
     rows, failed = _run(points, where, jobs, figure.name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dysharp.base.errors import ConfigError
-from dysharp.cli.flags import complete_words, json_flag, options
+from dysharp.cli.flags import Out, complete_words, json_flag, options
 from dysharp.runs.arguments import RequestArgs
 from dysharp.show.output import print_facts, print_json, print_table
 from dysharp.silicon.rtl.blocks import BLOCKS
@@ -22,11 +22,11 @@ ALL = "all"
 @click.command(epilog="\b\nBlocks:\n" + "\n".join(f"  {name:18} {what}" for name, what in BLOCKS.items()))
 @click.argument("block", shell_complete=complete_words(*BLOCKS, ALL))
 @options(RequestArgs, "cluster", "seed")
-@click.option("-o", "--out", metavar="FILE.v", help="Write the block as Verilog.")
+@click.option("-o", "--out", metavar="FILE.v", type=Out(), help="Write the block as Verilog.")
 @click.option("--check", "sequences", type=click.IntRange(1), metavar="N", help="Compare block and model in N random sequences, cycle by cycle.")
 @click.option("--area", is_flag=True, help="Synthesise: gates, area in 12 and 7 nm, longest path.")
 @click.option("--liberty", metavar="FILE.lib", help="Map the logic to the cells of this library, too.")
-@click.option("--testbench", metavar="FILE.v", help="Write the block at small sizes with a testbench that checks itself.")
+@click.option("--testbench", metavar="FILE.v", type=Out(), help="Write the block at small sizes with a testbench that checks itself.")
 @click.option("--prove", is_flag=True, help="Prove what the block promises, for all inputs on small sizes.")
 @click.option("--faults", is_flag=True, help="Plant known faults; count the faults that comparison and proofs find.")
 @click.option("--trace", is_flag=True, help="Put the packets of one switch port of a run (--model, --routing) at packet level through the block.")

@@ -28,13 +28,11 @@ if TYPE_CHECKING:
 @quick_flag
 @json_flag
 @click.pass_context
-def serve(
-    ctx: click.Context, /, model: str, plot: str | None, report: str | None, quick: bool, as_json: bool, **asked: Any
-) -> None:
+def serve(ctx: click.Context, /, model: str, plot: str | None, report: str | None, quick: bool, as_json: bool, **asked: Any) -> None:
     """Say how to serve MODEL: which layout at which number of users, how fast, and what limits it.
 
     Every layout that fits is tried with several numbers of users, and prefill and decode apart. A step is a sum of kernels by closed forms; a
-    formula of continuous batching gives TTFT and TPOT. The error bar comes from measured runs.
+    formula of continuous batching gives TTFT and TPOT. The error bar comes from measured runs. Exit code 1 if no layout is within the limits.
     """
     from dysharp.api.serving import serve as search
     from dysharp.cli.progress_bar import bar
@@ -62,6 +60,7 @@ def serve(
         click.echo(f"report: {report}", err=True)
     print_answer(done.to_dict() | ({"quick": True} if quick else {})) if as_json else print_serving(done)
     print_header((*done.header, *((NOT_SIMULATED,) if quick and simulates else ())))
+    ctx.exit(0 if done.best else 1)
 
 
 NOT_SIMULATED = "quick answer: closed forms with the error bar above; EP systems and merged layers were not simulated"

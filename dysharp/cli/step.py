@@ -8,7 +8,7 @@ import click
 
 from dysharp.api.arguments import StepArgs
 from dysharp.base.errors import ConfigError
-from dysharp.cli.flags import complete_words, json_flag, options, plot_flag, systems_flag
+from dysharp.cli.flags import ENDINGS, Out, complete_words, json_flag, options, plot_flag, systems_flag
 from dysharp.cli.kept import fresh_flag, kept_rows
 from dysharp.cli.quick import lines_of_steps, quick_flag
 from dysharp.cli.report import command_line, report_flag
@@ -35,8 +35,9 @@ LAYOUT_HELP = (
 @systems_flag("the systems of `dysharp compare`")
 @options(StepArgs, quick=None)
 @click.option(
-    "--timeline", metavar="FILE", help="Also write the step of the fastest system for Perfetto: NAME.perfetto-trace or NAME.perfetto-trace.gz."
-)
+    "--timeline", metavar="FILE", type=Out(*ENDINGS),
+    help="Also write the step of the fastest system for Perfetto: NAME.perfetto-trace or NAME.perfetto-trace.gz.",
+)  # fmt: skip
 @plot_flag
 @report_flag
 @fresh_flag
@@ -56,12 +57,9 @@ def step(
     from dysharp.api import step as simulate
     from dysharp.cli.progress_bar import progress_bar
     from dysharp.cli.texts.model_text import shown_if_refused
-    from dysharp.cli.trace import check_timeline
 
     if not layout and not asked["megatron"]:
         raise ConfigError("layout: found none, expected --layout or --megatron-args")
-    if timeline is not None:
-        check_timeline("--timeline", timeline)
 
     def first() -> list[str]:
         return lines_of_steps(simulate(model, layout=layout, quick=True, **asked))

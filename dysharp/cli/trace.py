@@ -9,22 +9,22 @@ import click
 from click.core import ParameterSource
 
 from dysharp.base.errors import ConfigError
-from dysharp.cli.flags import complete_systems, json_flag, options, plot_flag
+from dysharp.cli.flags import ENDINGS, Out, complete_systems, json_flag, options, plot_flag
 from dysharp.runs.arguments import RequestArgs
 from dysharp.show.output import print_answer, print_header, print_lines, print_table
 
 if TYPE_CHECKING:
     from dysharp.api.timed import Timed
 
-ENDINGS = (".perfetto-trace", ".perfetto-trace.gz")
-
 
 @click.command()
 @click.argument("system", shell_complete=complete_systems)
 @options(RequestArgs, window=None, direction={"metavar": "fwd|bwd", "help": "Forward pass or backward pass."}, fidelity={"metavar": "burst"})
-@click.option("-o", "--out", metavar="FILE", help=f"File to write: NAME{ENDINGS[0]}, or NAME{ENDINGS[1]} to compress it.")
+@click.option("-o", "--out", metavar="FILE", type=Out(*ENDINGS), help=f"File to write: NAME{ENDINGS[0]}, or NAME{ENDINGS[1]} to compress it.")
 @plot_flag
-@click.option("--chakra", metavar="FOLDER", help="Also write Chakra execution traces for other simulators: FOLDER/SYSTEM.GPU.et.")
+@click.option(
+    "--chakra", metavar="FOLDER", type=Out(folder=True), help="Also write Chakra execution traces for other simulators: FOLDER/SYSTEM.GPU.et."
+)
 @click.option("--parts", default=8, show_default=True, help="With --chakra: most nodes of one operator between two GPUs, and of one expert's GEMM.")
 @click.option("--from", "start_us", type=float, default=0.0, metavar="US", help="Keep what ends after this time.  [default: 0]")
 @click.option("--to", "end_us", type=float, metavar="US", help="Keep what begins before this time.  [default: the end]")
@@ -51,8 +51,6 @@ def trace(
         raise ConfigError("--parts: found no --chakra, expected the folder of the Chakra traces")
     if parts < 1:
         raise ConfigError(f"--parts: found {parts}, expected at least 1")
-    if out is not None:
-        check_timeline("--out", out)
     kept = () if only is None else _tokens("--only", only)
     followed = None if follow is None else _tokens("--follow", follow)
     with progress_bar() as progress:
@@ -73,15 +71,6 @@ def trace(
     if files:
         megabytes = sum(path.stat().st_size for path in files) / 1e6
         print_lines([f"{files[0]} to {files[-1].name}: {megabytes:.1f} MB of Chakra execution traces, one file per GPU"])
-
-
-def check_timeline(flag: str, path: str) -> None:
-    """Raise ConfigError for a file that `flag` names and that is no timeline by its name, or cannot be written."""
-    from dysharp.base.files import check_destination
-
-    if not path.endswith(ENDINGS):
-        raise ConfigError(f"{flag}: found {path!r}, expected a name that ends in {' or '.join(ENDINGS)}")
-    check_destination(path)
 
 
 def _tokens(flag: str, text: str) -> Sequence[int]:

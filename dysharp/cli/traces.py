@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dysharp.base.errors import ConfigError, one_line
-from dysharp.cli.flags import complete_from, helps, json_flag, numbers_of
+from dysharp.cli.flags import Out, complete_from, helps, json_flag, numbers_of
 from dysharp.show.output import print_json
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _formats() -> dict[str, str]:
 
 @routing.command("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("-o", "--out", required=True, metavar="OUT.npz", help="Trace to write; --routing OUT.npz replays it.")
+@click.option("-o", "--out", required=True, type=Out(".npz"), metavar="OUT.npz", help="Trace to write; --routing OUT.npz replays it.")
 @click.option(
     "--format",
     "format_name",
@@ -115,11 +115,9 @@ def import_(files: tuple[str, ...], out: str, format_name: str, gpus: str, model
     are drawn with exactly these counts; a note says so.
     """
     from dysharp.cli.texts.routing_text import counts_of
-    from dysharp.workload import check_writable
     from dysharp.workload.importers import import_trace
 
     counts = counts_of(gpus)
-    check_writable(out)
     done = import_trace(files, format_name, _hints(model, **values))
     for note in (f"read as {done.format}", *done.notes):
         click.echo(f"note: {one_line(note)}", err=True)
@@ -128,7 +126,7 @@ def import_(files: tuple[str, ...], out: str, format_name: str, gpus: str, model
 
 @routing.command()
 @click.argument("file", metavar="FILE")
-@click.option("-o", "--out", required=True, metavar="OUT.json", help="Placement file to write, for --placement OUT.json.")
+@click.option("-o", "--out", required=True, type=Out(".json"), metavar="OUT.json", help="Placement file to write, for --placement OUT.json.")
 @click.option("--layer", type=int, default=0, show_default=True, metavar="L", help="Layer to read from the table.")
 @click.option("--gpus", type=int, metavar="G", help="GPUs that hold the replicas, where the file does not say.")
 def placement(file: str, out: str, layer: int, gpus: int | None) -> None:
@@ -138,9 +136,8 @@ def placement(file: str, out: str, layer: int, gpus: int | None) -> None:
     vLLM-Ascend (JSON).
     """
     from dysharp.workload.importers.placements import import_placement, placement_json
-    from dysharp.workload.traces import check_writable, save_text
+    from dysharp.workload.traces import save_text
 
-    check_writable(out, ".json")
     held = import_placement(file, layer, gpus)
     save_text(placement_json(held), out, ".json")
     click.echo(f"written: {out}, {sum(map(len, held))} slots on {len(held)} GPUs; to use it: --placement {out}")
@@ -149,7 +146,7 @@ def placement(file: str, out: str, layer: int, gpus: int | None) -> None:
 @click.command()
 @click.argument("model", metavar="MODEL_DIR")
 @click.option("--text", required=True, metavar="FILE", help="UTF-8 text that the model reads.")
-@click.option("-o", "--out", required=True, metavar="OUT.npz", help="Trace to write; --routing OUT.npz replays it.")
+@click.option("-o", "--out", required=True, type=Out(".npz"), metavar="OUT.npz", help="Trace to write; --routing OUT.npz replays it.")
 @click.option("--layers", metavar="L,L,...", help="Layers to record.  [default: all layers with experts]")
 @click.option("--max-tokens", type=int, default=8192, show_default=True, metavar="N", help="Stop after N tokens.")
 @click.option("--sequence", type=int, metavar="N", help="Tokens of one sequence; they attend to each other.  [default: 512, or the model's limit]")
@@ -164,10 +161,8 @@ def capture(model: str, text: str, out: str, layers: str | None, max_tokens: int
     from dysharp.api.recording import read_text
     from dysharp.cli.progress_bar import progress_bar
     from dysharp.cli.texts.routing_text import counts_of
-    from dysharp.workload import check_writable
 
     counts, wanted = counts_of(gpus), _layers(layers)
-    check_writable(out)
     body = read_text(text)
     with progress_bar("tokens") as progress:
         trace = capture_text(model, body, layers=wanted, max_tokens=max_tokens, sequence=sequence, progress=progress)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dysharp.base.errors import ConfigError, SimulationError
-from dysharp.cli.flags import complete_files, jobs_flag, json_flag, plot_flag
+from dysharp.cli.flags import Out, complete_files, jobs_flag, json_flag, plot_flag
 from dysharp.show.output import print_answer, print_header
 
 if TYPE_CHECKING:
@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     help="Judge the constants of a cluster file that calibrate wrote, on the rows of its GPU; with [scale_out] also on rows between nodes.",
 )
 @plot_flag
-@click.option("--page", metavar="FILE", help="Also write the report as Markdown, and beside it the plot (figures/) and the long tables (CSV).")
-@click.option("--refit", metavar="FILE", help="Fit the constants to the measurements first and write them to FILE (TOML).")
-@click.option("--summary", metavar="FILE", help="Also write the errors per family and GPU, as in the packaged validated.toml (TOML).")
+@click.option(
+    "--page", metavar="FILE", type=Out(), help="Also write the report as Markdown, and beside it the plot (figures/) and the long tables (CSV)."
+)
+@click.option("--refit", metavar="FILE", type=Out(), help="Fit the constants to the measurements first and write them to FILE (TOML).")
+@click.option("--summary", metavar="FILE", type=Out(), help="Also write the errors per family and GPU, as in the packaged validated.toml (TOML).")
 @jobs_flag("Processes that run Programs.", default=lambda: min(os.cpu_count() or 1, 256), show_default="all cores")
 @json_flag
 def validate(
@@ -49,13 +51,13 @@ def validate(
     """
     from dysharp.api.validation import refit as refit_constants
     from dysharp.api.validation import validate as validate_data
-    from dysharp.base.files import check_destination, write_text
+    from dysharp.base.files import write_text
     from dysharp.cli.progress_bar import progress_bar
 
     if data is not None and (runs := _runs_in(data)):
+        if given := [name for name, value in (judged | {"plot": plot, "page": page, "refit": refit, "summary": summary}).items() if value]:
+            raise ConfigError(f"{data}: found {runs} runs of whole models, expected no --{given[0].replace('_', '-')} beside them")
         return _validate_runs(runs, data, check, as_json)
-    for written in filter(None, (refit, summary, page)):  # before minutes of work, not after
-        check_destination(written)
     if refit is not None and (judged["constants"] or judged["cluster"]):
         raise ConfigError("validate: found --refit beside --constants or --cluster, expected only one of the three: --refit fits new constants")
     with progress_bar("rows") as progress:

@@ -5,8 +5,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Strict, TypeAdapter, ValidationError
 
-from dysharp.base.errors import ConfigError, check_word
-from dysharp.specs.fields import keys_of, show
+from dysharp.base.errors import ConfigError, check_word, show
+from dysharp.specs.fields import keys_of
 
 T = TypeVar("T")
 Whole = Annotated[int, Strict()]

@@ -6,7 +6,6 @@ machine raise `Unsupported` with the reason.
 
 import csv
 import io
-import json
 import math
 import os
 import re
@@ -15,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.measured import tp_rows
 from dysharp.measured.data import read_table
 from dysharp.specs import list_clusters, load_cluster
-from dysharp.specs.fields import show
 from dysharp.specs.gpu import list_gpus
-from dysharp.specs.reading import parse_toml, read_text
+from dysharp.specs.reading import parse_json, parse_toml, read_text
 
 PACKAGED = "packaged measurements"
 """The name of the packaged table in errors."""
@@ -39,6 +37,8 @@ UNITS_OF = {
 """Units of the metrics that are predicted, by the first word of the metric (`latency_p50` counts as `latency`)."""
 TIMES = UNITS_OF["latency"]
 US_PER_MS = 1e3
+NO_WORD = ("true", "false", "nan", "null", "none")
+"""What programs print in place of a word."""
 TEXTS = ("id", "kind", "system", "hardware", "metric", "unit", "source")
 
 
@@ -128,6 +128,8 @@ def _measurement(cells: Mapping[str, str], row: str) -> Measurement:
     for name in TEXTS:
         if not cells[name].strip() and name != "source":
             raise ConfigError(f"{row}: column {name}: found nothing, expected a text")
+    if not cells["metric"].strip()[0].isalpha() or cells["metric"].strip().lower() in NO_WORD:
+        raise ConfigError(f"{row}: column metric: found {show(cells['metric'])}, expected a metric such as {', '.join(UNITS_OF)}")
     units = units_of(cells["metric"])
     if units and cells["unit"] not in units:
         unit = f"found {show(cells['unit'])} for metric {show(cells['metric'])}"
@@ -158,21 +160,12 @@ def _number(text: str, unit: str, row: str) -> float | None:
 
 def _config(text: str, row: str) -> dict[str, Any]:
     where = f"{row}: column config_json"
-    try:
-        config = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: found {show(text)}, expected a JSON object ({error})") from None
-    if not isinstance(config, dict):
-        raise ConfigError(f"{where}: found {show(text)}, expected a JSON object")
+    config = parse_json(text, where, constants=False)
     for key, value in config.items():
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if is_number and (not math.isfinite(value) or value < 0):
             raise ConfigError(f"{where}: {show(key)}: found {value}, expected a finite number of at least 0")
     return config
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
 
 
 SCALED_FP8, SCALED_FP4 = 1 + 4 / 128, 0.5 * (1 + 1 / 8)

@@ -4,13 +4,14 @@ import csv
 import io
 import math
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
-from dysharp.base.errors import ConfigError
+from dysharp.base.errors import ConfigError, show
 from dysharp.measured.data import read_table
-from dysharp.specs.fields import show
+from dysharp.measured.measurements import TABLES, Unsupported
 from dysharp.specs.reading import read_text
 
 MOST = 1 << 40
@@ -46,11 +47,25 @@ class Run:
     texts: dict[str, str]
     degrees: dict[str, int]
     numbers: dict[str, float | None]
+    fault: str = ""
+    """Why the row cannot be read; then it has no degrees and no numbers."""
 
     @property
     def id(self) -> str:
         """Name of the row."""
         return self.texts["id"]
+
+    @property
+    def model(self) -> str:
+        """The packaged model of the row's name, which matches whole. Raises `Unsupported`, also for a row that cannot be read."""
+        if self.fault:
+            raise Unsupported(self.fault)
+        words = re.sub(r"[^a-z0-9]+", "-", re.sub(r"^[^\s/(]+/", "", self.text("model")).lower())
+        ends = f"(-({'|'.join(TABLES['model_endings'])}))*-?"
+        found = (name for pattern, name in TABLES["model_names"].items() if re.fullmatch(f"(?:{pattern}){ends}", words))
+        if name := next(found, ""):
+            return str(name)
+        raise Unsupported(f"no packaged model is called like {self.text('model')!r}")
 
     def text(self, column: str) -> str:
         """A text; "" where the row has none."""
@@ -74,7 +89,10 @@ class Run:
 
     @classmethod
     def from_csv(cls, text: str, where: str) -> list[Self]:
-        """Runs from CSV text; `where` names the file in errors, which count rows from 1 without the header."""
+        """Runs from CSV text; `where` names the file in errors, which count rows from 1 without the header.
+
+        A row with a cell that cannot be read is kept with its `fault`; if no row can be read, the first fault is raised.
+        """
         try:
             header, *records = list(csv.reader(io.StringIO(text, newline=""), strict=True)) or [[]]
         except csv.Error as error:
@@ -86,19 +104,24 @@ class Run:
         for number, record in enumerate(records, start=1):
             if len(record) != len(header):
                 raise ConfigError(f"{where}: row {number}: found {len(record)} columns, expected {len(header)}")
-            row = cls._row(dict(zip(header, (cell.strip() for cell in record), strict=True)), f"{where}: row {number}")
+            row = cls._row(dict(zip(header, (cell.strip() for cell in record), strict=True)), f"row {number}")
             if row.id in seen:
                 raise ConfigError(f"{where}: row {number}: column id: found {show(row.id)} again, expected each id once")
             seen.add(row.id)
             rows.append(row)
+        if rows and all(row.fault for row in rows):
+            raise ConfigError(f"{where}: {rows[0].fault}")
         return rows
 
     @classmethod
     def _row(cls, cells: dict[str, str], where: str) -> Self:
         columns, known = cls.columns, cls.modelled(cells)
-        degrees = {name: _degree(cells.get(name, "") if known else "", name, where) for name in columns.degrees}
-        numbers = {name: _number(cells.get(name, ""), name, where) for name in columns.numbers}
-        return cls({name: cells.get(name, "") for name in columns.texts}, degrees, numbers)
+        texts = {name: cells.get(name, "") for name in columns.texts}
+        try:
+            degrees = {name: _degree(cells.get(name, "") if known else "", name, where) for name in columns.degrees}
+            return cls(texts, degrees, {name: _number(cells.get(name, ""), name, where) for name in columns.numbers})
+        except ConfigError as error:
+            return cls(texts, dict.fromkeys(columns.degrees, 0), dict.fromkeys(columns.numbers), str(error))
 
 
 def _degree(cell: str, column: str, where: str) -> int:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.model.state import RECIPES
-from dysharp.specs.fields import show
 from dysharp.specs.whole import WholeModel
 
 

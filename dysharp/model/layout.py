@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.model.operators import Cut
-from dysharp.specs.fields import Text, check_fields, raise_if, show
+from dysharp.specs.fields import Text, check_fields, raise_if
 from dysharp.specs.whole import WholeModel
 
 Degree = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]

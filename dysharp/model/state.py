@@ -5,11 +5,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dysharp.base.errors import check_word
+from dysharp.base.errors import check_word, show
 from dysharp.model.layout import Chunk, Layout
 from dysharp.model.operators import Weight
 from dysharp.model.weights import embedding_weights, head_weights, layer_weights, mtp_weights
-from dysharp.specs.fields import show
 from dysharp.specs.reading import parse_toml, read_text
 from dysharp.specs.whole import WholeModel
 

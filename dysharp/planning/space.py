@@ -10,14 +10,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.costs.machine import Machine
 from dysharp.model.layout import Layout
 from dysharp.planning.experts import SPREAD, hottest
 from dysharp.planning.schedules import PAIRED, SCHEDULES, V_SHAPED
 from dysharp.planning.swap import OFFLOADED
 from dysharp.planning.swap import SETS as SWAPS
-from dysharp.specs.fields import show
 from dysharp.specs.whole import WholeModel
 from dysharp.training.memory import Saving
 from dysharp.training.moe_block import NO_PRACTICE

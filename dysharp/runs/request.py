@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast, get_type_hints
 
 from dysharp.analysis.row import DIRECTIONS
-from dysharp.base.errors import ConfigError, check_word, nearest
+from dysharp.base.errors import ConfigError, check_word, nearest, show
 from dysharp.program.skew import Skew
 from dysharp.runs.arguments import RequestArgs, arguments_of
 from dysharp.runs.options import Value, split_fabric
@@ -19,7 +19,6 @@ from dysharp.runs.skew import make_skew
 from dysharp.specs import Cluster, Model, load_cluster, load_model
 from dysharp.specs.arguments import checked as check_types
 from dysharp.specs.arguments import fitting
-from dysharp.specs.fields import show
 from dysharp.workload import Routing, make_routing, packaged_traces
 from dysharp.workload.collective import parse_collective
 from dysharp.workload.sublayer import SUB_LAYER, SubLayer, Work, parse_sub_layer

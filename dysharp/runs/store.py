@@ -19,12 +19,12 @@ import numpy as np
 
 from dysharp.base.errors import ConfigError
 from dysharp.base.files import cache_folder, make_folder, write_text
+from dysharp.base.reading import open_regular, open_without_waiting
 from dysharp.base.sources import code_digest
 from dysharp.runs.point import Point
 from dysharp.runs.request import Workload, routing_string
 from dysharp.specs import load_model
 from dysharp.specs.choices import overridden
-from dysharp.specs.reading import open_regular, open_without_waiting
 from dysharp.workload.spec import parse_routing
 
 _CHUNK_BYTES = 1 << 20

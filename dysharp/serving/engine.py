@@ -10,11 +10,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dysharp.base.errors import check_word
+from dysharp.base.errors import check_word, show
 from dysharp.base.units import MiB
 from dysharp.costs.machine import Reducers
 from dysharp.serving.work import Load, Replica
-from dysharp.specs.fields import Text, Tokens, check_fields, show
+from dysharp.specs.fields import Text, Tokens, check_fields
 from dysharp.specs.reading import parse_toml, read_text
 
 FILE = Path(__file__).parent / "data" / "engines.toml"

@@ -4,12 +4,11 @@
 group share them.
 """
 
-from dysharp.base.errors import ConfigError, nearest
+from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.costs import exchange as costs
 from dysharp.costs.exchange import Exchange, Peers, Rows
 from dysharp.model.formats import ROW_BYTES
 from dysharp.serving.work import Replica
-from dysharp.specs.fields import show
 
 LL_MOST_TOKENS = 1024
 """Tokens of one GPU up to which engines take low-latency kernels (DeepEP: NUM_MAX_NVL_PEERS and the buffers of its users)."""
@@ -31,8 +30,7 @@ def ep_system_of(replica: Replica) -> str:
     name, domain = replica.ep_system, replica.machine.cluster.domain_gpus
     if not name or name in BOUNDS:
         return "trtllm-a2a" if domain > 8 else "deepep"
-    if name not in EP_SYSTEMS:
-        raise ConfigError(f"EP system {show(name)}: no closed form for serving{nearest(name, EP_SYSTEMS)}, expected one of {', '.join(EP_SYSTEMS)}")
+    check_word(name, EP_SYSTEMS, f"EP system {show(name)}: no closed form for serving")
     return name
 
 

@@ -3,9 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from dysharp.base.errors import ConfigError
+from dysharp.base.errors import ConfigError, show
 from dysharp.model.operators import Cut
-from dysharp.specs.fields import show
 from dysharp.specs.whole import WholeModel
 
 KEYS = ("tp", "dp", "ep", "slots", "pp")

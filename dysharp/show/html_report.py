@@ -23,14 +23,13 @@ from dysharp.analysis.load import Load, load_of
 from dysharp.analysis.row import DIRECTIONS, asked_of
 from dysharp.api import Advice, Comparison
 from dysharp.api.comparison import left_out_lines, limits_sentence, place_of_fastest
-from dysharp.base.errors import ConfigError, one_line
+from dysharp.base.errors import ConfigError, one_line, show
 from dysharp.runs.causes import Cause, causes
 from dysharp.runs.formats import resource_words
 from dysharp.runs.header import routing_line
 from dysharp.show.markdown import template
 from dysharp.show.plots import colour_of, operator_colours
 from dysharp.specs import list_clusters, list_models, load_cluster, load_model
-from dysharp.specs.fields import show
 from dysharp.systems import all_systems
 from dysharp.workload import Routing, make_routing
 

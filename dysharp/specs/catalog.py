@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dysharp.base.errors import ConfigError, nearest
+from dysharp.base.errors import ConfigError, nearest, show
 from dysharp.specs.choices import choice_value
 from dysharp.specs.cluster import Cluster, ClusterFile, cluster_of, scale_out_of
-from dysharp.specs.fields import problems, raise_if, show
+from dysharp.specs.fields import problems, raise_if
 from dysharp.specs.fitted import overrides_of
 from dysharp.specs.hf import model_from_config
 from dysharp.specs.hf_whole import whole_from_config
@@ -83,7 +83,11 @@ def model_from_toml(text: str, where: str) -> Model:
 
     A value `{ choice = "name" }` is the value of that choice (`data/choices.toml`).
     """
-    return layer_of(with_base(parse_toml(text, where), "models", where), where)
+    own = parse_toml(text, where)
+    table = with_base(own, "models", where)
+    if "whole" in own and "n_experts" in table:  # checked, although a layer does not use it
+        whole_from_table(table, where)
+    return layer_of(table, where)
 
 
 def layer_of(table: dict[str, Any], where: str) -> Model:
@@ -276,4 +280,4 @@ def whole_from_table(table: dict[str, Any], where: str) -> WholeModel:
     unknown = [key for key in table if layer is None and key not in (*head, "whole")]
     if unknown:
         raise ConfigError(f"{where}: {unknown[0]}: found it in a file without n_experts, expected only name, source, hidden and [whole]")
-    return in_file(lambda: whole_of(whole, head, layer, where), where)
+    return in_file(lambda: whole_of(whole, head, layer), where)

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from dysharp.base.errors import ConfigError, check_word
-from dysharp.specs.fields import Text, check_fields, problems, raise_if, show
+from dysharp.base.errors import ConfigError, check_word, show
+from dysharp.specs.fields import Text, check_fields, problems, raise_if
 from dysharp.specs.reading import DATA, parse_toml, read_text
 
 Scalar = int | float | str

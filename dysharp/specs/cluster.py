@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from dysharp.base import units
-from dysharp.base.errors import ConfigError
+from dysharp.base.errors import ConfigError, show
 from dysharp.specs.choices import choice_int
 from dysharp.specs.fields import (
     Amount,
@@ -30,7 +30,6 @@ from dysharp.specs.fields import (
     keys_of,
     problems,
     raise_if,
-    show,
 )
 from dysharp.specs.fitted import conflicts_of, fitted_values
 from dysharp.specs.gpu import Gpu, list_gpus, load_gpu

@@ -7,7 +7,6 @@ from the dataclass: a `TypeAdapter` of the dataclass itself would call `__post_i
 
 import dataclasses
 import functools
-import reprlib
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import pydantic
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from dysharp.base.errors import ConfigError, nearest
+from dysharp.base.errors import ConfigError, nearest, show
 
 MAX_PROBLEMS = 20  # problems in one message, so that a file of garbage still gives one readable line
 
@@ -76,18 +75,6 @@ def keys_of(cls: type) -> dict[str, Key]:
     hints = typing.get_type_hints(cls, include_extras=True)
     found = {f.name: next((m for m in getattr(hints[f.name], "__metadata__", ()) if isinstance(m, Key)), Key("")) for f in dataclasses.fields(cls)}
     return {name: dataclasses.replace(key, name=key.name or name, kind=key.kind or hints[name]) for name, key in found.items()}
-
-
-_REPR = reprlib.Repr()
-_REPR.maxlevel, _REPR.maxdict, _REPR.maxlist, _REPR.maxstring, _REPR.maxother = 2, 3, 3, 60, 60
-
-
-def show(value: object) -> str:
-    """A short one-line rendering of any value that came from a file."""
-    try:
-        return _REPR.repr(value)
-    except (ValueError, RecursionError):  # an integer of more digits than Python prints
-        return f"a huge {type(value).__name__}"
 
 
 @functools.cache

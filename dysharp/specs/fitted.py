@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.errors import ConfigError, check_word, nearest
-from dysharp.specs.fields import show
+from dysharp.base.errors import ConfigError, check_word, nearest, show
 from dysharp.specs.numbers import BETWEEN, ONE, counted
 from dysharp.specs.reading import parse_toml, read_text
 

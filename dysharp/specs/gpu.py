@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dysharp.base.errors import ConfigError, check_word, nearest
-from dysharp.specs.fields import LinkRate, Name, Rate, Small, Text, check_fields, problems, raise_if, show
+from dysharp.base.errors import ConfigError, check_word, nearest, show
+from dysharp.specs.fields import LinkRate, Name, Rate, Small, Text, check_fields, problems, raise_if
 from dysharp.specs.reading import parse_toml, read_text
 
 GPUS = Path(__file__).parent / "data" / "gpus"

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dysharp.base.errors import ConfigError
-from dysharp.specs.fields import raise_if, show
+from dysharp.base.errors import ConfigError, show
+from dysharp.specs.fields import raise_if
 from dysharp.specs.model import Model
 
 TOKENS_PER_GPU = 1024  # assumed: a training micro-batch slice, the same default as the packaged real models
@@ -106,6 +106,13 @@ def raise_faults(faults: list[str], where: str) -> None:
 def names_experts(config: Mapping[str, Any]) -> bool:
     """Whether the config says how many experts a layer has."""
     return any(config.get(name) is not None for name in ALIASES["n_experts"].names)
+
+
+def speaks_of_experts(config: Mapping[str, Any]) -> bool:
+    """Whether the config is one of a model with experts, even if the field of their number is missing or misspelt."""
+    of_family = config.get("model_type") in EXPERT_WIDTH or "moe" in str(config.get("model_type"))
+    given = (key for key, value in config.items() if value not in (None, 0, [], {}))
+    return names_experts(config) or of_family or any("expert" in key or "moe_" in key for key in given)
 
 
 def integer(config: Mapping[str, Any], alias: Alias, faults: list[str]) -> int:

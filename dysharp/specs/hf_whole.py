@@ -8,8 +8,7 @@ An encoder of images or sound beside the language model is left out.
 from collections.abc import Mapping
 from typing import Any
 
-from dysharp.base.errors import ConfigError
-from dysharp.specs.fields import show
+from dysharp.base.errors import ConfigError, show
 from dysharp.specs.hf import (
     ALIASES,
     EXPERT,
@@ -21,8 +20,8 @@ from dysharp.specs.hf import (
     layers_with_experts,
     model_from_config,
     n_matrices,
-    names_experts,
     raise_faults,
+    speaks_of_experts,
     text_part,
 )
 from dysharp.specs.whole import Attention, LinearAttention, WholeModel
@@ -38,6 +37,7 @@ def _wide(*names: str, default: int | None = None) -> Alias:
 HEADS = Alias(("num_attention_heads", "n_head", "n_heads"), 1, COUNT)
 KV_HEADS = Alias(("num_key_value_heads", "kv_n_heads"), 1, COUNT, default=0)
 SHARED_EXPERTS = Alias(("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"), 0, COUNT, default=0)
+CONTEXT = Alias(("max_position_embeddings",), 0, 1 << 24, default=0)
 MTP = Alias(("num_nextn_predict_layers", "mtp_num_hidden_layers"), 0, COUNT, default=0)
 MLA = {
     "q_rank": _wide("q_lora_rank", default=0), "kv_rank": _wide("kv_lora_rank"), "nope_dim": _wide("qk_nope_head_dim"),
@@ -66,7 +66,7 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
     Raises `ConfigError` that lists every field that is missing, of the wrong type, out of range, or beyond what `WholeModel` describes.
     """
     config = text_part(config)
-    layer = model_from_config(config, name, where) if names_experts(config) else None
+    layer = model_from_config(config, name, where) if speaks_of_experts(config) else None
     faults: list[str] = []
     with_experts = layers_with_experts(config, faults) if layer else [False] * integer(config, LAYERS["layers"], faults)
     dense, family = with_experts.count(False), str(config.get("model_type"))
@@ -83,6 +83,7 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
         "shared_hidden": (layer.expert_hidden if family == LLAMA4 else _shared_hidden(config, faults)) if layer else 0,
         "shared_gate": bool(layer and config.get("shared_expert_intermediate_size")),
         "mtp": integer(config, MTP, faults),
+        "context": integer(config, CONTEXT, faults),
         "linear": linear,
         "full_every": _full_every(config, len(with_experts), faults) if linear else 1,
         "tied": config.get("tie_word_embeddings") is True,
@@ -92,7 +93,7 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
         "expert_bias": family in BIASED_EXPERTS,
         "head_bias": config.get("lm_head_bias") is True,
         "dense_bias": bool(dense) and config.get("mlp_bias") is True,
-        "checkpoint": checkpoint_of(config, layer is not None, bool(config.get("kv_lora_rank"))),
+        "checkpoint": checkpoint_of(config, layer is not None, _is_latent(config)),
     }
     attention = _attention(config, family, hidden, len(with_experts), faults)
     raise_faults(faults, where)
@@ -145,7 +146,7 @@ def _kinds(config: Mapping[str, Any], layers: int, faults: list[str]) -> list[An
 def _attention(config: Mapping[str, Any], family: str, hidden: int, layers: int, faults: list[str]) -> dict[str, Any]:
     """The fields of `Attention`."""
     heads = integer(config, HEADS, faults)
-    if config.get("kv_lora_rank"):
+    if _is_latent(config):
         return {"kind": "mla", "heads": heads, **{key: integer(config, alias, faults) for key, alias in MLA.items()}}
     window, every = _window(config, layers, faults)
     biased, joint = config.get("attention_bias") is True, family in JOINT_NORMS
@@ -165,11 +166,15 @@ def _attention(config: Mapping[str, Any], family: str, hidden: int, layers: int,
     }
 
 
+def _is_latent(config: Mapping[str, Any]) -> bool:
+    """Whether the config has a value of a field that only latent attention (MLA) has, right or wrong."""
+    return any(config.get(name) not in (None, 0) for name in ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim"))
+
+
 def _window(config: Mapping[str, Any], layers: int, faults: list[str]) -> tuple[int, int]:
     """(tokens of the window, one layer of so many has it); (0, 1) without one. A window of all positions is none."""
     window = integer(config, _wide("sliding_window", default=0), faults)
-    positions = integer(config, _wide("max_position_embeddings", default=0), faults)
-    if not window or config.get("use_sliding_window") is False or 0 < positions <= window:
+    if not window or config.get("use_sliding_window") is False or 0 < integer(config, CONTEXT, []) <= window:
         return 0, 1
     kinds = _kinds(config, layers, faults)
     if not kinds:

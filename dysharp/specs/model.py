@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from dysharp.specs.fields import DispatchFormat, Experts, GemmDtype, Name, Small, Text, Tokens, Width, check_fields, raise_if, show
+from dysharp.base.errors import show
+from dysharp.specs.fields import DispatchFormat, Experts, GemmDtype, Name, Small, Text, Tokens, Width, check_fields, raise_if
 
 
 @dataclass(frozen=True, slots=True)

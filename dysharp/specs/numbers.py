@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.errors import ConfigError
-from dysharp.specs.fields import show
+from dysharp.base.errors import ConfigError, show
 from dysharp.specs.reading import parse_toml, read_text
 
 FILE = Path(__file__).parent / "data" / "numbers.toml"

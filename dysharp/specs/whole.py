@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dysharp.specs.fields import Checkpoint, Name, Small, SmallOrNone, Text, Width, check_fields, one_of, problems, raise_if, show
+from dysharp.base.errors import show
+from dysharp.specs.fields import Checkpoint, Name, Small, SmallOrNone, Text, Width, check_fields, one_of, problems, raise_if
 from dysharp.specs.model import Model
 
 Flag = Annotated[bool, Field(strict=True)]
@@ -158,6 +159,8 @@ class WholeModel:
     """A learned bias of every matrix of a dense FFN."""
     positions: WidthOrNone = 0
     """Learned position vectors; 0 = positions are rotations (RoPE)."""
+    context: Annotated[int, Field(strict=True, ge=0, le=1 << 24)] = 0
+    """Most tokens of a request by the model's config; 0 = it does not say."""
     linear: LinearAttention | None = None
     """Attention of all layers but the last of every `full_every`."""
     full_every: Small = 1
@@ -217,12 +220,12 @@ def _conflicts(m: WholeModel) -> list[str]:
     return faults
 
 
-def whole_of(table: dict[str, Any], head: dict[str, Any], layer: Model | None, where: str) -> WholeModel:
+def whole_of(table: dict[str, Any], head: dict[str, Any], layer: Model | None) -> WholeModel:
     """The model of a table `[whole]`; `head` gives its name, source and width. Raises `ConfigError` with the key."""
     values = {**table, **head, "layer": layer}
     for key, kind in (("attention", Attention), ("linear", LinearAttention)):
         if isinstance(part := values.get(key), dict):
-            raise_if([f"{key}.{fault}" for fault in problems(kind, part)], where)
+            raise_if([f"{key}.{fault}" for fault in problems(kind, part)], "[whole]")
             values[key] = kind(**part)
-    raise_if(problems(WholeModel, values), where)
+    raise_if(problems(WholeModel, values), "[whole]")
     return WholeModel(**values)

@@ -5,25 +5,22 @@ of texts. Names have underscores. In a file with sections (`model:`, `[train]`) 
 """
 
 import ast
-import json
 import re
 import shlex
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from dysharp.base.errors import ConfigError
+from dysharp.base.errors import ConfigError, show
 from dysharp.model.layout import count_chunks, layout_of
-from dysharp.specs.fields import show
-from dysharp.specs.reading import read_text
+from dysharp.specs.reading import parse_json, parse_toml, read_text
 from dysharp.specs.whole import WholeModel
 from dysharp.training.memory import FULL, MODULES
 
 MOST = 1 << 20
-"""Largest number of an argument."""
+"""Largest number of an argument; most bytes of a file."""
 Value = str | bool | tuple[str, ...]
 Values = dict[str, Value]
 WORDS = {"true": True, "false": False}
@@ -36,19 +33,18 @@ def read_settings(text: str) -> Values:
         return arguments_of(text)
     name, _, function = text.partition(".py:")
     path = Path(f"{name}.py" if function else text)
-    content = read_text(path)
+    content = read_text(path, MOST)
     if path.suffix == ".py":
         return _python(content, function, str(path))
     if path.suffix in (".toml", ".json"):
-        try:
-            return dict(_leaves(tomllib.loads(content) if path.suffix == ".toml" else json.loads(content)))
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{path}: found {error}, expected {path.suffix[1:].upper()}") from None
+        return dict(_leaves((parse_toml if path.suffix == ".toml" else parse_json)(content, str(path))))
     return _yaml(content, str(path)) if path.suffix in (".yaml", ".yml") else arguments_of(content)
 
 
 def arguments_of(text: str) -> Values:
     """Arguments of a command line: `--name value ...`, `--name=value`, `--flag`. Words before the first argument are left out."""
+    if len(text) > MOST:
+        raise ConfigError(f"arguments: found {len(text)} characters, expected at most {MOST}")
     try:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
     except ValueError as error:
@@ -71,8 +67,8 @@ def _plain(values: list[str]) -> Value:
     return WORDS.get(values[0].lower(), values[0]) if len(values) == 1 else tuple(values)
 
 
-def _name(text: str) -> str:
-    return text.strip().lstrip("-").replace("-", "_")
+def _name(text: object) -> str:
+    return str(text).strip().lstrip("-").replace("-", "_")
 
 
 def _leaves(tree: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
@@ -90,7 +86,7 @@ LINE = re.compile(r"(\s*)(?:(- )\s*)?(?:([\w.\-]+):(?:\s+|$))?(.*)")
 
 def _yaml(content: str, where: str) -> Values:
     """Leaves of nested mappings, and lists of scalars; the part of YAML that recipes use. Quotes are taken off, comments left out."""
-    found: Values = {}
+    found: dict[str, Any] = {}
     above = ""
     for number, raw in enumerate(content.splitlines(), 1):
         line = re.sub(r"(^|\s)#.*$", "", raw).rstrip()
@@ -99,18 +95,19 @@ def _yaml(content: str, where: str) -> Values:
         match = LINE.fullmatch(line)
         key, text = (match[3] or "", match[4].strip()) if match else ("", "")
         if match and match[2] and not key:
-            before = found.get(above, ())
-            found[above] = (*(before if isinstance(before, tuple) else (str(before),)), text.strip("'\""))
+            if not isinstance(found.get(above), list):
+                found[above] = [str(found[above])] if above in found else []
+            found[above].append(text.strip("'\""))
         elif not key:
             raise ConfigError(f"{where}, line {number}: found {show(line.strip())}, expected a key and a value")
         else:
             above = _name(key)
             found.pop(above, None) if text else None
             if text.startswith("[") and text.endswith("]"):
-                found[above] = tuple(word.strip().strip("'\"") for word in text[1:-1].split(",") if word.strip())
+                found[above] = [word.strip().strip("'\"") for word in text[1:-1].split(",") if word.strip()]
             elif text not in EMPTY:
                 found[above] = _plain([text.strip("'\"")])
-    return found
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
 
 
 def _python(content: str, name: str, where: str) -> Values:
@@ -152,9 +149,10 @@ def _constant(node: ast.expr) -> Any:
     """The value of a constant; None for all else."""
     try:
         value = ast.literal_eval(node)
-    except ValueError:
+        str(value)  # an integer of too many digits has no text
+    except (ValueError, TypeError, RecursionError, MemoryError):  # TypeError: {[]: 1}
         return None
-    return list(value) if isinstance(value, tuple | set) else value
+    return sorted(value, key=str) if isinstance(value, set) else list(value) if isinstance(value, tuple) else value
 
 
 DEGREES = {
@@ -176,8 +174,17 @@ TIMED = (
     "no_overlap_p2p_communication", "account_for_mtp_in_pipeline_split",
 )  # fmt: skip
 """Arguments that change the time of a step and that `step` does not read."""
-ALIKE = 0.95
-"""Likeness from which an unknown name is a misspelt degree: one letter of twenty."""
+READ = (
+    *DEGREES, *MODEL, *SHARDED, *TIMED, "seq_length", "recompute_granularity", "recompute_modules", "recompute_activations", "bf16", "fp16", "fp8",
+    "fp4", "fp8_format", "fp4_format", "fp8_recipe", "mixed_precision", "exp_avg_dtype", "data_parallel_sharding_strategy", "nnodes",
+    "nproc_per_node", "pipeline_model_parallel_layout", "num_layers_per_virtual_pipeline_stage", "decoder_first_pipeline_num_layers",
+    "decoder_last_pipeline_num_layers", "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage",
+    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
+)  # fmt: skip
+"""Every name that changes an answer or a note."""
+KNOWN = Path(__file__).with_name("megatron_names.txt")
+ALIKE, MOST_NAMES = 0.9, 2000
+"""Likeness from which a name that `KNOWN` lacks is a misspelt one of `READ`: one letter of ten. Most names of a step."""
 QUIET = ("none", "no_shard", "0", "full")
 """Values with which an argument of `TIMED` changes nothing."""
 
@@ -202,6 +209,8 @@ def recipe_from(text: str, model: WholeModel, more: str = "") -> Recipe:
     Raises ConfigError for a file that cannot be read, for another model, for what a layout cannot hold, and where GPUs are not said.
     """
     values = read_settings(text)
+    if not values:
+        raise ConfigError(f"arguments: found none in {show(text)}, expected --name value or a recipe of Megatron")
     _check(values, model)
     own = {part.partition("=")[0].strip(): part.strip() for part in more.split(",") if part.strip()}
     keys = _degrees(values, model)
@@ -218,8 +227,11 @@ def recipe_from(text: str, model: WholeModel, more: str = "") -> Recipe:
 
 
 def _check(values: Values, model: WholeModel) -> None:
+    if len(values) > MOST_NAMES:
+        raise ConfigError(f"arguments: found {len(values)}, expected at most {MOST_NAMES}")
+    known = {*READ, *read_text(KNOWN).split()}
     for name in values:
-        if name not in DEGREES and (near := get_close_matches(name, DEGREES, 1, ALIKE)):
+        if name not in known and (near := get_close_matches(name, READ, 1, ALIKE)):
             raise ConfigError(f"arguments: found {name}, expected {near[0]}")
     strategy = values.get("data_parallel_sharding_strategy")
     if _sharded(values) and strategy not in (None, "optim_grads_params"):

@@ -14,12 +14,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.base.units import GiB
 from dysharp.model.layout import Chunk, Layout, chunks_of
 from dysharp.model.operators import Cut, Weight, layer_operators
 from dysharp.model.state import Recipe, dummy_bytes, padded_vocab, rank_parameters, state_bytes
-from dysharp.specs.fields import check_fields, show
+from dysharp.specs.fields import check_fields
 from dysharp.specs.whole import Flag, WholeModel
 from dysharp.training.schedules import Schedule
 from dysharp.training.schedules.cells import BACKWARD, DGRAD, FORWARD

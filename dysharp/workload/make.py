@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.base.errors import ConfigError
+from dysharp.base.errors import ConfigError, show
 from dysharp.specs import Model
 from dysharp.specs.arguments import checked
-from dysharp.specs.fields import show
 from dysharp.workload.counts import load_counts
 from dysharp.workload.deal import deal
 from dysharp.workload.patterns import PATTERNS, draw_pattern

@@ -16,8 +16,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from dysharp.base.errors import ConfigError
+from dysharp.base.reading import open_regular
 from dysharp.base.units import GiB, MiB
-from dysharp.specs.reading import open_regular
 
 MAX_BYTES = 4 * GiB
 _MAX_MEMBERS = 64
@@ -69,7 +69,10 @@ def _members(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]
             raise ConfigError(f"{path}: member {info.filename[:60]!r}, expected only .npy members")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ConfigError(f"{path}: member {info.filename[:60]!r}: unknown compression {info.compress_type}")
-    return {info.filename.removesuffix(".npy"): info for info in infos}
+    members = {info.filename.removesuffix(".npy"): info for info in infos}
+    if len(members) < len(infos):
+        raise ConfigError(f"{path}: found {len(infos)} members of {len(members)} names, expected each name once")
+    return members
 
 
 def _check_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, max_bytes: int) -> _Header:

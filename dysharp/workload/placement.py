@@ -1,7 +1,6 @@
 """Placements of experts on GPUs: contiguous, `auto`, EPLB's greedy, global or by node, a file of the user; shadows of hot experts (FasterMoE)."""
 
 import heapq
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError, check_word, nearest
-from dysharp.specs.reading import check_bounded, parse_toml, read_text
+from dysharp.base.reading import check_bounded, json_of, parse_toml, read_text
 from dysharp.workload.routing import Placement, Routing
 
 _KINDS = ("contiguous", "auto", "eplb", "eplb:slots=N", "eplb:nodes=N,groups=G", "FILE.json", "FILE.toml")
@@ -159,10 +158,7 @@ def _parse(path: Path) -> Any:
     text = read_text(path)
     if path.suffix == ".toml":
         return parse_toml(text, str(path))
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: malformed JSON: {error}") from None
+    document = json_of(text, str(path))
     check_bounded(document, str(path))
     return document
 
@@ -190,6 +186,8 @@ def _options(text: str) -> dict[str, int]:
     for part in text.split(","):
         key, _, value = part.partition("=")
         check_word(key, _OPTIONS, f"placement eplb: unknown option {key!r}")
+        if key in found:
+            raise ConfigError(f"placement eplb: found {key} twice, expected it once")
         if not value.isascii() or not value.isdigit() or len(value) > 9:
             raise ConfigError(f"placement eplb: found {key}={_shown(value)}, expected a whole number")
         found[key] = int(value)

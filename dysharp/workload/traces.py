@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.base.errors import ConfigError, nearest, one_line
+from dysharp.base.errors import ConfigError, nearest, one_line, show
 from dysharp.base.files import check_destination, write_file, write_text
-from dysharp.specs.fields import show
+from dysharp.base.reading import json_of
 from dysharp.workload.npz import read_npz
 from dysharp.workload.placement import replica_loads
 from dysharp.workload.routing import Placement, count_ids, max_over_mean
@@ -172,10 +172,7 @@ def _one_number(path: Path, value: NDArray[Any]) -> int:
 def _meta(path: Path, value: NDArray[Any]) -> dict[str, Any]:
     if value.size != 1 or value.dtype.kind != "U":
         raise ConfigError(f"{path}: meta of {_form(value)}, expected one JSON text")
-    try:
-        meta = json.loads(str(value.reshape(-1)[0]))
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: meta is malformed JSON: {error}") from None
+    meta = json_of(str(value.reshape(-1)[0]), f"{path}: meta")
     return meta if isinstance(meta, dict) else {}
 
 
@@ -280,23 +277,18 @@ def _ranges(numbers: tuple[int, ...]) -> str:
     return ", ".join(str(number) for number in sorted(numbers)[:20])
 
 
-def check_writable(path: str | os.PathLike[str], ending: str = ".npz") -> Path:
-    """`path` as a `Path` to which `save_trace` or `save_text` can write. Raises ConfigError as `files.check_destination`."""
-    return check_destination(path, ending)
-
-
 def save_trace(trace: Recording, path: str | os.PathLike[str]) -> Path:
     """Write `trace` as `.npz` and return the path. `load_trace` reads the file. Equal recordings give equal bytes.
 
     The file appears complete. Raises ConfigError for another ending than `.npz` and where `files.write_file` does.
     """
-    check_writable(path)
+    check_destination(path, ".npz")
     return write_file(path, lambda stream: np.savez_compressed(stream, **_arrays(trace)))
 
 
 def save_text(text: str, path: str | os.PathLike[str], ending: str) -> Path:
-    """Write a text as UTF-8, complete or not at all, and return the path. Raises ConfigError as `check_writable`."""
-    check_writable(path, ending)
+    """Write a text as UTF-8, complete or not at all, and return the path. Raises ConfigError as `files.check_destination`."""
+    check_destination(path, ending)
     return write_text(path, text)
 
 

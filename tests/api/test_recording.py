@@ -14,9 +14,9 @@ def test_a_text_of_more_than_64_mib_is_refused_before_it_is_read_whole(tmp_path:
     long, short = tmp_path / "long.txt", tmp_path / "short.txt"
     with long.open("wb") as file:
         file.truncate(64 * 1024 * 1024 + 1)
-    with pytest.raises(ConfigError, match=r"long\.txt: found more than 67108864 bytes, expected at most 67108864"):
+    with pytest.raises(ConfigError, match=r"long\.txt: found 67108865 bytes, expected at most 67108864"):
         read_text(long)
     short.write_text("größer", encoding="utf-8")
     assert read_text(short) == "größer"
-    with pytest.raises(ConfigError, match="found no such file, expected a text"):
+    with pytest.raises(ConfigError, match="No such file"):
         read_text(tmp_path / "none.txt")

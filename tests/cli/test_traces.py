@@ -175,7 +175,7 @@ def test_capture_refuses(dysharp: Call, tmp_path: Path, monkeypatch: pytest.Monk
     for args, text in [
         (("dense", "--text", "t.txt", "-o", "o.npz"), "LlamaForCausalLM: found no module named experts among"),
         (("none", "--text", "t.txt", "-o", "o.npz"), "none: no such folder"),
-        (("moe", "--text", "none.txt", "-o", "o.npz"), "none.txt: found no such file, expected a text"),
+        (("moe", "--text", "none.txt", "-o", "o.npz"), "none.txt: cannot be read: No such file or directory"),
         (("moe", "--text", "bad.txt", "-o", "o.npz"), "expected UTF-8 text"),
         (("moe", "--text", "t.txt", "-o", "o.npz", "--layers", "5"), "layer 5 has no experts, expected some of 0, 1"),
         (("moe", "--text", "t.txt", "-o", "o.npz", "--max-tokens", "0"), "found max_tokens 0"),

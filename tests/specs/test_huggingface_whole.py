@@ -68,6 +68,26 @@ def test_the_dense_width_is_no_width_of_experts(family: str) -> None:
             read(model_type=family, **(BUILT[family][0] | {"moe_intermediate_size": width}))
 
 
+COUNTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
+
+
+@pytest.mark.parametrize("family", [name for name, (fields, _) in BUILT.items() if {*COUNTS} & {*fields}])
+def test_a_model_of_experts_without_their_number_is_no_dense_model(family: str) -> None:
+    fields = BUILT[family][0]
+    (name,) = {*COUNTS} & {*fields}
+    others = {key: value for key, value in fields.items() if key != name}
+    for wrong in ({}, {f"{name[:-1]}z": 8}, {name: ""}):
+        with pytest.raises(ConfigError, match=rf"n_routed_experts: missing|{name}: found ''"):
+            read(model_type=family, **others, **wrong)
+
+
+@pytest.mark.parametrize("family", [name for name, (fields, _) in BUILT.items() if "kv_lora_rank" in fields])
+def test_latent_attention_without_its_rank_is_no_plain_attention(family: str) -> None:
+    for rank in ("", None):
+        with pytest.raises(ConfigError, match=r"kv_lora_rank: (found ''|missing)"):
+            read(model_type=family, **(BUILT[family][0] | {"kv_lora_rank": rank}))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", BUILT)
 def test_the_counts_are_those_of_transformers(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +190,7 @@ BAD = {
     "layer_types: found windows in layers [1, 3], expected them in the first": {"sliding_window": 8, "layer_types": ["a", "sliding_attention"] * 2},
     "layer_types: found ['a'], expected a list of 4 kinds": {"sliding_window": 8, "layer_types": ["a"]},
     "expected full attention in the last layer of every 2": {**NEXT, "layer_types": ["linear_attention", "full_attention", "x", "full_attention"]},
-    "f: model 'm': dense_layers: found 4, expected none beside the table linear": {k: v for k, v in NEXT.items() if k != "num_experts"},
+    "f: model 'm': dense_layers: found 4, expected none beside the table linear": {**WIDE, **{k: v for k, v in NEXT.items() if "linear" in k}},
     "moe_intermediate_size: missing": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
 }
 

@@ -36,7 +36,8 @@ def test_variants_change_keys_one_by_one() -> None:
 BAD = {
     'name = "a"': "f: whole: found None, expected a table [whole]",
     'base = "llama3-8b"\nname = "a"\ntopk = 2': "f: topk: found it in a file without n_experts",
-    'base = "llama3-8b"\nname = "a"\n[whole]\nvocabulary = 2': "vocabulary: unknown key",
+    'base = "llama3-8b"\nname = "a"\n[whole]\nvocabulary = 2': "f: [whole]: vocabulary: unknown key",
+    'name = "a"\nsource = "x"\nhidden = 8\n[whole]\nvocab = 2\n[whole.attention]\nkind = "gqa"': "f: [whole]: attention.heads: missing",
     'base = "llama3-8b"\nname = "a"\n[whole]\nshared_hidden = 2': "expected no such key in a model without MoE layers",
     'base = "llama3-8b"\nname = "a"\n[whole.attention]\nkv_heads = 5': "kv_heads: found 5, expected a divisor of heads = 32",
     'base = "llama3-8b"\nname = "a"\n[whole.attention]\nkind = "mla"': "kv_rank: missing, expected it for kind 'mla'",

@@ -268,22 +268,13 @@ def _expert(layer: int, token: int, column: int, value: int) -> np.ndarray:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "too large": (
-        {"expert": _expert(1, 2, 1, 5)},
-        r"layer 4, row 2, column 1: found expert 5, expected -1 to 4",
-    ),
+    "too large": ({"expert": _expert(1, 2, 1, 5)}, r"layer 4, row 2, column 1: found expert 5, expected -1 to 4"),
     "too small": ({"expert": _expert(0, 5, 0, -2)}, r"layer 1, row 5, column 0: found expert -2"),
     "twice": ({"expert": _expert(0, 3, 1, 1)}, r"layer 1, row 3, column 1: expert 1 is in column 0 too"),
-    "float ids": (
-        {"expert": _expert(0, 0, 0, 0) * 1.0},
-        r"type float64, expected integers \[layers, tokens, topk\]",
-    ),
+    "float ids": ({"expert": _expert(0, 0, 0, 0) * 1.0}, r"type float64, expected integers \[layers, tokens, topk\]"),
     "two axes": ({"expert": np.zeros((3, 2), int)}, r"shape \(3, 2\)"),
     "no tokens": ({"expert": np.zeros((2, 0, 2), int)}, r"shape \(2, 0, 2\)"),
-    "NaN": (
-        {"weight": np.where(_expert(0, 0, 0, 9) == 9, np.nan, 1.0)},
-        r"layer 1, row 0, column 0: found weight nan, expected a finite number",
-    ),
+    "NaN": ({"weight": np.where(_expert(0, 0, 0, 9) == 9, np.nan, 1.0)}, r"layer 1, row 0, column 0: found weight nan, expected a finite number"),
     "weight shape": ({"weight": np.ones((2, 6))}, r"weights of shape \(2, 6\)"),
     "layers": ({"layer_id": np.array([1, 1])}, r"layer numbers are negative or repeat"),
     "layer shape": ({"layer_id": np.array([1])}, r"layer numbers of shape \(1,\), expected 2 integers"),
@@ -291,7 +282,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "seq sum": ({"seq_len": np.array([2, 3])}, r"seq_len adds up to 5 tokens, the expert ids have 6"),
     "seq zero": ({"seq_len": np.array([6, 0])}, r"seq_len row 1: found 0, expected at least 1"),
     "no meta": ({"meta": None}, r"array 'meta' is missing, found expert"),
-    "meta JSON": ({"meta": np.array("{")}, r"meta is malformed JSON"),
+    "meta JSON": ({"meta": np.array("{")}, r"meta: malformed JSON"),
     "meta E": ({"meta": np.array("{}")}, r"meta has no whole number \"E\""),
     "meta k": ({"meta": np.array('{"E": 5, "k": 3}')}, r"meta has \"k\" = 3, expected 2, the top-k of the array"),
     "meta zero": ({"meta": np.array('{"E": 0}')}, r"found 0 experts, expected 1 to 65536"),
@@ -317,10 +308,7 @@ def test_bad_files(case: str, tmp_path: Path) -> None:
         ("model,layer,expert\n", r"found columns 'model,layer,expert', expected 'model,layer,expert,count'"),
         ("model,layer,expert,count\n", r"no rows"),
         ("model,layer,expert,count\nm,0,0,-3\n", r"row 2, column count: found '-3', expected a whole number"),
-        (
-            "model,layer,expert,count\nm,0,0,3\nm,0,0,3\n",
-            r"row 3: found expert 0 of layer 0 again, expected each expert once",
-        ),
+        ("model,layer,expert,count\nm,0,0,3\nm,0,0,3\n", r"row 3: found expert 0 of layer 0 again, expected each expert once"),
         ("model,layer,expert,count\nm,0,1,3\n", r"m: layer 0 has no row for expert 0 of 2"),
         ("model,layer,expert,count\nm,0,0,0\n", r"m: layer 0 has only zero counts"),
         ("model,layer,expert,count\nm,0,0\n", r"row 2: found 3 columns, expected 4"),

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dysharp.base.errors import ConfigError
+from dysharp.base.reading import read_text
 from dysharp.engine.flit.network import NetworkConfig, NetworkPoint, Protocol, RouterConfig, Traffic, measure
 from dysharp.engine.flit.recorded import replay
 
@@ -83,9 +84,9 @@ class CurveError:
 def read_curves(path: str | Path | None = None) -> dict[str, list[Row]]:
     """Rows of a reference file (None: the packaged one) by curve, in file order. Raises ConfigError for a file that is no table of curves."""
     try:
-        text = gzip.decompress(RECORDED.read_bytes()).decode("utf-8") if path is None else Path(path).read_text(encoding="utf-8")
+        text = gzip.decompress(RECORDED.read_bytes()).decode("utf-8") if path is None else read_text(Path(path))
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
-    except (OSError, UnicodeDecodeError, csv.Error) as e:
+    except csv.Error as e:
         raise ConfigError(f"{path}: cannot read the curves: {e}") from None
     curves: dict[str, list[Row]] = {}
     for number, row in enumerate(rows, 2):

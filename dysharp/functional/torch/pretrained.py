@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from dysharp.base.errors import ConfigError
 from dysharp.functional.torch.extra import require_transformers
 from dysharp.functional.torch.routers import moe_layers
-from dysharp.specs.reading import read_text
+from dysharp.specs.reading import parse_json, read_text
 
 if TYPE_CHECKING:
     import torch
@@ -139,8 +138,5 @@ def _quiet() -> Iterator[None]:
 
 def model_name(folder: Path) -> str:
     """The name of a model in a recording: name of the folder, and model type of the config."""
-    try:
-        kind = json.loads(read_text(folder / "config.json")).get("model_type", "")
-    except (ValueError, AttributeError, RecursionError):
-        kind = ""
+    kind = parse_json(read_text(file), str(file)).get("model_type", "") if (file := folder / "config.json").is_file() else ""
     return f"{folder.resolve().name} ({kind})" if isinstance(kind, str) and kind else folder.resolve().name

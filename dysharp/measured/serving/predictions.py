@@ -88,6 +88,8 @@ class ServingCase:
 def predict_row(row: ServingRow) -> ServingCase:
     """The prediction of one row."""
     try:
+        if row.fault:
+            raise Unsupported(row.fault)
         if row.text("mode") in STEPS:
             return ServingCase(row, step_ms=predict_step(row) / 1e3)
         tpot, ttft = predict_setting(setting_of(row))

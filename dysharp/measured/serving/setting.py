@@ -205,11 +205,7 @@ def _replica(row: ServingRow, engine: Engine, layout: ServeLayout, gpus: int) ->
 
 def model_of(row: ServingRow) -> WholeModel:
     """The packaged model of a row. Raises `Unsupported`."""
-    words = re.sub(r"[^a-z0-9]+", "-", row.text("model").split("/")[-1].lower())
-    found: str | None = next((name for pattern, name in TABLES["serving_models"].items() if re.match(pattern, words)), None)
-    if found is None:
-        raise Unsupported(f"no packaged model is called like {row.text('model')!r}")
-    return load_whole(found)
+    return load_whole(row.model)
 
 
 def formats_of_row(row: ServingRow, model: WholeModel, engine: Engine) -> Formats:

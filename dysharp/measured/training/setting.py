@@ -53,18 +53,9 @@ class Setting:
     saving: Saving
 
 
-def packaged_name(row: TrainingRow) -> str:
-    """The packaged whole model of a row. Raises `Unsupported`."""
-    words = re.sub(r"[^a-z0-9]+", "-", row.text("model").lower())
-    found: str | None = next((name for pattern, name in TABLES["training_models"].items() if re.match(pattern, words)), None)
-    if found is None:
-        raise Unsupported(f"no packaged model is called like {row.text('model')!r}")
-    return found
-
-
 def model_of(row: TrainingRow) -> WholeModel:
     """The model of a row, cut to its `layers`; without MTP where the row or its framework trains none. Raises `Unsupported`."""
-    model = load_whole(packaged_name(row))
+    model = load_whole(row.model)
     layers, name = row.degrees["layers"], row.text("model").lower()
     if "w/o mtp" in name or not row.text("source").startswith(BRIDGE):
         model = replace(model, mtp=0)
@@ -77,11 +68,12 @@ def model_of(row: TrainingRow) -> WholeModel:
 
 
 def layout_of_row(row: TrainingRow) -> Layout:
-    """The layout of a row. Raises `Unsupported` where its numbers contradict each other."""
-    of = row.degree
-    batches = of("ga")
-    if row.text("source").startswith(AUTOMODEL) and of("pp") > 1:  # its pipeline cuts the batch of a turn
-        batches = of("gbs") // (of("dp") * of("mbs"))
+    """The layout of a row. Raises `Unsupported` where its numbers contradict each other, or do not say how many micro-batches a step has."""
+    of, given, step = row.degree, row.degrees["ga"], row.degrees["gbs"]
+    batches, rest = divmod(step, of("dp") * of("mbs")) if step else (given, 0)
+    cut = row.text("source").startswith(AUTOMODEL) and of("pp") > 1  # its pipeline cuts the batch of a turn
+    if rest or not batches or (given not in (0, batches) and not cut):
+        raise Unsupported(f"found gbs {step or '-'}, mbs {of('mbs')}, dp {of('dp')}, ga {given or '-'}, expected gbs = mbs x dp x ga")
     try:
         layout = Layout(
             tp=of("tp"), pp=of("pp"), vpp=of("vpp"), ep=of("ep"), etp=of("etp"), cp=of("cp"), dp=of("dp"), micro_batch=of("mbs"),
@@ -133,7 +125,7 @@ def saving_of(row: TrainingRow) -> Saving:
     names = [name.strip() for name in row.text("recompute").split(",")]
     if names == [""] and row.text("source").startswith(AUTOMODEL):
         names = [FULL]  # activation_checkpointing of its benchmark configurations
-    if names == [""] and row.text("source").startswith(BRIDGE) and packaged_name(row) == "deepseek-v3":
+    if names == [""] and row.text("source").startswith(BRIDGE) and row.model == "deepseek-v3":
         names = ["mla_up_proj"]  # the default of its recipe
     names = [name for name in names if name not in ("", "(none)", "none named", "see recipe defaults")]
     if any(name not in (*MODULES, FULL) for name in names):

@@ -1,6 +1,6 @@
 """`Dump`: a dump file as plain values. Its first bytes give its kind. Checks come before reading. No code is run."""
 
-import json
+import os
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.base.errors import ConfigError
+from dysharp.base.reading import decode, json_of, open_regular, read_bytes
 from dysharp.workload.importers.torch_file import is_torch_file, read_torch
 from dysharp.workload.npz import DAMAGE, read_npy, read_npz, reason_of
 
@@ -47,36 +48,27 @@ def read_dump(path: Path, max_bytes: int) -> Dump:
 
     Raises ConfigError for a file that is none of the five kinds, is damaged, is larger than `max_bytes`, or is a pickle.
     """
-    kind = _kind_of(path)
-    n_bytes = path.stat().st_size
-    if kind == "npy":
-        with path.open("rb") as stream:
-            return Dump(path, kind, read_npy(stream, n_bytes, str(path), max_bytes))
+    try:
+        with open_regular(path) as stream:
+            n_bytes = os.fstat(stream.fileno()).st_size
+            kind = _kind_of(path, stream.read(64) or b"")
+            stream.seek(0)
+            if kind == "npy":
+                return Dump(path, kind, read_npy(stream, n_bytes, str(path), max_bytes))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     if kind == "npz":
         return Dump(path, kind, read_npz(path, _ARRAYS, max_bytes))
     if kind == "torch":
         return Dump(path, kind, read_torch(path, max_bytes))
     if kind == "json":
-        _check_size(path, n_bytes, max_bytes // _JSON_SHARE)
-        return Dump(path, kind, _read_json(path))
+        if n_bytes > max_bytes // _JSON_SHARE:
+            raise ConfigError(f"{path}: {n_bytes} bytes, expected at most {max_bytes // _JSON_SHARE}; --limit raises it")
+        return Dump(path, kind, _read_json(path, n_bytes))
     return Dump(path, kind, None)
 
 
-def _check_size(path: Path, n_bytes: int, limit: int) -> None:
-    if n_bytes > limit:
-        raise ConfigError(f"{path}: {n_bytes} bytes, expected at most {limit}; --limit raises it")
-
-
-def _kind_of(path: Path) -> str:
-    try:
-        if not path.is_file():
-            raise ConfigError(f"{path}: no such file")
-        with path.open("rb") as stream:
-            head = stream.read(64)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError:  # a NUL in the name
-        raise ConfigError(f"{path}: no such file") from None
+def _kind_of(path: Path, head: bytes) -> str:
     if head.startswith(b"\x93NUMPY"):
         return "npy"
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
@@ -98,29 +90,11 @@ def _is_torch(path: Path) -> bool:
         raise ConfigError(f"{path}: damaged: {reason_of(error)}") from None
 
 
-def _read_json(path: Path) -> list[Any]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: byte {error.start}: found 0x{error.object[error.start]:02x}, expected UTF-8 text") from None
+def _read_json(path: Path, n_bytes: int) -> list[Any]:
+    text = decode(read_bytes(path, n_bytes), str(path))
     lines = text.split("\n") if path.suffix == ".jsonl" else [text]
-    documents = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        where = f"{path}: line {number}" if len(lines) > 1 else str(path)
-        try:
-            documents.append(json.loads(line, parse_constant=_no_constant))
-        except json.JSONDecodeError as error:
-            raise ConfigError(f"{where}: malformed JSON: {error.msg} (at line {error.lineno}, column {error.colno})") from None
-        except (ValueError, RecursionError) as error:
-            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-            raise ConfigError(f"{where}: malformed JSON: {reason}") from None
-    return documents
-
-
-def _no_constant(text: str) -> float:
-    raise ValueError(f"found {text}, expected a number")
+    where = f"{path}: line {{}}" if len(lines) > 1 else str(path)
+    return [json_of(line, where.format(number)) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def integer_array(value: Any, where: str, n_axes: tuple[int, ...], axes: str) -> NDArray[Any]:

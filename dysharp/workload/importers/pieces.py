@@ -136,12 +136,9 @@ def _speaking(pieces: Sequence[Piece], topk: int) -> tuple[list[int], list[int]]
 
     A layer without choices is -1 everywhere, or 0 everywhere although a token has several choices.
     """
-    silent = [
-        layer
-        for layer in range(pieces[0].expert.shape[0])
-        if all(bool((p.expert[layer] < 0).all()) or (topk > 1 and not p.expert[layer].any()) for p in pieces)
-    ]
-    return [layer for layer in range(pieces[0].expert.shape[0]) if layer not in silent], silent
+    quiet = [(p.expert < 0).all(axis=(1, 2)) | ((topk > 1) & ~p.expert.any(axis=(1, 2))) for p in pieces]
+    silent = np.logical_and.reduce(quiet)
+    return np.flatnonzero(~silent).tolist(), np.flatnonzero(silent).tolist()
 
 
 def _chosen(where: str, numbers: tuple[int, ...], kept: list[int], wanted: tuple[int, ...] | None) -> tuple[tuple[int, ...], list[int]]:

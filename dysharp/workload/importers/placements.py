@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
+from dysharp.base.errors import ConfigError, show
 from dysharp.workload.importers.dump import Dump, integer_array, read_dump
 from dysharp.workload.npz import MAX_BYTES
 
@@ -68,10 +68,15 @@ def _of_expert_map(dump: Dump, layer: int) -> list[list[int]]:
     for row, device in enumerate(_items(dump, entry_of_layer, "device_list")):
         number = device.get("device_id") if isinstance(device, dict) else None
         experts = _items(dump, device, "device_expert")
-        fits = type(number) is int and number not in held and all(type(e) is int and -1 <= e <= _MAX_EXPERT for e in experts)
+        fits = type(number) is int and number not in held and all(type(e) is int and 0 <= e <= _MAX_EXPERT for e in experts)
         if not fits or not isinstance(number, int):
             raise ConfigError(f"{dump.path}: layer {layer}, device {row}: found a device_id or expert that cannot be, expected each device once")
-        held[number] = [e for e in experts if e >= 0]
+        held[number] = experts
+    for key, found, of in (("moe_layer_count", len(layers), dump.content[0]), ("device_count", len(held), entry_of_layer)):
+        if of.get(key, found) != found:
+            raise ConfigError(f"{dump.path}: {key}: found {show(of[key])} beside a list of {found}, expected {found}")
+    if missing := {*range(max(e for experts in held.values() for e in experts))} - {e for experts in held.values() for e in experts}:
+        raise ConfigError(f"{dump.path}: layer {layer}: found no device with expert {min(missing)}, expected every expert")
     if sorted(held) != list(range(len(held))):
         raise ConfigError(f"{dump.path}: layer {layer}: found devices {str(sorted(held))[:60]}, expected 0 to {len(held) - 1}")
     return [held[device] for device in range(len(held))]

@@ -96,7 +96,13 @@ def test_bad_files(change: tuple[str, str], why: str) -> None:
 
 def test_rows_without_a_prediction_say_why() -> None:
     line = LINE.format(users=4, ttft=109, tpot=8)
-    for change, why in ((("MiniMax-M2.5", "Secret-1"), "no packaged model"), (("h200_sxm", "tpu"), "no packaged machine"), (("vllm", "x"), "engine")):
+    for change, why in (
+        (("MiniMax-M2.5", "Secret-1"), "no packaged model"),
+        (("MiniMax-M2.5", "GLM-4.7-Flash"), "no packaged model"),
+        (("MiniMax-M2.5", "DeepSeek-R1-Distill-Llama-70B"), "no packaged model"),
+        (("h200_sxm", "tpu"), "no packaged machine"),
+        (("vllm", "x"), "engine"),
+    ):
         (row,) = ServingRow.from_csv(f"{HEAD}\n{line}".replace(*change), "f")
         assert why in predict_row(row).note
 

@@ -1,11 +1,14 @@
 """Training runs: the reader, the setting of a row, and the two families that have no time: model FLOPs and memory."""
 
+from pathlib import Path
+
 import pytest
 
+from dysharp.api.run_validation import validate_training
 from dysharp.base.errors import ConfigError
 from dysharp.measured.training import families
 from dysharp.measured.training.families import summarise
-from dysharp.measured.training.setting import TrainingRow, model_of, setting_of
+from dysharp.measured.training.setting import TrainingRow, layout_of_row, model_of, setting_of
 
 HEAD = "id,source,model,hardware,gpus,precision,gbs,mbs,seq,tp,pp,ep,dp,ga,mem_gib,tok_s_gpu,tflops_gpu"
 LINE = "a,mine,Llama3-8B,H100,8,BF16,64,1,8192,1,1,1,8,8,{},{},{}"
@@ -60,7 +63,8 @@ def test_a_file_of_ones_own() -> None:
     assert set(TrainingRow.columns.all) >= set(HEAD.split(","))
 
 
-NOT_PREDICTED = {"Llama3-8B,H100,9": "found 9 GPUs, expected tp x pp x cp x dp = 8", "GLM-9,H100,8": "no packaged model is called like 'GLM-9'"}
+NOT_PREDICTED = {"Llama3-8B,H100,9": "found 9 GPUs, expected tp x pp x cp x dp = 8", "GLM-9,H100,8": "no packaged model is called like 'GLM-9'",
+                 "Llama3-8B-Flash,H100,8": "no packaged model is called like 'Llama3-8B-Flash'"}  # fmt: skip
 
 
 @pytest.mark.parametrize("change", NOT_PREDICTED)
@@ -69,6 +73,30 @@ def test_a_row_without_a_prediction_says_why(change: str) -> None:
     (case,) = families.memory_cases(TrainingRow.from_csv(f"{HEAD}\n{line}", "f"))
     assert (case.predicted, case.judged) == (None, False)
     assert NOT_PREDICTED[change] in case.note
+
+
+def test_micro_batches_follow_from_the_batch() -> None:
+    """An empty `ga` was one micro-batch, however large the batch."""
+    line = LINE.format(60, "", "")
+    for ga, of in (("8", 8), ("", 8)):
+        (row,) = TrainingRow.from_csv(f"{HEAD}\n{line.replace('1,8,8,', f'1,8,{ga},')}", "f")
+        assert layout_of_row(row).micro_batches == of
+    for change, why in (
+        (("1,8,8,", "1,8,4,"), "found gbs 64, mbs 1, dp 8, ga 4, expected gbs = mbs x dp x ga"),
+        ((",64,1,", ",63,1,"), "found gbs 63"),
+    ):
+        (case,) = families.memory_cases(TrainingRow.from_csv(f"{HEAD}\n{line.replace(*change)}", "f"))
+        assert why in case.note
+
+
+def test_a_row_that_cannot_be_read_is_listed_beside_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(f"{HEAD}\n{LINE.format(60, 10000, 515)}\nb{LINE.format(60, 1, 1)[1:].replace(',8,8,', ',8,/,')}\n")
+    done = validate_training(path)
+    assert [(row["id"], row["measured"], row["note"]) for row in done.rows if row["id"] == "b"] == [
+        ("b", None, "row 2: column ga: found '/', expected a whole number up to 999999999")
+    ]
+    assert [row["family"] for row in done.rows if row["id"] == "a"] == ["step", "memory", "model-flops"]
 
 
 BAD = {
