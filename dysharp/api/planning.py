@@ -90,8 +90,8 @@ class Answer:
     @property
     def lead(self) -> float:
         """How far the second layout is behind, in percent; 0 without a second."""
-        best = self.plan.first.found.best
-        return behind_of(best[1].step_us, best[0].step_us) if len(best) > 1 else 0.0
+        one = self.plan.first
+        return behind_of(one.second.step_us, one.found.best[0].step_us) if one.second else 0.0
 
     def sentence(self) -> str:
         """The answer."""
@@ -111,11 +111,12 @@ class Answer:
 
     def trust(self) -> str:
         """What the ranking stands on, and how far first and second are apart in error bars."""
-        lead = f"The second layout is {self.lead:.1f} % behind" if len(self.plan.first.found.best) > 1 else "No second layout fits"
+        second = self.plan.first.second
+        lead = f"The second layout is {self.lead:.1f} % behind" if second else "No second layout fits"
         if self.error is None:
             return f"{lead}. By closed forms; no measured step judges this machine."
         median, most = self.error
-        bars = f", {self.lead / median:.1f} error bars" if len(self.plan.first.found.best) > 1 else ""
+        bars = f", {self.lead / median:.1f} error bars" if second else ""
         return f"{lead}{bars}. By closed forms, which miss measured steps like this by {median:g} % (median), {most:g} % (90 % of rows)."
 
     def cells(self) -> list[list[str]]:
@@ -395,9 +396,10 @@ def _checked(done: Plan, text: str) -> Costed:
     one = done.first
     words = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
     own = {key: words.pop(key) for key in ("recompute", "swap", "overlap", "system", "schedule") if key in words}
-    layout = layout_of(
-        ",".join(f"{key}={value}" for key, value in words.items()) + ("" if {"gbs", "m", "ga"} & set(words) else f",gbs={one.task.batch}")
-    )
+    for keys, n in ((("dp", "gpus"), one.task.gpus), (("m", "ga", "micro_batches", "gbs"), one.task.batch)):
+        if words.keys().isdisjoint(keys):
+            words[keys[-1]] = str(n)
+    layout = layout_of(",".join(f"{key}={value}" for key, value in words.items()))
     if layout.gpus != one.task.gpus or layout.global_batch != one.task.batch:
         found = f"found {layout.gpus} GPUs and a batch of {layout.global_batch}"
         raise ConfigError(f"plan: --check: {found}, expected {one.task.gpus} and {one.task.batch}")

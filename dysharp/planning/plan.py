@@ -41,6 +41,8 @@ class Planned:
     found: Found
     read: int = 0
     """Costs that an earlier search had."""
+    second: Costed | None = None
+    """The second layout, also where one alone is shown; None: no other fits."""
 
     def speed(self, one: Costed) -> float:
         """Tokens per second and GPU."""
@@ -126,16 +128,21 @@ class Search:
         """One shape."""
         machine = machine_of(cluster)
         coster = Coster(task, machine, default_space(task, machine, given))
+        most = max(2, self.n_best)  # how far the second is behind is part of the answer
         if self.quick:
-            return Planned(task, coster, first_look(coster, self.n_best))
+            return self._planned(task, coster, first_look(coster, most))
         told = self._told(task) if loud else None
         if told:
             first_look(coster, 1, told)
         journal = journal_of(self.folder, coster) if self.folder else None
-        found = search(coster, self.n_best, journal, tick=self.tick if loud else silent, told=told)
+        found = search(coster, most, journal, tick=self.tick if loud else silent, told=told)
         if journal is not None:
             journal.flush()
-        return Planned(task, coster, found, journal.read if journal is not None else 0)
+        return self._planned(task, coster, found, journal.read if journal is not None else 0)
+
+    def _planned(self, task: Task, coster: Coster, found: Found, read: int = 0) -> Planned:
+        """With `n_best` of what was found."""
+        return Planned(task, coster, replace(found, best=found.best[: self.n_best]), read, next(iter(found.best[1:]), None))
 
     def _told(self, task: Task) -> Told | None:
         """What tells `best` of a layout that is faster than all before."""

@@ -160,6 +160,18 @@ def test_behind_is_what_a_layout_lacks_of_the_best() -> None:
     assert f"The second layout is {done['lead_percent']:.1f} % behind" in " ".join(answer().stdout.split())
 
 
+def test_one_layout_is_shown_and_the_second_is_still_known() -> None:
+    one, two = (json.loads(answer("--json", "--best", n).stdout) for n in "12")
+    assert len(one["shapes"][0]["best"]) == 1
+    assert one["lead_percent"] == two["lead_percent"] > 0
+    assert "No second layout fits" not in answer("--best", "1").stdout
+
+
+def test_a_check_takes_replicas_and_batch_from_the_task() -> None:
+    whole, short = (json.loads(answer("--json", "--check", text).stdout)["checked"] for text in ("tp=1,pp=1,ep=8,dp=16,mbs=1,m=4", "tp=1,pp=1,ep=8,m=4"))
+    assert short == whole == json.loads(answer("--json", "--check", "tp=1,pp=1,ep=8").stdout)["checked"]
+
+
 def test_arguments_are_text_to_paste() -> None:
     assert answer("--arguments", "megatron-lm").stdout.startswith("--tensor-model-parallel-size ")
     judged = answer("--check", "tp=2,pp=1,ep=8,dp=8,mbs=1,m=8", "--arguments", "mindspeed").stdout
