@@ -176,7 +176,12 @@ class Answer:
 
     def arguments(self, framework: str) -> list[str]:
         """The best layout, or the one to judge, as arguments of a framework."""
-        return lines_of(framework, self.plan.first.task, self.checked or self.plan.first.found.best[0])
+        return lines_of(framework, self.plan.first.task, self.pasted)
+
+    @property
+    def pasted(self) -> Costed:
+        """The layout whose arguments are wanted: that to judge, or the best."""
+        return self.checked or self.plan.first.found.best[0]
 
     def count_cells(self) -> list[list[str]]:
         """Where every candidate of the first shape went."""

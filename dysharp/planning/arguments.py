@@ -1,18 +1,25 @@
 """A layout as arguments of training frameworks, to paste: Megatron-LM, Megatron-Bridge, MindSpeed.
 
-Names of options are those of Megatron-LM d98e8a6, Megatron-Bridge 067f987 and MindSpeed's feature notes.
+Names of options are those of Megatron-LM d98e8a6, Megatron-Bridge 067f987 and MindSpeed's feature notes. What Megatron asserts beside them is data
+(`asserted.toml`).
 """
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 from dysharp.planning.cost import Costed
 from dysharp.planning.space import Task
+from dysharp.specs.reading import parse_toml, read_text
 from dysharp.training.memory import FULL
 
 FLEX = {"deepep": "deepep", "hybrid-ep": "hybridep", "dedup": "deepep"}
 """EP system -> backend of the flex dispatcher; all others are alltoall."""
 SHARED = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
 WHOLE_AGAIN = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+_FILE = Path(__file__).with_name("asserted.toml")
+ASSERTED: dict[str, list[dict[str, Any]]] = parse_toml(read_text(_FILE), _FILE.name)
+"""Rules of Megatron: kind -> what it asks for, and when."""
 RECOMPUTED = {"layernorm": "--recompute-norm", "moe_act": "--recompute-activation-function"}
 """Module -> MindSpeed's option."""
 
@@ -64,6 +71,19 @@ def _types(task: Task) -> Iterator[tuple[str, str]]:
         yield STATES["moments"]
 
 
+def _asserted(kind: str, one: Costed) -> Iterator[dict[str, Any]]:
+    """The rules of a kind that a layout meets."""
+    at, pair = one.layout, one.values["overlap"] == "pair"
+    fsdp, cut = at.fsdp > 1, at.tp > 1 or at.cp > 1
+    facts = {"fsdp": fsdp, "swap": bool(one.values["swap"]), "tp or cp": cut, "not fsdp": not fsdp, "not pair": not pair, "fsdp or pair": fsdp or pair}
+    return (rule for rule in ASSERTED[kind] if all(facts[name] for name in rule["when"]))
+
+
+def environment_of(framework: str, one: Costed) -> dict[str, str]:
+    """{NAME=value: why}: variables that a framework asserts for a layout."""
+    return {rule["says"]: rule["why"] for rule in _asserted("environment", one)} if framework.startswith("megatron") else {}
+
+
 def _megatron(task: Task, one: Costed) -> Iterator[tuple[str, str]]:
     """(options of Megatron-LM, lines of Megatron-Bridge) that say the same; "": nothing to say."""
     values, at, own = one.values, one.layout, {"micro_batch_size": "train", "global_batch_size": "train"}
@@ -85,6 +105,7 @@ def _megatron(task: Task, one: Costed) -> Iterator[tuple[str, str]]:
     if at.fsdp > 1:
         fields = 'cfg.ddp.use_megatron_fsdp = True\ncfg.ddp.data_parallel_sharding_strategy = "optim_grads_params"'
         yield "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", fields
+    yield from ((rule["says"], rule["bridge"]) for rule in _asserted("option", one))
     if swap := values["swap"]:
         fields = f"cfg.model.fine_grained_activation_offloading = True\ncfg.model.offload_modules = {list(swap)}"
         yield "--fine-grained-activation-offloading --offload-modules " + " ".join(swap), fields

@@ -179,6 +179,14 @@ def test_arguments_are_text_to_paste() -> None:
     assert "--moe-tp-extend-ep" in judged
 
 
+def test_arguments_leave_the_answer_on_the_screen() -> None:
+    """On stderr: stdout stays text to paste."""
+    done = answer("--what-if", "--arguments", "megatron-lm")
+    assert all(line.startswith("--") for line in done.stdout.splitlines())
+    said = " ".join(done.stderr.split())
+    assert all(words in said for words in ("MoE-Hub", "tokens/s per GPU, MFU", "megatron-lm: hierarchical"))
+
+
 def test_arguments_of_a_checked_layout_come_with_its_verdict() -> None:
     """The verdict goes to stderr: stdout stays text to paste."""
     done = answer("--check", "tp=2,pp=1,ep=8,dp=8,mbs=1,m=8,overlap=none", "--arguments", "mindspeed")

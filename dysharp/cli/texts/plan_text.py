@@ -43,14 +43,13 @@ def print_check(done: Answer) -> None:
 
 
 def print_arguments(done: Answer, framework: str) -> None:
-    """A layout as arguments of a framework; on stderr what they leave out, and the verdict on a layout that was given."""
-    from dysharp.planning.arguments import NOT_SAID
+    """A layout as arguments of a framework; on stderr the environment that it asserts, and what the arguments leave out."""
+    from dysharp.planning.arguments import NOT_SAID, environment_of
 
     for line in done.arguments(framework):
         click.echo(line)
-    if done.checked:
-        print_header([done.verdict()], version=False)
-    click.echo(f"{framework}: {NOT_SAID[framework]}", err=True)
+    said = [f"{setting} ({why})" for setting, why in environment_of(framework, done.pasted).items()]
+    print_header([f"{framework}: set {one}." for one in said] + [f"{framework}: {NOT_SAID[framework]}"], version=False)
 
 
 def draw_plan(done: Answer, path: str) -> None:
