@@ -36,6 +36,7 @@ from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import Tokens, check_value, show
 from dysharp.specs.hf_whole import lines_on
 from dysharp.specs.whole import WholeModel
+from dysharp.training.memory import CAP_LINE
 from dysharp.training.practice import Practice
 
 Gpus = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
@@ -327,6 +328,7 @@ def _header(first: Planned, shapes: Iterable[WholeModel]) -> tuple[str, ...]:
         f"Experts: {loads}.",
         "EP systems flat to moe-hub: time from the bytes of the busiest link. in-switch and moe-hub need hardware that nobody sells.",
         *((f"Between NVLink domains: assumed {machine.nic / 1000:g} GB/s per GPU.",) if apart else ()),
+        CAP_LINE,
         f"{cluster.name}: {'rates of measured GPUs' if cluster.gpu else 'no rows; a part of the peak that GEMMs keep is assumed'}.",
     )
 

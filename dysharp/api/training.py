@@ -15,7 +15,7 @@ from dysharp.base.text import Columns, table
 from dysharp.base.units import PS_PER_US, GiB
 from dysharp.costs.machine import Machine, number
 from dysharp.measured.training.step_time import error_bar
-from dysharp.model import Layout, check_domain, check_layout, layout_of
+from dysharp.model import Layout, check_domain, check_layout, chunks_of, layout_of
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.formats import Formats, trained
 from dysharp.model.state import recipe_of
@@ -47,7 +47,7 @@ from dysharp.training.cost import BlockTimes, EpTimes
 from dysharp.training.costs import Kind, StepCosts, step_costs
 from dysharp.training.graph import COMPUTE, OPTIMIZER, SEND, Replay, replay, step_graph
 from dysharp.training.megatron import recipe_from
-from dysharp.training.memory import Memory, Saving, check_memory, memory_of
+from dysharp.training.memory import CAP_LINE, Memory, Saving, check_memory, memory_of
 from dysharp.training.practice import Practice
 from dysharp.training.schedules import Schedule, get_schedule, in_flight, make_schedule
 
@@ -357,12 +357,16 @@ def _notes(block: Block, order: Schedule, formats: str, of_layers: str = "Rows")
     parts = [number(f"step.attention_{way}_part") for way in ("forward", "backward")]
     attention = "" if cluster.gpu else f"; attention at {parts[0]:g} and {parts[1]:g} of the BF16 peak, assumed"
     network = "the cluster's network" if cluster.scale_out else f"assumed {machine.nic / 1000:g} GB/s per GPU"
+    least, most = (of(chunk.n_layers for chunk in chunks_of(model, layout)) for of in (min, max))
+    split = f" {model.n_layers} layers in {layout.chunks} chunks of {least} or {most}: the ends have fewer."
+    uneven = split if not layout.stages and most > least else ""
     return (
-        f"{model.name}, {layout.gpus} GPUs, {order.name}, {layout.micro_batches} micro-batches of {layout.micro_batch} x {sequence} tokens.",
+        f"{model.name}, {layout.gpus} GPUs, {order.name}, {layout.micro_batches} micro-batches of {layout.micro_batch} x {sequence} tokens.{uneven}",
         formats,
         *lines_on(model),
         f"MoE layers: {of_layers} of one drawn layer. Other operators: {rates}{attention}.",
         f"Between NVLink domains: {network}.",
+        CAP_LINE,
         "Not modelled: " + "; ".join(NOT_MODELLED) + ".",
         "MFU: Megatron's count of model FLOPs over the dense peak of the expert GEMMs' type.",
         error_bar(model, layout, machine),

@@ -75,7 +75,8 @@ def _asserted(kind: str, one: Costed) -> Iterator[dict[str, Any]]:
     """The rules of a kind that a layout meets."""
     at, pair = one.layout, one.values["overlap"] == "pair"
     fsdp, cut = at.fsdp > 1, at.tp > 1 or at.cp > 1
-    facts = {"fsdp": fsdp, "swap": bool(one.values["swap"]), "tp or cp": cut, "not fsdp": not fsdp, "not pair": not pair, "fsdp or pair": fsdp or pair}
+    facts = {"fsdp": fsdp, "swap": bool(one.values["swap"]), "tp or cp": cut, "not fsdp": not fsdp, "not pair": not pair}
+    facts["fsdp or pair"] = fsdp or pair
     return (rule for rule in ASSERTED[kind] if all(facts[name] for name in rule["when"]))
 
 

@@ -26,7 +26,7 @@ from dysharp.specs.whole import WholeModel
 from dysharp.training.answers import peak_flops_per_us
 from dysharp.training.cost import BlockTimes, Cost, EpTimes
 from dysharp.training.costs import beside_pass, exchanged_us, late_sends, n_buckets, update_us
-from dysharp.training.memory import RESERVED, Saving
+from dysharp.training.memory import CAP, RESERVED, Saving
 from dysharp.training.moe_block import ELEMENT
 from dysharp.training.practice import Practice
 from dysharp.training.wires import Wires, beyond, send
@@ -34,8 +34,6 @@ from dysharp.training.wires import Wires, beyond, send
 SUSTAINED = 0.61
 """Part of the peak that GEMMs keep on a cluster without a packaged GPU: half of 313 TFLOPS, at which the digest of Pangu Ultra's layer was
 derived, over 256 TFLOPS, the peak that its sibling paper states."""
-CAP = 0.9
-"""Part of a GPU's memory that a layout may take; what lies outside the allocator needs the rest."""
 GRAIN = 4
 """Parts of a layer in which splits count, so that layouts of like pieces share them."""
 Times = NDArray[np.float64]

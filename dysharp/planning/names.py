@@ -17,6 +17,13 @@ def text_of(one: Costed) -> str:
     return f"{degrees},dp={one.layout.dp}{shared},mbs={one.layout.micro_batch},m={one.layout.micro_batches}"
 
 
+def for_step(one: Costed) -> str:
+    """Options of `dysharp step` for a layout, in lines of a shell; swap is not among them."""
+    stages = f",stages={one.layout.stages}" if one.layout.pp > 1 else ""
+    again = f" --recompute {','.join(one.values['recompute'])}" if one.values["recompute"] else ""
+    return f"--layout '{text_of(one)}{stages}' \\\n  --schedule {schedule_of(one)}{again}"
+
+
 def short_of(one: Costed) -> str:
     """The same for people, without what follows from the number of GPUs and the batch."""
     v = one.values

@@ -149,6 +149,9 @@ def buffer_bytes(dispatcher: str, model: WholeModel, layout: Layout, sequence: i
 
 RESERVED = 1.053
 """Bytes that the caching allocator reserves for a byte that it hands out: median of 19 measured peaks, 1.028 to 1.093 (SimuMax, docs/b200)."""
+CAP = 0.9
+"""Part of a GPU's memory that the allocator may take: of `step`, `model` and `plan` alike."""
+CAP_LINE = f"Memory: the allocator may take {CAP:.0%} of a GPU's; CUDA, NCCL and buffers of dispatchers need the rest."
 GATHERED = 2
 """Layers of sharded weights that are gathered at once: one computes, the next one arrives."""
 LINES = ("weights", "gradients", "optimizer", "activations", "recomputed layer", "dummy gradients", "backward pass")
@@ -206,6 +209,10 @@ class Memory:
     def reserved(self, rank: RankMemory) -> float:
         """Bytes that the device must have for `rank`."""
         return rank.allocated * RESERVED + sum(self.fixed.values())
+
+    def limit(self, hbm_bytes: float) -> float:
+        """What `reserved` may be on a device of `hbm_bytes`: `CAP`, and in the rest what lies outside the allocator by name."""
+        return CAP * hbm_bytes + min(sum(self.fixed.values()), (1 - CAP) * hbm_bytes)
 
 
 def memory_of(
@@ -324,9 +331,9 @@ class DoesNotFit(ConfigError):
         return type(self), (str(self), self.memory)
 
 
-def check_memory(memory: Memory, capacity_bytes: float, where: str) -> None:
-    """Raise `DoesNotFit` with the line that breaks the memory of `where` (a GPU): the first at which the sum of the fullest rank exceeds it."""
-    rank = memory.peak
+def check_memory(memory: Memory, hbm_bytes: float, where: str) -> None:
+    """Raise `DoesNotFit` with the line that breaks the memory of `where` (a GPU): the first at which the sum of the fullest rank exceeds `CAP`."""
+    rank, capacity_bytes = memory.peak, memory.limit(hbm_bytes)
     if memory.reserved(rank) <= capacity_bytes:
         return
     taken = [*rank.lines.items(), ("allocator", rank.allocated * (RESERVED - 1))]
@@ -334,6 +341,6 @@ def check_memory(memory: Memory, capacity_bytes: float, where: str) -> None:
     at = next((i for i, total in enumerate(sums[1:]) if total > capacity_bytes), len(taken) - 1)
     (line, size), before = taken[at], sums[at]
     held = f" of {rank.in_flight}" if line == "activations" else ""
-    need = f"found {memory.reserved(rank) / GiB:.1f} GiB on pipeline rank {rank.rank}, expected at most {capacity_bytes / GiB:.1f} GiB of {where}"
+    need = f"found {memory.reserved(rank) / GiB:.1f} GiB on pipeline rank {rank.rank}, expected at most {capacity_bytes / GiB:.1f} of the {hbm_bytes / GiB:.1f} GiB of {where}"
     on_top = f"{line}{held} ({size / GiB:.1f} GiB) come on top of {before / GiB:.1f} GiB"
     raise DoesNotFit(f"layout for {memory.model}: memory: {need}; {on_top}", memory)

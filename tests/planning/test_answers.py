@@ -1,6 +1,7 @@
 """`dysharp plan`: options, answers and refusals of the command."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from dysharp.api.planning import plan, shapes_of
 from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
 from dysharp.measured.training.step_time import MEDIAN_P90
-from dysharp.model import layout_of
+from dysharp.model import check_layout, layout_of
 from dysharp.model.weights import parameters_of
 from dysharp.specs import load_cluster, load_whole
 
@@ -168,8 +169,20 @@ def test_one_layout_is_shown_and_the_second_is_still_known() -> None:
 
 
 def test_a_check_takes_replicas_and_batch_from_the_task() -> None:
-    whole, short = (json.loads(answer("--json", "--check", text).stdout)["checked"] for text in ("tp=1,pp=1,ep=8,dp=16,mbs=1,m=4", "tp=1,pp=1,ep=8,m=4"))
-    assert short == whole == json.loads(answer("--json", "--check", "tp=1,pp=1,ep=8").stdout)["checked"]
+    texts = "tp=1,pp=1,ep=8,dp=16,mbs=1,m=4", "tp=1,pp=1,ep=8,m=4", "tp=1,pp=1,ep=8"
+    whole, *short = (json.loads(answer("--json", "--check", text).stdout)["checked"] for text in texts)
+    assert short == [whole, whole]
+
+
+def test_the_best_layout_is_said_as_step_reads_it() -> None:
+    """48 layers in 2 x 5 chunks: the stages are part of the text."""
+    best = json.loads(answer("--try", "pp=2", "--try", "vpp=5", "--json").stdout)["shapes"][0]["best"][0]
+    said = answer("--try", "pp=2", "--try", "vpp=5").stdout
+    options = shlex.split(said[said.index("dysharp step ") : said.index("\n\nCandidates")])
+    layout = layout_of(options[options.index("--layout") + 1])
+    assert layout.stages == best["stages"]
+    assert (layout.gpus, layout.global_batch) == (16, 64)
+    check_layout(load_whole("qwen3-30b"), layout)
 
 
 def test_arguments_are_text_to_paste() -> None:

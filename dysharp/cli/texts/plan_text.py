@@ -3,7 +3,9 @@
 import click
 
 from dysharp.api.planning import Answer
+from dysharp.planning.names import for_step
 from dysharp.show.output import print_header, print_lines, print_table
+from dysharp.specs import list_whole_models
 
 
 def print_plan(done: Answer) -> None:
@@ -11,6 +13,9 @@ def print_plan(done: Answer) -> None:
     print_lines([done.sentence()])
     click.echo()
     print_table(done.HEADINGS, done.cells(), text=done.TEXT, whole=1)
+    one = done.plan.first
+    name = one.task.model.name if one.task.model.name in list_whole_models() else "MODEL"
+    click.echo(f"\ndysharp step {name} --cluster {done.plan.cluster.name} \\\n  {for_step(one.found.best[0])}")
     if len(done.plan.shapes) > 1:
         click.echo()
         print_table(done.SHAPE_HEADINGS, done.shape_cells())
