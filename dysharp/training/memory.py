@@ -341,6 +341,7 @@ def check_memory(memory: Memory, hbm_bytes: float, where: str) -> None:
     at = next((i for i, total in enumerate(sums[1:]) if total > capacity_bytes), len(taken) - 1)
     (line, size), before = taken[at], sums[at]
     held = f" of {rank.in_flight}" if line == "activations" else ""
-    need = f"found {memory.reserved(rank) / GiB:.1f} GiB on pipeline rank {rank.rank}, expected at most {capacity_bytes / GiB:.1f} of the {hbm_bytes / GiB:.1f} GiB of {where}"
+    most = f"{capacity_bytes / GiB:.1f} of the {hbm_bytes / GiB:.1f} GiB of {where}"
+    need = f"found {memory.reserved(rank) / GiB:.1f} GiB on pipeline rank {rank.rank}, expected at most {most}"
     on_top = f"{line}{held} ({size / GiB:.1f} GiB) come on top of {before / GiB:.1f} GiB"
     raise DoesNotFit(f"layout for {memory.model}: memory: {need}; {on_top}", memory)

@@ -133,7 +133,8 @@ def test_precision_changes_state_as_its_recipe_says() -> None:
 
 def test_a_layout_that_does_not_fit_is_refused_with_the_line_that_breaks_it() -> None:
     memory = _memory(load_whole("deepseek-v3"), "pp=1,ep=64")
-    with pytest.raises(ConfigError, match=r"memory: found \d+\.\d GiB on pipeline rank 0, expected at most 67\.1 of the 74\.5 GiB of h100-sxm; gradients"):
+    found = r"memory: found \d+\.\d GiB on pipeline rank 0, expected at most 67\.1 of the 74\.5 GiB of h100-sxm; gradients"
+    with pytest.raises(ConfigError, match=found):
         check_memory(memory, 80e9, "h100-sxm")
     held = _memory(_llama(16), "tp=2,pp=4,dp=8", "gpipe", m=64)
     with pytest.raises(ConfigError, match=r"activations of 64 chunks in flight \(\d+\.\d GiB\) come on top of"):
@@ -173,7 +174,7 @@ def test_plan_and_step_have_one_cap() -> None:
     """The layout that a plan judges too large is refused by `step`, between 90 and 100 % of the memory, too."""
     cluster = load_cluster("hw-dgx-h100-x8")
     rank = RankMemory(0, {"weights": 0.95 * cluster.hbm_bytes / RESERVED}, {}, {}, 0.0, (0,))
-    with pytest.raises(DoesNotFit, match=r"found 75\.6 GiB on pipeline rank 0, expected at most 71\.6 of the 79\.6 GiB"):
+    with pytest.raises(DoesNotFit, match=r"found 75\.7 GiB on pipeline rank 0, expected at most 71\.7 of the 79\.6 GiB"):
         check_memory(Memory("m", (rank,)), cluster.hbm_bytes, "a GPU")
     task = Task(load_whole("qwen3-30b"), 64, 64)
     assert Coster(task, machine_of(cluster), Space()).capacity == Memory("m", (rank,)).limit(cluster.hbm_bytes)
