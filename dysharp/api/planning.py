@@ -18,7 +18,8 @@ from dysharp.base.processes import Runner, here, in_processes
 from dysharp.base.text import sentences, table
 from dysharp.base.units import GiB
 from dysharp.costs.machine import Machine
-from dysharp.measured.training.step_time import MEDIAN_P90, group_of_step
+from dysharp.measured.training.step_time import MEDIAN_P90, group_of_step, judges
+from dysharp.measured.trust import no_rows
 from dysharp.model import Layout, check_layout, layout_of
 from dysharp.model.formats import Formats, trained
 from dysharp.model.weights import parameters_of
@@ -50,6 +51,7 @@ LATER = ("rows", "confirmed", "sensitive", "serve_slo", "what_if", "folder")
 """What follows a search, or needs one."""
 SHORT = {"EP communication": "EP comm", "gradients and parameters": "gradients"}
 """Part of a step -> its name in a table."""
+ASSUMED = "a part of the peak that GEMMs keep is assumed"
 WHAT_IFS = {"in-switch": "DySHARP-class switches", "moe-hub": "MoE-Hub"}
 """EP systems of hardware that nobody sells -> how a table names the hardware."""
 
@@ -254,7 +256,7 @@ def formats_of_plan(one: Planned) -> Formats:
 
 def measured_error(model: WholeModel, layout: Layout, machine: Machine) -> tuple[float, float] | None:
     """(median, 90 % of rows) of the errors of measured steps like this, in percent."""
-    return MEDIAN_P90[group_of_step(model, layout, machine)] if machine.cluster.gpu else None
+    return MEDIAN_P90[group_of_step(model, layout, machine)] if judges(machine) else None
 
 
 @takes(PlanArgs)
@@ -329,7 +331,7 @@ def _header(first: Planned, shapes: Iterable[WholeModel]) -> tuple[str, ...]:
         "EP systems flat to moe-hub: time from the bytes of the busiest link. in-switch and moe-hub need hardware that nobody sells.",
         *((f"Between NVLink domains: assumed {machine.nic / 1000:g} GB/s per GPU.",) if apart else ()),
         CAP_LINE,
-        f"{cluster.name}: {'rates of measured GPUs' if cluster.gpu else 'no rows; a part of the peak that GEMMs keep is assumed'}.",
+        f"{cluster.name}: {no_rows(cluster) or 'rates of measured GPUs'}." if cluster.gpu else f"{cluster.name}: no rows; {ASSUMED}.",
     )
 
 

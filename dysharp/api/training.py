@@ -15,6 +15,7 @@ from dysharp.base.text import Columns, table
 from dysharp.base.units import PS_PER_US, GiB
 from dysharp.costs.machine import Machine, number
 from dysharp.measured.training.step_time import error_bar
+from dysharp.measured.trust import no_rows
 from dysharp.model import Layout, check_domain, check_layout, chunks_of, layout_of
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.formats import Formats, trained
@@ -353,7 +354,7 @@ def _one(row: Row | QuickLayer | None, order: Schedule, costs: StepCosts, ep: Ep
 def _notes(block: Block, order: Schedule, formats: str, of_layers: str = "Rows") -> tuple[str, ...]:
     model, machine, layout, sequence = block.model, block.machine, block.layout, block.sequence
     cluster = machine.cluster
-    rates = "closed forms of measured GPUs" if cluster.gpu else "tensor and memory peaks"
+    rates = no_rows(cluster) or ("closed forms of measured GPUs" if cluster.gpu else "tensor and memory peaks")
     parts = [number(f"step.attention_{way}_part") for way in ("forward", "backward")]
     attention = "" if cluster.gpu else f"; attention at {parts[0]:g} and {parts[1]:g} of the BF16 peak, assumed"
     network = "the cluster's network" if cluster.scale_out else f"assumed {machine.nic / 1000:g} GB/s per GPU"

@@ -35,6 +35,14 @@ def test_the_answer_says_what_it_stands_on() -> None:
     assert f"error bars. By closed forms, which miss measured steps like this by {median:g} % (median), {most:g} % (90 % of rows)." in words
 
 
+def test_a_gpu_without_measured_steps_gets_no_error_bar() -> None:
+    """Its GEMMs keep the part of the peak that an H100 keeps: no measured GEMM of it says so."""
+    one = ["plan", "llama3-8b", "--cluster", "hw-mi355x", "--gpus", "8", "--batch", "64", "--try", "tp=1", "--try", "pp=1", "--try", "cp=1"]
+    done = CliRunner().invoke(cli, one, catch_exceptions=False)
+    assert "no measured step judges this machine" in " ".join(done.stdout.split())
+    assert "no measurement of mi355x was used; datasheet values, and constants of hopper GPUs" in " ".join(done.stderr.split())
+
+
 def test_a_cluster_of_one_domain_says_which_network_is_assumed() -> None:
     """In the words of `step`, which refuses an EP group over that network, as `plan` does."""
     one = ["plan", "qwen3-30b", "--cluster", "hw-dgx-h100", "--try", "tp=1", "--try", "pp=1,2", "--try", "vpp=1", "--try", "mbs=1"]
