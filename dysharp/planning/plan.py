@@ -17,7 +17,7 @@ from dysharp.model.weights import parameters_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.names import schedule_of, text_of
 from dysharp.planning.refusal import refusal
-from dysharp.planning.search import Found, Tick, Told, first_look, journal_of, search
+from dysharp.planning.search import Found, Tick, Told, first_answer, first_look, journal_of, search
 from dysharp.planning.space import Task, default_space
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
@@ -134,6 +134,7 @@ class Search:
             return self._planned(task, coster, first_look(coster, most))
         told = self._told(task) if loud else None
         if told:
+            first_answer(coster, told)
             first_look(coster, 1, told)
         journal = journal_of(self.folder, coster) if self.folder else None
         found = search(coster, most, journal, tick=self.tick if loud else silent, told=told)

@@ -106,9 +106,17 @@ class Found:
     """Candidates that keep all constraints, which bounds have seen."""
 
 
-def first_look(coster: Coster, n_best: int = 10, told: Told | None = None) -> Found:
+def first_answer(coster: Coster, told: Told) -> None:
+    """Tell of a few layouts at once: degrees alone vary, so that the space has thousands of candidates, not millions."""
+    lists = coster.space.lists
+    kept = {name: lists[name][:1] for name in ("etp", "cp", "micro_batch", "swap", "schedule", "overlap")}
+    few = replace(coster.space, **kept, recompute=lists["recompute"][-2:], system=lists["system"][-1:])
+    first_look(Coster(coster.task, coster.machine, few), 1, told, rounds=0)
+
+
+def first_look(coster: Coster, n_best: int = 10, told: Told | None = None, rounds: int = ROUNDS) -> Found:
     """The fastest of a few candidates: `FIRST` by their bound and as many from the whole space, of those that fit the memory by a rough count; then
-    from `STARTS` of the best, `ROUNDS` times all that differ from the best so far in one dimension. `told`: as for `search`.
+    from `STARTS` of the best, `rounds` times all that differ from the best so far in one dimension. `told`: as for `search`.
     """
     counts: dict[str, int] = {}
     numbers, _, bounded = admitted(coster, counts)
@@ -127,7 +135,7 @@ def first_look(coster: Coster, n_best: int = 10, told: Told | None = None) -> Fo
     look(int(number) for number in (*fits[:FIRST], *fits[:: max(1, len(fits) // FIRST)][:FIRST]))
     for _, start, _ in best[:STARTS]:
         at = start
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             here = places[:, numbers == at]
             aside = [int(number) for number in numbers[(places != here).sum(axis=0) == 1]][:MOST_ASIDE]
             look(aside)
