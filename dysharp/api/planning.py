@@ -18,16 +18,16 @@ from dysharp.base.processes import Runner, here, in_processes
 from dysharp.base.text import sentences, table
 from dysharp.base.units import GiB
 from dysharp.costs.machine import Machine
-from dysharp.measured.training.step_time import MEDIAN_P90, group_of_step, judges
+from dysharp.measured.training.step_time import measured_error
 from dysharp.measured.trust import no_rows
-from dysharp.model import Layout, check_layout, layout_of
+from dysharp.model import check_layout, layout_of
 from dysharp.model.formats import Formats, trained
 from dysharp.model.weights import parameters_of
 from dysharp.planning.arguments import lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.experts import SPREAD
 from dysharp.planning.names import behind_of, ep_of, form_of, saving_of, schedule_of, short_of, text_of
-from dysharp.planning.plan import NOT_CONSIDERED, Plan, Planned, Search, framework_for, front, plan_shapes, practice_for
+from dysharp.planning.plan import Plan, Planned, Search, framework_for, front, plan_shapes, practice_for
 from dysharp.planning.search import Moved, kept, search, sensitivity
 from dysharp.planning.space import INTEGERS, Space, Task, broken_by
 from dysharp.runs.on_dask import on_dask
@@ -78,11 +78,6 @@ class Answer:
     SHAPE_HEADINGS: ClassVar[tuple[str, ...]] = ("Shape", "Parameters, B", "tokens/s/GPU", "MFU %", "GiB left", "Unbeaten", "Own best layout")
     MOVED_HEADINGS: ClassVar[tuple[str, ...]] = ("Constant", "Times", "Step %", "Then the best", "Old one behind %")
     RANKED_HEADINGS: ClassVar[tuple[str, ...]] = ("Layout", "Closed forms, s", "Rows, s")
-
-    @property
-    def not_considered(self) -> tuple[str, ...]:
-        """What no candidate has."""
-        return NOT_CONSIDERED
 
     @property
     def error(self) -> tuple[float, float] | None:
@@ -252,11 +247,6 @@ def formats_of_plan(one: Planned) -> Formats:
     task, practice = one.task, one.coster.practice(one.found.best[0].values)
     known = practice.formats or default_formats(practice.products(task.model), task.precision)
     return with_rows(trained(known), None, task.model.layer)
-
-
-def measured_error(model: WholeModel, layout: Layout, machine: Machine) -> tuple[float, float] | None:
-    """(median, 90 % of rows) of the errors of measured steps like this, in percent."""
-    return MEDIAN_P90[group_of_step(model, layout, machine)] if judges(machine) else None
 
 
 @takes(PlanArgs)

@@ -50,7 +50,7 @@ from dysharp.training.graph import COMPUTE, OPTIMIZER, SEND, Replay, replay, ste
 from dysharp.training.megatron import recipe_from
 from dysharp.training.memory import CAP_LINE, Memory, Saving, check_memory, memory_of
 from dysharp.training.practice import Practice
-from dysharp.training.schedules import Schedule, get_schedule, in_flight, make_schedule
+from dysharp.training.schedules import Schedule, get_schedule, in_flight, make_schedule, usual_schedule
 
 if TYPE_CHECKING:
     from dysharp.analysis import Row
@@ -303,7 +303,7 @@ def _of_rows(rows: Sequence[tuple[Row, Row]]) -> tuple[str, ...]:
 
 def _order(layout: Layout, name: str | None) -> Schedule:
     """The schedule of a layout. Raises ConfigError where its chunks are not the layout's."""
-    family = get_schedule(name or ("1f1b" if layout.vpp == 1 else "interleaved"))
+    family = get_schedule(name or usual_schedule(layout.vpp))
     if family.chunks and family.chunks != layout.vpp:
         raise ConfigError(f"schedule {family.name}: found vpp={layout.vpp}, expected {family.chunks} (chunks of a rank)")
     if family.greedy:

@@ -136,29 +136,17 @@ def mindspeed(task: Task, one: Costed) -> list[str]:
     """Options of MindSpeed. With tensor parallelism, whole experts lie on tensor ranks, and its EP degree counts groups of them."""
     values, at = one.values, one.layout
     extends = task.model.layer is not None and at.tp > 1 and at.etp == 1 and at.ep % at.tp == 0
-    lines = [_flag(name, at.ep // at.tp if extends and name == "expert_model_parallel_size" else value) for name, value in _degrees(task, one)]
-    if at.tp > 1:
-        lines.append("--sequence-parallel --use-ascend-mc2")
-    if at.pp > 1:
-        lines.append(f'--pipeline-model-parallel-layout "{at.stages}"')
-    if extends:
-        lines.append("--moe-tp-extend-ep")
-    if task.model.layer:
-        lines.append("--moe-token-dispatcher-type alltoall")
-    if values["system"] == "hierarchical":
-        lines.append("--moe-hierarchical-alltoallv")
-    if values["overlap"] == "pair":
-        lines.append("--moe-fb-overlap")
-    if FULL in values["recompute"]:
-        lines.append(WHOLE_AGAIN)
-    if values["swap"]:
-        lines.append("--swap-attention")
-    if at.fsdp > 1:
-        lines.append("--use-custom-fsdp --data-parallel-sharding-strategy optim_grads_params --no-gradient-accumulation-fusion")
-    if values["schedule"] == "dualpipev":
-        lines.append("--schedules-method dualpipev")
-    lines += [RECOMPUTED[name] for name in values["recompute"] if name in RECOMPUTED]
-    return [*lines, SHARED]
+    degrees = (_flag(name, at.ep // at.tp if extends and name == "expert_model_parallel_size" else value) for name, value in _degrees(task, one))
+    lines = (
+        *degrees, "--sequence-parallel --use-ascend-mc2" * (at.tp > 1), f'--pipeline-model-parallel-layout "{at.stages}"' * (at.pp > 1),
+        "--moe-tp-extend-ep" * extends, "--moe-token-dispatcher-type alltoall" * (task.model.layer is not None),
+        "--moe-hierarchical-alltoallv" * (values["system"] == "hierarchical"), "--moe-fb-overlap" * (values["overlap"] == "pair"),
+        WHOLE_AGAIN * (FULL in values["recompute"]), "--swap-attention" * bool(values["swap"]),
+        "--use-custom-fsdp --data-parallel-sharding-strategy optim_grads_params --no-gradient-accumulation-fusion" * (at.fsdp > 1),
+        "--schedules-method dualpipev" * (values["schedule"] == "dualpipev"),
+        *(RECOMPUTED[name] for name in values["recompute"] if name in RECOMPUTED), SHARED,
+    )  # fmt: skip
+    return [line for line in lines if line]
 
 
 FRAMEWORKS: dict[str, Callable[[Task, Costed], list[str]]] = {"megatron-lm": megatron_lm, "megatron-bridge": megatron_bridge, "mindspeed": mindspeed}

@@ -15,13 +15,11 @@ from dysharp.specs.whole import WholeModel
 from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, Cost, EpTimes
 from dysharp.training.costs import beside, with_rows
-from dysharp.training.memory import Saving
+from dysharp.training.memory import DISPATCHERS, Saving
 from dysharp.training.moe_block import expert_tensor, routed
 from dysharp.training.practice import Dispatcher, Practice
 from dysharp.training.wires import Wires
 
-DISPATCHERS = ("alltoall", "deepep", "hybrid-ep")
-"""Systems of the closed forms of `training`. The others are forms of `experts`."""
 ROWS_ONCE = ("dedup", "in-switch", "moe-hub")
 """Systems that send one row per GPU, which is copied for its experts behind the wire, as DeepEP does."""
 LOADED = ("experts", "expert activation", "permutations", "exchange")

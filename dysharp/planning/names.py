@@ -1,12 +1,13 @@
 """How a layout is written: for people, and as `dysharp step` and frameworks read it."""
 
 from dysharp.planning.cost import Costed
+from dysharp.training.schedules import usual_schedule
 
 
 def schedule_of(one: Costed) -> str:
     """The schedule by the name of `dysharp step`."""
     name = str(one.values["schedule"])
-    return "interleaved" if name == "1f1b" and one.layout.vpp > 1 else name
+    return usual_schedule(one.layout.vpp) if name == "1f1b" else name
 
 
 def text_of(one: Costed) -> str:

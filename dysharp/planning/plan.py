@@ -130,21 +130,16 @@ class Search:
         machine = machine_of(cluster)
         coster = Coster(task, machine, default_space(task, machine, given))
         most = max(2, self.n_best)  # how far the second is behind is part of the answer
-        if self.quick:
-            return self._planned(task, coster, first_look(coster, most))
-        told = self._told(task) if loud else None
+        told = self._told(task) if loud and not self.quick else None
         if told:
             first_answer(coster, told)
             first_look(coster, 1, told)
         journal = journal_of(self.folder, coster) if self.folder else None
-        found = search(coster, most, journal, tick=self.tick if loud else silent, told=told)
+        found = first_look(coster, most) if self.quick else search(coster, most, journal, tick=self.tick if loud else silent, told=told)
         if journal is not None:
             journal.flush()
-        return self._planned(task, coster, found, journal.read if journal is not None else 0)
-
-    def _planned(self, task: Task, coster: Coster, found: Found, read: int = 0) -> Planned:
-        """With `n_best` of what was found."""
-        return Planned(task, coster, replace(found, best=found.best[: self.n_best]), read, next(iter(found.best[1:]), None))
+        best, (_, *second) = found.best[: self.n_best], found.best or [None]
+        return Planned(task, coster, replace(found, best=best), journal.read if journal is not None else 0, *second[:1])
 
     def _told(self, task: Task) -> Told | None:
         """What tells `best` of a layout that is faster than all before."""

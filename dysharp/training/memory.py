@@ -27,8 +27,6 @@ from dysharp.training.schedules.cells import BACKWARD, DGRAD, FORWARD
 BF16, FP8, FP32 = 2, 1, 4
 MODULES = ("core_attn", "mla_up_proj", "layernorm", "moe_act", "mlp", "moe", "shared_experts")
 """Sets of tensors that Megatron can compute again (--recompute-modules)."""
-DISCARDED = ("mla_up_proj", "layernorm", "moe_act")
-"""Modules whose output alone is dropped, and computed again when its first consumer's backward pass starts."""
 FULL = "full"
 FC2_OUTPUT = "expert FC2 output"
 
@@ -125,6 +123,7 @@ DEEPEP_NVL_TOKENS, DEEPEP_RDMA_TOKENS = 256, 128
 """Rows of a channel's receive queue per peer (deepseek-ai/DeepEP, deep_ep/buffer.py: default configurations)."""
 NODE_GPUS = 8
 DISPATCHERS = ("alltoall", "deepep", "hybrid-ep")
+"""Systems that training has closed forms of; those of a plan beside them are forms of `planning.experts`."""
 
 
 def buffer_bytes(dispatcher: str, model: WholeModel, layout: Layout, sequence: int) -> float:

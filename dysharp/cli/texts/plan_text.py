@@ -4,6 +4,7 @@ import click
 
 from dysharp.api.planning import Answer
 from dysharp.planning.names import for_step
+from dysharp.planning.plan import NOT_CONSIDERED
 from dysharp.show.output import print_header, print_lines, print_table
 from dysharp.specs import list_whole_models
 
@@ -37,7 +38,7 @@ def print_plan(done: Answer) -> None:
         print_lines([done.confirmed.sentence()])
     if any(one.read for one in done.plan.shapes):
         print_lines([f"Costs of an earlier search: {sum(one.read for one in done.plan.shapes):,}."])
-    print_lines(["Not considered: " + "; ".join(done.not_considered) + "."])
+    print_lines(["Not considered: " + "; ".join(NOT_CONSIDERED) + "."])
 
 
 def print_check(done: Answer) -> None:
