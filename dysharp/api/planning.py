@@ -18,15 +18,16 @@ from dysharp.base.processes import Runner, here, in_processes
 from dysharp.base.text import sentences, table
 from dysharp.base.units import GiB
 from dysharp.costs.machine import Machine
-from dysharp.measured.training.step_time import MEDIAN_P90, group_of_step
-from dysharp.model import Layout, check_layout, layout_of
+from dysharp.measured.training.step_time import measured_error
+from dysharp.measured.trust import no_rows
+from dysharp.model import check_layout, layout_of
 from dysharp.model.formats import Formats, trained
 from dysharp.model.weights import parameters_of
 from dysharp.planning.arguments import lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.experts import SPREAD
 from dysharp.planning.names import behind_of, ep_of, form_of, saving_of, schedule_of, short_of, text_of
-from dysharp.planning.plan import NOT_CONSIDERED, Plan, Planned, Search, framework_for, front, plan_shapes, practice_for
+from dysharp.planning.plan import Plan, Planned, Search, framework_for, front, plan_shapes, practice_for
 from dysharp.planning.search import Moved, kept, search, sensitivity
 from dysharp.planning.space import INTEGERS, Space, Task, broken_by
 from dysharp.runs.on_dask import on_dask
@@ -36,6 +37,7 @@ from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.specs.fields import Tokens, check_value
 from dysharp.specs.hf_whole import lines_on
 from dysharp.specs.whole import WholeModel
+from dysharp.training.memory import CAP_LINE
 from dysharp.training.practice import Practice
 
 Gpus = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
@@ -49,6 +51,7 @@ LATER = ("rows", "confirmed", "sensitive", "serve_slo", "what_if", "folder")
 """What follows a search, or needs one."""
 SHORT = {"EP communication": "EP comm", "gradients and parameters": "gradients"}
 """Part of a step -> its name in a table."""
+ASSUMED = "a part of the peak that GEMMs keep is assumed"
 WHAT_IFS = {"in-switch": "DySHARP-class switches", "moe-hub": "MoE-Hub"}
 """EP systems of hardware that nobody sells -> how a table names the hardware."""
 
@@ -77,11 +80,6 @@ class Answer:
     RANKED_HEADINGS: ClassVar[tuple[str, ...]] = ("Layout", "Closed forms, s", "Rows, s")
 
     @property
-    def not_considered(self) -> tuple[str, ...]:
-        """What no candidate has."""
-        return NOT_CONSIDERED
-
-    @property
     def error(self) -> tuple[float, float] | None:
         """(median, 90 % of rows) of the measured errors of steps like the best layout, in percent; None on a machine without measured steps."""
         one = self.plan.first
@@ -90,8 +88,8 @@ class Answer:
     @property
     def lead(self) -> float:
         """How far the second layout is behind, in percent; 0 without a second."""
-        best = self.plan.first.found.best
-        return behind_of(best[1].step_us, best[0].step_us) if len(best) > 1 else 0.0
+        one = self.plan.first
+        return behind_of(one.second.step_us, one.found.best[0].step_us) if one.second else 0.0
 
     def sentence(self) -> str:
         """The answer."""
@@ -111,11 +109,12 @@ class Answer:
 
     def trust(self) -> str:
         """What the ranking stands on, and how far first and second are apart in error bars."""
-        lead = f"The second layout is {self.lead:.1f} % behind" if len(self.plan.first.found.best) > 1 else "No second layout fits"
+        second = self.plan.first.second
+        lead = f"The second layout is {self.lead:.1f} % behind" if second else "No second layout fits"
         if self.error is None:
             return f"{lead}. By closed forms; no measured step judges this machine."
         median, most = self.error
-        bars = f", {self.lead / median:.1f} error bars" if len(self.plan.first.found.best) > 1 else ""
+        bars = f", {self.lead / median:.1f} error bars" if second else ""
         return f"{lead}{bars}. By closed forms, which miss measured steps like this by {median:g} % (median), {most:g} % (90 % of rows)."
 
     def cells(self) -> list[list[str]]:
@@ -175,7 +174,12 @@ class Answer:
 
     def arguments(self, framework: str) -> list[str]:
         """The best layout, or the one to judge, as arguments of a framework."""
-        return lines_of(framework, self.plan.first.task, self.checked or self.plan.first.found.best[0])
+        return lines_of(framework, self.plan.first.task, self.pasted)
+
+    @property
+    def pasted(self) -> Costed:
+        """The layout whose arguments are wanted: that to judge, or the best."""
+        return self.checked or self.plan.first.found.best[0]
 
     def count_cells(self) -> list[list[str]]:
         """Where every candidate of the first shape went."""
@@ -243,11 +247,6 @@ def formats_of_plan(one: Planned) -> Formats:
     task, practice = one.task, one.coster.practice(one.found.best[0].values)
     known = practice.formats or default_formats(practice.products(task.model), task.precision)
     return with_rows(trained(known), None, task.model.layer)
-
-
-def measured_error(model: WholeModel, layout: Layout, machine: Machine) -> tuple[float, float] | None:
-    """(median, 90 % of rows) of the errors of measured steps like this, in percent."""
-    return MEDIAN_P90[group_of_step(model, layout, machine)] if machine.cluster.gpu else None
 
 
 @takes(PlanArgs)
@@ -321,7 +320,8 @@ def _header(first: Planned, shapes: Iterable[WholeModel]) -> tuple[str, ...]:
         f"Experts: {loads}.",
         "EP systems flat to moe-hub: time from the bytes of the busiest link. in-switch and moe-hub need hardware that nobody sells.",
         *((f"Between NVLink domains: assumed {machine.nic / 1000:g} GB/s per GPU.",) if apart else ()),
-        f"{cluster.name}: {'rates of measured GPUs' if cluster.gpu else 'no rows; a part of the peak that GEMMs keep is assumed'}.",
+        CAP_LINE,
+        f"{cluster.name}: {no_rows(cluster) or 'rates of measured GPUs'}." if cluster.gpu else f"{cluster.name}: no rows; {ASSUMED}.",
     )
 
 
@@ -395,9 +395,10 @@ def _checked(done: Plan, text: str) -> Costed:
     one = done.first
     words = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
     own = {key: words.pop(key) for key in ("recompute", "swap", "overlap", "system", "schedule") if key in words}
-    layout = layout_of(
-        ",".join(f"{key}={value}" for key, value in words.items()) + ("" if {"gbs", "m", "ga"} & set(words) else f",gbs={one.task.batch}")
-    )
+    for keys, n in ((("dp", "gpus"), one.task.gpus), (("m", "ga", "micro_batches", "gbs"), one.task.batch)):
+        if words.keys().isdisjoint(keys):
+            words[keys[-1]] = str(n)
+    layout = layout_of(",".join(f"{key}={value}" for key, value in words.items()))
     if layout.gpus != one.task.gpus or layout.global_batch != one.task.batch:
         found = f"found {layout.gpus} GPUs and a batch of {layout.global_batch}"
         raise ConfigError(f"plan: --check: {found}, expected {one.task.gpus} and {one.task.batch}")

@@ -15,10 +15,10 @@ from dysharp.base.text import Columns, table
 from dysharp.base.units import PS_PER_US, GiB
 from dysharp.costs.machine import Machine, number
 from dysharp.measured.training.step_time import error_bar
-from dysharp.model import Layout, check_domain, check_layout, layout_of
+from dysharp.measured.trust import no_rows
+from dysharp.model import Layout, check_domain, check_layout, chunks_of, layout_of
 from dysharp.model.flops import MEGATRON, model_flops
-from dysharp.model.formats import Formats, trained
-from dysharp.model.state import recipe_of
+from dysharp.model.formats import Formats, recipe_for, trained
 from dysharp.planning.quick import BOUND, FLIT_BYTES, QuickLayer, quick_layers
 from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.precision import in_formats, layer_in, step_formats, with_rows
@@ -47,9 +47,9 @@ from dysharp.training.cost import BlockTimes, EpTimes
 from dysharp.training.costs import Kind, StepCosts, step_costs
 from dysharp.training.graph import COMPUTE, OPTIMIZER, SEND, Replay, replay, step_graph
 from dysharp.training.megatron import recipe_from
-from dysharp.training.memory import Memory, Saving, check_memory, memory_of
+from dysharp.training.memory import CAP_LINE, Memory, Saving, check_memory, memory_of
 from dysharp.training.practice import Practice
-from dysharp.training.schedules import Schedule, get_schedule, in_flight, make_schedule
+from dysharp.training.schedules import Schedule, get_schedule, in_flight, make_schedule, usual_schedule
 
 if TYPE_CHECKING:
     from dysharp.analysis import Row
@@ -264,8 +264,7 @@ def _planned(
     order = _order(plan, schedule)
     saving = Saving(tuple(request["recompute"]) or (written.recompute if written else ()))
     formats = step_formats(request["precision"] or (written.precision if written else None), whole)
-    recipe = recipe_of(formats.state)
-    memory = memory_of(whole, plan, sequence, recipe, saving, order)
+    memory = memory_of(whole, plan, sequence, recipe_for(formats), saving, order)
     check_memory(memory, machine.cluster.hbm_bytes, machine.cluster.name)
     shared = step_sub_layers(tensor, whole, machine.cluster, plan.tp, plan.tokens(sequence)) if tensor else None
     practice = Practice(host=bool(machine.cluster.gpu), recompute=saving.recompute, tensor=shared)
@@ -302,7 +301,7 @@ def _of_rows(rows: Sequence[tuple[Row, Row]]) -> tuple[str, ...]:
 
 def _order(layout: Layout, name: str | None) -> Schedule:
     """The schedule of a layout. Raises ConfigError where its chunks are not the layout's."""
-    family = get_schedule(name or ("1f1b" if layout.vpp == 1 else "interleaved"))
+    family = get_schedule(name or usual_schedule(layout.vpp))
     if family.chunks and family.chunks != layout.vpp:
         raise ConfigError(f"schedule {family.name}: found vpp={layout.vpp}, expected {family.chunks} (chunks of a rank)")
     if family.greedy:
@@ -353,16 +352,20 @@ def _one(row: Row | QuickLayer | None, order: Schedule, costs: StepCosts, ep: Ep
 def _notes(block: Block, order: Schedule, formats: str, of_layers: str = "Rows") -> tuple[str, ...]:
     model, machine, layout, sequence = block.model, block.machine, block.layout, block.sequence
     cluster = machine.cluster
-    rates = "closed forms of measured GPUs" if cluster.gpu else "tensor and memory peaks"
+    rates = no_rows(cluster) or ("closed forms of measured GPUs" if cluster.gpu else "tensor and memory peaks")
     parts = [number(f"step.attention_{way}_part") for way in ("forward", "backward")]
     attention = "" if cluster.gpu else f"; attention at {parts[0]:g} and {parts[1]:g} of the BF16 peak, assumed"
     network = "the cluster's network" if cluster.scale_out else f"assumed {machine.nic / 1000:g} GB/s per GPU"
+    least, most = (of(chunk.n_layers for chunk in chunks_of(model, layout)) for of in (min, max))
+    split = f" {model.n_layers} layers in {layout.chunks} chunks of {least} or {most}: the ends have fewer."
+    uneven = split if not layout.stages and most > least else ""
     return (
-        f"{model.name}, {layout.gpus} GPUs, {order.name}, {layout.micro_batches} micro-batches of {layout.micro_batch} x {sequence} tokens.",
+        f"{model.name}, {layout.gpus} GPUs, {order.name}, {layout.micro_batches} micro-batches of {layout.micro_batch} x {sequence} tokens.{uneven}",
         formats,
         *lines_on(model),
         f"MoE layers: {of_layers} of one drawn layer. Other operators: {rates}{attention}.",
         f"Between NVLink domains: {network}.",
+        CAP_LINE,
         "Not modelled: " + "; ".join(NOT_MODELLED) + ".",
         "MFU: Megatron's count of model FLOPs over the dense peak of the expert GEMMs' type.",
         error_bar(model, layout, machine),

@@ -12,16 +12,15 @@ from dysharp.base.text import table
 from dysharp.base.units import GiB, memory_to_bytes
 from dysharp.model import check_domain, check_layout, chunks_of, layout_of
 from dysharp.model.flops import CONVENTIONS, flops_of, model_flops
-from dysharp.model.formats import formats_of, trained
+from dysharp.model.formats import formats_of, recipe_for, trained
 from dysharp.model.layout import Layout
 from dysharp.model.operators import CORE
-from dysharp.model.state import recipe_of
 from dysharp.model.weights import parameters_of
 from dysharp.specs import Cluster, WholeModel, load_cluster, load_whole
 from dysharp.specs.fields import Delay, Tokens, check_value
 from dysharp.specs.gpu import load_gpu
 from dysharp.training.memory import Memory, Saving, buffer_bytes, check_memory, memory_of
-from dysharp.training.schedules import make_schedule
+from dysharp.training.schedules import make_schedule, usual_schedule
 
 GIGA = 1e9
 
@@ -100,11 +99,7 @@ def describe(
     check_layout(whole, spread, sequence)
     memory = _memory(whole, spread, sequence, schedule, precision, recompute, dispatcher, fixed_gib)
     _check(spread, memory, gpu, cluster)
-    return _with_memory(about, whole, spread, memory, schedule or _usual(spread), precision)
-
-
-def _usual(layout: Layout) -> str:
-    return "interleaved" if layout.vpp > 1 else "1f1b"
+    return _with_memory(about, whole, spread, memory, schedule or usual_schedule(spread.vpp), precision)
 
 
 def _accounting(model: WholeModel, sequence: int) -> Description:
@@ -128,10 +123,10 @@ def _memory(
     model: WholeModel, layout: Layout, sequence: int, schedule: str, precision: str, recompute: Sequence[str], dispatcher: str, fixed_gib: float
 ) -> Memory:
     check_value(float(fixed_gib), Delay, "fixed_gib")
-    order = make_schedule(schedule or _usual(layout), layout.pp, layout.micro_batches, layout.vpp)
+    order = make_schedule(schedule or usual_schedule(layout.vpp), layout.pp, layout.micro_batches, layout.vpp)
     fixed = {f"buffers of {dispatcher}": buffer_bytes(dispatcher, model, layout, sequence), "given": fixed_gib * GiB}
     saving = Saving(recompute=tuple(recompute))
-    recipe = recipe_of(trained(formats_of(precision, model=model)).state)
+    recipe = recipe_for(trained(formats_of(precision, model=model)))
     return memory_of(model, layout, sequence, recipe, saving, order, {name: n for name, n in fixed.items() if n})
 
 

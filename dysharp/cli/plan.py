@@ -1,6 +1,7 @@
 """`dysharp plan`."""
 
 import sys
+from contextlib import nullcontext, redirect_stdout
 from typing import Any
 
 import click
@@ -20,7 +21,7 @@ from dysharp.show.output import print_answer, print_header
 @options(PlanArgs, quick=None)
 @click.option(
     "--arguments", metavar="FRAMEWORK", type=click.Choice(["megatron-lm", "megatron-bridge", "mindspeed"]),
-    help="Print the best layout, or that of --check, for megatron-lm, megatron-bridge or mindspeed, to paste.",
+    help="Print the best layout, or that of --check, for megatron-lm, megatron-bridge or mindspeed, to paste; the answer goes to stderr.",
 )  # fmt: skip
 @plot_flag
 @fresh_flag
@@ -36,17 +37,18 @@ def plan(models: str, arguments: str | None, plot: str | None, fresh: bool, as_j
     from dysharp.api.planning import plan as make
     from dysharp.cli.progress_bar import bar_below
     from dysharp.cli.texts.plan_text import draw_plan, print_arguments, print_check, print_plan
+    from dysharp.planning.arguments import environment_of
 
     with kept_rows(fresh), bar_below("searched") as (tick, show):
         done = make(models, tick=tick, show=show if sys.stderr.isatty() else None, **asked)
     if plot is not None:
         draw_plan(done, plot)
     if as_json:
-        print_answer(done.to_dict() | ({"arguments": done.arguments(arguments)} if arguments else {}))
-    elif arguments is not None:
-        print_arguments(done, arguments)
-    elif asked["check"] is not None:
-        print_check(done)
+        said = {"arguments": done.arguments(arguments), "environment": [*environment_of(arguments, done.pasted)]} if arguments else {}
+        print_answer(done.to_dict() | said)
     else:
-        print_plan(done)
+        with redirect_stdout(sys.stderr) if arguments else nullcontext():  # stdout is text to paste
+            (print_plan if asked["check"] is None else print_check)(done)
+        if arguments:
+            print_arguments(done, arguments)
     print_header(done.header)

@@ -3,8 +3,8 @@
 Degrees are named as in Megatron. Ranks count in the order tensor, context, data, pipeline (the first changes fastest); experts use the order
 expert tensor, expert, expert data, pipeline over the same ranks (Megatron-LM, parallel_state.py).
 
-Chunks are equal, or as a layout string of Megatron says: one letter per piece, E embedding, t layer, m MTP layer, L head and loss; `|` ends a chunk;
-`t*4` and `(t|)*30` repeat (Megatron-LM, docs/user-guide/features/pipeline_parallel_layout.md).
+Chunks are as equal as layers allow, or as a layout string of Megatron says: one letter per piece, E embedding, t layer, m MTP layer, L head and loss;
+`|` ends a chunk; `t*4` and `(t|)*30` repeat (Megatron-LM, docs/user-guide/features/pipeline_parallel_layout.md).
 """
 
 import re
@@ -188,8 +188,8 @@ def _misfits(model: WholeModel, layout: Layout, sequence: int) -> list[str]:
         divides("tp", layout.tp, "value_heads of linear attention", model.linear.value_heads)
         if layout.cp > 1:
             faults.append(f"cp: found {layout.cp}, expected 1 in a model with linear attention, whose states go through a whole sequence")
-    if not layout.stages:
-        divides("pp x vpp", layout.chunks, "layers", model.n_layers)
+    if not layout.stages and layout.chunks > model.n_layers:
+        faults.append(f"pp x vpp: found {layout.chunks}, expected at most layers = {model.n_layers}, or stages=...")
     divides("tp", layout.tp, "heads", a.heads)
     if not a.mla and a.kv_heads % layout.tp and layout.tp % a.kv_heads:
         faults.append(f"tp: found {layout.tp}, expected a divisor or a multiple of kv_heads = {a.kv_heads}")
@@ -252,7 +252,7 @@ class Chunk:
 
 def chunks_of(model: WholeModel, layout: Layout) -> tuple[Chunk, ...]:
     """The pp x vpp chunks of a model in the order in which a token visits them. Raises `ConfigError` for a string that does not fit."""
-    pieces = _expanded(layout.stages).split("|") if layout.stages else _equal(model, layout)
+    pieces = _expanded(layout.stages).split("|") if layout.stages else _even(model, layout)
     faults = _misplaced(pieces, model, layout)
     if faults:
         raise ConfigError(f"layout for {model.name}: stages {show(layout.stages)}: {faults[0]}")
@@ -280,11 +280,11 @@ def count_chunks(stages: str) -> int:
     return _expanded(stages).count("|") + 1
 
 
-def _equal(model: WholeModel, layout: Layout) -> list[str]:
+def _even(model: WholeModel, layout: Layout) -> list[str]:
+    """Chunks whose layers differ by one at most: those in the middle have more, since the ends hold embedding, MTP and head."""
     n, rest = divmod(model.n_layers, layout.chunks)
-    if rest:
-        raise ConfigError(f"layout for {model.name}: pp x vpp: found {layout.chunks}, expected a divisor of layers = {model.n_layers}, or stages=...")
-    pieces = ["t" * n] * layout.chunks
+    first = (layout.chunks - rest) // 2
+    pieces = ["t" * (n + (first <= at < first + rest)) for at in range(layout.chunks)]
     pieces[0] = "E" + pieces[0]
     pieces[-1] += "m" * model.mtp + "L"
     return pieces

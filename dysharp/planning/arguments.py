@@ -1,18 +1,25 @@
 """A layout as arguments of training frameworks, to paste: Megatron-LM, Megatron-Bridge, MindSpeed.
 
-Names of options are those of Megatron-LM d98e8a6, Megatron-Bridge 067f987 and MindSpeed's feature notes.
+Names of options are those of Megatron-LM d98e8a6, Megatron-Bridge 067f987 and MindSpeed's feature notes. What Megatron asserts beside them is data
+(`asserted.toml`).
 """
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 from dysharp.planning.cost import Costed
 from dysharp.planning.space import Task
+from dysharp.specs.reading import parse_toml, read_text
 from dysharp.training.memory import FULL
 
 FLEX = {"deepep": "deepep", "hybrid-ep": "hybridep", "dedup": "deepep"}
 """EP system -> backend of the flex dispatcher; all others are alltoall."""
 SHARED = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
 WHOLE_AGAIN = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+_FILE = Path(__file__).with_name("asserted.toml")
+ASSERTED: dict[str, list[dict[str, Any]]] = parse_toml(read_text(_FILE), _FILE.name)
+"""Rules of Megatron: kind -> what it asks for, and when."""
 RECOMPUTED = {"layernorm": "--recompute-norm", "moe_act": "--recompute-activation-function"}
 """Module -> MindSpeed's option."""
 
@@ -64,6 +71,20 @@ def _types(task: Task) -> Iterator[tuple[str, str]]:
         yield STATES["moments"]
 
 
+def _asserted(kind: str, one: Costed) -> Iterator[dict[str, Any]]:
+    """The rules of a kind that a layout meets."""
+    at, pair = one.layout, one.values["overlap"] == "pair"
+    fsdp, cut = at.fsdp > 1, at.tp > 1 or at.cp > 1
+    facts = {"fsdp": fsdp, "swap": bool(one.values["swap"]), "tp or cp": cut, "not fsdp": not fsdp, "not pair": not pair}
+    facts["fsdp or pair"] = fsdp or pair
+    return (rule for rule in ASSERTED[kind] if all(facts[name] for name in rule["when"]))
+
+
+def environment_of(framework: str, one: Costed) -> dict[str, str]:
+    """{NAME=value: why}: variables that a framework asserts for a layout."""
+    return {rule["says"]: rule["why"] for rule in _asserted("environment", one)} if framework.startswith("megatron") else {}
+
+
 def _megatron(task: Task, one: Costed) -> Iterator[tuple[str, str]]:
     """(options of Megatron-LM, lines of Megatron-Bridge) that say the same; "": nothing to say."""
     values, at, own = one.values, one.layout, {"micro_batch_size": "train", "global_batch_size": "train"}
@@ -85,6 +106,7 @@ def _megatron(task: Task, one: Costed) -> Iterator[tuple[str, str]]:
     if at.fsdp > 1:
         fields = 'cfg.ddp.use_megatron_fsdp = True\ncfg.ddp.data_parallel_sharding_strategy = "optim_grads_params"'
         yield "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", fields
+    yield from ((rule["says"], rule["bridge"]) for rule in _asserted("option", one))
     if swap := values["swap"]:
         fields = f"cfg.model.fine_grained_activation_offloading = True\ncfg.model.offload_modules = {list(swap)}"
         yield "--fine-grained-activation-offloading --offload-modules " + " ".join(swap), fields
@@ -114,29 +136,17 @@ def mindspeed(task: Task, one: Costed) -> list[str]:
     """Options of MindSpeed. With tensor parallelism, whole experts lie on tensor ranks, and its EP degree counts groups of them."""
     values, at = one.values, one.layout
     extends = task.model.layer is not None and at.tp > 1 and at.etp == 1 and at.ep % at.tp == 0
-    lines = [_flag(name, at.ep // at.tp if extends and name == "expert_model_parallel_size" else value) for name, value in _degrees(task, one)]
-    if at.tp > 1:
-        lines.append("--sequence-parallel --use-ascend-mc2")
-    if at.pp > 1:
-        lines.append(f'--pipeline-model-parallel-layout "{at.stages}"')
-    if extends:
-        lines.append("--moe-tp-extend-ep")
-    if task.model.layer:
-        lines.append("--moe-token-dispatcher-type alltoall")
-    if values["system"] == "hierarchical":
-        lines.append("--moe-hierarchical-alltoallv")
-    if values["overlap"] == "pair":
-        lines.append("--moe-fb-overlap")
-    if FULL in values["recompute"]:
-        lines.append(WHOLE_AGAIN)
-    if values["swap"]:
-        lines.append("--swap-attention")
-    if at.fsdp > 1:
-        lines.append("--use-custom-fsdp --data-parallel-sharding-strategy optim_grads_params --no-gradient-accumulation-fusion")
-    if values["schedule"] == "dualpipev":
-        lines.append("--schedules-method dualpipev")
-    lines += [RECOMPUTED[name] for name in values["recompute"] if name in RECOMPUTED]
-    return [*lines, SHARED]
+    degrees = (_flag(name, at.ep // at.tp if extends and name == "expert_model_parallel_size" else value) for name, value in _degrees(task, one))
+    lines = (
+        *degrees, "--sequence-parallel --use-ascend-mc2" * (at.tp > 1), f'--pipeline-model-parallel-layout "{at.stages}"' * (at.pp > 1),
+        "--moe-tp-extend-ep" * extends, "--moe-token-dispatcher-type alltoall" * (task.model.layer is not None),
+        "--moe-hierarchical-alltoallv" * (values["system"] == "hierarchical"), "--moe-fb-overlap" * (values["overlap"] == "pair"),
+        WHOLE_AGAIN * (FULL in values["recompute"]), "--swap-attention" * bool(values["swap"]),
+        "--use-custom-fsdp --data-parallel-sharding-strategy optim_grads_params --no-gradient-accumulation-fusion" * (at.fsdp > 1),
+        "--schedules-method dualpipev" * (values["schedule"] == "dualpipev"),
+        *(RECOMPUTED[name] for name in values["recompute"] if name in RECOMPUTED), SHARED,
+    )  # fmt: skip
+    return [line for line in lines if line]
 
 
 FRAMEWORKS: dict[str, Callable[[Task, Costed], list[str]]] = {"megatron-lm": megatron_lm, "megatron-bridge": megatron_bridge, "mindspeed": mindspeed}

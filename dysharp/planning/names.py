@@ -1,12 +1,13 @@
 """How a layout is written: for people, and as `dysharp step` and frameworks read it."""
 
 from dysharp.planning.cost import Costed
+from dysharp.training.schedules import usual_schedule
 
 
 def schedule_of(one: Costed) -> str:
     """The schedule by the name of `dysharp step`."""
     name = str(one.values["schedule"])
-    return "interleaved" if name == "1f1b" and one.layout.vpp > 1 else name
+    return usual_schedule(one.layout.vpp) if name == "1f1b" else name
 
 
 def text_of(one: Costed) -> str:
@@ -15,6 +16,13 @@ def text_of(one: Costed) -> str:
     degrees = ",".join(f"{name}={n}" for name, n in values.items() if n > 1 or name in ("tp", "pp"))
     shared = f",fsdp={one.layout.fsdp}" if one.layout.fsdp > 1 else ""
     return f"{degrees},dp={one.layout.dp}{shared},mbs={one.layout.micro_batch},m={one.layout.micro_batches}"
+
+
+def for_step(one: Costed) -> str:
+    """Options of `dysharp step` for a layout, in lines of a shell; swap is not among them."""
+    stages = f",stages={one.layout.stages}" if one.layout.pp > 1 else ""
+    again = f" --recompute {','.join(one.values['recompute'])}" if one.values["recompute"] else ""
+    return f"--layout '{text_of(one)}{stages}' \\\n  --schedule {schedule_of(one)}{again}"
 
 
 def short_of(one: Costed) -> str:

@@ -17,7 +17,7 @@ from dysharp.model.weights import parameters_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.names import schedule_of, text_of
 from dysharp.planning.refusal import refusal
-from dysharp.planning.search import Found, Tick, Told, first_look, journal_of, search
+from dysharp.planning.search import Found, Tick, Told, first_answer, first_look, journal_of, search
 from dysharp.planning.space import Task, default_space
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
@@ -29,6 +29,7 @@ NOT_CONSIDERED = (
     "schedules that the framework does not offer (Megatron: all but 1F1B), unless --try names them",
     "overlap of tensor-parallel communication of MoE models on GPUs",
     "stages that trade time for memory: layers are split by time alone",
+    "stragglers, jitter and failures, which grow with the number of GPUs: measured steps end at 1,024",
 )  # fmt: skip
 
 
@@ -41,6 +42,8 @@ class Planned:
     found: Found
     read: int = 0
     """Costs that an earlier search had."""
+    second: Costed | None = None
+    """The second layout, also where one alone is shown; None: no other fits."""
 
     def speed(self, one: Costed) -> float:
         """Tokens per second and GPU."""
@@ -126,16 +129,17 @@ class Search:
         """One shape."""
         machine = machine_of(cluster)
         coster = Coster(task, machine, default_space(task, machine, given))
-        if self.quick:
-            return Planned(task, coster, first_look(coster, self.n_best))
-        told = self._told(task) if loud else None
+        most = max(2, self.n_best)  # how far the second is behind is part of the answer
+        told = self._told(task) if loud and not self.quick else None
         if told:
+            first_answer(coster, told)
             first_look(coster, 1, told)
         journal = journal_of(self.folder, coster) if self.folder else None
-        found = search(coster, self.n_best, journal, tick=self.tick if loud else silent, told=told)
+        found = first_look(coster, most) if self.quick else search(coster, most, journal, tick=self.tick if loud else silent, told=told)
         if journal is not None:
             journal.flush()
-        return Planned(task, coster, found, journal.read if journal is not None else 0)
+        best, (_, *second) = found.best[: self.n_best], found.best or [None]
+        return Planned(task, coster, replace(found, best=best), journal.read if journal is not None else 0, *second[:1])
 
     def _told(self, task: Task) -> Told | None:
         """What tells `best` of a layout that is faster than all before."""

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.planning.cost import CAP, Coster, machine_of
+from dysharp.planning.cost import Coster, machine_of
 from dysharp.planning.search import MEMORY, MEMORY_STATE, Found, leanest
 from dysharp.planning.space import Space, Task, constraints
 from dysharp.specs import Cluster
+from dysharp.training.memory import CAP
 
 FACTORS = (2, 4, 8, 16, 32, 64)
 

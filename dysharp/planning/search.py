@@ -89,6 +89,8 @@ FIRST = 24
 STARTS, ROUNDS, MOST_ASIDE = 4, 4, 64
 """Candidates from which a first look goes on, times that it steps aside from each, and the most steps that it tries each time."""
 Tick = Callable[[int, int, str], None]
+Best = tuple[float, int, tuple[int, ...]]
+"""Microseconds of a step, candidate, its degrees."""
 Told = Callable[[Costed], None]
 """Called with the best so far."""
 Journal = MutableMapping[int, tuple[float, float]]
@@ -106,9 +108,17 @@ class Found:
     """Candidates that keep all constraints, which bounds have seen."""
 
 
-def first_look(coster: Coster, n_best: int = 10, told: Told | None = None) -> Found:
+def first_answer(coster: Coster, told: Told) -> None:
+    """Tell of a few layouts at once: degrees alone vary, so that the space has thousands of candidates, not millions."""
+    lists = coster.space.lists
+    kept = {name: lists[name][:1] for name in ("etp", "cp", "micro_batch", "swap", "schedule", "overlap")}
+    few = replace(coster.space, **kept, recompute=lists["recompute"][-2:], system=lists["system"][-1:])
+    first_look(Coster(coster.task, coster.machine, few), 1, told, rounds=0)
+
+
+def first_look(coster: Coster, n_best: int = 10, told: Told | None = None, rounds: int = ROUNDS) -> Found:
     """The fastest of a few candidates: `FIRST` by their bound and as many from the whole space, of those that fit the memory by a rough count; then
-    from `STARTS` of the best, `ROUNDS` times all that differ from the best so far in one dimension. `told`: as for `search`.
+    from `STARTS` of the best, `rounds` times all that differ from the best so far in one dimension. `told`: as for `search`.
     """
     counts: dict[str, int] = {}
     numbers, _, bounded = admitted(coster, counts)
@@ -127,13 +137,16 @@ def first_look(coster: Coster, n_best: int = 10, told: Told | None = None) -> Fo
     look(int(number) for number in (*fits[:FIRST], *fits[:: max(1, len(fits) // FIRST)][:FIRST]))
     for _, start, _ in best[:STARTS]:
         at = start
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             here = places[:, numbers == at]
             aside = [int(number) for number in numbers[(places != here).sum(axis=0) == 1]][:MOST_ASIDE]
             look(aside)
             at = min((n for n in (at, *aside) if known[n][1] <= coster.capacity), key=lambda n: known[n][0])
-    counts[SLOWER] = counts.get(SLOWER, 0) - len(best)
-    counts |= {KEPT: len(best), NOT_LOOKED: len(numbers) - len(known)}
+    return _found(coster, best, counts | {NOT_LOOKED: len(numbers) - len(known)}, bounded)
+
+
+def _found(coster: Coster, best: list[Best], counts: dict[str, int], bounded: int) -> Found:
+    counts = counts | {SLOWER: counts.get(SLOWER, 0) - len(best), KEPT: len(best)}
     return Found(tuple(coster.cost(number) for _, number, _ in best), {name: n for name, n in counts.items() if n}, coster.space.size, bounded)
 
 
@@ -169,14 +182,7 @@ def search(
             looked += 1
             tick(coster.space.size - len(numbers) + first + done, coster.space.size, f"{looked} candidates costed")
             counts[verdict] = counts.get(verdict, 0) + 1
-    counts[SLOWER] = counts.get(SLOWER, 0) - len(best)
-    counts[KEPT] = len(best)
-    found = tuple(coster.cost(number) for _, number, _ in best)
-    return Found(found, {name: n for name, n in counts.items() if n}, coster.space.size, bounded)
-
-
-Best = tuple[float, int, tuple[int, ...]]
-"""Microseconds of a step, candidate, its degrees."""
+    return _found(coster, best, counts, bounded)
 
 
 def degrees_of(space: Space, number: int) -> tuple[int, ...]:

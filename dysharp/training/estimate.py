@@ -12,7 +12,7 @@ from dysharp.specs.whole import WholeModel
 from dysharp.training.costs import StepCosts, step_costs
 from dysharp.training.graph import replay, step_graph
 from dysharp.training.practice import Practice
-from dysharp.training.schedules import make_schedule
+from dysharp.training.schedules import make_schedule, usual_schedule
 
 FULL_AT = 3
 """Groups of micro-batches after which a pipeline is in its steady state; two more give the time of one."""
@@ -44,7 +44,7 @@ class Estimate:
 def estimate(model: WholeModel, machine: Machine, layout: Layout, sequence: int, practice: Practice, schedule: str = "") -> Estimate:
     """The step of `model` on `machine`. `schedule`: default 1f1b, interleaved with several chunks. Raises ConfigError for what is not modelled."""
     costs = step_costs(model, machine, layout, sequence, None, practice=practice)
-    name = schedule or ("interleaved" if layout.vpp > 1 else "1f1b")
+    name = schedule or usual_schedule(layout.vpp)
     m, group = layout.micro_batches, layout.pp
     few = FULL_AT * group + m % group
 

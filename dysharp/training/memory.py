@@ -17,8 +17,8 @@ from pydantic import Field
 from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.base.units import GiB
 from dysharp.model.layout import Chunk, Layout, chunks_of
-from dysharp.model.operators import Cut, Weight, layer_operators
-from dysharp.model.state import Recipe, dummy_bytes, padded_vocab, rank_parameters, state_bytes
+from dysharp.model.operators import Cut, Operator, Weight, layer_operators
+from dysharp.model.state import PLAIN, Recipe, dummy_bytes, padded_vocab, rank_parameters, state_bytes
 from dysharp.specs.fields import check_fields
 from dysharp.specs.whole import Flag, WholeModel
 from dysharp.training.schedules import Schedule
@@ -27,8 +27,6 @@ from dysharp.training.schedules.cells import BACKWARD, DGRAD, FORWARD
 BF16, FP8, FP32 = 2, 1, 4
 MODULES = ("core_attn", "mla_up_proj", "layernorm", "moe_act", "mlp", "moe", "shared_experts")
 """Sets of tensors that Megatron can compute again (--recompute-modules)."""
-DISCARDED = ("mla_up_proj", "layernorm", "moe_act")
-"""Modules whose output alone is dropped, and computed again when its first consumer's backward pass starts."""
 FULL = "full"
 FC2_OUTPUT = "expert FC2 output"
 
@@ -67,15 +65,18 @@ def _cut(layout: Layout, saving: Saving) -> Cut:
     return layout.cut if saving.sequence_parallel else layout.cut._replace(shard=1)
 
 
-def saved_of_layer(model: WholeModel, layout: Layout, moe: bool, saving: Saving, fp8: bool = False, linear: bool = False) -> tuple[Held, ...]:
+def saved_of_layer(
+    model: WholeModel, layout: Layout, moe: bool, saving: Saving, recipe: Recipe = PLAIN, linear: bool = False
+) -> tuple[Held, ...]:  # fmt: skip
     """Every tensor that one layer saves without recomputation. `linear`: its attention is linear."""
     rows = expert_rows(model, layout, saving) if moe else 0.0
-    tensors = (one for op in layer_operators(model, moe, linear, cut=_cut(layout, saving)) for one in op.saves)
-    return tuple(
-        Held(one.op, (one.fixed + one.kept * (FP8 if fp8 else BF16)) * (rows if one.routed else 1), one.module, one.linear)
-        for one in tensors
-        if one.op != FC2_OUTPUT or saving.fc2_output
-    )
+    found = []
+    for op in layer_operators(model, moe, linear, cut=_cut(layout, saving)):
+        for one in op.saves:
+            if one.op != FC2_OUTPUT or saving.fc2_output:
+                fixed = one.narrow if recipe.narrow and one.narrow else one.fixed
+                found.append(Held(one.op, (fixed + one.kept * _element(op, recipe)) * (rows if one.routed else 1), one.module, one.linear))
+    return tuple(found)
 
 
 def expert_rows(model: WholeModel, layout: Layout, saving: Saving) -> float:
@@ -111,10 +112,19 @@ def _products(model: WholeModel, layout: Layout, moe: bool, saving: Saving) -> I
     return (op for op in ops if isinstance(op, Weight) and op.product and op.part != "router")
 
 
-def gradient_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving) -> float:
-    """Bytes per token of the output gradients that wait for a delayed weight gradient: one per linear of a layer, whole where ranks share rows."""
+def gradient_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving, recipe: Recipe = PLAIN) -> float:
+    """Bytes per token of the output gradients that wait for a delayed weight gradient: one per linear of a layer, whole where ranks share rows.
+
+    Of a linear in FP8, they wait as its product takes them (Transformer Engine, module/linear.py).
+    """
     rows = expert_rows(model, layout, saving) if moe else 1.0
-    return BF16 * sum(op.n * (rows if op.split == "experts" else 1.0) for op in _products(model, layout, moe, saving))
+    products = _products(model, layout, moe, saving)
+    return sum(_element(op, recipe) * op.n * (rows if op.split == "experts" else 1.0) for op in products)
+
+
+def _element(op: Operator, recipe: Recipe) -> int:
+    """Bytes of an element that a linear keeps."""
+    return FP8 if isinstance(op, Weight) and op.part in recipe.fp8 else BF16
 
 
 ROW_BYTES = 2
@@ -125,6 +135,7 @@ DEEPEP_NVL_TOKENS, DEEPEP_RDMA_TOKENS = 256, 128
 """Rows of a channel's receive queue per peer (deepseek-ai/DeepEP, deep_ep/buffer.py: default configurations)."""
 NODE_GPUS = 8
 DISPATCHERS = ("alltoall", "deepep", "hybrid-ep")
+"""Systems that training has closed forms of; those of a plan beside them are forms of `planning.experts`."""
 
 
 def buffer_bytes(dispatcher: str, model: WholeModel, layout: Layout, sequence: int) -> float:
@@ -149,6 +160,9 @@ def buffer_bytes(dispatcher: str, model: WholeModel, layout: Layout, sequence: i
 
 RESERVED = 1.053
 """Bytes that the caching allocator reserves for a byte that it hands out: median of 19 measured peaks, 1.028 to 1.093 (SimuMax, docs/b200)."""
+CAP = 0.9
+"""Part of a GPU's memory that the allocator may take: of `step`, `model` and `plan` alike."""
+CAP_LINE = f"Memory: the allocator may take {CAP:.0%} of a GPU's; CUDA, NCCL and buffers of dispatchers need the rest."
 GATHERED = 2
 """Layers of sharded weights that are gathered at once: one computes, the next one arrives."""
 LINES = ("weights", "gradients", "optimizer", "activations", "recomputed layer", "dummy gradients", "backward pass")
@@ -207,6 +221,10 @@ class Memory:
         """Bytes that the device must have for `rank`."""
         return rank.allocated * RESERVED + sum(self.fixed.values())
 
+    def limit(self, hbm_bytes: float) -> float:
+        """What `reserved` may be on a device of `hbm_bytes`: `CAP`, and in the rest what lies outside the allocator by name."""
+        return CAP * hbm_bytes + min(sum(self.fixed.values()), (1 - CAP) * hbm_bytes)
+
 
 def memory_of(
     model: WholeModel, layout: Layout, sequence: int, recipe: Recipe, saving: Saving, schedule: Schedule, fixed: Mapping[str, float] | None = None
@@ -247,11 +265,11 @@ class _Chunk:
         ops: dict[str, float] = {}
         for_weights = again = transient = 0.0
         for moe, linear in kinds:
-            tensors = saved_of_layer(model, layout, moe, saving, recipe.fp8, linear)
+            tensors = saved_of_layer(model, layout, moe, saving, recipe, linear)
             for one in tensors:
                 ops[one.op] = ops.get(one.op, 0.0) + (0.0 if is_dropped(one, saving) else one.bytes * tokens)
             kept = sum(one.bytes for one in tensors if one.linear)  # also what the backward pass has computed again
-            for_weights += (kept + gradient_bytes(model, layout, moe, saving)) * tokens
+            for_weights += (kept + gradient_bytes(model, layout, moe, saving, recipe)) * tokens
             again = max(again, tokens * sum(one.bytes for one in tensors if is_dropped(one, saving)))
             transient = max(transient, tokens * layer_transient(model, layout, moe, saving))
         received = tokens * BF16 * model.hidden / layout.tp if layout.pp > 1 and not chunk.head else 0.0
@@ -265,7 +283,7 @@ def _rank(
     own = [chunks[stage].chunk for stage in stages]
     parameters = rank_parameters(model, layout, own)
     activations, held, ops, waiting = _peak(schedule, rank, chunks)
-    lines = state_bytes(parameters, layout, recipe)
+    lines = state_bytes(parameters, rank_parameters(model, layout, own, recipe.fp8), layout, recipe, schedule.directions)
     if layout.fsdp > 1:
         largest = _largest_layer(model, layout, own)
         lines["weights"] += GATHERED * BF16 * largest
@@ -324,9 +342,9 @@ class DoesNotFit(ConfigError):
         return type(self), (str(self), self.memory)
 
 
-def check_memory(memory: Memory, capacity_bytes: float, where: str) -> None:
-    """Raise `DoesNotFit` with the line that breaks the memory of `where` (a GPU): the first at which the sum of the fullest rank exceeds it."""
-    rank = memory.peak
+def check_memory(memory: Memory, hbm_bytes: float, where: str) -> None:
+    """Raise `DoesNotFit` with the line that breaks the memory of `where` (a GPU): the first at which the sum of the fullest rank exceeds `CAP`."""
+    rank, capacity_bytes = memory.peak, memory.limit(hbm_bytes)
     if memory.reserved(rank) <= capacity_bytes:
         return
     taken = [*rank.lines.items(), ("allocator", rank.allocated * (RESERVED - 1))]
@@ -334,6 +352,7 @@ def check_memory(memory: Memory, capacity_bytes: float, where: str) -> None:
     at = next((i for i, total in enumerate(sums[1:]) if total > capacity_bytes), len(taken) - 1)
     (line, size), before = taken[at], sums[at]
     held = f" of {rank.in_flight}" if line == "activations" else ""
-    need = f"found {memory.reserved(rank) / GiB:.1f} GiB on pipeline rank {rank.rank}, expected at most {capacity_bytes / GiB:.1f} GiB of {where}"
+    most = f"{capacity_bytes / GiB:.1f} of the {hbm_bytes / GiB:.1f} GiB of {where}"
+    need = f"found {memory.reserved(rank) / GiB:.1f} GiB on pipeline rank {rank.rank}, expected at most {most}"
     on_top = f"{line}{held} ({size / GiB:.1f} GiB) come on top of {before / GiB:.1f} GiB"
     raise DoesNotFit(f"layout for {memory.model}: memory: {need}; {on_top}", memory)

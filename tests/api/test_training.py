@@ -146,7 +146,7 @@ def test_arguments_of_megatron_are_a_layout(done: Any) -> None:
 @pytest.mark.parametrize(
     ("layout", "schedule", "message"),
     [
-        ("pp=4,ep=4", None, "pp x vpp: found 4, expected a divisor of layers = 27"),
+        ("pp=28,ep=4", None, "pp x vpp: found 28, expected at most layers = 27"),
         ("pp=3,ep=4", "zbv", "schedule zbv: found vpp=1, expected 2"),
         ("pp=3,ep=4,m=6", "zb-2p", "schedule zb-2p: found a greedy family, expected one with a fixed order"),
         ("pp=3,ep=4,m=6,mbs=512", "1f1b", "memory: found .* GiB on pipeline rank 0, expected at most"),
@@ -165,7 +165,7 @@ def test_a_precision_changes_products_and_bytes_and_what_the_answer_says() -> No
     assert plain.to_dict() == wide.to_dict()
     assert narrow.best.step_us < wide.best.step_us == mixed.best.step_us
     assert narrow.memory.peak.allocated > wide.memory.peak.allocated
-    assert narrow.memory.peak.allocated == mixed.memory.peak.allocated
+    assert wide.memory.peak.allocated == mixed.memory.peak.allocated  # products in BF16 need no copies
     assert narrow.best.mfu / narrow.best.tflops == pytest.approx(wide.best.mfu / wide.best.tflops / 2, rel=0.01)  # of peaks
     assert narrow.formats["products"]["dense"] == "fp8"
     assert "formats: weights fp8-block; products fp8; KV bf16; state fp8" in narrow.header

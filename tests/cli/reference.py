@@ -1,12 +1,13 @@
 """The reference page of the command line, generated from the commands themselves."""
 
+import csv
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
-from dysharp.base.text import csv_text
 from dysharp.cli.app import SETTINGS, cli
 from dysharp.cli.texts.examples import EXAMPLES
 from dysharp.show.markdown import table
@@ -38,6 +39,13 @@ Put the line of your shell into its start file:
 | fish | `~/.config/fish/completions/dysharp.fish` | `_DYSHARP_COMPLETE=fish_source dysharp \| source` |
 """
 
+
+
+def _csv(lines: Sequence[Sequence[str]]) -> str:
+    """As it is: names of options begin with the sign of a formula, and none comes from outside."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(lines)
+    return out.getvalue()
 
 def reference() -> str:
     """`docs/cli.md`: a line for each command, exit codes, completion, and where the long tables lie."""
@@ -81,7 +89,7 @@ def _options() -> list[Sequence[str]]:
 
 def files() -> dict[str, str]:
     """{path under docs: text}: the page, and beside it its long tables as CSV."""
-    return {"cli.md": reference()} | {f"cli/{name}.csv": csv_text(columns, rows) for name, (columns, rows) in _long_tables().items()}
+    return {"cli.md": reference()} | {f"cli/{name}.csv": _csv([columns, *rows]) for name, (columns, rows) in _long_tables().items()}
 
 
 def _long_tables() -> dict[str, tuple[Sequence[str], list[Sequence[str]]]]:

@@ -32,7 +32,7 @@ def test_json_of_a_layout(dysharp: Call) -> None:
 
 
 REFUSED = {
-    "--layout pp=7": "pp x vpp: found 7, expected a divisor of layers = 61",
+    "--layout pp=62": "pp x vpp: found 62, expected at most layers = 61",
     "--layout ep=64 --cluster hw-dgx-h100": "ep: found 64 x etp 1, expected at most the 8 GPUs of the only NVLink domain",
     "--layout ep=64 --cluster hw-dgx-h100-x4": "found 64 GPUs, expected at most 32 (4 domains of 8)",
     "--layout tp=8 --gpu h100-sxm": "memory: found 4",

@@ -1,7 +1,9 @@
 """`dysharp plan`: options, answers and refusals of the command."""
 
 import json
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -10,7 +12,7 @@ from dysharp.api.planning import plan, shapes_of
 from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
 from dysharp.measured.training.step_time import MEDIAN_P90
-from dysharp.model import layout_of
+from dysharp.model import check_layout, layout_of
 from dysharp.model.weights import parameters_of
 from dysharp.specs import load_cluster, load_whole
 
@@ -32,6 +34,14 @@ def test_the_answer_says_what_it_stands_on() -> None:
     words = " ".join(done.stdout.split())
     median, most = MEDIAN_P90["dense, one node"]
     assert f"error bars. By closed forms, which miss measured steps like this by {median:g} % (median), {most:g} % (90 % of rows)." in words
+
+
+def test_a_gpu_without_measured_steps_gets_no_error_bar() -> None:
+    """Its GEMMs keep the part of the peak that an H100 keeps: no measured GEMM of it says so."""
+    one = ["plan", "llama3-8b", "--cluster", "hw-mi355x", "--gpus", "8", "--batch", "64", "--try", "tp=1", "--try", "pp=1", "--try", "cp=1"]
+    done = CliRunner().invoke(cli, one, catch_exceptions=False)
+    assert "no measured step judges this machine" in " ".join(done.stdout.split())
+    assert "no measurement of mi355x was used; datasheet values, and constants of hopper GPUs" in " ".join(done.stderr.split())
 
 
 def test_a_cluster_of_one_domain_says_which_network_is_assumed() -> None:
@@ -160,11 +170,51 @@ def test_behind_is_what_a_layout_lacks_of_the_best() -> None:
     assert f"The second layout is {done['lead_percent']:.1f} % behind" in " ".join(answer().stdout.split())
 
 
+def test_fp8_never_loses_to_bf16() -> None:
+    """Linears that stay in BF16, because FP8 costs them more than it gains, have no copies in FP8 either: the layouts of BF16 still fit."""
+    tries = ("tp=1", "pp=8", "vpp=4", "ep=8", "mbs=1", "swap=core_attn+expert_fc1+moe_act", "weights=whole")
+    asked: dict[str, Any] = {"batch": 4096, "tries": tries, "vary": ["topk=8"]}
+    wide, narrow = (plan("deepseek-v2", 512, "hw-dgx-h100-x8", precision=name, **asked).plan.first.found.best[0] for name in ("bf16", "fp8"))
+    assert narrow.step_us < wide.step_us
+
+
+def test_one_layout_is_shown_and_the_second_is_still_known() -> None:
+    one, two = (json.loads(answer("--json", "--best", n).stdout) for n in "12")
+    assert len(one["shapes"][0]["best"]) == 1
+    assert one["lead_percent"] == two["lead_percent"] > 0
+    assert "No second layout fits" not in answer("--best", "1").stdout
+
+
+def test_a_check_takes_replicas_and_batch_from_the_task() -> None:
+    texts = "tp=1,pp=1,ep=8,dp=16,mbs=1,m=4", "tp=1,pp=1,ep=8,m=4", "tp=1,pp=1,ep=8"
+    whole, *short = (json.loads(answer("--json", "--check", text).stdout)["checked"] for text in texts)
+    assert short == [whole, whole]
+
+
+def test_the_best_layout_is_said_as_step_reads_it() -> None:
+    """48 layers in 2 x 5 chunks: the stages are part of the text."""
+    best = json.loads(answer("--try", "pp=2", "--try", "vpp=5", "--json").stdout)["shapes"][0]["best"][0]
+    said = answer("--try", "pp=2", "--try", "vpp=5").stdout
+    options = shlex.split(said[said.index("dysharp step ") : said.index("\n\nCandidates")])
+    layout = layout_of(options[options.index("--layout") + 1])
+    assert layout.stages == best["stages"]
+    assert (layout.gpus, layout.global_batch) == (16, 64)
+    check_layout(load_whole("qwen3-30b"), layout)
+
+
 def test_arguments_are_text_to_paste() -> None:
     assert answer("--arguments", "megatron-lm").stdout.startswith("--tensor-model-parallel-size ")
     judged = answer("--check", "tp=2,pp=1,ep=8,dp=8,mbs=1,m=8", "--arguments", "mindspeed").stdout
     assert "--expert-model-parallel-size 4" in judged
     assert "--moe-tp-extend-ep" in judged
+
+
+def test_arguments_leave_the_answer_on_the_screen() -> None:
+    """On stderr: stdout stays text to paste."""
+    done = answer("--what-if", "--arguments", "megatron-lm")
+    assert all(line.startswith("--") for line in done.stdout.splitlines())
+    said = " ".join(done.stderr.split())
+    assert all(words in said for words in ("MoE-Hub", "tokens/s per GPU, MFU", "megatron-lm: hierarchical"))
 
 
 def test_arguments_of_a_checked_layout_come_with_its_verdict() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dysharp.planning.arguments import FRAMEWORKS, NOT_SAID, lines_of
+from dysharp.planning.arguments import FRAMEWORKS, NOT_SAID, environment_of, lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.space import Space, Task
 from dysharp.runs.precision import in_formats, step_formats
@@ -37,6 +37,20 @@ def test_megatron_counts_ranks_and_names_stages() -> None:
     assert '--pipeline-model-parallel-layout "Ett|(tt|)*29tm|L"' in lines
     assert "--recompute-granularity selective --recompute-modules mla_up_proj layernorm moe_act" in lines
     assert "--overlap-moe-expert-parallel-comm --delay-wgrad-compute" in lines
+
+
+def test_what_megatron_asserts_is_there() -> None:
+    """Megatron-LM refuses FSDP with another checkpoint format, and offloading without its variable."""
+    task = Task(load_whole("qwen3-30b"), 16, 64)
+    coster = Coster(task, machine_of(load_cluster("hw-dgx-h100-x2")), Space())
+    free = PUBLISHED | {"tp": 1, "pp": 1, "vpp": 1, "ep": 8, "micro_batch": 1, "recompute": (), "overlap": "none", "system": "deepep"}
+    plain, shared = coster.cost_of(free), coster.cost_of(free | {"weights": "sharded", "swap": ("core_attn",)})
+    assert "--ckpt-format fsdp_dtensor" in lines_of("megatron-lm", task, shared)
+    assert 'cfg.checkpoint.ckpt_format = "fsdp_dtensor"' in lines_of("megatron-bridge", task, shared)
+    assert {"NVTE_CPU_OFFLOAD_V1=1", "CUDA_DEVICE_MAX_CONNECTIONS=32"} == set(environment_of("megatron-lm", shared))
+    assert "--ckpt-format fsdp_dtensor" not in lines_of("megatron-lm", task, plain)
+    assert not environment_of("megatron-lm", plain)
+    assert set(environment_of("megatron-lm", coster.cost_of(free | {"tp": 2}))) == {"CUDA_DEVICE_MAX_CONNECTIONS=1"}
 
 
 def test_bridge_sets_fields() -> None:

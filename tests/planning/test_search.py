@@ -14,11 +14,11 @@ from dysharp.costs.exchange import Peers, Rows, exchange
 from dysharp.model import Layout
 from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.weights import parameters_of
-from dysharp.planning.cost import Coster, machine_of
+from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.plan import practice_for
 from dysharp.planning.schedules import SCHEDULES, held_by_chunk, in_flight
-from dysharp.planning.search import degrees_of, kept, search
-from dysharp.planning.space import FRAMEWORKS, WEIGHTS, Space, Task
+from dysharp.planning.search import admitted, degrees_of, first_answer, kept, search
+from dysharp.planning.space import FRAMEWORKS, WEIGHTS, Space, Task, default_space
 from dysharp.planning.split import best_split, pace, v_split
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.graph import StepTimes, replay, step_graph
@@ -219,3 +219,15 @@ def test_plan_answers_first_and_judges_a_layout() -> None:
     judged = CliRunner().invoke(cli, [*common, "--check", "tp=1,pp=1,ep=16,dp=16,mbs=1,m=4"])
     assert judged.exit_code == 0, judged.output
     assert "tokens/s per GPU" in judged.output
+
+
+def test_a_first_answer_comes_from_few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fits, and comes before the constraints of all ten million candidates are looked at; later ones are faster."""
+    task = Task(PANGU, 6144, 6144, framework="mindspeed")
+    coster, told, admitted_from = Coster(task, MACHINE, default_space(task, MACHINE)), list[Costed](), list[int]()
+    monkeypatch.setattr("dysharp.planning.search.admitted", lambda one, counts: admitted_from.append(one.space.size) or admitted(one, counts))
+    first_answer(coster, told.append)
+    assert coster.space.size > 10**7
+    assert max(admitted_from) < 10**5
+    assert told[0].peak_bytes <= coster.capacity
+    assert [one.step_us for one in told] == sorted((one.step_us for one in told), reverse=True)

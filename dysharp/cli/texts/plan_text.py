@@ -3,7 +3,10 @@
 import click
 
 from dysharp.api.planning import Answer
+from dysharp.planning.names import for_step
+from dysharp.planning.plan import NOT_CONSIDERED
 from dysharp.show.output import print_header, print_lines, print_table
+from dysharp.specs import list_whole_models
 
 
 def print_plan(done: Answer) -> None:
@@ -11,6 +14,9 @@ def print_plan(done: Answer) -> None:
     print_lines([done.sentence()])
     click.echo()
     print_table(done.HEADINGS, done.cells(), text=done.TEXT, whole=1)
+    one = done.plan.first
+    name = one.task.model.name if one.task.model.name in list_whole_models() else "MODEL"
+    click.echo(f"\ndysharp step {name} --cluster {done.plan.cluster.name} \\\n  {for_step(one.found.best[0])}")
     if len(done.plan.shapes) > 1:
         click.echo()
         print_table(done.SHAPE_HEADINGS, done.shape_cells())
@@ -32,7 +38,7 @@ def print_plan(done: Answer) -> None:
         print_lines([done.confirmed.sentence()])
     if any(one.read for one in done.plan.shapes):
         print_lines([f"Costs of an earlier search: {sum(one.read for one in done.plan.shapes):,}."])
-    print_lines(["Not considered: " + "; ".join(done.not_considered) + "."])
+    print_lines(["Not considered: " + "; ".join(NOT_CONSIDERED) + "."])
 
 
 def print_check(done: Answer) -> None:
@@ -43,14 +49,13 @@ def print_check(done: Answer) -> None:
 
 
 def print_arguments(done: Answer, framework: str) -> None:
-    """A layout as arguments of a framework; on stderr what they leave out, and the verdict on a layout that was given."""
-    from dysharp.planning.arguments import NOT_SAID
+    """A layout as arguments of a framework; on stderr the environment that it asserts, and what the arguments leave out."""
+    from dysharp.planning.arguments import NOT_SAID, environment_of
 
     for line in done.arguments(framework):
         click.echo(line)
-    if done.checked:
-        print_header([done.verdict()], version=False)
-    click.echo(f"{framework}: {NOT_SAID[framework]}", err=True)
+    said = [f"{setting} ({why})" for setting, why in environment_of(framework, done.pasted).items()]
+    print_header([f"{framework}: set {one}." for one in said] + [f"{framework}: {NOT_SAID[framework]}"], version=False)
 
 
 def draw_plan(done: Answer, path: str) -> None:

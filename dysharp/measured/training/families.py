@@ -25,7 +25,7 @@ from dysharp.training.memory import Memory, memory_of
 from dysharp.training.moe_block import exchange
 from dysharp.training.overlap import WIRE, Phases, pairs_time, phases_of
 from dysharp.training.practice import SMS, Practice
-from dysharp.training.schedules import make_schedule
+from dysharp.training.schedules import make_schedule, usual_schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ def memory_of_row(row: TrainingRow) -> Memory:
     """The memory of a row's step by its own layout: 1F1B, or interleaved with several chunks. Raises `Unsupported`."""
     setting = setting_of(row)
     layout = setting.layout
-    order = make_schedule("interleaved" if layout.vpp > 1 else "1f1b", layout.pp, layout.micro_batches, layout.vpp)
+    order = make_schedule(usual_schedule(layout.vpp), layout.pp, layout.micro_batches, layout.vpp)
     return memory_of(setting.model, layout, setting.sequence, setting.recipe, setting.saving, order)
 
 

@@ -235,10 +235,17 @@ def group_of_step(model: WholeModel, layout: Layout, machine: Machine) -> str:
     return names[3] if layout.ep * layout.stride("ep") <= machine.domain and machine.domain > 8 else names[4]
 
 
+def measured_error(model: WholeModel, layout: Layout, machine: Machine) -> tuple[float, float] | None:
+    """`MEDIAN_P90` of steps like this; None on machines of which measured steps, on Hopper and Blackwell, say nothing."""
+    judged = machine.cluster.gpu and machine.gpu.arch == machine.arch
+    return MEDIAN_P90[group_of_step(model, layout, machine)] if judged else None
+
+
 def error_bar(model: WholeModel, layout: Layout, machine: Machine) -> str:
     """What measurements say about a step, in a sentence."""
     if not machine.cluster.gpu:
         return "No measurement judges a paper cluster: read ratios between systems, not times."
-    group = group_of_step(model, layout, machine)
-    median, most = MEDIAN_P90[group]
+    if (error := measured_error(model, layout, machine)) is None:
+        return f"No measured step judges a {machine.cluster.gpu}: read ratios between systems, not times."
+    group, (median, most) = group_of_step(model, layout, machine), error
     return f'Closed forms of whole steps miss measured steps like this ("{group}") by {median:g} % (median), {most:g} % (90 % of rows).'

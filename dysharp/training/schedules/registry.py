@@ -59,6 +59,11 @@ def get_schedule(name: str) -> Family:
     return _REGISTRY[name]
 
 
+def usual_schedule(chunks: int) -> str:
+    """The schedule that nobody names, for so many chunks of a rank."""
+    return "interleaved" if chunks > 1 else "1f1b"
+
+
 def make_schedule(name: str, ranks: int, microbatches: int, chunks: int = 2, group: int = 0, times: Times | None = None) -> Schedule:
     """The schedule of a family for `ranks` pipeline ranks and `microbatches` of the step (both directions together).
 
