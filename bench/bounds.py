@@ -5,8 +5,8 @@
     python bench/bounds.py --pages
 
 Prints the checks whose `bound_set` or `number_seen` is not what the history says. A bound that stood as text before it stood as data, and a
-number that another page showed first, are set by hand: they stay in this list. `--pages` runs no point: it writes the pages of `docs/papers` anew from
-their stored numbers and today's checks, as `tests/figures/test_paper_pages.py` compares them.
+number that another page showed first, are set by hand: they stay in this list. `--pages` runs no point: it writes the pages of `docs/papers` anew
+from their stored numbers and today's checks; `tests/figures/test_paper_pages.py` compares them.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ def rejudged(paper: str) -> list[Any]:
     figures = [*map(load_figure, list_figures()), Tornado("S-8", HEADLINES["dysharp"]).figure()]
     for figure in (f for f in figures if f.paper == paper):
         path, names, results = PAPERS / (paper or BEYOND) / f"{figure.name}.csv", Counter(c.name for c in figure.checks), []
-        for r in results_from(path, figure) if path.exists() else ():
+        for line in results_from(path, figure) if path.exists() else ():
+            r = line
             check = next((c for c in figure.checks if c.name == r.claim and names[r.claim] == 1), None)  # else a line does not say which
             if check and r.verdict not in ("other choice", "not judged") and r.ours is not None:
                 # Three digits decide a bound except beside it, where the verdict of the run stays.
@@ -136,7 +137,8 @@ def rejudged(paper: str) -> list[Any]:
 
 def pages() -> dict[Path, str]:
     """{file: its text}: pages, their CSV files and the list of all claims."""
-    from dysharp.figures.figure import BEYOND, PAPERS as TITLES
+    from dysharp.figures.figure import BEYOND
+    from dysharp.figures.figure import PAPERS as TITLES
     from dysharp.show.paper_page import claims_csv, paper_page, results_csv
 
     texts, every = dict[Path, str](), []
