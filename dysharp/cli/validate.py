@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,10 +48,12 @@ def validate(
     measured and predicted, and why a row has no prediction. A file of training runs has the columns of docs/models.md, one of serving runs those of
     docs/serving.md. Systems are predicted by simulation, which takes minutes for the packaged measurements; NCCL and GEMMs by formulas.
     """
+    from dysharp.api.run_validation import plan_bars, validate_serving, validate_training
     from dysharp.api.validation import refit as refit_constants
     from dysharp.api.validation import validate as validate_data
     from dysharp.base.files import check_destination, write_text
     from dysharp.cli.progress_bar import progress_bar
+    from dysharp.cli.texts.validate_text import print_serving_report, print_training
 
     if data is not None and (runs := _runs_in(data)):
         return _validate_runs(runs, data, check, as_json)
@@ -62,6 +65,9 @@ def validate(
         if refit is not None:
             judged["constants"] = refit_constants(data, refit, jobs=jobs, progress=progress)
         done = validate_data(data, jobs=jobs, progress=progress, **judged)
+    trained, served = (validate_training(), validate_serving()) if data is None else (None, None)
+    if trained is not None and served is not None:
+        done = replace(done, bars=[*done.bars, *trained.bars, *served.bars, *plan_bars()])
     if plot is not None:
         from dysharp.show.plots import save_figure
         from dysharp.show.validation_page import plot_validation
@@ -74,15 +80,12 @@ def validate(
 
         write_page(done, page)
     if as_json:
-        from dysharp.api.run_validation import validate_training
-
-        trained = {"training": validate_training().to_dict()} if data is None else {}
-        print_answer(done.to_dict() | trained)
+        print_answer(done.to_dict() | ({} if trained is None else {"training": trained.to_dict()}))
     else:
         _print(done, data, bars, groups)
-        if data is None:
-            _validate_runs("training", None, check, False)
-            _validate_runs("serving", None, check, False)
+        if trained is not None and served is not None:
+            print_training(trained)
+            print_serving_report(served)
     print_header(())
     if check and not done.holds:
         from dysharp.base.text import cell
@@ -101,7 +104,7 @@ def _runs_in(data: str) -> str:
     return "training" if TrainingRow.columns.fit(text) else "serving" if ServingRow.columns.fit(text) else ""
 
 
-def _validate_runs(of: str, data: str | None, check: bool, as_json: bool) -> None:
+def _validate_runs(of: str, data: str, check: bool, as_json: bool) -> None:
     """Print runs of "training" or of "serving" beside predictions. Raises SimulationError with the bars that do not hold, if `check`."""
     from dysharp.api.run_validation import validate_serving, validate_training
     from dysharp.cli.texts.validate_text import print_serving_report, print_training
@@ -112,8 +115,7 @@ def _validate_runs(of: str, data: str | None, check: bool, as_json: bool) -> Non
     else:
         done = served = validate_serving(data)
         print_answer(done.to_dict()) if as_json else print_serving_report(served, data)
-    if data is not None:
-        print_header(())
+    print_header(())
     if check and not done.holds:
         digits = 2 if of == "training" else 1
         missed = [row for row in done.families if row["n"] and row["bar"] and not row["holds"]]
