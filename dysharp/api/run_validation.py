@@ -144,9 +144,10 @@ class ServingReport(RunReport):
 
     @property
     def bars(self) -> list[dict[str, Any]]:
-        """As of all reports, and of the fastest layout."""
-        share = self.layouts.get("share")
-        return [*_bars(self.families), *([] if share is None else [bar("fastest layout on fronts, %", share, LAYOUTS, at_most=False)])]
+        """As of all reports; coverage and the fastest layout too."""
+        least = [("TPOT: coverage, %", row["coverage"], COVERAGE) for row in self.families if row["family"] == "TPOT" and row["n"]]
+        least += [("fastest layout on fronts, %", self.layouts["share"], LAYOUTS)] if self.layouts.get("fronts") else []
+        return [*_bars(self.families), *(bar(*one, at_most=False) for one in least)]
 
     def __str__(self) -> str:
         shown = [row for row in self.families if row["n"]]

@@ -41,12 +41,6 @@ class Section:
         """One verdict for each claim."""
         return list(claims(self.results).values())
 
-    @property
-    def came_out(self) -> list[str]:
-        """The bound of each claim that came out."""
-        bounds = {r.claim: r.bound for r in self.claims}
-        return [bounds[claim] for claim, verdict in claims(self.results).items() if verdict == "reproduced"]
-
 
 def results_csv(results: Sequence[Any]) -> str:
     """All lines of a figure as CSV, by `FIELDS`. Numbers have three decimals."""
@@ -90,7 +84,8 @@ def _summary(sections: Sequence[Section]) -> list[str]:
     stored = sum(r.verdict == "regression" for s in sections for r in s.results)
     out = ["## In one minute", ""]
     what = "a published value, or a sentence of the paper as this page reads it" if any(s.figure.paper for s in sections) else "set by this package"
-    kinds = _kinds([bound for s in sections for bound in s.came_out], "the text" if any(s.figure.paper for s in sections) else "this package")
+    came_out = {(s.figure.name, r.claim): r.bound for s in sections for r in s.claims if claims(s.results)[r.claim] == "reproduced"}
+    kinds = _kinds(list(came_out.values()))
     out += [f"{len(verdicts)} claims have a bound ({what}): {counted(verdicts) or 'none'}.{kinds}", ""]
     out += [f"{stored} more numbers are regression values: each is compared with its own stored value, which says nothing about a paper.", ""]
     for section in sections:
@@ -106,11 +101,11 @@ def _summary(sections: Sequence[Section]) -> list[str]:
     return out
 
 
-def _kinds(bounds: Sequence[str], who: str) -> str:
-    """What the bounds of claims that came out ask for, in a sentence; "" for none. `who`: whose the other bounds are."""
+def _kinds(bounds: Sequence[str]) -> str:
+    """What the bounds of claims that came out ask for, in a sentence; "" for none."""
     width, order = sum(bound.startswith("within") for bound in bounds), bounds.count("at least 1")
-    kinds = {"a published number within a width": width, "an order alone (at least 1)": order, f"another bound of {who}": len(bounds) - width - order}
-    return f" Of those that came out {', '.join(f'{n} are {kind}' for kind, n in kinds.items() if n)}." if bounds else ""
+    told = f" Of those that came out {width} are a published number within a width, {order} an order alone (at least 1), "
+    return told + f"{len(bounds) - width - order} another bound." if bounds else ""
 
 
 def _commands(gaps: Sequence[tuple[str, Any]]) -> str:

@@ -131,10 +131,9 @@ def test_the_shipped_pages_are_those_of_todays_checks() -> None:
 
 
 def test_claims_that_came_out_are_counted_by_their_kind() -> None:
-    told = _kinds(["within 5 % of 2", "within 1 % of 3", "at least 1", "at least 1, at most 1.2", "at most 2"], "the text")
-    kinds = "2 are a published number within a width, 1 are an order alone (at least 1), 2 are another bound of the text"
-    assert told == f" Of those that came out {kinds}."
-    assert _kinds([], "the text") == ""
+    told = _kinds(["within 5 % of 2", "within 1 % of 3", "at least 1", "at least 1, at most 1.2", "at most 2"])
+    assert told == " Of those that came out 2 are a published number within a width, 1 an order alone (at least 1), 2 another bound."
+    assert _kinds([]) == ""
 
 
 def test_every_figure_of_a_paper_can_be_drawn() -> None:

@@ -39,7 +39,7 @@ def test_macro_layers_and_operators_are_judged_by_what_was_asked() -> None:
 def test_bars_of_steps_serving_layouts_and_plans_are_lines_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = TrainingReport([ROW | {"family": "step", "bar": 15.0}], [], [ROW | {"group": "reduced MoE", "bar": 6.0, "holds": False}])
     families = [ROW | {"family": "TTFT since 2026-02", "bar": 25.0, "bar_p90": None}, ROW | {"family": "latency", "bar": 12.0, "bar_p90": 35.0}]
-    served = ServingReport(families, [], {"share": 74.6, "groups": 0})
+    served = ServingReport(families, [], {"share": 74.6, "groups": 0, "fronts": 63})
     found = {bar["name"]: (bar["bar"], bar["holds"]) for bar in [*steps.bars, *served.bars, *plan_bars()]}
     assert found["step, reduced MoE: median, %"] == (6.0, False)
     assert found["TTFT since 2026-02: median, %"] == (25.0, True)
