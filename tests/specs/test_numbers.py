@@ -207,6 +207,11 @@ def test_every_number_of_a_file_has_a_source() -> None:
     assert _bare('[a]\nkept = { "x.1" = 0.7 }\nname = "v2"\n') == ['kept = { "x.1" = 0.7 }']
 
 
+def test_a_gpu_without_a_datasheet_quotes_none() -> None:
+    texts = {file.name: file.read_text() for file in (ROOT / "specs" / "data" / "gpus").glob("*.toml")}
+    assert [name for name, text in texts.items() if "no public datasheet" in text and "# datasheet" in text] == []
+
+
 def test_every_number_of_a_real_machine_has_a_source() -> None:
     """Beside the number, or in the file that it builds on."""
     for file in sorted((ROOT / "specs" / "data" / "clusters").glob("hw-*.toml")):
