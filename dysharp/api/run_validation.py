@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from dysharp.base.text import table
+from dysharp.measured.measurements import TABLES
+from dysharp.measured.predictions import bar
 from dysharp.measured.serving.predictions import LATENCY, STEP, TPOT, TTFT, ServingCase, fastest_layouts, predict_row
 from dysharp.measured.serving.setting import STEPS, ServingRow
 from dysharp.measured.training import families, step_time
@@ -28,9 +30,25 @@ class RunReport:
         """Whether every bar with judged rows holds."""
         return all(row["holds"] for row in self.families if row["n"] and row["bar"])
 
+    @property
+    def bars(self) -> list[dict[str, Any]]:
+        """Each bar with its value (`predictions.bar`)."""
+        return _bars(self.families)
+
     def to_dict(self) -> dict[str, Any]:
         """Fields of `--json`, plain values."""
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+
+
+def _bars(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    limits = (("median", "median_ape", "bar"), ("90th percentile", "p90_ape", "bar_p90"))
+    asked = [(row, limit) for row in rows if row["n"] for limit in limits if row.get(limit[2])]
+    return [bar(f"{row['family']}: {what}, %", row[key], row[most]) for row, (what, key, most) in asked]
+
+
+def plan_bars() -> list[dict[str, Any]]:
+    """Bars of `dysharp plan`, whose values `bench/` finds in minutes: as `tables.toml` has them."""
+    return [bar(name, **entry) for name, entry in TABLES["plan_bars"].items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +68,17 @@ class TrainingReport(RunReport):
     groups: list[dict[str, Any]] = field(default_factory=list)
     micro_batches: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def bars(self) -> list[dict[str, Any]]:
+        """As of all reports; steps have a bar in each group, model FLOPs one of their largest group."""
+        named = [row | {"family": f"step, {row['group']}"} for row in self.groups]
+        told = [row | {"median_ape": row.get("max_group", row["median_ape"])} for row in self.families if row["family"] != step_time.FAMILY]
+        return _bars([*named, *told])
+
     def __str__(self) -> str:
         """One line per family."""
         shown = [row for row in self.families if row["n"]]
-        cells = [(row["family"], str(row["n"]), f"{row['median_ape']:.2f}", f"{row['max_ape']:.2f}", f"{row['bar']:.1f}") for row in shown]
+        cells = [(row["family"], str(row["n"]), f"{row['median_ape']:.2f}", f"{row['max_ape']:.2f}", f"{row['bar'] or 0:.1f}") for row in shown]
         return table(("what", "judged", "median error %", "largest %", "bar of the median %"), cells)
 
 
@@ -68,12 +93,13 @@ def validate_training(data: str | os.PathLike[str] | None = None) -> TrainingRep
     counted, peaks = families.flops_cases(runs), families.memory_cases(runs)
     groups = sorted(map(abs, families.by_group(counted).values()))
     told = [summarise(families.MEMORY, peaks, families.MEMORY_BAR), summarise(families.FLOPS, counted, families.FLOPS_BAR)]
+    every = [summarise(f"{family}, all rows", cases, None) for family, cases in ((step_time.FAMILY, steps), (families.MEMORY, peaks))]
     if groups:  # single rows are published with three digits; the bar is for medians of a model and convention
         told[-1] |= {"groups": len(groups), "max_group": groups[-1], "holds": groups[-1] <= families.FLOPS_BAR}
     if by_group:  # bars are those of groups
         told.insert(0, summarise(step_time.FAMILY, steps, max(step_time.BARS.values())) | {"holds": all(group["holds"] for group in by_group)})
     pairs = families.pair_cases() if data is None else []
-    told += [summarise(families.PAIRS, pairs, families.PAIR_BAR)] if pairs else []
+    told += [*([summarise(families.PAIRS, pairs, families.PAIR_BAR)] if pairs else []), *every]
     none = {"unit": "-", "measured": None, "predicted": None, "error": None, "judged": False}
     rows: list[dict[str, Any]] = [{"id": row.id, "family": "-", "model": row.text("model"), **none, "note": row.fault} for row in runs if row.fault]
     rows += [_training_row(step_time.FAMILY, "s", one) | {"group": one.group, "floor": one.floor} for one in steps]
@@ -97,6 +123,8 @@ BARS: dict[str, tuple[float | None, float | None]] = {
 }
 """Family -> bars of the median and of the 90th percentile of absolute errors, in percent."""
 COVERAGE = 95.0
+LAYOUTS = 85.0
+"""Percent of groups whose fastest layout is chosen, or one within 5 % of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +135,7 @@ class ServingReport(RunReport):
     |---|---|
     | `families` | per family: `n_rows`, `n` judged, `coverage`, `median_ape`, `p90_ape`, `bias` in percent, `bar`, `bar_p90`, `holds` |
     | `groups` | the same of TPOT by model, hardware, engine, mode |
-    | `layouts` | groups of rows that differ in their layout alone: right, within 5 %, share |
+    | `layouts` | groups of rows that differ in their layout alone (`predictions.fastest_layouts`) |
     | `rows` | per row: `id`, measured and predicted TPOT and TTFT in ms, errors in percent, `judged`, `note` |
     """
 
@@ -115,6 +143,13 @@ class ServingReport(RunReport):
     groups: list[dict[str, Any]] = field(default_factory=list)
     layouts: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def bars(self) -> list[dict[str, Any]]:
+        """As of all reports; coverage and the fastest layout too."""
+        least = [("TPOT: coverage, %", row["coverage"], COVERAGE) for row in self.families if row["family"] == "TPOT" and row["n"]]
+        least += [("fastest layout on fronts, %", self.layouts["share"], LAYOUTS)] if self.layouts.get("fronts") else []
+        return [*_bars(self.families), *(bar(*one, at_most=False) for one in least)]
 
     def __str__(self) -> str:
         shown = [row for row in self.families if row["n"]]
@@ -138,6 +173,7 @@ def validate_serving(data: str | os.PathLike[str] | None = None, tick: Callable[
         _family("latency to the last token", [case for case in cases if case.scored], LATENCY),
         *(_family(f"{mode.split()[0]}-step", [case for case in cases if case.row.text("mode") == mode], STEP) for mode in STEPS),
         _family("TPOT, suspected of speculation", [case for case in cases if case.apart], TPOT),
+        _family("TPOT, these too", [case for case in cases if case.scored or case.apart], TPOT),
     ]  # fmt: skip
     return ServingReport(families, _groups(cases), fastest_layouts(cases), [_serving_row(case) for case in cases])
 
@@ -145,13 +181,13 @@ def validate_serving(data: str | os.PathLike[str] | None = None, tick: Callable[
 def _family(name: str, cases: list[ServingCase], what: str) -> dict[str, Any]:
     errors = [error for case in cases if (error := case.error(what)) is not None]
     none: tuple[float | None, float | None] = (None, None)
-    bar, bar_p90 = BARS.get(name, none)
+    median_bar, bar_p90 = BARS.get(name, none)
     found = _errors(errors)
     coverage = 100 * len(errors) / len(cases) if cases else None
-    within = bool(errors) and all(limit is None or (found[key] or 0.0) <= limit for key, limit in (("median_ape", bar), ("p90_ape", bar_p90)))
+    within = bool(errors) and all(limit is None or (found[key] or 0.0) <= limit for key, limit in (("median_ape", median_bar), ("p90_ape", bar_p90)))
     covered = what in (TTFT, STEP) or (coverage or 0.0) >= COVERAGE
     counts = {"family": name, "n_rows": len(cases), "n": len(errors), "coverage": coverage}
-    return counts | found | {"bar": bar, "bar_p90": bar_p90, "holds": within and covered}
+    return counts | found | {"bar": median_bar, "bar_p90": bar_p90, "holds": within and covered}
 
 
 def _errors(errors: Iterable[float]) -> dict[str, float | None]:

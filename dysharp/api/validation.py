@@ -23,7 +23,7 @@ from dysharp.measured.predictions import predict
 from dysharp.measured.refit import refit_programs, to_toml
 from dysharp.measured.summary import summarise
 from dysharp.measured.trust import departures, scale_out_departures
-from dysharp.measured.validation import Validation, between_bars, validate_measurements
+from dysharp.measured.validation import Validation, beyond_bars, validate_measurements
 from dysharp.runs.progress import Progress, Step
 from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.fitted import Fitted, constants_from_file, fitted
@@ -128,10 +128,10 @@ def validate(
     inside = np.array([entry.family.in_bars for entry in everything.parsed], bool)
     in_bars, of_bars = everything.in_bars(), all_predicted[inside]
     is_judged = np.array([not apart.group_of(entry, values) for entry in in_bars.parsed], bool)
-    (judged, aside), predicted = apart.split(in_bars, values), of_bars[is_judged]
-    judged_apart = apart.judge(aside, values, predicted=of_bars[~is_judged])
-    beyond_bars = beyond.judge(everything, values, predicted=all_predicted[~inside])
-    if not judged.parsed and not judged_apart and not any(row["n"] for row in beyond_bars):
+    (judged, _), predicted = apart.split(in_bars, values), of_bars[is_judged]
+    judged_apart = apart.judge(in_bars, values, predicted=of_bars)
+    beyond_families = beyond.judge(everything, values, predicted=all_predicted[~inside])
+    if not judged.parsed and not judged_apart and not any(row["n"] for row in beyond_families):
         raise ConfigError(f"{_name(data)}: {_nothing(everything.missing)}")
     held = {by: without.held_out(judged.parsed, used, by, jobs, _on_progress(progress, passes, at)) for at, by in enumerate(hold_out, start=1)}
     tables = [row for by, out in held.items() for row in without.hold_out_table(judged.parsed, predicted, out.predicted, by)]
@@ -141,8 +141,9 @@ def validate(
     operators = [row for by in hold_out for row in without.hold_out_beyond(everything.parsed, used, by)]
     rows = [] if data is None else own_rows(everything, all_predicted, [m.id for m in read_measurements(data)], values)
     return replace(
-        done, bars=[*done.bars, *between_bars(beyond_bars, used, nodes), *calls.bars(everything.parsed, all_predicted)],
-        hold_out=[*done.hold_out, *operators, *nodes], summary=summary, beyond=beyond_bars, apart=judged_apart,
+        done, bars=[*done.bars, *beyond_bars(beyond_families, used, nodes), *calls.bars(everything.parsed, all_predicted)],
+        hold_out=[*done.hold_out, *operators, *nodes], summary=summary, beyond=beyond_families, apart=judged_apart,
+        overall=done.overall | apart.all_rows(in_bars, of_bars),
         borrowed=[row for out in held.values() for row in out.borrowed], sources=disagreements(everything.parsed),
         calls=calls.judge(everything.parsed, all_predicted), rows=rows,
     )  # fmt: skip

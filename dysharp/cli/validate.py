@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,6 @@ from dysharp.cli.flags import Out, complete_files, jobs_flag, json_flag, plot_fl
 from dysharp.show.output import print_answer, print_header
 
 if TYPE_CHECKING:
-    from dysharp.api.run_validation import RunReport
     from dysharp.measured.validation import Validation
 
 
@@ -49,10 +50,12 @@ def validate(
     measured and predicted, and why a row has no prediction. A file of training runs has the columns of docs/models.md, one of serving runs those of
     docs/serving.md. Systems are predicted by simulation, which takes minutes for the packaged measurements; NCCL and GEMMs by formulas.
     """
+    from dysharp.api.run_validation import plan_bars, validate_serving, validate_training
     from dysharp.api.validation import refit as refit_constants
     from dysharp.api.validation import validate as validate_data
     from dysharp.base.files import write_text
     from dysharp.cli.progress_bar import progress_bar
+    from dysharp.cli.texts.validate_text import print_serving_report, print_training
 
     if data is not None and (runs := _runs_in(data)):
         if given := [name for name, value in (judged | {"plot": plot, "page": page, "refit": refit, "summary": summary}).items() if value]:
@@ -64,6 +67,9 @@ def validate(
         if refit is not None:
             judged["constants"] = refit_constants(data, refit, jobs=jobs, progress=progress)
         done = validate_data(data, jobs=jobs, progress=progress, **judged)
+    trained, served = (validate_training(), validate_serving()) if data is None else (None, None)
+    if trained is not None and served is not None:
+        done = replace(done, bars=[*done.bars, *trained.bars, *served.bars, *plan_bars()])
     if plot is not None:
         from dysharp.show.plots import save_figure
         from dysharp.show.validation_page import plot_validation
@@ -76,20 +82,21 @@ def validate(
 
         write_page(done, page)
     if as_json:
-        from dysharp.api.run_validation import validate_training
-
-        trained = {"training": validate_training().to_dict()} if data is None else {}
-        print_answer(done.to_dict() | trained)
+        print_answer(done.to_dict() | ({} if trained is None else {"training": trained.to_dict()}))
     else:
         _print(done, data, bars, groups)
-        if data is None:
-            _validate_runs("training", None, check, False)
-            _validate_runs("serving", None, check, False)
+        if trained is not None and served is not None:
+            print_training(trained)
+            print_serving_report(served)
     print_header(())
-    if check and not done.holds:
-        from dysharp.base.text import cell
+    if check:
+        _check(done.bars)
 
-        missed = ", ".join(f"{bar['name']} {cell(bar['value'])} (bar {cell(bar['bar'])})" for bar in done.bars if not bar["holds"])
+
+def _check(bars: Iterable[Mapping[str, Any]]) -> None:
+    from dysharp.base.text import cell
+
+    if missed := ", ".join(f"{bar['name']} {cell(bar['value'])} (bar {cell(bar['bar'])})" for bar in bars if not bar["holds"]):
         raise SimulationError(f"validate: found {missed}, expected every bar to hold")
 
 
@@ -103,24 +110,18 @@ def _runs_in(data: str) -> str:
     return "training" if TrainingRow.columns.fit(text) else "serving" if ServingRow.columns.fit(text) else ""
 
 
-def _validate_runs(of: str, data: str | None, check: bool, as_json: bool) -> None:
+def _validate_runs(of: str, data: str, check: bool, as_json: bool) -> None:
     """Print runs of "training" or of "serving" beside predictions. Raises SimulationError with the bars that do not hold, if `check`."""
     from dysharp.api.run_validation import validate_serving, validate_training
     from dysharp.cli.texts.validate_text import print_serving_report, print_training
 
-    if of == "training":
-        done: RunReport = (trained := validate_training(data))
-        print_answer(done.to_dict()) if as_json else print_training(trained, data)
-    else:
-        done = served = validate_serving(data)
-        print_answer(done.to_dict()) if as_json else print_serving_report(served, data)
-    if data is not None:
-        print_header(())
-    if check and not done.holds:
-        digits = 2 if of == "training" else 1
-        missed = [row for row in done.families if row["n"] and row["bar"] and not row["holds"]]
-        found = ", ".join(f"{row['family']} {row['median_ape']:.{digits}f} % (bar {row['bar']} %)" for row in missed)
-        raise SimulationError(f"validate: found {found}, expected every bar to hold")
+    training = of == "training"
+    done: Any = (validate_training if training else validate_serving)(data)
+    show: Any = print_training if training else print_serving_report
+    print_answer(done.to_dict()) if as_json else show(done, data)
+    print_header(())
+    if check:
+        _check(done.bars)
 
 
 def _print(done: Validation, data: str | None, bars: bool, groups: bool) -> None:

@@ -28,7 +28,7 @@ class Check:
     |---|---|
     | `paper`, `within` | the published value, and the tolerance relative to it |
     | `at_least`, `at_most` | bounds that the published text gives, where it gives no value |
-    | `bound_set`, `number_seen` | commit and time that set this bound, and that first showed the number; "" = not known |
+    | `bound_set`, `number_seen` | commit and time that set this bound, and that first showed the number; "": not known, so nothing came out |
     | `cannot_fail` | why no run can leave the bound |
     | `fitted` | which input was chosen for this number |
     | `regression`, `band` | this package's own stored value, and how far (relative) it may move unnoticed |
@@ -86,7 +86,7 @@ class Check:
     @property
     def before(self) -> bool:
         """Whether the bound was set before the number was first seen."""
-        return bool(self.bound_set) and (not self.number_seen or self.bound_set[9:] < self.number_seen[9:])
+        return bool(self.bound_set) and self.bound_set[9:] < self.number_seen[9:]
 
 
 def unclaimed(check: Check) -> Check:

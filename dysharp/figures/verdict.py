@@ -34,7 +34,7 @@ def variant_points(figure: Figure, points: Iterable[Point]) -> list[Point]:
 
 REPRODUCED, GAP, FITTED, CANNOT_FAIL, SET_AFTER = "reproduced", "gap", "fitted", "cannot fail", "set after"
 UNDATED, REGRESSION, OTHER_CHOICE, UNBOUNDED, NOT_JUDGED = "inside", "regression", "other choice", "", "not judged"
-"""Verdicts (docs/design/0024-verdicts.md). inside: nobody says when its bound was set. other choice: a variant. "": none of these."""
+"""Verdicts (docs/design/0024-verdicts.md). inside: a commit of its bound or number is blank. other choice: a variant. "": none of these."""
 HOLDS, CLOSED, SHRUNK = "holds", "gap has closed", "gap has shrunk"
 OUTSIDE, MOVED, ABSENT = "does not hold", "not the stored value", "no point was run"
 INSIDE, BEYOND = "within", "outside"  # of a variant, whose verdict is OTHER_CHOICE
@@ -125,7 +125,7 @@ def verdict_of(check: Check, value: float) -> str:
         return FITTED
     if check.cannot_fail:
         return CANNOT_FAIL
-    if not check.bound_set:
+    if not check.bound_set or not check.number_seen:
         return UNDATED
     return REPRODUCED if check.before else SET_AFTER
 

@@ -22,7 +22,7 @@ from dysharp.base.arrays import F64
 from dysharp.costs import moe
 from dysharp.measured.family import Classified, Constants, Level, Missing, Parsed
 from dysharp.measured.measurements import Measurement, is_weak
-from dysharp.measured.predictions import errors_by, measured_values, predict
+from dysharp.measured.predictions import Errors, errors_by, measured_values
 from dysharp.specs.gpu import load_gpu
 
 AT_FLOOR = 1.2
@@ -99,13 +99,23 @@ def _floor(times: F64) -> float:
     return value
 
 
-def judge(apart: Classified, constants: Constants, jobs: int = 1, predicted: F64 | None = None) -> list[dict[str, Any]]:
-    """One entry per family and group: `n` predictions and their errors in percent (`predictions.Errors`).
+def judge(every: Classified, constants: Constants, predicted: F64) -> list[dict[str, Any]]:
+    """One entry per family and group apart: `n` predictions and their errors in percent (`predictions.Errors`).
 
-    `predicted`: `[parsed]` predictions (`predictions.predict`), made here if absent.
+    `all_median_ape`, `all_p90_ape`: errors of the family with all rows, judged or apart. `predicted`: `[parsed]` (`predictions.predict`).
     """
-    if predicted is None:
-        apart, predicted = predict(apart, constants, jobs)
-    groups = [(entry.family.order, entry.family.name, group_of(entry, constants)) for entry in apart.parsed]
-    errors = sorted(errors_by(groups, predicted, measured_values(apart.parsed)).items())
-    return [{"family": name, "group": group} | own.without_mape() for (_, name, group), own in errors]
+    groups = [(entry.family.order, entry.family.name, group_of(entry, constants)) for entry in every.parsed]
+    errors, whole = sorted(errors_by(groups, predicted, measured_values(every.parsed)).items()), _families(every, predicted)
+    told = [({"family": name, "group": group} | own.without_mape(), whole[name]) for (_, name, group), own in errors if group]
+    return [entry | {"all_median_ape": family.median_ape, "all_p90_ape": family.p90_ape} for entry, family in told]
+
+
+def all_rows(every: Classified, predicted: F64) -> dict[str, float]:
+    """The means over families of `Validation.overall`, with the rows apart."""
+    families = _families(every, predicted).values()
+    means = {f"all_macro_{key}": [getattr(family, key) for family in families] for key in ("median_ape", "p90_ape")}
+    return {key: float(np.mean(values)) for key, values in means.items() if values}
+
+
+def _families(every: Classified, predicted: F64) -> dict[str, Errors]:
+    return errors_by((entry.family.name for entry in every.parsed), predicted, measured_values(every.parsed))

@@ -31,7 +31,7 @@ class FigureLike(Protocol):
 COLUMNS = ("point", "metric", "paper", "ours", "note")
 VERDICTS = {
     "reproduced": "came out",
-    "inside": "inside (when the bound was set is not said)",
+    "inside": "inside (when the bound was set, or the number first seen, is not said)",
     "set after": "inside a bound that was set with or after the result",
     "cannot fail": "inside a bound that no run can leave",
     "fitted": "inside, with an input chosen for it",

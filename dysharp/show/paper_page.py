@@ -84,7 +84,9 @@ def _summary(sections: Sequence[Section]) -> list[str]:
     stored = sum(r.verdict == "regression" for s in sections for r in s.results)
     out = ["## In one minute", ""]
     what = "a published value, or a sentence of the paper as this page reads it" if any(s.figure.paper for s in sections) else "set by this package"
-    out += [f"{len(verdicts)} claims have a bound ({what}): {counted(verdicts) or 'none'}.", ""]
+    came_out = {(s.figure.name, r.claim): r.bound for s in sections for r in s.claims if claims(s.results)[r.claim] == "reproduced"}
+    kinds = _kinds(list(came_out.values()))
+    out += [f"{len(verdicts)} claims have a bound ({what}): {counted(verdicts) or 'none'}.{kinds}", ""]
     out += [f"{stored} more numbers are regression values: each is compared with its own stored value, which says nothing about a paper.", ""]
     for section in sections:
         out += headline(section.figure.headline, section.results)
@@ -97,6 +99,13 @@ def _summary(sections: Sequence[Section]) -> list[str]:
         lines = [(_gaps(gaps), why, _commands(gaps)) for why, gaps in found.items()]
         out += [table(("did not come out (published bound; ours)", "why", "shown by"), lines), ""]
     return out
+
+
+def _kinds(bounds: Sequence[str]) -> str:
+    """What the bounds of claims that came out ask for, in a sentence; "" for none."""
+    width, order = sum(bound.startswith("within") for bound in bounds), bounds.count("at least 1")
+    told = f" Of those that came out {width} are a published number within a width, {order} an order alone (at least 1), "
+    return told + f"{len(bounds) - width - order} another bound." if bounds else ""
 
 
 def _commands(gaps: Sequence[tuple[str, Any]]) -> str:

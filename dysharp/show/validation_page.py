@@ -130,9 +130,11 @@ def _outside(unsupported: Sequence[Mapping[str, Any]]) -> str:
 def _sentence(overall: Mapping[str, Any]) -> str:
     if not overall["n"]:
         return "No measurement has a prediction."
+    means = [f"{overall[key]:.1f} %" for key in ("all_macro_median_ape", "all_macro_p90_ape") if key in overall]
     return (
         f"All {overall['n']} predictions together: median {overall['median_ape']:.1f} %, 90th percentile {overall['p90_ape']:.1f} %; "
-        f"means over families: median {overall['macro_median_ape']:.1f} %, 90th percentile {overall['macro_p90_ape']:.1f} %; "
+        f"means over families: median {overall['macro_median_ape']:.1f} %, 90th percentile {overall['macro_p90_ape']:.1f} %"
+        f"{f', with the rows judged apart {means[0]} and {means[1]}' if means else ''}; "
         f"coverage {overall['coverage']:.1f} % of {overall['n_rows']} measurements; {overall['n_constants']} fitted constants, "
         f"{overall['n_numbers']} with counted numbers."
     )

@@ -29,6 +29,7 @@ system = "dysharp"
 over = "deepep"
 at_least = 0.1
 bound_set = "0eb98978 2026-11-21 05:46"
+number_seen = "37c83703 2026-11-21 06:02"
 """
 
 
@@ -62,7 +63,7 @@ def test_every_packaged_figure_loads_and_names_its_source() -> None:
         ("at_least = 0.1", "at_least = 0.1\nvariants = true", r"found 0 variants, expected \[\[variants\]\] if a check has variants = true"),
         ("[[check]]", '[[variants]]\nchoices = { "machine.vcs" = 4 }\n[[check]]', r"unknown choice 'machine.vcs'; did you mean"),
         ("[[check]]", '[[variants]]\nchoice = { "machine.vcs" = 4 }\n[[check]]', r'variants\[0\].choice: unknown key; did you mean "choices"'),
-        ("at_least = 0.1\n", "", r"check\[0\]: found bound_set without a bound, expected within, at_least or at_most beside it"),
+        ("at_least = 0.1\n", "", r"check\[0\]: found bound_set, number_seen without a bound, expected within, at_least or at_most beside it"),
         ('systems = ["dysharp", "deepep"]', "systems = 5", r"points.systems: found 5, expected a list of systems"),
         ("tokens = 32", 'tokens = "many"', r"points.tokens: found 'many', expected a whole number or a list"),
         ("at_least = 0.1", 'at_least = "x"', r"check\[0\].at_least: found 'x', expected a valid number"),
@@ -112,7 +113,14 @@ def test_unknown_figure_names_the_nearest() -> None:
 
 
 EARLY, LATE = "0eb98978 2026-11-21 05:46", "37c83703 2026-11-21 06:02"
-CHECK = Check("c", "speedup", "dysharp", "deepep", paper=2.0, within=0.05, bound_set=EARLY)
+CHECK = Check("c", "speedup", "dysharp", "deepep", paper=2.0, within=0.05, bound_set=EARLY, number_seen=LATE)
+
+
+def test_every_bound_of_a_packaged_figure_has_its_two_commits() -> None:
+    """A blank would give no verdict; a factor of two on a grid of powers of two would not judge."""
+    checks = [(name, check) for name in list_figures() for check in load_figure(name).checks if check.bounded]
+    assert [(name, check.name) for name, check in checks if not (check.bound_set and check.number_seen)] == []
+    assert [(name, check.name) for name, check in checks if check.metric == "knee_over_law"] == []
 
 
 def judged(check: Check, *, slow: float, fast: float) -> bool:
@@ -132,7 +140,7 @@ def outcome(check: Check, value: float) -> str:
     ("data", "value", "verdict"),
     [
         ({}, 2.05, "reproduced"),
-        ({"number_seen": LATE}, 2.05, "reproduced"),
+        ({"number_seen": ""}, 2.05, "inside"),
         ({"number_seen": EARLY}, 2.05, "set after"),
         ({"number_seen": EARLY, "bound_set": LATE}, 2.05, "set after"),
         ({"bound_set": ""}, 2.05, "inside"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from bench import bounds
 from dysharp.base.errors import ConfigError
 from dysharp.cli.app import cli
 from dysharp.figures import Check, Figure, Point, judge, list_figures, load_figure
@@ -16,13 +17,14 @@ from dysharp.figures.verdict import variant_point
 from dysharp.show.figure_plots import plot_series
 from dysharp.show.headline import headline
 from dysharp.show.markdown import escaped
-from dysharp.show.paper_page import Section, _joined, paper_page, results_csv
+from dysharp.show.paper_page import Section, _joined, _kinds, paper_page, results_csv
 
 MODELS = ("S-8", "M-8")
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "papers"
 TIMES = {("deepep", "S-8"): 4.0, ("deepep", "M-8"): 9.0, ("dysharp", "S-8"): 2.0, ("dysharp", "M-8"): 1.0}
+DATED = {"bound_set": "0eb98978 2026-11-21 05:46", "number_seen": "37c83703 2026-11-21 06:02"}
 CHECKS = (
-    Check("over DeepEP", "speedup", "dysharp", "deepep", paper=4.0, within=0.1, bound_set="0eb98978 2026-11-21 05:46"),
+    Check("over DeepEP", "speedup", "dysharp", "deepep", paper=4.0, within=0.1, **DATED),
     Check("over COMET", "speedup", "dysharp", "comet", paper=2.0),
 )
 
@@ -69,7 +71,7 @@ def test_the_summary_counts_claims_and_names_what_does_not_hold() -> None:
     page = paper_page("A paper", "a", [Section(drawn, results, picture=True)], "dysharp reproduce f", "5")
     assert "| over DeepEP | within 10 % of 4 | 4.243 | reproduced |" in page
     assert "![f](a/f.svg)" in page
-    assert "1 claims have a bound (a published value, or a sentence of the paper as this page reads it): 1 came out." in page
+    assert "1 claims have a bound (a published value, or a sentence of the paper as this page reads it): 1 came out. Of those" in page
     far, _ = judge(drawn, {p: {"time_us": 1.0} for p in drawn.points})
     assert "**gap: does not hold**" in paper_page("A paper", "a", [Section(drawn, far, picture=False)], "c", "5")
 
@@ -77,7 +79,7 @@ def test_the_summary_counts_claims_and_names_what_does_not_hold() -> None:
 def test_a_reason_stands_once_and_points_of_one_check_share_a_line() -> None:
     """The reason names each number that it explains; three points with one bound and one verdict are one line."""
     known = Check("low", "speedup", "dysharp", "deepep", "each", at_least=3.0, regression=2.0, band=0.1, reason="because", ablation="show f")
-    inside = Check("all", "time_us", "deepep", reduce="each", at_most=20.0, bound_set="0eb98978 2026-11-21 05:46")
+    inside = Check("all", "time_us", "deepep", reduce="each", at_most=20.0, **DATED)
     models = ("S-8", "M-8", "L-8")
     drawn = replace(figure(checks=(known, inside)), points=tuple(Point(s, m, "c", "uniform") for s in ("deepep", "dysharp") for m in models))
     fake = {p: {"time_us": {"S-8": 4.0, "M-8": 8.0, "L-8": 12.0}[p.model] / (2 if p.system == "dysharp" else 1)} for p in drawn.points}
@@ -120,6 +122,18 @@ def test_the_shipped_pages_have_each_reason_of_a_gap_once() -> None:
         for reason in {check.reason for check in drawn.checks if check.reason}:
             open_ = any(check.reason == reason and (name, check.name) in gaps for check in drawn.checks)
             assert open_ <= page.count(f"| {escaped(reason)} |") <= 1, f"{name}: {reason}"
+
+
+def test_the_shipped_pages_are_those_of_todays_checks() -> None:
+    """Without a run: the stored numbers, and bounds and verdicts as the checks say now."""
+    told = {path.name: path.read_text(encoding="utf-8") == text for path, text in bounds.pages().items()}
+    assert [name for name, same in told.items() if not same] == [], "write them anew: python bench/bounds.py --pages"
+
+
+def test_claims_that_came_out_are_counted_by_their_kind() -> None:
+    told = _kinds(["within 5 % of 2", "within 1 % of 3", "at least 1", "at least 1, at most 1.2", "at most 2"])
+    assert told == " Of those that came out 2 are a published number within a width, 1 an order alone (at least 1), 2 another bound."
+    assert _kinds([]) == ""
 
 
 def test_every_figure_of_a_paper_can_be_drawn() -> None:

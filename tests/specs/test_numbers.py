@@ -20,7 +20,10 @@ from dysharp.specs.numbers import BETWEEN, CLUSTERS, ROOMS, counted, numbers, nu
 ROOT = Path(dysharp.__file__).parent
 FOLDERS = ("analysis", "costs", "measured", "model", "planning", "runs", "serving", "specs", "systems", "training", "workload")
 """Folders whose numbers can move a prediction: each number is listed. Other folders have an entry in `[rooms]`."""
-INSIDE = ("dysharp.costs.", "dysharp.model.", "dysharp.training.", "dysharp.serving.", "dysharp.measured.expert_loads")
+INSIDE = (
+    *("dysharp.costs.", "dysharp.model.", "dysharp.training.", "dysharp.serving.", "dysharp.measured.expert_loads", "dysharp.measured.families."),
+    *("dysharp.measured.serving.setting", "dysharp.measured.training.setting"),
+)
 """Modules of formulas, whose functions and classes are searched too."""
 PLAIN = (-1, 0, 1, 2, 0.5, 100, 1e3, 1e6, 1e9)
 """Numbers inside functions that need no entry: halves and doubles, ends of ranges, percent, conversions of units."""
@@ -117,6 +120,20 @@ def test_numbers_that_were_chosen_in_sight_of_measurements_are_counted() -> None
     assert {("dysharp.training.practice", "SAVE_STATES"), ("dysharp.measured.families.mla_block", "BlockCase()")} <= {(m, s[0]) for m, s in names}
 
 
+CHOSEN = (
+    *("training.practice: SAVE_STATES", "costs.operators: KEPT", "model.operators: PASSES", "model.operators: MLA_PASSES"),
+    *("measured.training.setting: NEW_FROM", "measured.families.attention: XQA_HEADS", "measured.families.operator: GemmsCase()"),
+    *("measured.families.attention: _with_surroundings()", "measured.families.mla_block: BlockCase()", "measured.serving.setting: _setting()"),
+    *("serving.balance: SPREAD", "serving.balance: BALANCED_FROM", "training.moe_block: SHARED_MEMORY"),
+)
+"""What a review found uncounted (bench/findings/trust.csv, A1)."""
+
+
+def test_what_a_review_found_uncounted_is_counted() -> None:
+    kinds = {f"{module.removeprefix('dysharp.')}: {name}": number.kind for (module, name), number in numbers().items()}
+    assert {name: kinds.get(name) for name in CHOSEN} == dict.fromkeys(CHOSEN, "counted")
+
+
 def test_every_entry_is_in_the_code() -> None:
     for number in (n for n in numbers().values() if n.module not in (ROOMS, CLUSTERS)):
         assert hasattr(importlib.import_module(number.module), number.name.removesuffix("()")), number
@@ -188,6 +205,11 @@ def test_every_number_of_a_file_has_a_source() -> None:
     assert _bare('[a]\nsource = "x"\nrate = 0.5\nn = 3\n') == ["rate = 0.5"]
     assert _bare("# Source: x.\n[a]\nn = 3\n[b]\nrate = 0.5  # y\n") == []
     assert _bare('[a]\nkept = { "x.1" = 0.7 }\nname = "v2"\n') == ['kept = { "x.1" = 0.7 }']
+
+
+def test_a_gpu_without_a_datasheet_quotes_none() -> None:
+    texts = {file.name: file.read_text() for file in (ROOT / "specs" / "data" / "gpus").glob("*.toml")}
+    assert [name for name, text in texts.items() if "no public datasheet" in text and "# datasheet" in text] == []
 
 
 def test_every_number_of_a_real_machine_has_a_source() -> None:

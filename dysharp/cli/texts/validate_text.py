@@ -240,8 +240,9 @@ def print_serving_report(done: ServingReport, data: str | None = None) -> None:
     print_columns(Columns("what=family", "rows=n_rows:", "predicted=n:", *errors), (row for row in done.families if row["n_rows"]))
     if done.layouts.get("groups"):
         found = done.layouts
-        parts = f"of fronts {found['fronts_right']} of {found['fronts']}, with EP beside TP {found['ep_right']} of {found['ep_groups']}"
-        line = f"fastest layout: right or within 5 % in {found['right']} of {found['groups']} groups ({found['share']:.0f} %); {parts}"
+        share = f" ({found['share']:.0f} %)" if found["fronts"] else ""
+        parts = f"of all groups {found['right']} of {found['groups']}, with EP beside TP {found['ep_right']} of {found['ep_groups']}"
+        line = f"fastest layout: right or within 5 % on {found['fronts_right']} of {found['fronts']} fronts{share}; {parts}"
         print_lines(["", line])
     if data is None:
         return

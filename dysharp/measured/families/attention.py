@@ -67,8 +67,6 @@ def case(measurement: Measurement) -> AttentionCase:
     for text, reason in NOT_PREDICTED.items():
         if text in kernel:
             raise Unsupported(reason)
-    if kernel == "flash_attention" and kind == "mla_generation" and config.get("kv_dtype") == "fp8":
-        raise Unsupported("FlashAttention-3 with an FP8 latent: four times slower than with BF16, for a reason that is not known")
     gpu, shape = gpu_of(measurement), _widths(measurement, kernel)
     bidirectional = kind == "attention_bidirectional"
     batch, queries = (number(measurement, key) for key in (("batch_size", "isl") if bidirectional else ("batch", "q_len")))

@@ -167,8 +167,6 @@ def _mlp(m: Measurement) -> GemmsCase:
 def _memory(m: Measurement) -> MemoryCase:
     config, kind = m.config, m.kind
     if kind == "quantize_static":
-        if config.get("kernel") == "sglang":
-            raise Unsupported("SGLang's cast: a twentieth of memory's rate, for a reason that is not known")
         return _moves(m, number(m, "m") * number(m, "k") * operators.CAST_BYTES)
     if kind == "quantize_scale_compute":
         raise Unsupported("a difference of two measured times")

@@ -135,8 +135,8 @@ def fastest_layouts(cases: Iterable[ServingCase]) -> dict[str, Any]:
 
     | key | counts |
     |---|---|
-    | `groups`, `right`, `share` | all judged groups |
-    | `fronts`, `fronts_right` | those with two layouts of `FRONT` numbers of users, judged on fronts at a speed that both reach |
+    | `groups`, `right` | all judged groups |
+    | `fronts`, `fronts_right`, `share` | those with two layouts of `FRONT` numbers of users, judged at a speed that both reach: the first measure |
     | `ep_groups`, `ep_right` | those with EP beside tensor parallel experts on as many GPUs |
     """
     groups: dict[tuple[Any, ...], dict[tuple[int, ...], list[ServingCase]]] = {}
@@ -149,7 +149,7 @@ def fastest_layouts(cases: Iterable[ServingCase]) -> dict[str, Any]:
     shared = [right for (right, _), beside in judged if beside]
     right = sum(one for (one, _), _ in judged)
     return {
-        "groups": len(judged), "right": right, "share": 100 * right / len(judged) if judged else None,
+        "groups": len(judged), "right": right, "share": 100 * sum(fronts) / len(fronts) if fronts else None,
         "fronts": len(fronts), "fronts_right": sum(fronts), "ep_groups": len(shared), "ep_right": sum(shared),
     }  # fmt: skip
 

@@ -50,16 +50,19 @@ class RunCase:
         return self.predicted is not None and not self.note
 
 
-def summarise(family: str, cases: Iterable[RunCase], bar: float) -> dict[str, Any]:
-    """Rows, judged rows, and in percent: median, 90th percentile and largest of absolute errors, median of errors (bias), and the median's bar."""
+def summarise(family: str, cases: Iterable[RunCase], bar: float | None) -> dict[str, Any]:
+    """Rows, judged rows, and in percent: median, 90th percentile and largest of absolute errors, median of errors (bias), and the median's bar.
+
+    `bar` None: of all predicted rows, judged or not.
+    """
     every = list(cases)
-    errors = [case.error for case in every if case.judged and case.error is not None]
+    errors = [case.error for case in every if (case.judged or bar is None) and case.error is not None]
     sizes = sorted(map(abs, errors))
     names = ("median_ape", "p90_ape", "max_ape", "bias")
     values = (median(sizes), sizes[round(0.9 * (len(sizes) - 1))], sizes[-1], median(errors)) if sizes else (None,) * len(names)
     return {
         "family": family, "n_rows": len(every), "n": len(sizes), **dict(zip(names, values, strict=True)), "bar": bar,
-        "holds": bool(sizes) and median(sizes) <= bar,
+        "holds": bool(sizes) and (bar is None or median(sizes) <= bar),
     }  # fmt: skip
 
 

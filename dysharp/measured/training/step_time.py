@@ -146,10 +146,10 @@ def _case(row: TrainingRow) -> StepCase | None:
 def group_of(row: TrainingRow, gpu: str) -> str:
     """The group of a row, by its source, model and layout."""
     source, model = row.text("source"), row.text("model").lower()
-    moe = any(name in model for name in ("deepseek", "qwen3", "gpt", "kimi", "mixtral")) and "gpt3" not in model
+    moe = any(name in model for name in ("deepseek", "qwen3", "gpt", "kimi", "mixtral", "moonlight")) and "gpt3" not in model
     if source.startswith(SIMUMAX):
         return "reduced MoE" if moe else "dense, one node"
-    if source.startswith(ELSEWHERE) or "moonlight" in model:
+    if source.startswith(ELSEWHERE):
         return OTHER
     if not moe:
         return OTHER if source.startswith(AUTOMODEL) else "dense, many GPUs"

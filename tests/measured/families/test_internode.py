@@ -12,7 +12,7 @@ from dysharp.measured.hold_out import hold_out_nodes
 from dysharp.measured.internode import Straggler, domains_of, machine, straggler_us
 from dysharp.measured.measurements import Measurement
 from dysharp.measured.predictions import predict
-from dysharp.measured.validation import BARS, between_bars
+from dysharp.measured.validation import BARS, beyond_bars
 from dysharp.specs.fitted import fitted, fitted_values
 from tests.measured.csv_lines import line, read
 
@@ -105,7 +105,7 @@ def _has_bars(family: Family | None) -> bool:
 def test_the_bars_between_domains(packaged_measurements) -> None:
     classified, predicted = predict(classify(packaged_measurements)._keep(_has_bars), fitted_values())
     rows = judge(classified, fitted_values(), predicted=predicted)
-    bars = between_bars(rows, fitted())
+    bars = beyond_bars(rows, fitted())
     missed = {bar["name"] for bar in bars if not bar["holds"]}
     assert missed <= {"between domains: fitted constants and counted numbers"}, bars  # docs/deviations.md: 10 of 8
     counts = {row["family"]: (row["n"], row["n_rows"]) for row in rows if row["system"] == "all"}
