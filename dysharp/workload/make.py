@@ -2,7 +2,7 @@
 
 import os
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +42,7 @@ class _Choice:
 
 @checked
 def make_routing(
-    spec: str, model: Model, n_gpus: int, tokens_per_gpu: int, *, seed: int = 0, layer: int | None = None, placement: str = "auto"
+    spec: str | Routing, model: Model, n_gpus: int, tokens_per_gpu: int, *, seed: int = 0, layer: int | None = None, placement: str = "auto"
 ) -> Routing:
     """The expert choices of `n_gpus * tokens_per_gpu` tokens in one MoE layer of `model`, placed on GPUs.
 
@@ -50,7 +50,7 @@ def make_routing(
         `uniform`, `normal:STD`, `normal-literal:STD`, `normal-cv:CV`, `powerlaw:ALPHA`, `lognormal:SIGMA` or
         `counts:FILE[:layer=L][:model=NAME]` or `loads:NAME_OR_FILE[:layer=L]`, each with an optional `:group-limited`; a pattern of
         `patterns.PATTERNS`, such as `hot-experts:K=4:share=0.5` or `ragged:0.25`;
-        or `trace:NAME_OR_FILE[:layer=L][:window=in-order|decode|mixed]`.
+        or `trace:NAME_OR_FILE[:layer=L][:window=in-order|decode|mixed]`. A Routing stays as it is, but for a `placement` other than `auto`.
     layer
         Of a recording: the layer to replay (None: the layer of median imbalance).
         Of a distribution: another number gives another draw of the popularity.
@@ -60,6 +60,8 @@ def make_routing(
     Equal arguments give equal Routings. Raises ConfigError for arguments that do not fit each other or the model.
     """
     _check_sizes(model, n_gpus, tokens_per_gpu, seed)
+    if isinstance(spec, Routing):
+        return _placed_anew(spec, model, n_gpus, tokens_per_gpu, placement)
     parsed = parse_routing(spec)
     layer = _one_layer(spec, parsed.layer, layer)
     if parsed.name == "trace":
@@ -74,6 +76,21 @@ def make_routing(
         expert=choice.expert, slot=slot, n_gpus=n_gpus, tokens_per_gpu=tokens_per_gpu, n_experts=model.n_experts, placement=placed,
         description=choice.description, synthetic=choice.synthetic, notes=choice.notes, layer=choice.layer,
     )  # fmt: skip
+
+
+def _placed_anew(given: Routing, model: Model, n_gpus: int, tokens_per_gpu: int, placement: str) -> Routing:
+    found, expected = (
+        f"{gpus} GPUs with {tokens} tokens each, top-{topk} of {experts} experts"
+        for gpus, tokens, topk, experts in (
+            (given.n_gpus, given.tokens_per_gpu, given.topk, given.n_experts), (n_gpus, tokens_per_gpu, model.topk, model.n_experts)
+        )
+    )  # fmt: skip
+    if found != expected:
+        raise ConfigError(f"routing: found choices of {found}, expected {expected}")
+    if placement == "auto":
+        return given
+    placed = place(placement, given.n_experts, n_gpus, count_ids(given.expert, given.n_experts))
+    return replace(given, slot=replica_slots(given.expert, placed, given.n_experts), placement=placed)
 
 
 def routing_from(
