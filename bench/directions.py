@@ -28,7 +28,7 @@ from dysharp.api.comparison import compare
 from dysharp.api.planning import plan
 from dysharp.api.serving import serve
 from dysharp.api.training import step
-from dysharp.base.errors import DysharpError
+from dysharp.base.errors import ConfigError, DysharpError
 from dysharp.planning.advice.advise import advise
 from dysharp.specs import load_cluster, load_model, load_whole
 from dysharp.specs.catalog import model_from_toml, whole_from_toml
@@ -320,6 +320,8 @@ def base_value(verb: str, inputs: Inputs, key: str) -> Any:
         return inputs[key]
     if part == "model":
         whole = load_whole(inputs["model"]) if verb in ("step", "plan", "serve") else None
+        if whole and not whole.layer:
+            raise ConfigError(f"model: found {inputs['model']} without experts, expected a model with {name}")
         layer = whole.layer if whole else load_model(inputs["model"])
         return whole.n_layers if whole and verb == "plan" and name == "n_layers" else getattr(layer, name)
     cluster = load_cluster(inputs["cluster"])
@@ -348,7 +350,10 @@ def ask(verb: str, kind: Kind, draw: random.Random) -> Asked | None:
     """One question; None where every base was refused."""
     for _ in range(DRAWS):
         inputs = {key: draw.choice(values) for key, values in {**BASES[verb], **kind.on.get(verb, kind.on)}.items()}
-        after = inputs if kind.key == "what-if" else changed(verb, inputs, kind)
+        try:
+            after = inputs if kind.key == "what-if" else changed(verb, inputs, kind)
+        except ConfigError:
+            continue
         metric = f"{kind.metric}, {kind.change}" if kind.key == "what-if" else kind.metric
         first, second = answer_of(verb, inputs), answer_of(verb, after)
         if first and second and kind.metric in first[0] and metric in second[0]:

@@ -2,7 +2,7 @@
 
 import os
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +61,7 @@ def make_routing(
     """
     _check_sizes(model, n_gpus, tokens_per_gpu, seed)
     if isinstance(spec, Routing):
-        return _placed_anew(spec, model, n_gpus, tokens_per_gpu, placement)
+        return _given(spec, model, n_gpus, tokens_per_gpu, placement)
     parsed = parse_routing(spec)
     layer = _one_layer(spec, parsed.layer, layer)
     if parsed.name == "trace":
@@ -70,27 +70,24 @@ def make_routing(
         choice = _from_pattern(parsed, model, n_gpus, tokens_per_gpu, seed, layer)
     else:
         choice = _from_weights(parsed, model, n_gpus, tokens_per_gpu, seed, layer)
-    placed = place(placement, model.n_experts, n_gpus, count_ids(choice.expert, model.n_experts))
-    slot = replica_slots(choice.expert, placed, model.n_experts)
-    return Routing(
-        expert=choice.expert, slot=slot, n_gpus=n_gpus, tokens_per_gpu=tokens_per_gpu, n_experts=model.n_experts, placement=placed,
-        description=choice.description, synthetic=choice.synthetic, notes=choice.notes, layer=choice.layer,
-    )  # fmt: skip
+    return _placed(choice, model.n_experts, n_gpus, placement)
 
 
-def _placed_anew(given: Routing, model: Model, n_gpus: int, tokens_per_gpu: int, placement: str) -> Routing:
-    found, expected = (
-        f"{gpus} GPUs with {tokens} tokens each, top-{topk} of {experts} experts"
-        for gpus, tokens, topk, experts in (
-            (given.n_gpus, given.tokens_per_gpu, given.topk, given.n_experts), (n_gpus, tokens_per_gpu, model.topk, model.n_experts)
-        )
-    )  # fmt: skip
+def _placed(choice: _Choice | Routing, n_experts: int, n_gpus: int, placement: str) -> Routing:
+    expert = choice.expert
+    placed = place(placement, n_experts, n_gpus, count_ids(expert, n_experts))
+    slot = replica_slots(expert, placed, n_experts)
+    tokens = len(expert) // n_gpus
+    return Routing(expert, slot, n_gpus, tokens, n_experts, placed, choice.description, choice.synthetic, choice.notes, choice.layer)
+
+
+def _given(routing: Routing, model: Model, n_gpus: int, tokens_per_gpu: int, placement: str) -> Routing:
+    sizes = "{} GPUs with {} tokens each, top-{} of {} experts"
+    found = sizes.format(routing.n_gpus, routing.tokens_per_gpu, routing.topk, routing.n_experts)
+    expected = sizes.format(n_gpus, tokens_per_gpu, model.topk, model.n_experts)
     if found != expected:
         raise ConfigError(f"routing: found choices of {found}, expected {expected}")
-    if placement == "auto":
-        return given
-    placed = place(placement, given.n_experts, n_gpus, count_ids(given.expert, given.n_experts))
-    return replace(given, slot=replica_slots(given.expert, placed, given.n_experts), placement=placed)
+    return routing if placement == "auto" else _placed(routing, routing.n_experts, n_gpus, placement)
 
 
 def routing_from(
@@ -122,10 +119,7 @@ def routing_from(
     if twice.any():
         token, column = np.argwhere(twice)[0]
         raise ConfigError(f"routing: token {token}: found expert {ordered[token, column]} twice, expected distinct experts")
-    chosen = expert.astype(np.int32)
-    placed = place(placement, n_experts, n_gpus, count_ids(chosen, n_experts))
-    slot = replica_slots(chosen, placed, n_experts)
-    return Routing(chosen, slot, n_gpus, len(chosen) // n_gpus, n_experts, placed, description, synthetic, (), layer)
+    return _placed(_Choice(expert.astype(np.int32), description, synthetic, (), layer), n_experts, n_gpus, placement)
 
 
 def _check_sizes(model: Model, n_gpus: int, tokens_per_gpu: int, seed: int) -> None:

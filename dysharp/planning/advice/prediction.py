@@ -132,6 +132,12 @@ class Predicted:
         }
 
 
+def _leading(job: Job, like: Row | None) -> int | None:
+    """The leading tokens of a job: as many as `like` has, if the system sends rows."""
+    system = get_system(job.system)
+    return like.window.get("tokens") if like and system.moves.sent != "none" else leading_tokens(job.workload.request, system)
+
+
 def eager_is_known(row: Row) -> bool:
     """Whether eager layers of the system were measured, so that its launches are known."""
     return row.form == "real" and bool(row.surroundings_us) and "sum" in judges_of(row.system)
@@ -183,15 +189,12 @@ class AdviceRuns:
         Two estimators do not compare. `like`: as many leading tokens as this Row. Where those of a job do not tell, all tokens of all jobs run;
         without `like`, of the jobs that estimates put within `APART` of the fastest.
         """
-        systems = [get_system(job.system) for job in jobs]
-        most = [
-            (like.window or {}).get("tokens") if like and system.moves.sent != "none" else leading_tokens(job.workload.request, system)
-            for job, system in zip(jobs, systems, strict=True)
-        ]
+        most = [_leading(job, like) for job in jobs]
         results = self.rows([job.leading(n) for job, n in zip(jobs, most, strict=True)])
-        if any(n and isinstance(rows, tuple) and not rows[0].window for n, rows in zip(most, results, strict=True)):
-            most_us = APART * min(rows[0].layer_us for rows in results if isinstance(rows, tuple))
-            few = [i for i, rows in enumerate(results) if isinstance(rows, tuple) and rows[0].window and (like or rows[0].layer_us < most_us)]
+        known = {i: rows[0] for i, rows in enumerate(results) if isinstance(rows, tuple)}
+        if any(most[i] and not row.window for i, row in known.items()):
+            near_us = APART * min(row.layer_us for row in known.values())
+            few = [i for i, row in known.items() if row.window and (like or row.layer_us < near_us)]
             for i, rows in zip(few, self.rows([jobs[i] for i in few]), strict=True):
                 results[i] = rows
         return [rows if isinstance(rows, DysharpError) else self._predicted(job, rows[0]) for job, rows in zip(jobs, results, strict=True)]
