@@ -19,6 +19,10 @@ from dysharp.specs.fitted import fitted
 
 DEFAULT_BASE = "hw-dgx-h100"
 DIGITS = 4
+EXPECTED = (
+    "expected rows as in docs/measurements.md: several sizes of several kinds, such as ep_dispatch, ep_combine, gemm_dense, grouped_gemm_mlp, "
+    "moe_layer, nccl_all_reduce, nccl_all_gather, nccl_reduce_scatter, nccl_alltoall"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +80,14 @@ def calibrate(
     measurements = read_measurements(data)
     check_values(measurements, str(data))
     if not measurements:
-        raise ConfigError(f"{data}: found a header and no rows, expected rows such as those of docs/measurements.md")
+        raise ConfigError(f"{data}: found a header and no rows, {EXPECTED}")
     if begun is not None:
         begun()
     fit = fit_cluster(measurements, own, fitted())
     if not fit.n_rows:
-        expected = "expected rows such as those of docs/measurements.md"
-        raise ConfigError(f"{data}: found no row that is predicted on {own}{_first(fit)}, {expected}")
+        raise ConfigError(f"{data}: found no row that is predicted on {own}{_first(fit)}, {EXPECTED}")
     if not fit.fitted:
-        raise ConfigError(f"{data}: found {fit.n_rows} rows that determine no constant, expected more rows or other shapes")
+        raise ConfigError(f"{data}: found {fit.n_rows} rows that determine no constant, {EXPECTED}")
     write_text(path, _toml(fit, called, base, Path(data).name))
     return Calibration(fit, str(path), called)
 

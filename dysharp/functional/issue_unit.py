@@ -159,6 +159,11 @@ class IssueUnit:
     def load(self, t: Part, gpu: int, places: list[Place] | None, packet: Packet | None) -> Value:
         first, memory = self._locate(t.address)[2] // self.number.bytes, t.obj.bound[gpu].memory[t.stage]
         rows = [memory[e][block, first : first + t.elements] for e, block in places or []]
+        unwritten = self.number.poison((t.elements,)).tobytes()
+        for row, (e, _) in zip(rows, places or [], strict=True):
+            if row.tobytes() == unwritten:
+                found = f"stage {t.stage} of expert {gpu * self.experts_per_gpu + e} unwritten for block {self._locate(t.address)[1]}"
+                raise IsaError(f"{t.handle.name} targets on GPU {t.source}: found {found}, expected a write before the load")
         return Value(hub_sum(rows, t.elements, self.number), ())
 
     def complete(self, t: Part, value: Value) -> None:

@@ -19,7 +19,7 @@ V = TypeVar("V", bound=Addable)
 REDUCTION_BUFFER = Sram(
     entry=entry("reduction buffer", value=128 * 8),  # the published size counts sums alone
     owner=PORT,
-    meaning="reduction table of one switch port, KiB; 0: room for one sum, and in sub-layers for any number",
+    meaning="sums of a switch port that sources let in, KiB (table: fabric.reduction_entries); 0: room for one sum, and in sub-layers for any number",
     cluster_key="reduction_buffer_KiB",
     option="fabric.reduction_entries",
 )

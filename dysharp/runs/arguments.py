@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from dysharp.runs.options import Value
     from dysharp.runs.progress import Progress
     from dysharp.specs import Cluster, Model
+    from dysharp.workload import Routing
     from dysharp.workload.sublayer import Work
 
 DEFAULT_MODEL = "deepseek-v2-lite"
@@ -76,7 +77,7 @@ class SharedArgs(TypedDict, total=False):
     gpus: Annotated[int | None, GPUS]
     tokens: Annotated[int | None, Argument(None, "tokens per GPU. None: tokens_per_gpu of the model.", "T")]
     layer: Annotated[int | None, Argument(None, "layer of a recording, or draw of a distribution. None: the layer of median imbalance.", "L")]
-    routing: Annotated[str | None, ROUTING]
+    routing: Annotated["str | Routing | None", ROUTING]
     placement: Annotated[str, PLACEMENT]
     direction: Annotated[str, Argument("fwd", _DIRECTION, "fwd|bwd|both")]
     seed: Annotated[int, SEED]

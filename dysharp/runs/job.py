@@ -46,6 +46,11 @@ class Job:
         system = get_system(self.system)
         return all(plan.__module__.startswith("dysharp.systems.") for plan in (system.paper, system.real) if plan)
 
+    def leading(self, tokens: int | None) -> Job:
+        """The job from so many leading tokens; None: from all."""
+        request = dataclasses.replace(self.workload.request, window=tokens, chosen=tokens is not None)
+        return dataclasses.replace(self, workload=dataclasses.replace(self.workload, request=request))
+
     def parts(self) -> list[Workload]:
         """The workload of each run."""
         return [leading_workload(self.workload, n) for n in self.sizes] or [self.workload]

@@ -102,6 +102,7 @@ def run_pass(
         *assumed, *_no_kernel_warning(system, request.model, inputs), *warnings_of(asked), *without_effect(system, options, request.cluster), *lost,
         *_table_warning(inputs, program, trace, blocks), *_sums_warning(inputs, program, int(passed.sum())), *left_early(inputs, blocks),
         *_window_warning(inputs, measured.attribution), *_buffer_warning(inputs, program), *_tile_warning(inputs),
+        *_planes_warning(dict(request.fabric)),
     )  # fmt: skip
     blocks = blocks if request.fidelity == "packet" else {}
     header = (*header_of(workload), *settings_of(system.name, inputs.form, inputs.options, request))
@@ -200,6 +201,12 @@ def _tile_warning(inputs: RunInputs) -> tuple[str, ...]:
     own, rows = inputs.cluster.tile_rows, choice_int("gemm.tile_rows")
     found = f"tile_rows={own} of the cluster has no effect on a time: tiles of GEMMs have {rows} rows (choice gemm.tile_rows)"
     return (found,) if own not in (TRACKED, rows) else ()
+
+
+def _planes_warning(fabric: Mapping[str, Any]) -> tuple[str, ...]:
+    """A warning where a number of planes is asked for that changes nothing."""
+    found = f"fabric.n_planes={fabric.get('n_planes')} has no effect: packets choose links, and only stripe=hash chooses by plane"
+    return (found,) if "n_planes" in fabric and fabric.get("stripe") != "hash" else ()
 
 
 def left_early(inputs: RunInputs, blocks: Mapping[str, Any]) -> tuple[str, ...]:

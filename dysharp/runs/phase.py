@@ -1,9 +1,15 @@
 """The phases of a model's life: what they mean for tokens, passes and kernels."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.systems.facts import PHASES
+
+if TYPE_CHECKING:
+    from dysharp.workload import Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +36,9 @@ def get_phase(name: str) -> Phase:
     return _PHASES[name]
 
 
-def replayed(phase: Phase, routing: str) -> str:
+def replayed(phase: Phase, routing: str | Routing) -> str | Routing:
     """The routing of a phase: a recording in decode gives one token of each of many requests, unless the string says otherwise."""
-    if phase.name != "decode" or not routing.startswith("trace:") or ":window=" in routing:
+    if phase.name != "decode" or not isinstance(routing, str) or not routing.startswith("trace:") or ":window=" in routing:
         return routing
     return f"{routing}:window=decode"
 

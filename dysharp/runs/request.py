@@ -48,7 +48,7 @@ class Request:
     model: Model
     cluster: Cluster
     tokens: int
-    routing: str
+    routing: str | Routing
     layer: int | None
     placement: str
     direction: str
@@ -95,7 +95,9 @@ def takes(arguments: type, **defaults: Any) -> Callable[[Verb], Verb]:
 
 def make_request(args: RequestArgs) -> Request:
     """Load and check the arguments of a verb, all of them given. Raises ConfigError for a value that is unknown or out of range."""
-    direction, fidelity, gpus, tokens = args["direction"], args["fidelity"], args["gpus"], args["tokens"]
+    direction, fidelity, gpus, tokens, given = args["direction"], args["fidelity"], args["gpus"], args["tokens"], args["routing"]
+    if isinstance(given, Routing):
+        gpus, tokens = given.n_gpus if gpus is None else gpus, given.tokens_per_gpu if tokens is None else tokens
     check_word(direction, tuple(DIRECTIONS), f"direction: found {direction!r}")
     check_word(fidelity, FIDELITIES, f"fidelity: found {fidelity!r}")
     fabric, options = split_fabric(args["options"], fidelity)
@@ -105,6 +107,7 @@ def make_request(args: RequestArgs) -> Request:
         if value is not None and not 1 <= value <= most:
             raise ConfigError(f"{name}: found {show(value)}, expected {'at least 1' if value < 1 else f'at most {most}'}")
     tokens = model.tokens_per_gpu if tokens is None else tokens
+    given = model.routing if given is None else routing_string(given) if isinstance(given, str) else given
     window = args["window"] or None
     if window is not None:
         _check_window(window, tokens, fidelity, (cluster if gpus is None else cluster.with_gpus(gpus)).domains)
@@ -114,7 +117,7 @@ def make_request(args: RequestArgs) -> Request:
             f'fidelity: found "packet" on cluster "{cluster.name}", which has no switch, expected "burst" (its links have no public packets)'
         )
     return Request(
-        model=model, cluster=cluster, tokens=tokens, routing=model.routing if args["routing"] is None else routing_string(args["routing"]),
+        model=model, cluster=cluster, tokens=tokens, routing=given,
         layer=args["layer"], placement=args["placement"], direction=direction, seed=args["seed"], fidelity=fidelity, window=window,
         fabric=tuple(sorted(fabric.items())), options=options, progress=args["progress"],
         skew=make_skew(args["start"], args["slow"], cluster.n_gpus, args["seed"]),

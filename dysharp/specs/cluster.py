@@ -134,7 +134,9 @@ class Cluster:
     name: Annotated[Name, Key("name of the cluster")]
     family: Annotated[Family, Key("paper: the assumptions of a paper; hw: a machine that one can buy, with fitted constants")]
     n_gpus: Annotated[Small, Key("GPUs in use when --gpus is not given")]
-    n_switches: Annotated[SmallOrNone, Key("switch chips; every GPU has links to every chip; 0: every pair of GPUs has a link")]
+    n_switches: Annotated[
+        SmallOrNone, Key("switch chips; every GPU has links to every chip, so their number moves no MoE layer; 0: every pair of GPUs has a link")
+    ]
     links_per_gpu: Annotated[Small, Key("links of a GPU; each ends at one switch port, or at another GPU")]
     link_bytes_per_us: Annotated[
         Amount, Key("rate of all links of a GPU together, one direction, GB/s", "link_GBps", LinkRate, units.GBps_to_bytes_per_us)

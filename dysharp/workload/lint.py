@@ -305,7 +305,7 @@ def _eplb(layers: Sequence[LayerLint], n_experts: int, n_gpus: int) -> Finding:
     slots = [row.n_slots for row in layers[0].eplb]
     tried = ", ".join(f"{n} slots {-100 * part:+.0f} %" for n, part in zip(slots, saved, strict=True))
     judged = "" if layers[0].n_tokens is None else "; placed by the first half of the tokens, judged on the second"
-    text = f"rows of the busiest GPU: {before:.0f} as placed; {tried}{judged}"
+    text = f"rows (not time) of the busiest GPU: {before:.0f} as placed; {tried}{judged}"
     if max(saved) < PAYS:
         return Finding("EPLB", "ok", text, f"EPLB does not pay: it saves less than {100 * PAYS:.0f} %")
     best = next(i for i, part in enumerate(saved) if part >= max(PAYS, MOST * max(saved)))

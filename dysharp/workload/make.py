@@ -41,7 +41,7 @@ class _Choice:
 
 @checked
 def make_routing(
-    spec: str, model: Model, n_gpus: int, tokens_per_gpu: int, *, seed: int = 0, layer: int | None = None, placement: str = "auto"
+    spec: str | Routing, model: Model, n_gpus: int, tokens_per_gpu: int, *, seed: int = 0, layer: int | None = None, placement: str = "auto"
 ) -> Routing:
     """The expert choices of `n_gpus * tokens_per_gpu` tokens in one MoE layer of `model`, placed on GPUs.
 
@@ -49,7 +49,7 @@ def make_routing(
         `uniform`, `normal:STD`, `normal-literal:STD`, `normal-cv:CV`, `powerlaw:ALPHA`, `lognormal:SIGMA` or
         `counts:FILE[:layer=L][:model=NAME]` or `loads:NAME_OR_FILE[:layer=L]`, each with an optional `:group-limited`; a pattern of
         `patterns.PATTERNS`, such as `hot-experts:K=4:share=0.5` or `ragged:0.25`;
-        or `trace:NAME_OR_FILE[:layer=L][:window=in-order|decode|mixed]`.
+        or `trace:NAME_OR_FILE[:layer=L][:window=in-order|decode|mixed]`. A Routing stays as it is, but for a `placement` other than `auto`.
     layer
         Of a recording: the layer to replay (None: the layer of median imbalance).
         Of a distribution: another number gives another draw of the popularity.
@@ -59,6 +59,8 @@ def make_routing(
     Equal arguments give equal Routings. Raises ConfigError for arguments that do not fit each other or the model.
     """
     _check_sizes(model, n_gpus, tokens_per_gpu, seed)
+    if isinstance(spec, Routing):
+        return _given(spec, model, n_gpus, tokens_per_gpu, placement)
     parsed = parse_routing(spec)
     layer = _one_layer(spec, parsed.layer, layer)
     if parsed.name == "trace":
@@ -67,12 +69,24 @@ def make_routing(
         choice = _from_pattern(parsed, model, n_gpus, tokens_per_gpu, seed, layer)
     else:
         choice = _from_weights(parsed, model, n_gpus, tokens_per_gpu, seed, layer)
-    placed = place(placement, model.n_experts, n_gpus, count_ids(choice.expert, model.n_experts))
-    slot = replica_slots(choice.expert, placed, model.n_experts)
-    return Routing(
-        expert=choice.expert, slot=slot, n_gpus=n_gpus, tokens_per_gpu=tokens_per_gpu, n_experts=model.n_experts, placement=placed,
-        description=choice.description, synthetic=choice.synthetic, notes=choice.notes, layer=choice.layer,
-    )  # fmt: skip
+    return _placed(choice, model.n_experts, n_gpus, placement)
+
+
+def _placed(choice: _Choice | Routing, n_experts: int, n_gpus: int, placement: str) -> Routing:
+    expert = choice.expert
+    placed = place(placement, n_experts, n_gpus, count_ids(expert, n_experts))
+    slot = replica_slots(expert, placed, n_experts)
+    tokens = len(expert) // n_gpus
+    return Routing(expert, slot, n_gpus, tokens, n_experts, placed, choice.description, choice.synthetic, choice.notes, choice.layer)
+
+
+def _given(routing: Routing, model: Model, n_gpus: int, tokens_per_gpu: int, placement: str) -> Routing:
+    sizes = "{} GPUs with {} tokens each, top-{} of {} experts"
+    found = sizes.format(routing.n_gpus, routing.tokens_per_gpu, routing.topk, routing.n_experts)
+    expected = sizes.format(n_gpus, tokens_per_gpu, model.topk, model.n_experts)
+    if found != expected:
+        raise ConfigError(f"routing: found choices of {found}, expected {expected}")
+    return routing if placement == "auto" else _placed(routing, routing.n_experts, n_gpus, placement)
 
 
 def routing_from(
@@ -104,10 +118,7 @@ def routing_from(
     if twice.any():
         token, column = np.argwhere(twice)[0]
         raise ConfigError(f"routing: token {token}: found expert {ordered[token, column]} twice, expected distinct experts")
-    chosen = expert.astype(np.int32)
-    placed = place(placement, n_experts, n_gpus, count_ids(chosen, n_experts))
-    slot = replica_slots(chosen, placed, n_experts)
-    return Routing(chosen, slot, n_gpus, len(chosen) // n_gpus, n_experts, placed, description, synthetic, (), layer)
+    return _placed(_Choice(expert.astype(np.int32), description, synthetic, (), layer), n_experts, n_gpus, placement)
 
 
 def _check_sizes(model: Model, n_gpus: int, tokens_per_gpu: int, seed: int) -> None:

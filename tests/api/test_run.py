@@ -214,6 +214,18 @@ def test_files_of_traces_and_counts_need_no_prefix(tmp_path: Path) -> None:
     assert (row.routing, row.layer) == ("counts m layer 3 (synthetic)", 3)
 
 
+def test_a_routing_works_like_its_text() -> None:
+    model = load_model("S-8")
+    drawn = dysharp.make_routing("lognormal:0.65", model, 4, 24, seed=3)
+    row = dysharp.run("deepep", model=model, routing=drawn)
+    assert row.to_dict()["digest"] == dysharp.run("deepep", model=model, routing="lognormal:0.65", seed=3, **SMALL).digest
+    assert (row.gpus, row.tokens_per_gpu) == (4, 24)
+    moved = dysharp.run("deepep", model=model, routing=drawn, placement="eplb")
+    assert moved.digest == dysharp.run("deepep", model=model, routing="lognormal:0.65", seed=3, placement="eplb", **SMALL).digest
+    with pytest.raises(ConfigError, match="found choices of 4 GPUs with 24 tokens each, top-8 of 64 experts, expected 8 GPUs with 24 tokens"):
+        dysharp.run("deepep", model=model, routing=drawn, gpus=8)
+
+
 def test_options_reach_the_system() -> None:
     free, narrow = (dysharp.run("dysharp", options={"combine_window": w}, **SMALL) for w in (256, 16))
     assert (free.options["combine_window"], narrow.options["combine_window"]) == (256, 16)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import dysharp as ds
+from dysharp.api.calibration import calibrate
 from dysharp.base.errors import ConfigError
 from dysharp.costs.collectives import collective_us
 from dysharp.costs.operators import gemm_us, grouped_gemm_us
@@ -23,6 +24,7 @@ from dysharp.specs import load_cluster
 from dysharp.specs.catalog import cluster_from_toml
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import load_gpu
+from tests.measured.csv_lines import HEADER, line
 
 Call = Callable[..., Any]
 TRUE = {"hbm.fraction": 0.9, "hopper.bf16_sustained": 0.75, "gpu.kernel_us": 2.5, "h100.host_call_us": 3.9}
@@ -178,6 +180,13 @@ def test_rows_of_other_gpus_are_left_out(dysharp: Call, own: Path, tmp_path: Pat
         assert done.code == 2
         assert "found no row that is predicted on h100-sxm" in done.err
         own.write_text(own.read_text().replace(hardware, "my box"))
+
+
+def test_rows_that_say_nothing_are_told_which_kinds_do(tmp_path: Path) -> None:
+    rows = [line(f"a-{i}", kind="all_reduce", system="NCCL", hardware="8xH100", config={"gpus": 8, "bytes": 8 << 20}) for i in range(5)]
+    (tmp_path / "rows.csv").write_text("\n".join([HEADER, *rows]) + "\n")
+    with pytest.raises(ConfigError, match=r"not of a family that is predicted.*several sizes of several kinds, such as .*nccl_all_reduce"):
+        calibrate(tmp_path / "rows.csv", tmp_path / "mine.toml")
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ repetition: 7 of 400 tokens are distinct in their choices over 1 layer; at 50 to
   ! whole sequences do not fill the GPUs: add :window=mixed to read each token once
 imbalance: GPUs 2.40 max/mean in layer 5 (median layer 2.40), experts 8.00 in layer 5
   ! GEMMs of layer 5 take about 2.40x those of a balanced layer
-EPLB: rows of the busiest GPU: 240 as placed; 16 slots -17 %, 20 slots -57 %, 24 slots -57 %, 32
-  slots -58 %; placed by the first half of the tokens, judged on the second
+EPLB: rows (not time) of the busiest GPU: 240 as placed; 16 slots -17 %, 20 slots -57 %, 24 slots
+  -57 %, 32 slots -58 %; placed by the first half of the tokens, judged on the second
   ! EPLB pays: --placement eplb:slots=20 (5 expert slots per GPU)
 """
 

@@ -80,6 +80,8 @@ def test_packets_on_the_wire() -> None:
     device.run()
     replicas = {"dymultimem.st": 3, "dymultimem.st replica": 6, "acknowledgement": 6, "merged acknowledgement": 3}
     assert device.packets == replicas
+    for expert in (0, 2, 3, 4):
+        obj.memory(expert // LOCAL, 1, expert % LOCAL)[:] = 1
     device.dymultimem_ld_reduce(0, obj, obj.address(1), HIDDEN, [0, 2, 3, 4])
     device.run()
     read = {"dymultimem.ld_reduce": 3, "dymultimem.ld_reduce replica": 6, "response": 6, "result": 3}
@@ -301,6 +303,18 @@ def test_read_of_what_nobody_wrote() -> None:
     obj = bound(device)
     device.dymultimem_ld_reduce(1, obj, obj.address(3), HIDDEN, [0])
     text = "dymultimem.ld_reduce targets on GPU 1: found expert 0 of block 3, expected one that dymultimem.st wrote"
+    with pytest.raises(IsaError, match=f"^{re.escape(text)}$"):
+        device.run()
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32", "bfloat16"])
+def test_read_before_an_expert_has_written(dtype: str) -> None:
+    device = Device(GPUS, LOCAL, dtype=dtype)
+    obj = bound(device, bsize=HIDDEN * number(dtype).bytes)
+    device.dymultimem_st(0, obj, obj.address(2), row(0).astype(number(dtype).stored), [5])
+    device.run()
+    device.dymultimem_ld_reduce(1, obj, obj.address(2), HIDDEN, [5])
+    text = "dymultimem.ld_reduce targets on GPU 1: found stage 1 of expert 5 unwritten for block 2, expected a write before the load"
     with pytest.raises(IsaError, match=f"^{re.escape(text)}$"):
         device.run()
 

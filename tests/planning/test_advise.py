@@ -29,7 +29,7 @@ from dysharp.planning.advice.advise import Advice, percent
 from dysharp.planning.advice.candidates import UNJUDGED, nothing_to_rank
 from dysharp.planning.advice.tuning import edge_of, fewest_near_best
 from dysharp.runs.formats import resource_words
-from dysharp.runs.leading import does_not_grow
+from dysharp.runs.leading import Leading, NoEstimate, does_not_grow
 from dysharp.specs import Cluster, list_clusters, load_cluster, load_model
 from dysharp.systems import all_systems
 from dysharp.workload import make_routing
@@ -120,6 +120,30 @@ def test_large_layers_are_extended_from_leading_tokens(monkeypatch: pytest.Monke
     assert whole.best.wide is not None
     assert few.best.wide >= whole.best.wide - 0.01
     assert not any("tokens 128 is outside" in text for text in few.best.warnings)
+
+
+def test_what_is_compared_has_one_estimator(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"cluster": "hw-dgx-h100", "tokens": 512, "routing": "uniform"}
+    whole = ds.advise("deepseek-v2-lite", systems=["deepep-ll"], **given)
+    monkeypatch.setattr("dysharp.runs.leading.WHOLE_ROWS", 1000)
+    monkeypatch.setattr("dysharp.runs.leading.LEADING_ROWS", 6300)
+    check, untold = Leading._check, "links-x2"
+
+    def some_do_not_tell(self: Leading, *times: Any) -> None:
+        if untold in (self.full.system, self.full.cluster[-len(untold) :]):
+            raise NoEstimate("leading tokens do not tell")
+        check(self, *times)
+
+    monkeypatch.setattr(Leading, "_check", some_do_not_tell)
+    done = ds.advise("deepseek-v2-lite", systems=["deepep-ll"], **given)
+    assert done.best.row.window
+    assert {bool(entry.predicted.row.window) for entry in done.what_if} == {False}
+    assert {entry.best_us for entry in done.what_if} == {whole.best.time_us}
+    assert {entry.change: entry.difference_us for entry in done.what_if}["links x2"] < 0
+    untold = "deepep"
+    both = ds.advise("deepseek-v2-lite", systems=["deepep", "deepep-ll"], options={"deepep.n_sm": 20}, **given)
+    assert [bool(entry.row.window) for entry in (*both.ranking, *both.unjudged)] == [False, False]
+    assert both.best.time_us == whole.best.time_us
 
 
 def test_a_step_of_chunks_is_not_extended(advice: Advice) -> None:

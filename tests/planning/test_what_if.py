@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 import dysharp as ds
+from dysharp.analysis import Row
 from dysharp.base.errors import ConfigError
 from dysharp.cli.texts.advice_text import no_estimate
 from dysharp.planning.advice.prediction import AdviceRuns
@@ -33,9 +34,9 @@ def test_a_change_without_an_estimate_is_named(monkeypatch: pytest.MonkeyPatch) 
     """Predictions on four GPUs are refused here."""
     predict = AdviceRuns.predict
 
-    def refused(runs: AdviceRuns, jobs: list) -> list:
+    def refused(runs: AdviceRuns, jobs: list, like: Row | None = None) -> list:
         few = {4: ConfigError("too few tokens")}
-        return [few.get(job.workload.request.cluster.n_gpus, one) for job, one in zip(jobs, predict(runs, jobs), strict=True)]
+        return [few.get(job.workload.request.cluster.n_gpus, one) for job, one in zip(jobs, predict(runs, jobs, like), strict=True)]
 
     monkeypatch.setattr(AdviceRuns, "predict", refused)
     done = ds.advise("deepseek-v2-lite", cluster="hw-dgx-h100", tokens=64, systems=["deepep"])

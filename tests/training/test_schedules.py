@@ -237,6 +237,9 @@ def test_an_order_that_cannot_run_names_who_waits() -> None:
         replay_schedule(Schedule("own", 1, 1, 1, (((b,), (f,)),)), equal_times(1))
     with pytest.raises(ConfigError, match=r"stage 0, micro-batch 0, direction 0: found 1 F, 0 B, 0 I, 0 W, expected 1 F and either 1 B"):
         Schedule("own", 1, 1, 1, (((f,),),)).check()
+    whole = make_schedule("1f1b", 2, 4)
+    with pytest.raises(ConfigError, match="schedule 1f1b: found stage 1 as the first of rank 0, expected stage 0"):
+        Schedule("1f1b", 2, 4, 1, whole.slots[::-1]).check()
 
 
 def test_times_of_another_number_of_stages() -> None:

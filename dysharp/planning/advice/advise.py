@@ -102,7 +102,7 @@ def _help_line(best: Predicted, changes: Sequence[WhatIf]) -> str:
     parts = []
     for entry in changes:
         if entry.predicted.row.form == "real":
-            parts.append(f"{entry.short} {percent(entry.difference_us / best.time_us)}")
+            parts.append(f"{entry.short} {percent(entry.difference_us / entry.best_us)}")
     return f"Change of the layer time: {', '.join(parts)}." if parts else "No change was simulated."
 
 

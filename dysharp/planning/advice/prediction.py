@@ -14,7 +14,7 @@ from dysharp.measured.trust import PredictionScope, trust_of, warnings_of
 from dysharp.runs.formats import KNOB, formats_of, weights_of
 from dysharp.runs.header import header_of
 from dysharp.runs.job import Job, Result
-from dysharp.runs.leading import with_leading_tokens
+from dysharp.runs.leading import REFUSED, leading_tokens
 from dysharp.runs.options import Value
 from dysharp.runs.phase import Phase
 from dysharp.runs.progress import Step
@@ -23,6 +23,9 @@ from dysharp.runs.together import Workers
 from dysharp.specs import Cluster, Model
 from dysharp.systems import get_system
 from dysharp.systems.building.around import AROUND
+
+APART = 1 + 2 * REFUSED
+"""Estimates farther apart keep their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,12 @@ class Predicted:
         }
 
 
+def _leading(job: Job, like: Row | None) -> int | None:
+    """The leading tokens of a job: as many as `like` has, if the system sends rows."""
+    system = get_system(job.system)
+    return like.window.get("tokens") if like and system.moves.sent != "none" else leading_tokens(job.workload.request, system)
+
+
 def eager_is_known(row: Row) -> bool:
     """Whether eager layers of the system were measured, so that its launches are known."""
     return row.form == "real" and bool(row.surroundings_us) and "sum" in judges_of(row.system)
@@ -167,18 +176,28 @@ class AdviceRuns:
         return dataclasses.replace(self._workloads[key], request=request)
 
     def job(self, name: str, given: Mapping[str, Value], workload: Workload | None = None) -> Job:
-        """A run of the system `name` with the options `given`: all tokens, or leading tokens of a large layer."""
-        workload = workload or self.workload()
-        return Job(name, given, dataclasses.replace(workload, request=with_leading_tokens(workload.request, get_system(name))))
+        """A run of the system `name` with the options `given`."""
+        return Job(name, given, workload or self.workload())
 
     def rows(self, jobs: Sequence[Job]) -> list[Result]:
         """The Rows of each job."""
         return self._workers.rows(jobs, self.request.progress)
 
-    def predict(self, jobs: Sequence[Job]) -> list[Predicted | DysharpError]:
-        """The prediction of each job, or the error with which it is refused."""
-        results = zip(jobs, self.rows(jobs), strict=True)
-        return [rows if isinstance(rows, DysharpError) else self._predicted(job, rows[0]) for job, rows in results]
+    def predict(self, jobs: Sequence[Job], like: Row | None = None) -> list[Predicted | DysharpError]:
+        """The prediction of each job, or the error with which it is refused: of all tokens, or from leading tokens of a large layer.
+
+        Two estimators do not compare. `like`: as many leading tokens as this Row. Where those of a job do not tell, all tokens of all jobs run;
+        without `like`, of the jobs that estimates put within `APART` of the fastest.
+        """
+        most = [_leading(job, like) for job in jobs]
+        results = self.rows([job.leading(n) for job, n in zip(jobs, most, strict=True)])
+        known = {i: rows[0] for i, rows in enumerate(results) if isinstance(rows, tuple)}
+        if any(most[i] and not row.window for i, row in known.items()):
+            near_us = APART * min(row.layer_us for row in known.values())
+            few = [i for i, row in known.items() if row.window and (like or row.layer_us < near_us)]
+            for i, rows in zip(few, self.rows([jobs[i] for i in few]), strict=True):
+                results[i] = rows
+        return [rows if isinstance(rows, DysharpError) else self._predicted(job, rows[0]) for job, rows in zip(jobs, results, strict=True)]
 
     def _predicted(self, job: Job, row: Row) -> Predicted:
         workload = job.workload

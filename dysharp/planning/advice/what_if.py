@@ -37,7 +37,7 @@ class Trial(NamedTuple):
 class WhatIf:
     """A prediction after one change, compared with the best system at the same tokens per GPU.
 
-    `note`: what changes besides, in a few words. `best_us`: layer time of the best system.
+    `note`: what changes besides, in a few words. `best_us`: layer time of the best system, by the same estimator.
     """
 
     change: str
@@ -73,7 +73,12 @@ def what_ifs(runs: AdviceRuns, best: Predicted) -> tuple[tuple[WhatIf, ...], dic
     done, trials, left_out = [], *_trials(runs, best)
     tries = [(trial, job) for trial in trials for job in (trial.job, trial.more_sms) if job is not None]
     found: dict[str, Predicted] = {}
-    for (trial, _), one in zip(tries, runs.predict([job for _, job in tries]), strict=True):
+    same = [runs.job(best.system, _given(best.row))] if best.row.window else []  # all its tokens run, too, where a change needs all
+    results = runs.predict([*(job for _, job in tries), *same], best.row)
+    base = results.pop() if same else best
+    if isinstance(base, DysharpError):  # changes need all tokens, and the memory holds those of none
+        return (), {trial.name: str(base) for trial in trials}
+    for (trial, _), one in zip(tries, results, strict=True):
         if isinstance(one, DysharpError):
             left_out.setdefault(trial.name, str(one))
         elif trial.name not in found or one.time_us < found[trial.name].time_us:
@@ -85,7 +90,7 @@ def what_ifs(runs: AdviceRuns, best: Predicted) -> tuple[tuple[WhatIf, ...], dic
         free = f"; its paper form does not charge: {dropped}" if dropped else ""
         sms = _more_sms(predicted, best) if trial.more_sms else ""
         notes = ", ".join(filter(None, (trial.note, sms)))
-        done.append(WhatIf(trial.name, "; ".join(filter(None, (trial.assumes + free, sms))), predicted, best.time_us, notes))
+        done.append(WhatIf(trial.name, "; ".join(filter(None, (trial.assumes + free, sms))), predicted, base.time_us, notes))
     return tuple(done), {name: why for name, why in left_out.items() if name not in found}
 
 
@@ -109,20 +114,21 @@ def _trials(runs: AdviceRuns, best: Predicted) -> tuple[list[Trial], dict[str, s
     trials = []
     if not runs.request.placement.startswith(EPLB):
         assumes = "one more slot per GPU, placed with the load of this batch: the most that replication can bring"
-        trials.append(Trial("EPLB-style replicas", assumes, runs.job(name, options, runs.workload(placement=EPLB)), "one more expert slot per GPU"))
+        spread = runs.workload(placement=EPLB)
+        note = f"{spread.routing.placement.n_slots} expert slots instead of {runs.workload().routing.placement.n_slots}"
+        trials.append(Trial("EPLB-style replicas", assumes, runs.job(name, options, spread), note))
     if options.get("dispatch") == "rows":
         assumes = "Dispatch sends one byte per value and one FP32 scale per 128 values; numerics change"
         trials.append(Trial("FP8 rows in Dispatch", assumes, runs.job(name, options | {"dispatch": "fp8"}), "numerics change"))
     left_out: dict[str, str] = {}
     for gpus in _sizes(cluster):
         try:
-            machine_of = cluster.with_gpus(gpus)
+            resized = runs.job(name, options, runs.workload(cluster.with_gpus(gpus)))
         except ConfigError as error:
             left_out[f"EP{gpus}"] = str(error)
             continue
         experts, before = -(-model.n_experts // gpus), -(-model.n_experts // cluster.n_gpus)
         fewer = f"{experts} experts per GPU instead of {before}"
-        resized = runs.job(name, options, runs.workload(machine_of))
         trials.append(Trial(f"EP{gpus}", f"same tokens per GPU, {fewer}", resized, fewer))
     declared = sorted((s.shown.change.rank, s.name, s.shown.change, s) for s in all_systems().values() if s.shown.change is not None)
     trials += [

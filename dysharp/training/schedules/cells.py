@@ -109,7 +109,7 @@ class Schedule:
 
     def check(self) -> "Schedule":
         """The schedule itself. Raises ConfigError where a (stage, micro-batch, direction) has not exactly one forward pass and one backward pass
-        (B, or I and then W), or where a stage lies on two ranks."""
+        (B, or I and then W), where a stage lies on two ranks, or where the first stage of rank r is not stage r."""
         seen = Counter((cell.kind, cell.stage, cell.microbatch, cell.direction) for _, cell in self.cells())
         for direction in range(self.directions):
             for stage in range(self.stages):
@@ -124,6 +124,10 @@ class Schedule:
         homes = Counter({(cell.stage, cell.direction, rank) for rank, cell in self.cells()})
         if len(homes) != self.stages * self.directions:
             raise ConfigError(f"schedule {self.name}: found {len(homes)} (stage, rank) places, expected {self.stages * self.directions}")
+        for rank in range(self.ranks):
+            first = min((stage for stage, direction, home in homes if home == rank and not direction), default=-1)
+            if first != rank:
+                raise ConfigError(f"schedule {self.name}: found stage {first} as the first of rank {rank}, expected stage {rank}")
         return self
 
 
