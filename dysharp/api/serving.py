@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Unpack
 
 from dysharp.api.arguments import ServeArgs
-from dysharp.api.serving_answer import Serving, Slo
+from dysharp.api.serving_answer import Serving, Slo, sharing
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.api.tensor_parallel import serving_curves
 from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import machine_of
-from dysharp.model.formats import formats_of
+from dysharp.model.formats import formats_of, published
 from dysharp.runs.request import routing_string, takes
 from dysharp.serving.answers import break_even, overlap_of, part_shares, slots_of
 from dysharp.serving.apart import best_apart
@@ -27,6 +27,8 @@ from dysharp.specs.whole import WholeModel
 
 MOST_DRAFTS = 8
 MOST_TOKENS = 1 << 24
+
+
 @takes(ServeArgs)
 def serve(model: str | WholeModel = "deepseek-v3", cluster: str | Cluster = "hw-dgx-h200", **request: Unpack[ServeArgs]) -> Serving:
     """Search the layouts of `model` on GPUs of `cluster` for prompts of `isl` and answers of `osl` tokens. Raises ConfigError for wrong input."""
@@ -60,17 +62,12 @@ def _start(whole: WholeModel, machine: Cluster, rules: Engine, request: ServeArg
     return Replica(whole, formats, ServeLayout(), machine_of(machine, "serving"), request["ep_system"], curves, rules.reducers, loads)
 
 
-def published(whole: WholeModel) -> str:
-    """The precision of the published checkpoint: what the model's file says, else FP8 where the experts are FP8, else BF16."""
-    return whole.checkpoint or (whole.layer.gemm_dtype if whole.layer else "bf16")
-
-
 def _explained(found: Serving, asked: Asked, request: ServeArgs, tell: Callable[[str], None]) -> Serving:
     """With what else was asked about the best points."""
     best, mtp, routing, systems = list(found.best), request["mtp"], request["routing"], request["systems"]
     return replace(
         found, what_ifs=tuple(what_ifs(asked, best[0], tell)) if request["what_if"] else (),
-        overlap=overlap_of(best[0]), slots=tuple(slots_of(_sharing(best))), break_even=break_even(best[0], mtp) if mtp else None,
+        overlap=overlap_of(best[0]), slots=tuple(slots_of(sharing(best))), break_even=break_even(best[0], mtp) if mtp else None,
         systems=() if systems is None else ep_systems(_sending(best), systems, routing),
         layers=merged_layers(best[0], routing) if request["merged"] else None,
     )  # fmt: skip
@@ -79,11 +76,6 @@ def _explained(found: Serving, asked: Asked, request: ServeArgs, tell: Callable[
 def _sending(best: list[ServePoint]) -> ServePoint:
     """The best point whose groups send tokens to shared experts, else the best."""
     return next((point for point in best if point.replica.layout.dp > 1 and point.replica.layout.ep == point.replica.layout.stage_gpus), best[0])
-
-
-def _sharing(best: list[ServePoint]) -> ServePoint:
-    """The best point whose GPUs share experts, else the best."""
-    return next((point for point in best if point.replica.layout.ep > 1), best[0])
 
 
 def _limits(slo: str | Slo | None) -> Slo:

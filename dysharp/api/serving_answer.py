@@ -1,19 +1,23 @@
 """`Serving`: the answer of `serve` as sentences, numbers and plain values."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_systems import SystemPoint
 from dysharp.base.text import Columns
 from dysharp.measured.serving.predictions import Bar, bar_of, outside_of
+from dysharp.model.formats import Formats, formats_of, published
 from dysharp.serving.answers import LIMITS, Overlap, Slots, limit_of, point_dict, words_of
 from dysharp.serving.apart import Apart
 from dysharp.serving.engine import Engine
+from dysharp.serving.launch import Task, command, hosts_of, released, router, said
+from dysharp.serving.layout import ServeLayout
 from dysharp.serving.search import Rejected, ServePoint
 from dysharp.serving.whatif import WhatIf
+from dysharp.serving.work import Replica
 
 BETTER = 1.05
 """Times the throughput from which the first sentence names prefill and decode apart."""
@@ -155,11 +159,13 @@ class Serving:
             lines.append(f"A layer of {name} takes {layer.merged:,.0f} us as a Program, {layer.closed:,.0f} us by closed forms ({differ:+.0f} %).")
         if self.layers == {}:
             lines.append("No merged layer: the best layout is one GPU, or its groups cut experts.")
-        for slot in self.slots:
-            e = slot.eplb
-            name = "Experts as they lie" if not e.slots else f"EPLB with {e.slots} spare slot{'s' * (e.slots > 1)} a GPU"
-            cost = f"; {e.held / 1e9:.1f} GB of copies, all slots anew in {e.seconds:.2f} s" if e.slots else ""
-            lines.append(f"{name}: busiest GPU {e.busiest:.2f} times the mean, {slot.tokens_per_gpu:,.0f} tokens/s per GPU{cost}.")
+        for slot in self.slots if self.best else ():
+            e, base, at = slot.eplb, self.slots[0].tokens_per_gpu, sharing(self.best)
+            name, after = f"Without EPLB {at.replica.layout.name} with {at.load.users:g} users per replica", ""
+            if e.slots:
+                name = f"EPLB with {e.slots} spare slot{'s' * (e.slots > 1)} a GPU"
+                after = f" ({100 * (slot.tokens_per_gpu / base - 1):+.0f} %); {e.held / 1e9:.1f} GB of copies, all slots anew in {e.seconds:.2f} s"
+            lines.append(f"{name}: busiest GPU {e.busiest:.2f} times the mean, {slot.tokens_per_gpu:,.0f} tokens/s per GPU{after}.")
         return tuple(lines)
 
     def trust(self) -> tuple[str, ...]:
@@ -182,11 +188,43 @@ class Serving:
         return tuple(lines)
 
     def launch(self) -> str:
-        """Arguments of the engine for the best layout; "" without one."""
+        """The command that starts the best layout that the engine does not refuse; "" without one."""
+        point = self._startable()
+        return "" if point is None else command(self.engine, _checkpoint(point.replica), point.replica, point.load)
+
+    def _startable(self) -> ServePoint | None:
+        return next((point for point in self.best if not said(self.engine, point.replica, point.load, "refuses")), None)
+
+    def starting(self) -> tuple[str, ...]:
+        """How to start the best layout, and why the engine refuses better ones; pools apart where the first sentence names them."""
         if not self.best:
-            return ""
-        point = self.best[0]
-        return self.engine.command(self.model, point.replica, point.load)
+            return ()
+        first, point, lines, named = self.best[0], self._startable(), list[str](), released(self.engine)
+        if point is not first:
+            lines.append(f"{first.replica.layout.name} does not start with {named}: {said(self.engine, first.replica, first.load, 'refuses')}.")
+        if point is not None:
+            what = "it" if point is first else point.replica.layout.name
+            each = f", on each of {hosts_of(point.replica)} hosts (RANK from 0 on, HEAD: address of host 0)" if "$RANK" in self.launch() else ""
+            lines.append(f"Start {what} with {named}{each}: {self.launch()}")
+            if note := said(self.engine, point.replica, point.load, "notes"):
+                lines.append(f"{note}.")
+            model, formats = point.replica.model, point.replica.formats
+            if model.repository and formats.weights() != (kept := formats_of(published(model), model=model)).weights():
+                lines.append(f"{model.repository} holds {_weights(kept)} weights: name a checkpoint in {_weights(formats)}.")
+            if self.apart is not None and self.apart.tokens_per_gpu > BETTER * first.tokens_per_gpu:
+                lines += self._starting_apart(self.apart, point)
+        return tuple(lines)
+
+    def _starting_apart(self, apart: Apart, like: ServePoint) -> Iterator[str]:
+        """The servers of both pools, and what sends requests to them."""
+        pools: list[tuple[str, Task, ServeLayout]] = [("prompts", "prefill", apart.prefill), ("answers", "decode", apart.decode)]
+        for words, task, layout in pools:
+            replica, load = replace(like.replica, layout=layout), replace(like.load, users=apart.users / apart.decode_workers)
+            reason = said(self.engine, replica, load, "refuses", task)
+            how = f"{layout.name} does not start: {reason}" if reason else command(self.engine, _checkpoint(replica), replica, load, task)
+            yield f"Apart, {words}: {how}"
+        if before := router(self.engine):
+            yield f"Apart, before both: {before}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON. Times in milliseconds."""
@@ -229,6 +267,21 @@ class Serving:
     def _point(self, point: ServePoint) -> dict[str, Any]:
         low, high = bar_of(point.replica).around(point.served.tpot / 1e3)
         return point_dict(point) | {"tpot_ms_90": [low, high], "outside": outside_of(point.replica, point.load)}
+
+
+def _weights(formats: Formats) -> str:
+    """ "fp8-block", or "bf16 and mxfp4"."""
+    return " and ".join(sorted(set(formats.weights()[:3])))
+
+
+def _checkpoint(replica: Replica) -> str:
+    """What a command calls the model."""
+    return replica.model.repository or replica.model.name
+
+
+def sharing(best: Sequence[ServePoint]) -> ServePoint:
+    """The best point whose GPUs share experts, else the best: EPLB is tried there."""
+    return next((point for point in best if point.replica.layout.ep > 1), best[0])
 
 
 def _milliseconds(apart: dict[str, Any]) -> dict[str, Any]:

@@ -91,6 +91,10 @@ class Formats:
         """Whether any weight is narrower than BF16."""
         return any(getattr(self, name) != "bf16" for name in WEIGHTS)
 
+    def weights(self) -> tuple[str, ...]:
+        """Formats of `WEIGHTS`."""
+        return tuple(getattr(self, name) for name in WEIGHTS)
+
     def main(self, moe: bool) -> str:
         """Type of products of most work: of routed experts, or of a dense FFN."""
         return self._of("experts" if moe else "dense").compute
@@ -176,6 +180,11 @@ def formats_of(precision: str, kv: str = "bf16", model: WholeModel | None = None
         said[part] = value
     every = said.pop("weights", None)
     return replace(base, **(dict.fromkeys(WEIGHTS[:3], every) if every else {}) | said)
+
+
+def published(model: WholeModel) -> str:
+    """The precision of the published checkpoint: what the model's file says, else FP8 where the experts are FP8, else BF16."""
+    return model.checkpoint or (model.layer.gemm_dtype if model.layer else "bf16")
 
 
 def trained(formats: Formats) -> Formats:

@@ -16,7 +16,7 @@ from dysharp.model.batch import Batch, prompt_batch
 from dysharp.model.cache import operator_bytes
 from dysharp.model.formats import FORMATS, PRECISIONS, formats_of
 from dysharp.model.operators import operators
-from dysharp.serving import answers, apart, exchange, whatif
+from dysharp.serving import answers, apart, exchange, launch, whatif
 from dysharp.serving.balance import busiest, levels_of, loads_of, rearranging, with_slots
 from dysharp.serving.engine import GRAPH_BATCHES, engine_of
 from dysharp.serving.layer import expert_op, layer_ops, touched
@@ -138,7 +138,7 @@ def loops(r: Replica) -> Iterator[tuple[str, Any]]:
             f"{engine.name} host",
             [engine.step_us(r, 50.0, *n) for n in ((0.0,), (900.0,), (3.0, 400))] + [engine.first_us(r, 7e3), engine.text_us(r, 1e3)],
         )
-        yield f"{engine.name} command", engine.command("M", replace(r, formats=replace(r.formats, kv="fp8")), load)
+        yield f"{engine.name} command", launch.command(engine, "M", replace(r, formats=replace(r.formats, kv="fp8")), load)
 
 
 def pools(first: str, second: str) -> Iterator[tuple[str, Any]]:
