@@ -82,6 +82,16 @@ def test_recorded_routing() -> None:
     assert "as in trace:gpt-oss-20b" in " ".join(done.header)
 
 
+def test_eplb_names_its_base() -> None:
+    """The layout with its stages, at the users of the headline: without EPLB it is the headline."""
+    done = serve("deepseek-v3", "hw-dgx-h200-x2", layouts=["tp=8,ep=8,pp=2"], routing="loads:deepseek-v2-lite")
+    best = done.best[0]
+    assert done.slots[0].tokens_per_gpu == pytest.approx(best.tokens_per_gpu, rel=0.01)
+    lines = [line for line in done.advice() if "EPLB" in line]
+    assert lines[0].startswith(f"Without EPLB TP8 EP8 PP2 with {best.load.users:g} users per replica: ")
+    assert f"tokens/s per GPU ({100 * (done.slots[1].tokens_per_gpu / done.slots[0].tokens_per_gpu - 1):+.0f} %)" in lines[1]
+
+
 def test_a_picture_and_a_page(tmp_path: Path) -> None:
     picture, page = tmp_path / "front.svg", tmp_path / "serving.html"
     arguments = ["serve", "minimax-m2.5", "--cluster", "hw-dgx-h200", "--layouts", "tp=8;tp=4;dp=8,ep=8", "--what-if"]
