@@ -40,7 +40,7 @@ def serve(model: str | WholeModel = "deepseek-v3", cluster: str | Cluster = "hw-
     wanted = [one if isinstance(one, ServeLayout) else serve_layout_of(one) for one in layouts] if layouts is not None else None
     tried = list(layouts_of(start, count)) if wanted is None else wanted
     mtp, accepted = request["mtp"], sum(request["acceptance"] ** n for n in range(request["mtp"] + 1))
-    load, limits = Load(1.0, float(request["isl"]), float(request["osl"]), accepted, mtp), _limits(request["slo"])
+    load, limits = Load(1.0, float(request["isl"]), float(request["osl"]), accepted, mtp), slo_of(request["slo"])
     names = iter(range(len(tried)))
     points, rejected = search(start, rules, load, count, tried, lambda text: tick(next(names), len(tried), text))
     asked = Asked(start, rules, load, count, None if wanted is None else tuple(wanted), limits.ttft * 1e3, limits.tpot * 1e3)
@@ -78,10 +78,6 @@ def _sending(best: list[ServePoint]) -> ServePoint:
     return next((point for point in best if point.replica.layout.dp > 1 and point.replica.layout.ep == point.replica.layout.stage_gpus), best[0])
 
 
-def _limits(slo: str | Slo | None) -> Slo:
-    return slo_of(slo) if isinstance(slo, str) else slo or Slo()
-
-
 def _check(whole: WholeModel, request: ServeArgs) -> None:
     users, mtp, acceptance = request["users"], request["mtp"], request["acceptance"]
     for name, value, least in (("isl", request["isl"], 1), ("osl", request["osl"], 2), ("users", 1 if users is None else users, 1)):
@@ -110,8 +106,10 @@ def _header(whole: WholeModel, start: Replica, load: Load, request: ServeArgs) -
     )
 
 
-def slo_of(text: str) -> Slo:
-    """Limits from text such as "ttft=2s,tpot=50ms". Raises ConfigError."""
+def slo_of(text: str | Slo | None) -> Slo:
+    """Limits from text such as "ttft=2s,tpot=50ms", or as they are. Raises ConfigError."""
+    if not isinstance(text, str):
+        return text or Slo()
     limits = dict[str, float]()
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, _, value = part.partition("=")

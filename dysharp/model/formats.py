@@ -89,7 +89,7 @@ class Formats:
     @property
     def narrow(self) -> bool:
         """Whether any weight is narrower than BF16."""
-        return any(getattr(self, name) != "bf16" for name in WEIGHTS)
+        return set(self.weights()) != {"bf16"}
 
     def weights(self) -> tuple[str, ...]:
         """Formats of `WEIGHTS`."""
@@ -105,7 +105,7 @@ class Formats:
 
     def to_dict(self, run: Run = str) -> dict[str, Any]:
         """Plain values for JSON."""
-        weights = {name: getattr(self, name) for name in WEIGHTS}
+        weights = dict(zip(WEIGHTS, self.weights(), strict=True))
         products = {name: run(self._of(name).compute) for name in WEIGHTS}
         sent, back = self.rows()
         return {"weights": weights, "products": products, "kv": self.kv, "state": self.state, "sent": sent, "back": back}
