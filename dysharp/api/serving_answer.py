@@ -13,14 +13,14 @@ from dysharp.model.formats import Formats, formats_of, published
 from dysharp.serving.answers import LIMITS, Overlap, Slots, limit_of, point_dict, words_of
 from dysharp.serving.apart import Apart
 from dysharp.serving.engine import Engine
-from dysharp.serving.launch import Task, command, hosts_of, released, router, said
+from dysharp.serving.launch import Start, Task, start_of
 from dysharp.serving.layout import ServeLayout
-from dysharp.serving.search import Rejected, ServePoint
+from dysharp.serving.search import EQUAL, Rejected, ServePoint
 from dysharp.serving.whatif import WhatIf
-from dysharp.serving.work import Replica
 
 BETTER = 1.05
 """Times the throughput from which the first sentence names prefill and decode apart."""
+TIE = f"within {100 * EQUAL:g} % smaller replicas go first, as one dead GPU stops one"
 TTFT_MS, TPOT_MS = 2000.0, 50.0
 """Limits where none are given."""
 
@@ -106,9 +106,10 @@ class Serving:
             f"Limit: {self._limit(first)}.",
         ]
         if len(self.best) > 1:
-            second = self.best[1]
-            behind = 100 * (1 - second.tokens_per_gpu / first.tokens_per_gpu)
-            lines.append(f"Next: {_named(second)}, {behind:.0f} % behind; limit: {words_of(second)}.")
+            second = max(self.best[1:], key=lambda point: point.tokens_per_gpu)
+            gpus, behind = second.replica.layout.gpus, 100 * (1 - second.tokens_per_gpu / first.tokens_per_gpu)
+            by = f"{behind:.0f} % behind" if behind >= 0 else f"{-behind:.1f} % ahead with replicas of {gpus} GPUs: {TIE}"
+            lines.append(f"Next: {_named(second)}, {by}; limit: {words_of(second)}.")
         if (point := self._for_users) is not None:
             replicas = self._replicas(point)
             layout = "" if point is first else f" of {_named(point)}"
@@ -189,42 +190,38 @@ class Serving:
 
     def launch(self) -> str:
         """The command that starts the best layout that the engine does not refuse; "" without one."""
-        point = self._startable()
-        return "" if point is None else command(self.engine, _checkpoint(point.replica), point.replica, point.load)
+        return next((start.command for _, start in self._starts() if not start.refuses), "")
 
-    def _startable(self) -> ServePoint | None:
-        return next((point for point in self.best if not said(self.engine, point.replica, point.load, "refuses")), None)
+    def _starts(self) -> Iterator[tuple[ServePoint, Start]]:
+        return ((point, start_of(self.engine, point.replica, point.load)) for point in self.best)
 
     def starting(self) -> tuple[str, ...]:
         """How to start the best layout, and why the engine refuses better ones; pools apart where the first sentence names them."""
-        if not self.best:
-            return ()
-        first, point, lines, named = self.best[0], self._startable(), list[str](), released(self.engine)
-        if point is not first:
-            lines.append(f"{first.replica.layout.name} does not start with {named}: {said(self.engine, first.replica, first.load, 'refuses')}.")
-        if point is not None:
-            what = "it" if point is first else point.replica.layout.name
-            each = f", on each of {hosts_of(point.replica)} hosts (RANK from 0 on, HEAD: address of host 0)" if "$RANK" in self.launch() else ""
-            lines.append(f"Start {what} with {named}{each}: {self.launch()}")
-            if note := said(self.engine, point.replica, point.load, "notes"):
-                lines.append(f"{note}.")
+        lines = list[str]()
+        for point, start in self._starts():
+            if start.refuses:
+                lines.append(f"{point.replica.layout.name} does not start with {start.released}: {start.refuses}.")
+                continue
+            what = "it" if point is self.best[0] else point.replica.layout.name
+            each = f", on each of {start.hosts} hosts (RANK from 0 on, HEAD: address of host 0)" if "$RANK" in start.command else ""
+            lines += [f"Start {what} with {start.released}{each}: {start.command}", *([f"{start.notes}."] if start.notes else [])]
             model, formats = point.replica.model, point.replica.formats
             if model.repository and formats.weights() != (kept := formats_of(published(model), model=model)).weights():
                 lines.append(f"{model.repository} holds {_weights(kept)} weights: name a checkpoint in {_weights(formats)}.")
-            if self.apart is not None and self.apart.tokens_per_gpu > BETTER * first.tokens_per_gpu:
+            if self.apart is not None and self.apart.tokens_per_gpu > BETTER * self.best[0].tokens_per_gpu:
                 lines += self._starting_apart(self.apart, point)
+            break
         return tuple(lines)
 
     def _starting_apart(self, apart: Apart, like: ServePoint) -> Iterator[str]:
         """The servers of both pools, and what sends requests to them."""
+        load = replace(like.load, users=apart.users / apart.decode_workers)
         pools: list[tuple[str, Task, ServeLayout]] = [("prompts", "prefill", apart.prefill), ("answers", "decode", apart.decode)]
         for words, task, layout in pools:
-            replica, load = replace(like.replica, layout=layout), replace(like.load, users=apart.users / apart.decode_workers)
-            reason = said(self.engine, replica, load, "refuses", task)
-            how = f"{layout.name} does not start: {reason}" if reason else command(self.engine, _checkpoint(replica), replica, load, task)
-            yield f"Apart, {words}: {how}"
-        if before := router(self.engine):
-            yield f"Apart, before both: {before}"
+            start = start_of(self.engine, replace(like.replica, layout=layout), load, task)
+            yield f"Apart, {words}: {f'{layout.name} does not start: {start.refuses}' if start.refuses else start.command}"
+        if start.router:
+            yield f"Apart, before both: {start.router}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON. Times in milliseconds."""
@@ -245,7 +242,8 @@ class Serving:
 
     def _changes(self) -> list[dict[str, Any]]:
         return [
-            {"name": one.name, "tokens_per_s_gpu": one.tokens_per_gpu, "layout": one.point and one.point.replica.layout.name} for one in self.what_ifs
+            {"name": one.name, "how": one.how, "tokens_per_s_gpu": one.tokens_per_gpu, "layout": one.point and one.point.replica.layout.name}
+            for one in self.what_ifs
         ]
 
     def points_of(self, points: Iterable[ServePoint]) -> list[dict[str, Any]]:
@@ -255,7 +253,9 @@ class Serving:
     def what_if_rows(self) -> list[dict[str, Any]]:
         """Rows of `WHAT_IFS`."""
         now = self.best[0].tokens_per_gpu if self.best else 1.0
-        return [one | {"gain": one["tokens_per_s_gpu"] / now - 1} for one in self._changes()]
+        return [
+            one | {"name": ": ".join(filter(None, (one["name"], one["how"]))), "gain": one["tokens_per_s_gpu"] / now - 1} for one in self._changes()
+        ]
 
     def system_rows(self) -> list[dict[str, Any]]:
         """Rows of `SYSTEMS`."""
@@ -272,11 +272,6 @@ class Serving:
 def _weights(formats: Formats) -> str:
     """ "fp8-block", or "bf16 and mxfp4"."""
     return " and ".join(sorted(set(formats.weights()[:3])))
-
-
-def _checkpoint(replica: Replica) -> str:
-    """What a command calls the model."""
-    return replica.model.repository or replica.model.name
 
 
 def sharing(best: Sequence[ServePoint]) -> ServePoint:

@@ -9,7 +9,7 @@ from dysharp import serve
 from dysharp.costs.machine import machine_of
 from dysharp.model.formats import formats_of
 from dysharp.serving.engine import engine_of
-from dysharp.serving.launch import _tables, command, hosts_of, said
+from dysharp.serving.launch import start_of, tables
 from dysharp.serving.layout import serve_layout_of
 from dysharp.serving.work import Load, Replica
 from dysharp.specs import list_whole_models, load_cluster, load_whole
@@ -25,7 +25,7 @@ def replica(layout: str, model: str = "deepseek-v3", cluster: str = "hw-dgx-h200
 def test_every_rule_holds_words_or_a_reason_with_its_source() -> None:
     known = {"adds", "line", "before", "refuses", "notes"}
     for name in ENGINES:
-        table = _tables()[name]
+        table = tables()[name]
         assert table["source"]
         for rule in table["rules"]:
             assert known & set(rule)
@@ -49,13 +49,13 @@ def test_commands_name_the_checkpoint() -> None:
 )
 def test_several_hosts(engine: str, words: str) -> None:
     load, rules = Load(64.0, 1000.0, 500.0), engine_of(engine)
-    assert words in command(rules, "M", replica("tp=8,pp=2"), load)
-    assert words.split(maxsplit=1)[0] not in command(rules, "M", replica("tp=8"), load)
+    assert words in start_of(rules, replica("tp=8,pp=2"), load).command
+    assert words.split(maxsplit=1)[0] not in start_of(rules, replica("tp=8"), load).command
 
 
 def test_a_host_of_a_rack_has_four_gpus() -> None:
-    assert hosts_of(replica("dp=16,ep=16", cluster="hw-gb200-nvl72")) == 4
-    assert hosts_of(replica("dp=16,ep=16")) == 2
+    for cluster, hosts in (("hw-gb200-nvl72", 4), ("hw-dgx-h200-x2", 2)):
+        assert start_of(engine_of("vllm"), replica("dp=16,ep=16", cluster=cluster), Load(64.0, 1000.0, 500.0)).hosts == hosts
 
 
 REFUSED = [
@@ -70,9 +70,9 @@ REFUSED = [
 @pytest.mark.parametrize(("engine", "layout", "drafts", "words"), REFUSED)
 def test_what_an_engine_refuses(engine: str, layout: str, drafts: int, words: str) -> None:
     load = Load(64.0, 1000.0, 500.0, 1.0 + drafts, drafts)
-    assert words in said(engine_of(engine), replica(layout), load, "refuses")
+    assert words in start_of(engine_of(engine), replica(layout), load).refuses
     for plain in ("tp=8", "tp=8,ep=8", "dp=16,ep=16"):
-        assert not said(engine_of(engine), replica(plain), load, "refuses")
+        assert not start_of(engine_of(engine), replica(plain), load).refuses
 
 
 def test_a_refused_layout_is_not_started() -> None:
@@ -88,10 +88,10 @@ def test_a_refused_layout_is_not_started() -> None:
 
 def test_drafts_beside_stages() -> None:
     load, own = Load(64.0, 1000.0, 500.0, 1.8, 1), replica("tp=8,pp=2")
-    assert "0.28 and 0.29 refuse" in said(engine_of("vllm"), own, load, "notes")
-    assert command(engine_of("sglang"), "M", own, load).startswith("SGLANG_ENABLE_PP_SPEC=1 python")
-    assert "prefill servers alone" in said(engine_of("sglang"), own, load, "refuses", "decode")
-    assert not said(engine_of("sglang"), own, load, "refuses", "prefill")
+    assert "0.28 and 0.29 refuse" in start_of(engine_of("vllm"), own, load).notes
+    assert start_of(engine_of("sglang"), own, load).command.startswith("SGLANG_ENABLE_PP_SPEC=1 python")
+    assert "prefill servers alone" in start_of(engine_of("sglang"), own, load, "decode").refuses
+    assert not start_of(engine_of("sglang"), own, load, "prefill").refuses
 
 
 def test_servers_apart() -> None:
