@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MOST = 1 << 24
 Tick = Callable[[int, int, str], None]
 SEQUENCE = Argument(4096, "tokens of a sequence.", "S", (1, MOST))
-_PRECISIONS = "bf16, fp8, fp8-tensor, mxfp8, fp4, fp4-all, mxfp4, mxfp4-fp8, int4"
+_PRECISIONS = "bf16, fp8, fp8-tensor, mxfp8, fp4, fp4-all, mxfp4, mxfp4-fp8, int4, int4-experts, int4-all"
 PRECISION = Argument(
     None,
     f"formats of weights, products, state and rows: {_PRECISIONS}; with another state bf16-moments, bf16-gradients, bf16-whole, fp8-moments, "

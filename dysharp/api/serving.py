@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Unpack
 
 from dysharp.api.arguments import ServeArgs
-from dysharp.api.serving_answer import Serving, Slo
+from dysharp.api.serving_answer import Serving, Slo, sharing
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.api.tensor_parallel import serving_curves
 from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import machine_of
-from dysharp.model.formats import formats_of
+from dysharp.model.formats import formats_of, published
 from dysharp.runs.request import routing_string, takes
 from dysharp.serving.answers import break_even, overlap_of, part_shares, slots_of
 from dysharp.serving.apart import best_apart
@@ -41,7 +41,7 @@ def serve(model: str | WholeModel = "deepseek-v3", cluster: str | Cluster = "hw-
     wanted = [one if isinstance(one, ServeLayout) else serve_layout_of(one) for one in layouts] if layouts is not None else None
     tried = list(layouts_of(start, count)) if wanted is None else wanted
     mtp, accepted = request["mtp"], sum(request["acceptance"] ** n for n in range(request["mtp"] + 1))
-    load, limits = Load(1.0, float(request["isl"]), float(request["osl"]), accepted, mtp), _limits(request["slo"])
+    load, limits = Load(1.0, float(request["isl"]), float(request["osl"]), accepted, mtp), slo_of(request["slo"])
     names = iter(range(len(tried)))
     points, rejected = search(start, rules, load, count, tried, lambda text: tick(next(names), len(tried), text))
     asked = Asked(start, rules, load, count, None if wanted is None else tuple(wanted), limits.ttft * 1e3, limits.tpot * 1e3)
@@ -65,17 +65,12 @@ def _start(whole: WholeModel, machine: Cluster, rules: Engine, request: ServeArg
     return start
 
 
-def published(whole: WholeModel) -> str:
-    """The precision of the published checkpoint: what the model's file says, else FP8 where the experts are FP8, else BF16."""
-    return whole.checkpoint or (whole.layer.gemm_dtype if whole.layer else "bf16")
-
-
 def _explained(found: Serving, asked: Asked, request: ServeArgs, tell: Callable[[str], None]) -> Serving:
     """With what else was asked about the best points."""
     best, mtp, routing, systems = list(found.best), request["mtp"], request["routing"], request["systems"]
     return replace(
         found, what_ifs=tuple(what_ifs(asked, best[0], tell)) if request["what_if"] else (),
-        overlap=overlap_of(best[0]), slots=tuple(slots_of(_sharing(best))), break_even=break_even(best[0], mtp) if mtp else None,
+        overlap=overlap_of(best[0]), slots=tuple(slots_of(sharing(best))), break_even=break_even(best[0], mtp) if mtp else None,
         systems=() if systems is None else ep_systems(_sending(best), systems, routing),
         layers=merged_layers(best[0], routing) if request["merged"] else None,
     )  # fmt: skip
@@ -84,15 +79,6 @@ def _explained(found: Serving, asked: Asked, request: ServeArgs, tell: Callable[
 def _sending(best: list[ServePoint]) -> ServePoint:
     """The best point whose groups send tokens to shared experts, else the best."""
     return next((point for point in best if point.replica.layout.dp > 1 and point.replica.layout.ep == point.replica.layout.stage_gpus), best[0])
-
-
-def _sharing(best: list[ServePoint]) -> ServePoint:
-    """The best point whose GPUs share experts, else the best."""
-    return next((point for point in best if point.replica.layout.ep > 1), best[0])
-
-
-def _limits(slo: str | Slo | None) -> Slo:
-    return slo_of(slo) if isinstance(slo, str) else slo or Slo()
 
 
 def _check(whole: WholeModel, request: ServeArgs) -> None:
@@ -126,8 +112,10 @@ def _header(whole: WholeModel, start: Replica, load: Load, request: ServeArgs) -
     )
 
 
-def slo_of(text: str) -> Slo:
-    """Limits from text such as "ttft=2s,tpot=50ms". Raises ConfigError."""
+def slo_of(text: str | Slo | None) -> Slo:
+    """Limits from text such as "ttft=2s,tpot=50ms", or as they are. Raises ConfigError."""
+    if not isinstance(text, str):
+        return text or Slo()
     limits = dict[str, float]()
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, _, value = part.partition("=")

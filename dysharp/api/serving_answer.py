@@ -1,22 +1,26 @@
 """`Serving`: the answer of `serve` as sentences, numbers and plain values."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_systems import SystemPoint
 from dysharp.base.text import Columns
 from dysharp.measured.serving.predictions import Bar, bar_of, outside_of
+from dysharp.model.formats import Formats, formats_of, published
 from dysharp.serving.answers import LIMITS, Overlap, Slots, limit_of, point_dict, words_of
 from dysharp.serving.apart import Apart
 from dysharp.serving.engine import Engine
-from dysharp.serving.search import Rejected, ServePoint
+from dysharp.serving.launch import Start, Task, start_of
+from dysharp.serving.layout import ServeLayout
+from dysharp.serving.search import EQUAL, Rejected, ServePoint
 from dysharp.serving.whatif import WhatIf
 
 BETTER = 1.05
 """Times the throughput from which the first sentence names prefill and decode apart."""
+TIE = f"within {100 * EQUAL:g} % smaller replicas go first, as one dead GPU stops one"
 TTFT_MS, TPOT_MS = 2000.0, 50.0
 """Limits where none are given."""
 
@@ -102,9 +106,10 @@ class Serving:
             f"Limit: {self._limit(first)}.",
         ]
         if len(self.best) > 1:
-            second = self.best[1]
-            behind = 100 * (1 - second.tokens_per_gpu / first.tokens_per_gpu)
-            lines.append(f"Next: {_named(second)}, {behind:.0f} % behind; limit: {words_of(second)}.")
+            second = max(self.best[1:], key=lambda point: point.tokens_per_gpu)
+            gpus, behind = second.replica.layout.gpus, 100 * (1 - second.tokens_per_gpu / first.tokens_per_gpu)
+            by = f"{behind:.0f} % behind" if behind >= 0 else f"{-behind:.1f} % ahead with replicas of {gpus} GPUs: {TIE}"
+            lines.append(f"Next: {_named(second)}, {by}; limit: {words_of(second)}.")
         if (point := self._for_users) is not None:
             replicas = self._replicas(point)
             layout = "" if point is first else f" of {_named(point)}"
@@ -155,11 +160,13 @@ class Serving:
             lines.append(f"A layer of {name} takes {layer.merged:,.0f} us as a Program, {layer.closed:,.0f} us by closed forms ({differ:+.0f} %).")
         if self.layers == {}:
             lines.append("No merged layer: the best layout is one GPU, or its groups cut experts.")
-        for slot in self.slots:
-            e = slot.eplb
-            name = "Experts as they lie" if not e.slots else f"EPLB with {e.slots} spare slot{'s' * (e.slots > 1)} a GPU"
-            cost = f"; {e.held / 1e9:.1f} GB of copies, all slots anew in {e.seconds:.2f} s" if e.slots else ""
-            lines.append(f"{name}: busiest GPU {e.busiest:.2f} times the mean, {slot.tokens_per_gpu:,.0f} tokens/s per GPU{cost}.")
+        for slot in self.slots if self.best else ():
+            e, base, at = slot.eplb, self.slots[0].tokens_per_gpu, sharing(self.best)
+            name, after = f"Without EPLB {at.replica.layout.name} with {at.load.users:g} users per replica", ""
+            if e.slots:
+                name = f"EPLB with {e.slots} spare slot{'s' * (e.slots > 1)} a GPU"
+                after = f" ({100 * (slot.tokens_per_gpu / base - 1):+.0f} %); {e.held / 1e9:.1f} GB of copies, all slots anew in {e.seconds:.2f} s"
+            lines.append(f"{name}: busiest GPU {e.busiest:.2f} times the mean, {slot.tokens_per_gpu:,.0f} tokens/s per GPU{after}.")
         return tuple(lines)
 
     def trust(self) -> tuple[str, ...]:
@@ -182,11 +189,39 @@ class Serving:
         return tuple(lines)
 
     def launch(self) -> str:
-        """Arguments of the engine for the best layout; "" without one."""
-        if not self.best:
-            return ""
-        point = self.best[0]
-        return self.engine.command(self.model, point.replica, point.load)
+        """The command that starts the best layout that the engine does not refuse; "" without one."""
+        return next((start.command for _, start in self._starts() if not start.refuses), "")
+
+    def _starts(self) -> Iterator[tuple[ServePoint, Start]]:
+        return ((point, start_of(self.engine, point.replica, point.load)) for point in self.best)
+
+    def starting(self) -> tuple[str, ...]:
+        """How to start the best layout, and why the engine refuses better ones; pools apart where the first sentence names them."""
+        lines = list[str]()
+        for point, start in self._starts():
+            if start.refuses:
+                lines.append(f"{point.replica.layout.name} does not start with {start.released}: {start.refuses}.")
+                continue
+            what = "it" if point is self.best[0] else point.replica.layout.name
+            each = f", on each of {start.hosts} hosts (RANK from 0 on, HEAD: address of host 0)" if "$RANK" in start.command else ""
+            lines += [f"Start {what} with {start.released}{each}: {start.command}", *([f"{start.notes}."] if start.notes else [])]
+            model, formats = point.replica.model, point.replica.formats
+            if model.repository and formats.weights() != (kept := formats_of(published(model), model=model)).weights():
+                lines.append(f"{model.repository} holds {_weights(kept)} weights: name a checkpoint in {_weights(formats)}.")
+            if self.apart is not None and self.apart.tokens_per_gpu > BETTER * self.best[0].tokens_per_gpu:
+                lines += self._starting_apart(self.apart, point)
+            break
+        return tuple(lines)
+
+    def _starting_apart(self, apart: Apart, like: ServePoint) -> Iterator[str]:
+        """The servers of both pools, and what sends requests to them."""
+        load = replace(like.load, users=apart.users / apart.decode_workers)
+        pools: list[tuple[str, Task, ServeLayout]] = [("prompts", "prefill", apart.prefill), ("answers", "decode", apart.decode)]
+        for words, task, layout in pools:
+            start = start_of(self.engine, replace(like.replica, layout=layout), load, task)
+            yield f"Apart, {words}: {f'{layout.name} does not start: {start.refuses}' if start.refuses else start.command}"
+        if start.router:
+            yield f"Apart, before both: {start.router}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON. Times in milliseconds."""
@@ -207,7 +242,8 @@ class Serving:
 
     def _changes(self) -> list[dict[str, Any]]:
         return [
-            {"name": one.name, "tokens_per_s_gpu": one.tokens_per_gpu, "layout": one.point and one.point.replica.layout.name} for one in self.what_ifs
+            {"name": one.name, "how": one.how, "tokens_per_s_gpu": one.tokens_per_gpu, "layout": one.point and one.point.replica.layout.name}
+            for one in self.what_ifs
         ]
 
     def points_of(self, points: Iterable[ServePoint]) -> list[dict[str, Any]]:
@@ -217,7 +253,9 @@ class Serving:
     def what_if_rows(self) -> list[dict[str, Any]]:
         """Rows of `WHAT_IFS`."""
         now = self.best[0].tokens_per_gpu if self.best else 1.0
-        return [one | {"gain": one["tokens_per_s_gpu"] / now - 1} for one in self._changes()]
+        return [
+            one | {"name": ": ".join(filter(None, (one["name"], one["how"]))), "gain": one["tokens_per_s_gpu"] / now - 1} for one in self._changes()
+        ]
 
     def system_rows(self) -> list[dict[str, Any]]:
         """Rows of `SYSTEMS`."""
@@ -229,6 +267,16 @@ class Serving:
     def _point(self, point: ServePoint) -> dict[str, Any]:
         low, high = bar_of(point.replica).around(point.served.tpot / 1e3)
         return point_dict(point) | {"tpot_ms_90": [low, high], "outside": outside_of(point.replica, point.load)}
+
+
+def _weights(formats: Formats) -> str:
+    """ "fp8-block", or "bf16 and mxfp4"."""
+    return " and ".join(sorted(set(formats.weights()[:3])))
+
+
+def sharing(best: Sequence[ServePoint]) -> ServePoint:
+    """The best point whose GPUs share experts, else the best: EPLB is tried there."""
+    return next((point for point in best if point.replica.layout.ep > 1), best[0])
 
 
 def _milliseconds(apart: dict[str, Any]) -> dict[str, Any]:

@@ -75,7 +75,8 @@ def print_serving(done: Serving) -> None:
     if done.best:
         click.echo()
         print_columns(POINTS, done.points_of(done.best[:MOST_BEST]))
-        print_lines(["", memory_line(done.best[0]), "", f"Start it: {done.launch()}"])
+        print_lines(["", memory_line(done.best[0]), ""])
+        click.echo("\n".join(done.starting()))  # no line ends inside a command
     if advice := done.advice():
         print_lines(["", *advice])
     if done.what_ifs:

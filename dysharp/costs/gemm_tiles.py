@@ -6,11 +6,12 @@ A tile is the part of the output that one SM computes at a time. On Blackwell tw
 |---|---|---|
 | "cublas" | the fastest tile, with a split that fills the SMs or none | NVIDIA, Matrix Multiplication Background (DU-09799), 2.3 |
 | "cutlass" | by rows and columns, no split | vLLM csrc/quantization/w8a8/cutlass/c3x: scaled_mm_sm90_fp8_dispatch.cuh, _sm100_ |
+| "marlin" | as cuBLAS, and lower tiles with the instruction of Ampere | vLLM csrc/quantization/marlin/marlin.cu: thread_m_blocks, thread_config_t |
 | "deepgemm" | fewest waves, then the fullest last wave | DeepGEMM get_best_configs (jit_kernels/gemm.py), heuristics/sm100.hpp |
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,12 @@ ALIGNMENT = 128
 SMEM_BYTES = 128.0
 """Bytes per clock that an SM writes to, or reads from, its shared memory (NVIDIA Hopper tuning guide)."""
 
+BF16_PER_CLOCK = {"ampere": 2048.0, "hopper": 4096.0, "blackwell": 8192.0, "cdna3": 2048.0, "cdna4": 4096.0}
+"""Dense BF16 operations per clock of an SM's tensor cores: white papers of A100 and H100; B200: twice Hopper's.
+
+CDNA: of a compute unit's matrix cores, from the datasheets' peak rates, units and clocks.
+"""
+MARLIN_TILES = tuple((rows, columns) for rows in (16, 32, 48, 64) for columns in (64, 128, 256))
 FP32_LANES = 128
 """FP32 operations per clock of an SM (NVIDIA Hopper architecture white paper)."""
 SUMMED = 128
@@ -90,10 +97,20 @@ def feed(gpu: Gpu, dtype_bytes: float, peak_flops_per_us: float, rows: F64, colu
     return np.minimum(1.0, clocks / (2 * (rows + shared) * dtype_bytes / SMEM_BYTES))
 
 
+def _marlin(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
+    """Weights narrower than products, which registers widen: tiles of few rows with `mma`, which every GPU since Ampere has."""
+    yield from _split(gpu, p, MARLIN_TILES, BF16_PER_CLOCK["ampere"] / BF16_PER_CLOCK[gpu.arch])
+    yield from _cublas(gpu, p)
+
+
 def _cublas(gpu: Gpu, p: Problem) -> Iterator[Tiles]:
+    for tile in GUIDE_TILES:
+        yield from _split(gpu, p, (tile,), HALF if gpu.arch == "blackwell" and tile[0] < FULL_ROWS else 1.0)
+
+
+def _split(gpu: Gpu, p: Problem, sides: Iterable[tuple[int, int]], core: float) -> Iterator[Tiles]:
     """Each tile without a split, and with as many parts as fill the SMs once."""
-    for rows, columns in GUIDE_TILES:
-        core = HALF if gpu.arch == "blackwell" and rows < FULL_ROWS else 1.0
+    for rows, columns in sides:
         high, wide = np.full_like(p.m, rows), np.full_like(p.m, columns)
         tiles = p.groups * np.ceil(p.m / high) * np.ceil(p.n / wide)
         yield Tiles(high, wide, core=core)
@@ -133,6 +150,7 @@ def _deepgemm_of(gpu: Gpu, p: Problem, layout: str) -> Iterator[Tiles]:
 LIBRARIES: dict[str, Callable[[Gpu, Problem], Iterator[Tiles]]] = {
     "cublas": _cublas,
     "cutlass": _cutlass,
+    "marlin": _marlin,
     "deepgemm": _deepgemm,
     "deepgemm-contiguous": _deepgemm_contiguous,
     "deepgemm-masked": _deepgemm_masked,

@@ -166,7 +166,8 @@ class Machine:
             moved = groups * (ELEMENT_BYTES[kind] * m * k + held * n * k + 2 * m * n) + sums
             return max(groups * 2 * m * n * k / self.cluster.peak_flops_per_us(kind), moved / self.cluster.hbm_bytes_per_us)
         regime = self.regime
-        library = regime.grouped if grouped is not None else "cublas" if kind == "bf16" else regime.dense
+        dense = regime.dense if kind != "bf16" else regime.narrow if held < ELEMENT_BYTES[kind] else "cublas"
+        library = dense if grouped is None else regime.grouped
         products = gemm_us(
             self.gpu, self.constants, m * np.array(levels), n, k, kind, library=library, groups=groups,
             kept=kept_part(self.gpu, self.constants, kind, library) if regime.long else 1.0, weight_bytes=held,

@@ -11,16 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dysharp.base.arrays import F64
-from dysharp.costs.gemm_tiles import Problem, feed, hides_stores, promoted, tiles_of
+from dysharp.costs.gemm_tiles import BF16_PER_CLOCK, Problem, feed, hides_stores, promoted, tiles_of
 from dysharp.specs.gpu import Gpu
 
 Constants = Mapping[str, float]
 ELEMENT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
-BF16_PER_CLOCK = {"ampere": 2048.0, "hopper": 4096.0, "blackwell": 8192.0, "cdna3": 2048.0, "cdna4": 4096.0}
-"""Dense BF16 operations per clock of an SM's tensor cores: white papers of A100 and H100; B200: twice Hopper's.
-
-CDNA: of a compute unit's matrix cores, from the datasheets' peak rates, units and clocks.
-"""
 CAST_BYTES = 2.0 + 1.0
 """Bytes that a cast of one value moves: it reads BF16 and writes FP8."""
 SCALE_BYTES = 4.0 / 128.0

@@ -20,6 +20,8 @@ class Regime:
     dense: str
     grouped: str
     source: str
+    narrow: str = "cublas"
+    """Library of BF16 products with narrower weights."""
     long: bool = True
     """It runs for hours, at the power that a GPU sustains; else a kernel runs a few times."""
     wait: str = ""

@@ -88,7 +88,11 @@ class Formats:
     @property
     def narrow(self) -> bool:
         """Whether any weight is narrower than BF16."""
-        return any(getattr(self, name) != "bf16" for name in WEIGHTS)
+        return set(self.weights()) != {"bf16"}
+
+    def weights(self) -> tuple[str, ...]:
+        """Formats of `WEIGHTS`."""
+        return tuple(getattr(self, name) for name in WEIGHTS)
 
     def main(self, moe: bool) -> str:
         """Type of products of most work: of routed experts, or of a dense FFN."""
@@ -100,7 +104,7 @@ class Formats:
 
     def to_dict(self, run: Run = str) -> dict[str, Any]:
         """Plain values for JSON."""
-        weights = {name: getattr(self, name) for name in WEIGHTS}
+        weights = dict(zip(WEIGHTS, self.weights(), strict=True))
         products = {name: run(self._of(name).compute) for name in WEIGHTS}
         sent, back = self.rows()
         return {"weights": weights, "products": products, "kv": self.kv, "state": self.state, "sent": sent, "back": back}
@@ -144,11 +148,13 @@ PRECISIONS = {
     "fp8-tensor": linears("fp8", "fp8"), "mxfp8": linears("mxfp8", "fp8"),
     **dict.fromkeys(("fp4", "nvfp4"), Formats("bf16", "nvfp4", "nvfp4", state="fp8")), "fp4-all": linears("nvfp4", "fp8"),
     "mxfp4": Formats("bf16", "mxfp4", "bf16"), "mxfp4-fp8": Formats("bf16", "mxfp4-fp8", "bf16"),
-    "int4": Formats("bf16", "int4", "bf16"), "int4-all": linears("int4"),
+    **dict.fromkeys(("int4", "int4-experts"), Formats("bf16", "int4", "bf16")), "int4-all": linears("int4"),
 }  # fmt: skip
-"""Precision -> formats. "fp8": a scale per block (DeepSeek-V3); "fp8-tensor": one per tensor. NVFP4 checkpoints of models with latent attention keep
-attention in BF16 ("fp4", "nvfp4"); those of the others quantise every linear layer ("fp4-all"). INT4 is Kimi's, of routed experts alone; AWQ and GPTQ
-quantise every linear layer ("int4-all"). Two names of one type differ in `state`: fp8-moments, fp8-deepseek, bf16-moments, ..."""
+"""Precision -> formats. "fp8": a scale per block (DeepSeek-V3); "fp8-tensor": one per tensor. Two names of one type differ in `state`: fp8-moments,
+fp8-deepseek, bf16-moments, ... "fp4", "nvfp4" and "int4" are what checkpoints of models with latent attention hold (DeepSeek-V3's NVFP4 keeps
+attention in BF16, Kimi's INT4 all but routed experts)."""
+EVERY = {"fp4": "fp4-all", "nvfp4": "fp4-all", "int4": "int4-all"}
+"""The same of models without latent attention: every linear layer (NVIDIA's NVFP4 of Qwen3; AWQ, GPTQ, w4a16 of compressed-tensors)."""
 SAID = (*WEIGHTS, "kv", "products", "state", "sent", "back", "weights")
 """What may stand behind a name, as part=value. "weights": attention, experts and dense at once."""
 
@@ -156,12 +162,12 @@ SAID = (*WEIGHTS, "kv", "products", "state", "sent", "back", "weights")
 def formats_of(precision: str, kv: str = "bf16", model: WholeModel | None = None) -> Formats:
     """The formats of a precision: a name of `PRECISIONS`, then part=value (`SAID`), joined with commas. Raises `ConfigError` with the nearest word.
 
-    `kv`: where the text says none. `model`: one without experts has what a name says of routed experts alone in every linear layer, as checkpoints
-    of dense models do; else the name would say nothing.
+    `kv`: where the text says none. `model`: a name means what checkpoints of this model hold (`EVERY`); without experts, what it says of routed
+    experts alone holds for every linear layer.
     """
     name, *more = (word.strip() for word in precision.split(","))
     check_word(name, PRECISIONS, f"precision {show(name)}: unknown")
-    base = replace(PRECISIONS[name], kv=kv)
+    base = replace(PRECISIONS[name if model is None or model.attention.mla else EVERY.get(name, name)], kv=kv)
     if model is not None and model.layer is None and base.dense == "bf16":
         base = replace(base, attention=base.experts, dense=base.experts)
     said: dict[str, str] = {}
@@ -181,6 +187,11 @@ def recipe_for(formats: Formats) -> Recipe:
     """The recipe of a step's state: linears whose products are in BF16 have no copies."""
     own = RECIPES[formats.state]
     return replace(own, fp8=tuple(part for part in own.fp8 if formats.of(part).compute != "bf16"))
+
+
+def published(model: WholeModel) -> str:
+    """The precision of the published checkpoint: what the model's file says, else FP8 where the experts are FP8, else BF16."""
+    return model.checkpoint or (model.layer.gemm_dtype if model.layer else "bf16")
 
 
 def trained(formats: Formats) -> Formats:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import Machine
-from dysharp.model.formats import COPIES, Formats, formats_of, linears, trained
+from dysharp.model.formats import EVERY, Formats, formats_of, trained
 from dysharp.runs.options import Value
 from dysharp.specs import Model
 from dysharp.specs.whole import WholeModel
@@ -53,9 +53,10 @@ def row_options(formats: Formats | None, systems: Iterable[str]) -> dict[str, Va
     return found
 
 
-def default_formats(products: str, state: str = "bf16") -> Formats:
-    """Formats where nobody said any: every linear in one type."""
-    return replace(linears(COPIES[products], state), sent="bf16", back="bf16")
+def default_formats(products: str, state: str = "") -> Formats:
+    """Formats where nobody said any: those of the precision that is named like its products, for every linear; BF16 rows."""
+    own = formats_of(EVERY.get(products, products))
+    return replace(own, state=state or own.state, sent="bf16", back="bf16")
 
 
 def with_rows(formats: Formats, options: dict[str, Any] | None, model: Model | None) -> Formats:

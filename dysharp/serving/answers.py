@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from dysharp.serving.balance import EXTRA_SLOTS, Rearranging, rearranging, with_slots
-from dysharp.serving.layout import ServeLayout
 from dysharp.serving.loop import closed_loop
 from dysharp.serving.memory import memory_of
 from dysharp.serving.search import ServePoint
@@ -124,7 +123,7 @@ def slots_of(point: ServePoint) -> list[Slots]:
     layout, model = point.replica.layout, point.replica.model.layer
     if not point.replica.loads or layout.ep == 1 or model is None:
         return []
-    bare = replace(point.replica, layout=ServeLayout(layout.tp, layout.dp, layout.ep, -model.n_experts % layout.ep))
+    bare = replace(point.replica, layout=replace(layout, slots=-model.n_experts % layout.ep))
     tried = [(0, bare), *((n, with_slots(bare, n)) for n in EXTRA_SLOTS)]
     found = []
     for n, replica in tried:

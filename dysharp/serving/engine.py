@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from math import ceil
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from pydantic import Field
 from dysharp.base.errors import check_word, show
 from dysharp.base.units import MiB
 from dysharp.costs.machine import Reducers
-from dysharp.serving.work import Load, Replica
+from dysharp.serving.work import Replica
 from dysharp.specs.fields import Text, Tokens, check_fields
 from dysharp.specs.reading import parse_toml, read_text
 
@@ -57,16 +56,6 @@ class Engine:
     """Its kernel that sums in the switch; "": none."""
     nvls: bool
     """Whether NCCL may sum in the switch."""
-    launch: Text
-    """Command that starts the engine."""
-    ep_flag: Text
-    """Flags of layouts whose GPUs share experts; then those of attention groups, of an FP8 cache that is not the default, of drafts, of stages."""
-    dp_flag: Text
-    kv_flag: Text
-    mtp_flag: Text
-    pp_flag: Text
-    options: Text
-    """How the flags of groups and drafts are given: as they are, or as lines of a file."""
 
     def __post_init__(self) -> None:
         check_fields(self, f"engine {show(self.name)}")
@@ -75,17 +64,6 @@ class Engine:
     def reducers(self) -> Reducers:
         """Its all-reduce kernels."""
         return Reducers(self.all_reduce, MOST_OWN, self.in_switch, MOST_IN_SWITCH if self.in_switch else 0.0, self.nvls)
-
-    def command(self, model: str, replica: Replica, load: Load) -> str:
-        """The command that starts the engine for `load.users` users of a replica."""
-        layout = replica.layout
-        flags = ((layout.ep > 1, self.ep_flag), (layout.pp > 1, self.pp_flag), (replica.formats.kv == "fp8" != self.kv, self.kv_flag))
-        optional = [flag for wanted, flag in ((layout.dp > 1, self.dp_flag), (load.drafts > 0, self.mtp_flag)) if wanted and flag]
-        last = [self.options.replace("{lines}", " ".join(optional))] if optional else []
-        words = " ".join([self.launch, *(flag for wanted, flag in flags if wanted and flag), *last])
-        values = {"tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "pp": layout.pp, "gpus": layout.stage_gpus}
-        values |= {"drafts": load.drafts, "drafts_and_one": load.drafts + 1}
-        return words.format(model=model, batch=ceil(load.users / layout.dp), all_batch=ceil(load.users), **values)
 
     def beside(self, groups: int) -> Engine:
         """The rules of one of `groups` attention groups."""

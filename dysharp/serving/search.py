@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,8 @@ from dysharp.serving.work import Load, Replica
 
 MOST_TP = 8
 """GPUs of an attention group that are tried; more only if named."""
+EQUAL = 0.01
+"""Part of the tokens per second by which layouts are told apart: an eighth of the median error of predictions."""
 BATCHES = 12
 """Numbers of users of a layout that are tried: one attention group with 1, 2, 4, ... requests."""
 
@@ -140,12 +143,23 @@ def front(points: Iterable[ServePoint]) -> list[ServePoint]:
 
 
 def within(points: Iterable[ServePoint], ttft_us: float, tpot_us: float) -> list[ServePoint]:
-    """The point of each layout with most users within both limits, most tokens per GPU first."""
+    """The point of each layout with most users within both limits, `ranked`."""
     by_layout: dict[ServeLayout, list[ServePoint]] = {}
     for point in points:
         by_layout.setdefault(point.replica.layout, []).append(point)
     best = (_most_users(tried, ttft_us, tpot_us) for tried in by_layout.values())
-    return sorted((point for point in best if point is not None), key=lambda p: -p.tokens_per_gpu)
+    return ranked([point for point in best if point is not None])
+
+
+def ranked(points: list[ServePoint]) -> list[ServePoint]:
+    """Most tokens per GPU first; of points about equal to the most (`EQUAL`) those with the fewest GPUs of a replica, which one dead GPU stops."""
+    most = max((point.tokens_per_gpu for point in points), default=0.0)
+
+    def key(point: ServePoint) -> tuple[float, float]:
+        far = point.tokens_per_gpu < (1 - EQUAL) * most
+        return (math.inf if far else point.replica.layout.gpus, -point.tokens_per_gpu)
+
+    return sorted(points, key=key)
 
 
 def _most_users(points: list[ServePoint], ttft_us: float, tpot_us: float) -> ServePoint | None:

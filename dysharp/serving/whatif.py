@@ -43,6 +43,8 @@ class WhatIf:
     name: str
     point: ServePoint | None
     tokens_per_gpu: float
+    how: str = ""
+    """What goes on."""
 
 
 def what_ifs(asked: Asked, best: ServePoint, tick: Callable[[str], None] = lambda _: None) -> list[WhatIf]:
@@ -52,7 +54,7 @@ def what_ifs(asked: Asked, best: ServePoint, tick: Callable[[str], None] = lambd
         tick(name)
         point = replace(asked, start=start).best()
         found.append(WhatIf(name, point, point.tokens_per_gpu if point else 0.0))
-    return [*found, dead_gpu(best, asked.gpus)]
+    return [*found, dead_gpu(asked, best)]
 
 
 def _machines(start: Replica, gpus: int) -> Iterator[tuple[str, Replica]]:
@@ -71,12 +73,21 @@ def _machines(start: Replica, gpus: int) -> Iterator[tuple[str, Replica]]:
     yield "NICs twice as fast", replace(start, machine=machine_of(replace(cluster, scale_out=faster), "serving"))
 
 
-def dead_gpu(best: ServePoint, gpus: int) -> WhatIf:
-    """One GPU is lost. Attention groups that share experts go on without its group, if the others hold all experts; else a replica stops."""
-    name, left = "a GPU dies", best.tokens_per_gpu * (best.replicas - 1) * best.replica.layout.gpus
-    smaller = _without_a_group(best)
-    rate = 0.0 if smaller is None else smaller.served.rate * smaller.load.answer
-    return WhatIf(name, smaller, (left + rate) / gpus)
+def dead_gpu(asked: Asked, best: ServePoint) -> WhatIf:
+    """One GPU is lost. Attention groups that share experts go on without its group, if the others hold all experts; else a replica stops, and others
+    go on. Where there is no other, half of its GPUs or more, a power of two, start anew with the layout that is best there."""
+    layout, others, smaller = best.replica.layout, best.replicas - 1, _without_a_group(best)
+    count = 1 << (layout.gpus - 1).bit_length() - 1 if layout.gpus > 1 else 0
+    point: ServePoint | None = smaller or best
+    tokens = best.tokens_per_gpu * others * layout.gpus
+    if smaller is not None:
+        tokens, how = tokens + smaller.served.rate * smaller.load.answer, f"{layout.dp - 1} of {layout.dp} groups go on"
+    elif others:
+        how = f"{others} of {best.replicas} replicas go on"
+    else:
+        point, how = replace(asked, gpus=count, layouts=None).best() if count else None, f"{count} of {layout.gpus} GPUs start anew"
+        tokens = point.tokens_per_gpu * count if point else 0.0
+    return WhatIf("a GPU dies", point, tokens / asked.gpus, how if point else "nothing that is left keeps the limits")
 
 
 def _without_a_group(best: ServePoint) -> ServePoint | None:

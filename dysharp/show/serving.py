@@ -53,7 +53,7 @@ def write_page(done: Serving, path: str | os.PathLike[str], command: str) -> Pat
     ]
     page = template("serving.html").render(
         title=f"Serving {done.model} on {done.gpus} GPUs of {done.cluster}", answer=(*done.sentences(), *done.trust()), advice=done.advice(),
-        memory=memory_line(done.best[0]) if done.best else "", launch=done.launch(), tables=[table for table in tables if table[2]],
+        memory=memory_line(done.best[0]) if done.best else "", launch=done.starting(), tables=[table for table in tables if table[2]],
         picture=_svg(done), header=done.header, command=command, version=__version__, model_version=MODEL_VERSION,
     )  # fmt: skip
     return write_text(path, page)

@@ -50,7 +50,7 @@ Delay = Annotated[float, Field(strict=True, ge=0, le=1e9, allow_inf_nan=False)]
 Constants = tuple[tuple[Annotated[str, Field(strict=True)], Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]], ...]
 DispatchFormat = Annotated[str, Field(strict=True), one_of("rows", "fp8")]
 GemmDtype = Annotated[str, Field(strict=True), one_of("fp8", "bf16")]
-CHECKPOINTS = ("bf16", "fp8", "fp8-tensor", "mxfp8", "fp4", "fp4-all", "mxfp4", "mxfp4-fp8", "int4", "int4-all")
+CHECKPOINTS = ("bf16", "fp8", "fp8-tensor", "mxfp8", "fp4", "fp4-all", "mxfp4", "mxfp4-fp8", "int4", "int4-experts", "int4-all")
 Checkpoint = Annotated[str, Field(strict=True), one_of("", *CHECKPOINTS)]
 Family = Annotated[str, Field(strict=True), one_of("paper", "hw")]
 

@@ -207,7 +207,7 @@ def checkpoint_of(config: Mapping[str, Any], moe: bool, latent: bool) -> str:
         return "fp4" if latent else "fp4-all"
     if kind == "int4":
         kept = moe and "attn" in str(quant.get("ignore"))
-        return "int4" if kept else "int4-all"
+        return "int4-experts" if kept else "int4-all"
     return kind
 
 

@@ -168,6 +168,8 @@ class WholeModel:
     """Layers that predict further tokens (MTP), each like the last layer."""
     checkpoint: Checkpoint = ""
     """Precision of the weights that are published, a name of `model.formats.PRECISIONS`; "": that of the experts' GEMMs."""
+    repository: Text = ""
+    """The published checkpoint on Hugging Face; "": not known."""
 
     def __post_init__(self) -> None:
         where = f"model {show(self.name)}"

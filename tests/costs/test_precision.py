@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from dysharp.base.errors import ConfigError
-from dysharp.costs.machine import Machine
+from dysharp.costs.machine import Machine, machine_of
 from dysharp.model.formats import COPIES, FORMATS, PRECISIONS, Formats, formats_of, trained
 from dysharp.model.layout import layout_of
 from dysharp.model.state import RECIPES
@@ -61,10 +61,20 @@ def test_what_is_unknown_is_one_line(text: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["int4", "fp4", "nvfp4"])
+def test_a_name_means_what_checkpoints_of_the_model_hold(name: str) -> None:
+    """Models with latent attention quantise experts; the others every linear layer."""
+    whole = f"{name.removeprefix('nv')}-all"
+    for model in (DENSE, load_whole("glm-4.5-air"), load_whole("qwen3-30b")):
+        assert formats_of(name, model=model) == PRECISIONS[whole]
+        assert formats_of(f"{name},attention=bf16", model=model).experts == formats_of(whole).experts
+    for model in (EXPERTS, load_whole("kimi-k2"), None):
+        assert formats_of(name, model=model) == PRECISIONS[name] != PRECISIONS[whole]
+    assert formats_of("int4-experts", model=load_whole("glm-4.5-air")) == PRECISIONS["int4"]
+
+
 def test_a_dense_model_has_what_a_name_says_of_experts_in_every_linear() -> None:
-    assert formats_of("int4", model=DENSE) == formats_of("int4-all")
-    assert formats_of("int4", model=EXPERTS) == PRECISIONS["int4"]
-    assert formats_of("fp4", model=DENSE) == PRECISIONS["fp4"]  # it says something of a dense FFN already
+    assert formats_of("mxfp4", model=DENSE).attention == formats_of("mxfp4", model=DENSE).dense == "mxfp4"
 
 
 def test_the_line_names_parts_where_they_differ() -> None:
@@ -124,3 +134,17 @@ def test_fp8_is_never_slower_than_bf16(name: str, cluster: str, text: str) -> No
         times[precision] = cost.forward + cost.backward + cost.weights
     assert times["fp8"] <= times["bf16"]
     assert times["fp8"] <= times["fp8,products=fp8"]
+
+
+SHAPES = ((1536, 4096), (4096, 1024), (10240, 8192), (57344, 8192), (8192, 28672), (1408, 4096))
+
+
+@pytest.mark.parametrize("cluster", ["hw-dgx-h100", "hw-dgx-h200", "hw-dgx-b200", "hw-hgx-b300", "hw-mi355x"])
+def test_few_rows_read_narrow_weights_no_slower(cluster: str) -> None:
+    """Up to 16 rows a linear with INT4 weights and BF16 products takes at most what FP8 takes with its cast (Marlin's tiles have 16 rows)."""
+    machine = machine_of(load_cluster(cluster), "serving")
+    for rows in (1, 2, 4, 8, 16):
+        for n, k in SHAPES:
+            narrow, wide = (machine.gemm(rows, n, k, "bf16", weight_bytes=FORMATS[name].weight_bytes) for name in ("int4", "bf16"))
+            fp8 = machine.gemm(rows, n, k, "fp8", weight_bytes=FORMATS["fp8-block"].weight_bytes)
+            assert narrow <= min(wide, fp8 + machine.memory(machine.cast_bytes("fp8") * rows * k))

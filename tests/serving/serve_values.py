@@ -16,7 +16,7 @@ from dysharp.model.batch import Batch, prompt_batch
 from dysharp.model.cache import operator_bytes
 from dysharp.model.formats import FORMATS, PRECISIONS, formats_of
 from dysharp.model.operators import operators
-from dysharp.serving import answers, apart, exchange, whatif
+from dysharp.serving import answers, apart, exchange, launch, whatif
 from dysharp.serving.balance import busiest, levels_of, loads_of, rearranging, with_slots
 from dysharp.serving.engine import GRAPH_BATCHES, engine_of
 from dysharp.serving.layer import expert_op, layer_ops, touched
@@ -138,7 +138,7 @@ def loops(r: Replica) -> Iterator[tuple[str, Any]]:
             f"{engine.name} host",
             [engine.step_us(r, 50.0, *n) for n in ((0.0,), (900.0,), (3.0, 400))] + [engine.first_us(r, 7e3), engine.text_us(r, 1e3)],
         )
-        yield f"{engine.name} command", engine.command("M", replace(r, formats=replace(r.formats, kv="fp8")), load)
+        yield f"{engine.name} command", launch.start_of(engine, replace(r, formats=replace(r.formats, kv="fp8")), load)
 
 
 def pools(first: str, second: str) -> Iterator[tuple[str, Any]]:
@@ -168,7 +168,7 @@ def searches() -> Iterator[tuple[str, Any]]:
     for tpot in (20e3, 45e3, 90e3):
         yield f"within {tpot:g}", [(p.replica.layout, p.load.users, p.step(), p.turn) for p in within(points, 4e6, tpot)]
     best = within(points, 4e6, 60e3)[0]
-    yield "answers", (answers.words_of(best), answers.limit_of(best), answers.part_shares(best), whatif.dead_gpu(best, 8).tokens_per_gpu)
+    yield "answers", (answers.words_of(best), answers.limit_of(best), answers.part_shares(best), whatif.dead_gpu(one, best).tokens_per_gpu)
     for point in (next(p for p in points if p.replica.layout.dp > 1), points[0]):
         yield f"overlap {point.replica.layout.name}", (answers.overlap_of(point), [answers.break_even(point, n) for n in (1, 3)])
     skewed = loads_of(best.replica.model, "lognormal:0.7")

@@ -9,6 +9,7 @@ from dysharp.costs.machine import machine_of
 from dysharp.model.batch import Batch
 from dysharp.model.formats import formats_of
 from dysharp.serving.engine import engine_of
+from dysharp.serving.launch import start_of
 from dysharp.serving.layout import serve_layout_of
 from dysharp.serving.loop import closed_loop, run_closed_loop
 from dysharp.serving.memory import weight_bytes
@@ -138,6 +139,6 @@ def test_stages_take_turns(engine: str) -> None:
     alone = StepTable(two, rules, load).decode_us(1.0)
     assert alone > StepTable(one, rules, load).decode_us(1.0)
     assert "stage to stage" in step_time(two, Batch(decodes=1, context=1)).parts
-    assert "16" not in rules.command("M", two, load).split("--max")[0]
-    assert " 2" in rules.command("M", two, load)
+    assert "16" not in start_of(rules, two, load).command.split("--max")[0]
+    assert " 2" in start_of(rules, two, load).command
     assert "61 layers do not fill 64 stages" in serve_layout_of("pp=64").conflicts(two.model)

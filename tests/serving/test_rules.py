@@ -1,5 +1,6 @@
 """Rules of engines, uneven experts, what another machine brings, drafts: each moves the right way, and bounds bound."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from dysharp.serving.apart import Pool, best_apart, disaggregated, transfer_us
 from dysharp.serving.balance import hottest, loads_of, rearranging
 from dysharp.serving.engine import engine_of
 from dysharp.serving.exchange import FREE, HUB, IN_SWITCH
+from dysharp.serving.launch import start_of
 from dysharp.serving.layer import expert_op
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.serving.search import ServePoint
@@ -64,11 +66,11 @@ def test_sglang_divides_a_step_by_its_groups() -> None:
 def test_commands(engine: str) -> None:
     rules, load = engine_of(engine), Load(100.0, 1000.0, 500.0, 1.8, 1)
     own = replace(replica(layout="dp=8,ep=8"), formats=formats_of("fp8", "fp8"))
-    command = rules.command("MODEL", own, load)
-    assert "MODEL" in command
-    assert "{" not in command.replace("{decoding_type", "").replace('{"method"', "")
+    command = start_of(rules, own, load).command
+    assert "deepseek-ai/DeepSeek-V3" in command
+    assert not re.search(r"\{\w+\}", command)
     assert ("13" in command) == (engine != "sglang")  # requests of a group; SGLang counts those of all groups
-    plain = rules.command("MODEL", replica(layout="tp=8"), Load(4.0, 1.0, 2.0))
+    plain = start_of(rules, replica(layout="tp=8"), Load(4.0, 1.0, 2.0)).command
     for word in ("attention", "expert", "spec", "fp8"):
         assert word not in plain
 
@@ -139,12 +141,30 @@ def test_what_ifs_of_two_nodes() -> None:
 def test_a_dead_gpu_takes_a_group_or_a_replica() -> None:
     """Seven of eight groups go on if they hold all experts; a replica with one group stops."""
     wide, narrow = point("dp=8,ep=8"), point("tp=8")
-    found = dead_gpu(wide, 8)
+    ask = asked("hw-dgx-h200", 8, tpot_ms=200.0)
+    found = dead_gpu(ask, wide)
+    assert found.how == "7 of 8 groups go on"
     assert found.point is not None
     assert found.point.replica.layout == ServeLayout(dp=7, ep=7, slots=3)
     assert 0.3 * wide.tokens_per_gpu < found.tokens_per_gpu < wide.tokens_per_gpu  # five more experts take most of the cache
-    assert dead_gpu(narrow, 8).tokens_per_gpu == 0
-    assert dead_gpu(replace(narrow, replicas=4), 32).tokens_per_gpu == pytest.approx(0.75 * narrow.tokens_per_gpu)
+    assert dead_gpu(ask, narrow).tokens_per_gpu == 0  # four GPUs have no room
+    assert "nothing that is left" in dead_gpu(ask, narrow).how
+    found = dead_gpu(replace(ask, gpus=32), replace(narrow, replicas=4))
+    assert found.how == "3 of 4 replicas go on"
+    assert found.tokens_per_gpu == pytest.approx(0.75 * narrow.tokens_per_gpu)
+
+
+def test_a_dead_gpu_of_two_nodes_leaves_the_other_node() -> None:
+    ask = asked("hw-dgx-h200-x2", 16, layouts="tp=8,ep=8,pp=2")
+    best = ask.best()
+    assert best is not None
+    found = dead_gpu(ask, best)
+    assert found.how == "8 of 16 GPUs start anew"
+    assert found.point is not None
+    alone = replace(ask, gpus=8, layouts=None).best()
+    assert alone is not None
+    assert found.point.replica.layout == alone.replica.layout
+    assert found.tokens_per_gpu == alone.tokens_per_gpu / 2
 
 
 def test_prefill_apart() -> None:

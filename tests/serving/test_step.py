@@ -1,9 +1,11 @@
 """The steps of the spec's hand-worked cases, kernel by kernel, and identities of bytes and FLOPs."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from dysharp import serve
 from dysharp.base.errors import ConfigError
 from dysharp.costs.attention import Attention
 from dysharp.costs.machine import machine_of
@@ -15,6 +17,7 @@ from dysharp.serving.exchange import row_bytes
 from dysharp.serving.layer import expert_op
 from dysharp.serving.layout import ServeLayout, serve_layout_of
 from dysharp.serving.memory import kv_bytes, memory_of, weight_bytes
+from dysharp.serving.search import search, within
 from dysharp.serving.step import draft_us, layer_ops, step_time
 from dysharp.serving.two_batches import COMPUTE, RETURN, SEND, WAIT, Action, alternated_us, overlapped_us
 from dysharp.serving.work import ELEMENT, Replica
@@ -267,3 +270,22 @@ def test_a_draft_costs_a_layer_and_a_head() -> None:
     assert whole / 61 < draft_us(r, batch) < whole / 20
     two = step_time(r, replace(batch, queries=2)).device
     assert whole < two < 1.9 * whole  # twice the tokens touch more experts, and read the cache once
+
+
+def test_experts_of_four_bits_are_read_at_their_own_width() -> None:
+    """gpt-oss-120b on one H100, 32 requests: bytes of BF16 would take over 40 ms."""
+    r = replica("gpt-oss-120b", "hw-dgx-h100", "tp=1", "mxfp4")
+    four = step_time(r, Batch(decodes=32, context=1536)).parts["experts"]
+    sixteen = step_time(replace(r, formats=formats_of("bf16")), Batch(decodes=32, context=1536)).parts["experts"]
+    assert four < 22e3
+    assert sixteen > 40e3
+
+
+def test_one_rule_sets_engines_apart_where_groups_share_experts() -> None:
+    """TensorRT-LLM's prompts wait for prompts of other groups; with this rule alone vLLM is as fast."""
+    asked: dict[str, Any] = {"layouts": ["dp=8,ep=8"], "kv": "fp8", "slo": "tpot=50ms"}
+    vllm, trtllm = (serve("deepseek-v3", "hw-dgx-h200", engine=name, **asked).best[0] for name in ("vllm", "trtllm"))
+    assert trtllm.tokens_per_gpu > 2.5 * vllm.tokens_per_gpu
+    rules = replace(vllm.table.engine, gathered_steps=trtllm.table.engine.gathered_steps)
+    gathered = within(search(vllm.replica, rules, vllm.load, 8, [vllm.replica.layout])[0], 2e6, 50e3)
+    assert gathered[0].tokens_per_gpu == pytest.approx(trtllm.tokens_per_gpu, rel=0.05)

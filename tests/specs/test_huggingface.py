@@ -238,7 +238,7 @@ GROUPS = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "gro
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, True, "fp4"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, False, "fp4-all"),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, False, "fp8-tensor"),
-        ({"quant_method": "compressed-tensors", "config_groups": GROUPS, "ignore": ["re:.*self_attn.*", "lm_head"]}, True, "int4"),
+        ({"quant_method": "compressed-tensors", "config_groups": GROUPS, "ignore": ["re:.*self_attn.*", "lm_head"]}, True, "int4-experts"),
         ({"quant_method": "compressed-tensors", "config_groups": GROUPS, "ignore": ["lm_head"]}, True, "int4-all"),
         ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": None}}}, True, ""),
         ({"quant_method": "compressed-tensors", "config_groups": []}, True, ""),

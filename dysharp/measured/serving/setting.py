@@ -219,7 +219,7 @@ def formats_of_row(row: ServingRow, model: WholeModel, engine: Engine) -> Format
     elif "int4" in experts:
         name = "int4"
     elif "fp4" in experts:
-        name = ("mxfp4-fp8" if model.name.startswith("gpt-oss") else "fp4") if model.attention.mla or model.name.startswith("gpt-oss") else "fp4-all"
+        name = "mxfp4-fp8" if model.name.startswith("gpt-oss") else "fp4"
     elif experts in FP8:
         name = "fp8-tensor" if experts == "fp8_static" else "fp8"
     elif experts in ("bf16", "float16", "bfloat16"):

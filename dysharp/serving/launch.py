@@ -1,0 +1,53 @@
+"""How an engine starts a layout, and why it refuses one: its own argument rules, kept as data (`launch.toml`)."""
+
+import functools
+from math import ceil
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from dysharp.serving.engine import Engine
+from dysharp.serving.work import Load, Replica
+from dysharp.specs.reading import parse_toml, read_text
+
+FILE = Path(__file__).parent / "data" / "launch.toml"
+HOST = 8
+"""GPUs of a host, where the file says no other number."""
+Task = Literal["together", "prefill", "decode"]
+"""What a server does: both, or one of the two."""
+
+
+class Start(NamedTuple):
+    """`command`: starts the engine; on each of `hosts` hosts if it has $RANK. `refuses`: why the engine does not start; `notes`: what its older
+    versions do. `released`: the engine with the version of these rules."""
+
+    command: str
+    refuses: str
+    notes: str
+    hosts: int
+    released: str
+    router: str
+    """Command of what sends prompts to one pool and then to the other; "": the engine has none."""
+
+
+@functools.cache
+def tables() -> dict[str, Any]:
+    """The file."""
+    return parse_toml(read_text(FILE), FILE.name)
+
+
+def start_of(engine: Engine, replica: Replica, load: Load, task: Task = "together") -> Start:
+    """How a server of `replica` starts for `load.users` users."""
+    table, layout, model = tables()[engine.name], replica.layout, replica.model
+    host = int(tables()["hosts"].get(replica.machine.cluster.gpu, HOST))
+    values = {
+        "tp": layout.tp, "dp": layout.dp, "ep": layout.ep, "pp": layout.pp, "cut": layout.moe_tp, "slots": layout.slots, "gpus": layout.stage_gpus,
+        "kv": int(replica.formats.kv == "fp8" != engine.kv), "drafts": load.drafts, "drafts_and_one": load.drafts + 1,
+        "batch": ceil(load.users / layout.dp), "all_batch": ceil(load.users), "hosts": ceil(layout.gpus / host), "host": host,
+        "step_tokens": engine.step_tokens, "together": 0, "prefill": 0, "decode": 0, task: 1,
+    }  # fmt: skip
+    held = [rule for rule in table["rules"] if all(values[name] >= least for name, least in rule["when"].items())]
+    before, adds, lines, refuses, notes = ([rule[key] for rule in held if key in rule] for key in ("before", "adds", "line", "refuses", "notes"))
+    first, last = ([one.replace("{lines}", " ".join(lines))] if lines else [] for one in table.get("options", ("", "")))
+    command = " ".join([*first, *before, table["launch"], *adds, *last]).format(model=model.repository or model.name, **values)
+    refusal, note = ("".join(words[:1]) for words in (refuses, notes))
+    return Start(command, refusal, note, values["hosts"], f"{engine.name} {table['version']}", table.get("router", ""))

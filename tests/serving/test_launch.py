@@ -1,0 +1,102 @@
+"""Commands that start: the checkpoint's name, hosts, what an engine refuses, pools apart."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dysharp import serve
+from dysharp.costs.machine import machine_of
+from dysharp.model.formats import formats_of
+from dysharp.serving.engine import engine_of
+from dysharp.serving.launch import start_of, tables
+from dysharp.serving.layout import serve_layout_of
+from dysharp.serving.work import Load, Replica
+from dysharp.specs import list_whole_models, load_cluster, load_whole
+
+ENGINES = ("vllm", "sglang", "trtllm")
+NODES: dict[str, Any] = {"model": "deepseek-v3", "cluster": "hw-dgx-h200-x2"}
+
+
+def replica(layout: str, model: str = "deepseek-v3", cluster: str = "hw-dgx-h200-x2") -> Replica:
+    return Replica(load_whole(model), formats_of("fp8"), serve_layout_of(layout), machine_of(load_cluster(cluster), "serving"))
+
+
+def test_every_rule_holds_words_or_a_reason_with_its_source() -> None:
+    known = {"adds", "line", "before", "refuses", "notes"}
+    for name in ENGINES:
+        table = tables()[name]
+        assert table["source"]
+        for rule in table["rules"]:
+            assert known & set(rule)
+            assert rule.keys() <= known | {"when", "source"}
+            assert rule["when"].keys() <= {"tp", "dp", "ep", "pp", "cut", "slots", "drafts", "hosts", "kv", "together", "prefill", "decode"}
+            assert "source" in rule or not {"refuses", "notes"} & set(rule)
+
+
+def test_commands_name_the_checkpoint() -> None:
+    assert serve(**NODES, layouts=["tp=8"]).launch().startswith("vllm serve deepseek-ai/DeepSeek-V3 --tensor-parallel-size 8")
+    named = [load_whole(name).repository for name in list_whole_models()]
+    assert sum("/" in one for one in named) >= 30
+    assert load_whole("deepseek-v3.2").repository != load_whole("deepseek-v3").repository  # the one is made from the other
+    said_of = serve(**NODES, layouts=["tp=8,pp=2"], precision="fp4").starting()
+    assert said_of[-1] == "deepseek-ai/DeepSeek-V3 holds fp8-block weights: name a checkpoint in bf16 and nvfp4."
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [("vllm", "--nnodes 2 --node-rank $RANK"), ("sglang", "--dist-init-addr $HEAD:5000"), ("trtllm", "srun -N 2 --ntasks-per-node 8")],
+)
+def test_several_hosts(engine: str, words: str) -> None:
+    load, rules = Load(64.0, 1000.0, 500.0), engine_of(engine)
+    assert words in start_of(rules, replica("tp=8,pp=2"), load).command
+    assert words.split(maxsplit=1)[0] not in start_of(rules, replica("tp=8"), load).command
+
+
+def test_a_host_of_a_rack_has_four_gpus() -> None:
+    for cluster, hosts in (("hw-gb200-nvl72", 4), ("hw-dgx-h200-x2", 2)):
+        assert start_of(engine_of("vllm"), replica("dp=16,ep=16", cluster=cluster), Load(64.0, 1000.0, 500.0)).hosts == hosts
+
+
+REFUSED = [
+    ("trtllm", "tp=8,pp=2", 1, "exclude each other"),
+    ("trtllm", "tp=8,dp=2,ep=16", 0, "groups have one GPU"),
+    ("sglang", "tp=8,dp=2,ep=8", 0, "cuts none"),
+    ("sglang", "tp=4,dp=2,ep=8,pp=2", 1, "exclude attention groups"),
+    ("vllm", "tp=8,ep=4", 0, "cuts none"),
+]
+
+
+@pytest.mark.parametrize(("engine", "layout", "drafts", "words"), REFUSED)
+def test_what_an_engine_refuses(engine: str, layout: str, drafts: int, words: str) -> None:
+    load = Load(64.0, 1000.0, 500.0, 1.0 + drafts, drafts)
+    assert words in start_of(engine_of(engine), replica(layout), load).refuses
+    for plain in ("tp=8", "tp=8,ep=8", "dp=16,ep=16"):
+        assert not start_of(engine_of(engine), replica(plain), load).refuses
+
+
+def test_a_refused_layout_is_not_started() -> None:
+    found = serve(**NODES, engine="trtllm", layouts=["tp=8,dp=2,ep=16", "dp=16,ep=16"], slo="ttft=9s,tpot=200ms")
+    groups, single = (next(p for p in found.best if p.replica.layout.tp == tp) for tp in (8, 1))
+    found = replace(found, best=(groups, single))
+    refused, start = found.starting()[:2]
+    assert refused.startswith("TP8 DP2 EP16 does not start with trtllm")
+    assert start.startswith("Start DP16 EP16 with trtllm")
+    assert "enable_attention_dp: true" in found.launch()
+    assert replace(found, best=(groups,)).launch() == ""
+
+
+def test_drafts_beside_stages() -> None:
+    load, own = Load(64.0, 1000.0, 500.0, 1.8, 1), replica("tp=8,pp=2")
+    assert "0.28 and 0.29 refuse" in start_of(engine_of("vllm"), own, load).notes
+    assert start_of(engine_of("sglang"), own, load).command.startswith("SGLANG_ENABLE_PP_SPEC=1 python")
+    assert "prefill servers alone" in start_of(engine_of("sglang"), own, load, "decode").refuses
+    assert not start_of(engine_of("sglang"), own, load, "prefill").refuses
+
+
+def test_servers_apart() -> None:
+    found = serve("deepseek-v3", "hw-dgx-h200-x2", engine="sglang", layouts=["tp=8,ep=8", "dp=8,ep=8"])
+    assert found.apart is not None
+    lines = "\n".join(found.starting())
+    for part in ("Apart, prompts: python", "--disaggregation-mode prefill", "--disaggregation-mode decode", "launch_router --pd-disaggregation"):
+        assert part in lines
