@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from dysharp.base.errors import ConfigError, nearest
+from dysharp.base.errors import ConfigError, nearest, one_line
 from dysharp.cli.flags import Out, complete_files, jobs_flag, json_flag, plot_flag
 from dysharp.cli.report import command_line, report_flag, write_report
 from dysharp.show.output import console, print_answer, print_header, warn
@@ -324,7 +324,7 @@ def sweep(
         print_answer({"n_points": len(points), "n_done": len(rows), "n_failed": len(failed), "store": str(where.folder)})
     else:
         print_sweep(rows)
-        click.echo(f"{len(points)} points: {len(rows)} done, {len(failed)} failed; store {where.folder}")
+        click.echo(f"{len(points)} points: {len(rows)} done, {len(failed)} failed; store {one_line(str(where.folder))}")
     print_header(())
     ctx.exit(1 if failed else 0)
 

@@ -35,7 +35,10 @@ class Columns:
 
     def fit(self, text: str) -> bool:
         """Whether the header of a CSV has the required columns."""
-        header = next(csv.reader(io.StringIO(text.partition("\n")[0])), [])
+        try:
+            header = next(csv.reader(io.StringIO(text.partition("\n")[0])), [])
+        except csv.Error:  # a line end of another kind
+            return False
         return set(self.required) <= {name.strip() for name in header}
 
 

@@ -342,8 +342,8 @@ def _precision(values: Values) -> str:
 
 def _notes(values: Values) -> tuple[str, ...]:
     """One line that names the arguments that change time and are not read."""
-    named = [f"{name}={value}" for name in TIMED if (value := values.get(name)) not in (None, False) and str(value) not in QUIET]
+    named = [f"{name}={str(value)[:60]}" for name in TIMED if (value := values.get(name)) not in (None, False) and str(value) not in QUIET]
     modules = values.get("recompute_modules")
-    named += [f"recompute_modules {name}" for name in modules if name not in MODULES] if isinstance(modules, tuple) else []
+    named += [f"recompute_modules {name[:60]}" for name in modules if name not in MODULES] if isinstance(modules, tuple) else []
     named += ["pipelines without bf16"] if values.get("fp16") is True else []
     return (f"Arguments that change the time and are not read: {', '.join(named)}.",) if named else ()

@@ -55,6 +55,7 @@ def test_a_file_of_ones_own() -> None:
     text = f"{HEAD}\n{LINE.format(60, 10000, 515)}"
     assert TrainingRow.columns.fit(text)
     assert not TrainingRow.columns.fit("id,kind,system,hardware,config_json,metric,value,unit,source\n")
+    assert not TrainingRow.columns.fit("id,kind\ra,b\r")
     (row,) = TrainingRow.from_csv(text, "f")
     (found,) = families.memory_cases([row])
     assert found.judged
