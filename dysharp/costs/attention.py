@@ -38,8 +38,6 @@ EXP_PER_CLOCK = 16.0
 """Exponentials per clock of an SM: FlashAttention-3 section 3.1, 3.9 TFLOPS of special functions on H100."""
 DOUBLED_EXP = ("b300", "gb300")
 """GPUs with twice that rate: NVIDIA on Blackwell Ultra, "2x attention-layer acceleration", 10.7 against 5 T exponentials per second."""
-BACKWARD_PRODUCTS = 2.5
-"""Products of the backward pass over those of the forward pass: five instead of two (FlashAttention-2, arXiv 2307.08691, section 3.1)."""
 TINY = 1e-9
 Direction = Literal["forward", "backward"]
 
@@ -92,10 +90,15 @@ def pairs(call: Attention) -> F64:
     return np.asarray(growing * past + growing * (growing + 1) / 2 + np.where(n > growing, (n - growing) * np.minimum(cap, 1e18), 0.0))
 
 
-def attention_flops(call: Attention) -> F64:
-    """FLOPs of the two products over the pairs of `pairs`, forward."""
-    b, h, widths = (np.asarray(x, np.float64) for x in (call.batch, call.heads, np.add(call.qk_dim, call.v_dim)))
-    return np.asarray(2 * b * h * widths * pairs(call))
+def product_widths(call: Attention, direction: Direction) -> F64:
+    """Widths of all products of a query and a key. Backward: three of keys and two of values (FlashAttention-2, arXiv 2307.08691, section 3.1)."""
+    qk, v = np.asarray(call.qk_dim, np.float64), np.asarray(call.v_dim, np.float64)
+    return np.asarray(3 * qk + 2 * v if direction == "backward" else qk + v)
+
+
+def attention_flops(call: Attention, direction: Direction = "forward") -> F64:
+    """FLOPs of the products over the pairs of `pairs`."""
+    return np.asarray(2 * np.asarray(call.batch, np.float64) * np.asarray(call.heads) * product_widths(call, direction) * pairs(call))
 
 
 def attention_us(gpu: Gpu, constants: Constants, call: Attention, direction: Direction = "forward") -> F64:
@@ -116,7 +119,7 @@ def attention_us(gpu: Gpu, constants: Constants, call: Attention, direction: Dir
     longest, shortest = (np.minimum(blocks, most) * block + tile for blocks in (whole, first))
     work = tiles * (_mean_blocks(rows, first, whole, most) * block + tile) / gpu.n_sms
     compute = np.maximum(longest, work + (np.ceil(tiles / gpu.n_sms) - tiles / gpu.n_sms) * shortest)
-    return constants["attention.start_us"] + overlap(compute, hbm_us(gpu, constants, key_bytes(call)), constants["sm.overlap"])
+    return constants["attention.start_us"] + overlap(compute, hbm_us(gpu, constants, key_bytes(call, direction)), constants["sm.overlap"])
 
 
 def _mean_blocks(rows: F64, first: F64, last: F64, most: F64) -> F64:
@@ -176,19 +179,16 @@ def sharing(call: Attention) -> F64:
 
 
 def block_us(gpu: Gpu, constants: Constants, call: Attention, rows: ArrayLike, direction: Direction) -> F64:
-    """A block of keys against a tile of `rows` queries on one SM. Its softmax overlaps with its products, but not in the backward pass.
-
-    The backward pass has three products of the width of keys and two of the width of values (FlashAttention-2, section 3.1).
-    """
-    qk, v = np.asarray(call.qk_dim, np.float64), np.asarray(call.v_dim, np.float64)
+    """A block of keys against a tile of `rows` queries on one SM. Its softmax overlaps with its products, but not in the backward pass."""
     scores = np.asarray(rows, np.float64) * np.asarray(call.columns, np.float64)
     rate = sustained_flops_per_us(gpu, constants, call.dtype) / gpu.n_sms
     softmax = scores / (exp_per_us(gpu) * constants["attention.softmax_part"])
+    products = 2 * scores * product_widths(call, direction) / rate
     if direction == "backward":
-        return np.asarray(2 * scores * (3 * qk + 2 * v) / rate + softmax)
+        return np.asarray(products + softmax)
     # Ampere's matrix instructions are synchronous: a warp waits for its product (FlashAttention-3, section 2.2).
     power = 1.0 if gpu.arch == "ampere" else constants["sm.overlap"]
-    return overlap(2 * scores * (qk + v) / rate, softmax, power)
+    return overlap(products, softmax, power)
 
 
 def exp_per_us(gpu: Gpu) -> float:
@@ -209,9 +209,10 @@ def _visible(call: Attention) -> F64:
     return np.asarray(np.where(window > 0, np.minimum(past + n, window + n - 1), past + n))
 
 
-def key_bytes(call: Attention) -> F64:
-    """Bytes of visible keys and values, once."""
+def key_bytes(call: Attention, direction: Direction = "forward") -> F64:
+    """Bytes of visible keys and values, once; backward also of their gradients."""
     width = np.asarray(call.qk_dim, np.float64) if call.latent else np.add(call.qk_dim, call.v_dim, dtype=np.float64)
+    width = width * (2 if direction == "backward" else 1)
     return np.asarray(ELEMENT_BYTES[call.kv_dtype] * np.asarray(call.batch, np.float64) * _visible(call) * np.asarray(call.kv_heads) * width)
 
 

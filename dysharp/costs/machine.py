@@ -13,7 +13,7 @@ import numpy as np
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import MiB
 from dysharp.costs.allreduce import kernel_allreduce_us
-from dysharp.costs.attention import BACKWARD_PRODUCTS, Attention, attention_flops, attention_us, decode_us
+from dysharp.costs.attention import Attention, attention_flops, attention_us, decode_us
 from dysharp.costs.collectives import RING_PART, collective_us
 from dysharp.costs.linear_attention import BACKWARD_PASSES, PASSES, DeltaNet, gradient_us, prefill_us, update_us
 from dysharp.costs.operators import ELEMENT_BYTES, Constants, arch_of, gemm_us, hbm_us, kept_part, launch_us, sustained_flops_per_us
@@ -189,8 +189,7 @@ class Machine:
         if self.cluster.gpu:
             return self._once((call, direction), lambda: attention_us(self.gpu, self.constants, call, direction))
         part = number(f"step.attention_{direction}_part")
-        again = BACKWARD_PRODUCTS if direction == "backward" else 1
-        return again * float(attention_flops(call)) / (part * self.cluster.peak_flops_per_us("bf16"))
+        return float(attention_flops(call, direction)) / (part * self.cluster.peak_flops_per_us("bf16"))
 
     def decode(self, call: Attention) -> float:
         """Attention of a few queries per request over a cache."""
@@ -274,9 +273,7 @@ class Machine:
             return 0.0
         inside = max(1, min(size, self.domain // stride))
         if inside == size and self.cluster.gpu:
-            return self._once(
-                ("ring", size, n_bytes), lambda: collective_us(self.gpu, self.constants, "all_gather", size, n_bytes, in_place=True)
-            )
+            return self._once(("ring", size, n_bytes), lambda: collective_us(self.gpu, self.constants, "all_gather", size, n_bytes, in_place=True))
         rate = self.link if inside == size else min(self.link, inside * self.nic)
         return n_bytes * (size - 1) / size / rate
 

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from dysharp.costs.attention import Attention, attention_flops, attention_us, decode_us, key_bytes, own_bytes, pairs
+from dysharp.costs.machine import Machine, number
+from dysharp.specs import load_cluster
 from dysharp.specs.fitted import fitted_values
 from dysharp.specs.gpu import list_gpus, load_gpu
 
@@ -36,8 +38,8 @@ def test_no_call_beats_the_peak_or_the_memory(gpu: str) -> None:
     g, v = load_gpu(gpu), fitted_values()
     expanded = Attention(batch=1, queries=8192, heads=128, kv_heads=128, qk_dim=192, v_dim=128)
     for call in (PREFILL, expanded, Attention(batch=1, queries=16384, causal=False, **HEAD)):
-        for direction, factor in (("forward", 1.0), ("backward", 2.5)):
-            least = float(attention_flops(call)) * factor / (1e6 * g.bf16_TFLOPS)
+        for direction in ("forward", "backward"):
+            least = float(attention_flops(call, direction)) / (1e6 * g.bf16_TFLOPS)
             assert least < float(attention_us(g, v, call, direction))
     for call in (Attention(batch=64, queries=1, past=8192, heads=16, **LATENT), Attention(batch=64, queries=1, past=8191, **HEAD)):
         assert moved_bytes(call) / (1e3 * g.hbm_GBps) < float(decode_us(g, v, call))
@@ -60,3 +62,14 @@ def test_a_tile_of_few_queries_is_cheap_on_blackwell_and_parts_meet_in_a_cluster
     assert few < many
     ends = [float(decode_us(b200, v, Attention(batch=1, queries=1, past=128 * n - 1, **HEAD | {"heads": 8, "kv_heads": 1}))) for n in (1, 16, 17)]
     assert ends[2] - ends[1] > v["attention.light_us"] > ends[1] - ends[0] >= 0
+
+
+def test_the_backward_pass_multiplies_three_widths_of_keys_and_two_of_values() -> None:
+    """MLA: (3 x 192 + 2 x 128) / (192 + 128) = 2.6; on a paper cluster too. It writes the gradients of keys and values."""
+    machine = Machine(load_cluster("paper-dgx-h100"))
+    for qk, v, products in ((192, 128, 2.6), (128, 128, 2.5)):
+        call = Attention(batch=1, queries=4096, heads=16, kv_heads=16, qk_dim=qk, v_dim=v)
+        assert attention_flops(call, "backward") == pytest.approx(products * float(attention_flops(call)))
+        part = number("step.attention_forward_part") / number("step.attention_backward_part")
+        assert machine.attention(call, "backward") == pytest.approx(products * part * machine.attention(call))
+        assert key_bytes(call, "backward") == 2 * key_bytes(call) == 2 * 2 * 16 * 4096 * (qk + v)

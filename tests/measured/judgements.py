@@ -24,7 +24,17 @@ from dysharp.measured.expert_loads import busiest_rank, expert_loads
 from dysharp.measured.families.library_calls import LIBRARIES, CallCase, call_us
 from dysharp.measured.family import Classified, Parsed, all_families, classify, family_of, judges_apart
 from dysharp.measured.fitting import Free, fit, seen_by, spread_of, standard_errors
-from dysharp.measured.measurements import Measurement, Unsupported, gpu_of, nic_GBps, out_of_scope, read_calls, read_measurements, read_operators
+from dysharp.measured.measurements import (
+    TABLES,
+    Measurement,
+    Unsupported,
+    gpu_of,
+    nic_GBps,
+    out_of_scope,
+    read_calls,
+    read_measurements,
+    read_operators,
+)
 from dysharp.measured.predictions import ClosedForms, measured_values
 from dysharp.measured.serving import predictions as served
 from dysharp.measured.serving import setting as serving
@@ -296,7 +306,7 @@ def serving_runs() -> Named:
     yield "judged", [_case(case) for case in cases[::4]]
     points = [(1.0, 9.0), (2.0, 5.0), (2.0, 4.0), (8.0, 1.5)]
     yield "at", [served._at(points[:n], speed) for n in (1, 2, 3, 4) for speed in (0.5, 1.5, 2.0, 6.0, 9.0)]
-    yield "bars", [(bar.around(40.0), bar.around(3.0)) for bar in served.BARS.values()]
+    yield "bars", [served.Bar("x", *error).around(us) for error in TABLES["error_bars"].values() for us in (40.0, 3.0)]
 
 
 def _noisy(row: serving.ServingRow, factor: float) -> served.ServingCase:

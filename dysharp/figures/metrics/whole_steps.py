@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 from dysharp.base.units import PS_PER_US
-from dysharp.costs.attention import BACKWARD_PRODUCTS, attention_flops
 from dysharp.costs.attention import Attention as Call
+from dysharp.costs.attention import attention_flops
 from dysharp.costs.machine import Direction, Machine, number
 from dysharp.figures.metric import Seen, metric
 from dysharp.model import Layout
@@ -51,8 +51,7 @@ class PaperMachine(Machine):
         whole = call if self.causal else replace(call, causal=False)
         if self.rate == "flash":
             return Machine.attention(self, whole, direction)
-        again = BACKWARD_PRODUCTS if direction == "backward" else 1.0
-        return again * float(attention_flops(whole)) / self.cluster.peak_flops_per_us(self.rate)
+        return float(attention_flops(whole, direction)) / self.cluster.peak_flops_per_us(self.rate)
 
 
 def machine_of(here: Seen) -> PaperMachine:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dysharp.measured.measurements import Unsupported
+from dysharp.measured.measurements import TABLES, Unsupported
 from dysharp.measured.serving.setting import STEPS, ServeSetting, ServingRow, setting_of, step_setting_of
 from dysharp.serving.apart import Pool, run_pools
 from dysharp.serving.loop import run_closed_loop
@@ -230,12 +230,6 @@ class Bar(NamedTuple):
         return value / (1 + self.p90 / 100), value / max(0.05, 1 - self.p90 / 100)
 
 
-BARS = {
-    "dense": Bar("dense models", 7.0, 22.4),
-    "one group": Bar("MoE models with tensor parallel attention", 10.0, 34.7),
-    "groups": Bar("MoE models with attention groups", 22.2, 73.8),
-    "apart": Bar("prefill and decode apart", 13.4, 34.5),
-}
 MODELS = ("deepseek-v3", "qwen3-32b", "minimax-m2.5", "llama3-8b", "qwen3-235b")
 GPUS = ("h100-sxm", "h200-sxm", "b200", "gb200")
 MOST_EP, MOST_EP_APART = 8, 32
@@ -245,11 +239,9 @@ PROMPTS, ANSWERS = (128, 32768), (100, 8192)
 
 def bar_of(replica: Replica, *, apart: bool = False) -> Bar:
     """The errors of runs that are most like a point."""
-    if replica.model.layer is None:
-        return BARS["dense"]
-    if apart:
-        return BARS["apart"]
-    return BARS["groups" if replica.layout.dp > 1 else "one group"]
+    moe = "prefill and decode apart" if apart else f"MoE models with {'attention groups' if replica.layout.dp > 1 else 'tensor parallel attention'}"
+    group = "dense models" if replica.model.layer is None else moe
+    return Bar(group, *TABLES["error_bars"][group])
 
 
 def outside_of(replica: Replica, load: Load, *, apart: bool = False) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import Machine
-from dysharp.measured.measurements import Unsupported
+from dysharp.measured.measurements import TABLES, Unsupported
 from dysharp.measured.training.families import RunCase
 from dysharp.measured.training.setting import AUTOMODEL, NEMO, SIMUMAX, Setting, TrainingRow, machine_of, practice_of, setting_of
 from dysharp.model.flops import core_flops, flops_of, mean_context
@@ -221,7 +221,7 @@ def slopes(cases: Sequence[StepCase]) -> list[dict[str, Any]]:
     return entries
 
 
-MEDIAN_P90 = dict(zip(BARS, ((1.7, 7.7), (2.4, 5.7), (7.7, 12.8), (4.2, 9.7), (6.3, 22.1), (4.3, 9.7)), strict=True))
+MEDIAN_P90: dict[str, tuple[float, float]] = {group: tuple(TABLES["error_bars"][group]) for group in BARS}
 """Percent: median over (model, GPU) and 90th percentile of rows."""
 
 

@@ -1,11 +1,15 @@
 """All packaged serving runs: bars that hold, misses by their number, and the numbers of the error bars."""
 
+from pathlib import Path
+
 import pytest
 
+from bench import error_bars
 from dysharp.api.run_validation import ServingReport, validate_serving
-from dysharp.measured.measurements import Unsupported
-from dysharp.measured.serving.predictions import ANSWERS, BARS, GPUS, MODELS, MOST_EP, MOST_EP_APART, PROMPTS, ServingCase, bar_of
+from dysharp.measured.measurements import TABLES, Unsupported
+from dysharp.measured.serving.predictions import ANSWERS, GPUS, MODELS, MOST_EP, MOST_EP_APART, PROMPTS, ServingCase
 from dysharp.measured.serving.setting import ServeSetting, ServingRow, setting_of
+from dysharp.measured.training.step_time import MEDIAN_P90
 
 pytestmark = pytest.mark.slow
 
@@ -37,20 +41,23 @@ def test_bars(report: ServingReport) -> None:
     assert family["TTFT since 2026-02"]["median_ape"] < 27
     assert family["latency to the last token"]["median_ape"] < 12
     assert family["latency to the last token"]["p90_ape"] < 39
-    assert report.layouts["right"] >= 125
+    assert report.layouts["fronts_right"] >= 47
 
 
-def test_error_bars_are_no_smaller_than_errors_of_today(report: ServingReport, settings: dict[str, tuple[ServingRow, ServeSetting]]) -> None:
-    errors: dict[str, list[float]] = {}
-    for row in report.rows:
-        if row["id"] in settings and row["tpot_error"] is not None:
-            setting = settings[row["id"]][1]
-            group = bar_of(setting.decode or setting.replica, apart=setting.decode is not None).group
-            errors.setdefault(group, []).append(abs(row["tpot_error"]))
-    for bar in BARS.values():
-        sizes = sorted(errors[bar.group])
-        assert sizes[len(sizes) // 2] <= bar.median + 1
-        assert sizes[int(0.9 * (len(sizes) - 1))] <= bar.p90 + 1
+def test_error_bars_are_the_measured_ones_to_the_digit(report: ServingReport) -> None:
+    found = error_bars.of_serving(report.rows)
+    assert found == {group: TABLES["error_bars"][group] for group in found}, "write them anew: python bench/error_bars.py"
+    assert len(found) == len(TABLES["error_bars"]) - len(MEDIAN_P90)
+
+
+def test_the_deviations_have_the_errors_of_today(report: ServingReport) -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "deviations.md").read_text(encoding="utf-8")
+    family, layouts = {row["family"]: row for row in report.families}, report.layouts
+    ttft, latency = family["TTFT since 2026-02"], family["latency to the last token"]
+    assert f"median error {ttft['median_ape']:.1f} % of {ttft['n']} rows" in text
+    assert f"below {latency['p90_ape']:.1f} %, bar 35 % (median {latency['median_ape']:.1f} %" in text
+    assert f"on {layouts['fronts_right']} of {layouts['fronts']} fronts ({layouts['share']:.0f} %, bar 85 %)" in text
+    assert f"{layouts['right']} of {layouts['groups']} groups, with EP beside TP {layouts['ep_right']} of {layouts['ep_groups']}" in text
 
 
 def test_the_measured_range(settings: dict[str, tuple[ServingRow, ServeSetting]]) -> None:

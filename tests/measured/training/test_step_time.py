@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import error_bars
 from dysharp.costs.machine import Machine
 from dysharp.measured.measurements import Unsupported
 from dysharp.measured.training.setting import TrainingRow, machine_of, practice_of, setting_of
@@ -150,14 +151,13 @@ def test_micro_batches_beyond_the_pipeline_cost_the_same_each(rows: dict[str, Tr
 
 
 @pytest.mark.slow
-def test_the_error_bar_of_steps_is_no_smaller_than_the_measured_one(rows: dict[str, TrainingRow]) -> None:
-    for group in judge_groups(step_cases(list(rows.values()))):
-        for said, found in zip(MEDIAN_P90[group["group"]], (group["median_ape"], group["p90_ape"]), strict=True):
-            assert found <= said + 1.5, group["group"]  # rates of operators are calibrated anew
+def test_the_error_bar_of_steps_is_the_measured_one_to_the_digit(rows: dict[str, TrainingRow]) -> None:
+    found = error_bars.of_steps(rows.values())
+    assert found == {group: list(said) for group, said in MEDIAN_P90.items()}, "write them anew: python bench/error_bars.py"
 
 
 def test_the_error_bar_of_a_step() -> None:
     machine = Machine(load_cluster("hw-dgx-h100-x8"))
-    assert '"MoE with pipeline, NICs") by 6.3 %' in error_bar(load_whole("deepseek-v3"), layout_of("pp=8,ep=32"), machine)
+    assert '"MoE with pipeline, NICs") by 5.9 %' in error_bar(load_whole("deepseek-v3"), layout_of("pp=8,ep=32"), machine)
     assert '"dense, one node"' in error_bar(load_whole("llama3-8b"), layout_of("tp=8"), machine)
     assert "read ratios" in error_bar(load_whole("llama3-8b"), layout_of("tp=8"), Machine(load_cluster("paper-gh200-nvl32")))
