@@ -18,8 +18,7 @@ from dysharp.measured.training.step_time import error_bar
 from dysharp.measured.trust import no_rows
 from dysharp.model import Layout, check_domain, check_layout, chunks_of, layout_of
 from dysharp.model.flops import MEGATRON, model_flops
-from dysharp.model.formats import Formats, trained
-from dysharp.model.state import recipe_of
+from dysharp.model.formats import Formats, recipe_for, trained
 from dysharp.planning.quick import BOUND, FLIT_BYTES, QuickLayer, quick_layers
 from dysharp.runs.arguments import RequestArgs
 from dysharp.runs.precision import in_formats, layer_in, step_formats, with_rows
@@ -265,8 +264,7 @@ def _planned(
     order = _order(plan, schedule)
     saving = Saving(tuple(request["recompute"]) or (written.recompute if written else ()))
     formats = step_formats(request["precision"] or (written.precision if written else None), whole)
-    recipe = recipe_of(formats.state)
-    memory = memory_of(whole, plan, sequence, recipe, saving, order)
+    memory = memory_of(whole, plan, sequence, recipe_for(formats), saving, order)
     check_memory(memory, machine.cluster.hbm_bytes, machine.cluster.name)
     shared = step_sub_layers(tensor, whole, machine.cluster, plan.tp, plan.tokens(sequence)) if tensor else None
     practice = Practice(host=bool(machine.cluster.gpu), recompute=saving.recompute, tensor=shared)

@@ -11,10 +11,9 @@ from dysharp.base.text import table
 from dysharp.base.units import GiB, memory_to_bytes
 from dysharp.model import check_domain, check_layout, chunks_of, layout_of
 from dysharp.model.flops import CONVENTIONS, flops_of, model_flops
-from dysharp.model.formats import formats_of, trained
+from dysharp.model.formats import formats_of, recipe_for, trained
 from dysharp.model.layout import Layout
 from dysharp.model.operators import CORE
-from dysharp.model.state import recipe_of
 from dysharp.model.weights import parameters_of
 from dysharp.specs import Cluster, WholeModel, load_cluster, load_whole
 from dysharp.specs.fields import Delay, Tokens, check_value
@@ -124,7 +123,7 @@ def _memory(
     order = make_schedule(schedule or usual_schedule(layout.vpp), layout.pp, layout.micro_batches, layout.vpp)
     fixed = {f"buffers of {dispatcher}": buffer_bytes(dispatcher, model, layout, sequence), "given": fixed_gib * GiB}
     saving = Saving(recompute=tuple(recompute))
-    recipe = recipe_of(trained(formats_of(precision, model=model)).state)
+    recipe = recipe_for(trained(formats_of(precision, model=model)))
     return memory_of(model, layout, sequence, recipe, saving, order, {name: n for name, n in fixed.items() if n})
 
 

@@ -25,8 +25,8 @@ def complete_whole(ctx: click.Context, param: click.Parameter, incomplete: str) 
 @click.option("--schedule", default="", metavar="NAME", help="Pipeline schedule.  [default: 1f1b; interleaved with vpp above 1]")
 @click.option(
     "--precision", default="bf16", show_default=True, metavar="RECIPE",
-    shell_complete=complete_words("bf16", "bf16-whole", "bf16-moments", "bf16-gradients", "fp8", "fp8-moments", "fp8-primary"),
-    help="Bytes of weights, gradients and optimizer: bf16, bf16-whole, bf16-moments, bf16-gradients, fp8, fp8-moments or fp8-primary.",
+    shell_complete=complete_words("bf16", "bf16-whole", "bf16-moments", "bf16-gradients", "fp8", "fp8-moments", "fp8-primary", "fp8-deepseek"),
+    help="Bytes of weights, gradients and optimizer: bf16, bf16-whole, bf16-moments, bf16-gradients, fp8, fp8-moments, fp8-primary or fp8-deepseek.",
 )  # fmt: skip
 @click.option(
     "--recompute", default="", metavar="A,B", help="Modules that are computed again, as Megatron names them: mla_up_proj, moe_act, full, ..."

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from dysharp.base.errors import ConfigError, check_word
-from dysharp.model.state import RECIPES
+from dysharp.model.state import RECIPES, Recipe
 from dysharp.specs.fields import show
 from dysharp.specs.whole import WholeModel
 
@@ -141,7 +141,7 @@ def linears(name: str, state: str = "bf16") -> Formats:
 
 PRECISIONS = {
     **{state: Formats(state=state) for state in ("bf16", "bf16-whole", "bf16-moments", "bf16-gradients")},
-    **{state: linears("fp8-block", state) for state in ("fp8", "fp8-moments", "fp8-primary")},
+    **{state: linears("fp8-block", state) for state in ("fp8", "fp8-moments", "fp8-primary", "fp8-deepseek")},
     "fp8-tensor": linears("fp8", "fp8"), "mxfp8": linears("mxfp8", "fp8"),
     **dict.fromkeys(("fp4", "nvfp4"), Formats("bf16", "nvfp4", "nvfp4", state="fp8")), "fp4-all": linears("nvfp4", "fp8"),
     "mxfp4": Formats("bf16", "mxfp4", "bf16"), "mxfp4-fp8": Formats("bf16", "mxfp4-fp8", "bf16"),
@@ -149,7 +149,7 @@ PRECISIONS = {
 }  # fmt: skip
 """Precision -> formats. "fp8": a scale per block (DeepSeek-V3); "fp8-tensor": one per tensor. NVFP4 checkpoints of models with latent attention keep
 attention in BF16 ("fp4", "nvfp4"); those of the others quantise every linear layer ("fp4-all"). INT4 is Kimi's, of routed experts alone; AWQ and GPTQ
-quantise every linear layer ("int4-all"). Two names of one type differ in `state`: fp8-moments, fp8-primary, bf16-moments, ..."""
+quantise every linear layer ("int4-all"). Two names of one type differ in `state`: fp8-moments, fp8-deepseek, bf16-moments, ..."""
 SAID = (*WEIGHTS, "kv", "products", "state", "sent", "back", "weights")
 """What may stand behind a name, as part=value. "weights": attention, experts and dense at once."""
 
@@ -176,6 +176,11 @@ def formats_of(precision: str, kv: str = "bf16", model: WholeModel | None = None
         said[part] = value
     every = said.pop("weights", None)
     return replace(base, **(dict.fromkeys(WEIGHTS[:3], every) if every else {}) | said)
+
+
+def recipe_for(formats: Formats) -> Recipe:
+    """The recipe of a step's state: linears whose products are in BF16 have no copies."""
+    return replace(own := RECIPES[formats.state], fp8=tuple(part for part in own.fp8 if formats.of(part).compute != "bf16"))
 
 
 def trained(formats: Formats) -> Formats:

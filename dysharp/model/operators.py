@@ -30,7 +30,7 @@ PROJECTIONS, UP, POSITIONS, CORE, CONTEXT = "projections", "up projections", "po
 NORMS, RESIDUAL, CONVOLUTION, DENSE, ROUTER, SHARED = "norms", "residual", "convolution", "dense FFN", "router", "shared experts"
 COUNTS, EXCHANGE, PERMUTATIONS, EXPERTS, ACTIVATION = "counts", "exchange", "permutations", "experts", "expert activation"
 TENSOR = "tensor parallel"
-BF16, FP32 = 2.0, 4.0
+BF16, FP32, E5M6 = 2.0, 4.0, 1.5
 ROUTER_BYTES = 12.0
 """Bytes per expert that a router saves: scores, map and row map, FP32 or INT32 each."""
 READ, READ_BACK = 2, 3
@@ -61,7 +61,8 @@ class Saved:
     """A tensor that is saved for the backward pass, in bytes per token, or per row of an expert if `routed`.
 
     `fixed`: bytes that no recipe changes. `kept`: elements in the type in which linears keep their inputs. `module`: drops it when it is computed
-    again, as Megatron names it. `linear`: it is the input of a linear.
+    again, as Megatron names it. `linear`: it is the input of a linear. `narrow`: bytes in place of `fixed` where a recipe keeps fewer bits:
+    DeepSeek-V3 (3.2.3, 3.3.3) keeps attention outputs as E5M6 and inputs of experts' SwiGLU as FP8, and makes the outputs of all norms again.
     """
 
     op: str
@@ -70,6 +71,7 @@ class Saved:
     linear: bool = False
     kept: float = 0.0
     routed: bool = False
+    narrow: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,7 +294,8 @@ def _context_saved(model: WholeModel, cut: Cut) -> tuple[Saved, ...]:
 
 def _output_saved(model: WholeModel, cut: Cut) -> tuple[Saved, ...]:
     a = model.attention
-    return (Saved("attention output", (BF16 * a.heads * a.value_dim + FP32 * a.heads) / cut.tp, linear=True), *_context_saved(model, cut))
+    whole, narrow = ((each * a.heads * a.value_dim + FP32 * a.heads) / cut.tp for each in (BF16, E5M6))
+    return (Saved("attention output", whole, linear=True, narrow=narrow), *_context_saved(model, cut))
 
 
 def _norm_output(model: WholeModel, cut: Cut) -> tuple[Saved, ...]:
@@ -342,7 +345,8 @@ def _mla(model: WholeModel, cut: Cut) -> Iterator[Operator]:
         joined=bool(a.q_rank),
     )  # fmt: skip
     yield vector("attention", "kv norm", a.kv_rank)
-    kept = (Saved("down projections and norms", BF16 * (2 * a.q_rank + 2 * a.kv_rank + a.rope_dim)),)
+    latents = a.q_rank + a.kv_rank
+    kept = (Saved("down projections and norms", BF16 * (2 * latents + a.rope_dim), narrow=BF16 * (latents + a.rope_dim)),)
     yield Moved(name="latent norms", piece=UP, saves=kept, launches=(1, 3), scope="attn", served=2 * (a.q_rank + latent))
     yield matrix("attention", "q up", a.q_rank or hidden, queries, cut, name="q up", piece=UP)
     if a.index_heads:
@@ -402,7 +406,7 @@ def _ffn(model: WholeModel, cut: Cut, part: Part, inner: int, matrices: int, sav
     module = "mlp" if dense else "shared_experts"
     yield matrix(part, f"{short}FC1", hidden, first, cut, name=part, piece=part, saves=saves, scope=scope)
     moved = matrices * inner / cut.tp
-    before = (Saved(f"{short}FC1 output", BF16 * first / cut.tp, module),)
+    before = (Saved(f"{short}FC1 output", BF16 * first / cut.tp, module, narrow=0 if dense else first / cut.tp),)
     yield Moved(
         name=part, piece=part, saves=before, launches=(2, 3) if dense else (1, 2), scope=scope, served=moved, forward=moved,
         backward=ACTIVATION_BACK * moved,
@@ -442,7 +446,7 @@ def _experts(model: WholeModel, cut: Cut) -> Iterator[Operator]:
     routed = {"part": "routed experts", "count": n, "used": k, "split": "experts", "rows": rows, "name": "experts", "piece": EXPERTS}
     before = (Saved("permuted rows", module="moe", linear=True, kept=hidden, routed=True),)
     yield Weight(weight="expert FC1", inputs=hidden, outputs=inner * up, n=inner * up / cut.etp, k=hidden, saves=before, launches=(1, 2), **routed)  # type: ignore[arg-type]
-    between = (Saved("expert FC1 output", BF16 * up * inner / cut.etp, "moe", routed=True),)
+    between = (Saved("expert FC1 output", BF16 * up * inner / cut.etp, "moe", routed=True, narrow=up * inner / cut.etp),)
     width = inner / cut.etp
     yield Moved(
         name="experts", piece=ACTIVATION, saves=between, launches=(1, 1), scope="moe", served=(up + 1) * width, forward=(up + 1) * width,

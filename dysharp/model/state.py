@@ -1,7 +1,7 @@
 """State of a rank: weights, gradients and optimizer, by the recipe of its precision. Bytes per parameter are those of Megatron."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,13 +16,14 @@ from dysharp.specs.whole import WholeModel
 FILE = Path(__file__).with_name("recipes.toml")
 VOCAB_UNIT = 128
 """Megatron pads the vocabulary to a multiple of this number times the tensor parallel degree (--make-vocab-size-divisible-by)."""
-DUMMY_BYTES = 2
-"""A dummy gradient is BF16."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Bytes per parameter that a rank holds. `optimizer` bytes are shared by the data parallel ranks if `sharded`."""
+    """Bytes per parameter that a rank holds. `optimizer` bytes are shared by the data parallel ranks if `sharded`.
+
+    `weights`: of a linear in FP8, with its copies; all others are BF16.
+    """
 
     name: str
     meaning: str
@@ -30,11 +31,15 @@ class Recipe:
     gradients: float
     optimizer: float
     sharded: bool = True
-    fp8: bool = False
-    """Inputs of linears are kept as FP8."""
+    fp8: tuple[str, ...] = ()
+    """Parts (`operators.Part`) whose linears are in FP8: they have copies of their weights, and keep their inputs as FP8."""
+    narrow: bool = False
+    """Tensors between linears are kept in fewer bits, too (`operators.Saved.narrow`)."""
 
 
-RECIPES = {name: Recipe(name, **facts) for name, facts in parse_toml(read_text(FILE), FILE.name).items()}
+RECIPES = {name: Recipe(name, **facts | {"fp8": tuple(facts.get("fp8", ()))}) for name, facts in parse_toml(read_text(FILE), FILE.name).items()}
+PLAIN = RECIPES["bf16"]
+BF16 = 2
 
 
 def recipe_of(name: str) -> Recipe:
@@ -88,10 +93,12 @@ def share(weight: Weight, model: WholeModel, layout: Layout) -> float:
     return rows / cut
 
 
-def rank_parameters(model: WholeModel, layout: Layout, chunks: Iterable[Chunk]) -> RankParameters:
-    """Parameters of the rank that holds `chunks`."""
+def rank_parameters(model: WholeModel, layout: Layout, chunks: Iterable[Chunk], linears: Collection[str] | None = None) -> RankParameters:
+    """Parameters of the rank that holds `chunks`; with `linears`, of matrices of these parts alone."""
     dense = experts = 0.0
     for weight in weights_of_rank(model, chunks):
+        if linears is not None and not (weight.product and weight.part in linears):
+            continue
         if weight.split == "experts":
             experts += share(weight, model, layout)
         else:
@@ -99,12 +106,16 @@ def rank_parameters(model: WholeModel, layout: Layout, chunks: Iterable[Chunk]) 
     return RankParameters(dense, experts)
 
 
-def state_bytes(held: RankParameters, layout: Layout, recipe: Recipe) -> dict[str, float]:
-    """{"weights", "gradients", "optimizer": bytes} of a rank; of sharded weights and gradients, its part."""
-    over, over_experts = (layout.dp * layout.cp, layout.edp) if recipe.sharded else (1, 1)
-    total = held.dense / layout.fsdp + held.experts / layout.expert_fsdp
+def state_bytes(held: RankParameters, copied: RankParameters, layout: Layout, recipe: Recipe, copies: int = 1) -> dict[str, float]:
+    """{"weights", "gradients", "optimizer": bytes} of a rank; of sharded weights and gradients, its part.
+
+    `copied`: what it holds in FP8. `copies`: ranks of a pipeline that hold the same stage and share its optimizer, as replicas do (2: DualPipe).
+    """
+    over, over_experts = (layout.dp * layout.cp * copies, layout.edp * copies) if recipe.sharded else (1, 1)
+    total, narrow = (one.dense / layout.fsdp + one.experts / layout.expert_fsdp for one in (held, copied))
     optimizer = recipe.optimizer * (held.dense / over + held.experts / over_experts)
-    return {"weights": recipe.weights * total, "gradients": recipe.gradients * total, "optimizer": optimizer}
+    weights = BF16 * total + (recipe.weights - BF16) * narrow
+    return {"weights": weights, "gradients": recipe.gradients * total, "optimizer": optimizer}
 
 
 def dummy_bytes(model: WholeModel, layout: Layout, chunks: Iterable[Chunk]) -> float:
@@ -115,4 +126,4 @@ def dummy_bytes(model: WholeModel, layout: Layout, chunks: Iterable[Chunk]) -> f
             cut = layout.etp if weight.split == "experts" else layout.tp if weight.split == "tp" else 1
             outputs = padded_vocab(model, layout) if weight.part == "head" else weight.outputs
             shapes.add((weight.inputs, outputs, cut))
-    return sum(DUMMY_BYTES * inputs * outputs / cut for inputs, outputs, cut in shapes)
+    return sum(BF16 * inputs * outputs / cut for inputs, outputs, cut in shapes)

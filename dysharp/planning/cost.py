@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from dysharp.costs.machine import Machine, number
 from dysharp.model.flops import FLASH_BACKWARD, flops_of
+from dysharp.model.formats import recipe_for
 from dysharp.model.layout import Chunk, Layout, chunks_of
 from dysharp.model.operators import CORE
-from dysharp.model.state import RankParameters, Recipe, rank_parameters, recipe_of
+from dysharp.model.state import BF16, RankParameters, Recipe, rank_parameters, recipe_of
 from dysharp.planning.layers import Pieces, chosen_of, pieces_of
 from dysharp.planning.memory import held_by_rank, layer_bytes, rank_memory
 from dysharp.planning.schedules import V_SHAPED, peaks, ramp_of, ranks_of, work_of
@@ -112,7 +113,7 @@ class Coster:
         shard, expert_shard = (dp * c["cp"], np.maximum(stage // (c["ep"] * c["etp"]), 1)) if self.recipe.sharded else (1, 1)
         every = is_one(self.space.weights, c["weights"], "sharded")
         part, expert_part = np.where(every, dp * c["cp"], 1), np.where(every, np.maximum(stage // (c["ep"] * c["etp"]), 1), 1)
-        held = (self.recipe.weights + self.recipe.gradients) * (dense / part + experts / expert_part)
+        held = (BF16 + self.recipe.gradients) * (dense / part + experts / expert_part)
         return np.asarray(RESERVED * (held + self.recipe.optimizer * (dense / shard + experts / expert_shard)))
 
     def rough_activations(self, c: Mapping[str, Column]) -> Times:
@@ -120,7 +121,7 @@ class Coster:
         model = self.task.model
         per = np.zeros(len(self.space.recompute))
         for at, modules in enumerate(self.space.recompute):
-            per[at] = layer_bytes(model, Layout(), model.layer is not None, Saving(modules), self.recipe.fp8)[0]
+            per[at] = layer_bytes(model, Layout(), model.layer is not None, Saving(modules), self.recipe)[0]
         tokens = c["micro_batch"] * self.task.sequence / (c["cp"] * c["tp"])
         flying = np.where(c["vpp"] == 1, c["pp"], 2 * c["pp"] - 1 + (c["vpp"] - 1) * c["pp"]) / c["vpp"]
         return np.asarray(tokens * per[c["recompute"]] * model.n_layers / c["pp"] * flying)
@@ -149,11 +150,16 @@ class Coster:
 
     def pieces(self, values: Mapping[str, Any]) -> Pieces:
         """Costs of the pieces of a candidate."""
-        return pieces_of(*self._asked(values), values["swap"], self.recipe.fp8, self.block)
+        return pieces_of(*self._asked(values), values["swap"], self._recipe(values), self.block)
 
     def practice(self, values: Mapping[str, Any]) -> Practice:
         """The practice of the last layer of a candidate: which linears stay in BF16."""
         return chosen_of(*self._asked(values))
+
+    def _recipe(self, values: Mapping[str, Any]) -> Recipe:
+        """The recipe of a candidate: linears that stay in BF16 have no copies."""
+        formats = self.practice(values).formats if self.recipe.fp8 and self.task.practice.formats else None
+        return recipe_for(formats) if formats else self.recipe
 
     def _asked(
         self, values: Mapping[str, Any]
@@ -198,7 +204,7 @@ class Coster:
         sent = self._sent(layout)
         cells = np.asarray([_cell(run, each, pieces, sent) for run in runs])
         parts = self._parts(values, layout, cells, pieces, runs)
-        memory = rank_memory(self.task, values, layout)
+        memory = rank_memory(self.task, values, layout, self._recipe(values))
         held = int(peaks(values["schedule"], layout, 0, values["overlap"] == "pair").sum(axis=1).max())
         return Costed(number_of, layout, dict(values), sum(parts.values()), parts, memory, held)
 

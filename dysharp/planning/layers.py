@@ -9,6 +9,7 @@ from typing import cast
 
 from dysharp.costs.machine import Machine
 from dysharp.model.layout import Layout
+from dysharp.model.state import PLAIN, Recipe
 from dysharp.planning.experts import moved
 from dysharp.planning.swap import swapped_bytes
 from dysharp.specs.whole import WholeModel
@@ -91,22 +92,22 @@ def dispatcher_of(system: str, machine: Machine) -> Dispatcher:
 @lru_cache(maxsize=1 << 14)
 def pieces_of(
     model: WholeModel, machine: Machine, layout: Layout, sequence: int, system: str, overlap: str, practice: Practice, imbalance: float,
-    ep: EpTimes | None = None, swap: tuple[str, ...] = (), fp8: bool = False, block: BlockTimes | None = None,
+    ep: EpTimes | None = None, swap: tuple[str, ...] = (), recipe: Recipe = PLAIN, block: BlockTimes | None = None,
 ) -> Pieces:  # fmt: skip
     """The pieces of `model` under the degrees of `layout`. `layout.dp` decides nothing here. `ep`: a Row of the routed experts.
 
-    `swap`: modules whose inputs go to the host and back; `fp8`: inputs of linears are kept as FP8. `block`: a MoE block of merged Programs.
+    `swap`: modules whose inputs go to the host and back; `recipe`: how tensors are kept. `block`: a MoE block of merged Programs.
     """
     if layout.fsdp > 1 or swap:
         cut = replace(layout, dp=layout.ep * layout.etp, fsdp=1)
-        alone = pieces_of(model, machine, cut, sequence, system, overlap, practice, imbalance, ep, (), fp8, block)
+        alone = pieces_of(model, machine, cut, sequence, system, overlap, practice, imbalance, ep, (), PLAIN, block)
         saving, tokens = Saving(practice.recompute, imbalance=imbalance), layout.tokens(sequence)
 
         def shared(costs: dict[str, Cost]) -> dict[str, Cost]:
             made = dict(costs)
             for letter in costs.keys() - {"E", "L"}:
                 moe = letter != "d" and model.layer is not None
-                gone = tokens * swapped_bytes(model, cut, moe, saving, fp8, swap) if swap else 0.0
+                gone = tokens * swapped_bytes(model, cut, moe, saving, recipe, swap) if swap else 0.0
                 layer = 0 if letter == "d" else model.n_layers - 1
                 made[letter] += beside(model, machine, layout, layer, costs[letter], system == "in-switch", gone)
             return made
@@ -130,6 +131,7 @@ def pieces_of(
     return Pieces(plain, costs(replace(serial, overlap_ep=True)) if overlap == "pair" else plain)
 
 
+@lru_cache(maxsize=1 << 14)
 def chosen_of(
     model: WholeModel, machine: Machine, layout: Layout, sequence: int, system: str, overlap: str, practice: Practice, imbalance: float,
     ep: EpTimes | None = None,

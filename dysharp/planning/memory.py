@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dysharp.model.layout import Chunk, Layout, chunks_of
-from dysharp.model.state import RankParameters, dummy_bytes, rank_parameters, recipe_of, state_bytes
+from dysharp.model.state import RankParameters, Recipe, dummy_bytes, rank_parameters, state_bytes
 from dysharp.planning.schedules import peaks, ranks_of
 from dysharp.planning.space import Task
 from dysharp.planning.swap import LAYERS, swapped_bytes
@@ -16,26 +16,28 @@ from dysharp.training.costs import layer_shards
 from dysharp.training.memory import BF16, GATHERED, RESERVED, Saving, gradient_bytes, head_bytes, is_dropped, layer_transient, saved_of_layer
 
 
-def rank_memory(task: Task, values: dict[str, Any], layout: Layout) -> tuple[float, ...]:
+def rank_memory(task: Task, values: dict[str, Any], layout: Layout, recipe: Recipe) -> tuple[float, ...]:
     """Reserved bytes of every pipeline rank."""
-    model, recipe, tokens = task.model, recipe_of(task.precision), layout.tokens(task.sequence)
+    model, tokens = task.model, layout.tokens(task.sequence)
     saving = Saving(values["recompute"], imbalance=task.hottest(values["ep"]))
     cut = Layout(tp=layout.tp, cp=layout.cp, ep=layout.ep, etp=layout.etp, dp=layout.ep * layout.etp)
     kept, waiting, beside = {}, {}, {}
     for moe in {model.is_moe(0), model.layer is not None}:
-        whole, again, transient, late = layer_bytes(model, cut, moe, saving, recipe.fp8)
-        gone = swapped_bytes(model, cut, moe, saving, recipe.fp8, values["swap"]) if values["swap"] else 0.0
+        whole, again, transient, late = layer_bytes(model, cut, moe, saving, recipe)
+        gone = swapped_bytes(model, cut, moe, saving, recipe, values["swap"]) if values["swap"] else 0.0
         kept[moe], waiting[moe], beside[moe] = whole - gone, late, again + transient + LAYERS * gone
     chunks, out = chunks_of(model, layout), []
     places = ranks_of(values["schedule"], layout)
-    for rank, (dense, experts) in enumerate(held_by_rank(model, layout, values["schedule"])):
+    held, copied = (held_by_rank(model, layout, values["schedule"], linears) for linears in (None, recipe.fp8))
+    copies = 1 + (values["schedule"] == "dualpipe")
+    for rank, (parameters, narrow) in enumerate(zip(held, copied, strict=True)):
         own = [chunks[at] for at in places[rank]]
         kinds = [[model.is_moe(layer) for layer in chunk.layers()] + [model.layer is not None] * chunk.mtp for chunk in own]
         bytes_of = [tokens * sum(by[moe] for moe in some) for by in (kept, waiting) for some in kinds]
         flying = float((peaks(values["schedule"], layout, rank, values["overlap"] == "pair") @ np.asarray(bytes_of)).max())
         heads = [tokens * head_bytes(model, layout, saving) * chunk.head for chunk in own]
         transient = max([0.0, *heads, *(tokens * beside[moe] for some in kinds for moe in some)])
-        state = sum(state_bytes(RankParameters(dense, experts), layout, recipe).values())
+        state = sum(state_bytes(RankParameters(*parameters), RankParameters(*narrow), layout, recipe, copies).values())
         if layout.fsdp > 1:
             largest = max((sum(astuple(layer_shards(model, cut, layer))) for layer in {chunk.first for chunk in own if chunk.n_layers}), default=0.0)
             state += (GATHERED * BF16 + recipe.gradients) * largest
@@ -44,24 +46,28 @@ def rank_memory(task: Task, values: dict[str, Any], layout: Layout) -> tuple[flo
 
 
 @lru_cache(maxsize=1 << 12)
-def layer_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving, fp8: bool) -> tuple[float, float, float, float]:
+def layer_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving, recipe: Recipe) -> tuple[float, float, float, float]:
     """Bytes per token of a layer: kept, computed again, beside its backward pass, for delayed weight gradients."""
-    tensors = saved_of_layer(model, layout, moe, saving, fp8)
+    tensors = saved_of_layer(model, layout, moe, saving, recipe)
     kept = sum(one.bytes for one in tensors if not is_dropped(one, saving))
-    late = sum(one.bytes for one in tensors if one.linear) + gradient_bytes(model, layout, moe, saving)
+    late = sum(one.bytes for one in tensors if one.linear) + gradient_bytes(model, layout, moe, saving, recipe)
     return kept, sum(one.bytes for one in tensors) - kept, layer_transient(model, layout, moe, saving), late
 
 
-def held_by_rank(model: WholeModel, layout: Layout, schedule: str) -> tuple[tuple[float, float], ...]:
-    """(dense, expert) parameters of every pipeline rank."""
-    return _held(model, layout.tp, layout.ep * layout.etp, layout.stages, layout.pp, layout.vpp, schedule)
+def held_by_rank(
+    model: WholeModel, layout: Layout, schedule: str, linears: tuple[str, ...] | None = None
+) -> tuple[tuple[float, float], ...]:  # fmt: skip
+    """(dense, expert) parameters of every pipeline rank; with `linears`, of matrices of these parts alone."""
+    return _held(model, layout.tp, layout.ep * layout.etp, layout.stages, layout.pp, layout.vpp, schedule, linears)
 
 
 @lru_cache(maxsize=1 << 12)
-def _held(model: WholeModel, tp: int, experts: int, stages: str, pp: int, vpp: int, schedule: str) -> tuple[tuple[float, float], ...]:
+def _held(
+    model: WholeModel, tp: int, experts: int, stages: str, pp: int, vpp: int, schedule: str, linears: tuple[str, ...] | None
+) -> tuple[tuple[float, float], ...]:  # fmt: skip
     layout = Layout(tp=tp, ep=experts, dp=experts, pp=pp, vpp=vpp, stages=stages)
     chunks = chunks_of(model, layout)
-    ranks = [rank_parameters(model, layout, [chunks[at] for at in own]) for own in ranks_of(schedule, layout)]
+    ranks = [rank_parameters(model, layout, [chunks[at] for at in own], linears) for own in ranks_of(schedule, layout)]
     return tuple((one.dense, one.experts) for one in ranks)
 
 

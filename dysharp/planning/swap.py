@@ -6,6 +6,7 @@ The names are those of Megatron's --offload-modules. `training.costs.beside` has
 from functools import lru_cache
 
 from dysharp.model.layout import Layout
+from dysharp.model.state import Recipe
 from dysharp.specs.whole import WholeModel
 from dysharp.training.memory import Saving, is_dropped, saved_of_layer
 
@@ -21,7 +22,7 @@ LAYERS = 2
 
 
 @lru_cache(maxsize=1 << 12)
-def swapped_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving, fp8: bool, modules: tuple[str, ...]) -> float:
+def swapped_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving, recipe: Recipe, modules: tuple[str, ...]) -> float:
     """Bytes per token of a layer that leave: what recomputation does not drop anyway."""
     names = {OFFLOADED[module] for module in modules}
-    return sum(one.bytes for one in saved_of_layer(model, layout, moe, saving, fp8) if one.op in names and not is_dropped(one, saving))
+    return sum(one.bytes for one in saved_of_layer(model, layout, moe, saving, recipe) if one.op in names and not is_dropped(one, saving))

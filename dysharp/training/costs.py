@@ -19,7 +19,7 @@ from dysharp.training.graph import StepTimes
 from dysharp.training.moe_block import ELEMENT
 from dysharp.training.practice import Practice
 from dysharp.training.schedules import Times
-from dysharp.training.wires import Wires, beyond, host_copy, ring, rows, send
+from dysharp.training.wires import Wires, beyond, host_copy, ring, rows, send, sharing
 
 
 def layer_shards(model: WholeModel, layout: Layout, layer: int) -> RankParameters:
@@ -43,7 +43,7 @@ def shard_wires(model: WholeModel, machine: Machine, layout: Layout, layer: int,
         return ahead, down
     held = layer_shards(model, layout, layer)
     for parameters, size, stride in ((held.dense, layout.fsdp, layout.stride("cp")), (held.experts, layout.expert_fsdp, layout.stride("edp"))):
-        gathered, scattered = (ring(machine, parameters * element, size, stride) for element in (ELEMENT, number("step.gradient_bytes")))
+        gathered, scattered = (sharing(machine, parameters * element, size, stride) for element in (ELEMENT, number("step.gradient_bytes")))
         other = 1 / (size - 1) if switched and 1 < size <= machine.domain // stride else 1.0
         ahead, down, up = ahead + gathered, down + gathered + other * scattered, up + scattered + other * gathered
     return ahead, down if down.most > up.most else up

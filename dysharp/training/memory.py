@@ -17,8 +17,8 @@ from pydantic import Field
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.units import GiB
 from dysharp.model.layout import Chunk, Layout, chunks_of
-from dysharp.model.operators import Cut, Weight, layer_operators
-from dysharp.model.state import Recipe, dummy_bytes, padded_vocab, rank_parameters, state_bytes
+from dysharp.model.operators import Cut, Operator, Weight, layer_operators
+from dysharp.model.state import PLAIN, Recipe, dummy_bytes, padded_vocab, rank_parameters, state_bytes
 from dysharp.specs.fields import check_fields, show
 from dysharp.specs.whole import Flag, WholeModel
 from dysharp.training.schedules import Schedule
@@ -65,15 +65,18 @@ def _cut(layout: Layout, saving: Saving) -> Cut:
     return layout.cut if saving.sequence_parallel else layout.cut._replace(shard=1)
 
 
-def saved_of_layer(model: WholeModel, layout: Layout, moe: bool, saving: Saving, fp8: bool = False, linear: bool = False) -> tuple[Held, ...]:
+def saved_of_layer(
+    model: WholeModel, layout: Layout, moe: bool, saving: Saving, recipe: Recipe = PLAIN, linear: bool = False
+) -> tuple[Held, ...]:  # fmt: skip
     """Every tensor that one layer saves without recomputation. `linear`: its attention is linear."""
     rows = expert_rows(model, layout, saving) if moe else 0.0
-    tensors = (one for op in layer_operators(model, moe, linear, cut=_cut(layout, saving)) for one in op.saves)
-    return tuple(
-        Held(one.op, (one.fixed + one.kept * (FP8 if fp8 else BF16)) * (rows if one.routed else 1), one.module, one.linear)
-        for one in tensors
-        if one.op != FC2_OUTPUT or saving.fc2_output
-    )
+    found = []
+    for op in layer_operators(model, moe, linear, cut=_cut(layout, saving)):
+        for one in op.saves:
+            if one.op != FC2_OUTPUT or saving.fc2_output:
+                fixed = one.narrow if recipe.narrow and one.narrow else one.fixed
+                found.append(Held(one.op, (fixed + one.kept * _element(op, recipe)) * (rows if one.routed else 1), one.module, one.linear))
+    return tuple(found)
 
 
 def expert_rows(model: WholeModel, layout: Layout, saving: Saving) -> float:
@@ -109,10 +112,19 @@ def _products(model: WholeModel, layout: Layout, moe: bool, saving: Saving) -> I
     return (op for op in ops if isinstance(op, Weight) and op.product and op.part != "router")
 
 
-def gradient_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving) -> float:
-    """Bytes per token of the output gradients that wait for a delayed weight gradient: one per linear of a layer, whole where ranks share rows."""
+def gradient_bytes(model: WholeModel, layout: Layout, moe: bool, saving: Saving, recipe: Recipe = PLAIN) -> float:
+    """Bytes per token of the output gradients that wait for a delayed weight gradient: one per linear of a layer, whole where ranks share rows.
+
+    Of a linear in FP8, they wait as its product takes them (Transformer Engine, module/linear.py).
+    """
     rows = expert_rows(model, layout, saving) if moe else 1.0
-    return BF16 * sum(op.n * (rows if op.split == "experts" else 1.0) for op in _products(model, layout, moe, saving))
+    products = _products(model, layout, moe, saving)
+    return sum(_element(op, recipe) * op.n * (rows if op.split == "experts" else 1.0) for op in products)
+
+
+def _element(op: Operator, recipe: Recipe) -> int:
+    """Bytes of an element that a linear keeps."""
+    return FP8 if isinstance(op, Weight) and op.part in recipe.fp8 else BF16
 
 
 ROW_BYTES = 2
@@ -253,11 +265,11 @@ class _Chunk:
         ops: dict[str, float] = {}
         for_weights = again = transient = 0.0
         for moe, linear in kinds:
-            tensors = saved_of_layer(model, layout, moe, saving, recipe.fp8, linear)
+            tensors = saved_of_layer(model, layout, moe, saving, recipe, linear)
             for one in tensors:
                 ops[one.op] = ops.get(one.op, 0.0) + (0.0 if is_dropped(one, saving) else one.bytes * tokens)
             kept = sum(one.bytes for one in tensors if one.linear)  # also what the backward pass has computed again
-            for_weights += (kept + gradient_bytes(model, layout, moe, saving)) * tokens
+            for_weights += (kept + gradient_bytes(model, layout, moe, saving, recipe)) * tokens
             again = max(again, tokens * sum(one.bytes for one in tensors if is_dropped(one, saving)))
             transient = max(transient, tokens * layer_transient(model, layout, moe, saving))
         received = tokens * BF16 * model.hidden / layout.tp if layout.pp > 1 and not chunk.head else 0.0
@@ -271,7 +283,7 @@ def _rank(
     own = [chunks[stage].chunk for stage in stages]
     parameters = rank_parameters(model, layout, own)
     activations, held, ops, waiting = _peak(schedule, rank, chunks)
-    lines = state_bytes(parameters, layout, recipe)
+    lines = state_bytes(parameters, rank_parameters(model, layout, own, recipe.fp8), layout, recipe, schedule.directions)
     if layout.fsdp > 1:
         largest = _largest_layer(model, layout, own)
         lines["weights"] += GATHERED * BF16 * largest

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from dysharp.costs.collectives import rail_rings_us
 from dysharp.costs.machine import Machine, number
 from dysharp.model.layout import Layout
 
@@ -16,22 +17,26 @@ SUPERCHIPS = ("gh", "gb", "vr")
 
 @dataclass(frozen=True, slots=True)
 class Wires:
-    """Microseconds for which a wire is busy in its busier direction. `near`: links of the domain; `far`: NICs; `host`: the GPU's PCIe link."""
+    """Microseconds for which a wire is busy in its busier direction. `near`: links of the domain; `far`: NICs; `host`: the GPU's PCIe link.
+
+    `stream`: rings that share weights, one behind the other with all their steps.
+    """
 
     near: float = 0.0
     far: float = 0.0
     host: float = 0.0
+    stream: float = 0.0
 
     def __add__(self, other: "Wires") -> "Wires":
-        return Wires(self.near + other.near, self.far + other.far, self.host + other.host)
+        return Wires(self.near + other.near, self.far + other.far, self.host + other.host, self.stream + other.stream)
 
     def __rmul__(self, factor: float) -> "Wires":
-        return Wires(factor * self.near, factor * self.far, factor * self.host)
+        return Wires(factor * self.near, factor * self.far, factor * self.host, factor * self.stream)
 
     @property
     def most(self) -> float:
         """The time of the busiest wire."""
-        return max(self.near, self.far, self.host)
+        return max(self.near, self.far, self.host, self.stream)
 
 
 NOTHING = Wires()
@@ -82,6 +87,15 @@ def ring(machine: Machine, n_bytes: float, size: int, stride: int) -> Wires:
         return Wires(near=machine.group(n_bytes, size, stride))
     sent = n_bytes * (size - 1) / size
     return Wires(near=sent / machine.link if inside > 1 else 0.0) + on_nics(machine, sent / inside, stride)
+
+
+def sharing(machine: Machine, n_bytes: float, size: int, stride: int) -> Wires:
+    """A ring of `ring` that gathers or scatters a layer's weights, with its steps: on GPUs, those of NCCL's tuner through so many domains."""
+    wires, inside = ring(machine, n_bytes, size, stride), max(1, min(size, machine.domain // stride))
+    if inside >= size or not n_bytes or not machine.cluster.gpu:
+        return wires
+    steps, moved, _ = rail_rings_us(machine.gpu, machine.constants, inside, math.ceil(size / inside), machine.nic / 1000, n_bytes)
+    return wires + Wires(stream=steps + moved)
 
 
 def send(machine: Machine, n_bytes: float, layout: Layout) -> Wires:

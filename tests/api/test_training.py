@@ -165,7 +165,7 @@ def test_a_precision_changes_products_and_bytes_and_what_the_answer_says() -> No
     assert plain.to_dict() == wide.to_dict()
     assert narrow.best.step_us < wide.best.step_us == mixed.best.step_us
     assert narrow.memory.peak.allocated > wide.memory.peak.allocated
-    assert narrow.memory.peak.allocated == mixed.memory.peak.allocated
+    assert wide.memory.peak.allocated == mixed.memory.peak.allocated  # products in BF16 need no copies
     assert narrow.best.mfu / narrow.best.tflops == pytest.approx(wide.best.mfu / wide.best.tflops / 2, rel=0.01)  # of peaks
     assert narrow.formats["products"]["dense"] == "fp8"
     assert "formats: weights fp8-block; products fp8; KV bf16; state fp8" in narrow.header

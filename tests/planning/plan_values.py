@@ -14,6 +14,7 @@ import numpy as np
 from dysharp.base.errors import ConfigError
 from dysharp.costs.exchange import Peers, Rows, exchange, least_us
 from dysharp.model.layout import Layout
+from dysharp.model.state import RECIPES
 from dysharp.planning.arguments import FRAMEWORKS, lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.experts import hottest
@@ -209,7 +210,7 @@ def wires() -> Iterator[Row]:
             sets = [(module,) for module in OFFLOADED if moe or not module.startswith(("expert", "moe"))]
             yield (
                 f"swapped {name} {moe}",
-                (swapped_bytes(model, layout, moe, saving, True, one) for saving in (Saving(), Saving(FINE)) for one in sets),
+                (swapped_bytes(model, layout, moe, saving, RECIPES["fp8"], one) for saving in (Saving(), Saving(FINE)) for one in sets),
             )
 
 
@@ -220,7 +221,8 @@ def pieces() -> Iterator[Row]:
         layout = Layout(tp=2, ep=4, dp=4, micro_batch=3)
         for overlap, ep, block in itertools.product(("none", "pair"), (None, ROW), (None, BlockTimes(400.0, 900.0, 1100.0))):
             practice = replace(one.task.practice, recompute=("moe_act",))
-            made = pieces_of(one.task.model, one.machine, layout, SEQUENCE, "deepep", overlap, practice, 1.25, ep, ("core_attn",), True, block)
+            asked = (one.task.model, one.machine, layout, SEQUENCE, "deepep", overlap, practice, 1.25, ep, ("core_attn",), RECIPES["fp8"])
+            made = pieces_of(*asked, block)
             yield f"{name} {framework} {overlap} {ep is None} {block is None}", (us for x in made.costs for us in (*made.one(x), made.exposed(x)))
 
 

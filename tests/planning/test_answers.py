@@ -3,6 +3,7 @@
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -167,6 +168,14 @@ def test_behind_is_what_a_layout_lacks_of_the_best() -> None:
     first, second = (one["tokens_per_s_gpu"] for one in done["shapes"][0]["best"][:2])
     assert done["lead_percent"] == pytest.approx(100 * (1 - second / first))
     assert f"The second layout is {done['lead_percent']:.1f} % behind" in " ".join(answer().stdout.split())
+
+
+def test_fp8_never_loses_to_bf16() -> None:
+    """Linears that stay in BF16, because FP8 costs them more than it gains, have no copies in FP8 either: the layouts of BF16 still fit."""
+    tries = ("tp=1", "pp=8", "vpp=4", "ep=8", "mbs=1", "swap=core_attn+expert_fc1+moe_act", "weights=whole")
+    asked: dict[str, Any] = {"batch": 4096, "tries": tries, "vary": ["topk=8"]}
+    wide, narrow = (plan("deepseek-v2", 512, "hw-dgx-h100-x8", precision=name, **asked).plan.first.found.best[0] for name in ("bf16", "fp8"))
+    assert narrow.step_us < wide.step_us
 
 
 def test_one_layout_is_shown_and_the_second_is_still_known() -> None:

@@ -11,6 +11,7 @@ from dysharp.costs.collectives import link_us
 from dysharp.costs.exchange import Peers, Rows, exchange, least_us
 from dysharp.costs.machine import number
 from dysharp.model import Layout
+from dysharp.model.state import PLAIN
 from dysharp.planning.cost import Coster, machine_of
 from dysharp.planning.experts import hottest
 from dysharp.planning.names import schedule_of
@@ -198,7 +199,7 @@ def test_swapped_inputs_leave_memory_and_cost_time_only_beyond_a_pass() -> None:
     pieces = one.pieces(values | {"swap": tuple(OFFLOADED)})
     tokens, rate = 4 * one.task.sequence, host_rate(one.machine)
     moe, saving = Layout(ep=8, dp=8, micro_batch=4), Saving(imbalance=one.task.hottest(8))
-    gone = tokens * swapped_bytes(one.task.model, moe, True, saving, False, tuple(OFFLOADED))
+    gone = tokens * swapped_bytes(one.task.model, moe, True, saving, PLAIN, tuple(OFFLOADED))
     plain = one.pieces(values).costs["t"]
     late = max(0, gone / rate - plain.forward) + max(0, gone / rate - plain.backward - plain.weights)
     assert pieces.costs["t"].parts["host copies"] == pytest.approx(late)

@@ -130,7 +130,7 @@ def accounts(model: WholeModel) -> Iterator[Row]:
     for name, saving in SAVINGS.items():
         for moe, linear in kinds:
             for fp8 in (False, True):
-                tensors = memory.saved_of_layer(model, layout, moe, saving, fp8, linear)
+                tensors = memory.saved_of_layer(model, layout, moe, saving, state.RECIPES["fp8" if fp8 else "bf16"], linear)
                 dropped = [memory.is_dropped(one, saving) for one in tensors]
                 yield f"saved, {name}, {moe}, {linear}, {fp8}", (*(one.bytes for one in tensors), *dropped)
         for moe in {one for one, _ in kinds}:
@@ -146,7 +146,8 @@ def cut(model: WholeModel, text: str) -> Iterator[Row]:
         yield f"chunk {at}", (*astuple(chunk), *astuple(state.rank_parameters(model, layout, [chunk])), state.dummy_bytes(model, layout, [chunk]))
     held = state.rank_parameters(model, layout, chunks)
     for name, recipe in state.RECIPES.items():
-        yield f"state, {name}", state.state_bytes(held, layout, recipe).values()
+        copied = state.rank_parameters(model, layout, chunks, recipe.fp8)
+        yield f"state, {name}", state.state_bytes(held, copied, layout, recipe).values()
     yield "buffers", (memory.buffer_bytes(name, model, layout, SEQUENCE) for name in memory.DISPATCHERS)
     yield "groups", (one for kind in KINDS for one in (layout.degree(kind), layout.stride(kind), layout.domains(kind, 8)))
     group = layout.pp * (layout.micro_batches // layout.pp)

@@ -62,7 +62,7 @@ def test_nvidias_table_of_deepseek_v3() -> None:
     """256 GPUs, TP 1, PP 4, VPP 4, EP 64: 16 MoE layers per rank, 60 layers in flight."""
     model, layout = load_whole("deepseek-v3"), layout_of("pp=4,vpp=4,ep=64")
     held = rank_parameters(model, layout, [Chunk(10, 16)])
-    state = {line: n / GiB for line, n in state_bytes(held, layout, RECIPES["bf16"]).items()}
+    state = {line: n / GiB for line, n in state_bytes(held, held, layout, RECIPES["bf16"]).items()}
     assert state["weights"] + state["gradients"] == pytest.approx(36.4, rel=0.01)
     assert state["optimizer"] == pytest.approx(32.1, rel=0.01)
     tensors = saved_of_layer(model, layout, moe=True, saving=Saving(fc2_output=True))
@@ -180,3 +180,25 @@ def test_plan_and_step_have_one_cap() -> None:
     assert Coster(task, machine_of(cluster), Space()).capacity == Memory("m", (rank,)).limit(cluster.hbm_bytes)
     named = Memory("m", (rank,), {"buffers": 0.05 * cluster.hbm_bytes})
     assert named.limit(cluster.hbm_bytes) == pytest.approx(0.95 * cluster.hbm_bytes)
+
+
+V3_LAYOUT = "pp=16,ep=64,gpus=2048,gbs=15360,stages=Et*3|(t*4|)*14t*2mL"
+
+
+@pytest.mark.parametrize(("recipe", "fits"), [("fp8-deepseek", True), ("fp8-moments", False)])
+def test_deepseeks_layout_fits_with_what_deepseek_keeps(recipe: str, fits: bool) -> None:
+    """PP16, EP64 and DualPipe ran on 2,048 H800 of 80 GB with the storage of its report, section 3.3.3; Megatron's FP8 keeps more."""
+    saving = Saving(("mla_up_proj", "layernorm", "moe_act"))
+    memory = _memory(load_whole("deepseek-v3"), V3_LAYOUT, "dualpipe", 120, saving, recipe)
+    hbm = load_cluster("hw-dgx-h800-x8").hbm_bytes
+    assert (memory.reserved(memory.peak) <= memory.limit(hbm)) == fits
+
+
+def test_fp8_copies_are_those_of_linears_and_stages_held_twice_share_an_optimizer() -> None:
+    """Embedding and head have no copies; both ranks of a stage are replicas of it, in bytes as in time."""
+    model = load_whole("deepseek-v3")
+    plain, copied = (_memory(model, "ep=64", recipe=name).peak for name in ("bf16", "fp8"))
+    table = 2 * 129_280 * 7168
+    assert copied.lines["weights"] <= 2 * plain.lines["weights"] - 2 * table
+    one, both = (_memory(_llama(8), "pp=4,dp=2", name, m=16) for name in ("1f1b", "dualpipe"))
+    assert both.ranks[1].lines["optimizer"] == pytest.approx(one.ranks[1].lines["optimizer"])

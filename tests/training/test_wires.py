@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from dysharp.costs.collectives import NET_STEPS_US, PROTOCOLS
 from dysharp.costs.exchange import HUB, IN_SWITCH, Peers, Rows, exchange, least_us
 from dysharp.costs.machine import Machine
 from dysharp.model import Layout
@@ -18,7 +19,7 @@ from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.training.cost import Cost
 from dysharp.training.costs import beside, beside_pass, late_sends, shard_wires, step_costs, with_rows
 from dysharp.training.practice import Practice
-from dysharp.training.wires import Wires, beyond, host_copy, host_rate, nic_link, on_nics, ring, rows, send
+from dysharp.training.wires import Wires, beyond, host_copy, host_rate, nic_link, on_nics, ring, rows, send, sharing
 
 H100 = load_cluster("hw-dgx-h100-x4")
 MODEL = load_whole("qwen3-30b")
@@ -155,3 +156,14 @@ def test_a_plan_and_a_step_state_wires_alike(pp: int, weights: str) -> None:
     for own, (forward, backward, grads) in zip(stages, one.chunks_us(planned), strict=True):
         assert own.forward == pytest.approx(forward, rel=0.005)
         assert own.backward + own.weights == pytest.approx(backward + grads, rel=0.005)
+
+
+def test_a_ring_over_many_domains_has_the_steps_of_nccls_tuner() -> None:
+    """Weights that 2,048 ranks share take longer than those that 64 share, though each rank sends the same bytes."""
+    machine = Machine(load_cluster("hw-dgx-h100-x8"))
+    inside, few, many = (sharing(machine, 1e8, size, 1) for size in (8, 64, 2048))
+    assert inside == ring(machine, 1e8, 8, 1)
+    assert few.far == pytest.approx(many.far, rel=0.02)
+    assert few.most < many.most
+    steps = {protocol: hop.hop_us * (2048 - 256) + net * 255 for protocol, hop, net in zip("ABC", PROTOCOLS, NET_STEPS_US, strict=True)}
+    assert many.stream - many.far > 0.9 * min(steps.values())
