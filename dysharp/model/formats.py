@@ -185,8 +185,7 @@ def formats_of(precision: str, kv: str = "bf16", model: WholeModel | None = None
 
 def recipe_for(formats: Formats) -> Recipe:
     """The recipe of a step's state: linears whose products are in BF16 have no copies."""
-    own = RECIPES[formats.state]
-    return replace(own, fp8=tuple(part for part in own.fp8 if formats.of(part).compute != "bf16"))
+    return replace(own := RECIPES[formats.state], fp8=tuple(part for part in own.fp8 if formats.of(part).compute != "bf16"))
 
 
 def published(model: WholeModel) -> str:

@@ -15,8 +15,6 @@ from dysharp.specs.whole import WholeModel
 FILE = Path(__file__).with_name("recipes.toml")
 VOCAB_UNIT = 128
 """Megatron pads the vocabulary to a multiple of this number times the tensor parallel degree (--make-vocab-size-divisible-by)."""
-DUMMY_BYTES = 2
-"""A dummy gradient is BF16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,4 +125,4 @@ def dummy_bytes(model: WholeModel, layout: Layout, chunks: Iterable[Chunk]) -> f
             cut = layout.etp if weight.split == "experts" else layout.tp if weight.split == "tp" else 1
             outputs = padded_vocab(model, layout) if weight.part == "head" else weight.outputs
             shapes.add((weight.inputs, outputs, cut))
-    return sum(DUMMY_BYTES * inputs * outputs / cut for inputs, outputs, cut in shapes)
+    return sum(BF16 * inputs * outputs / cut for inputs, outputs, cut in shapes)
