@@ -64,7 +64,7 @@ BASES: dict[str, Draws] = {
     "plan": {
         "model": ("qwen3-30b", "deepseek-v2", "moonlight-16b", "glm-4.5-air"), "cluster": ("hw-dgx-h100-x8", "hw-dgx-b200-x8", "hw-mi355x-x8"),
         "gpus": (64, 128), "batch": (512, 1024), "sequence": (2048, 4096), "precision": ("bf16",),
-        "tries": ("tp=1,2 pp=1,2,4 vpp=1,2 cp=1 mbs=1 swap=none recompute=none,core_attn",),
+        "tries": ("tp=1,2 pp=1,2 vpp=1,2 cp=1 mbs=1 ep=8,16 swap=none recompute=none,core_attn",),
     },
     "serve": {
         "model": ("deepseek-v3", "qwen3-30b", "gpt-oss-120b", "qwen3-235b", "llama3-70b", "deepseek-v3.2"), "precision": ("fp8", "bf16"),
@@ -157,7 +157,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("plan", "imbalance", 2.0, "us", ">", "the hottest rank sets the time", {"imbalance": (1.1,)}),
     Kind("plan", "spread", 0.8, "us", ">", "the hottest rank sets the time", {"spread": (0.1,)}),
     Kind("plan", "precision", "fp8", "us", "<", "products in FP8", {"model": ("deepseek-v2",), "sequence": (4096,)}),
-    Kind("plan", "tries", "tp=1,2 pp=1,2,4 vpp=1,2,4 cp=1 mbs=1,2 swap=none", "us", "<=", "a larger space holds the smaller"),
+    Kind("plan", "tries", "tp=1,2 pp=1,2,4 vpp=1,2 cp=1 mbs=1,2 ep=8,16 swap=none recompute=none,core_attn", "us", "<=", "more to choose from"),
     # serving
     Kind("serve", "isl", "*2", "us", ">", "longer prompts"),
     Kind("serve", "osl", "*2", "us", "<=", "a prompt is shared by more tokens", {"isl": (2048, 4096)}),
