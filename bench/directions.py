@@ -95,6 +95,11 @@ ACROSS: Mapping[str, Draws] = {
 }  # fmt: skip
 """Experts of one group lie in several NVLink domains."""
 STRAIGHT: Draws = {"tries": ("tp=1 pp=1,2 vpp=1 ep=16 cp=1 mbs=1 swap=none overlap=none system=flat",)}
+GEMMS_DECIDE: Draws = {
+    "model": ("deepseek-v2",), "sequence": (4096,), "cluster": ("hw-dgx-h100-x8",),
+    "tries": ("tp=1 pp=4,8 vpp=1,2 cp=1 mbs=1 ep=8 swap=none recompute=none,core_attn",),
+}  # fmt: skip
+"""On faster GPUs the launches of FP8's casts cost more than its products save."""
 BF16: Draws = {"precision": ("bf16",)}
 CACHE: Draws = {"kv": ("bf16",), "layouts": ("tp=8",), "cluster": ("hw-dgx-h200",), "precision": ("fp8",)}
 TIGHT = "ttft=4s,tpot=20ms"
@@ -156,7 +161,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("plan", "gpus", "*2", "gpu us/token", ">=", "bubble and optimizer are shared by fewer sequences"),
     Kind("plan", "imbalance", 2.0, "us", ">", "the hottest rank sets the time", {"imbalance": (1.1,)}),
     Kind("plan", "spread", 0.8, "us", ">", "the hottest rank sets the time", {"spread": (0.1,)}),
-    Kind("plan", "precision", "fp8", "us", "<", "products in FP8", {"model": ("deepseek-v2",), "sequence": (4096,)}),
+    Kind("plan", "precision", "fp8", "us", "<", "products in FP8", GEMMS_DECIDE),
     Kind("plan", "tries", "tp=1,2 pp=1,2,4 vpp=1,2 cp=1 mbs=1,2 ep=8,16 swap=none recompute=none,core_attn", "us", "<=", "more to choose from"),
     # serving
     Kind("serve", "isl", "*2", "us", ">", "longer prompts"),
