@@ -64,7 +64,7 @@ BASES: dict[str, Draws] = {
     "plan": {
         "model": ("qwen3-30b", "deepseek-v2", "moonlight-16b", "glm-4.5-air"), "cluster": ("hw-dgx-h100-x8", "hw-dgx-b200-x8", "hw-mi355x-x8"),
         "gpus": (64, 128), "batch": (512, 1024), "sequence": (2048, 4096), "precision": ("bf16",),
-        "tries": ("tp=1,2 pp=1,2,4 vpp=1,2 cp=1 mbs=1 swap=none recompute=none,core_attn",),
+        "tries": ("tp=1,2 pp=1,2 vpp=1,2 cp=1 mbs=1 ep=8,16 swap=none recompute=none,core_attn",),
     },
     "serve": {
         "model": ("deepseek-v3", "qwen3-30b", "gpt-oss-120b", "qwen3-235b", "llama3-70b", "deepseek-v3.2"), "precision": ("fp8", "bf16"),
@@ -95,6 +95,11 @@ ACROSS: Mapping[str, Draws] = {
 }  # fmt: skip
 """Experts of one group lie in several NVLink domains."""
 STRAIGHT: Draws = {"tries": ("tp=1 pp=1,2 vpp=1 ep=16 cp=1 mbs=1 swap=none overlap=none system=flat",)}
+GEMMS_DECIDE: Draws = {
+    "model": ("deepseek-v2",), "sequence": (4096,), "cluster": ("hw-dgx-h200-x8",), "gpus": (256, 512), "batch": (4096,),
+    "tries": ("tp=1 pp=4,8 vpp=1,2 cp=1 mbs=1 ep=8 swap=none recompute=none,core_attn",),
+}  # fmt: skip
+"""Memory is not short, so FP8's copies ask for no more recomputation, and its casts are few launches beside large products."""
 BF16: Draws = {"precision": ("bf16",)}
 CACHE: Draws = {"kv": ("bf16",), "layouts": ("tp=8",), "cluster": ("hw-dgx-h200",), "precision": ("fp8",)}
 TIGHT = "ttft=4s,tpot=20ms"
@@ -156,8 +161,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("plan", "gpus", "*2", "gpu us/token", ">=", "bubble and optimizer are shared by fewer sequences"),
     Kind("plan", "imbalance", 2.0, "us", ">", "the hottest rank sets the time", {"imbalance": (1.1,)}),
     Kind("plan", "spread", 0.8, "us", ">", "the hottest rank sets the time", {"spread": (0.1,)}),
-    Kind("plan", "precision", "fp8", "us", "<", "products in FP8", {"model": ("deepseek-v2",), "sequence": (4096,)}),
-    Kind("plan", "tries", "tp=1,2 pp=1,2,4 vpp=1,2,4 cp=1 mbs=1,2 swap=none", "us", "<=", "a larger space holds the smaller"),
+    Kind("plan", "precision", "fp8", "us", "<", "products in FP8", GEMMS_DECIDE),
+    Kind("plan", "tries", "tp=1,2 pp=1,2,4 vpp=1,2 cp=1 mbs=1,2 ep=8,16 swap=none recompute=none,core_attn", "us", "<=", "more to choose from"),
     # serving
     Kind("serve", "isl", "*2", "us", ">", "longer prompts"),
     Kind("serve", "osl", "*2", "us", "<=", "a prompt is shared by more tokens", {"isl": (2048, 4096)}),

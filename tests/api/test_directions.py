@@ -23,7 +23,7 @@ def directions(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_forty_questions_have_the_right_direction(directions: ModuleType) -> None:
-    drawn = directions.questions(40, 1, (*directions.VERBS,))
+    drawn = directions.questions(40, 1, ("compare", "plan", "serve"))
     asked = [directions.ask(verb, kind, random.Random(number)) for number, (verb, kind) in enumerate(drawn)]
     wrong = [line for one in asked if one and one.verdict == "wrong" for line in one.lines()]
     assert not wrong, "\n".join(wrong)

@@ -131,12 +131,12 @@ def changes(machine: str) -> list[Any]:
             request = _request(model="deepseek-v2-lite", cluster=machine, tokens=4, routing="uniform", placement=placement)
             runs = AdviceRuns(request, None)  # type: ignore[arg-type]
             defaults = {f.name: f.default for f in dataclasses.fields(get_system(system).options)}
-            row = SimpleNamespace(system=system, options=defaults | given)
+            row = SimpleNamespace(system=system, options=defaults | given, window={})
             best: Any = SimpleNamespace(row=row, tried=tried, time_us=100.0)
             trials, left = _trials(runs, best)
             jobs = [(t.name, t.assumes, t.note, job) for t in trials for job in (t.job, t.more_sms) if job is not None]
             found.append([[*words, j.system, j.given, j.sizes, j.workload.request.cluster, j.workload.request.placement] for *words, j in jobs])
-            with patch.object(AdviceRuns, "predict", lambda self, jobs: _told(jobs)):
+            with patch.object(AdviceRuns, "predict", lambda self, jobs, like: _told(jobs)):
                 done, without = what_ifs(runs, best)
             found.append([[w.change, w.short, w.assumes, w.note, w.speedup, w.difference_us] for w in done] + [left, without, runs.header])
     return found
