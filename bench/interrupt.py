@@ -41,7 +41,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "sweep": ("sweep", "points.toml", "-j", "2", "--store", "store", "--csv", "out.csv"),
     "study": ("study", "points.toml", "--folder", "folder"),
     "compare": ("compare", "--model", "S-8", "--gpus", "8", "--tokens", "256", "--systems", "deepep,dysharp,ideal", "--json"),
-    "step": ("step", "deepseek-v2-lite", "--layout", "ep=4,m=2", "--systems", "deepep", *LAYER),
+    "step": ("step", "deepseek-v2-lite", "--layout", "ep=8,m=4", "--systems", "deepep", *LAYER),
     "plan": ("plan", "deepseek-v2-lite", "--gpus", "4", "--batch", "16", *LAYER),
     "serve": ("serve", "deepseek-v2-lite", *LAYER),
     "advise": ("advise", "deepseek-v2-lite", "--tokens", "8", "--systems", "deepep,megamoe", *LAYER),

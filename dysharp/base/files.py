@@ -102,8 +102,7 @@ def make_folder(folder: Path, what: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"{what} {folder}: {reason}, expected a folder to write to") from None
+        raise ConfigError(f"{what} {folder}: {_reason(error)}, expected a folder to write to") from None
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, in_place_of_links: bool = False) -> Path:

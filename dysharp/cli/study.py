@@ -8,7 +8,7 @@ from decimal import Decimal
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -17,7 +17,6 @@ from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import complete_files, jobs_flag, json_flag, plot_flag
 from dysharp.show.output import print_json, print_lines, print_table, printable, warn
 
-T = TypeVar("T")
 folder_flag = click.option("--folder", metavar="DIR", default="study", show_default=True, help="Folder of the finished points.")
 
 
@@ -102,10 +101,7 @@ def query(sql: str, folder: str, reproduced: bool, as_csv: bool, rows: int, seco
         print_table([columns[at] for at in shown], [[_text(line[at]) for at in shown] for line in lines])
 
 
-Answer = tuple[list[str], list[tuple[Any, ...]]]
-
-
-def _answer_within(seconds: float, work: Callable[[float], T]) -> T:
+def _answer_within(seconds: float, work: Callable[[float], Any]) -> Any:
     """What `work` returns, from a process of its own: DuckDB looks at no signal and at no clock while it works."""
     from dysharp.base.processes import Processes, Task
 
@@ -122,8 +118,8 @@ def _answer_within(seconds: float, work: Callable[[float], T]) -> T:
     return result
 
 
-def _answer(folder: Path, sql: str, rows: int, part: float) -> tuple[list[str], Answer | ConfigError]:
-    """What was left out of a folder, and the answer of the rest. Half of the memory of this computer stays free."""
+def _answer(folder: Path, sql: str, rows: int, part: float) -> tuple[list[str], Any]:
+    """What was left out of a folder, and the answer of the rest or its ConfigError. Half of the memory of this computer stays free."""
     from dysharp.figures.studies.study_folder import StudyFolder
     from dysharp.runs.memory import usable_bytes
 
@@ -135,7 +131,7 @@ def _answer(folder: Path, sql: str, rows: int, part: float) -> tuple[list[str], 
         resource.setrlimit(resource.RLIMIT_DATA, (half if hard == resource.RLIM_INFINITY else min(half, hard), hard))
     asked = StudyFolder(folder)
     try:
-        answer: Answer | ConfigError = asked.answer(sql, rows)
+        answer: Any = asked.answer(sql, rows)
     except ConfigError as error:
         answer = error
     return list(asked.left_out), answer
