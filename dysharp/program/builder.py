@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dysharp.base.arrays import I32, I64, Array
 from dysharp.base.errors import ProgramError
 from dysharp.isa.framing import Framing, pull_train, push_train, stripe_ps
 from dysharp.program.csr import csr_ptr
@@ -38,7 +39,6 @@ from dysharp.program.tables import (
     Wires,
 )
 
-I32 = NDArray[np.int32]
 PUSHES = (Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.PUSH_REDUCE)
 PULLS = (Kind.GET, Kind.PULL_REDUCE, Kind.MERGED_LOAD)
 WIRED = PUSHES + PULLS
@@ -71,7 +71,7 @@ def _full(value: ArrayLike, n: int, what: str) -> I32:
     return array.astype(np.int32, copy=False)
 
 
-def _cat(parts: list[Any], dtype: Any = np.int32) -> NDArray[Any]:
+def _cat(parts: list[Any], dtype: Any = np.int32) -> Array:
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)
 
 
@@ -84,7 +84,7 @@ def _table(kind: Any, rows: list[Any]) -> Any:
     return kind(**columns)
 
 
-def _distinct(values: NDArray[np.int64]) -> tuple[list[int], I32]:
+def _distinct(values: I64) -> tuple[list[int], I32]:
     """The distinct values, rising, and the place of each of `values` among them. Comparisons are faster than a sort where they are few."""
     found: list[int] = []
     rest = values
@@ -101,7 +101,7 @@ def _distinct(values: NDArray[np.int64]) -> tuple[list[int], I32]:
     return found, place
 
 
-def _padded(rows: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+def _padded(rows: list[I64]) -> I64:
     """`[n, longest]`, zeros behind shorter rows."""
     out = np.zeros((len(rows), max(map(len, rows), default=1)), np.int64)
     for i, row in enumerate(rows):
@@ -129,8 +129,8 @@ class ProgramBuilder:
         self._tables: list[HubTable] = []
         self._templates: list[Template] = []
         self._framings: list[Framing] = []
-        self._durations: list[NDArray[np.int64]] = []
-        self._task_bytes: list[NDArray[np.int64]] = []
+        self._durations: list[I64] = []
+        self._task_bytes: list[I64] = []
         self._wires: dict[tuple[int, bool, int, int, int, int], int] = {}
         self._ops: list[dict[str, I32]] = []
         self._members: list[dict[str, Any]] = []

@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import Array
 from dysharp.base.errors import ProgramError
 from dysharp.program.builder import RARE
 from dysharp.program.merge_order import Cross, Part, ids_of, in_streams, with_cross
@@ -22,7 +22,6 @@ from dysharp.program.tables import Chains, Declared, Pools, Program, Section, Se
 
 __all__ = ["Cross", "Part", "Split", "merge"]
 
-Array = NDArray[Any]
 T = TypeVar("T")
 
 

@@ -3,19 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dysharp.base.arrays import Array
 from dysharp.base.errors import ProgramError
 from dysharp.program.csr import owners
 from dysharp.program.names import check_range
 from dysharp.program.sections import labelled
 from dysharp.program.skew import waits_for_start, with_edges, with_ops
 from dysharp.program.tables import Head, Kind, Program, Tail, Template
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

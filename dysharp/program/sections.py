@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import Array
 from dysharp.base.errors import ProgramError
 from dysharp.program.names import fail_where
 from dysharp.program.tables import Edges, Holds, Ops, Program, Section
 from dysharp.program.trace import Trace
 
-Array = NDArray[Any]
 TAILS = ("op", "op", "member", "tile", "row")
 HEADS = ("op", "member", "tile", "op")
 POINTS = ("op", "op", "row", "op")

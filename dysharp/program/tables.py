@@ -11,13 +11,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import I32, I64, Bools
 from dysharp.isa.framing import Framing
 from dysharp.program.schema import LAYER, NO_DATA, Nature, Operator, Schema
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 class Kind(IntEnum):
@@ -549,7 +546,7 @@ class Program:
         place = {name: i for i, name in enumerate(self.operator_names)}
         return np.array([place[t.operator] for t in self.templates], np.int64)
 
-    def tiled_regions(self) -> NDArray[np.bool_]:
+    def tiled_regions(self) -> Bools:
         """`[n_regions]` bool: COMPUTE ops run on the tiles of the region."""
         tiled = self.schema.tiled
         return np.array([name in tiled for name in self.regions.name] or [False] * self.n_regions, np.bool_)

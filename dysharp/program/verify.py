@@ -8,8 +8,8 @@ left to the deadlock check of the run.
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import Array
 from dysharp.base.errors import ProgramError
 from dysharp.program.builder import PULLS, WIRED
 from dysharp.program.csr import owners, starts
@@ -23,7 +23,6 @@ from dysharp.program.shares import check_shares
 from dysharp.program.startable import first_that_never_starts, waits_by_kind
 from dysharp.program.tables import Alloc, Head, Kind, Point, Program, Tail
 
-Array = NDArray[Any]
 MAX_PRIO = 1 << 20  # issuers order by prio and key in one 64-bit word
 MAX_TASKS = 1 << 12  # a batch of a gang is one 64-bit word
 MAX_CLASSES = 32  # a class is one bit of a 32-bit mask

@@ -4,21 +4,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.base.arrays import I32, I64
 from dysharp.base.units import ns_to_ps
 from dysharp.costs import Tiling
-from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template
-from dysharp.program.constants import OTHER
-from dysharp.program.csr import spans
+from dysharp.program import I32, I64, OTHER, Alloc, Bools, Discipline, Head, Kind, Tail, Template, spans
 from dysharp.specs import choice_int
+from dysharp.systems.building import Batch, LayerBuilder, SoftwareSteps, mediate, placed, stages, stream_order
 from dysharp.systems.building.around import MemoryKernels
-from dysharp.systems.building.batch import Batch, placed
-from dysharp.systems.building.exchanges import stream_order
-from dysharp.systems.building.experts import add_stage, stages
-from dysharp.systems.building.layer import CONTROL, LayerBuilder
-from dysharp.systems.building.software_steps import WORD_BYTES, SoftwareSteps, mediate
+from dysharp.systems.building.experts import add_stage
+from dysharp.systems.building.layer import CONTROL
+from dysharp.systems.building.software_steps import WORD_BYTES
 from dysharp.systems.facts import ANY_TYPE, Costs, Facts, Form, Layer, Moves, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts
@@ -82,7 +77,7 @@ class _Blocks:
     gpu: I32
     first: I32
     second: I32
-    gets_first: NDArray[np.bool_]
+    gets_first: Bools
 
 
 def begins(layer: Layer, options: Options) -> dict[str, Any]:

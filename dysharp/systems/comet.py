@@ -3,11 +3,8 @@
 from dataclasses import dataclass
 
 from dysharp.program import Discipline
-from dysharp.systems.building.experts import in_pairs
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.software_steps import mediate
-from dysharp.systems.facts import Costs, Facts, Moves, Shown
-from dysharp.systems.registry import system
+from dysharp.systems import Costs, Facts, Moves, Shown, system
+from dysharp.systems.building import LayerBuilder, in_pairs, mediate
 
 
 @dataclass(frozen=True, slots=True)

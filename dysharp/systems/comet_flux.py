@@ -9,21 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US
 from dysharp.costs import gemm_gang
-from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template
-from dysharp.program.constants import REQUESTS
-from dysharp.program.tables import ColumnRange
+from dysharp.program import I32, I64, REQUESTS, Alloc, ColumnRange, Discipline, Head, Kind, Tail, Template
 from dysharp.specs import choice_int
-from dysharp.systems.building.batch import Batch, Sends
-from dysharp.systems.building.collective import collective
-from dysharp.systems.building.experts import FILLER, GemmOps, Stage, add_stage, at_the_barrier, blocks_in_order, gemm_task, stages
-from dysharp.systems.building.layer import STORE, LayerBuilder
-from dysharp.systems.building.software_steps import SoftwareSteps, mediate
-from dysharp.systems.facts import Costs, Facts, Layer, Moves, Shown
-from dysharp.systems.registry import system
+from dysharp.systems import Costs, Facts, Layer, Moves, Shown, system
+from dysharp.systems.building import STORE, Batch, LayerBuilder, Sends, SoftwareSteps, blocks_in_order, collective, mediate, stages
+from dysharp.systems.building.experts import FILLER, GemmOps, Stage, add_stage, at_the_barrier, gemm_task
 
 
 @dataclass(frozen=True, slots=True)

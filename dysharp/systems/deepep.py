@@ -16,18 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
-from dysharp.program import Discipline
-from dysharp.program.csr import runs, spans, starts
+from dysharp.program import I32, I64, Discipline, runs, spans, starts
 from dysharp.specs import choice_int
-from dysharp.systems.building.batch import Batch, placed
-from dysharp.systems.building.between.deepep_internode import MOST_DOMAINS, Internode, pairs_of_sms
-from dysharp.systems.building.formats import ROWS_OR_FP8
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import Kernels
-from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import kernels
+from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Moves, Reach, Ships, Shown, kernels
+from dysharp.systems.building import ROWS_OR_FP8, Batch, Internode, Kernels, LayerBuilder, SoftwareSteps, pairs_of_sms, placed
+from dysharp.systems.building.between.deepep_internode import MOST_DOMAINS
 
 RING_SLOTS = 256  # token rows per (channel, source): DeepEP V1
 BARRIERS = 2  # barriers in a call with a cached handle: DeepEP V1

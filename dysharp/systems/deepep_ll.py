@@ -3,18 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
 from dysharp.costs.transfer import ll_grid
-from dysharp.program import Discipline
-from dysharp.systems.building.batch import Sends
-from dysharp.systems.building.formats import ROWS_OR_FP8
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import Kernels
-from dysharp.systems.building.software_steps import SoftwareSteps
+from dysharp.program import I32, Discipline
+from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
+from dysharp.systems.building import ROWS_OR_FP8, Kernels, LayerBuilder, Sends, SoftwareSteps
 from dysharp.systems.building.ways import NicOnly, Ways
-from dysharp.systems.facts import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import kernels
 
 PEERS = ("nvlink", "nic")
 HEADER_BYTES = 16  # header of a message: the index of the token at its source

@@ -15,21 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline
-from dysharp.program.csr import runs, spans
+from dysharp.program import I32, I64, Discipline, runs, spans
 from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems import deepep
-from dysharp.systems.building.batch import Batch, Sends, placed
+from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Moves, Reach, Ships, Shown, deepep, kernels
+from dysharp.systems.building import ROWS_OR_FP8, Batch, Kernels, LayerBuilder, Sends, SoftwareSteps, TwoHop, placed
 from dysharp.systems.building.between.deepep_internode import BARRIERS
-from dysharp.systems.building.between.two_hop import TwoHop
-from dysharp.systems.building.formats import ROWS_OR_FP8
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import Kernels
-from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import kernels
 from dysharp.workload.closed import expected_copies
 
 SM_GBPS = {"read": 200.0, "write": 50.0}

@@ -2,16 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from dysharp.base.arrays import I32
-from dysharp.isa.framing import Framing
-from dysharp.program import Discipline, Tail
+from dysharp.program import I32, Discipline, Framing, Tail
 from dysharp.specs import choice_int
+from dysharp.systems import SUMS, Change, Costs, Facts, Moves, Reach, Shown, system
+from dysharp.systems.building import DYMULTIMEM, ROWS, LayerBuilder, fused, in_pairs, one_after_another
 from dysharp.systems.building.between.in_switch import sums_in_switch
-from dysharp.systems.building.experts import fused, in_pairs, one_after_another
-from dysharp.systems.building.layer import DYMULTIMEM, EXPLICIT, LayerBuilder
-from dysharp.systems.building.paper_layers import ROWS
-from dysharp.systems.facts import SUMS, Change, Costs, Facts, Moves, Reach, Shown
-from dysharp.systems.registry import system
+from dysharp.systems.building.layer import EXPLICIT
 
 SOURCE = "DySHARP (arXiv 2605.05607) sections III, IV"
 

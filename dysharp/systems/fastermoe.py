@@ -3,17 +3,11 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline
+from dysharp.program import I32, I64, Discipline
 from dysharp.specs import choice_int
-from dysharp.systems.building.batch import placed
-from dysharp.systems.building.between.rails import by_rails
-from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, stream_order
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.software_steps import mediate
+from dysharp.systems.building import CommStream, Group, LayerBuilder, NcclStream, by_rails, in_groups, mediate, placed, stream_order
 from dysharp.systems.building.weights import GRADIENTS, broadcast, reduce
 from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
@@ -139,7 +133,7 @@ def _part(slot: I32, steps: int, local: int, shadows: int) -> I32:
     return np.where(expert < local, step * local + expert, steps * local + expert - local)
 
 
-def _own_rows(layer: LayerBuilder, rows: list[NDArray[np.int64]]) -> list[I32]:
+def _own_rows(layer: LayerBuilder, rows: list[I64]) -> list[I32]:
     """For each shadow `[gpus]` JOINs after the GPU's own `rows` for the shadow, which the GPU reads from its own memory."""
     if not rows:
         return []

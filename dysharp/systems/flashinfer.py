@@ -5,11 +5,8 @@ The kernels are those of `trtllm-a2a` with `sides=one`; FlashInfer has the two-s
 
 from dataclasses import dataclass, replace
 
-from dysharp.systems import trtllm_a2a
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import Kernels
-from dysharp.systems.facts import BY_TYPE, HOPPER_ON, Form, Ships, Shown
-from dysharp.systems.registry import kernels
+from dysharp.systems import BY_TYPE, HOPPER_ON, Form, Ships, Shown, kernels, trtllm_a2a
+from dysharp.systems.building import Kernels, LayerBuilder
 
 
 @dataclass(frozen=True, slots=True)

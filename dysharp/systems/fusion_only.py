@@ -3,11 +3,8 @@
 from dataclasses import dataclass
 
 from dysharp.program import Discipline
-from dysharp.systems.building.experts import fused
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import ROWS
-from dysharp.systems.facts import Change, Costs, Facts, Moves, Shown
-from dysharp.systems.registry import system
+from dysharp.systems import Change, Costs, Facts, Moves, Shown, system
+from dysharp.systems.building import ROWS, LayerBuilder, fused
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.isa.framing import Framing
-from dysharp.program import Discipline, Kind, Template
-from dysharp.program.constants import RESPONSES
+from dysharp.program import RESPONSES, Discipline, Framing, Kind, Template
 from dysharp.specs import choice_int, choice_str
-from dysharp.systems.building.batch import Transfers
-from dysharp.systems.building.experts import fused
-from dysharp.systems.building.layer import STORE, LayerBuilder
+from dysharp.systems import SUMS, Costs, Facts, Moves, Reach, Shown, system
+from dysharp.systems.building import STORE, LayerBuilder, Transfers, fused
 from dysharp.systems.building.windows import sessions_that_fit
-from dysharp.systems.facts import SUMS, Costs, Facts, Moves, Reach, Shown
 from dysharp.systems.moe_hub import FACTS as MOE_HUB
-from dysharp.systems.registry import system
 
 
 def combine_pushes(layer: LayerBuilder, framing: Framing, places: int) -> Transfers:

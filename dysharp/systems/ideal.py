@@ -5,9 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dysharp.program import Kind, Template, To
-from dysharp.systems.building.experts import as_tiles_fill
-from dysharp.systems.building.formats import check
-from dysharp.systems.building.layer import STORE, LayerBuilder
+from dysharp.systems.building import STORE, LayerBuilder, as_tiles_fill, check
 from dysharp.systems.facts import Change, Costs, Facts, Moves, Reach, Shown
 from dysharp.systems.registry import FUSED_GEMMS, system
 

@@ -7,15 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline, Tail
-from dysharp.systems.building.between.rails import RailLayer, by_rails
-from dysharp.systems.building.exchanges import stream_order
-from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import Kernels
-from dysharp.systems.building.software_steps import SoftwareSteps, mediate, sorted_at_receiver
+from dysharp.program import I32, I64, Discipline, Tail
+from dysharp.systems.building import Kernels, LayerBuilder, SoftwareSteps, by_rails, mediate, one_after_another, stream_order
+from dysharp.systems.building.between.rails import RailLayer
+from dysharp.systems.building.software_steps import sorted_at_receiver
 from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import kernels
 

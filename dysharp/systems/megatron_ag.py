@@ -2,15 +2,9 @@
 
 from dataclasses import dataclass
 
-from dysharp.base.arrays import I32
-from dysharp.program import Discipline, Tail
-from dysharp.systems.building.batch import Sends
+from dysharp.program import I32, Discipline, Tail
+from dysharp.systems.building import Kernels, LayerBuilder, Sends, SoftwareSteps, collective, one_after_another, surplus_arrived
 from dysharp.systems.building.between.rings import Pace, gather, scatter
-from dysharp.systems.building.collective import collective, surplus_arrived
-from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import Kernels
-from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import kernels
 

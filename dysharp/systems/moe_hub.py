@@ -4,19 +4,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dysharp.base.arrays import I32
 from dysharp.base.units import ns_to_ps
-from dysharp.isa.framing import Framing
-from dysharp.program import Discipline, Head, Tail
-from dysharp.program.csr import place_in
+from dysharp.program import I32, Discipline, Framing, Head, Tail, place_in
 from dysharp.specs import choice_int, choice_str
-from dysharp.systems.building.batch import placed
-from dysharp.systems.building.exchanges import stream_order
-from dysharp.systems.building.experts import GemmOps, blocks_in_order, fused, in_pairs
-from dysharp.systems.building.layer import STORE, LayerBuilder
-from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import Costs, Facts, Moves, Reach, Shown
-from dysharp.systems.registry import system
+from dysharp.systems import Costs, Facts, Moves, Reach, Shown, system
+from dysharp.systems.building import STORE, LayerBuilder, SoftwareSteps, blocks_in_order, fused, in_pairs, placed, stream_order
+from dysharp.systems.building.experts import GemmOps
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline
-from dysharp.systems.building.batch import Batch, placed
-from dysharp.systems.building.between.two_hop import TwoHop
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import Kernels
-from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, BY_TYPE, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import kernels
+from dysharp.program import I32, Discipline
+from dysharp.systems import BOTH_FORMS, BY_TYPE, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
+from dysharp.systems.building import Batch, Kernels, LayerBuilder, SoftwareSteps, TwoHop, placed
 
 ROWS = ("rows", "fp8", "fp8-plain", "fp4-plain")
 MESSAGE_TOKENS = 64

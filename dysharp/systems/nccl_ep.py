@@ -17,14 +17,9 @@ import numpy as np
 from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
 from dysharp.specs import choice_int
-from dysharp.systems.building.between.deepep_internode import Internode
-from dysharp.systems.building.between.hybrid_internode import HybridInternode
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import Kernels
-from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
+from dysharp.systems import BOTH_FORMS, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
+from dysharp.systems.building import HybridInternode, Internode, Kernels, LayerBuilder, SoftwareSteps
 from dysharp.systems.hybrid_ep import CHUNK_TOKENS, Chunks
-from dysharp.systems.registry import kernels
 
 RELEASED = {"combine_chunk": "4"}
 """Tokens that an SM of Combine takes at a time in the release: NCCL contrib/nccl_ep/device/hybridep_configs.cuh."""

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from dysharp.base.errors import ConfigError
 from dysharp.program import Discipline, Tail
 from dysharp.specs import Cluster, choice_int
+from dysharp.systems import BOTH_FORMS, SUMS, Costs, Facts, Moves, Reach, Shown, system
+from dysharp.systems.building import STORE, LayerBuilder, one_after_another
 from dysharp.systems.building.between.in_switch import gathered_in_switch
-from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.layer import STORE, LayerBuilder
-from dysharp.systems.facts import BOTH_FORMS, SUMS, Costs, Facts, Moves, Reach, Shown
-from dysharp.systems.registry import system
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,12 @@ One-sided: slots fixed by the source, and a barrier. Two-sided: FIFOs behind an 
 from dataclasses import dataclass
 from typing import Any
 
-from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
 from dysharp.costs.transfer import TRT_LAUNCHES, summed_bytes
-from dysharp.program import Discipline
-from dysharp.systems.building.batch import Batch
-from dysharp.systems.building.formats import SIDES, check
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import Kernels
-from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import kernels
+from dysharp.program import I32, Discipline
+from dysharp.systems import HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
+from dysharp.systems.building import Batch, Kernels, LayerBuilder, SoftwareSteps, check
+from dysharp.systems.building.formats import SIDES
 
 ROWS = ("rows", "fp8", "fp8-plain", "nvfp4")
 """Formats of the rows that the kernels send. Results return as "rows", and two-sided also as "nvfp4"."""

@@ -11,8 +11,8 @@ from itertools import pairwise
 from math import comb
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
 from dysharp.workload.sampling import draw_group_limited
 
@@ -58,7 +58,7 @@ def expected_copies(parts: int, n_experts: int, topk: int, n_group: int = 1, top
 
 
 @lru_cache(maxsize=16)
-def _chosen(n_experts: int, topk: int, n_group: int, topk_group: int) -> NDArray[np.int32]:
+def _chosen(n_experts: int, topk: int, n_group: int, topk_group: int) -> I32:
     """[DRAWN, topk] experts of tokens, group by group."""
     return draw_group_limited(np.random.default_rng(0), DRAWN, np.ones(n_experts), topk, n_group, topk_group)
 

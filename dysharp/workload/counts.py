@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import I64
 from dysharp.base.errors import ConfigError, check_word, nearest
 from dysharp.specs.reading import read_text
 from dysharp.workload.routing import Placement
@@ -24,7 +24,7 @@ class Counts:
 
     model: str
     layers: tuple[int, ...]
-    count: NDArray[np.int64]
+    count: I64
 
     @property
     def n_experts(self) -> int:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
 from dysharp.specs import Model
 from dysharp.workload.closed import expected_copies, uniform_p
@@ -128,7 +128,7 @@ def _of_trace(trace: Recording, layer: int | None, n_gpus: Sequence[int]) -> lis
     return layers
 
 
-def _gpu_row(expert: NDArray[np.int32], placed: Placement, n_experts: int) -> GpuRow:
+def _gpu_row(expert: I32, placed: Placement, n_experts: int) -> GpuRow:
     # One source GPU has all tokens here: the figures do not depend on the source GPU of a token.
     slot = replica_slots(expert, placed, n_experts)
     needs = np.zeros((len(expert), placed.n_gpus), dtype=np.bool_)
@@ -170,7 +170,7 @@ def _of_counts(table: Counts, layer: int | None, n_gpus: Sequence[int]) -> list[
     ]
 
 
-def _layer_row(source: str, layer: int | None, load: NDArray[np.int64], topk: int | None, n_tokens: int | None, gpus: tuple[GpuRow, ...]) -> LayerRow:
+def _layer_row(source: str, layer: int | None, load: I64, topk: int | None, n_tokens: int | None, gpus: tuple[GpuRow, ...]) -> LayerRow:
     noise = None
     if topk is not None and n_tokens is not None:
         # Every token takes an expert with chance k/E, so the load is binomial.

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import F64, I32
 from dysharp.costs.operators import CAST_BYTES, ELEMENT_BYTES, SCALE_BYTES
-from dysharp.program import Kind, Template
-from dysharp.program.schema import BESIDE, LAYER, Nature, Operator
+from dysharp.program import F64, I32, LAYER, Kind, Nature, Operator, Template
+from dysharp.program.schema import BESIDE
 from dysharp.specs import Model
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software import Software

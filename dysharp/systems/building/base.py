@@ -7,16 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US, ns_to_ps
 from dysharp.costs import Tiling
 from dysharp.isa.framing import Framing
-from dysharp.program import Alloc, Discipline, HubTable, ProgramBuilder, Template, To
-from dysharp.program.constants import CLASSES, hardware_of
-from dysharp.program.csr import spans, stable_order
+from dysharp.program import CLASSES, I32, I64, Alloc, Discipline, HubTable, Ints, ProgramBuilder, Template, To, hardware_of, spans, stable_order
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.batch import Returns, Sends, Transfers, placed
 from dysharp.systems.building.edges import Edges
@@ -41,7 +38,7 @@ BUFFERS = {"fwd": ("x", "y"), "bwd": ("dy", "dx")}
 """Direction -> (the buffer that Dispatch sends, the buffer that Combine brings back)."""
 
 
-def flat_ones(n: int) -> NDArray[np.integer]:
+def flat_ones(n: int) -> Ints:
     """`[n]` ones that take no memory."""
     return np.broadcast_to(np.int32(1), (n,))
 
@@ -149,15 +146,13 @@ class LayerBase(Edges):
 
     # ---- transfers ----------------------------------------------------------------------------------------------------
 
-    def put(
-        self, template: Template, node: I32, to: I32, row: NDArray[np.integer], *, rows: NDArray[np.integer] | None = None, **columns: Any
-    ) -> I32:
+    def put(self, template: Template, node: I32, to: I32, row: Ints, *, rows: Ints | None = None, **columns: Any) -> I32:
         """PUTs on the network of the template, otherwise as `puts`."""
         ones = flat_ones(len(node))
         members = To(ones, to, ones if rows is None else rows, row)
         return self.add(template, node, to=members, targets=1, **columns)
 
-    def gathering_rows(self, name: str, home: NDArray[np.integer], n_bytes: int, key: NDArray[np.integer] | None = None) -> tuple[int, I32]:
+    def gathering_rows(self, name: str, home: Ints, n_bytes: int, key: Ints | None = None) -> tuple[int, I32]:
         """Add a region per GPU with a row per entry of `home`, which names its GPU. No op waits for a part of a region.
 
         `key`: `[entries]`, in the order of the GPUs. Returns (first row, `[gpus]` tile that is ready when the region is full, -1 = it is empty).
@@ -168,9 +163,7 @@ class LayerBase(Edges):
         )
         return row, np.where(owned > 0, tile + np.cumsum(owned > 0) - 1, -1).astype(np.int32)
 
-    def puts(
-        self, template: Template, node: I32, to: I32, row: NDArray[np.integer], *, rows: NDArray[np.integer] | None = None, **columns: ArrayLike
-    ) -> I32:
+    def puts(self, template: Template, node: I32, to: I32, row: Ints, *, rows: Ints | None = None, **columns: ArrayLike) -> I32:
         """PUTs on the network of `ways`: template "NAME" inside a domain, "NAME.nic" between domains.
 
         `rows`: `[n]` rows that each PUT fills, default one. `row`: the rows of all PUTs, one after the other. `columns`: further
@@ -207,7 +200,7 @@ class LayerBase(Edges):
         """Ops to several GPUs that carry one unit each, in token order."""
         return Transfers(op=op, node=node, to=np.broadcast_to(np.int32(-1), (len(op),)), unit=np.arange(len(op)), unit_rows=unit_rows)
 
-    def _replica_ext(self, framing: Framing, pair: NDArray[np.integer], packets: NDArray[np.integer]) -> I64 | None:
+    def _replica_ext(self, framing: Framing, pair: Ints, packets: Ints) -> I64 | None:
         """Wire bytes of the extension flits that name the local experts of each copy. None: no copy has extension flits.
 
         `pair`: `[copies]` the (token, GPU) pair of each copy. `packets`: `[copies]` packets of its train.

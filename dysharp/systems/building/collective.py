@@ -4,9 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.base.arrays import I32
-from dysharp.program import Alloc, Discipline, Kind, Template
-from dysharp.program.constants import REQUESTS
+from dysharp.program import I32, REQUESTS, Alloc, Discipline, Kind, Template
 from dysharp.systems.building.batch import Batch, Sends, Transfers, placed
 from dysharp.systems.building.layer import STORE, LayerBuilder
 

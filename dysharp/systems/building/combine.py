@@ -4,12 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.base.arrays import I32, I64
-from dysharp.isa.framing import Framing
-from dysharp.program import Discipline, Kind, Template, To
-from dysharp.program.constants import REQUESTS, RESPONSES
+from dysharp.program import I32, I64, REQUESTS, RESPONSES, Discipline, Framing, Ints, Kind, Template, To
 from dysharp.systems.building.base import DYMULTIMEM, STORE, LayerBase, flat_ones, turns_by
 from dysharp.systems.building.batch import Returns, Transfers
 from dysharp.systems.building.windows import sessions_that_fit
@@ -71,7 +67,7 @@ class CombineBlocks(LayerBase):
         issuer: I32,
         order: I64,
         columns: tuple[I32, I32, I32],
-        unit_rows: NDArray[np.integer],
+        unit_rows: Ints,
         first_row: int,
         tile: I32,
         prio: I32 | int = 0,

@@ -1,14 +1,9 @@
 """`DispatchBlocks`: the ways in which rows go out."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.base.arrays import I32, I64
 from dysharp.base.units import ns_to_ps
-from dysharp.isa.framing import Framing
-from dysharp.program import Discipline, Kind, Template, To
-from dysharp.program.constants import REQUESTS
-from dysharp.program.csr import place_in, spans
+from dysharp.program import I32, I64, REQUESTS, Discipline, Framing, Ints, Kind, Template, To, place_in, spans
 from dysharp.specs import choice_int
 from dysharp.systems.building.base import DYMULTIMEM, LINK, STORE, LayerBase, flat_ones, turns_by
 from dysharp.systems.building.batch import Transfers
@@ -133,11 +128,11 @@ class DispatchBlocks(LayerBase):
         template: Template | int,
         framing: Framing,
         issuer: I32,
-        token: NDArray[np.integer],
+        token: Ints,
         source: I32,
         first_pair: I64,
-        pairs_of_unit: NDArray[np.integer],
-        targets: NDArray[np.integer] | int,
+        pairs_of_unit: Ints,
+        targets: Ints | int,
         *,
         to: I32 | None = None,
         prio: I32 | int = 0,

@@ -3,11 +3,9 @@
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.base.arrays import I32
 from dysharp.base.errors import ProgramError
-from dysharp.program import Head, Tail
+from dysharp.program import I32, Head, Ints, Tail
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.gpus import GpuBuilder
 
@@ -38,7 +36,7 @@ class Edges(GpuBuilder):
         """Op `heads[i]` waits until region tile `tiles[i]` is ready; -1: the op does not wait."""
         self.b.edges(Tail.TILE_READY, tiles[tiles >= 0], Head.OP_ISSUE, heads[tiles >= 0])
 
-    def wait_first(self, batch: Batch, tails: I32, *, tail: Tail = Tail.OP_DONE, stream: NDArray[np.integer] | None = None) -> None:
+    def wait_first(self, batch: Batch, tails: I32, *, tail: Tail = Tail.OP_DONE, stream: Ints | None = None) -> None:
         """The first op of each stream of `batch` waits for `tails[gpu]`.
 
         In a stream in program order, all later ops wait behind the first op.

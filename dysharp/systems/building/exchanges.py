@@ -10,10 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
-from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template
-from dysharp.program.constants import REQUESTS
-from dysharp.program.csr import place_in, stable_order
+from dysharp.program import I32, I64, REQUESTS, Alloc, Discipline, Head, Kind, Tail, Template, place_in, stable_order
 from dysharp.systems.building.around import MemoryKernels
 from dysharp.systems.building.batch import Batch, Sends, placed
 from dysharp.systems.building.between.rails import TwoLevelLayer

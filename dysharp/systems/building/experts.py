@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.base.arrays import F64, I32
 from dysharp.base.errors import ConfigError
 from dysharp.costs import Task, gemm_gang, mean_share, tile_share, tile_task, weight_grad_gang, weight_grad_task
-from dysharp.program import Discipline, Kind, Tail, Template
+from dysharp.program import F64, I32, Discipline, Kind, Tail, Template
 from dysharp.program.verify import MAX_TASKS
 from dysharp.specs import Model, choice_int
 from dysharp.systems.building.around import MemoryKernels

@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import I32, I64
-from dysharp.isa.framing import Framing
-from dysharp.program import Discipline, Head, Kind, ProgramBuilder, Tail, Template
+from dysharp.program import I32, I64, Discipline, Framing, Head, Ints, Kind, ProgramBuilder, Tail, Template
 from dysharp.systems.building.batch import ids
 
 
@@ -35,7 +33,7 @@ class GpuBuilder:
         each: int = 1,
         slots: int = 0,
         pools: Sequence[int] | I32 | None = None,
-        node: NDArray[np.integer] | None = None,
+        node: Ints | None = None,
     ) -> I32:
         """`[gpus x each]` issuers, those of a GPU one behind the other; or one on each of `node`.
 
@@ -55,7 +53,7 @@ class GpuBuilder:
         """`[gpus x each]` semaphores, which let `most` units pass at once."""
         return np.array([self.b.semaphore(g, most, name, unit) for g in np.repeat(self.gpus, each).tolist()], np.int32)
 
-    def counted(self, gpus: NDArray[np.integer]) -> I64:
+    def counted(self, gpus: Ints) -> I64:
         """`[gpus]` how often each GPU stands in `gpus`."""
         return np.bincount(gpus, minlength=self.n_gpus)
 

@@ -4,8 +4,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
-from dysharp.program.csr import stable_order
+from dysharp.program import I32, I64, stable_order
 from dysharp.workload import Routing, pairs
 
 

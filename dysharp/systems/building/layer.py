@@ -10,10 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base.arrays import I32
-from dysharp.program import Alloc, Declared, Kind, Program, Template, To
-from dysharp.program.constants import OTHER
-from dysharp.program.nets import BETWEEN_NET
+from dysharp.program import BETWEEN_NET, I32, OTHER, Alloc, Declared, Kind, Program, Template, To
 from dysharp.systems.building.base import BUFFERS, CONTROL, DYMULTIMEM, EXPLICIT, LINK, RDMA, STORE
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.combine import CombineBlocks

@@ -16,11 +16,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
 from dysharp.base.units import PS_PER_US, ns_to_ps
 from dysharp.costs.collectives import NET_STEPS_US, PROTOCOLS, SIMPLE
-from dysharp.program import Alloc, Discipline, Kind, Tail, Template
-from dysharp.program.constants import OTHER
+from dysharp.program import I32, I64, OTHER, Alloc, Discipline, Kind, Tail, Template
 from dysharp.specs import choice_int
 from dysharp.systems.building.batch import Batch, Sends, ids
 from dysharp.systems.building.layer import CONTROL, LayerBuilder

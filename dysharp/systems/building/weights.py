@@ -6,8 +6,7 @@ The bytes are control words: the functional machine takes weights from the exper
 import numpy as np
 
 from dysharp.costs.gemm import ACCUMULATOR_BYTES, ELEMENT_BYTES
-from dysharp.program import Kind, Template
-from dysharp.program.constants import REQUESTS
+from dysharp.program import REQUESTS, Kind, Template
 from dysharp.specs import Model
 from dysharp.systems.building.batch import Sends, ids
 from dysharp.systems.building.between.two_hop import Landing, landing

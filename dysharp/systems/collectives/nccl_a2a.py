@@ -8,11 +8,10 @@ import numpy as np
 
 from dysharp.base.units import PS_PER_US
 from dysharp.costs.collectives import NET_STEPS_US, PROTOCOLS, SIMPLE, alltoall_start_us
-from dysharp.program import Discipline, Kind, Program, Tail
-from dysharp.program.nets import BETWEEN_NET, NIC
+from dysharp.program import BETWEEN_NET, I32, I64, NIC, Discipline, Kind, Program, Tail
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.chunks import RESULT, SCRATCH, VECTOR
-from dysharp.systems.building.collectives.steps import I32, I64, Steps, reaching
+from dysharp.systems.building.collectives.steps import Steps, reaching
 from dysharp.systems.building.layer import RDMA
 from dysharp.systems.collective_system import collective
 from dysharp.workload.collective import Collective

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dysharp.base.arrays import I32
 from dysharp.costs.gemm import gemm_gang
-from dysharp.program import Tail
+from dysharp.program import I32, Tail
 from dysharp.systems.building.tp.declare import SUMS, sub_layer
 from dysharp.systems.building.tp.schema import GATHERED, PARTIAL, ROWS, SUM
 from dysharp.systems.building.tp.ways import Ways

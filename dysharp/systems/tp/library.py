@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.base.arrays import I32
 from dysharp.base.units import PS_PER_US
 from dysharp.costs.gemm import gemm_gang
-from dysharp.program import Tail
+from dysharp.program import I32, Tail
 from dysharp.systems.building.tp.declare import SUMS, sub_layer
 from dysharp.systems.building.tp.schema import GATHERED, ROWS
 from dysharp.systems.building.tp.ways import Ways

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.base.arrays import I32
-from dysharp.program import Tail
+from dysharp.program import I32, Tail
 from dysharp.specs import choice_int
 from dysharp.systems.building.tp.declare import SUMS, sub_layer
 from dysharp.systems.building.tp.schema import PARTIAL, ROWS, SUM

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError
 from dysharp.workload.importers.torch_file import is_torch_file, read_torch
 from dysharp.workload.npz import DAMAGE, read_npy, read_npz, reason_of
@@ -123,7 +123,7 @@ def _no_constant(text: str) -> float:
     raise ValueError(f"found {text}, expected a number")
 
 
-def integer_array(value: Any, where: str, n_axes: tuple[int, ...], axes: str) -> NDArray[Any]:
+def integer_array(value: Any, where: str, n_axes: tuple[int, ...], axes: str) -> Array:
     """`value`, checked. Raises ConfigError unless it is an array of integers with a number of axes in `n_axes`.
 
     No axis may have length 0. `axes` names the expected axes in the message.

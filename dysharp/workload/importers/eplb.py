@@ -3,8 +3,8 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError
 from dysharp.workload.importers.dump import Dump
 from dysharp.workload.importers.pieces import Hints, Imported
@@ -37,7 +37,7 @@ def load(dump: Dump, hints: Hints) -> Imported:
     return imported_counts("eplb", where, dump.path.stem, per_layer, tuple(range(len(per_layer))), hints)
 
 
-def _logical(where: str, per_slot: NDArray[Any], table: Any) -> NDArray[Any]:
+def _logical(where: str, per_slot: Array, table: Any) -> Array:
     here = f"{where}: physical_to_logical_map"
     if not isinstance(table, np.ndarray) or table.dtype.kind not in "iu" or table.shape != per_slot.shape:
         raise ConfigError(f"{here}: found {getattr(table, 'shape', type(table).__name__)}, expected integers of shape {per_slot.shape} as the loads")

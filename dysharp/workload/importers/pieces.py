@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.base.arrays import I64, Ints
 from dysharp.base.errors import ConfigError
 from dysharp.workload.npz import MAX_BYTES
 from dysharp.workload.traces import Recording, check_weights, checked_ids
@@ -58,7 +59,7 @@ class Piece:
 
     where: str
     """The place in the file, for messages."""
-    expert: NDArray[np.integer]
+    expert: Ints
     """[layers, tokens, topk] integers, -1 = none."""
     weight: NDArray[np.floating] | None = None
     """Gate weights in the shape of `expert`, None = not recorded."""
@@ -156,7 +157,7 @@ def _chosen(where: str, numbers: tuple[int, ...], kept: list[int], wanted: tuple
     return once, [kept[numbers.index(layer)] for layer in once]
 
 
-def _lengths(pieces: Sequence[Piece]) -> NDArray[np.int64] | None:
+def _lengths(pieces: Sequence[Piece]) -> I64 | None:
     # A piece without lengths is one sequence. A single piece without lengths may be any number of sequences.
     if len(pieces) == 1 and pieces[0].seq_len is None:
         return None

@@ -1,10 +1,9 @@
 """Tokens with exactly the recorded counts, for dumps that contain counts and no tokens."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.base.arrays import F64, I32, I64, Array, Reals
 from dysharp.base.errors import ConfigError
 from dysharp.workload.importers.pieces import Hints, Imported
 from dysharp.workload.traces import Recording
@@ -15,7 +14,7 @@ _MAX_COUNT = 10**13  # the sum of 2^16 such counts fits in int64
 _BYTES_PER_CHOICE = 16  # peak memory of the draw, per (token, expert)
 
 
-def check_counts(where: str, count: NDArray[np.integer] | NDArray[np.floating], layers: tuple[int, ...]) -> None:
+def check_counts(where: str, count: Reals, layers: tuple[int, ...]) -> None:
     """Raises ConfigError that names layer and expert for a count that is negative, NaN or above 10^13.
 
     `count`: [layers, experts]. `layers`: the layer number of every row.
@@ -27,9 +26,9 @@ def check_counts(where: str, count: NDArray[np.integer] | NDArray[np.floating], 
         raise ConfigError(f"{where}: layer {layers[row]}, expert {expert}: found count {count[row, expert]}, expected 0 to {_MAX_COUNT}")
 
 
-def summed(where: str, count: NDArray[Any]) -> NDArray[Any]:
+def summed(where: str, count: Array) -> Array:
     """The sum [layers, experts] of `count` [steps, layers, experts]. Every step is checked as by `check_counts`."""
-    total: NDArray[Any] = np.zeros(count.shape[1:], dtype=np.float64 if count.dtype.kind == "f" else np.int64)
+    total: Array = np.zeros(count.shape[1:], dtype=np.float64 if count.dtype.kind == "f" else np.int64)
     for step, addend in enumerate(count):
         check_counts(f"{where}: step {step}", addend, tuple(range(len(addend))))
         total = total + addend
@@ -37,7 +36,7 @@ def summed(where: str, count: NDArray[Any]) -> NDArray[Any]:
     return total
 
 
-def draw_exact(rng: np.random.Generator, count: NDArray[np.int64], topk: int, n_tokens: int) -> NDArray[np.int32]:
+def draw_exact(rng: np.random.Generator, count: I64, topk: int, n_tokens: int) -> I32:
     """Expert ids [n_tokens, topk] int32, distinct within a token. Expert `e` occurs exactly `count[e]` times.
 
     `count`: [n_experts]. No count is above `n_tokens`, and their sum is at most `n_tokens * topk`. -1 fills the
@@ -61,7 +60,7 @@ def draw_exact(rng: np.random.Generator, count: NDArray[np.int64], topk: int, n_
     return np.asarray(expert[rng.permutation(n_tokens)])
 
 
-def scaled(load: NDArray[np.float64], n_choices: int) -> NDArray[np.int64]:
+def scaled(load: F64, n_choices: int) -> I64:
     """Whole counts with sum `n_choices`, proportional to `load`, by largest remainder. The lower id wins a tie."""
     share = load / load.sum() * n_choices
     count = np.floor(share).astype(np.int64)
@@ -71,13 +70,7 @@ def scaled(load: NDArray[np.float64], n_choices: int) -> NDArray[np.int64]:
 
 
 def imported_counts(
-    format_name: str,
-    where: str,
-    name: str,
-    count: NDArray[np.integer] | NDArray[np.floating],
-    layers: tuple[int, ...],
-    hints: Hints,
-    notes: tuple[str, ...] = (),
+    format_name: str, where: str, name: str, count: Reals, layers: tuple[int, ...], hints: Hints, notes: tuple[str, ...] = ()
 ) -> Imported:
     """A Recording that is drawn from `count` [layers, experts]. Each layer has its own random stream.
 
@@ -115,9 +108,7 @@ def imported_counts(
     return Imported(trace, format_name, (origin, *notes))
 
 
-def _rows_with_load(
-    where: str, count: NDArray[np.integer] | NDArray[np.floating], layers: tuple[int, ...], wanted: tuple[int, ...] | None
-) -> list[int]:
+def _rows_with_load(where: str, count: Reals, layers: tuple[int, ...], wanted: tuple[int, ...] | None) -> list[int]:
     loaded = [row for row in range(len(layers)) if count[row].any()]
     for layer in wanted or ():
         if layer not in [layers[row] for row in loaded]:
@@ -127,7 +118,7 @@ def _rows_with_load(
     return loaded if wanted is None else [layers.index(layer) for layer in dict.fromkeys(wanted)]
 
 
-def _n_tokens(where: str, load: NDArray[np.int64], topk: int) -> int:
+def _n_tokens(where: str, load: I64, topk: int) -> int:
     """The number of tokens that the counts of a layer stand for. Raises ConfigError if no tokens have these counts."""
     n_tokens = -(-int(load.sum()) // topk)
     if n_tokens > _MAX_TOKENS:
@@ -138,7 +129,7 @@ def _n_tokens(where: str, load: NDArray[np.int64], topk: int) -> int:
     return n_tokens
 
 
-def _whole_counts(where: str, load: NDArray[np.integer] | NDArray[np.floating], layer: int, topk: int, tokens: int | None) -> NDArray[np.int64]:
+def _whole_counts(where: str, load: Reals, layer: int, topk: int, tokens: int | None) -> I64:
     if tokens is not None:
         return scaled(load.astype(np.float64), tokens * topk)
     if (load != np.floor(load)).any():

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError
 from dysharp.workload.importers.dump import Dump
 from dysharp.workload.npz import read_npy
@@ -38,7 +38,7 @@ def choices(answer: dict[str, Any]) -> list[Any]:
     return listed if isinstance(listed, list) else []
 
 
-def npy_of(text: str, where: str, max_bytes: int) -> NDArray[Any]:
+def npy_of(text: str, where: str, max_bytes: int) -> Array:
     """The array of a base64 text that holds an `.npy` file."""
     data = base64_bytes(text, where)
     return read_npy(io.BytesIO(data), len(data), where, max_bytes)
@@ -52,7 +52,7 @@ def base64_bytes(text: str, where: str) -> bytes:
         raise ConfigError(f"{where}: malformed base64: {error}") from None
 
 
-def bare(data: bytes, where: str, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+def bare(data: bytes, where: str, dtype: Any, shape: tuple[int, ...]) -> Array:
     """`data` in C order as an array. Raises ConfigError unless it has exactly the bytes of `shape` in `dtype`."""
     kind = _kind(dtype, where)
     wanted = math.prod(shape) * kind.itemsize

@@ -16,12 +16,9 @@ Constants: `internode.*` in specs/data/fitted.toml. Source of the steps: DeepEP 
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline
-from dysharp.program.csr import place_in, runs, spans, starts
+from dysharp.program import I32, I64, Discipline, Ints, place_in, runs, spans, starts
 from dysharp.systems.building.batch import placed
 from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.layer import LayerBuilder
@@ -197,7 +194,7 @@ def pairs_of_sms(layer: LayerBuilder, n_sm: int, name: str) -> int:
     return n_sm // 2
 
 
-def layer_index(layer: LayerBuilder, token: NDArray[np.integer]) -> I64:
+def layer_index(layer: LayerBuilder, token: Ints) -> I64:
     """Index into `layer.p.sent` of each token."""
     index: I64 = np.searchsorted(layer.p.sent, token)
     return index

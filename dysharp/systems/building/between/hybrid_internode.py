@@ -15,8 +15,7 @@ docs/Hybrid-EP_Implementation.md.
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
-from dysharp.program import Discipline
+from dysharp.program import I32, I64, Discipline
 from dysharp.systems.building.between.deepep_internode import Internode
 from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.layer import LayerBuilder

@@ -20,12 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
-from dysharp.isa.framing import Framing
-from dysharp.program import Discipline, Kind, Tail, Template, To
-from dysharp.program.constants import REQUESTS, RESPONSES
-from dysharp.program.csr import spans
-from dysharp.program.nets import BETWEEN_NET
+from dysharp.program import BETWEEN_NET, I32, I64, REQUESTS, RESPONSES, Discipline, Framing, Kind, Tail, Template, To, spans
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.between.two_hop import TwoHop, landing
 from dysharp.systems.building.experts import fused, one_after_another

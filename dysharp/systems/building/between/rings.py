@@ -10,11 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64, Bools
-from dysharp.program import Discipline, Kind, Template
-from dysharp.program.constants import REQUESTS
-from dysharp.program.csr import spans
-from dysharp.program.nets import BETWEEN_NET
+from dysharp.program import BETWEEN_NET, I32, I64, REQUESTS, Bools, Discipline, Kind, Template, spans
 from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.two_hop import landing
 from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder

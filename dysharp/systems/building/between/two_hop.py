@@ -12,11 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
-from dysharp.program import Alloc, Discipline, Kind, Template
-from dysharp.program.constants import REQUESTS
-from dysharp.program.csr import runs, spans, starts
-from dysharp.program.nets import BETWEEN_NET
+from dysharp.program import BETWEEN_NET, I32, I64, REQUESTS, Alloc, Discipline, Kind, Template, runs, spans, starts
 from dysharp.systems.building.batch import Batch, placed
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder

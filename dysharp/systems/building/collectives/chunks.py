@@ -29,16 +29,11 @@ behind the writes that it needs: edges, regions that pushes fill, and issuers in
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.base.errors import ConfigError, ProgramError
-from dysharp.program import Program
-from dysharp.program.csr import runs, spans
-from dysharp.program.schema import Buffer, Function, Schema
+from dysharp.program import I32, I64, Buffer, Function, Program, Schema, runs, spans
 from dysharp.workload.collective import Collective
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 VECTOR, RESULT, SUM = "vector", "result", "scratch.sum"
 SCRATCH = "scratch."
 """Begin of the names of buffers that only the Program knows."""

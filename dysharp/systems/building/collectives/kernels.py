@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.costs.allreduce import KERNELS, STORES, apart
-from dysharp.program import Discipline, Kind, Program, Tail
+from dysharp.program import I32, I64, Discipline, Ints, Kind, Program, Tail
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.chunks import RESULT, SUM, VECTOR
-from dysharp.systems.building.collectives.steps import I32, I64, Steps, Traffic, reaching
+from dysharp.systems.building.collectives.steps import Steps, Traffic, reaching
 from dysharp.workload.collective import Collective
 
 WHOLE = ("pull", "put all", "get all")
@@ -137,7 +136,7 @@ class Kernel(Steps):
         self.count(operator, *2 * (int(self.chunks.size[chunk].sum()) * (self.n > 1),))
         return op
 
-    def between(self, kind: Kind, fn: str, src: str, dst: str, share: NDArray[np.integer], *, reduce: bool) -> tuple[I32, I32]:
+    def between(self, kind: Kind, fn: str, src: str, dst: str, share: Ints, *, reduce: bool) -> tuple[I32, I32]:
         """GETs or PUTs of chunks between every pair. `share`: `[chunks]` the GPU that a chunk's GETs belong to (with a copy: GPU that is read),
         -1 = every GPU. Chunks go in order, peers in turn from the next GPU on. Returns (node, op)."""
         node, peer, chunk = self.pairs(share, of_peer=fn == "copy")
@@ -150,7 +149,7 @@ class Kernel(Steps):
         self.count(operator, *2 * (int(self.chunks.size[chunk].sum()),))
         return node, op
 
-    def pairs(self, share: NDArray[np.integer], *, of_peer: bool) -> tuple[I32, I32, I64]:
+    def pairs(self, share: Ints, *, of_peer: bool) -> tuple[I32, I32, I64]:
         """(gpu, peer, chunk) of transfers between all pairs whose GPU (`of_peer`: peer) is `share[chunk]`, -1 = any."""
         n = self.n
         gpu, turn, chunk = (axis.ravel() for axis in np.meshgrid(self.gpus, np.arange(1, n), self.all, indexing="ij"))

@@ -19,11 +19,10 @@ from dysharp.base.errors import ConfigError, nearest
 from dysharp.base.units import PS_PER_US
 from dysharp.costs import collectives as times
 from dysharp.costs.operators import arch_of
-from dysharp.program import Kind, Program, Tail
-from dysharp.program.nets import BETWEEN_NET, NIC
+from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.chunks import RESULT, SUM, VECTOR
-from dysharp.systems.building.collectives.steps import I32, I64, OPERATORS, Steps, Traffic, reaching
+from dysharp.systems.building.collectives.steps import OPERATORS, Steps, Traffic, reaching
 from dysharp.workload.collective import Collective
 from dysharp.workload.levels import rail_rings
 

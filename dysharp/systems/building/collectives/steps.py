@@ -7,12 +7,11 @@ bytes beside their data. So Programs of several systems can share one machine.
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dysharp.isa.framing import Framing
-from dysharp.program import Alloc, Declared, Discipline, Kind, Nature, Operator, Program, ProgramBuilder, Tail, Template, To
+from dysharp.program import I32, I64, Alloc, Declared, Discipline, Ints, Kind, Nature, Operator, Program, ProgramBuilder, Tail, Template, To, nets_of
 from dysharp.program.constants import CLASSES, OTHER, REQUESTS, RESPONSES, hardware_of
-from dysharp.program.nets import nets_of
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.collectives.chunks import SCHEMA, Chunks, cut
@@ -22,8 +21,6 @@ from dysharp.systems.building.software import Software
 from dysharp.systems.building.software_steps import WORD_BYTES
 from dysharp.workload.collective import Collective
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 Traffic = dict[str, dict[str, int]]
 FLIT, MOST_PAYLOAD = 16, 256
 MOST_BULK = 1 << 30
@@ -85,7 +82,7 @@ class Steps(GpuBuilder):
         cls = REQUESTS if fn else OTHER
         return self.once(Template(name + net_name, kind, operator, fn or "control", cls, RESPONSES, framing=way, src=src, dst=dst, net=net))
 
-    def move(self, template: int, node: I32, chunk: I64, issuer: I32, to: ArrayLike, *, each: int = 1, row: NDArray[np.integer] | None = None) -> I32:
+    def move(self, template: int, node: I32, chunk: I64, issuer: I32, to: ArrayLike, *, each: int = 1, row: Ints | None = None) -> I32:
         """Transfers of `chunk[i]` from `node[i]` to `each` members, `to` `[ops x each]`. `row`: `[ops x each]` region rows that they fill."""
         to = np.broadcast_to(np.asarray(to, np.int32), (len(node) * each,))
         fills = None if row is None else np.ones(len(to), np.int32)
@@ -116,7 +113,7 @@ class Steps(GpuBuilder):
 
     # ---- waits ---------------------------------------------------------------------------------------------------------
 
-    def arrivals(self, name: str, node: NDArray[np.integer], n_bytes: NDArray[np.integer]) -> tuple[I32, I32]:
+    def arrivals(self, name: str, node: Ints, n_bytes: Ints) -> tuple[I32, I32]:
         """A region with one row and tile on each of `node`, complete after `n_bytes` (more than 0). Returns (rows, tiles)."""
         one = np.ones(len(node), np.int32)
         _, row, tile = self.b.regions(node, one, n_bytes, one, alloc=Alloc.PREFIX, name=name)

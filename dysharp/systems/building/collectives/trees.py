@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dysharp.base.units import PS_PER_US
-from dysharp.program import Discipline, Kind, Tail
-from dysharp.program.nets import BETWEEN_NET, NIC
+from dysharp.program import BETWEEN_NET, I32, I64, NIC, Discipline, Kind, Tail
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.chunks import RESULT, SUM, VECTOR
-from dysharp.systems.building.collectives.steps import I32, I64, Steps, Traffic, reaching
+from dysharp.systems.building.collectives.steps import Steps, Traffic, reaching
 from dysharp.workload.collective import Collective
 
 PIECES = 8

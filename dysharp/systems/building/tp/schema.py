@@ -18,8 +18,7 @@ Tokens are cut into blocks of rows, block r is at home on GPU r mod N. A block h
 from dataclasses import dataclass
 
 from dysharp.base.errors import ConfigError
-from dysharp.program import Nature, Operator
-from dysharp.program.schema import Buffer, Function, Schema
+from dysharp.program import Buffer, Function, Nature, Operator, Schema
 from dysharp.specs import choice_int
 from dysharp.workload.sublayer import SubLayer
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dysharp.base.units import PS_PER_US
 from dysharp.costs.gemm import gemm_gang
-from dysharp.isa.framing import Framing
-from dysharp.program import Alloc, Declared, Discipline, Kind, Program, ProgramBuilder, Tail, Template, To
-from dysharp.program.constants import hardware_of
+from dysharp.program import I32, Alloc, Declared, Discipline, Framing, Kind, Program, ProgramBuilder, Tail, Template, To, hardware_of
 from dysharp.specs import Cluster, choice, choice_int
 from dysharp.systems.building.base import CONTROL, STORE
 from dysharp.systems.building.batch import ids
@@ -19,7 +17,6 @@ from dysharp.systems.building.gpus import GpuBuilder
 from dysharp.systems.building.tp.schema import GATHERED, OPERATORS, OUT, PARTIAL, ROWS, SCHEMA, SUM, Cuts, cuts_of
 from dysharp.workload.sublayer import SubLayer
 
-I32 = NDArray[np.int32]
 FLAG_BYTES = 16
 SYNC = Framing("sync", header=0, ack=0, source_ack=0)
 """An empty packet: one flit, and no answer to it."""

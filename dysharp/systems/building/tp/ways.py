@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.program import Alloc, Kind, Tail, To
+from dysharp.program import I32, Alloc, Ints, Kind, Tail, To
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.tp.schema import GATHERED, PARTIAL, ROWS, SUM
-from dysharp.systems.building.tp.sublayer import I32, TpBuilder
+from dysharp.systems.building.tp.sublayer import TpBuilder
 
 PORT_WINDOW = 40 << 10
 """Most bytes that a throttled GPU has under way to a port: the published merge table (section VI), whatever the size of the simulated one."""
@@ -19,11 +18,11 @@ class Ways(TpBuilder):
 
     # ---- shapes --------------------------------------------------------------------------------------------------------
 
-    def block_of(self, chunk: NDArray[np.integer]) -> I32:
+    def block_of(self, chunk: Ints) -> I32:
         """Block of every chunk."""
         return (chunk // self.cuts.chunks).astype(np.int32)
 
-    def tile_op(self, done: I32, node: NDArray[np.integer], chunk: NDArray[np.integer]) -> I32:
+    def tile_op(self, done: I32, node: Ints, chunk: Ints) -> I32:
         """Of tiles `done[gpu, block, tile]`: the op that makes `chunk[i]` on `node[i]`."""
         found: I32 = done.reshape(self.n, -1)[node, chunk // self.cuts.parts]
         return found
@@ -34,7 +33,7 @@ class Ways(TpBuilder):
         away = np.tile(np.arange(1, self.n, dtype=np.int32), len(self.every_chunk))
         return (self.home_of_chunk[chunk] + away) % self.n, chunk
 
-    def _to(self, node: NDArray[np.integer], each: int = 1, row: NDArray[np.integer] | None = None) -> To:
+    def _to(self, node: Ints, each: int = 1, row: Ints | None = None) -> To:
         n = len(node) // each
         return To(np.full(n, each), node, None if row is None else np.ones(len(node), np.int32), row)
 
@@ -158,7 +157,16 @@ class Ways(TpBuilder):
     # ---- copies --------------------------------------------------------------------------------------------------------
 
     def gather_loaded(
-        self, ready: I32, tail: Tail, second: I32, *, merged: bool, window: int, times: int = 1, together: bool = False, throttle: bool = False,
+        self,
+        ready: I32,
+        tail: Tail,
+        second: I32,
+        *,
+        merged: bool,
+        window: int,
+        times: int = 1,
+        together: bool = False,
+        throttle: bool = False,
         ahead: int = 0,
     ) -> None:
         """Every GPU loads the chunks of a block behind `tail` of `ready[gpu, block]`; `second[gpu, block]` waits for them.
