@@ -20,9 +20,6 @@ from dysharp.isa.fields import Field, Layout
 FLIT_BYTES: Final = 16
 FLIT_BITS: Final = 128
 MAX_PAYLOAD: Final = 256  # bytes in one packet
-BITMAP_EXPERTS: Final = 15  # most local experts for a bitmap with one bit per expert
-INLINE_EXPERTS: Final = 32  # most local experts for ids of five bits
-INLINE_IDS: Final = 3  # ids of five bits in fifteen bits
 
 
 class Command(IntEnum):

@@ -9,35 +9,10 @@ from numpy.typing import ArrayLike
 from dysharp.base.arrays import I32, I64, Array
 from dysharp.base.errors import ProgramError
 from dysharp.isa.framing import Framing, pull_train, push_train, stripe_ps
+from dysharp.program import tables
 from dysharp.program.csr import csr_ptr
 from dysharp.program.schema import LAYER, NO_DATA, Operator, Schema
-from dysharp.program.tables import (
-    Alloc,
-    Chaining,
-    Chains,
-    Declared,
-    Discipline,
-    Edges,
-    Hardware,
-    Head,
-    Holds,
-    HubTable,
-    Issuers,
-    Kind,
-    Members,
-    Net,
-    Ops,
-    Point,
-    Pools,
-    Program,
-    Regions,
-    Semaphores,
-    Sessions,
-    Shares,
-    Tail,
-    Template,
-    Wires,
-)
+from dysharp.program.tables import Alloc, Chaining, Declared, Discipline, Hardware, Head, HubTable, Kind, Net, Ops, Point, Program, Tail, Template
 
 PUSHES = (Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.PUSH_REDUCE)
 PULLS = (Kind.GET, Kind.PULL_REDUCE, Kind.MERGED_LOAD)
@@ -378,7 +353,7 @@ class ProgramBuilder:
         for name, default in RARE.items():
             if any(name in o for o in self._ops):
                 columns[name] = _cat([o.get(name, _full(default, len(o["node"]), name)) for o in self._ops])
-        issuers = _table(Issuers, self._issuers)
+        issuers = _table(tables.Issuers, self._issuers)
         homes = np.array(self._sessions, np.int32).reshape(-1, 2).T.copy()
         return Program(
             n_nodes=self.n_nodes,
@@ -392,14 +367,14 @@ class ProgramBuilder:
             ops=Ops(**columns),
             members=self._build_members(),
             regions=self._build_regions(),
-            edges=Edges(*(_cat([e[i] for e in self._edges]) for i in range(4))),
-            holds=Holds(*(_cat([h[i] for h in self._holds]) for i in range(6))),
-            semaphores=_table(Semaphores, self._semaphores),
+            edges=tables.Edges(*(_cat([e[i] for e in self._edges]) for i in range(4))),
+            holds=tables.Holds(*(_cat([h[i] for h in self._holds]) for i in range(6))),
+            semaphores=_table(tables.Semaphores, self._semaphores),
             issuers=issuers if self._shares else replace(issuers, share=None),
-            pools=_table(Pools, self._pools),
+            pools=_table(tables.Pools, self._pools),
             declared=declared or Declared(0),
-            chains=_table(Chains, self._chains) if self._chains else None,
-            sessions=Sessions(homes[0], homes[1], self._places, self._timeout_ps) if self._sessions else None,
+            chains=_table(tables.Chains, self._chains) if self._chains else None,
+            sessions=tables.Sessions(homes[0], homes[1], self._places, self._timeout_ps) if self._sessions else None,
             shares=self._build_shares(),
             tables=tuple(self._tables),
             row_trains=self.row_trains,
@@ -409,12 +384,12 @@ class ProgramBuilder:
             schema=self.schema,
         )
 
-    def _build_shares(self) -> Shares | None:
+    def _build_shares(self) -> tables.Shares | None:
         splits = sorted(self._splits, key=lambda split: split[0])
         columns = [*np.array(self._shares, np.int32).reshape(-1, 2).T.copy(), *np.array(splits, np.int32).reshape(-1, 3).T.copy()]
-        return Shares(*columns) if self._shares else None
+        return tables.Shares(*columns) if self._shares else None
 
-    def _build_wires(self) -> Wires:
+    def _build_wires(self) -> tables.Wires:
         m = self.hardware
         out = np.zeros((len(self._wires), 10), np.int64)
         for (framing, is_pull, net, payload, targets, aux), row in self._wires.items():
@@ -424,12 +399,12 @@ class ProgramBuilder:
             t = train(f, -(-payload // trains), targets, aux, m.flit)
             stripes = (0 if net else stripe_ps(w, t.packets, m.n_links, m.rate) for w in (t.up, t.response))
             out[row] = (t.up, t.down, t.response, t.result, t.ack_up, t.ack_down, *stripes, aux, trains)
-        return Wires(*out.T.copy())
+        return tables.Wires(*out.T.copy())
 
-    def _build_members(self) -> Members:
+    def _build_members(self) -> tables.Members:
         has_ext = any(m["ext"] is not None for m in self._members)
         ext = [np.zeros(len(m["node"]), np.int32) if m["ext"] is None else m["ext"] for m in self._members] if has_ext else []
-        return Members(
+        return tables.Members(
             ptr=csr_ptr(_cat([m["count"] for m in self._members])),
             node=_cat([m["node"] for m in self._members]),
             fill_ptr=csr_ptr(_cat([m["fills"] for m in self._members])),
@@ -437,9 +412,9 @@ class ProgramBuilder:
             ext_bytes=_cat(ext) if has_ext else None,
         )
 
-    def _build_regions(self) -> Regions:
+    def _build_regions(self) -> tables.Regions:
         column = {k: _cat([r[k] for r in self._regions]) for k in ("node", "alloc", "tile_rows", "row_bytes", "rows", "tiles")}
-        return Regions(
+        return tables.Regions(
             row_ptr=csr_ptr(column.pop("rows")),
             tile_ptr=csr_ptr(column.pop("tiles")),
             **column,

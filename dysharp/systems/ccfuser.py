@@ -7,7 +7,7 @@ import numpy as np
 
 from dysharp.base.units import ns_to_ps
 from dysharp.costs import Tiling
-from dysharp.program import I32, I64, OTHER, Alloc, Bools, Discipline, Head, Kind, Tail, Template, spans
+from dysharp.program import I32, I64, OTHER, Alloc, Bools, Discipline, Kind, spans
 from dysharp.specs import choice_int
 from dysharp.systems.building import Batch, LayerBuilder, SoftwareSteps, mediate, placed, stages, stream_order
 from dysharp.systems.building.around import MemoryKernels
@@ -98,7 +98,7 @@ def plan(layer: LayerBuilder, options: Options) -> None:
 
 def _plan(layer: LayerBuilder, options: Options, *, real: bool) -> None:
     kernels = SoftwareSteps(layer)
-    sms = layer.per_gpu(Discipline.READY_FIFO, "sm", layer.pools(layer.cluster.n_sms))
+    sms = layer.ready("sm", layer.pools(layer.cluster.n_sms))
     first, second = stages(layer.model, layer.direction)
     owner = layer.tile_slot % layer.n_gpus
     blocks = _blocks(layer, owner)
@@ -120,8 +120,7 @@ def _plan(layer: LayerBuilder, options: Options, *, real: bool) -> None:
             opened,
             _of_tiles(layer, blocks, start, start[blocks.second >= 0]),
         )
-    finished = layer.join("first kernel")
-    layer.wait_each(finished[blocks.gpu], ends)
+    finished = layer.join("first kernel", Batch(op=ends, node=blocks.gpu))
     if around is not None:
         launched = kernels.delay("second.start", len(second) * kernels.costs.kernel_ps)
         layer.wait_each(launched, kernels.barrier("second", "second.opened", around.between(finished)))
@@ -229,8 +228,8 @@ def _answers(layer: LayerBuilder, piece: int, asker: I32, owner: I32, after: I32
     b, n, gpus = layer.b, len(asker), np.arange(layer.n_gpus)
     _, row, tile = b.regions(gpus, layer.counted(owner), WORD_BYTES, 1, alloc=Alloc.PREFIX, name=f"gets.{piece}")
     place = placed(n, np.argsort(owner, kind="stable"), np.arange(n))
-    word = Template("get", Kind.PUT, "other", "control", OTHER, framing=b.framing(CONTROL))
-    issuer = layer.per_gpu(Discipline.READY_FIFO, "get")
+    word = layer.transfer("get", Kind.PUT, "other", cls=OTHER, framing=CONTROL)
+    issuer = layer.ready("get")
     asks = layer.put(word, asker, owner, row + place, issuer=issuer[asker], bytes=WORD_BYTES)
     layer.wait_each(asks, after)
     memory = layer.issuers("get.read", Discipline.READY_FIFO, slots=max(1, n))
@@ -246,7 +245,7 @@ def _first_kernel(layer: LayerBuilder, blocks: _Blocks, start: I32, added: list[
         layer.wait_each(ops, start)
         layer.wait_tiles(ops, blocks.first)
         both = blocks.gets_first & has
-        layer.b.edges(Tail.TILE_READY, blocks.second[both], Head.OP_ISSUE, ops[both])
+        layer.wait_tiles(ops[both], blocks.second[both])
     for ops in added[1]:
         layer.wait_each(ops, added[0][0][has])
         layer.wait_tiles(ops, blocks.second[has])

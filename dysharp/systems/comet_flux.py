@@ -12,7 +12,8 @@ import numpy as np
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US
 from dysharp.costs import gemm_gang
-from dysharp.program import I32, I64, REQUESTS, Alloc, ColumnRange, Discipline, Head, Kind, Tail, Template
+from dysharp.program import I32, I64, Alloc, Discipline, Kind, Template
+from dysharp.program.tables import ColumnRange
 from dysharp.specs import choice_int
 from dysharp.systems import Costs, Facts, Layer, Moves, Shown, system
 from dysharp.systems.building import STORE, Batch, LayerBuilder, Sends, SoftwareSteps, blocks_in_order, collective, mediate, stages
@@ -89,9 +90,9 @@ def _gemms(layer: LayerBuilder, options: Options, slices: list[ColumnRange]) -> 
     sms = [layer.pools(n) for n in dict.fromkeys(slots)]
     first, second = stages(layer.model, layer.direction)
     filler = FILLER if len(slices) == 1 else _last_copies(slices) + 1
-    all_sms = layer.per_gpu(Discipline.READY_FIFO, "sm", sms[0])
+    all_sms = layer.ready("sm", sms[0])
     ops = add_stage(layer, first, all_sms, layer.tiles, filler=filler)
-    issuer = layer.per_gpu(Discipline.READY_FIFO, "sm", sms[-1])
+    issuer = layer.ready("sm", sms[-1])
     more = add_stage(layer, second, issuer, layer.tiles) if len(slices) == 1 else add_sliced_stage(layer, second, issuer, slices, filler)
     return GemmOps(ops, more, sms[0], all_sms), issuer
 
@@ -121,7 +122,7 @@ def _wait_for_flags(layer: LayerBuilder, gemms: GemmOps, rest: I32) -> I32:
     for head in gemms.first:
         layer.wait_tiles(head, layer.tiles)
         layer.wait_each(head, started)
-        layer.b.edges(Tail.TILE_READY, flag[flag >= 0], Head.OP_ISSUE, head[of[flag >= 0]])
+        layer.wait_tiles(head[of], flag)
     return started
 
 
@@ -147,15 +148,13 @@ def _return_slices(layer: LayerBuilder, options: Options, slices: list[ColumnRan
     copies = _copies(layer, node, issuer, train_bytes, part, np.where(is_last, _last_copies(slices), 0))
     layer.wait_each(combine.op[order], copies.op)
     for i, ops in enumerate(results[: len(slices)]):
-        counter, mine = layer.join(f"slice.{i}"), part == i
-        layer.wait_each(counter[layer.tile_gpu], ops)
+        counter, mine = layer.join(f"slice.{i}", Batch(op=ops, node=layer.tile_gpu)), part == i
         layer.wait_each(copies.op[mine], counter[copies.node[mine]])
 
 
 def _comm_sms(layer: LayerBuilder, options: Options) -> I32:
     """`[gpus]` issuers on the SMs that only return results."""
-    pools = layer.pools(options.n_comm, "comm")
-    return layer.per_gpu(Discipline.READY_FIFO, "comm", pools)
+    return layer.ready("comm", layer.pools(options.n_comm, "comm"))
 
 
 def _copies(layer: LayerBuilder, node: I32, issuer: I32, n_bytes: list[int], size: I64 | int = 0, prio: I64 | int = 0) -> Batch:
@@ -209,16 +208,16 @@ def sliced_sums(layer: LayerBuilder, slices: list[ColumnRange]) -> SlicedSums:
     """
     token, gpu, home = layer.p.token, layer.p.gpu, layer.p.source
     order = np.lexsort((token, (home - gpu) % layer.n_gpus, gpu))
-    first_row, _ = layer.partial_rows((token, gpu, home))
+    rows, _ = layer.partial_rows((token, gpu, home))
     n, ends = len(slices), np.array([end for _, end, _ in slices]) * layer.back_bytes // layer.model.hidden
     starts = np.append(0, ends[:-1])
     pair, part = np.repeat(order, n), np.tile(np.arange(n), len(order))
-    issuer = layer.per_gpu(Discipline.READY_FIFO, "combine")
+    issuer = layer.ready("combine")
     op = layer.puts(
-        Template("combine.put", Kind.PUT, "combine", "sum", REQUESTS, framing=layer.b.framing(STORE), src=layer.result, dst="partial"),
+        layer.transfer("combine.put", Kind.PUT, "combine", "sum", layer.result, "partial"),
         gpu[pair],
         home[pair],
-        first_row + pair,
+        rows[pair],
         issuer=issuer[gpu[pair]],
         bytes=(ends - starts)[part],
         key=token[pair],

@@ -201,7 +201,7 @@ class _Hybrid(_Elastic):
         order = far[np.lexsort((hop.turn[far], hop.token[far]))]
         chunk, last = self.chunks(order)
         written = self.on_sms("dispatch", hop.source[order], hop.token[order], layer.sent_bytes, "write", begun=begun)
-        queue = layer.per_gpu(Discipline.READY_FIFO, "nic")[hop.source[order]]
+        queue = layer.ready("nic")[hop.source[order]]
         by_nic, tiles = hop.send(queue, order, chunk, len(last))
         write_of = placed(len(hop.token), order, written.op)
         layer.wait_each(by_nic, write_of[last[chunk]])
@@ -209,7 +209,7 @@ class _Hybrid(_Elastic):
         unit = hop.unit_of_pair
         work = self.on_sms("dispatch", hop.relay[unit], hop.token[unit], layer.sent_bytes, begun=begun)
         layer.wait_tiles(work.op, landed[unit])
-        forwards = hop.forward(layer.per_gpu(Discipline.READY_FIFO, "dispatch"))
+        forwards = hop.forward(layer.ready("dispatch"))
         sends = Sends(op=forwards.op, node=forwards.node, to=layer.p.gpu)
         self.paced("dispatch", sends, self.costs.stores_ps(layer.sent_bytes), after=work.op)
         return self.copied("received", self.barrier_after("dispatch", "dispatch.ended", begun, forwards))
@@ -219,13 +219,13 @@ class _Hybrid(_Elastic):
         layer, hop = self.layer, self.hop
         begun = self.begin("combine", finished)
         units, back = np.arange(len(hop.token)), layer.p.push_order
-        gathers, tiles = hop.gather(layer.per_gpu(Discipline.READY_FIFO, "combine"), back, units, len(units))
+        gathers, tiles = hop.gather(layer.ready("combine"), back, units, len(units))
         node = layer.p.gpu[back]
         sends = Sends(op=gathers, node=node, to=hop.relay[hop.unit_of_pair[back]])
         self.stored("combine", sends, layer.p.token[back], layer.model.row_bytes, begun)
         added = self.on_sms("combine", hop.relay, hop.token, layer.model.row_bytes, "add")
         layer.wait_tiles(added.op, tiles)
-        returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay], units)
+        returns, _ = hop.give_back(layer.ready("back")[hop.relay], units)
         layer.wait_each(returns, added.op)
         far = np.flatnonzero(hop.far)
         chunk, last = self.chunks(far)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.program import Kind, Template, To
-from dysharp.systems.building import STORE, LayerBuilder, as_tiles_fill, check
+from dysharp.program import Kind, To
+from dysharp.systems.building import LayerBuilder, as_tiles_fill, check
 from dysharp.systems.facts import Change, Costs, Facts, Moves, Reach, Shown
 from dysharp.systems.registry import FUSED_GEMMS, system
 
@@ -52,10 +52,8 @@ def plan(layer: LayerBuilder, options: Options) -> None:
     check("ideal.gemms", options.gemms, ("auto", *GEMMS))
     gpus = np.arange(layer.n_gpus, dtype=np.int32)
     rows = np.bincount(layer.p.slot // layer.routing.placement.slots_per_gpu, minlength=layer.n_gpus)
-    template = layer.b.template(
-        Template("dispatch.free", Kind.PUT, "dispatch", "copy", framing=layer.b.framing(STORE), src=layer.sent_buffer, dst=layer.arrived)
-    )
+    template = layer.transfer("dispatch.free", Kind.PUT, "dispatch", "copy", layer.sent_buffer, layer.arrived)
     issuers = layer.issuers("free")
     to = To(np.ones(len(gpus), np.int32), gpus, rows, np.arange(len(layer.row_of)))
-    layer.b.ops(template, gpus, issuer=issuers, bytes=layer.model.row_bytes, to=to)
+    layer.add(template, gpus, issuer=issuers, bytes=layer.model.row_bytes, to=to)
     layer.combine_free(as_tiles_fill(layer, second_first=False).results)

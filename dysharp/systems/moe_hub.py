@@ -91,7 +91,7 @@ def _polls(layer: LayerBuilder, poll_ns: int) -> I32:
     """`[tiles]` DELAYs from a ready tile until a poll has seen it."""
     most = int(layer.counted(layer.tile_gpu).max(initial=1))
     pools = layer.pools(most, "polls")
-    issuer = layer.per_gpu(Discipline.READY_FIFO, "polls", pools)
+    issuer = layer.ready("polls", pools)
     polls = SoftwareSteps(layer).copies("other", [0, ns_to_ps(poll_ns)], layer.tile_gpu, issuer[layer.tile_gpu], name="poll")
     layer.wait_tiles(polls.op, layer.tiles)
     return polls.op

@@ -80,7 +80,7 @@ class _Kernels(SoftwareSteps):
     def copies_on_units(self, node: I32, begun: I32) -> Batch:
         """Add a DELAY on the compute units of `node[i]` for each copy i of Dispatch, one after the other."""
         layer = self.layer
-        issuer = layer.per_gpu(Discipline.READY_FIFO, "copies", self.pools("copies"))[node]
+        issuer = layer.ready("copies", self.pools("copies"))[node]
         return self.copies("dispatch", [0, max(1, self.costs.ps("mori.copy_us") // layer.cluster.n_sms)], node, issuer, name="copy", begun=begun)
 
     def counts(self, name: str, start: I32, sends: Batch) -> I32:
@@ -146,7 +146,7 @@ class _InterNode(_Kernels):
         landed = placed(len(hop.token), far, tiles[group])
         work = self.copies_on_units(hop.relay[hop.unit_of_pair], begun=call)
         layer.wait_tiles(work.op, landed[hop.unit_of_pair])
-        forwards = hop.forward(layer.per_gpu(Discipline.READY_FIFO, "dispatch"))
+        forwards = hop.forward(layer.ready("dispatch"))
         layer.wait_each(forwards.op, work.op)
         return self.counts("received", call, forwards)
 
@@ -155,7 +155,7 @@ class _InterNode(_Kernels):
         layer, hop = self.layer, self.hop
         ready = self.ready(finished)
         units, back = np.arange(len(hop.token)), layer.p.push_order
-        gathers, tiles = hop.gather(layer.per_gpu(Discipline.READY_FIFO, "combine"), back, units, len(units))
+        gathers, tiles = hop.gather(layer.ready("combine"), back, units, len(units))
         layer.wait_each(gathers, ready[hop.relay[hop.unit_of_pair[back]]])
-        returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay], units)
+        returns, _ = hop.give_back(layer.ready("back")[hop.relay], units)
         layer.wait_tiles(returns, tiles)

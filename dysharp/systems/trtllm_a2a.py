@@ -89,7 +89,7 @@ class _Sided(SoftwareSteps):
         """
         layer = self.layer
         durations = [0] + [each_ps + copies * copy_ps for copies in range(1, layer.n_gpus + 1)]
-        issuer = layer.per_gpu(Discipline.READY_FIFO, "tokens", self.pools("tokens"))[layer.p.sent_source]
+        issuer = layer.ready("tokens", self.pools("tokens"))[layer.p.sent_source]
         return self.copies(operator, durations, layer.p.sent_source, issuer, layer.p.token_pairs[layer.p.sent], name="token", begun=begun)
 
 

@@ -104,8 +104,7 @@ class MemoryKernels:
         if starts:
             idle = layer.issuers(name, pools=layer.pools(1, "starts"))
             start = self._delay(f"{name}.start", 1, [0, starts * self.costs.kernel_ps], [0, 0], idle, np.ones_like(gpus), gpus)
-            if after is not None:
-                layer.wait_each(start, after)
+            layer.wait_each(start, after)
             after = start
         assert after is not None
         if not n_bytes.any():

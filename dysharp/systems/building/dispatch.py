@@ -3,7 +3,7 @@
 import numpy as np
 
 from dysharp.base.units import ns_to_ps
-from dysharp.program import I32, I64, REQUESTS, Discipline, Framing, Ints, Kind, Template, To, place_in, spans
+from dysharp.program import I32, I64, Discipline, Framing, Ints, Kind, Template, To, place_in, spans
 from dysharp.specs import choice_int
 from dysharp.systems.building.base import DYMULTIMEM, LINK, STORE, LayerBase, flat_ones, turns_by
 from dysharp.systems.building.batch import Transfers
@@ -20,8 +20,7 @@ class DispatchBlocks(LayerBase):
     """Blocks that push or multicast the rows of a pass to the GPUs of their experts."""
 
     def _row_template(self, name: str, kind: Kind, framing: Framing, table: int = -1) -> Template:
-        at = self.b.framing(framing)
-        return Template(name, kind, "dispatch", "copy", REQUESTS, framing=at, src=self.sent_buffer, dst=self.arrived, table=table)
+        return self.transfer(name, kind, "dispatch", "copy", self.sent_buffer, self.arrived, framing=framing, table=table)
 
     def dispatch_puts(self, discipline: Discipline = Discipline.PROGRAM_ORDER, *, turns: I32 | None = None, by_rows: bool = False) -> Transfers:
         """Push every token once to each of its GPUs. One unit per pair, in token order.
@@ -173,10 +172,8 @@ class DispatchBlocks(LayerBase):
 
     def target_fetch(self, after: I32 | None) -> I32:
         """`[gpus]` DELAYs: each LSU fetches its first target list, after region tile `after[gpu]` if given."""
-        fetch_ps = np.full(2, ns_to_ps(choice_int("dysharp.target_fetch_ns")))
-        fetch = self.delays("target_fetch", fetch_ps, self.gpus, self.issuers("lsu", slots=1))
-        if after is not None:
-            self.wait_tiles(fetch, after)
+        fetch = self.delays("target_fetch", [ns_to_ps(choice_int("dysharp.target_fetch_ns"))] * 2, self.gpus, self.issuers("lsu", slots=1))
+        self.wait_tiles(fetch, after)
         return fetch
 
     def dispatch_allgather(self, window: int) -> Transfers:

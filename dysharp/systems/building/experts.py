@@ -15,7 +15,7 @@ import numpy as np
 
 from dysharp.base.errors import ConfigError
 from dysharp.costs import Task, gemm_gang, mean_share, tile_share, tile_task, weight_grad_gang, weight_grad_task
-from dysharp.program import F64, I32, Discipline, Kind, Tail, Template
+from dysharp.program import F64, I32, Kind, Tail, Template
 from dysharp.program.verify import MAX_TASKS
 from dysharp.specs import Model, choice_int
 from dysharp.systems.building.around import MemoryKernels
@@ -95,7 +95,7 @@ def add_gemms(layer: LayerBuilder, *, second_first: bool = True) -> GemmOps:
     the first stage, which packs the SMs best when no result has to leave.
     """
     sms = layer.pools(layer.cluster.n_sms)
-    issuer = layer.per_gpu(Discipline.READY_FIFO, "sm", sms)
+    issuer = layer.ready("sm", sms)
     first, second = stages(layer.model, layer.direction)
     return GemmOps(
         add_stage(layer, first, issuer, layer.tiles, prio=int(second_first)),

@@ -6,11 +6,11 @@ The bytes are control words: the functional machine takes weights from the exper
 import numpy as np
 
 from dysharp.costs.gemm import ACCUMULATOR_BYTES, ELEMENT_BYTES
-from dysharp.program import REQUESTS, Kind, Template
+from dysharp.program import Kind
 from dysharp.specs import Model
 from dysharp.systems.building.batch import Sends, ids
 from dysharp.systems.building.between.two_hop import Landing, landing
-from dysharp.systems.building.layer import STORE, LayerBuilder
+from dysharp.systems.building.layer import LayerBuilder
 
 GRADIENTS = "gradients"
 """Name of the JOINs between weight gradients and their sum over GPUs. No other op waits for weight gradients (docs/design/0005-backward.md)."""
@@ -42,7 +42,7 @@ def _ring(layer: LayerBuilder, name: str, number: int, first: int, n_bytes: int)
         return Sends(op=ids(0, 0), node=ids(0, 0), to=ids(0, 0))
     trains = -(-n_bytes // layer.b.hardware.train_bytes)
     size = -(-n_bytes // trains)
-    template = Template(name, Kind.PUT, "other", "control", REQUESTS, framing=layer.b.framing(STORE))
+    template = layer.transfer(name, Kind.PUT, "other")
     issuer, train = layer.issuers(name), np.arange(trains)
     nodes, ops = [], []
     landed: Landing | None = None

@@ -119,7 +119,7 @@ class Internode(SoftwareSteps):
         self.hold(stream[order], sends, work[chunk[order]])
         away = np.bincount(chunk[hop.unit_of_pair], weights=layer.p.gpu != hop.relay[hop.unit_of_pair], minlength=n_chunks).astype(np.int64)
         paced = self._paced("dispatch", gpu, away, work, costs.stores_ps(layer.sent_bytes))
-        forwards = hop.forward(layer.per_gpu(Discipline.READY_FIFO, "dispatch"))
+        forwards = hop.forward(layer.ready("dispatch"))
         layer.wait_each(forwards.op, paced[chunk[hop.unit_of_pair]])
         received = layer.join("received")
         layer.wait_each(received, start)
@@ -140,7 +140,7 @@ class Internode(SoftwareSteps):
 
     def _paced(self, operator: str, gpu: I32, rows: I64, after: I32, row_ps: int) -> I32:
         """A DELAY per chunk behind `after`, one at a time per GPU: the pace of `rows` stores."""
-        issuer = self.layer.per_gpu(Discipline.READY_FIFO, "stores", self.pools("stores"))[gpu]
+        issuer = self.layer.ready("stores", self.pools("stores"))[gpu]
         durations = [max(1, row_ps * n) for n in range(int(rows.max(initial=0)) + 1)]
         paced = self.copies(operator, durations, gpu, issuer, rows, name="stores").op
         self.layer.wait_each(paced, after)
@@ -172,7 +172,7 @@ class Internode(SoftwareSteps):
         work = self.work("combine", gpu, channel, chunk, layer.model.row_bytes)
         layer.wait_tiles(work, tiles)
         units = np.argsort(chunk, kind="stable")
-        returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay[units]], units)
+        returns, _ = hop.give_back(layer.ready("back")[hop.relay[units]], units)
         layer.wait_each(returns, work[chunk[units]])
 
     def _side_by_side(self) -> I64:

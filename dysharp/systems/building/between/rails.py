@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.program import BETWEEN_NET, I32, Discipline, Ints, Template
+from dysharp.program import BETWEEN_NET, I32, Ints, Template
 from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.two_hop import landing
 from dysharp.systems.building.layer import RDMA, LayerBuilder
@@ -62,7 +62,7 @@ class RailLayer(LayerBuilder):
         first = self.put(hop, node, rail, landed.row, rows=None, **columns)
         name = f"{self.ways.named(template.name, BETWEEN_NET)}.rail"
         way = replace(template, name=name, fn=then_fn, src=template.src and buffer, framing=self.b.framing(RDMA), net=BETWEEN_NET, table=-1)
-        onward = {**columns, "issuer": self.per_gpu(Discipline.READY_FIFO, "proxy")[rail], "prio": 0}
+        onward = {**columns, "issuer": self.ready("proxy")[rail], "prio": 0}
         then = self.put(way, rail, to, row, rows=None, **onward)
         self.wait_tiles(then, landed.tile)
         self._onward.append((first, then))

@@ -12,10 +12,10 @@ from functools import cached_property
 
 import numpy as np
 
-from dysharp.program import BETWEEN_NET, I32, I64, REQUESTS, Alloc, Discipline, Kind, Template, runs, spans, starts
+from dysharp.program import BETWEEN_NET, I32, I64, Alloc, Kind, runs, spans, starts
 from dysharp.systems.building.batch import Batch, placed
 from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder
+from dysharp.systems.building.layer import LayerBuilder
 
 
 class TwoHop:
@@ -47,10 +47,6 @@ class TwoHop:
         turn: I64 = (self.domain.astype(np.int64) - self.source // self.size) % n
         return turn
 
-    def template(self, name: str, operator: str, fn: str, net: int, src: str, dst: str) -> Template:
-        framing = self.layer.b.framing(RDMA if net else STORE)
-        return Template(name, Kind.PUT, operator, fn, REQUESTS, framing=framing, src=src, dst=dst, net=net)
-
     # ---- dispatch ----------------------------------------------------------------------------------------------------
 
     def send(self, issuer: I32, order: I64, group: I64, n_groups: int) -> tuple[I32, I32]:
@@ -62,7 +58,7 @@ class TwoHop:
         gpu = np.zeros(n_groups, np.int32)
         gpu[group] = self.relay[units]
         landed = landing(layer, "relay", gpu, group, self.token[units], layer.sent_bytes)
-        template = self.template(layer.ways.named("dispatch", BETWEEN_NET), "dispatch", "relay", BETWEEN_NET, layer.sent_buffer, "relay")
+        template = layer.transfer("dispatch", Kind.PUT, "dispatch", "relay", layer.sent_buffer, "relay", net=BETWEEN_NET)
         ends, token = (self.source[units], self.relay[units]), self.token[units]
         op = layer.put(template, *ends, landed.row, issuer=issuer, key=token, **layer.row_columns)
         return op, landed.tile
@@ -73,7 +69,7 @@ class TwoHop:
         far = self.far[self.unit_of_pair]
         op = np.empty(len(pairs), np.int32)
         for name, src, mine in (("dispatch.put", self.layer.sent_buffer, pairs[~far]), ("dispatch.forward", "relay", pairs[far])):
-            template = self.template(name, "dispatch", "copy", 0, src, self.layer.arrived)
+            template = self.layer.transfer(name, Kind.PUT, "dispatch", "copy", src, self.layer.arrived)
             op[mine] = self.layer.pair_puts(template, self.relay[self.unit_of_pair[mine]], mine, issuer)
         return Batch(op=op, node=self.relay[self.unit_of_pair])
 
@@ -89,7 +85,7 @@ class TwoHop:
         gpu = np.zeros(n_groups, np.int32)
         gpu[group] = self.relay
         landed = landing(layer, "relay.partial", gpu, group[unit], p.token[order], layer.back_bytes)
-        template, node = self.template("combine.gather", "combine", "sum", 0, layer.result, "relay.partial"), p.gpu[order]
+        template, node = layer.transfer("combine.gather", Kind.PUT, "combine", "sum", layer.result, "relay.partial"), p.gpu[order]
         columns = {"issuer": issuer[node], "key": p.token[order]}
         op = layer.puts(template, node, self.relay[unit], landed.row, **layer.result_columns, **columns)
         return op, landed.tile
@@ -102,11 +98,11 @@ class TwoHop:
         layer = self.layer
         row, tile = layer.gathering_rows("partial", self.source, layer.back_bytes, self.token)
         op, far = np.empty(len(order), np.int32), self.far[order]
-        for name, net, mine in (("combine.put", 0, ~far), (layer.ways.named("combine", BETWEEN_NET), BETWEEN_NET, far)):
+        for name, net, mine in (("combine.put", 0, ~far), ("combine", BETWEEN_NET, far)):
             units = order[mine]
-            template = self.template(name, "combine", "relay_sum", net, "relay.partial", "partial")
+            template = layer.transfer(name, Kind.PUT, "combine", "relay_sum", "relay.partial", "partial", net=net)
             node, to, columns = self.relay[units], self.source[units], {"issuer": issuer[mine], "key": self.token[units]}
-            op[mine] = layer.put(template, node, to, row + units, **layer.result_columns, **columns)
+            op[mine] = layer.put(template, node, to, row[units], **layer.result_columns, **columns)
         return op, tile
 
 
@@ -116,14 +112,14 @@ def two_hops(layer: LayerBuilder) -> None:
     units = np.arange(len(hop.token))
     order = _in_turn(hop, hop.source, np.flatnonzero(hop.far))
     _, tiles = hop.send(layer.issuers("nic")[hop.source[order]], order, np.arange(len(order)), len(order))
-    forwards = hop.forward(layer.per_gpu(Discipline.READY_FIFO, "dispatch"))
+    forwards = hop.forward(layer.ready("dispatch"))
     landed = placed(len(units), order, tiles)
     layer.wait_tiles(forwards.op, landed[hop.unit_of_pair])
     finished = one_after_another(layer)
     back = layer.p.push_order
     gathers, tiles = hop.gather(layer.issuers("combine"), back, units, len(units))
     layer.wait_first(Batch(op=gathers, node=layer.p.gpu[back]), finished)
-    returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay], units)
+    returns, _ = hop.give_back(layer.ready("back")[hop.relay], units)
     layer.wait_tiles(returns, tiles)
 
 

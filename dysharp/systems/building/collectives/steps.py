@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dysharp.isa.framing import Framing
-from dysharp.program import I32, I64, Alloc, Declared, Discipline, Ints, Kind, Nature, Operator, Program, ProgramBuilder, Tail, Template, To, nets_of
+from dysharp.program import I32, I64, Alloc, Declared, Ints, Kind, Nature, Operator, Program, ProgramBuilder, Tail, Template, To, nets_of
 from dysharp.program.constants import CLASSES, OTHER, REQUESTS, RESPONSES, hardware_of
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import ids
@@ -107,7 +107,7 @@ class Steps(GpuBuilder):
         if not len(chunk):
             return np.zeros(0, np.int32)
         template = self.template("keep", Kind.PUT, "other", "copy", CONTROL, src=src, dst=dst)
-        kept = self.move(template, node, chunk, self.issuers("keep", Discipline.READY_FIFO)[node], node)
+        kept = self.move(template, node, chunk, self.ready("keep")[node], node)
         self.wait(kept, after)
         return kept
 

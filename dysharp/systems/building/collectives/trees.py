@@ -56,7 +56,7 @@ class Trees(Steps):
         self.begun = self.start("launch", round(way.start_us * PS_PER_US) - late)
         many = max(1, len(self.tree) * self.n)
         self.waits = self.issuers("hop", Discipline.READY_FIFO, slots=many)
-        self.senders = self.issuers("tree", Discipline.READY_FIFO)
+        self.senders = self.ready("tree")
         self.traffic: Traffic = {}
         self.order = [self._by_depth(tree) for tree in range(len(parents))]
 
