@@ -19,9 +19,7 @@ FACTS = Facts(
     options=Options,
     moves=Moves("one_copy_per_gpu"),
     costs=Costs(
-        permutes=0,
-        fused=False,
-        drops="the all-gather of layer 0, column slices, SMs reserved for communication, sorting, count copies and barriers of the host",
+        permutes=0, drops="the all-gather of layer 0, column slices, SMs reserved for communication, sorting, count copies and barriers of the host"
     ),
     shown=Shown("#CC79A7"),
     today=True,

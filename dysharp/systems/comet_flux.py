@@ -40,7 +40,7 @@ FACTS = Facts(
     source="COMET (MLSys'25); https://github.com/bytedance/flux",
     options=Options,
     moves=Moves("ring", back="one_copy_per_gpu"),
-    costs=Costs(permutes=0, fused=False, drops="sorting, count copies and barriers of the host"),
+    costs=Costs(permutes=0, drops="sorting, count copies and barriers of the host"),
     shown=Shown("#337777"),
     today=True,
 )

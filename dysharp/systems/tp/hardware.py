@@ -52,8 +52,6 @@ def ladm(build: Ways, options: Options) -> None:
     """LADM: thread blocks near their data, plain remote stores and loads; every thread block of the second GEMM loads its rows again."""
     second = build.gemm2()
     sums = build.reduce_stores(build.gemm1(build.launch("gemm1")))
-    summed = build.joins("summed", build.gpus)
-    build.wait(summed[build.home], sums, Tail.TILE_READY)
-    _, normed = norm_own(build, build.barrier("sums.end", summed))
+    _, normed = norm_own(build, build.barrier("sums.end", build.join_of("summed", build.home, sums, Tail.TILE_READY)))
     begun = np.repeat(build.launch("gemm2", normed)[:, None], build.cuts.blocks, axis=1)
     build.gather_loaded(begun, Tail.OP_DONE, second, merged=False, window=STAGES * build.slots, times=gemm_gang(build.work.outer))

@@ -96,7 +96,7 @@ def tokenweave(build: Ways, options: Weave) -> None:
     tiles = build.multicast(ROWS, GATHERED, rows[block])
     second, before = build.gemm2(), first[-1]
     for number, part in enumerate(parts):
-        here = build.joins("gathered", build.gpus)
+        here = build.join("gathered")
         build.wait(here[:, None], tiles[:, part], Tail.TILE_READY)
         end = build.barrier(f"fused{number}.end", here)
         both = build.all_of("second", np.stack([end, before], axis=1))
@@ -110,9 +110,7 @@ def tokenweave(build: Ways, options: Weave) -> None:
 def flux(build: Ways, options: Form) -> None:
     """Flux on NVLink: the first GEMM stores tiles to their owners (paper: memory adds them; code: a kernel does); the second waits for copies."""
     stored = build.reduce_stores(build.gemm1(build.launch("gemm1")))
-    met = build.joins("stored", build.gpus)
-    build.wait(met[build.home], stored, Tail.TILE_READY)
-    added = build.barrier("stores.end", met)
+    added = build.barrier("stores.end", build.join_of("stored", build.home, stored, Tail.TILE_READY))
     if is_real(options.form, build.cluster):
         moved = (build.n + 1) * build.work.size / build.n
         summed = build.waits("local sum", np.full(build.n, round(moved / build.cluster.hbm_bytes_per_us * PS_PER_US)), build.gpus)
@@ -120,8 +118,7 @@ def flux(build: Ways, options: Form) -> None:
         added = summed
     _, normed = norm_own(build, added)
     begun = build.launch("gemm2", normed)
-    second = build.gemm2()
-    build.wait(second, begun[:, None])
+    build.wait(second := build.gemm2(), begun[:, None])
     copied = np.repeat(normed[:, None], build.cuts.blocks, axis=1)
     hardware = build.b.hardware
     window = (4 * hardware.lat + hardware.responder) * hardware.rate // PS_PER_US  # one copy behind the other fills the link

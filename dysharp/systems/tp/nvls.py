@@ -30,9 +30,7 @@ def gemm_then_barrier(build: Ways) -> I32:
 
 def own_done(build: Ways, name: str, ops: I32) -> I32:
     """`[gpus]` JOINs that wait for `ops[chunk]` of their own blocks."""
-    joined = build.joins(name, build.gpus)
-    build.wait(joined[build.home_of_chunk], ops)
-    return joined
+    return build.join_of(name, build.home_of_chunk, ops)
 
 
 def norm_all(build: Ways, after: I32) -> I32:
@@ -48,9 +46,7 @@ def norm_own(build: Ways, after: I32) -> tuple[I32, I32]:
     begun = build.launch("norm", after)
     rows = build.norm(build.home, build.blocks)
     build.wait(rows, begun[build.home])
-    normed = build.joins("normed", build.gpus)
-    build.wait(normed[build.home], rows)
-    return rows, build.barrier("norm.end", normed)
+    return rows, build.barrier("norm.end", build.join_of("normed", build.home, rows))
 
 
 def gemm2_after(build: Ways, after: I32, src: str) -> None:
@@ -82,6 +78,6 @@ def sp_nvls(build: Ways, options: Options) -> None:
     _, normed = norm_own(build, build.barrier("reduce.end", own_done(build, "pulled", sums)))
     begun = build.launch("gather", normed)
     tiles = build.multicast(ROWS, GATHERED, begun[build.home_of_chunk])
-    here = build.joins("gathered", build.gpus)
+    here = build.join("gathered")
     build.wait(here[:, None], tiles, Tail.TILE_READY)
     gemm2_after(build, build.barrier("gather.end", here), GATHERED)

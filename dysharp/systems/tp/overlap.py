@@ -13,7 +13,6 @@ from dysharp.systems.building.tp.schema import PARTIAL, ROWS, SUM
 from dysharp.systems.building.tp.ways import Ways
 from dysharp.systems.tp.nvls import Options as Fused
 from dysharp.systems.tp.nvls import all_reduced, gemm2_after, norm_all
-from dysharp.workload.sublayer import SubLayer
 
 COCONET = "https://arxiv.org/abs/2105.05720"
 FUSELIB = "https://arxiv.org/abs/2305.06942"
@@ -27,10 +26,6 @@ class Options:
     comm_sms: int = choice_int("tp.comm_sms")
     seed: int = 0
     chunk_bytes: int = 16384
-
-
-def _taken(work: SubLayer, options: Options) -> int:
-    return options.comm_sms
 
 
 def _by_chunk(build: Ways, done: I32, chunks: int) -> I32:
@@ -56,8 +51,7 @@ def _ring(build: Ways, chunks: int) -> None:
     build.wait(at_home, sums[build.home_of_chunk, build.every_chunk], Tail.TILE_READY)
     build.wait(at_home, gate[build.home_of_chunk, build.every_chunk])
     copies = build.ring("gather", "copy", np.broadcast_to(at_home, gate.shape), (SUM, SUM), 0)
-    done = build.joins("reduced", build.gpus)
-    build.wait(done[build.home_of_chunk], at_home)
+    done = build.join_of("reduced", build.home_of_chunk, at_home)
     gpu, chunk = np.nonzero(copies >= 0)
     build.wait(done[gpu], copies[gpu, chunk], Tail.TILE_READY)
     gemm2_after(build, norm_all(build, done), ROWS)
@@ -70,7 +64,7 @@ def _in_switch(build: Ways, chunks: int) -> None:
     gemm2_after(build, norm_all(build, build.barrier("allreduce.end", all_reduced(build, sums))), ROWS)
 
 
-@sub_layer("coconet", COCONET, Options, rotated=True, comm_sms=_taken)
+@sub_layer("coconet", COCONET, Options, rotated=True, comm_sms=lambda work, options: options.comm_sms)
 def coconet(build: Ways, options: Options) -> None:
     """CoCoNet: the all-reduce of a part of the GEMM, a ring on SMs of its own, runs beside the next part."""
     _ring(build, options.chunks)
@@ -82,7 +76,7 @@ def fuselib(build: Ways, options: Fused) -> None:
     _ring(build, 0)
 
 
-@sub_layer("coconet-nvls", COCONET, Options, switch=SUMS, comm_sms=_taken)
+@sub_layer("coconet-nvls", COCONET, Options, switch=SUMS, comm_sms=lambda work, options: options.comm_sms)
 def coconet_nvls(build: Ways, options: Options) -> None:
     """CoCoNet on multimem instructions: only the first GEMM overlaps."""
     _in_switch(build, options.chunks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -68,10 +69,6 @@ class TpBuilder(GpuBuilder):
 
     # ---- issuers, templates, waits -------------------------------------------------------------------------------------
 
-    def senders(self, name: str) -> I32:
-        """`[gpus]` issuers that send what is ready, smallest `prio` first."""
-        return self.issuers(name, Discipline.READY_FIFO)
-
     def pair_senders(self, name: str) -> I32:
         """`[gpus, gpus]` issuers of a GPU for each home, so that a full home holds up no other."""
         return np.stack([self.issuers(name, Discipline.READY_FIFO) for _ in range(self.n)], axis=1)
@@ -103,44 +100,43 @@ class TpBuilder(GpuBuilder):
         GPU is late by a time of its own, up to `tp.launch_skew_us`, and what follows on this GPU is late with it."""
         skew = self.rng.uniform(0, float(choice("tp.launch_skew_us").value), self.n)
         begun = self.waits(f"launch.{name}", (skew if after is None else float(choice("tp.launch_gap_us").value)) * PS_PER_US, self.gpus)
-        if after is not None:
-            self.wait(begun, after)
+        self.wait_each(begun, after)
         return begun
 
     def _flags(
-        self, name: str, node: I32, to: I32, row: I32, after: I32, *, prio: I32 | int = 0, tail: Tail = Tail.OP_DONE, framing: Framing = CONTROL
-    ) -> None:
-        """A flag from `node[i]` behind `after[i]` to the GPU `to[i]`, or by the switch to all GPUs `to[i, :]`, into the rows `row`."""
+        self, name: str, at: I32, each: int, tile_rows: int, node: I32, to: I32, place: I32, after: I32, *, prio: I32 | int = 0,
+        tail: Tail = Tail.OP_DONE, framing: Framing = CONTROL,
+    ) -> int:  # fmt: skip
+        """A flag from `node[i]` behind `after[i]` to the GPU `to[i]`, or by the switch to all GPUs `to[i, :]`, into row `place` of a region of `each`
+        rows on each of `at`. Returns its first tile, of `tile_rows` rows."""
         n = len(node)
+        _, row, tile = self.b.regions(at, np.full(len(at), each), FLAG_BYTES, tile_rows, alloc=Alloc.PREFIX, name=name)
         template = self.template(name, Kind.MULTICAST if to.ndim > 1 else Kind.PUT, "other", cls="other", framing=framing)
-        members = To(np.full(n, to.size // n), to.ravel(), np.ones(to.size, np.int32), row.ravel())
-        self.wait(self.add(template, node, issuer=self.senders(name)[node], bytes=FLAG_BYTES, prio=prio, to=members), after, tail)
+        members = To(np.full(n, to.size // n), to.ravel(), np.ones(to.size, np.int32), row + place.ravel())
+        self.wait(self.add(template, node, issuer=self.ready(name)[node], bytes=FLAG_BYTES, prio=prio, to=members), after, tail)
+        return tile
 
     def barrier(self, name: str, after: I32) -> I32:
         """`[gpus]` JOINs that wait until every GPU has seen the flag of every GPU, which it sends behind `after[gpu]`."""
         n = self.n
-        _, row, tile = self.b.regions(self.gpus, np.full(n, n), FLAG_BYTES, n, alloc=Alloc.PREFIX, name=name)
-        rows = row + self.gpus[None, :] * n + self.gpus[:, None]  # row i of a GPU is written by GPU i
-        self._flags(name, self.gpus, np.tile(self.gpus, (n, 1)), rows, after)
-        seen = self.joins(f"{name}.seen", self.gpus)
+        places = self.gpus[None, :] * n + self.gpus[:, None]  # row i of a GPU is written by GPU i
+        tile = self._flags(name, self.gpus, n, n, self.gpus, np.tile(self.gpus, (n, 1)), places, after)
+        seen = self.join(f"{name}.seen")
         self.wait(seen, ids(tile, n), Tail.TILE_READY)
         return seen
 
     def block_flags(self, name: str, after: I32) -> I32:
         """`[gpus, blocks]` tiles that are ready when the flag of a block has come, which its home sends to all GPUs behind `after[block]`."""
         n, blocks = self.n, self.cuts.blocks
-        _, row, tile = self.b.regions(self.gpus, np.full(n, blocks), FLAG_BYTES, 1, alloc=Alloc.PREFIX, name=name)
-        rows = row + self.gpus[None, :] * blocks + self.blocks[:, None]
-        self._flags(name, self.home, np.tile(self.gpus, (blocks, 1)), rows, after, prio=self.blocks)
+        places = self.gpus[None, :] * blocks + self.blocks[:, None]
+        tile = self._flags(name, self.gpus, blocks, 1, self.home, np.tile(self.gpus, (blocks, 1)), places, after, prio=self.blocks)
         return ids(tile, n * blocks).reshape(n, blocks)
 
     def told_home(self, name: str, done: I32) -> I32:
         """`[blocks]` tiles at home that are ready when every GPU has told that `done[gpu, block]` has ended."""
         n, blocks = self.n, self.cuts.blocks
-        _, row, tile = self.b.regions(self.home, np.full(blocks, n), FLAG_BYTES, n, alloc=Alloc.PREFIX, name=name)
         node, block = np.repeat(self.gpus, blocks), np.tile(self.blocks, n)
-        self._flags(name, node, self.home[block], row + block * n + node, done.ravel(), prio=block)
-        return ids(tile, blocks)
+        return ids(self._flags(name, self.home, n, n, node, self.home[block], block * n + node, done.ravel(), prio=block), blocks)
 
     def released(self, name: str, ready: I32, tail: Tail = Tail.OP_DONE) -> I32:
         """`[groups]` JOINs: a group is released when it is registered on every GPU (point `tail` of `ready[gpu, group]`), a round trip to the
@@ -150,13 +146,19 @@ class TpBuilder(GpuBuilder):
         as the way to the switch and back; when all flits have arrived, the switch would have released the group everywhere.
         """
         n, groups = ready.shape
-        _, row, tile = self.b.regions(self.gpus, np.full(n, groups), FLAG_BYTES, 1, alloc=Alloc.PREFIX, name=name)
         node, group = np.repeat(self.gpus, groups), np.tile(np.arange(groups, dtype=np.int32), n)
         target = (node + 1) % n
-        self._flags(name, node, target, row + target * groups + group, ready.ravel(), prio=group, tail=tail, framing=SYNC)
+        more: dict[str, Any] = {"prio": group, "tail": tail, "framing": SYNC}
+        tile = self._flags(name, self.gpus, groups, 1, node, target, target * groups + group, ready.ravel(), **more)
         release = self.joins(name, np.arange(groups, dtype=np.int32) % n)
         self.wait(release[None, :], ids(tile, n * groups).reshape(n, groups), Tail.TILE_READY)
         return release
+
+    def join_of(self, name: str, node: I32, tails: I32, tail: Tail = Tail.OP_DONE) -> I32:
+        """`[gpus]` JOINs that wait for each of `tails[i]` on `node[i]`."""
+        joined = self.join(name)
+        self.wait(joined[node], tails, tail)
+        return joined
 
     def all_of(self, name: str, ops: I32) -> I32:
         """JOINs `[gpus, ...]` that wait for all of the last axis of `ops`, each on the GPU of the first axis."""
