@@ -11,10 +11,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final
 
+from dysharp.base.values import frozen
 from dysharp.isa.fields import Field, Layout
 
 FLIT_BYTES: Final = 16
@@ -136,7 +136,7 @@ assert CONTROL[0].width == 8 - COMMAND_SHIFT
 assert CONTROL[-1].width == 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """How one command is encoded. `answer`: the packet travels on an answer channel."""
 

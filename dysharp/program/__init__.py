@@ -1,6 +1,7 @@
 """The Program: systems plan it, every interpreter reads it. What a plan is made of: tables, builder, groups of rows, classes, networks."""
 
 from dysharp.base.arrays import F64, I32, I64, Array, Bools, Ints
+from dysharp.base.values import frozen
 from dysharp.isa.framing import Framing
 from dysharp.program.builder import ProgramBuilder, To
 from dysharp.program.constants import CLASSES, OTHER, REQUESTS, RESPONSES, hardware_of
@@ -14,6 +15,6 @@ from dysharp.program.trace import Trace
 __all__ = [
     "BETWEEN_NET", "CLASSES", "F64", "I32", "I64", "LAYER", "NIC", "OTHER", "REQUESTS", "RESPONSES", "Alloc", "Array", "Bools", "Buffer",
     "Chaining", "Declared", "Discipline", "Framing", "Function", "Hardware", "Head", "HubTable", "Ints", "Kind", "Nature", "Net",
-    "Operator", "Point", "Program", "ProgramBuilder", "Schema", "Tail", "Template", "To", "Trace", "csr_ptr", "hardware_of", "nets_of",
+    "Operator", "Point", "Program", "ProgramBuilder", "Schema", "Tail", "Template", "To", "Trace", "csr_ptr", "frozen", "hardware_of", "nets_of",
     "place_in", "runs", "spans", "stable_order", "starts", "with_hardware",
 ]  # fmt: skip

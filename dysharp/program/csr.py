@@ -49,8 +49,7 @@ def owners(ptr: I32) -> I32:
 def spans(first: Ints | int, count: Ints) -> I64:
     """The numbers `first[i]` .. `first[i] + count[i] - 1` of every i, one after the other, int64. An int: the same for every i."""
     before = np.cumsum(count, dtype=np.int64) - count
-    out: I64 = np.arange(int(np.sum(count))) + np.repeat(first - before, count)
-    return out
+    return np.asarray(np.arange(int(np.sum(count))) + np.repeat(first - before, count))
 
 
 def starts(*columns: Array) -> Bools:

@@ -1,7 +1,8 @@
 """What the ops of a Program are for, and what its data is: operators, buffers, functions. The Program declares them; every reader loops over them."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from dysharp.base.values import frozen
 
 LATE = "late"
 """Function of the DELAY that stands for the late start of a rank (`skew.py`). Readers know the DELAY by it, so its name is free for others."""
@@ -11,7 +12,7 @@ CARRIES_NOTHING = ("", "control", "delay", "join", LATE, BESIDE)
 """Functions of ops that carry no tensor. Every Program may use them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Buffer:
     """Rows of one tensor.
 
@@ -28,7 +29,7 @@ class Buffer:
     tiled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Function:
     """What an op does with data: it reads a row (or tile) of one of the buffers `reads` and writes one of `writes`.
 
@@ -43,7 +44,7 @@ class Function:
     cut: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Schema:
     """Buffers and functions of a Program. Without any, its ops move bytes that mean nothing."""
 
@@ -78,7 +79,7 @@ class Nature(StrEnum):
     HOST = "host"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operator:
     """An operator of a Program: its name in every output, and its nature."""
 

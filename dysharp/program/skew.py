@@ -81,8 +81,7 @@ def _slow(program: Program, factor: F64) -> Program:
 
 def _scaled(column: I64, factor: float) -> I64:
     """`[1, rows]` times rounded up; 0 (no such number of rows) stays 0."""
-    scaled: I64 = np.ceil(column * factor).astype(np.int64)[None, :]
-    return scaled
+    return np.asarray(np.ceil(column * factor).astype(np.int64)[None, :])
 
 
 def _late(program: Program, start_ps: I64) -> Program:

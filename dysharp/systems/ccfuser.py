@@ -1,13 +1,12 @@
 """CCFuser: thread blocks get remote row tiles while they compute local ones, and put results as tiles are finished."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dysharp.base.units import ns_to_ps
 from dysharp.costs import Tiling
-from dysharp.program import I32, I64, OTHER, Alloc, Bools, Discipline, Kind, spans
+from dysharp.program import I32, I64, OTHER, Alloc, Bools, Discipline, Kind, frozen, spans
 from dysharp.specs import choice_int
 from dysharp.systems.building import Batch, LayerBuilder, SoftwareSteps, mediate, placed, stages, stream_order
 from dysharp.systems.building.around import MemoryKernels
@@ -21,7 +20,7 @@ from dysharp.workload import Routing, in_parts
 NONE = -1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of CCFuser.
 
@@ -65,7 +64,7 @@ FACTS = Facts(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Blocks:
     """The thread blocks of all GPUs, in the order of each GPU's list. `gpu`: `[blocks]`.
 

@@ -1,13 +1,11 @@
 """COMET, paper form: tiles start as their rows arrive, results leave as tiles finish; a barrier splits the GEMMs."""
 
-from dataclasses import dataclass
-
-from dysharp.program import Discipline
+from dysharp.program import Discipline, frozen
 from dysharp.systems import Costs, Facts, Moves, Shown, system
 from dysharp.systems.building import LayerBuilder, in_pairs, mediate
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """`mediation`: the host counts rows and waits for the counts before Dispatch (building/software_steps.py)."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US
 from dysharp.costs import gemm_gang
-from dysharp.program import I32, I64, Alloc, Discipline, Kind, Template
+from dysharp.program import I32, I64, Alloc, Discipline, Kind, Template, frozen
 from dysharp.program.tables import ColumnRange
 from dysharp.specs import choice_int
 from dysharp.systems import Costs, Facts, Layer, Moves, Shown, system
@@ -20,7 +20,7 @@ from dysharp.systems.building import STORE, Batch, LayerBuilder, Sends, Software
 from dysharp.systems.building.experts import FILLER, GemmOps, Stage, add_stage, at_the_barrier, gemm_task
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """Options of COMET as released.
 

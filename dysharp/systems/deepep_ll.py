@@ -1,11 +1,10 @@
 """DeepEP low-latency kernels: a message per (token, expert) into fixed slots, count words behind it, no barrier."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from dysharp.base.errors import ConfigError
 from dysharp.costs.transfer import ll_grid
-from dysharp.program import I32, Discipline
+from dysharp.program import I32, Discipline, frozen
 from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
 from dysharp.systems.building import ROWS_OR_FP8, Kernels, LayerBuilder, Sends, SoftwareSteps
 from dysharp.systems.building.ways import NicOnly, Ways
@@ -14,7 +13,7 @@ PEERS = ("nvlink", "nic")
 HEADER_BYTES = 16  # header of a message: the index of the token at its source
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of DeepEP's low-latency kernels.
 

@@ -11,12 +11,11 @@ Over several NVLink domains (hybrid mode) a row goes once per remote domain by N
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from dysharp.base.errors import ConfigError
-from dysharp.program import I32, I64, Discipline, runs, spans
+from dysharp.program import I32, I64, Discipline, frozen, runs, spans
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Moves, Reach, Ships, Shown, deepep, kernels
 from dysharp.systems.building import ROWS_OR_FP8, Batch, Kernels, LayerBuilder, Sends, SoftwareSteps, TwoHop, placed
@@ -29,7 +28,7 @@ MORE, FEWEST = 1.25, 4
 """The library takes this many times the SMs of its estimate, an even number, at least `FEWEST`."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(deepep.Options):
     """Options of DeepEP V2's normal kernels.
 
@@ -135,8 +134,7 @@ class _Elastic(SoftwareSteps):
     def copied(self, name: str, after: I32) -> I32:
         """The second kernel of Dispatch: `[gpus]` DELAYs in which all SMs copy the received rows."""
         rows = self.layer.counted(self.layer.p.gpu)
-        copy = self.delay(name, [self.costs.memory_ps(2 * int(n) * self.layer.sent_bytes) for n in rows], after=after)
-        return copy
+        return self.delay(name, [self.costs.memory_ps(2 * int(n) * self.layer.sent_bytes) for n in rows], after=after)
 
     def summed(self, name: str, received: np.ndarray, after: I32) -> None:
         """The second kernel of Combine: reads `received[gpu]` rows and writes one per token."""
@@ -178,8 +176,7 @@ class _Hybrid(_Elastic):
         """As on one domain, then a barrier of the GPUs of a rail; its time includes the barrier that ends the call."""
         begun = super().begin(name, after)
         rounds = (self.layer.cluster.domains - 1).bit_length()
-        rails = self.delay(f"{name}.rails", BARRIERS * self.costs.ps("internode.barrier_us", rounds), after=begun)
-        return rails
+        return self.delay(f"{name}.rails", BARRIERS * self.costs.ps("internode.barrier_us", rounds), after=begun)
 
     def chunks(self, units: I64) -> tuple[I64, I64]:
         """(`[units]` chunk of each unit, `[chunks]` its last unit), by source, domain and channel, in token order."""

@@ -1,8 +1,8 @@
 """DySHARP: dynamic multicast and reduction in the switch, and token-centric fusion of Dispatch, GEMMs and Combine."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from dysharp.program import I32, Discipline, Framing, Tail
+from dysharp.program import I32, Discipline, Framing, Tail, frozen
 from dysharp.specs import choice_int
 from dysharp.systems import SUMS, Change, Costs, Facts, Moves, Reach, Shown, system
 from dysharp.systems.building import DYMULTIMEM, ROWS, LayerBuilder, fused, in_pairs, one_after_another
@@ -12,7 +12,7 @@ from dysharp.systems.building.layer import EXPLICIT
 SOURCE = "DySHARP (arXiv 2605.05607) sections III, IV"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """`dispatch_window`, `combine_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py).
 

@@ -1,11 +1,11 @@
 """FasterMoE: all-to-alls by groups of peers, whose GEMMs overlap the exchange with other groups."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dysharp.base.errors import ConfigError
-from dysharp.program import I32, I64, Discipline
+from dysharp.program import I32, I64, Discipline, frozen
 from dysharp.specs import choice_int
 from dysharp.systems.building import CommStream, Group, LayerBuilder, NcclStream, by_rails, in_groups, mediate, placed, stream_order
 from dysharp.systems.building.weights import GRADIENTS, broadcast, reduce
@@ -17,7 +17,7 @@ from dysharp.workload.placement import with_shadows, worth_shadows
 COUNT_BYTES = 8  # rows of an expert as int64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of FasterMoE.
 

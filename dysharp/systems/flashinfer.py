@@ -3,13 +3,14 @@
 The kernels are those of `trtllm-a2a` with `sides=one`; FlashInfer has the two-sided ones in another call. The Programs are equal.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dysharp.base.values import frozen
 from dysharp.systems import BY_TYPE, HOPPER_ON, Form, Ships, Shown, kernels, trtllm_a2a
 from dysharp.systems.building import Kernels, LayerBuilder
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of FlashInfer's one-sided all-to-all.
 

@@ -1,13 +1,11 @@
 """Token-centric fusion without in-switch computing: Dispatch, GEMMs and Combine overlap, one copy per GPU each way."""
 
-from dataclasses import dataclass
-
-from dysharp.program import Discipline
+from dysharp.program import Discipline, frozen
 from dysharp.systems import Change, Costs, Facts, Moves, Shown, system
 from dysharp.systems.building import ROWS, LayerBuilder, fused
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """`dispatch`: format of rows, "rows" (the model's), "fp8" or "mxfp8".
 

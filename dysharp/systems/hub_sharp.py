@@ -3,11 +3,9 @@
 Combine may reduce pushes: every GPU contributes its sum of a token, and the switch adds the contributions on their way to the source.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dysharp.program import RESPONSES, Discipline, Framing, Kind
+from dysharp.program import RESPONSES, Discipline, Framing, Kind, frozen
 from dysharp.specs import choice_int, choice_str
 from dysharp.systems import SUMS, Costs, Facts, Moves, Reach, Shown, system
 from dysharp.systems.building import STORE, LayerBuilder, Transfers, fused
@@ -49,7 +47,7 @@ RED_ROWSP = Framing("red.rowsp")
 """A header with origin, token and expected count."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """`dispatch_window`, `combine_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py).
 

@@ -3,12 +3,10 @@
 The SMs take turns at chunks of tokens. Over several NVLink domains: `building.between.hybrid_internode`.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dysharp.base.errors import ConfigError
-from dysharp.program import I32, I64, Discipline
+from dysharp.program import I32, I64, Discipline, frozen
 from dysharp.specs import choice_int
 from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Moves, Reach, Ships, Shown, kernels
 from dysharp.systems.building import ROWS_OR_FP8, Batch, HybridInternode, Kernels, LayerBuilder, SoftwareSteps
@@ -23,7 +21,7 @@ Source: DeepEP, branch hybrid-ep, docs/Hybrid-EP_Implementation.md, buffers.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of Hybrid-EP.
 

@@ -1,10 +1,8 @@
 """Lower bound: communication takes no time, experts run at full speed; all tensors are still produced."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dysharp.program import Kind, To
+from dysharp.program import Kind, To, frozen
 from dysharp.systems.building import LayerBuilder, as_tiles_fill, check
 from dysharp.systems.facts import Change, Costs, Facts, Moves, Reach, Shown
 from dysharp.systems.registry import FUSED_GEMMS, system
@@ -12,7 +10,7 @@ from dysharp.systems.registry import FUSED_GEMMS, system
 GEMMS = ("library", FUSED_GEMMS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """`gemms`: the GEMM variant, which sets the tiles.
 

@@ -1,11 +1,9 @@
 """Mega MoE: one persistent kernel pulls rows, runs both GEMMs as tiles fill and pushes every expert's row back."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dysharp.costs.operators import CAST_BYTES
-from dysharp.program import I64, Discipline
+from dysharp.program import I64, Discipline, frozen
 from dysharp.systems import Costs, Facts, Form, Moves, Ships, Shown, system
 from dysharp.systems.building import LayerBuilder, SoftwareSteps, fused
 
@@ -15,7 +13,7 @@ BARRIERS = 3  # over all GPUs: before the pulls, before the sums, after the clea
 COUNTS = 1  # exchanges before the barriers: the number of rows of every expert
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of Mega MoE.
 

@@ -1,8 +1,6 @@
 """Megatron-Core's allgather dispatcher: NCCL all-gather, local permutation, grouped GEMMs, NCCL reduce-scatter."""
 
-from dataclasses import dataclass
-
-from dysharp.program import I32, Discipline, Tail
+from dysharp.program import I32, Discipline, Tail, frozen
 from dysharp.systems.building import Kernels, LayerBuilder, Sends, SoftwareSteps, collective, one_after_another, surplus_arrived
 from dysharp.systems.building.between.rings import Pace, gather, scatter
 from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
@@ -11,7 +9,7 @@ from dysharp.systems.registry import kernels
 PROB_BYTES, MAP_BYTES = 4, 1  # per token and expert: FP32, boolean (Megatron-Core, token dispatcher)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of the allgather dispatcher.
 
@@ -94,8 +92,7 @@ class _AllGather(SoftwareSteps):
         """`[gpus]` DELAYs that add the rows of a GPU into a buffer of all tokens, after `finished[gpu]`."""
         layer = self.layer
         needed = layer.counted(layer.p.row_gpu)
-        unpermute = self.delay("unpermute", [self._reorder(layer.routing.n_tokens, n) for n in needed.tolist()], after=finished)
-        return unpermute
+        return self.delay("unpermute", [self._reorder(layer.routing.n_tokens, n) for n in needed.tolist()], after=finished)
 
     def combine(self, finished: I32) -> None:
         """Add Combine: after `finished[gpu]` a GPU adds its rows into a buffer of all tokens and returns the sums."""
@@ -107,9 +104,7 @@ class _AllGather(SoftwareSteps):
         if layer.direction == "bwd":
             gradients = self._beside("probability gradients", "reduce_scatter", (PROB_BYTES,))
             layer.wait_each(gradients, surplus_arrived(layer, scattered))
-            returned = layer.join("returned")
-            layer.wait_tiles(returned, combine.tile)
-            layer.wait_each(gradients, returned)
+            layer.wait_each(gradients, layer.join("returned", tiles=combine.tile))
 
     def _beside(self, name: str, kind: str, sizes: tuple[int, ...]) -> I32:
         """Add NCCL collectives of `sizes` bytes per token and expert, in sequence. Returns `[gpus]` the last DELAYs."""
@@ -150,9 +145,7 @@ class _RailRings(_AllGather):
         start, pace = self._ring("combine", self._unpermuted(finished), layer.model.row_bytes)
         tiles = scatter(layer, start, pace)
         if layer.direction == "bwd":
-            returned = layer.join("returned")
-            layer.wait_each(returned, start)
-            layer.wait_tiles(returned, tiles)
+            returned = layer.join("returned", start, tiles=tiles)
             layer.wait_all(self._beside("probability gradients", "reduce_scatter", (PROB_BYTES,)), returned)
 
     def _ring(self, name: str, after: I32 | None, n_bytes: int) -> tuple[I32, Pace]:

@@ -1,18 +1,18 @@
 """MoE-Hub: stores name an expert's region and a row, and the hub of the receiver gives the row its place on arrival."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dysharp.base.units import ns_to_ps
-from dysharp.program import I32, Discipline, Framing, Head, Tail, place_in
+from dysharp.program import I32, Discipline, Framing, Head, Tail, frozen, place_in
 from dysharp.specs import choice_int, choice_str
 from dysharp.systems import Costs, Facts, Moves, Reach, Shown, system
 from dysharp.systems.building import STORE, LayerBuilder, SoftwareSteps, blocks_in_order, fused, in_pairs, placed, stream_order
 from dysharp.systems.building.experts import GemmOps
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """Options of MoE-Hub and of its ablations.
 

@@ -1,12 +1,11 @@
 """MoRI, AMD's kernels: one copy per GPU on the link of its pair; over nodes once per node by NIC."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dysharp.base.errors import ConfigError
-from dysharp.program import I32, Discipline
+from dysharp.program import I32, Discipline, frozen
 from dysharp.systems import BOTH_FORMS, BY_TYPE, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
 from dysharp.systems.building import Batch, Kernels, LayerBuilder, SoftwareSteps, TwoHop, placed
 
@@ -15,7 +14,7 @@ MESSAGE_TOKENS = 64
 """Tokens of a source that its proxy in another node sees together."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of MoRI's kernels IntraNode and InterNodeV1.
 

@@ -9,13 +9,13 @@
 Its low-latency kernels are DeepEP's: `deepep-ll`. Over several NVLink domains: `building.between.hybrid_internode`.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.specs import choice_int
 from dysharp.systems import BOTH_FORMS, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
 from dysharp.systems.building import HybridInternode, Internode, Kernels, LayerBuilder, SoftwareSteps
@@ -25,7 +25,7 @@ RELEASED = {"combine_chunk": "4"}
 """Tokens that an SM of Combine takes at a time in the release: NCCL contrib/nccl_ep/device/hybridep_configs.cuh."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of NCCL EP's high-throughput kernels.
 

@@ -5,17 +5,15 @@ by GPU, it gathers three tensors (rows in BF16, routing map, probabilities), sum
 token. No time of it is published. The collective `nvls-v` has its two kernels.
 """
 
-from dataclasses import dataclass
-
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline, Tail
+from dysharp.program import Discipline, Tail, frozen
 from dysharp.specs import Cluster, choice_int
 from dysharp.systems import BOTH_FORMS, SUMS, Costs, Facts, Moves, Reach, Shown, system
 from dysharp.systems.building import STORE, LayerBuilder, one_after_another
 from dysharp.systems.building.between.in_switch import gathered_in_switch
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """`dispatch_window`, `combine_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py).
 

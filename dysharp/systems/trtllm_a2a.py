@@ -3,12 +3,11 @@
 One-sided: slots fixed by the source, and a barrier. Two-sided: FIFOs behind an exchange of counts.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from dysharp.base.errors import ConfigError
 from dysharp.costs.transfer import TRT_LAUNCHES, summed_bytes
-from dysharp.program import I32, Discipline
+from dysharp.program import I32, Discipline, frozen
 from dysharp.systems import HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
 from dysharp.systems.building import Batch, Kernels, LayerBuilder, SoftwareSteps, check
 from dysharp.systems.building.formats import SIDES
@@ -17,7 +16,7 @@ ROWS = ("rows", "fp8", "fp8-plain", "nvfp4")
 """Formats of the rows that the kernels send. Results return as "rows", and two-sided also as "nvfp4"."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of TensorRT-LLM's all-to-all.
 

@@ -1,12 +1,12 @@
 """Tutel: padded all-to-alls of a fixed capacity per expert, in chunks that overlap the GEMMs of other chunks."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dysharp.base.errors import ConfigError, check_word
-from dysharp.program import I32, I64, Discipline, place_in, spans
+from dysharp.program import I32, I64, Discipline, frozen, place_in, spans
 from dysharp.specs import choice_int
 from dysharp.systems.building import CommStream, Group, LayerBuilder, NcclStream, Sends, by_rails, in_groups, mediate, stream_order
 from dysharp.systems.building.between.rails import TwoLevelLayer
@@ -24,7 +24,7 @@ A2A = ("linear", "2dh")
 COPIES = ("expert", "gpu")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of Tutel.
 

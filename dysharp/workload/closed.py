@@ -5,7 +5,6 @@ Combine and over both directions. Derived from the systems of DySHARP (arXiv 260
 """
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from math import comb
@@ -14,13 +13,14 @@ import numpy as np
 
 from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.workload.sampling import draw_group_limited
 
 DRAWN = 1 << 13
 """Tokens on which copies under groups of experts are counted; the mean of 4 is within 0.01."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UniformTraffic:
     """Expected token rows per token under uniform routing, and ratios of such numbers (dimensionless)."""
 

@@ -2,20 +2,20 @@
 between NVLink domains, too, by the scheme in which rows travel."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.specs import Model
 from dysharp.workload.closed import expected_copies, uniform_p
 from dysharp.workload.counts import Counts, read_counts
 from dysharp.workload.levels import LEVELS
 from dysharp.workload.make import make_routing
 from dysharp.workload.placement import auto, replica_slots
-from dysharp.workload.routing import Placement, Routing, count_ids, distinct_gpus, imbalance, max_over_mean, needed_gpus, variation
+from dysharp.workload.routing import Placement, Routing, count_ids, distinct_gpus, gpus_of, imbalance, max_over_mean, needed_gpus, variation
 from dysharp.workload.spec import DISTRIBUTIONS, parse_routing
 from dysharp.workload.traces import Recording, copies_max_mean, load_trace
 from dysharp.workload.traffic import Rows
@@ -23,7 +23,7 @@ from dysharp.workload.traffic import Rows
 _MAX_GPUS = 1 << 12
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GpuRow:
     """Imbalance for one number of GPUs. A figure of tokens is None if only counts per expert are known."""
 
@@ -40,7 +40,7 @@ class GpuRow:
     """Replicas of the placement in words, "" for none."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerRow:
     """One layer of a recording."""
 
@@ -131,9 +131,7 @@ def _of_trace(trace: Recording, layer: int | None, n_gpus: Sequence[int]) -> lis
 def _gpu_row(expert: I32, placed: Placement, n_experts: int) -> GpuRow:
     # One source GPU has all tokens here: the figures do not depend on the source GPU of a token.
     slot = replica_slots(expert, placed, n_experts)
-    needs = np.zeros((len(expert), placed.n_gpus), dtype=np.bool_)
-    for column in slot.T:
-        needs[np.arange(len(expert)), column // placed.slots_per_gpu] = True
+    needs = gpus_of(slot, placed)
     copies = count_ids(slot, placed.n_slots).reshape(placed.n_gpus, -1).sum(axis=1)
     return GpuRow(
         placed.n_gpus,
@@ -171,11 +169,7 @@ def _of_counts(table: Counts, layer: int | None, n_gpus: Sequence[int]) -> list[
 
 
 def _layer_row(source: str, layer: int | None, load: I64, topk: int | None, n_tokens: int | None, gpus: tuple[GpuRow, ...]) -> LayerRow:
-    noise = None
-    if topk is not None and n_tokens is not None:
-        # Every token takes an expert with chance k/E, so the load is binomial.
-        chance = topk / load.size
-        noise = ((1.0 - chance) / (n_tokens * chance)) ** 0.5
+    noise = None if topk is None or n_tokens is None else ((1.0 - topk / load.size) / (n_tokens * (topk / load.size))) ** 0.5  # loads are binomial
     unused = int((load == 0).sum())
     return LayerRow(source, layer, load.size, topk, n_tokens, max_over_mean(load), variation(load), noise, unused, gpus)
 
@@ -190,7 +184,7 @@ SCHEMES = {"two_hop": "two hops", "direct": "a row per expert", "dysharp": "mult
 """Scheme of `levels` -> how it is printed."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkLoad:
     """Rows of Dispatch in one class of links. Combine mirrors them: its rows in are Dispatch's rows out."""
 
@@ -202,7 +196,7 @@ class LinkLoad:
     in_max_mean: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeRow:
     """Dispatch of one routing on domains of `domain_gpus` GPUs, in one scheme."""
 

@@ -2,13 +2,13 @@
 
 import os
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from dysharp.base.arrays import F64, I32, Ints
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.specs import Model
 from dysharp.specs.arguments import checked
 from dysharp.specs.fields import show
@@ -29,7 +29,7 @@ _BYTES_PER_ROW = 32  # peak memory of sampling, placement and `pairs` per (token
 _FLOOR = 1e-30  # a weight below this part of the largest weight is never drawn
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Choice:
     """Logical expert ids of all tokens, and their description for a header."""
 

@@ -7,7 +7,6 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +16,7 @@ from numpy.lib import format as npy
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import GiB, MiB
+from dysharp.base.values import frozen
 from dysharp.specs.reading import open_regular
 
 MAX_BYTES = 4 * GiB
@@ -32,7 +32,7 @@ DAMAGE = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Header:
     shape: tuple[int, ...]
     fortran: bool

@@ -1,14 +1,13 @@
 """`Pairs`: the distinct (token, destination GPU) pairs of a Routing, with the expert slots of every pair."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dysharp.base.arrays import I32
+from dysharp.base.values import frozen
 from dysharp.workload.routing import Routing
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pairs:
     """Distinct (token, GPU) pairs in compressed rows, sorted by token, then GPU, then expert slot.
 

@@ -126,12 +126,17 @@ def rows_by_source(routing: Routing) -> I64:
 
 def needed_gpus(routing: Routing) -> Bools:
     """[tokens, n_gpus] bool: whether the token needs the GPU. The source GPU is included."""
-    needs = np.zeros((routing.n_tokens, routing.n_gpus + 1), dtype=np.bool_)
-    token = np.arange(routing.n_tokens)
-    for column in routing.slot.T:  # column by column, because a [tokens, topk, gpus] array would be large
+    return gpus_of(routing.slot, routing.placement)
+
+
+def gpus_of(slot: Ints, placement: Placement) -> Bools:
+    """[tokens, n_gpus] bool: whether a choice of the token, `slot` [tokens, topk], lies on the GPU."""
+    needs = np.zeros((len(slot), placement.n_gpus + 1), dtype=np.bool_)
+    token = np.arange(len(slot))
+    for column in slot.T:  # column by column, because a [tokens, topk, gpus] array would be large
         # A dropped entry (-1) floor-divides to GPU -1, which is the spare last column.
-        needs[token, column // routing.placement.slots_per_gpu] = True
-    return needs[:, : routing.n_gpus]
+        needs[token, column // placement.slots_per_gpu] = True
+    return needs[:, : placement.n_gpus]
 
 
 def imbalance(routing: Routing) -> Imbalance:

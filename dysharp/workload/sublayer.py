@@ -1,12 +1,12 @@
 """A tensor-parallel sub-layer: GEMM, ReduceScatter, LayerNorm, AllGather, GEMM. Its shape, its least bytes and its reference."""
 
 import functools
-from dataclasses import dataclass
 
 import numpy as np
 
 from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.values import frozen
 from dysharp.specs.reading import DATA, parse_toml, read_text
 from dysharp.workload.collective import ELEMENT_BYTES, Collective
 
@@ -20,7 +20,7 @@ LAYERS = {
 """The four sub-layers of CAIS (arXiv 2605.05628), section V."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SubLayer:
     """One sub-layer on `gpus` GPUs with tensor parallelism.
 
@@ -99,11 +99,10 @@ def norm(rows: F64) -> F64:
     """Rows less their mean over a power of two near their spread, in whole numbers: it mixes all columns of a row as LayerNorm does."""
     centred = rows - np.floor(rows.mean(axis=1, keepdims=True))
     spread = np.exp2(np.floor(np.log2(np.maximum(1.0, np.abs(centred).mean(axis=1, keepdims=True)))))
-    normed: F64 = np.floor(8 * centred / spread)
-    return normed
+    return np.asarray(np.floor(8 * centred / spread))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shape:
     """A dense model as its sub-layers need it: widths, tokens of a batch, and number of layers."""
 

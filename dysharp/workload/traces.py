@@ -2,7 +2,6 @@
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from dysharp.base.arrays import I64, Array, Bools
 from dysharp.base.errors import ConfigError, nearest, one_line
 from dysharp.base.files import check_destination, write_file, write_text
+from dysharp.base.values import frozen
 from dysharp.specs.fields import show
 from dysharp.workload.npz import read_npz
 from dysharp.workload.placement import replica_loads
@@ -30,7 +30,7 @@ _MAX_EXPERTS = 1 << 16
 _MAX_ORIGIN = 200
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recording:
     """Expert ids of real tokens (a routing trace)."""
 

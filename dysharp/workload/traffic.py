@@ -51,8 +51,7 @@ def one_copy_per_expert(routing: Routing) -> Rows:
 
 def rows_between(routing: Routing) -> I64:
     """[source GPU, destination GPU] int64: rows per (token, expert)."""
-    rows: I64 = rows_by_source(routing).reshape(routing.n_gpus, routing.n_gpus, -1).sum(axis=2)
-    return rows
+    return np.asarray(rows_by_source(routing).reshape(routing.n_gpus, routing.n_gpus, -1).sum(axis=2))
 
 
 def multicast(routing: Routing) -> Rows:
@@ -133,5 +132,4 @@ def _remote_needs(routing: Routing) -> Bools:
 
 def _remote_pairs(routing: Routing) -> I64:
     """[source GPU, destination GPU] int64: distinct (token, GPU) pairs, zero on the diagonal."""
-    rows: I64 = _remote_needs(routing).sum(axis=1, dtype=np.int64)
-    return rows
+    return np.asarray(_remote_needs(routing).sum(axis=1, dtype=np.int64))

@@ -1,15 +1,13 @@
 """All-gathers and reduce-scatters of rows: useful rows, and rows that no expert reads beside them."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dysharp.program import I32, Kind
+from dysharp.program import I32, Kind, frozen
 from dysharp.systems.building.batch import Batch, Sends, Transfers
 from dysharp.systems.building.layer import LayerBuilder
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Collective:
     """The rows of an all-gather or reduce-scatter.
 
@@ -58,6 +56,4 @@ def _surplus_rows(layer: LayerBuilder, operator: str, token: I32, node: I32, to:
 
 def surplus_arrived(layer: LayerBuilder, collective: Collective) -> I32:
     """`[gpus]` one JOIN per GPU, which ends when the surplus rows of the GPU have arrived."""
-    gathered = layer.join("gathered")
-    layer.wait_tiles(gathered, collective.tile)
-    return gathered
+    return layer.join("gathered", tiles=collective.tile)

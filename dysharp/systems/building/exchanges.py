@@ -6,11 +6,10 @@ A chunk's exchange overlaps the GEMMs of another chunk. On one stream nothing ov
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.program import I32, I64, Kind, Template, place_in, stable_order
+from dysharp.program import I32, I64, Kind, Template, frozen, place_in, stable_order
 from dysharp.systems.building.around import MemoryKernels
 from dysharp.systems.building.batch import Batch, Sends
 from dysharp.systems.building.between.rails import TwoLevelLayer
@@ -133,7 +132,7 @@ class NcclStream(CommStream):
             self.sorts.at_source("gather", self.end)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Group:
     """GEMMs that start together: `tiles` of all GPUs, after the op `arrived[gpu]`.
 

@@ -9,13 +9,11 @@ Weight gradients take SM slots that no other op wants. No op waits for them, but
 (docs/design/0005-backward.md).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dysharp.base.errors import ConfigError
 from dysharp.costs import Task, gemm_gang, mean_share, tile_share, tile_task, weight_grad_gang, weight_grad_task
-from dysharp.program import F64, I32, Kind, Tail, Template
+from dysharp.program import F64, I32, Kind, Tail, Template, frozen
 from dysharp.program.verify import MAX_TASKS
 from dysharp.specs import Model, choice_int
 from dysharp.systems.building.around import MemoryKernels
@@ -27,7 +25,7 @@ STORED_BYTES = 2  # bytes of an element between two GEMMs: BF16
 FILLER = 2  # prio of weight gradients, after the prios of both data GEMMs
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gemm:
     """A grouped GEMM with weights of `columns` by `depth`, or the gradient of such weights (`of_weights`).
 
@@ -51,7 +49,7 @@ All start on the same condition.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GemmOps:
     """The GEMM ops of a pass.
 

@@ -75,14 +75,12 @@ class GpuBuilder:
         duration = self.b.duration(took_ps, n_bytes)
         return self.add(Template(name, Kind.DELAY, operator, "delay", tasks=1, duration=duration), node, issuer=issuer, **columns)
 
-    def join(self, name: str, *after: I32 | Batch | None) -> I32:
-        """`[gpus]` one JOIN per GPU, which only waits: for each `after[gpu]`, or for the ops of a batch on its GPU."""
+    def join(self, name: str, *after: I32 | Batch | None, tiles: I32 | None = None) -> I32:
+        """`[gpus]` one JOIN per GPU, which only waits: for each `after[gpu]`, or for the ops of a batch on its GPU, and for `tiles[gpu]`."""
         join = self.joins(name, self.gpus)
         for tails in after:
-            if isinstance(tails, Batch):
-                self.wait_each(join[tails.node], tails.op)
-            else:
-                self.wait_each(join, tails)
+            self.wait_each(*((join[tails.node], tails.op) if isinstance(tails, Batch) else (join, tails)))
+        self.wait_tiles(join, tiles)
         return join
 
     def joins(self, name: str, node: ArrayLike) -> I32:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from dysharp.program import BETWEEN_NET, Bools, Ints, Net, nets_of
+from dysharp.program import BETWEEN_NET, Bools, Ints, Net, frozen, nets_of
 from dysharp.specs import Cluster
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ways:
     """The networks of a pass: NVLink, or the link of a pair, inside a domain; NICs, or another network, between domains."""
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dysharp.base.units import PS_PER_US
 from dysharp.costs.collectives import NET_STEPS_US, PROTOCOLS, SIMPLE, alltoall_start_us
-from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail
+from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail, frozen
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.chunks import RESULT, SCRATCH, VECTOR
 from dysharp.systems.building.collectives.steps import Steps, reaching
@@ -20,7 +18,7 @@ RELAY = f"{SCRATCH}first"
 SIDES = ("up", "down", *NIC.sides)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """NCCL's all-to-all has no options."""
 

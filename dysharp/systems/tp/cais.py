@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dysharp.program import I32, Tail
+from dysharp.program import I32, Tail, frozen
 from dysharp.systems.building.tp.declare import sub_layer
 from dysharp.systems.building.tp.ways import Ways
 from dysharp.systems.tp.nvls import norm_own
@@ -23,7 +21,7 @@ THROTTLED = 1280 << 10
 """Most bytes that a throttled GPU has under way: the merge tables of all 32 ports (section VI)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """Options of CAIS.
 
@@ -43,7 +41,7 @@ class Options:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Alone(Options):
     """The same without coordination."""
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dysharp.base.units import PS_PER_US
 from dysharp.costs.gemm import gemm_gang
-from dysharp.program import I32, Tail
+from dysharp.program import I32, Tail, frozen
 from dysharp.systems.building.tp.declare import SUMS, sub_layer
 from dysharp.systems.building.tp.schema import GATHERED, ROWS
 from dysharp.systems.building.tp.ways import Ways
@@ -25,7 +23,7 @@ OFFSET = {8192: 256, 16384: 256}
 """Tokens of the first half beyond half of a batch (the same file, chunk_offset)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Form:
     """`form`: "paper", "real" or "auto" (real on hw-* clusters). Others: as of `tp-nvls`."""
 
@@ -34,7 +32,7 @@ class Form:
     chunk_bytes: int = 16384
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Weave:
     """`ctas`: thread blocks of the fused kernel, each on an SM of its own; 0: as many as in the public configuration. Others: as of `flux`."""
 

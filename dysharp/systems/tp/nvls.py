@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dysharp.program import I32, Tail
+from dysharp.program import I32, Tail, frozen
 from dysharp.systems.building.tp.declare import SUMS, sub_layer
 from dysharp.systems.building.tp.schema import GATHERED, ROWS, SUM
 from dysharp.systems.building.tp.ways import Ways
@@ -14,7 +12,7 @@ from dysharp.systems.building.tp.ways import Ways
 SOURCE = "https://github.com/NVIDIA/Megatron-LM"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """`seed`: of launches and jitter. `chunk_bytes`: most bytes of a load or store in this simulation."""
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dysharp.program import I32, Tail
+from dysharp.program import I32, Tail, frozen
 from dysharp.specs import choice_int
 from dysharp.systems.building.tp.declare import SUMS, sub_layer
 from dysharp.systems.building.tp.schema import PARTIAL, ROWS, SUM
@@ -18,7 +16,7 @@ COCONET = "https://arxiv.org/abs/2105.05720"
 FUSELIB = "https://arxiv.org/abs/2305.06942"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """`chunks`: parts of the GEMM whose all-reduce may begin. `comm_sms`: SMs of the collective's kernel. Others: as of `tp-nvls`."""
 
@@ -38,8 +36,7 @@ def _by_chunk(build: Ways, done: I32, chunks: int) -> I32:
     part = build.blocks // n * min(chunks, turns) // turns
     ended = build.joins("part", np.repeat(build.gpus, int(part.max()) + 1)).reshape(n, -1)
     build.wait(ended[:, part], whole)
-    behind: I32 = ended[:, part]
-    return behind
+    return np.asarray(ended[:, part])
 
 
 def _ring(build: Ways, chunks: int) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.workload.importers.torch_file import is_torch_file, read_torch
 from dysharp.workload.npz import DAMAGE, read_npy, read_npz, reason_of
 
@@ -20,7 +20,7 @@ _ARRAYS = frozenset(
 _JSON_SHARE = 8  # parsed JSON takes several times the memory of its text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dump:
     """A dump file.
 

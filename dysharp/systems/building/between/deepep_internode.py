@@ -19,7 +19,7 @@ import numpy as np
 
 from dysharp.base.errors import ConfigError
 from dysharp.program import I32, I64, Discipline, Ints, place_in, runs, spans, starts
-from dysharp.systems.building.batch import placed
+from dysharp.systems.building.batch import Batch, placed
 from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
@@ -65,8 +65,7 @@ class Internode(SoftwareSteps):
         """
         costs, rounds = self.costs, (self.layer.cluster.domains - 1).bit_length()
         notify = self.delay(f"{name}.notify", BARRIERS * costs.ps("internode.barrier_us", rounds) + costs.ps("internode.notify_us"), after_all=after)
-        call = self.delay(f"{name}.call", costs.ps(f"internode.{name}_us"), after=notify)
-        return call
+        return self.delay(f"{name}.call", costs.ps(f"internode.{name}_us"), after=notify)
 
     def groups(self, name: str, stream: I64) -> tuple[I64, int]:
         """(`[units]` chunk of each unit, number of chunks): as many units in a row of one stream as an RDMA write has."""
@@ -121,10 +120,7 @@ class Internode(SoftwareSteps):
         paced = self._paced("dispatch", gpu, away, work, costs.stores_ps(layer.sent_bytes))
         forwards = hop.forward(layer.ready("dispatch"))
         layer.wait_each(forwards.op, paced[chunk[hop.unit_of_pair]])
-        received = layer.join("received")
-        layer.wait_each(received, start)
-        layer.wait_each(received[layer.p.gpu], forwards.op)
-        return received
+        return layer.join("received", start, Batch(op=forwards.op, node=layer.p.gpu))
 
     def writes(self, start: I32) -> I32:
         """A DELAY per token of `layer.p.sent` on the sending SM of its channel: a copy into a send slot per domain."""
@@ -182,8 +178,7 @@ class Internode(SoftwareSteps):
         token = layer.p.token % np.int32(layer.tokens)
         place = token - -(-channel * layer.tokens // self.n)
         turn = (layer.p.source - layer.p.gpu) % layer.n_gpus
-        order: I64 = np.lexsort((channel, turn, place, layer.p.gpu))
-        return order
+        return np.asarray(np.lexsort((channel, turn, place, layer.p.gpu)))
 
 
 def pairs_of_sms(layer: LayerBuilder, n_sm: int, name: str) -> int:
@@ -196,5 +191,4 @@ def pairs_of_sms(layer: LayerBuilder, n_sm: int, name: str) -> int:
 
 def layer_index(layer: LayerBuilder, token: Ints) -> I64:
     """Index into `layer.p.sent` of each token."""
-    index: I64 = np.searchsorted(layer.p.sent, token)
-    return index
+    return np.asarray(np.searchsorted(layer.p.sent, token))

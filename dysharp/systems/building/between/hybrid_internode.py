@@ -33,18 +33,15 @@ class HybridInternode(Internode):
 
     def begin(self, name: str, after: I32 | None) -> I32:
         """The launch, behind `after` of all GPUs."""
-        start = self.delay(f"{name}.launch", self.costs.kernel_ps, after_all=after)
-        return start
+        return self.delay(f"{name}.launch", self.costs.kernel_ps, after_all=after)
 
     def queues(self, name: str) -> I32:
         """`[gpus, SMs]` one queue per GPU: rows leave in token order, whichever SM takes their chunk."""
-        own: I32 = np.repeat(self.layer.issuers(name)[:, None], self.n, axis=1)
-        return own
+        return np.asarray(np.repeat(self.layer.issuers(name)[:, None], self.n, axis=1))
 
     def writes(self, start: I32) -> I32:
         """Rows leave from the registered input."""
-        ops: I32 = start[self.layer.p.sent_source]
-        return ops
+        return np.asarray(start[self.layer.p.sent_source])
 
     def groups(self, name: str, stream: I64) -> tuple[I64, int]:
         """The units of one chunk of tokens in one domain; its flag covers all of them."""

@@ -6,18 +6,17 @@ rounded at every GPU that adds something. Before the first of them the ring carr
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.program import BETWEEN_NET, I32, I64, Bools, Kind, spans
+from dysharp.program import BETWEEN_NET, I32, I64, Bools, Kind, frozen, spans
 from dysharp.systems.building.batch import Sends, placed
 from dysharp.systems.building.between.two_hop import landing
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.workload.levels import rail_rings
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hops:
     """Every hop of every token around its ring, hop by hop. All `[hops]`; `place`: hops before it of the same token."""
 

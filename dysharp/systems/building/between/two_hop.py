@@ -7,12 +7,11 @@ source.
 Units may travel in *groups*: a relay sees the rows of a group when all of them have arrived.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from dysharp.program import BETWEEN_NET, I32, I64, Alloc, Kind, runs, spans, starts
+from dysharp.program import BETWEEN_NET, I32, I64, Alloc, Kind, frozen, runs, spans, starts
 from dysharp.systems.building.batch import Batch, placed
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
@@ -44,8 +43,7 @@ class TwoHop:
     def turn(self) -> I64:
         """`[units]` place of the unit's domain after the source's own one, so that all GPUs send to different domains."""
         n = self.layer.cluster.domains
-        turn: I64 = (self.domain.astype(np.int64) - self.source // self.size) % n
-        return turn
+        return np.asarray((self.domain.astype(np.int64) - self.source // self.size) % n)
 
     # ---- dispatch ----------------------------------------------------------------------------------------------------
 
@@ -128,7 +126,7 @@ def _in_turn(hop: TwoHop, node: I32, units: I64) -> I64:
     return units[np.lexsort((hop.turn[units], hop.token[units]))]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Landing:
     """Rows that land at a GPU in tiles. `row`: `[entries]` row of each entry. `tile`: `[groups]` tile of each group."""
 

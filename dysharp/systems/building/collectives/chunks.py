@@ -26,12 +26,10 @@ the chunk when it is delivered there, at the latest when the op is done. A pull 
 behind the writes that it needs: edges, regions that pushes fill, and issuers in program order see to it.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dysharp.base.errors import ConfigError, ProgramError
-from dysharp.program import I32, I64, Buffer, Function, Program, Schema, runs, spans
+from dysharp.program import I32, I64, Buffer, Function, Program, Schema, frozen, runs, spans
 from dysharp.workload.collective import Collective
 
 VECTOR, RESULT, SUM = "vector", "result", "scratch.sum"
@@ -58,7 +56,7 @@ SCHEMA = _schema()
 FUNCTIONS = tuple(function.name for function in SCHEMA.functions)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chunks:
     """The chunks of `work`. `size`: `[chunks]` bytes. `share`: `[chunks]` GPU whose share has the chunk. `vector`: `[chunks]` GPU whose
     vector has the chunk, -1 = the vectors of all GPUs have a chunk of this number."""
@@ -89,8 +87,7 @@ class Chunks:
     def of_share(self) -> I64:
         """`[chunks]` number of chunks of the same share and vector."""
         _, which, count = np.unique(self.share + (self.vector.astype(np.int64) + 1) * self.work.gpus, return_inverse=True, return_counts=True)
-        of_share: I64 = count[which]
-        return of_share
+        return np.asarray(count[which])
 
 
 def cut(work: Collective, most: int, parts: int = 1, *, whole: bool = False) -> Chunks:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from dysharp.costs.allreduce import KERNELS, STORES, apart
-from dysharp.program import I32, I64, Discipline, Ints, Kind, Program, Tail
+from dysharp.program import I32, I64, Ints, Kind, Program, Tail
 from dysharp.specs import Cluster
+from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.collectives.chunks import RESULT, SUM, VECTOR
 from dysharp.systems.building.collectives.steps import Steps, Traffic, reaching
 from dysharp.workload.collective import Collective
@@ -61,9 +62,7 @@ class Kernel(Steps):
             self.before = self.flags("flags", [self.before])
         else:
             node, op = self.move_step(name)
-            done = self.join(f"{name}.done")
-            self.wait(done[node], op)
-            self.then(done)
+            self.then(self.join(f"{name}.done", Batch(op=op, node=node)))
         self.stored = name in STORES
 
     def then(self, ops: I32) -> None:
@@ -172,10 +171,6 @@ class Kernel(Steps):
         return node, puts
 
     # ---- issuers, windows, traffic -----------------------------------------------------------------------------------
-
-    def ready(self, name: str) -> I32:
-        """`[gpus]` issuers that take the op that was ready first."""
-        return self.issuers(name, Discipline.READY_FIFO)
 
     def limit(self, name: str, ops: I32, stream: I32) -> None:
         """Limit each stream to `window` trains in flight."""

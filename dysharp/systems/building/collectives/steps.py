@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dysharp.isa.framing import Framing
-from dysharp.program import I32, I64, Alloc, Declared, Ints, Kind, Nature, Operator, Program, ProgramBuilder, Tail, Template, To, nets_of
+from dysharp.program import I32, I64, Alloc, Declared, Ints, Kind, Nature, Operator, Program, ProgramBuilder, Template, To, nets_of
 from dysharp.program.constants import CLASSES, OTHER, REQUESTS, RESPONSES, hardware_of
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import ids
@@ -130,6 +130,4 @@ class Steps(GpuBuilder):
         for tails in after:
             if len(tails):
                 self.wait(op[::n], tails)
-        seen = self.join(f"{name}.seen")
-        self.wait(seen, ids(tile, n), Tail.TILE_READY)
-        return seen
+        return self.join(f"{name}.seen", tiles=ids(tile, n))

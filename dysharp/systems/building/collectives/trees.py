@@ -5,12 +5,10 @@ Inside an NVLink domain NCCL's tree is a chain. Between domains it is binary, wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dysharp.base.units import PS_PER_US
-from dysharp.program import BETWEEN_NET, I32, I64, NIC, Discipline, Kind, Tail
+from dysharp.program import BETWEEN_NET, I32, I64, NIC, Discipline, Kind, Tail, frozen
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.chunks import RESULT, SUM, VECTOR
 from dysharp.systems.building.collectives.steps import Steps, Traffic, reaching
@@ -20,7 +18,7 @@ PIECES = 8
 """Least number of chunks of a tree, so that short vectors overlap on the way too."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Way:
     """Costs of trees. Times in us; `net_us`: a hop between domains. `part`, `net_part`: of the links' rate."""
 

@@ -15,10 +15,8 @@ Tokens are cut into blocks of rows, block r is at home on GPU r mod N. A block h
 | gemm2 | COMPUTE | block | block of "out" = the block of `src` times the second weights. What is not in "gathered" is in "rows" |
 """
 
-from dataclasses import dataclass
-
 from dysharp.base.errors import ConfigError
-from dysharp.program import Buffer, Function, Nature, Operator, Schema
+from dysharp.program import Buffer, Function, Nature, Operator, Schema, frozen
 from dysharp.specs import choice_int
 from dysharp.workload.sublayer import SubLayer
 
@@ -51,7 +49,7 @@ OPERATORS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cuts:
     """`rows`: of a block. `blocks`: of all tokens; block r is at home on GPU r mod N. `tiles`: of a block, `width` columns each.
     `parts`: chunks of a tile, `chunk_bytes` each."""

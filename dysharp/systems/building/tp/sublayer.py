@@ -121,9 +121,7 @@ class TpBuilder(GpuBuilder):
         n = self.n
         places = self.gpus[None, :] * n + self.gpus[:, None]  # row i of a GPU is written by GPU i
         tile = self._flags(name, self.gpus, n, n, self.gpus, np.tile(self.gpus, (n, 1)), places, after)
-        seen = self.join(f"{name}.seen")
-        self.wait(seen, ids(tile, n), Tail.TILE_READY)
-        return seen
+        return self.join(f"{name}.seen", tiles=ids(tile, n))
 
     def block_flags(self, name: str, after: I32) -> I32:
         """`[gpus, blocks]` tiles that are ready when the flag of a block has come, which its home sends to all GPUs behind `after[block]`."""

@@ -26,8 +26,7 @@ class Ways(TpBuilder):
 
     def tile_op(self, done: I32, node: Ints, chunk: Ints) -> I32:
         """Of tiles `done[gpu, block, tile]`: the op that makes `chunk[i]` on `node[i]`."""
-        found: I32 = done.reshape(self.n, -1)[node, chunk // self.cuts.parts]
-        return found
+        return np.asarray(done.reshape(self.n, -1)[node, chunk // self.cuts.parts])
 
     def every_pair(self) -> tuple[I32, I32]:
         """(node, chunk) of every chunk on every GPU but its home, by chunk."""
