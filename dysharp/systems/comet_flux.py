@@ -16,8 +16,39 @@ from dysharp.program import I32, I64, Alloc, Discipline, Kind, Template, frozen
 from dysharp.program.tables import ColumnRange
 from dysharp.specs import choice_int
 from dysharp.systems import Costs, Facts, Layer, Moves, Shown, system
-from dysharp.systems.building import STORE, Batch, LayerBuilder, Sends, SoftwareSteps, blocks_in_order, collective, mediate, stages
+from dysharp.systems.building import STORE, Batch, LayerBuilder, Sends, SoftwareSteps, blocks_in_order, collective, in_pairs, mediate, stages
 from dysharp.systems.building.experts import FILLER, GemmOps, Stage, add_stage, at_the_barrier, gemm_task
+
+
+@frozen
+class PaperOptions:
+    """`mediation`: the host counts rows and waits for the counts before Dispatch (building/software_steps.py)."""
+
+    mediation: bool = False
+
+
+PAPER = Facts(
+    source="COMET (MLSys'25); https://github.com/bytedance/flux",
+    options=PaperOptions,
+    moves=Moves("one_copy_per_gpu"),
+    costs=Costs(
+        permutes=0, drops="the all-gather of layer 0, column slices, SMs reserved for communication, sorting, count copies and barriers of the host"
+    ),
+    shown=Shown("#CC79A7"),
+    today=True,
+)
+
+
+@system("comet", PAPER)
+def plan_paper(layer: LayerBuilder, options: PaperOptions) -> None:
+    """COMET, paper form: tiles start as their rows arrive, results leave as tiles finish; a barrier splits the GEMMs.
+
+    GEMM-1 overlaps Dispatch, GEMM-2 overlaps Combine, row by row. Combine starts after the GPU's own GEMM-1.
+    """
+    layer.dispatch_puts(by_rows=True)
+    in_pairs(layer, layer.combine_puts(Discipline.READY_FIFO).of_useful_row, PAPER.costs)
+    if options.mediation:
+        mediate(layer, counts=True, permutes=False)
 
 
 @frozen

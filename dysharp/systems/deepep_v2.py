@@ -193,8 +193,7 @@ class _Hybrid(_Elastic):
         """Add Dispatch. The NIC gets a chunk when its last row is written, and the SMs of the remote domain forward it when it has landed."""
         layer, hop = self.layer, self.hop
         begun = self.begin("dispatch", None)
-        far = np.flatnonzero(hop.far)
-        order = far[np.lexsort((hop.turn[far], hop.token[far]))]
+        order = hop.remote
         chunk, last = self.chunks(order)
         written = self.on_sms("dispatch", hop.source[order], hop.token[order], layer.sent_bytes, "write", begun=begun)
         queue = layer.ready("nic")[hop.source[order]]
@@ -214,14 +213,14 @@ class _Hybrid(_Elastic):
         """Add Combine. Results gather at the relay, which adds those of its domain and sends one row per token on, in the chunks of Dispatch."""
         layer, hop = self.layer, self.hop
         begun = self.begin("combine", finished)
-        units, back = np.arange(len(hop.token)), layer.p.push_order
-        gathers, tiles = hop.gather(layer.ready("combine"), back, units, len(units))
+        back = layer.p.push_order
+        gathers, tiles = hop.gather(layer.ready("combine"), back)
         node = layer.p.gpu[back]
         sends = Sends(op=gathers, node=node, to=hop.relay[hop.unit_of_pair[back]])
         self.stored("combine", sends, layer.p.token[back], layer.model.row_bytes, begun)
         added = self.on_sms("combine", hop.relay, hop.token, layer.model.row_bytes, "add")
         layer.wait_tiles(added.op, tiles)
-        returns, _ = hop.give_back(layer.ready("back")[hop.relay], units)
+        returns = hop.give_back()
         layer.wait_each(returns, added.op)
         far = np.flatnonzero(hop.far)
         chunk, last = self.chunks(far)

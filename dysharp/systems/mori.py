@@ -85,10 +85,7 @@ class _Kernels(SoftwareSteps):
 
         Returns `[gpus]` JOINs called `name`, which wait for all flags that a GPU receives.
         """
-        layer = self.layer
-        sent, known = layer.join("dispatch.sent"), layer.join(name)
-        layer.wait_each(sent, start)
-        layer.wait_each(sent[sends.node], sends.op)
+        sent, known = self.layer.join("dispatch.sent", start, sends), self.layer.join(name)
         self.flags("dispatch.counts", 1, sent, known)
         return known
 
@@ -151,8 +148,7 @@ class _InterNode(_Kernels):
         """Add Combine: results gather at the proxy of their node after its barrier, and one sum per node goes back."""
         layer, hop = self.layer, self.hop
         ready = self.ready(finished)
-        units, back = np.arange(len(hop.token)), layer.p.push_order
-        gathers, tiles = hop.gather(layer.ready("combine"), back, units, len(units))
+        back = layer.p.push_order
+        gathers, tiles = hop.gather(layer.ready("combine"), back)
         layer.wait_each(gathers, ready[hop.relay[hop.unit_of_pair[back]]])
-        returns, _ = hop.give_back(layer.ready("back")[hop.relay], units)
-        layer.wait_tiles(returns, tiles)
+        layer.wait_tiles(hop.give_back(), tiles)

@@ -9,11 +9,11 @@ from dysharp.costs import collectives as times
 from dysharp.costs.operators import arch_of
 from dysharp.program import Program, frozen
 from dysharp.specs import Cluster
-from dysharp.systems.building.collectives.chunks import RESULT, VECTOR
 from dysharp.systems.building.collectives.rings import NAMES, place_of, ring_program, rings_of
+from dysharp.systems.building.collectives.steps import RESULT, VECTOR
 from dysharp.systems.building.collectives.trees import Trees, Way, rail_trees
 from dysharp.systems.collective_system import collective
-from dysharp.systems.collectives.register import get_collective
+from dysharp.systems.collectives import get_collective
 from dysharp.workload.collective import OPERATIONS, Collective
 
 TRAINS, BULK = "trains", "bulk"

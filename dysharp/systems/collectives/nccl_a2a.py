@@ -8,8 +8,7 @@ from dysharp.base.units import PS_PER_US
 from dysharp.costs.collectives import NET_STEPS_US, PROTOCOLS, SIMPLE, alltoall_start_us
 from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail, frozen
 from dysharp.specs import Cluster
-from dysharp.systems.building.collectives.chunks import RESULT, SCRATCH, VECTOR
-from dysharp.systems.building.collectives.steps import Steps, reaching
+from dysharp.systems.building.collectives.steps import RESULT, SCRATCH, VECTOR, Steps, reaching
 from dysharp.systems.building.layer import RDMA
 from dysharp.systems.collective_system import collective
 from dysharp.workload.collective import Collective

@@ -15,9 +15,8 @@ from dysharp.costs.operators import arch_of
 from dysharp.program import Program, frozen
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import Batch
-from dysharp.systems.building.collectives.chunks import SUM
 from dysharp.systems.building.collectives.kernels import Kernel
-from dysharp.systems.building.collectives.steps import reaching
+from dysharp.systems.building.collectives.steps import SUM, reaching
 from dysharp.systems.collective_system import collective
 from dysharp.workload.collective import Collective
 

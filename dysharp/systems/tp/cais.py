@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dysharp.program import I32, Tail, frozen
-from dysharp.systems.building.tp.declare import sub_layer
-from dysharp.systems.building.tp.ways import Ways
+from dysharp.systems.building.tp.ways import Ways, sub_layer
 from dysharp.systems.tp.nvls import norm_own
 
 SOURCE = "https://arxiv.org/abs/2605.05628"

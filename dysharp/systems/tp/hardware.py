@@ -6,9 +6,7 @@ import numpy as np
 
 from dysharp.costs.gemm import gemm_gang
 from dysharp.program import I32, Tail
-from dysharp.systems.building.tp.declare import SUMS, sub_layer
-from dysharp.systems.building.tp.schema import GATHERED, PARTIAL, ROWS, SUM
-from dysharp.systems.building.tp.ways import Ways
+from dysharp.systems.building.tp import GATHERED, PARTIAL, ROWS, SUM, SUMS, Ways, sub_layer
 from dysharp.systems.tp.cais import STAGES
 from dysharp.systems.tp.nvls import Options, norm_own, own_done
 

@@ -7,9 +7,7 @@ import numpy as np
 from dysharp.base.units import PS_PER_US
 from dysharp.costs.gemm import gemm_gang
 from dysharp.program import I32, Tail, frozen
-from dysharp.systems.building.tp.declare import SUMS, sub_layer
-from dysharp.systems.building.tp.schema import GATHERED, ROWS
-from dysharp.systems.building.tp.ways import Ways
+from dysharp.systems.building.tp import GATHERED, ROWS, SUMS, Ways, sub_layer
 from dysharp.systems.collectives.multimem import BLOCK_BYTES
 from dysharp.systems.registry import is_real
 from dysharp.systems.tp.nvls import norm_own

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dysharp.program import I32, Tail, frozen
-from dysharp.systems.building.tp.declare import SUMS, sub_layer
-from dysharp.systems.building.tp.schema import GATHERED, ROWS, SUM
-from dysharp.systems.building.tp.ways import Ways
+from dysharp.systems.building.tp import GATHERED, ROWS, SUM, SUMS, Ways, sub_layer
 
 SOURCE = "https://github.com/NVIDIA/Megatron-LM"
 

@@ -6,9 +6,7 @@ import numpy as np
 
 from dysharp.program import I32, Tail, frozen
 from dysharp.specs import choice_int
-from dysharp.systems.building.tp.declare import SUMS, sub_layer
-from dysharp.systems.building.tp.schema import PARTIAL, ROWS, SUM
-from dysharp.systems.building.tp.ways import Ways
+from dysharp.systems.building.tp import PARTIAL, ROWS, SUM, SUMS, Ways, sub_layer
 from dysharp.systems.tp.nvls import Options as Fused
 from dysharp.systems.tp.nvls import all_reduced, gemm2_after, norm_all
 

@@ -7,8 +7,7 @@ import numpy as np
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError
 from dysharp.workload.importers.dump import Dump
-from dysharp.workload.importers.pieces import Hints, Imported
-from dysharp.workload.importers.sampled import check_counts, imported_counts, summed
+from dysharp.workload.importers.pieces import Hints, Imported, check_counts, imported_counts, summed
 
 SUMMARY = "EPLB loads: weight [layers, experts], or vLLM's expert_load_window with physical_to_logical_map"
 _LOADS = ("weight", "expert_load", "expert_load_pass", "expert_load_window")

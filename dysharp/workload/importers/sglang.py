@@ -6,9 +6,8 @@ The numbers are int32 unless the answer names another dtype, as newer servers do
 from typing import Any
 
 from dysharp.base.errors import ConfigError
-from dysharp.workload.importers.dump import Dump
+from dysharp.workload.importers.dump import Dump, answers, bare, base64_bytes, child, choices, item_bytes
 from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
-from dysharp.workload.importers.wire import answers, bare, base64_bytes, child, choices, item_bytes
 
 SUMMARY = "SGLang server: JSON answer with meta_info.routed_experts; needs topk and the number of layers"
 

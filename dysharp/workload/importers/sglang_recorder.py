@@ -7,8 +7,7 @@ import numpy as np
 from dysharp.base.arrays import I64, Array
 from dysharp.base.errors import ConfigError
 from dysharp.workload.importers.dump import Dump, integer_array
-from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
-from dysharp.workload.importers.sampled import imported_counts, summed
+from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported, imported_counts, summed
 
 SUMMARY = "SGLang expert_distribution_recorder_*.pt: per_token as recorded, stat and per_pass as counts"
 

@@ -10,9 +10,8 @@ import numpy as np
 
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError
-from dysharp.workload.importers.dump import Dump, integer_array
+from dysharp.workload.importers.dump import Dump, answers, child, choices, integer_array, npy_of
 from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
-from dysharp.workload.importers.wire import answers, child, choices, npy_of
 
 SUMMARY = "vLLM routed_experts: .npy or .npz [tokens, layers, topk], or a JSON answer of the server"
 _AXES = "[tokens, layers, topk]"

@@ -101,8 +101,7 @@ class Internode(SoftwareSteps):
         stream = (hop.source.astype(np.int64) * self.n + self.channel) * n + hop.domain
         chunk, n_chunks = self.groups("dispatch", stream)
         sender = self.queues("send")
-        far = np.flatnonzero(hop.far)
-        order = far[np.lexsort((hop.turn[far], hop.token[far]))]
+        order = hop.remote
         sends, tiles = hop.send(sender[hop.source[order], self.channel[order]], order, chunk[order], n_chunks)
         first = starts(hop.token[order])
         layer.wait_each(sends[first], writes[layer_index(layer, hop.token[order][first])])
@@ -168,8 +167,7 @@ class Internode(SoftwareSteps):
         work = self.work("combine", gpu, channel, chunk, layer.model.row_bytes)
         layer.wait_tiles(work, tiles)
         units = np.argsort(chunk, kind="stable")
-        returns, _ = hop.give_back(layer.ready("back")[hop.relay[units]], units)
-        layer.wait_each(returns, work[chunk[units]])
+        layer.wait_each(hop.give_back(units), work[chunk[units]])
 
     def _side_by_side(self) -> I64:
         """The pairs in the order of pushing: by GPU, then the first token of every channel, the second one, and so on."""

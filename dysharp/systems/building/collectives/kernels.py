@@ -8,8 +8,7 @@ from dysharp.costs.allreduce import KERNELS, STORES, apart
 from dysharp.program import I32, I64, Ints, Kind, Program, Tail
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import Batch
-from dysharp.systems.building.collectives.chunks import RESULT, SUM, VECTOR
-from dysharp.systems.building.collectives.steps import Steps, Traffic, reaching
+from dysharp.systems.building.collectives.steps import RESULT, SUM, VECTOR, Steps, Traffic, reaching
 from dysharp.workload.collective import Collective
 
 WHOLE = ("pull", "put all", "get all")

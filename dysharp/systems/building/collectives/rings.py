@@ -19,8 +19,7 @@ from dysharp.costs import collectives as times
 from dysharp.costs.operators import arch_of
 from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail, frozen
 from dysharp.specs import Cluster
-from dysharp.systems.building.collectives.chunks import RESULT, SUM, VECTOR
-from dysharp.systems.building.collectives.steps import OPERATORS, Steps, Traffic, reaching
+from dysharp.systems.building.collectives.steps import OPERATORS, RESULT, SUM, VECTOR, Steps, Traffic, reaching
 from dysharp.workload.collective import Collective
 from dysharp.workload.levels import rail_rings
 

@@ -10,8 +10,7 @@ import numpy as np
 from dysharp.base.units import PS_PER_US
 from dysharp.program import BETWEEN_NET, I32, I64, NIC, Discipline, Kind, Tail, frozen
 from dysharp.specs import Cluster
-from dysharp.systems.building.collectives.chunks import RESULT, SUM, VECTOR
-from dysharp.systems.building.collectives.steps import Steps, Traffic, reaching
+from dysharp.systems.building.collectives.steps import RESULT, SUM, VECTOR, Steps, Traffic, reaching
 from dysharp.workload.collective import Collective
 
 PIECES = 8

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
 
-from dysharp.program import I32, Alloc, Ints, Kind, Tail, To
+from dysharp.program import I32, Alloc, Ints, Kind, Program, Tail, To
+from dysharp.specs import Cluster
 from dysharp.systems.building.batch import ids
-from dysharp.systems.building.tp.schema import GATHERED, PARTIAL, ROWS, SUM
-from dysharp.systems.building.tp.sublayer import TpBuilder
+from dysharp.systems.building.tp.sublayer import GATHERED, PARTIAL, ROWS, SUM, Machine, TpBuilder
+from dysharp.systems.collective_system import collective
+from dysharp.workload.sublayer import SUB_LAYER, SubLayer
 
 PORT_WINDOW = 40 << 10
 """Most bytes that a throttled GPU has under way to a port: the published merge table (section VI), whatever the size of the simulated one."""
@@ -209,3 +213,28 @@ class Ways(TpBuilder):
         self.own("gather", after, tail)
         self.count("gather", 1, n - 1)
         return ids(tile, n * cuts.blocks).reshape(n, cuts.blocks)
+
+
+Plan = Callable[[Ways, Any], None]
+SUMS = "it multicasts and adds there"
+"""What the switch does for multimem."""
+
+
+def sub_layer(name: str, source: str, options: type, *, switch: str = "", **machine: Any) -> Callable[[Plan], Plan]:
+    """Register a plan function (Ways, options), which adds ops. `machine`: fields of `Machine`, or functions (work, options) of them.
+
+    `options` has `seed` and `chunk_bytes`.
+    """
+
+    def register(plan: Plan) -> Plan:
+        @wraps(plan)
+        def whole(work: SubLayer, cluster: Cluster, options: Any) -> Program:
+            chosen = {key: value(work, options) if callable(value) else value for key, value in machine.items()}
+            build = Ways(work, cluster, Machine(seed=options.seed, chunk_bytes=options.chunk_bytes, **chosen))
+            plan(build, options)
+            return build.build()
+
+        collective(name, source=source, options=options, operations=(SUB_LAYER,), switch=switch)(whole)
+        return plan
+
+    return register
