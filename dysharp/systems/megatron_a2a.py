@@ -6,7 +6,7 @@ The all-to-all moves one row per (token, expert).
 import numpy as np
 
 from dysharp.base.errors import ConfigError
-from dysharp.program import I32, I64, Discipline, Tail, frozen
+from dysharp.program import I32, I64, Discipline, frozen
 from dysharp.systems.building import Kernels, LayerBuilder, SoftwareSteps, by_rails, mediate, one_after_another, stream_order
 from dysharp.systems.building.between.rails import RailLayer
 from dysharp.systems.building.software_steps import sorted_at_receiver
@@ -99,7 +99,7 @@ class _AllToAll(SoftwareSteps):
             layer.wait_each(permute, self._counts())
         self.all_to_all("dispatch", "dispatch", [layer.dispatch_rows(Discipline.READY_FIFO, self.there)], layer.sent_bytes, permute)
         sort = self.delay("received", self._reorder(received, received))
-        self._wait_rows_and_gates(sort, layer.join_tiles(layer.tiles, Tail.TILE_READY), gates=bool(layer.dispatch_aux))
+        self._wait_rows_and_gates(sort, layer.rows_here(), gates=bool(layer.dispatch_aux))
         return sort
 
     def combine(self, finished: I32) -> None:

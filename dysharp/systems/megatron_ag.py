@@ -1,6 +1,6 @@
 """Megatron-Core's allgather dispatcher: NCCL all-gather, local permutation, grouped GEMMs, NCCL reduce-scatter."""
 
-from dysharp.program import I32, Discipline, Tail, frozen
+from dysharp.program import I32, Discipline, frozen
 from dysharp.systems.building import Kernels, LayerBuilder, Sends, SoftwareSteps, collective, one_after_another, surplus_arrived
 from dysharp.systems.building.between.rings import Pace, gather, scatter
 from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
@@ -75,7 +75,7 @@ class _AllGather(SoftwareSteps):
         gathered = collective(layer, "dispatch", layer.dispatch_puts(Discipline.READY_FIFO))
         self._send("dispatch", self._maps(), gathered.rows, layer.sent_bytes)
         permute = self._permute()
-        layer.wait_each(permute, layer.join_tiles(layer.tiles, Tail.TILE_READY, also=surplus_arrived(layer, gathered)))
+        layer.wait_each(permute, layer.rows_here(surplus_arrived(layer, gathered)))
         return permute
 
     def _maps(self) -> I32 | None:
@@ -137,7 +137,7 @@ class _RailRings(_AllGather):
         start, pace = self._ring("dispatch", self._maps(), layer.sent_bytes)
         gathered = gather(layer, pace, start)
         permute = self._permute()
-        layer.wait_each(permute, layer.join_tiles(layer.tiles, Tail.TILE_READY, also=gathered))
+        layer.wait_each(permute, layer.rows_here(gathered))
         return permute
 
     def combine(self, finished: I32) -> None:

@@ -164,6 +164,14 @@ class LayerBase(GpuBuilder):
         order[self.row_of] = op_of_useful_row
         self.b.notify(np.arange(len(order)), order)
 
+    def rows_here(self, also: I32 | None = None, heads: Iterable[I32] = ()) -> I32:
+        """`join_tiles` of the GPU's own rows: `[gpus]` JOINs that end when all of them have arrived."""
+        return self.join_tiles(self.tiles, Tail.TILE_READY, heads=heads, also=also)
+
+    def limit(self, most: int, name: str, node: I32, ops: I32) -> None:
+        """Each GPU has at most `most` tokens of `ops` under way, which are on `node`."""
+        self.b.hold(self.semaphores(most, name)[node], ops)
+
     def join_tiles(self, tails: I32, tail: Tail = Tail.OP_DONE, *, heads: Iterable[I32] = (), also: I32 | None = None) -> I32:
         """`[gpus]` one JOIN per GPU, which waits for `tails[tile]` of all expert tiles of the GPU and for `also[gpu]`.
 

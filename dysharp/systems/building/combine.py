@@ -97,9 +97,8 @@ class CombineBlocks(LayerBase):
         columns = {"issuer": self.per_gpu(discipline, "combine")[source], "targets": 1 if every_gpu else self.p.listed[self.p.sent]}
         op = self.add(template, source, bytes=self.model.row_bytes, key=tokens, to=to, aux_bytes=self.combine_aux, **columns)
         batch = self._transfers(op, source, self.p.token_rows[tokens])
-        sessions = sessions_that_fit(self.model, self.cluster, self.combine_aux)
-        self.b.hold(self.semaphores(window, "combine_window")[source], batch.op)
-        self.b.hold(self.semaphores(sessions, "reduction_table")[source], batch.op)
+        self.limit(window, "combine_window", source, batch.op)
+        self.limit(sessions_that_fit(self.model, self.cluster, self.combine_aux), "reduction_table", source, batch.op)
         return batch
 
     def combine_free(self, results: I32) -> None:

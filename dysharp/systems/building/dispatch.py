@@ -104,7 +104,7 @@ class DispatchBlocks(LayerBase):
         first_pair = np.cumsum(counts) - counts
         batch = self._send(template, framing, issuer, sent, self.p.sent_source, first_pair, counts, self.p.listed[sent], by_rows=by_rows)
         trains = len(batch.op) // max(1, len(sent))
-        self.b.hold(self.semaphores(window * trains, "dispatch_window")[batch.node], batch.op)
+        self.limit(window * trains, "dispatch_window", batch.node, batch.op)
         return batch
 
     def _trains(self, framing: Framing, by_rows: bool) -> tuple[I32, I32, I32]:
@@ -186,5 +186,5 @@ class DispatchBlocks(LayerBase):
         columns = {"issuer": self.issuers("dispatch")[source], "to": To(*self.p.everywhere(), self.row_of), "targets": 1}
         op = self.add(template, source, bytes=self.sent_bytes, key=np.arange(self.routing.n_tokens), aux_bytes=self.dispatch_aux, **columns)
         batch = self._transfers(op, source, self.p.token_rows)
-        self.b.hold(self.semaphores(window, "dispatch_window")[source], batch.op)
+        self.limit(window, "dispatch_window", source, batch.op)
         return batch

@@ -162,14 +162,14 @@ def one_after_another(layer: LayerBuilder, received: I32 | None = None, costs: C
     Returns `[gpus]` the op that ends the GEMMs of each GPU, and the kernel behind them.
     """
     if not layer.compute:
-        return layer.join_tiles(layer.tiles, Tail.TILE_READY, also=received)
+        return layer.rows_here(received)
     gemms = add_gemms(layer)
     if costs is None:
-        layer.join_tiles(layer.tiles, Tail.TILE_READY, heads=gemms.first, also=received)
+        layer.rows_here(received, gemms.first)
         layer.join_tiles(gemms.first[0], heads=gemms.second)
         return layer.join_tiles(gemms.results)
     kernels = MemoryKernels(layer, costs.permutes, gemms.issuer, (len(gemms.first), len(gemms.second)))
-    ready = kernels.before(layer.join_tiles(layer.tiles, Tail.TILE_READY, also=received))
+    ready = kernels.before(layer.rows_here(received))
     half = kernels.between(layer.join_tiles(gemms.first[0]))
     for begin, stage in ((ready, gemms.first), (half, gemms.second)):
         for head in stage:
@@ -184,7 +184,7 @@ def in_pairs(layer: LayerBuilder, op_of_useful_row: I32, costs: Costs | None = N
     Returns None without GEMMs.
     """
     if not layer.compute:
-        arrived = layer.join_tiles(layer.tiles, Tail.TILE_READY)
+        arrived = layer.rows_here()
         layer.wait_rows(op_of_useful_row, arrived[layer.tile_gpu])
         return None
     gemms = add_gemms(layer)

@@ -18,7 +18,7 @@ import numpy as np
 
 from dysharp.base.units import PS_PER_US, ns_to_ps
 from dysharp.costs.collectives import NET_STEPS_US, PROTOCOLS, SIMPLE
-from dysharp.program import I32, I64, OTHER, Alloc, Discipline, Kind, Tail
+from dysharp.program import I32, I64, OTHER, Alloc, Discipline, Kind
 from dysharp.specs import choice_int
 from dysharp.systems.building.batch import Batch, Sends, ids
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
@@ -207,7 +207,7 @@ def sorted_at_receiver(layer: LayerBuilder) -> I32:
     received = layer.counted(layer.p.row_gpu)
     several = layer.routing.placement.slots_per_gpu > 1
     sort = SoftwareSteps(layer).delay("sort", _permute_ps(received * layer.sent_bytes) if several else 0)
-    layer.wait_each(sort, layer.join_tiles(layer.tiles, Tail.TILE_READY))
+    layer.wait_each(sort, layer.rows_here())
     return sort
 
 

@@ -78,12 +78,16 @@ class Internode(SoftwareSteps):
         slots = [b.semaphore(int(r) // (self.n * domains), RING_ROWS, "rdma ring", "rows") for r in rings.tolist()]
         b.hold(np.array(slots, np.int32)[ring], sends, work)
 
+    def in_turn(self, each_ps: int, times: I64) -> list[int]:
+        """Durations of `each_ps`, taken up to the most of `times`."""
+        return [max(1, each_ps * n) for n in range(int(times.max(initial=0)) + 1)]
+
     def work(self, operator: str, gpu: I32, channel: I64, chunk: I64, n_bytes: int) -> I32:
         """A DELAY per chunk on the SMs of its channel, for every copied row. `gpu`, `channel`: `[chunks]`; `chunk`: `[units]`."""
         copies = np.bincount(chunk, weights=self.hop.copies, minlength=len(gpu)).astype(np.int64)
         row_ps = self._row_ps(f"internode.{operator}_GBps", n_bytes)
         issuer = self.issuers(f"{operator}.forward", Discipline.READY_FIFO, self.n)[gpu, channel]
-        durations = [max(1, row_ps * n) for n in range(int(copies.max(initial=0)) + 1)]
+        durations = self.in_turn(row_ps, copies)
         return self.copies(operator, durations, gpu, issuer, np.maximum(copies, 1), name="forward").op
 
     def _row_ps(self, name: str, n_bytes: int) -> int:
@@ -136,10 +140,7 @@ class Internode(SoftwareSteps):
     def _paced(self, operator: str, gpu: I32, rows: I64, after: I32, row_ps: int) -> I32:
         """A DELAY per chunk behind `after`, one at a time per GPU: the pace of `rows` stores."""
         issuer = self.layer.ready("stores", self.pools("stores"))[gpu]
-        durations = [max(1, row_ps * n) for n in range(int(rows.max(initial=0)) + 1)]
-        paced = self.copies(operator, durations, gpu, issuer, rows, name="stores").op
-        self.layer.wait_each(paced, after)
-        return paced
+        return self.copies(operator, self.in_turn(row_ps, rows), gpu, issuer, rows, name="stores", after=after).op
 
     # ---- combine -----------------------------------------------------------------------------------------------------
 

@@ -57,5 +57,4 @@ class HybridInternode(Internode):
         units = np.bincount(chunk, minlength=len(gpu))
         unit_ps = self.costs.ps("internode.hybrid_row_us") + self.costs.copy_ps("internode.hybrid_GBps", n_bytes)
         issuer = self.issuers(f"{operator}.forward", Discipline.READY_FIFO, self.n)[gpu, channel]
-        durations = [max(1, unit_ps * n) for n in range(int(units.max(initial=0)) + 1)]
-        return self.copies(operator, durations, gpu, issuer, units, name="forward").op
+        return self.copies(operator, self.in_turn(unit_ps, units), gpu, issuer, units, name="forward").op

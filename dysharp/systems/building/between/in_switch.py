@@ -109,7 +109,7 @@ class _Units:
         node, op = hop.relay[order], np.empty(len(order), np.int32)
         columns = {"issuer": layer.per_gpu(discipline, "combine")[node], **layer.result_columns}
         op[order] = layer.add(template, node, key=hop.token[order], **self._members(order), **columns)
-        layer.b.hold(layer.semaphores(window, "combine_window")[hop.relay], op)
+        layer.limit(window, "combine_window", hop.relay, op)
         return op
 
     def totals(self, sums: I32) -> None:

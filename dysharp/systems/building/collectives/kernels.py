@@ -111,8 +111,7 @@ class Kernel(Steps):
         op = self.move(template, node, chunk, self.ready("pull")[node], np.tile(self.gpus, len(node)), each=self.n)
         self.limit("pull", op, node)
         self.wait(op, self.before[node])
-        moved = int(self.chunks.size[chunk].sum()) * (self.n > 1)
-        self.count("reduce", moved * (self.n - 1), moved)
+        self.count("reduce", chunk, up=self.n - 1)
         return node, op
 
     def multicast(self, node: I32, chunk: I64, src: str, after: I32) -> tuple[I32, I32]:
@@ -120,8 +119,7 @@ class Kernel(Steps):
         template = self.template("gather", Kind.MULTICAST, "gather", "copy", self.store, src=src, dst=RESULT)
         op = self.move(template, node, chunk, self.ready("multicast")[node], np.tile(self.gpus, len(node)), each=self.n)
         self.wait(op, after)
-        moved = int(self.chunks.size[chunk].sum()) * (self.n > 1)
-        self.count("gather", moved, moved * (self.n - 1))
+        self.count("gather", chunk, down=self.n - 1)
         own = self.own("gather", node, chunk, after)
         return np.tile(node, 2), np.append(op, own)
 
@@ -131,7 +129,7 @@ class Kernel(Steps):
         template = self.template("own", Kind.PUT, operator, "", self.store)
         op = self.move(template, node, chunk, self.ready("own")[node], (node + 1) % self.n)
         self.wait(op, after, tail)
-        self.count(operator, *2 * (int(self.chunks.size[chunk].sum()) * (self.n > 1),))
+        self.count(operator, chunk)
         return op
 
     def between(self, kind: Kind, fn: str, src: str, dst: str, share: Ints, *, reduce: bool) -> tuple[I32, I32]:
@@ -144,7 +142,7 @@ class Kernel(Steps):
         if kind is Kind.GET:
             self.limit(name, op, node * np.int32(self.n) + peer)
         self.wait(op, self.before[node])
-        self.count(operator, *2 * (int(self.chunks.size[chunk].sum()),))
+        self.count(operator, chunk)
         return node, op
 
     def pairs(self, share: Ints, *, of_peer: bool) -> tuple[I32, I32, I64]:
@@ -166,7 +164,7 @@ class Kernel(Steps):
         self.wait(sums[chunk], gets)
         self.wait(puts, sums[chunk])
         self.keep(SUM, RESULT, self.all, self.chunks.share, sums)
-        self.count("gather", *2 * (int(self.chunks.size[chunk].sum()),))
+        self.count("gather", chunk)
         return node, puts
 
     # ---- issuers, windows, traffic -----------------------------------------------------------------------------------
@@ -179,7 +177,8 @@ class Kernel(Steps):
             semaphores = np.array([self.b.semaphore(int(g), self.window, f"{name}.window", "trains") for g in node])
             self.b.hold(semaphores[place], ops)
 
-    def count(self, operator: str, up: int, down: int) -> None:
-        """Declare bytes on the links."""
-        for side, n_bytes in (("up", up), ("down", down)):
-            self.traffic[side][operator] = self.traffic[side].get(operator, 0) + n_bytes
+    def count(self, operator: str, chunk: I64, up: int = 1, down: int = 1) -> None:
+        """Declare the bytes of `chunk` on the links, so many times up and down."""
+        moved = int(self.chunks.size[chunk].sum()) * (self.n > 1)
+        for side, times in (("up", up), ("down", down)):
+            self.traffic[side][operator] = self.traffic[side].get(operator, 0) + times * moved
