@@ -87,11 +87,11 @@ class Operator:
     nature: Nature
 
 
-LAYER = (
-    Operator("dispatch", Nature.COMMUNICATION),
-    Operator("gemm1", Nature.COMPUTE),
-    Operator("gemm2", Nature.COMPUTE),
-    Operator("combine", Nature.COMMUNICATION),
-    Operator("other", Nature.HOST),
-)
+def operators(**nature: Nature) -> tuple[Operator, ...]:
+    """Operators by name, in the order of outputs."""
+    return tuple(Operator(name, what) for name, what in nature.items())
+
+
+COMMUNICATION, COMPUTE, HOST = Nature.COMMUNICATION, Nature.COMPUTE, Nature.HOST
+LAYER = operators(dispatch=COMMUNICATION, gemm1=COMPUTE, gemm2=COMPUTE, combine=COMMUNICATION, other=HOST)
 """Operators of a MoE layer. A gradient counts as its forward GEMM."""

@@ -88,15 +88,8 @@ def describe_routing(routing: Routing) -> LayerRow:
     """The row of one Routing, for its number of GPUs and its placement."""
     load = count_ids(routing.expert, routing.n_experts)
     ratios, distinct = imbalance(routing), distinct_gpus(routing)
-    note = routing.placement.note
-    gpu = GpuRow(
-        routing.n_gpus,
-        ratios.copies_max_mean,
-        ratios.tokens_max_mean,
-        distinct.with_source,
-        _closed_form(routing.n_experts, routing.n_gpus, routing.topk),
-        note,
-    )
+    closed = _closed_form(routing.n_experts, routing.n_gpus, routing.topk)
+    gpu = GpuRow(routing.n_gpus, ratios.copies_max_mean, ratios.tokens_max_mean, distinct.with_source, closed, routing.placement.note)
     return _layer_row(routing.description, None, load, routing.topk, routing.n_tokens, (gpu,))
 
 
@@ -133,14 +126,9 @@ def _gpu_row(expert: I32, placed: Placement, n_experts: int) -> GpuRow:
     slot = replica_slots(expert, placed, n_experts)
     needs = gpus_of(slot, placed)
     copies = count_ids(slot, placed.n_slots).reshape(placed.n_gpus, -1).sum(axis=1)
-    return GpuRow(
-        placed.n_gpus,
-        max_over_mean(copies),
-        max_over_mean(needs.sum(axis=0)),
-        float(needs.sum()) / len(expert),
-        _closed_form(n_experts, placed.n_gpus, expert.shape[1]),
-        placed.note,
-    )
+    closed = _closed_form(n_experts, placed.n_gpus, expert.shape[1])
+    distinct = float(needs.sum()) / len(expert)
+    return GpuRow(placed.n_gpus, max_over_mean(copies), max_over_mean(needs.sum(axis=0)), distinct, closed, placed.note)
 
 
 def _of_counts_spec(source: str, n_gpus: Sequence[int]) -> list[LayerRow]:
@@ -155,17 +143,11 @@ def _of_counts_spec(source: str, n_gpus: Sequence[int]) -> list[LayerRow]:
 def _of_counts(table: Counts, layer: int | None, n_gpus: Sequence[int]) -> list[LayerRow]:
     placements = [auto(table.n_experts, count) for count in n_gpus]
     rows = range(len(table.layers)) if layer is None else [table.row(layer, placements[0])]
-    return [
-        _layer_row(
-            table.model,
-            table.layers[row],
-            table.count[row],
-            None,
-            None,
-            tuple(GpuRow(p.n_gpus, copies_max_mean(table.count[row], p), None, None, None, p.note) for p in placements),
-        )
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        gpus = tuple(GpuRow(p.n_gpus, copies_max_mean(table.count[row], p), None, None, None, p.note) for p in placements)
+        found.append(_layer_row(table.model, table.layers[row], table.count[row], None, None, gpus))
+    return found
 
 
 def _layer_row(source: str, layer: int | None, load: I64, topk: int | None, n_tokens: int | None, gpus: tuple[GpuRow, ...]) -> LayerRow:

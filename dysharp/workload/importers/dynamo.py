@@ -29,8 +29,7 @@ def load(dump: Dump, hints: Hints) -> Imported:
             notes.append(f"the first {item['start']} rows of a sequence were not recorded")
     if not pieces:
         raise ConfigError(f"{dump.path}: no object with data and shape, expected one")
-    experts = hints.need("experts", str(dump.path))
-    return imported("dynamo", dump.path.stem, pieces, experts, hints, notes=tuple(dict.fromkeys(notes)))
+    return imported("dynamo", dump, pieces, hints, notes=tuple(dict.fromkeys(notes)))
 
 
 def _objects(dump: Dump) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from dysharp.base.arrays import F64, I32, I64, Array, Ints, Reals
 from dysharp.base.errors import ConfigError
+from dysharp.workload.importers.dump import Dump
 from dysharp.workload.npz import MAX_BYTES
 from dysharp.workload.traces import Recording, check_weights, checked_ids
 
@@ -77,20 +78,15 @@ class Imported:
 
 
 def imported(
-    format_name: str,
-    name: str,
-    pieces: Sequence[Piece],
-    n_experts: int,
-    hints: Hints,
-    *,
-    layers: tuple[int, ...] | None = None,
+    format_name: str, dump: Dump, pieces: Sequence[Piece], hints: Hints, n_experts: int = 0, *, layers: tuple[int, ...] | None = None,
     notes: tuple[str, ...] = (),
-) -> Imported:
+) -> Imported:  # fmt: skip
     """The checked recording of `pieces`, joined along the tokens, without layers that route nothing.
 
-    `layers`: the layer numbers of the layer axis. None: positions in the file. Raises ConfigError that names piece, layer, row and column.
+    `n_experts` 0: as `hints` say. `layers`: the layer numbers of the layer axis. None: positions in the file. Raises ConfigError that names piece,
+    layer, row and column.
     """
-    first = pieces[0]
+    first, n_experts = pieces[0], n_experts or hints.need("experts", str(dump.path))
     if n_experts > 1 << 16:
         raise ConfigError(f"{first.where}: found {n_experts} experts, expected at most {1 << 16}")
     n_layers, n_tokens, topk = first.expert.shape
@@ -122,10 +118,9 @@ def imported(
     incomplete = int((joined < 0).any(axis=2).sum())
     if incomplete:
         notes = (*notes, f"{incomplete} rows with -1: they stay in the file, a replay leaves them out")
-    trace = Recording(
-        name, joined, numbers, _lengths(pieces), n_experts, np.concatenate(weights, axis=1) if weights else None, origin=f"imported ({format_name})"
-    )
-    return Imported(trace, format_name, notes)
+    weight = np.concatenate(weights, axis=1) if weights else None
+    origin = f"imported ({format_name})"
+    return Imported(Recording(dump.path.stem, joined, numbers, _lengths(pieces), n_experts, weight, origin=origin), format_name, notes)
 
 
 def _sizes(piece: Piece) -> str:

@@ -28,7 +28,7 @@ def load(dump: Dump, hints: Hints) -> Imported:
                 pieces.append(_piece(f"{where}: meta_info.routed_experts", text, meta.get("routed_experts_dtype", "int32"), n_layers, topk))
     if not pieces:
         raise ConfigError(f"{dump.path}: no meta_info.routed_experts, expected an answer of the server")
-    return imported("sglang", dump.path.stem, pieces, hints.need("experts", str(dump.path)), hints)
+    return imported("sglang", dump, pieces, hints)
 
 
 def _metas(answer: dict[str, Any]) -> list[Any]:

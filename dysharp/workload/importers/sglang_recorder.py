@@ -34,7 +34,7 @@ def load(dump: Dump, hints: Hints) -> Imported:
         return _counted(dump, _per_pass(where, records, logical), hints)
     pieces = [_piece(f"{where}: record {i}", record, logical) for i, record in enumerate(records)]
     n_experts = hints.experts or int(logical.max()) + 1
-    return imported("sglang-recorder", dump.path.stem, _trimmed(pieces), n_experts, hints, layers=tuple(range(logical.shape[0])))
+    return imported("sglang-recorder", dump, _trimmed(pieces), hints, n_experts, layers=tuple(range(logical.shape[0])))
 
 
 def _counted(dump: Dump, count: Array, hints: Hints) -> Imported:

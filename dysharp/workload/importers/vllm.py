@@ -31,7 +31,7 @@ def load(dump: Dump, hints: Hints) -> Imported:
     pieces = [Piece(where, array.transpose(1, 0, 2), seq_len=(len(array),)) for where, array in _arrays(dump, hints)]
     if not pieces:
         raise ConfigError(f"{dump.path}: holds no routed_experts, expected arrays {_AXES}")
-    return imported("vllm", dump.path.stem, pieces, hints.need("experts", str(dump.path)), hints)
+    return imported("vllm", dump, pieces, hints)
 
 
 def _arrays(dump: Dump, hints: Hints) -> Iterator[tuple[str, Array]]:

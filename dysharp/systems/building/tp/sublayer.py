@@ -30,7 +30,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US
 from dysharp.costs.gemm import gemm_gang
 from dysharp.program import Alloc, Declared, Discipline, Framing, Kind, Program, ProgramBuilder, Tail, Template, To, frozen, hardware_of
-from dysharp.program.schema import Buffer, Function, Nature, Operator, Schema
+from dysharp.program.schema import COMMUNICATION, COMPUTE, HOST, Buffer, Function, Schema, operators
 from dysharp.specs import Cluster, choice, choice_int
 from dysharp.systems.building.base import CONTROL, STORE
 from dysharp.systems.building.batch import ids
@@ -56,14 +56,7 @@ def _schema() -> Schema:
 
 
 SCHEMA = _schema()
-OPERATORS = (
-    Operator("gemm1", Nature.COMPUTE),
-    Operator("reduce", Nature.COMMUNICATION),
-    Operator("norm", Nature.COMPUTE),
-    Operator("gather", Nature.COMMUNICATION),
-    Operator("gemm2", Nature.COMPUTE),
-    Operator("other", Nature.HOST),
-)
+OPERATORS = operators(gemm1=COMPUTE, reduce=COMMUNICATION, norm=COMPUTE, gather=COMMUNICATION, gemm2=COMPUTE, other=HOST)
 
 
 @frozen
