@@ -42,22 +42,16 @@ class Kernel(Steps):
 
     def step(self, name: str) -> None:
         """Add a step after the last step."""
-        twice = 2 * self.work.size
-        if name == "launch":
-            self.then(self.start(name, self.costs.kernel_ps))
-        elif name == "copy":
-            self.then(self.start(name, self.costs.memory_ps(twice)))
-        elif name == "stage":
-            self.then(self.start(name, self.costs.stream_ps(twice)))
-        elif name == "flags":
-            self.before = self.flags("flags", [self.before])
-        elif name == "meet":
-            self.then(self.start("late", self.costs.sync_ps - self.flight_ps))
-            self.before = self.flags("flags", [self.before])
-        elif name == "sync":
-            # A fence waits for a round trip. The Program simulates the acknowledgements of earlier stores.
-            m = self.b.hardware
-            self.then(self.start("fence", 4 * m.lat + m.responder - (2 * m.lat + m.ack if self.stored else 0)))
+        twice, m = 2 * self.work.size, self.b.hardware
+        takes = {"launch": self.costs.kernel_ps, "copy": self.costs.memory_ps(twice), "stage": self.costs.stream_ps(twice)}
+        if name in takes:
+            self.then(self.start(name, takes[name]))
+        elif name in ("flags", "meet", "sync"):
+            if name == "meet":
+                self.then(self.start("late", self.costs.sync_ps - self.flight_ps))
+            elif name == "sync":
+                # A fence waits for a round trip. The Program simulates the acknowledgements of earlier stores.
+                self.then(self.start("fence", 4 * m.lat + m.responder - (2 * m.lat + m.ack if self.stored else 0)))
             self.before = self.flags("flags", [self.before])
         else:
             node, op = self.move_step(name)
