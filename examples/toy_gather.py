@@ -8,8 +8,7 @@ import numpy as np
 
 from dysharp.program import Kind, Program
 from dysharp.specs import Cluster
-from dysharp.systems.building.collectives.chunks import RESULT, VECTOR
-from dysharp.systems.building.collectives.steps import Steps
+from dysharp.systems.building.collectives.steps import RESULT, VECTOR, Steps
 from dysharp.systems.building.layer import STORE
 from dysharp.systems.collectives import collective
 from dysharp.workload.collective import Collective

@@ -8,9 +8,7 @@ import numpy as np
 
 from dysharp.program import Kind, Program, Tail, To
 from dysharp.specs import Cluster
-from dysharp.systems.building.tp.schema import GATHERED, ROWS
-from dysharp.systems.building.tp.sublayer import Machine
-from dysharp.systems.building.tp.ways import Ways
+from dysharp.systems.building.tp import GATHERED, ROWS, Machine, Ways
 from dysharp.systems.collectives import collective
 from dysharp.workload.sublayer import SUB_LAYER, SubLayer
 

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 REGISTERS = {
     "schedule": ("dysharp.training.schedules.registry", "all_schedules", "training/schedules"),
-    "collective": ("dysharp.systems.collectives.register", "all_collectives", "systems/collectives"),
+    "collective": ("dysharp.systems.collectives", "all_collectives", "systems/collectives"),
     "system": ("dysharp.systems.registry", "all_systems", "systems"),
     "calculated": ("dysharp.figures.metric", "all_calculated", "figures/metrics"),
 }

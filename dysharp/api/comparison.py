@@ -19,7 +19,7 @@ from dysharp.runs.precision import row_options
 from dysharp.runs.request import Request, make_collective_request, make_request, takes
 from dysharp.runs.together import simulate_each, simulate_together
 from dysharp.systems import System, all_systems, get_system
-from dysharp.systems.collectives.register import get_collective
+from dysharp.systems.collectives import get_collective
 
 DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
 FORMS = ("real", "paper", "all")

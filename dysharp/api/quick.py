@@ -15,7 +15,7 @@ from dysharp.runs.arguments import RequestArgs, SharedArgs
 from dysharp.runs.collective import running
 from dysharp.runs.header import header_of
 from dysharp.runs.request import ModelSource, make_collective_request, takes
-from dysharp.systems.collectives.register import get_collective
+from dysharp.systems.collectives import get_collective
 
 STANDS_ON = (
     f"closed form: rates and costs of the kernels; nine of ten are within {100 * APART:.0f} % of the simulated layer; "

@@ -1,6 +1,6 @@
 """The functional machine for collectives: it runs the ops of a Program on real vectors, in any order that the Program allows.
 
-What an op moves: `systems/building/collectives/chunks.py`. A push reads when it is issued and writes when it is delivered. A pull reads when a
+What an op moves: `systems/building/collectives/steps.py`. A push reads when it is issued and writes when it is delivered. A pull reads when a
 member responds. So an edge that a Program lacks makes a wrong vector in some order.
 """
 
@@ -17,7 +17,7 @@ from dysharp.functional.progress import Progress
 from dysharp.program import Program, Tail, Trace
 from dysharp.program.builder import PULLS, PUSHES
 from dysharp.program.csr import owners
-from dysharp.systems.building.collectives.chunks import RESULT, VECTOR, Chunks, chunks_of
+from dysharp.systems.building.collectives.steps import RESULT, VECTOR, Chunks, chunks_of
 from dysharp.workload.collective import Collective
 
 Array = NDArray[Any]

@@ -1,6 +1,6 @@
 """The functional machine for sub-layers: GEMMs, norms and chunks on real matrices, with the merge tables of the switch.
 
-What an op does: `systems/building/tp/schema.py`. Loads and sums take places in a `protocol.merging` table for each home.
+What an op does: `systems/building/tp/sublayer.py`. Loads and sums take places in a `protocol.merging` table for each home.
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from dysharp.base.errors import EmulationMismatch, ProgramError
 from dysharp.functional.collective import FINISH, Array, Chunkwise, CollectiveEmulation
 from dysharp.program import Kind, Program, Tail, Trace
 from dysharp.protocol import merging
-from dysharp.systems.building.tp.schema import OUT, PARTIAL, ROWS, Cuts, cuts_of
+from dysharp.systems.building.tp.sublayer import OUT, PARTIAL, ROWS, Cuts, cuts_of
 from dysharp.workload.sublayer import SubLayer, norm
 
 MOST_PLACES = 1 << 30

@@ -11,18 +11,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final
 
+from dysharp.base.values import frozen
 from dysharp.isa.fields import Field, Layout
 
 FLIT_BYTES: Final = 16
 FLIT_BITS: Final = 128
 MAX_PAYLOAD: Final = 256  # bytes in one packet
-BITMAP_EXPERTS: Final = 15  # most local experts for a bitmap with one bit per expert
-INLINE_EXPERTS: Final = 32  # most local experts for ids of five bits
-INLINE_IDS: Final = 3  # ids of five bits in fifteen bits
 
 
 class Command(IntEnum):
@@ -139,7 +136,7 @@ assert CONTROL[0].width == 8 - COMMAND_SHIFT
 assert CONTROL[-1].width == 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """How one command is encoded. `answer`: the packet travels on an answer channel."""
 

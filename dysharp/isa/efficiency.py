@@ -5,9 +5,8 @@ eight GPUs, with requests and acknowledgements. Two functions give the efficienc
 trains of `framing`, the other encodes packets and counts their flits.
 """
 
-from dataclasses import dataclass
-
 from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.values import frozen
 from dysharp.isa.commands import FLIT_BYTES, MAX_PAYLOAD, Command, virtual_channel
 from dysharp.isa.framing import Framing, push_train
 from dysharp.isa.packets import Packet, encode
@@ -15,7 +14,7 @@ from dysharp.isa.packets import Packet, encode
 LISTED_LOCALLY = 33  # with so many local experts a replica lists its targets in an extension flit
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Format:
     """How a store names its targets.
 

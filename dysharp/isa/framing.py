@@ -8,10 +8,10 @@
 | one acknowledgement flit per packet and copy, merged in the switch | derived, docs/assumptions.md |
 """
 
-from dataclasses import dataclass
+from dysharp.base.values import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Framing:
     """The rule that cuts payload into packets. A field counts flits unless its name gives another unit."""
 
@@ -39,7 +39,7 @@ class Framing:
         return full * -(-self.payload_bytes // flit_bytes) + -(-rest // flit_bytes)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Train:
     """Wire bytes of one op (see `program.tables.Wires`). 0: the op does not use this hop."""
 

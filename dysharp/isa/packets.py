@@ -16,24 +16,12 @@ from operator import index
 from typing import Any, Final
 
 from dysharp.base.errors import IsaError
-from dysharp.isa.commands import (
-    BITMAP_EXPERTS,
-    COMMAND_BYTE,
-    COMMAND_SHIFT,
-    CRC_BYTE,
-    FLIT_BYTES,
-    INLINE_EXPERTS,
-    INLINE_IDS,
-    MAX_PAYLOAD,
-    RULES,
-    Command,
-    Data,
-    Dtype,
-    Half,
-    Stage,
-)
+from dysharp.isa.commands import COMMAND_BYTE, COMMAND_SHIFT, CRC_BYTE, FLIT_BYTES, MAX_PAYLOAD, RULES, Command, Data, Dtype, Half, Stage
 from dysharp.isa.fields import Layout, out_of_range, pack, unpack
 
+BITMAP_EXPERTS: Final = 15  # most local experts for a bitmap with one bit per expert
+INLINE_EXPERTS: Final = 32  # most local experts for ids of five bits
+INLINE_IDS: Final = 3  # ids of five bits in fifteen bits
 IDS_PER_FLIT: Final = 8
 ID_BYTES: Final = 2
 EXPERT_LIMIT: Final = 1 << 16

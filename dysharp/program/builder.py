@@ -1,44 +1,20 @@
 """`ProgramBuilder`: builds Programs from arrays, a batch of ops at a time. Millions of ops take well under a second."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dysharp.base.arrays import I32, I64, Array
 from dysharp.base.errors import ProgramError
 from dysharp.isa.framing import Framing, pull_train, push_train, stripe_ps
+from dysharp.program import tables
 from dysharp.program.csr import csr_ptr
 from dysharp.program.schema import LAYER, NO_DATA, Operator, Schema
-from dysharp.program.tables import (
-    Alloc,
-    Chaining,
-    Chains,
-    Declared,
-    Discipline,
-    Edges,
-    Hardware,
-    Head,
-    Holds,
-    HubTable,
-    Issuers,
-    Kind,
-    Members,
-    Net,
-    Ops,
-    Point,
-    Pools,
-    Program,
-    Regions,
-    Semaphores,
-    Sessions,
-    Shares,
-    Tail,
-    Template,
-    Wires,
-)
+from dysharp.program.tables import Alloc, Chaining, Declared, Discipline, Hardware, Head, HubTable, Kind, Net, Ops, Point, Program, Tail, Template
 
-I32 = NDArray[np.int32]
+Row = TypeVar("Row")
 PUSHES = (Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.PUSH_REDUCE)
 PULLS = (Kind.GET, Kind.PULL_REDUCE, Kind.MERGED_LOAD)
 WIRED = PUSHES + PULLS
@@ -71,7 +47,13 @@ def _full(value: ArrayLike, n: int, what: str) -> I32:
     return array.astype(np.int32, copy=False)
 
 
-def _cat(parts: list[Any], dtype: Any = np.int32) -> NDArray[Any]:
+def _added(rows: list[Row], row: Row) -> int:
+    """The place of `row`, now the last of `rows`."""
+    rows.append(row)
+    return len(rows) - 1
+
+
+def _cat(parts: list[Any], dtype: Any = np.int32) -> Array:
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)
 
 
@@ -84,7 +66,7 @@ def _table(kind: Any, rows: list[Any]) -> Any:
     return kind(**columns)
 
 
-def _distinct(values: NDArray[np.int64]) -> tuple[list[int], I32]:
+def _distinct(values: I64) -> tuple[list[int], I32]:
     """The distinct values, rising, and the place of each of `values` among them. Comparisons are faster than a sort where they are few."""
     found: list[int] = []
     rest = values
@@ -101,7 +83,7 @@ def _distinct(values: NDArray[np.int64]) -> tuple[list[int], I32]:
     return found, place
 
 
-def _padded(rows: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+def _padded(rows: list[I64]) -> I64:
     """`[n, longest]`, zeros behind shorter rows."""
     out = np.zeros((len(rows), max(map(len, rows), default=1)), np.int64)
     for i, row in enumerate(rows):
@@ -129,8 +111,8 @@ class ProgramBuilder:
         self._tables: list[HubTable] = []
         self._templates: list[Template] = []
         self._framings: list[Framing] = []
-        self._durations: list[NDArray[np.int64]] = []
-        self._task_bytes: list[NDArray[np.int64]] = []
+        self._durations: list[I64] = []
+        self._task_bytes: list[I64] = []
         self._wires: dict[tuple[int, bool, int, int, int, int], int] = {}
         self._ops: list[dict[str, I32]] = []
         self._members: list[dict[str, Any]] = []
@@ -152,8 +134,7 @@ class ProgramBuilder:
     # ---- what ops refer to -------------------------------------------------------------------------------------------
 
     def template(self, template: Template) -> int:
-        self._templates.append(template)
-        return len(self._templates) - 1
+        return _added(self._templates, template)
 
     def table(self, table: HubTable) -> int:
         """The id of a table of every hub; equal tables are one."""
@@ -162,8 +143,7 @@ class ProgramBuilder:
         return self._tables.index(table)
 
     def framing(self, framing: Framing) -> int:
-        self._framings.append(framing)
-        return len(self._framings) - 1
+        return _added(self._framings, framing)
 
     def duration(self, ps_by_rows: ArrayLike, bytes_by_rows: ArrayLike = 0) -> int:
         """A duration class, by the rows r of a tile (index 0 is not used). Returns its id.
@@ -171,33 +151,27 @@ class ProgramBuilder:
         `ps_by_rows[r]`: time of one task. `bytes_by_rows[r]`: bytes of one task from shared memory bandwidth.
         """
         self._durations.append(np.asarray(ps_by_rows, np.int64))
-        self._task_bytes.append(np.broadcast_to(np.asarray(bytes_by_rows, np.int64), self._durations[-1].shape))
-        return len(self._durations) - 1
+        return _added(self._task_bytes, np.broadcast_to(np.asarray(bytes_by_rows, np.int64), self._durations[-1].shape))
 
     def pool(self, node: int, slots: int, name: str = "sm") -> int:
-        self._pools.append((node, slots, f"node[{node}].{name}"))
-        return len(self._pools) - 1
+        return _added(self._pools, (node, slots, f"node[{node}].{name}"))
 
     def share(self, pool: int, most: int) -> int:
         """A share of `pool`: its issuers hold at most `most` slots together."""
-        self._shares.append((pool, most))
-        return len(self._shares) - 1
+        return _added(self._shares, (pool, most))
 
     def split(self, op: int, share: int, most: int) -> None:
         """When `op` is done, `share` has `most` slots."""
         self._splits.append((op, share, most))
 
     def issuer(self, node: int, discipline: Discipline, *, pool: int = -1, interval_ps: int = 0, name: str = "issuer", share: int = -1) -> int:
-        self._issuers.append((node, pool, int(discipline), interval_ps, f"node[{node}].{name}", share))
-        return len(self._issuers) - 1
+        return _added(self._issuers, (node, pool, int(discipline), interval_ps, f"node[{node}].{name}", share))
 
     def semaphore(self, node: int, capacity: int, name: str = "window", unit: str = "ops") -> int:
-        self._semaphores.append((node, capacity, f"node[{node}].{name}", unit))
-        return len(self._semaphores) - 1
+        return _added(self._semaphores, (node, capacity, f"node[{node}].{name}", unit))
 
     def chain(self, pool: int, mode: Chaining) -> int:
-        self._chains.append((pool, int(mode)))
-        return len(self._chains) - 1
+        return _added(self._chains, (pool, int(mode)))
 
     def sums(self, home: ArrayLike, expected: ArrayLike, places: int) -> int:
         """A batch of sums of PUSH_REDUCEs, one for each of `home`. `places`: see `Sessions`. Returns the first id."""
@@ -211,8 +185,7 @@ class ProgramBuilder:
         return self.sums(home, expected, places)
 
     def session(self, home: int, expected: int) -> int:
-        self._sessions.append((home, expected))
-        return len(self._sessions) - 1
+        return _added(self._sessions, (home, expected))
 
     # ---- regions -----------------------------------------------------------------------------------------------------
 
@@ -231,16 +204,8 @@ class ProgramBuilder:
         node, n_rows = np.atleast_1d(np.asarray(node)), np.atleast_1d(np.asarray(n_rows))
         n, tiles = len(node), -(-n_rows // np.asarray(tile_rows))
         first = (self._n_regions, self._n_rows, self._n_tiles)
-        self._regions.append(
-            {
-                "node": _full(node, n, "region node"),
-                "alloc": _full(int(alloc), n, "alloc"),
-                "tile_rows": _full(tile_rows, n, "tile_rows"),
-                "row_bytes": _full(row_bytes, n, "row_bytes"),
-                "rows": _full(n_rows, n, "n_rows"),
-                "tiles": _full(tiles, n, "tiles"),
-            }
-        )
+        columns = {"region node": node, "alloc": int(alloc), "tile_rows": tile_rows, "row_bytes": row_bytes, "n_rows": n_rows, "tiles": tiles}
+        self._regions.append({name: _full(column, n, name) for name, column in columns.items()})
         total = int(n_rows.sum())
         keys = np.arange(total) if key is None else key
         self._rows.append({"key": _full(keys, total, "row key"), "notify": np.full(total, -1, np.int32)})
@@ -358,27 +323,20 @@ class ProgramBuilder:
         """
         acquire = np.atleast_1d(np.asarray(acquire))
         n = len(acquire)
-        self._holds.append(
-            (
-                _full(sem, n, "hold semaphore"),
-                _full(amount, n, "hold amount"),
-                _full(acquire_at, n, "hold acquire point"),
-                _full(acquire, n, "hold acquire"),
-                _full(release_at, n, "hold release point"),
-                _full(acquire if release is None else release, n, "hold release"),
-            )
-        )
+        columns = {"semaphore": sem, "amount": amount, "acquire point": acquire_at, "acquire": acquire, "release point": release_at}
+        columns["release"] = acquire if release is None else release
+        self._holds.append(tuple(_full(column, n, f"hold {name}") for name, column in columns.items()))
 
     # ---- build -------------------------------------------------------------------------------------------------------
 
     def build(self, declared: Declared | None = None) -> Program:
         """The Program of all calls so far. Check it with `verify`."""
-        common = [k for k in Ops.__slots__ if k not in RARE]
+        common = [k for k in Ops.__annotations__ if k not in RARE]
         columns: dict[str, Any] = {k: _cat([o[k] for o in self._ops]) for k in common}
         for name, default in RARE.items():
             if any(name in o for o in self._ops):
                 columns[name] = _cat([o.get(name, _full(default, len(o["node"]), name)) for o in self._ops])
-        issuers = _table(Issuers, self._issuers)
+        issuers = _table(tables.Issuers, self._issuers)
         homes = np.array(self._sessions, np.int32).reshape(-1, 2).T.copy()
         return Program(
             n_nodes=self.n_nodes,
@@ -392,14 +350,14 @@ class ProgramBuilder:
             ops=Ops(**columns),
             members=self._build_members(),
             regions=self._build_regions(),
-            edges=Edges(*(_cat([e[i] for e in self._edges]) for i in range(4))),
-            holds=Holds(*(_cat([h[i] for h in self._holds]) for i in range(6))),
-            semaphores=_table(Semaphores, self._semaphores),
+            edges=tables.Edges(*(_cat([e[i] for e in self._edges]) for i in range(4))),
+            holds=tables.Holds(*(_cat([h[i] for h in self._holds]) for i in range(6))),
+            semaphores=_table(tables.Semaphores, self._semaphores),
             issuers=issuers if self._shares else replace(issuers, share=None),
-            pools=_table(Pools, self._pools),
+            pools=_table(tables.Pools, self._pools),
             declared=declared or Declared(0),
-            chains=_table(Chains, self._chains) if self._chains else None,
-            sessions=Sessions(homes[0], homes[1], self._places, self._timeout_ps) if self._sessions else None,
+            chains=_table(tables.Chains, self._chains) if self._chains else None,
+            sessions=tables.Sessions(homes[0], homes[1], self._places, self._timeout_ps) if self._sessions else None,
             shares=self._build_shares(),
             tables=tuple(self._tables),
             row_trains=self.row_trains,
@@ -409,12 +367,12 @@ class ProgramBuilder:
             schema=self.schema,
         )
 
-    def _build_shares(self) -> Shares | None:
+    def _build_shares(self) -> tables.Shares | None:
         splits = sorted(self._splits, key=lambda split: split[0])
         columns = [*np.array(self._shares, np.int32).reshape(-1, 2).T.copy(), *np.array(splits, np.int32).reshape(-1, 3).T.copy()]
-        return Shares(*columns) if self._shares else None
+        return tables.Shares(*columns) if self._shares else None
 
-    def _build_wires(self) -> Wires:
+    def _build_wires(self) -> tables.Wires:
         m = self.hardware
         out = np.zeros((len(self._wires), 10), np.int64)
         for (framing, is_pull, net, payload, targets, aux), row in self._wires.items():
@@ -424,26 +382,16 @@ class ProgramBuilder:
             t = train(f, -(-payload // trains), targets, aux, m.flit)
             stripes = (0 if net else stripe_ps(w, t.packets, m.n_links, m.rate) for w in (t.up, t.response))
             out[row] = (t.up, t.down, t.response, t.result, t.ack_up, t.ack_down, *stripes, aux, trains)
-        return Wires(*out.T.copy())
+        return tables.Wires(*out.T.copy())
 
-    def _build_members(self) -> Members:
+    def _build_members(self) -> tables.Members:
+        count, node, fills, row = (_cat([m[k] for m in self._members]) for k in ("count", "node", "fills", "row"))
+        ext = [np.zeros(len(m["node"]), np.int32) if m["ext"] is None else m["ext"] for m in self._members]
         has_ext = any(m["ext"] is not None for m in self._members)
-        ext = [np.zeros(len(m["node"]), np.int32) if m["ext"] is None else m["ext"] for m in self._members] if has_ext else []
-        return Members(
-            ptr=csr_ptr(_cat([m["count"] for m in self._members])),
-            node=_cat([m["node"] for m in self._members]),
-            fill_ptr=csr_ptr(_cat([m["fills"] for m in self._members])),
-            fill_row=_cat([m["row"] for m in self._members]),
-            ext_bytes=_cat(ext) if has_ext else None,
-        )
+        return tables.Members(csr_ptr(count), node, csr_ptr(fills), row, _cat(ext) if has_ext else None)
 
-    def _build_regions(self) -> Regions:
-        column = {k: _cat([r[k] for r in self._regions]) for k in ("node", "alloc", "tile_rows", "row_bytes", "rows", "tiles")}
-        return Regions(
-            row_ptr=csr_ptr(column.pop("rows")),
-            tile_ptr=csr_ptr(column.pop("tiles")),
-            **column,
-            row_key=_cat([r["key"] for r in self._rows]),
-            row_notify=_cat([r["notify"] for r in self._rows]),
-            name=tuple(self._region_names),
-        )
+    def _build_regions(self) -> tables.Regions:
+        names = ("region node", "alloc", "tile_rows", "row_bytes", "n_rows", "tiles")
+        node, alloc, tile_rows, row_bytes, rows, tiles = (_cat([r[k] for r in self._regions]) for k in names)
+        key, notify = (_cat([r[k] for r in self._rows]) for k in ("key", "notify"))
+        return tables.Regions(node, alloc, tile_rows, row_bytes, csr_ptr(rows), csr_ptr(tiles), key, notify, tuple(self._region_names))

@@ -1,6 +1,7 @@
 """Names of ops, rows, tiles, regions and edges in messages, so that a reader finds them in the plan; refusals of a bad row of a column."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -84,3 +85,9 @@ def check_range(column: Array, low: int, high: int, what: str) -> None:
         i = int(((column < low) | (column >= high)).argmax())
         expected = f"{low} .. {high - 1}" if high > low else "no entries at all"
         raise ProgramError(f"{what.format(i=i)}: found {column[i]}, expected {expected}")
+
+
+def check_ranges(table: Any, what: str, **columns: tuple[int, int]) -> None:
+    """Raise ProgramError unless every entry of the named columns of `table` is in `low .. high - 1`. `what`: what a row is."""
+    for name, (low, high) in columns.items():
+        check_range(getattr(table, name), low, high, f"{what} {{i}}: {name}")

@@ -62,8 +62,7 @@ class Columns:
         remote = m.node != np.repeat(node, self.per_op)
         total = np.zeros(self.p.n_members + 1, np.int32)
         np.cumsum(remote, out=total[1:])
-        counts: Array = np.diff(total[m.ptr])
-        return counts
+        return np.asarray(np.diff(total[m.ptr]))
 
     @cached_property
     def leads(self) -> Array:

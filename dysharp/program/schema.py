@@ -1,7 +1,8 @@
 """What the ops of a Program are for, and what its data is: operators, buffers, functions. The Program declares them; every reader loops over them."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from dysharp.base.values import frozen
 
 LATE = "late"
 """Function of the DELAY that stands for the late start of a rank (`skew.py`). Readers know the DELAY by it, so its name is free for others."""
@@ -11,7 +12,7 @@ CARRIES_NOTHING = ("", "control", "delay", "join", LATE, BESIDE)
 """Functions of ops that carry no tensor. Every Program may use them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Buffer:
     """Rows of one tensor.
 
@@ -28,7 +29,7 @@ class Buffer:
     tiled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Function:
     """What an op does with data: it reads a row (or tile) of one of the buffers `reads` and writes one of `writes`.
 
@@ -43,7 +44,7 @@ class Function:
     cut: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Schema:
     """Buffers and functions of a Program. Without any, its ops move bytes that mean nothing."""
 
@@ -78,7 +79,7 @@ class Nature(StrEnum):
     HOST = "host"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operator:
     """An operator of a Program: its name in every output, and its nature."""
 
@@ -86,11 +87,11 @@ class Operator:
     nature: Nature
 
 
-LAYER = (
-    Operator("dispatch", Nature.COMMUNICATION),
-    Operator("gemm1", Nature.COMPUTE),
-    Operator("gemm2", Nature.COMPUTE),
-    Operator("combine", Nature.COMMUNICATION),
-    Operator("other", Nature.HOST),
-)
+def operators(**nature: Nature) -> tuple[Operator, ...]:
+    """Operators by name, in the order of outputs."""
+    return tuple(Operator(name, what) for name, what in nature.items())
+
+
+COMMUNICATION, COMPUTE, HOST = Nature.COMMUNICATION, Nature.COMPUTE, Nature.HOST
+LAYER = operators(dispatch=COMMUNICATION, gemm1=COMPUTE, gemm2=COMPUTE, combine=COMMUNICATION, other=HOST)
 """Operators of a MoE layer. A gradient counts as its forward GEMM."""

@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import Array
 from dysharp.base.errors import ProgramError
 from dysharp.program.names import fail_where
 from dysharp.program.tables import Edges, Holds, Ops, Program, Section
 from dysharp.program.trace import Trace
 
-Array = NDArray[Any]
 TAILS = ("op", "op", "member", "tile", "row")
 HEADS = ("op", "member", "tile", "op")
 POINTS = ("op", "op", "row", "op")
@@ -77,7 +76,7 @@ def part_of(program: Program, label: str) -> Program:
     regions = slice(section.regions.start, section.regions.stop)
     used, template = np.unique(o.template[ops], return_inverse=True)
     own = [program.templates[i] for i in used.tolist()]
-    cut: dict[str, Any] = {name: None if (column := getattr(o, name)) is None else column[ops] for name in Ops.__slots__}
+    cut: dict[str, Any] = {name: None if (column := getattr(o, name)) is None else column[ops] for name in Ops.__annotations__}
     return replace(
         program,
         templates=tuple(replace(t, name=unlabelled(label, t.name), operator=unlabelled(label, t.operator)) for t in own),

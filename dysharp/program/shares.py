@@ -8,19 +8,17 @@ a GPU have one such share in common (`common_shares`).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import I32, Bools
+from dysharp.base.arrays import I32, Array, Bools
 from dysharp.base.errors import ProgramError
-from dysharp.program.names import check_range, fail_where
+from dysharp.program.names import check_range, check_ranges, fail_where
 from dysharp.program.schema import Nature
 from dysharp.program.skew import with_edges, with_ops
 from dysharp.program.tables import Head, Kind, Program, Shares, Tail, Template
 
-Array = NDArray[Any]
 Place = tuple[str, str, int]
 """(label of a part, name of a pool, node)."""
 
@@ -163,7 +161,7 @@ def check_shares(p: Program) -> None:
     s, own = p.shares, p.issuers.share
     if s is None or own is None:
         return
-    check_range(s.pool, 0, len(p.pools.node), "share {i}: pool")
+    check_ranges(s, "share", pool=(0, len(p.pools.node)))
     check_range(own, -1, len(s.pool), "issuer {i}: share")
     check_range(s.split_op, 0, p.n_ops, "split {i}: op")
     check_range(s.split_share, 0, len(s.pool), "split {i}: share")

@@ -17,17 +17,14 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import F64, I32, I64, Array, Bools, Reals
 from dysharp.base.errors import ProgramError
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import owners
 from dysharp.program.schema import LATE
 from dysharp.program.tables import Discipline, Edges, Head, Issuers, Kind, Ops, Pools, Program, Tail, Template
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 START = "start"
 """Name of the template of start DELAYs."""
 SOURCES = ("x", "dy")
@@ -56,7 +53,7 @@ def skewed(program: Program, skew: Skew) -> Program:
     return _late(_slow(program, np.array(skew.slow)), np.array(skew.start_ps, np.int64))
 
 
-def _slow(program: Program, factor: NDArray[np.float64]) -> Program:
+def _slow(program: Program, factor: F64) -> Program:
     """Slow nodes get templates and durations of their own, one set per factor."""
     templates, template = list(program.templates), program.ops.template.copy()
     durations, task_bytes = [program.durations], [program.task_bytes]
@@ -84,8 +81,7 @@ def _slow(program: Program, factor: NDArray[np.float64]) -> Program:
 
 def _scaled(column: I64, factor: float) -> I64:
     """`[1, rows]` times rounded up; 0 (no such number of rows) stays 0."""
-    scaled: I64 = np.ceil(column * factor).astype(np.int64)[None, :]
-    return scaled
+    return np.asarray(np.ceil(column * factor).astype(np.int64)[None, :])
 
 
 def _late(program: Program, start_ps: I64) -> Program:
@@ -137,7 +133,7 @@ def with_ops(program: Program, template: Template, values: dict[str, Any]) -> Pr
     return replace(program, templates=(*program.templates, template), ops=Ops(**grown), members=replace(m, ptr=ptr))
 
 
-def with_edges(program: Program, edges: Iterable[tuple[Tail, NDArray[Any], NDArray[Any]]]) -> Program:
+def with_edges(program: Program, edges: Iterable[tuple[Tail, Array, Array]]) -> Program:
     """`program` with edges from `(tail kind, tails)` to the issue of ops `heads`."""
     e, edges = program.edges, list(edges)
     columns = [np.concatenate([np.full(len(tail), int(kind)) for kind, tail, _ in edges]), np.concatenate([tail for _, tail, _ in edges])]
@@ -156,7 +152,7 @@ def waits_for_start(program: Program, start: I32) -> tuple[I32, I32]:
     return np.append(own[heads], held[pulls]), np.append(heads, owner[pulls]).astype(np.int32)
 
 
-def _behind_own(program: Program) -> Mask:
+def _behind_own(program: Program) -> Bools:
     """`[n_ops]` whether an op issues only after another op of its node has issued."""
     o, e, r = program.ops, program.edges, program.regions
     behind = np.zeros(program.n_ops, np.bool_)
@@ -182,7 +178,7 @@ def _behind_own(program: Program) -> Mask:
     return behind | follows
 
 
-def _more(column: I32, new: NDArray[np.integer] | NDArray[np.floating]) -> I32:
+def _more(column: I32, new: Reals) -> I32:
     return np.append(column, new).astype(np.int32)
 
 

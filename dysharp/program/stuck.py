@@ -118,8 +118,7 @@ class _Waits:
         if r.alloc[region] == Alloc.FIRST_TOUCH:
             enough = min((index + 1) * n, end - first)
             return late if end - first - len(late) < enough else EMPTY
-        own: Array = late[(late - first) // n == index]
-        return own
+        return np.asarray(late[(late - first) // n == index])
 
     def _tells(self, row: int) -> Iterator[Thing]:
         """Notifications for which the op of a row waits. In a first-touch region any tile may have the row."""
@@ -154,5 +153,4 @@ def _grouped(owner: Array, chosen: Array, n: int) -> tuple[Array, Array]:
 
 def _of(grouped: tuple[Array, Array], i: int) -> Array:
     ptr, ids = grouped
-    ids_of_i: Array = ids[ptr[i] : ptr[i + 1]]
-    return ids_of_i
+    return np.asarray(ids[ptr[i] : ptr[i + 1]])

@@ -7,17 +7,15 @@ Their meaning in time: `docs/design/0001`. Reasons for the columns: `docs/design
 and Other points says which interpreter takes the rest.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import I32, I64, Bools
+from dysharp.base.values import frozen
 from dysharp.isa.framing import Framing
 from dysharp.program.schema import LAYER, NO_DATA, Nature, Operator, Schema
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 
 
 class Kind(IntEnum):
@@ -109,7 +107,7 @@ class Chaining(IntEnum):
     YIELD = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hardware:
     """Constants of the hardware at burst level, from a Cluster and choices.toml.
 
@@ -143,7 +141,7 @@ class Hardware:
         return max(1, self.n_vcs * self.vc_bytes - self.rate * self.lat // 1_000_000) if self.vc_bytes else 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Net:
     """A network besides NVLink, to which every node has one link out and one link in (docs/design/0012-several-domains.md).
 
@@ -171,11 +169,10 @@ class Net:
     def peer(self, node: I32) -> I32:
         """The node to which the link of each `node` leads, in a network with `step`."""
         first = node - node % np.int32(self.ring)
-        peer: I32 = first + (node - first + np.int32(self.step)) % np.int32(self.ring)
-        return peer
+        return np.asarray(first + (node - first + np.int32(self.step)) % np.int32(self.ring))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HubTable:
     """A table of every hub that maps rows to their place, read through a cache (docs/design/0010-tables-and-trains.md).
 
@@ -205,7 +202,7 @@ def columns_of(columns: ColumnRange, width: int) -> slice:
     return slice(first * width // of, end * width // of)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Template:
     """Properties that many ops share.
 
@@ -231,7 +228,7 @@ class Template:
     microbatch: int = 0  # of the part
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ops:
     """`[n_ops]` columns; every column int32. -1 = none."""
 
@@ -250,7 +247,7 @@ class Ops:
     offset: I32 | None = None  # first byte of the row that the op's train carries; a row may travel in several trains
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Wires:
     """`[n_wires]` int64: wire bytes of one train of a kind and size, and how many such trains an op is."""
 
@@ -266,7 +263,7 @@ class Wires:
     trains: I64  # trains of one op; above 1, the op is bulk: the engine cuts it (docs/design/0001, Bulk), each train has ceil(bytes / trains)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Members:
     """Destinations of ops. Op o has the members `ptr[o]:ptr[o+1]`.
 
@@ -280,7 +277,7 @@ class Members:
     ext_bytes: I32 | None = None  # [n_members] wire bytes of this copy beyond Wires.down
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Regions:
     """Row stores. Region r has the rows `row_ptr[r]:row_ptr[r+1]` and the tiles `tile_ptr[r]:tile_ptr[r+1]`.
 
@@ -298,7 +295,7 @@ class Regions:
     name: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Edges:
     """`[n_edges]`: the head waits for the tail."""
 
@@ -308,7 +305,7 @@ class Edges:
     head: I32
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Holds:
     """`[n_holds]`: `amount` of semaphore `sem` is held from point `acquire` to point `release`."""
 
@@ -320,7 +317,7 @@ class Holds:
     release: I32
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Semaphores:
     """`[n_semaphores]`: capacity at a node, in `unit`."""
 
@@ -330,7 +327,7 @@ class Semaphores:
     unit: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Issuers:
     """`[n_issuers]`: queues that issue ops. `pool` -1 = no pool.
 
@@ -345,7 +342,7 @@ class Issuers:
     share: I32 | None = None  # see Shares, -1 = none: the issuer takes whatever slots of its pool are free
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pools:
     """`[n_pools]`: SM slots (or one host thread) of a node."""
 
@@ -354,7 +351,7 @@ class Pools:
     name: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shares:
     """`[n_shares]`: parts of pools. The issuers of a share together hold at most `most` slots of `pool` at once.
 
@@ -370,7 +367,7 @@ class Shares:
     split_more: I32 | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chains:
     """`[n_chains]`: ops with `Ops.chain == c` run one after the other, by id, on one slot of `pool`.
 
@@ -381,7 +378,7 @@ class Chains:
     mode: I32
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sessions:
     """`[n_sessions]`: merging in the switch of `expected` PUSH_REDUCE contributions, or of `expected` MERGED_LOADs of one address.
 
@@ -395,7 +392,7 @@ class Sessions:
     timeout_ps: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Declared:
     """Numbers that the plan promises; `verify` compares the tables with the promise."""
 
@@ -411,7 +408,7 @@ class Declared:
     """SMs that each communication kernel keeps while it runs (`shares.py`); 0 = none, or not known."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Section:
     """The place of one part in a merged Program (`merge.merge`): its label and the ids that are its own."""
 
@@ -427,7 +424,7 @@ class Section:
     holds: range
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Program:
     """All tables of one point. `ProgramBuilder` builds them, `verify` checks them, every interpreter reads them."""
 
@@ -549,7 +546,7 @@ class Program:
         place = {name: i for i, name in enumerate(self.operator_names)}
         return np.array([place[t.operator] for t in self.templates], np.int64)
 
-    def tiled_regions(self) -> NDArray[np.bool_]:
+    def tiled_regions(self) -> Bools:
         """`[n_regions]` bool: COMPUTE ops run on the tiles of the region."""
         tiled = self.schema.tiled
         return np.array([name in tiled for name in self.regions.name] or [False] * self.n_regions, np.bool_)

@@ -8,14 +8,14 @@ left to the deadlock check of the run.
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import Array
 from dysharp.base.errors import ProgramError
 from dysharp.program.builder import PULLS, WIRED
 from dysharp.program.csr import owners, starts
 from dysharp.program.domains import check_domains, check_nets, train_bytes_of
 from dysharp.program.meaning import check_computes, check_functions, check_reads, check_sessions, check_slices, check_slots, check_sums_of_sums
-from dysharp.program.names import check_range, fail_where
+from dysharp.program.names import check_range, check_ranges, fail_where
 from dysharp.program.payload import Columns, check_rows, check_traffic
 from dysharp.program.schema import Nature
 from dysharp.program.sections import part_of
@@ -23,7 +23,7 @@ from dysharp.program.shares import check_shares
 from dysharp.program.startable import first_that_never_starts, waits_by_kind
 from dysharp.program.tables import Alloc, Head, Kind, Point, Program, Tail
 
-Array = NDArray[Any]
+SOME = (1, 1 << 31)  # what is at least 1, in 31 bits
 MAX_PRIO = 1 << 20  # issuers order by prio and key in one 64-bit word
 MAX_TASKS = 1 << 12  # a batch of a gang is one 64-bit word
 MAX_CLASSES = 32  # a class is one bit of a 32-bit mask
@@ -177,23 +177,18 @@ def _check_templates(p: Program) -> None:
 
 def _check_who(p: Program) -> None:
     """Issuers, pools, semaphores, chains, sessions."""
-    check_range(p.pools.node, 0, p.n_nodes, "pool {i}: node")
-    check_range(p.pools.slots, 1, 1 << 31, "pool {i}: slots")
-    check_range(p.issuers.node, 0, p.n_nodes, "issuer {i}: node")
-    check_range(p.issuers.pool, -1, len(p.pools.node), "issuer {i}: pool")
-    check_range(p.issuers.discipline, 0, 4, "issuer {i}: discipline")
-    check_range(p.issuers.interval_ps, 0, 1 << 62, "issuer {i}: interval_ps")
+    node, pool = (0, p.n_nodes), len(p.pools.node)
+    check_ranges(p.pools, "pool", node=node, slots=SOME)
+    check_ranges(p.issuers, "issuer", node=node, pool=(-1, pool), discipline=(0, 4), interval_ps=(0, 1 << 62))
     pooled = np.flatnonzero(p.issuers.pool >= 0)
     elsewhere = p.pools.node[p.issuers.pool[pooled]] != p.issuers.node[pooled]
     fail_where(elsewhere, lambda i: f"issuer {pooled[i]}: found a pool of another node, expected one of its own")
     check_shares(p)
-    check_range(p.semaphores.node, 0, p.n_nodes, "semaphore {i}: node")
-    check_range(p.semaphores.capacity, 1, 1 << 31, "semaphore {i}: capacity")
+    check_ranges(p.semaphores, "semaphore", node=node, capacity=SOME)
     if p.chains is not None:
-        check_range(p.chains.pool, 0, len(p.pools.node), "chain {i}: pool")
+        check_ranges(p.chains, "chain", pool=(0, pool))
     if p.sessions is not None:
-        check_range(p.sessions.home, 0, p.n_nodes, "session {i}: home")
-        check_range(p.sessions.expected, 1, 1 << 31, "session {i}: expected")
+        check_ranges(p.sessions, "session", home=node, expected=SOME)
         for name in ("places", "timeout_ps"):
             if getattr(p.sessions, name) < 0:
                 raise ProgramError(f"sessions: found {name} {getattr(p.sessions, name)}, expected 0 or more")
@@ -201,10 +196,7 @@ def _check_who(p: Program) -> None:
 
 def _check_regions(p: Program) -> None:
     r = p.regions
-    check_range(r.node, 0, p.n_nodes, "region {i}: node")
-    check_range(r.alloc, 0, len(Alloc), "region {i}: alloc")
-    check_range(r.tile_rows, 1, 1 << 31, "region {i}: tile_rows")
-    check_range(r.row_bytes, 1, 1 << 31, "region {i}: row_bytes")
+    check_ranges(r, "region", node=(0, p.n_nodes), alloc=(0, len(Alloc)), tile_rows=SOME, row_bytes=SOME)
     check_range(r.row_notify, -1, p.n_ops, "row {i}: notified op")
     n_tiles, expected = np.diff(r.tile_ptr), -(-np.diff(r.row_ptr) // r.tile_rows)
     fail_where(n_tiles != expected, lambda i: f"region {i}: found {n_tiles[i]} tiles, expected {expected[i]}")
@@ -215,14 +207,9 @@ def _check_regions(p: Program) -> None:
 
 def _check_ops(p: Program) -> None:
     o = p.ops
-    check_range(o.template, 0, len(p.templates), "op {i}: template")
-    check_range(o.node, 0, p.n_nodes, "op {i}: node")
-    check_range(o.issuer, -1, len(p.issuers.node), "op {i}: issuer")
-    check_range(o.prio, 0, MAX_PRIO, "op {i}: prio")
-    check_range(o.key, -1, 1 << 31, "op {i}: key")
-    check_range(o.bytes, 0, 1 << 31, "op {i}: bytes")
-    check_range(o.wire, -1, len(p.wires.up), "op {i}: wire")
-    check_range(p.wires.trains, 1, 1 << 31, "wire {i}: trains")
+    check_ranges(o, "op", template=(0, len(p.templates)), node=(0, p.n_nodes), issuer=(-1, len(p.issuers.node)), prio=(0, MAX_PRIO))
+    check_ranges(o, "op", key=(-1, 1 << 31), bytes=(0, 1 << 31), wire=(-1, len(p.wires.up)))
+    check_ranges(p.wires, "wire", trains=SOME)
     size, most = o.bytes, train_bytes_of(p)[p.ops.template]
     if (p.wires.trains > 1).any():
         trains = np.append(p.wires.trains, 1)[o.wire]
@@ -420,7 +407,7 @@ def _check_holds(p: Program) -> None:
     if len(h.sem) == 0:
         return
     check_range(h.sem, 0, len(p.semaphores.capacity), "hold {i}: semaphore")
-    check_range(h.amount, 1, 1 << 31, "hold {i}: amount")
+    check_ranges(h, "hold", amount=SOME)
     _check_points(p, "acquire", h.acquire_kind, h.acquire)
     _check_points(p, "release", h.release_kind, h.release)
     at_issue = np.flatnonzero(h.acquire_kind == Point.OP_ISSUED)

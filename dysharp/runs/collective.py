@@ -17,7 +17,7 @@ from dysharp.runs.options import Value, options_of, split_options
 from dysharp.runs.progress import Step
 from dysharp.runs.request import CollectiveRequest
 from dysharp.systems.collective_system import CollectiveSystem
-from dysharp.systems.collectives.register import all_collectives, all_tensor_parallel
+from dysharp.systems.collectives import all_collectives, all_tensor_parallel
 from dysharp.systems.registry import is_real
 from dysharp.workload.sublayer import SubLayer
 

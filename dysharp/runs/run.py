@@ -18,7 +18,7 @@ from dysharp.runs.options import options_by_system, options_of
 from dysharp.runs.progress import Step
 from dysharp.runs.request import Request, Workload, make_collective_request, make_request, make_workload, takes
 from dysharp.systems import System, all_systems, get_system
-from dysharp.systems.collectives.register import get_collective
+from dysharp.systems.collectives import get_collective
 from dysharp.systems.registry import FUSED_GEMMS
 
 

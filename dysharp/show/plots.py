@@ -21,8 +21,9 @@ from dysharp.analysis.row import DIRECTIONS
 from dysharp.base.errors import ConfigError
 from dysharp.base.files import check_destination, write_file
 from dysharp.program import LAYER
-from dysharp.systems import OTHER_COLOUR, all_systems
+from dysharp.systems import all_systems
 from dysharp.systems.collectives import all_collectives
+from dysharp.systems.facts import OTHER_COLOUR
 
 if TYPE_CHECKING:
     from dysharp.api.network_curve import NetworkCurve

@@ -122,14 +122,17 @@ def _cluster(table: dict[str, Any], where: str) -> Cluster:
 @functools.cache
 def packaged_table(name: str) -> dict[str, Any]:
     """The table of a packaged model. The Model itself is not cached, because choices may be overridden."""
-    path = DATA / "models" / f"{name}.toml"
-    return with_base(parse_toml(read_text(path), path.name), "models", path.name)
+    return with_base(_packaged("models", name), "models", f"{name}.toml")
 
 
 @functools.cache
 def _packaged_cluster(name: str) -> Cluster:
-    path = DATA / "clusters" / f"{name}.toml"
-    return cluster_from_toml(read_text(path), path.name)
+    return _cluster(_packaged("clusters", name), f"{name}.toml")
+
+
+def _packaged(kind: str, name: str) -> dict[str, Any]:
+    path = DATA / kind / f"{name}.toml"
+    return parse_toml(read_text(path), path.name)
 
 
 def in_file(build: Callable[[], Spec], where: str) -> Spec:
@@ -151,8 +154,7 @@ def with_base(table: dict[str, Any], kind: str, where: str) -> dict[str, Any]:
     if not isinstance(base, str) or base not in names_of(kind):
         tail = nearest(str(base) if isinstance(base, str) else "", names_of(kind))
         raise ConfigError(f"{where}: base: found {show(base)}, expected a packaged name{tail}")
-    path = DATA / kind / f"{base}.toml"
-    inherited = with_base(parse_toml(read_text(path), path.name), kind, path.name)
+    inherited = with_base(_packaged(kind, base), kind, f"{base}.toml")
     del inherited["name"]
     inherited["source"] = f"variant of {base} ({inherited['source']})"
     return merged(inherited, table)
@@ -246,8 +248,7 @@ def load_whole(name_or_path: NameOrPath | WholeModel) -> WholeModel:
     if isinstance(name_or_path, WholeModel):
         return name_or_path
     if is_name(name_or_path, "dense"):
-        path = DATA / "dense" / f"{name_or_path}.toml"
-        return whole_from_table(parse_toml(read_text(path), path.name), path.name)
+        return whole_from_table(_packaged("dense", str(name_or_path)), f"{name_or_path}.toml")
     if is_name(name_or_path, "models"):
         table = packaged_table(str(name_or_path))
         if "whole" not in table:
@@ -265,8 +266,7 @@ def whole_from_toml(text: str, where: str) -> WholeModel:
     """A `WholeModel` from TOML text; `where` names the file in errors (`ConfigError`)."""
     table = parse_toml(text, where)
     if isinstance(table.get("base"), str) and table["base"] in names_of("dense"):
-        path = DATA / "dense" / f"{table.pop('base')}.toml"
-        return whole_from_table(merged(parse_toml(read_text(path), path.name), table), where)
+        return whole_from_table(merged(_packaged("dense", table.pop("base")), table), where)
     return whole_from_table(with_base(table, "models", where), where)
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -15,6 +15,7 @@ from dysharp.specs.fields import Text, check_fields, problems, raise_if
 from dysharp.specs.reading import DATA, parse_toml, read_text
 
 Scalar = int | float | str
+Typed = TypeVar("Typed", int, str)
 _Value = (
     Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True, allow_inf_nan=False)] | Annotated[str, Field(strict=True, min_length=1)]
 )
@@ -102,17 +103,18 @@ def choice_value(name: str) -> Scalar:
 
 def choice_int(name: str) -> int:
     """The value of a choice that is an integer. Raises `ConfigError` for another type."""
-    value = choice_value(name)
-    if not isinstance(value, int):
-        raise ConfigError(f"choice {show(name)}: found {show(value)}, expected an integer")
-    return value
+    return _typed(name, int, "an integer")
 
 
 def choice_str(name: str) -> str:
     """The value of a choice that is a word. Raises `ConfigError` for another type."""
+    return _typed(name, str, "a word")
+
+
+def _typed(name: str, kind: type[Typed], words: str) -> Typed:
     value = choice_value(name)
-    if not isinstance(value, str):
-        raise ConfigError(f"choice {show(name)}: found {show(value)}, expected a word")
+    if not isinstance(value, kind):
+        raise ConfigError(f"choice {show(name)}: found {show(value)}, expected {words}")
     return value
 
 

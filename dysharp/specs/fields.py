@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pydantic
@@ -17,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from dysharp.base.errors import ConfigError, nearest, show
+from dysharp.base.values import frozen
 
 MAX_PROBLEMS = 20  # problems in one message, so that a file of garbage still gives one readable line
 
@@ -55,7 +55,7 @@ Checkpoint = Annotated[str, Field(strict=True), one_of("", *CHECKPOINTS)]
 Family = Annotated[str, Field(strict=True), one_of("paper", "hw")]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Key:
     """How a field stands in a TOML file, as metadata of its annotation.
 

@@ -8,12 +8,12 @@ none of their own. Later parts were added by name.
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dysharp.base.errors import ConfigError, check_word, nearest, show
+from dysharp.base.values import frozen
 from dysharp.specs.numbers import BETWEEN, ONE, counted
 from dysharp.specs.reading import parse_toml, read_text
 
@@ -26,7 +26,7 @@ OPERATORS_AND_TRAINING = 10  # most constants of attention and the operators aro
 KEYS = ("value", "low", "high", "unit", "meaning", "stage", "fitted_on")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fitted:
     """One fitted constant."""
 
@@ -50,14 +50,13 @@ def fitted_from_toml(text: str, where: str) -> dict[str, Fitted]:
     return {name: _fitted(name, entry, f"{where}: {name}") for name, entry in _flat(table)}
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Tables `[a.b]` as ("a.b", entry). A table without the key `value` is a group of entries."""
-    entries: list[tuple[str, Any]] = []
+def _flat(table: Mapping[str, Any], prefix: str = "", *, mark: str = "value") -> Iterator[tuple[str, Any]]:
+    """Tables `[a.b]` as ("a.b", entry). A table without the key `mark` ("": every table) is a group of entries."""
     for key, entry in table.items():
-        name = f"{prefix}{key}"
-        is_group = isinstance(entry, dict) and "value" not in entry
-        entries += _flat(entry, f"{name}.") if is_group else [(name, entry)]
-    return entries
+        if isinstance(entry, dict) and not (mark and mark in entry):
+            yield from _flat(entry, f"{prefix}{key}.", mark=mark)
+        else:
+            yield f"{prefix}{key}", entry
 
 
 def _fitted(name: str, entry: Any, where: str) -> Fitted:
@@ -128,21 +127,13 @@ def overrides_of(table: Any, where: str) -> Overrides:
     if not isinstance(table, dict):
         raise ConfigError(f"{where}: constants: found {show(table)}, expected a table of name = value")
     values: dict[str, float] = {}
-    _collect(table, "", values, where)
-    return tuple(sorted(values.items()))
-
-
-def _collect(table: Mapping[str, Any], prefix: str, values: dict[str, float], where: str) -> None:
-    for key, value in table.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict):
-            _collect(value, f"{name}.", values, where)
-        elif isinstance(value, bool) or not isinstance(value, (int, float)):
+    for name, value in _flat(table, mark=""):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ConfigError(f"{where}: constants: {show(name)}: found {show(value)}, expected a number")
-        elif name in values:
+        if name in values:
             raise ConfigError(f"{where}: constants: {show(name)}: found twice, expected once")
-        else:
-            values[name] = float(value)
+        values[name] = float(value)
+    return tuple(sorted(values.items()))
 
 
 def conflicts_of(overrides: Overrides) -> list[str]:
@@ -174,7 +165,7 @@ PARTS: tuple[tuple[str, str, int | None, bool], ...] = (
 """(part, how its constants begin ("": as those of no other part), its budget (None: it shares one), whether it was added later)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Share:
     """What one part has, or several together. `later`: added after the budget of all. `budget`: None where it has none of its own."""
 

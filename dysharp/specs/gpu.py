@@ -1,13 +1,13 @@
 """`Gpu`: the datasheet of one GPU. Fitted constants are a separate table (`fitted.py`)."""
 
 import functools
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from dysharp.base.errors import ConfigError, check_word, nearest, show
+from dysharp.base.values import frozen
 from dysharp.specs.fields import LinkRate, Name, Rate, Small, Text, check_fields, problems, raise_if
 from dysharp.specs.reading import parse_toml, read_text
 
@@ -15,7 +15,7 @@ GPUS = Path(__file__).parent / "data" / "gpus"
 Architecture = Annotated[str, Field(strict=True, pattern="^(ampere|hopper|blackwell|cdna3|cdna4)$")]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gpu:
     """Datasheet values of one GPU, in the datasheet's units. Raises `ConfigError` for an invalid value."""
 

@@ -9,21 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dysharp.base.errors import ConfigError, show
-from dysharp.specs.hf import (
-    ALIASES,
-    EXPERT,
-    LAYERS,
-    SOURCE,
-    Alias,
-    checkpoint_of,
-    integer,
-    layers_with_experts,
-    model_from_config,
-    n_matrices,
-    raise_faults,
-    speaks_of_experts,
-    text_part,
-)
+from dysharp.specs import hf
+from dysharp.specs.hf import Alias, integer, model_from_config, n_matrices, raise_faults, speaks_of_experts, text_part
 from dysharp.specs.whole import Attention, LinearAttention, WholeModel
 
 WIDTH, COUNT = 1 << 20, 1 << 12
@@ -68,12 +55,12 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
     config = text_part(config)
     layer = model_from_config(config, name, where) if speaks_of_experts(config) else None
     faults: list[str] = []
-    with_experts = layers_with_experts(config, faults) if layer else [False] * integer(config, LAYERS["layers"], faults)
+    with_experts = hf.layers_with_experts(config, faults) if layer else [False] * integer(config, hf.LAYERS["layers"], faults)
     dense, family = with_experts.count(False), str(config.get("model_type"))
     if with_experts != sorted(with_experts):
         found = f"found a dense layer behind layer {with_experts.index(True)}, which has experts; expected the dense layers first"
         faults.append(f"layers: {found} (only `run`, `compare` and `advise`, which simulate one MoE layer, take interleaved layers)")
-    hidden = integer(config, ALIASES["hidden"], faults)
+    hidden = integer(config, hf.ALIASES["hidden"], faults)
     linear = _linear(config, faults)
     values: dict[str, Any] = {
         "vocab": integer(config, Alias(("vocab_size",), 1, 1 << 24), faults),
@@ -99,21 +86,21 @@ def whole_from_config(config: Mapping[str, Any], name: str, where: str) -> Whole
     raise_faults(faults, where)
     known = "" if family in FAMILIES else f"; family {show(family)} is not known and taken as Llama is"
     try:
-        return WholeModel(name=name, source=f"{SOURCE}{known}", hidden=hidden, layer=layer, attention=Attention(**attention), **values)
+        return WholeModel(name=name, source=f"{hf.SOURCE}{known}", hidden=hidden, layer=layer, attention=Attention(**attention), **values)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 
 
 def lines_on(model: WholeModel) -> tuple[str, ...]:
     """A line on a model that was read from a config: its source, with what the reader assumed. () for other models."""
-    return (f"{model.name}: {model.source}.",) if model.source.startswith(SOURCE) else ()
+    return (f"{model.name}: {model.source}.",) if model.source.startswith(hf.SOURCE) else ()
 
 
 def _shared_hidden(config: Mapping[str, Any], faults: list[str]) -> int:
     """Inner width of all shared experts together: a field of its own, or as many experts as the config says."""
     own = integer(config, _wide("shared_expert_intermediate_size", default=0), faults)
     n = integer(config, SHARED_EXPERTS, faults)
-    return own or n * (integer(config, EXPERT, faults) if n else 0)
+    return own or n * (integer(config, hf.EXPERT, faults) if n else 0)
 
 
 def _linear(config: Mapping[str, Any], faults: list[str]) -> LinearAttention | None:
@@ -184,3 +171,48 @@ def _window(config: Mapping[str, Any], layers: int, faults: list[str]) -> tuple[
     if slides and slides != [*range(0, layers, every)]:
         faults.append(f"layer_types: found windows in layers {show(slides)}, expected them in the first layer of every group of equal size")
     return (window, every) if slides else (0, 1)
+
+
+def checkpoint_of(config: Mapping[str, Any], moe: bool, latent: bool) -> str:
+    """The precision (`WholeModel.checkpoint`) of a checkpoint, by its `quantization_config`; "" without one, or with one that is not known.
+
+    Methods as Transformers and vLLM name them. NVFP4 of models with latent attention leaves attention in BF16 (`model.formats.PRECISIONS`). INT4
+    of compressed-tensors with experts is Kimi's, of routed experts alone, if its list of exceptions names attention.
+    """
+    quant = config.get("quantization_config")
+    if not isinstance(quant, dict):
+        return ""
+    method, blocks = str(quant.get("quant_method")), quant.get("weight_block_size")
+    kind, bits = {"modelopt": _of_modelopt, "compressed-tensors": _of_groups}.get(method, _of_method)(quant)
+    if kind == "fp8":
+        return "fp8" if blocks or bits == "block" else "fp8-tensor"
+    if kind == "nvfp4":
+        return "fp4" if latent else "fp4-all"
+    if kind == "int4":
+        kept = moe and "attn" in str(quant.get("ignore"))
+        return "int4-experts" if kept else "int4-all"
+    return kind
+
+
+def _of_method(quant: Mapping[str, Any]) -> tuple[str, str]:
+    method = str(quant.get("quant_method"))
+    if method in ("awq", "gptq"):
+        return ("int4", "") if quant.get("bits") == 4 else ("", "")
+    return (method, "") if method in ("fp8", "mxfp4") else ("", "")
+
+
+def _of_modelopt(quant: Mapping[str, Any]) -> tuple[str, str]:
+    """NVIDIA ModelOpt names an algorithm."""
+    name = str(quant.get("quant_algo")).upper()
+    return "nvfp4" if "NVFP4" in name else "fp8" if name.startswith("FP8") else "", ""
+
+
+def _of_groups(quant: Mapping[str, Any]) -> tuple[str, str]:
+    """compressed-tensors: type, bits and strategy of the weights of its groups of layers; the first counts."""
+    groups = quant.get("config_groups")
+    first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
+    weights = first.get("weights") if isinstance(first, dict) else None
+    if not isinstance(weights, dict):
+        return "", ""
+    kinds = {"float 8": "fp8", "float 4": "nvfp4", "int 4": "int4"}
+    return kinds.get(f"{weights.get('type')} {weights.get('num_bits')}", ""), str(weights.get("strategy"))

@@ -1,12 +1,11 @@
 """`Model`: the shape of one mixture-of-experts layer and the number of such layers."""
 
-from dataclasses import dataclass
-
 from dysharp.base.errors import show
+from dysharp.base.values import frozen
 from dysharp.specs.fields import DispatchFormat, Experts, GemmDtype, Name, Small, Text, Tokens, Width, check_fields, raise_if
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Model:
     """One MoE layer. Widths count elements. Raises `ConfigError` for an invalid value."""
 

@@ -17,11 +17,11 @@ Numbers of cluster files that were fitted or chosen with measurements in sight s
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dysharp.base.errors import ConfigError, show
+from dysharp.base.values import frozen
 from dysharp.specs.reading import parse_toml, read_text
 
 FILE = Path(__file__).parent / "data" / "numbers.toml"
@@ -33,7 +33,7 @@ ROOMS = "rooms"
 KINDS = ("source", "definition", "numerics", "rule", "counted")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Number:
     """One name with one or more numbers. `name()` stands for the numbers inside the function or class `name`."""
 

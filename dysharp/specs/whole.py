@@ -4,12 +4,12 @@ A packaged file of a model holds both: the keys of the layer stand at its top, e
 A dense model has no layer. Its file lies in `data/dense`.
 """
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from dysharp.base.errors import show
+from dysharp.base.values import frozen
 from dysharp.specs.fields import Checkpoint, Name, Small, SmallOrNone, Text, Width, check_fields, one_of, problems, raise_if
 from dysharp.specs.model import Model
 
@@ -19,7 +19,7 @@ Vocabulary = Annotated[int, Field(strict=True, ge=1, le=1 << 24)]
 AttentionKind = Annotated[str, Field(strict=True), one_of("gqa", "mla")]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Attention:
     """Heads of one attention layer. Widths count elements of one head; ranks count elements of a token. Raises `ConfigError`."""
 
@@ -94,7 +94,7 @@ def _attention_conflicts(a: Attention) -> list[str]:
     return faults
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinearAttention:
     """Gated delta net (arXiv 2412.06464): a state of `value_heads` matrices [key_dim, value_dim] in place of a cache. Raises `ConfigError`."""
 
@@ -121,7 +121,7 @@ class LinearAttention:
         return self.value_heads * self.key_dim * self.value_dim
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WholeModel:
     """A model from embedding to head. Widths count elements. Dense layers come first. Raises `ConfigError` for an invalid value."""
 

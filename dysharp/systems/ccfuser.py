@@ -1,24 +1,18 @@
 """CCFuser: thread blocks get remote row tiles while they compute local ones, and put results as tiles are finished."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.base.arrays import I32, I64
 from dysharp.base.units import ns_to_ps
 from dysharp.costs import Tiling
-from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template
-from dysharp.program.constants import OTHER
-from dysharp.program.csr import spans
+from dysharp.program import I32, I64, OTHER, Alloc, Bools, Discipline, Kind, frozen, spans
 from dysharp.specs import choice_int
+from dysharp.systems.building import Batch, LayerBuilder, SoftwareSteps, mediate, placed, stages, stream_order
 from dysharp.systems.building.around import MemoryKernels
-from dysharp.systems.building.batch import Batch, placed
-from dysharp.systems.building.exchanges import stream_order
-from dysharp.systems.building.experts import add_stage, stages
-from dysharp.systems.building.layer import CONTROL, LayerBuilder
-from dysharp.systems.building.software_steps import WORD_BYTES, SoftwareSteps, mediate
+from dysharp.systems.building.experts import add_stage
+from dysharp.systems.building.layer import CONTROL
+from dysharp.systems.building.software_steps import WORD_BYTES
 from dysharp.systems.facts import ANY_TYPE, Costs, Facts, Form, Layer, Moves, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts
@@ -26,7 +20,7 @@ from dysharp.workload import Routing, in_parts
 NONE = -1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of CCFuser.
 
@@ -61,7 +55,6 @@ FACTS = Facts(
     moves=Moves("one_copy_per_expert", serves=served),
     costs=Costs(
         permutes=1,
-        fused=False,
         drops="barriers of all GPUs around both kernels, starts of kernels (form real has them); counts and block lists of the host, "
         "a request per 16 B of a get, copies of the most popular experts on all GPUs",
     ),
@@ -71,7 +64,7 @@ FACTS = Facts(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Blocks:
     """The thread blocks of all GPUs, in the order of each GPU's list. `gpu`: `[blocks]`.
 
@@ -82,7 +75,7 @@ class _Blocks:
     gpu: I32
     first: I32
     second: I32
-    gets_first: NDArray[np.bool_]
+    gets_first: Bools
 
 
 def begins(layer: Layer, options: Options) -> dict[str, Any]:
@@ -103,7 +96,7 @@ def plan(layer: LayerBuilder, options: Options) -> None:
 
 def _plan(layer: LayerBuilder, options: Options, *, real: bool) -> None:
     kernels = SoftwareSteps(layer)
-    sms = layer.per_gpu(Discipline.READY_FIFO, "sm", layer.pools(layer.cluster.n_sms))
+    sms = layer.ready("sm", layer.pools(layer.cluster.n_sms))
     first, second = stages(layer.model, layer.direction)
     owner = layer.tile_slot % layer.n_gpus
     blocks = _blocks(layer, owner)
@@ -125,8 +118,7 @@ def _plan(layer: LayerBuilder, options: Options, *, real: bool) -> None:
             opened,
             _of_tiles(layer, blocks, start, start[blocks.second >= 0]),
         )
-    finished = layer.join("first kernel")
-    layer.wait_each(finished[blocks.gpu], ends)
+    finished = layer.join("first kernel", Batch(op=ends, node=blocks.gpu))
     if around is not None:
         launched = kernels.delay("second.start", len(second) * kernels.costs.kernel_ps)
         layer.wait_each(launched, kernels.barrier("second", "second.opened", around.between(finished)))
@@ -234,8 +226,8 @@ def _answers(layer: LayerBuilder, piece: int, asker: I32, owner: I32, after: I32
     b, n, gpus = layer.b, len(asker), np.arange(layer.n_gpus)
     _, row, tile = b.regions(gpus, layer.counted(owner), WORD_BYTES, 1, alloc=Alloc.PREFIX, name=f"gets.{piece}")
     place = placed(n, np.argsort(owner, kind="stable"), np.arange(n))
-    word = Template("get", Kind.PUT, "other", "control", OTHER, framing=b.framing(CONTROL))
-    issuer = layer.per_gpu(Discipline.READY_FIFO, "get")
+    word = layer.transfer("get", Kind.PUT, "other", cls=OTHER, framing=CONTROL)
+    issuer = layer.ready("get")
     asks = layer.put(word, asker, owner, row + place, issuer=issuer[asker], bytes=WORD_BYTES)
     layer.wait_each(asks, after)
     memory = layer.issuers("get.read", Discipline.READY_FIFO, slots=max(1, n))
@@ -251,7 +243,7 @@ def _first_kernel(layer: LayerBuilder, blocks: _Blocks, start: I32, added: list[
         layer.wait_each(ops, start)
         layer.wait_tiles(ops, blocks.first)
         both = blocks.gets_first & has
-        layer.b.edges(Tail.TILE_READY, blocks.second[both], Head.OP_ISSUE, ops[both])
+        layer.wait_tiles(ops[both], blocks.second[both])
     for ops in added[1]:
         layer.wait_each(ops, added[0][0][has])
         layer.wait_tiles(ops, blocks.second[has])

@@ -1,4 +1,4 @@
-"""What a system of collectives or sub-layers is, and the table of all that are declared. `systems/collectives/register.py` finds them."""
+"""What a system of collectives or sub-layers is, and the table of all that are declared. `systems/collectives` finds them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -9,24 +9,49 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US
 from dysharp.costs import gemm_gang
-from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template
-from dysharp.program.constants import REQUESTS
+from dysharp.program import I32, I64, Alloc, Discipline, Kind, Template, frozen
 from dysharp.program.tables import ColumnRange
 from dysharp.specs import choice_int
-from dysharp.systems.building.batch import Batch, Sends
-from dysharp.systems.building.collective import collective
-from dysharp.systems.building.experts import FILLER, GemmOps, Stage, add_stage, at_the_barrier, blocks_in_order, gemm_task, stages
-from dysharp.systems.building.layer import STORE, LayerBuilder
-from dysharp.systems.building.software_steps import SoftwareSteps, mediate
-from dysharp.systems.facts import Costs, Facts, Layer, Moves, Shown
-from dysharp.systems.registry import system
+from dysharp.systems import Costs, Facts, Layer, Moves, Shown, system
+from dysharp.systems.building import STORE, Batch, LayerBuilder, Sends, SoftwareSteps, blocks_in_order, collective, in_pairs, mediate, stages
+from dysharp.systems.building.experts import FILLER, GemmOps, Stage, add_stage, at_the_barrier, gemm_task
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
+class PaperOptions:
+    """`mediation`: the host counts rows and waits for the counts before Dispatch (building/software_steps.py)."""
+
+    mediation: bool = False
+
+
+PAPER = Facts(
+    source="COMET (MLSys'25); https://github.com/bytedance/flux",
+    options=PaperOptions,
+    moves=Moves("one_copy_per_gpu"),
+    costs=Costs(
+        permutes=0, drops="the all-gather of layer 0, column slices, SMs reserved for communication, sorting, count copies and barriers of the host"
+    ),
+    shown=Shown("#CC79A7"),
+    today=True,
+)
+
+
+@system("comet", PAPER)
+def plan_paper(layer: LayerBuilder, options: PaperOptions) -> None:
+    """COMET, paper form: tiles start as their rows arrive, results leave as tiles finish; a barrier splits the GEMMs.
+
+    GEMM-1 overlaps Dispatch, GEMM-2 overlaps Combine, row by row. Combine starts after the GPU's own GEMM-1.
+    """
+    layer.dispatch_puts(by_rows=True)
+    in_pairs(layer, layer.combine_puts(Discipline.READY_FIFO).of_useful_row, PAPER.costs)
+    if options.mediation:
+        mediate(layer, counts=True, permutes=False)
+
+
+@frozen
 class Options:
     """Options of COMET as released.
 
@@ -46,7 +71,7 @@ FACTS = Facts(
     source="COMET (MLSys'25); https://github.com/bytedance/flux",
     options=Options,
     moves=Moves("ring", back="one_copy_per_gpu"),
-    costs=Costs(permutes=0, fused=False, drops="sorting, count copies and barriers of the host"),
+    costs=Costs(permutes=0, drops="sorting, count copies and barriers of the host"),
     shown=Shown("#337777"),
     today=True,
 )
@@ -96,9 +121,9 @@ def _gemms(layer: LayerBuilder, options: Options, slices: list[ColumnRange]) -> 
     sms = [layer.pools(n) for n in dict.fromkeys(slots)]
     first, second = stages(layer.model, layer.direction)
     filler = FILLER if len(slices) == 1 else _last_copies(slices) + 1
-    all_sms = layer.per_gpu(Discipline.READY_FIFO, "sm", sms[0])
+    all_sms = layer.ready("sm", sms[0])
     ops = add_stage(layer, first, all_sms, layer.tiles, filler=filler)
-    issuer = layer.per_gpu(Discipline.READY_FIFO, "sm", sms[-1])
+    issuer = layer.ready("sm", sms[-1])
     more = add_stage(layer, second, issuer, layer.tiles) if len(slices) == 1 else add_sliced_stage(layer, second, issuer, slices, filler)
     return GemmOps(ops, more, sms[0], all_sms), issuer
 
@@ -128,7 +153,7 @@ def _wait_for_flags(layer: LayerBuilder, gemms: GemmOps, rest: I32) -> I32:
     for head in gemms.first:
         layer.wait_tiles(head, layer.tiles)
         layer.wait_each(head, started)
-        layer.b.edges(Tail.TILE_READY, flag[flag >= 0], Head.OP_ISSUE, head[of[flag >= 0]])
+        layer.wait_tiles(head[of], flag)
     return started
 
 
@@ -154,15 +179,13 @@ def _return_slices(layer: LayerBuilder, options: Options, slices: list[ColumnRan
     copies = _copies(layer, node, issuer, train_bytes, part, np.where(is_last, _last_copies(slices), 0))
     layer.wait_each(combine.op[order], copies.op)
     for i, ops in enumerate(results[: len(slices)]):
-        counter, mine = layer.join(f"slice.{i}"), part == i
-        layer.wait_each(counter[layer.tile_gpu], ops)
+        counter, mine = layer.join(f"slice.{i}", Batch(op=ops, node=layer.tile_gpu)), part == i
         layer.wait_each(copies.op[mine], counter[copies.node[mine]])
 
 
 def _comm_sms(layer: LayerBuilder, options: Options) -> I32:
     """`[gpus]` issuers on the SMs that only return results."""
-    pools = layer.pools(options.n_comm, "comm")
-    return layer.per_gpu(Discipline.READY_FIFO, "comm", pools)
+    return layer.ready("comm", layer.pools(options.n_comm, "comm"))
 
 
 def _copies(layer: LayerBuilder, node: I32, issuer: I32, n_bytes: list[int], size: I64 | int = 0, prio: I64 | int = 0) -> Batch:
@@ -216,16 +239,16 @@ def sliced_sums(layer: LayerBuilder, slices: list[ColumnRange]) -> SlicedSums:
     """
     token, gpu, home = layer.p.token, layer.p.gpu, layer.p.source
     order = np.lexsort((token, (home - gpu) % layer.n_gpus, gpu))
-    first_row, _ = layer.partial_rows((token, gpu, home))
+    rows, _ = layer.partial_rows((token, gpu, home))
     n, ends = len(slices), np.array([end for _, end, _ in slices]) * layer.back_bytes // layer.model.hidden
     starts = np.append(0, ends[:-1])
     pair, part = np.repeat(order, n), np.tile(np.arange(n), len(order))
-    issuer = layer.per_gpu(Discipline.READY_FIFO, "combine")
+    issuer = layer.ready("combine")
     op = layer.puts(
-        Template("combine.put", Kind.PUT, "combine", "sum", REQUESTS, framing=layer.b.framing(STORE), src=layer.result, dst="partial"),
+        layer.transfer("combine.put", Kind.PUT, "combine", "sum", layer.result, "partial"),
         gpu[pair],
         home[pair],
-        first_row + pair,
+        rows[pair],
         issuer=issuer[gpu[pair]],
         bytes=(ends - starts)[part],
         key=token[pair],

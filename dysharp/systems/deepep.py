@@ -12,22 +12,13 @@ rows out of the rings of its own GPU.
 - A receiver sees a row when the sender has moved the tail of the ring, after the acknowledgement of the row.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
-from dysharp.program import Discipline
-from dysharp.program.csr import runs, spans, starts
+from dysharp.program import I32, I64, Discipline, frozen, runs, spans, starts
 from dysharp.specs import choice_int
-from dysharp.systems.building.batch import Batch, placed
-from dysharp.systems.building.between.deepep_internode import MOST_DOMAINS, Internode, pairs_of_sms
-from dysharp.systems.building.formats import ROWS_OR_FP8
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import Kernels
-from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import kernels
+from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Moves, Reach, Ships, Shown, kernels
+from dysharp.systems.building import ROWS_OR_FP8, Batch, Internode, Kernels, LayerBuilder, SoftwareSteps, pairs_of_sms, placed
+from dysharp.systems.building.between.deepep_internode import MOST_DOMAINS
 
 RING_SLOTS = 256  # token rows per (channel, source): DeepEP V1
 BARRIERS = 2  # barriers in a call with a cached handle: DeepEP V1
@@ -35,7 +26,7 @@ CHUNK = {"dispatch": 6, "combine": 4}
 """A sender moves the tail of a ring after this many tokens: tuned values of DeepEP's tests on eight GPUs."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of DeepEP's normal kernels.
 
@@ -60,7 +51,6 @@ FACTS = Facts(
     moves=Moves("one_copy_per_gpu", between="two_hop", formats=ROWS_OR_FP8),
     costs=Costs(
         permutes=1,
-        fused=False,
         drops="channels of SM pairs, ring queues, launches and barriers, the receiver's copy-out (form real has them); the host's wait for counts",
     ),
     reach=Reach(domains=BOTH_FORMS, most=MOST_DOMAINS, no_switch=("paper",)),
@@ -104,16 +94,14 @@ class Channels(SoftwareSteps):
         start, length = runs(ring[order])
         place = spans(0, length)
         last = np.minimum(place - place % chunk + chunk, np.repeat(length, length)) - 1
-        seen = placed(len(order), order, order[np.repeat(start, length) + last])
-        return seen
+        return placed(len(order), order, order[np.repeat(start, length) + last])
 
     def call(self, name: str, after: I32 | None) -> I32:
         """Add the start of a kernel with a cached handle, after `after` of all GPUs. Returns `[gpus]` its DELAYs.
 
         The start consists of the launch, the barriers and the reset of the ring heads.
         """
-        start = self.delay(name, self.costs.ps("deepep.call_us") + BARRIERS * self.costs.sync_ps, after_all=after)
-        return start
+        return self.delay(name, self.costs.ps("deepep.call_us") + BARRIERS * self.costs.sync_ps, after_all=after)
 
     def _group(self, operator: str, cost_ps: int, walk_ps: I64 | int, node: I32, channel: I64, to: I32) -> Batch:
         """Add a DELAY per copy: the time of the warps of one destination before the bytes move.
@@ -140,8 +128,7 @@ class Channels(SoftwareSteps):
         order = np.lexsort((place, ring))
         since = np.diff(place[order], prepend=-1)
         first = starts(ring[order])
-        walked = placed(len(order), order, np.where(first, place[order] + 1, since))
-        return walked
+        return placed(len(order), order, np.where(first, place[order] + 1, since))
 
     def dispatch(self) -> I32:
         """Add Dispatch. Returns `[gpus]` JOINs: `[gpu]` ends when the GPU has taken all its rows out of the rings."""
@@ -163,9 +150,7 @@ class Channels(SoftwareSteps):
         layer.wait_each(takes.op[order], puts.op[order][self._seen(ring, CHUNK["dispatch"])])
         layer.b.hold(self._slots(ring), groups.op, takes.op[order])
         layer.wait_first(groups, self.call("dispatch.call", None), stream=ring)
-        received = layer.join("received")
-        layer.wait_each(received[takes.node], takes.op)
-        return received
+        return layer.join("received", takes)
 
     def combine(self, finished: I32) -> None:
         """Add Combine. It starts when `finished[gpu]` of all GPUs are done.

@@ -1,26 +1,19 @@
 """DeepEP low-latency kernels: a message per (token, expert) into fixed slots, count words behind it, no barrier."""
 
-from dataclasses import dataclass
 from typing import Any
 
-from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
 from dysharp.costs.transfer import ll_grid
-from dysharp.program import Discipline
-from dysharp.systems.building.batch import Sends
-from dysharp.systems.building.formats import ROWS_OR_FP8
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import Kernels
-from dysharp.systems.building.software_steps import SoftwareSteps
+from dysharp.program import I32, Discipline, frozen
+from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
+from dysharp.systems.building import ROWS_OR_FP8, Kernels, LayerBuilder, Sends, SoftwareSteps
 from dysharp.systems.building.ways import NicOnly, Ways
-from dysharp.systems.facts import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import kernels
 
 PEERS = ("nvlink", "nic")
 HEADER_BYTES = 16  # header of a message: the index of the token at its source
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of DeepEP's low-latency kernels.
 
@@ -44,9 +37,7 @@ FACTS = Facts(
     options=Options,
     moves=Moves("one_copy_per_expert", formats=ROWS_OR_FP8),
     costs=Costs(
-        permutes=0,
-        fused=False,
-        drops="SMs that cast and send tokens, the pace of their stores, fences, count words and polls (form real has them); launches",
+        permutes=0, drops="SMs that cast and send tokens, the pace of their stores, fences, count words and polls (form real has them); launches"
     ),
     reach=Reach(domains=BOTH_FORMS, no_switch=("paper",)),
     shown=Shown("#785EF0"),

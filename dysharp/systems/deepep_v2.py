@@ -11,25 +11,15 @@ Over several NVLink domains (hybrid mode) a row goes once per remote domain by N
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline
-from dysharp.program.csr import runs, spans
+from dysharp.program import I32, I64, Discipline, frozen, runs, spans
 from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems import deepep
-from dysharp.systems.building.batch import Batch, Sends, placed
+from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Moves, Reach, Ships, Shown, deepep, kernels
+from dysharp.systems.building import ROWS_OR_FP8, Batch, Kernels, LayerBuilder, Sends, SoftwareSteps, TwoHop, placed
 from dysharp.systems.building.between.deepep_internode import BARRIERS
-from dysharp.systems.building.between.two_hop import TwoHop
-from dysharp.systems.building.formats import ROWS_OR_FP8
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import Kernels
-from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import kernels
 from dysharp.workload.closed import expected_copies
 
 SM_GBPS = {"read": 200.0, "write": 50.0}
@@ -38,7 +28,7 @@ MORE, FEWEST = 1.25, 4
 """The library takes this many times the SMs of its estimate, an even number, at least `FEWEST`."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(deepep.Options):
     """Options of DeepEP V2's normal kernels.
 
@@ -98,7 +88,6 @@ FACTS = Facts(
     moves=Moves("one_copy_per_gpu", between="two_hop", formats=ROWS_OR_FP8),
     costs=Costs(
         permutes=1,
-        fused=False,
         sms=own_sms,
         drops="SMs and their copy rate, launches, barriers, kernels that copy and sum received rows (form real has them); the host's wait for counts",
     ),
@@ -145,8 +134,7 @@ class _Elastic(SoftwareSteps):
     def copied(self, name: str, after: I32) -> I32:
         """The second kernel of Dispatch: `[gpus]` DELAYs in which all SMs copy the received rows."""
         rows = self.layer.counted(self.layer.p.gpu)
-        copy = self.delay(name, [self.costs.memory_ps(2 * int(n) * self.layer.sent_bytes) for n in rows], after=after)
-        return copy
+        return self.delay(name, [self.costs.memory_ps(2 * int(n) * self.layer.sent_bytes) for n in rows], after=after)
 
     def summed(self, name: str, received: np.ndarray, after: I32) -> None:
         """The second kernel of Combine: reads `received[gpu]` rows and writes one per token."""
@@ -188,8 +176,7 @@ class _Hybrid(_Elastic):
         """As on one domain, then a barrier of the GPUs of a rail; its time includes the barrier that ends the call."""
         begun = super().begin(name, after)
         rounds = (self.layer.cluster.domains - 1).bit_length()
-        rails = self.delay(f"{name}.rails", BARRIERS * self.costs.ps("internode.barrier_us", rounds), after=begun)
-        return rails
+        return self.delay(f"{name}.rails", BARRIERS * self.costs.ps("internode.barrier_us", rounds), after=begun)
 
     def chunks(self, units: I64) -> tuple[I64, I64]:
         """(`[units]` chunk of each unit, `[chunks]` its last unit), by source, domain and channel, in token order."""
@@ -206,11 +193,10 @@ class _Hybrid(_Elastic):
         """Add Dispatch. The NIC gets a chunk when its last row is written, and the SMs of the remote domain forward it when it has landed."""
         layer, hop = self.layer, self.hop
         begun = self.begin("dispatch", None)
-        far = np.flatnonzero(hop.far)
-        order = far[np.lexsort((hop.turn[far], hop.token[far]))]
+        order = hop.remote
         chunk, last = self.chunks(order)
         written = self.on_sms("dispatch", hop.source[order], hop.token[order], layer.sent_bytes, "write", begun=begun)
-        queue = layer.per_gpu(Discipline.READY_FIFO, "nic")[hop.source[order]]
+        queue = layer.ready("nic")[hop.source[order]]
         by_nic, tiles = hop.send(queue, order, chunk, len(last))
         write_of = placed(len(hop.token), order, written.op)
         layer.wait_each(by_nic, write_of[last[chunk]])
@@ -218,7 +204,7 @@ class _Hybrid(_Elastic):
         unit = hop.unit_of_pair
         work = self.on_sms("dispatch", hop.relay[unit], hop.token[unit], layer.sent_bytes, begun=begun)
         layer.wait_tiles(work.op, landed[unit])
-        forwards = hop.forward(layer.per_gpu(Discipline.READY_FIFO, "dispatch"))
+        forwards = hop.forward(layer.ready("dispatch"))
         sends = Sends(op=forwards.op, node=forwards.node, to=layer.p.gpu)
         self.paced("dispatch", sends, self.costs.stores_ps(layer.sent_bytes), after=work.op)
         return self.copied("received", self.barrier_after("dispatch", "dispatch.ended", begun, forwards))
@@ -227,14 +213,14 @@ class _Hybrid(_Elastic):
         """Add Combine. Results gather at the relay, which adds those of its domain and sends one row per token on, in the chunks of Dispatch."""
         layer, hop = self.layer, self.hop
         begun = self.begin("combine", finished)
-        units, back = np.arange(len(hop.token)), layer.p.push_order
-        gathers, tiles = hop.gather(layer.per_gpu(Discipline.READY_FIFO, "combine"), back, units, len(units))
+        back = layer.p.push_order
+        gathers, tiles = hop.gather(layer.ready("combine"), back)
         node = layer.p.gpu[back]
         sends = Sends(op=gathers, node=node, to=hop.relay[hop.unit_of_pair[back]])
         self.stored("combine", sends, layer.p.token[back], layer.model.row_bytes, begun)
         added = self.on_sms("combine", hop.relay, hop.token, layer.model.row_bytes, "add")
         layer.wait_tiles(added.op, tiles)
-        returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay], units)
+        returns = hop.give_back()
         layer.wait_each(returns, added.op)
         far = np.flatnonzero(hop.far)
         chunk, last = self.chunks(far)

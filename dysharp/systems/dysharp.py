@@ -1,22 +1,18 @@
 """DySHARP: dynamic multicast and reduction in the switch, and token-centric fusion of Dispatch, GEMMs and Combine."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from dysharp.base.arrays import I32
-from dysharp.isa.framing import Framing
-from dysharp.program import Discipline, Tail
+from dysharp.program import I32, Discipline, Framing, Tail, frozen
 from dysharp.specs import choice_int
+from dysharp.systems import SUMS, Change, Costs, Facts, Moves, Reach, Shown, system
+from dysharp.systems.building import DYMULTIMEM, ROWS, LayerBuilder, fused, in_pairs, one_after_another
 from dysharp.systems.building.between.in_switch import sums_in_switch
-from dysharp.systems.building.experts import fused, in_pairs, one_after_another
-from dysharp.systems.building.layer import DYMULTIMEM, EXPLICIT, LayerBuilder
-from dysharp.systems.building.paper_layers import ROWS
-from dysharp.systems.facts import SUMS, Change, Costs, Facts, Moves, Reach, Shown
-from dysharp.systems.registry import system
+from dysharp.systems.building.layer import EXPLICIT
 
 SOURCE = "DySHARP (arXiv 2605.05607) sections III, IV"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """`dispatch_window`, `combine_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py).
 
@@ -93,7 +89,7 @@ def plan_explicit(layer: LayerBuilder, options: Options) -> None:
     all_at_once(layer, options, EXPLICIT)
 
 
-UNFUSED = replace(INSIDE, costs=Costs(permutes=0, fused=False, drops="as dysharp"))
+UNFUSED = replace(INSIDE, costs=Costs(permutes=0, drops="as dysharp"))
 
 
 @system("dysharp-basic", replace(UNFUSED, source=f"{SOURCE}, ablation (c)", shown=Shown("#D55E00")))
@@ -109,3 +105,40 @@ def plan_comet(layer: LayerBuilder, options: Options) -> None:
     """Dynamic addressing with COMET's overlap inside each operator pair and its barrier between the GEMMs."""
     window = start(layer, options, DYMULTIMEM, together=False)
     in_pairs(layer, layer.combine_pulls(Discipline.SMALLEST_KEY, window).of_useful_row, UNFUSED.costs)
+
+
+@frozen
+class FusedOptions:
+    """`dispatch`: format of rows, "rows" (the model's), "fp8" or "mxfp8".
+
+    `weights`: format of weights, "model", "fp4", "mxfp8" or "nvfp4".
+    `compute` = False leaves the GEMMs out: pure communication, a row is ready when it has arrived.
+    """
+
+    dispatch: str = "rows"
+    weights: str = "model"
+    compute: bool = True
+
+
+FUSION = Facts(
+    source="DySHARP (arXiv 2605.05607) section IV, ablation (e)",
+    options=FusedOptions,
+    moves=Moves("one_copy_per_gpu", formats=ROWS),
+    costs=Costs(permutes=0, fused=True, drops="the addresses of pushed rows: counts and offsets cost nothing"),
+    shown=Shown(
+        "#56B4E9",
+        Change(
+            "overlap by rows", "one kernel with the tiles of Mega MoE on today's switches; Dispatch, GEMMs and Combine overlap row by row", rank=1
+        ),
+    ),
+)
+
+
+@system("fusion-only", FUSION)
+def plan_fused(layer: LayerBuilder, options: FusedOptions) -> None:
+    """Token-centric fusion without in-switch computing: Dispatch, GEMMs and Combine overlap, one copy per GPU each way.
+
+    A GPU returns the partial sum of a token as soon as it has computed its experts of the token.
+    """
+    layer.dispatch_puts(by_rows=True)
+    fused(layer, layer.combine_puts(Discipline.READY_FIFO).of_useful_row)

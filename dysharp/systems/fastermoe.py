@@ -1,29 +1,74 @@
-"""FasterMoE: all-to-alls by groups of peers, whose GEMMs overlap the exchange with other groups."""
+"""FasterMoE: all-to-alls by groups of peers, whose GEMMs overlap the exchange with other groups.
 
-from dataclasses import dataclass, replace
+Weights and gradients of an expert with shadows go between all GPUs by NCCL's ring for broadcast and reduce, without software costs. The bytes are
+control words: the functional machine takes weights from the expert and sums gradients per expert.
+"""
+
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline
-from dysharp.specs import choice_int
-from dysharp.systems.building.batch import placed
-from dysharp.systems.building.between.rails import by_rails
-from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, stream_order
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.software_steps import mediate
-from dysharp.systems.building.weights import GRADIENTS, broadcast, reduce
+from dysharp.costs.gemm import ACCUMULATOR_BYTES, ELEMENT_BYTES
+from dysharp.program import I32, I64, Discipline, Kind, frozen
+from dysharp.specs import Model, choice_int
+from dysharp.systems.building import CommStream, Group, LayerBuilder, NcclStream, by_rails, in_groups, mediate, placed, stream_order
+from dysharp.systems.building.batch import Sends, ids
+from dysharp.systems.building.between.two_hop import Landing, landing
 from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts, rows_per_expert
 from dysharp.workload.placement import with_shadows, worth_shadows
 
+GRADIENTS = "gradients"
+"""Name of the JOINs between weight gradients and their sum over GPUs. No other op waits for weight gradients (docs/design/0005-backward.md)."""
+
+
+def n_weights(model: Model) -> int:
+    """Weights of one expert."""
+    return model.n_matrices * model.hidden * model.expert_hidden
+
+
+def broadcast(layer: LayerBuilder, owner: int, number: int) -> Sends:
+    """The weights of an expert from GPU `owner` to all others, in the type of the GEMMs. `number`: the number of the broadcast in its Program."""
+    return _ring(layer, "weights.broadcast", number, owner, int(np.ceil(n_weights(layer.model) * ELEMENT_BYTES[layer.model.gemm_dtype])))
+
+
+def reduce(layer: LayerBuilder, owner: int, number: int) -> Sends:
+    """The sum of all GPUs' gradients of an expert to GPU `owner`, in FP32: every GPU adds its own gradient and sends the sum on."""
+    return _ring(layer, "weights.reduce", number, owner + 1, n_weights(layer.model) * ACCUMULATOR_BYTES)
+
+
+def _ring(layer: LayerBuilder, name: str, number: int, first: int, n_bytes: int) -> Sends:
+    """`n_bytes` from GPU `first` from GPU to GPU until all have had them, in equal trains.
+
+    A train goes on when it has arrived; a GPU sends in order. Each hop has a template and regions of its own name, so that the
+    verifier sees that no hop waits for itself.
+    """
+    n = layer.n_gpus
+    if n == 1:
+        return Sends(op=ids(0, 0), node=ids(0, 0), to=ids(0, 0))
+    trains = -(-n_bytes // layer.b.hardware.train_bytes)
+    size = -(-n_bytes // trains)
+    template = layer.transfer(name, Kind.PUT, "other")
+    issuer, train = layer.issuers(name), np.arange(trains)
+    nodes, ops = [], []
+    landed: Landing | None = None
+    for hop in range(n - 1):
+        node, to = (np.full(trains, (first + hop + i) % n, np.int32) for i in (0, 1))
+        before, landed = landed, landing(layer, f"{name}.{number}.{hop}", to, train, train.astype(np.int32), size)
+        ops.append(layer.put(template, node, to, landed.row, issuer=issuer[node], bytes=size))
+        nodes.append((node, to))
+        if before is not None:
+            layer.wait_tiles(ops[-1], before.tile)
+    node, to = (np.concatenate(ends) for ends in zip(*nodes, strict=True))
+    return Sends(op=np.concatenate(ops), node=node, to=to)
+
+
 COUNT_BYTES = 8  # rows of an expert as int64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of FasterMoE.
 
@@ -72,7 +117,7 @@ FACTS = Facts(
     source="FasterMoE (PPoPP'22); https://github.com/laekov/fastmoe (cuda/fastermoe/smart_schedule.h)",
     options=Options,
     moves=Moves("one_copy_per_expert", serves=served),
-    costs=Costs(permutes=1, fused=False, drops="exchange of counts, NCCL's start and pace, starts of kernels (form real has them); the host's wait"),
+    costs=Costs(permutes=1, drops="exchange of counts, NCCL's start and pace, starts of kernels (form real has them); the host's wait"),
     reach=Reach(domains=BOTH_FORMS, by_name=BOTH_FORMS),  # it computes tiles of an expert by step, so leading tokens give no estimate
     shown=Shown("#BB9955"),
     ships=Ships("FasterMoE: rows of the model's type by NCCL", AMPERE_ON, ANY_TYPE),
@@ -139,7 +184,7 @@ def _part(slot: I32, steps: int, local: int, shadows: int) -> I32:
     return np.where(expert < local, step * local + expert, steps * local + expert - local)
 
 
-def _own_rows(layer: LayerBuilder, rows: list[NDArray[np.int64]]) -> list[I32]:
+def _own_rows(layer: LayerBuilder, rows: list[I64]) -> list[I32]:
     """For each shadow `[gpus]` JOINs after the GPU's own `rows` for the shadow, which the GPU reads from its own memory."""
     if not rows:
         return []

@@ -3,21 +3,14 @@
 Combine may reduce pushes: every GPU contributes its sum of a token, and the switch adds the contributions on their way to the source.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dysharp.isa.framing import Framing
-from dysharp.program import Discipline, Kind, Template
-from dysharp.program.constants import RESPONSES
+from dysharp.program import RESPONSES, Discipline, Framing, Kind, frozen
 from dysharp.specs import choice_int, choice_str
-from dysharp.systems.building.batch import Transfers
-from dysharp.systems.building.experts import fused
-from dysharp.systems.building.layer import STORE, LayerBuilder
+from dysharp.systems import SUMS, Costs, Facts, Moves, Reach, Shown, system
+from dysharp.systems.building import STORE, LayerBuilder, Transfers, fused
 from dysharp.systems.building.windows import sessions_that_fit
-from dysharp.systems.facts import SUMS, Costs, Facts, Moves, Reach, Shown
 from dysharp.systems.moe_hub import FACTS as MOE_HUB
-from dysharp.systems.registry import system
 
 
 def combine_pushes(layer: LayerBuilder, framing: Framing, places: int) -> Transfers:
@@ -36,15 +29,15 @@ def combine_pushes(layer: LayerBuilder, framing: Framing, places: int) -> Transf
     has_row[lead] = True
     rank = np.cumsum(has_row) - 1
     row = np.where(far, rank[lead[sum_of_far]][np.cumsum(far) - 1] if len(lead) else 0, rank)
-    row0, _ = layer.gathering_rows("partial", source[has_row], layer.back_bytes, p.token[has_row])
+    rows, _ = layer.gathering_rows("partial", source[has_row], layer.back_bytes, p.token[has_row])
     fits = sessions_that_fit(layer.model, layer.cluster, layer.combine_aux)
     session0 = b.sums(source[lead], np.bincount(sum_of_far, minlength=len(lead)), places or fits)
     issuer, op = layer.per_gpu(Discipline.SMALLEST_KEY, "combine"), np.empty(len(p.token), np.int32)
     for kind, name, how, mine in ((Kind.PUSH_REDUCE, "combine.push", framing, far), (Kind.PUT, "combine.own", STORE, ~far)):
-        template = Template(name, kind, "combine", "sum", RESPONSES, framing=b.framing(how), src=layer.result, dst="partial")
+        template = layer.transfer(name, kind, "combine", "sum", layer.result, "partial", cls=RESPONSES, framing=how)
         columns = {"issuer": issuer[p.gpu[mine]], "key": p.token[mine], "prio": p.token[mine] % layer.tokens}
         session = session0 + sum_of_far if kind is Kind.PUSH_REDUCE else -1
-        op[mine] = layer.put(template, p.gpu[mine], source[mine], row0 + row[mine], session=session, **layer.result_columns, **columns)
+        op[mine] = layer.put(template, p.gpu[mine], source[mine], rows[row[mine]], session=session, **layer.result_columns, **columns)
     return Transfers(op=op, node=p.gpu, to=source, unit=np.arange(len(op)), unit_rows=layer.p.rows)
 
 
@@ -54,7 +47,7 @@ RED_ROWSP = Framing("red.rowsp")
 """A header with origin, token and expected count."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """`dispatch_window`, `combine_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py).
 

@@ -3,22 +3,13 @@
 The SMs take turns at chunks of tokens. Over several NVLink domains: `building.between.hybrid_internode`.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline
+from dysharp.program import I32, I64, Discipline, frozen
 from dysharp.specs import choice_int
-from dysharp.systems.building.batch import Batch
-from dysharp.systems.building.between.hybrid_internode import HybridInternode
-from dysharp.systems.building.formats import ROWS_OR_FP8
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import Kernels
-from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import kernels
+from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Moves, Reach, Ships, Shown, kernels
+from dysharp.systems.building import ROWS_OR_FP8, Batch, HybridInternode, Kernels, LayerBuilder, SoftwareSteps
 
 CHUNK_TOKENS = 64  # neighbouring tokens that one SM takes at a time: DeepEP, branch hybrid-ep
 IN_FLIGHT = {"store": 8, "read": 10}
@@ -30,7 +21,7 @@ Source: DeepEP, branch hybrid-ep, docs/Hybrid-EP_Implementation.md, buffers.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of Hybrid-EP.
 
@@ -60,7 +51,6 @@ FACTS = Facts(
     moves=Moves("one_copy_per_gpu", between="two_hop", formats=ROWS_OR_FP8),
     costs=Costs(
         permutes=0,
-        fused=False,
         drops="SMs and their chunks, launches, barriers, routing maps, copies around the buffer (form real has them); Combine pushes, the kernel "
         "reads (the same bytes the same way)",
     ),

@@ -1,20 +1,16 @@
 """Lower bound: communication takes no time, experts run at full speed; all tensors are still produced."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dysharp.program import Kind, Template, To
-from dysharp.systems.building.experts import as_tiles_fill
-from dysharp.systems.building.formats import check
-from dysharp.systems.building.layer import STORE, LayerBuilder
+from dysharp.program import Kind, To, frozen
+from dysharp.systems.building import LayerBuilder, as_tiles_fill, check
 from dysharp.systems.facts import Change, Costs, Facts, Moves, Reach, Shown
 from dysharp.systems.registry import FUSED_GEMMS, system
 
 GEMMS = ("library", FUSED_GEMMS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """`gemms`: the GEMM variant, which sets the tiles.
 
@@ -35,7 +31,7 @@ FACTS = Facts(
     source="MoE-Hub (arXiv 2605.05888), ideal MoE layer",
     options=Options,
     moves=Moves("none"),
-    costs=Costs(permutes=0, fused=False, gemms=GEMMS),
+    costs=Costs(permutes=0, gemms=GEMMS),
     reach=Reach(no_switch=("paper",)),
     shown=Shown(
         "#C6C6C6",
@@ -54,10 +50,8 @@ def plan(layer: LayerBuilder, options: Options) -> None:
     check("ideal.gemms", options.gemms, ("auto", *GEMMS))
     gpus = np.arange(layer.n_gpus, dtype=np.int32)
     rows = np.bincount(layer.p.slot // layer.routing.placement.slots_per_gpu, minlength=layer.n_gpus)
-    template = layer.b.template(
-        Template("dispatch.free", Kind.PUT, "dispatch", "copy", framing=layer.b.framing(STORE), src=layer.sent_buffer, dst=layer.arrived)
-    )
+    template = layer.transfer("dispatch.free", Kind.PUT, "dispatch", "copy", layer.sent_buffer, layer.arrived)
     issuers = layer.issuers("free")
     to = To(np.ones(len(gpus), np.int32), gpus, rows, np.arange(len(layer.row_of)))
-    layer.b.ops(template, gpus, issuer=issuers, bytes=layer.model.row_bytes, to=to)
+    layer.add(template, gpus, issuer=issuers, bytes=layer.model.row_bytes, to=to)
     layer.combine_free(as_tiles_fill(layer, second_first=False).results)

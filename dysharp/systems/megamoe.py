@@ -1,17 +1,11 @@
 """Mega MoE: one persistent kernel pulls rows, runs both GEMMs as tiles fill and pushes every expert's row back."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dysharp.base.arrays import I64
 from dysharp.costs.operators import CAST_BYTES
-from dysharp.program import Discipline
-from dysharp.systems.building.experts import fused
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import Costs, Facts, Form, Moves, Ships, Shown
-from dysharp.systems.registry import system
+from dysharp.program import I64, Discipline, frozen
+from dysharp.systems import Costs, Facts, Form, Moves, Ships, Shown, system
+from dysharp.systems.building import LayerBuilder, SoftwareSteps, fused
 
 ROWS = ("rows", "mxfp8", "nvfp4")
 """Formats of the rows that the kernel pulls and pushes."""
@@ -19,7 +13,7 @@ BARRIERS = 3  # over all GPUs: before the pulls, before the sums, after the clea
 COUNTS = 1  # exchanges before the barriers: the number of rows of every expert
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of Mega MoE.
 

@@ -3,26 +3,20 @@
 The all-to-all moves one row per (token, expert).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline, Tail
-from dysharp.systems.building.between.rails import RailLayer, by_rails
-from dysharp.systems.building.exchanges import stream_order
-from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import Kernels
-from dysharp.systems.building.software_steps import SoftwareSteps, mediate, sorted_at_receiver
+from dysharp.program import I32, I64, Discipline, frozen
+from dysharp.systems.building import Kernels, LayerBuilder, SoftwareSteps, by_rails, mediate, one_after_another, stream_order
+from dysharp.systems.building.between.rails import RailLayer
+from dysharp.systems.building.software_steps import sorted_at_receiver
 from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import kernels
 
 COUNT_BYTES = 8  # rows of an expert as int64: Megatron-Core, token dispatcher
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of the alltoall dispatcher.
 
@@ -50,7 +44,6 @@ FACTS = Facts(
     moves=Moves("one_copy_per_expert"),
     costs=Costs(
         permutes=0,
-        fused=False,
         drops="permutations, the exchange of counts, NCCL's start and pace (form real has them); the host's wait for counts, shared experts",
     ),
     reach=Reach(domains=BOTH_FORMS, no_switch=("paper",)),
@@ -100,46 +93,37 @@ class _AllToAll(SoftwareSteps):
     def dispatch(self) -> I32:
         """Add Dispatch. Returns `[gpus]` DELAYs after which rows are sorted by expert."""
         layer = self.layer
-        sent, received = self._rows(layer.p.row_source), self._rows(layer.p.row_gpu)
+        sent, received = layer.counted(layer.p.row_source), layer.counted(layer.p.row_gpu)
         permute = self.delay("permute", self._reorder(np.full(layer.n_gpus, layer.tokens), sent))
         if layer.direction == "fwd":  # a backward pass knows the counts
             layer.wait_each(permute, self._counts())
         self.all_to_all("dispatch", "dispatch", [layer.dispatch_rows(Discipline.READY_FIFO, self.there)], layer.sent_bytes, permute)
         sort = self.delay("received", self._reorder(received, received))
-        self._wait_rows_and_gates(sort, layer.join_tiles(layer.tiles, Tail.TILE_READY), gates=bool(layer.dispatch_aux))
+        self._wait_rows_and_gates(sort, layer.rows_here(), gates=bool(layer.dispatch_aux))
         return sort
 
     def combine(self, finished: I32) -> None:
         """Add Combine, after the GEMMs of each GPU, `finished[gpu]`."""
         layer = self.layer
-        sent, received = self._rows(layer.p.row_gpu), self._rows(layer.p.row_source)
+        sent, received = layer.counted(layer.p.row_gpu), layer.counted(layer.p.row_source)
         unsort = self.delay("unsort", self._reorder(sent, sent), after=finished)
         puts = layer.combine_rows(Discipline.READY_FIFO, self.back)
         self.all_to_all("combine", "combine", [puts], layer.model.row_bytes, unsort)
         unpermute = self.delay("unpermute", self._reorder(np.full(layer.n_gpus, layer.tokens), received))
-        returned = layer.join("returned")
-        layer.wait_each(returned, finished)
-        layer.wait_tiles(returned, puts.tile)
-        self._wait_rows_and_gates(unpermute, returned, gates=bool(layer.combine_aux))
+        self._wait_rows_and_gates(unpermute, layer.join("returned", finished, tiles=puts.tile), gates=bool(layer.combine_aux))
 
     def _wait_rows_and_gates(self, heads: I32, arrived: I32, *, gates: bool) -> None:
         """`heads[gpu]` waits for the rows, `arrived[gpu]`.
 
         With `gates` an all-to-all of gate weights, or of their gradients, runs before `heads`.
         """
-        if gates:
-            second = self.delay("gates", self.costs.alltoall_ps(0, 0), after_all=arrived)
-            arrived = second
-        self.layer.wait_each(heads, arrived)
+        self.layer.wait_each(heads, self.delay("gates", self.costs.alltoall_ps(0, 0), after_all=arrived) if gates else arrived)
 
     def _counts(self) -> I32:
         """Add the all-gather of rows per expert, and the kernel that reads them. Returns `[gpus]` DELAYs."""
         layer, costs = self.layer, self.costs
         n_bytes = COUNT_BYTES * layer.model.n_experts * layer.n_gpus
         return self.delay("counts", costs.collective_ps("all_gather", layer.n_gpus, n_bytes) + costs.kernel_ps)
-
-    def _rows(self, node: I32) -> I64:
-        return self.layer.counted(node)
 
     def _reorder(self, tokens: I64, rows: I64) -> list[int]:
         layer = self.layer

@@ -1,23 +1,15 @@
 """Megatron-Core's allgather dispatcher: NCCL all-gather, local permutation, grouped GEMMs, NCCL reduce-scatter."""
 
-from dataclasses import dataclass
-
-from dysharp.base.arrays import I32
-from dysharp.program import Discipline, Tail
-from dysharp.systems.building.batch import Sends
+from dysharp.program import I32, Discipline, frozen
+from dysharp.systems.building import Kernels, LayerBuilder, Sends, SoftwareSteps, collective, one_after_another, surplus_arrived
 from dysharp.systems.building.between.rings import Pace, gather, scatter
-from dysharp.systems.building.collective import collective, surplus_arrived
-from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import Kernels
-from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import kernels
 
 PROB_BYTES, MAP_BYTES = 4, 1  # per token and expert: FP32, boolean (Megatron-Core, token dispatcher)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of the allgather dispatcher.
 
@@ -39,7 +31,6 @@ FACTS = Facts(
     moves=Moves("ring", between="ring"),
     costs=Costs(
         permutes=0,
-        fused=False,
         drops="NCCL's start and pace, the all-gathers of probabilities and routing map, permutations (form real has them); rings: every row takes "
         "the straight way to each GPU (the same bytes on every link); shared experts",
     ),
@@ -84,7 +75,7 @@ class _AllGather(SoftwareSteps):
         gathered = collective(layer, "dispatch", layer.dispatch_puts(Discipline.READY_FIFO))
         self._send("dispatch", self._maps(), gathered.rows, layer.sent_bytes)
         permute = self._permute()
-        layer.wait_each(permute, layer.join_tiles(layer.tiles, Tail.TILE_READY, also=surplus_arrived(layer, gathered)))
+        layer.wait_each(permute, layer.rows_here(surplus_arrived(layer, gathered)))
         return permute
 
     def _maps(self) -> I32 | None:
@@ -101,8 +92,7 @@ class _AllGather(SoftwareSteps):
         """`[gpus]` DELAYs that add the rows of a GPU into a buffer of all tokens, after `finished[gpu]`."""
         layer = self.layer
         needed = layer.counted(layer.p.row_gpu)
-        unpermute = self.delay("unpermute", [self._reorder(layer.routing.n_tokens, n) for n in needed.tolist()], after=finished)
-        return unpermute
+        return self.delay("unpermute", [self._reorder(layer.routing.n_tokens, n) for n in needed.tolist()], after=finished)
 
     def combine(self, finished: I32) -> None:
         """Add Combine: after `finished[gpu]` a GPU adds its rows into a buffer of all tokens and returns the sums."""
@@ -114,9 +104,7 @@ class _AllGather(SoftwareSteps):
         if layer.direction == "bwd":
             gradients = self._beside("probability gradients", "reduce_scatter", (PROB_BYTES,))
             layer.wait_each(gradients, surplus_arrived(layer, scattered))
-            returned = layer.join("returned")
-            layer.wait_tiles(returned, combine.tile)
-            layer.wait_each(gradients, returned)
+            layer.wait_each(gradients, layer.join("returned", tiles=combine.tile))
 
     def _beside(self, name: str, kind: str, sizes: tuple[int, ...]) -> I32:
         """Add NCCL collectives of `sizes` bytes per token and expert, in sequence. Returns `[gpus]` the last DELAYs."""
@@ -149,7 +137,7 @@ class _RailRings(_AllGather):
         start, pace = self._ring("dispatch", self._maps(), layer.sent_bytes)
         gathered = gather(layer, pace, start)
         permute = self._permute()
-        layer.wait_each(permute, layer.join_tiles(layer.tiles, Tail.TILE_READY, also=gathered))
+        layer.wait_each(permute, layer.rows_here(gathered))
         return permute
 
     def combine(self, finished: I32) -> None:
@@ -157,9 +145,7 @@ class _RailRings(_AllGather):
         start, pace = self._ring("combine", self._unpermuted(finished), layer.model.row_bytes)
         tiles = scatter(layer, start, pace)
         if layer.direction == "bwd":
-            returned = layer.join("returned")
-            layer.wait_each(returned, start)
-            layer.wait_tiles(returned, tiles)
+            returned = layer.join("returned", start, tiles=tiles)
             layer.wait_all(self._beside("probability gradients", "reduce_scatter", (PROB_BYTES,)), returned)
 
     def _ring(self, name: str, after: I32 | None, n_bytes: int) -> tuple[I32, Pace]:

@@ -1,25 +1,18 @@
 """MoE-Hub: stores name an expert's region and a row, and the hub of the receiver gives the row its place on arrival."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from dysharp.base.arrays import I32
 from dysharp.base.units import ns_to_ps
-from dysharp.isa.framing import Framing
-from dysharp.program import Discipline, Head, Tail
-from dysharp.program.csr import place_in
+from dysharp.program import I32, Discipline, Framing, Head, Tail, frozen, place_in
 from dysharp.specs import choice_int, choice_str
-from dysharp.systems.building.batch import placed
-from dysharp.systems.building.exchanges import stream_order
-from dysharp.systems.building.experts import GemmOps, blocks_in_order, fused, in_pairs
-from dysharp.systems.building.layer import STORE, LayerBuilder
-from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import Costs, Facts, Moves, Reach, Shown
-from dysharp.systems.registry import system
+from dysharp.systems import Costs, Facts, Moves, Reach, Shown, system
+from dysharp.systems.building import STORE, LayerBuilder, SoftwareSteps, blocks_in_order, fused, in_pairs, placed, stream_order
+from dysharp.systems.building.experts import GemmOps
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """Options of MoE-Hub and of its ablations.
 
@@ -98,7 +91,7 @@ def _polls(layer: LayerBuilder, poll_ns: int) -> I32:
     """`[tiles]` DELAYs from a ready tile until a poll has seen it."""
     most = int(layer.counted(layer.tile_gpu).max(initial=1))
     pools = layer.pools(most, "polls")
-    issuer = layer.per_gpu(Discipline.READY_FIFO, "polls", pools)
+    issuer = layer.ready("polls", pools)
     polls = SoftwareSteps(layer).copies("other", [0, ns_to_ps(poll_ns)], layer.tile_gpu, issuer[layer.tile_gpu], name="poll")
     layer.wait_tiles(polls.op, layer.tiles)
     return polls.op
@@ -113,7 +106,7 @@ FACTS = Facts(
     source="MoE-Hub (arXiv 2605.05888)",
     options=Options,
     moves=Moves("one_copy_per_expert"),
-    costs=Costs(permutes=0, fused=False, drops="routing kernel, scaling kernel at the source, room of regions"),
+    costs=Costs(permutes=0, drops="routing kernel, scaling kernel at the source, room of regions"),
     reach=Reach(stays="hubs place rows that come by NVLink, and the paper has no NIC"),
     shown=Shown("#6A00F4"),
 )

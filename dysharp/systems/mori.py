@@ -1,27 +1,20 @@
 """MoRI, AMD's kernels: one copy per GPU on the link of its pair; over nodes once per node by NIC."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline
-from dysharp.systems.building.batch import Batch, placed
-from dysharp.systems.building.between.two_hop import TwoHop
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import Kernels
-from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, BY_TYPE, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import kernels
+from dysharp.program import I32, Discipline, frozen
+from dysharp.systems import BOTH_FORMS, BY_TYPE, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
+from dysharp.systems.building import Batch, Kernels, LayerBuilder, SoftwareSteps, TwoHop, placed
 
 ROWS = ("rows", "fp8", "fp8-plain", "fp4-plain")
 MESSAGE_TOKENS = 64
 """Tokens of a source that its proxy in another node sees together."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of MoRI's kernels IntraNode and InterNodeV1.
 
@@ -48,9 +41,7 @@ FACTS = Facts(
     options=Options,
     moves=Moves("one_copy_per_gpu", between="two_hop", formats=ROWS, results=("rows", "fp8-plain")),
     costs=Costs(
-        permutes=1,
-        fused=False,
-        drops="launches, flags and barriers, work of compute units per copy, the copy into the registered buffer (form real has them)",
+        permutes=1, drops="launches, flags and barriers, work of compute units per copy, the copy into the registered buffer (form real has them)"
     ),
     reach=Reach(
         domains=BOTH_FORMS,
@@ -86,7 +77,7 @@ class _Kernels(SoftwareSteps):
     def copies_on_units(self, node: I32, begun: I32) -> Batch:
         """Add a DELAY on the compute units of `node[i]` for each copy i of Dispatch, one after the other."""
         layer = self.layer
-        issuer = layer.per_gpu(Discipline.READY_FIFO, "copies", self.pools("copies"))[node]
+        issuer = layer.ready("copies", self.pools("copies"))[node]
         return self.copies("dispatch", [0, max(1, self.costs.ps("mori.copy_us") // layer.cluster.n_sms)], node, issuer, name="copy", begun=begun)
 
     def counts(self, name: str, start: I32, sends: Batch) -> I32:
@@ -94,10 +85,7 @@ class _Kernels(SoftwareSteps):
 
         Returns `[gpus]` JOINs called `name`, which wait for all flags that a GPU receives.
         """
-        layer = self.layer
-        sent, known = layer.join("dispatch.sent"), layer.join(name)
-        layer.wait_each(sent, start)
-        layer.wait_each(sent[sends.node], sends.op)
+        sent, known = self.layer.join("dispatch.sent", start, sends), self.layer.join(name)
         self.flags("dispatch.counts", 1, sent, known)
         return known
 
@@ -152,7 +140,7 @@ class _InterNode(_Kernels):
         landed = placed(len(hop.token), far, tiles[group])
         work = self.copies_on_units(hop.relay[hop.unit_of_pair], begun=call)
         layer.wait_tiles(work.op, landed[hop.unit_of_pair])
-        forwards = hop.forward(layer.per_gpu(Discipline.READY_FIFO, "dispatch"))
+        forwards = hop.forward(layer.ready("dispatch"))
         layer.wait_each(forwards.op, work.op)
         return self.counts("received", call, forwards)
 
@@ -160,8 +148,7 @@ class _InterNode(_Kernels):
         """Add Combine: results gather at the proxy of their node after its barrier, and one sum per node goes back."""
         layer, hop = self.layer, self.hop
         ready = self.ready(finished)
-        units, back = np.arange(len(hop.token)), layer.p.push_order
-        gathers, tiles = hop.gather(layer.per_gpu(Discipline.READY_FIFO, "combine"), back, units, len(units))
+        back = layer.p.push_order
+        gathers, tiles = hop.gather(layer.ready("combine"), back)
         layer.wait_each(gathers, ready[hop.relay[hop.unit_of_pair[back]]])
-        returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay], units)
-        layer.wait_tiles(returns, tiles)
+        layer.wait_tiles(hop.give_back(), tiles)

@@ -9,28 +9,23 @@
 Its low-latency kernels are DeepEP's: `deepep-ll`. Over several NVLink domains: `building.between.hybrid_internode`.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.specs import choice_int
-from dysharp.systems.building.between.deepep_internode import Internode
-from dysharp.systems.building.between.hybrid_internode import HybridInternode
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import Kernels
-from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import BOTH_FORMS, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
+from dysharp.systems import BOTH_FORMS, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
+from dysharp.systems.building import HybridInternode, Internode, Kernels, LayerBuilder, SoftwareSteps
 from dysharp.systems.hybrid_ep import CHUNK_TOKENS, Chunks
-from dysharp.systems.registry import kernels
 
 RELEASED = {"combine_chunk": "4"}
 """Tokens that an SM of Combine takes at a time in the release: NCCL contrib/nccl_ep/device/hybridep_configs.cuh."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of NCCL EP's high-throughput kernels.
 
@@ -55,7 +50,6 @@ FACTS = Facts(
     moves=Moves("one_copy_per_gpu", between="two_hop"),
     costs=Costs(
         permutes=1,
-        fused=False,
         drops="SMs and their chunks, launches, barriers, routing maps, work on empty rows of the buffers (form real has them); Combine pushes, the "
         "kernel reads (the same bytes the same way)",
     ),

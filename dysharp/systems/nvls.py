@@ -5,19 +5,15 @@ by GPU, it gathers three tensors (rows in BF16, routing map, probabilities), sum
 token. No time of it is published. The collective `nvls-v` has its two kernels.
 """
 
-from dataclasses import dataclass
-
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline, Tail
+from dysharp.program import Discipline, Tail, frozen
 from dysharp.specs import Cluster, choice_int
+from dysharp.systems import BOTH_FORMS, SUMS, Costs, Facts, Moves, Reach, Shown, system
+from dysharp.systems.building import STORE, LayerBuilder, one_after_another
 from dysharp.systems.building.between.in_switch import gathered_in_switch
-from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.layer import STORE, LayerBuilder
-from dysharp.systems.facts import BOTH_FORMS, SUMS, Costs, Facts, Moves, Reach, Shown
-from dysharp.systems.registry import system
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """`dispatch_window`, `combine_window`: tokens in flight per source GPU, 0 = automatic (building/windows.py).
 
@@ -33,7 +29,7 @@ FACTS = Facts(
     source="PTX multimem.st and multimem.ld_reduce (NVLS); DySHARP (arXiv 2605.05607), baseline NVLS",
     options=Options,
     moves=Moves("allgather", between="allgather"),
-    costs=Costs(permutes=0, fused=False, drops="NCCL channels and their SMs, the permutation of gathered rows"),
+    costs=Costs(permutes=0, drops="NCCL channels and their SMs, the permutation of gathered rows"),
     reach=Reach(
         domains=("paper",),
         by_name=BOTH_FORMS,  # every token goes to every GPU, so copies would outnumber those of all other systems

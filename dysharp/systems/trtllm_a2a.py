@@ -3,26 +3,21 @@
 One-sided: slots fixed by the source, and a barrier. Two-sided: FIFOs behind an exchange of counts.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
 from dysharp.costs.transfer import TRT_LAUNCHES, summed_bytes
-from dysharp.program import Discipline
-from dysharp.systems.building.batch import Batch
-from dysharp.systems.building.formats import SIDES, check
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import Kernels
-from dysharp.systems.building.software_steps import SoftwareSteps
-from dysharp.systems.facts import HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
-from dysharp.systems.registry import kernels
+from dysharp.program import I32, Discipline, frozen
+from dysharp.systems import BY_TYPE, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
+from dysharp.systems.building import Batch, Kernels, LayerBuilder, SoftwareSteps, check
+from dysharp.systems.building.formats import SIDES
 
 ROWS = ("rows", "fp8", "fp8-plain", "nvfp4")
 """Formats of the rows that the kernels send. Results return as "rows", and two-sided also as "nvfp4"."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of TensorRT-LLM's all-to-all.
 
@@ -49,7 +44,6 @@ FACTS = Facts(
     moves=Moves("one_copy_per_gpu", formats=ROWS, results=("rows", "nvfp4")),
     costs=Costs(
         permutes=1,
-        fused=False,
         drops="kernels, per-token work, barriers (form real has them); one-sided Combine pushes, the kernel reads (the same bytes the same way)",
     ),
     reach=Reach(no_switch=("paper",)),
@@ -94,7 +88,7 @@ class _Sided(SoftwareSteps):
         """
         layer = self.layer
         durations = [0] + [each_ps + copies * copy_ps for copies in range(1, layer.n_gpus + 1)]
-        issuer = layer.per_gpu(Discipline.READY_FIFO, "tokens", self.pools("tokens"))[layer.p.sent_source]
+        issuer = layer.ready("tokens", self.pools("tokens"))[layer.p.sent_source]
         return self.copies(operator, durations, layer.p.sent_source, issuer, layer.p.token_pairs[layer.p.sent], name="token", begun=begun)
 
 
@@ -169,3 +163,42 @@ class _TwoSided(_Sided):
         own = layer.counted(layer.p.sent_source)
         summed = float(summed_bytes(row, layer.routing.topk))
         self.delay("combined", [costs.stream_ps(int(n) * summed) for n in own], after=returned)
+
+
+@frozen
+class InferOptions(Form):
+    """Options of FlashInfer's one-sided all-to-all.
+
+    | option | meaning |
+    |---|---|
+    | `form` | "paper", "real" or "auto" (real on hw-* clusters) |
+    | `dispatch` | format of rows: "rows" (the model's), "fp8", "fp8-plain" or "nvfp4": the caller quantises |
+    | `compute` | False leaves the GEMMs out: a row is ready when it has arrived |
+    """
+
+    dispatch: str = "rows"
+    compute: bool = True
+
+
+FLASHINFER = replace(
+    FACTS,
+    source="https://github.com/flashinfer-ai/flashinfer (flashinfer/comm/trtllm_moe_alltoall.py)",
+    options=InferOptions,
+    shown=Shown("#A6761D"),
+    ships=Ships(
+        "FlashInfer flashinfer/comm/trtllm_moe_alltoall.py; sm90 and later; payloads of any type",
+        HOPPER_ON,
+        BY_TYPE,
+        phases=("decode", "prefill"),
+        phases_source="FlashInfer is an inference library",
+    ),
+)
+
+
+@kernels("flashinfer", FLASHINFER)
+def real_flashinfer(layer: LayerBuilder, options: InferOptions) -> Kernels:
+    """FlashInfer's one-sided all-to-all (MoeAlltoAll): the kernels of TensorRT-LLM's one-sided all-to-all, built into FlashInfer.
+
+    They are those of `trtllm-a2a` with `sides=one`; FlashInfer has the two-sided ones in another call. The Programs are equal.
+    """
+    return OneSided(layer)

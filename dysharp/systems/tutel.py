@@ -1,21 +1,16 @@
 """Tutel: padded all-to-alls of a fixed capacity per expert, in chunks that overlap the GEMMs of other chunks."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.base.arrays import I64
 from dysharp.base.errors import ConfigError, check_word
-from dysharp.program import Discipline
-from dysharp.program.csr import place_in, spans
+from dysharp.program import I32, I64, Discipline, frozen, place_in, spans
 from dysharp.specs import choice_int
-from dysharp.systems.building.batch import Sends
-from dysharp.systems.building.between.rails import TwoLevelLayer, by_rails
-from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, padding_rows, pair_order, stream_order
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.software_steps import mediate
+from dysharp.systems.building import CommStream, Group, LayerBuilder, NcclStream, Sends, by_rails, in_groups, mediate, stream_order
+from dysharp.systems.building.between.rails import TwoLevelLayer
+from dysharp.systems.building.exchanges import padding_rows, pair_order
 from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts
@@ -29,7 +24,7 @@ A2A = ("linear", "2dh")
 COPIES = ("expert", "gpu")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(Form):
     """Options of Tutel.
 
@@ -119,7 +114,6 @@ FACTS = Facts(
     moves=Moves(padded, serves=served),
     costs=Costs(
         permutes=1,
-        fused=False,
         drops="NCCL's start and pace, the exchange of the capacity, starts of kernels (form real has them); the host's wait for the capacity",
     ),
     reach=Reach(domains=BOTH_FORMS, by_name=BOTH_FORMS),  # it pads tiles, so leading tokens give no estimate
@@ -227,7 +221,7 @@ def _padding(layer: LayerBuilder, operator: str, missing: I64) -> Sends:
     return padding_rows(layer, operator, node[order], to[order], n_bytes)
 
 
-def _padding_tiles(layer: LayerBuilder, options: Options, tiles: NDArray[np.int32]) -> I64:
+def _padding_tiles(layer: LayerBuilder, options: Options, tiles: I32) -> I64:
     """`[gpus]` GEMM tiles of a chunk beyond `tiles`: an expert computes the capacity of all GPUs."""
     rows = layer.n_gpus * capacity_rows(layer.routing, options) // options.degree
     used = _used(layer.routing).reshape(layer.n_gpus, -1).sum(axis=1)

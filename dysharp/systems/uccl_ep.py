@@ -3,18 +3,15 @@
 Inside an NVLink domain the kernels do what DeepEP's do. Its low-latency kernels are DeepEP's there, too: `deepep-ll`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dysharp.base.values import frozen
 from dysharp.specs import choice_int
-from dysharp.systems import deepep
-from dysharp.systems.building.between.deepep_internode import Internode
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import Kernels
-from dysharp.systems.facts import Shown
-from dysharp.systems.registry import kernels
+from dysharp.systems import Shown, deepep, kernels
+from dysharp.systems.building import Internode, Kernels, LayerBuilder
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options(deepep.Options):
     """Options of UCCL-EP's normal kernels.
 

@@ -4,25 +4,13 @@ from dysharp.workload.closed import UniformTraffic, expected_copies, uniform_p, 
 from dysharp.workload.describe import GpuRow, LayerRow, describe, describe_routing, describe_trace
 from dysharp.workload.make import make_routing, routing_from
 from dysharp.workload.pairs import Pairs, pairs
-from dysharp.workload.routing import (
-    DistinctGpus,
-    Imbalance,
-    Placement,
-    Routing,
-    distinct_gpus,
-    first_tokens,
-    imbalance,
-    in_parts,
-    needed_gpus,
-    rows_per_expert,
-    rows_per_slot,
-)
+from dysharp.workload.routing import Placement, Routing, distinct_gpus, first_tokens, imbalance, in_parts, needed_gpus, rows_per_expert, rows_per_slot
 from dysharp.workload.spec import RoutingForm, routing_forms
 from dysharp.workload.traces import Recording, load_trace, packaged_traces, save_trace
 from dysharp.workload.traffic import SCHEMES, Direction, Scheme, Traffic, scheme_name, traffic
 
 __all__ = [
-    "SCHEMES", "Direction", "DistinctGpus", "GpuRow", "Imbalance", "LayerRow", "Pairs", "Placement", "Recording", "Routing", "RoutingForm",
+    "SCHEMES", "Direction", "GpuRow", "LayerRow", "Pairs", "Placement", "Recording", "Routing", "RoutingForm",
     "Scheme", "Traffic", "UniformTraffic", "describe", "describe_routing", "describe_trace", "distinct_gpus",
     "expected_copies", "first_tokens", "imbalance", "in_parts", "load_trace", "make_routing", "needed_gpus", "packaged_traces", "pairs",
     "routing_forms", "routing_from", "rows_per_expert", "rows_per_slot", "save_trace", "scheme_name", "traffic", "uniform_R", "uniform_p",

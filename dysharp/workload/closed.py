@@ -5,22 +5,22 @@ Combine and over both directions. Derived from the systems of DySHARP (arXiv 260
 """
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from math import comb
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.workload.sampling import draw_group_limited
 
 DRAWN = 1 << 13
 """Tokens on which copies under groups of experts are counted; the mean of 4 is within 0.01."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UniformTraffic:
     """Expected token rows per token under uniform routing, and ratios of such numbers (dimensionless)."""
 
@@ -58,7 +58,7 @@ def expected_copies(parts: int, n_experts: int, topk: int, n_group: int = 1, top
 
 
 @lru_cache(maxsize=16)
-def _chosen(n_experts: int, topk: int, n_group: int, topk_group: int) -> NDArray[np.int32]:
+def _chosen(n_experts: int, topk: int, n_group: int, topk_group: int) -> I32:
     """[DRAWN, topk] experts of tokens, group by group."""
     return draw_group_limited(np.random.default_rng(0), DRAWN, np.ones(n_experts), topk, n_group, topk_group)
 

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError, check_word
 
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
@@ -119,7 +119,7 @@ class Collective:
             return size - least, (n - 1) * most
         return size, size
 
-    def inputs(self, seed: int) -> list[NDArray[np.float64]]:
+    def inputs(self, seed: int) -> list[F64]:
         """The vector of every GPU before the collective, `[elements]` small whole numbers, so that sums are exact in any order and dtype.
 
         all-gather: a GPU's vector is its share; broadcast: only GPU 0 has one, others have zeros.
@@ -130,7 +130,7 @@ class Collective:
         vectors = [(rng.integers(1, 5, length) * rng.choice((-1, 1), length)).astype(np.float64) for length in lengths]  # no 0: a lost addend shows
         return [v if self.operation != "broadcast" or gpu == 0 else np.zeros_like(v) for gpu, v in enumerate(vectors)]
 
-    def reference(self, inputs: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+    def reference(self, inputs: list[F64]) -> list[F64]:
         """The vector of every GPU after the collective, from `inputs`, by NumPy alone."""
         unit, first = self.element_bytes, self.first
         parts = [slice(first[g] // unit, first[g + 1] // unit) for g in range(self.gpus)]

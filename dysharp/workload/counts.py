@@ -2,13 +2,13 @@
 
 import csv
 import io
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import I64
 from dysharp.base.errors import ConfigError, check_word, nearest
+from dysharp.base.values import frozen
 from dysharp.specs.reading import read_text
 from dysharp.workload.routing import Placement
 from dysharp.workload.traces import copies_max_mean
@@ -18,13 +18,13 @@ _MAX_EXPERTS = 1 << 16
 _MAX_COUNT = 10**15
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Counts:
     """Loads of one model. `count`: [layers, n_experts] int64. `layers`: the layer number of every row of `count`."""
 
     model: str
     layers: tuple[int, ...]
-    count: NDArray[np.int64]
+    count: I64
 
     @property
     def n_experts(self) -> int:

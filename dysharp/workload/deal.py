@@ -1,15 +1,13 @@
 """Deals the tokens of a recording to source GPUs."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import I32, I64, Bools
 from dysharp.base.errors import ConfigError
 from dysharp.workload.traces import Recording
 
 
-def deal(
-    trace: Recording, row: int, n_gpus: int, tokens_per_gpu: int, window: str, rng: np.random.Generator
-) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+def deal(trace: Recording, row: int, n_gpus: int, tokens_per_gpu: int, window: str, rng: np.random.Generator) -> tuple[I32, tuple[str, ...]]:
     """Expert ids of every GPU's tokens: ([n_gpus * tokens_per_gpu, topk] int32, notes for the header).
 
     window
@@ -51,7 +49,7 @@ def _requests_note(trace: Recording, n_sequences: int, n_tokens: int) -> str:
     return f"{n_tokens} requests stand for one token each, from {n_sequences} recorded sequences"
 
 
-def _repetition(token: NDArray[np.int64], n_recorded: int, n_gpus: int) -> tuple[str, ...]:
+def _repetition(token: I64, n_recorded: int, n_gpus: int) -> tuple[str, ...]:
     """A warning where tokens were dealt more than once, else ()."""
     n_distinct = np.unique(token).size
     if n_distinct == token.size:
@@ -62,7 +60,7 @@ def _repetition(token: NDArray[np.int64], n_recorded: int, n_gpus: int) -> tuple
     return (f"warning: {text}; up to {readers.max()} of {n_gpus} GPUs read the same token",)
 
 
-def _mixed(n_recorded: int, n_needed: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _mixed(n_recorded: int, n_needed: int, rng: np.random.Generator) -> I64:
     """Indices of the tokens to deal, [n_needed]. No token comes again before all have come."""
     token = np.empty(n_needed, dtype=np.int64)
     for start in range(0, n_needed, n_recorded):
@@ -70,7 +68,7 @@ def _mixed(n_recorded: int, n_needed: int, rng: np.random.Generator) -> NDArray[
     return token
 
 
-def _one_of_each(lengths: NDArray[np.int64], n_needed: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _one_of_each(lengths: I64, n_needed: int, rng: np.random.Generator) -> I64:
     """Indices of the tokens to deal, [n_needed]: one of every sequence, then another one of every sequence, and so on.
 
     Sequences come in a random order in every round, tokens of a sequence in a random order. A sequence whose tokens
@@ -90,7 +88,7 @@ def _one_of_each(lengths: NDArray[np.int64], n_needed: int, rng: np.random.Gener
     return token
 
 
-def _cut(n_recorded: int, n_gpus: int, tokens_per_gpu: int) -> NDArray[np.int64]:
+def _cut(n_recorded: int, n_gpus: int, tokens_per_gpu: int) -> I64:
     """Token indices [n_gpus * tokens_per_gpu] of one sequence: every GPU reads on from a place of its own.
 
     A long sequence is cut into neighbouring parts. A short one is read as a ring from equally distant places.
@@ -100,7 +98,7 @@ def _cut(n_recorded: int, n_gpus: int, tokens_per_gpu: int) -> NDArray[np.int64]
     return ((begin[:, None] + np.arange(tokens_per_gpu)) % n_recorded).reshape(-1)
 
 
-def _kept_lengths(trace: Recording, keep: NDArray[np.bool_], tokens_per_gpu: int) -> NDArray[np.int64]:
+def _kept_lengths(trace: Recording, keep: Bools, tokens_per_gpu: int) -> I64:
     """Lengths of the sequences without their unrecorded tokens. A sequence of length 0 is left out."""
     if trace.seq_len is None:
         n_kept = int(keep.sum())
@@ -111,7 +109,7 @@ def _kept_lengths(trace: Recording, keep: NDArray[np.bool_], tokens_per_gpu: int
     return left[left > 0]
 
 
-def _in_order(lengths: NDArray[np.int64], n_gpus: int, tokens_per_gpu: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _in_order(lengths: I64, n_gpus: int, tokens_per_gpu: int, rng: np.random.Generator) -> I64:
     """Token indices [n_gpus * tokens_per_gpu].
 
     Sequences come in a random order. No sequence comes again before all have come. A GPU takes whole sequences until

@@ -2,20 +2,20 @@
 between NVLink domains, too, by the scheme in which rows travel."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.specs import Model
 from dysharp.workload.closed import expected_copies, uniform_p
 from dysharp.workload.counts import Counts, read_counts
 from dysharp.workload.levels import LEVELS
 from dysharp.workload.make import make_routing
 from dysharp.workload.placement import auto, replica_slots
-from dysharp.workload.routing import Placement, Routing, count_ids, distinct_gpus, imbalance, max_over_mean, needed_gpus, variation
+from dysharp.workload.routing import Placement, Routing, count_ids, distinct_gpus, gpus_of, imbalance, max_over_mean, needed_gpus, variation
 from dysharp.workload.spec import DISTRIBUTIONS, parse_routing
 from dysharp.workload.traces import Recording, copies_max_mean, load_trace
 from dysharp.workload.traffic import Rows
@@ -23,7 +23,7 @@ from dysharp.workload.traffic import Rows
 _MAX_GPUS = 1 << 12
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GpuRow:
     """Imbalance for one number of GPUs. A figure of tokens is None if only counts per expert are known."""
 
@@ -40,7 +40,7 @@ class GpuRow:
     """Replicas of the placement in words, "" for none."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerRow:
     """One layer of a recording."""
 
@@ -88,15 +88,8 @@ def describe_routing(routing: Routing) -> LayerRow:
     """The row of one Routing, for its number of GPUs and its placement."""
     load = count_ids(routing.expert, routing.n_experts)
     ratios, distinct = imbalance(routing), distinct_gpus(routing)
-    note = routing.placement.note
-    gpu = GpuRow(
-        routing.n_gpus,
-        ratios.copies_max_mean,
-        ratios.tokens_max_mean,
-        distinct.with_source,
-        _closed_form(routing.n_experts, routing.n_gpus, routing.topk),
-        note,
-    )
+    closed = _closed_form(routing.n_experts, routing.n_gpus, routing.topk)
+    gpu = GpuRow(routing.n_gpus, ratios.copies_max_mean, ratios.tokens_max_mean, distinct.with_source, closed, routing.placement.note)
     return _layer_row(routing.description, None, load, routing.topk, routing.n_tokens, (gpu,))
 
 
@@ -128,21 +121,14 @@ def _of_trace(trace: Recording, layer: int | None, n_gpus: Sequence[int]) -> lis
     return layers
 
 
-def _gpu_row(expert: NDArray[np.int32], placed: Placement, n_experts: int) -> GpuRow:
+def _gpu_row(expert: I32, placed: Placement, n_experts: int) -> GpuRow:
     # One source GPU has all tokens here: the figures do not depend on the source GPU of a token.
     slot = replica_slots(expert, placed, n_experts)
-    needs = np.zeros((len(expert), placed.n_gpus), dtype=np.bool_)
-    for column in slot.T:
-        needs[np.arange(len(expert)), column // placed.slots_per_gpu] = True
+    needs = gpus_of(slot, placed)
     copies = count_ids(slot, placed.n_slots).reshape(placed.n_gpus, -1).sum(axis=1)
-    return GpuRow(
-        placed.n_gpus,
-        max_over_mean(copies),
-        max_over_mean(needs.sum(axis=0)),
-        float(needs.sum()) / len(expert),
-        _closed_form(n_experts, placed.n_gpus, expert.shape[1]),
-        placed.note,
-    )
+    closed = _closed_form(n_experts, placed.n_gpus, expert.shape[1])
+    distinct = float(needs.sum()) / len(expert)
+    return GpuRow(placed.n_gpus, max_over_mean(copies), max_over_mean(needs.sum(axis=0)), distinct, closed, placed.note)
 
 
 def _of_counts_spec(source: str, n_gpus: Sequence[int]) -> list[LayerRow]:
@@ -157,25 +143,15 @@ def _of_counts_spec(source: str, n_gpus: Sequence[int]) -> list[LayerRow]:
 def _of_counts(table: Counts, layer: int | None, n_gpus: Sequence[int]) -> list[LayerRow]:
     placements = [auto(table.n_experts, count) for count in n_gpus]
     rows = range(len(table.layers)) if layer is None else [table.row(layer, placements[0])]
-    return [
-        _layer_row(
-            table.model,
-            table.layers[row],
-            table.count[row],
-            None,
-            None,
-            tuple(GpuRow(p.n_gpus, copies_max_mean(table.count[row], p), None, None, None, p.note) for p in placements),
-        )
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        gpus = tuple(GpuRow(p.n_gpus, copies_max_mean(table.count[row], p), None, None, None, p.note) for p in placements)
+        found.append(_layer_row(table.model, table.layers[row], table.count[row], None, None, gpus))
+    return found
 
 
-def _layer_row(source: str, layer: int | None, load: NDArray[np.int64], topk: int | None, n_tokens: int | None, gpus: tuple[GpuRow, ...]) -> LayerRow:
-    noise = None
-    if topk is not None and n_tokens is not None:
-        # Every token takes an expert with chance k/E, so the load is binomial.
-        chance = topk / load.size
-        noise = ((1.0 - chance) / (n_tokens * chance)) ** 0.5
+def _layer_row(source: str, layer: int | None, load: I64, topk: int | None, n_tokens: int | None, gpus: tuple[GpuRow, ...]) -> LayerRow:
+    noise = None if topk is None or n_tokens is None else ((1.0 - topk / load.size) / (n_tokens * (topk / load.size))) ** 0.5  # loads are binomial
     unused = int((load == 0).sum())
     return LayerRow(source, layer, load.size, topk, n_tokens, max_over_mean(load), variation(load), noise, unused, gpus)
 
@@ -190,7 +166,7 @@ SCHEMES = {"two_hop": "two hops", "direct": "a row per expert", "dysharp": "mult
 """Scheme of `levels` -> how it is printed."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkLoad:
     """Rows of Dispatch in one class of links. Combine mirrors them: its rows in are Dispatch's rows out."""
 
@@ -202,7 +178,7 @@ class LinkLoad:
     in_max_mean: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeRow:
     """Dispatch of one routing on domains of `domain_gpus` GPUs, in one scheme."""
 

@@ -1,18 +1,18 @@
 """`lint`: what a recording or a file of counts says about load, repetition and EPLB, with one line of advice each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.base.arrays import F64, I32, I64
+from dysharp.base.arrays import F64, I64
 from dysharp.base.errors import ConfigError
 from dysharp.workload.counts import load_counts
 from dysharp.workload.deal import deal
 from dysharp.workload.placement import auto, eplb, replica_loads, replica_slots
-from dysharp.workload.routing import Placement, count_ids, max_over_mean, variation
+from dysharp.workload.routing import Placement, count_ids, gpus_of, max_over_mean, variation
 from dysharp.workload.traces import Recording, load_trace
 
 EXTRA_SLOTS = (0, 1, 2, 4)
@@ -150,29 +150,17 @@ def _of_layer(trace: Recording, row: int, n_gpus: int) -> LayerLint:
     placed = auto(trace.n_experts, n_gpus)
     half = len(expert) // 2
     early, late = (count_ids(part, trace.n_experts) for part in (expert[:half], expert[half:]))
-    received = _tokens_per_gpu(expert, placed, trace.n_experts)
-    return _layer(
-        trace.layers[row], count_ids(expert, trace.n_experts), early if half else late, late, placed, n_tokens=len(expert),
-        n_incomplete=trace.n_tokens - len(expert), n_distinct=len(np.unique(np.sort(expert, axis=1), axis=0)),
+    received = gpus_of(replica_slots(expert, placed, trace.n_experts), placed).sum(axis=0)
+    layer = _layer(trace.layers[row], count_ids(expert, trace.n_experts), early if half else late, late, placed)
+    return replace(
+        layer, n_tokens=len(expert), n_incomplete=trace.n_tokens - len(expert), n_distinct=len(np.unique(np.sort(expert, axis=1), axis=0)),
         spread_by_chance=((1.0 - trace.topk / trace.n_experts) / (len(expert) * trace.topk / trace.n_experts)) ** 0.5,
         tokens_per_gpu=tuple(received.tolist()),
     )  # fmt: skip
 
 
-def _layer(
-    layer: int,
-    count: I64,
-    early: I64,
-    late: I64,
-    placed: Placement,
-    *,
-    n_tokens: int | None = None,
-    n_incomplete: int | None = None,
-    n_distinct: int | None = None,
-    spread_by_chance: float | None = None,
-    tokens_per_gpu: tuple[int, ...] | None = None,
-) -> LayerLint:
-    """`early`: the counts by which EPLB places. `late`: the counts on which the placement is judged."""
+def _layer(layer: int, count: I64, early: I64, late: I64, placed: Placement) -> LayerLint:
+    """What counts say. `early`: the counts by which EPLB places. `late`: the counts on which the placement is judged."""
     rows = _rows_per_gpu(count, placed)
     before = float(_rows_per_gpu(late, placed).max())
     per_gpu = -(-count.size // placed.n_gpus)
@@ -181,23 +169,13 @@ def _layer(
         n_slots = (per_gpu + extra) * placed.n_gpus
         after = float(_rows_per_gpu(late, eplb(early, placed.n_gpus, n_slots)).max())
         tried.append(EplbRow(n_slots, before, after))
-    return LayerLint(
-        layer, int(count.sum()), n_tokens, n_incomplete, n_distinct, tuple(np.flatnonzero(count == 0).tolist()), max_over_mean(count),
-        variation(count), spread_by_chance, tuple(np.rint(rows).astype(np.int64).tolist()), tokens_per_gpu, max_over_mean(rows),
-        tuple(tried),
-    )  # fmt: skip
+    dead, held = np.flatnonzero(count == 0), np.rint(rows).astype(np.int64)
+    means = max_over_mean(count), variation(count), None, tuple(held.tolist()), None, max_over_mean(rows)
+    return LayerLint(layer, int(count.sum()), None, None, None, tuple(dead.tolist()), *means, tuple(tried))
 
 
 def _rows_per_gpu(count: I64, placed: Placement) -> F64:
     return np.asarray(replica_loads(count, placed).reshape(placed.n_gpus, -1).sum(axis=1))
-
-
-def _tokens_per_gpu(expert: I32, placed: Placement, n_experts: int) -> I64:
-    gpu = replica_slots(expert, placed, n_experts) // placed.slots_per_gpu
-    needs = np.zeros((len(expert), placed.n_gpus), np.bool_)
-    for column in gpu.T:
-        needs[np.arange(len(expert)), column] = True
-    return np.asarray(needs.sum(axis=0))
 
 
 def _repeated(expert: NDArray[np.signedinteger]) -> int:

@@ -2,13 +2,13 @@
 
 import os
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import F64, I32, Ints
 from dysharp.base.errors import ConfigError, show
+from dysharp.base.values import frozen
 from dysharp.specs import Model
 from dysharp.specs.arguments import checked
 from dysharp.workload.counts import load_counts
@@ -28,11 +28,11 @@ _BYTES_PER_ROW = 32  # peak memory of sampling, placement and `pairs` per (token
 _FLOOR = 1e-30  # a weight below this part of the largest weight is never drawn
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Choice:
     """Logical expert ids of all tokens, and their description for a header."""
 
-    expert: NDArray[np.int32]
+    expert: I32
     description: str
     synthetic: bool
     notes: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ def _given(routing: Routing, model: Model, n_gpus: int, tokens_per_gpu: int, pla
 
 
 def routing_from(
-    expert: NDArray[np.integer],
+    expert: Ints,
     n_experts: int,
     n_gpus: int,
     *,
@@ -192,7 +192,7 @@ def _from_pattern(parsed: RoutingSpec, model: Model, n_gpus: int, tokens_per_gpu
     return _Choice(expert, f"{description} (synthetic)", True, notes, layer)
 
 
-def _popularity(parsed: RoutingSpec, model: Model, seed: int, layer: int | None) -> tuple[NDArray[np.float64], str]:
+def _popularity(parsed: RoutingSpec, model: Model, seed: int, layer: int | None) -> tuple[F64, str]:
     """The weight of every expert under a distribution, [n_experts] float64, and the description of the distribution."""
     rng = _stream(seed, "routing.popularity", layer)
     n_experts, value = model.n_experts, parsed.value
@@ -218,7 +218,7 @@ def _popularity(parsed: RoutingSpec, model: Model, seed: int, layer: int | None)
     return weight, description
 
 
-def _counted(parsed: RoutingSpec, model: Model, n_gpus: int, layer: int | None) -> tuple[NDArray[np.float64], str, tuple[str, ...], int]:
+def _counted(parsed: RoutingSpec, model: Model, n_gpus: int, layer: int | None) -> tuple[F64, str, tuple[str, ...], int]:
     table = load_counts(Path(parsed.source), parsed.model)
     row = table.row(layer, auto(table.n_experts, n_gpus))
     count = table.count[row]
@@ -236,9 +236,7 @@ def _cut_note(model: Model) -> tuple[str, ...]:
     return (f"counts above one choice per token at top-{model.topk} were cut",)
 
 
-def _with_loads(
-    parsed: RoutingSpec, model: Model, n_gpus: int, seed: int, layer: int | None
-) -> tuple[NDArray[np.float64], str, tuple[str, ...], int]:
+def _with_loads(parsed: RoutingSpec, model: Model, n_gpus: int, seed: int, layer: int | None) -> tuple[F64, str, tuple[str, ...], int]:
     """Weights whose draws give the experts of `model` the loads of a recorded layer, and description, notes, layer number."""
     trace = load_trace(parsed.source)
     row = trace.row_of(layer) if layer is not None else median_layer(trace, auto(trace.n_experts, n_gpus))
@@ -251,7 +249,7 @@ def _with_loads(
     return weight, f"loads of {trace.name} layer {number}", notes + (_cut_note(model) if capped else ()), number
 
 
-def _check_groups(parsed: RoutingSpec, model: Model, weight: NDArray[np.float64]) -> None:
+def _check_groups(parsed: RoutingSpec, model: Model, weight: F64) -> None:
     if model.n_group <= 1:
         raise ConfigError(f"routing {parsed.name}: group-limited needs expert groups, model {model.name} has n_group = {model.n_group}")
     possible = np.sort((weight.reshape(model.n_group, -1) > 0).sum(axis=1))[: model.topk_group].sum()

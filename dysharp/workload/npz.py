@@ -7,17 +7,17 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError
 from dysharp.base.reading import open_regular
 from dysharp.base.units import GiB, MiB
+from dysharp.base.values import frozen
 
 MAX_BYTES = 4 * GiB
 _MAX_MEMBERS = 64
@@ -32,7 +32,7 @@ DAMAGE = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Header:
     shape: tuple[int, ...]
     fortran: bool
@@ -40,7 +40,7 @@ class _Header:
     n_bytes: int
 
 
-def read_npz(path: Path, wanted: Collection[str], max_bytes: int = MAX_BYTES) -> dict[str, NDArray[Any]]:
+def read_npz(path: Path, wanted: Collection[str], max_bytes: int = MAX_BYTES) -> dict[str, Array]:
     """The arrays of an `.npz` file whose names are in `wanted`. All arrays of the file are checked.
 
     Raises ConfigError that names file and member for: a file that is no zip file or is truncated, pickled objects,
@@ -85,7 +85,7 @@ def _check_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, m
     return header
 
 
-def read_npy(stream: IO[bytes], n_stored: int, where: str, max_bytes: int = MAX_BYTES) -> NDArray[Any]:
+def read_npy(stream: IO[bytes], n_stored: int, where: str, max_bytes: int = MAX_BYTES) -> Array:
     """The array of an `.npy` stream of `n_stored` bytes. Raises ConfigError as `read_npz`, beginning with `where`."""
     try:
         header = _checked_header(stream, n_stored, where, max_bytes)
@@ -123,7 +123,7 @@ def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
     raise ValueError(f"unknown .npy version {version}")
 
 
-def _load(archive: zipfile.ZipFile, info: zipfile.ZipInfo, header: _Header) -> NDArray[Any]:
+def _load(archive: zipfile.ZipFile, info: zipfile.ZipInfo, header: _Header) -> Array:
     with archive.open(info) as stream:
         read_header(stream)
         data = stream.read(header.n_bytes)

@@ -1,14 +1,13 @@
 """`Pairs`: the distinct (token, destination GPU) pairs of a Routing, with the expert slots of every pair."""
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import I32
+from dysharp.base.values import frozen
 from dysharp.workload.routing import Routing
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pairs:
     """Distinct (token, GPU) pairs in compressed rows, sorted by token, then GPU, then expert slot.
 
@@ -16,13 +15,13 @@ class Pairs:
     `slot[slot_ptr[q] : slot_ptr[q + 1]]`. The pair of a token with its source GPU is included if the token needs it.
     """
 
-    token_ptr: NDArray[np.int32]  # [tokens + 1]
-    gpu: NDArray[np.int32]  # [pairs]
-    slot_ptr: NDArray[np.int32]  # [pairs + 1]
-    slot: NDArray[np.int32]  # [useful rows]
+    token_ptr: I32  # [tokens + 1]
+    gpu: I32  # [pairs]
+    slot_ptr: I32  # [pairs + 1]
+    slot: I32  # [useful rows]
 
     @property
-    def token(self) -> NDArray[np.int32]:
+    def token(self) -> I32:
         """The token of every pair: [pairs] int32."""
         n_tokens = self.token_ptr.size - 1
         return np.repeat(np.arange(n_tokens, dtype=np.int32), np.diff(self.token_ptr))

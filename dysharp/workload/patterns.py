@@ -4,17 +4,17 @@
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from dysharp.base.arrays import I32, I64, Bools
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.specs import Model
 from dysharp.workload.sampling import draw_uniform
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Setting:
     """One number of a pattern, from `low` to `high`. `default` None: the string must give it. `whole`: an integer."""
 
@@ -25,7 +25,7 @@ class Setting:
     whole: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """What a pattern is drawn for: experts and top-k of the model, GPUs, tokens per GPU."""
 
@@ -49,7 +49,7 @@ Values = Mapping[str, float]
 Draw = Callable[[np.random.Generator, Layout, Values], I32]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pattern:
     """A named pattern.
 
@@ -116,9 +116,8 @@ def spread(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
 def hot_experts(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     """K experts (drawn) take this share of all choices, the others are equally likely"""
     n_hot = int(values["K"])
-    _check_pool("hot-experts", layout, n_hot)
-    order = rng.permutation(layout.n_experts).astype(np.int32)
     hot = _quota("hot-experts", layout, values["share"], n_hot)
+    order = rng.permutation(layout.n_experts).astype(np.int32)
     return _draw_pools(rng, hot, order[:n_hot], order[n_hot:], layout.topk)
 
 
@@ -132,7 +131,6 @@ def hot_rank(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
         raise ConfigError(f"routing hot-rank: found rank={rank}, expected 0 to {layout.n_gpus - 1}")
     held = layout.n_experts // layout.n_gpus
     order = np.roll(np.arange(layout.n_experts, dtype=np.int32), -rank * held)
-    _check_pool("hot-rank", layout, held)
     hot = _quota("hot-rank", layout, values["share"], held)
     return _draw_pools(rng, hot, order[:held], order[held:], layout.topk)
 
@@ -144,9 +142,8 @@ def hot_rank(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
 def rotating(rng: np.random.Generator, layout: Layout, values: Values) -> I32:
     """as hot-experts, but every block of tokens has other hot experts"""
     n_hot = int(values["K"])
-    _check_pool("rotating", layout, n_hot)
-    order = rng.permutation(layout.n_experts).astype(np.int32)
     quota = _quota("rotating", layout, values["share"], n_hot)
+    order = rng.permutation(layout.n_experts).astype(np.int32)
     block = layout.place // int(values["block"])
     expert = np.empty((layout.n_tokens, layout.topk), np.int32)
     for b in range(int(block[-1]) + 1):
@@ -192,16 +189,13 @@ def _without(expert: I32, absent: Bools) -> I32:
     return np.where(absent[:, None], np.int32(-1), expert)
 
 
-def _check_pool(name: str, layout: Layout, n_hot: int) -> None:
-    if n_hot >= layout.n_experts:
-        raise ConfigError(f"routing {name}: found {n_hot} hot experts, expected fewer than the {layout.n_experts} experts")
-
-
 def _quota(name: str, layout: Layout, share: float, n_hot: int) -> I64:
     """`[tokens of all GPUs]` choices of each token among the hot experts; their mean is `share * topk`.
 
     Neighbouring tokens differ by at most one. Raises ConfigError where distinct experts do not allow the share.
     """
+    if n_hot >= layout.n_experts:
+        raise ConfigError(f"routing {name}: found {n_hot} hot experts, expected fewer than the {layout.n_experts} experts")
     n_cold, topk = layout.n_experts - n_hot, layout.topk
     low, high = max(0.0, 1.0 - n_cold / topk), min(1.0, n_hot / topk)
     if not low <= share <= high:

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.base.arrays import I32
+from dysharp.base.arrays import F64, I32, Ints, Reals
 from dysharp.base.errors import ConfigError, check_word, nearest
 from dysharp.base.reading import check_bounded, json_of, parse_toml, read_text
 from dysharp.workload.routing import Placement, Routing
@@ -40,9 +39,7 @@ def auto(n_experts: int, n_gpus: int) -> Placement:
     return Placement(n_gpus, per_gpu, slot_expert, "auto", _note(slot_expert, n_experts, n_gpus))
 
 
-def eplb(
-    load: NDArray[np.integer] | NDArray[np.floating], n_gpus: int, n_slots: int | None = None, *, n_nodes: int = 1, n_groups: int = 1
-) -> Placement:
+def eplb(load: Reals, n_gpus: int, n_slots: int | None = None, *, n_nodes: int = 1, n_groups: int = 1) -> Placement:
     """The greedy of deepseek-ai/EPLB: it replicates the hottest experts and packs the heaviest replicas first.
 
     With several nodes it is the hierarchical one: groups of neighbouring experts go to nodes, the heaviest first, equally
@@ -76,9 +73,7 @@ def _check_nodes(n_experts: int, n_gpus: int, n_nodes: int, n_groups: int) -> No
             raise ConfigError(f"placement eplb: found {counted} {what} on {by} {among}, expected a multiple")
 
 
-def _replicate(
-    load: NDArray[np.integer] | NDArray[np.floating], n_slots: int, as_made: bool = False
-) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+def _replicate(load: Reals, n_slots: int, as_made: bool = False) -> tuple[I32, F64]:
     """Expert and load of every replica. Each further replica goes to the expert with the largest load per replica.
 
     Replicas are in the order of experts; `as_made`: first one of each expert, then the further ones, as in the public code.
@@ -97,7 +92,7 @@ def _replicate(
     return replica, load[replica] / copies[replica]
 
 
-def _pack(replica: NDArray[np.int32], load: NDArray[np.float64], n_gpus: int) -> NDArray[np.int32]:
+def _pack(replica: I32, load: F64, n_gpus: int) -> I32:
     """The expert of every slot. In order of falling load, a replica goes to the least loaded GPU with a free slot."""
     per_gpu = replica.size // n_gpus
     held: list[list[int]] = [[] for _ in range(n_gpus)]
@@ -163,7 +158,7 @@ def _parse(path: Path) -> Any:
     return document
 
 
-def place(name: str, n_experts: int, n_gpus: int, load: NDArray[np.integer] | NDArray[np.floating]) -> Placement:
+def place(name: str, n_experts: int, n_gpus: int, load: Reals) -> Placement:
     """The placement of a name: contiguous, auto, eplb, eplb:slots=N,nodes=N,groups=G, or a .json / .toml file.
 
     `load`: [n_experts] rows per expert, for eplb only. Raises ConfigError for an unknown name.
@@ -194,7 +189,7 @@ def _options(text: str) -> dict[str, int]:
     return found
 
 
-def replica_slots(expert: NDArray[np.int32], placement: Placement, n_experts: int) -> NDArray[np.int32]:
+def replica_slots(expert: I32, placement: Placement, n_experts: int) -> I32:
     """The expert slot that serves each (token, expert) pair: [tokens, topk] int32, -1 = dropped.
 
     The replicas of an expert take turns by token number. The turn of an expert is shifted by its id, so that
@@ -213,7 +208,7 @@ def replica_slots(expert: NDArray[np.int32], placement: Placement, n_experts: in
     return slot
 
 
-def replica_loads(load: NDArray[np.integer] | NDArray[np.floating], placement: Placement) -> NDArray[np.float64]:
+def replica_loads(load: Reals, placement: Placement) -> F64:
     """Load of every expert slot if replicas share their expert's load evenly: [n_slots] float64, 0 = empty slot."""
     held = placement.slot_expert
     copies = np.bincount(held[held >= 0], minlength=load.size)
@@ -221,7 +216,7 @@ def replica_loads(load: NDArray[np.integer] | NDArray[np.floating], placement: P
     return per_replica[held]
 
 
-def _replica_table(placement: Placement, n_experts: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _replica_table(placement: Placement, n_experts: int) -> tuple[I32, I32]:
     """Slots of every expert in slot order, [n_experts, most replicas] padded with -1, and their number [n_experts]."""
     slots = np.flatnonzero(placement.slot_expert >= 0).astype(np.int32)
     held = placement.slot_expert[slots]
@@ -233,7 +228,7 @@ def _replica_table(placement: Placement, n_experts: int) -> tuple[NDArray[np.int
     return table, copies
 
 
-def _note(slot_expert: NDArray[np.int32], n_experts: int, n_gpus: int) -> str:
+def _note(slot_expert: I32, n_experts: int, n_gpus: int) -> str:
     if slot_expert.size == n_experts and bool((slot_expert >= 0).all()):
         return ""
     n_empty = int((slot_expert < 0).sum())
@@ -246,7 +241,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def worth_shadows(rows: NDArray[np.integer], cost_rows: float) -> I32:
+def worth_shadows(rows: Ints, cost_rows: float) -> I32:
     """The experts that FasterMoE's policy copies to every GPU, hottest first.
 
     `rows`: `[n_experts]` rows of each expert. `cost_rows`: the time of one copy, in rows of the hottest expert (docs/design/0016-layer-figures.md).

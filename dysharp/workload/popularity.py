@@ -1,13 +1,14 @@
 """Popularity of experts: weights of the synthetic distributions, and weights that fit recorded counts."""
 
 import numpy as np
-from numpy.typing import NDArray
+
+from dysharp.base.arrays import F64, I64
 
 _COMET_EXPERTS = 8  # experts of the set-up for which a spread of 0.032 was published; see published_spread
 _NODES = 96
 
 
-def normal_weights(rng: np.random.Generator, n_experts: int, cv: float) -> NDArray[np.float64]:
+def normal_weights(rng: np.random.Generator, n_experts: int, cv: float) -> F64:
     """Normal popularity of mean 1 and spread `cv`: [n_experts] float64. A value that is not above 0 is drawn again."""
     weight = 1.0 + cv * rng.standard_normal(n_experts)
     while (bad := weight <= 0.0).any():
@@ -24,20 +25,20 @@ def published_spread(std: float) -> float:
     return std * _COMET_EXPERTS
 
 
-def power_law_weights(rng: np.random.Generator, n_experts: int, alpha: float) -> NDArray[np.float64]:
+def power_law_weights(rng: np.random.Generator, n_experts: int, alpha: float) -> F64:
     """`rank ** -alpha`: [n_experts] float64. `rng` deals the ranks to the experts."""
-    weight: NDArray[np.float64] = np.arange(1.0, n_experts + 1.0) ** -alpha
+    weight: F64 = np.arange(1.0, n_experts + 1.0) ** -alpha
     rng.shuffle(weight)
     return weight
 
 
-def log_normal_weights(rng: np.random.Generator, n_experts: int, sigma: float) -> NDArray[np.float64]:
+def log_normal_weights(rng: np.random.Generator, n_experts: int, sigma: float) -> F64:
     """`exp(sigma * normal)`: [n_experts] float64. This distribution is the best simple fit of recorded expert loads."""
     exponent = sigma * rng.standard_normal(n_experts)
     return np.asarray(np.exp(exponent - exponent.max()))
 
 
-def inclusion(weight: NDArray[np.float64], topk: int) -> NDArray[np.float64]:
+def inclusion(weight: F64, topk: int) -> F64:
     """Chance of every expert to be among the k experts of a token, drawn one by one by `weight`: [n_experts] float64.
 
     The draw is an exponential race: expert e gets a place if fewer than k experts arrive before e. Gauss-Legendre
@@ -54,7 +55,7 @@ def inclusion(weight: NDArray[np.float64], topk: int) -> NDArray[np.float64]:
     return np.asarray((weight[:, None] * late * fewer * measure).sum(axis=1))
 
 
-def _fewer_than(late: NDArray[np.float64], topk: int) -> NDArray[np.float64]:
+def _fewer_than(late: F64, topk: int) -> F64:
     """[experts, nodes]: for every expert e, the chance that fewer than k experts except e have arrived.
 
     The distribution of their number is the convolution of two running products: over the experts before e and over
@@ -71,12 +72,12 @@ def _fewer_than(late: NDArray[np.float64], topk: int) -> NDArray[np.float64]:
     return np.asarray((before * at_most).sum(axis=1))
 
 
-def _add_one(count: NDArray[np.float64], late: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+def _add_one(count: F64, late: F64, out: F64) -> None:
     np.multiply(count, late, out=out)
     out[1:] += count[:-1] * (1.0 - late)
 
 
-def fit_weights(count: NDArray[np.int64], topk: int) -> tuple[NDArray[np.float64], bool]:
+def fit_weights(count: I64, topk: int) -> tuple[F64, bool]:
     """Weights whose draws of k distinct experts reproduce recorded loads: ([n_experts] float64, capped).
 
     A token chooses an expert at most once, so no draw can reach a count above `sum / k`. Such counts are cut and the
@@ -96,19 +97,19 @@ def fit_weights(count: NDArray[np.int64], topk: int) -> tuple[NDArray[np.float64
     return weight, capped
 
 
-def spread_counts(rng: np.random.Generator, count: NDArray[np.int64], n_experts: int) -> NDArray[np.int64]:
+def spread_counts(rng: np.random.Generator, count: I64, n_experts: int) -> I64:
     """Loads for `n_experts` experts with the spread of recorded loads `count`: [n_experts] int64. `rng` deals them.
 
     Expert i of n in the order of loads gets the recorded load at the same place of that order, (i + 1/2) / n. With as
     many experts the loads are the recorded ones, with twice as many each occurs twice.
     """
     place = (2 * np.arange(n_experts) + 1) * count.size // (2 * n_experts)
-    spread: NDArray[np.int64] = np.sort(count)[place]
+    spread: I64 = np.sort(count)[place]
     rng.shuffle(spread)
     return spread
 
 
-def _chances(load: NDArray[np.float64], topk: int) -> tuple[NDArray[np.float64], bool]:
+def _chances(load: F64, topk: int) -> tuple[F64, bool]:
     """Chance of each expert to be among a token's k: proportional to `load`, at most 1. True: a chance was cut."""
     full = np.zeros(load.size, dtype=np.bool_)
     while True:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import I32, I64, Bools, Ints, Reals
 from dysharp.base.errors import ConfigError
 
 
@@ -14,7 +14,7 @@ class Placement:
 
     n_gpus: int
     slots_per_gpu: int
-    slot_expert: NDArray[np.int32]
+    slot_expert: I32
     """[n_gpus * slots_per_gpu] int32: the logical expert of every slot, -1 = empty slot."""
     kind: str
     """contiguous | auto | eplb | given (from a file)."""
@@ -35,9 +35,9 @@ class Placement:
 class Routing:
     """Expert choices of one MoE layer. Token `g * tokens_per_gpu + t` starts on GPU `g`."""
 
-    expert: NDArray[np.int32]
+    expert: I32
     """[tokens, topk] int32 logical expert ids, distinct within a token, -1 = dropped. Columns have no order."""
-    slot: NDArray[np.int32]
+    slot: I32
     """[tokens, topk] int32 expert slots that serve the choices, -1 = dropped."""
     n_gpus: int
     tokens_per_gpu: int
@@ -90,7 +90,7 @@ def first_tokens(routing: Routing, tokens: int) -> Routing:
     return replace(routing, expert=routing.expert[taken], slot=routing.slot[taken], tokens_per_gpu=tokens)
 
 
-def in_parts(routing: Routing, part: NDArray[np.integer], n_parts: int) -> Routing:
+def in_parts(routing: Routing, part: Ints, n_parts: int) -> Routing:
     """`routing` with every expert slot split into `n_parts` slots of the same expert on the same GPU.
 
     `part`: `[tokens, topk]` the part that serves each choice, 0 to `n_parts` - 1. Raises ConfigError where the slots of `routing` are parts already.
@@ -103,17 +103,17 @@ def in_parts(routing: Routing, part: NDArray[np.integer], n_parts: int) -> Routi
     return replace(routing, slot=slot, placement=split)
 
 
-def rows_per_expert(routing: Routing) -> NDArray[np.int64]:
+def rows_per_expert(routing: Routing) -> I64:
     """Useful (token, expert) rows per logical expert: [n_experts] int64."""
     return count_ids(routing.expert, routing.n_experts)
 
 
-def rows_per_slot(routing: Routing) -> NDArray[np.int64]:
+def rows_per_slot(routing: Routing) -> I64:
     """Useful (token, expert) rows per expert slot: [n_slots] int64."""
     return count_ids(routing.slot, routing.placement.n_slots)
 
 
-def rows_by_source(routing: Routing) -> NDArray[np.int64]:
+def rows_by_source(routing: Routing) -> I64:
     """Useful (token, expert) rows from each GPU to each expert slot: [n_gpus, n_slots] int64."""
     n_slots = routing.placement.n_slots
     source = np.repeat(np.arange(routing.n_gpus), routing.tokens_per_gpu)
@@ -124,14 +124,19 @@ def rows_by_source(routing: Routing) -> NDArray[np.int64]:
     return rows.reshape(routing.n_gpus, n_slots)
 
 
-def needed_gpus(routing: Routing) -> NDArray[np.bool_]:
+def needed_gpus(routing: Routing) -> Bools:
     """[tokens, n_gpus] bool: whether the token needs the GPU. The source GPU is included."""
-    needs = np.zeros((routing.n_tokens, routing.n_gpus + 1), dtype=np.bool_)
-    token = np.arange(routing.n_tokens)
-    for column in routing.slot.T:  # column by column, because a [tokens, topk, gpus] array would be large
+    return gpus_of(routing.slot, routing.placement)
+
+
+def gpus_of(slot: Ints, placement: Placement) -> Bools:
+    """[tokens, n_gpus] bool: whether a choice of the token, `slot` [tokens, topk], lies on the GPU."""
+    needs = np.zeros((len(slot), placement.n_gpus + 1), dtype=np.bool_)
+    token = np.arange(len(slot))
+    for column in slot.T:  # column by column, because a [tokens, topk, gpus] array would be large
         # A dropped entry (-1) floor-divides to GPU -1, which is the spare last column.
-        needs[token, column // routing.placement.slots_per_gpu] = True
-    return needs[:, : routing.n_gpus]
+        needs[token, column // placement.slots_per_gpu] = True
+    return needs[:, : placement.n_gpus]
 
 
 def imbalance(routing: Routing) -> Imbalance:
@@ -152,7 +157,7 @@ def distinct_gpus(routing: Routing) -> DistinctGpus:
     return DistinctGpus(total / present, (total - local) / present)
 
 
-def count_ids(ids: NDArray[np.integer], n_ids: int) -> NDArray[np.int64]:
+def count_ids(ids: Ints, n_ids: int) -> I64:
     """How often each of 0 .. n_ids - 1 occurs in an integer array: [n_ids] int64. -1 does not count."""
     counts = np.zeros(n_ids + 1, dtype=np.int64)
     for column in ids.T:  # bincount copies its argument to int64: one column at a time keeps the copy small
@@ -160,13 +165,13 @@ def count_ids(ids: NDArray[np.integer], n_ids: int) -> NDArray[np.int64]:
     return counts[1:]
 
 
-def max_over_mean(load: NDArray[np.integer] | NDArray[np.floating]) -> float:
+def max_over_mean(load: Reals) -> float:
     """Largest load divided by the mean. 1.0 for an all-zero load."""
     mean = float(load.mean())
     return float(load.max()) / mean if mean > 0 else 1.0
 
 
-def variation(load: NDArray[np.integer] | NDArray[np.floating]) -> float:
+def variation(load: Reals) -> float:
     """Coefficient of variation: population standard deviation divided by the mean. 0.0 for an all-zero load."""
     mean = float(load.mean())
     return float(load.std()) / mean if mean > 0 else 0.0

@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.base.arrays import F64, I32
+
 _BLOCK = 1 << 15
 _DENSE_BLOCK = 1 << 12
 
 Draw = Callable[[int], NDArray[np.uint16]]
 
 
-def draw_uniform(rng: np.random.Generator, n_tokens: int, n_experts: int, topk: int) -> NDArray[np.int32]:
+def draw_uniform(rng: np.random.Generator, n_tokens: int, n_experts: int, topk: int) -> I32:
     """k distinct experts per token, all choices equally likely: [n_tokens, topk] int32."""
     equal = np.ones(n_experts)
     if _redraws_much(equal, topk):
@@ -26,7 +28,7 @@ def draw_uniform(rng: np.random.Generator, n_tokens: int, n_experts: int, topk: 
     return _draw_columns(n_tokens, topk, draw)
 
 
-def draw_weighted(rng: np.random.Generator, n_tokens: int, weight: NDArray[np.float64], topk: int) -> NDArray[np.int32]:
+def draw_weighted(rng: np.random.Generator, n_tokens: int, weight: F64, topk: int) -> I32:
     """k distinct experts per token, drawn one after the other with chance proportional to `weight`.
 
     `weight`: [n_experts] float64 in any unit. At least `topk` weights are above zero, and the largest is at most 1e30
@@ -47,9 +49,7 @@ def draw_weighted(rng: np.random.Generator, n_tokens: int, weight: NDArray[np.fl
     return _draw_columns(n_tokens, topk, draw)
 
 
-def draw_group_limited(
-    rng: np.random.Generator, n_tokens: int, weight: NDArray[np.float64], topk: int, n_group: int, topk_group: int
-) -> NDArray[np.int32]:
+def draw_group_limited(rng: np.random.Generator, n_tokens: int, weight: F64, topk: int, n_group: int, topk_group: int) -> I32:
     """DeepSeek's group-limited top-k on scores `ln weight + Gumbel noise`: [n_tokens, topk] int32.
 
     Experts form `n_group` equal groups of neighbours. The score of a group is the sum of its two best experts. A token
@@ -75,14 +75,14 @@ def _best_groups(arrival: NDArray[np.float32], topk_group: int) -> NDArray[np.in
     return np.argpartition(np.log(first_two).sum(axis=2), topk_group - 1, axis=1)[:, :topk_group]
 
 
-def _redraws_much(weight: NDArray[np.float64], topk: int) -> bool:
+def _redraws_much(weight: F64, topk: int) -> bool:
     """Whether drawing again after a repeated expert needs more numbers than one for each expert; worst case: the heaviest experts come first."""
     heaviest = np.sort(weight)[::-1]
     left = np.cumsum(heaviest[::-1])[::-1][:topk] / weight.sum()
     return bool((1.0 / left).sum() > weight.size / 4)
 
 
-def _race(rng: np.random.Generator, n_tokens: int, weight: NDArray[np.float64], topk: int) -> NDArray[np.int32]:
+def _race(rng: np.random.Generator, n_tokens: int, weight: F64, topk: int) -> I32:
     """The first k arrivals of an exponential race among all experts: [n_tokens, topk] int32."""
     chosen = np.empty((n_tokens, topk), dtype=np.int32)
     for start, arrival in _arrivals(rng, n_tokens, weight):
@@ -90,7 +90,7 @@ def _race(rng: np.random.Generator, n_tokens: int, weight: NDArray[np.float64], 
     return chosen
 
 
-def _arrivals(rng: np.random.Generator, n_tokens: int, weight: NDArray[np.float64]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+def _arrivals(rng: np.random.Generator, n_tokens: int, weight: F64) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Blocks (first token, arrival times [block, n_experts]). Expert e arrives after Exp(1) / weight[e].
 
     Minus the logarithm of an arrival time is `ln weight + Gumbel noise`.
@@ -117,7 +117,7 @@ def _first_arrivals(arrival: NDArray[np.float32], topk: int) -> NDArray[np.intp]
     return np.argpartition(arrival, topk - 1, axis=1)[:, :topk]
 
 
-def _draw_columns(n_tokens: int, topk: int, draw: Draw) -> NDArray[np.int32]:
+def _draw_columns(n_tokens: int, topk: int, draw: Draw) -> I32:
     """Draws column after column. If a token has the drawn expert already, it draws again.
 
     The repeated draw has exactly the law of a draw among the experts that the token does not have.
@@ -144,7 +144,7 @@ def _redraw_taken(block: NDArray[np.uint16], column: int, draw: Draw) -> None:
         again = again[(block[:column, again] == fresh).any(axis=0)]
 
 
-def _alias_table(weight: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.uint16]]:
+def _alias_table(weight: F64) -> tuple[NDArray[np.float32], NDArray[np.uint16]]:
     """Walker's alias table (keep, other). Column i is expert i with chance `keep[i]`, else expert `other[i]`."""
     scaled = (weight * (weight.size / weight.sum())).tolist()
     keep = np.ones(weight.size, dtype=np.float32)

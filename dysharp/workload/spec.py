@@ -1,9 +1,9 @@
 """`RoutingSpec`: the routing string of the command line, `NAME[:VALUE][:option...]`, as a value."""
 
 import math
-from dataclasses import dataclass
 
 from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.values import frozen
 from dysharp.workload.patterns import PATTERNS, Setting
 from dysharp.workload.traces import packaged_traces
 
@@ -26,7 +26,7 @@ _WINDOWS = ("in-order", "decode", "mixed")
 _MAX_NUMBER = 1e3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RoutingSpec:
     """A parsed routing string."""
 
@@ -45,7 +45,7 @@ class RoutingSpec:
     """Names and numbers of a pattern (`patterns.PATTERNS`), defaults included."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RoutingForm:
     """One kind of routing string for a list: how to write it, what it means, where it comes from."""
 

@@ -1,12 +1,12 @@
 """A tensor-parallel sub-layer: GEMM, ReduceScatter, LayerNorm, AllGather, GEMM. Its shape, its least bytes and its reference."""
 
 import functools
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.values import frozen
 from dysharp.specs.reading import DATA, parse_toml, read_text
 from dysharp.workload.collective import ELEMENT_BYTES, Collective
 
@@ -18,10 +18,9 @@ LAYERS = {
     "L4": "gradients: input projection, LN, second FFN",
 }
 """The four sub-layers of CAIS (arXiv 2605.05628), section V."""
-Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SubLayer:
     """One sub-layer on `gpus` GPUs with tensor parallelism.
 
@@ -81,7 +80,7 @@ class SubLayer:
         through = self.size if in_switch else 2 * self.size * (n - 1) // n
         return through, through
 
-    def inputs(self, seed: int) -> tuple[list[Array], list[Array], list[Array]]:
+    def inputs(self, seed: int) -> tuple[list[F64], list[F64], list[F64]]:
         """Activations `[tokens, inner]`, first weights `[inner, hidden]` and second weights `[hidden, outer]` of every GPU: small whole
         numbers, so that sums are exact in any order."""
         rng = np.random.default_rng(np.random.SeedSequence([seed, 34]))
@@ -89,22 +88,21 @@ class SubLayer:
         a, b, c = ([rng.integers(-3, 4, shape).astype(np.float64) for _ in range(self.gpus)] for shape in shapes)
         return a, b, c
 
-    def reference(self, a: list[Array], b: list[Array], c: list[Array]) -> list[Array]:
+    def reference(self, a: list[F64], b: list[F64], c: list[F64]) -> list[F64]:
         """`[tokens, outer]` of every GPU, by NumPy alone. A whole-number norm keeps every value exact."""
-        total: Array = np.sum([x @ w for x, w in zip(a, b, strict=True)], axis=0)
+        total: F64 = np.sum([x @ w for x, w in zip(a, b, strict=True)], axis=0)
         rows = norm(total)
         return [rows @ w for w in c]
 
 
-def norm(rows: Array) -> Array:
+def norm(rows: F64) -> F64:
     """Rows less their mean over a power of two near their spread, in whole numbers: it mixes all columns of a row as LayerNorm does."""
     centred = rows - np.floor(rows.mean(axis=1, keepdims=True))
     spread = np.exp2(np.floor(np.log2(np.maximum(1.0, np.abs(centred).mean(axis=1, keepdims=True)))))
-    normed: Array = np.floor(8 * centred / spread)
-    return normed
+    return np.asarray(np.floor(8 * centred / spread))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shape:
     """A dense model as its sub-layers need it: widths, tokens of a batch, and number of layers."""
 

@@ -2,16 +2,17 @@
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.base.arrays import I64, Array, Bools
 from dysharp.base.errors import ConfigError, nearest, one_line, show
 from dysharp.base.files import check_destination, write_file, write_text
 from dysharp.base.reading import json_of
+from dysharp.base.values import frozen
 from dysharp.workload.npz import read_npz
 from dysharp.workload.placement import replica_loads
 from dysharp.workload.routing import Placement, count_ids, max_over_mean
@@ -29,7 +30,7 @@ _MAX_EXPERTS = 1 << 16
 _MAX_ORIGIN = 200
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recording:
     """Expert ids of real tokens (a routing trace)."""
 
@@ -38,7 +39,7 @@ class Recording:
     """[layers, tokens, topk] signed integers, -1 = not recorded."""
     layers: tuple[int, ...]
     """The layer numbers of the model, one for each row of `expert`."""
-    seq_len: NDArray[np.int64] | None
+    seq_len: I64 | None
     """[sequences] int64 lengths. The token axis is these sequences in order. None: the file has no lengths."""
     n_experts: int
     weight: NDArray[np.floating] | None = None
@@ -64,7 +65,7 @@ class Recording:
             raise ConfigError(f"trace {self.name}: no layer {layer}, expected one of {_ranges(self.layers)}")
         return self.layers.index(layer)
 
-    def recorded(self, row: int) -> NDArray[np.bool_]:
+    def recorded(self, row: int) -> Bools:
         """[tokens] bool: whether the token's choice in this layer is complete (has no -1)."""
         return np.asarray((self.expert[row] >= 0).all(axis=1))
 
@@ -107,14 +108,14 @@ def median_layer(trace: Recording, placement: Placement) -> int:
     return int(np.argsort(ratio, kind="stable")[(len(ratio) - 1) // 2])
 
 
-def layer_counts(trace: Recording, row: int) -> NDArray[np.int64]:
+def layer_counts(trace: Recording, row: int) -> I64:
     """How often the complete tokens chose each expert in one layer: [n_experts] int64."""
     ids = trace.expert[row]
     keep = trace.recorded(row)
     return count_ids(ids if keep.all() else ids[keep], trace.n_experts)
 
 
-def copies_max_mean(count: NDArray[np.int64], placement: Placement) -> float:
+def copies_max_mean(count: I64, placement: Placement) -> float:
     """max/mean of (token, expert) copies per GPU, if replicas share their expert's load evenly."""
     per_slot = replica_loads(count, placement)
     return max_over_mean(per_slot.reshape(placement.n_gpus, -1).sum(axis=1))
@@ -157,19 +158,19 @@ def _read(path: Path, name: str) -> Recording:
     return Recording(name, ids, numbers, lengths, n_experts, weight, meta.get("synthetic") is True, origin)
 
 
-def _need(path: Path, arrays: dict[str, NDArray[Any]], names: tuple[str, ...]) -> None:
+def _need(path: Path, arrays: dict[str, Array], names: tuple[str, ...]) -> None:
     for name in names:
         if name not in arrays:
             raise ConfigError(f"{path}: array {name!r} is missing, found {', '.join(sorted(arrays))}")
 
 
-def _one_number(path: Path, value: NDArray[Any]) -> int:
+def _one_number(path: Path, value: Array) -> int:
     if value.size != 1 or value.dtype.kind not in "iu":
         raise ConfigError(f"{path}: num_experts of {_form(value)}, expected one integer")
     return int(value.reshape(-1)[0])
 
 
-def _meta(path: Path, value: NDArray[Any]) -> dict[str, Any]:
+def _meta(path: Path, value: Array) -> dict[str, Any]:
     if value.size != 1 or value.dtype.kind != "U":
         raise ConfigError(f"{path}: meta of {_form(value)}, expected one JSON text")
     meta = json_of(str(value.reshape(-1)[0]), f"{path}: meta")
@@ -183,7 +184,7 @@ def _experts_of_meta(path: Path, meta: dict[str, Any]) -> int:
     return n_experts
 
 
-def _layer_numbers(path: Path, value: NDArray[Any] | None, n_layers: int) -> tuple[int, ...]:
+def _layer_numbers(path: Path, value: Array | None, n_layers: int) -> tuple[int, ...]:
     if value is None:
         return tuple(range(n_layers))
     if value.shape != (n_layers,) or value.dtype.kind not in "iu":
@@ -194,7 +195,7 @@ def _layer_numbers(path: Path, value: NDArray[Any] | None, n_layers: int) -> tup
     return numbers
 
 
-def checked_ids(path: Path | str, expert: NDArray[Any], layers: tuple[int, ...], n_experts: int) -> NDArray[np.signedinteger]:
+def checked_ids(path: Path | str, expert: Array, layers: tuple[int, ...], n_experts: int) -> NDArray[np.signedinteger]:
     """The checked ids [layers, tokens, topk] in a small signed type.
 
     Raises ConfigError that names layer, row and column for an id out of range and for an id twice in a token.
@@ -208,8 +209,8 @@ def checked_ids(path: Path | str, expert: NDArray[Any], layers: tuple[int, ...],
     return ids
 
 
-def _check_range(where: str, expert: NDArray[Any], n_experts: int) -> None:
-    wrong: NDArray[np.bool_] = np.greater_equal(expert, n_experts)
+def _check_range(where: str, expert: Array, n_experts: int) -> None:
+    wrong: Bools = np.greater_equal(expert, n_experts)
     if expert.dtype.kind == "i":
         wrong |= np.less(expert, -1)
     if wrong.any():
@@ -228,7 +229,7 @@ def _check_distinct(where: str, ids: NDArray[np.signedinteger]) -> None:
                 )
 
 
-def check_weights(path: Path | str, weight: NDArray[Any], shape: tuple[int, ...], layers: tuple[int, ...]) -> None:
+def check_weights(path: Path | str, weight: Array, shape: tuple[int, ...], layers: tuple[int, ...]) -> None:
     """Raises ConfigError that names layer, row and column unless the weights are finite floats of shape `shape`."""
     if weight.shape != shape or weight.dtype.kind != "f":
         raise ConfigError(f"{path}: weights of {_form(weight)}, expected floats {shape}")
@@ -240,7 +241,7 @@ def check_weights(path: Path | str, weight: NDArray[Any], shape: tuple[int, ...]
         )
 
 
-def _lengths(path: Path, arrays: dict[str, NDArray[Any]], n_tokens: int) -> NDArray[np.int64] | None:
+def _lengths(path: Path, arrays: dict[str, Array], n_tokens: int) -> I64 | None:
     """Lengths of sequences: `seq_len`, or the runs of tokens with one `token_rank`. None: the file has neither."""
     if "seq_len" in arrays:
         lengths = arrays["seq_len"]
@@ -262,11 +263,11 @@ def _lengths(path: Path, arrays: dict[str, NDArray[Any]], n_tokens: int) -> NDAr
     return np.diff(np.append(starts, n_tokens)).astype(np.int64)
 
 
-def _form(array: NDArray[Any]) -> str:
+def _form(array: Array) -> str:
     return f"shape {array.shape} and type {str(array.dtype)[:40]}"
 
 
-def _first(wrong: NDArray[np.bool_]) -> tuple[int, ...]:
+def _first(wrong: Bools) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import I64, Bools
 from dysharp.base.errors import check_word
 from dysharp.workload.routing import Routing, needed_gpus, rows_by_source
 
@@ -18,8 +18,8 @@ class Direction(TypedDict):
 
     up: int
     down: int
-    up_per_gpu: NDArray[np.int64]
-    down_per_gpu: NDArray[np.int64]
+    up_per_gpu: I64
+    down_per_gpu: I64
 
 
 class Traffic(TypedDict):
@@ -29,7 +29,7 @@ class Traffic(TypedDict):
     combine: Direction
 
 
-Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
+Rows = tuple[I64, I64]
 """Token rows that Dispatch sends up and down, each `[n_gpus]` int64."""
 
 Scheme = str | Callable[[Routing, Any], Rows]
@@ -49,10 +49,9 @@ def one_copy_per_expert(routing: Routing) -> Rows:
     return remote.sum(axis=1), remote.sum(axis=0)
 
 
-def rows_between(routing: Routing) -> NDArray[np.int64]:
+def rows_between(routing: Routing) -> I64:
     """[source GPU, destination GPU] int64: rows per (token, expert)."""
-    rows: NDArray[np.int64] = rows_by_source(routing).reshape(routing.n_gpus, routing.n_gpus, -1).sum(axis=2)
-    return rows
+    return np.asarray(rows_by_source(routing).reshape(routing.n_gpus, routing.n_gpus, -1).sum(axis=2))
 
 
 def multicast(routing: Routing) -> Rows:
@@ -119,11 +118,11 @@ def traffic(routing: Routing, scheme: Scheme, row_bytes: int, options: Any = Non
     return Traffic(dispatch=_direction(sent_bytes, received_bytes), combine=_direction(received_bytes, sent_bytes))
 
 
-def _direction(up: NDArray[np.int64], down: NDArray[np.int64]) -> Direction:
+def _direction(up: I64, down: I64) -> Direction:
     return Direction(up=int(up.sum()), down=int(down.sum()), up_per_gpu=up, down_per_gpu=down)
 
 
-def _remote_needs(routing: Routing) -> NDArray[np.bool_]:
+def _remote_needs(routing: Routing) -> Bools:
     """[source GPU, token of the source GPU, GPU] bool: whether the token needs the remote GPU."""
     needs = needed_gpus(routing).reshape(routing.n_gpus, routing.tokens_per_gpu, routing.n_gpus)
     gpu = np.arange(routing.n_gpus)
@@ -131,7 +130,6 @@ def _remote_needs(routing: Routing) -> NDArray[np.bool_]:
     return needs
 
 
-def _remote_pairs(routing: Routing) -> NDArray[np.int64]:
+def _remote_pairs(routing: Routing) -> I64:
     """[source GPU, destination GPU] int64: distinct (token, GPU) pairs, zero on the diagonal."""
-    rows: NDArray[np.int64] = _remote_needs(routing).sum(axis=1, dtype=np.int64)
-    return rows
+    return np.asarray(_remote_needs(routing).sum(axis=1, dtype=np.int64))

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import dysharp as ds
+from dysharp.systems import collectives as register
 from dysharp.systems import registry
-from dysharp.systems.collectives import register
 from dysharp.testing.conformance import conformance
 from dysharp.testing.conformance.suite import RULES
 

@@ -8,13 +8,11 @@ from types import ModuleType
 import pytest
 
 from dysharp.program import merge as original
-from dysharp.program.merge_order import ids_of, in_streams, with_cross
 from tests.interpreters.mutants import Mutant
-from tests.interpreters.plain import source
 from tests.program.merge_checks import all_of_them
 
 SEEDS = range(12)
-MERGE, ORDER = "program.merge", "program.merge_order"
+MERGE = "program.merge"
 
 
 MUTANTS = (
@@ -38,25 +36,22 @@ MUTANTS = (
     Mutant("traffic of one part only", MERGE, "traffic.setdefault(side, {}).update(", "traffic[side] = dict("),
     Mutant("sections of the whole", MERGE, "range(first[sort], end[sort])", "range(0, end[sort])"),
     Mutant("order of the arguments", MERGE, "sorted(parts, key=lambda part: part.label)", "list(parts)"),
-    Mutant("order of the edges", ORDER, "np.lexsort((head, tail))", "np.arange(len(head))"),
-    Mutant("an edge is lost", ORDER, "np.lexsort((head, tail))", "np.lexsort((head, tail))[:-1]"),
-    Mutant("an edge the other way round", ORDER, "tail[order], head[order])])", "head[order], tail[order])])"),
-    Mutant("a stream does not wait for ops", ORDER, "np.flatnonzero(~followed)", "np.flatnonzero(followed)"),
-    Mutant("a stream does not wait for rows", ORDER, "np.flatnonzero(~read)", "np.flatnonzero(~read)[:0]"),
-    Mutant("a stream forgets the part before the last", ORDER, "join[: len(before)])", "join[: len(before)])[:0]"),
-    Mutant("the next part does not wait", ORDER, "(Tail.OP_DONE, starts, heads", "(Tail.OP_DONE, starts[:0], heads[:0]"),
+    Mutant("order of the edges", MERGE, "np.lexsort((head, tail))", "np.arange(len(head))"),
+    Mutant("an edge is lost", MERGE, "np.lexsort((head, tail))", "np.lexsort((head, tail))[:-1]"),
+    Mutant("an edge the other way round", MERGE, "tail[order], head[order])])", "head[order], tail[order])])"),
+    Mutant("a stream does not wait for ops", MERGE, "np.flatnonzero(~followed)", "np.flatnonzero(followed)"),
+    Mutant("a stream does not wait for rows", MERGE, "np.flatnonzero(~read)", "np.flatnonzero(~read)[:0]"),
+    Mutant("a stream forgets the part before the last", MERGE, "join[: len(before)])", "join[: len(before)])[:0]"),
+    Mutant("the next part does not wait", MERGE, "(Tail.OP_DONE, starts, heads", "(Tail.OP_DONE, starts[:0], heads[:0]"),
 )
 
 
 def broken(mutant: Mutant) -> ModuleType:
-    """`program.merge` with the fault, or with the functions of a `program.merge_order` that has it."""
+    """`program.merge` with the fault."""
     module = ModuleType("broken")
     sys.modules["broken"] = module  # dataclasses look their module up
     exec(compile(mutant.text(), original.__file__, "exec"), module.__dict__)
-    functions = {f.__name__: getattr(module, f.__name__) for f in (ids_of, in_streams, with_cross)}
-    if mutant.module == ORDER:
-        exec(compile(source(MERGE), original.__file__, "exec"), module.__dict__)
-    module.__dict__.update(functions, Part=original.Part, Cross=original.Cross)
+    module.__dict__.update(Part=original.Part, Cross=original.Cross)
     return module
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dysharp.base.errors import ConfigError
 from dysharp.specs import Model, load_model
-from dysharp.specs.hf import checkpoint_of
+from dysharp.specs.hf_whole import checkpoint_of
 
 QWEN2_MOE = {  # Qwen1.5-MoE-A2.7B
     "model_type": "qwen2_moe",

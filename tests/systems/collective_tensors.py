@@ -1,4 +1,4 @@
-"""The tensors of a collective's Program, in the order of a Trace: a direct reading of `systems.building.collectives.chunks`."""
+"""The tensors of a collective's Program, in the order of a Trace: a direct reading of `systems.building.collectives.steps`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from dysharp.program import Kind, Program, Trace
-from dysharp.systems.building.collectives.chunks import FUNCTIONS, Chunks, chunks_of
+from dysharp.systems.building.collectives.steps import FUNCTIONS, Chunks, chunks_of
 from dysharp.workload.collective import Collective
 
 

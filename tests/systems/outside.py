@@ -9,11 +9,12 @@ from typing import Any
 
 from dysharp.program import Discipline, Program
 from dysharp.specs import Cluster, Model
-from dysharp.systems import OTHER_COLOUR, Change, Costs, Facts, Moves, Shown, system
+from dysharp.systems import Change, Costs, Facts, Moves, Shown, system
 from dysharp.systems.building.experts import fused, one_after_another
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import one_copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
+from dysharp.systems.facts import OTHER_COLOUR
 from dysharp.systems.registry import _REGISTRY
 from dysharp.workload import Routing
 

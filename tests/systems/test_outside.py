@@ -18,10 +18,10 @@ from dysharp.measured.trust import PredictionScope, part_judges, trust_of
 from dysharp.program import Discipline, Program
 from dysharp.show.plots import colour_of, plot_compare
 from dysharp.specs import Cluster, Model, load_cluster, load_model
-from dysharp.systems import OTHER_COLOUR, all_systems, get_system
+from dysharp.systems import all_systems, get_system
 from dysharp.systems.building.experts import fused
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.facts import Change
+from dysharp.systems.facts import OTHER_COLOUR, Change
 from dysharp.testing.conformance import conformance
 from dysharp.testing.conformance.suite import RULES
 from dysharp.workload import Routing

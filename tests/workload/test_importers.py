@@ -17,9 +17,8 @@ from dysharp.base.errors import ConfigError
 from dysharp.specs import Model
 from dysharp.workload import distinct_gpus, load_trace, make_routing, routing_from, save_trace
 from dysharp.workload.importers import Hints, import_trace, sniff
-from dysharp.workload.importers.pieces import Piece, _lengths
+from dysharp.workload.importers.pieces import Piece, _lengths, draw_exact, scaled
 from dysharp.workload.importers.placements import import_placement, placement_json
-from dysharp.workload.importers.sampled import draw_exact, scaled
 from dysharp.workload.importers.torch_file import _Plain
 
 

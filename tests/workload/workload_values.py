@@ -20,7 +20,7 @@ from dysharp.workload.closed import expected_copies, uniform_traffic
 from dysharp.workload.counts import load_counts
 from dysharp.workload.deal import deal
 from dysharp.workload.describe import describe, describe_nodes
-from dysharp.workload.importers.sampled import draw_exact, scaled
+from dysharp.workload.importers.pieces import draw_exact, scaled
 from dysharp.workload.make import make_routing, routing_from
 from dysharp.workload.pairs import pairs
 from dysharp.workload.routing import Routing, distinct_gpus, first_tokens, imbalance, in_parts, rows_per_slot

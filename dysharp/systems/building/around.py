@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import F64, I32
 from dysharp.costs.operators import CAST_BYTES, ELEMENT_BYTES, SCALE_BYTES
-from dysharp.program import Kind, Template
-from dysharp.program.schema import BESIDE, LAYER, Nature, Operator
+from dysharp.program import F64, I32, LAYER, Kind, Nature, Operator, Template
+from dysharp.program.schema import BESIDE
 from dysharp.specs import Model
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software import Software
@@ -105,8 +104,7 @@ class MemoryKernels:
         if starts:
             idle = layer.issuers(name, pools=layer.pools(1, "starts"))
             start = self._delay(f"{name}.start", 1, [0, starts * self.costs.kernel_ps], [0, 0], idle, np.ones_like(gpus), gpus)
-            if after is not None:
-                layer.wait_each(start, after)
+            layer.wait_each(start, after)
             after = start
         assert after is not None
         if not n_bytes.any():

@@ -3,24 +3,24 @@
 Dispatch (`dispatch.py`) and Combine (`combine.py`) build on it; `layer.LayerBuilder` has all.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import I32, I64
-from dysharp.base.errors import ConfigError
+from dysharp.base.arrays import I32, I64, Ints
+from dysharp.base.errors import ConfigError, ProgramError
 from dysharp.base.units import PS_PER_US, ns_to_ps
 from dysharp.costs import Tiling
-from dysharp.isa.framing import Framing
-from dysharp.program import Alloc, Discipline, HubTable, ProgramBuilder, Template, To
-from dysharp.program.constants import CLASSES, hardware_of
+from dysharp.program import CLASSES, REQUESTS, RESPONSES, Alloc, Discipline, Framing, Head, HubTable, Kind, ProgramBuilder, Tail, Template, To
+from dysharp.program.constants import hardware_of
 from dysharp.program.csr import spans, stable_order
 from dysharp.specs import Cluster, Model, choice_int, choice_str
-from dysharp.systems.building.batch import Returns, Sends, Transfers, placed
-from dysharp.systems.building.edges import Edges
+from dysharp.systems.building.batch import Returns, Sends, Transfers, ids, placed
 from dysharp.systems.building.formats import ROW_BYTES
+from dysharp.systems.building.gpus import GpuBuilder
 from dysharp.systems.building.index import PairIndex
 from dysharp.systems.building.schema import EXPERT, LAYER_SCHEMA
 from dysharp.systems.building.ways import Ways
@@ -41,7 +41,7 @@ BUFFERS = {"fwd": ("x", "y"), "bwd": ("dy", "dx")}
 """Direction -> (the buffer that Dispatch sends, the buffer that Combine brings back)."""
 
 
-def flat_ones(n: int) -> NDArray[np.integer]:
+def flat_ones(n: int) -> Ints:
     """`[n]` ones that take no memory."""
     return np.broadcast_to(np.int32(1), (n,))
 
@@ -55,7 +55,7 @@ def turns_by(discipline: Discipline, order: I64) -> I32 | int:
     return turn
 
 
-class LayerBase(Edges):
+class LayerBase(GpuBuilder):
     """A pass under construction: its regions, and the verbs that add issuers, transfers and tables (`layer.LayerBuilder` adds blocks).
 
     `p`: index arrays of the Routing. `ways`: its networks. `row_of`: `[useful rows]` region row. `tile_gpu`, `tile_slot`, `tile_rows`:
@@ -143,34 +143,81 @@ class LayerBase(Edges):
         self.tile_slot = np.repeat(np.arange(n_slots, dtype=np.int32), tiles)
         self.tile_rows = np.minimum(tile_rows, np.repeat(counts, tiles) - spans(0, tiles) * tile_rows).astype(np.int32)
 
+    @property
+    def tiles(self) -> I32:
+        """`[tiles]` ids of the experts' region tiles."""
+        return np.arange(len(self.tile_gpu), dtype=np.int32)
+
+    def wait_rows(self, op_of_useful_row: I32, tails: I32, tail: Tail = Tail.OP_DONE) -> None:
+        """Op `op_of_useful_row[row]` waits for `tails[tile]` of the row's expert tile.
+
+        An op that carries several rows waits for the tiles of all its rows.
+
+        `tail`: whether `tails` are ops (OP_DONE) or region tiles (TILE_READY). Raises ProgramError unless there is one op
+        per useful row.
+        """
+        if len(op_of_useful_row) != len(self.row_of):
+            expected = f"one for each of {len(self.row_of)} useful rows in token order (`of_useful_row` of a batch)"
+            raise ProgramError(f"wait_rows: found {len(op_of_useful_row)} ops, expected {expected}")
+        self.b.edges(tail, tails, Head.TILE_NOTIFY, self.tiles)
+        order = np.empty(len(self.row_of), np.int64)
+        order[self.row_of] = op_of_useful_row
+        self.b.notify(np.arange(len(order)), order)
+
+    def rows_here(self, also: I32 | None = None, heads: Iterable[I32] = ()) -> I32:
+        """`join_tiles` of the GPU's own rows: `[gpus]` JOINs that end when all of them have arrived."""
+        return self.join_tiles(self.tiles, Tail.TILE_READY, heads=heads, also=also)
+
+    def limit(self, most: int, name: str, node: I32, ops: I32) -> None:
+        """Each GPU has at most `most` tokens of `ops` under way, which are on `node`."""
+        self.b.hold(self.semaphores(most, name)[node], ops)
+
+    def join_tiles(self, tails: I32, tail: Tail = Tail.OP_DONE, *, heads: Iterable[I32] = (), also: I32 | None = None) -> I32:
+        """`[gpus]` one JOIN per GPU, which waits for `tails[tile]` of all expert tiles of the GPU and for `also[gpu]`.
+
+        `heads`: arrays `[tiles]` of ops that wait for the JOIN of their tile's GPU.
+        """
+        join = self.join("barrier")
+        self.b.edges(tail, tails, Head.OP_ISSUE, join[self.tile_gpu])
+        self.wait_each(join, also)
+        for head in heads:
+            self.wait_each(head, join[self.tile_gpu])
+        return join
+
     def per_gpu(self, discipline: Discipline, name: str, pool: list[int] | None = None) -> I32:
         """`[gpus]` one issuer per GPU, which takes slots of `pool[gpu]` (None: of no pool)."""
         return self.issuers(name, discipline, pools=pool)
 
     # ---- transfers ----------------------------------------------------------------------------------------------------
 
-    def put(
-        self, template: Template, node: I32, to: I32, row: NDArray[np.integer], *, rows: NDArray[np.integer] | None = None, **columns: Any
-    ) -> I32:
+    def put(self, template: Template, node: I32, to: I32, row: Ints, *, rows: Ints | None = None, **columns: Any) -> I32:
         """PUTs on the network of the template, otherwise as `puts`."""
         ones = flat_ones(len(node))
         members = To(ones, to, ones if rows is None else rows, row)
         return self.add(template, node, to=members, targets=1, **columns)
 
-    def gathering_rows(self, name: str, home: NDArray[np.integer], n_bytes: int, key: NDArray[np.integer] | None = None) -> tuple[int, I32]:
-        """Add a region per GPU with a row per entry of `home`, which names its GPU. No op waits for a part of a region.
+    def gathering_rows(self, name: str, home: Ints, n_bytes: int, key: Ints | None = None, each: int = 1) -> tuple[I32, I32]:
+        """Add `each` regions per GPU with a row per entry of `home`, which numbers its region. No op waits for a part of a region.
 
-        `key`: `[entries]`, in the order of the GPUs. Returns (first row, `[gpus]` tile that is ready when the region is full, -1 = it is empty).
+        `key`: `[entries]`, in the order of the regions. Returns (`[entries]` row, `[regions]` tile that is ready when the region is full, -1 = it is
+        empty).
         """
-        owned = np.bincount(home, minlength=self.n_gpus)
-        _, row, tile = self.b.regions(
-            np.arange(self.n_gpus), owned, n_bytes, int(max(1, owned.max(initial=1))), alloc=Alloc.PREFIX, key=key, name=name
-        )
-        return row, np.where(owned > 0, tile + np.cumsum(owned > 0) - 1, -1).astype(np.int32)
+        owned = np.bincount(home, minlength=self.n_gpus * each)
+        most = int(max(1, owned.max(initial=1)))
+        _, row, tile = self.b.regions(np.repeat(self.gpus, each), owned, n_bytes, most, alloc=Alloc.PREFIX, key=key, name=name)
+        rows = row + placed(len(home), stable_order(home), ids(0, len(home)))
+        return rows, np.where(owned > 0, tile + np.cumsum(owned > 0) - 1, -1).astype(np.int32)
 
-    def puts(
-        self, template: Template, node: I32, to: I32, row: NDArray[np.integer], *, rows: NDArray[np.integer] | None = None, **columns: ArrayLike
-    ) -> I32:
+    def transfer(
+        self, name: str, kind: Kind, operator: str, fn: str = "control", src: str = "", dst: str = "", *, framing: Framing | None = None,
+        net: int = 0, cls: int = REQUESTS, table: int = -1,
+    ) -> Template:  # fmt: skip
+        """The template of transfers in network `net`: stores by NVLink and messages by NIC, unless `framing` says otherwise."""
+        at = self.b.framing(framing or (RDMA if net else STORE))
+        classes = (cls, RESPONSES if kind is Kind.PULL_REDUCE else 0)
+        return Template(self.ways.named(name, net), kind, operator, fn, *classes, framing=at, src=src, dst=dst, table=table, net=net)
+
+    def puts(self, template: Template, node: I32, to: I32, row: Ints, *, rows: Ints | None = None, **columns: ArrayLike) -> I32:
         """PUTs on the network of `ways`: template "NAME" inside a domain, "NAME.nic" between domains.
 
         `rows`: `[n]` rows that each PUT fills, default one. `row`: the rows of all PUTs, one after the other. `columns`: further
@@ -207,7 +254,7 @@ class LayerBase(Edges):
         """Ops to several GPUs that carry one unit each, in token order."""
         return Transfers(op=op, node=node, to=np.broadcast_to(np.int32(-1), (len(op),)), unit=np.arange(len(op)), unit_rows=unit_rows)
 
-    def _replica_ext(self, framing: Framing, pair: NDArray[np.integer], packets: NDArray[np.integer]) -> I64 | None:
+    def _replica_ext(self, framing: Framing, pair: Ints, packets: Ints) -> I64 | None:
         """Wire bytes of the extension flits that name the local experts of each copy. None: no copy has extension flits.
 
         `pair`: `[copies]` the (token, GPU) pair of each copy. `packets`: `[copies]` packets of its train.

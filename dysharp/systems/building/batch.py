@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.base.arrays import I32, I64
+from dysharp.base.arrays import I32, I64, Ints
 
 Number = TypeVar("Number", bound=np.integer)
 
@@ -39,7 +39,7 @@ class Transfers(Sends):
     """
 
     unit: I64
-    unit_rows: NDArray[np.integer]
+    unit_rows: Ints
 
     @property
     def of_useful_row(self) -> I32:
@@ -58,7 +58,7 @@ class Returns(Transfers):
     tile: I32
 
 
-def placed(n: int, at: NDArray[np.integer], values: NDArray[Number]) -> NDArray[Number]:
+def placed(n: int, at: Ints, values: NDArray[Number]) -> NDArray[Number]:
     """`[n]` the `values` at their places `at`, -1 elsewhere; the last one where several have one place."""
     out = np.full(n, -1, values.dtype)
     out[at] = values

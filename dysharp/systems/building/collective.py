@@ -1,17 +1,13 @@
 """All-gathers and reduce-scatters of rows: useful rows, and rows that no expert reads beside them."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dysharp.base.arrays import I32
-from dysharp.program import Alloc, Discipline, Kind, Template
-from dysharp.program.constants import REQUESTS
-from dysharp.systems.building.batch import Batch, Sends, Transfers, placed
-from dysharp.systems.building.layer import STORE, LayerBuilder
+from dysharp.program import I32, Kind, frozen
+from dysharp.systems.building.batch import Batch, Sends, Transfers
+from dysharp.systems.building.layer import LayerBuilder
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Collective:
     """The rows of an all-gather or reduce-scatter.
 
@@ -49,23 +45,15 @@ def collective(layer: LayerBuilder, operator: str, useful: Transfers, turns: I32
 
 def _surplus_rows(layer: LayerBuilder, operator: str, token: I32, node: I32, to: I32, turns: I32 | None, by_sender: bool) -> tuple[Batch, I32]:
     """PUTs of surplus rows into regions of their own at each GPU. Returns (PUTs, `Collective.tile`)."""
-    n = layer.n_gpus
     n_bytes = layer.sent_bytes if operator == "dispatch" else layer.model.row_bytes
-    senders = n if by_sender else 1
-    region = to * np.int32(senders) + (node if by_sender else 0)
-    here = np.bincount(region, minlength=n * senders)
-    place = placed(len(to), np.argsort(region, kind="stable"), np.arange(len(to)))
-    holder = np.repeat(np.arange(n), senders)
-    _, row, first_tile = layer.b.regions(holder, here, n_bytes, int(max(1, here.max())), alloc=Alloc.PREFIX, name=f"{operator}.surplus")
-    template = Template(f"{operator}.surplus", Kind.PUT, operator, "control", REQUESTS, framing=layer.b.framing(STORE))
-    issuer = layer.per_gpu(Discipline.READY_FIFO, f"{operator}.surplus") if turns is None else turns
-    op = layer.put(template, node, to, row + place, issuer=issuer[node], prio=layer.turn(node, to, turns), bytes=n_bytes, key=token)
-    tile = np.where(here > 0, first_tile + np.cumsum(here > 0) - 1, -1).astype(np.int32)
-    return Batch(op=op, node=node), tile.reshape(n, senders) if by_sender else tile
+    senders = layer.n_gpus if by_sender else 1
+    row, tile = layer.gathering_rows(f"{operator}.surplus", to * np.int32(senders) + (node if by_sender else 0), n_bytes, each=senders)
+    template = layer.transfer(f"{operator}.surplus", Kind.PUT, operator)
+    issuer = layer.ready(f"{operator}.surplus") if turns is None else turns
+    op = layer.put(template, node, to, row, issuer=issuer[node], prio=layer.turn(node, to, turns), bytes=n_bytes, key=token)
+    return Batch(op=op, node=node), tile.reshape(-1, senders) if by_sender else tile
 
 
 def surplus_arrived(layer: LayerBuilder, collective: Collective) -> I32:
     """`[gpus]` one JOIN per GPU, which ends when the surplus rows of the GPU have arrived."""
-    gathered = layer.join("gathered")
-    layer.wait_tiles(gathered, collective.tile)
-    return gathered
+    return layer.join("gathered", tiles=collective.tile)

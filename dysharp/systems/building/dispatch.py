@@ -1,14 +1,9 @@
 """`DispatchBlocks`: the ways in which rows go out."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.base.arrays import I32, I64
 from dysharp.base.units import ns_to_ps
-from dysharp.isa.framing import Framing
-from dysharp.program import Discipline, Kind, Template, To
-from dysharp.program.constants import REQUESTS
-from dysharp.program.csr import place_in, spans
+from dysharp.program import I32, I64, Discipline, Framing, Ints, Kind, Template, To, place_in, spans
 from dysharp.specs import choice_int
 from dysharp.systems.building.base import DYMULTIMEM, LINK, STORE, LayerBase, flat_ones, turns_by
 from dysharp.systems.building.batch import Transfers
@@ -25,8 +20,7 @@ class DispatchBlocks(LayerBase):
     """Blocks that push or multicast the rows of a pass to the GPUs of their experts."""
 
     def _row_template(self, name: str, kind: Kind, framing: Framing, table: int = -1) -> Template:
-        at = self.b.framing(framing)
-        return Template(name, kind, "dispatch", "copy", REQUESTS, framing=at, src=self.sent_buffer, dst=self.arrived, table=table)
+        return self.transfer(name, kind, "dispatch", "copy", self.sent_buffer, self.arrived, framing=framing, table=table)
 
     def dispatch_puts(self, discipline: Discipline = Discipline.PROGRAM_ORDER, *, turns: I32 | None = None, by_rows: bool = False) -> Transfers:
         """Push every token once to each of its GPUs. One unit per pair, in token order.
@@ -110,7 +104,7 @@ class DispatchBlocks(LayerBase):
         first_pair = np.cumsum(counts) - counts
         batch = self._send(template, framing, issuer, sent, self.p.sent_source, first_pair, counts, self.p.listed[sent], by_rows=by_rows)
         trains = len(batch.op) // max(1, len(sent))
-        self.b.hold(self.semaphores(window * trains, "dispatch_window")[batch.node], batch.op)
+        self.limit(window * trains, "dispatch_window", batch.node, batch.op)
         return batch
 
     def _trains(self, framing: Framing, by_rows: bool) -> tuple[I32, I32, I32]:
@@ -133,11 +127,11 @@ class DispatchBlocks(LayerBase):
         template: Template | int,
         framing: Framing,
         issuer: I32,
-        token: NDArray[np.integer],
+        token: Ints,
         source: I32,
         first_pair: I64,
-        pairs_of_unit: NDArray[np.integer],
-        targets: NDArray[np.integer] | int,
+        pairs_of_unit: Ints,
+        targets: Ints | int,
         *,
         to: I32 | None = None,
         prio: I32 | int = 0,
@@ -178,10 +172,8 @@ class DispatchBlocks(LayerBase):
 
     def target_fetch(self, after: I32 | None) -> I32:
         """`[gpus]` DELAYs: each LSU fetches its first target list, after region tile `after[gpu]` if given."""
-        fetch_ps = np.full(2, ns_to_ps(choice_int("dysharp.target_fetch_ns")))
-        fetch = self.delays("target_fetch", fetch_ps, self.gpus, self.issuers("lsu", slots=1))
-        if after is not None:
-            self.wait_tiles(fetch, after)
+        fetch = self.delays("target_fetch", [ns_to_ps(choice_int("dysharp.target_fetch_ns"))] * 2, self.gpus, self.issuers("lsu", slots=1))
+        self.wait_tiles(fetch, after)
         return fetch
 
     def dispatch_allgather(self, window: int) -> Transfers:
@@ -194,5 +186,5 @@ class DispatchBlocks(LayerBase):
         columns = {"issuer": self.issuers("dispatch")[source], "to": To(*self.p.everywhere(), self.row_of), "targets": 1}
         op = self.add(template, source, bytes=self.sent_bytes, key=np.arange(self.routing.n_tokens), aux_bytes=self.dispatch_aux, **columns)
         batch = self._transfers(op, source, self.p.token_rows)
-        self.b.hold(self.semaphores(window, "dispatch_window")[source], batch.op)
+        self.limit(window, "dispatch_window", source, batch.op)
         return batch

@@ -6,19 +6,15 @@ A chunk's exchange overlaps the GEMMs of another chunk. On one stream nothing ov
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
-from dysharp.program import Alloc, Discipline, Head, Kind, Tail, Template
-from dysharp.program.constants import REQUESTS
-from dysharp.program.csr import place_in, stable_order
+from dysharp.program import I32, I64, Kind, Template, frozen, place_in, stable_order
 from dysharp.systems.building.around import MemoryKernels
-from dysharp.systems.building.batch import Batch, Sends, placed
+from dysharp.systems.building.batch import Batch, Sends
 from dysharp.systems.building.between.rails import TwoLevelLayer
 from dysharp.systems.building.experts import FILLER, Stage, add_stage, gang, gemm_task, stages
-from dysharp.systems.building.layer import STORE, LayerBuilder
+from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
 
 
@@ -52,14 +48,11 @@ def _in_turn(n: int, node: I32, to: I32, by_stream: I64) -> I64:
 
 def padding_rows(layer: LayerBuilder, operator: str, node: I64, to: I64, n_bytes: int) -> Sends:
     """PUTs of rows that no expert needs, in the order of `node` and `to`, into a region of their own at each receiver."""
-    n = layer.n_gpus
-    here = np.bincount(to, minlength=n)
-    place = placed(len(to), np.argsort(to, kind="stable"), np.arange(len(to)))
-    _, row, _ = layer.b.regions(np.arange(n), here, n_bytes, int(max(1, here.max(initial=1))), alloc=Alloc.PREFIX, name=f"{operator}.padding")
-    template = Template(f"{operator}.padding", Kind.PUT, operator, "control", REQUESTS, framing=layer.b.framing(STORE))
+    row, _ = layer.gathering_rows(f"{operator}.padding", to, n_bytes)
+    template = layer.transfer(f"{operator}.padding", Kind.PUT, operator)
     issuer = layer.issuers(f"{operator}.padding")
     gpu, peer = node.astype(np.int32), to.astype(np.int32)
-    batch = Sends(op=layer.puts(template, gpu, peer, row + place, issuer=issuer[gpu], bytes=n_bytes), node=gpu, to=peer)
+    batch = Sends(op=layer.puts(template, gpu, peer, row, issuer=issuer[gpu], bytes=n_bytes), node=gpu, to=peer)
     if operator == "dispatch":
         layer.dispatched.append(batch)
     return batch
@@ -81,16 +74,12 @@ class CommStream:
 
         Returns `[gpus]` JOINs: the exchange has ended.
         """
-        layer, end = self.layer, self.layer.join(name)
-        for start in (self.end, after):
-            if start is not None:
-                layer.wait_each(end, start)
+        layer, end = self.layer, self.layer.join(name, self.end, after)
         for batch in batches:
             if not len(batch.op):
                 continue
             for start in (self.end, after):
-                if start is not None:
-                    layer.wait_first(batch, start)
+                layer.wait_first(batch, start)
             away, last = batch.to != batch.node, layer.last_hops(batch.op)
             layer.wait_each(end[batch.node], last)
             layer.wait_each(end[batch.to[away]], last[away])
@@ -129,10 +118,7 @@ class NcclStream(CommStream):
 
     def queue(self, name: str, cost_ps: int) -> None:
         """A step of `cost_ps` behind what is on the stream."""
-        step = self.kernels.delay(name, cost_ps)
-        if self.end is not None:
-            self.layer.wait_each(step, self.end)
-        self.end = step
+        self.end = self.kernels.delay(name, cost_ps, after=self.end)
 
     def around(self, tiles: I32) -> MemoryKernels:
         """Cast, activation and starts of the GEMM kernels of a group of tiles."""
@@ -146,7 +132,7 @@ class NcclStream(CommStream):
             self.sorts.at_source("gather", self.end)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Group:
     """GEMMs that start together: `tiles` of all GPUs, after the op `arrived[gpu]`.
 
@@ -162,7 +148,7 @@ class Group:
 
 def on_sms(layer: LayerBuilder) -> I32:
     """`[gpus]` an issuer on all SMs of each GPU."""
-    return layer.per_gpu(Discipline.READY_FIFO, "sm", layer.pools(layer.cluster.n_sms))
+    return layer.ready("sm", layer.pools(layer.cluster.n_sms))
 
 
 def in_groups(layer: LayerBuilder, groups: Sequence[Group], stream: CommStream) -> list[I32]:
@@ -199,11 +185,11 @@ def _stage(layer: LayerBuilder, stage: Stage, sms: I32, group: Group, before: Se
         heads += added
         data += [] if gemm.of_weights else added
         if gemm.of_weights and group.gradients is not None:
-            layer.b.edges(Tail.OP_DONE, ops, Head.OP_ISSUE, group.gradients[gpu])
+            layer.wait_each(group.gradients[gpu], ops)
     for tail in before:
         layer.wait_each(end, tail)
         for batch in heads:
-            layer.b.edges(Tail.OP_DONE, tail[batch.node], Head.OP_ISSUE, batch.op)
+            layer.wait_each(batch.op, tail[batch.node])
     for batch in data:
-        layer.b.edges(Tail.OP_DONE, batch.op, Head.OP_ISSUE, end[batch.node])
+        layer.wait_each(end[batch.node], batch.op)
     return end

@@ -9,14 +9,11 @@ Weight gradients take SM slots that no other op wants. No op waits for them, but
 (docs/design/0005-backward.md).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dysharp.base.arrays import F64, I32
 from dysharp.base.errors import ConfigError
 from dysharp.costs import Task, gemm_gang, mean_share, tile_share, tile_task, weight_grad_gang, weight_grad_task
-from dysharp.program import Discipline, Kind, Tail, Template
+from dysharp.program import F64, I32, Kind, Tail, Template, frozen
 from dysharp.program.verify import MAX_TASKS
 from dysharp.specs import Model, choice_int
 from dysharp.systems.building.around import MemoryKernels
@@ -28,7 +25,7 @@ STORED_BYTES = 2  # bytes of an element between two GEMMs: BF16
 FILLER = 2  # prio of weight gradients, after the prios of both data GEMMs
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gemm:
     """A grouped GEMM with weights of `columns` by `depth`, or the gradient of such weights (`of_weights`).
 
@@ -52,7 +49,7 @@ All start on the same condition.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GemmOps:
     """The GEMM ops of a pass.
 
@@ -96,7 +93,7 @@ def add_gemms(layer: LayerBuilder, *, second_first: bool = True) -> GemmOps:
     the first stage, which packs the SMs best when no result has to leave.
     """
     sms = layer.pools(layer.cluster.n_sms)
-    issuer = layer.per_gpu(Discipline.READY_FIFO, "sm", sms)
+    issuer = layer.ready("sm", sms)
     first, second = stages(layer.model, layer.direction)
     return GemmOps(
         add_stage(layer, first, issuer, layer.tiles, prio=int(second_first)),
@@ -165,14 +162,14 @@ def one_after_another(layer: LayerBuilder, received: I32 | None = None, costs: C
     Returns `[gpus]` the op that ends the GEMMs of each GPU, and the kernel behind them.
     """
     if not layer.compute:
-        return layer.join_tiles(layer.tiles, Tail.TILE_READY, also=received)
+        return layer.rows_here(received)
     gemms = add_gemms(layer)
     if costs is None:
-        layer.join_tiles(layer.tiles, Tail.TILE_READY, heads=gemms.first, also=received)
+        layer.rows_here(received, gemms.first)
         layer.join_tiles(gemms.first[0], heads=gemms.second)
         return layer.join_tiles(gemms.results)
     kernels = MemoryKernels(layer, costs.permutes, gemms.issuer, (len(gemms.first), len(gemms.second)))
-    ready = kernels.before(layer.join_tiles(layer.tiles, Tail.TILE_READY, also=received))
+    ready = kernels.before(layer.rows_here(received))
     half = kernels.between(layer.join_tiles(gemms.first[0]))
     for begin, stage in ((ready, gemms.first), (half, gemms.second)):
         for head in stage:
@@ -187,7 +184,7 @@ def in_pairs(layer: LayerBuilder, op_of_useful_row: I32, costs: Costs | None = N
     Returns None without GEMMs.
     """
     if not layer.compute:
-        arrived = layer.join_tiles(layer.tiles, Tail.TILE_READY)
+        arrived = layer.rows_here()
         layer.wait_rows(op_of_useful_row, arrived[layer.tile_gpu])
         return None
     gemms = add_gemms(layer)

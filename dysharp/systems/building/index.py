@@ -4,8 +4,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
-from dysharp.program.csr import stable_order
+from dysharp.program import I32, I64, stable_order
 from dysharp.workload import Routing, pairs
 
 
@@ -104,8 +103,7 @@ class PairIndex:
 
     def _push_rank(self, token: I32, gpu: I32, source: I32) -> I64:
         turn = (source - gpu) % self.n_gpus
-        rank: I64 = (gpu.astype(np.int64) * self.tokens + token % self.tokens) * self.n_gpus + turn
-        return rank
+        return np.asarray((gpu.astype(np.int64) * self.tokens + token % self.tokens) * self.n_gpus + turn)
 
     def everywhere(self) -> tuple[I32, I32, I32]:
         """Every token to every GPU: `[tokens]` number of GPUs, `[tokens x gpus]` GPU, useful rows there."""

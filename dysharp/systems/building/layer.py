@@ -6,14 +6,9 @@ Every method adds whole columns of ops at once and returns them as a `batch.Batc
 methods: output gradients go out, input gradients come back (docs/design/0005-backward.md).
 """
 
-from dataclasses import replace
-
 import numpy as np
 
-from dysharp.base.arrays import I32
-from dysharp.program import Alloc, Declared, Kind, Program, Template, To
-from dysharp.program.constants import OTHER
-from dysharp.program.nets import BETWEEN_NET
+from dysharp.program import BETWEEN_NET, I32, OTHER, Alloc, Declared, Kind, Program, To
 from dysharp.systems.building.base import BUFFERS, CONTROL, DYMULTIMEM, EXPLICIT, LINK, RDMA, STORE
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.combine import CombineBlocks
@@ -37,7 +32,7 @@ class LayerBuilder(DispatchBlocks, CombineBlocks):
 
         Returns `[gpus]` region tiles: tile `[gpu]` is ready when the GPU has the data of all GPUs.
         """
-        template = Template(name, Kind.MULTICAST, "other", "control", OTHER, framing=self.b.framing(CONTROL))
+        template = self.transfer(name, Kind.MULTICAST, "other", cls=OTHER, framing=CONTROL)
         g, size = self.n_gpus, self.cluster.domain_gpus
         _, first_row, first_tile = self.b.regions(np.arange(g), np.full(g, g), n_bytes, g, alloc=Alloc.PREFIX, name=name)
         # Row i of every GPU's region is written by GPU i.
@@ -45,13 +40,12 @@ class LayerBuilder(DispatchBlocks, CombineBlocks):
         to, near = np.tile(np.arange(g), g), (np.arange(g)[:, None] // size == np.arange(g)[None, :] // size).ravel()
         ways = [(template, near)]
         if size < g:
-            ways.append((replace(template, name=self.ways.named(name, BETWEEN_NET), framing=self.b.framing(RDMA), net=BETWEEN_NET), ~near))
+            ways.append((self.transfer(name, Kind.MULTICAST, "other", cls=OTHER, net=BETWEEN_NET), ~near))
         for way, mine in ways:
             count = np.full(g, int(mine.sum()) // g)
             to_all = To(count, to[mine], np.ones(int(mine.sum()), np.int32), rows[mine])
             op = self.add(way, self.gpus, issuer=self.issuers(name), bytes=n_bytes, to=to_all, targets=1)
-            if after is not None:
-                self.wait_each(op, after)
+            self.wait_each(op, after)
         return ids(first_tile, g)
 
     def build(self, moves: Moves | Scheme, options: object = None) -> Program:

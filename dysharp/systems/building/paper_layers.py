@@ -10,9 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dysharp.base.arrays import I32
 from dysharp.costs import Tiling
-from dysharp.program import Discipline, Program
+from dysharp.program import I32, Discipline, Program
 from dysharp.specs import Cluster, choice_int
 from dysharp.systems.building.between.two_hop import two_hops
 from dysharp.systems.building.experts import one_after_another

@@ -16,11 +16,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
 from dysharp.base.units import PS_PER_US, ns_to_ps
 from dysharp.costs.collectives import NET_STEPS_US, PROTOCOLS, SIMPLE
-from dysharp.program import Alloc, Discipline, Kind, Tail, Template
-from dysharp.program.constants import OTHER
+from dysharp.program import I32, I64, OTHER, Alloc, Discipline, Kind
 from dysharp.specs import choice_int
 from dysharp.systems.building.batch import Batch, Sends, ids
 from dysharp.systems.building.layer import CONTROL, LayerBuilder
@@ -57,10 +55,8 @@ class SoftwareSteps:
         layer, gpus = self.layer, self.layer.gpus
         costs = np.maximum(1, np.broadcast_to(np.asarray(cost_ps, np.int64), (layer.n_gpus,)))
         delays = layer.delays(name, np.append(0, costs), gpus, layer.issuers(name, slots=1), rows=gpus + 1)
-        if after is not None:
-            layer.wait_each(delays, after)
-        if after_all is not None:
-            layer.wait_all(delays, after_all)
+        layer.wait_each(delays, after)
+        layer.wait_all(delays, after_all)
         return delays
 
     def pools(self, name: str) -> list[int]:
@@ -92,9 +88,8 @@ class SoftwareSteps:
 
     def held(self, batch: SomeBatch, *, after: I32 | None = None, begun: I32 | None = None) -> SomeBatch:
         """`batch`, whose op i waits for the op `after[i]` and for the op `begun[gpu]` of its GPU."""
-        for tails in (after, None if begun is None else begun[batch.node]):
-            if tails is not None:
-                self.layer.wait_each(batch.op, tails)
+        self.layer.wait_each(batch.op, after)
+        self.layer.wait_each(batch.op, None if begun is None else begun[batch.node])
         return batch
 
     def tokens_on_sms(self, n_sms: int, cost_ps: int) -> Batch:
@@ -139,8 +134,7 @@ class SoftwareSteps:
         rows = zip(*(self.layer.counted(of).tolist() for of in (node, own)), strict=True)
         start = self.delay(f"{name}.nccl", [self.alltoall_ps(n_bytes * sent, n_bytes * kept) for sent, kept in rows])
         for tails in after:
-            if tails is not None:
-                self.layer.wait_all(start, tails)
+            self.layer.wait_all(start, tails)
         pace, pools = self.costs.stores_ps(n_bytes), self.pools("stores")
         for batch in batches:
             self.paced(operator, batch, pace, Discipline.PROGRAM_ORDER, pools=pools, begun=start)
@@ -158,7 +152,7 @@ class SoftwareSteps:
         _, row, tile = layer.b.regions(np.arange(g), np.full(g, size * per_pair), WORD_BYTES, size * per_pair, alloc=Alloc.PREFIX, name=name)
         source, word, place = (axis.ravel() for axis in np.meshgrid(np.arange(g), np.arange(per_pair), np.arange(size), indexing="ij"))
         target = source - source % size + place
-        template = Template(name, Kind.PUT, "other", "control", OTHER, framing=layer.b.framing(CONTROL))
+        template = layer.transfer(name, Kind.PUT, "other", cls=OTHER, framing=CONTROL)
         node, to = (axis.astype(np.int32) for axis in (source, target))
         rows = row + (target * size + source % size) * per_pair + word
         op = layer.puts(template, node, to, rows, issuer=layer.issuers(name)[source], bytes=WORD_BYTES)
@@ -181,10 +175,7 @@ class SoftwareSteps:
 
         Returns `[gpus]` the polls.
         """
-        sent = self.layer.join(f"{name}.sent")
-        self.layer.wait_each(sent, start)
-        self.layer.wait_each(sent[sends.node], sends.op)
-        return self.barrier(name, ends, sent, self.visible_ps)
+        return self.barrier(name, ends, self.layer.join(f"{name}.sent", start, sends), self.visible_ps)
 
 
 COUNT_BYTES = 4  # rows of an expert
@@ -202,8 +193,7 @@ def mediate(layer: LayerBuilder, *, counts: bool, permutes: bool, first: Sequenc
     waits = ns_to_ps(choice_int("mediation.host_sync_ns") + choice_int("mediation.launch_ns")) if counted is not None else 0
     sent = layer.counted(layer.p.row_source)
     begin = steps.delay("mediation", waits + (_permute_ps(sent * layer.sent_bytes) if permutes else np.zeros(layer.n_gpus, np.int64)))
-    if counted is not None:
-        layer.wait_tiles(begin, counted)
+    layer.wait_tiles(begin, counted)
     for batch in (*(layer.dispatched if rows else ()), *first):
         layer.wait_each(batch.op, begin[batch.node])
     if permutes:
@@ -217,7 +207,7 @@ def sorted_at_receiver(layer: LayerBuilder) -> I32:
     received = layer.counted(layer.p.row_gpu)
     several = layer.routing.placement.slots_per_gpu > 1
     sort = SoftwareSteps(layer).delay("sort", _permute_ps(received * layer.sent_bytes) if several else 0)
-    layer.wait_each(sort, layer.join_tiles(layer.tiles, Tail.TILE_READY))
+    layer.wait_each(sort, layer.rows_here())
     return sort
 
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.base.arrays import Bools
-from dysharp.program.nets import BETWEEN_NET, nets_of
-from dysharp.program.tables import Net
+from dysharp.program import BETWEEN_NET, Bools, Ints, Net, frozen, nets_of
 from dysharp.specs import Cluster
 
-Ints = NDArray[np.integer]
 
-
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ways:
     """The networks of a pass: NVLink, or the link of a pair, inside a domain; NICs, or another network, between domains."""
 

@@ -12,16 +12,16 @@ One rule for every model, top-k, routing and cluster (docs/design/0010-tables-an
 """
 
 import math
-from dataclasses import dataclass
 
 from dysharp.base.units import PS_PER_US, ns_to_ps
+from dysharp.base.values import frozen
 from dysharp.isa.framing import Framing, push_train
 from dysharp.program.constants import sessions_of_table
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.specs.cluster import PACKET_BYTES
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Flow:
     """Rows at the busiest hub when its link is full.
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 from dysharp.costs.allreduce import IN_FLIGHT
-from dysharp.program import Program
+from dysharp.program import Program, frozen
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.kernels import kernel_program
 from dysharp.systems.collective_system import collective
@@ -25,7 +24,7 @@ KERNELS = {
 """System -> (kernel of `costs.allreduce.KERNELS`, source, what the switch does)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """The kernels have no options."""
 

@@ -9,10 +9,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dysharp.base.errors import ConfigError
-from dysharp.program import Program
+from dysharp.program import Program, frozen
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.kernels import kernel_program
 from dysharp.systems.collective_system import check_range, collective
@@ -24,7 +22,7 @@ BLOCK_BYTES = 1024 * 16
 """Bytes under way of a block: 16 B for each of its 1024 threads."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OneShot:
     """Options of the kernel.
 
@@ -51,7 +49,7 @@ def one_shot(work: Collective, cluster: Cluster, options: OneShot) -> Program:
     return kernel_program(work, cluster, "one-shot", options.blocks * BLOCK_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TwoShot:
     """Options of multimem kernels in two shots.
 
@@ -80,7 +78,7 @@ def two_shot(work: Collective, cluster: Cluster, options: TwoShot) -> Program:
     return kernel_program(work, cluster, f"multimem {work.operation}", options.blocks * BLOCK_BYTES, late=options.late)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Variable:
     """Options of the kernels.
 

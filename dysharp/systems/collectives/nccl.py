@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.costs import collectives as times
 from dysharp.costs.operators import arch_of
-from dysharp.program import Program
+from dysharp.program import Program, frozen
 from dysharp.specs import Cluster
-from dysharp.systems.building.collectives.chunks import RESULT, VECTOR
 from dysharp.systems.building.collectives.rings import NAMES, place_of, ring_program, rings_of
+from dysharp.systems.building.collectives.steps import RESULT, VECTOR
 from dysharp.systems.building.collectives.trees import Trees, Way, rail_trees
 from dysharp.systems.collective_system import collective
-from dysharp.systems.collectives.register import get_collective
+from dysharp.systems.collectives import get_collective
 from dysharp.workload.collective import OPERATIONS, Collective
 
 TRAINS, BULK = "trains", "bulk"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RingOptions:
     """Options of NCCL's rings.
 
@@ -85,7 +83,7 @@ def broadcast(work: Collective, cluster: Cluster, at: int) -> Program:
     return chains.build(chains.traffic)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TreeOptions:
     """Options of NCCL's trees.
 
@@ -132,7 +130,7 @@ def tree(work: Collective, cluster: Cluster, options: TreeOptions) -> Program:
 ON, OFF, AUTO = "on", "off", "auto"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """Options of NCCL.
 

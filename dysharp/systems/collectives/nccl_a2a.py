@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dysharp.base.units import PS_PER_US
 from dysharp.costs.collectives import NET_STEPS_US, PROTOCOLS, SIMPLE, alltoall_start_us
-from dysharp.program import Discipline, Kind, Program, Tail
-from dysharp.program.nets import BETWEEN_NET, NIC
+from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail, frozen
 from dysharp.specs import Cluster
-from dysharp.systems.building.collectives.chunks import RESULT, SCRATCH, VECTOR
-from dysharp.systems.building.collectives.steps import I32, I64, Steps, reaching
+from dysharp.systems.building.collectives.steps import RESULT, SCRATCH, VECTOR, Steps, reaching
 from dysharp.systems.building.layer import RDMA
 from dysharp.systems.collective_system import collective
 from dysharp.workload.collective import Collective
@@ -21,7 +17,7 @@ RELAY = f"{SCRATCH}first"
 SIDES = ("up", "down", *NIC.sides)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """NCCL's all-to-all has no options."""
 
@@ -42,7 +38,7 @@ class _AllToAll(Steps):
         net_us = NET_STEPS_US[PROTOCOLS.index(SIMPLE)] if self.cluster.domains > 1 else 0.0
         start_us = net_us + float(alltoall_start_us(self.cluster.own_gpu, self.cluster.fitted, self.work.size, max(self.work.shares)))
         begun = self.start("launch", round(start_us * PS_PER_US) - late)
-        self.senders, self.traffic = self.issuers("exchange", Discipline.READY_FIFO), {side: {"exchange": 0} for side in SIDES}
+        self.senders, self.traffic = self.ready("exchange"), {side: {"exchange": 0} for side in SIDES}
         node, to = chunks.vector, chunks.share
         order = np.lexsort((chunks.place, (to - node) % self.n, node))
         order = order[np.argsort(node[order], kind="stable")]

@@ -7,23 +7,21 @@ is then copied inside its GPU.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dysharp.base.units import PS_PER_US
 from dysharp.costs.collectives import NVLS_PART, RING_PART, SIMPLE, nvls_loads, nvls_turns, sync_us
 from dysharp.costs.operators import arch_of
-from dysharp.program import Program
+from dysharp.program import Program, frozen
 from dysharp.specs import Cluster
-from dysharp.systems.building.collectives.chunks import SUM
+from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.collectives.kernels import Kernel
-from dysharp.systems.building.collectives.steps import reaching
+from dysharp.systems.building.collectives.steps import SUM, reaching
 from dysharp.systems.collective_system import collective
 from dysharp.workload.collective import Collective
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """Options of NCCL's NVLS; its chunks follow from the size.
 
@@ -63,7 +61,5 @@ def plan(work: Collective, cluster: Cluster, options: Options) -> Program:
         build.before = exchange
         node, pull = build.pull(share[mine], mine, SUM)
         node, store = build.multicast(node, mine, SUM, pull)
-        done = build.join("turn.done")
-        build.wait(done[node], store)
-        build.then(done)
+        build.then(build.join("turn.done", Batch(op=store, node=node)))
     return build.build(build.traffic)

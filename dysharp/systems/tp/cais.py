@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dysharp.base.arrays import I32
-from dysharp.program import Tail
-from dysharp.systems.building.tp.declare import sub_layer
-from dysharp.systems.building.tp.ways import Ways
+from dysharp.program import I32, Tail, frozen
+from dysharp.systems.building.tp.ways import Ways, sub_layer
+from dysharp.systems.tp.nvls import norm_own
 
 SOURCE = "https://arxiv.org/abs/2605.05628"
 APART = ("loads", "reductions", "responses", "other")
@@ -23,7 +20,7 @@ THROTTLED = 1280 << 10
 """Most bytes that a throttled GPU has under way: the merge tables of all 32 ports (section VI)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """Options of CAIS.
 
@@ -43,7 +40,7 @@ class Options:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Alone(Options):
     """The same without coordination."""
 
@@ -92,13 +89,7 @@ def base(build: Ways, options: Options) -> None:
     second = build.gemm2()
     done = build.gemm1(build.launch("gemm1"), together=options.prelaunch)
     sums = build.reduce_merged(done, together=options.preaccess, throttle=options.throttle)
-    summed = build.joins("summed", build.gpus)
-    build.wait(summed[build.home], sums, Tail.TILE_READY)
-    begun = build.launch("norm", build.barrier("sums.end", summed))
-    rows = build.norm(build.home, build.blocks)
-    build.wait(rows, begun[build.home])
-    normed = build.joins("normed", build.gpus)
-    build.wait(normed[build.home], rows)
-    begun = build.launch("gemm2", build.barrier("norm.end", normed))
+    _, normed = norm_own(build, build.barrier("sums.end", build.join_of("summed", build.home, sums, Tail.TILE_READY)))
+    begun = build.launch("gemm2", normed)
     ready = np.repeat(begun[:, None], build.cuts.blocks, axis=1)
     _load(build, ready, Tail.OP_DONE, second, options)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from dysharp.base.arrays import I32
 from dysharp.costs.gemm import gemm_gang
-from dysharp.program import Tail
-from dysharp.systems.building.tp.declare import SUMS, sub_layer
-from dysharp.systems.building.tp.schema import GATHERED, PARTIAL, ROWS, SUM
-from dysharp.systems.building.tp.ways import Ways
+from dysharp.program import I32, Tail
+from dysharp.systems.building.tp import GATHERED, PARTIAL, ROWS, SUM, SUMS, Ways, sub_layer
 from dysharp.systems.tp.cais import STAGES
 from dysharp.systems.tp.nvls import Options, norm_own, own_done
 
@@ -53,8 +50,6 @@ def ladm(build: Ways, options: Options) -> None:
     """LADM: thread blocks near their data, plain remote stores and loads; every thread block of the second GEMM loads its rows again."""
     second = build.gemm2()
     sums = build.reduce_stores(build.gemm1(build.launch("gemm1")))
-    summed = build.joins("summed", build.gpus)
-    build.wait(summed[build.home], sums, Tail.TILE_READY)
-    _, normed = norm_own(build, build.barrier("sums.end", summed))
+    _, normed = norm_own(build, build.barrier("sums.end", build.join_of("summed", build.home, sums, Tail.TILE_READY)))
     begun = np.repeat(build.launch("gemm2", normed)[:, None], build.cuts.blocks, axis=1)
     build.gather_loaded(begun, Tail.OP_DONE, second, merged=False, window=STAGES * build.slots, times=gemm_gang(build.work.outer))

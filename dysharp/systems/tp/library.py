@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dysharp.base.arrays import I32
 from dysharp.base.units import PS_PER_US
 from dysharp.costs.gemm import gemm_gang
-from dysharp.program import Tail
-from dysharp.systems.building.tp.declare import SUMS, sub_layer
-from dysharp.systems.building.tp.schema import GATHERED, ROWS
-from dysharp.systems.building.tp.ways import Ways
+from dysharp.program import I32, Tail, frozen
+from dysharp.systems.building.tp import GATHERED, ROWS, SUMS, Ways, sub_layer
 from dysharp.systems.collectives.multimem import BLOCK_BYTES
 from dysharp.systems.registry import is_real
 from dysharp.systems.tp.nvls import norm_own
@@ -26,7 +21,7 @@ OFFSET = {8192: 256, 16384: 256}
 """Tokens of the first half beyond half of a batch (the same file, chunk_offset)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Form:
     """`form`: "paper", "real" or "auto" (real on hw-* clusters). Others: as of `tp-nvls`."""
 
@@ -35,7 +30,7 @@ class Form:
     chunk_bytes: int = 16384
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Weave:
     """`ctas`: thread blocks of the fused kernel, each on an SM of its own; 0: as many as in the public configuration. Others: as of `flux`."""
 
@@ -97,7 +92,7 @@ def tokenweave(build: Ways, options: Weave) -> None:
     tiles = build.multicast(ROWS, GATHERED, rows[block])
     second, before = build.gemm2(), first[-1]
     for number, part in enumerate(parts):
-        here = build.joins("gathered", build.gpus)
+        here = build.join("gathered")
         build.wait(here[:, None], tiles[:, part], Tail.TILE_READY)
         end = build.barrier(f"fused{number}.end", here)
         both = build.all_of("second", np.stack([end, before], axis=1))
@@ -111,9 +106,7 @@ def tokenweave(build: Ways, options: Weave) -> None:
 def flux(build: Ways, options: Form) -> None:
     """Flux on NVLink: the first GEMM stores tiles to their owners (paper: memory adds them; code: a kernel does); the second waits for copies."""
     stored = build.reduce_stores(build.gemm1(build.launch("gemm1")))
-    met = build.joins("stored", build.gpus)
-    build.wait(met[build.home], stored, Tail.TILE_READY)
-    added = build.barrier("stores.end", met)
+    added = build.barrier("stores.end", build.join_of("stored", build.home, stored, Tail.TILE_READY))
     if is_real(options.form, build.cluster):
         moved = (build.n + 1) * build.work.size / build.n
         summed = build.waits("local sum", np.full(build.n, round(moved / build.cluster.hbm_bytes_per_us * PS_PER_US)), build.gpus)
@@ -121,8 +114,7 @@ def flux(build: Ways, options: Form) -> None:
         added = summed
     _, normed = norm_own(build, added)
     begun = build.launch("gemm2", normed)
-    second = build.gemm2()
-    build.wait(second, begun[:, None])
+    build.wait(second := build.gemm2(), begun[:, None])
     copied = np.repeat(normed[:, None], build.cuts.blocks, axis=1)
     hardware = build.b.hardware
     window = (4 * hardware.lat + hardware.responder) * hardware.rate // PS_PER_US  # one copy behind the other fills the link

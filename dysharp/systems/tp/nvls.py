@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dysharp.base.arrays import I32
-from dysharp.program import Tail
-from dysharp.systems.building.tp.declare import SUMS, sub_layer
-from dysharp.systems.building.tp.schema import GATHERED, ROWS, SUM
-from dysharp.systems.building.tp.ways import Ways
+from dysharp.program import I32, Tail, frozen
+from dysharp.systems.building.tp import GATHERED, ROWS, SUM, SUMS, Ways, sub_layer
 
 SOURCE = "https://github.com/NVIDIA/Megatron-LM"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """`seed`: of launches and jitter. `chunk_bytes`: most bytes of a load or store in this simulation."""
 
@@ -31,9 +26,7 @@ def gemm_then_barrier(build: Ways) -> I32:
 
 def own_done(build: Ways, name: str, ops: I32) -> I32:
     """`[gpus]` JOINs that wait for `ops[chunk]` of their own blocks."""
-    joined = build.joins(name, build.gpus)
-    build.wait(joined[build.home_of_chunk], ops)
-    return joined
+    return build.join_of(name, build.home_of_chunk, ops)
 
 
 def norm_all(build: Ways, after: I32) -> I32:
@@ -49,9 +42,7 @@ def norm_own(build: Ways, after: I32) -> tuple[I32, I32]:
     begun = build.launch("norm", after)
     rows = build.norm(build.home, build.blocks)
     build.wait(rows, begun[build.home])
-    normed = build.joins("normed", build.gpus)
-    build.wait(normed[build.home], rows)
-    return rows, build.barrier("norm.end", normed)
+    return rows, build.barrier("norm.end", build.join_of("normed", build.home, rows))
 
 
 def gemm2_after(build: Ways, after: I32, src: str) -> None:
@@ -83,6 +74,6 @@ def sp_nvls(build: Ways, options: Options) -> None:
     _, normed = norm_own(build, build.barrier("reduce.end", own_done(build, "pulled", sums)))
     begun = build.launch("gather", normed)
     tiles = build.multicast(ROWS, GATHERED, begun[build.home_of_chunk])
-    here = build.joins("gathered", build.gpus)
+    here = build.join("gathered")
     build.wait(here[:, None], tiles, Tail.TILE_READY)
     gemm2_after(build, build.barrier("gather.end", here), GATHERED)

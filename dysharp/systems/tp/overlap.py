@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dysharp.base.arrays import I32
-from dysharp.program import Tail
+from dysharp.program import I32, Tail, frozen
 from dysharp.specs import choice_int
-from dysharp.systems.building.tp.declare import SUMS, sub_layer
-from dysharp.systems.building.tp.schema import PARTIAL, ROWS, SUM
-from dysharp.systems.building.tp.ways import Ways
+from dysharp.systems.building.tp import PARTIAL, ROWS, SUM, SUMS, Ways, sub_layer
 from dysharp.systems.tp.nvls import Options as Fused
 from dysharp.systems.tp.nvls import all_reduced, gemm2_after, norm_all
-from dysharp.workload.sublayer import SubLayer
 
 COCONET = "https://arxiv.org/abs/2105.05720"
 FUSELIB = "https://arxiv.org/abs/2305.06942"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """`chunks`: parts of the GEMM whose all-reduce may begin. `comm_sms`: SMs of the collective's kernel. Others: as of `tp-nvls`."""
 
@@ -28,10 +22,6 @@ class Options:
     comm_sms: int = choice_int("tp.comm_sms")
     seed: int = 0
     chunk_bytes: int = 16384
-
-
-def _taken(work: SubLayer, options: Options) -> int:
-    return options.comm_sms
 
 
 def _by_chunk(build: Ways, done: I32, chunks: int) -> I32:
@@ -44,8 +34,7 @@ def _by_chunk(build: Ways, done: I32, chunks: int) -> I32:
     part = build.blocks // n * min(chunks, turns) // turns
     ended = build.joins("part", np.repeat(build.gpus, int(part.max()) + 1)).reshape(n, -1)
     build.wait(ended[:, part], whole)
-    behind: I32 = ended[:, part]
-    return behind
+    return np.asarray(ended[:, part])
 
 
 def _ring(build: Ways, chunks: int) -> None:
@@ -57,8 +46,7 @@ def _ring(build: Ways, chunks: int) -> None:
     build.wait(at_home, sums[build.home_of_chunk, build.every_chunk], Tail.TILE_READY)
     build.wait(at_home, gate[build.home_of_chunk, build.every_chunk])
     copies = build.ring("gather", "copy", np.broadcast_to(at_home, gate.shape), (SUM, SUM), 0)
-    done = build.joins("reduced", build.gpus)
-    build.wait(done[build.home_of_chunk], at_home)
+    done = build.join_of("reduced", build.home_of_chunk, at_home)
     gpu, chunk = np.nonzero(copies >= 0)
     build.wait(done[gpu], copies[gpu, chunk], Tail.TILE_READY)
     gemm2_after(build, norm_all(build, done), ROWS)
@@ -71,7 +59,7 @@ def _in_switch(build: Ways, chunks: int) -> None:
     gemm2_after(build, norm_all(build, build.barrier("allreduce.end", all_reduced(build, sums))), ROWS)
 
 
-@sub_layer("coconet", COCONET, Options, rotated=True, comm_sms=_taken)
+@sub_layer("coconet", COCONET, Options, rotated=True, comm_sms=lambda work, options: options.comm_sms)
 def coconet(build: Ways, options: Options) -> None:
     """CoCoNet: the all-reduce of a part of the GEMM, a ring on SMs of its own, runs beside the next part."""
     _ring(build, options.chunks)
@@ -83,7 +71,7 @@ def fuselib(build: Ways, options: Fused) -> None:
     _ring(build, 0)
 
 
-@sub_layer("coconet-nvls", COCONET, Options, switch=SUMS, comm_sms=_taken)
+@sub_layer("coconet-nvls", COCONET, Options, switch=SUMS, comm_sms=lambda work, options: options.comm_sms)
 def coconet_nvls(build: Ways, options: Options) -> None:
     """CoCoNet on multimem instructions: only the first GEMM overlaps."""
     _in_switch(build, options.chunks)

@@ -3,8 +3,7 @@
 from dysharp.base.errors import ConfigError, check_word, nearest
 from dysharp.workload.counts import read_counts
 from dysharp.workload.importers.dump import Dump
-from dysharp.workload.importers.pieces import Hints, Imported
-from dysharp.workload.importers.sampled import imported_counts
+from dysharp.workload.importers.pieces import Hints, Imported, imported_counts
 
 SUMMARY = "Per-expert counts: CSV with model,layer,expert,count; tokens are drawn with exactly these counts"
 

@@ -25,4 +25,4 @@ def load(dump: Dump, hints: Hints) -> Imported:
     if weight is not None and (not isinstance(weight, np.ndarray) or weight.dtype.kind != "f" or weight.shape != expert.shape):
         raise ConfigError(f"{where}: topk_weights: found {getattr(weight, 'shape', type(weight).__name__)}, expected floats of shape {expert.shape}")
     piece = Piece(where, expert[None], None if weight is None else weight[None])
-    return imported("deepep", dump.path.stem, [piece], hints.need("experts", where), hints)
+    return imported("deepep", dump, [piece], hints)

@@ -1,16 +1,21 @@
 """`Dump`: a dump file as plain values. Its first bytes give its kind. Checks come before reading. No code is run."""
 
+import base64
+import binascii
+import io
+import math
 import os
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError
 from dysharp.base.reading import decode, json_of, open_regular, read_bytes
+from dysharp.base.values import frozen
 from dysharp.workload.importers.torch_file import is_torch_file, read_torch
 from dysharp.workload.npz import DAMAGE, read_npy, read_npz, reason_of
 
@@ -21,7 +26,7 @@ _ARRAYS = frozenset(
 _JSON_SHARE = 8  # parsed JSON takes several times the memory of its text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dump:
     """A dump file.
 
@@ -97,7 +102,7 @@ def _read_json(path: Path, n_bytes: int) -> list[Any]:
     return [json_of(line, where.format(number)) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def integer_array(value: Any, where: str, n_axes: tuple[int, ...], axes: str) -> NDArray[Any]:
+def integer_array(value: Any, where: str, n_axes: tuple[int, ...], axes: str) -> Array:
     """`value`, checked. Raises ConfigError unless it is an array of integers with a number of axes in `n_axes`.
 
     No axis may have length 0. `axes` names the expected axes in the message.
@@ -107,3 +112,61 @@ def integer_array(value: Any, where: str, n_axes: tuple[int, ...], axes: str) ->
     if value.dtype.kind not in "iu" or value.ndim not in n_axes or 0 in value.shape:
         raise ConfigError(f"{where}: found {value.dtype} of shape {value.shape}, expected integers {axes}")
     return value
+
+
+_DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("uint8", "uint16", "int16", "int32", "int64")}
+
+
+def answers(dump: Dump) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(where, object) of every JSON object of the file, and of every object in a list at the top of the file."""
+    for index, document in enumerate(dump.content if dump.kind == "json" else ()):
+        listed = document if isinstance(document, list) else [document]
+        for row, item in enumerate(listed):
+            if isinstance(item, dict):
+                many = len(listed) > 1 or len(dump.content) > 1
+                yield f"{dump.path}: answer {index + row}" if many else str(dump.path), item
+
+
+def child(value: Any, key: str) -> Any:
+    """`value[key]`, or None if `value` is no dict or has no such key."""
+    return value.get(key) if isinstance(value, dict) else None
+
+
+def choices(answer: dict[str, Any]) -> list[Any]:
+    """The list `choices` of an answer. Empty if the answer has none."""
+    listed = child(answer, "choices")
+    return listed if isinstance(listed, list) else []
+
+
+def npy_of(text: str, where: str, max_bytes: int) -> Array:
+    """The array of a base64 text that holds an `.npy` file."""
+    data = base64_bytes(text, where)
+    return read_npy(io.BytesIO(data), len(data), where, max_bytes)
+
+
+def base64_bytes(text: str, where: str) -> bytes:
+    """The bytes of a base64 text. Raises ConfigError for malformed text."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ConfigError(f"{where}: malformed base64: {error}") from None
+
+
+def bare(data: bytes, where: str, dtype: Any, shape: tuple[int, ...]) -> Array:
+    """`data` in C order as an array. Raises ConfigError unless it has exactly the bytes of `shape` in `dtype`."""
+    kind = _kind(dtype, where)
+    wanted = math.prod(shape) * kind.itemsize
+    if len(data) != wanted or not wanted:
+        raise ConfigError(f"{where}: found {len(data)} bytes, expected {wanted} for {dtype} of shape {shape}")
+    return np.frombuffer(data, dtype=kind).reshape(shape)
+
+
+def item_bytes(dtype: Any, where: str) -> int:
+    """Bytes of one number of a dtype. Raises ConfigError for an unknown name."""
+    return _kind(dtype, where).itemsize
+
+
+def _kind(dtype: Any, where: str) -> np.dtype[Any]:
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise ConfigError(f"{where}: found dtype {str(dtype)[:40]!r}, expected one of {', '.join(_DTYPES)}")
+    return _DTYPES[dtype]

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from dysharp.base.errors import ConfigError
-from dysharp.workload.importers.dump import Dump
+from dysharp.workload.importers.dump import Dump, answers, bare, base64_bytes, child, choices
 from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
-from dysharp.workload.importers.wire import answers, bare, base64_bytes, child, choices
 
 SUMMARY = "NVIDIA Dynamo: JSON object {data, shape, dtype, start}, base64 (or base85 without dtype)"
 _BY_BYTES = {1: "uint8", 2: "uint16", 4: "int32", 8: "int64"}
@@ -30,8 +29,7 @@ def load(dump: Dump, hints: Hints) -> Imported:
             notes.append(f"the first {item['start']} rows of a sequence were not recorded")
     if not pieces:
         raise ConfigError(f"{dump.path}: no object with data and shape, expected one")
-    experts = hints.need("experts", str(dump.path))
-    return imported("dynamo", dump.path.stem, pieces, experts, hints, notes=tuple(dict.fromkeys(notes)))
+    return imported("dynamo", dump, pieces, hints, notes=tuple(dict.fromkeys(notes)))
 
 
 def _objects(dump: Dump) -> Iterator[tuple[str, dict[str, Any]]]:

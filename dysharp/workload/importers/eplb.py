@@ -3,12 +3,11 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError
 from dysharp.workload.importers.dump import Dump
-from dysharp.workload.importers.pieces import Hints, Imported
-from dysharp.workload.importers.sampled import check_counts, imported_counts, summed
+from dysharp.workload.importers.pieces import Hints, Imported, check_counts, imported_counts, summed
 
 SUMMARY = "EPLB loads: weight [layers, experts], or vLLM's expert_load_window with physical_to_logical_map"
 _LOADS = ("weight", "expert_load", "expert_load_pass", "expert_load_window")
@@ -37,7 +36,7 @@ def load(dump: Dump, hints: Hints) -> Imported:
     return imported_counts("eplb", where, dump.path.stem, per_layer, tuple(range(len(per_layer))), hints)
 
 
-def _logical(where: str, per_slot: NDArray[Any], table: Any) -> NDArray[Any]:
+def _logical(where: str, per_slot: Array, table: Any) -> Array:
     here = f"{where}: physical_to_logical_map"
     if not isinstance(table, np.ndarray) or table.dtype.kind not in "iu" or table.shape != per_slot.shape:
         raise ConfigError(f"{here}: found {getattr(table, 'shape', type(table).__name__)}, expected integers of shape {per_slot.shape} as the loads")

@@ -35,4 +35,4 @@ def load(dump: Dump, hints: Hints) -> Imported:
         expert = np.stack(layers)
     else:
         raise ConfigError(f"{where}: found {type(content).__name__}, expected a list of [tokens, topk] or one array [tokens, layers, topk]")
-    return imported("megatron", dump.path.stem, [Piece(where, expert)], hints.need("experts", where), hints)
+    return imported("megatron", dump, [Piece(where, expert)], hints)

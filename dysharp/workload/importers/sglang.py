@@ -6,9 +6,8 @@ The numbers are int32 unless the answer names another dtype, as newer servers do
 from typing import Any
 
 from dysharp.base.errors import ConfigError
-from dysharp.workload.importers.dump import Dump
+from dysharp.workload.importers.dump import Dump, answers, bare, base64_bytes, child, choices, item_bytes
 from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
-from dysharp.workload.importers.wire import answers, bare, base64_bytes, child, choices, item_bytes
 
 SUMMARY = "SGLang server: JSON answer with meta_info.routed_experts; needs topk and the number of layers"
 
@@ -29,7 +28,7 @@ def load(dump: Dump, hints: Hints) -> Imported:
                 pieces.append(_piece(f"{where}: meta_info.routed_experts", text, meta.get("routed_experts_dtype", "int32"), n_layers, topk))
     if not pieces:
         raise ConfigError(f"{dump.path}: no meta_info.routed_experts, expected an answer of the server")
-    return imported("sglang", dump.path.stem, pieces, hints.need("experts", str(dump.path)), hints)
+    return imported("sglang", dump, pieces, hints)
 
 
 def _metas(answer: dict[str, Any]) -> list[Any]:

@@ -3,12 +3,11 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import I64, Array
 from dysharp.base.errors import ConfigError
 from dysharp.workload.importers.dump import Dump, integer_array
-from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
-from dysharp.workload.importers.sampled import imported_counts, summed
+from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported, imported_counts, summed
 
 SUMMARY = "SGLang expert_distribution_recorder_*.pt: per_token as recorded, stat and per_pass as counts"
 
@@ -35,14 +34,14 @@ def load(dump: Dump, hints: Hints) -> Imported:
         return _counted(dump, _per_pass(where, records, logical), hints)
     pieces = [_piece(f"{where}: record {i}", record, logical) for i, record in enumerate(records)]
     n_experts = hints.experts or int(logical.max()) + 1
-    return imported("sglang-recorder", dump.path.stem, _trimmed(pieces), n_experts, hints, layers=tuple(range(logical.shape[0])))
+    return imported("sglang-recorder", dump, _trimmed(pieces), hints, n_experts, layers=tuple(range(logical.shape[0])))
 
 
-def _counted(dump: Dump, count: NDArray[Any], hints: Hints) -> Imported:
+def _counted(dump: Dump, count: Array, hints: Hints) -> Imported:
     return imported_counts("sglang-recorder", str(dump.path), dump.path.stem, count, tuple(range(len(count))), hints)
 
 
-def _per_pass(where: str, records: list[dict[str, Any]], logical: NDArray[Any]) -> NDArray[np.int64]:
+def _per_pass(where: str, records: list[dict[str, Any]], logical: Array) -> I64:
     """Counts [layers, logical experts]: counts of physical experts, summed over passes and copies."""
     steps = []
     for i, record in enumerate(records):
@@ -56,7 +55,7 @@ def _per_pass(where: str, records: list[dict[str, Any]], logical: NDArray[Any]) 
     return out
 
 
-def _piece(where: str, record: dict[str, Any], logical: NDArray[Any]) -> Piece:
+def _piece(where: str, record: dict[str, Any], logical: Array) -> Piece:
     ids = integer_array(record["topk_ids_of_layer"], f"{where}: topk_ids_of_layer", (3,), "[layers, tokens, topk]")
     if ids.shape[0] != logical.shape[0]:
         raise ConfigError(f"{where}: topk_ids_of_layer of {ids.shape[0]} layers, expected {logical.shape[0]} as last_physical_to_logical_map")

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError, MissingExtra
 from dysharp.base.units import MiB
 from dysharp.workload.npz import DAMAGE, reason_of
@@ -113,7 +113,7 @@ class _Plain:
             return value
         raise ConfigError(f"{self.path}: {name[:60]}: found {type(value).__name__}, expected tensors, numbers and text")
 
-    def array(self, tensor: Any, name: str) -> NDArray[Any]:
+    def array(self, tensor: Any, name: str) -> Array:
         # With a stride of 0, four bytes can claim any shape.
         self.n_bytes += tensor.numel() * tensor.element_size()
         if self.n_bytes > self.max_bytes:

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError
-from dysharp.workload.importers.dump import Dump, integer_array
+from dysharp.workload.importers.dump import Dump, answers, child, choices, integer_array, npy_of
 from dysharp.workload.importers.pieces import Hints, Imported, Piece, imported
-from dysharp.workload.importers.wire import answers, child, choices, npy_of
 
 SUMMARY = "vLLM routed_experts: .npy or .npz [tokens, layers, topk], or a JSON answer of the server"
 _AXES = "[tokens, layers, topk]"
@@ -32,10 +31,10 @@ def load(dump: Dump, hints: Hints) -> Imported:
     pieces = [Piece(where, array.transpose(1, 0, 2), seq_len=(len(array),)) for where, array in _arrays(dump, hints)]
     if not pieces:
         raise ConfigError(f"{dump.path}: holds no routed_experts, expected arrays {_AXES}")
-    return imported("vllm", dump.path.stem, pieces, hints.need("experts", str(dump.path)), hints)
+    return imported("vllm", dump, pieces, hints)
 
 
-def _arrays(dump: Dump, hints: Hints) -> Iterator[tuple[str, NDArray[Any]]]:
+def _arrays(dump: Dump, hints: Hints) -> Iterator[tuple[str, Array]]:
     if dump.kind == "npy":
         yield str(dump.path), integer_array(dump.content, str(dump.path), (3,), _AXES)
     elif dump.kind == "npz":
@@ -46,7 +45,7 @@ def _arrays(dump: Dump, hints: Hints) -> Iterator[tuple[str, NDArray[Any]]]:
             yield from _of_answer(where, answer, hints)
 
 
-def _of_answer(where: str, answer: dict[str, Any], hints: Hints) -> Iterator[tuple[str, NDArray[Any]]]:
+def _of_answer(where: str, answer: dict[str, Any], hints: Hints) -> Iterator[tuple[str, Array]]:
     prompt = _decoded(child(answer, "prompt_routed_experts"), f"{where}: prompt_routed_experts", hints)
     for number, choice in enumerate(choices(answer)):
         here = f"{where}: choice {number}"
@@ -57,7 +56,7 @@ def _of_answer(where: str, answer: dict[str, Any], hints: Hints) -> Iterator[tup
             yield here, _end_to_end(parts, here)
 
 
-def _decoded(text: Any, where: str, hints: Hints) -> NDArray[Any] | None:
+def _decoded(text: Any, where: str, hints: Hints) -> Array | None:
     if text is None:
         return None
     if not isinstance(text, str):
@@ -65,7 +64,7 @@ def _decoded(text: Any, where: str, hints: Hints) -> NDArray[Any] | None:
     return integer_array(npy_of(text, where, hints.max_bytes), where, (3,), _AXES)
 
 
-def _end_to_end(parts: list[NDArray[Any]], where: str) -> NDArray[Any]:
+def _end_to_end(parts: list[Array], where: str) -> Array:
     if len({part.shape[1:] for part in parts}) != 1:
         raise ConfigError(f"{where}: found {' and '.join(str(part.shape) for part in parts)}, expected the same layers and topk in prompt and answer")
     return np.concatenate(parts)

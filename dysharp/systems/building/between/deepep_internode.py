@@ -16,13 +16,10 @@ Constants: `internode.*` in specs/data/fitted.toml. Source of the steps: DeepEP 
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dysharp.base.arrays import I32, I64
 from dysharp.base.errors import ConfigError
-from dysharp.program import Discipline
-from dysharp.program.csr import place_in, runs, spans, starts
-from dysharp.systems.building.batch import placed
+from dysharp.program import I32, I64, Discipline, Ints, place_in, runs, spans, starts
+from dysharp.systems.building.batch import Batch, placed
 from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.software_steps import SoftwareSteps
@@ -68,8 +65,7 @@ class Internode(SoftwareSteps):
         """
         costs, rounds = self.costs, (self.layer.cluster.domains - 1).bit_length()
         notify = self.delay(f"{name}.notify", BARRIERS * costs.ps("internode.barrier_us", rounds) + costs.ps("internode.notify_us"), after_all=after)
-        call = self.delay(f"{name}.call", costs.ps(f"internode.{name}_us"), after=notify)
-        return call
+        return self.delay(f"{name}.call", costs.ps(f"internode.{name}_us"), after=notify)
 
     def groups(self, name: str, stream: I64) -> tuple[I64, int]:
         """(`[units]` chunk of each unit, number of chunks): as many units in a row of one stream as an RDMA write has."""
@@ -82,12 +78,16 @@ class Internode(SoftwareSteps):
         slots = [b.semaphore(int(r) // (self.n * domains), RING_ROWS, "rdma ring", "rows") for r in rings.tolist()]
         b.hold(np.array(slots, np.int32)[ring], sends, work)
 
+    def in_turn(self, each_ps: int, times: I64) -> list[int]:
+        """Durations of `each_ps`, taken up to the most of `times`."""
+        return [max(1, each_ps * n) for n in range(int(times.max(initial=0)) + 1)]
+
     def work(self, operator: str, gpu: I32, channel: I64, chunk: I64, n_bytes: int) -> I32:
         """A DELAY per chunk on the SMs of its channel, for every copied row. `gpu`, `channel`: `[chunks]`; `chunk`: `[units]`."""
         copies = np.bincount(chunk, weights=self.hop.copies, minlength=len(gpu)).astype(np.int64)
         row_ps = self._row_ps(f"internode.{operator}_GBps", n_bytes)
         issuer = self.issuers(f"{operator}.forward", Discipline.READY_FIFO, self.n)[gpu, channel]
-        durations = [max(1, row_ps * n) for n in range(int(copies.max(initial=0)) + 1)]
+        durations = self.in_turn(row_ps, copies)
         return self.copies(operator, durations, gpu, issuer, np.maximum(copies, 1), name="forward").op
 
     def _row_ps(self, name: str, n_bytes: int) -> int:
@@ -105,8 +105,7 @@ class Internode(SoftwareSteps):
         stream = (hop.source.astype(np.int64) * self.n + self.channel) * n + hop.domain
         chunk, n_chunks = self.groups("dispatch", stream)
         sender = self.queues("send")
-        far = np.flatnonzero(hop.far)
-        order = far[np.lexsort((hop.turn[far], hop.token[far]))]
+        order = hop.remote
         sends, tiles = hop.send(sender[hop.source[order], self.channel[order]], order, chunk[order], n_chunks)
         first = starts(hop.token[order])
         layer.wait_each(sends[first], writes[layer_index(layer, hop.token[order][first])])
@@ -122,12 +121,9 @@ class Internode(SoftwareSteps):
         self.hold(stream[order], sends, work[chunk[order]])
         away = np.bincount(chunk[hop.unit_of_pair], weights=layer.p.gpu != hop.relay[hop.unit_of_pair], minlength=n_chunks).astype(np.int64)
         paced = self._paced("dispatch", gpu, away, work, costs.stores_ps(layer.sent_bytes))
-        forwards = hop.forward(layer.per_gpu(Discipline.READY_FIFO, "dispatch"))
+        forwards = hop.forward(layer.ready("dispatch"))
         layer.wait_each(forwards.op, paced[chunk[hop.unit_of_pair]])
-        received = layer.join("received")
-        layer.wait_each(received, start)
-        layer.wait_each(received[layer.p.gpu], forwards.op)
-        return received
+        return layer.join("received", start, Batch(op=forwards.op, node=layer.p.gpu))
 
     def writes(self, start: I32) -> I32:
         """A DELAY per token of `layer.p.sent` on the sending SM of its channel: a copy into a send slot per domain."""
@@ -143,11 +139,8 @@ class Internode(SoftwareSteps):
 
     def _paced(self, operator: str, gpu: I32, rows: I64, after: I32, row_ps: int) -> I32:
         """A DELAY per chunk behind `after`, one at a time per GPU: the pace of `rows` stores."""
-        issuer = self.layer.per_gpu(Discipline.READY_FIFO, "stores", self.pools("stores"))[gpu]
-        durations = [max(1, row_ps * n) for n in range(int(rows.max(initial=0)) + 1)]
-        paced = self.copies(operator, durations, gpu, issuer, rows, name="stores").op
-        self.layer.wait_each(paced, after)
-        return paced
+        issuer = self.layer.ready("stores", self.pools("stores"))[gpu]
+        return self.copies(operator, self.in_turn(row_ps, rows), gpu, issuer, rows, name="stores", after=after).op
 
     # ---- combine -----------------------------------------------------------------------------------------------------
 
@@ -175,8 +168,7 @@ class Internode(SoftwareSteps):
         work = self.work("combine", gpu, channel, chunk, layer.model.row_bytes)
         layer.wait_tiles(work, tiles)
         units = np.argsort(chunk, kind="stable")
-        returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay[units]], units)
-        layer.wait_each(returns, work[chunk[units]])
+        layer.wait_each(hop.give_back(units), work[chunk[units]])
 
     def _side_by_side(self) -> I64:
         """The pairs in the order of pushing: by GPU, then the first token of every channel, the second one, and so on."""
@@ -185,8 +177,7 @@ class Internode(SoftwareSteps):
         token = layer.p.token % np.int32(layer.tokens)
         place = token - -(-channel * layer.tokens // self.n)
         turn = (layer.p.source - layer.p.gpu) % layer.n_gpus
-        order: I64 = np.lexsort((channel, turn, place, layer.p.gpu))
-        return order
+        return np.asarray(np.lexsort((channel, turn, place, layer.p.gpu)))
 
 
 def pairs_of_sms(layer: LayerBuilder, n_sm: int, name: str) -> int:
@@ -197,7 +188,6 @@ def pairs_of_sms(layer: LayerBuilder, n_sm: int, name: str) -> int:
     return n_sm // 2
 
 
-def layer_index(layer: LayerBuilder, token: NDArray[np.integer]) -> I64:
+def layer_index(layer: LayerBuilder, token: Ints) -> I64:
     """Index into `layer.p.sent` of each token."""
-    index: I64 = np.searchsorted(layer.p.sent, token)
-    return index
+    return np.asarray(np.searchsorted(layer.p.sent, token))

@@ -15,8 +15,7 @@ docs/Hybrid-EP_Implementation.md.
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
-from dysharp.program import Discipline
+from dysharp.program import I32, I64, Discipline
 from dysharp.systems.building.between.deepep_internode import Internode
 from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.layer import LayerBuilder
@@ -34,18 +33,15 @@ class HybridInternode(Internode):
 
     def begin(self, name: str, after: I32 | None) -> I32:
         """The launch, behind `after` of all GPUs."""
-        start = self.delay(f"{name}.launch", self.costs.kernel_ps, after_all=after)
-        return start
+        return self.delay(f"{name}.launch", self.costs.kernel_ps, after_all=after)
 
     def queues(self, name: str) -> I32:
         """`[gpus, SMs]` one queue per GPU: rows leave in token order, whichever SM takes their chunk."""
-        own: I32 = np.repeat(self.layer.issuers(name)[:, None], self.n, axis=1)
-        return own
+        return np.asarray(np.repeat(self.layer.issuers(name)[:, None], self.n, axis=1))
 
     def writes(self, start: I32) -> I32:
         """Rows leave from the registered input."""
-        ops: I32 = start[self.layer.p.sent_source]
-        return ops
+        return np.asarray(start[self.layer.p.sent_source])
 
     def groups(self, name: str, stream: I64) -> tuple[I64, int]:
         """The units of one chunk of tokens in one domain; its flag covers all of them."""
@@ -61,5 +57,4 @@ class HybridInternode(Internode):
         units = np.bincount(chunk, minlength=len(gpu))
         unit_ps = self.costs.ps("internode.hybrid_row_us") + self.costs.copy_ps("internode.hybrid_GBps", n_bytes)
         issuer = self.issuers(f"{operator}.forward", Discipline.READY_FIFO, self.n)[gpu, channel]
-        durations = [max(1, unit_ps * n) for n in range(int(units.max(initial=0)) + 1)]
-        return self.copies(operator, durations, gpu, issuer, units, name="forward").op
+        return self.copies(operator, self.in_turn(unit_ps, units), gpu, issuer, units, name="forward").op

@@ -20,16 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
-from dysharp.isa.framing import Framing
-from dysharp.program import Discipline, Kind, Tail, Template, To
-from dysharp.program.constants import REQUESTS, RESPONSES
-from dysharp.program.csr import spans
-from dysharp.program.nets import BETWEEN_NET
+from dysharp.program import BETWEEN_NET, I32, I64, Discipline, Framing, Kind, Tail, To, spans
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.between.two_hop import TwoHop, landing
 from dysharp.systems.building.experts import fused, one_after_another
-from dysharp.systems.building.layer import RDMA, LayerBuilder
+from dysharp.systems.building.layer import LayerBuilder
 
 
 def sums_in_switch(layer: LayerBuilder, framing: Framing, dispatch_window: int, combine_window: int, start: I32) -> None:
@@ -76,11 +71,10 @@ class _Units:
         tokens, count = np.unique(hop.token[far], return_counts=True)
         source = (tokens // layer.tokens).astype(np.int32)
         landed = landing(layer, "relay", hop.relay[far], np.arange(len(far)), hop.token[far], layer.sent_bytes)
-        name, src = layer.ways.named("dispatch", BETWEEN_NET), layer.sent_buffer
-        template = Template(name, Kind.MULTICAST, "dispatch", "relay", REQUESTS, framing=b.framing(RDMA), src=src, dst="relay", net=BETWEEN_NET)
+        template = layer.transfer("dispatch", Kind.MULTICAST, "dispatch", "relay", layer.sent_buffer, "relay", net=BETWEEN_NET)
         queue, to = layer.issuers("nic")[source], To(count, hop.relay[far], np.ones(len(far), np.int32), landed.row)
         ops = [layer.add(template, source, issuer=queue, key=tokens, to=to, targets=1, **layer.row_columns)]
-        issuer = layer.per_gpu(Discipline.READY_FIFO, "dispatch")
+        issuer = layer.ready("dispatch")
         windows = layer.semaphores(window, "dispatch_window")
         for name, src, mine in ((f"dispatch.{self.what}", layer.sent_buffer, np.flatnonzero(~hop.far)), ("dispatch.forward", "relay", far)):
             op = self._multicast(name, src, mine, issuer)
@@ -93,8 +87,8 @@ class _Units:
         return Batch(op=np.concatenate(ops), node=np.concatenate([source, hop.source[own]]))
 
     def _multicast(self, name: str, src: str, units: I64, issuer: I32) -> I32:
-        layer, hop, at = self.layer, self.hop, self.layer.b.framing(self.framing)
-        template = Template(name, Kind.MULTICAST, "dispatch", "copy", REQUESTS, framing=at, src=src, dst=layer.arrived)
+        layer, hop = self.layer, self.hop
+        template = layer.transfer(name, Kind.MULTICAST, "dispatch", "copy", src, layer.arrived, framing=self.framing)
         node = hop.relay[units]
         return layer.add(template, node, issuer=issuer[node], key=hop.token[units], **self._members(units), **layer.row_columns)
 
@@ -107,25 +101,23 @@ class _Units:
 
     def sums(self, window: int, discipline: Discipline = Discipline.SMALLEST_KEY) -> I32:
         """`[units]` pulls: each relay pulls the sum of its domain. In program order a relay serves the sources of its rail in turn."""
-        layer, hop, src = self.layer, self.hop, self.layer.result
-        at, classes = layer.b.framing(self.framing), (REQUESTS, RESPONSES)
-        template = Template("combine.domain", Kind.PULL_REDUCE, "combine", "sum", *classes, framing=at, src=src, dst="relay.partial")
+        layer, hop = self.layer, self.hop
+        template = layer.transfer("combine.domain", Kind.PULL_REDUCE, "combine", "sum", layer.result, "relay.partial", framing=self.framing)
         order = np.arange(len(hop.token))
         if discipline is Discipline.PROGRAM_ORDER:
             order = np.lexsort((hop.turn, hop.token % layer.tokens))
         node, op = hop.relay[order], np.empty(len(order), np.int32)
         columns = {"issuer": layer.per_gpu(discipline, "combine")[node], **layer.result_columns}
         op[order] = layer.add(template, node, key=hop.token[order], **self._members(order), **columns)
-        layer.b.hold(layer.semaphores(window, "combine_window")[hop.relay], op)
+        layer.limit(window, "combine_window", hop.relay, op)
         return op
 
     def totals(self, sums: I32) -> None:
         """A pull per token: its source pulls the sums of its domains."""
-        layer, hop, at = self.layer, self.hop, self.layer.b.framing(RDMA)
-        name, src, dst, classes = layer.ways.named("combine", BETWEEN_NET), "relay.partial", layer.summed_buffer, (REQUESTS, RESPONSES)
-        template = Template(name, Kind.PULL_REDUCE, "combine", "sum", *classes, framing=at, src=src, dst=dst, net=BETWEEN_NET)
+        layer, hop = self.layer, self.hop
+        template = layer.transfer("combine", Kind.PULL_REDUCE, "combine", "sum", "relay.partial", layer.summed_buffer, net=BETWEEN_NET)
         tokens, count = np.unique(hop.token, return_counts=True)
         source = (tokens // layer.tokens).astype(np.int32)
-        columns = {"issuer": layer.issuers("total", Discipline.READY_FIFO)[source], **layer.result_columns}
+        columns = {"issuer": layer.ready("total")[source], **layer.result_columns}
         op = layer.add(template, source, key=tokens, to=To(count, hop.relay), targets=1, **columns)
         layer.wait_each(op[np.searchsorted(tokens, hop.token)], sums)

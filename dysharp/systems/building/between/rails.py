@@ -10,11 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import I32
-from dysharp.program import Discipline, Template
-from dysharp.program.nets import BETWEEN_NET
+from dysharp.program import BETWEEN_NET, I32, Ints, Template
 from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.two_hop import landing
 from dysharp.systems.building.layer import RDMA, LayerBuilder
@@ -40,9 +38,7 @@ class RailLayer(LayerBuilder):
             last[first[known]] = then[known]
         return np.asarray(last[op], np.int32)
 
-    def puts(
-        self, template: Template, node: I32, to: I32, row: NDArray[np.integer], *, rows: NDArray[np.integer] | None = None, **columns: ArrayLike
-    ) -> I32:
+    def puts(self, template: Template, node: I32, to: I32, row: Ints, *, rows: Ints | None = None, **columns: ArrayLike) -> I32:
         """As `LayerBuilder.puts`, with one row each. Returns the first hop of each PUT, whose issuers are in `columns`."""
         assert rows is None
         two = self.ways.far(node, to) & ~self.ways.leaves(node, to)
@@ -52,7 +48,7 @@ class RailLayer(LayerBuilder):
             op[mine] = put(template, node[mine], to[mine], row[mine], **own)
         return op
 
-    def _two_hops(self, template: Template, node: I32, to: I32, row: NDArray[np.integer], **columns: ArrayLike) -> I32:
+    def _two_hops(self, template: Template, node: I32, to: I32, row: Ints, **columns: ArrayLike) -> I32:
         """PUTs between rails, each a hop by NVLink and a hop by NIC that waits for its row. Returns the first hops."""
         n, size = len(node), self.cluster.domain_gpus
         if not n:
@@ -66,7 +62,7 @@ class RailLayer(LayerBuilder):
         first = self.put(hop, node, rail, landed.row, rows=None, **columns)
         name = f"{self.ways.named(template.name, BETWEEN_NET)}.rail"
         way = replace(template, name=name, fn=then_fn, src=template.src and buffer, framing=self.b.framing(RDMA), net=BETWEEN_NET, table=-1)
-        onward = {**columns, "issuer": self.per_gpu(Discipline.READY_FIFO, "proxy")[rail], "prio": 0}
+        onward = {**columns, "issuer": self.ready("proxy")[rail], "prio": 0}
         then = self.put(way, rail, to, row, rows=None, **onward)
         self.wait_tiles(then, landed.tile)
         self._onward.append((first, then))

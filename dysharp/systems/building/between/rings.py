@@ -6,22 +6,17 @@ rounded at every GPU that adds something. Before the first of them the ring carr
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64, Bools
-from dysharp.program import Discipline, Kind, Template
-from dysharp.program.constants import REQUESTS
-from dysharp.program.csr import spans
-from dysharp.program.nets import BETWEEN_NET
-from dysharp.systems.building.batch import Sends
+from dysharp.program import BETWEEN_NET, I32, I64, Bools, Kind, frozen, spans
+from dysharp.systems.building.batch import Sends, placed
 from dysharp.systems.building.between.two_hop import landing
-from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder
+from dysharp.systems.building.layer import LayerBuilder
 from dysharp.workload.levels import rail_rings
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hops:
     """Every hop of every token around its ring, hop by hop. All `[hops]`; `place`: hops before it of the same token."""
 
@@ -60,7 +55,7 @@ def gather(layer: LayerBuilder, pace: Pace = unpaced, start: I32 | None = None) 
     hops, pair = hops_of(layer, 0), layer.p.pair_of
     n_tokens = layer.routing.n_tokens
     landed = landing(layer, "relay", hops.to, np.arange(len(hops.to)), hops.token, layer.sent_bytes)
-    issuer = layer.per_gpu(Discipline.READY_FIFO, "ring")
+    issuer = layer.ready("ring")
     for mine, net, src in _ways(layer, hops):
         needed = pair[hops.token[mine], hops.to[mine]]
         extra = np.where(needed >= 0, layer.p.rows[needed], 0)
@@ -71,21 +66,20 @@ def gather(layer: LayerBuilder, pace: Pace = unpaced, start: I32 | None = None) 
         behind = np.ones(len(rows), bool)
         behind[first] = False
         rows[behind] = layer.row_of[spans(layer.p.slot_ptr[needed[needed >= 0]], extra[needed >= 0])]
-        template = _template(layer, "dispatch.ring", "dispatch", "copy", net, layer.sent_buffer if src else "relay", layer.arrived)
+        template = layer.transfer("dispatch.ring", Kind.PUT, "dispatch", "copy", layer.sent_buffer if src else "relay", layer.arrived, net=net)
         node, to, token = hops.node[mine], hops.to[mine], hops.token[mine]
         op = layer.put(template, node, to, rows, rows=fills, issuer=issuer[node], key=token, **layer.row_columns)
         heads = pace(Sends(op=op, node=node, to=to))
         if not src:
             layer.wait_tiles(heads, landed.tile[mine - n_tokens])
-        elif start is not None:
-            layer.wait_each(heads, start[node])
+        else:
+            layer.wait_each(heads, None if start is None else start[node])
     own = np.flatnonzero(layer.p.gpu == layer.p.source)
-    template = _template(layer, "dispatch.own", "dispatch", "copy", 0, layer.sent_buffer, layer.arrived)
+    template = layer.transfer("dispatch.own", Kind.PUT, "dispatch", "copy", layer.sent_buffer, layer.arrived)
     node, fills = layer.p.gpu[own], layer.p.rows[own]
     row, columns = layer.row_of[spans(layer.p.slot_ptr[own], fills)], {"issuer": issuer[node], "key": layer.p.token[own]}
     own_ops = layer.put(template, node, node, row, rows=fills, **layer.row_columns, **columns)
-    if start is not None:
-        layer.wait_each(own_ops, start[node])
+    layer.wait_each(own_ops, None if start is None else start[node])
     gathered = layer.join("gathered")
     layer.wait_tiles(gathered[hops.to], landed.tile)
     return gathered
@@ -116,13 +110,13 @@ def scatter(layer: LayerBuilder, finished: I32, pace: Pace = unpaced) -> I32:
     row_of_hop[into], row_of_hop[none], row_of_hop[filled & last] = parts.row[: len(into)], empty.row, row[: len(sums)]
     gathers = _own_parts(layer, own, parts.row[len(into) :], row[len(sums) :])
     layer.wait_each(gathers, finished[p.gpu[np.append(own, np.flatnonzero(p.gpu == layer.p.source))]])
-    issuer, op = layer.per_gpu(Discipline.READY_FIFO, "back"), np.empty(len(hops.to), np.int32)
+    issuer, op = layer.ready("back"), np.empty(len(hops.to), np.int32)
     for mine, net, _ in _ways(layer, hops):
         for fn, some in (("relay_sum", mine[filled[mine]]), ("control", mine[~filled[mine]])):
             for at_source in (False, True):
                 these = some[last[some] == at_source]
                 src, dst = ("relay.partial", "partial" if at_source else "relay.partial") if fn == "relay_sum" else ("", "")
-                template = _template(layer, "combine.ring" if src else "combine.empty", "combine", fn, net, src, dst)
+                template = layer.transfer("combine.ring" if src else "combine.empty", Kind.PUT, "combine", fn, src, dst, net=net)
                 node, to, columns = hops.node[these], hops.to[these], {"issuer": issuer[hops.node[these]], "key": hops.token[these]}
                 ops = layer.put(template, node, to, row_of_hop[these], **layer.result_columns, **columns)
                 op[these] = pace(Sends(op=ops, node=node, to=to))
@@ -141,19 +135,18 @@ def _results(layer: LayerBuilder, sums: I64, hops: Hops) -> tuple[I64, I32, I32]
     token = np.append(hops.token[sums], p.token[own])
     source = token // np.int32(layer.tokens)
     by_token = np.argsort(token, kind="stable")
-    first, tile = layer.gathering_rows("partial", source, layer.back_bytes, token[by_token])
-    row = np.empty(len(token), np.int32)
-    row[by_token] = first + np.arange(len(token), dtype=np.int32)
+    rows, tile = layer.gathering_rows("partial", source[by_token], layer.back_bytes, token[by_token])
+    row = placed(len(token), by_token, rows)
     return sums, row, tile
 
 
 def _own_parts(layer: LayerBuilder, pairs: I64, parts: I32, results: I32) -> I32:
     """The sum of a GPU's experts into its part of the ring's sum (`pairs`), or into the result at the source. Returns the ops."""
     p, ops = layer.p, []
-    issuer = layer.per_gpu(Discipline.READY_FIFO, "combine")
+    issuer = layer.ready("combine")
     at_source = np.flatnonzero(p.gpu == layer.p.source)
     for these, rows, dst in ((pairs, parts, "relay.partial"), (at_source, results, "partial")):
-        template, node = _template(layer, "combine.own", "combine", "sum", 0, layer.result, dst), p.gpu[these]
+        template, node = layer.transfer("combine.own", Kind.PUT, "combine", "sum", layer.result, dst), p.gpu[these]
         columns = {"issuer": issuer[node], "key": p.token[these]}
         ops.append(layer.put(template, node, node, rows, **layer.result_columns, **columns))
     return np.concatenate(ops)
@@ -164,8 +157,3 @@ def _ways(layer: LayerBuilder, hops: Hops) -> list[tuple[I64, int, bool]]:
     far, start = layer.ways.far(hops.node, hops.to), hops.place == 0
     kinds = [(first, out) for first in (True, False) for out in (False, True)]
     return [(np.flatnonzero((far == out) & (start == first)), BETWEEN_NET * out, first) for first, out in kinds]
-
-
-def _template(layer: LayerBuilder, name: str, operator: str, fn: str, net: int, src: str, dst: str) -> Template:
-    framing = layer.b.framing(RDMA if net else STORE)
-    return Template(layer.ways.named(name, net), Kind.PUT, operator, fn, REQUESTS, framing=framing, src=src, dst=dst, net=net)

@@ -7,19 +7,14 @@ source.
 Units may travel in *groups*: a relay sees the rows of a group when all of them have arrived.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64
-from dysharp.program import Alloc, Discipline, Kind, Template
-from dysharp.program.constants import REQUESTS
-from dysharp.program.csr import runs, spans, starts
-from dysharp.program.nets import BETWEEN_NET
+from dysharp.program import BETWEEN_NET, I32, I64, Alloc, Kind, frozen, runs, spans, starts
 from dysharp.systems.building.batch import Batch, placed
 from dysharp.systems.building.experts import one_after_another
-from dysharp.systems.building.layer import RDMA, STORE, LayerBuilder
+from dysharp.systems.building.layer import LayerBuilder
 
 
 class TwoHop:
@@ -42,18 +37,20 @@ class TwoHop:
         self.source: I32 = self.token // np.int32(layer.tokens)
         self.relay: I32 = self.domain * np.int32(self.size) + self.source % np.int32(self.size)
         self.far = self.relay != self.source
+        self.units = np.arange(len(self.token))
         self.copies: I64 = np.bincount(self.unit_of_pair, minlength=len(self.token))
+
+    @cached_property
+    def remote(self) -> I64:
+        """The units of other domains in the order of sending: by token, its domains in turn."""
+        far = np.flatnonzero(self.far)
+        return far[np.lexsort((self.turn[far], self.token[far]))]
 
     @cached_property
     def turn(self) -> I64:
         """`[units]` place of the unit's domain after the source's own one, so that all GPUs send to different domains."""
         n = self.layer.cluster.domains
-        turn: I64 = (self.domain.astype(np.int64) - self.source // self.size) % n
-        return turn
-
-    def template(self, name: str, operator: str, fn: str, net: int, src: str, dst: str) -> Template:
-        framing = self.layer.b.framing(RDMA if net else STORE)
-        return Template(name, Kind.PUT, operator, fn, REQUESTS, framing=framing, src=src, dst=dst, net=net)
+        return np.asarray((self.domain.astype(np.int64) - self.source // self.size) % n)
 
     # ---- dispatch ----------------------------------------------------------------------------------------------------
 
@@ -66,7 +63,7 @@ class TwoHop:
         gpu = np.zeros(n_groups, np.int32)
         gpu[group] = self.relay[units]
         landed = landing(layer, "relay", gpu, group, self.token[units], layer.sent_bytes)
-        template = self.template(layer.ways.named("dispatch", BETWEEN_NET), "dispatch", "relay", BETWEEN_NET, layer.sent_buffer, "relay")
+        template = layer.transfer("dispatch", Kind.PUT, "dispatch", "relay", layer.sent_buffer, "relay", net=BETWEEN_NET)
         ends, token = (self.source[units], self.relay[units]), self.token[units]
         op = layer.put(template, *ends, landed.row, issuer=issuer, key=token, **layer.row_columns)
         return op, landed.tile
@@ -77,66 +74,57 @@ class TwoHop:
         far = self.far[self.unit_of_pair]
         op = np.empty(len(pairs), np.int32)
         for name, src, mine in (("dispatch.put", self.layer.sent_buffer, pairs[~far]), ("dispatch.forward", "relay", pairs[far])):
-            template = self.template(name, "dispatch", "copy", 0, src, self.layer.arrived)
+            template = self.layer.transfer(name, Kind.PUT, "dispatch", "copy", src, self.layer.arrived)
             op[mine] = self.layer.pair_puts(template, self.relay[self.unit_of_pair[mine]], mine, issuer)
         return Batch(op=op, node=self.relay[self.unit_of_pair])
 
     # ---- combine -----------------------------------------------------------------------------------------------------
 
-    def gather(self, issuer: I32, order: I64, group: I64, n_groups: int) -> tuple[I32, I32]:
+    def gather(self, issuer: I32, order: I64, group: I64 | None = None, n_groups: int = 0) -> tuple[I32, I32]:
         """The sum of each pair's experts to the relay of its unit, in `order` (pairs).
 
-        `group`: `[units]` group of each unit. Returns (`[len(order)]` ops, `[n_groups]` tiles of gathered groups).
+        `group`: `[units]` group of each unit; None: each by itself. Returns (`[len(order)]` ops, `[n_groups]` tiles of gathered groups).
         """
         layer, p = self.layer, self.layer.p
         unit = self.unit_of_pair[order]
-        gpu = np.zeros(n_groups, np.int32)
+        group, n = (self.units, len(self.token)) if group is None else (group, n_groups)
+        gpu = np.zeros(n, np.int32)
         gpu[group] = self.relay
         landed = landing(layer, "relay.partial", gpu, group[unit], p.token[order], layer.back_bytes)
-        template, node = self.template("combine.gather", "combine", "sum", 0, layer.result, "relay.partial"), p.gpu[order]
+        template, node = layer.transfer("combine.gather", Kind.PUT, "combine", "sum", layer.result, "relay.partial"), p.gpu[order]
         columns = {"issuer": issuer[node], "key": p.token[order]}
-        op = layer.puts(template, node, self.relay[unit], landed.row, **layer.result_columns, **columns)
-        return op, landed.tile
+        return layer.puts(template, node, self.relay[unit], landed.row, **layer.result_columns, **columns), landed.tile
 
-    def give_back(self, issuer: I32, order: I64) -> tuple[I32, I32]:
-        """The sum of each unit from its relay to the source, in `order` (units). `issuer`: `[len(order)]`.
-
-        Returns (`[len(order)]` ops, `[gpus]` tiles of all sums of a source, -1 = it has none).
-        """
-        layer = self.layer
-        row, tile = layer.gathering_rows("partial", self.source, layer.back_bytes, self.token)
+    def give_back(self, order: I64 | None = None) -> I32:
+        """The sum of each unit from its relay to the source, in `order` (units; default: theirs). Returns `[len(order)]` ops."""
+        layer, order = self.layer, self.units if order is None else order
+        issuer = layer.ready("back")[self.relay[order]]
+        row, _ = layer.gathering_rows("partial", self.source, layer.back_bytes, self.token)
         op, far = np.empty(len(order), np.int32), self.far[order]
-        for name, net, mine in (("combine.put", 0, ~far), (layer.ways.named("combine", BETWEEN_NET), BETWEEN_NET, far)):
+        for name, net, mine in (("combine.put", 0, ~far), ("combine", BETWEEN_NET, far)):
             units = order[mine]
-            template = self.template(name, "combine", "relay_sum", net, "relay.partial", "partial")
+            template = layer.transfer(name, Kind.PUT, "combine", "relay_sum", "relay.partial", "partial", net=net)
             node, to, columns = self.relay[units], self.source[units], {"issuer": issuer[mine], "key": self.token[units]}
-            op[mine] = layer.put(template, node, to, row + units, **layer.result_columns, **columns)
-        return op, tile
+            op[mine] = layer.put(template, node, to, row[units], **layer.result_columns, **columns)
+        return op
 
 
 def two_hops(layer: LayerBuilder) -> None:
     """Dispatch, one GEMM after the other and Combine without software costs: rows are forwarded as they arrive."""
     hop = TwoHop(layer)
-    units = np.arange(len(hop.token))
-    order = _in_turn(hop, hop.source, np.flatnonzero(hop.far))
+    order = hop.remote
     _, tiles = hop.send(layer.issuers("nic")[hop.source[order]], order, np.arange(len(order)), len(order))
-    forwards = hop.forward(layer.per_gpu(Discipline.READY_FIFO, "dispatch"))
-    landed = placed(len(units), order, tiles)
+    forwards = hop.forward(layer.ready("dispatch"))
+    landed = placed(len(hop.token), order, tiles)
     layer.wait_tiles(forwards.op, landed[hop.unit_of_pair])
     finished = one_after_another(layer)
     back = layer.p.push_order
-    gathers, tiles = hop.gather(layer.issuers("combine"), back, units, len(units))
+    gathers, tiles = hop.gather(layer.issuers("combine"), back)
     layer.wait_first(Batch(op=gathers, node=layer.p.gpu[back]), finished)
-    returns, _ = hop.give_back(layer.per_gpu(Discipline.READY_FIFO, "back")[hop.relay], units)
-    layer.wait_tiles(returns, tiles)
+    layer.wait_tiles(hop.give_back(), tiles)
 
 
-def _in_turn(hop: TwoHop, node: I32, units: I64) -> I64:
-    """`units` in the order of sending: by token of the sender, its domains in turn."""
-    return units[np.lexsort((hop.turn[units], hop.token[units]))]
-
-
-@dataclass(frozen=True, slots=True)
+@frozen
 class Landing:
     """Rows that land at a GPU in tiles. `row`: `[entries]` row of each entry. `tile`: `[groups]` tile of each group."""
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dysharp.costs.allreduce import KERNELS, STORES, apart
-from dysharp.program import Discipline, Kind, Program, Tail
+from dysharp.program import I32, I64, Ints, Kind, Program, Tail
 from dysharp.specs import Cluster
-from dysharp.systems.building.collectives.chunks import RESULT, SUM, VECTOR
-from dysharp.systems.building.collectives.steps import I32, I64, Steps, Traffic, reaching
+from dysharp.systems.building.batch import Batch
+from dysharp.systems.building.collectives.steps import RESULT, SUM, VECTOR, Steps, Traffic, reaching
 from dysharp.workload.collective import Collective
 
 WHOLE = ("pull", "put all", "get all")
@@ -43,28 +42,20 @@ class Kernel(Steps):
 
     def step(self, name: str) -> None:
         """Add a step after the last step."""
-        twice = 2 * self.work.size
-        if name == "launch":
-            self.then(self.start(name, self.costs.kernel_ps))
-        elif name == "copy":
-            self.then(self.start(name, self.costs.memory_ps(twice)))
-        elif name == "stage":
-            self.then(self.start(name, self.costs.stream_ps(twice)))
-        elif name == "flags":
-            self.before = self.flags("flags", [self.before])
-        elif name == "meet":
-            self.then(self.start("late", self.costs.sync_ps - self.flight_ps))
-            self.before = self.flags("flags", [self.before])
-        elif name == "sync":
-            # A fence waits for a round trip. The Program simulates the acknowledgements of earlier stores.
-            m = self.b.hardware
-            self.then(self.start("fence", 4 * m.lat + m.responder - (2 * m.lat + m.ack if self.stored else 0)))
+        twice, m = 2 * self.work.size, self.b.hardware
+        takes = {"launch": self.costs.kernel_ps, "copy": self.costs.memory_ps(twice), "stage": self.costs.stream_ps(twice)}
+        if name in takes:
+            self.then(self.start(name, takes[name]))
+        elif name in ("flags", "meet", "sync"):
+            if name == "meet":
+                self.then(self.start("late", self.costs.sync_ps - self.flight_ps))
+            elif name == "sync":
+                # A fence waits for a round trip. The Program simulates the acknowledgements of earlier stores.
+                self.then(self.start("fence", 4 * m.lat + m.responder - (2 * m.lat + m.ack if self.stored else 0)))
             self.before = self.flags("flags", [self.before])
         else:
             node, op = self.move_step(name)
-            done = self.join(f"{name}.done")
-            self.wait(done[node], op)
-            self.then(done)
+            self.then(self.join(f"{name}.done", Batch(op=op, node=node)))
         self.stored = name in STORES
 
     def then(self, ops: I32) -> None:
@@ -114,8 +105,7 @@ class Kernel(Steps):
         op = self.move(template, node, chunk, self.ready("pull")[node], np.tile(self.gpus, len(node)), each=self.n)
         self.limit("pull", op, node)
         self.wait(op, self.before[node])
-        moved = int(self.chunks.size[chunk].sum()) * (self.n > 1)
-        self.count("reduce", moved * (self.n - 1), moved)
+        self.count("reduce", chunk, up=self.n - 1)
         return node, op
 
     def multicast(self, node: I32, chunk: I64, src: str, after: I32) -> tuple[I32, I32]:
@@ -123,8 +113,7 @@ class Kernel(Steps):
         template = self.template("gather", Kind.MULTICAST, "gather", "copy", self.store, src=src, dst=RESULT)
         op = self.move(template, node, chunk, self.ready("multicast")[node], np.tile(self.gpus, len(node)), each=self.n)
         self.wait(op, after)
-        moved = int(self.chunks.size[chunk].sum()) * (self.n > 1)
-        self.count("gather", moved, moved * (self.n - 1))
+        self.count("gather", chunk, down=self.n - 1)
         own = self.own("gather", node, chunk, after)
         return np.tile(node, 2), np.append(op, own)
 
@@ -134,10 +123,10 @@ class Kernel(Steps):
         template = self.template("own", Kind.PUT, operator, "", self.store)
         op = self.move(template, node, chunk, self.ready("own")[node], (node + 1) % self.n)
         self.wait(op, after, tail)
-        self.count(operator, *2 * (int(self.chunks.size[chunk].sum()) * (self.n > 1),))
+        self.count(operator, chunk)
         return op
 
-    def between(self, kind: Kind, fn: str, src: str, dst: str, share: NDArray[np.integer], *, reduce: bool) -> tuple[I32, I32]:
+    def between(self, kind: Kind, fn: str, src: str, dst: str, share: Ints, *, reduce: bool) -> tuple[I32, I32]:
         """GETs or PUTs of chunks between every pair. `share`: `[chunks]` the GPU that a chunk's GETs belong to (with a copy: GPU that is read),
         -1 = every GPU. Chunks go in order, peers in turn from the next GPU on. Returns (node, op)."""
         node, peer, chunk = self.pairs(share, of_peer=fn == "copy")
@@ -147,10 +136,10 @@ class Kernel(Steps):
         if kind is Kind.GET:
             self.limit(name, op, node * np.int32(self.n) + peer)
         self.wait(op, self.before[node])
-        self.count(operator, *2 * (int(self.chunks.size[chunk].sum()),))
+        self.count(operator, chunk)
         return node, op
 
-    def pairs(self, share: NDArray[np.integer], *, of_peer: bool) -> tuple[I32, I32, I64]:
+    def pairs(self, share: Ints, *, of_peer: bool) -> tuple[I32, I32, I64]:
         """(gpu, peer, chunk) of transfers between all pairs whose GPU (`of_peer`: peer) is `share[chunk]`, -1 = any."""
         n = self.n
         gpu, turn, chunk = (axis.ravel() for axis in np.meshgrid(self.gpus, np.arange(1, n), self.all, indexing="ij"))
@@ -169,14 +158,10 @@ class Kernel(Steps):
         self.wait(sums[chunk], gets)
         self.wait(puts, sums[chunk])
         self.keep(SUM, RESULT, self.all, self.chunks.share, sums)
-        self.count("gather", *2 * (int(self.chunks.size[chunk].sum()),))
+        self.count("gather", chunk)
         return node, puts
 
     # ---- issuers, windows, traffic -----------------------------------------------------------------------------------
-
-    def ready(self, name: str) -> I32:
-        """`[gpus]` issuers that take the op that was ready first."""
-        return self.issuers(name, Discipline.READY_FIFO)
 
     def limit(self, name: str, ops: I32, stream: I32) -> None:
         """Limit each stream to `window` trains in flight."""
@@ -186,7 +171,8 @@ class Kernel(Steps):
             semaphores = np.array([self.b.semaphore(int(g), self.window, f"{name}.window", "trains") for g in node])
             self.b.hold(semaphores[place], ops)
 
-    def count(self, operator: str, up: int, down: int) -> None:
-        """Declare bytes on the links."""
-        for side, n_bytes in (("up", up), ("down", down)):
-            self.traffic[side][operator] = self.traffic[side].get(operator, 0) + n_bytes
+    def count(self, operator: str, chunk: I64, up: int = 1, down: int = 1) -> None:
+        """Declare the bytes of `chunk` on the links, so many times up and down."""
+        moved = int(self.chunks.size[chunk].sum()) * (self.n > 1)
+        for side, times in (("up", up), ("down", down)):
+            self.traffic[side][operator] = self.traffic[side].get(operator, 0) + times * moved

@@ -11,19 +11,15 @@ The flight is in the transfer, the rest of a hop is a DELAY. `costs.collectives`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dysharp.base.errors import ConfigError, nearest
 from dysharp.base.units import PS_PER_US
 from dysharp.costs import collectives as times
 from dysharp.costs.operators import arch_of
-from dysharp.program import Kind, Program, Tail
-from dysharp.program.nets import BETWEEN_NET, NIC
+from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail, frozen
 from dysharp.specs import Cluster
-from dysharp.systems.building.collectives.chunks import RESULT, SUM, VECTOR
-from dysharp.systems.building.collectives.steps import I32, I64, OPERATORS, Steps, Traffic, reaching
+from dysharp.systems.building.collectives.steps import OPERATORS, RESULT, SUM, VECTOR, Steps, Traffic, reaching
 from dysharp.workload.collective import Collective
 from dysharp.workload.levels import rail_rings
 
@@ -38,7 +34,7 @@ def place_of(name: str) -> int:
     return list(NAMES).index(name)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hop:
     """Step of a ring for every chunk: who sends it to whom, which function, from which buffer to which. All `[chunks]`, or one for all."""
 

@@ -2,28 +2,148 @@
 
 Hardware is that of the cluster. Where software does not fill the links, the framing of its transfers says so: `reaching` makes packets with as many
 bytes beside their data. So Programs of several systems can share one machine.
+
+What the ops of a collective move: numbered chunks of the data.
+
+**Chunks.** The data of a collective is cut into chunks with the numbers 0, 1, 2, ... Shares are cut apart, from their first byte on.
+The chunks of the vector follow each other: those of share 0, then those of share 1. An empty share has no chunk. An all-reduce
+that deals out no shares is cut as one share. In an all-to-all every GPU
+has another vector: first come all chunks of GPU 0's vector, then those of GPU 1's.
+
+**Ops.** An op with one of the functions below moves one whole chunk: `Ops.key` is its number, `Ops.bytes` its bytes. All ops of a chunk have
+equal bytes, and every chunk is in some op. So the place of a chunk in the data is the sum of the bytes of all chunks before it.
+
+**Buffers.** Every GPU has buffers. A buffer holds chunks, each known by its number. "vector" holds the chunks `Chunks.before(gpu)` before the
+first op, "result" the chunks `Chunks.after(gpu)` after the last op, both in the order of their numbers. All other buffers ("scratch.sum", ...)
+are empty at first. Nobody writes "vector".
+
+| `Template.fn` | kinds | meaning for chunk k = `Ops.key` |
+|---|---|---|
+| copy | PUT, MULTICAST | chunk k of `dst` on every member = chunk k of `src` on the op's node |
+| copy | GET | chunk k of `dst` on the op's node = chunk k of `src` on the member |
+| add | PUT | chunk k of `dst` on the member += chunk k of `src` on the op's node |
+| add | GET | chunk k of `dst` on the op's node += chunk k of `src` on the member |
+| sum | PULL_REDUCE | chunk k of `dst` on the op's node = the sum of chunk k of `src` on all members |
+| control, delay, join | all | no data |
+
+A chunk of `dst` that no op has written yet is, for "add", the chunk of "vector" on the same GPU. A push reads when it is issued; its members have
+the chunk when it is delivered there, at the latest when the op is done. A pull reads and writes between its issue and its end. Every read comes
+behind the writes that it needs: edges, regions that pushes fill, and issuers in program order see to it.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dysharp.base.arrays import I32, I64, Ints
+from dysharp.base.errors import ConfigError, ProgramError
 from dysharp.isa.framing import Framing
-from dysharp.program import Alloc, Declared, Discipline, Kind, Nature, Operator, Program, ProgramBuilder, Tail, Template, To
+from dysharp.program import Alloc, Declared, Kind, Program, ProgramBuilder, Template, To, frozen, nets_of, runs, spans
 from dysharp.program.constants import CLASSES, OTHER, REQUESTS, RESPONSES, hardware_of
-from dysharp.program.nets import nets_of
+from dysharp.program.schema import Buffer, Function, Nature, Operator, Schema
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import ids
-from dysharp.systems.building.collectives.chunks import SCHEMA, Chunks, cut
 from dysharp.systems.building.gpus import GpuBuilder
 from dysharp.systems.building.layer import CONTROL
 from dysharp.systems.building.software import Software
 from dysharp.systems.building.software_steps import WORD_BYTES
 from dysharp.workload.collective import Collective
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
+VECTOR, RESULT, SUM = "vector", "result", "scratch.sum"
+SCRATCH = "scratch."
+"""Begin of the names of buffers that only the Program knows."""
+
+MOST_OPS = 40_000_000
+"""Transfers of the largest Program, one for each chunk and GPU: about 12 GB."""
+
+
+def _schema() -> Schema:
+    """Buffers and functions of a collective's Program."""
+    kept = (SUM, *(f"{SCRATCH}{place}" for place in ("first", "second")))
+    reads, writes = (VECTOR, RESULT, *kept), (RESULT, *kept)
+    functions = (
+        Function("copy", ("PUT", "MULTICAST", "GET"), reads, writes, "the chunk of the op's key"),
+        Function("add", ("PUT", "GET"), reads, writes, "the chunk of the op's key, added to the chunk there"),
+        Function("sum", ("PULL_REDUCE",), reads, writes, "the sum of the chunk of the op's key over all members"),
+    )
+    return Schema(tuple(Buffer(name, "chunk", "elements of the chunk") for name in reads), functions)
+
+
+SCHEMA = _schema()
+FUNCTIONS = tuple(function.name for function in SCHEMA.functions)
+
+
+@frozen
+class Chunks:
+    """The chunks of `work`. `size`: `[chunks]` bytes. `share`: `[chunks]` GPU whose share has the chunk. `vector`: `[chunks]` GPU whose
+    vector has the chunk, -1 = the vectors of all GPUs have a chunk of this number."""
+
+    work: Collective
+    size: I64
+    share: I32
+    vector: I32
+
+    def before(self, gpu: int) -> I64:
+        """The chunks of `gpu`'s vector."""
+        if self.work.operation == "all-gather":
+            return np.flatnonzero(self.share == gpu)
+        return np.flatnonzero((self.vector == gpu) | (self.vector < 0))
+
+    def after(self, gpu: int) -> I64:
+        """The chunks of `gpu`'s result."""
+        if self.work.operation in ("reduce-scatter", "all-to-all"):
+            return np.flatnonzero(self.share == gpu)
+        return np.arange(len(self.size))
+
+    @property
+    def place(self) -> I64:
+        """`[chunks]` number of chunks of the same share and vector before the chunk."""
+        return spans(0, runs(self.share, self.vector)[1])
+
+    @property
+    def of_share(self) -> I64:
+        """`[chunks]` number of chunks of the same share and vector."""
+        _, which, count = np.unique(self.share + (self.vector.astype(np.int64) + 1) * self.work.gpus, return_inverse=True, return_counts=True)
+        return np.asarray(count[which])
+
+
+def cut(work: Collective, most: int, parts: int = 1, *, whole: bool = False) -> Chunks:
+    """Chunks of at most `most` bytes, equal to one element within a share. A share has a multiple of `parts` chunks where it is that long.
+
+    `whole`: the vector is one share, GPU 0's.
+    """
+    unit, shares = work.element_bytes, (work.size, *[0] * (work.gpus - 1)) if whole else work.shares
+    counts = [min(share // unit, parts * -(-share // (most // unit * unit * parts))) for share in shares]
+    vectors = work.gpus if work.operation == "all-to-all" else 1
+    if (ops := sum(counts) * vectors * work.gpus) > MOST_OPS:
+        found = f"found about {ops:.2g} transfers for {work.description} on {work.gpus} GPUs"
+        raise ConfigError(f"workload: {found}, expected at most {MOST_OPS:.2g} (fewer bytes or GPUs)")
+    cuts = [unit * (share // unit * np.arange(n + 1) // max(n, 1)) for share, n in zip(shares, counts, strict=True)]
+    size = np.concatenate([np.diff(one) for one in cuts]).astype(np.int64)
+    share = np.repeat(np.arange(work.gpus, dtype=np.int32), counts)
+    vector = np.repeat(np.arange(vectors, dtype=np.int32), len(size)) if work.operation == "all-to-all" else np.full(len(size), -1, np.int32)
+    return Chunks(work, np.tile(size, vectors), np.tile(share, vectors), vector)
+
+
+def chunks_of(work: Collective, program: Program) -> Chunks:
+    """The chunks that the ops of `program` move. Raises ProgramError where they are not the data of `work`."""
+    moves = np.array([t.fn in FUNCTIONS for t in program.templates], bool)[program.ops.template]
+    key, n_bytes = program.ops.key[moves], program.ops.bytes[moves]
+    size = np.zeros(int(key.max(initial=-1)) + 1, np.int64)
+    size[key] = n_bytes
+    wrong = np.flatnonzero(size[key] != n_bytes)
+    if len(wrong):
+        raise ProgramError(f"chunk {key[wrong[0]]}: found ops of {n_bytes[wrong[0]]} B and of {size[key[wrong[0]]]} B, expected one size")
+    vectors = work.gpus if work.operation == "all-to-all" else 1
+    if size.sum() != vectors * work.size or not size.all():
+        raise ProgramError(f"chunks: found {size.sum()} B in {len(size)} chunks, expected all {vectors * work.size} B of {work.description}")
+    ends = np.cumsum(np.tile(work.shares, vectors))
+    which = np.searchsorted(ends, np.cumsum(size))
+    vector = (which // work.gpus if work.operation == "all-to-all" else np.full(len(size), -1)).astype(np.int32)
+    return Chunks(work, size, (which % work.gpus).astype(np.int32), vector)
+
+
 Traffic = dict[str, dict[str, int]]
 FLIT, MOST_PAYLOAD = 16, 256
 MOST_BULK = 1 << 30
@@ -85,7 +205,7 @@ class Steps(GpuBuilder):
         cls = REQUESTS if fn else OTHER
         return self.once(Template(name + net_name, kind, operator, fn or "control", cls, RESPONSES, framing=way, src=src, dst=dst, net=net))
 
-    def move(self, template: int, node: I32, chunk: I64, issuer: I32, to: ArrayLike, *, each: int = 1, row: NDArray[np.integer] | None = None) -> I32:
+    def move(self, template: int, node: I32, chunk: I64, issuer: I32, to: ArrayLike, *, each: int = 1, row: Ints | None = None) -> I32:
         """Transfers of `chunk[i]` from `node[i]` to `each` members, `to` `[ops x each]`. `row`: `[ops x each]` region rows that they fill."""
         to = np.broadcast_to(np.asarray(to, np.int32), (len(node) * each,))
         fills = None if row is None else np.ones(len(to), np.int32)
@@ -110,13 +230,13 @@ class Steps(GpuBuilder):
         if not len(chunk):
             return np.zeros(0, np.int32)
         template = self.template("keep", Kind.PUT, "other", "copy", CONTROL, src=src, dst=dst)
-        kept = self.move(template, node, chunk, self.issuers("keep", Discipline.READY_FIFO)[node], node)
+        kept = self.move(template, node, chunk, self.ready("keep")[node], node)
         self.wait(kept, after)
         return kept
 
     # ---- waits ---------------------------------------------------------------------------------------------------------
 
-    def arrivals(self, name: str, node: NDArray[np.integer], n_bytes: NDArray[np.integer]) -> tuple[I32, I32]:
+    def arrivals(self, name: str, node: Ints, n_bytes: Ints) -> tuple[I32, I32]:
         """A region with one row and tile on each of `node`, complete after `n_bytes` (more than 0). Returns (rows, tiles)."""
         one = np.ones(len(node), np.int32)
         _, row, tile = self.b.regions(node, one, n_bytes, one, alloc=Alloc.PREFIX, name=name)
@@ -133,6 +253,4 @@ class Steps(GpuBuilder):
         for tails in after:
             if len(tails):
                 self.wait(op[::n], tails)
-        seen = self.join(f"{name}.seen")
-        self.wait(seen, ids(tile, n), Tail.TILE_READY)
-        return seen
+        return self.join(f"{name}.seen", tiles=ids(tile, n))

@@ -5,23 +5,19 @@ Inside an NVLink domain NCCL's tree is a chain. Between domains it is binary, wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dysharp.base.units import PS_PER_US
-from dysharp.program import Discipline, Kind, Tail
-from dysharp.program.nets import BETWEEN_NET, NIC
+from dysharp.program import BETWEEN_NET, I32, I64, NIC, Discipline, Kind, Tail, frozen
 from dysharp.specs import Cluster
-from dysharp.systems.building.collectives.chunks import RESULT, SUM, VECTOR
-from dysharp.systems.building.collectives.steps import I32, I64, Steps, Traffic, reaching
+from dysharp.systems.building.collectives.steps import RESULT, SUM, VECTOR, Steps, Traffic, reaching
 from dysharp.workload.collective import Collective
 
 PIECES = 8
 """Least number of chunks of a tree, so that short vectors overlap on the way too."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Way:
     """Costs of trees. Times in us; `net_us`: a hop between domains. `part`, `net_part`: of the links' rate."""
 
@@ -57,7 +53,7 @@ class Trees(Steps):
         self.begun = self.start("launch", round(way.start_us * PS_PER_US) - late)
         many = max(1, len(self.tree) * self.n)
         self.waits = self.issuers("hop", Discipline.READY_FIFO, slots=many)
-        self.senders = self.issuers("tree", Discipline.READY_FIFO)
+        self.senders = self.ready("tree")
         self.traffic: Traffic = {}
         self.order = [self._by_depth(tree) for tree in range(len(parents))]
 

@@ -1,1 +1,6 @@
 """Blocks of tensor-parallel sub-layers: how they are cut, what computes, and the ways of their chunks."""
+
+from dysharp.systems.building.tp.sublayer import GATHERED, PARTIAL, ROWS, SUM, Machine
+from dysharp.systems.building.tp.ways import SUMS, Ways, sub_layer
+
+__all__ = ["GATHERED", "PARTIAL", "ROWS", "SUM", "SUMS", "Machine", "Ways", "sub_layer"]

@@ -1,25 +1,105 @@
-"""`TpBuilder`: the Program of a sub-layer under construction. GEMMs, norms, launches, barriers; `ways.py` moves chunks."""
+"""`TpBuilder`: the Program of a sub-layer under construction. GEMMs, norms, launches, barriers; `ways.py` moves chunks.
+
+What the ops of a sub-layer move: tiles and chunks of activations.
+
+Tokens are cut into blocks of rows, block r is at home on GPU r mod N. A block has tiles of columns, a tile has chunks: chunk
+(block, tile, k) has the number (block * tiles + tile) * K + k.
+
+| `Template.fn` | kinds | `Ops.key` | meaning |
+|---|---|---|---|
+| gemm1 | COMPUTE | tile | the chunks of the tile in "partial" on the op's node |
+| merge | PUSH_REDUCE | chunk | chunk of "sum" at home += the chunk of "partial" on the op's node |
+| add | PUT | chunk | chunk of "sum" on the member += chunk of `src` on the op's node; it begins as the member's own chunk of "partial" |
+| sum | PULL_REDUCE | chunk | chunk of "sum" on the op's node = the sum of "partial" on all members |
+| norm | COMPUTE | block | the block's chunks of "rows" = norm of those of "sum", on the op's node |
+| copy | PUT, MULTICAST | chunk | chunk of `dst` on every member = chunk of `src` on the op's node |
+| load | GET, MERGED_LOAD | chunk | chunk of "gathered" on the op's node = chunk of "rows" on the member |
+| gemm2 | COMPUTE | block | block of "out" = the block of `src` times the second weights. What is not in "gathered" is in "rows" |
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dysharp.base.arrays import I32
+from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US
 from dysharp.costs.gemm import gemm_gang
-from dysharp.isa.framing import Framing
-from dysharp.program import Alloc, Declared, Discipline, Kind, Program, ProgramBuilder, Tail, Template, To
-from dysharp.program.constants import hardware_of
+from dysharp.program import Alloc, Declared, Discipline, Framing, Kind, Program, ProgramBuilder, Tail, Template, To, frozen, hardware_of
+from dysharp.program.schema import COMMUNICATION, COMPUTE, HOST, Buffer, Function, Schema, operators
 from dysharp.specs import Cluster, choice, choice_int
 from dysharp.systems.building.base import CONTROL, STORE
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.gpus import GpuBuilder
-from dysharp.systems.building.tp.schema import GATHERED, OPERATORS, OUT, PARTIAL, ROWS, SCHEMA, SUM, Cuts, cuts_of
 from dysharp.workload.sublayer import SubLayer
 
-I32 = NDArray[np.int32]
+PARTIAL, SUM, ROWS, GATHERED, OUT = "partial", "sum", "rows", "gathered", "out"
+
+
+def _schema() -> Schema:
+    buffers = (("activations", "tile"), (PARTIAL, "chunk"), (SUM, "chunk"), (ROWS, "chunk"), (GATHERED, "chunk"), (OUT, "block"))
+    functions = (
+        Function("gemm1", ("COMPUTE",), ("activations",), (PARTIAL,), "a tile of the first product"),
+        Function("merge", ("PUSH_REDUCE",), (PARTIAL,), (SUM,), "a contribution to a chunk of the sum"),
+        Function("add", ("PUT",), (PARTIAL, SUM), (SUM,), "a chunk, added to the chunk there"),
+        Function("sum", ("PULL_REDUCE",), (PARTIAL,), (SUM,), "the sum of a chunk over all members"),
+        Function("norm", ("COMPUTE",), (SUM,), (ROWS,), "the norm of a block of rows"),
+        Function("copy", ("PUT", "MULTICAST"), (SUM, ROWS, GATHERED), (SUM, GATHERED), "a chunk"),
+        Function("load", ("GET", "MERGED_LOAD"), (ROWS,), (GATHERED,), "a chunk of its home"),
+        Function("gemm2", ("COMPUTE",), (ROWS, GATHERED), (OUT,), "a block of rows of the second product"),
+    )
+    return Schema(tuple(Buffer(name, rows, "elements") for name, rows in buffers), functions)
+
+
+SCHEMA = _schema()
+OPERATORS = operators(gemm1=COMPUTE, reduce=COMMUNICATION, norm=COMPUTE, gather=COMMUNICATION, gemm2=COMPUTE, other=HOST)
+
+
+@frozen
+class Cuts:
+    """`rows`: of a block. `blocks`: of all tokens; block r is at home on GPU r mod N. `tiles`: of a block, `width` columns each.
+    `parts`: chunks of a tile, `chunk_bytes` each."""
+
+    work: SubLayer
+    rows: int
+    blocks: int
+    tiles: int
+    width: int
+    parts: int
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of a block."""
+        return self.tiles * self.parts
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of a chunk that moves."""
+        return self.rows * self.width // self.parts * self.work.element_bytes
+
+
+def cuts_of(work: SubLayer, most_bytes: int) -> Cuts:
+    """The cuts of `work`: blocks of at most `gemm.tile_rows` rows, as many on each GPU; chunks of at most `most_bytes`, at least a column.
+
+    Raises ConfigError where GPUs do not divide the tokens, or tiles the width.
+    """
+    if work.tokens % work.gpus:
+        raise ConfigError(f"sub-layer: found {work.tokens} tokens on {work.gpus} GPUs, expected a multiple of the GPUs (each is home of as many)")
+    each = work.tokens // work.gpus
+    many = next(k for k in range(-(-each // choice_int("gemm.tile_rows")), each + 1) if each % k == 0)
+    tiles = -(-work.hidden // choice_int("gemm.tile_cols"))
+    if work.hidden % tiles:
+        raise ConfigError(f"sub-layer: found width {work.hidden}, expected one that {tiles} tiles divide")
+    rows, width = each // many, work.hidden // tiles
+    least = -(-rows * width * work.element_bytes // most_bytes)
+    parts = next((k for k in range(least, width + 1) if width % k == 0), width)
+    return Cuts(work, rows, work.tokens // rows, tiles, width, parts)
+
+
 FLAG_BYTES = 16
 SYNC = Framing("sync", header=0, ack=0, source_ack=0)
 """An empty packet: one flit, and no answer to it."""
@@ -71,10 +151,6 @@ class TpBuilder(GpuBuilder):
 
     # ---- issuers, templates, waits -------------------------------------------------------------------------------------
 
-    def senders(self, name: str) -> I32:
-        """`[gpus]` issuers that send what is ready, smallest `prio` first."""
-        return self.issuers(name, Discipline.READY_FIFO)
-
     def pair_senders(self, name: str) -> I32:
         """`[gpus, gpus]` issuers of a GPU for each home, so that a full home holds up no other."""
         return np.stack([self.issuers(name, Discipline.READY_FIFO) for _ in range(self.n)], axis=1)
@@ -106,44 +182,41 @@ class TpBuilder(GpuBuilder):
         GPU is late by a time of its own, up to `tp.launch_skew_us`, and what follows on this GPU is late with it."""
         skew = self.rng.uniform(0, float(choice("tp.launch_skew_us").value), self.n)
         begun = self.waits(f"launch.{name}", (skew if after is None else float(choice("tp.launch_gap_us").value)) * PS_PER_US, self.gpus)
-        if after is not None:
-            self.wait(begun, after)
+        self.wait_each(begun, after)
         return begun
 
     def _flags(
-        self, name: str, node: I32, to: I32, row: I32, after: I32, *, prio: I32 | int = 0, tail: Tail = Tail.OP_DONE, framing: Framing = CONTROL
-    ) -> None:
-        """A flag from `node[i]` behind `after[i]` to the GPU `to[i]`, or by the switch to all GPUs `to[i, :]`, into the rows `row`."""
+        self, name: str, at: I32, each: int, tile_rows: int, node: I32, to: I32, place: I32, after: I32, *, prio: I32 | int = 0,
+        tail: Tail = Tail.OP_DONE, framing: Framing = CONTROL,
+    ) -> int:  # fmt: skip
+        """A flag from `node[i]` behind `after[i]` to the GPU `to[i]`, or by the switch to all GPUs `to[i, :]`, into row `place` of a region of `each`
+        rows on each of `at`. Returns its first tile, of `tile_rows` rows."""
         n = len(node)
+        _, row, tile = self.b.regions(at, np.full(len(at), each), FLAG_BYTES, tile_rows, alloc=Alloc.PREFIX, name=name)
         template = self.template(name, Kind.MULTICAST if to.ndim > 1 else Kind.PUT, "other", cls="other", framing=framing)
-        members = To(np.full(n, to.size // n), to.ravel(), np.ones(to.size, np.int32), row.ravel())
-        self.wait(self.add(template, node, issuer=self.senders(name)[node], bytes=FLAG_BYTES, prio=prio, to=members), after, tail)
+        members = To(np.full(n, to.size // n), to.ravel(), np.ones(to.size, np.int32), row + place.ravel())
+        self.wait(self.add(template, node, issuer=self.ready(name)[node], bytes=FLAG_BYTES, prio=prio, to=members), after, tail)
+        return tile
 
     def barrier(self, name: str, after: I32) -> I32:
         """`[gpus]` JOINs that wait until every GPU has seen the flag of every GPU, which it sends behind `after[gpu]`."""
         n = self.n
-        _, row, tile = self.b.regions(self.gpus, np.full(n, n), FLAG_BYTES, n, alloc=Alloc.PREFIX, name=name)
-        rows = row + self.gpus[None, :] * n + self.gpus[:, None]  # row i of a GPU is written by GPU i
-        self._flags(name, self.gpus, np.tile(self.gpus, (n, 1)), rows, after)
-        seen = self.joins(f"{name}.seen", self.gpus)
-        self.wait(seen, ids(tile, n), Tail.TILE_READY)
-        return seen
+        places = self.gpus[None, :] * n + self.gpus[:, None]  # row i of a GPU is written by GPU i
+        tile = self._flags(name, self.gpus, n, n, self.gpus, np.tile(self.gpus, (n, 1)), places, after)
+        return self.join(f"{name}.seen", tiles=ids(tile, n))
 
     def block_flags(self, name: str, after: I32) -> I32:
         """`[gpus, blocks]` tiles that are ready when the flag of a block has come, which its home sends to all GPUs behind `after[block]`."""
         n, blocks = self.n, self.cuts.blocks
-        _, row, tile = self.b.regions(self.gpus, np.full(n, blocks), FLAG_BYTES, 1, alloc=Alloc.PREFIX, name=name)
-        rows = row + self.gpus[None, :] * blocks + self.blocks[:, None]
-        self._flags(name, self.home, np.tile(self.gpus, (blocks, 1)), rows, after, prio=self.blocks)
+        places = self.gpus[None, :] * blocks + self.blocks[:, None]
+        tile = self._flags(name, self.gpus, blocks, 1, self.home, np.tile(self.gpus, (blocks, 1)), places, after, prio=self.blocks)
         return ids(tile, n * blocks).reshape(n, blocks)
 
     def told_home(self, name: str, done: I32) -> I32:
         """`[blocks]` tiles at home that are ready when every GPU has told that `done[gpu, block]` has ended."""
         n, blocks = self.n, self.cuts.blocks
-        _, row, tile = self.b.regions(self.home, np.full(blocks, n), FLAG_BYTES, n, alloc=Alloc.PREFIX, name=name)
         node, block = np.repeat(self.gpus, blocks), np.tile(self.blocks, n)
-        self._flags(name, node, self.home[block], row + block * n + node, done.ravel(), prio=block)
-        return ids(tile, blocks)
+        return ids(self._flags(name, self.home, n, n, node, self.home[block], block * n + node, done.ravel(), prio=block), blocks)
 
     def released(self, name: str, ready: I32, tail: Tail = Tail.OP_DONE) -> I32:
         """`[groups]` JOINs: a group is released when it is registered on every GPU (point `tail` of `ready[gpu, group]`), a round trip to the
@@ -153,13 +226,19 @@ class TpBuilder(GpuBuilder):
         as the way to the switch and back; when all flits have arrived, the switch would have released the group everywhere.
         """
         n, groups = ready.shape
-        _, row, tile = self.b.regions(self.gpus, np.full(n, groups), FLAG_BYTES, 1, alloc=Alloc.PREFIX, name=name)
         node, group = np.repeat(self.gpus, groups), np.tile(np.arange(groups, dtype=np.int32), n)
         target = (node + 1) % n
-        self._flags(name, node, target, row + target * groups + group, ready.ravel(), prio=group, tail=tail, framing=SYNC)
+        more: dict[str, Any] = {"prio": group, "tail": tail, "framing": SYNC}
+        tile = self._flags(name, self.gpus, groups, 1, node, target, target * groups + group, ready.ravel(), **more)
         release = self.joins(name, np.arange(groups, dtype=np.int32) % n)
         self.wait(release[None, :], ids(tile, n * groups).reshape(n, groups), Tail.TILE_READY)
         return release
+
+    def join_of(self, name: str, node: I32, tails: I32, tail: Tail = Tail.OP_DONE) -> I32:
+        """`[gpus]` JOINs that wait for each of `tails[i]` on `node[i]`."""
+        joined = self.join(name)
+        self.wait(joined[node], tails, tail)
+        return joined
 
     def all_of(self, name: str, ops: I32) -> I32:
         """JOINs `[gpus, ...]` that wait for all of the last axis of `ops`, each on the GPU of the first axis."""

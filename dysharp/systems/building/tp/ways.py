@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
-from dysharp.program import Alloc, Kind, Tail, To
+import numpy as np
+
+from dysharp.program import I32, Alloc, Ints, Kind, Program, Tail, To
+from dysharp.specs import Cluster
 from dysharp.systems.building.batch import ids
-from dysharp.systems.building.tp.schema import GATHERED, PARTIAL, ROWS, SUM
-from dysharp.systems.building.tp.sublayer import I32, TpBuilder
+from dysharp.systems.building.tp.sublayer import GATHERED, PARTIAL, ROWS, SUM, Machine, TpBuilder
+from dysharp.systems.collective_system import collective
+from dysharp.workload.sublayer import SUB_LAYER, SubLayer
 
 PORT_WINDOW = 40 << 10
 """Most bytes that a throttled GPU has under way to a port: the published merge table (section VI), whatever the size of the simulated one."""
@@ -19,14 +24,13 @@ class Ways(TpBuilder):
 
     # ---- shapes --------------------------------------------------------------------------------------------------------
 
-    def block_of(self, chunk: NDArray[np.integer]) -> I32:
+    def block_of(self, chunk: Ints) -> I32:
         """Block of every chunk."""
         return (chunk // self.cuts.chunks).astype(np.int32)
 
-    def tile_op(self, done: I32, node: NDArray[np.integer], chunk: NDArray[np.integer]) -> I32:
+    def tile_op(self, done: I32, node: Ints, chunk: Ints) -> I32:
         """Of tiles `done[gpu, block, tile]`: the op that makes `chunk[i]` on `node[i]`."""
-        found: I32 = done.reshape(self.n, -1)[node, chunk // self.cuts.parts]
-        return found
+        return np.asarray(done.reshape(self.n, -1)[node, chunk // self.cuts.parts])
 
     def every_pair(self) -> tuple[I32, I32]:
         """(node, chunk) of every chunk on every GPU but its home, by chunk."""
@@ -34,9 +38,19 @@ class Ways(TpBuilder):
         away = np.tile(np.arange(1, self.n, dtype=np.int32), len(self.every_chunk))
         return (self.home_of_chunk[chunk] + away) % self.n, chunk
 
-    def _to(self, node: NDArray[np.integer], each: int = 1, row: NDArray[np.integer] | None = None) -> To:
-        n = len(node) // each
-        return To(np.full(n, each), node, None if row is None else np.ones(len(node), np.int32), row)
+    def _move(
+        self, way: tuple[Any, ...], node: I32, to: Ints, after: I32 | None, tail: Tail = Tail.OP_DONE, *, issuer: I32 | str, each: int = 1,
+        row: Ints | None = None, **columns: Any,
+    ) -> I32:  # fmt: skip
+        """Ops by the template `way`, each on a chunk between `node[i]` and its `each` GPUs of `to`, behind `after`. `issuer`: a name = what is ready
+        first. `row`: that they fill."""
+        template = self.template(*way)
+        members = To(np.full(len(node), each), to, None if row is None else np.ones(len(to), np.int32), row)
+        issuers = self.ready(issuer)[node] if isinstance(issuer, str) else issuer
+        op = self.add(template, node, issuer=issuers, bytes=self.cuts.chunk_bytes, to=members, **columns)
+        if after is not None:
+            self.wait(op, after, tail)
+        return op
 
     def window(self, name: str, ops: I32, node: I32, n_bytes: int) -> None:
         """Each GPU has at most `n_bytes` of `ops` under way; 0: any number."""
@@ -70,10 +84,8 @@ class Ways(TpBuilder):
         first = self.b.sums(self.home_of_chunk, np.full(len(self.every_chunk), n - 1), self.places)
         node, chunk = np.tile(self.gpus, len(self.every_chunk)), np.repeat(self.every_chunk, n)
         home = self.home_of_chunk[chunk]
-        template = self.template("reduce", Kind.PUSH_REDUCE, "reduce", "merge", PARTIAL, SUM, "reductions")
-        to = self._to(home, row=row + chunk)
-        issuer = self.pair_senders("reduce")[node, home]
-        op = self.add(template, node, issuer=issuer, bytes=cuts.chunk_bytes, key=chunk, to=to, session=first + chunk)
+        way = "reduce", Kind.PUSH_REDUCE, "reduce", "merge", PARTIAL, SUM, "reductions"
+        op = self._move(way, node, home, None, issuer=self.pair_senders("reduce")[node, home], row=row + chunk, key=chunk, session=first + chunk)
         if throttle and together:
             self.home_window("reduce", op[node != home], node[node != home], home[node != home])
         if together:
@@ -90,12 +102,8 @@ class Ways(TpBuilder):
         A GPU has at most `window` bytes under way; 0: what the tables of the switch ports that face it hold, where sums wait for their addends.
         A GPU's own addend goes up to a real switch (nccl#1083): a PUT to the next GPU stands for it.
         """
-        chunk = self.every_chunk
-        template = self.template("reduce", Kind.PULL_REDUCE, "reduce", "sum", PARTIAL, SUM)
-        node = self.home_of_chunk
-        to = self._to(np.tile(self.gpus, len(chunk)), self.n)
-        op = self.add(template, node, issuer=self.senders("pull")[node], bytes=self.cuts.chunk_bytes, key=chunk, prio=chunk, to=to)
-        self.wait(op, after, tail)
+        chunk, node, way = self.every_chunk, self.home_of_chunk, ("reduce", Kind.PULL_REDUCE, "reduce", "sum", PARTIAL, SUM)
+        op = self._move(way, node, np.tile(self.gpus, len(chunk)), after, tail, issuer="pull", each=self.n, key=chunk, prio=chunk)
         self.window("pull", op, node, window or self.table_bytes)
         self.own("reduce", op, Tail.OP_ISSUED)
         self.count("reduce", self.n - 1, 1)
@@ -103,11 +111,8 @@ class Ways(TpBuilder):
 
     def own(self, operator: str, after: I32, tail: Tail) -> I32:
         """A GPU's own addend, or its own copy, on the links: PUTs to the next GPU that carry no data."""
-        template = self.template("own", Kind.PUT, operator)
         node = self.home_of_chunk
-        to = self._to((node + 1) % self.n)
-        op = self.add(template, node, issuer=self.senders("own")[node], bytes=self.cuts.chunk_bytes, prio=self.every_chunk, to=to)
-        self.wait(op, after, tail)
+        op = self._move(("own", Kind.PUT, operator), node, (node + 1) % self.n, after, tail, issuer="own", prio=self.every_chunk)
         self.count(operator, 1, 1)
         return op
 
@@ -115,12 +120,10 @@ class Ways(TpBuilder):
         """`[blocks]` JOINs at home behind all stores of a block: every GPU stores its part there, and memory adds (no merging)."""
         node, chunk = self.every_pair()
         rows, tile = self._landing("sums", self.home, self.n - 1)
-        template = self.template("reduce", Kind.PUT, "reduce", "add", PARTIAL, SUM)
-        to = self._to(self.home_of_chunk[chunk], row=rows + chunk)
-        prio = (self.block_of(chunk) - node) % self.cuts.blocks
-        op = self.add(template, node, issuer=self.senders("reduce")[node], bytes=self.cuts.chunk_bytes, key=chunk, prio=prio, to=to)
-        self.wait(op, self.tile_op(done, node, chunk))
-        self.wait(op, self.tile_op(done, self.home_of_chunk[chunk], chunk))  # memory adds to what the home has made
+        home, prio = self.home_of_chunk[chunk], (self.block_of(chunk) - node) % self.cuts.blocks
+        way, after = ("reduce", Kind.PUT, "reduce", "add", PARTIAL, SUM), self.tile_op(done, node, chunk)
+        op = self._move(way, node, home, after, issuer="reduce", row=rows + chunk, key=chunk, prio=prio)
+        self.wait(op, self.tile_op(done, home, chunk))  # memory adds to what the home has made
         self.count("reduce", self.n - 1, self.n - 1)
         return ids(tile, self.cuts.blocks)
 
@@ -138,14 +141,13 @@ class Ways(TpBuilder):
         """
         n, chunk = self.n, self.every_chunk
         ready = np.full((n, len(chunk)), -1, np.int32)
-        senders, before = self.senders(f"{operator}.ring"), np.zeros(0, np.int32)
+        senders, before = self.ready(f"{operator}.ring"), np.zeros(0, np.int32)
         for hop in range(n - 1):
             node = (self.home_of_chunk + begin + hop) % n
             target = (node + 1) % n
             _, row, tile = self.b.regions(target, np.ones(len(chunk), np.int32), self.cuts.chunk_bytes, 1, alloc=Alloc.PREFIX, name=f"{operator}.hop")
-            template = self.template(operator, Kind.PUT, operator, fn, src[hop > 0], SUM if fn == "add" else src[1])
-            to = self._to(target, row=row + chunk)
-            op = self.add(template, node, issuer=senders[node], bytes=self.cuts.chunk_bytes, key=chunk, prio=self.block_of(chunk), to=to)
+            way = operator, Kind.PUT, operator, fn, src[hop > 0], SUM if fn == "add" else src[1]
+            op = self._move(way, node, target, None, issuer=senders[node], row=row + chunk, key=chunk, prio=self.block_of(chunk))
             for gpu in (node, target) if fn == "add" else (node,) if not hop else ():
                 self.wait(op, gate[gpu, chunk])
             if hop:
@@ -158,7 +160,16 @@ class Ways(TpBuilder):
     # ---- copies --------------------------------------------------------------------------------------------------------
 
     def gather_loaded(
-        self, ready: I32, tail: Tail, second: I32, *, merged: bool, window: int, times: int = 1, together: bool = False, throttle: bool = False,
+        self,
+        ready: I32,
+        tail: Tail,
+        second: I32,
+        *,
+        merged: bool,
+        window: int,
+        times: int = 1,
+        together: bool = False,
+        throttle: bool = False,
         ahead: int = 0,
     ) -> None:
         """Every GPU loads the chunks of a block behind `tail` of `ready[gpu, block]`; `second[gpu, block]` waits for them.
@@ -178,13 +189,11 @@ class Ways(TpBuilder):
             begin = np.broadcast_to(self.released("group2", begin), (n, blocks))
         node, chunk = (np.repeat(part, times) for part in self.every_pair())
         block, home = self.block_of(chunk), self.home_of_chunk[chunk]
-        kind = Kind.MERGED_LOAD if merged else Kind.GET
-        template = self.template("gather", kind, "gather", "load", ROWS, GATHERED, "loads")
+        way = "gather", Kind.MERGED_LOAD if merged else Kind.GET, "gather", "load", ROWS, GATHERED, "loads"
         session = self.b.loads(self.home_of_chunk, np.full(len(self.every_chunk), n - 1), self.places, self.timeout_ps) + chunk if merged else -1
         prio = (chunk - node * self.cuts.chunks * self.machine.rotated) % len(self.every_chunk)
-        issuer, to = self.pair_senders("loads")[node, home] if throttle else self.senders("loads")[node], self._to(home)
-        op = self.add(template, node, issuer=issuer, bytes=self.cuts.chunk_bytes, key=chunk, prio=prio, to=to, session=session)
-        self.wait(op, begin[node, block])
+        issuer = self.pair_senders("loads")[node, home] if throttle else "loads"
+        op = self._move(way, node, home, begin[node, block], issuer=issuer, key=chunk, prio=prio, session=session)
         self.wait(second[node, block], op)
         self.wait(second[self.home, self.blocks], begin[self.home, self.blocks])
         self.window("loads", op, node, window)
@@ -198,12 +207,34 @@ class Ways(TpBuilder):
         _, row, tile = self.b.regions(
             np.repeat(self.gpus, cuts.blocks), np.full(n * cuts.blocks, cuts.chunks), cuts.chunk_bytes, cuts.chunks, alloc=Alloc.PREFIX, name=dst
         )
-        node, chunk = self.home_of_chunk, self.every_chunk
-        template = self.template("gather", Kind.MULTICAST, "gather", "copy", src, dst)
-        rows = row + np.arange(n)[None, :] * len(chunk) + chunk[:, None]
-        to = self._to(np.tile(self.gpus, len(chunk)), n, rows.ravel())
-        op = self.add(template, node, issuer=self.senders("cast")[node], bytes=cuts.chunk_bytes, key=chunk, prio=chunk, to=to)
-        self.wait(op, after, tail)
+        chunk, way = self.every_chunk, ("gather", Kind.MULTICAST, "gather", "copy", src, dst)
+        rows, to = row + np.arange(n)[None, :] * len(chunk) + chunk[:, None], np.tile(self.gpus, len(chunk))
+        self._move(way, self.home_of_chunk, to, after, tail, issuer="cast", each=n, row=rows.ravel(), key=chunk, prio=chunk)
         self.own("gather", after, tail)
         self.count("gather", 1, n - 1)
         return ids(tile, n * cuts.blocks).reshape(n, cuts.blocks)
+
+
+Plan = Callable[[Ways, Any], None]
+SUMS = "it multicasts and adds there"
+"""What the switch does for multimem."""
+
+
+def sub_layer(name: str, source: str, options: type, *, switch: str = "", **machine: Any) -> Callable[[Plan], Plan]:
+    """Register a plan function (Ways, options), which adds ops. `machine`: fields of `Machine`, or functions (work, options) of them.
+
+    `options` has `seed` and `chunk_bytes`.
+    """
+
+    def register(plan: Plan) -> Plan:
+        @wraps(plan)
+        def whole(work: SubLayer, cluster: Cluster, options: Any) -> Program:
+            chosen = {key: value(work, options) if callable(value) else value for key, value in machine.items()}
+            build = Ways(work, cluster, Machine(seed=options.seed, chunk_bytes=options.chunk_bytes, **chosen))
+            plan(build, options)
+            return build.build()
+
+        collective(name, source=source, options=options, operations=(SUB_LAYER,), switch=switch)(whole)
+        return plan
+
+    return register
