@@ -37,9 +37,10 @@ class Ended(KeyboardInterrupt):
         self.number = number
 
     def __del__(self) -> None:
-        again = threading.Timer(AGAIN_S, _again, [self.number])
-        again.daemon = True
-        again.start()
+        if not self.over:
+            again = threading.Timer(AGAIN_S, _again, [self.number])
+            again.daemon = True
+            again.start()
 
 
 def _again(number: int) -> None:

@@ -39,7 +39,7 @@ def test_a_signal_while_llvm_compiles_is_not_lost(tmp_path: Path, name: str, cod
     command = [sys.executable, "-c", IN_LLVM.format(name=name), "study", "my.toml", "--folder", "f"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr.split("\n")[-2].startswith(f"dysharp: {words}; ")
+    assert done.stderr.split("\n")[-2].startswith(f"dysharp: {words}; "), done.stderr
     assert "points are finished and kept in f; the same command goes on from there" in done.stderr
     assert "Traceback" not in done.stderr
 
