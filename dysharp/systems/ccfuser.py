@@ -55,6 +55,7 @@ FACTS = Facts(
     moves=Moves("one_copy_per_expert", serves=served),
     costs=Costs(
         permutes=1,
+        fused=False,
         drops="barriers of all GPUs around both kernels, starts of kernels (form real has them); counts and block lists of the host, "
         "a request per 16 B of a get, copies of the most popular experts on all GPUs",
     ),

@@ -32,7 +32,9 @@ PAPER = Facts(
     options=PaperOptions,
     moves=Moves("one_copy_per_gpu"),
     costs=Costs(
-        permutes=0, drops="the all-gather of layer 0, column slices, SMs reserved for communication, sorting, count copies and barriers of the host"
+        permutes=0,
+        fused=False,
+        drops="the all-gather of layer 0, column slices, SMs reserved for communication, sorting, count copies and barriers of the host",
     ),
     shown=Shown("#CC79A7"),
     today=True,
@@ -71,7 +73,7 @@ FACTS = Facts(
     source="COMET (MLSys'25); https://github.com/bytedance/flux",
     options=Options,
     moves=Moves("ring", back="one_copy_per_gpu"),
-    costs=Costs(permutes=0, drops="sorting, count copies and barriers of the host"),
+    costs=Costs(permutes=0, fused=False, drops="sorting, count copies and barriers of the host"),
     shown=Shown("#337777"),
     today=True,
 )

@@ -51,6 +51,7 @@ FACTS = Facts(
     moves=Moves("one_copy_per_gpu", between="two_hop", formats=ROWS_OR_FP8),
     costs=Costs(
         permutes=1,
+        fused=False,
         drops="channels of SM pairs, ring queues, launches and barriers, the receiver's copy-out (form real has them); the host's wait for counts",
     ),
     reach=Reach(domains=BOTH_FORMS, most=MOST_DOMAINS, no_switch=("paper",)),

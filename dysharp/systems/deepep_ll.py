@@ -37,7 +37,9 @@ FACTS = Facts(
     options=Options,
     moves=Moves("one_copy_per_expert", formats=ROWS_OR_FP8),
     costs=Costs(
-        permutes=0, drops="SMs that cast and send tokens, the pace of their stores, fences, count words and polls (form real has them); launches"
+        permutes=0,
+        fused=False,
+        drops="SMs that cast and send tokens, the pace of their stores, fences, count words and polls (form real has them); launches",
     ),
     reach=Reach(domains=BOTH_FORMS, no_switch=("paper",)),
     shown=Shown("#785EF0"),

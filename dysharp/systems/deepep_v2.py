@@ -88,6 +88,7 @@ FACTS = Facts(
     moves=Moves("one_copy_per_gpu", between="two_hop", formats=ROWS_OR_FP8),
     costs=Costs(
         permutes=1,
+        fused=False,
         sms=own_sms,
         drops="SMs and their copy rate, launches, barriers, kernels that copy and sum received rows (form real has them); the host's wait for counts",
     ),

@@ -89,7 +89,7 @@ def plan_explicit(layer: LayerBuilder, options: Options) -> None:
     all_at_once(layer, options, EXPLICIT)
 
 
-UNFUSED = replace(INSIDE, costs=Costs(permutes=0, drops="as dysharp"))
+UNFUSED = replace(INSIDE, costs=Costs(permutes=0, fused=False, drops="as dysharp"))
 
 
 @system("dysharp-basic", replace(UNFUSED, source=f"{SOURCE}, ablation (c)", shown=Shown("#D55E00")))

@@ -75,7 +75,7 @@ class Costs:
     Real forms add them as ops (`building/around.py`); other Programs on hw clusters are charged after the run.
     0: the system writes rows in place, or its Program contains the permutation.
     """
-    fused: bool = False
+    fused: bool
     """True: one kernel is the whole layer, so there is no activation, cast or launch beside it."""
     gemms: tuple[str, ...] = ()
     """Values of the option `gemms` among which "auto" chooses on an hw cluster. (): the system has no such option."""

@@ -117,7 +117,7 @@ FACTS = Facts(
     source="FasterMoE (PPoPP'22); https://github.com/laekov/fastmoe (cuda/fastermoe/smart_schedule.h)",
     options=Options,
     moves=Moves("one_copy_per_expert", serves=served),
-    costs=Costs(permutes=1, drops="exchange of counts, NCCL's start and pace, starts of kernels (form real has them); the host's wait"),
+    costs=Costs(permutes=1, fused=False, drops="exchange of counts, NCCL's start and pace, starts of kernels (form real has them); the host's wait"),
     reach=Reach(domains=BOTH_FORMS, by_name=BOTH_FORMS),  # it computes tiles of an expert by step, so leading tokens give no estimate
     shown=Shown("#BB9955"),
     ships=Ships("FasterMoE: rows of the model's type by NCCL", AMPERE_ON, ANY_TYPE),

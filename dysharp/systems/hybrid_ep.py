@@ -51,6 +51,7 @@ FACTS = Facts(
     moves=Moves("one_copy_per_gpu", between="two_hop", formats=ROWS_OR_FP8),
     costs=Costs(
         permutes=0,
+        fused=False,
         drops="SMs and their chunks, launches, barriers, routing maps, copies around the buffer (form real has them); Combine pushes, the kernel "
         "reads (the same bytes the same way)",
     ),

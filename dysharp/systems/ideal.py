@@ -31,7 +31,7 @@ FACTS = Facts(
     source="MoE-Hub (arXiv 2605.05888), ideal MoE layer",
     options=Options,
     moves=Moves("none"),
-    costs=Costs(permutes=0, gemms=GEMMS),
+    costs=Costs(permutes=0, fused=False, gemms=GEMMS),
     reach=Reach(no_switch=("paper",)),
     shown=Shown(
         "#C6C6C6",

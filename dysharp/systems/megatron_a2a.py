@@ -44,6 +44,7 @@ FACTS = Facts(
     moves=Moves("one_copy_per_expert"),
     costs=Costs(
         permutes=0,
+        fused=False,
         drops="permutations, the exchange of counts, NCCL's start and pace (form real has them); the host's wait for counts, shared experts",
     ),
     reach=Reach(domains=BOTH_FORMS, no_switch=("paper",)),

@@ -31,6 +31,7 @@ FACTS = Facts(
     moves=Moves("ring", between="ring"),
     costs=Costs(
         permutes=0,
+        fused=False,
         drops="NCCL's start and pace, the all-gathers of probabilities and routing map, permutations (form real has them); rings: every row takes "
         "the straight way to each GPU (the same bytes on every link); shared experts",
     ),

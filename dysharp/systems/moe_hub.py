@@ -106,7 +106,7 @@ FACTS = Facts(
     source="MoE-Hub (arXiv 2605.05888)",
     options=Options,
     moves=Moves("one_copy_per_expert"),
-    costs=Costs(permutes=0, drops="routing kernel, scaling kernel at the source, room of regions"),
+    costs=Costs(permutes=0, fused=False, drops="routing kernel, scaling kernel at the source, room of regions"),
     reach=Reach(stays="hubs place rows that come by NVLink, and the paper has no NIC"),
     shown=Shown("#6A00F4"),
 )

@@ -41,7 +41,9 @@ FACTS = Facts(
     options=Options,
     moves=Moves("one_copy_per_gpu", between="two_hop", formats=ROWS, results=("rows", "fp8-plain")),
     costs=Costs(
-        permutes=1, drops="launches, flags and barriers, work of compute units per copy, the copy into the registered buffer (form real has them)"
+        permutes=1,
+        fused=False,
+        drops="launches, flags and barriers, work of compute units per copy, the copy into the registered buffer (form real has them)",
     ),
     reach=Reach(
         domains=BOTH_FORMS,

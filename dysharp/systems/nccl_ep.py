@@ -50,6 +50,7 @@ FACTS = Facts(
     moves=Moves("one_copy_per_gpu", between="two_hop"),
     costs=Costs(
         permutes=1,
+        fused=False,
         drops="SMs and their chunks, launches, barriers, routing maps, work on empty rows of the buffers (form real has them); Combine pushes, the "
         "kernel reads (the same bytes the same way)",
     ),

@@ -29,7 +29,7 @@ FACTS = Facts(
     source="PTX multimem.st and multimem.ld_reduce (NVLS); DySHARP (arXiv 2605.05607), baseline NVLS",
     options=Options,
     moves=Moves("allgather", between="allgather"),
-    costs=Costs(permutes=0, drops="NCCL channels and their SMs, the permutation of gathered rows"),
+    costs=Costs(permutes=0, fused=False, drops="NCCL channels and their SMs, the permutation of gathered rows"),
     reach=Reach(
         domains=("paper",),
         by_name=BOTH_FORMS,  # every token goes to every GPU, so copies would outnumber those of all other systems

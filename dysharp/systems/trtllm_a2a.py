@@ -44,6 +44,7 @@ FACTS = Facts(
     moves=Moves("one_copy_per_gpu", formats=ROWS, results=("rows", "nvfp4")),
     costs=Costs(
         permutes=1,
+        fused=False,
         drops="kernels, per-token work, barriers (form real has them); one-sided Combine pushes, the kernel reads (the same bytes the same way)",
     ),
     reach=Reach(no_switch=("paper",)),

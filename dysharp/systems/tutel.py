@@ -114,6 +114,7 @@ FACTS = Facts(
     moves=Moves(padded, serves=served),
     costs=Costs(
         permutes=1,
+        fused=False,
         drops="NCCL's start and pace, the exchange of the capacity, starts of kernels (form real has them); the host's wait for the capacity",
     ),
     reach=Reach(domains=BOTH_FORMS, by_name=BOTH_FORMS),  # it pads tiles, so leading tokens give no estimate

@@ -34,7 +34,7 @@ MUTANTS = (
     Mutant("groups cast all rows", AROUND, "if tiles is not None else", "if tiles is None else"),
     Mutant("the scatter moves received rows", AROUND, "self.layer.p.row_source", "self.layer.p.row_gpu"),
     Mutant("a kernel does not wait for its start", AROUND, "for tail in (after, *also)", "for tail in also"),
-    Mutant("a start waits for nothing", AROUND, "            if after is not None:\n                layer.wait_each(start, after)\n", ""),
+    Mutant("a start waits for nothing", AROUND, "            layer.wait_each(start, after)\n", ""),
     Mutant("casts do not wait for rows", AROUND, "        layer.wait_tiles(cast, layer.tiles)\n", ""),
     Mutant("casts do not wait for the kernel", AROUND, "        layer.wait_each(cast, begun[layer.tile_gpu])\n", ""),
     Mutant("tiles do not wait for their casts", AROUND, "            layer.wait_each(head, cast)\n", "            pass\n"),
