@@ -12,6 +12,7 @@ import numpy as np
 from dysharp.base.arrays import I64
 from dysharp.base.errors import ConfigError, SimulationError
 from dysharp.engine.blocks import columns as col
+from dysharp.engine.blocks.fifo import fifo_push
 from dysharp.engine.blocks.heap import tree_first, tree_set
 from dysharp.engine.burst.lower import tree
 from dysharp.engine.flit.config import NetworkConfig, Traffic
@@ -25,6 +26,7 @@ from dysharp.engine.packet.links import (
     credits_take,
     dirty_mark,
     dirty_take,
+    due_take,
     lane_back,
     lines_end,
     link_blocked,
@@ -35,8 +37,6 @@ from dysharp.engine.packet.links import (
     out_leave,
     out_pick,
     packet_schedule,
-    ring_due,
-    ring_wait,
     slot_free,
     slot_take,
     vc_find,
@@ -79,12 +79,13 @@ def ask(p, packet, link, outputs, c):
 
 
 @block
-def plain_crossings_end(r, leaf, now, packets, lanes, outputs, agenda):
+def plain_crossings_end(r, now, packets, lanes, outputs, agenda):
     """Packets have crossed to their outputs: the next packet of the VC asks, after the cycles of its allocation."""
     packet, packet_time, c = packets.packet, packets.packet_time, agenda.c
-    p = ring_due(r, now, packet_time, agenda)
-    while p >= 0:
-        following = packet[p, f.PACKET_NEXT2]
+    while True:
+        p = due_take(r, now, packet_time, f.PACKET_DUE, packet, f.PACKET_NEXT2, agenda)
+        if p < 0:
+            break
         o = packet[p, f.PACKET_OUT]
         outputs.output[o, f.OUTPUT_FREE] += 1
         dirty_mark(outputs.dirty_outputs, o)
@@ -95,50 +96,41 @@ def plain_crossings_end(r, leaf, now, packets, lanes, outputs, agenda):
             packet_schedule(f.FABRIC_CYCLE, head, now + c[f.C_CYCLE], f.PACKET_NEXT2, packet, packet_time, agenda)
         elif head >= 0:
             ask(head, packet, lanes.link, outputs, c)
-        agenda.rings[r, 0] = following
-        p = ring_due(r, now, packet_time, agenda)
-    ring_wait(r, leaf, packet_time, agenda)
 
 
 @block
-def plain_heads_arrive(r, leaf, now, packets, lanes, outputs, agenda):
+def plain_heads_arrive(r, now, packets, lanes, outputs, agenda):
     """Heads reach the switch: a packet that is the first of its VC asks for its output."""
     packet, packet_time, channels = packets.packet, packets.packet_time, lanes.channels
-    p = ring_due(r, now, packet_time, agenda)
-    while p >= 0:
-        agenda.rings[r, 0] = packet[p, f.PACKET_NEXT]
-        packet[p, f.PACKET_NEXT] = -1
+    while True:
+        p = due_take(r, now, packet_time, f.PACKET_DUE, packet, f.PACKET_NEXT, agenda)
+        if p < 0:
+            break
         row = packet[p, f.PACKET_LINK] * lanes.occupied.shape[1] + packet[p, f.PACKET_VC]
-        if channels[row, 0] < 0:
-            channels[row, 0] = p
+        if fifo_push(channels, row, packet, f.PACKET_NEXT, p):
             ask(p, packet, lanes.link, outputs, agenda.c)
-        else:
-            packet[channels[row, 1], f.PACKET_NEXT] = p
-        channels[row, 1] = p
-        p = ring_due(r, now, packet_time, agenda)
-    ring_wait(r, leaf, packet_time, agenda)
 
 
 @block
-def allocations_end(leaf, now, packets, link, outputs, agenda):
+def allocations_end(now, packets, link, outputs, agenda):
     """Packets that came to the head of their VC are allocated."""
     packet = packets.packet
-    p = ring_due(f.FABRIC_CYCLE, now, packets.packet_time, agenda)
-    while p >= 0:
-        agenda.rings[f.FABRIC_CYCLE, 0] = packet[p, f.PACKET_NEXT2]
+    while True:
+        p = due_take(f.FABRIC_CYCLE, now, packets.packet_time, f.PACKET_DUE, packet, f.PACKET_NEXT2, agenda)
+        if p < 0:
+            break
         ask(p, packet, link, outputs, agenda.c)
-        p = ring_due(f.FABRIC_CYCLE, now, packets.packet_time, agenda)
-    ring_wait(f.FABRIC_CYCLE, leaf, packets.packet_time, agenda)
 
 
 @block
-def sinks_take(leaf, now, born, packets, held, agenda, sums, accepted):
+def sinks_take(now, born, packets, held, agenda, sums, accepted):
     """Tails reach their terminals."""
     packet = packets.packet
     flits = sums[SO_FLITS]
-    p = ring_due(f.FABRIC_DELIVER, now, packets.packet_time, agenda)
-    while p >= 0:
-        agenda.rings[f.FABRIC_DELIVER, 0] = packet[p, f.PACKET_NEXT]
+    while True:
+        p = due_take(f.FABRIC_DELIVER, now, packets.packet_time, f.PACKET_DUE, packet, f.PACKET_NEXT, agenda)
+        if p < 0:
+            break
         o = packet[p, f.PACKET_OUT]
         held[o, 0] -= flits
         accepted[o] += flits if sums[SO_FROM] <= now < sums[SO_TO] else 0
@@ -151,8 +143,6 @@ def sinks_take(leaf, now, born, packets, held, agenda, sums, accepted):
             sums[SO_LEFT] -= 1
         sums[SO_ACCEPTED] += 1
         slot_free(p, packets.free, agenda.x)
-        p = ring_due(f.FABRIC_DELIVER, now, packets.packet_time, agenda)
-    ring_wait(f.FABRIC_DELIVER, leaf, packets.packet_time, agenda)
 
 
 @block
@@ -205,19 +195,19 @@ def open_run(until, late, born, queues, packets, lanes, outputs, agenda, flits_b
             if r < 0:
                 packets_born(leaf, now, born, queues, link, dirty_links, tree, sums)
             elif r >= ring_line:
-                lines_end(r, leaf, now, packets, outputs.output, agenda, flits_by_kind)
+                lines_end(r, now, packets, outputs.output, agenda, flits_by_kind)
             elif r >= ring_out:
-                plain_crossings_end(r, leaf, now, packets, lanes, outputs, agenda)
+                plain_crossings_end(r, now, packets, lanes, outputs, agenda)
             elif r >= ring_arrive:
-                plain_heads_arrive(r, leaf, now, packets, lanes, outputs, agenda)
+                plain_heads_arrive(r, now, packets, lanes, outputs, agenda)
             elif r >= f.FABRIC_FIXED:
-                links_free(r, leaf, now, link, dirty_links, agenda)
+                links_free(r, now, link, dirty_links, agenda)
             elif r == f.FABRIC_CYCLE:
-                allocations_end(leaf, now, packets, link, outputs, agenda)
+                allocations_end(now, packets, link, outputs, agenda)
             elif r == f.FABRIC_CREDIT:
                 credits_take(now, lanes, agenda)
             else:
-                sinks_take(leaf, now, born, packets, lanes.held, agenda, sums, accepted)
+                sinks_take(now, born, packets, lanes.held, agenda, sums, accepted)
         while dirty_links[0] != 0:
             i = dirty_take(dirty_links)
             if link[i, f.LINK_FREE] == 1 and link[i, f.LINK_MASK] != 0:

@@ -1,13 +1,12 @@
 """Lower bounds of a layer's time: for one Program on its hardware, and for every system on one workload."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dysharp.analysis.count import TERMS, WireTable, wire_table
 from dysharp.base.arrays import F64, I64, Bools
 from dysharp.base.errors import SimulationError
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen
 from dysharp.program.payload import link_name
 from dysharp.program.skew import START
 from dysharp.program.tables import Head, Kind, Program, Tail
@@ -19,7 +18,7 @@ from dysharp.workload.sublayer import SubLayer, Work
 _MAX_PS = 2.0**63  # of int64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bound:
     """A lower bound in microseconds. `terms` sums to `us`. `resource`: the busiest resource, such as "gpu[3].down"."""
 
@@ -114,8 +113,7 @@ def _compute_ends(program: Program) -> tuple[int, int]:
     """Unavoidable picoseconds before the first GEMM and after the last GEMM of any pool."""
     m, edges = program.hardware, program.edges
     delivery = min(m.local, 2 * int(program.hop_ps.min()))
-    kinds = np.array([t.kind for t in program.templates], np.int8)[program.ops.template]
-    computes = np.isin(kinds, (Kind.COMPUTE, Kind.DELAY, Kind.JOIN))
+    computes = np.isin(program.kinds(), (Kind.COMPUTE, Kind.DELAY, Kind.JOIN))
     waits, leads = np.zeros((2, program.n_ops), np.bool_)
     waits[edges.head[edges.head_kind == Head.OP_ISSUE]] = True
     waits[program.regions.row_notify[program.regions.row_notify >= 0]] = True
@@ -154,9 +152,18 @@ def workload_bound_us(
     least = traffic(routing, "multicast", model.row_bytes)
     up = least["dispatch"]["up_per_gpu"] + least["combine"]["up_per_gpu"]
     down = least["dispatch"]["down_per_gpu"] + least["combine"]["down_per_gpu"]
-    rate = cluster.link_bytes_per_us if cluster.n_switches else max(1, cluster.n_gpus - 1) * cluster.pair_bytes_per_us
-    link_us = max(int(up.max(initial=0)), int(down.max(initial=0))) / rate
-    return max(gemm_us, link_us)
+    return max(gemm_us, max(int(up.max(initial=0)), int(down.max(initial=0))) / _links_rate(cluster))
+
+
+def _links_rate(cluster: Cluster) -> int:
+    """Bytes per us of all links of a GPU in one direction."""
+    return cluster.link_bytes_per_us if cluster.n_switches else max(1, cluster.n_gpus - 1) * cluster.pair_bytes_per_us
+
+
+def _nic_rates(cluster: Cluster) -> I64:
+    """`[n_gpus]` bytes per us of the NICs of each GPU."""
+    assert cluster.scale_out is not None
+    return np.array(cluster.scale_out.rates(cluster.n_gpus) or (cluster.scale_out.rate,) * cluster.n_gpus, np.int64)
 
 
 def collective_bound_us(work: Work, cluster: Cluster) -> float:
@@ -165,14 +172,13 @@ def collective_bound_us(work: Work, cluster: Cluster) -> float:
 
     On all links of the busiest GPU together, its NIC included. Several domains: also on the NICs of the busiest domain together.
     """
-    rate = cluster.link_bytes_per_us if cluster.n_switches else max(1, cluster.n_gpus - 1) * cluster.pair_bytes_per_us
-    out, least = cluster.scale_out, max(work.least_bytes(in_switch=bool(cluster.n_switches)))
+    rate, least = _links_rate(cluster), max(work.least_bytes(in_switch=bool(cluster.n_switches)))
     if isinstance(work, SubLayer):
         return max(least / rate, sum(work.flops) / cluster.peak_flops_per_us("bf16"))
-    if out is None or cluster.domains == 1:
+    if cluster.scale_out is None or cluster.domains == 1:
         return least / rate
-    near = least / (rate + max(out.rates(cluster.n_gpus) or (out.rate,)))
-    rates = np.array(out.rates(cluster.n_gpus) or (out.rate,) * cluster.n_gpus, np.int64).reshape(cluster.domains, -1).sum(axis=1)
+    nics = _nic_rates(cluster)
+    near, rates = least / (rate + int(nics.max())), nics.reshape(cluster.domains, -1).sum(axis=1)
     own = np.array(work.shares, np.int64).reshape(cluster.domains, -1).sum(axis=1)
     size, per_domain = work.size, cluster.domain_gpus
     far = {"all-gather": np.maximum(own, size - own), "reduce-scatter": np.maximum(own, size - own)}
@@ -182,10 +188,6 @@ def collective_bound_us(work: Work, cluster: Cluster) -> float:
 
 def _domain_bound_us(model: Model, cluster: Cluster, routing: Routing) -> float:
     """Time in us in which the NICs of the hottest domain move what no system avoids."""
-    out = cluster.scale_out
-    assert out is not None
-    size, n = cluster.domain_gpus, cluster.domains
-    leave = dysharp(routing, size).far
-    once, each = (rows.reshape(n, size).sum(axis=1) for rows in leave)
-    rates = np.array(out.rates(cluster.n_gpus) or (out.rate,) * cluster.n_gpus, np.int64).reshape(n, size).sum(axis=1)
+    leave = dysharp(routing, cluster.domain_gpus).far
+    once, each, rates = (per_gpu.reshape(cluster.domains, -1).sum(axis=1) for per_gpu in (*leave, _nic_rates(cluster)))
     return float(((once + each) * model.row_bytes / rates).max())

@@ -3,11 +3,10 @@
 Both counts group the ops by (node, template, wire row). A layer with millions of ops has a few dozen groups.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dysharp.base.arrays import I64, Bools
+from dysharp.base.values import frozen
 from dysharp.program.builder import PULLS
 from dysharp.program.payload import sides_of
 from dysharp.program.schema import Nature
@@ -17,7 +16,7 @@ from dysharp.program.trace import Trace
 TERMS = ("payload", "headers", "requests", "acks", "notifications")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Groups:
     """Transfers grouped by (template, wire row).
 
@@ -176,7 +175,7 @@ def _traffic(program: Program, groups: Groups) -> dict[str, dict[str, int]]:
     return out
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WireTable:
     """Wire bytes of a complete run, `[n_ports, len(TERMS)]` int64 per direction, columns in the order of `TERMS`.
 

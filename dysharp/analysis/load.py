@@ -1,6 +1,5 @@
 """The balance of load that a Routing puts on GPUs and on pairs of GPUs."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,6 +7,7 @@ import numpy as np
 from dysharp.analysis.count import loads_that_went_on, remote_members
 from dysharp.base.arrays import I64
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen
 from dysharp.costs.gemm import ELEMENT_BYTES
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import owners
@@ -22,7 +22,7 @@ MOST_GPUS = 72  # above, `to_dict` leaves the table of pairs out
 EPLB = "eplb"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Load:
     """The load of a placed Routing.
 

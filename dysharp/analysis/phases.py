@@ -45,7 +45,7 @@ class LastGpu:
         self.node = int(program.ops.node[int(trace.done.argmax())]) if program.n_ops else 0
         self.ops: I64 = np.flatnonzero(program.ops.node == self.node)
         self.template = program.ops.template[self.ops]
-        kinds = np.array([t.kind for t in program.templates], np.int32)[self.template]
+        kinds = program.kinds()[self.ops]
         self.computes = self.ops[kinds == Kind.COMPUTE]
         self.transfers = self.ops[np.isin(kinds, WIRED)]
         self.timed = kinds != Kind.JOIN
@@ -74,7 +74,7 @@ class LastGpu:
         p, t = self.program, self.trace
         own = self.transfers[t.end[self.transfers] > t.issue[self.transfers]]
         here = np.flatnonzero(p.members.node == self.node)
-        sender = np.searchsorted(p.members.ptr, here, side="right") - 1
+        sender = owners(p.members.ptr)[here]
         other = p.ops.node[sender] != self.node
         busy_start, busy_end = t.issue[self.computes], t.done[self.computes]
         start = np.concatenate([t.issue[own], t.start[sender[other]], busy_start])
@@ -127,9 +127,7 @@ def utilization(program: Program, trace: Trace, pool_busy: I64) -> dict[str, flo
     for side, of_links in of_side.items():
         share = np.concatenate(of_links)
         out[side], out[f"{side}_max"] = float(share.mean()), float(share.max())
-    computes = np.array([t.kind == Kind.COMPUTE for t in program.templates], np.bool_)
-    issuers = np.unique(program.ops.issuer[computes[program.ops.template]])
-    pools = np.unique(program.issuers.pool[issuers])
+    pools = np.unique(program.issuers.pool[program.ops.issuer[program.kinds() == Kind.COMPUTE]])
     if len(pools):
         shares = np.zeros(program.n_nodes)
         shares[program.pools.node[pools]] = pool_busy[pools] / program.pools.slots[pools] / trace.time_ps
@@ -156,7 +154,7 @@ def row_visits(program: Program, trace: Trace, al_read: I64) -> dict[str, Any] |
     if not len(both):
         return None
     first, second = al_read[both], np.maximum(pulled[both], al_read[both])
-    hub = np.repeat(program.regions.node, np.diff(program.regions.row_ptr))[both]
+    hub = program.regions.node[owners(program.regions.row_ptr)[both]]
     per_hub = np.bincount(hub, minlength=program.n_nodes)
     mean = len(both) / int(np.count_nonzero(per_hub))
 
@@ -179,7 +177,7 @@ def _pull_arrival(program: Program, trace: Trace) -> I64:
     """
     members = program.members
     owner = owners(members.ptr)
-    member = np.repeat(np.arange(len(members.node)), np.diff(members.fill_ptr))
+    member = owners(members.fill_ptr)
     pulls = np.isin(program.kinds(), PULLS)[owner] & remote_members(program)
     fills = np.flatnonzero(pulls[member])
     out = np.full(program.n_rows, -1, np.int64)

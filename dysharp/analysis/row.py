@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from dysharp.analysis.surroundings import Surroundings
 from dysharp.analysis.waiting import waiting_us
 from dysharp.base.text import facts, html_table
 from dysharp.base.units import ps_to_us
+from dysharp.base.values import frozen
 from dysharp.base.version import MODEL_VERSION
 from dysharp.program.skew import Skew
 from dysharp.program.tables import Kind, Program
@@ -36,7 +36,7 @@ SURROUNDINGS = "surroundings_us"
 """The key of `Row.attribution` for surroundings on an hw cluster."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunInputs:
     """The inputs of one pass, as they appear in its Row.
 
@@ -62,30 +62,7 @@ class RunInputs:
         return form_of(self.cluster, self.options)
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Results of a Program and its Trace. Fields are defined as in `Row`. `simulated_us`: time of the Program."""
-
-    simulated_us: float
-    phases_us: dict[str, dict[str, float]]
-    exposed_comm_us: float
-    traffic_bytes: dict[str, dict[str, int]]
-    wire_flits: dict[str, int]
-    utilization: dict[str, float]
-    bound_us: float
-    bound_resource: str
-    bound_terms: dict[str, float]
-    workload_bound_us: float
-    attribution: dict[str, float]
-    path_us: dict[str, float]
-    stalls: dict[str, float]
-    waiting_us: dict[str, dict[str, list[float]]]
-    n_ops: int
-    n_events: int
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
+@frozen
 class WallTimes:
     """Wall seconds of each step. `plan` includes the verifier and lowering. `total` excludes `compile_s`."""
 
@@ -96,7 +73,7 @@ class WallTimes:
     total: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostCosts:
     """Costs of the run on the computer that simulated. `compile_s` in seconds, `peak_rss_mb` in MB (1e6 bytes)."""
 
@@ -105,7 +82,7 @@ class HostCosts:
     peak_rss_mb: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Row:
     """One system on one workload: the fields of `dysharp run --json`, and `header`.
 
@@ -295,10 +272,13 @@ def asked_of(row: Mapping[str, Any]) -> str:
 
 def _asked(inputs: RunInputs) -> dict[str, Any]:
     """The fields of a Row that say what was asked."""
-    work, model = inputs.work, inputs.model
+    work, model, skew = inputs.work, inputs.model, inputs.skew
+    asked = {name: getattr(inputs, name) for name in ("system", "form", "layer", "direction", "fidelity", "seed", "options")}
+    asked |= {"cluster": inputs.cluster.name, "gpus": work.n_gpus}
+    asked["skew"] = {} if skew is None else {"start_us": [ps_to_us(ps) for ps in skew.start_ps], "slow": list(skew.slow)}
     if not isinstance(work, Routing) or model is None:
-        return {"workload": work.description, "model": "", "tokens_per_gpu": 0, "topk": 0, "routing": ""}
-    return {"workload": "", "model": model.name, "tokens_per_gpu": work.tokens_per_gpu, "topk": model.topk, "routing": work.description}
+        return asked | {"workload": work.description, "model": "", "tokens_per_gpu": 0, "topk": 0, "routing": ""}
+    return asked | {"model": model.name, "tokens_per_gpu": work.tokens_per_gpu, "topk": model.topk, "routing": work.description}
 
 
 def form_of(cluster: Cluster, options: Mapping[str, Any]) -> str:
@@ -309,8 +289,11 @@ def form_of(cluster: Cluster, options: Mapping[str, Any]) -> str:
     return "real" if is_real(str(options.get("form", "paper")), cluster) else "paper"
 
 
-def measure(inputs: RunInputs, program: Program, trace: Trace, *, waiting: bool = True, passed: NDArray[np.bool_] | None = None) -> Measured:
-    """Count, bound and attribute a finished run. `waiting`: fill `waiting_us`, too. `passed`: its `sums_that_passed`, if the caller has them."""
+def measure(inputs: RunInputs, program: Program, trace: Trace, *, waiting: bool = True, passed: NDArray[np.bool_] | None = None) -> Row:
+    """Count, bound and attribute a finished run: its Row without surroundings and costs, which `make_row` adds.
+
+    `waiting`: fill `waiting_us`, too. `passed`: its `sums_that_passed`, if the caller has them.
+    """
     # Hashing a large Trace and sorting its intervals take longer than all other steps, and release the interpreter lock.
     with ThreadPoolExecutor(2) as pool:
         digest = pool.submit(trace.digest)
@@ -322,14 +305,15 @@ def measure(inputs: RunInputs, program: Program, trace: Trace, *, waiting: bool 
         bound = program_bound(program, wires, busy)
         last = LastGpu(program, trace)
         causes, operators = critical_path(program, trace, passed)
-        return Measured(
-            simulated_us=ps_to_us(trace.time_ps), phases_us=last.phases_us(), exposed_comm_us=ps_to_us(last.exposed_ps()),
+        return Row(
+            **LEFT_OUT | _asked(inputs), time_us=ps_to_us(trace.time_ps), phases_us=last.phases_us(), exposed_comm_us=ps_to_us(last.exposed_ps()),
             traffic_bytes=traffic_bytes(program, trace, groups), wire_flits=wires.flits(program.hardware.flit),
             utilization=utilization(program, trace, busy), bound_us=bound.us, bound_resource=bound.resource, bound_terms=bound.terms,
             workload_bound_us=_workload_bound_us(inputs, program),
             attribution={f"{cause}_us": ps_to_us(ps) for cause, ps in causes.items()},
             path_us={name: ps_to_us(ps) for name, ps in operators.items()}, stalls=last.stalls_us(),
             waiting_us={} if waits is None else waits.result(), n_ops=program.n_ops, n_events=trace.n_events, digest=digest.result(),
+            model_version=MODEL_VERSION, wall_s={}, compile_s=0.0, peak_rss_mb=0.0, header=(),
         )  # fmt: skip
 
 
@@ -345,8 +329,7 @@ def _workload_bound_us(inputs: RunInputs, program: Program) -> float:
 
 
 def make_row(
-    inputs: RunInputs,
-    measured: Measured,
+    measured: Row,
     surroundings: Surroundings | None,
     costs: HostCosts,
     *,
@@ -356,17 +339,12 @@ def make_row(
     header: tuple[str, ...] = (),
 ) -> Row:
     """The Row of a finished run. `surroundings` None: the layer is the Program alone."""
-    values = {f.name: getattr(measured, f.name) for f in dataclasses.fields(measured) if f.name != "simulated_us"}
-    charged_us = 0.0
-    if surroundings is not None:
-        charged_us = 0.0 if AROUND.name in measured.path_us else surroundings.device_us
-        values["attribution"] = measured.attribution | {SURROUNDINGS: measured.attribution.get(SURROUNDINGS, 0.0) + charged_us}
-    return Row(
-        **values, system=inputs.system, form=inputs.form, **_asked(inputs), cluster=inputs.cluster.name, gpus=inputs.work.n_gpus,
-        layer=inputs.layer, direction=inputs.direction, fidelity=inputs.fidelity, seed=inputs.seed, options=inputs.options,
-        time_us=measured.simulated_us + charged_us, surroundings_us={} if surroundings is None else surroundings.to_dict(),
-        wall_s=dataclasses.asdict(costs.wall_s), compile_s=costs.compile_s, peak_rss_mb=costs.peak_rss_mb, model_version=MODEL_VERSION,
-        blocks=dict(blocks), dropped_rows=dropped_rows, warnings=warnings, window={},
-        skew={} if inputs.skew is None else {"start_us": [ps_to_us(ps) for ps in inputs.skew.start_ps], "slow": list(inputs.skew.slow)},
-        header=header,
+    row = dataclasses.replace(
+        measured, wall_s=dataclasses.asdict(costs.wall_s), compile_s=costs.compile_s, peak_rss_mb=costs.peak_rss_mb, blocks=dict(blocks),
+        dropped_rows=dropped_rows, warnings=warnings, header=header,
     )  # fmt: skip
+    if surroundings is None:
+        return row
+    charged_us = 0.0 if AROUND.name in row.path_us else surroundings.device_us
+    causes = row.attribution | {SURROUNDINGS: row.attribution.get(SURROUNDINGS, 0.0) + charged_us}
+    return dataclasses.replace(row, time_us=row.time_us + charged_us, attribution=causes, surroundings_us=surroundings.to_dict())

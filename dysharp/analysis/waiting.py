@@ -18,7 +18,6 @@ a Trace cannot tell apart counts as moving: queues on the way of a pull, and tas
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +25,7 @@ import numpy as np
 from dysharp.analysis.phases import merged, union_ps
 from dysharp.base.arrays import I64
 from dysharp.base.units import ps_to_us
+from dysharp.base.values import frozen
 from dysharp.program.builder import PUSHES
 from dysharp.program.schema import LATE
 from dysharp.program.tables import Discipline, Kind, Program
@@ -39,7 +39,7 @@ Spans = tuple[I64, I64]
 PARTS = ("moving", "resource", "own", "peers")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Table:
     """Intervals of all ranks that do not touch, sorted by rank, operator and time: `[n]` each."""
 

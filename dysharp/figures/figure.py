@@ -4,7 +4,7 @@ import itertools
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from dysharp.base.errors import ConfigError, check_word, show
+from dysharp.base.values import frozen
 from dysharp.figures.check import Check, check_of, unclaimed
 from dysharp.figures.keys import Whole, known, typed, word
 from dysharp.figures.metric import all_metrics
@@ -24,7 +25,7 @@ from dysharp.specs.reading import parse_toml, read_text
 KINDS = ("bars", "lines", "parts")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Drawing:
     """One picture, as the table [drawing] of a TOML says: a value of each series at each place of the horizontal axis.
 
@@ -49,7 +50,6 @@ class Drawing:
 
 def drawing_of(table: Any, where: str) -> Drawing:
     """The table [drawing]. Raises ConfigError for unknown keys, kinds and metrics."""
-    known(table, Drawing.__slots__, where)
     drawing = typed(Drawing, table, where)
     word(drawing.kind, KINDS, f"{where}.kind")
     word(drawing.metric, tuple(all_metrics()), f"{where}.metric")
@@ -70,7 +70,7 @@ MAX_POINTS = 100_000
 _PAIRS = BeforeValidator(lambda table: tuple(sorted(table.items())) if isinstance(table, dict) else table)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Variant:
     """The points of a figure at other values of free choices (`choices`: sorted pairs of name and value).
 
@@ -86,7 +86,7 @@ class Variant:
         return " ".join(f"{name}={value}" for name, value in self.choices)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Figure:
     """A named set of points and checks.
 
@@ -150,31 +150,30 @@ def figure_of(name: str, table: dict[str, Any], where: str) -> Figure:
         points += product_points(axes, place)
         if len(points) > MAX_POINTS:
             raise ConfigError(f"{where}: found more than {MAX_POINTS} points, expected at most {MAX_POINTS}")
-    checks = tuple(check_of(c, points, f"{where}: check[{i}]") for i, c in enumerate(_listed(table, "check", where, "tables [[check]]")))
+    checks = tuple(check_of(c, points, f"{where}: check[{i}]") for i, c in enumerate(_list(table, "check", where)))
     models = tuple(dict.fromkeys(p.model for p in points))
     title, source, text = (str(table.get(key, "")) for key in ("title", "source", "text"))
-    variants = tuple(_variant(v, points, f"{where}: variants[{i}]") for i, v in enumerate(_listed(table, "variants", where, "tables [[variants]]")))
+    variants = tuple(_variant(v, points, f"{where}: variants[{i}]") for i, v in enumerate(_list(table, "variants", where)))
     if bool(variants) != any(check.variants for check in checks):
         raise ConfigError(f"{where}: found {len(variants)} variants, expected [[variants]] if a check has variants = true, else none")
     paper = str(table.get("paper", ""))
     word(paper, tuple(PAPERS), f"{where}: paper")
     drawing = drawing_of(table["drawing"], f"{where}: drawing") if "drawing" in table else None
-    headline = tuple(map(str, _listed(table, "headline", where, "a list of names")))
+    headline = tuple(map(str, _list(table, "headline", where, "a list of names")))
     for claim in headline:
         word(claim, tuple(c.name for c in checks if c.variants), f"{where}: headline")
     return Figure(name, title or name, source, points, checks, text, models, variants, paper, drawing, headline)
 
 
-def _listed(table: dict[str, Any], key: str, where: str, expected: str) -> list[Any]:
-    """A list. Raises ConfigError for another value."""
+def _list(table: dict[str, Any], key: str, where: str, expected: str = "") -> list[Any]:
+    """A list, or the tables [[key]]. Raises ConfigError for another value."""
     found = table.get(key, [])
     if not isinstance(found, list):
-        raise ConfigError(f"{where}: {key}: found {show(found)}, expected {expected}")
+        raise ConfigError(f"{where}: {key}: found {show(found)}, expected {expected or f'tables [[{key}]]'}")
     return found
 
 
 def _variant(table: dict[str, Any], points: tuple[Point, ...], where: str) -> Variant:
-    known(table, set(Variant.__slots__), where)
     variant = typed(Variant, table, where)
     word(variant.fidelity, ("", *FIDELITIES), f"{where}.fidelity")
     for name in variant.systems:
@@ -189,7 +188,7 @@ _Values = dict[str, bool | int | float | str]
 _Lists = dict[str, list[bool | int | float | str]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Axes:
     """One table of points: the product of all axes.
 
@@ -215,7 +214,6 @@ class _Axes:
 
 
 def product_points(table: dict[str, Any], where: str) -> tuple[Point, ...]:
-    known(table, set(_Axes.__slots__), where)
     axes = typed(_Axes, table, where)
     _check_product(axes, where)
     cells, chosen = _cells(axes.grid), _cells(axes.choices)

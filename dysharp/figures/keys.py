@@ -27,12 +27,13 @@ def word(value: Any, valid: tuple[str, ...], where: str) -> None:
 
 
 def typed(kind: type[T], table: dict[str, Any], where: str) -> T:
-    """`table` as an instance of `kind`. The `Key` of a field says in errors what the key may hold.
+    """`table` as an instance of the dataclass `kind`. The `Key` of a field says in errors what the key may hold.
 
-    Raises ConfigError with the path of the first value of a wrong type.
+    Raises ConfigError for an unknown key, and with the path of the first value of a wrong type.
     """
     fields: type = kind
-    words = {name: key.meaning for name, key in keys_of(fields).items() if key.meaning}
+    words = {name: key.meaning for name, key in keys_of(fields).items()}
+    known(table, words, where)
     try:
         return TypeAdapter(kind).validate_python(table)
     except ValidationError as error:
@@ -40,7 +41,7 @@ def typed(kind: type[T], table: dict[str, Any], where: str) -> T:
         place, value = _place(table, first["loc"])
         key = str(first["loc"][0]) if first["loc"] else ""
         if first["type"] == "missing":
-            raise ConfigError(f"{where}.{key}: missing, expected {words.get(key, 'a value')}") from None
+            raise ConfigError(f"{where}.{key}: missing, expected {words.get(key) or 'a value'}") from None
         wanted = words.get(key) or first["msg"].lower().removeprefix("input should be ")
         raise ConfigError(f"{where}.{place}: found {show(value)}, expected {wanted}") from None
 

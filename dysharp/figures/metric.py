@@ -35,6 +35,11 @@ class Seen:
         """The points of `systems` on the workload of this point, in the order of the figure."""
         return [replace(self, point=p) for p in self.rows if p.system in systems and p.workload == self.point.workload]
 
+    @property
+    def is_fastest(self) -> bool:
+        """Whether no other point of the system on this workload takes less time."""
+        return min(self.among(self.point.system), key=lambda seen: seen.time_us).point == self.point
+
     def partner(self) -> Seen | None:
         """The point of the system `over` on this workload: with equal options if it exists, else the first; None without one."""
         same = self.at(replace(self.point, system=self.over))
@@ -93,6 +98,11 @@ class Calculated:
     name: str
     options: type[Any]
     row: Callable[[Point, Any], dict[str, Any]]
+
+
+def quotient(whole: float | None, part: float | None) -> float | None:
+    """`whole` / `part`; None where one of them is missing or nothing."""
+    return whole / part if whole and part else None
 
 
 _METRICS: dict[str, Metric] = {}

@@ -1,15 +1,15 @@
 """The numbers of a figure's picture."""
 
 import statistics
-from dataclasses import dataclass
 from typing import Any
 
+from dysharp.base.values import frozen
 from dysharp.figures.figure import Drawing, Figure
 from dysharp.figures.metric import Rows, Seen, all_metrics
 from dysharp.runs.point import Point
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Series:
     """`values[name][i]`: the value of a series at `places[i]`, None where no point was run.
 

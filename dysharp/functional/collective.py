@@ -4,21 +4,23 @@ What an op moves: `systems/building/collectives/steps.py`. A push reads when it 
 member responds. So an edge that a Program lacks makes a wrong vector in some order.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dysharp.base.errors import ConfigError, EmulationMismatch
-from dysharp.functional.orders import Pool, make_pool
+from dysharp.base.errors import EmulationMismatch
+from dysharp.functional.orders import Pool, make_pool, time_in
 from dysharp.functional.progress import Progress
 from dysharp.program import Program, Tail, Trace
 from dysharp.program.builder import PULLS, PUSHES
 from dysharp.program.csr import owners
+from dysharp.program.tables import Template
 from dysharp.systems.building.collectives.steps import RESULT, VECTOR, Chunks, chunks_of
 from dysharp.workload.collective import Collective
+from dysharp.workload.sublayer import Work
 
 Array = NDArray[Any]
 ISSUE, DELIVER, RESPOND, FINISH = range(4)
@@ -56,7 +58,11 @@ def emulate_collective(
     """
     inputs = work.inputs(seed)
     found = Vectors(program, work, inputs, order, seed, trace).run()
-    expected = work.reference(inputs)
+    return compared(system, program, work, order, found, work.reference(inputs))
+
+
+def compared(system: str, program: Program, work: Work, order: str, found: list[Array], expected: Sequence[Array]) -> CollectiveEmulation:
+    """The results of all GPUs beside the reference."""
     errors = [_error(one, two) for one, two in zip(found, expected, strict=True)]
     wrong = tuple(gpu for gpu, error in enumerate(errors) if error > 0)
     return CollectiveEmulation(system, work.description, work.gpus, order, max(errors), wrong, program.n_ops)
@@ -75,12 +81,10 @@ class Chunkwise:
     first = VECTOR
 
     def __init__(self, program: Program, order: str, seed: int, trace: Trace | None) -> None:
-        if order == "trace" and trace is None:
-            raise ConfigError('order: found "trace" without a Trace, expected one')
         self.p, self.trace = program, trace
         self.functions: tuple[str, ...] = tuple(function.name for function in program.schema.functions)
         self.buffers: dict[tuple[str, int, int], Array] = {}  # (buffer, GPU, chunk) -> elements
-        self.pool: Pool = make_pool(order, seed, frozenset((DELIVER, RESPOND)), frozenset((FINISH,)))
+        self.pool: Pool = make_pool(order, seed, trace, frozenset((DELIVER, RESPOND)), frozenset((FINISH,)))
         self.member_left: list[int] = np.diff(program.members.ptr).tolist()
         self.read: dict[int, Array] = {}  # op -> what a push carries, or the sum of a pull so far
         rows = program.regions
@@ -94,13 +98,8 @@ class Chunkwise:
 
     def run_events(self) -> None:
         """Every event, in the order of the pool. Raises EmulationMismatch where ops wait for ever."""
-        self.progress.start()
         do: tuple[Callable[[int], None], ...] = (self._issue, self._deliver, self._respond, self._finish)
-        while len(self.pool):
-            kind, ident = self.pool.pop()
-            do[kind](ident)
-        if self.progress.n_done < self.p.n_ops:
-            raise EmulationMismatch(self.progress.stuck())
+        self.progress.run(self.pool, lambda kind, ident: do[kind](ident))
 
     # ---- Listener ----------------------------------------------------------------------------------------------------
 
@@ -121,7 +120,7 @@ class Chunkwise:
     def _issue(self, op: int) -> None:
         if self.progress.issued[op] or not self.progress.try_issue(op):
             return
-        t, members = self.p.templates[self.p.ops.template[op]], range(self.p.members.ptr[op], self.p.members.ptr[op + 1])
+        t, members = self._template(op), range(self.p.members.ptr[op], self.p.members.ptr[op + 1])
         if t.kind in PUSHES:
             if t.fn in self.functions:
                 self.read[op] = self._chunk(t.src, int(self.p.ops.node[op]), op)
@@ -137,21 +136,21 @@ class Chunkwise:
 
     def _deliver(self, member: int) -> None:
         op = self.owner[member]
-        t, node = self.p.templates[self.p.ops.template[op]], int(self.p.members.node[member])
+        t, node = self._template(op), int(self.p.members.node[member])
         if t.fn in self.functions:
             self._write(t.fn, t.dst, node, op, self.read[op])
         self._member_done(op, member)
 
     def _respond(self, member: int) -> None:
         op = self.owner[member]
-        t = self.p.templates[self.p.ops.template[op]]
+        t = self._template(op)
         if t.fn in self.functions:
             part = self._chunk(t.src, int(self.p.members.node[member]), op)
             self.read[op] = self.read[op] + part if op in self.read else part
         self._member_done(op, member)
 
     def _member_done(self, op: int, member: int) -> None:
-        m, t = self.p.members, self.p.templates[self.p.ops.template[op]]
+        m, t = self.p.members, self._template(op)
         self.progress.fire(Tail.MEMBER_DELIVERED, member)
         if t.kind in PUSHES:
             for row in m.fill_row[m.fill_ptr[member] : m.fill_ptr[member + 1]].tolist():
@@ -172,7 +171,7 @@ class Chunkwise:
             self.progress.fire(Tail.TILE_READY, tile)
 
     def _finish(self, op: int) -> None:
-        t = self.p.templates[self.p.ops.template[op]]
+        t = self._template(op)
         if t.kind in PULLS and t.fn in self.functions:
             self._write("copy" if t.fn == "sum" else t.fn, t.dst, int(self.p.ops.node[op]), op, self.read[op])
         self.progress.finish(op)
@@ -183,7 +182,7 @@ class Chunkwise:
         k = int(self.p.ops.key[op])
         found = self.buffers.get((buffer, gpu, k))
         if found is None:
-            raise EmulationMismatch(f'op {op} ({self.p.templates[self.p.ops.template[op]].name}): found no chunk {k} in "{buffer}" of GPU {gpu}')
+            raise EmulationMismatch(f'op {op} ({self._template(op).name}): found no chunk {k} in "{buffer}" of GPU {gpu}')
         return found
 
     def _write(self, fn: str, buffer: str, gpu: int, op: int, part: Array) -> None:
@@ -194,7 +193,10 @@ class Chunkwise:
         self.buffers[place] = part
 
     def _time(self, column: str, ident: int) -> int:
-        return 0 if self.trace is None else int(getattr(self.trace, column)[ident])
+        return time_in(self.trace, column, ident)
+
+    def _template(self, op: int) -> Template:
+        return self.p.templates[int(self.p.ops.template[op])]
 
 
 class Vectors(Chunkwise):

@@ -3,7 +3,7 @@
 import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.text import facts
-from dysharp.functional.experts import Experts, GatedExperts, IntegerExperts
+from dysharp.functional.experts import GatedExperts, IntegerExperts
 from dysharp.functional.faults import ROUTING, routing_cases, why_not
 from dysharp.functional.layer import Tensors
 from dysharp.functional.machine import Machine, Pass
@@ -157,7 +157,7 @@ def _run_plain(machine: Machine, block: str, shape: Shape, tokens: int, n: Numbe
         dx, gate = machine.backward(context, dy, experts)
         grads = experts.take_grads()
         dense = copy.deepcopy(experts)
-        expected_dx, expected_gate = dense_backward(_with(machine.passes["backward"].tensors, dense), forward.tokens)
+        expected_dx, expected_gate = dense_backward(replace(machine.passes["backward"].tensors, experts=dense), forward.tokens)
         errors.see(dx, expected_dx)
         errors.see(gate, expected_gate)
         for name, expected in dense.take_grads().items():
@@ -198,15 +198,11 @@ def _run_torch(machine: Machine, block: str, shape: Shape, tokens: int, n: Numbe
     return f"the Hugging Face block itself ({type(module).__name__}, eager, {n.name})"
 
 
-def _with(t: Tensors, experts: Experts) -> Tensors:
-    return Tensors(t.routing, t.number, experts, t.tokens, t.weight, t.saved)
-
-
 def _is_exact(passes: list[Pass]) -> bool:
     """Whether outputs and gate gradients equal the reference that adds in the recorded order, bit for bit."""
     forward = passes[0].outcome.record
     for p in passes:
-        tensors = _with(p.tensors, copy.deepcopy(p.tensors.experts)) if p.tensors.saved is not None else p.tensors
+        tensors = replace(p.tensors, experts=copy.deepcopy(p.tensors.experts)) if p.tensors.saved is not None else p.tensors
         reference = recorded_reference(tensors, p.outcome.record, forward=forward)
         if not _same_bits(p.outcome.out, reference.out):
             return False
@@ -220,11 +216,10 @@ def _same_bits(a: Array, b: Array) -> bool:
 
 
 def _sum_counts(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
+    total = Counter[str]()
     for one in counts:
-        for name, value in one.items():
-            total[name] = total.get(name, 0) + value
-    return total
+        total.update(one)
+    return dict(total)
 
 
 def _tables(passes: list[dict[str, Counter[str]]]) -> dict[str, dict[str, int]]:

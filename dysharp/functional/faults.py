@@ -59,14 +59,6 @@ def _empty(expert: Array, gpus: int, n_experts: int) -> Array:
     return expert
 
 
-def _local(expert: Array, gpus: int, n_experts: int) -> Array:
-    return _all_on(expert, gpus, n_experts, 0, "local")
-
-
-def _one_gpu(expert: Array, gpus: int, n_experts: int) -> Array:
-    return _all_on(expert, gpus, n_experts, gpus - 1, "one-gpu")
-
-
 def _all_on(expert: Array, gpus: int, n_experts: int, gpu: int, kind: str) -> Array:
     per_gpu, topk = n_experts // gpus, expert.shape[1]
     if per_gpu < topk:
@@ -94,8 +86,8 @@ def _drop(expert: Array, gpus: int, n_experts: int) -> Array:
 
 ROUTING: dict[str, tuple[str, Callable[[Array, int, int], Array]]] = {
     "empty": ("token 0 has an empty target list", _empty),
-    "local": ("all experts of token 0 are on its own GPU", _local),
-    "one-gpu": ("all experts of token 0 are on the last GPU", _one_gpu),
+    "local": ("all experts of token 0 are on its own GPU", lambda expert, gpus, n_experts: _all_on(expert, gpus, n_experts, 0, "local")),
+    "one-gpu": ("all experts of token 0 are on the last GPU", lambda expert, gpus, n_experts: _all_on(expert, gpus, n_experts, gpus - 1, "one-gpu")),
     "idle-expert": ("expert 0 gets no token", _idle_expert),
     "drop": ("experts drop tokens above their capacity", _drop),
 }

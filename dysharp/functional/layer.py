@@ -1,5 +1,7 @@
 """Data of both paths of the machine: tensors of a layer, places of rows, the GEMMs of a tile, the record of a run."""
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -109,8 +111,6 @@ class Layout:
         self.n_useful = int(r.row_ptr[experts[-1] + 1] - r.row_ptr[experts[0]]) if len(experts) else 0
         self.partial = np.flatnonzero(names == "partial").tolist()
         self.column = self._columns(program, routing)
-        self._rank: dict[int, int] = {}
-        self._rows_of_token: dict[int, list[int]] = {}
 
     def _columns(self, program: Program, routing: Routing) -> list[int]:
         """Per row of an expert region: the top-k column of the row's expert, in which the gate weight lies."""
@@ -138,22 +138,28 @@ class Layout:
 
     def pushed(self, row: int, token: int) -> int:
         """The expert row of `token` that a push with fn "row" brings into partial row `row`."""
-        if not self._rank:
-            self._rank_rows()
-        mine, rank = self._rows_of_token.get(token, []), self._rank.get(row, UNBOUND)
+        mine, rank = self._expert_rows.get(token, []), self._rank.get(row, UNBOUND)
         if not 0 <= rank < len(mine):
             raise EmulationMismatch(f'row {row}: found a push of token {token}, which has {len(mine)} rows, expected a row "partial" of one of them')
         return mine[rank]
 
-    def _rank_rows(self) -> None:
-        """List the expert rows of each token by slot, and rank the partial rows of each token."""
-        for row in range(self.n_useful):
-            self._rows_of_token.setdefault(self.key[row], []).append(row)
-        seen: dict[int, int] = {}
-        for region in self.partial:
+    def rows_of_token(self, regions: Iterable[int]) -> dict[int, list[int]]:
+        """The rows of each token in `regions`, in the order of rows."""
+        out: dict[int, list[int]] = defaultdict(list)
+        for region in regions:
             for row in range(*self.row_ptr[region : region + 2]):
-                self._rank[row] = seen.get(self.key[row], 0)
-                seen[self.key[row]] = self._rank[row] + 1
+                out[self.key[row]].append(row)
+        return out
+
+    @cached_property
+    def _expert_rows(self) -> dict[int, list[int]]:
+        """The expert rows of each token, by slot."""
+        return self.rows_of_token(self.slot_of_region)
+
+    @cached_property
+    def _rank(self) -> dict[int, int]:
+        """The place of each partial row among those of its token."""
+        return {row: rank for rows in self.rows_of_token(self.partial).values() for rank, row in enumerate(rows)}
 
     def bind(self, row: int, slot: int = UNBOUND) -> int:
         """Give `row` the slot `slot`, or the next free slot, unless the row has a slot.
@@ -190,30 +196,33 @@ class Layout:
         return np.where(place < 0, UNBOUND, place - start).astype(np.int32)
 
 
-class ExpertMemory:
-    """Memory with the rows of all expert slots, and the GEMMs on a tile of rows.
+class Buffers:
+    """Rows of the buffers of a layer's experts, and their gate weights. A row holds poison until it is computed."""
 
-    A row holds poison until it is computed.
-    """
-
-    def __init__(self, tensors: Tensors, layout: Layout, record: Record) -> None:
-        self.t, self.layout, self.record = tensors, layout, record
-        self.slot_expert: list[int] = tensors.routing.placement.slot_expert.tolist()
-        e, n = tensors.experts, layout.n_useful
+    def __init__(self, tensors: Tensors, n: int) -> None:
+        self.t, self.n, e = tensors, n, tensors.experts
         self._columns = {"x": e.hidden, "h": e.inner, "a": e.mid, "y": e.hidden, "dy": e.hidden, "dh": e.inner, "dx": e.hidden}
         self._rows: dict[str, Array] = {}
-        self.n = n
-        self.weight = np.zeros(n, tensors.number.work)
-        self.gate_grad = np.zeros(n, tensors.number.work)
-        if tensors.saved is not None:
-            self._rows |= {"x": tensors.saved.x, "h": tensors.saved.h, "a": tensors.saved.a}
-            self.weight = tensors.saved.weight
+        self.weight: Array = np.zeros(n, tensors.number.work)
+        self.gate_grad: Array = np.zeros(n, tensors.number.work)
 
     def rows(self, name: str) -> Array:
-        """The buffer `expert.<name>`: `[useful rows, columns]` stored dtype in layout order."""
+        """The buffer `expert.<name>`: `[n, columns]` stored dtype."""
         if name not in self._rows:
             self._rows[name] = self.t.number.poison((self.n, self._columns[name]))
         return self._rows[name]
+
+
+class ExpertMemory(Buffers):
+    """Memory with the useful rows of all expert slots in layout order, and the GEMMs on a tile of rows."""
+
+    def __init__(self, tensors: Tensors, layout: Layout, record: Record) -> None:
+        super().__init__(tensors, layout.n_useful)
+        self.layout, self.record = layout, record
+        self.slot_expert: list[int] = tensors.routing.placement.slot_expert.tolist()
+        if tensors.saved is not None:
+            self._rows |= {"x": tensors.saved.x, "h": tensors.saved.h, "a": tensors.saved.a}
+            self.weight = tensors.saved.weight
 
     def compute(self, fn: str, tile: int, node: int, columns: ColumnRange = ALL_COLUMNS) -> None:
         """Run one function of `TILE_FUNCTIONS` on one tile. Raises EmulationMismatch for a tile of another GPU.

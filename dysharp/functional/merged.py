@@ -6,10 +6,10 @@ A part of kernels (`Kernels`) moves no row: an op does its work on tensors of ot
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dysharp.base.errors import ConfigError, EmulationMismatch
+from dysharp.base.errors import ConfigError
 from dysharp.functional.faults import Faults
 from dysharp.functional.layer import Tensors
-from dysharp.functional.orders import Pool, make_pool
+from dysharp.functional.orders import Pool, make_pool, time_in
 from dysharp.functional.progress import Progress
 from dysharp.functional.queue_pairs import Messages
 from dysharp.functional.rows import COMPLETIONS, DELIVER, DELIVERIES, DONE, ISSUE, RESPOND, Outcome, RowMachine
@@ -32,9 +32,7 @@ def run_merged(
     labels = [section.label for section in program.sections]
     if sorted(tensors) != labels:
         raise ConfigError(f"run_merged: found tensors of {sorted(tensors)}, expected those of the parts {labels}")
-    if (order == "trace") != (trace is not None):
-        raise ConfigError(f"order {order!r}: found {'no' if trace is None else 'a'} Trace, expected one for order trace only")
-    return _Merged(program, tensors, make_pool(order, seed, DELIVERIES, COMPLETIONS), trace).run()
+    return _Merged(program, tensors, make_pool(order, seed, trace, DELIVERIES, COMPLETIONS), trace).run()
 
 
 class _PartProgress:
@@ -83,11 +81,11 @@ class _KernelMachine:
         self.steps = {ISSUE: self._issue, DONE: self._done}
 
     def may_issue(self, op: int) -> None:
-        self.pool.add((ISSUE, op), 0 if self.trace is None else int(self.trace.issue[op]) << 32)
+        self.pool.add((ISSUE, op), time_in(self.trace, "issue", op) << 32)
 
     def _issue(self, op: int) -> None:
         if self.progress.try_issue(op):
-            self.pool.add((DONE, op), 0 if self.trace is None else int(self.trace.done[op]) << 32)
+            self.pool.add((DONE, op), time_in(self.trace, "done", op) << 32)
 
     def _done(self, op: int) -> None:
         self.kernels(self.name[op], self.node[op], self.of)
@@ -112,21 +110,17 @@ class _Merged:
                 self.machines.append(_KernelMachine(part, given, events, own, waits, self._so_far))
 
     def run(self) -> dict[str, Outcome]:
-        self.progress.start()
-        steps = 0
-        while len(self.pool):
-            kind, ident = self.pool.pop()
-            machine, own = self._part("member" if kind in (DELIVER, RESPOND) else "op", ident)
-            if machine is not None:
-                machine.steps[kind](own)
-            elif kind == ISSUE:
-                self._join(ident)
-            else:
-                self.progress.told(ident)
-            steps += 1
-        if self.progress.n_done < self.progress.program.n_ops:
-            raise EmulationMismatch(f"watchdog: {self.progress.stuck()}")
+        steps = self.progress.run(self.pool, self._step)
         return {label: one.outcome(steps) for label, one in zip(self.labels, self.machines, strict=True) if isinstance(one, RowMachine)}
+
+    def _step(self, kind: int, ident: int) -> None:
+        machine, own = self._part("member" if kind in (DELIVER, RESPOND) else "op", ident)
+        if machine is not None:
+            machine.steps[kind](own)
+        elif kind != ISSUE:
+            self.progress.told(ident)
+        elif self.progress.try_issue(ident):  # it joins parts
+            self.progress.finish(ident)
 
     def _so_far(self, label: str) -> Outcome:
         """The outcome of a part as it is now: sums that are not complete hold poison."""
@@ -141,10 +135,6 @@ class _Merged:
                 return machine, ident - ids[what].start
         return None, ident
 
-    def _join(self, op: int) -> None:
-        if self.progress.try_issue(op):
-            self.progress.finish(op)
-
     # ---- possible events (progress.Listener) -------------------------------------------------------------------------
 
     def may_issue(self, op: int) -> None:
@@ -152,7 +142,7 @@ class _Merged:
         if machine is not None:
             machine.may_issue(own)
         else:
-            self.pool.add((ISSUE, op), 0 if self.trace is None else int(self.trace.issue[op]) << 32)
+            self.pool.add((ISSUE, op), time_in(self.trace, "issue", op) << 32)
 
     def may_respond(self, member: int) -> None:
         machine, own = self._part("member", member)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from operator import index
 from typing import Any, Final, Protocol
 
@@ -25,6 +24,7 @@ import numpy as np
 
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError, IsaError
+from dysharp.base.values import frozen
 from dysharp.functional.network.core import Network
 from dysharp.functional.network.transaction import Transaction
 from dysharp.functional.numbers import Number
@@ -91,7 +91,7 @@ TILE_ROWS, TLB_ENTRIES, TRACKER_ENTRIES = 128, 512, 1024
 ST, LD = RULES[Command.DYST].name, RULES[Command.DYLD].name
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DyMulticastObjectProp:
     """Properties of an object, after the paper's `CUDymulticastObjectProp` (section III).
 

@@ -1,6 +1,5 @@
 """Number formats of a payload: stored dtype, dtype of sums, and the rounding between both."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -8,9 +7,10 @@ import numpy as np
 
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.values import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Number:
     """A payload format. `stored`: dtype in memory and on the wire; `work`: dtype of products and sums."""
 

@@ -4,12 +4,12 @@ Every policy is a legal machine. Tensors must not depend on the policy.
 """
 
 import heapq
-from collections import deque
 from typing import Any, Protocol
 
 import numpy as np
 
 from dysharp.base.errors import ConfigError, nearest
+from dysharp.program import Trace
 
 Event = tuple[int, Any]  # (kind, op, member, tile or packet of the event)
 
@@ -22,16 +22,29 @@ class Pool(Protocol):
     def __len__(self) -> int: ...
 
 
-class RandomPool:
-    """Pops any event, with equal chance."""
+class NewestPool:
+    """Adversary: pops the event that was added last, so early events wait as long as possible."""
 
-    def __init__(self, seed: int) -> None:
-        self._rng = np.random.default_rng(seed)
-        self._draws: list[float] = []
+    def __init__(self) -> None:
         self._events: list[Event] = []
 
     def add(self, event: Event, time: int = 0) -> None:
         self._events.append(event)
+
+    def pop(self) -> Event:
+        return self._events.pop()
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+
+class RandomPool(NewestPool):
+    """Pops any event, with equal chance."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._rng = np.random.default_rng(seed)
+        self._draws: list[float] = []
 
     def pop(self) -> Event:
         if not self._draws:
@@ -40,32 +53,6 @@ class RandomPool:
         i = int(self._draws.pop() * len(events))
         events[i], events[-1] = events[-1], events[i]
         return events.pop()
-
-    def __len__(self) -> int:
-        return len(self._events)
-
-
-class OldestPool:
-    """Pops the event that was added first."""
-
-    def __init__(self) -> None:
-        self._events: deque[Event] = deque()
-
-    def add(self, event: Event, time: int = 0) -> None:
-        self._events.append(event)
-
-    def pop(self) -> Event:
-        return self._events.popleft()
-
-    def __len__(self) -> int:
-        return len(self._events)
-
-
-class NewestPool(OldestPool):
-    """Adversary: pops the event that was added last, so early events wait as long as possible."""
-
-    def pop(self) -> Event:
-        return self._events.pop()
 
 
 class BiasedPool:
@@ -103,6 +90,18 @@ class TimedPool:
         return len(self._heap)
 
 
+class OldestPool(TimedPool):
+    """Pops the event that was added first."""
+
+    def add(self, event: Event, time: int = 0) -> None:
+        super().add(event)
+
+
+def time_in(trace: Trace | None, column: str, ident: int) -> int:
+    """The time of an event in a column of a Trace; 0 without a Trace."""
+    return 0 if trace is None else int(getattr(trace, column)[ident])
+
+
 ORDERS = {
     "trace": "the order of the engine's run",
     "random": "any possible event, seeded",
@@ -113,14 +112,17 @@ ORDERS = {
 }
 
 
-def make_pool(order: str, seed: int, deliveries: frozenset[int], completions: frozenset[int]) -> Pool:
-    """The pool of an order by name. `deliveries`, `completions`: event kinds that the adversaries hold back."""
-    if order == "trace":
-        return TimedPool()
-    if order == "random":
-        return RandomPool(seed)
-    if order in ("oldest", "newest"):
-        return OldestPool() if order == "oldest" else NewestPool()
+def make_pool(order: str, seed: int, trace: Trace | None, deliveries: frozenset[int], completions: frozenset[int]) -> Pool:
+    """The pool of an order by name. `deliveries`, `completions`: event kinds that the adversaries hold back.
+
+    Raises ConfigError for an unknown order, for order trace without a Trace, and for another order with one.
+    """
+    if (order == "trace") != (trace is not None):
+        raise ConfigError(f"order {order!r}: found {'no' if trace is None else 'a'} Trace, expected one for order trace only")
+    if order in ("trace", "oldest"):
+        return TimedPool() if order == "trace" else OldestPool()
+    if order in ("random", "newest"):
+        return RandomPool(seed) if order == "random" else NewestPool()
     if order in ("late-delivery", "late-completion"):
         return BiasedPool(seed, deliveries if order == "late-delivery" else completions)
     raise ConfigError(f"order {order!r}: unknown{nearest(order, ORDERS)}")

@@ -1,12 +1,14 @@
 """Dependencies, issuing order and semaphores of a Program, without times. Both paths of the machine obey them."""
 
 from collections import defaultdict, deque
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, Protocol
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError
+from dysharp.base.errors import ConfigError, EmulationMismatch
+from dysharp.functional.orders import Pool
 from dysharp.program import Discipline, Head, Kind, Point, Program, Tail
 
 KINDS = (Kind.COMPUTE, Kind.DELAY, Kind.JOIN, Kind.PUT, Kind.SIGNAL, Kind.MULTICAST, Kind.GET, Kind.PULL_REDUCE, Kind.PUSH_REDUCE)
@@ -76,6 +78,29 @@ class Progress:
         for op, waits in enumerate(self._waits):
             if waits == 0:
                 self._offer(op)
+
+    def run(
+        self,
+        pool: Pool,
+        step: Callable[[int, Any], None],
+        report: Callable[[int, int], None] | None = None,
+        waiting: Callable[[], Iterable[str]] = tuple,
+    ) -> int:
+        """Take every event from the pool, and say from time to time how many ops are done. Returns the number of events.
+
+        Raises EmulationMismatch (the watchdog) if no event is possible and ops are left; `waiting`: what else waits then.
+        """
+        self.start()
+        events = 0
+        while len(pool):
+            step(*pool.pop())
+            events += 1
+            if report and not events & 0xFFF:
+                report(self.n_done, self.program.n_ops)
+        if self.n_done < self.program.n_ops:
+            tables = ", ".join(islice(waiting(), SHOWN))
+            raise EmulationMismatch(f"watchdog: {self.stuck()}{tables and f'; tables: {tables}'}")
+        return events
 
     def _offer(self, op: int) -> None:
         queue = self._queue.get(self._issuer[op])
@@ -167,8 +192,8 @@ class Progress:
     def stuck(self) -> str:
         """The watchdog's message when no event is possible and ops are left."""
         left = self.program.n_ops - self.n_done
-        first = [text for text, _ in zip(self.waiting(), range(SHOWN), strict=False)]
-        return f"found {left} of {self.program.n_ops} ops that wait for ever, expected none: " + "; ".join(first)
+        first = "; ".join(islice(self.waiting(), SHOWN))
+        return f"found {left} of {self.program.n_ops} ops that wait for ever, expected none: {first}"
 
 
 def _counts(heads: np.ndarray) -> dict[int, int]:

@@ -1,18 +1,18 @@
 """References: the recorded sums on independently moved data (bit for bit), and a dense layer in plain order."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from dysharp.base.arrays import Array
 from dysharp.base.errors import EmulationMismatch
-from dysharp.functional.layer import Record, RecordedTile, Tensors, run_tile
+from dysharp.base.values import frozen
+from dysharp.functional.layer import Buffers, Record, RecordedTile, Tensors, run_tile
 from dysharp.functional.sums import evaluate, slots_of
 from dysharp.program.tables import ALL_COLUMNS, ColumnRange
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reference:
     """`out`: `[tokens, hidden]`. `gate_grad`: `[tokens, topk]`, backward pass only."""
 
@@ -20,24 +20,15 @@ class Reference:
     gate_grad: Array | None
 
 
-class _Rows:
+class _Rows(Buffers):
     """The memory of the reference: rows of all (token, expert slot) choices, in the order of the routing."""
 
     def __init__(self, t: Tensors) -> None:
-        r, e, n = t.routing, t.experts, t.number
-        token, column = np.nonzero(r.slot >= 0)
-        self.token, self.column, self.slot = token, column, r.slot[token, column]
+        token, column = np.nonzero(t.routing.slot >= 0)
+        super().__init__(t, len(token))
+        self.token, self.column, self.slot = token, column, t.routing.slot[token, column]
         self.index = {(int(a), int(s)): i for i, (a, s) in enumerate(zip(token, self.slot, strict=True))}
-        self._columns = {"x": e.hidden, "h": e.inner, "a": e.mid, "y": e.hidden, "dy": e.hidden, "dh": e.inner, "dx": e.hidden}
-        self._rows: dict[str, Array] = {}
-        self._number = n
         self.weight = t.weight[token, column]
-        self.gate_grad = np.zeros(len(token), n.work)
-
-    def rows(self, name: str) -> Array:
-        if name not in self._rows:
-            self._rows[name] = self._number.poison((len(self.token), self._columns[name]))
-        return self._rows[name]
 
 
 class _Gathered:

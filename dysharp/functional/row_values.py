@@ -31,7 +31,7 @@ class RowValues:
         self.row_bytes = np.repeat(program.regions.row_bytes, np.diff(program.regions.row_ptr)).tolist()
         self.row_missing = list(self.row_bytes)  # bytes that a row still waits for
         self.tokens_per_gpu = tensors.routing.tokens_per_gpu
-        self._answers: dict[int, list[tuple[int, Array, Expression]]] = {}
+        self._answers: dict[int, list[tuple[int, tuple[Array, Expression]]]] = {}
         self._partial: dict[int, tuple[Array, Expression]] = {}
         self._passed: dict[int, list[tuple[Array, Expression]]] = {}  # by partial row: the contributions of a sum that passed the switch
         self._domain_sums: dict[tuple[int, int], tuple[Array, Expression]] = {}  # by (GPU that adds its domain, token)
@@ -105,7 +105,8 @@ class RowValues:
         return value, ("hub", node, tuple(layout.slot_of_region[layout.region[row]] for row in rows))
 
     def _return_gate_grads(self, token: int, rows: list[int]) -> None:
-        assert self.gate_grad is not None
+        if self.gate_grad is None:
+            return
         for row in rows:
             self.gate_grad[token, self.layout.column[row]] = self.memory.gate_grad[self.layout.place[row]]
 
@@ -117,8 +118,7 @@ class RowValues:
             value, expression = self._hub_sum(self.node[op], mine, part)
             there, _ = self._partial.setdefault(row, (self.t.number.poison((self.t.experts.hidden,)), expression))
             there[part] = value
-        if self.gate_grad is not None:
-            self._return_gate_grads(self.key[op], mine)
+        self._return_gate_grads(self.key[op], mine)
 
     def _push_relayed(self, op: int, rows: list[int]) -> None:
         """Push the sum of the partial rows of a token that other GPUs have left on this GPU, rounded to the stored dtype."""
@@ -126,10 +126,13 @@ class RowValues:
         mine = self._relayed_rows.get((here, token), [])
         if not mine or any(row not in self._partial for row in mine):
             raise EmulationMismatch(f"op {op}: found a sum of token {token} on GPU {here} before its parts arrived, expected a wait for them")
+        value = self._sum("relay", [self._partial[row] for row in mine])
+        self._partial.update((row, value) for row in rows)
+
+    def _sum(self, where: str, parts: list[tuple[Array, Expression]]) -> tuple[Array, Expression]:
+        """The sum of `parts` in their order, rounded to the stored dtype, and its expression."""
         n = self.t.number
-        value = n.store(add_in_order([self._partial[row][0] for row in mine], self.t.experts.hidden, n))
-        for row in rows:
-            self._partial[row] = value, ("relay", tuple(self._partial[part][1] for part in mine))
+        return n.store(add_in_order([value for value, _ in parts], self.t.experts.hidden, n)), (where, tuple(e for _, e in parts))
 
     @cached_property
     def _relayed_rows(self) -> dict[tuple[int, int], list[int]]:
@@ -151,8 +154,7 @@ class RowValues:
                 self._partial[row] = value
             else:
                 self._left[relay, fills] = value
-            if self.gate_grad is not None:
-                self._return_gate_grads(self.key[op], mine)
+            self._return_gate_grads(self.key[op], mine)
 
     def _forward_rows(self, op: int, rows: list[int]) -> None:
         """Push expert rows that other GPUs have left on this GPU into their partial rows at the source."""
@@ -172,23 +174,18 @@ class RowValues:
     def _finish_pull(self, op: int) -> None:
         """The switch adds the other GPUs' sums in the order of their answers; the source adds its own."""
         answers = self._answers.pop(op)
-        far = [(value, e) for node, value, e in answers if node != self.node[op]]
-        parts = [(value, e) for node, value, e in answers if node == self.node[op]]
+        far = [answer for node, answer in answers if node != self.node[op]]
+        parts = [answer for node, answer in answers if node == self.node[op]]
         if far:
-            width, n = self.t.experts.hidden, self.t.number
-            switch = n.store(add_in_order([value for value, _ in far], width, n))
-            parts.insert(0, (switch, ("switch", tuple(e for _, e in far))))
+            parts.insert(0, self._sum("switch", far))
         if self.p.templates[self.template[op]].dst == "relay.partial":
-            n = self.t.number
-            total = n.store(add_in_order([value for value, _ in parts], self.t.experts.hidden, n))
-            self._domain_sums[self.node[op], self.key[op]] = total, ("relay", tuple(e for _, e in parts))
-            return
-        self._write(self.key[op], parts)
+            self._domain_sums[self.node[op], self.key[op]] = self._sum("relay", parts)
+        else:
+            self._write(self.key[op], parts)
 
     def _write(self, token: int, parts: list[tuple[Array, Expression]]) -> None:
-        n = self.t.number
-        self.out[token] = n.store(add_in_order([value for value, _ in parts], self.t.experts.hidden, n))
-        self.record.sums[token] = (("source", tuple(e for _, e in parts)),)
+        self.out[token], added = self._sum("source", parts)
+        self.record.sums[token] = (added,)
 
     def _sum_for_free(self, node: int) -> None:
         """Combine of a system with free communication: add all expert rows without a transfer."""
@@ -198,19 +195,14 @@ class RowValues:
             parts = [self._hub_sum(g, rows) for g, rows in groups if rows]
             if parts:
                 self._write(token, parts)
-            if self.gate_grad is not None:
-                for _, rows in groups:
-                    self._return_gate_grads(token, rows)
+            for _, rows in groups:
+                self._return_gate_grads(token, rows)
 
     def _copy_out(self) -> None:
         """Add the partial rows that pushes left at the source, in the order of rows.
 
         A token has one partial row per GPU or one per expert.
         """
-        by_token: dict[int, list[int]] = defaultdict(list)
-        for region in self.layout.partial:
-            for row in range(self.layout.row_ptr[region], self.layout.row_ptr[region + 1]):
-                by_token[self.layout.key[row]].append(row)
-        for token, rows in by_token.items():
+        for token, rows in self.layout.rows_of_token(self.layout.partial).items():
             if all(self.row_missing[row] == 0 for row in rows):
                 self._write(token, [part for row in rows for part in self._passed.get(row) or [self._partial[row]]])

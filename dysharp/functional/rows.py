@@ -9,11 +9,11 @@ from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError, EmulationMismatch
 from dysharp.functional.faults import Faults
 from dysharp.functional.layer import UNBOUND, Record, Saved, Tensors
-from dysharp.functional.orders import Pool, make_pool
+from dysharp.functional.orders import Pool, make_pool, time_in
 from dysharp.functional.progress import Progress
 from dysharp.functional.queue_pairs import Arrival, Messages, QueuePair
 from dysharp.functional.row_values import RowValues
-from dysharp.functional.sums import Sums, add_in_order
+from dysharp.functional.sums import Sums
 from dysharp.program import Kind, Program, Tail, Trace
 from dysharp.program.builder import PULLS, PUSHES
 from dysharp.program.csr import owners
@@ -56,11 +56,9 @@ def run_rows(
     `progress(done, total)` is called from time to time. Raises EmulationMismatch when no event is possible and ops are
     left (the watchdog), ConfigError for parts of a Program that the machine does not interpret.
     """
-    if (order == "trace") != (trace is not None):
-        raise ConfigError(f"order {order!r}: found {'no' if trace is None else 'a'} Trace, expected one for order trace only")
     if program.sections:
         raise ConfigError("run_rows: found a merge of Programs, expected one Program (merged.run_merged takes the tensors of every part)")
-    machine = RowMachine(program, tensors, make_pool(order, seed, DELIVERIES, COMPLETIONS), trace, Messages(faults or Faults()))
+    machine = RowMachine(program, tensors, make_pool(order, seed, trace, DELIVERIES, COMPLETIONS), trace, Messages(faults or Faults()))
     return machine.run(progress)
 
 
@@ -76,7 +74,8 @@ class RowMachine(RowValues):
         self.kind = program.kinds().tolist()
         self.net = program.op_net().tolist()
         self.ptr, self.member_node = m.ptr.tolist(), m.node.tolist()
-        self.fill_ptr, self.fill_row = m.fill_ptr.tolist(), m.fill_row.tolist()
+        self.fill_ptr: list[int] = m.fill_ptr.tolist()
+        self.fill_row: list[int] = m.fill_row.tolist()
         self.owner = owners(m.ptr).tolist()
         self.missing = np.diff(m.ptr).tolist()
         self.tile_missing = [end - first for _, first, end in map(self.layout.tile, range(program.n_tiles))]
@@ -85,17 +84,7 @@ class RowMachine(RowValues):
         self.steps = (self._issue, self._deliver, self._respond, self._done, self.progress.told)
 
     def run(self, progress: Callable[[int, int], None] | None) -> Outcome:
-        self.progress.start()
-        pool, events = self.pool, 0
-        while len(pool):
-            kind, ident = pool.pop()
-            self.steps[kind](ident)
-            events += 1
-            if progress and not events & 0xFFF:
-                progress(self.progress.n_done, self.p.n_ops)
-        if self.progress.n_done < self.p.n_ops:
-            raise EmulationMismatch(f"watchdog: {self.progress.stuck()}")
-        return self.outcome(events)
+        return self.outcome(self.progress.run(self.pool, lambda kind, ident: self.steps[kind](ident), progress))
 
     def outcome(self, events: int) -> Outcome:
         """The result, after the last step."""
@@ -109,11 +98,11 @@ class RowMachine(RowValues):
         self.pool.add((kind, ident), (time << 32) + tie)
 
     def may_issue(self, op: int) -> None:
-        self._add(ISSUE, op, 0 if self.trace is None else int(self.trace.issue[op]))
+        self._add(ISSUE, op, time_in(self.trace, "issue", op))
 
     def may_respond(self, member: int) -> None:
         if self.progress.issued[self.owner[member]]:
-            self._add(RESPOND, member, 0 if self.trace is None else int(self.trace.member[member]))
+            self._add(RESPOND, member, time_in(self.trace, "member", member))
 
     def tile_notifies(self, tile: int) -> None:
         _, first, end = self.layout.tile(tile)
@@ -158,7 +147,7 @@ class RowMachine(RowValues):
         arrival = self.messages.arrive(member, self._queue_pair(member))
         if arrival in (Arrival.GONE, Arrival.UNHEARD):
             round_trip = 4 * self.p.nets[self.net[self.owner[member]] - 1].lat
-            self._add(way, member, 0 if self.trace is None else int(self.trace.member[member]) + round_trip)
+            self._add(way, member, time_in(self.trace, "member", member) + round_trip)
         return arrival in (Arrival.TAKEN, Arrival.UNHEARD), arrival in (Arrival.TAKEN, Arrival.REPEATED)
 
     def _delivery(self, member: int) -> tuple[int, int]:
@@ -173,7 +162,7 @@ class RowMachine(RowValues):
         return int(self.trace.member[member]), slot
 
     def _finish_later(self, op: int) -> None:
-        self._add(DONE, op, 0 if self.trace is None else int(self.trace.done[op]))
+        self._add(DONE, op, time_in(self.trace, "done", op))
 
     def _deliver(self, member: int) -> None:
         op = self.owner[member]
@@ -190,15 +179,12 @@ class RowMachine(RowValues):
         """A contribution is in the switch. The last contribution of a sum with a place ends all of them; without a place each ends by itself."""
         rows = self._rows_of.get((self.node[op], self.key[op]), [])
         value = self._hub_sum(self.node[op], rows)
-        if self.gate_grad is not None:
-            self._return_gate_grads(self.key[op], rows)
+        self._return_gate_grads(self.key[op], rows)
         added, mine, is_last = self.sums.add(op, value)
-        for row in self.fill_row[self.fill_ptr[member] : self.fill_ptr[member + 1]] if is_last else ():
+        for row in self._fills(member) if is_last else ():
             self.layout.bind(row)
             if added:
-                n = self.t.number
-                total = n.store(add_in_order([part for part, _ in mine.values()], self.t.experts.hidden, n))
-                self._partial[row] = total, ("switch", tuple(e for _, e in mine.values()))
+                self._partial[row] = self._sum("switch", list(mine.values()))
             else:
                 self._passed[row] = list(mine.values())
             self._arrived(row, self.bytes[op])
@@ -208,8 +194,7 @@ class RowMachine(RowValues):
 
     def _take(self, op: int, member: int) -> None:
         """Write what the op brings to `member`."""
-        rows = self.fill_row[self.fill_ptr[member] : self.fill_ptr[member + 1]]
-        template = self.p.templates[self.template[op]]
+        rows, template = self._fills(member), self.p.templates[self.template[op]]
         for row in rows:
             self.layout.bind(row)
         if template.fn == "copy":
@@ -227,6 +212,10 @@ class RowMachine(RowValues):
         for row in rows:
             self._arrived(row, self.bytes[op])
         self.progress.fire(Tail.MEMBER_DELIVERED, member)
+
+    def _fills(self, member: int) -> list[int]:
+        """The rows that a member fills or reads."""
+        return self.fill_row[self.fill_ptr[member] : self.fill_ptr[member + 1]]
 
     def _arrived(self, row: int, n_bytes: int) -> None:
         self.row_missing[row] -= n_bytes
@@ -255,14 +244,12 @@ class RowMachine(RowValues):
 
     def _answer(self, op: int, member: int) -> None:
         """Add the answer of `member` to the answers of the op."""
-        rows = self.fill_row[self.fill_ptr[member] : self.fill_ptr[member + 1]]
         if self.p.templates[self.template[op]].src == "relay.partial":
-            value, expression = self._domain_sum(op, self.member_node[member])
+            answer = self._domain_sum(op, self.member_node[member])
         else:
-            value, expression = self._hub_sum(self.member_node[member], rows)
-        if self.gate_grad is not None:
-            self._return_gate_grads(self.key[op], rows)
-        self._answers[op].append((self.member_node[member], value, expression))
+            answer = self._hub_sum(self.member_node[member], self._fills(member))
+        self._return_gate_grads(self.key[op], self._fills(member))
+        self._answers[op].append((self.member_node[member], answer))
         self.progress.fire(Tail.MEMBER_DELIVERED, member)
 
     def _done(self, op: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from dysharp.base.errors import EmulationMismatch, ProgramError
-from dysharp.functional.collective import FINISH, Array, Chunkwise, CollectiveEmulation
+from dysharp.functional.collective import FINISH, Array, Chunkwise, CollectiveEmulation, compared
 from dysharp.program import Kind, Program, Tail, Trace
 from dysharp.protocol import merging
 from dysharp.systems.building.tp.sublayer import OUT, PARTIAL, ROWS, Cuts, cuts_of
@@ -35,10 +35,7 @@ def emulate_sub_layer(
     """
     inputs = work.inputs(seed)
     found = Tensors(program, work, inputs, order, seed, trace, places, expire).run()
-    expected = work.reference(*inputs)
-    errors = [float(np.abs(one - two).max()) for one, two in zip(found, expected, strict=True)]
-    wrong = tuple(gpu for gpu, error in enumerate(errors) if error != 0)
-    return CollectiveEmulation(system, work.description, work.gpus, order, max(errors), wrong, program.n_ops)
+    return compared(system, program, work, order, found, work.reference(*inputs))
 
 
 class Tensors(Chunkwise):
@@ -85,7 +82,7 @@ class Tensors(Chunkwise):
     # ---- GEMMs and norms -----------------------------------------------------------------------------------------------
 
     def _finish(self, op: int) -> None:
-        t = self.p.templates[self.p.ops.template[op]]
+        t = self._template(op)
         if t.kind is Kind.COMPUTE and t.fn:
             {"gemm1": self._gemm1, "norm": self._norm, "gemm2": self._gemm2}[t.fn](int(self.p.ops.node[op]), int(self.p.ops.key[op]), t.src)
         super()._finish(op)
@@ -119,7 +116,7 @@ class Tensors(Chunkwise):
 
     def _deliver(self, member: int) -> None:
         op = self.owner[member]
-        t, home = self.p.templates[self.p.ops.template[op]], int(self.p.members.node[member])
+        t, home = self._template(op), int(self.p.members.node[member])
         if t.kind is not Kind.PUSH_REDUCE or op not in self.read or home == int(self.p.ops.node[op]):
             super()._deliver(member)
             return
@@ -159,7 +156,7 @@ class Tensors(Chunkwise):
     # ---- loads in the switch -------------------------------------------------------------------------------------------
 
     def _issue(self, op: int) -> None:
-        t = self.p.templates[self.p.ops.template[op]]
+        t = self._template(op)
         if t.kind is not Kind.MERGED_LOAD:
             super()._issue(op)
             return
@@ -189,7 +186,7 @@ class Tensors(Chunkwise):
 
     def _respond(self, member: int) -> None:
         op = self.owner[member]
-        t, home = self.p.templates[self.p.ops.template[op]], int(self.p.members.node[member])
+        t, home = self._template(op), int(self.p.members.node[member])
         if t.kind is not Kind.MERGED_LOAD:
             super()._respond(member)
             return

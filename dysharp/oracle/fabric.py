@@ -2,10 +2,10 @@
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
+from dysharp.base.values import frozen
 from dysharp.oracle.bulk import BulkOps, turn_push
 from dysharp.oracle.hub_table import tables_of
 from dysharp.oracle.load import PULLS, Op
@@ -81,7 +81,7 @@ class Acks:
         return due
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """Constants of one network: hop, acknowledgement, bytes of a virtual channel and of an output buffer (0 = infinite)."""
 

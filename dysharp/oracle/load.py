@@ -1,17 +1,16 @@
 """A Program as plain Python lists, so that the interpreter reads no array."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.base.errors import ProgramError
+from dysharp.base.values import frozen
 from dysharp.program.tables import Hardware, Kind, Program, Template
 
 PULLS = (Kind.GET, Kind.PULL_REDUCE, Kind.MERGED_LOAD)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Member:
     """One destination of an op. `rows`: region rows (global ids). `extra`: wire bytes of its copy beyond `Op.down`.
 
@@ -25,7 +24,7 @@ class Member:
     extra: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Op:
     """One op with the constants of its template. Times in ps, sizes in bytes, -1 = none.
 
@@ -71,7 +70,7 @@ class Op:
         return f"op {self.id} ({self.kind.name} {self.name!r} on node {self.node})"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tables:
     """The ops and members of a Program, and its hardware constants."""
 

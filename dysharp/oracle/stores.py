@@ -1,8 +1,8 @@
 """Regions: deliveries fill rows and tiles, tiles notify the ops of their rows (docs/design/0001, Regions)."""
 
 from collections import defaultdict
-from dataclasses import dataclass
 
+from dysharp.base.values import frozen
 from dysharp.oracle.depend import Dependencies
 from dysharp.oracle.fabric import Fabric
 from dysharp.oracle.world import Event, World
@@ -10,7 +10,7 @@ from dysharp.program.tables import Alloc, Point, Tail
 from dysharp.protocol import region
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """The place of a region: its node, its first row and its first tile."""
 

@@ -12,10 +12,11 @@ Source: MoE-Hub (arXiv 2605.05888). The paper names RAT, APT, FIFO and the spill
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from dysharp.base.values import frozen
 from dysharp.isa.sram import GPU, Sram, entry
-from dysharp.protocol.frozen import Table
+from dysharp.protocol.frozen import Table, put
 
 Key = tuple[int, int]  # (region, row id)
 Entry = tuple[int, int]  # (place, bytes so far)
@@ -29,7 +30,7 @@ RAT = Sram(
 APT = Sram(entry=entry("APT", base=48, row_bytes=17, next_place=20, capacity=20), owner=GPU, meaning="regions of a GPU", entries=64)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Region:
     """Registers of one region, which `rowspMalloc` writes."""
 
@@ -39,7 +40,7 @@ class Region:
     """Most rows."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AauState:
     """RAT, APT, the map in memory, and the reads of the map under way."""
 
@@ -57,7 +58,7 @@ class AauState:
     """Packets that wait for the map, in order of arrival."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Store:
     """A packet with `n_bytes` of a row, from byte `offset` on. `packet` is an opaque id."""
 
@@ -67,14 +68,14 @@ class Store:
     packet: Hashable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MapAnswer:
     """Memory answers the read of `key`. Answers may come in any order."""
 
     key: Key
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Placed:
     """The packet goes on to `address`, in the row at `place` of its region."""
 
@@ -84,7 +85,7 @@ class Placed:
     address: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Allocated:
     """`key` is bound to `place`. This output comes before the `Placed` of any packet of the row."""
 
@@ -92,21 +93,21 @@ class Allocated:
     place: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReadMap:
     """The unit reads the map in memory; `MapAnswer(key)` must follow."""
 
     key: Key
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spilled:
     """The entry of `key` went to the map in memory."""
 
     key: Key
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Overflow:
     """A trap: the region has no place for one more row."""
 
@@ -126,15 +127,6 @@ def empty(regions: tuple[Region, ...], *, entries: int, banks: int = 1) -> AauSt
     """A unit without rows. `entries` (of a bank) and `banks` are at least 1."""
     none = (0,) * len(regions)
     return AauState(regions, entries, (Table(),) * banks, none, none)
-
-
-def flush(state: AauState, region: int) -> AauState:
-    """The unit without any row of `region`: it was freed or is used again."""
-    zero = (*state.pointer[:region], 0, *state.pointer[region + 1 :])
-    none = (*state.evicted[:region], 0, *state.evicted[region + 1 :])
-    banks = tuple(Table((k, v) for k, v in bank.items() if k[0] != region) for bank in state.banks)
-    memory = Table((k, v) for k, v in state.memory.items() if k[0] != region)
-    return replace(state, pointer=zero, evicted=none, banks=banks, memory=memory)
 
 
 def bank_of(state: AauState, key: Key) -> int:
@@ -168,7 +160,7 @@ def _answer(state: AauState, key: Key) -> tuple[AauState, tuple[Output, ...]]:
     stored = state.memory.get(key)
     if stored is None:
         return _touch(state, stores)
-    state = replace(state, memory=state.memory.without(key), evicted=_add(state.evicted, key[0], -1))
+    state = replace(state, memory=state.memory.without(key), evicted=put(state.evicted, key[0], state.evicted[key[0]] - 1))
     state, spilled = _insert(state, key, stored)
     return _all(state, stores, spilled)
 
@@ -179,7 +171,7 @@ def _touch(state: AauState, stores: tuple[Store, ...]) -> tuple[AauState, tuple[
     place, region = state.pointer[key[0]], state.regions[key[0]]
     if place >= region.capacity:
         return state, (Overflow(key[0], key[1], region.capacity),)
-    state, spilled = _insert(replace(state, pointer=_add(state.pointer, key[0], 1)), key, (place, 0))
+    state, spilled = _insert(replace(state, pointer=put(state.pointer, key[0], place + 1)), key, (place, 0))
     return _all(state, stores, (Allocated(key, place), *spilled))
 
 
@@ -203,7 +195,7 @@ def _keep(state: AauState, key: Key, entry: Entry, *, complete: bool) -> AauStat
     """Write the entry back. A complete row has no further packet, so its entry is free."""
     b = bank_of(state, key)
     bank = state.banks[b].without(key) if complete else state.banks[b].put(key, entry)
-    return replace(state, banks=(*state.banks[:b], bank, *state.banks[b + 1 :]))
+    return replace(state, banks=put(state.banks, b, bank))
 
 
 def _insert(state: AauState, key: Key, entry: Entry) -> tuple[AauState, tuple[Output, ...]]:
@@ -212,10 +204,6 @@ def _insert(state: AauState, key: Key, entry: Entry) -> tuple[AauState, tuple[Ou
     if len(bank) >= state.entries:
         victim = bank.first()
         memory = state.memory.put(victim, bank[victim])
-        state = replace(state, memory=memory, evicted=_add(state.evicted, victim[0], 1))
+        state = replace(state, memory=memory, evicted=put(state.evicted, victim[0], state.evicted[victim[0]] + 1))
         bank, outputs = bank.without(victim), (Spilled(victim),)
-    return replace(state, banks=(*state.banks[:b], bank.put(key, entry), *state.banks[b + 1 :])), outputs
-
-
-def _add(column: tuple[int, ...], index: int, by: int) -> tuple[int, ...]:
-    return (*column[:index], column[index] + by, *column[index + 1 :])
+    return replace(state, banks=put(state.banks, b, bank.put(key, entry))), outputs

@@ -7,10 +7,11 @@ entries and the life of a table: docs/design/0004, Blocks.
 """
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from dysharp.base.values import frozen
 from dysharp.isa.sram import GPU, Sram, entry
-from dysharp.protocol.frozen import Table
+from dysharp.protocol.frozen import Table, put
 
 Key = tuple[int, int]  # (local expert, algebraic index)
 NO_LIMIT = 1 << 30
@@ -32,7 +33,7 @@ MISS_REGISTERS = Sram(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AlState:
     """The table in memory, the TLB, and the misses under way."""
 
@@ -47,7 +48,7 @@ class AlState:
     """Lookups that wait for a miss, in order of arrival: (packet, allocates)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lookup:
     """A packet (an opaque id) asks for the layout index of its block.
 
@@ -59,14 +60,14 @@ class Lookup:
     allocate: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryAnswer:
     """Memory answers the pending miss of `key`. Answers may come in any order."""
 
     key: Key
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Found:
     """The packet goes on to block `layout`."""
 
@@ -75,7 +76,7 @@ class Found:
     layout: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unbound:
     """The packet reads a block that no packet has written."""
 
@@ -83,14 +84,14 @@ class Unbound:
     key: Key
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReadTable:
     """A miss goes to memory; `MemoryAnswer(key)` must follow."""
 
     key: Key
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Allocated:
     """`key` is bound to a new block. This output comes before the `Found` of any packet."""
 
@@ -98,7 +99,7 @@ class Allocated:
     layout: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Full:
     """All miss registers are taken. The packet waits and asks again."""
 
@@ -169,7 +170,7 @@ def _allocate(state: AlState, key: Key) -> tuple[AlState, int]:
     """`key` takes the next free block of its expert. The table in memory is updated at once."""
     expert, index = key
     table = state.tables[expert]
-    tables = (*state.tables[:expert], table.put(index, len(table)), *state.tables[expert + 1 :])
+    tables = put(state.tables, expert, table.put(index, len(table)))
     return replace(state, tables=tables), len(table)
 
 

@@ -7,15 +7,16 @@ sums: docs/design/0004, Blocks.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Generic, TypeVar
 
+from dysharp.base.values import frozen
 from dysharp.protocol.frozen import Addable, Table
 
 V = TypeVar("V", bound=Addable)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Total(Generic[V]):
     """The sum of the pieces of an attempt so far, and the number of contributions in it."""
 
@@ -23,14 +24,14 @@ class Total(Generic[V]):
     value: V
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollectState(Generic[V]):
     """The tags that are not complete. `open`: (target count, totals by attempt) by tag."""
 
     open: Table[Hashable, tuple[int, Table[int, Total[V]]]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Open:
     """`tag` waits for `targets` (at least 1) contributions."""
 
@@ -38,7 +39,7 @@ class Open:
     targets: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Piece(Generic[V]):
     """A piece arrives: the sum of `count` contributions to an attempt of `tag`."""
 
@@ -48,7 +49,7 @@ class Piece(Generic[V]):
     value: V
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Complete(Generic[V]):
     """`attempt` is the first attempt with all contributions of `tag`. `value`: their unrounded sum."""
 
@@ -57,7 +58,7 @@ class Complete(Generic[V]):
     value: V
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Discarded:
     """The piece belongs to a tag that is complete already."""
 

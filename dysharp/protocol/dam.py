@@ -9,10 +9,11 @@ the partial last tile starts with the rows that it has, and the thread blocks of
 is here to be refuted. Source: MoE-Hub (arXiv 2605.05888), dependency table, status counters, global counter. Announced totals: docs/design/0013.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from dysharp.base.values import frozen
 from dysharp.isa.sram import GPU, Sram, entry
-from dysharp.protocol.frozen import Table
+from dysharp.protocol.frozen import Table, put
 
 TILE_COUNTER = Sram(
     entry=entry("tile counter", bytes=25, records=8, started=1, returnable=1),
@@ -22,7 +23,7 @@ TILE_COUNTER = Sram(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DamState:
     """One region and the kernel that reads it."""
 
@@ -45,7 +46,7 @@ class DamState:
     all_ready: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ack:
     """`n_bytes` of the row at `place` are visible."""
 
@@ -53,14 +54,14 @@ class Ack:
     n_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Record:
     """The source record of the row at `place` is visible."""
 
     place: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Announce:
     """`producer` has sent `rows` rows to this region and sends no more."""
 
@@ -68,7 +69,7 @@ class Announce:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ready:
     """The thread blocks of `tile` may start on its first `rows` rows."""
 
@@ -76,7 +77,7 @@ class Ready:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Returnable:
     """The source records of the first `rows` rows of `tile` are there."""
 
@@ -84,7 +85,7 @@ class Returnable:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reclaim:
     """No row of `tile` will come: its thread blocks end."""
 
@@ -104,9 +105,11 @@ def empty(rows: int, row_bytes: int, tile_rows: int, producers: int, *, fixed: i
 def step(state: DamState, event: Event) -> tuple[DamState, tuple[Output, ...]]:
     """The counters after an acknowledgement, a record or an announcement."""
     if isinstance(event, Ack):
-        state = replace(state, counters=_add(state.counters, event.place // state.tile_rows, event.n_bytes))
+        tile = event.place // state.tile_rows
+        state = replace(state, counters=put(state.counters, tile, state.counters[tile] + event.n_bytes))
     elif isinstance(event, Record):
-        state = replace(state, records=_add(state.records, event.place // state.tile_rows, 1))
+        tile = event.place // state.tile_rows
+        state = replace(state, records=put(state.records, tile, state.records[tile] + 1))
     else:
         state = replace(state, announced=state.announced.put(event.producer, event.rows))
     if not state.all_ready and _all_there(state):
@@ -147,7 +150,3 @@ def _release(state: DamState) -> tuple[DamState, tuple[Output, ...]]:
             outputs.append(Reclaim(tile))
             state = replace(state, reclaimed=state.reclaimed | {tile})
     return state, tuple(outputs)
-
-
-def _add(column: tuple[int, ...], index: int, by: int) -> tuple[int, ...]:
-    return (*column[:index], column[index] + by, *column[index + 1 :])

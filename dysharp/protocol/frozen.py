@@ -9,6 +9,11 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
+def put(column: tuple[V, ...], index: int, value: V) -> tuple[V, ...]:
+    """The column with `value` at `index`."""
+    return (*column[:index], value, *column[index + 1 :])
+
+
 class Addable(Protocol):
     """A payload: an int, an array, or another type with `+`. Blocks never compare or hash payloads."""
 

@@ -6,8 +6,9 @@ target lists: docs/design/0004, Decisions where the paper is silent.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from dysharp.base.values import frozen
 from dysharp.isa.sram import LSU, Sram, entry
 from dysharp.protocol.frozen import Table
 
@@ -21,7 +22,7 @@ MULTIMEMQ = Sram(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LsuState:
     """`queue`: instructions that wait for their target list. `outstanding`: the latest attempt by tag."""
 
@@ -31,7 +32,7 @@ class LsuState:
     outstanding: Table[Hashable, int] = field(default_factory=Table)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Enter:
     """An SM executes an instruction with `targets` targets. `tag` is free."""
 
@@ -39,35 +40,35 @@ class Enter:
     targets: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListArrived:
     """Memory returns the target list of `tag`."""
 
     tag: Hashable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Retry:
     """`tag` has been outstanding for too long."""
 
     tag: Hashable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finish:
     """All targets of `tag` have acknowledged, or its sum is complete."""
 
     tag: Hashable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FetchList:
     """The unit reads the target list of `tag`. `ListArrived` must follow."""
 
     tag: Hashable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Send:
     """The request of `tag` leaves."""
 
@@ -75,21 +76,21 @@ class Send:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Done:
     """The instruction is complete."""
 
     tag: Hashable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Refused:
     """The MultimemQ is full. The instruction stays with its SM and enters again later."""
 
     tag: Hashable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Exhausted:
     """`tag` has no attempt number left for another retry."""
 

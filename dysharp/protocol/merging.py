@@ -7,12 +7,13 @@ Source: CAIS (HPCA 2026), merge unit; docs/design/0002, MERGED_LOAD.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from dysharp.base.values import frozen
 from dysharp.protocol.frozen import Table
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entry:
     """One address: `count` loads so far. `waiting`: who gets the response; `ready`: the response is cached."""
 
@@ -22,7 +23,7 @@ class Entry:
     expected: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MergeState:
     """`free`: places that neither a load nor a sum has. `loads`: by address, least recently used first."""
 
@@ -30,7 +31,7 @@ class MergeState:
     loads: Table[Hashable, Entry]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Load:
     """`asker` loads `address`, which `expected` (at least 1) loads ask for."""
 
@@ -39,31 +40,31 @@ class Load:
     expected: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Response:
     """The response to the load of `address` that has a place is in the switch."""
 
     address: Hashable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Expire:
     """The entry of `address` was idle for too long. An entry whose response is still on its way stays."""
 
     address: Hashable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Take:
     """A sum begins and wants a place."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Give:
     """A sum is over."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Forward:
     """The load of `asker` goes on to the home. `merges`: its response comes to the table; otherwise it goes to `asker` alone."""
 
@@ -71,7 +72,7 @@ class Forward:
     merges: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answer:
     """`asker` gets the response of `address`."""
 
@@ -79,14 +80,14 @@ class Answer:
     asker: Hashable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dropped:
     """The cached response of `address` left before all loads had come."""
 
     address: Hashable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Taken:
     """Whether a sum has a place."""
 

@@ -8,9 +8,10 @@ Blocks.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Generic, TypeVar
 
+from dysharp.base.values import frozen
 from dysharp.isa.sram import PORT, Sram, entry
 from dysharp.protocol.frozen import Addable, Table
 
@@ -25,7 +26,7 @@ REDUCTION_BUFFER = Sram(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entry(Generic[V]):
     """One session. `count` targets have answered with the sum `value` (None = no answer yet), `remaining` have not."""
 
@@ -34,7 +35,7 @@ class Entry(Generic[V]):
     value: V | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReductionState(Generic[V]):
     """`table`: live sessions, least recently used first, at most `entries` of them."""
 
@@ -42,7 +43,7 @@ class ReductionState(Generic[V]):
     table: Table[Hashable, Entry[V]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Request:
     """A request of `session` passes to `targets` (at least 1) targets. `session`: an opaque (source, tag, attempt)."""
 
@@ -50,7 +51,7 @@ class Request:
     targets: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Response(Generic[V]):
     """A response of `session` arrives: the sum over `count` targets."""
 
@@ -59,14 +60,14 @@ class Response(Generic[V]):
     value: V
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Expire:
     """The entry of `session` was idle for too long."""
 
     session: Hashable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Result(Generic[V]):
     """All targets of `session` have answered: their sum, which is rounded, goes to the source."""
 
@@ -75,7 +76,7 @@ class Result(Generic[V]):
     value: V
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Partial(Generic[V]):
     """An entry leaves early: its unrounded sum over `count` targets goes to the source."""
 
@@ -84,7 +85,7 @@ class Partial(Generic[V]):
     value: V
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bypass(Generic[V]):
     """A response without an entry goes on to the source as it is."""
 

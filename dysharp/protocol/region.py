@@ -5,6 +5,8 @@ Source: MoE-Hub (AAU, Address Allocation Unit, and DAM, Data Availability Manage
 
 from dataclasses import dataclass, replace
 
+from dysharp.protocol.frozen import put
+
 
 @dataclass(frozen=True, slots=True)
 class RegionState:
@@ -37,16 +39,12 @@ def empty(n_rows: int, row_bytes: int, tile_rows: int, *, first_touch: bool = Tr
     return RegionState(row_bytes, tile_rows, first_touch, slot, row_at, (0,) * n_rows)
 
 
-def _put(column: tuple[int, ...], index: int, value: int) -> tuple[int, ...]:
-    return (*column[:index], value, *column[index + 1 :])
-
-
 def step(state: RegionState, fill: Fill) -> RegionState:
     """The region after one fill. A row that is not bound takes the next free slot."""
-    received = _put(state.received, fill.row, state.received[fill.row] + fill.n_bytes)
+    received = put(state.received, fill.row, state.received[fill.row] + fill.n_bytes)
     if state.slot[fill.row] >= 0:
         return replace(state, received=received)
-    slot = _put(state.slot, fill.row, len(state.row_at))
+    slot = put(state.slot, fill.row, len(state.row_at))
     return replace(state, slot=slot, row_at=(*state.row_at, fill.row), received=received)
 
 

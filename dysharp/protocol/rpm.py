@@ -13,10 +13,11 @@ Source: MoE-Hub (arXiv 2605.05888). The paper leaves the order of rules 2 to 5 a
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from dysharp.base.values import frozen
 from dysharp.isa.sram import PEER, Sram, entry
-from dysharp.protocol.frozen import Table
+from dysharp.protocol.frozen import Table, put
 
 LINE_BYTES = 128
 ALL = (1 << LINE_BYTES) - 1
@@ -30,7 +31,7 @@ PARTITION = Sram(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entry:
     """One line on its way to a peer. `mask`: bit i = byte i is valid. `data`: byte by number, 0 where not valid."""
 
@@ -40,7 +41,7 @@ class Entry:
     since: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RpmState:
     """The partitions, in the order of peers. `last`: the peer that was served last. `now`: cycles."""
 
@@ -55,7 +56,7 @@ class RpmState:
     """True: nothing more comes (a fence), so partial entries leave too."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Write:
     """Bytes `first` .. `first + len(data) - 1` of a line for `peer`.
 
@@ -71,7 +72,7 @@ class Write:
     low: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Packet:
     """A line leaves for `peer`."""
 
@@ -128,19 +129,6 @@ def send(state: RpmState, ready: tuple[bool, ...] | None = None) -> tuple[RpmSta
     return state, None
 
 
-def runs(mask: int) -> list[tuple[int, int]]:
-    """(first byte, number of bytes) of each run of valid bytes: a packet carries one run."""
-    found, start = [], -1
-    for i in range(LINE_BYTES + 1):
-        valid = mask >> i & 1
-        if valid and start < 0:
-            start = i
-        if not valid and start >= 0:
-            found.append((start, i - start))
-            start = -1
-    return found
-
-
 def _next(state: RpmState, partition: Table[Tag, Entry]) -> Tag | None:
     """The entry that leaves next (rules 2 to 5)."""
     crowded = state.draining or len(partition) >= state.entries
@@ -155,4 +143,4 @@ def _next(state: RpmState, partition: Table[Tag, Entry]) -> Tag | None:
 
 
 def _with(state: RpmState, peer: int, partition: Table[Tag, Entry]) -> RpmState:
-    return replace(state, partitions=(*state.partitions[:peer], partition, *state.partitions[peer + 1 :]))
+    return replace(state, partitions=put(state.partitions, peer, partition))

@@ -5,10 +5,11 @@ token has a bitmap of the chunks that have arrived, so a repeated store counts o
 2605.05607), token tracker. The threshold of a partial tile, the token ids and the spilling of entries: docs/design/0004, Blocks.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from dysharp.base.values import frozen
 from dysharp.isa.sram import GPU, Sram, entry
-from dysharp.protocol.frozen import Table
+from dysharp.protocol.frozen import Table, put
 
 Tile = tuple[int, int]  # (local expert, index of the tile among the tiles of the expert)
 
@@ -20,7 +21,7 @@ TILE_STATUS = Sram(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entry:
     """Counts of one tile: bytes that have arrived, finished thread blocks of GEMM-1 and of GEMM-2."""
 
@@ -29,7 +30,7 @@ class Entry:
     gemm2: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shape:
     """Sizes of tiles."""
 
@@ -47,7 +48,7 @@ class Shape:
         return min(self.tile_rows, self.n_active[tile[0]] - tile[1] * self.tile_rows) * self.row_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrackerState:
     """The TS table and the TID lists."""
 
@@ -62,7 +63,7 @@ class TrackerState:
     """TID lists: (token, bitmap of the chunks that have arrived) in layout order."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bind:
     """Block `layout` of `expert` is allocated to `token`. The blocks of an expert come in order 0, 1, ..."""
 
@@ -71,7 +72,7 @@ class Bind:
     token: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Store:
     """Chunk number `chunk` of a bound block is visible, with `n_bytes` bytes."""
 
@@ -81,35 +82,35 @@ class Store:
     n_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gemm1Block:
     """A thread block of GEMM-1 of `tile` has finished."""
 
     tile: Tile
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gemm2Block:
     """A thread block of GEMM-2 of `tile` has finished."""
 
     tile: Tile
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TileReady:
     """All rows of `tile` are visible. GEMM-1 may read them."""
 
     tile: Tile
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RowReady:
     """GEMM-1 of `tile` is done. GEMM-2 may read its output."""
 
     tile: Tile
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Notify:
     """The output of local `expert` for `token` is visible. The token's source GPU gets a notice."""
 
@@ -117,7 +118,7 @@ class Notify:
     expert: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spilled:
     """The TS entry of `tile` moves to memory."""
 
@@ -176,7 +177,7 @@ def _store(state: TrackerState, event: Store) -> tuple[TrackerState, tuple[Outpu
     token, seen = row[place]
     if seen >> event.chunk & 1:
         return state, ()
-    row = (*row[:place], (token, seen | 1 << event.chunk), *row[place + 1 :])
+    row = put(row, place, (token, seen | 1 << event.chunk))
     entry = entry_of(state, tile)
     entry = replace(entry, bytes=entry.bytes + event.n_bytes)
     ready = entry.bytes == state.shape.threshold_bytes(tile)

@@ -77,7 +77,7 @@ def run_collective(
     blocks = (blocks if request.fidelity == "packet" else {}) | ({"merging": merging} if merging else {})
     if isinstance(request.work, SubLayer):
         blocks |= {"links": {"up_use": up_use(program, trace)}}
-    return make_row(inputs, measured, None, HostCosts(wall, compile_s, peak_rss_mb()), blocks=blocks, header=header)
+    return make_row(measured, None, HostCosts(wall, compile_s, peak_rss_mb()), blocks=blocks, header=header)
 
 
 def header_of_collective(request: CollectiveRequest) -> tuple[str, ...]:

@@ -106,7 +106,7 @@ def run_pass(
     )  # fmt: skip
     blocks = blocks if request.fidelity == "packet" else {}
     header = (*header_of(workload), *settings_of(system.name, inputs.form, inputs.options, request))
-    row = make_row(inputs, measured, around, costs, blocks=blocks, dropped_rows=dropped, warnings=warnings, header=header)
+    row = make_row(measured, around, costs, blocks=blocks, dropped_rows=dropped, warnings=warnings, header=header)
     return row, trace.row_slot
 
 

@@ -1,7 +1,6 @@
 """Pictures of the papers' figures: bars, lines, and bars in two parts."""
 
-from collections.abc import Mapping
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,32 +12,13 @@ ROOM = 90
 """Letters of a line below a picture; longer labels of places are turned, longer legends take several lines."""
 
 
-class SeriesLike(Protocol):
-    """The numbers of a picture: `values[name][i]` of a series at `places[i]`, None = no point."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def places(self) -> tuple[str, ...]: ...
-    @property
-    def values(self) -> Mapping[str, tuple[float | None, ...]]: ...
-    @property
-    def published(self) -> Mapping[str, float]: ...
-    @property
-    def x(self) -> str: ...
-    @property
-    def unit(self) -> str: ...
-
-
-def plot_series(series: SeriesLike, title: str, *, ax: Axes | None = None) -> Axes:
-    """Draw a figure of a paper. Black marks at the place "mean": the published geometric means."""
+def plot_series(series: Any, title: str, *, ax: Axes | None = None) -> Axes:
+    """Draw a figure of a paper from its `figures.series.Series`. Black marks at the place "mean": the published geometric means."""
     with drawn(ax, 7.2, 3.2) as axes:
         draw = {"bars": _bars, "lines": _lines, "parts": _parts}[series.kind]
         draw(axes, series)
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel(series.x.replace("_", " "))
-        axes.set_ylabel(series.unit)
-        axes.set_title(title, loc="left", wrap=True)
+        axes.set(ylim=(0, None), xlabel=series.x.replace("_", " "), ylabel=series.unit)
+        axes.set_title(title, wrap=True)
         if sum(map(len, series.places)) > ROOM:
             axes.tick_params("x", rotation=30)
             for label in axes.get_xticklabels():
@@ -48,7 +28,7 @@ def plot_series(series: SeriesLike, title: str, *, ax: Axes | None = None) -> Ax
     return axes
 
 
-def _colours(series: SeriesLike) -> dict[str, str]:
+def _colours(series: Any) -> dict[str, str]:
     """Systems have their own colours. Other series take the palette."""
     installed = all_systems()
     others = [name for name in series.values if name not in installed]
@@ -59,7 +39,7 @@ def _numbers(values: tuple[float | None, ...]) -> list[float]:
     return [float("nan") if v is None else v for v in values]
 
 
-def _bars(ax: Axes, series: SeriesLike) -> None:
+def _bars(ax: Axes, series: Any) -> None:
     place, width, colours = np.arange(len(series.places)), 0.8 / max(1, len(series.values)), _colours(series)
     marked = False
     for i, (name, values) in enumerate(series.values.items()):
@@ -72,13 +52,13 @@ def _bars(ax: Axes, series: SeriesLike) -> None:
     ax.set_xticks(place, series.places)
 
 
-def _lines(ax: Axes, series: SeriesLike) -> None:
+def _lines(ax: Axes, series: Any) -> None:
     colours = _colours(series)
     for name, values in series.values.items():
         ax.plot(series.places, _numbers(values), marker="o", markersize=4, color=colours[name], label=name)
 
 
-def _parts(ax: Axes, series: SeriesLike) -> None:
+def _parts(ax: Axes, series: Any) -> None:
     low = np.zeros(len(series.places))
     for i, (name, values) in enumerate(series.values.items()):
         ax.bar(series.places, _numbers(values), 0.6, bottom=low, color=PALETTE[i], label=name)

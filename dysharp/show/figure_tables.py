@@ -1,31 +1,14 @@
-"""Tables of figures, on a terminal and as Markdown."""
+"""Tables of figures, on a terminal and as Markdown. `figure`, `results`: a `Figure` and its `Result`s of the folder `figures`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dysharp.show.markdown import escaped, paragraph, table
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-class FigureLike(Protocol):
-    """The texts of a figure. `paper`: its page, "" for a figure that no paper has. `headline`: claims that are the headline of this page."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def paper(self) -> str: ...
-    @property
-    def headline(self) -> tuple[str, ...]: ...
 
 
 COLUMNS = ("point", "metric", "paper", "ours", "note")
@@ -84,7 +67,7 @@ def reasons(results: Sequence[Any]) -> list[tuple[list[str], str]]:
     return [(points, reason) for reason, points in found.items()]
 
 
-def print_figure(figure: FigureLike, results: Sequence[Any], out: Console) -> None:
+def print_figure(figure: Any, results: Sequence[Any], out: Console) -> None:
     """Print the answer first: published and simulated numbers, then what explains gaps, then all other numbers. `out`: a console without markup."""
     from rich.table import Table
 
@@ -121,7 +104,7 @@ def verdict_text(results: Sequence[Any]) -> str:
     return "; ".join(words)
 
 
-def figure_markdown(figure: FigureLike, results: Sequence[Any]) -> str:
+def figure_markdown(figure: Any, results: Sequence[Any]) -> str:
     """A figure as a section of Markdown. Texts from files are escaped."""
     lines = [f"## {escaped(figure.name)}: {escaped(figure.title)}", "", paragraph(figure.source), ""]
     if figure.text:

@@ -8,7 +8,7 @@ import dataclasses
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Annotated, Any
 
@@ -24,6 +24,7 @@ from dysharp.analysis.row import DIRECTIONS, asked_of
 from dysharp.api import Advice, Comparison
 from dysharp.api.comparison import left_out_lines, limits_sentence, place_of_fastest
 from dysharp.base.errors import ConfigError, one_line, show
+from dysharp.base.values import frozen
 from dysharp.runs.causes import Cause, causes
 from dysharp.runs.formats import resource_words
 from dysharp.runs.header import routing_line
@@ -38,7 +39,7 @@ LEVELS = 8
 MOST_GPUS = 128
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoadView:
     """Drawings of a load.
 
@@ -67,9 +68,7 @@ class LoadView:
 @lru_cache(maxsize=32)
 def load_view(model: str, gpus: int, tokens: int, routing: str, seed: int, layer: int | None, domain_gpus: int = 0) -> LoadView:
     """The load of a workload by the names in its Row. Raises ConfigError where it cannot be drawn again."""
-    if model not in list_models():  # a Row of somebody else names no file that is opened here
-        raise ConfigError(f"report: found model {model[:60]!r}, expected a packaged name")
-    known = load_model(model)
+    known = load_model(_packaged(model, list_models()))
     for source in dict.fromkeys((known.routing, routing.removesuffix(" (synthetic)"))):
         with suppress(ConfigError):
             found = make_routing(source, known, gpus, tokens, seed=seed, layer=layer)
@@ -184,7 +183,7 @@ WORKLOAD = ("model", "cluster", "gpus", "tokens_per_gpu", "routing", "direction"
 """Fields of a Row that say what was simulated. Rows that agree in them stand in one table."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entry:
     """One run in a table. Times in us. `low`, `high`: error bar, None = not known. `label`: the system, and what tells it apart."""
 
@@ -196,7 +195,7 @@ class Entry:
     speedup: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Panel:
     """Runs on one workload. `notes`: what the numbers rest on. `warnings`: the warnings about all runs. `best`: place of the entry that the
     sentence or the answer names."""
@@ -211,7 +210,7 @@ class Panel:
     sources: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Report:
     """What a page says. `command`: the command that repeats it. `answer`: lines on top."""
 
@@ -219,7 +218,6 @@ class Report:
     command: str
     panels: tuple[Panel, ...]
     answer: tuple[str, ...] = ()
-    facts: tuple[tuple[str, str], ...] = field(default=())
 
 
 def report_of_comparison(done: Comparison, command: str) -> Report:
@@ -366,7 +364,7 @@ def render(report: Report) -> str:
     """The page. Text of files and options is escaped."""
     views = [_view(i, panel) for i, panel in enumerate(report.panels)]
     page: str = template("report.html", us=_us).render(
-        title=report.title, command=one_line(report.command), answer=report.answer, facts=report.facts, panels=views,
+        title=report.title, command=one_line(report.command), answer=report.answer, panels=views,
         overview=_overview(report.panels), version=__version__, model_version=MODEL_VERSION,
     )  # fmt: skip
     return page

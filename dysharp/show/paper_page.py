@@ -4,11 +4,11 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dysharp.base.text import csv_text
-from dysharp.show.figure_tables import FigureLike, bounded, claims, counted
+from dysharp.base.values import frozen
+from dysharp.show.figure_tables import bounded, claims, counted
 from dysharp.show.headline import headline
 from dysharp.show.markdown import escaped, paragraph, table
 
@@ -23,11 +23,11 @@ RUN = ". Run: "
 """What stands between a reason and its command."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Section:
     """A figure, its results, and whether a picture and a CSV file named after it lie in the folder of the page."""
 
-    figure: FigureLike
+    figure: Any
     results: Sequence[Any]
     picture: bool
 

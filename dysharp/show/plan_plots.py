@@ -42,8 +42,7 @@ def plot_plan(
         axes[0].invert_yaxis()
         for at, (speed, limit) in enumerate(zip(speeds, limits, strict=True)):
             axes[0].text(speed, at, f" {limit}", va="center", fontsize="small")
-        axes[0].set(xlabel="tokens/s per GPU", xlim=(0, 1.4 * max(speeds)))
-        axes[0].set_title(title, loc="left")
+        axes[0].set(xlabel="tokens/s per GPU", xlim=(0, 1.4 * max(speeds)), title=title)
         axes[1].bar(range(len(memory_gib)), list(memory_gib), color=[SPEED if one <= capacity_gib else TOO_MUCH for one in memory_gib])
         axes[1].axhline(capacity_gib, color="black", linestyle="--", linewidth=1)
         axes[1].set(xlabel="pipeline rank", ylabel="GiB", xticks=range(len(memory_gib)))

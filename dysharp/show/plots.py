@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Colours of curves that are no systems, in this order: Okabe-Ito and two more. The common forms of colour blindness
 # can tell them apart.
 PALETTE = ("#0072B2", "#E69F00", "#CC79A7", "#009E73", "#999999", "#56B4E9", "#D55E00", "#F0E442", "#332288")
-STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "dysharp"}
+STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.titlelocation": "left", "svg.hashsalt": "dysharp"}
 FORMATS = ("svg", "png")
 
 
@@ -81,14 +81,13 @@ def plot_compare(rows: Sequence[Row], *, ax: Axes | None = None) -> Axes:
         axes.set_yticks(place, [f"{row.system}\n(drops {row.dropped_share:.0%})" if row.dropped_rows else row.system for row in rows])
         axes.invert_yaxis()
         axes.margins(x=0.12)
-        axes.set_xlim(left=0)
         passes = ", ".join(dict.fromkeys(DIRECTIONS[row.direction] for row in rows))
         of = "the collective" if rows and rows[0].workload else f"one MoE layer, {passes}" if passes else "one MoE layer"
-        axes.set_xlabel(f"time of {of} (us)")
+        axes.set(xlim=(0, None), xlabel=f"time of {of} (us)")
         if rows:
             first = rows[0]
             layer = f"{first.model}, {first.gpus} GPUs x {first.tokens_per_gpu} tokens, {first.cluster}\n{first.routing}"
-            axes.set_title(first.asked if first.workload else layer, loc="left")
+            axes.set_title(first.asked if first.workload else layer)
         axes.legend(loc="lower right", frameon=False)
     return axes
 
@@ -142,9 +141,7 @@ def plot_pareto(records: Sequence[Sequence[float]], objectives: Sequence[str], t
         axes.plot(*values.T, "o", color=PALETTE[4], markersize=4, label=f"{len(values)} points")
         axes.plot(*front.T, "o", color=PALETTE[0], markersize=6, drawstyle="steps-post", linestyle="-", label=f"front of {len(front)}")
         words = [f"{name.removeprefix('-')}, {'larger' if sign < 0 else 'smaller'} is better" for name, sign in zip(objectives, signs, strict=True)]
-        axes.set(xlabel=words[0], ylabel=words[1])
-        if title:
-            axes.set_title(title, loc="left")
+        axes.set(xlabel=words[0], ylabel=words[1], title=title)
         axes.legend(frameon=False)
     return axes
 
@@ -175,9 +172,8 @@ def _map(ax: Any, model: str, times: dict[tuple[int, ...], float]) -> None:
         ax.text(j, i, f"{value:.2f}", ha="center", va="center", color="white" if value > 1.12 else "black", fontsize=8)
     ax.set_xticks(range(len(combine)), combine)
     ax.set_yticks(range(len(dispatch)), dispatch)
-    ax.set_xlabel("combine window (tokens per GPU)")
-    ax.set_ylabel("dispatch window (tokens per GPU)")
-    ax.set_title(f"{model}: time over best ({best:.1f} us)\ndefault windows: {times[()] / best:.3f}", loc="left")
+    title = f"{model}: time over best ({best:.1f} us)\ndefault windows: {times[()] / best:.3f}"
+    ax.set(xlabel="combine window (tokens per GPU)", ylabel="dispatch window (tokens per GPU)", title=title)
 
 
 SHOWN = 20.0  # largest drawn latency over smallest latency: past saturation, latency grows with the length of the run
@@ -202,10 +198,7 @@ def plot_network(curves: Sequence[NetworkCurve], *, ax: Axes | None = None) -> A
                 face = "white" if saturated else colour
                 x, y = [loads[i] for i in some], [latencies[i] for i in some]
                 axes.plot(x, y, "o", color=colour, markerfacecolor=face, markersize=4, clip_on=False)
-        axes.set_ylim(0, top)
-        axes.set_xlim(0, 1)
-        axes.set_xlabel("offered load (flits per cycle and terminal)")
-        axes.set_ylabel("packet latency (cycles)")
-        axes.set_title("latency against load (hollow: saturated)", loc="left")
+        axes.set(xlim=(0, 1), ylim=(0, top), title="latency against load (hollow: saturated)")
+        axes.set(xlabel="offered load (flits per cycle and terminal)", ylabel="packet latency (cycles)")
         axes.legend(loc="upper left", frameon=False)
     return axes

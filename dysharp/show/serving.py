@@ -31,8 +31,8 @@ def plot_serving(done: Serving, *, ax: Axes | None = None) -> Axes:
             _scatter(axes, [p for p in done.points if p.replica.layout.name == name], colour, name)
         axes.plot([p.per_user for p in done.front], [p.tokens_per_gpu for p in done.front], "k-", linewidth=1, label="front")
         axes.axvline(1e3 / done.slo.tpot, color="black", linestyle=":", linewidth=1, label=f"TPOT of {done.slo.tpot:g} ms")
-        axes.set(xscale="log", yscale="log", xlabel="tokens/s of a user", ylabel="tokens/s of a GPU")
-        axes.set_title(f"{done.model} on {done.gpus} GPUs of {done.cluster}", loc="left")
+        title = f"{done.model} on {done.gpus} GPUs of {done.cluster}"
+        axes.set(xscale="log", yscale="log", xlabel="tokens/s of a user", ylabel="tokens/s of a GPU", title=title)
         axes.legend(frameon=False)
     return axes
 

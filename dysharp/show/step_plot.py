@@ -54,12 +54,9 @@ def plot_step(steps: Steps, *, ax: Axes | None = None) -> Axes:
             for rank in range(ranks):
                 bars = [(start, end - start) for at, start, end in own if at == rank]
                 axes.broken_barh(bars, (rank + (0.36 if thin else -0.4), 0.1 if thin else 0.74), facecolors=COLOURS[work], linewidth=0)
-        axes.set_yticks(range(ranks))
-        axes.set_ylim(ranks - 0.5, -0.5)
-        axes.set_xlim(0, steps.best.step_us / 1e3)
-        axes.set_xlabel("time of a step (ms)")
-        axes.set_ylabel("pipeline rank")
-        axes.set_title(f"{steps.model}, {steps.layout.gpus} GPUs, {steps.schedule.name}, {steps.best.system}", loc="left")
+        axes.set(yticks=range(ranks), ylim=(ranks - 0.5, -0.5), xlim=(0, steps.best.step_us / 1e3))
+        title = f"{steps.model}, {steps.layout.gpus} GPUs, {steps.schedule.name}, {steps.best.system}"
+        axes.set(xlabel="time of a step (ms)", ylabel="pipeline rank", title=title)
         keys = [Patch(color=COLOURS[work], label=work) for work in found]
         figure = axes.get_figure(root=True)
         assert figure is not None

@@ -39,8 +39,7 @@ def plot_timeline(timeline: Timeline, *, title: str = "", ax: Axes | None = None
         end = ps_to_us(timeline.time_ps)
         axes.imshow(rows, aspect="auto", interpolation="nearest", extent=(0.0, end, len(rows), 0.0))
         axes.set_yticks([gpu * (len(BANDS) + 1) + 1.5 for gpu in range(timeline.n_gpus)], [f"GPU {gpu}" for gpu in range(timeline.n_gpus)])
-        axes.set_xlabel("time (us); bands of a GPU: up link, GEMMs, down link")
-        axes.set_title(title, loc="left")
+        axes.set(xlabel="time (us); bands of a GPU: up link, GEMMs, down link", title=title)
         axes.legend(
             handles=[
                 *(Patch(color=code, label=_label(timeline, name)) for name, code in colour.items()),

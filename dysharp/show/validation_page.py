@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -11,6 +10,7 @@ from matplotlib.axes import Axes
 from dysharp.base.errors import one_line
 from dysharp.base.files import check_destination, make_folder, write_text
 from dysharp.base.text import cell, csv_text
+from dysharp.base.values import frozen
 from dysharp.measured.validation import Validation
 from dysharp.show import markdown
 from dysharp.show.plots import drawn, save_figure
@@ -23,7 +23,7 @@ BORROWED_KEYS = ("by", "held_out", "constant", "from")
 BETWEEN_KEYS = ("family", "between", *BEYOND_KEYS[1:])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Long:
     """A long table: its file beside the page, what it holds, its columns and its rows."""
 
@@ -75,10 +75,7 @@ def plot_validation(points: Sequence[tuple[str, float, float]], *, ax: Axes | No
         ends = [min((m for _, m, _ in points), default=1.0), max((m for _, m, _ in points), default=10.0)]
         axes.plot(ends, ends, color="black", linewidth=1)
         axes.fill_between(ends, [0.75 * x for x in ends], [1.25 * x for x in ends], color="black", alpha=0.08, linewidth=0)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_xlabel("measured (us)")
-        axes.set_ylabel("predicted (us)")
+        axes.set(xscale="log", yscale="log", xlabel="measured (us)", ylabel="predicted (us)")
         axes.legend(frameon=False, markerscale=3)
     return axes
 

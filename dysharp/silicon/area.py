@@ -3,6 +3,9 @@
 From gates and bits to square millimetres, with a spread. Sources: docs/rtl.md, "Area".
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from dysharp.isa.sram import Sram
@@ -24,6 +27,10 @@ class Spread(NamedTuple):
     low: float
     middle: float
     high: float
+
+    def times(self, n: float) -> Spread:
+        """`n` times the value and its ends."""
+        return Spread(*(n * end for end in self))
 
 
 GE_PER_MM2 = {12: Spread(4.5e6, 6.5e6, 9.0e6), 7: Spread(11e6, 16.4e6, 23e6)}
@@ -47,9 +54,14 @@ def parts_mm2(node: int, *, kge: float, bits: float, ported_bits: float = 0, cam
     }
 
 
-def total(parts: dict[str, Spread]) -> Spread:
-    """The sum; its ends add the ends of the parts."""
-    return Spread(*(sum(ends) for ends in zip(*parts.values(), strict=True)))
+def added(spreads: Iterable[Spread]) -> Spread:
+    """The sum; its ends add the ends."""
+    return Spread(*(sum(ends) for ends in zip(*spreads, strict=True)))
+
+
+def total(parts: Mapping[str, Spread]) -> Spread:
+    """The sum of named parts."""
+    return added(parts.values())
 
 
 DYSHARP_TABLES = (AL_TLB, MISS_REGISTERS, TILE_STATUS, OUTPUT_READINESS, MULTIMEMQ, REDUCTION_BUFFER)
@@ -63,6 +75,11 @@ def entries_of(table: Sram, cluster: Cluster) -> int:
         return table.entries
     given = file_values(cluster)[table.cluster_key]
     return int(given * KIB) // table.entry.bits if table.cluster_key.endswith("_KiB") else int(given)
+
+
+def switch_ports(cluster: Cluster) -> int:
+    """Ports of a switch."""
+    return cluster.n_gpus * cluster.links_per_gpu // max(1, cluster.n_switches)
 
 
 def mm2(bits: int, density: str) -> float:
@@ -80,14 +97,13 @@ def dysharp_area(cluster: Cluster, queues: int | None = None, misses: int | None
     tables = bits[AL_TLB] + bits[TILE_STATUS] + bits[OUTPUT_READINESS]
     bits[MISS_REGISTERS] = MISS_REGISTERS.bits(MISS_REGISTERS.entries if misses is None else misses)
     queued = bits[MULTIMEMQ] * (cluster.n_sms if queues is None else queues)
-    ports = cluster.n_gpus * cluster.links_per_gpu // max(1, cluster.n_switches)
     density = "dysharp.sram_mbit_per_mm2"
     return {
         "tables_kib": tables / KIB,
         "misses_kib": bits[MISS_REGISTERS] / KIB,
         "queues_kib": queued / KIB,
         "gpu_mm2": mm2(tables + bits[MISS_REGISTERS] + queued, density),
-        "buffer_mm2": mm2(ports * bits[REDUCTION_BUFFER], density),
+        "buffer_mm2": mm2(switch_ports(cluster) * bits[REDUCTION_BUFFER], density),
     }
 
 

@@ -4,15 +4,15 @@ Published areas, and the blocks that stand beside each of them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from dysharp.base.values import frozen
 from dysharp.program.constants import sessions_of_table
 from dysharp.protocol.lsu import MULTIMEMQ
-from dysharp.silicon.area import Spread, parts_mm2, total
+from dysharp.silicon.area import Spread, added, parts_mm2, switch_ports, total
 from dysharp.specs import Cluster, choice_int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Line:
     """A block of n entries: bits of an entry, of its CAM, and of what does not grow; gates fixed and per entry (`dysharp rtl BLOCK --area`)."""
 
@@ -43,19 +43,19 @@ TARGET_KGE_PER_PORT = 14.2 / 32
 def cluster_area(cluster: Cluster) -> dict[str, Spread]:
     """mm2 in 12 nm, by part: tables of a GPU, its MultimemQs, and of a switch its session tables, target logic and sum buffers."""
     entries = {"al-tlb": cluster.al_tlb_entries, "tile-status": cluster.ts_entries, "output-readiness": cluster.or_entries}
-    gpu = [LINES[name].parts(n) for name, n in entries.items()]
-    ports = cluster.n_gpus * cluster.links_per_gpu // max(1, cluster.n_switches)
-    sessions = total(LINES["reduction-table"].parts(sessions_of_table(cluster)))
-    targets = total(parts_mm2(12, kge=TARGET_KGE_PER_PORT * cluster.n_gpus, bits=0))
-    buffers = total(parts_mm2(12, kge=0, bits=8 * cluster.reduction_buffer_bytes))
-    queues = total(parts_mm2(12, kge=0, bits=MULTIMEMQ.bits(cluster.multimemq_entries) * cluster.n_sms))
+    ports = switch_ports(cluster)
     return {
-        "gpu_tables": Spread(*(sum(ends) for ends in zip(*map(total, gpu), strict=True))),
-        "gpu_queues": queues,
-        "switch_sessions": Spread(*(ports * end for end in sessions)),
-        "switch_targets": Spread(*(ports * end for end in targets)),
-        "switch_buffers": Spread(*(ports * end for end in buffers)),
+        "gpu_tables": added(total(LINES[name].parts(n)) for name, n in entries.items()),
+        "gpu_queues": _area(bits=MULTIMEMQ.bits(cluster.multimemq_entries) * cluster.n_sms),
+        "switch_sessions": total(LINES["reduction-table"].parts(sessions_of_table(cluster))).times(ports),
+        "switch_targets": _area(kge=TARGET_KGE_PER_PORT * cluster.n_gpus).times(ports),
+        "switch_buffers": _area(bits=8 * cluster.reduction_buffer_bytes).times(ports),
     }
+
+
+def _area(*, kge: float = 0.0, bits: float = 0, ported_bits: float = 0, cam_bits: float = 0) -> Spread:
+    """mm2 in 12 nm of all parts together."""
+    return total(parts_mm2(12, kge=kge, bits=bits, ported_bits=ported_bits, cam_bits=cam_bits))
 
 
 def area_columns(cluster: Cluster) -> dict[str, float]:
@@ -76,21 +76,17 @@ WARPS, WARP_KGE = 64, 0.007
 """Warps of an SM (H100), and gates of the bit that holds one back until its group is there: a flip-flop and its multiplexer (`rtl/synthesis.py`)."""
 
 
-def _sum(spreads: list[Spread]) -> Spread:
-    return Spread(*(sum(ends) for ends in zip(*spreads, strict=True)))
-
-
 def cais_area(cluster: Cluster) -> dict[str, Spread]:
     """mm2 in 12 nm: `switch`, its merge units with their tables and a group table; `gpu`, a synchronizer with two groups for each SM (the
     thread block that runs there and the one that waits to be launched) and a bit for each warp that waits for its group."""
     gpus = cluster.n_gpus
     links = 2 * ENTRIES * (ENTRIES - 1).bit_length()
     table = 8 * cluster.reduction_buffer_bytes
-    port = total(parts_mm2(12, kge=MERGE_KGE, bits=table + ENTRIES * STATE_BITS, ported_bits=links, cam_bits=ENTRIES * LINE_BITS))
-    groups = total(parts_mm2(12, kge=0.0, bits=GROUPS * gpus, cam_bits=GROUPS * GROUP_BITS))
+    port = _area(kge=MERGE_KGE, bits=table + ENTRIES * STATE_BITS, ported_bits=links, cam_bits=ENTRIES * LINE_BITS)
+    groups = _area(bits=GROUPS * gpus, cam_bits=GROUPS * GROUP_BITS)
     entries, warps = 2 * cluster.n_sms, WARPS * cluster.n_sms
-    waiting = total(parts_mm2(12, kge=WARP_KGE * warps, bits=entries * (entries - 1).bit_length(), cam_bits=entries * GROUP_BITS))
-    return {"switch": _sum([*[port] * gpus, groups]), "gpu": waiting}
+    waiting = _area(kge=WARP_KGE * warps, bits=entries * (entries - 1).bit_length(), cam_bits=entries * GROUP_BITS)
+    return {"switch": added([*[port] * gpus, groups]), "gpu": waiting}
 
 
 CAIS_PORTS = 8
@@ -98,7 +94,7 @@ CAIS_PORT_BITS = 40 * 1024 * 8
 PEERS = 16  # active peers of a GPU: 8 to 16 (MoE-Hub)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Published:
     """An area of a paper, the copies of our blocks beside it, and bits of SRAM that stand in no block (`more`: what they are)."""
 
@@ -112,7 +108,7 @@ class Published:
 
 def published(cluster: Cluster) -> list[Published]:
     """The published areas, for the sizes of `cluster`. DySHARP's switch is published as "under" its value."""
-    ports = cluster.n_gpus * cluster.links_per_gpu // max(1, cluster.n_switches)
+    ports = switch_ports(cluster)
     queues = MULTIMEMQ.bits(cluster.multimemq_entries) * cluster.n_sms
     hub = {"row-allocation": choice_int("moe_hub.rat_banks"), "packet-manager": PEERS, "readiness": 1}
     return [
@@ -125,10 +121,5 @@ def published(cluster: Cluster) -> list[Published]:
 
 def beside(row: Published, blocks: Mapping[str, Mapping[str, Spread]]) -> dict[str, Spread]:
     """mm2 by named part: block and kind of cell. `blocks`: parts of one copy of each block in the node of the row."""
-    found = {
-        f"{n} x {name}: {part}": Spread(*(n * end for end in spread))
-        for name, n in row.blocks.items()
-        for part, spread in blocks[name].items()
-        if spread.middle
-    }
+    found = {f"{n} x {name}: {part}": spread.times(n) for name, n in row.blocks.items() for part, spread in blocks[name].items() if spread.middle}
     return found | ({row.more: parts_mm2(row.node, kge=0, bits=row.more_bits)["sram"]} if row.more else {})

@@ -6,10 +6,10 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from dysharp.base.errors import SimulationError
+from dysharp.base.values import frozen
 from dysharp.silicon.rtl.blocks import load_block
 from dysharp.silicon.rtl.check import check_block
 from dysharp.silicon.rtl.formal import proves
@@ -17,7 +17,7 @@ from dysharp.silicon.rtl.proofs import PROOFS
 from dysharp.specs.reading import parse_toml, read_text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fault:
     """In the source of `where` ("module.class.method"), `new` takes the place of `old`."""
 

@@ -8,24 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dysharp.analysis import HostCosts, Measured, Row, RunInputs, WallTimes, make_row, measure
+from dysharp.analysis import HostCosts, Row, RunInputs, WallTimes, make_row, measure
 from dysharp.engine.burst.run import run_burst
 from dysharp.program import Program, Trace
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.systems import get_system
 from dysharp.workload import Routing, make_routing
 
-MODEL = Model(
-    name="tiny",
-    hidden=1000,
-    expert_hidden=256,
-    n_experts=16,
-    topk=4,
-    tokens_per_gpu=40,
-    n_matrices=3,
-    element_bytes=2,
-    gemm_dtype="fp8",
-)
+MODEL = Model(name="tiny", hidden=1000, expert_hidden=256, n_experts=16, topk=4, tokens_per_gpu=40, n_matrices=3, element_bytes=2, gemm_dtype="fp8")
 
 
 NO_COSTS = HostCosts(WallTimes(0, 0, 0, 0, 0), 0, 0)
@@ -40,12 +30,12 @@ class Run:
     trace: Trace
 
     @cached_property
-    def measured(self) -> Measured:
+    def measured(self) -> Row:
         return measure(self.inputs, self.program, self.trace)
 
     @property
     def row(self) -> Row:
-        return make_row(self.inputs, self.measured, None, NO_COSTS, blocks={})
+        return make_row(self.measured, None, NO_COSTS, blocks={})
 
 
 def _routing(name: str) -> Routing:

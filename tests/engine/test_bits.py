@@ -7,29 +7,29 @@ import random
 import numpy as np
 import pytest
 
-from dysharp.engine.blocks.bits import bit_after, bit_lowest, bit_take, bit_take_after, set_after, set_empty
+from dysharp.engine.blocks.bits import bit_take, bit_take_after, lowest, pick, set_after, set_empty, split
 from dysharp.engine.kernel import kernel
-from dysharp.engine.packet.links import dirty_mark, dirty_take, words_after
+from dysharp.engine.packet.links import dirty_mark, dirty_take
 
 
 @kernel
 def _lowest(word):
-    return bit_lowest(word)
+    return lowest(word)
+
+
+@kernel
+def _split(word):
+    return split(word)
 
 
 @kernel
 def _after(word, cursor):
-    return bit_after(word, cursor)
+    return pick(word, cursor + 1)
 
 
 @kernel
 def _set_after(words, cursor):
     return set_after(words, 0, cursor)
-
-
-@kernel
-def _words_after(words, cursor):
-    return words_after(words, 0, cursor)
 
 
 @kernel
@@ -48,7 +48,8 @@ def words_of(members: set[int], n_words: int, bits: int) -> np.ndarray:
 
 
 def test_every_single_bit() -> None:
-    assert [_lowest(1 << i) for i in range(32)] == list(range(32))
+    assert [_lowest(1 << i) for i in range(63)] == list(range(63))
+    assert [_split(7 << i) for i in range(60)] == [(i, 6 << i) for i in range(60)]
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -60,14 +61,13 @@ def test_round_robin(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize(("function", "bits"), [(_set_after, 32), (_words_after, 64)])
-def test_round_robin_over_several_words(function, bits: int, seed: int) -> None:
+def test_round_robin_over_several_words(seed: int) -> None:
     draw = random.Random(seed)
-    members = set(draw.sample(range(3 * bits), draw.randint(0, 6)))
-    words = words_of(members, 3, bits)
+    members = set(draw.sample(range(3 * 64), draw.randint(0, 6)))
+    words = words_of(members, 3, 64)
     assert _empty(words) == (not members)
-    for cursor in range(-1, 3 * bits):
-        assert function(words, cursor) == after(members, cursor)
+    for cursor in range(-1, 3 * 64):
+        assert _set_after(words, cursor) == after(members, cursor)
 
 
 @kernel

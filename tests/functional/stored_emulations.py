@@ -16,6 +16,7 @@ from dysharp import emulate
 from dysharp.base.errors import DysharpError
 from dysharp.functional.faults import KINDS, ROUTING, SCALE_OUT, Faults, machine_faults, routing_cases, why_not
 from dysharp.functional.orders import ORDERS, make_pool
+from dysharp.program import Trace
 from dysharp.systems import all_systems
 from tests.stored_values import Cases, Table, digest
 
@@ -85,7 +86,8 @@ def pools() -> Columns:
     """The order in which each pool gives 40 events back, some added on the way."""
     out: Columns = {}
     for order in ORDERS:
-        pool = make_pool(order, 3, frozenset((1,)), frozenset((2, 4)))
+        trace = Trace(*[np.zeros(0, np.int64)] * 11, 0) if order == "trace" else None
+        pool = make_pool(order, 3, trace, frozenset((1,)), frozenset((2, 4)))
         given = []
         for i in range(40):
             pool.add((i % 5, i), (7 * i) % 11)

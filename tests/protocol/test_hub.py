@@ -10,6 +10,7 @@ import pytest
 from mutant import Mutant, plant
 
 from dysharp.protocol import aau, dam, rpm
+from dysharp.protocol.frozen import Table, put
 from tests.protocol.checker import explore
 from tests.protocol.checker.hub import HubConfig, Row, check_hub
 
@@ -41,17 +42,24 @@ def test_a_row_beyond_the_capacity_traps_with_region_and_row() -> None:
     assert check_hub(replace(PARTIAL, capacity=2)).reason == "trap: region 0: found row 2 beyond its capacity, expected at most 2 rows"
 
 
+def freed(unit: aau.AauState, region: int) -> aau.AauState:
+    """The unit without any row of `region`."""
+    banks = tuple(Table((k, v) for k, v in bank.items() if k[0] != region) for bank in unit.banks)
+    memory = Table((k, v) for k, v in unit.memory.items() if k[0] != region)
+    return replace(unit, pointer=put(unit.pointer, region, 0), evicted=put(unit.evicted, region, 0), banks=banks, memory=memory)
+
+
 def test_a_freed_region_starts_from_its_first_place() -> None:
     unit = aau.empty((aau.Region(0, 2, 4), aau.Region(64, 2, 4)), entries=1)
     for key in ((0, 7), (0, 9), (1, 7)):
         unit, _ = aau.step(unit, aau.Store(key, 0, 1, "first"))
-    unit, outputs = aau.step(aau.flush(unit, 0), aau.Store((0, 9), 1, 1, "again"))
+    unit, outputs = aau.step(freed(unit, 0), aau.Store((0, 9), 1, 1, "again"))
     assert outputs[0] == aau.Allocated((0, 9), 0)
     assert unit.pointer == (1, 1)
 
 
 MUTANTS = [
-    Mutant("pointer stands still", aau, "_touch", "_add(state.pointer, key[0], 1)", "state.pointer", "partial last tile", "Assertion"),
+    Mutant("pointer stands still", aau, "_touch", "put(state.pointer, key[0], place + 1)", "state.pointer", "partial last tile", "Assertion"),
     Mutant("evicted rows look new", aau, "_store", "if state.evicted[key[0]]:", "if False:", "one entry, three rows", "trap"),
     Mutant("victim is lost", aau, "_insert", "state.memory.put(victim, bank[victim])", "state.memory", "one entry, three rows", "trap"),
     Mutant("answer allocates again", aau, "_answer", "if stored is None:", "if True:", "one entry, three rows", "trap"),
@@ -83,10 +91,13 @@ def test_mutants_of_the_units_are_killed(mutant: Mutant, monkeypatch: pytest.Mon
 
 def filled(packet: rpm.Packet, memory: dict[tuple[int, Hashable, int], int]) -> None:
     """Write the valid bytes of a packet; no byte comes twice."""
-    for first, n in rpm.runs(packet.mask):
-        for i in range(first, first + n):
-            assert (packet.peer, packet.line, i) not in memory
-            memory[packet.peer, packet.line, i] = packet.data[i]
+    for i in valid_bytes(packet):
+        assert (packet.peer, packet.line, i) not in memory
+        memory[packet.peer, packet.line, i] = packet.data[i]
+
+
+def valid_bytes(packet: rpm.Packet) -> list[int]:
+    return [i for i in range(rpm.LINE_BYTES) if packet.mask >> i & 1]
 
 
 @pytest.mark.parametrize(("entries", "timer"), [(1, 0), (1, 1000), (4, 3), (64, 256)])
@@ -124,7 +135,7 @@ def test_every_interleaving_of_stores_sends_and_time_keeps_every_byte() -> None:
             steps += [(f"store {i}", (after, tuple(j for j in left if j != i), memory))] if taken else []
         after, packet = rpm.send(unit if left else rpm.fence(unit))
         if packet is not None:
-            new = frozenset((packet.line, i, packet.data[i]) for first, n in rpm.runs(packet.mask) for i in range(first, first + n))
+            new = frozenset((packet.line, i, packet.data[i]) for i in valid_bytes(packet))
             assert not new & memory
             steps.append(("send", (after, left, memory | new)))
         return steps

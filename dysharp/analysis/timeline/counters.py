@@ -1,7 +1,5 @@
 """Counters of a Timeline: link use, tokens in flight, reductions in the switch, SM slots in use, entries of the hubs' tables."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,6 +7,7 @@ from dysharp.analysis.count import remote_members
 from dysharp.analysis.timeline.links import Trains, link_groups
 from dysharp.analysis.timeline.record import Recording
 from dysharp.base.arrays import I64
+from dysharp.base.values import frozen
 from dysharp.program.csr import owners
 from dysharp.program.tables import Kind, Program
 
@@ -16,7 +15,7 @@ BINS = 500
 """Samples of a counter that changes at every train."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Counter:
     """A number over time: `value[i]` from `at[i]` (ps) on. Columns `[n]` int64."""
 

@@ -1,13 +1,12 @@
 """The way of single tokens: dispatch up and down, the tiles that hold the token's rows, combine up and down."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis.timeline.links import RESPONSE, Trains
 from dysharp.analysis.timeline.record import Recording
 from dysharp.base.arrays import I64
+from dysharp.base.values import frozen
 from dysharp.program.builder import PUSHES
 from dysharp.program.csr import owners
 from dysharp.program.tables import Kind, Program
@@ -15,7 +14,7 @@ from dysharp.program.tables import Kind, Program
 IDS_PER_TOKEN = 4096  # flows of a token have ids of their own, one for each GPU
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Flow:
     """The slices of one token on its way to the experts of one GPU and back, by their start."""
 

@@ -4,8 +4,6 @@ Where intervals of one link touch, they are cut so that their lengths sum exactl
 to a picosecond (docs/design/0014-look-and-studies.md).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +12,7 @@ from dysharp.analysis.timeline.record import Log, Recording
 from dysharp.base.arrays import I64
 from dysharp.base.errors import SimulationError
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen
 from dysharp.program.builder import PULLS
 from dysharp.program.csr import owners
 from dysharp.program.payload import sides_of
@@ -28,7 +27,7 @@ GROUPS = ("operators", POOL_GROUP, UP_GROUP, DOWN_GROUP)
 """The groups of tracks of a GPU, in the order of the viewer."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Trains:
     """Intervals on the links of one direction, sorted by port and time. Columns `[n]` int64.
 

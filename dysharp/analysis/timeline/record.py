@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from dysharp.analysis import program_bound
 from dysharp.base.arrays import I64
 from dysharp.base.errors import ConfigError, SimulationError
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen
 from dysharp.engine.blocks.state import BurstState
 from dysharp.engine.burst.lower import lower
 from dysharp.engine.burst.run import TableReads, Timing, deadlock_text, table_reads, trace_of
@@ -22,7 +22,7 @@ SAMPLES = 1000
 _FIRST_ROOM = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Log:
     """Logged events in the order of time. Columns `[n]` int64.
 
@@ -42,7 +42,7 @@ class Log:
     where: I64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recording:
     """A finished run: its Trace, and the logs of its links and hub tables."""
 

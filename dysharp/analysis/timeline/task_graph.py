@@ -4,14 +4,13 @@ The level of an op is the length of the longest path to it. Tasks depend on task
 Rows lie in the tiles where the run has bound them.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis.timeline.record import Recording
 from dysharp.base.arrays import I64
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.program.builder import PUSHES
 from dysharp.program.csr import place_in, spans
 from dysharp.program.tables import Head, Program, Tail
@@ -19,7 +18,7 @@ from dysharp.program.tables import Head, Program, Tail
 Pairs = tuple[I64, I64]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TaskGraph:
     """Tasks in an order in which each comes after the tasks that it waits for. Columns of tasks `[n]`, of copies `[n_copies]`, of waits `[n_waits]`.
 

@@ -1,7 +1,6 @@
 """`Timeline`: tracks with slices, flows of tokens and counters, from the log of a run."""
 
 import heapq
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from dysharp.analysis.timeline.links import ACKS, KINDS, POOL_GROUP, RESPONSE, R
 from dysharp.analysis.timeline.record import Recording
 from dysharp.base.arrays import I32, I64, Bools
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.program.schema import Operator
 from dysharp.program.tables import Kind, Program
 from dysharp.workload import Routing
@@ -22,7 +22,7 @@ MOST_SLICES = 1_000_000
 _NO_PEER = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Window:
     """What a Timeline keeps. `start_ps`, `end_ps`: slices that overlap this time. `tokens`: slices of these tokens only, () = of all."""
 
@@ -31,7 +31,7 @@ class Window:
     tokens: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Track:
     """A row of slices that do not overlap. `group`: one of `links.GROUPS`, or the name of another pool."""
 
@@ -40,7 +40,7 @@ class Track:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Slices:
     """Slices sorted by track and start. Columns `[n]`, times in ps.
 
@@ -58,7 +58,7 @@ class Slices:
         return len(self.track)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timeline:
     """All that a viewer needs.
 

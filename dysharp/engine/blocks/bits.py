@@ -1,28 +1,41 @@
-"""Bit sets in words of 32 bits held in int64 (unsigned arithmetic would turn into floats), and round robin over them."""
+"""Bit sets in words of int64 (unsigned arithmetic would turn into floats), and round robin over them.
 
-import numpy as np
+Words hold 64 bits, those of `mark` (blocks/ready.py), `bit_take` and `bit_take_after` 32.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from dysharp.engine.kernel import block
 
-_ctz = np.zeros(32, np.int64)
-for _i in range(32):
-    _ctz[(((1 << _i) * 0x077CB531) & 0xFFFFFFFF) >> 27] = _i
-CTZ = _ctz
+
+@intrinsic
+def _lowest(typingctx, word):
+    """Index of the lowest set bit of a non-zero 64-bit word: one machine instruction."""
+
+    def codegen(context, builder, signature, args):
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), codegen
+
+
+lowest: Any = _lowest
 
 
 @block
-def bit_lowest(word):
-    """Index of the lowest set bit of a non-zero 32-bit word (de Bruijn)."""
-    return CTZ[(((word & -word) * 0x077CB531) & 0xFFFFFFFF) >> 27]
+def split(word):
+    """The lowest member of a non-empty set, and the set without it."""
+    return lowest(word), word & (word - 1)
 
 
 @block
-def bit_after(word, cursor):
-    """Lowest set bit of a non-zero word above `cursor` (-1 .. 31), else the lowest of all."""
-    high = word & ~((2 << cursor) - 1)
-    if cursor < 0 or high == 0:
-        high = word
-    return bit_lowest(high)
+def pick(word, start):
+    """Round robin: lowest member at or above `start` (0 .. 63) of a non-empty set, else the lowest."""
+    high = word & (-1 << start)
+    return lowest(high if high != 0 else word)
 
 
 @block
@@ -30,18 +43,18 @@ def set_after(words, row, cursor):
     """Round robin: lowest member above `cursor` of the bit set words[row] [n_words], else the lowest; -1 if empty."""
     n = words.shape[1]
     found = -1
-    start = (cursor + 1) >> 5
-    if start < n:
-        w = words[row, start] & ~((1 << ((cursor + 1) & 31)) - 1)
-        while w == 0 and start + 1 < n:
-            start += 1
-            w = words[row, start]
+    at = (cursor + 1) >> 6
+    if at < n:
+        w = words[row, at] & (-1 << ((cursor + 1) & 63))
+        while w == 0 and at + 1 < n:
+            at += 1
+            w = words[row, at]
         if w != 0:
-            found = (start << 5) + bit_lowest(w)
+            found = (at << 6) + lowest(w)
     if found < 0:
         for i in range(n):
             if words[row, i] != 0:
-                found = (i << 5) + bit_lowest(words[row, i])
+                found = (i << 6) + lowest(words[row, i])
                 break
     return found
 
@@ -59,7 +72,7 @@ def set_empty(words, row):
 @block
 def bit_take(words, word):
     """Remove and return the lowest member of a non-empty word of the bit set `words` [n_words]."""
-    low = bit_lowest(words[word])
+    low = lowest(words[word])
     words[word] &= ~(1 << low)
     return (word << 5) + low
 
@@ -70,6 +83,6 @@ def bit_take_after(words, word, low):
     above = words[word] & ~((2 << low) - 1 if low >= 0 else 0)
     bit = -1
     if above != 0:
-        bit = bit_lowest(above)
+        bit = lowest(above)
         words[word] &= ~(1 << bit)
     return bit

@@ -11,13 +11,21 @@ from dysharp.engine.kernel import block
 
 @block
 def fifo_push(ends, row, link, column, entry):
-    """Append `entry`. ends [n, 2] int32 (head, tail; -1 = empty), link [n_entries, k]."""
+    """Append `entry`. ends [n, 2] (head, tail; -1 = empty), link [n_entries, k]. True if it became the head."""
+    return list_push(ends, row, 0, 1, link, column, entry)
+
+
+@block
+def list_push(ends, row, first, last, link, column, entry):
+    """As `fifo_push`, to the list whose head and tail are the columns `first` and `last` of ends[row]."""
+    became_head = ends[row, first] < 0
     link[entry, column] = -1
-    if ends[row, 0] < 0:
-        ends[row, 0] = entry
+    if became_head:
+        ends[row, first] = entry
     else:
-        link[ends[row, 1], column] = entry
-    ends[row, 1] = entry
+        link[ends[row, last], column] = entry
+    ends[row, last] = entry
+    return became_head
 
 
 @block

@@ -5,6 +5,7 @@ first, through a row of their own behind the last address.
 """
 
 from dysharp.engine.blocks import columns as col
+from dysharp.engine.blocks.fifo import list_push
 from dysharp.engine.blocks.tables import ring_append, ring_unlink
 from dysharp.engine.kernel import block
 
@@ -68,12 +69,7 @@ def load_look(s, w, home, now, places, loads, link, column):
     if entries[s, col.LOAD_STATE] == col.LOAD_READY:
         entry_settle(s, home, places, entries)
         return ANSWERED
-    link[w, column] = -1
-    if entries[s, col.LOAD_FIRST] < 0:
-        entries[s, col.LOAD_FIRST] = w
-    else:
-        link[entries[s, col.LOAD_LAST], column] = w
-    entries[s, col.LOAD_LAST] = w
+    list_push(entries, s, col.LOAD_FIRST, col.LOAD_LAST, link, column, w)
     return WAITS
 
 

@@ -3,7 +3,7 @@
 from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.bits import set_after, set_empty
 from dysharp.engine.blocks.bulk import asked
-from dysharp.engine.blocks.fifo import fifo_pop, fifo_push, mixed_push
+from dysharp.engine.blocks.fifo import fifo_pop, fifo_push, list_push, mixed_push
 from dysharp.engine.blocks.heap import tree_set
 from dysharp.engine.blocks.lines import has_lines
 from dysharp.engine.blocks.loads import ANSWERED, GOES_ON, load_look, load_responds, room_make
@@ -67,7 +67,7 @@ def result_out(o, j, ops, mem, links, switch, clock):
         cross(o, j, at, size, op, mem, links, switch, clock)
     else:
         fifo_push(switch.out_queues, at * (n_nodes + 1) + n_nodes, op, col.NEXT2, o)
-        switch.out_mask[at, n_nodes >> 5] |= 1 << (n_nodes & 31)
+        switch.out_mask[at, n_nodes >> 6] |= 1 << (n_nodes & 63)
     asked(o, j, ops, mem, links, clock, ops.points)
 
 
@@ -144,12 +144,7 @@ def contributed(o, ops, mem, links, switch, clock, points):
         return False
     sums[s, col.SUM_TAIL] = max(sums[s, col.SUM_TAIL], ops.ot[o, col.TAIL])
     sums[s, col.SUM_LEFT] -= 1
-    mem[k, col.MEMBER_NEXT] = -1
-    if sums[s, col.SUM_FIRST] < 0:
-        sums[s, col.SUM_FIRST] = k
-    else:
-        mem[sums[s, col.SUM_LAST], col.MEMBER_NEXT] = k
-    sums[s, col.SUM_LAST] = k
+    list_push(sums, s, col.SUM_FIRST, col.SUM_LAST, mem, col.MEMBER_NEXT, k)
     if sums[s, col.SUM_LEFT] == 0:
         result_out(o, home, ops, mem, links, switch, clock)
     return True
@@ -177,7 +172,7 @@ def train_expose(o, ops, mem, links, switch, clock):
             op[o, col.COPIES] -= 1
         else:
             fifo_push(switch.out_queues, at * n_sources + i, mem, col.MEMBER_NEXT, k)
-            switch.out_mask[at, i >> 5] |= 1 << (i & 31)
+            switch.out_mask[at, i >> 6] |= 1 << (i & 63)
         asked(o, j, ops, mem, links, clock, ops.points)
     return op[o, col.COPIES] == 0
 
@@ -224,7 +219,7 @@ def output_admit(j, c, ops, mem, links, switch, clock):
         else:
             fifo_pop(switch.out_queues, queue, mem, col.MEMBER_NEXT)
         if switch.out_queues[queue, 0] < 0:
-            switch.out_mask[at, s >> 5] &= ~(1 << (s & 31))
+            switch.out_mask[at, s >> 6] &= ~(1 << (s & 63))
         cross(o if s == n_nodes else -2 - k, j, at, n_bytes, op, mem, links, switch, clock)
         if s < n_nodes:
             op[o, col.COPIES] -= 1

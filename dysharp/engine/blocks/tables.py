@@ -20,6 +20,7 @@ from dysharp.engine.blocks.columns import (
     ROW_NEW,
     ROW_SPILLED,
 )
+from dysharp.engine.blocks.fifo import list_push
 from dysharp.engine.kernel import block, kernel
 
 # key, int64 [n_keys + n_hubs, 6]
@@ -85,13 +86,7 @@ def miss_join(key, packet, hub, keys, hubs, packets):
     first = keys[key, KEY_FIRST]
     if first < 0 and hubs[hub, HUB_PENDING] >= hubs[hub, HUB_MSHRS]:
         return AL_FULL
-    packets[packet, WAITER_NEXT] = -1
-    if first < 0:
-        hubs[hub, HUB_PENDING] += 1
-        keys[key, KEY_FIRST] = packet
-    else:
-        packets[keys[key, KEY_LAST], WAITER_NEXT] = packet
-    keys[key, KEY_LAST] = packet
+    hubs[hub, HUB_PENDING] += list_push(keys, key, KEY_FIRST, KEY_LAST, packets, WAITER_NEXT, packet)
     return AL_READ if first < 0 else AL_JOINED
 
 

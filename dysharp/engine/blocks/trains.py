@@ -5,7 +5,7 @@ Releases: `up_end`, `arrive`, `down_end`, `credit`. Grants: `grant_up`, `grant_d
 
 from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.acks import up_joins, up_note
-from dysharp.engine.blocks.bits import bit_after
+from dysharp.engine.blocks.bits import pick
 from dysharp.engine.blocks.bulk import hub_joined, piece_send, turn_begin, turn_note, turn_over
 from dysharp.engine.blocks.fifo import fifo_push, member_schedule, mixed_pop, mixed_push, op_schedule, ring_push, ring_take
 from dysharp.engine.blocks.heap import tree_set
@@ -36,9 +36,7 @@ def arrive(net, ops, members, links, switch, clock):
         train_expose(o, ops, members.mem, links, switch, clock)
     else:
         row = (op[o, col.NODE] * m[col.HARDWARE_CLASSES] + templates[op[o, col.TEMPLATE], col.CLS]) * switch.occupied.shape[1] + op[o, col.VC]
-        is_first = channels[row, 0] < 0
-        fifo_push(channels, row, op, col.NEXT, o)
-        if is_first:
+        if fifo_push(channels, row, op, col.NEXT, o):
             channel_advance(row, ops, members.mem, links, switch, clock)
 
 
@@ -179,7 +177,7 @@ def class_choose(i, now, ops, links, switch, clock):
     v = 0
     wake = col.INF
     while waiting != 0:
-        c = bit_after(waiting, c)
+        c = pick(waiting, c + 1)
         waiting &= ~(1 << c)
         at = i * m[col.HARDWARE_CLASSES] + c
         entry = hub[at, 0]
@@ -311,7 +309,7 @@ def grant_down(j, now, ops, members, stores, links, switch, tables, clock):
     nodes, m = links.nodes, clock.m
     if nodes[j, col.DOWN + col.SERVER_FREE] <= now and nodes[j, col.DOWN + col.SERVER_MASK] != 0:
         clock.x[col.RUN_EVENTS] += 1
-        c = bit_after(nodes[j, col.DOWN + col.SERVER_MASK], nodes[j, col.DOWN + col.SERVER_CURSOR])
+        c = pick(nodes[j, col.DOWN + col.SERVER_MASK], nodes[j, col.DOWN + col.SERVER_CURSOR] + 1)
         at = j * m[col.HARDWARE_CLASSES] + c
         entry = mixed_pop(switch.crossed, at, op, col.NEXT2, mem)
         if switch.crossed[at, 0] == -1:

@@ -269,7 +269,7 @@ def _switch(p: Program) -> Switch:
         channels=np.full((n * c * n_vcs, 2), -1, np.int32),
         credits=np.full((n * c, 2), -1, np.int32),
         out_queues=np.full((n * c * (n + 1), 2), -1, np.int32),
-        out_mask=np.zeros((n * c, n // 32 + 1), np.int64),
+        out_mask=np.zeros((n * c, n // 64 + 1), np.int64),
         out_cursor=np.full(n * c, -1, np.int64),
         held=np.zeros(n * c, np.int64),
         crossed=np.full((n * c, 2), -1, np.int32),

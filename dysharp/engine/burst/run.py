@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from dysharp.base.errors import SimulationError
+from dysharp.base.values import frozen
 from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.state import BurstState
 from dysharp.engine.burst.lower import lower
@@ -19,7 +19,7 @@ from dysharp.program.trace import Trace
 SLICE_EVENTS = 2_000_000  # between two looks at the keyboard and the progress bar
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timing:
     """Wall seconds of one run: `compile_s` (or loading from the cache), `lower_s`, `engine_s` (the loop only)."""
 
@@ -28,7 +28,7 @@ class Timing:
     engine_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TableReads:
     """What the hubs looked up in their table. `rows`: rows that were asked for. `reads`: reads of memory, one or more for each row of a cache."""
 

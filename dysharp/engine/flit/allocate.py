@@ -3,8 +3,8 @@
 They look at the state a step began with, write grants to lists and move their round-robin cursors, which advance on success only.
 """
 
+from dysharp.engine.blocks.bits import lowest, pick, split
 from dysharp.engine.flit import columns as u
-from dysharp.engine.flit.router import lowest, pick
 from dysharp.engine.kernel import block
 
 
@@ -20,12 +20,10 @@ def vc_separable(o, first, n_ports, shape, inputs, outputs, grants):
     taken = 0
     mi = out[go, u.OUT_WAIT]
     while mi != 0:
-        i = lowest(mi)
-        mi &= mi - 1
+        i, mi = split(mi)
         mv = wait_vcs[go, i]
         while mv != 0:
-            v = lowest(mv)
-            mv &= mv - 1
+            v, mv = split(mv)
             in_vc = (first + i) * n_vcs + v
             d = vcs[in_vc, u.PTR] - o * n_vcs
             c = pick(free, d if 0 <= d < n_vcs else 0)
@@ -46,18 +44,15 @@ def vc_islip(o, first, n_ports, shape, inputs, outputs, grants):
     vcs, ovc, wait_vcs, out = inputs.vcs, outputs.vcs, outputs.wait_vcs, outputs.ports
     mc = out[go, u.OUT_FREE]
     while mc != 0:
-        c = lowest(mc)
-        mc &= mc - 1
+        c, mc = split(mc)
         out_vc = go * n_vcs + c
         best[c] = n_ports * n_vcs
         mi = out[go, u.OUT_WAIT]
         while mi != 0:
-            i = lowest(mi)
-            mi &= mi - 1
+            i, mi = split(mi)
             mv = wait_vcs[go, i]
             while mv != 0:
-                v = lowest(mv)
-                mv &= mv - 1
+                v, mv = split(mv)
                 d = i * n_vcs + v - ovc[out_vc, u.OPTR]
                 if d < 0:
                     d += n_ports * n_vcs
@@ -71,8 +66,7 @@ def vc_islip(o, first, n_ports, shape, inputs, outputs, grants):
         same = 0
         m = mc
         while m != 0:
-            c = lowest(m)
-            m &= m - 1
+            c, m = split(m)
             if ovc[go * n_vcs + c, u.OGRANT] == in_vc:
                 same |= 1 << c
         mc &= ~same
@@ -87,8 +81,7 @@ def vcs_with_room(port, shape, outputs):
     free = outputs.ports[port, u.OUT_FREE]
     some = 0
     while free != 0:
-        c = lowest(free)
-        free &= free - 1
+        c, free = split(free)
         if outputs.vcs[port * shape.vcs + c, u.CREDIT] >= shape.need:
             some |= 1 << c
     return some
@@ -99,8 +92,7 @@ def vc_note(taken, n, o, first, n_ports, shape, inputs, outputs, grants):
     """Append the grants of the VCs `taken` of output `o` to the list of `n` claims. Returns its length."""
     go, n_vcs, vcs, ovc = first + o, shape.vcs, inputs.vcs, outputs.vcs
     while taken != 0:
-        c = lowest(taken)
-        taken &= taken - 1
+        c, taken = split(taken)
         in_vc = ovc[go * n_vcs + c, u.OGRANT]
         d = o * n_vcs + c + 1
         vcs[in_vc, u.PTR] = d if d < n_ports * n_vcs else 0
@@ -127,14 +119,12 @@ def switch_separable(asking, first, shape, inputs, outputs, grants):
     first_lane, out_lanes, lane, turn, ask = first * shape.lanes, shape.out_lanes, inputs.lane, outputs.turn, grants.ask
     outs = 0
     while asking != 0:
-        i = lowest(asking)
-        asking &= asking - 1
+        i, asking = split(asking)
         o = pick(lane[first_lane + i, u.LANE_OUTS], lane[first_lane + i, u.LANE_PTR]) * out_lanes + lane[first_lane + i, u.LANE_OLANE]
         outs = ask_for(outs, o, i, ask)
     n = 0
     while outs != 0:
-        o = lowest(outs)
-        outs &= outs - 1
+        o, outs = split(outs)
         grants.lane[n] = pick(ask[o], turn[first * out_lanes + o, 0])
         grants.out[n] = o
         n += 1
@@ -147,21 +137,18 @@ def switch_islip(asking, first, shape, inputs, outputs, grants):
     first_lane, out_lanes, lane, turn, ask, want = first * shape.lanes, shape.out_lanes, inputs.lane, outputs.turn, grants.ask, grants.want
     outs = 0
     while asking != 0:
-        i = lowest(asking)
-        asking &= asking - 1
+        i, asking = split(asking)
         mo = lane[first_lane + i, u.LANE_OUTS]
         while mo != 0:
             outs = ask_for(outs, lowest(mo) * out_lanes + lane[first_lane + i, u.LANE_OLANE], i, ask)
             mo &= mo - 1
     granted = 0
     while outs != 0:
-        o = lowest(outs)
-        outs &= outs - 1
+        o, outs = split(outs)
         granted = ask_for(granted, pick(ask[o], turn[first * out_lanes + o, 0]), o // out_lanes, want)
     n = 0
     while granted != 0:
-        i = lowest(granted)
-        granted &= granted - 1
+        i, granted = split(granted)
         grants.lane[n] = i
         grants.out[n] = pick(want[i], lane[first_lane + i, u.LANE_PTR]) * out_lanes + lane[first_lane + i, u.LANE_OLANE]
         n += 1
@@ -174,14 +161,12 @@ def lanes_free(asking, kept_out, first, shape, inputs, grants):
     first_lane, out_lanes, lane, full = first * shape.lanes, shape.out_lanes, inputs.lane, grants.full
     some = 0
     while asking != 0:
-        i = lowest(asking)
-        asking &= asking - 1
+        i, asking = split(asking)
         outs = lane[first_lane + i, u.LANE_OUTS]
         full[i] = outs
         left = outs
         while outs != 0:
-            o = lowest(outs)
-            outs &= outs - 1
+            o, outs = split(outs)
             if (kept_out >> (o * out_lanes + lane[first_lane + i, u.LANE_OLANE])) & 1 != 0:
                 left &= ~(1 << o)
         lane[first_lane + i, u.LANE_OUTS] = left
@@ -194,8 +179,7 @@ def lanes_free(asking, kept_out, first, shape, inputs, grants):
 def lanes_restore(asking, first, shape, inputs, grants):
     """Undoes `lanes_free`."""
     while asking != 0:
-        i = lowest(asking)
-        asking &= asking - 1
+        i, asking = split(asking)
         inputs.lane[first * shape.lanes + i, u.LANE_OUTS] = grants.full[i]
 
 
@@ -235,8 +219,7 @@ def switch_speculate(m, n_sure, first, n_ports, shape, inputs, outputs, grants):
         outs_taken |= 1 << grants.out[j]
     some = 0
     while m != 0:
-        o = lowest(m)
-        m &= m - 1
+        o, m = split(m)
         usable = False
         mc = out[first + o, u.OUT_FREE]
         while mc != 0:
@@ -244,20 +227,17 @@ def switch_speculate(m, n_sure, first, n_ports, shape, inputs, outputs, grants):
             mc &= mc - 1
         mi = out[first + o, u.OUT_WAIT] if usable else 0
         while mi != 0:
-            i = lowest(mi)
-            mi &= mi - 1
+            i, mi = split(mi)
             for k in range(i * lanes, (i + 1) * lanes):
                 if wait_vcs[first + o, i] & lane[first_lane + k, u.LANE_VCS] != 0:
                     some = ask_for(some, k, o, want)
     outs = 0
     while some != 0:
-        i = lowest(some)
-        some &= some - 1
+        i, some = split(some)
         outs = ask_for(outs, pick(want[i], lane[first_lane + i, u.LANE_SPTR]) * out_lanes + lane[first_lane + i, u.LANE_OLANE], i, ask)
     n = n_sure
     while outs != 0:
-        o = lowest(outs)
-        outs &= outs - 1
+        o, outs = split(outs)
         i = pick(ask[o], turn[first * out_lanes + o, 1])
         turn[first * out_lanes + o, 1] = i + 1 if i + 1 < n_ports * lanes else 0
         c = o // out_lanes
@@ -277,8 +257,7 @@ def vcs_allocate(outs, first, n_ports, shape, inputs, outputs, grants):
     ports = outputs.ports
     n = 0
     while outs != 0:
-        o = lowest(outs)
-        outs &= outs - 1
+        o, outs = split(outs)
         free = ports[first + o, u.OUT_FREE]
         if shape.keep != 0:
             room = vcs_with_room(first + o, shape, outputs)

@@ -10,7 +10,6 @@ import csv
 import gzip
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from dysharp.base.errors import ConfigError
 from dysharp.base.reading import read_text
+from dysharp.base.values import frozen
 from dysharp.engine.flit.network import NetworkConfig, NetworkPoint, Protocol, RouterConfig, Traffic, measure
 from dysharp.engine.flit.recorded import replay
 
@@ -37,7 +37,7 @@ Row = dict[str, str]
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CurveRow:
     """One load of one curve: reference, ours and the relative errors (NaN where a column is not compared; `left_out` says why).
 
@@ -60,7 +60,7 @@ class CurveRow:
     same: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CurveError:
     """One curve: mean, largest and signed mean latency error, error of the largest accepted rate, and whether the errors with a bar are within it.
 

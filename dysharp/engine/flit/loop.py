@@ -4,6 +4,7 @@ One cycle: sinks and credits, arriving flits, pipeline delays, new packets, sour
 all allocations look at the state the step began with. Work is found through sets and lists, so idle ports and links cost nothing.
 """
 
+from dysharp.engine.blocks.bits import pick, split
 from dysharp.engine.flit import columns as u
 from dysharp.engine.flit.allocate import lanes_free, lanes_restore, switch_allocate, switch_speculate, vcs_allocate
 from dysharp.engine.flit.router import (
@@ -16,9 +17,7 @@ from dysharp.engine.flit.router import (
     flit_send,
     flit_take,
     hold_begin,
-    lowest,
     packet_queue_put,
-    pick,
     queue_put,
     queue_send,
     request_on,
@@ -126,16 +125,24 @@ def packets_join(now, created, sources, x):
         q = created.source[e]
         behind[e] = -1
         if source[q, u.SOURCE_HEAD] < 0:
-            source[q, u.SOURCE_HEAD] = e
-            if source[q, u.SOURCE_LISTED] == 0:
-                source[q, u.SOURCE_LISTED] = 1
-                sources.listed[x[u.RUN_LISTED]] = q
-                x[u.RUN_LISTED] += 1
+            source_list(q, e, sources, x)
         else:
             behind[source[q, u.SOURCE_TAIL]] = e
-        source[q, u.SOURCE_TAIL] = e
+            source[q, u.SOURCE_TAIL] = e
         e += 1
     x[u.RUN_EVENT] = e
+
+
+@block
+def source_list(q, e, sources, x):
+    """Packet e is the only one in the queue of source q, which is looked at from now on."""
+    source = sources.source
+    source[q, u.SOURCE_HEAD] = e
+    source[q, u.SOURCE_TAIL] = e
+    if source[q, u.SOURCE_LISTED] == 0:
+        source[q, u.SOURCE_LISTED] = 1
+        sources.listed[x[u.RUN_LISTED]] = q
+        x[u.RUN_LISTED] += 1
 
 
 @block
@@ -252,8 +259,7 @@ def holders_pass(r, step, first, now, shape, inputs, outputs, routers, packets, 
     held, hold = routers.held, routers.hold
     kept = held[row, u.HELD_IN]
     while kept != 0:
-        e = lowest(kept)
-        kept &= kept - 1
+        e, kept = split(kept)
         lane = first * shape.lanes + e
         hold_row = lane * shape.steps + step
         in_vc, o = hold[hold_row, u.HOLD_VC], hold[hold_row, u.HOLD_OUT]

@@ -4,7 +4,7 @@ So the draws depend on what the network did: the streams are made before (`recor
 """
 
 from dysharp.engine.flit import columns as u
-from dysharp.engine.flit.loop import network_run
+from dysharp.engine.flit.loop import network_run, source_list
 from dysharp.engine.kernel import kernel
 
 # cursor: position in `creates`, position in `ints`
@@ -17,7 +17,7 @@ def replay_run(until, stop_when_measured, tree, state, created, draws):
 
     Row q of `created` is the one packet that source q has drawn and not begun to send; the last row never comes.
     """
-    source, listed, packet, x, arity = state.sources.source, state.sources.listed, state.packets.packet, state.run, state.shape.arity
+    source, packet, x, arity = state.sources.source, state.packets.packet, state.run, state.shape.arity
     creates, ints, cursor, looked, record, dest_of, cdf = draws
     n = len(looked)
     x[u.RUN_EVENT] = n
@@ -45,12 +45,7 @@ def replay_run(until, stop_when_measured, tree, state, created, draws):
                 created.source[q] = q
                 created.dest[q] = to
                 created.next[q] = -1
-                source[q, u.SOURCE_HEAD] = q
-                source[q, u.SOURCE_TAIL] = q
-                if source[q, u.SOURCE_LISTED] == 0:
-                    source[q, u.SOURCE_LISTED] = 1
-                    listed[x[u.RUN_LISTED]] = q
-                    x[u.RUN_LISTED] += 1
+                source_list(q, q, state.sources, x)
                 # measured: drawn in a measured period, or created in one and drawn later
                 record[q] = 1 if now >= x[u.RUN_FROM] and (now < x[u.RUN_TO] or at < x[u.RUN_TO]) else 0
                 x[u.RUN_LEFT] += record[q]

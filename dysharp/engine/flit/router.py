@@ -4,39 +4,10 @@ Timing after recorded curves of an established router simulator (docs/network.md
 a coming cycle: row `cycle & mask` of a list with a count.
 """
 
-import numba
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
-
 from dysharp.engine.flit import columns as u
 from dysharp.engine.kernel import block
 
 NOT_YET = 1 << 62  # cycle of a flit that has not come
-
-if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
-
-    def lowest(word):
-        """Index of the lowest set bit of a non-zero 64-bit word."""
-        return (int(word) & -int(word)).bit_length() - 1
-
-else:
-
-    @intrinsic
-    def lowest(typingctx, word):
-        """Index of the lowest set bit of a non-zero 64-bit word: one machine instruction."""
-
-        def codegen(context, builder, signature, args):
-            return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
-
-        return types.int64(types.int64), codegen
-
-
-@block
-def pick(word, start):
-    """Round robin: lowest member at or above `start` (0 .. 63) of a non-empty set, else the lowest."""
-    high = word & (-1 << start)
-    return lowest(high if high != 0 else word)
 
 
 @block

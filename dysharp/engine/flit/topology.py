@@ -1,17 +1,16 @@
 """Wiring and routes: who is behind every port, and the port towards every terminal."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
+from dysharp.base.values import frozen
 from dysharp.engine.flit.config import NetworkConfig
 
 Ints = npt.NDArray[np.int64]
 NOBODY = -(1 << 40)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Wiring:
     """`to [n_routers, radix]`: global input port behind an output, -1 - terminal for a sink, NOBODY for an unused port; `frm`: the
     output port or source in front of an input, likewise; `ports [n_routers]`: ports in use; `route [n_routers, n_terminals]`: output

@@ -91,12 +91,8 @@ def with_table(p: Program, config: FabricConfig) -> FabricConfig:
         raise ConfigError(f"packet level: found {len(p.tables)} tables of hubs in the Program, expected at most 1")
     table = p.tables[0] if p.tables else HubTable("none", 0, 0, 0)
     entries = (table.entries or NEVER) if p.tables else 0  # a table that holds all rows still reads each row once
-    return replace(
-        config,
-        al_entries=entries if config.al_entries < 0 else config.al_entries,
-        al_mshrs=table.misses if config.al_mshrs < 0 else config.al_mshrs,
-        al_miss_ps=table.miss_ps if config.al_miss_ps < 0 else config.al_miss_ps,
-    )
+    of_table: dict[str, Any] = {"al_entries": entries, "al_mshrs": table.misses, "al_miss_ps": table.miss_ps}
+    return replace(config, **{name: value for name, value in of_table.items() if getattr(config, name) < 0})
 
 
 def bank_entries(p: Program, config: FabricConfig) -> int:
@@ -165,7 +161,7 @@ def build(p: Program, config: FabricConfig, n_slots: int = 1 << 14) -> tuple[Bur
             flit_ps=durations(p.hardware.rate, p.hardware.n_links, p.hardware.flit, int(c[f.C_SIZES])), c=c, x=state.clock.x,
             st=np.zeros(f.ST_COUNT, np.int64),
         ),
-        accepted=np.full(2, -1, np.int64),
+        accepted=np.full((1, 2), -1, np.int64),
         flits_by_kind=np.zeros((2, f.N_KINDS), np.int64),
     )  # fmt: skip
     fabric.units.ports[:, tables.PORT_ENTRIES] = config.reduction_entries or NEVER

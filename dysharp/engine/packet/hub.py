@@ -1,7 +1,7 @@
 """The hub of a GPU at packet level: egress queues per link, ingress with AL TLB and responder (docs/design/0006)."""
 
 from dysharp.engine.blocks import columns as col
-from dysharp.engine.blocks.heap import tree_set
+from dysharp.engine.blocks.fifo import fifo_push
 from dysharp.engine.blocks.link import memory_take
 from dysharp.engine.blocks.points import row_fill
 from dysharp.engine.blocks.tables import (
@@ -18,21 +18,15 @@ from dysharp.engine.blocks.tables import (
 )
 from dysharp.engine.kernel import block, kernel
 from dysharp.engine.packet import columns as f
-from dysharp.engine.packet.links import dirty_mark, level_change, packet_schedule, ring_due, ring_join, ring_wait
+from dysharp.engine.packet.links import dirty_mark, due_take, level_change, packet_schedule, ring_join
 from dysharp.engine.packet.switch import data_flits, mix
 
 
 @block
 def egress_put(i, q, p, packet, link, egress, dirty_links, c):
     """Packet p joins queue q (a number above the classes of ops) of link i."""
-    row = i * (c[f.C_CLASSES] + 2) + q - c[f.C_CLASSES]
-    packet[p, f.PACKET_NEXT] = -1
-    if egress[row, 0] < 0:
-        egress[row, 0] = p
+    if fifo_push(egress, i * (c[f.C_CLASSES] + 2) + q - c[f.C_CLASSES], packet, f.PACKET_NEXT, p):
         link[i, f.LINK_MASK] |= 1 << q
-    else:
-        packet[egress[row, 1], f.PACKET_NEXT] = p
-    egress[row, 1] = p
     if link[i, f.LINK_FREE] == 1:
         dirty_mark(dirty_links, i)
 
@@ -148,12 +142,7 @@ def hub_enter(p, node, packet, members, hubs, tables, agenda):
             st[f.ST_AL_WAITS] += 1
         return packet[p, f.PACKET_ACKS] == 0
     st[f.ST_AL_WAITS] += 1
-    packet[p, f.PACKET_NEXT] = -1
-    if stalled[node, 0] < 0:
-        stalled[node, 0] = p
-    else:
-        packet[stalled[node, 1], f.PACKET_NEXT] = p
-    stalled[node, 1] = p
+    fifo_push(stalled, node, packet, f.PACKET_NEXT, p)
     return False
 
 
@@ -192,12 +181,7 @@ def request_take(p, packet, packet_time, link, outputs, held, requests, agenda):
     if c[f.C_ANSWERS] > 0 and link[o, f.LINK_ANSWERS] >= c[f.C_ANSWERS]:
         st[f.ST_ANSWER_WAITS] += 1
         link[o, f.LINK_WAITS] += 1
-        packet[p, f.PACKET_NEXT] = -1
-        if requests[o, 0] < 0:
-            requests[o, 0] = p
-        else:
-            packet[requests[o, 1], f.PACKET_NEXT] = p
-        requests[o, 1] = p
+        fifo_push(requests, o, packet, f.PACKET_NEXT, p)
         return
     link[o, f.LINK_ANSWERS] += 1
     ingress_leave(p, packet, outputs, held, c)
@@ -205,23 +189,13 @@ def request_take(p, packet, packet_time, link, outputs, held, requests, agenda):
 
 
 @block
-def accept_put(p, packet, accepted):
-    """Packet p, in the ingress buffer of its hub, goes on at this instant. accepted int64 [2]: first and last of them."""
-    packet[p, f.PACKET_NEXT2] = -1
-    if accepted[0] < 0:
-        accepted[0] = p
-    else:
-        packet[accepted[1], f.PACKET_NEXT2] = p
-    accepted[1] = p
-
-
-@block
-def tails_arrive(leaf, now, ops, members, packets, hubs, tables, accepted, agenda):
+def tails_arrive(now, ops, members, packets, hubs, tables, accepted, agenda):
     """Tails reach their hubs: a packet is accepted at once, one whose op asks a table when the table knows its rows."""
     packet, packet_time, c = packets.packet, packets.packet_time, agenda.c
-    p = ring_due(f.FABRIC_DELIVER, now, packet_time, agenda)
-    while p >= 0:
-        agenda.rings[f.FABRIC_DELIVER, 0] = packet[p, f.PACKET_NEXT]
+    while True:
+        p = due_take(f.FABRIC_DELIVER, now, packet_time, f.PACKET_DUE, packet, f.PACKET_NEXT, agenda)
+        if p < 0:
+            break
         agenda.x[col.RUN_EVENTS] += 1
         kind = packet[p, f.PACKET_KIND]
         known = True
@@ -229,49 +203,47 @@ def tails_arrive(leaf, now, ops, members, packets, hubs, tables, accepted, agend
         if c[f.C_AL] > 0 and payload and ops.templates[ops.op[packet[p, f.PACKET_OP], col.TEMPLATE], col.TABLE] >= 0:
             known = hub_enter(p, packet[p, f.PACKET_OUT] // c[f.C_LINKS], packet, members, hubs, tables, agenda)
         if known:
-            accept_put(p, packet, accepted)
-        p = ring_due(f.FABRIC_DELIVER, now, packet_time, agenda)
-    ring_wait(f.FABRIC_DELIVER, leaf, packet_time, agenda)
+            fifo_push(accepted, 0, packet, f.PACKET_NEXT2, p)
 
 
 @block
-def entries_answer(leaf, now, members, stores, packet, hubs, tables, accepted, agenda):
+def entries_answer(now, members, stores, packet, hubs, tables, accepted, agenda):
     """Memory answers AL misses: packets that have all their rows are accepted, and stalled ones ask again."""
     rows, reads, stalled = stores.rows, hubs.reads, hubs.stalled
-    rings, c, x = agenda.rings, agenda.c, agenda.x
-    key = rings[f.FABRIC_AL, 0]
-    while key >= 0 and reads[key, f.READ_DUE] == now:
-        rings[f.FABRIC_AL, 0] = reads[key, f.READ_NEXT]
+    x = agenda.x
+    while True:
+        key = due_take(f.FABRIC_AL, now, reads, f.READ_DUE, reads, f.READ_NEXT, agenda)
+        if key < 0:
+            break
         x[col.RUN_EVENTS] += 1
         node = stores.regions[rows[key, col.ROW_REGION], col.REGION_NODE]
         if hub_answer(key, rows[key, col.ROW_REGION], node, hubs, tables, agenda):
             row_fill(key, 0, stores, x)
         k = hubs.answer[0]
         while k >= 0:
-            p = k // c[f.C_FILLS]
+            p = k // agenda.c[f.C_FILLS]
             k = hubs.waiters[k, WAITER_NEXT]
             packet[p, f.PACKET_ACKS] -= 1
             if packet[p, f.PACKET_ACKS] == 0:
-                accept_put(p, packet, accepted)
+                fifo_push(accepted, 0, packet, f.PACKET_NEXT2, p)
         while stalled[node, 0] >= 0:
             p = stalled[node, 0]
             if not hub_lookup(p, node, packet, members, hubs, tables, agenda):
                 break
             stalled[node, 0] = packet[p, f.PACKET_NEXT]
             if packet[p, f.PACKET_ACKS] == 0:
-                accept_put(p, packet, accepted)
-        key = rings[f.FABRIC_AL, 0]
-    tree_set(agenda.tree, leaf, reads[key, f.READ_DUE] if key >= 0 else col.INF)
+                fifo_push(accepted, 0, packet, f.PACKET_NEXT2, p)
 
 
 @block
-def respond(leaf, now, ops, packets, sources, lanes, links, m, agenda):
+def respond(now, ops, packets, sources, lanes, links, m, agenda):
     """Responders have read their memory: a request becomes a response and queues for its link."""
     op, packet, cuts = ops.op, packets.packet, sources.cuts
     c = agenda.c
-    p = ring_due(f.FABRIC_RESPOND, now, packets.packet_time, agenda)
-    while p >= 0:
-        agenda.rings[f.FABRIC_RESPOND, 0] = packet[p, f.PACKET_NEXT]
+    while True:
+        p = due_take(f.FABRIC_RESPOND, now, packets.packet_time, f.PACKET_DUE, packet, f.PACKET_NEXT, agenda)
+        if p < 0:
+            break
         agenda.x[col.RUN_EVENTS] += 1
         o = packet[p, f.PACKET_OP]
         w = op[o, col.WIRE]
@@ -283,5 +255,3 @@ def respond(leaf, now, ops, packets, sources, lanes, links, m, agenda):
         packet[p, f.PACKET_OUT] = packet[p, f.PACKET_LINK]
         queue = c[f.C_CLASSES] + ops.templates[op[o, col.TEMPLATE], col.RESPONSE_CLS]
         egress_put(i, queue, p, packet, lanes.link, sources.egress, lanes.dirty_links, c)
-        p = ring_due(f.FABRIC_RESPOND, now, packets.packet_time, agenda)
-    ring_wait(f.FABRIC_RESPOND, leaf, packets.packet_time, agenda)

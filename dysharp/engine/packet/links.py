@@ -5,8 +5,9 @@ One event per packet and hop; the same blocks carry Programs and synthetic traff
 """
 
 from dysharp.engine.blocks import columns as col
+from dysharp.engine.blocks.bits import lowest, set_after, split
+from dysharp.engine.blocks.fifo import fifo_push
 from dysharp.engine.blocks.heap import tree_set
-from dysharp.engine.flit.router import lowest
 from dysharp.engine.kernel import block, kernel
 from dysharp.engine.packet import columns as f
 
@@ -30,27 +31,6 @@ def dirty_take(dirty):
 
 
 @block
-def words_after(words, row, cursor):
-    """Round robin: lowest member above `cursor` of the bit set words[row] [n_words], 64 bits each, else the lowest; -1 if empty."""
-    n = words.shape[1]
-    found = -1
-    at = (cursor + 1) >> 6
-    if at < n:
-        w = words[row, at] & (-1 << ((cursor + 1) & 63))
-        while w == 0 and at + 1 < n:
-            at += 1
-            w = words[row, at]
-        if w != 0:
-            found = (at << 6) + lowest(w)
-    if found < 0:
-        for i in range(n):
-            if words[row, i] != 0:
-                found = (i << 6) + lowest(words[row, i])
-                break
-    return found
-
-
-@block
 def slot_take(free, x):
     """A free packet record."""
     x[f.RUN_FREE] -= 1
@@ -67,14 +47,19 @@ def slot_free(p, free, x):
 @block
 def ring_join(r, entry, due, chain, column, agenda):
     """`entry` leaves ring r at `due`, not before any entry that joined earlier. chain[entry, column]: the next entry, -1 = none."""
-    rings = agenda.rings
-    chain[entry, column] = -1
-    if rings[r, 0] < 0:
-        rings[r, 0] = entry
+    if fifo_push(agenda.rings, r, chain, column, entry):
         tree_set(agenda.tree, agenda.c[f.C_LEAF] + r, due)
-    else:
-        chain[rings[r, 1], column] = entry
-    rings[r, 1] = entry
+
+
+@block
+def due_take(r, now, due, due_column, chain, column, agenda):
+    """The head of ring r, taken out, if it is due: at due[entry, due_column]. Else -1, and the ring waits for its head."""
+    entry = agenda.rings[r, 0]
+    if entry >= 0 and due[entry, due_column] == now:
+        agenda.rings[r, 0] = chain[entry, column]
+        return entry
+    tree_set(agenda.tree, agenda.c[f.C_LEAF] + r, due[entry, due_column] if entry >= 0 else col.INF)
+    return -1
 
 
 @block
@@ -93,17 +78,15 @@ def link_busy(i, r, due, link, agenda):
 
 
 @block
-def links_free(ring, leaf, now, link, dirty_links, agenda):
-    """The links of a ring that are due now are free again; those with something to send are looked at."""
-    rings, tree = agenda.rings, agenda.tree
-    i = rings[ring, 0]
-    while i >= 0 and link[i, f.LINK_DUE] == now:
+def links_free(r, now, link, dirty_links, agenda):
+    """The links of ring r that are due now are free again; those with something to send are looked at."""
+    while True:
+        i = due_take(r, now, link, f.LINK_DUE, link, f.LINK_NEXT, agenda)
+        if i < 0:
+            break
         link[i, f.LINK_FREE] = 1
         if link[i, f.LINK_MASK] != 0:
             dirty_mark(dirty_links, i)
-        i = link[i, f.LINK_NEXT]
-    rings[ring, 0] = i
-    tree_set(tree, leaf, link[i, f.LINK_DUE] if i >= 0 else col.INF)
 
 
 @block
@@ -170,18 +153,21 @@ def out_ask(o, p, s, packet, link, outputs, c):
     group = packet[p, f.PACKET_VC] // c[f.C_VPG]
     at = o * c[f.C_GROUPS] + group
     row = at * (c[f.C_PORTS] + 1) + s
-    packet[p, f.PACKET_NEXT2] = -1
-    if out_queues[row, 0] < 0:
-        out_queues[row, 0] = p
+    if fifo_push(out_queues, row, packet, f.PACKET_NEXT2, p):
         asking[at, s >> 6] |= 1 << (s & 63)
         if s < c[f.C_PORTS]:
             j = link[o if o < c[f.C_TOTAL] else o - c[f.C_TOTAL], f.LINK_INPUT] * 2 + (1 if o >= c[f.C_TOTAL] else 0)
             outputs.asked[packet[p, f.PACKET_LINK], j >> 6] |= 1 << (j & 63)
-    else:
-        packet[out_queues[row, 1], f.PACKET_NEXT2] = p
-    out_queues[row, 1] = p
     if output[o, f.OUTPUT_FREE] > 0:
         dirty_mark(outputs.dirty_outputs, o)
+
+
+@block
+def answer_ask(q, vc, flits, packet, link, outputs, c):
+    """The switch itself sends packet q to its output, as a packet of VC `vc`."""
+    packet[q, f.PACKET_VC] = vc
+    packet[q, f.PACKET_OUT_FLITS] = flits
+    out_ask(packet[q, f.PACKET_OUT], q, c[f.C_PORTS], packet, link, outputs, c)
 
 
 @block
@@ -208,7 +194,7 @@ def out_pick(o, now, packet, packet_time, link, outputs, held, c, x, st):
     for _ in range(n_groups):
         group = group + 1 if group + 1 < n_groups else 0
         at = o * n_groups + group
-        s = words_after(asking, at, output[o, f.OUTPUT_INPUT0 + group])
+        s = set_after(asking, at, output[o, f.OUTPUT_INPUT0 + group])
         first = s
         while s >= 0:
             p = out_queues[at * (n_ports + 1) + s, 0]
@@ -227,7 +213,7 @@ def out_pick(o, now, packet, packet_time, link, outputs, held, c, x, st):
                     output[o, f.OUTPUT_PS_HUB] += now - output[o, f.OUTPUT_BLOCKED]
                     output[o, f.OUTPUT_BLOCKED] = -1
                 return p
-            s = words_after(asking, at, s)
+            s = set_after(asking, at, s)
             if s == first:
                 break
     if hub_full and output[o, f.OUTPUT_BLOCKED] < 0:
@@ -341,8 +327,8 @@ def lane_back(i, lanes, outputs, c):
         for w in range(asked.shape[1]):
             word = asked[i, w]
             while word != 0:
-                j = (w << 6) + lowest(word)
-                word &= word - 1
+                low, word = split(word)
+                j = (w << 6) + low
                 dirty_mark(outputs.dirty_outputs, lanes.plane_links[link[i, f.LINK_PLANE], j >> 1] + (c[f.C_TOTAL] if j & 1 else 0))
 
 
@@ -377,30 +363,14 @@ def credits_take(now, lanes, agenda):
 
 
 @block
-def lines_end(r, leaf, now, packets, output, agenda, flits_by_kind):
+def lines_end(r, now, packets, output, agenda, flits_by_kind):
     """Tails have left down links: the packets reach their hubs one latency later."""
-    rings, c, x = agenda.rings, agenda.c, agenda.x
     packet = packets.packet
-    o = rings[r, 0]
-    while o >= 0 and output[o, f.OUTPUT_DUE] == now:
-        rings[r, 0] = output[o, f.OUTPUT_NEXT]
+    while True:
+        o = due_take(r, now, output, f.OUTPUT_DUE, output, f.OUTPUT_NEXT, agenda)
+        if o < 0:
+            break
         p = line_next(o, now, packets, output, agenda)
-        x[col.RUN_EVENTS] += 1
+        agenda.x[col.RUN_EVENTS] += 1
         flits_by_kind[1, packet[p, f.PACKET_KIND]] += packet[p, f.PACKET_OUT_FLITS]
-        packet_schedule(f.FABRIC_DELIVER, p, now + c[f.C_TAIL], f.PACKET_NEXT, packet, packets.packet_time, agenda)
-        o = rings[r, 0]
-    tree_set(agenda.tree, leaf, output[o, f.OUTPUT_DUE] if o >= 0 else col.INF)
-
-
-@block
-def ring_wait(r, leaf, packet_time, agenda):
-    """Ring r of packets waits for its head."""
-    p = agenda.rings[r, 0]
-    tree_set(agenda.tree, leaf, packet_time[p, f.PACKET_DUE] if p >= 0 else col.INF)
-
-
-@block
-def ring_due(r, now, packet_time, agenda):
-    """The head of ring r of packets if it is due, else -1. The caller takes it out."""
-    p = agenda.rings[r, 0]
-    return p if p >= 0 and packet_time[p, f.PACKET_DUE] == now else -1
+        packet_schedule(f.FABRIC_DELIVER, p, now + agenda.c[f.C_TAIL], f.PACKET_NEXT, packet, packets.packet_time, agenda)

@@ -7,15 +7,7 @@ from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.loads import ANSWERED, GOES_ON, load_look, load_responds
 from dysharp.engine.kernel import block, kernel
 from dysharp.engine.packet import columns as f
-from dysharp.engine.packet.links import out_ask, slot_free, slot_take
-
-
-@block
-def answer_ask(q, vc, flits, packet, link, outputs, c):
-    """The switch sends answer q to its asker, as a packet of VC `vc`."""
-    packet[q, f.PACKET_VC] = vc
-    packet[q, f.PACKET_OUT_FLITS] = flits
-    out_ask(packet[q, f.PACKET_OUT], q, c[f.C_PORTS], packet, link, outputs, c)
+from dysharp.engine.packet.links import answer_ask, slot_free, slot_take
 
 
 @kernel

@@ -5,6 +5,7 @@ Releases of an instant, then grants: issuers, up links, outputs. It can be stopp
 
 from dysharp.engine.blocks import columns as col
 from dysharp.engine.blocks.bits import bit_take, bit_take_after
+from dysharp.engine.blocks.fifo import fifo_pop
 from dysharp.engine.blocks.heap import tree_first
 from dysharp.engine.blocks.issue import compute_end
 from dysharp.engine.blocks.points import work_drain
@@ -51,7 +52,7 @@ def run_events(budget, state, fabric):
         if x[col.RUN_WORK_HEAD] >= 0:
             work_drain(ops, members.mem, stores, releases, holds.sem_left, issue, links.nodes, clock)
         # ---- releases ----
-        while tree[1] == now or accepted[0] >= 0:
+        while tree[1] == now or accepted[0, 0] >= 0:
             if x[f.RUN_FREE] < c[f.C_MARGIN] or len(lanes.credit_due) - (x[f.RUN_CREDITS] - x[f.RUN_CREDIT_READ]) < c[f.C_MARGIN]:
                 x[f.RUN_STATUS] = f.GROW
                 return True
@@ -73,28 +74,27 @@ def run_events(budget, state, fabric):
             elif leaf < leaf_fabric:
                 message_event(leaf, now, ops, members, stores, issue, links, switch, tables, clock)
             elif r >= ring_line:
-                lines_end(r, leaf, now, packets, outputs.output, agenda, flits_by_kind)
+                lines_end(r, now, packets, outputs.output, agenda, flits_by_kind)
             elif r >= ring_out:
-                crossings_end(r, leaf, now, packets, op, mem, cuts, lanes, outputs, units, agenda)
+                crossings_end(r, now, packets, op, mem, cuts, lanes, outputs, units, agenda)
             elif r >= ring_arrive:
-                heads_arrive(r, leaf, now, packets, op, mem, cuts, lanes, outputs, units, agenda, flits_by_kind)
+                heads_arrive(r, now, packets, op, mem, cuts, lanes, outputs, units, agenda, flits_by_kind)
             elif r >= f.FABRIC_FIXED:
-                links_free(r, leaf, now, link, dirty_links, agenda)
+                links_free(r, now, link, dirty_links, agenda)
             elif r == f.FABRIC_CREDIT:
                 credits_take(now, lanes, agenda)
             elif r == f.FABRIC_CYCLE:
-                cycles_end(leaf, now, packets, link, outputs, agenda)
+                cycles_end(now, packets, link, outputs, agenda)
             elif r == f.FABRIC_DELIVER:
-                tails_arrive(leaf, now, ops, members, packets, hubs, tables, accepted, agenda)
+                tails_arrive(now, ops, members, packets, hubs, tables, accepted, agenda)
             elif r == f.FABRIC_AL:
-                entries_answer(leaf, now, members, stores, packet, hubs, tables, accepted, agenda)
+                entries_answer(now, members, stores, packet, hubs, tables, accepted, agenda)
             elif r == f.FABRIC_RESPOND:
-                respond(leaf, now, ops, packets, sources, lanes, links, m, agenda)
+                respond(now, ops, packets, sources, lanes, links, m, agenda)
             else:
                 sessions_look(now, packets, op, cuts, link, outputs, units, agenda)
-            while accepted[0] >= 0:
-                p = accepted[0]
-                accepted[0] = packet[p, f.PACKET_NEXT2]
+            while accepted[0, 0] >= 0:
+                p = fifo_pop(accepted, 0, packet, f.PACKET_NEXT2)
                 kind = packet[p, f.PACKET_KIND]
                 if kind == f.REQ or kind == f.RCOPY:
                     request_take(p, packet, packets.packet_time, link, outputs, lanes.held, sources.requests, agenda)

@@ -1,16 +1,16 @@
 """Between ops and packets: where an op's packets go, which of them a link sends next, what is done when they have arrived (docs/design/0006)."""
 
 from dysharp.engine.blocks import columns as col
-from dysharp.engine.blocks.fifo import member_due
+from dysharp.engine.blocks.bits import pick
+from dysharp.engine.blocks.fifo import fifo_push, member_due
 from dysharp.engine.blocks.heap import tree_set
 from dysharp.engine.blocks.issue import gang_start, issuer_drop, issuer_take, train_issue
 from dysharp.engine.blocks.link import memory_take
 from dysharp.engine.blocks.points import member_fill, row_fill
 from dysharp.engine.blocks.ready import complete
-from dysharp.engine.flit.router import pick
 from dysharp.engine.kernel import block, kernel
 from dysharp.engine.packet import columns as f
-from dysharp.engine.packet.hub import accept_put, chunk_from, cut_find, egress_put
+from dysharp.engine.packet.hub import chunk_from, cut_find, egress_put
 from dysharp.engine.packet.links import dirty_mark, link_blocked, link_send, slot_free, slot_take, vc_find
 from dysharp.engine.packet.switch import data_flits, mix, session_end, sessions_change
 
@@ -156,7 +156,7 @@ def link_grant(i, now, ops, mem_time, hub, sources, packets, lanes, accepted, ag
                 if requests[i, 0] >= 0:  # the next request of this link may be answered
                     k = requests[i, 0]
                     requests[i, 0] = packet[k, f.PACKET_NEXT]
-                    accept_put(k, packet, accepted)
+                    fifo_push(accepted, 0, packet, f.PACKET_NEXT2, k)
         if link[i, f.LINK_FETCH] >= 0:
             link[i, f.LINK_PS_FETCH] += now - link[i, f.LINK_FETCH]
             link[i, f.LINK_FETCH] = -1

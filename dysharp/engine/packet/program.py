@@ -168,6 +168,9 @@ def statistics_of(p: Program, state: BurstState, fabric: Fabric) -> dict[str, An
     spilled = int(state.tables.places[p.n_rows :, col.PLACE_LEFT].sum())
     lookups, hits, fetches = int(st[f.ST_LOOKUPS]), int(st[f.ST_HITS]), int(st[f.ST_FETCHES])
 
+    def counts(**columns: int) -> dict[str, Any]:
+        return {name: int(st[column]) for name, column in columns.items()}
+
     def mean(area: int, since: int, now: int) -> float:
         return float(st[area] + st[now] * (time_ps - st[since])) / time_ps
 
@@ -185,18 +188,16 @@ def statistics_of(p: Program, state: BurstState, fabric: Fabric) -> dict[str, An
             "bank_waits": int(st[f.ST_BANK_WAITS]), "bank_wait_ns_mean": float(st[f.ST_BANK_PS]) / 1e3 / lookups if lookups else 0.0,
             "misses_under_way": {"max": int(st[f.ST_PEAK_MISSES]), "mean": mean(f.ST_AL_AREA, f.ST_AL_SINCE, f.ST_MISSES_NOW)},
         },
-        "reduction": {
-            "sessions": int(st[f.ST_SESSIONS]), "results": int(st[f.ST_RESULTS]), "evictions": int(st[f.ST_EVICTIONS]),
-            "timeouts": int(st[f.ST_TIMEOUTS]), "partial_sums": int(st[f.ST_PARTIALS]), "bypasses": int(st[f.ST_BYPASSES]),
-            "merged_loads": int(st[f.ST_MERGED_LOADS]),
-            "occupancy": {"max": int(st[f.ST_PEAK_SESSIONS]), "mean": mean(f.ST_RED_AREA, f.ST_RED_SINCE, f.ST_SESSIONS_NOW)},
-        },
+        "reduction": counts(
+            sessions=f.ST_SESSIONS, results=f.ST_RESULTS, evictions=f.ST_EVICTIONS, timeouts=f.ST_TIMEOUTS, partial_sums=f.ST_PARTIALS,
+            bypasses=f.ST_BYPASSES, merged_loads=f.ST_MERGED_LOADS,
+        ) | {"occupancy": {"max": int(st[f.ST_PEAK_SESSIONS]), "mean": mean(f.ST_RED_AREA, f.ST_RED_SINCE, f.ST_SESSIONS_NOW)}},
         "multimemq": {"fetches": fetches, "lists_under_way_mean": fetches * int(fabric.agenda.c[f.C_FETCH]) / time_ps / p.n_nodes},
         "input_buffer": {"max_flits": int(link[:, f.LINK_PEAK].max(initial=0)), "mean_peak_flits": float(link[:, f.LINK_PEAK].mean())},
-        "stalls": {
-            "credit": int(st[f.ST_CREDIT_WAITS]), "target_fetch": int(st[f.ST_FETCH_WAITS]), "hub_buffer": int(st[f.ST_HUB_WAITS]),
-            "crossbar_lane": int(st[f.ST_LANE_WAITS]), "al_miss": int(st[f.ST_AL_WAITS]), "answer_queue": int(st[f.ST_ANSWER_WAITS]),
-        },
+        "stalls": counts(
+            credit=f.ST_CREDIT_WAITS, target_fetch=f.ST_FETCH_WAITS, hub_buffer=f.ST_HUB_WAITS, crossbar_lane=f.ST_LANE_WAITS,
+            al_miss=f.ST_AL_WAITS, answer_queue=f.ST_ANSWER_WAITS,
+        ),
         "stalls_us": {
             "credit": float(link[:, f.LINK_PS_CREDIT].sum()) / 1e6, "target_fetch": float(link[:, f.LINK_PS_FETCH].sum()) / 1e6,
             "hub_buffer": float(output[:total, f.OUTPUT_PS_HUB].sum()) / 1e6,

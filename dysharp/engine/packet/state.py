@@ -132,7 +132,7 @@ class Agenda(NamedTuple):
 class Fabric(NamedTuple):
     """Everything that the packet level adds to `BurstState`.
 
-    `accepted`: [2] int64, first and last packet that leave an ingress buffer at this instant, -1 = none.
+    `accepted`: [1, 2] int64, first and last packet that leave an ingress buffer at this instant, -1 = none.
     `flits_by_kind`: [2, N_KINDS] int64, flits that have arrived at the switch and at hubs, by kind of packet.
     """
 

@@ -1,14 +1,16 @@
 """What a switch does with the packet at the head of a virtual channel, and with what its reduction units finish (docs/design/0006)."""
 
 from dysharp.engine.blocks import columns as col
-from dysharp.engine.blocks.heap import tree_set
+from dysharp.engine.blocks.fifo import fifo_push
 from dysharp.engine.blocks.loads import room_make
 from dysharp.engine.blocks.tables import RED_BYPASS, RED_RESULT, SESSION_COUNT, SESSION_LIVE, red_expire, red_request, red_respond
 from dysharp.engine.kernel import block, kernel
 from dysharp.engine.packet import columns as f
 from dysharp.engine.packet.links import (
+    answer_ask,
     credit_put,
     dirty_mark,
+    due_take,
     has_lane,
     lane_back,
     level_change,
@@ -17,9 +19,7 @@ from dysharp.engine.packet.links import (
     out_leave,
     out_pick,
     packet_schedule,
-    ring_due,
     ring_join,
-    ring_wait,
     slot_free,
     slot_take,
 )
@@ -83,9 +83,8 @@ def partial_send(session, packets, op, cuts, link, outputs, sessions, agenda):
         packet[p, f.PACKET_PARENT] = session
         packet[p, f.PACKET_ACKS] = sessions[session, SESSION_COUNT] if part == 1 else 0
         packet[p, f.PACKET_OUT] = packet[session, f.PACKET_LINK]
-        packet[p, f.PACKET_VC] = c[f.C_ACK_GROUP] * c[f.C_VPG]
-        packet[p, f.PACKET_OUT_FLITS] = cuts[w, f.CUT_DOWN_H] + data_flits(cuts, w, packet[session, f.PACKET_CHUNK])
-        out_ask(packet[session, f.PACKET_LINK], p, c[f.C_PORTS], packet, link, outputs, c)
+        flits = cuts[w, f.CUT_DOWN_H] + data_flits(cuts, w, packet[session, f.PACKET_CHUNK])
+        answer_ask(p, c[f.C_ACK_GROUP] * c[f.C_VPG], flits, packet, link, outputs, c)
 
 
 @block
@@ -195,11 +194,10 @@ def push_take(p, packets, link, outputs, units, agenda):
     if chunks[row, f.CHUNK_LEFT] == 0:
         st[f.ST_RESULTS] += 1
         q = slot_take(packets.free, agenda.x)
-        for column in (f.PACKET_OP, f.PACKET_CHUNK, f.PACKET_MEMBER, f.PACKET_OUT, f.PACKET_OUT_FLITS):
+        for column in (f.PACKET_OP, f.PACKET_CHUNK, f.PACKET_MEMBER, f.PACKET_OUT):
             packet[q, column] = packet[p, column]
         packet[q, f.PACKET_KIND] = f.SUM
-        packet[q, f.PACKET_VC] = c[f.C_ACK_GROUP] * c[f.C_VPG]
-        out_ask(o, q, c[f.C_PORTS], packet, link, outputs, c)
+        answer_ask(q, c[f.C_ACK_GROUP] * c[f.C_VPG], packet[p, f.PACKET_OUT_FLITS], packet, link, outputs, c)
     return True
 
 
@@ -212,9 +210,8 @@ def sum_acknowledge(p, packet, cuts, op, link, outputs, units, c):
         packet[q, f.PACKET_KIND] = f.MACK
         packet[q, f.PACKET_PARENT] = q
         packet[q, f.PACKET_OUT] = packet[q, f.PACKET_LINK]
-        packet[q, f.PACKET_VC] = c[f.C_ACK_GROUP] * c[f.C_VPG]
-        packet[q, f.PACKET_OUT_FLITS] = cuts[op[packet[q, f.PACKET_OP], col.WIRE], f.CUT_SOURCE_ACK]
-        out_ask(packet[q, f.PACKET_OUT], q, c[f.C_PORTS], packet, link, outputs, c)
+        flits = cuts[op[packet[q, f.PACKET_OP], col.WIRE], f.CUT_SOURCE_ACK]
+        answer_ask(q, c[f.C_ACK_GROUP] * c[f.C_VPG], flits, packet, link, outputs, c)
         q = following
 
 
@@ -255,10 +252,8 @@ def packet_copy(p, packets, op, mem, cuts, link, outputs, units, agenda):
         q = slot_take(packets.free, x)
         o = far_link(i, a, chunk, mem[k, col.MEMBER_NODE], link, c)
         packet[q, f.PACKET_KIND] = f.MCOPY if kind == f.MDATA else f.RCOPY
-        packet[q, f.PACKET_OP] = a
-        packet[q, f.PACKET_CHUNK] = chunk
-        packet[q, f.PACKET_LINK] = i
-        packet[q, f.PACKET_VC] = packet[p, f.PACKET_VC]
+        for column in (f.PACKET_OP, f.PACKET_CHUNK, f.PACKET_LINK, f.PACKET_VC):
+            packet[q, column] = packet[p, column]
         packet[q, f.PACKET_MEMBER] = k
         packet[q, f.PACKET_OUT] = o
         packet[q, f.PACKET_PARENT] = p
@@ -320,10 +315,11 @@ def unit_take(p, packets, op, cuts, link, outputs, units, agenda):
 def sessions_look(now, packets, op, cuts, link, outputs, units, agenda):
     """Sessions that are due: one that has received nothing since its last look leaves the table."""
     packet, free, sessions, ports, idle = packets.packet, packets.free, units.sessions, units.ports, units.idle
-    rings, c, x, st = agenda.rings, agenda.c, agenda.x, agenda.st
-    p = rings[f.FABRIC_TIMEOUT, 0]
-    while p >= 0 and idle[p, f.IDLE_DUE] == now:
-        rings[f.FABRIC_TIMEOUT, 0] = idle[p, f.IDLE_NEXT]
+    c, x, st = agenda.c, agenda.x, agenda.st
+    while True:
+        p = due_take(f.FABRIC_TIMEOUT, now, idle, f.IDLE_DUE, idle, f.IDLE_NEXT, agenda)
+        if p < 0:
+            break
         again = False
         if idle[p, f.IDLE_LOOK] == f.LOOK_TO_FREE:
             slot_free(p, free, x)
@@ -338,8 +334,6 @@ def sessions_look(now, packets, op, cuts, link, outputs, units, agenda):
         idle[p, f.IDLE_LOOK] = f.LOOK_NOT
         if again:
             idle_put(p, now + c[f.C_TIMEOUT], sessions[p, SESSION_COUNT], idle, agenda)
-        p = rings[f.FABRIC_TIMEOUT, 0]
-    tree_set(agenda.tree, c[f.C_LEAF] + f.FABRIC_TIMEOUT, idle[p, f.IDLE_DUE] if p >= 0 else col.INF)
 
 
 @block
@@ -352,38 +346,32 @@ def session_end(p, free, idle, c, x):
 
 
 @block
-def heads_arrive(r, leaf, now, packets, op, mem, cuts, lanes, outputs, units, agenda, flits_by_kind):
+def heads_arrive(r, now, packets, op, mem, cuts, lanes, outputs, units, agenda, flits_by_kind):
     """Heads reach the switch: a packet that is the first of its VC asks for its outputs."""
     packet, packet_time, channels = packets.packet, packets.packet_time, lanes.channels
-    p = ring_due(r, now, packet_time, agenda)
-    while p >= 0:
-        agenda.rings[r, 0] = packet[p, f.PACKET_NEXT]
-        packet[p, f.PACKET_NEXT] = -1
+    while True:
+        p = due_take(r, now, packet_time, f.PACKET_DUE, packet, f.PACKET_NEXT, agenda)
+        if p < 0:
+            break
         agenda.x[col.RUN_EVENTS] += 1
         flits_by_kind[0, packet[p, f.PACKET_KIND]] += packet[p, f.PACKET_FLITS]
         first = True
         if agenda.c[f.C_VC_FLITS] > 0:
             row = packet[p, f.PACKET_LINK] * lanes.occupied.shape[1] + packet[p, f.PACKET_VC]
-            first = channels[row, 0] < 0
-            if first:
-                channels[row, 0] = p
-            else:
-                packet[channels[row, 1], f.PACKET_NEXT] = p
-            channels[row, 1] = p
+            first = fifo_push(channels, row, packet, f.PACKET_NEXT, p)
         if first:
             packet_expose(p, packets, op, mem, cuts, lanes.link, outputs, units, agenda)
-        p = ring_due(r, now, packet_time, agenda)
-    ring_wait(r, leaf, packet_time, agenda)
 
 
 @block
-def crossings_end(r, leaf, now, packets, op, mem, cuts, lanes, outputs, units, agenda):
+def crossings_end(r, now, packets, op, mem, cuts, lanes, outputs, units, agenda):
     """Packets have crossed to their outputs: lanes are free; the last copy of a packet frees its buffer, and the next packet asks."""
     packet, packet_time = packets.packet, packets.packet_time
     c, x = agenda.c, agenda.x
-    p = ring_due(r, now, packet_time, agenda)
-    while p >= 0:
-        following = packet[p, f.PACKET_NEXT2]
+    while True:
+        p = due_take(r, now, packet_time, f.PACKET_DUE, packet, f.PACKET_NEXT2, agenda)
+        if p < 0:
+            break
         kind = packet[p, f.PACKET_KIND]
         x[col.RUN_EVENTS] += 1
         to_unit = kind == f.CONTRIB or kind == f.ACKPART or kind == f.LOAD or kind == f.PUSHED or kind == f.SUMACK
@@ -400,11 +388,8 @@ def crossings_end(r, leaf, now, packets, op, mem, cuts, lanes, outputs, units, a
                 head = buffer_leave(parent, i, now, packet, lanes, agenda)
                 if head >= 0:
                     packet_expose(head, packets, op, mem, cuts, lanes.link, outputs, units, agenda)
-        agenda.rings[r, 0] = following
         if o >= c[f.C_TOTAL] and kind != f.PUSHED:  # records of contributions become acknowledgements
             slot_free(p, packets.free, x)
-        p = ring_due(r, now, packet_time, agenda)
-    ring_wait(r, leaf, packet_time, agenda)
 
 
 @block
@@ -418,15 +403,14 @@ def buffer_leave(p, i, now, packet, lanes, agenda):
 
 
 @block
-def cycles_end(leaf, now, packets, link, outputs, agenda):
+def cycles_end(now, packets, link, outputs, agenda):
     """Dynamic sums that took a cycle more ask for their outputs."""
-    packet, packet_time = packets.packet, packets.packet_time
-    p = ring_due(f.FABRIC_CYCLE, now, packet_time, agenda)
-    while p >= 0:
-        agenda.rings[f.FABRIC_CYCLE, 0] = packet[p, f.PACKET_NEXT]
+    packet = packets.packet
+    while True:
+        p = due_take(f.FABRIC_CYCLE, now, packets.packet_time, f.PACKET_DUE, packet, f.PACKET_NEXT, agenda)
+        if p < 0:
+            break
         out_ask(packet[p, f.PACKET_OUT], p, agenda.c[f.C_PORTS], packet, link, outputs, agenda.c)
-        p = ring_due(f.FABRIC_CYCLE, now, packet_time, agenda)
-    ring_wait(f.FABRIC_CYCLE, leaf, packet_time, agenda)
 
 
 @block

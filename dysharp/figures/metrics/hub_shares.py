@@ -1,12 +1,12 @@
 """Where the rows of Dispatch spend their time until GEMM-1 takes them: at the producer, on the way, at the consumer."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 
 from dysharp.base.arrays import F64, I64
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen
 from dysharp.figures.metric import calculated
 from dysharp.program import Program
 from dysharp.program.csr import owners
@@ -27,7 +27,7 @@ HARDWARE = {"mh-base": "mh-dep", "mh-pkt": "moe-hub"}
 """A form whose thread blocks poll -> the same with readiness in hardware."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Form:
     """`form`: the form of MoE-Hub whose thread blocks poll."""
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from dysharp.costs.machine import Machine
-from dysharp.figures.metric import Seen, metric
+from dysharp.figures.metric import Seen, metric, quotient
 from dysharp.model import Layout
 from dysharp.specs import choice_str, load_cluster, load_whole
 from dysharp.specs.choices import Scalar, overridden
@@ -44,27 +44,18 @@ def _time_us(here: Seen, both: bool) -> float | None:
 def _ratio(here: Seen, other: Seen, both: bool = False) -> float | None:
     if here.point.direction != "fwd":
         return None
-    own, theirs = _time_us(here, both), _time_us(other, both)
-    return own / theirs if own and theirs else None
+    return quotient(_time_us(here, both), _time_us(other, both))
 
 
-@metric("end_to_end_over", "time of a whole model", compares=True)
-def end_to_end_over(here: Seen, other: Seen) -> float | None:
-    """Forward time of a layer with what is beside its experts, divided by the same of `over`."""
-    return _ratio(here, other)
+# Time of a layer with what is beside its experts, divided by the same of `over`.
+metric("end_to_end_over", "time of a whole model", compares=True)(_ratio)
+metric("both_passes_over", "time of a whole model, forward and backward", compares=True)(lambda here, other: _ratio(here, other, both=True))
 
 
 @metric("best_end_to_end_over", "time of a whole model with the best options of the figure", compares=True)
 def best_end_to_end_over(here: Seen, other: Seen) -> float | None:
     """The same metric at the system's fastest point on the workload."""
-    fastest = min(here.among(here.point.system), key=lambda seen: seen.time_us)
-    return _ratio(here, other) if here.point == fastest.point else None
-
-
-@metric("both_passes_over", "time of a whole model, forward and backward", compares=True)
-def both_passes_over(here: Seen, other: Seen) -> float | None:
-    """The same for both passes."""
-    return _ratio(here, other, both=True)
+    return _ratio(here, other) if here.is_fastest else None
 
 
 @metric("beside_moe", "work beside the MoE layer over a forward pass of the whole model")

@@ -7,8 +7,8 @@ the producers in turn. The count is no timing model: it says what the tables do.
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 
+from dysharp.base.values import frozen
 from dysharp.figures.metric import calculated
 from dysharp.protocol import aau, rpm
 from dysharp.runs.point import Point
@@ -20,7 +20,7 @@ ANSWER_ROUNDS = 52  # rounds of a read of the map: 300 ns
 LINE = rpm.LINE_BYTES
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Units:
     """Sizes of the units. `managed`: False leaves the packet manager out, so stores of `store_bytes` leave in order."""
 
@@ -34,16 +34,6 @@ class Units:
     row_bytes: Entries = 2048
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """`map_reads_per_row`: reads of evicted places in memory. `packet_payload`: mean bytes of a packet. `open_rows`: most
-    rows that have begun and are not complete."""
-
-    map_reads_per_row: float
-    packet_payload: float
-    open_rows: int
-
-
 METRICS = {
     "map_reads_per_row": "reads of evicted places per row",
     "packet_payload": "mean payload of a packet (B)",
@@ -53,10 +43,6 @@ METRICS = {
 
 @calculated("hub-units", options=Units, metrics=METRICS)
 def hub_units(point: Point, units: Units) -> dict[str, float]:
-    return asdict(count(units))
-
-
-def count(units: Units) -> Counts:
     """Run all rows of all producers through the units."""
     producers = [_packets(p, units) for p in range(PRODUCERS)]
     total = PRODUCERS * units.rows
@@ -80,7 +66,7 @@ def count(units: Units) -> Counts:
                 packets, n_reads, left[row] = packets + 1, n_reads + len(new), left[row] - n_bytes
                 complete += left[row] == 0
                 most = max(most, unit.pointer[0] - complete)
-    return Counts(n_reads / total, total * units.row_bytes / packets, most)
+    return dict(zip(METRICS, (n_reads / total, total * units.row_bytes / packets, most), strict=True))
 
 
 def _stores(producer: int, units: Units) -> Iterator[tuple[int, int]]:

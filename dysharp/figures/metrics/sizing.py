@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from dysharp.figures.metric import Seen, metric
+from dysharp.figures.metric import Seen, metric, quotient
 from dysharp.protocol import aau, al_table, reduction
 from dysharp.runs.point import Point
 
@@ -170,8 +170,7 @@ def law_size(here: Seen) -> float | None:
 @metric("knee_over_law", "smallest table with almost no evictions over the law's size")
 def knee_over_law(here: Seen) -> float | None:
     """`hit_knee` divided by `law_size`: 1 = the law is exact, 2 or 0.5 = one step of the sweep off."""
-    found, expected = hit_knee(here), law_size(here)
-    return found / expected if found and expected else None
+    return quotient(hit_knee(here), law_size(here))
 
 
 @metric("peak_sessions", "most reduction sessions at once, per port")

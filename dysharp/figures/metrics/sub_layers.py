@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from statistics import mean, pstdev
 
-from dysharp.figures.metric import Seen, calculated, metric
+from dysharp.figures.metric import Seen, calculated, metric, quotient
 from dysharp.measured.measurements import read_measurements
 from dysharp.runs.point import Point
 from dysharp.silicon.cluster_area import cais_area
@@ -34,34 +34,28 @@ def layer_us(here: Seen, layers: tuple[str, ...]) -> float | None:
     seen = _seen_at(here, layers)
     if seen is None:
         return None
-    machine = load_cluster(here.point.cluster)
-    gpus = here.point.gpus or machine.n_gpus
+    gpus, peak = _gpus(here), _gemm_flops_per_us(here)
     name, _, times = here.point.model.split(":")[1].partition("*")
     shape, training = shapes()[name], len(layers) > len(PREFILL)
     attention = 2 * shape.tokens * shape.sequence * shape.hidden * int(times or 1) / gpus  # two products, half of them masked
     forward = sum(sum(parse_sub_layer(f"{SUB_LAYER}:{here.point.model.split(':')[1]}:{one}", gpus).flops) for one in PREFILL)
     flops = attention * (BACKWARD if training else 1.0) + (forward if training else 0.0)
+    return sum(one.time_us for one in seen) + flops / peak
+
+
+def _gpus(here: Seen) -> int:
+    return here.point.gpus or load_cluster(here.point.cluster).n_gpus
+
+
+def _gemm_flops_per_us(here: Seen) -> float:
     part = float(dict(here.point.choices).get("tp.gemm_part", choice("tp.gemm_part").value))
-    return sum(one.time_us for one in seen) + flops / (machine.bf16_flops_per_us * part)
+    return load_cluster(here.point.cluster).bf16_flops_per_us * part
 
 
-def _ratio(here: Seen, other: Seen, layers: tuple[str, ...]) -> float | None:
-    own, theirs = layer_us(here, layers), layer_us(other, layers)
-    return theirs / own if own and theirs else None
-
-
-@metric("prefill_speedup", "speed-up of a layer, prefill", compares=True)
-def prefill_speedup(here: Seen, other: Seen) -> float | None:
-    """L1, L2 and attention."""
-    return _ratio(here, other, PREFILL)
-
-
-@metric("training_speedup", "speed-up of a layer, training", compares=True)
-def training_speedup(here: Seen, other: Seen) -> float | None:
-    """L1 to L4, attention forward and backward, gradients of weights."""
-    return _ratio(here, other, TRAINING)
-
-
+for _name, _layers in (("prefill", PREFILL), ("training", TRAINING)):
+    metric(f"{_name}_speedup", f"speed-up of a layer, {_name}", compares=True)(
+        lambda here, other, layers=_layers: quotient(layer_us(other, layers), layer_us(here, layers))
+    )
 metric("merge_wait_us", "first to last request of an address (us)")(lambda here: here.block("merging").get("wait_us"))
 metric("merge_table_KiB", "smallest table of a port in which all requests merge (KiB)")(lambda here: here.block("merging").get("table_KiB"))
 
@@ -74,7 +68,7 @@ def merge_law(here: Seen) -> float | None:
     Both kinds wait at once and fill a direction each. The rate is one of payload, because entries have no headers.
     """
     merging, machine = here.block("merging"), load_cluster(here.point.cluster)
-    ports = machine.n_switches * (here.point.gpus or machine.n_gpus)
+    ports = machine.n_switches * _gpus(here)
     rate = machine.link_bytes_per_us * PACKET_BYTES / (PACKET_BYTES + machine.flit_bytes)
     law = (merging.get("load_wait_us", 0.0) + merging.get("sum_wait_us", 0.0)) * rate / ports / 1024
     return merging["table_KiB"] / law if law else None
@@ -83,18 +77,16 @@ def merge_law(here: Seen) -> float | None:
 @metric("gpu_throughput", "operations per time of a GPU, over that of the first number of GPUs")
 def gpu_throughput(here: Seen) -> float | None:
     """GEMM operations of a GPU per time, divided by the same rate at the system's point with fewest GPUs. None at that point."""
-    same = [
-        p for p in here.rows if p.system == here.point.system and p.model.split("*")[0].split(":")[1] == here.point.model.split("*")[0].split(":")[1]
-    ]
-    least = min(same, key=lambda p: p.gpus or 0)
-    if least == here.point:
-        return None
-    return _rate(here) / _rate(replace(here, point=least))
+
+    def told(point: Point) -> tuple[str, str]:
+        return point.system, point.model.split("*")[0].split(":")[1]
+
+    least = min((p for p in here.rows if told(p) == told(here.point)), key=lambda p: p.gpus or 0)
+    return None if least == here.point else _rate(here) / _rate(replace(here, point=least))
 
 
 def _rate(here: Seen) -> float:
-    gpus = here.point.gpus or load_cluster(here.point.cluster).n_gpus
-    return sum(parse_sub_layer(here.point.model, gpus).flops) / here.time_us
+    return sum(parse_sub_layer(here.point.model, _gpus(here)).flops) / here.time_us
 
 
 @metric("comm_over_comp", "communication over computation, both sub-layers of a forward pass")
@@ -103,11 +95,8 @@ def comm_over_comp(here: Seen) -> float | None:
     seen = _seen_at(here, PREFILL)
     if seen is None:
         return None
-    machine = load_cluster(here.point.cluster)
-    gpus = here.point.gpus or machine.n_gpus
-    part = float(dict(here.point.choices).get("tp.gemm_part", choice("tp.gemm_part").value))
-    flops = sum(sum(parse_sub_layer(one.point.model, gpus).flops) for one in seen)
-    return sum(one.busy("up") * one.time_us for one in seen) / (flops / (machine.bf16_flops_per_us * part))
+    flops = sum(sum(parse_sub_layer(one.point.model, _gpus(here)).flops) for one in seen)
+    return sum(one.busy("up") * one.time_us for one in seen) / (flops / _gemm_flops_per_us(here))
 
 
 def _steady(here: Seen) -> list[float]:
@@ -122,10 +111,9 @@ metric("unevenness", "standard deviation of the use of the links over its mean, 
 )
 
 
-@metric("steady_ratio", "use of the links in the middle half, over that of another system", compares=True)
-def steady_ratio(here: Seen, other: Seen) -> float | None:
-    """The use here over the use there."""
-    return mean(_steady(here)) / mean(_steady(other)) if _steady(here) and _steady(other) else None
+metric("steady_ratio", "use of the links in the middle half, over that of another system", compares=True)(
+    lambda here, other: mean(_steady(here)) / mean(_steady(other)) if _steady(here) and _steady(other) else None
+)
 
 
 NCCL_ROWS = {"hw-dgx-h100": tuple(f"azure-{i:04d}" for i in range(36, 40)), "hw-dgx-b200": tuple(f"stas-{i:04d}" for i in range(36, 41))}

@@ -21,14 +21,13 @@ def time_over(here: Seen, other: Seen) -> float:
 @metric("best_time_over", "time with the best options of the figure", compares=True)
 def best_time_over(here: Seen, other: Seen) -> float | None:
     """Time of the system divided by the time of `over`, at the system's fastest point on its workload."""
-    fastest = min(here.among(here.point.system), key=lambda seen: seen.time_us)
-    return time_over(here, other) if here.point == fastest.point else None
+    return time_over(here, other) if here.is_fastest else None
 
 
-@metric("gemm1_speedup", "speedup to the end of GEMM-1", compares=True)
-def gemm1_speedup(here: Seen, other: Seen) -> float:
-    """End of GEMM-1 of `over` divided by the end of GEMM-1 of the system, each on the GPU that finishes last."""
-    return other.phase_us("gemm1")["end"] / here.phase_us("gemm1")["end"]
+# Each end is of the GPU that finishes last.
+metric("gemm1_speedup", "speedup to the end of GEMM-1", compares=True)(
+    lambda here, other: other.phase_us("gemm1")["end"] / here.phase_us("gemm1")["end"]
+)
 
 
 @metric("over_software", "speedup over the fastest system of today")
@@ -60,16 +59,9 @@ def over_packet(here: Seen) -> float | None:
     return here.time_us / other.time_us if other else None
 
 
-@metric("comm_share", "exposed communication over layer time")
-def comm_share(here: Seen) -> float:
-    """Share of the layer time that communication adds: the exposed communication."""
-    return float(here.row["exposed_comm_us"]) / here.time_us
-
-
-@metric("bound_share", "bound_share")
-def bound_share(here: Seen) -> float:
-    """Lower bound of this Program divided by its time: 1 = the busiest resource never waits."""
-    return float(here.row["bound_us"]) / here.time_us
+metric("comm_share", "exposed communication over layer time")(lambda here: here.row["exposed_comm_us"] / here.time_us)
+# Lower bound of this Program divided by its time: 1 = the busiest resource never waits.
+metric("bound_share", "bound_share")(lambda here: here.row["bound_us"] / here.time_us)
 
 
 @metric("over_best", "over_best")
@@ -91,10 +83,7 @@ def payload_bytes(here: Seen) -> float:
     return float(sum(here.row["traffic_bytes"][side][operator] for side in BOTH for operator in ("dispatch", "combine")))
 
 
-@metric("traffic_GB", "payload (GB)")
-def traffic_GB(here: Seen) -> float:
-    """Payload of Dispatch and Combine, up and down, all GPUs, in GB (1e9 bytes)."""
-    return payload_bytes(here) / 1e9
+metric("traffic_GB", "payload (GB)")(lambda here: payload_bytes(here) / 1e9)
 
 
 @metric("traffic_cut", "traffic_cut", compares=True)

@@ -13,13 +13,13 @@ from dysharp.base.units import PS_PER_US
 from dysharp.costs.attention import Attention as Call
 from dysharp.costs.attention import attention_flops
 from dysharp.costs.machine import Direction, Machine, number
-from dysharp.figures.metric import Seen, metric
+from dysharp.figures.metric import Seen, metric, quotient
 from dysharp.model import Layout
 from dysharp.specs import choice_int, choice_str, load_cluster, load_model
 from dysharp.specs.choices import Scalar, overridden
 from dysharp.specs.whole import Attention, WholeModel
 from dysharp.training.block import Block
-from dysharp.training.cost import EpTimes
+from dysharp.training.cost import Cost, EpTimes
 from dysharp.training.costs import step_costs
 from dysharp.training.graph import replay, step_graph
 from dysharp.training.schedules import make_schedule
@@ -144,19 +144,14 @@ def _step_us(
     return replay(step_graph(schedule, costs.times)).makespan / PS_PER_US
 
 
-@metric("step_speedup", "speed-up of a training step", compares=True)
-def step_speedup(here: Seen, other: Seen) -> float | None:
-    """Time of a step with the layers of `over` divided by the time of a step with the layers of the system."""
-    own, theirs = step_us(here), step_us(other)
-    return theirs / own if own and theirs else None
+metric("step_speedup", "speed-up of a training step", compares=True)(lambda here, other: quotient(step_us(other), step_us(here)))
 
 
 @metric("step_over_dualpipe", "speed-up of a training step over DualPipe with DeepEP's layers")
 def step_over_dualpipe(here: Seen) -> float | None:
     """Time of a step under DualPipe, whose layers are DeepEP's, divided by the time of a step of the system."""
     deepep = next((seen for seen in here.among("deepep") if layer_times(seen)), None)
-    own, theirs = step_us(here), step_us(deepep, dualpipe=True) if deepep else None
-    return theirs / own if own and theirs else None
+    return quotient(step_us(deepep, dualpipe=True), step_us(here)) if deepep else None
 
 
 @metric("both_passes_speedup", "speed-up of a MoE layer, forward and backward", compares=True)
@@ -172,9 +167,7 @@ def beside_share(here: Seen) -> float | None:
     ep = layer_times(here)
     if ep is None:
         return None
-    machine, model = machine_of(here), model_of(here)
-    gpus = machine.cluster.n_gpus
-    beside = Block(model, machine, Layout(pp=STAGES, ep=gpus, dp=gpus), load_model(here.point.model).tokens_per_gpu).layer(0, None)
+    beside = _beside(here)
     return (beside.forward + beside.backward + beside.weights) / (ep.forward + ep.backward)
 
 
@@ -192,14 +185,15 @@ def generation_us(here: Seen) -> float | None:
     if here.point.direction != "fwd" or ahead is None or small is None:
         return None
     prompt = load_model(here.point.model).tokens_per_gpu
-    prefill = ahead[0] + _prefill_us(here, prompt)
+    prefill = ahead[0] + _beside(here).forward
     return batch * prefill + DECODED * (small.time_us + decode_us(here, batch, prompt + DECODED / 2))
 
 
-def _prefill_us(here: Seen, prompt: int) -> float:
+def _beside(here: Seen) -> Cost:
+    """What is beside the experts of a layer, for one sequence of the paper's length per GPU."""
     machine = machine_of(here)
     gpus = machine.cluster.n_gpus
-    return Block(model_of(here), machine, Layout(pp=STAGES, ep=gpus, dp=gpus), prompt).layer(0, None).forward
+    return Block(model_of(here), machine, Layout(pp=STAGES, ep=gpus, dp=gpus), load_model(here.point.model).tokens_per_gpu).layer(0, None)
 
 
 def decode_us(here: Seen, batch: int, context: float) -> float:
@@ -209,14 +203,9 @@ def decode_us(here: Seen, batch: int, context: float) -> float:
     return 4 * machine.gemm(batch, model.hidden, model.hidden, "fp8") + batch * context * kv / machine.cluster.hbm_bytes_per_us
 
 
-@metric("generation_speedup", "speed-up of prefill and 512 decoded tokens", compares=True)
-def generation_speedup(here: Seen, other: Seen) -> float | None:
-    """Time of `over` divided by the time of the system."""
-    own, theirs = generation_us(here), generation_us(other)
-    return theirs / own if own and theirs else None
-
-
-@metric("decode_layer_speedup", "speed-up of a MoE layer in decode", compares=True)
-def decode_layer_speedup(here: Seen, other: Seen) -> float | None:
-    """Time of the layer of `over` divided by that of the system, at the chosen tokens per GPU."""
-    return other.time_us / here.time_us if here.point.tokens == choice_int("paper_step.decode_batch") else None
+metric("generation_speedup", "speed-up of prefill and 512 decoded tokens", compares=True)(
+    lambda here, other: quotient(generation_us(other), generation_us(here))
+)
+metric("decode_layer_speedup", "speed-up of a MoE layer in decode", compares=True)(
+    lambda here, other: other.time_us / here.time_us if here.point.tokens == choice_int("paper_step.decode_batch") else None
+)

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator
 from dysharp.base.errors import ConfigError, MissingExtra, check_word, nearest, show
 from dysharp.base.processes import Runner, here, in_processes
 from dysharp.figures.figure import MAX_POINTS, figure_of, product_points
-from dysharp.figures.keys import Whole, known, typed, word
+from dysharp.figures.keys import Whole, typed, word
 from dysharp.figures.origin import row_of
 from dysharp.figures.studies.study_folder import StudyFolder, record_of
 from dysharp.runs.on_dask import on_dask
@@ -89,7 +89,6 @@ def load_study(path: str) -> Study:
 
 
 def _draw(table: dict[str, Any], where: str) -> Draw:
-    known(table, set(Draw.__slots__), f"{where}: draw")
     draw = typed(Draw, table, f"{where}: draw")
     check_word(draw.method, OBJECTIVES, f"{where}: draw.method: found {draw.method[:40]!r}")
     if not 1 <= draw.n <= MAX_POINTS or not draw.range:

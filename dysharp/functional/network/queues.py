@@ -4,9 +4,9 @@ Packets in different queues overtake each other.
 """
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from dysharp.base.values import frozen
 from dysharp.functional.orders import Event, Pool
 
 
@@ -19,7 +19,7 @@ class Wire(NamedTuple):
     channel: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Flight:
     """A packet on a wire. `history`: expression of its payload, for the record only. Receivers see `data`.
 

@@ -42,7 +42,10 @@ class Wires:
 
     def step(self) -> None:
         """One event of the pool happens."""
-        kind, what = self.pool.pop()
+        self.act(*self.pool.pop())
+
+    def act(self, kind: int, what: Any) -> None:
+        """An event of the pool happens."""
         self._acts[kind](what)
 
     def post(self, packet: Packet, home: int, plane: int, lane: Any = 0) -> None:

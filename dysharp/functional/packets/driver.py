@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from dysharp.base.errors import ConfigError, EmulationMismatch
+from dysharp.base.errors import ConfigError
 from dysharp.functional.faults import Faults
 from dysharp.functional.layer import ExpertMemory, Layout, Record, Tensors
 from dysharp.functional.network.core import MEMORY, N_KINDS, Network
@@ -15,7 +15,7 @@ from dysharp.functional.network.messages import Format, Value
 from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.network.transaction import MAX_TAGS, PACKET_BYTES
 from dysharp.functional.network.wires import LOCAL, MOVE
-from dysharp.functional.orders import Pool, make_pool
+from dysharp.functional.orders import Pool, make_pool, time_in
 from dysharp.functional.packets.hub import Hub
 from dysharp.functional.packets.instructions import STRIDE, Decoder, Instruction, check_program
 from dysharp.functional.packets.output import Output
@@ -32,7 +32,6 @@ from dysharp.specs import Cluster, load_cluster
 
 ISSUE, DONE = N_KINDS, N_KINDS + 1  # events of this driver, numbered after the network's events
 FIRST_GEMMS, LAST_GEMMS = ("gemm1", "gemm2_dgrad"), ("gemm2", "gemm1_dgrad")
-SHOWN = 3  # number of table entries in the watchdog's message
 
 
 def run_packets(
@@ -52,23 +51,21 @@ def run_packets(
     `dump_token`: list the packets of this token in `Statistics.dump`. Raises EmulationMismatch when no event is
     possible and ops are left, ConfigError for parts of a Program that packets do not carry.
     """
-    if (order == "trace") != (trace is not None):
-        raise ConfigError(f"order {order!r}: found {'no' if trace is None else 'a'} Trace, expected one for order trace only")
     check_program(program, tensors)
     sizes = load_cluster(cluster)
     if sizes.flit_bytes != FLIT_BYTES:
         raise ConfigError(f"packet path: found flit_bytes {sizes.flit_bytes}, expected {FLIT_BYTES}, the flits of isa/ (path row has no flits)")
     faults = faults or Faults()
-    run = _PacketDriver(program, tensors, _pool(order, seed, faults), trace, faults, sizes, dump_token)
+    run = _PacketDriver(program, tensors, _pool(order, seed, trace, faults), trace, faults, sizes, dump_token)
     return run.run(progress), run.statistics
 
 
-def _pool(order: str, seed: int, faults: Faults) -> Pool:
+def _pool(order: str, seed: int, trace: Trace | None, faults: Faults) -> Pool:
     """The pool of an order. With late memory, misses are answered last."""
     if faults.late_memory:
         order = "late-delivery" if order == "random" else order
-        return make_pool(order, seed, frozenset({MEMORY}), frozenset({DONE}))
-    return make_pool(order, seed, frozenset({MOVE, LOCAL}), frozenset({DONE}))
+        return make_pool(order, seed, trace, frozenset({MEMORY}), frozenset({DONE}))
+    return make_pool(order, seed, trace, frozenset({MOVE, LOCAL}), frozenset({DONE}))
 
 
 class _PacketDriver:
@@ -113,16 +110,7 @@ class _PacketDriver:
 
     def run(self, progress: Callable[[int, int], None] | None) -> Outcome:
         """Step until no event is possible. Raises EmulationMismatch (the watchdog) if ops are left then."""
-        self.progress.start()
-        events = 0
-        while len(self.network.pool):
-            self.network.step()
-            events += 1
-            if progress and not events & 0xFFF:
-                progress(self.progress.n_done, self.p.n_ops)
-        if self.progress.n_done < self.p.n_ops:
-            first = [text for text, _ in zip(self._waiting(), range(SHOWN), strict=False)]
-            raise EmulationMismatch(f"watchdog: {self.progress.stuck()}{'; tables: ' + ', '.join(first) if first else ''}")
+        events = self.progress.run(self.network.pool, self.network.act, progress, self._waiting)
         self.output.add_partial_rows(self.stores.row_missing)
         self.output.record_history()
         self._count_overflows()
@@ -153,7 +141,7 @@ class _PacketDriver:
     # ---- possible events (progress.Listener) -------------------------------------------------------------------------
 
     def may_issue(self, op: int) -> None:
-        self.network.pool.add((ISSUE, op), 0 if self.trace is None else int(self.trace.issue[op]))
+        self.network.pool.add((ISSUE, op), time_in(self.trace, "issue", op))
 
     def may_respond(self, member: int) -> None:
         """Not used: `check_program` refuses Programs that hold a response back."""
@@ -183,7 +171,7 @@ class _PacketDriver:
             self.lsus.enter(one)
 
     def _finish(self, op: int) -> None:
-        self.network.pool.add((DONE, op), 0 if self.trace is None else int(self.trace.done[op]))
+        self.network.pool.add((DONE, op), time_in(self.trace, "done", op))
 
     def _instruction_done(self, one: Instruction) -> None:
         self.missing[one.op] -= 1

@@ -61,11 +61,7 @@ class Output:
 
     def add_partial_rows(self, row_missing: Sequence[int]) -> None:
         """Add the partial rows that pushes left, in the order of rows: one per GPU or one per expert of a token."""
-        by_token: dict[int, list[int]] = defaultdict(list)
-        for region in self._layout.partial:
-            for row in range(*self._layout.row_ptr[region : region + 2]):
-                by_token[self._layout.key[row]].append(row)
-        for token, rows in by_token.items():
+        for token, rows in self._layout.rows_of_token(self._layout.partial).items():
             if any(row_missing[row] for row in rows):
                 continue
             for chunk in self._partial[rows[0]]:

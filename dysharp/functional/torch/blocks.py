@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.values import frozen
 from dysharp.functional.torch.extra import require_transformers
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ BLOCKS: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Sizes:
     hidden: int
     expert_hidden: int

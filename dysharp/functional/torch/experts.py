@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.functional.torch.arrays import check_tensor
 from dysharp.functional.torch.extra import require_torch
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """The storage of weights in an experts module. `names`: names of the parameters, in the order W1, W2, b1, b2.
 

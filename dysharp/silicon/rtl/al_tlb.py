@@ -1,19 +1,18 @@
 """The AL TLB of a hub with its miss registers and waiting packets. Model: `protocol.al_table`; the table itself lies in memory."""
 
-from dataclasses import dataclass
 from typing import Any, Self
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
-from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
-from dysharp.silicon.rtl.parts import Cam, OrderList, check_slots, lowest, slot_bits
+from dysharp.base.values import frozen
+from dysharp.silicon.rtl.parts import Cam, OrderList, check_slots, lowest, memory, slot_bits
 from dysharp.specs import Cluster, choice_int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TlbParameters:
     """`entries` of the TLB; `misses` under way; `waiters`: packets that wait; `experts` of the GPU; bits of the indices and of a packet's name."""
 
@@ -61,19 +60,13 @@ class AlTlb(wiring.Component):
         m.submodules.cam = cam = Cam(p.entries, key_bits)
         m.submodules.order = order = OrderList(p.entries)
         m.submodules.pending = pending = Cam(p.misses, key_bits)
-        m.submodules.layouts = layouts = Memory(shape=p.layout_bits, depth=p.entries, init=[])
-        m.submodules.next_block = next_block = Memory(shape=p.layout_bits, depth=p.experts, init=[])
+        _, layout_read, layout_write = memory(m, "layouts", p.layout_bits, p.entries)
+        _, block_read, block_write = memory(m, "next_block", p.layout_bits, p.experts)
         miss_shape = data.StructLayout({"key": key_bits, "first": wait_bits, "last": wait_bits, "allocates": 1})
-        m.submodules.registers = registers = Memory(shape=miss_shape, depth=p.misses, init=[])
-        m.submodules.names = names = Memory(shape=p.packet_bits, depth=p.waiters, init=[])
-        m.submodules.behind = behind = Memory(shape=wait_bits, depth=p.waiters, init=[])
-        m.submodules.places = places = Memory(shape=wait_bits, depth=p.waiters, init=[])  # free places of the waiting room, a stack
-        layout_read, layout_write = layouts.read_port(domain="comb"), layouts.write_port()
-        block_read, block_write = next_block.read_port(domain="comb"), next_block.write_port()
-        miss_read, miss_write = registers.read_port(domain="comb"), registers.write_port()
-        name_read, name_write = names.read_port(domain="comb"), names.write_port()
-        behind_read, behind_write = behind.read_port(domain="comb"), behind.write_port()
-        place_read, place_write = places.read_port(domain="comb"), places.write_port()
+        _, miss_read, miss_write = memory(m, "registers", miss_shape, p.misses)
+        _, name_read, name_write = memory(m, "names", p.packet_bits, p.waiters)
+        _, behind_read, behind_write = memory(m, "behind", wait_bits, p.waiters)
+        _, place_read, place_write = memory(m, "places", wait_bits, p.waiters)  # free places of the waiting room, a stack
 
         n_free, fill, fresh = Signal(bits_for(p.waiters)), Signal(bits_for(p.waiters)), Signal(bits_for(p.experts))
         start = Signal()  # links, places and block counters are written

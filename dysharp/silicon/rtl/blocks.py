@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dysharp.base.errors import MissingExtra, check_word
+from dysharp.base.values import frozen
 
 if TYPE_CHECKING:
     from random import Random
@@ -43,7 +43,7 @@ class Pin(NamedTuple):
     bits: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Block:
     """A block: `parameters` (a dataclass with `of_cluster`), `component(parameters)`, and `model(parameters, random)` for checks.
 

@@ -1,9 +1,10 @@
 """Runs a block beside a cycle-exact model in the simulator of Amaranth and compares every output in every cycle."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from amaranth.hdl import ResetInserter, Shape, Signal
 from amaranth.lib import wiring
@@ -15,14 +16,21 @@ from dysharp.silicon.rtl.blocks import Block, Pin
 Values = Mapping[str, int]
 
 
-class Model(Protocol):
-    """A step function of `protocol/` behind the pins of a block."""
+class Model:
+    """A step function of `protocol/` behind the pins of a block. `busy`: cycles of the start. `out`: what is held until it is taken."""
+
+    def __init__(self, busy: int = 0):
+        self.busy = busy
+        self.seen: Counter[str] = Counter()
+        self.out: dict[str, int] = {"out_valid": 0}
 
     def draw(self, random: Random) -> dict[str, int]:
         """Inputs of the next cycle, by pin."""
+        raise NotImplementedError
 
     def cycle(self, pins: Values) -> Values:
         """The outputs of the block in a cycle with these inputs; pins without a meaning in this cycle are left out."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,7 @@ def check(
     reset = Signal()
     inputs = {name: getattr(component, name) for name, member in component.signature.members.items() if member.flow == wiring.In}
     outputs = {name: getattr(component, name) for name, member in component.signature.members.items() if member.flow == wiring.Out}
-    seen: dict[str, int] = {}
+    seen = Counter[str]()
     latest = 0
 
     async def bench(ctx: Any) -> None:
@@ -97,8 +105,7 @@ def check(
                 if (pins["valid"] and ctx.get(outputs["ready"])) or ("looked" in outputs and ctx.get(outputs["looked"])):
                     taken_in = cycle
                 await ctx.tick()
-            for name, count in getattr(model, "seen", {}).items():
-                seen[name] = seen.get(name, 0) + count
+            seen.update(model.seen)
 
     simulator = Simulator(ResetInserter(reset)(component))
     simulator.add_clock(1e-9)

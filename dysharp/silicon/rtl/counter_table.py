@@ -5,15 +5,14 @@ complete entry leaves with an answer. While no entry is in memory, a miss is a n
 memory and waits for its answer.
 """
 
-from dataclasses import dataclass
 from typing import Any, Self
 
 from amaranth.hdl import Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
-from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from dysharp.silicon.rtl.parts import Cam, OrderList, check_slots, slot_bits
+from dysharp.base.values import frozen
+from dysharp.silicon.rtl.parts import Cam, OrderList, check_slots, memory, slot_bits
 from dysharp.specs import Cluster
 
 
@@ -47,8 +46,7 @@ class CounterTable(wiring.Component):
         m.submodules.cam = cam = Cam(self.entries, self.key_bits)
         m.submodules.order = order = OrderList(self.entries)
         row = data.StructLayout({"key": self.key_bits, "entry": self.shape})
-        m.submodules.rows = rows = Memory(shape=row, depth=self.entries, init=[])
-        read, write = rows.read_port(domain="comb"), rows.write_port()
+        _, read, write = memory(m, "rows", row, self.entries)
         waits, spilled = self.waits, self.spilled
         # The event that waits for memory is held here, since its sender went on.
         names = [name for name, member in self.signature.members.items() if member.flow == wiring.In and name in self.event_pins]
@@ -105,7 +103,7 @@ class CounterTable(wiring.Component):
     event_pins: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReadinessParameters:
     """`entries` tokens on chip; `token_bits` of a token id; `topk`: most notices of a token."""
 
@@ -141,7 +139,7 @@ class OutputReadiness(CounterTable):
         return after, Mux(complete & ~same, Const(1, 2), Const(0, 2)), complete & ~same, same
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TileParameters:
     """`entries` tiles on chip; bits of a tile's number; `experts` of the GPU; bits of a count of packets and of thread blocks."""
 
@@ -179,9 +177,7 @@ class TileStatus(CounterTable):
 
     def update(self, m: Module, entry: Any, held: dict[str, Any]) -> tuple[Any, Any, Value, Value]:
         p = self.parameters
-        last = Memory(shape=data.StructLayout({"tile": p.tile_bits, "packets": p.packet_bits}), depth=p.experts, init=[])
-        m.submodules.last = last
-        read, write = last.read_port(domain="comb"), last.write_port()
+        _, read, write = memory(m, "last", data.StructLayout({"tile": p.tile_bits, "packets": p.packet_bits}), p.experts)
         m.d.comb += [
             write.en.eq(self.set),
             write.addr.eq(self.set_expert),

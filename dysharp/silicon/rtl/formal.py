@@ -49,6 +49,20 @@ def slots(memory: Any, m: Module) -> list[Any]:
     return words
 
 
+def constants(dut: Any, **bits: int) -> dict[str, Signal]:
+    """The constants of a proof, with their widths, as attributes."""
+    found = {name: Signal(width, name=name) for name, width in bits.items()}
+    vars(dut).update(found)
+    return found
+
+
+def live_slots(m: Module, cam: Any, words: Any, key: Any) -> list[Any]:
+    """Which live slots have `key`. Words and keys agree."""
+    for i, kept in enumerate(cam.keys):
+        m.d.comb += Assert(~cam.live[i] | (words[i].key == kept))
+    return [cam.live[i] & (kept == key) for i, kept in enumerate(cam.keys)]
+
+
 def proves(dut: Any, steps: int = 4) -> bool:
     """Whether all assertions of a proof hold always: from reset, and from any state in which they held for up to `steps` cycles.
 

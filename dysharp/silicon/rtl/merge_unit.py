@@ -1,21 +1,20 @@
 """CAIS' merge unit: loads of one address share a request and a response; sums share the places. Model: `protocol.merging`."""
 
-from dataclasses import dataclass
 from typing import Any, Self
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring
-from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
-from dysharp.silicon.rtl.parts import Cam, OrderList, slot_bits
+from dysharp.base.values import frozen
+from dysharp.silicon.rtl.parts import Cam, OrderList, memory, slot_bits
 from dysharp.specs import Cluster
 
 ENTRIES = 320  # CAIS (HPCA 2026): 40 KB of 128 B a port
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MergeParameters:
     """`places` for loads and sums; `askers`: GPUs; bits of the number of a 128 B line."""
 
@@ -59,8 +58,8 @@ class MergeUnit(wiring.Component):
         m.submodules.order = order = self.order_list(p.places)
         count = bits_for(p.askers)
         shape = data.StructLayout({"waiting": p.askers, "cached": 1, "count": count, "expected": count})
-        m.submodules.entries = entries = Memory(shape=shape, depth=p.places, init=[])
-        read, oldest_read, write = entries.read_port(domain="comb"), entries.read_port(domain="comb"), entries.write_port()
+        entries, read, write = memory(m, "entries", shape, p.places)
+        oldest_read = entries.read_port(domain="comb")
         # Sums hold places as a number. Loads stand in the list behind the free slots, so the oldest load is behind as many slots as sums hold:
         # a register follows it.
         oldest, n_loads, n_sums = self.oldest, self.n_loads, self.n_sums

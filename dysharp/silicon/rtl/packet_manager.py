@@ -1,6 +1,5 @@
 """MoE-Hub's packet manager: stores merge to lines in a partition per peer, and a scheduler chooses what leaves. Model: `protocol.rpm`."""
 
-from dataclasses import dataclass
 from typing import Any, Self
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal
@@ -8,12 +7,13 @@ from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
+from dysharp.base.values import frozen
 from dysharp.protocol.rpm import LINE_BYTES, PARTITION
-from dysharp.silicon.rtl.parts import Cam, lowest, slot_bits
+from dysharp.silicon.rtl.parts import Cam, lowest, memory, slot_bits
 from dysharp.specs import Cluster
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PacketParameters:
     """`peers` partitions of `entries` lines of `line_bytes` bytes; bits of a line's region and offset, of a row id, of an age, of a byte."""
 
@@ -140,11 +140,10 @@ class PacketManager(wiring.Component):
         for i, part in enumerate(parts):
             m.submodules[f"partition_{i}"] = part
         words = p.peers << slot_bits(p.entries)
-        m.submodules.tags = tags = Memory(shape=self.tag, depth=words, init=[])
-        m.submodules.masks = masks = Memory(shape=p.line_bytes, depth=words, init=[])
+        _, tag_read, tag_write = memory(m, "tags", self.tag, words)
+        masks, mask_read, mask_write = memory(m, "masks", p.line_bytes, words)
+        old_read = masks.read_port(domain="comb")
         m.submodules.lines = lines = Memory(shape=p.line_bytes * p.byte_bits, depth=words, init=[])
-        tag_read, tag_write = tags.read_port(domain="comb"), tags.write_port()
-        mask_read, old_read, mask_write = masks.read_port(domain="comb"), masks.read_port(domain="comb"), masks.write_port()
         line_read, line_write = lines.read_port(domain="comb"), lines.write_port(granularity=p.byte_bits)
         # The peers in turn, beginning behind the last one.
         asks, chosen, free, sends = Signal(p.peers), Signal(slot_bits(p.peers)), Signal(), Signal()

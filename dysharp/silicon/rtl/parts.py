@@ -31,6 +31,12 @@ def lowest(bits: Any) -> Any:
     return Mux(low.any(), lowest(low), half | lowest(bits[half:]))
 
 
+def memory(m: Module, name: str, shape: Any, depth: int) -> tuple[Any, Any, Any]:
+    """A register file as the submodule `name`: the file, a port to read at once, a port to write."""
+    made = m.submodules[name] = Memory(shape=shape, depth=depth, init=[])
+    return made, made.read_port(domain="comb"), made.write_port()
+
+
 def check_slots(block: str, cluster: Cluster, key: str, least: float = 2) -> None:
     """Raises ConfigError where `key` of the cluster file gives the table of `block` fewer than the 2 slots of an order list.
 
@@ -63,11 +69,8 @@ class OrderList(wiring.Component):
         m = Module()
         n, width = self.n, self.width
         head, tail, fill = self.head, self.tail, self.fill
-        m.submodules.following = following = Memory(shape=width, depth=n, init=[])
-        m.submodules.previous = previous = Memory(shape=width, depth=n, init=[])
-        after, before = following.read_port(domain="comb"), previous.read_port(domain="comb")
-        gap_next, end_next = following.write_port(), following.write_port()
-        gap_prev, end_prev = previous.write_port(), previous.write_port()
+        (following, after, gap_next), (previous, before, gap_prev) = (memory(m, name, width, n) for name in ("following", "previous"))
+        end_next, end_prev = following.write_port(), previous.write_port()
         s, x, p = self.slot, after.data, before.data
         m.d.comb += [self.ready.eq(fill == n), self.front.eq(head), self.following.eq(x), after.addr.eq(s), before.addr.eq(s)]
         stays = Mux(self.to_front, s == head, s == tail)

@@ -1,21 +1,20 @@
 """MoE-Hub's readiness counters (DAM): bytes and source records per tile, announced totals. Model: `protocol.dam`."""
 
-from dataclasses import dataclass
 from typing import Any, Self
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, wiring
-from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.protocol.dam import TILE_COUNTER
-from dysharp.silicon.rtl.parts import slot_bits
+from dysharp.silicon.rtl.parts import memory, slot_bits
 from dysharp.specs import Cluster
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DamParameters:
     """`tiles` of the grid; `tile_rows` (a power of two); `producers`; bits of a tile's bytes, of all rows' number, of a row's bytes."""
 
@@ -64,8 +63,7 @@ class Readiness(wiring.Component):
         m, p = Module(), self.parameters
         records = bits_for(p.tile_rows)
         entry = data.StructLayout({"bytes": p.byte_bits, "records": records, "started": 1, "returnable": 1})
-        m.submodules.counters = counters = Memory(shape=entry, depth=p.tiles, init=[])
-        read, write = counters.read_port(domain="comb"), counters.write_port()
+        _, read, write = memory(m, "counters", entry, p.tiles)
         fill, start = Signal(bits_for(p.tiles)), self.begun
         owed_bits = p.row_bits + p.row_byte_bits + 1
         owed, total, announced = Signal(owed_bits), Signal(p.row_bits), Signal(p.producers)

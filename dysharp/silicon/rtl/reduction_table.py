@@ -1,17 +1,16 @@
 """The reduction table of a switch port in hardware: one packet per cycle, its answer one cycle later. Model: `protocol.reduction`."""
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Self
 
 from amaranth.hdl import Const, Module, Mux, Signal
 from amaranth.lib import data, wiring
-from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from dysharp.base.units import KiB
+from dysharp.base.values import frozen
 from dysharp.program.constants import sessions_of_table
-from dysharp.silicon.rtl.parts import Cam, OrderList, check_slots, slot_bits
+from dysharp.silicon.rtl.parts import Cam, OrderList, check_slots, memory, slot_bits
 from dysharp.specs import Cluster
 from dysharp.specs.cluster import session_bytes
 
@@ -28,7 +27,7 @@ class Send(IntEnum):
     PARTIAL = 6  # the sum of `slot` goes to the source, unrounded: two packets
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReductionParameters:
     """`entries` sessions; `key_bits`: 20 of the tag and 3 of the attempt (the port faces one source); `count_bits`: targets of a session."""
 
@@ -69,8 +68,7 @@ class ReductionTable(wiring.Component):
         m.submodules.cam = cam = Cam(p.entries, p.key_bits)
         m.submodules.order = order = OrderList(p.entries)
         shape = data.StructLayout({"key": p.key_bits, "remaining": p.count_bits, "count": p.count_bits})
-        m.submodules.entries = entries = Memory(shape=shape, depth=p.entries, init=[])
-        read, write = entries.read_port(domain="comb"), entries.write_port()
+        _, read, write = memory(m, "entries", shape, p.entries)
         scan, touched = Signal(self.width), Signal(p.entries)
         free = Signal()
         packet, request, response, look, slot = Signal(), Signal(), Signal(), Signal(), Signal(self.width)

@@ -4,21 +4,20 @@ A bank is set-associative: the low bits of region + row choose a set of a few ro
 `banks` = all sets and `entries` = ways the model does the same.
 """
 
-from dataclasses import dataclass
 from typing import Any, Self
 
 from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
-from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
+from dysharp.base.values import frozen
 from dysharp.protocol.aau import APT
-from dysharp.silicon.rtl.parts import slot_bits
+from dysharp.silicon.rtl.parts import memory, slot_bits
 from dysharp.specs import Cluster, choice_int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RowParameters:
     """`sets` x `ways` rows of a bank (`sets` a power of two); `regions` of the GPU; bits of a row id, a place, a number of bytes."""
 
@@ -67,14 +66,11 @@ class RowAllocation(wiring.Component):
     def elaborate(self, platform: Any) -> Module:
         m, p, r = Module(), self.parameters, self.region_bits
         way = data.StructLayout({"live": 1, "region": r, "row": p.row_bits, "place": p.place_bits, "bytes": p.byte_bits})
-        m.submodules.rat = rat = Memory(shape=data.ArrayLayout(way, p.ways), depth=p.sets, init=[])
+        _, read, write = memory(m, "rat", data.ArrayLayout(way, p.ways), p.sets)
         registers = data.StructLayout({"row_bytes": p.byte_bits, "capacity": p.place_bits})
         counts = data.StructLayout({"next": p.place_bits, "evicted": p.place_bits})
-        m.submodules.apt = apt = Memory(shape=registers, depth=p.regions, init=[])
-        m.submodules.pointers = pointers = Memory(shape=counts, depth=p.regions, init=[])
-        read, write = rat.read_port(domain="comb"), rat.write_port()
-        region_read, region_write = apt.read_port(domain="comb"), apt.write_port()
-        point_read, point_write = pointers.read_port(domain="comb"), pointers.write_port()
+        _, region_read, region_write = memory(m, "apt", registers, p.regions)
+        pointers, point_read, point_write = memory(m, "pointers", counts, p.regions)
         evicted_read, evicted_write = pointers.read_port(domain="comb"), pointers.write_port()  # of the region whose row spills
 
         fill, start, waits = Signal(bits_for(p.sets)), Signal(), self.waits

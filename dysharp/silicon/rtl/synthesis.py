@@ -15,7 +15,7 @@ from typing import Any
 from dysharp.base.errors import ConfigError
 from dysharp.silicon.area import GE_PER_MM2, Spread, parts_mm2, total
 from dysharp.silicon.rtl.parts import MACRO
-from dysharp.silicon.rtl.yosys import MemoryBits, rtlil_of, run_yosys
+from dysharp.silicon.rtl.yosys import MemoryBits, memory_of, rtlil_of, run_yosys
 from dysharp.specs.reading import read_text
 
 GE = {
@@ -78,8 +78,7 @@ def cost_of(component: Any) -> Cost:
     for cell in module["cells"].values():
         kind, parameters = cell["type"], cell["parameters"]
         if kind == "$mem_v2":
-            p = {key: int(parameters[key], 2) for key in ("SIZE", "WIDTH", "RD_PORTS", "WR_PORTS")}
-            memories.append(MemoryBits(parameters["MEMID"].strip("\\ "), p["SIZE"], p["WIDTH"], p["RD_PORTS"], p["WR_PORTS"]))
+            memories.append(memory_of(parameters))
         elif kind == "cam":
             cam_bits += int(parameters["SLOTS"], 2) * int(parameters["KEY_BITS"], 2)
         else:

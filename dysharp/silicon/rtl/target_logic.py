@@ -1,19 +1,19 @@
 """The target logic of a switch: a list of experts to output ports and replicas. A flit of 8 ids per cycle, the copies one cycle after the last."""
 
-from dataclasses import dataclass
 from typing import Any, Self
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from dysharp.base.values import frozen
 from dysharp.isa.packets import IDS_PER_FLIT
 from dysharp.specs import Cluster
 
 ID_BITS = 16
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TargetParameters:
     """`ports`: GPUs behind the switch; `experts_per_gpu`: a power of two here, since the route is an integer division."""
 

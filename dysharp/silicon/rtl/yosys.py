@@ -4,18 +4,19 @@ import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from dysharp.base.errors import MissingExtra, SimulationError
+from dysharp.base.values import frozen
 from dysharp.silicon.rtl.parts import MACRO
 
 _RUN = "from pyosys import libyosys as y; y.run_pass('script run.ys', y.Design())"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryBits:
     """A memory of a block: `depth` x `width` bits, with ports of one access per cycle."""
 
@@ -68,10 +69,10 @@ def memories_of(component: Any) -> list[MemoryBits]:
     """The memories of a block with their ports."""
     script = "proc\nopt_clean\nmemory_collect\nwrite_json out.json\n"
     design = json.loads(run_yosys(script, rtlil_of(component, "top", MACRO), ("out.json",))[1]["out.json"])
-    found = []
-    for module in design["modules"].values():
-        for cell in module["cells"].values():
-            if cell["type"] == "$mem_v2":
-                p = {key: int(cell["parameters"][key], 2) for key in ("SIZE", "WIDTH", "RD_PORTS", "WR_PORTS")}
-                found.append(MemoryBits(cell["parameters"]["MEMID"].strip("\\ "), p["SIZE"], p["WIDTH"], p["RD_PORTS"], p["WR_PORTS"]))
-    return sorted(found, key=lambda m: m.name)
+    cells = (cell for module in design["modules"].values() for cell in module["cells"].values() if cell["type"] == "$mem_v2")
+    return sorted((memory_of(cell["parameters"]) for cell in cells), key=lambda m: m.name)
+
+
+def memory_of(parameters: Mapping[str, str]) -> MemoryBits:
+    """A memory from the parameters of its cell."""
+    return MemoryBits(parameters["MEMID"].strip("\\ "), *(int(parameters[key], 2) for key in ("SIZE", "WIDTH", "RD_PORTS", "WR_PORTS")))

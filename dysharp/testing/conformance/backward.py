@@ -67,8 +67,7 @@ def riding_bytes(case: Pass) -> dict[str, int]:
 @rule("system", over=("plain", "gated"))
 def gradients_are_twice_the_work(case: SystemCase, experts: str) -> Lines:
     """Data gradients and weight gradients each take the forward pass's SM time, if memory is no limit."""
-    if not case.computes:
-        raise NotRun("the options leave the GEMMs out")
+    case.needs_gemms()
     layer = small_layers()["uniform" if experts == "plain" else "lognormal"]
     model = layer.model if experts == "plain" else replace(WIDE, hidden=1024)
     layer = replace(layer, model=model, cluster=replace(layer.cluster, hbm_bytes_per_us=1 << 50))
@@ -91,8 +90,7 @@ def _slot_ps(program: Program, *fns: str) -> int:
 @rule("layer")
 def nothing_waits_for_weight_gradients(case: Passes) -> Lines:
     """Weight gradients have the lowest priority, no op but their sum over GPUs waits for them, and all of them finish."""
-    if not case.backward.computes:
-        raise NotRun("the options leave the GEMMs out")
+    case.backward.needs_gemms()
     program = case.backward.program
     fillers, others = ops_of(program, *WEIGHTS), ops_of(program, *DATA)
     e = program.edges
@@ -125,8 +123,7 @@ def waits_of(program: Program, fn: str) -> set[str]:
 @rule("layer")
 def backward_waits_as_forward(case: Passes) -> Lines:
     """Data gradient and weight gradient of a GEMM wait for the tails that the forward GEMM waits for."""
-    if not case.forward.computes:
-        raise NotRun("the options leave the GEMMs out")
+    case.forward.needs_gemms()
     for fn, gradients in STAGES.items():
         expected = {STAGES[name][0] if name in STAGES else name for name in waits_of(case.forward.program, fn)}
         for gradient in gradients:
@@ -142,8 +139,7 @@ def _listed(names: set[str]) -> str:
 @rule("pass")
 def buffers_follow_each_other(case: Pass) -> Lines:
     """Every function reads the buffer that the function before it writes, and only row functions name buffers."""
-    if not case.computes:
-        raise NotRun("the options leave the GEMMs out")
+    case.needs_gemms()
     sent, summed = ("x", "y") if case.direction == "fwd" else ("dy", "dx")
     templates = case.program.templates
     by_fn = {t.fn: t for t in templates if t.src or t.dst}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.analysis import Measured, RunInputs, measure
+from dysharp.analysis import Row, RunInputs, measure
 from dysharp.base.arrays import Array
 from dysharp.engine.burst.run import run_burst
 from dysharp.engine.packet.fabric import FabricConfig
@@ -22,6 +22,7 @@ from dysharp.runs.options import options_of
 from dysharp.specs import Cluster, Model, load_cluster
 from dysharp.systems import System
 from dysharp.systems.building.formats import ROW_BYTES
+from dysharp.testing.conformance.rule import NotRun
 from dysharp.workload import Routing, make_routing
 
 TINY = Model(name="tiny", hidden=512, expert_hidden=256, n_experts=16, topk=4, tokens_per_gpu=24, n_matrices=2, element_bytes=2, gemm_dtype="fp8")
@@ -74,22 +75,30 @@ def row_format(options: Any, operator: str) -> str:
     return value if value in ROW_BYTES else "rows"
 
 
-class Pass:
+class SystemCase:
+    """A system with its options. Rules make their own tensors and layers."""
+
+    def __init__(self, system: System, options: Mapping[str, Any] | None = None) -> None:
+        self.system = system
+        self.options: Any = options_of(system, options or {})
+        self.given = {name: getattr(self.options, name) for name in options or {}}
+
+    def needs_gemms(self) -> None:
+        """Raise NotRun where the options leave the GEMMs out."""
+        if not getattr(self.options, "compute", True):
+            raise NotRun("the options leave the GEMMs out")
+
+
+class Pass(SystemCase):
     """One direction of a layer. `program`: verified. `trace`: Trace at burst level.
 
     `packets`: Trace at packet level.
     """
 
     def __init__(self, system: System, layer: SmallLayer, direction: str, options: Mapping[str, Any] | None = None) -> None:
-        self.system, self.direction = system, direction
-        self.options: Any = options_of(system, options or {})
-        self.given = {name: getattr(self.options, name) for name in options or {}}
+        super().__init__(system, options)
+        self.direction = direction
         self.layer = replace(layer, routing=system.served(layer.routing, self.options))
-
-    @property
-    def computes(self) -> bool:
-        """Whether the options leave the GEMMs in."""
-        return bool(getattr(self.options, "compute", True))
 
     @cached_property
     def program(self) -> Program:
@@ -108,7 +117,7 @@ class Pass:
         return run_packet(self.program, FabricConfig(n_planes=cluster.n_switches, speedup=cluster.internal_speedup)).trace
 
     @cached_property
-    def measured(self) -> Measured:
+    def measured(self) -> Row:
         layer, system = self.layer, self.system
         inputs = RunInputs(
             system=system.name, model=layer.model, cluster=layer.cluster, work=layer.routing, layer=None, direction=self.direction,
@@ -130,20 +139,6 @@ class Passes:
         program = relayout(self.backward.program, self.forward.trace.row_slot)
         verify(program)
         return program
-
-
-class SystemCase:
-    """A system with its options. Rules make their own tensors and layers."""
-
-    def __init__(self, system: System, options: Mapping[str, Any] | None = None) -> None:
-        self.system = system
-        self.options: Any = options_of(system, options or {})
-        self.given = {name: getattr(self.options, name) for name in options or {}}
-
-    @property
-    def computes(self) -> bool:
-        """Whether the options leave the GEMMs in."""
-        return bool(getattr(self.options, "compute", True))
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,7 @@ def _check_interpreted(program: Program, packets: Tensors | None = None) -> None
 
 def machine_of(case: SystemCase, path: str, **settings: Any) -> Machine:
     """The functional machine of a rule. Default: four GPUs of the paper's cluster."""
-    if not case.computes:
-        raise NotRun("the options leave the GEMMs out")
+    case.needs_gemms()
     if path == "packet" and any(row_format(case.options, operator) != "rows" for operator in ("dispatch", "combine")):
         raise NotRun("the packet path carries rows in the model's format only")
     return _Asked(case.system.name, path=path, options=case.given, tracer=lambda program: run_burst(program)[0], **settings)
@@ -85,18 +84,13 @@ def _unpadded(inputs: LayerCase, *by_token: Array) -> list[Array]:
     return [a[: len(inputs.x)] for a in by_token]
 
 
-def _with(t: Tensors, experts: Experts) -> Tensors:
-    return replace(t, experts=experts)
-
-
 # ---- one layer -------------------------------------------------------------------------------------------
 
 
 @rule("pass", direction="fwd")
 def tensor_of_the_layer(case: Pass) -> Lines:
     """A forward pass on integers in a random order gives the tensor of the dense layer."""
-    if not case.computes:
-        raise NotRun("the options leave the GEMMs out")
+    case.needs_gemms()
     if case.program.n_ops > EMULATED_OPS:
         raise NotRun(f"the row path takes minutes above {EMULATED_OPS} ops")
     _check_interpreted(case.program)
@@ -119,7 +113,7 @@ def integers_equal_the_dense_layer(case: SystemCase, order: str) -> Lines:
     results = run_case(inputs, machine, backward=True)
     forward, backward = machine.passes["forward"].tensors, machine.passes["backward"].tensors
     experts = copy.deepcopy(inputs.experts)
-    tokens = (dense_forward(forward), *dense_backward(_with(backward, experts), forward.tokens))
+    tokens = (dense_forward(forward), *dense_backward(replace(backward, experts=experts), forward.tokens))
     yield from _differing(NAMES, results, (*_unpadded(inputs, *tokens), *experts.take_grads().values()), "the dense layer's")
 
 
@@ -139,7 +133,7 @@ def _recorded(machine: Machine, experts: Experts) -> tuple[Array, ...]:
     """(y, dx, gate gradients) of the references with recorded sums. `experts` adds up its weight gradients."""
     forward, backward = machine.passes["forward"], machine.passes["backward"]
     y = recorded_reference(forward.tensors, forward.outcome.record).out
-    again = recorded_reference(_with(backward.tensors, experts), backward.outcome.record, forward=forward.outcome.record)
+    again = recorded_reference(replace(backward.tensors, experts=experts), backward.outcome.record, forward=forward.outcome.record)
     assert again.gate_grad is not None
     return y, again.out, again.gate_grad
 

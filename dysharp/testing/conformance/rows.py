@@ -113,8 +113,7 @@ def useful_rows(case: Pass) -> Lines:
 @rule("pass")
 def gemm_tiles(case: Pass) -> Lines:
     """Every GEMM of the pass computes every tile once, with all rows, on the GPU that holds the tile."""
-    if not case.computes:
-        raise NotRun("the options leave the GEMMs out")
+    case.needs_gemms()
     for fn in GEMMS[case.direction]:
         for columns in sorted({t.columns for t in case.program.templates if t.fn == fn and t.kind is Kind.COMPUTE}) or [ALL_COLUMNS]:
             yield from _wrong_tiles(case, fn, columns)

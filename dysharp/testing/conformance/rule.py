@@ -1,8 +1,9 @@
 """Rules: named functions in one list. A rule yields the faults of a system; `Report` has the result of all."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
+
+from dysharp.base.values import frozen
 
 Lines = Iterable[str]
 Check = Callable[..., Lines]
@@ -14,7 +15,7 @@ class NotRun(Exception):
     """A rule cannot judge this case; the text is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """`check(case)` yields one line per fault: found, expected. With `over`, `check(case, value)` runs per value.
 
@@ -56,7 +57,7 @@ SHOWN = 3
 """Number of places that the report names per rule and reason."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """One line about one rule. `place`: layer and direction; "" = a rule about the whole system."""
 
@@ -68,7 +69,7 @@ class Finding:
         return f"{self.rule} ({self.place}): {self.text}" if self.place else f"{self.rule}: {self.text}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Report:
     """The faults of a system. As a bool: `passed`.
 

@@ -6,26 +6,27 @@ import pytest
 
 from dysharp.base.errors import ConfigError
 from dysharp.figures.metric import Seen, all_metrics
-from dysharp.figures.metrics.hub_units import PRODUCERS, Units, count
+from dysharp.figures.metrics.hub_units import PRODUCERS, Units, hub_units
 from dysharp.figures.origin import origin_of
 from dysharp.runs.point import Point
 
 SMALL = {"copiers": 4, "rows": 8, "row_bytes": 512}
+POINT = Point("hub-units", "S-8", "paper-dgx-h800", "")
 
 
 def test_a_row_table_for_all_open_rows_reads_nothing() -> None:
-    wide = count(Units(rat_entries=PRODUCERS * 4, managed=False, **SMALL))
-    assert (wide.map_reads_per_row, wide.open_rows, wide.packet_payload) == (0, PRODUCERS * 4, 128)
-    assert count(Units(rat_entries=PRODUCERS * 4 - 1, managed=False, **SMALL)).map_reads_per_row > 0
+    wide = hub_units(POINT, Units(rat_entries=PRODUCERS * 4, managed=False, **SMALL))
+    assert wide == {"map_reads_per_row": 0, "packet_payload": 128, "open_rows": PRODUCERS * 4}
+    assert hub_units(POINT, Units(rat_entries=PRODUCERS * 4 - 1, managed=False, **SMALL))["map_reads_per_row"] > 0
 
 
 def test_partitions_for_all_lines_close_rows_one_by_one() -> None:
-    few, all_lines = (count(Units(partition_entries=n, **SMALL)) for n in (2, 64))
-    assert all_lines.open_rows < few.open_rows
+    few, all_lines = (hub_units(POINT, Units(partition_entries=n, **SMALL)) for n in (2, 64))
+    assert all_lines["open_rows"] < few["open_rows"]
 
 
 def test_small_stores_merge_until_the_timer() -> None:
-    payload = {timer: count(Units(store_bytes=32, timer=timer, **SMALL)).packet_payload for timer in (0, 1000)}
+    payload = {timer: hub_units(POINT, Units(store_bytes=32, timer=timer, **SMALL))["packet_payload"] for timer in (0, 1000)}
     assert payload[0] < payload[1000] == 128
 
 

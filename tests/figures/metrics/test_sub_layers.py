@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dysharp.figures.metric import Seen
+from dysharp.figures.metric import Seen, all_metrics
 from dysharp.figures.metrics import sub_layers as m
 from dysharp.runs.point import Point
 from dysharp.silicon.cluster_area import cais_area
@@ -33,7 +33,7 @@ def test_steady_use_is_that_of_the_middle_half() -> None:
     here = seen(point, **{name: {"blocks": {"links": {"up_use": one}}} for name, one in use.items()})
     base = here.at(replace(point, system="cais-base"))
     assert base is not None
-    assert m.steady_ratio(base, here) == pytest.approx(0.5)
+    assert all_metrics()["steady_ratio"].measure(base, here) == pytest.approx(0.5)
     assert [m._steady(one) for one in (here, base)] == [[0.8, 0.6], [0.3, 0.4]]
 
 

@@ -1,23 +1,20 @@
 """`protocol.al_table` behind the pins of the AL TLB, with the table in memory."""
 
-from collections import Counter
 from random import Random
 
 from dysharp.protocol import al_table
 from dysharp.silicon.rtl.al_tlb import AlTlb, TlbParameters
 from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import Values
+from dysharp.silicon.rtl.check import Model, Values
 
 
-class TlbModel:
+class TlbModel(Model):
     """Lookups of few rows, so that misses join; memory answers in any order."""
 
     def __init__(self, parameters: TlbParameters, random: Random):
         self.p = p = parameters
+        super().__init__(max(p.entries, p.waiters, p.experts))
         self.state = al_table.empty(p.experts, p.entries, p.misses)
-        self.seen: Counter[str] = Counter()
-        self.busy = max(p.entries, p.waiters, p.experts)
-        self.out: dict[str, int] = {"out_valid": 0}
         self.read: dict[str, int] = {"read_valid": 0}
         self.write: dict[str, int] = {"write_valid": 0}
         self.register: dict[al_table.Key, int] = {}

@@ -1,20 +1,17 @@
 """What the models of TS and OR share: the pins of a table of counters that spills, and its memory."""
 
-from collections import Counter
 from random import Random
 from typing import Any
 
-from dysharp.silicon.rtl.check import Values
+from dysharp.silicon.rtl.check import Model, Values
 
 
-class CounterModel:
+class CounterModel(Model):
     """`step(pins)` of a subclass does the protocol's step; `chip()` and `spilt()` are the keys on chip and in memory."""
 
     def __init__(self, entries: int, random: Random):
-        self.busy = entries
+        super().__init__(entries)
         self.waits: Values | None = None
-        self.seen: Counter[str] = Counter()
-        self.out: dict[str, int] = {"out_valid": 0}
         self.spill: dict[str, int] = {"spill_valid": 0}
         self.memory: dict[int, int] = {}
         self.stall, self.load = random.choice((0, 0.3)), random.choice((0.4, 1))

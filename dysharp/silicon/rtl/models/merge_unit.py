@@ -1,23 +1,21 @@
 """`protocol.merging` behind the pins of the merge unit."""
 
-from collections import Counter
 from random import Random
 
 from dysharp.protocol import merging
 from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import Values
+from dysharp.silicon.rtl.check import Model, Values
 from dysharp.silicon.rtl.merge_unit import MergeParameters, MergeUnit
 
 
-class MergeModel:
+class MergeModel(Model):
     """Loads of few lines, responses in any order, sums that come and go, lines that expire."""
 
     def __init__(self, parameters: MergeParameters, random: Random):
+        super().__init__(parameters.places)
         self.p = parameters
         self.state = merging.empty(parameters.places)
-        self.seen: Counter[str] = Counter()
-        self.busy, self.sums = parameters.places, 0
-        self.out: dict[str, int] = {"out_valid": 0}
+        self.sums = 0
         self.stall, self.lines = random.choice((0, 0.3)), random.choice((3, 8))
         self.expected = random.randint(2, parameters.askers)
 

@@ -1,25 +1,23 @@
 """`protocol.rpm` behind the pins of the packet manager. A byte of the block stands for several bytes of the model's line."""
 
-from collections import Counter
 from dataclasses import replace
 from random import Random
 
 from dysharp.protocol import rpm
 from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import Values
+from dysharp.silicon.rtl.check import Model, Values
 from dysharp.silicon.rtl.packet_manager import PacketManager, PacketParameters
 
 
-class PacketModel:
+class PacketModel(Model):
     """Stores of a few rows to all peers, links that stall, fences, and lines that grow old."""
 
     def __init__(self, parameters: PacketParameters, random: Random):
+        super().__init__()
         self.p = p = parameters
         self.timer = random.choice((3, 6, 14))
         self.state = rpm.empty(p.peers, entries=p.entries, timer=self.timer)
         self.width = rpm.LINE_BYTES // p.line_bytes
-        self.seen: Counter[str] = Counter()
-        self.out: dict[str, int] = {"out_valid": 0}
         self.stall, self.load = random.choice((0, 0.3, 0.6)), random.choice((0.4, 1))
         self.whole, self.fences = random.choice((0.2, 0.7)), random.choice((0, 0.1))
         self.rows = random.choice((2, 4, 1 << p.row_bits))

@@ -1,19 +1,19 @@
 """`protocol.dam` behind the pins of the readiness counters."""
 
-from collections import Counter
 from random import Random
 
 from dysharp.protocol import dam
 from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import Values
+from dysharp.silicon.rtl.check import Model, Values
 from dysharp.silicon.rtl.readiness import DamParameters, Readiness
 
 
-class ReadinessModel:
+class ReadinessModel(Model):
     """A region with fewer rows than its grid; bytes, records and announcements in mixed order."""
 
     def __init__(self, parameters: DamParameters, random: Random):
         self.p = p = parameters
+        super().__init__(p.tiles)
         self.row_bytes = random.randint(1, 2)
         n_rows = random.randint(0, p.tiles * p.tile_rows)
         self.state = dam.empty(p.tiles * p.tile_rows, self.row_bytes, p.tile_rows, p.producers)
@@ -22,10 +22,7 @@ class ReadinessModel:
         self.todo = [(0, place, 1) for place in range(n_rows) for _ in range(self.row_bytes)] + [(1, place, 1) for place in range(n_rows)]
         self.todo += [(2, producer, n) for producer, n in enumerate(rows)]
         random.shuffle(self.todo)
-        self.seen: Counter[str] = Counter()
-        self.busy, self.adds, self.walk = p.tiles, 0, -1
-        self.all_ready = 0
-        self.out: dict[str, int] = {"out_valid": 0}
+        self.adds, self.walk, self.all_ready = 0, -1, 0
         self.outputs: dict[int, list[dam.Output]] = {}  # of the walk, by tile
         self.stall, self.load = random.choice((0, 0.3)), random.choice((0.5, 1))
 

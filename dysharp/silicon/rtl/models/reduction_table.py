@@ -3,26 +3,23 @@
 `replay`: steps of a port of the packet level; block, protocol and packet level agree on sums, results and evictions.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
 from dysharp.base.errors import SimulationError
 from dysharp.protocol import reduction
 from dysharp.silicon.rtl.blocks import Block, PortStep
-from dysharp.silicon.rtl.check import Checked, Values, check
+from dysharp.silicon.rtl.check import Checked, Model, Values, check
 from dysharp.silicon.rtl.reduction_table import ReductionParameters, ReductionTable, Send
 
 
-class ReductionModel:
+class ReductionModel(Model):
     """Draws requests, responses (late ones too) and looks, and predicts every pin."""
 
     def __init__(self, parameters: ReductionParameters, random: Random):
+        super().__init__(parameters.entries)
         self.p = parameters
         self.state: reduction.ReductionState[int] = reduction.empty(parameters.entries)
-        self.seen: Counter[str] = Counter()
-        self.busy = parameters.entries  # cycles of the start
-        self.out: dict[str, int] = {"out_valid": 0}
         self.owed: dict[int, int] = {}  # by session: targets that have not answered
         self.slot_of: dict[int, int] = {}
         self.front = list(range(parameters.entries))  # free slots, the next one first

@@ -1,24 +1,21 @@
 """`protocol.aau` behind the pins of a RAT bank."""
 
-from collections import Counter
 from random import Random
 
 from dysharp.protocol import aau
 from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import Values
+from dysharp.silicon.rtl.check import Model, Values
 from dysharp.silicon.rtl.row_allocation import RowAllocation, RowParameters
 
 
-class RowModel:
+class RowModel(Model):
     """Rows of a few regions in packets, in mixed order; some regions are too small."""
 
     def __init__(self, parameters: RowParameters, random: Random):
         self.p = p = parameters
+        super().__init__(p.sets)
         self.regions = tuple(aau.Region(0, random.randint(1, 3), random.randint(2, 5)) for _ in range(p.regions))
         self.state = aau.empty(self.regions, entries=p.ways, banks=p.sets)
-        self.seen: Counter[str] = Counter()
-        self.busy = p.sets
-        self.out: dict[str, int] = {"out_valid": 0}
         self.spill: dict[str, int] = {"spill_valid": 0}
         self.waits: aau.Store | None = None
         self.registers = list(range(p.regions))

@@ -1,10 +1,9 @@
 """Lists of targets behind the pins of the target logic: each GPU gets one copy, whose targets count from its first expert (isa/packets.py)."""
 
-from collections import Counter
 from random import Random
 
 from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import Values
+from dysharp.silicon.rtl.check import Model, Values
 from dysharp.silicon.rtl.target_logic import ID_BITS, TargetLogic, TargetParameters
 
 
@@ -16,15 +15,14 @@ def replicas(targets: list[int], per_gpu: int) -> dict[int, set[int]]:
     return found
 
 
-class TargetModel:
+class TargetModel(Model):
     """Draws lists of one or more flits, some with a target twice or out of range."""
 
     def __init__(self, parameters: TargetParameters, random: Random):
+        super().__init__()
         self.p, self.experts = parameters, parameters.ports * parameters.experts_per_gpu
-        self.seen: Counter[str] = Counter()
         self.rest: list[int] = []
         self.listed: list[int] = []
-        self.out: dict[str, int] = {"out_valid": 0}
         self.stall = random.choice((0, 0.4))
 
     def draw(self, random: Random) -> dict[str, int]:

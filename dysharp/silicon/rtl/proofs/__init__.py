@@ -1,7 +1,6 @@
 """Proofs by block. The order list is part of every table."""
 
-from dataclasses import dataclass
-
+from dysharp.base.values import frozen
 from dysharp.silicon.rtl.formal import OrderProof, proves
 from dysharp.silicon.rtl.proofs.counters import NoticeProof, TileProof
 from dysharp.silicon.rtl.proofs.hub_proofs import DamProof, RowProof, TlbProof
@@ -15,7 +14,7 @@ PROOFS: dict[str, tuple[type, ...]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Proven:
     """A proof that was run. `cycles`: 0 = by induction, for all times; otherwise that many cycles from reset."""
 

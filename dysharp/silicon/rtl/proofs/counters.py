@@ -6,7 +6,7 @@ from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
 from amaranth.lib import data
 
 from dysharp.silicon.rtl.counter_table import CounterTable, OutputReadiness, ReadinessParameters, TileParameters, TileStatus
-from dysharp.silicon.rtl.formal import slots
+from dysharp.silicon.rtl.formal import constants, live_slots, slots
 
 
 def kept_in_memory(m: Module, table: CounterTable, key: Any) -> tuple[Any, Any, Any]:
@@ -30,8 +30,7 @@ class NoticeProof(OutputReadiness):
 
     def __init__(self) -> None:
         super().__init__(ReadinessParameters(2, 2, 2))
-        self.token = Signal(2)
-        self.constants = {"token": self.token}
+        self.constants = constants(self, token=2)
 
     def elaborate(self, platform: Any) -> Module:
         m = super().elaborate(platform)
@@ -49,7 +48,7 @@ class NoticeProof(OutputReadiness):
         leaving = self.out_valid & (self.out_key == self.token)
         held = self.waits & (self.late["key"] == self.token)
         m.d.comb += waits_for.eq(Mux(held, 1 << self.late["place"], 0))
-        live = [cam.live[i] & (cam.keys[i] == self.token) for i in range(p.entries)]
+        live = live_slots(m, cam, words, self.token)
         on_chip = Mux(live[0], words[0].entry.notices, 0) | Mux(live[1], words[1].entry.notices, 0)
         m.d.comb += [
             Assert(~(ready & leaving)),  # once
@@ -69,7 +68,6 @@ class NoticeProof(OutputReadiness):
             Assert(~spilling | (self.spill_data != full)),
         ]
         for i in range(p.entries):
-            m.d.comb += Assert(~cam.live[i] | (words[i].key == cam.keys[i]))
             m.d.comb += Assert(~live[i] | (words[i].entry.notices != full))
         return m
 
@@ -83,8 +81,7 @@ class TileProof(TileStatus):
 
     def __init__(self) -> None:
         super().__init__(TileParameters(2, 1, 2, 2, 2))
-        self.tile, self.whole, self.first_gemm, self.second_gemm = Signal(2), Signal(2), Signal(2), Signal(2)
-        self.constants = {"tile": self.tile, "whole": self.whole, "first_gemm": self.first_gemm, "second_gemm": self.second_gemm}
+        self.constants = constants(self, tile=2, whole=2, first_gemm=2, second_gemm=2)
 
     def elaborate(self, platform: Any) -> Module:
         m = super().elaborate(platform)
@@ -92,7 +89,7 @@ class TileProof(TileStatus):
         in_memory, stored, spilling = kept_in_memory(m, self, self.tile)
         mine = self.valid & self.ready & (self.key == self.tile)
         held = self.waits & (self.late["key"] == self.tile)
-        live = [cam.live[i] & (cam.keys[i] == self.tile) for i in range(p.entries)]
+        live = live_slots(m, cam, words, self.tile)
         # The goal of the tile, from the register of its expert.
         is_set, goal = Signal(), Signal(p.packet_bits)
         sets = self.set & (self.set_expert == self.tile[1])
@@ -136,6 +133,4 @@ class TileProof(TileStatus):
             Assert(~held | (is_set & (self.late["op"] != 3))),
             Assert(~self.out_valid | (self.out_key != self.tile) | (self.out_kind != 0)),
         ]
-        for i in range(p.entries):
-            m.d.comb += Assert(~cam.live[i] | (words[i].key == cam.keys[i]))
         return m

@@ -5,7 +5,7 @@ from typing import Any
 from amaranth.hdl import Assert, Assume, Module, Mux, Signal, Value
 
 from dysharp.silicon.rtl.al_tlb import AlTlb, TlbParameters
-from dysharp.silicon.rtl.formal import slots
+from dysharp.silicon.rtl.formal import constants, slots
 from dysharp.silicon.rtl.readiness import DamParameters, Readiness
 from dysharp.silicon.rtl.row_allocation import RowAllocation, RowParameters
 
@@ -16,8 +16,7 @@ class RowProof(RowAllocation):
 
     def __init__(self) -> None:
         super().__init__(RowParameters(1, 2, 2, 2, 3, 3, 1))
-        self.first_row, self.other_row, self.region_of = Signal(2), Signal(2), Signal(1)
-        self.constants = {"first_row": self.first_row, "other_row": self.other_row, "region_of": self.region_of}
+        self.constants = constants(self, first_row=2, other_row=2, region_of=1)
 
     def elaborate(self, platform: Any) -> Module:
         m = super().elaborate(platform)
@@ -61,8 +60,7 @@ class DamProof(Readiness):
 
     def __init__(self) -> None:
         super().__init__(DamParameters(2, 2, 2, 3, 3, 2))
-        self.tile_of = Signal(1)
-        self.constants = {"tile_of": self.tile_of}
+        self.constants = constants(self, tile_of=1)
 
     def elaborate(self, platform: Any) -> Module:
         m = super().elaborate(platform)
@@ -105,8 +103,7 @@ class TlbProof(AlTlb):
 
     def __init__(self) -> None:
         super().__init__(TlbParameters(2, 2, 2, 2, 1, 2, 1))
-        self.packet_of = Signal(1)
-        self.constants = {"packet_of": self.packet_of}
+        self.constants = constants(self, packet_of=1)
 
     def elaborate(self, platform: Any) -> Module:
         m = super().elaborate(platform)

@@ -4,7 +4,7 @@ from typing import Any
 
 from amaranth.hdl import Array, Assert, Assume, Cat, Const, Module, Mux, Signal
 
-from dysharp.silicon.rtl.formal import slots
+from dysharp.silicon.rtl.formal import constants, slots
 from dysharp.silicon.rtl.packet_manager import PacketManager, PacketParameters
 
 
@@ -14,8 +14,7 @@ class PacketProof(PacketManager):
 
     def __init__(self) -> None:
         super().__init__(PacketParameters(2, 3, 2, 1, 1, 2, 1))
-        self.peer_of, self.tag_of, self.byte_of = Signal(1), Signal(3), Signal(1)
-        self.constants = {"peer_of": self.peer_of, "tag_of": self.tag_of, "byte_of": self.byte_of}
+        self.constants = constants(self, peer_of=1, tag_of=3, byte_of=1)
 
     def elaborate(self, platform: Any) -> Module:
         m = super().elaborate(platform)

@@ -4,7 +4,7 @@ from typing import Any
 
 from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
 
-from dysharp.silicon.rtl.formal import WatchedList, slots
+from dysharp.silicon.rtl.formal import WatchedList, constants, live_slots, slots
 from dysharp.silicon.rtl.merge_unit import MergeParameters, MergeUnit
 from dysharp.silicon.rtl.reduction_table import ReductionParameters, ReductionTable, Send
 from dysharp.silicon.rtl.target_logic import ID_BITS, TargetLogic, TargetParameters
@@ -15,8 +15,7 @@ class ReductionProof(ReductionTable):
 
     def __init__(self) -> None:
         super().__init__(ReductionParameters(2, 2, 3))
-        self.key_of = Signal(2)
-        self.constants = {"key_of": self.key_of}
+        self.constants = constants(self, key_of=2)
 
     def elaborate(self, platform: Any) -> Module:
         m = super().elaborate(platform)
@@ -34,15 +33,13 @@ class ReductionProof(ReductionTable):
         m.d.comb += Assume(self.count != 0)
         with m.If(taken):
             m.d.comb += Assume(Mux(self.is_request, owed == 0, self.count <= owed))
-        live = [cam.live[i] & (cam.keys[i] == self.key_of) for i in range(p.entries)]
+        live = live_slots(m, cam, words, self.key_of)
         inside = sum(Mux(live[i], words[i].count, 0) for i in range(p.entries))
         m.d.comb += Assert((came - went - inside - Mux(leaves, self.out_count, 0))[:8] == 0)  # nothing lost, nothing twice
         m.d.comb += Assert(~Cat(live).all())  # one entry of a session
         for i in range(p.entries):
             with m.If(live[i]):
                 m.d.comb += [Assert(words[i].remaining == owed), Assert(owed != 0), Assert(words[i].count + words[i].remaining < 1 << p.count_bits)]
-            with m.If(cam.live[i]):
-                m.d.comb += Assert(words[i].key == cam.keys[i])
         return m
 
 
@@ -51,8 +48,7 @@ class TargetProof(TargetLogic):
 
     def __init__(self) -> None:
         super().__init__(TargetParameters(3, 2, 2))
-        self.target = Signal(3)
-        self.constants = {"target": self.target}
+        self.constants = constants(self, target=3)
 
     def elaborate(self, platform: Any) -> Module:
         m = super().elaborate(platform)
@@ -81,8 +77,7 @@ class MergeProof(MergeUnit):
 
     def __init__(self) -> None:
         super().__init__(MergeParameters(2, 2, 1))
-        self.line_of, self.asker_of = Signal(1), Signal(1)
-        self.constants = {"line_of": self.line_of, "asker_of": self.asker_of}
+        self.constants = constants(self, line_of=1, asker_of=1)
 
     def elaborate(self, platform: Any) -> Module:
         m = super().elaborate(platform)
