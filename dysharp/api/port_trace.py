@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dysharp.base.values import frozen
 from dysharp.engine.blocks.tables import RED_BYPASS, RED_RESULT
 from dysharp.engine.packet.columns import LOG_REQUEST, LOG_RESPONSE
 from dysharp.engine.packet.fabric import FabricConfig
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dysharp.silicon.rtl.check import Checked
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PortTrace:
     """Steps of a port, and what the packet level counted at this port: `results`, `bypasses`, `evictions`."""
 

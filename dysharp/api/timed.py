@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -16,6 +15,7 @@ from dysharp.analysis.timeline.perfetto import write_perfetto
 from dysharp.analysis.timeline.task_graph import task_graph
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import ps_to_us
+from dysharp.base.values import frozen
 from dysharp.engine.burst.run import Timing
 from dysharp.program import Program, Trace
 from dysharp.runs.arguments import RequestArgs
@@ -32,7 +32,7 @@ _LAST_US = 4e12
 """Times are counted in picoseconds, in 63 bits."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timed:
     """A run: its Row (equal to the Row of `run`), its Timeline and the record of its events."""
 

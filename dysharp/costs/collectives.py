@@ -27,11 +27,11 @@ chosen one takes. The tuner errs: it takes Simple on Blackwell from sizes at whi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dysharp.base.values import frozen
 from dysharp.costs.operators import Constants, arch_of, hbm_us
 from dysharp.specs import choice_int
 from dysharp.specs.gpu import Gpu
@@ -42,7 +42,7 @@ STEPS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
 """Passes around the ring. An all-reduce is a reduce-scatter and an all-gather."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Protocol:
     """A protocol of a ring: start and hop in us, and its part of the rate of plain stores (flags lie beside data)."""
 

@@ -1,13 +1,13 @@
 """One thread-block task of a grouped GEMM: its time on the tensor cores of an SM, and its memory bytes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from dysharp.base.arrays import F64, I32, I64
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen
 from dysharp.costs.gemm_tiles import hides_stores
 from dysharp.costs.operators import hbm_us, sustained_flops_per_us
 from dysharp.specs import Cluster, choice_int, choice_str
@@ -18,7 +18,7 @@ ACCUMULATOR_BYTES = 4  # weight gradients are FP32 sums
 MOST_TASKS = 256
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tiling:
     """How a grouped GEMM cuts its rows and stores its weights, if it departs from the choices."""
 

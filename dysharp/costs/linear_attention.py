@@ -2,12 +2,12 @@
 the short convolution before it."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen
 from dysharp.costs.operators import Constants, hbm_us, light_us, memory_kernel_us
 from dysharp.specs.gpu import Gpu
 
@@ -28,7 +28,7 @@ STATE_BYTES = 4
 """FP32 (public config.json of Qwen3.5, mamba_ssm_dtype)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeltaNet:
     """A call on one GPU: `sequences` of `tokens` new tokens each, with this GPU's heads."""
 

@@ -1,17 +1,17 @@
 """`Regime`: what differs between kernels of a benchmark, of a training and of a serving step: libraries, fusion, waits (`regimes.toml`)."""
 
 import functools
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from dysharp.base.values import frozen
 from dysharp.specs.reading import parse_toml, read_text
 
 FILE = Path(__file__).with_name("regimes.toml")
 Name = Literal["benchmark", "training", "serving"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Regime:
     """One row. `dense`: library of GEMMs narrower than BF16, whose library is cuBLAS everywhere; `grouped`: of grouped ones (`gemm_tiles`)."""
 

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar
 from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.lazy import import_all
+from dysharp.base.values import frozen
 from dysharp.measured.measurements import NO_DOMAIN, TIMES, Measurement, Unsupported, out_of_scope
 from dysharp.specs import Model
 from dysharp.specs.gpu import Gpu
@@ -83,7 +84,7 @@ def no_dtypes(model: Model, options: Mapping[str, Any]) -> tuple[str, ...]:
     return ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Family:
     """A family for `validate`, `calibrate` and error bars. The decorator `family` describes the fields."""
 
@@ -239,7 +240,7 @@ REPRINTED = "the same number as in an earlier row, from another commit of the sa
 COMMIT = re.compile(r"@[0-9a-f]{7,40}\b")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Parsed:
     """A measurement with its family and its case."""
 
@@ -258,7 +259,7 @@ class Parsed:
         return self.case.work / value if self.case.work > 0 else value * self.measurement.us_per_unit
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Missing:
     """A measurement without a prediction. `counted`: whether it counts against coverage."""
 
@@ -268,7 +269,7 @@ class Missing:
     counted: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Classified:
     """All measurements of a file, with a case or without one."""
 

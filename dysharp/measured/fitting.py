@@ -6,11 +6,11 @@ constant.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dysharp.base.arrays import F64
+from dysharp.base.values import frozen
 
 Values = Mapping[str, float]
 Predict = Callable[[Values], F64]
@@ -28,7 +28,7 @@ LEAST_SPREAD = 0.02
 MOST_DAMPING = 1e9
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Free:
     """A constant that the fit may move between its limits."""
 

@@ -10,11 +10,11 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dysharp.base.errors import ConfigError, check_word, show
+from dysharp.base.values import frozen
 from dysharp.measured import tp_rows
 from dysharp.measured.data import read_table
 from dysharp.specs import list_clusters, load_cluster
@@ -42,7 +42,7 @@ NO_WORD = ("true", "false", "nan", "null", "none")
 TEXTS = ("id", "kind", "system", "hardware", "metric", "unit", "source")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Measurement:
     """One line of the CSV: one number that somebody measured."""
 

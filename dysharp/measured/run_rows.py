@@ -5,11 +5,11 @@ import io
 import math
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
 from dysharp.base.errors import ConfigError, show
+from dysharp.base.values import frozen
 from dysharp.measured.data import read_table
 from dysharp.measured.measurements import TABLES, Unsupported
 from dysharp.specs.reading import read_text
@@ -17,7 +17,7 @@ from dysharp.specs.reading import read_text
 MOST = 1 << 40
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Columns:
     """A table of runs. A file without a column of `required` is of another kind; the other columns may be absent or empty."""
 
@@ -42,7 +42,7 @@ class Columns:
         return set(self.required) <= {name.strip() for name in header}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Run:
     """One measured run. A degree that the row leaves out is 0; a measured number that it leaves out is None."""
 

@@ -1,9 +1,9 @@
 """`Batch`: the tokens that one pass brings to the GPUs that share requests or sequences. A training pass is prompts without cached tokens."""
 
-from dataclasses import dataclass
+from dysharp.base.values import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Batch:
     """Tokens of one step of one attention group (the `tp` GPUs that share requests). Numbers may be means.
 

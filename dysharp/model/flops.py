@@ -8,10 +8,10 @@ gradients) and no recomputation; `Convention` has the parts in which they differ
 compare tokens per second across releases.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from dysharp.base.values import frozen
 from dysharp.model.operators import CORE, Core, Operator, State, operators
 from dysharp.model.weights import counted_weights, whole_mtp_layer
 from dysharp.specs.reading import parse_toml, read_text
@@ -21,7 +21,7 @@ FLASH_BACKWARD = 2.5
 """Products of a flash kernel's backward pass for one of its forward pass (it computes the scores again)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Flops:
     """FLOPs per token. `forward` by part; "core attention" is one of its parts."""
 
@@ -99,7 +99,7 @@ Window = Literal["exact", "ignored", "half"]
 """Mean context of a windowed layer: exact; as without a window; half the window."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Convention:
     """Which parts a framework counts."""
 

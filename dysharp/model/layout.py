@@ -8,12 +8,12 @@ Chunks are as equal as layers allow, or as a layout string of Megatron says: one
 """
 
 import re
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from dysharp.base.errors import ConfigError, check_word, show
+from dysharp.base.values import frozen
 from dysharp.model.operators import Cut
 from dysharp.specs.fields import Text, check_fields, raise_if
 from dysharp.specs.whole import WholeModel
@@ -27,7 +27,7 @@ NAMES = {"mbs": "micro_batch", "m": "micro_batches", "ga": "micro_batches"}
 """Short names of keys in the text of a layout."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """Degrees of parallelism and sizes of batches. Raises `ConfigError` for an invalid value."""
 
@@ -233,7 +233,7 @@ MAX_LETTERS = 1 << 14
 GROUP = re.compile(r"\(([^()]*)\)\*(\d{1,4})|([Etm L|])\*(\d{1,4})")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chunk:
     """Consecutive parts of a model: layers `first` to `first + n_layers - 1`, and what stands before and behind them."""
 

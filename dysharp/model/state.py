@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from dysharp.base.errors import check_word, show
+from dysharp.base.values import frozen
 from dysharp.model.layout import Chunk, Layout
 from dysharp.model.operators import Weight
 from dysharp.model.weights import embedding_weights, head_weights, layer_weights, mtp_weights
@@ -17,7 +17,7 @@ VOCAB_UNIT = 128
 """Megatron pads the vocabulary to a multiple of this number times the tensor parallel degree (--make-vocab-size-divisible-by)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recipe:
     """Bytes per parameter that a rank holds. `optimizer` bytes are shared by the data parallel ranks if `sharded`.
 
@@ -47,7 +47,7 @@ def recipe_of(name: str) -> Recipe:
     return RECIPES[name]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RankParameters:
     """Parameters that one rank holds, after cutting."""
 

@@ -7,7 +7,6 @@ the peak, and of the bound of every system.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from dysharp.analysis.bound import workload_bound_us
 from dysharp.analysis.row import LEFT_OUT, Row
 from dysharp.analysis.surroundings import Surroundings, surroundings
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen
 from dysharp.costs import transfer
 from dysharp.costs.collectives import collective_us
 from dysharp.costs.exchange import NORMAL_SMS, Way, kernel_us
@@ -106,7 +106,7 @@ IN_TURN = (
 """Systems whose operators run one after the other, so that the paper form, which has no software costs, takes the sum of links and GEMMs."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QuickLayer:
     """One system: us of the layer and of its parts, and the range of nine of ten layers (None: not known). `kind`: `CLOSED`, or `BOUND`: at least."""
 

@@ -4,12 +4,12 @@ Loop schedules (1F1B, interleaved, ZB-H1) and DualPipe have formulas. The V shap
 the pace of unequal ones.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dysharp.base.values import frozen
 from dysharp.model.layout import Layout
 from dysharp.training.graph import replay_schedule
 from dysharp.training.schedules import equal_times, make_schedule
@@ -27,7 +27,7 @@ STEADY, GRAIN = 4, 32
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pace:
     """Time of a further micro-batch over the work of the fullest rank, and the time of a step beyond its micro-batches."""
 

@@ -1,13 +1,12 @@
 """Names of what takes the time of a layer, in texts and pages, and what limits a layer, in sentences."""
 
-from dataclasses import dataclass
-
 from dysharp.analysis import Row
+from dysharp.base.values import frozen
 from dysharp.program.nets import NET_KINDS
 from dysharp.runs.formats import resource_words
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cause:
     """Words and colour of one cause. `short`: in lists and legends. `words`: in sentences; "" = as in lists."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from dysharp.analysis import Row
 from dysharp.base.errors import DysharpError
+from dysharp.base.values import frozen
 from dysharp.runs.leading import NoEstimate, leading_workload
 from dysharp.runs.memory import check_memory, within
 from dysharp.runs.options import Value, options_of
@@ -21,7 +21,7 @@ Result = tuple[Row, ...] | DysharpError
 """The Rows of a job, or the error with which it is refused: `ConfigError`, or `NoEstimate` of leading tokens."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Job:
     """One system on one workload.
 

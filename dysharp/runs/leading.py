@@ -7,11 +7,11 @@ GEMMs that run alone are taken out of the line. They grow as the GEMMs of a run 
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from dysharp.analysis import Row
 from dysharp.base.errors import SimulationError
+from dysharp.base.values import frozen
 from dysharp.runs.header import header_of, settings_of
 from dysharp.runs.request import Request, Workload
 from dysharp.systems import System
@@ -91,7 +91,7 @@ def does_not_grow(before: Row, row: Row) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Leading:
     """Rows of a quarter, half and all of the leading tokens of a layer with `tokens` tokens per GPU.
 

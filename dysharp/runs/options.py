@@ -3,11 +3,11 @@ where it has an effect; a warning for an option without effect."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dysharp.base.errors import ConfigError, check_word, nearest
+from dysharp.base.values import frozen
 from dysharp.specs import Choice, Cluster, Model, choice, list_choices
 from dysharp.specs.reading import parse_toml, read_text
 from dysharp.systems import System, is_real
@@ -174,7 +174,7 @@ OF_SYSTEM: dict[str, str] = _TEXTS["of_system"]
 FABRIC: dict[str, str] = _TEXTS["fabric"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OptionHelp:
     """One option of one system.
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.values import frozen
 from dysharp.systems.facts import PHASES
 
 if TYPE_CHECKING:
     from dysharp.workload import Routing
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Phase:
     """Defaults of one phase. `tokens`: tokens per GPU. `direction`: passes. `words`: the phase in printed text."""
 

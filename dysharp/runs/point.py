@@ -1,9 +1,9 @@
 """A point: one simulation as plain values, so that it can be stored, sent and run anywhere."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dysharp.base.values import frozen
 from dysharp.workload.collective import OPERATIONS
 from dysharp.workload.sublayer import SUB_LAYER
 
@@ -17,7 +17,7 @@ def is_workload(model: str) -> bool:
     return model.partition(":")[0] in (SUB_LAYER, *OPERATIONS) and ":" in model
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Point:
     """One simulation: the arguments of `dysharp run`, and free choices that differ from `specs/data/choices.toml`.
 

@@ -1,10 +1,11 @@
 """How far a long call is."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from dysharp.base.values import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """System `index` of `count` (from 1) is at `stage`, `done` of `total` ops (0 = unknown).
 

@@ -6,11 +6,11 @@ import os
 import textwrap
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast, get_type_hints
 
 from dysharp.analysis.row import DIRECTIONS
 from dysharp.base.errors import ConfigError, check_word, nearest, show
+from dysharp.base.values import frozen
 from dysharp.program.skew import Skew
 from dysharp.runs.arguments import RequestArgs, arguments_of
 from dysharp.runs.options import Value, split_fabric
@@ -32,7 +32,7 @@ ModelSource = str | os.PathLike[str] | Model
 ClusterSource = str | os.PathLike[str] | Cluster
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Request:
     """The arguments of one call, loaded and checked.
 
@@ -124,7 +124,7 @@ def make_request(args: RequestArgs) -> Request:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollectiveRequest:
     """The arguments of one call with a collective or a sub-layer as its workload, loaded and checked. Fields as in `Request`."""
 
@@ -183,7 +183,7 @@ def routing_string(text: str) -> str:
     return f"counts:{text}" if text.endswith(".csv") and not text.startswith("counts:") else text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Workload:
     """A Request with its Routing, shared by all systems of a comparison; `routing_s`: wall seconds of drawing it."""
 

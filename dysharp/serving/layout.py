@@ -1,16 +1,16 @@
 """`ServeLayout`: how one replica of a served model is spread over GPUs."""
 
 import re
-from dataclasses import dataclass
 
 from dysharp.base.errors import ConfigError, show
+from dysharp.base.values import frozen
 from dysharp.model.operators import Cut
 from dysharp.specs.whole import WholeModel
 
 KEYS = ("tp", "dp", "ep", "slots", "pp")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServeLayout:
     """Degrees of one replica. Raises `ConfigError` for a value below 1 or degrees that do not divide each other.
 

@@ -1,8 +1,8 @@
 """Memory of one GPU of a replica: weights, KV of a request, buffers, and the largest batch."""
 
-from dataclasses import dataclass
 from math import sqrt
 
+from dysharp.base.values import frozen
 from dysharp.model.cache import cache_bytes
 from dysharp.model.formats import Format
 from dysharp.model.operators import Weight
@@ -16,7 +16,7 @@ ACTIVATION_WIDTHS = 14.0
 """Activations of a step in widths of its queries (aiconfigurator@095f58a, base_backend.py: 10 to 28 by family)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServeMemory:
     """Bytes of one GPU. `requests`: the most of an attention group at once; `tokens`: cached tokens of a group."""
 

@@ -1,11 +1,11 @@
 """The parts of a replica (`Replica`), what its kernels cost, and what users do (`Load`)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 
+from dysharp.base.values import frozen
 from dysharp.costs.layer import Timed, cast_us, product
 from dysharp.costs.machine import NCCL_AND_OWN, Machine, Reducers
 from dysharp.model.formats import Formats
@@ -18,7 +18,7 @@ ELEMENT = 2.0
 """Bytes of an activation (BF16)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SubLayerCurve:
     """Microseconds of a tensor-parallel system's sub-layers beside GEMMs and norms, at numbers of tokens: behind attention, behind the FFN."""
 
@@ -34,7 +34,7 @@ class SubLayerCurve:
         return max(1.0, tokens / self.tokens[-1]) * float(np.interp(tokens, self.tokens, curve))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Replica:
     """A model with its formats, spread over GPUs of a machine."""
 
@@ -74,7 +74,7 @@ class Replica:
         return Timed(name, self.machine.all_reduce(n, ELEMENT * tokens * self.model.hidden, self.reducers), int(n > 1))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Load:
     """What users do: `users` of one replica, prompts and answers of mean length in tokens."""
 

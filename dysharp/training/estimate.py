@@ -3,9 +3,8 @@
 A replay of a few micro-batches is enough: once the pipeline is full, each further group of micro-batches takes the same time.
 """
 
-from dataclasses import dataclass
-
 from dysharp.base.units import PS_PER_US
+from dysharp.base.values import frozen
 from dysharp.costs.machine import Machine
 from dysharp.model.layout import Layout
 from dysharp.specs.whole import WholeModel
@@ -18,7 +17,7 @@ FULL_AT = 3
 """Groups of micro-batches after which a pipeline is in its steady state; two more give the time of one."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Estimate:
     """A step. `slope_us`: one more micro-batch. `costs`: the stages, by part."""
 

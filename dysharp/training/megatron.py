@@ -8,12 +8,12 @@ import ast
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from dysharp.base.errors import ConfigError, show
+from dysharp.base.values import frozen
 from dysharp.model.layout import count_chunks, layout_of
 from dysharp.specs.reading import parse_json, parse_toml, read_text
 from dysharp.specs.whole import WholeModel
@@ -189,7 +189,7 @@ QUIET = ("none", "no_shard", "0", "full")
 """Values with which an argument of `TIMED` changes nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recipe:
     """A training step of a framework: the text of its layout (`model.layout_of`), sequence, recomputed modules, precision, and `notes`.
 

@@ -9,13 +9,14 @@ the sequence parallel shard.
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, field
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.base.units import GiB
+from dysharp.base.values import frozen
 from dysharp.model.layout import Chunk, Layout, chunks_of
 from dysharp.model.operators import Cut, Operator, Weight, layer_operators
 from dysharp.model.state import PLAIN, Recipe, dummy_bytes, padded_vocab, rank_parameters, state_bytes
@@ -31,7 +32,7 @@ FULL = "full"
 FC2_OUTPUT = "expert FC2 output"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Saving:
     """What is kept between forward and backward pass. Raises `ConfigError`."""
 
@@ -51,7 +52,7 @@ class Saving:
             check_word(module, (*MODULES, FULL), f"recompute: found {show(module)}, expected modules")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Held:
     """A tensor that is saved, by its bytes per token: what `operators.Saved` is under a layout and a recipe."""
 
@@ -173,7 +174,7 @@ def _chunks(n: int) -> str:
     return f"{n} chunk{'s' * (n != 1)}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RankMemory:
     """Bytes of one pipeline rank at its peak."""
 
@@ -204,7 +205,7 @@ class RankMemory:
         return sum(self.lines.values())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Memory:
     """Memory of all pipeline ranks. `fixed`: bytes outside the allocator (buffers of the dispatcher, CUDA context, NCCL channels) by name."""
 
@@ -242,7 +243,7 @@ def memory_of(
     return Memory(model.name, tuple(ranks), dict(fixed or {}))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Chunk:
     """Bytes of one micro-batch on one chunk."""
 

@@ -4,9 +4,9 @@ Dispatch and combine by dispatcher are `costs.exchange` under balanced routing. 
 measured steps, and searches over layouts.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
+from dysharp.base.values import frozen
 from dysharp.costs import exchange as costs
 from dysharp.costs.layer import Routed, gradients, kernels, machine_format, rows_of
 from dysharp.costs.machine import Machine
@@ -33,7 +33,7 @@ NO_PRACTICE = Practice()
 EXPERT_TENSOR: tuple[Literal["all_gather", "reduce_scatter"], ...] = ("all_gather", "reduce_scatter")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Basis:
     """What closed forms of a layer are computed from: one model on one machine under one layout. `sequence`: tokens."""
 

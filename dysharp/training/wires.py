@@ -4,9 +4,9 @@ Times on one wire add up; wires run side by side.
 """
 
 import math
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from dysharp.base.values import frozen
 from dysharp.costs.collectives import rail_rings_us
 from dysharp.costs.machine import Machine, number
 from dysharp.model.layout import Layout
@@ -15,7 +15,7 @@ SUPERCHIPS = ("gh", "gb", "vr")
 """First letters of GPUs that have a CPU beside them, without PCIe between."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Wires:
     """Microseconds for which a wire is busy in its busier direction. `near`: links of the domain; `far`: NICs; `host`: the GPU's PCIe link.
 

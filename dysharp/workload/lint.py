@@ -1,7 +1,7 @@
 """`lint`: what a recording or a file of counts says about load, repetition and EPLB, with one line of advice each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dysharp.base.arrays import F64, I64
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 from dysharp.workload.counts import load_counts
 from dysharp.workload.deal import deal
 from dysharp.workload.placement import auto, eplb, replica_loads, replica_slots
@@ -29,7 +30,7 @@ FEW = 20
 """Rows per expert below which an expert without a row may be chance."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EplbRow:
     """EPLB with `n_slots` expert slots in one layer: rows of the busiest GPU before and after."""
 
@@ -38,7 +39,7 @@ class EplbRow:
     rows_after: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerLint:
     """One layer. Values of tokens are None where only counts per expert are known."""
 
@@ -66,7 +67,7 @@ class LayerLint:
     eplb: tuple[EplbRow, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reading:
     """How the recording fills `tokens` tokens on every GPU."""
 
@@ -77,7 +78,7 @@ class Reading:
     """GPUs that read a recorded token that another GPU reads too."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """One line of the report. `level`: "ok" or "look"."""
 
@@ -87,7 +88,7 @@ class Finding:
     advice: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lint:
     """The report on one file."""
 

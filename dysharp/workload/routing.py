@@ -1,14 +1,15 @@
 """`Routing`: which experts every token chose, and which expert slot serves each choice. Statistics of a Routing."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dysharp.base.arrays import I32, I64, Bools, Ints, Reals
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Placement:
     """Expert slots of a group of GPUs. Slot `s` lies on GPU `s // slots_per_gpu`."""
 
@@ -31,7 +32,7 @@ class Placement:
         return self.n_gpus * self.slots_per_gpu
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Routing:
     """Expert choices of one MoE layer. Token `g * tokens_per_gpu + t` starts on GPU `g`."""
 
@@ -61,7 +62,7 @@ class Routing:
         return int(self.expert.shape[1])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Imbalance:
     """Load ratios. `copies` counts (token, expert) pairs per GPU. `tokens` counts each token once per GPU."""
 
@@ -71,7 +72,7 @@ class Imbalance:
     tokens_max_mean: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DistinctGpus:
     """Mean distinct GPUs per token, with and without its source GPU. Uniform routing: `G p` = R + p, and R."""
 

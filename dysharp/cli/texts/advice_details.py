@@ -1,9 +1,9 @@
 """All tables of `dysharp advise`: for a terminal with `--details`, or Markdown for a design review."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from dysharp.analysis.load import MOST_GPUS, Load
+from dysharp.base.values import frozen
 from dysharp.cli.texts.advice_text import UNKNOWN
 from dysharp.planning.advice.advise import PARTS, Advice
 from dysharp.planning.advice.prediction import Predicted
@@ -15,7 +15,7 @@ from dysharp.show.output import console, print_lines, print_table
 MOST_PAIRS = 8  # GPUs up to which the table of pairs fits a page
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Block:
     """A titled table with lines below it. The first `left` columns are text."""
 

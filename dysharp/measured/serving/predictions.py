@@ -9,9 +9,9 @@ the users' tokens over time and GPUs, by measured or predicted TTFT and TPOT ali
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from dysharp.base.values import frozen
 from dysharp.measured.measurements import TABLES, Unsupported
 from dysharp.measured.serving.setting import STEPS, ServeSetting, ServingRow, setting_of, step_setting_of
 from dysharp.serving.apart import Pool, run_pools
@@ -30,7 +30,7 @@ COLD_MS, COLD_USERS = 1000.0, 30
 FEW_USERS = 4
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServingCase:
     """One row and its prediction in milliseconds; None with a reason in `note`."""
 

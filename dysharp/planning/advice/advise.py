@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Unpack
 
 from dysharp.analysis.load import Load, eplb_spec, load_of
 from dysharp.analysis.surroundings import host_line
 from dysharp.base.errors import ConfigError, DysharpError
 from dysharp.base.text import sentences, table
+from dysharp.base.values import frozen
 from dysharp.costs.machine import Machine
 from dysharp.measured.trust import PredictionScope, measured_range, whole_layers
 from dysharp.model.formats import Formats, formats_of, trained
@@ -109,7 +109,7 @@ def _help_line(best: Predicted, changes: Sequence[WhatIf]) -> str:
 DEFAULT_CLUSTER = "hw-dgx-h100"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Advice:
     """What `dysharp advise` prints; `to_dict` is its `--json`.
 

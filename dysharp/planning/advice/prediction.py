@@ -2,13 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dysharp.analysis import Row
 from dysharp.analysis.load import memory_warning
 from dysharp.analysis.surroundings import Surroundings
 from dysharp.base.errors import DysharpError
+from dysharp.base.values import frozen
 from dysharp.measured.family import judges_of
 from dysharp.measured.trust import PredictionScope, trust_of, warnings_of
 from dysharp.runs.formats import KNOB, formats_of, weights_of
@@ -28,7 +28,7 @@ APART = 1 + 2 * REFUSED
 """Estimates farther apart keep their order."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Predicted:
     """One system on one machine.
 

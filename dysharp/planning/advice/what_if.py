@@ -2,12 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dysharp.analysis import Row
 from dysharp.analysis.load import EPLB
 from dysharp.base.errors import ConfigError, DysharpError
+from dysharp.base.values import frozen
 from dysharp.planning.advice.prediction import AdviceRuns, Predicted
 from dysharp.runs.formats import KNOB
 from dysharp.runs.job import Job
@@ -33,7 +33,7 @@ class Trial(NamedTuple):
     more_sms: Job | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WhatIf:
     """A prediction after one change, compared with the best system at the same tokens per GPU.
 

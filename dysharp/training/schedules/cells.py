@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from dysharp.base.errors import ConfigError
+from dysharp.base.values import frozen
 
 FORWARD, BACKWARD, DGRAD, WGRAD = "F", "B", "I", "W"
 """Kinds of cells. B is the whole backward pass: I (gradient of the input) and W (gradient of the weights) as one op."""
@@ -32,7 +32,7 @@ Slot = tuple[Cell, ...]
 """One cell, or (forward, backward) where both run as one merged pair."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shape:
     """What a family of schedules is built for.
 
@@ -81,7 +81,7 @@ def equal_times(stages: int, forward: float = 1, dgrad: float = 1, wgrad: float 
     return Times((forward,) * stages, (dgrad,) * stages, (wgrad,) * stages, hop, pair)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Schedule:
     """A schedule: `slots[rank]` in the order of the rank. `stages` and `microbatches` (of one direction) bound the cells; `directions` is 1 or 2."""
 

@@ -1,16 +1,16 @@
 """The register of schedules: a function of this folder with `@schedule` is a family."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.lazy import import_all
+from dysharp.base.values import frozen
 from dysharp.training.schedules.cells import Cell, Schedule, Shape, Slot, Times, equal_times
 
 Build = Callable[[Shape], Sequence[Sequence[Slot | Cell]]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Family:
     """A family of schedules. `chunks`: model parts of a rank (0: the user's number, at least 2). `two_way`: micro-batches enter at both ends.
 
