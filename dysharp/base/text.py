@@ -10,7 +10,7 @@ from typing import Any
 
 WIDTH = 100
 _FORMULA = re.compile(r"[=+\-@\t\r]")
-_NUMBER = re.compile(r"-|[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-](inf|nan)", re.I)  # "-": no value
+_NUMBER = re.compile(r"[-=]|[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?( ?%)?|[+-](inf|nan)", re.I)  # "-": no value; "=": equal
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, text: Collection[str] = (), gap: int = 2) -> str:

@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -80,14 +81,7 @@ def _number(section: Section) -> tuple[bool, int, str]:
 
 def _summary(sections: Sequence[Section]) -> list[str]:
     """How many claims came out, and each reason of a gap once, with the numbers that it explains."""
-    verdicts = [verdict for s in sections for verdict in s.verdicts]
-    stored = sum(r.verdict == "regression" for s in sections for r in s.results)
-    out = ["## In one minute", ""]
-    what = "a published value, or a sentence of the paper as this page reads it" if any(s.figure.paper for s in sections) else "set by this package"
-    came_out = {(s.figure.name, r.claim): r.bound for s in sections for r in s.claims if claims(s.results)[r.claim] == "reproduced"}
-    kinds = _kinds(list(came_out.values()))
-    out += [f"{len(verdicts)} claims have a bound ({what}): {counted(verdicts) or 'none'}.{kinds}", ""]
-    out += [f"{stored} more numbers are regression values: each is compared with its own stored value, which says nothing about a paper.", ""]
+    out = ["## In one minute", "", *_sentences(sections), ""]
     for section in sections:
         out += headline(section.figure.headline, section.results)
     found: dict[str, list[tuple[str, Any]]] = {}
@@ -101,11 +95,24 @@ def _summary(sections: Sequence[Section]) -> list[str]:
     return out
 
 
+def _sentences(sections: Sequence[Section]) -> Iterator[str]:
+    """What came out, what did not, and what the rest is worth."""
+    verdicts = Counter(verdict for s in sections for verdict in s.verdicts)
+    came_out = {(s.figure.name, r.claim): r.bound for s in sections for r in s.claims if claims(s.results)[r.claim] == "reproduced"}
+    what = "published values, and sentences of the paper as this page reads them" if any(s.figure.paper for s in sections) else "set by this package"
+    yield f"Of {verdicts.total()} claims ({what}) {verdicts.pop('reproduced', 0)} came out{_kinds(list(came_out.values()))}."
+    gaps = Counter({s.figure.name: s.verdicts.count("gap") for s in sections})
+    most = ", ".join(f"{name} ({n})" for name, n in gaps.most_common(3) if n)
+    yield f"{verdicts.pop('gap', 0)} did not{f', most of them in {most}' if most else ''}."
+    stored = sum(r.verdict == "regression" for s in sections for r in s.results)
+    yield f"The rest is weak evidence: {counted(list(verdicts.elements())) or 'none'}; {stored} regression values say nothing about a paper."
+
+
 def _kinds(bounds: Sequence[str]) -> str:
-    """What the bounds of claims that came out ask for, in a sentence; "" for none."""
+    """What the bounds of claims that came out ask for; "" for none."""
     width, order = sum(bound.startswith("within") for bound in bounds), bounds.count("at least 1")
-    told = f" Of those that came out {width} are a published number within a width, {order} an order alone (at least 1), "
-    return told + f"{len(bounds) - width - order} another bound." if bounds else ""
+    told = f": {width} published numbers within a width, {order} orders alone (at least 1), {len(bounds) - width - order} others"
+    return told if bounds else ""
 
 
 def _commands(gaps: Sequence[tuple[str, Any]]) -> str:

@@ -71,7 +71,7 @@ def test_the_summary_counts_claims_and_names_what_does_not_hold() -> None:
     page = paper_page("A paper", "a", [Section(drawn, results, picture=True)], "dysharp reproduce f", "5")
     assert "| over DeepEP | within 10 % of 4 | 4.243 | reproduced |" in page
     assert "![f](a/f.svg)" in page
-    assert "1 claims have a bound (a published value, or a sentence of the paper as this page reads it): 1 came out. Of those" in page
+    assert "Of 1 claims (published values, and sentences of the paper as this page reads them) 1 came out: 1 published numbers" in page
     far, _ = judge(drawn, {p: {"time_us": 1.0} for p in drawn.points})
     assert "**gap: does not hold**" in paper_page("A paper", "a", [Section(drawn, far, picture=False)], "c", "5")
 
@@ -106,7 +106,7 @@ def test_pages_are_written_by_the_command(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     written = sorted(str(p.relative_to(tmp_path / "pages")) for p in (tmp_path / "pages").rglob("*.*"))
     assert written == ["claims.csv", "dysharp.md", "dysharp/fig19a.csv", "dysharp/fig19a.svg", "dysharp/fig2.csv", "dysharp/fig2.svg"]
-    assert "9 claims have a bound" in (tmp_path / "pages" / "dysharp.md").read_text()
+    assert "Of 9 claims (" in (tmp_path / "pages" / "dysharp.md").read_text()
     for name in ("dysharp/fig19a.csv", "dysharp/fig2.csv"):
         assert (tmp_path / "pages" / name).read_text() == (PAGES / name).read_text(), "write it anew: dysharp reproduce --all --pages docs/papers"
 
@@ -132,7 +132,7 @@ def test_the_shipped_pages_are_those_of_todays_checks() -> None:
 
 def test_claims_that_came_out_are_counted_by_their_kind() -> None:
     told = _kinds(["within 5 % of 2", "within 1 % of 3", "at least 1", "at least 1, at most 1.2", "at most 2"])
-    assert told == " Of those that came out 2 are a published number within a width, 1 an order alone (at least 1), 2 another bound."
+    assert told == ": 2 published numbers within a width, 1 orders alone (at least 1), 2 others"
     assert _kinds([]) == ""
 
 
