@@ -24,9 +24,9 @@ from numba.core.compiler import Compiler
 
 from dysharp.base.errors import ConfigError
 from dysharp.base.files import cache_folder
-from dysharp.engine.address import by_address, prefetch
+from dysharp.engine.address import by_address, lowest, prefetch
 
-__all__ = ["block", "by_address", "kernel", "kernel_files", "prefetch", "source_digest"]
+__all__ = ["block", "by_address", "kernel", "kernel_files", "lowest", "prefetch", "source_digest"]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _DIGEST_BYTES = 16

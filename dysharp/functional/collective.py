@@ -81,10 +81,10 @@ class Chunkwise:
     first = VECTOR
 
     def __init__(self, program: Program, order: str, seed: int, trace: Trace | None) -> None:
-        self.p, self.trace = program, trace
+        self.p, self.trace = program, trace if order == "trace" else None
         self.functions: tuple[str, ...] = tuple(function.name for function in program.schema.functions)
         self.buffers: dict[tuple[str, int, int], Array] = {}  # (buffer, GPU, chunk) -> elements
-        self.pool: Pool = make_pool(order, seed, trace, frozenset((DELIVER, RESPOND)), frozenset((FINISH,)))
+        self.pool: Pool = make_pool(order, seed, self.trace, frozenset((DELIVER, RESPOND)), frozenset((FINISH,)))
         self.member_left: list[int] = np.diff(program.members.ptr).tolist()
         self.read: dict[int, Array] = {}  # op -> what a push carries, or the sum of a pull so far
         rows = program.regions

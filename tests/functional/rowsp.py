@@ -29,6 +29,19 @@ PLANES = 18
 MEMORY, SEND = range(LOCAL + 1, LOCAL + 3)  # events beside those of the links: memory answers, a packet manager sends
 
 
+def _runs(mask: int) -> list[tuple[int, int]]:
+    """(first byte, number of bytes) of each run of valid bytes: a packet carries one run."""
+    found, start = [], -1
+    for i in range(LINE + 1):
+        valid = mask >> i & 1
+        if valid and start < 0:
+            start = i
+        if not valid and start >= 0:
+            found.append((start, i - start))
+            start = -1
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class MallocId:
     """A region: the GPU that holds it, and its number there."""
@@ -168,7 +181,7 @@ class RowspMachine:
         g.rpm, packet = rpm.send(rpm.tick(g.rpm))
         if packet is None:
             return
-        for first, n in rpm.runs(packet.mask):
+        for first, n in _runs(packet.mask):
             data = bytes(packet.data[first : first + n])
             if isinstance(packet.line, tuple):
                 gpu, region, row, line = packet.line

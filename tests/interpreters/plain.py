@@ -70,6 +70,10 @@ def _views(state: Any) -> Any:
     return None if state is None else memoryview(state)
 
 
+def _lowest(word: int) -> int:
+    return (word & -word).bit_length() - 1
+
+
 def _nothing(*_: Any) -> None:
     pass
 
@@ -87,7 +91,7 @@ class PlainEngine:
         self._steps = 0
         self._modules: dict[str, ModuleType] = {}
         decorators = ModuleType("kernel")
-        vars(decorators).update(kernel=_identity, block=_identity, by_address=_identity, prefetch=_nothing)
+        vars(decorators).update(kernel=_identity, block=_identity, by_address=_identity, prefetch=_nothing, lowest=_lowest)
         self._modules["engine.kernel"] = decorators
         self._builtins = vars(builtins) | {"__import__": self._import, "__step__": self._step, "__shift__": _shift}
         self._loop = self._load("engine.burst.loop")

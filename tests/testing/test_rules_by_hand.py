@@ -29,7 +29,7 @@ def test_only_a_program_without_computing_may_have_no_bound(kinds: list[Kind], b
     case: Any = SimpleNamespace(
         program=SimpleNamespace(kinds=lambda: np.array(kinds)),
         trace=SimpleNamespace(time_ps=5_000_000),
-        measured=SimpleNamespace(bound_us=bound, workload_bound_us=bound, simulated_us=5.0),
+        measured=SimpleNamespace(bound_us=bound, workload_bound_us=bound, time_us=5.0),
     )
     assert len(list(runs.time_above_bounds(case))) == faults
 

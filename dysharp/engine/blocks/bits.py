@@ -3,26 +3,7 @@
 Words hold 64 bits, those of `mark` (blocks/ready.py), `bit_take` and `bit_take_after` 32.
 """
 
-from typing import Any
-
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
-
-from dysharp.engine.kernel import block
-
-
-@intrinsic
-def _lowest(typingctx, word):
-    """Index of the lowest set bit of a non-zero 64-bit word: one machine instruction."""
-
-    def codegen(context, builder, signature, args):
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(types.int64), codegen
-
-
-lowest: Any = _lowest
+from dysharp.engine.kernel import block, lowest
 
 
 @block

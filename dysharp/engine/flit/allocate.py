@@ -3,9 +3,9 @@
 They look at the state a step began with, write grants to lists and move their round-robin cursors, which advance on success only.
 """
 
-from dysharp.engine.blocks.bits import lowest, pick, split
+from dysharp.engine.blocks.bits import pick, split
 from dysharp.engine.flit import columns as u
-from dysharp.engine.kernel import block
+from dysharp.engine.kernel import block, lowest
 
 
 @block

@@ -5,10 +5,10 @@ One event per packet and hop; the same blocks carry Programs and synthetic traff
 """
 
 from dysharp.engine.blocks import columns as col
-from dysharp.engine.blocks.bits import lowest, set_after, split
+from dysharp.engine.blocks.bits import set_after, split
 from dysharp.engine.blocks.fifo import fifo_push
 from dysharp.engine.blocks.heap import tree_set
-from dysharp.engine.kernel import block, kernel
+from dysharp.engine.kernel import block, kernel, lowest
 from dysharp.engine.packet import columns as f
 
 

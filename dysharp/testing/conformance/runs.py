@@ -82,8 +82,8 @@ def time_above_bounds(case: Pass) -> Lines:
             yield f"time: found {case.trace.time_ps} ps, expected at least {ps} ps, the {name}"
     measured, computes = case.measured, bool((case.program.kinds() == Kind.COMPUTE).any())
     for name, us in (("bound_us", measured.bound_us), ("workload_bound_us", measured.workload_bound_us)):
-        if not 0 <= us <= measured.simulated_us or (us == 0 and computes):
-            yield f"{name}: found {us}, expected more than 0 and at most the time, {measured.simulated_us}"
+        if not 0 <= us <= measured.time_us or (us == 0 and computes):
+            yield f"{name}: found {us}, expected more than 0 and at most the time, {measured.time_us}"
 
 
 @rule("pass")
@@ -235,10 +235,10 @@ def shares_lie_within_the_run(case: Pass) -> Lines:
     measured = case.measured
     yield from (f"utilization: found {share} of {name}, expected 0 .. 1" for name, share in measured.utilization.items() if not 0 <= share <= 1)
     for name, phase in measured.phases_us.items():
-        if not 0 <= phase["busy"] <= phase["end"] - phase["start"] + ROUNDING_US or phase["end"] > measured.simulated_us:
-            yield f"phase {name}: found {phase}, expected busy time within its length and an end within {measured.simulated_us} us"
+        if not 0 <= phase["busy"] <= phase["end"] - phase["start"] + ROUNDING_US or phase["end"] > measured.time_us:
+            yield f"phase {name}: found {phase}, expected busy time within its length and an end within {measured.time_us} us"
     parts = {"exposed_comm_us": measured.exposed_comm_us, **measured.stalls}
-    yield from (f"{name}: found {us} us, expected 0 .. {measured.simulated_us}" for name, us in parts.items() if not 0 <= us <= measured.simulated_us)
+    yield from (f"{name}: found {us} us, expected 0 .. {measured.time_us}" for name, us in parts.items() if not 0 <= us <= measured.time_us)
     last = max(phase["end"] for phase in measured.phases_us.values())
-    if last != measured.simulated_us:
-        yield f"phases: found the last end at {last} us, expected {measured.simulated_us} us"
+    if last != measured.time_us:
+        yield f"phases: found the last end at {last} us, expected {measured.time_us} us"
