@@ -28,7 +28,7 @@ FILES = {
     "m.csv": 'id,kind,system,hardware,config_json,metric,value,unit,source\na,gemm_dense,torch,H100-SXM,"{}",True,53,us,x\n',
 }  # fmt: skip
 REFUSED = {
-    f"model {SLICES},hbm_GB=60": "expected at most 59.7 GiB of hw-dgx-h100+hbm_GB-60",
+    f"model {SLICES},hbm_GB=60": "expected at most 53.8 of the 59.7 GiB of hw-dgx-h100+hbm_GB-60",
     "model mixtral-8x7b --layout ep=8,gpus=8 --cluster paper-nvl72,hbm_GB=1e-9": "of paper-nvl72+hbm_GB-1e-09",
     "model mixtral-8x7b --cluster hw-dgx-h100": "cluster: found it without a layout, expected --layout",
     "model twice.json": "twice.json: malformed JSON: found the key 'num_experts_per_tok' twice",

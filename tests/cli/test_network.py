@@ -123,7 +123,7 @@ def test_a_deadlock_names_who_waits(dysharp):
         ("--warm-up 0", "warm-up: found 0, expected 1 to 10000"),
         ("--plot out.pdf", "expected .svg or .png"),
         ("--every 2", "found no --compare"),
-        ("--compare no.csv", "cannot read the curves"),
+        ("--compare no.csv", "cannot be read"),
         ("--compare no.csv --vcs 2 --load 0.5 --warm-up 3", "found --load, --vcs, --warm-up, expected only --curve"),
         ("--compare no.csv --every 0", "expected every at least 1"),
     ],

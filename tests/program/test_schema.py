@@ -9,6 +9,7 @@ MAY_KNOW = ("workload", "systems", "functional")
 OTHER_MEANINGS = {
     "isa/packets.py": "a field of a packet",
     "isa/commands.py": "a field of a command",
+    "specs/hf.py": "a part of names in configs",
     "silicon/rtl/al_tlb.py": "pins",
     "silicon/rtl/models/al_tlb.py": "pins",
 }

@@ -131,7 +131,7 @@ def test_replay_is_for_networks_like_the_recorded_ones() -> None:
 
 def test_bad_files(tmp_path: Path) -> None:
     path = tmp_path / "curves.csv"
-    with pytest.raises(ConfigError, match="cannot read the curves"):
+    with pytest.raises(ConfigError, match="cannot be read"):
         compare_curves(path)
     path.write_text("a,b\n1,2\n")
     with pytest.raises(ConfigError, match=r"line 2: expected the columns curve and"):

@@ -38,8 +38,8 @@ def us(entry: Parsed) -> float:
 
 
 def test_the_packaged_rows_have_predictions_and_errors_of_a_known_size(parsed: tuple[Parsed, ...]) -> None:
-    """The bar of 8 % is missed (docs/deviations.md); these limits hold what is reached."""
-    for family, least, median, p90 in (("attention", 800, 10.6, 30.0), ("operator", 280, 8.2, 30.0)):
+    """The bar of 8 % is missed (docs/deviations.md); these limits hold what is reached, with the rows that were left out for their values."""
+    for family, least, median, p90 in (("attention", 830, 10.7, 30.0), ("operator", 310, 9.4, 37.0)):
         rows = of(parsed, family)
         found = errors_of(ClosedForms(rows).values(fitted_values()), measured_values(rows))
         assert found.n >= least
@@ -53,10 +53,17 @@ def test_training_gemms_and_attention(parsed: tuple[Parsed, ...]) -> None:
         assert errors_of(ClosedForms(rows).values(fitted_values()), measured_values(rows)).median_ape < bar
 
 
+def _came_back(row: Parsed) -> bool:
+    """FlashAttention-3 on an FP8 latent and SGLang's cast: judged since model version 19, left out when the constants were fitted."""
+    config, kind = row.measurement.config, row.measurement.kind
+    latent = (config.get("kernel"), kind, config.get("kv_dtype")) == ("flash_attention", "mla_generation", "fp8")
+    return latent or (kind, config.get("kernel")) == ("quantize_static", "sglang")
+
+
 def test_the_packaged_constants_are_those_of_the_fit(parsed: tuple[Parsed, ...]) -> None:
     from dysharp.measured.refit import refit
 
-    rows = of(parsed, "attention") + of(parsed, "operator")
+    rows = [row for row in of(parsed, "attention") + of(parsed, "operator") if not _came_back(row)]
     found = refit(rows, fitted(), rest=fitted_values())
     assert {name: found.values[name] for name in of_operators(fitted())} == pytest.approx(
         {n: c.value for n, c in of_operators(fitted()).items()}, rel=0.02
@@ -154,7 +161,6 @@ def test_gpus_without_packaged_rows_are_predicted(hardware: str) -> None:
     [
         ("attention_context", {"kernel": "vllm_triton_attn"}, "Triton"),
         ("mla_generation", {"kernel": "vllm_flashmla"}, "host's launches"),
-        ("mla_generation", {"kernel": "flash_attention", "kv_dtype": "fp8"}, "not known"),
         ("rmsnorm", {"pass": "backward"}, "not stated"),
         ("quantize_scale_compute", {}, "difference"),
         ("attention_context", {"heads": None}, "no number 'heads'"),
