@@ -28,7 +28,7 @@ def plan(work: SubLayer, cluster: Cluster, options: Options) -> Program:
     peer, chunk = build.every_pair()  # every chunk on every GPU but its home
     home, block, one = build.home_of_chunk[chunk], build.block_of(chunk), np.ones(len(chunk), np.int32)
     store = build.template("gather", Kind.PUT, "gather", "copy", ROWS, GATHERED)
-    first = build.b.ops(store, home, issuer=build.senders("gather")[home], bytes=build.cuts.chunk_bytes, key=chunk, to=To(one, peer))
+    first = build.b.ops(store, home, issuer=build.ready("gather")[home], bytes=build.cuts.chunk_bytes, key=chunk, to=To(one, peer))
     stores = first + np.arange(len(chunk))
     build.wait(stores, rows[block])
     build.count("gather", work.gpus - 1, work.gpus - 1)  # activations out of and into all GPUs

@@ -127,7 +127,7 @@ def row_values() -> dict[str, Any]:
         costs = HostCosts(WallTimes(0.5, 1.0 + k, 2.0, 3.0, 6.5 + k), 7.0 + k, 80.0 - k)
         around = surroundings.around(cluster, MODEL, 300, 170, permutes=2, fp8_rows=True, direction=direction)
         measured = measure(inputs, *ran(name), waiting=bool(k))
-        passes.append(make_row(inputs, measured, around, costs, blocks={"a": 1}, dropped_rows=7 * k, warnings=("odd", f"warning {k}"), header=("h",)))
+        passes.append(make_row(measured, around, costs, blocks={"a": 1}, dropped_rows=7 * k, warnings=("odd", f"warning {k}"), header=("h",)))
     out: dict[str, Any] = {}
     for label, row in (("fwd", passes[0]), ("bwd", passes[1]), ("both", both_passes(*passes))):
         facts = [
@@ -145,7 +145,7 @@ def row_values() -> dict[str, Any]:
             f"{label}, fact {i}": fact for i, fact in enumerate(facts)
         }
         out[f"{label}, again"] = Row.from_dict(row.to_dict()) == replace(row, header=())
-    part = make_row(inputs, measured, None, costs, blocks={})
+    part = make_row(measured, None, costs, blocks={})
     return out | {"plain": [part.time_us, part.attribution, part.to_dict().keys()], "window": replace(part, window={"time_us": 9.0}).layer_us}
 
 

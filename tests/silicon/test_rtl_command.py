@@ -76,9 +76,10 @@ def test_a_library_of_another_size_counts_its_own_nand(tmp_path: Path) -> None:
     assert doubled == pytest.approx(2 * kge)
 
 
-def test_a_file_without_cells_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["library(none) {}", "library(x) { cell(NAND2) { area : ..; } }"])
+def test_a_file_without_cells_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "none.lib"
-    file.write_text("library(none) {}")
+    file.write_text(text)
     with pytest.raises(ConfigError, match="found no cell NAND2"):
         read_library(file)
 

@@ -89,7 +89,7 @@ def cost_of(component: Any) -> Cost:
 def read_library(path: Path) -> tuple[str, float]:
     """The text of a Liberty file, and the area of its smallest NAND2. Raises ConfigError for a file without one."""
     text = read_text(path)
-    cells = re.findall(r'\bcell\s*\(\s*"?(\w+)"?\s*\)\s*\{[^{}]*?\barea\s*:\s*([\d.]+)', text)
+    cells = re.findall(r'\bcell\s*\(\s*"?(\w+)"?\s*\)\s*\{[^{}]*?\barea\s*:\s*(\d+\.?\d*|\.\d+)', text)
     nands = [float(area) for name, area in cells if "nand2" in name.lower()]
     if not nands:
         raise ConfigError(f"{path}: found no cell NAND2 with an area, expected a Liberty file of standard cells")
