@@ -115,8 +115,8 @@ def test_parameters_agree_to_the_last_one(name: str, monkeypatch: pytest.MonkeyP
     assert experts == parameters_of(model).parts["routed experts"]
 
 
-NOT_IN_CONFIGS = ("name", "source", "layer", "mtp", "context")
-"""transformers builds no layers of MTP and has a default context; routing and tokens of a layer are assumed."""
+NOT_IN_CONFIGS = ("name", "source", "layer", "mtp", "context", "repository")
+"""transformers builds no layers of MTP, has a default context and knows no name on the hub; routing and tokens of a layer are assumed."""
 
 
 @pytest.mark.parametrize("name", [name for name, (kind, _) in FAMILIES.items() if kind != "gpt2"])
