@@ -175,6 +175,29 @@ def _first_compare(timed: bool) -> Line:
     return Line(what, bar, f"{took:.1f}", took <= 18)
 
 
+FIRST = """
+import sys, time
+from dysharp.api.planning import plan
+
+def show(lines):
+    print(time.process_time())
+    sys.exit()
+
+plan("{model}", {gpus}, cluster="{cluster}", show=show)
+"""
+PLANNED = (("deepseek-v3", "hw-dgx-h100-x8", 512), ("qwen3-30b", "hw-dgx-h100-x2", 16), ("llama3-70b", "hw-dgx-h100-x8", 512))
+
+
+def _first_answer() -> Line:
+    """Processor time of `plan` from the start of Python to the first layout that a terminal shows."""
+    took = []
+    for model, cluster, gpus in PLANNED:
+        code = FIRST.format(model=model, gpus=gpus, cluster=cluster)
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+        took.append(float(done.stdout))
+    return Line("first answer of `plan`, seconds of CPU", "at most 1", ", ".join(f"{one:.2f}" for one in took), max(took) <= 1)
+
+
 def lines(timed: bool) -> Iterator[Line]:
     """All bars."""
     yield _agreement()
@@ -185,6 +208,7 @@ def lines(timed: bool) -> Iterator[Line]:
     yield _int4()
     yield from _recorded()
     yield from _house()
+    yield _first_answer()
     yield _first_compare(timed)
     yield Line("README's tests, minutes", "at most 6", "run: pytest -n auto -q", None)
 

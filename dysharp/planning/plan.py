@@ -138,8 +138,8 @@ class Search:
         found = first_look(coster, most) if self.quick else search(coster, most, journal, tick=self.tick if loud else silent, told=told)
         if journal is not None:
             journal.flush()
-        best, (_, *second) = found.best[: self.n_best], found.best or [None]
-        return Planned(task, coster, replace(found, best=best), journal.read if journal is not None else 0, *second[:1])
+        shown = replace(found, best=found.best[: self.n_best])
+        return Planned(task, coster, shown, journal.read if journal is not None else 0, *found.best[1:2])
 
     def _told(self, task: Task) -> Told | None:
         """What tells `best` of a layout that is faster than all before."""
