@@ -12,6 +12,7 @@ from pathlib import Path
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "notebook"
 RECORDED = Path(__file__).with_name("notebook.csv")
+_CITING = {".md", ".py", ".csv", ".toml"}
 
 
 def _digest(page: Path) -> str:
@@ -38,6 +39,16 @@ def test_pages_have_a_date_and_a_line_in_the_index() -> None:
 def test_no_page_was_edited() -> None:
     found = {page.name: _digest(page) for page in _pages()}
     assert found == _recorded(), "a page of the notebook is never edited: write a new one, and record it: python tests/docs/test_notebook.py"
+
+
+def test_every_page_is_cited() -> None:
+    """Another page, a source file or a test names it; the index and this record do not count."""
+    root = NOTEBOOK.parents[1]
+    readers = [root / "README.md", root / "CHANGELOG.md", *(f for d in ("docs", "dysharp", "tests", "bench") for f in (root / d).rglob("*"))]
+    own = {NOTEBOOK / "index.md", RECORDED}
+    texts = {file: file.read_text(encoding="utf-8") for file in readers if file.suffix in _CITING and file not in own}
+    orphans = [page.name for page in _pages() if not any(page.name in text for file, text in texts.items() if file != page)]
+    assert not orphans, "no page cites these"
 
 
 if __name__ == "__main__":
