@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from dysharp.base.errors import ConfigError, ProgramError, nearest
@@ -20,6 +21,7 @@ from dysharp.base.lazy import import_all
 from dysharp.program import Program
 from dysharp.program.shares import with_kernel_sms
 from dysharp.specs import Cluster, Model
+from dysharp.specs.choices import overridden
 from dysharp.systems.collective_system import REGISTERED
 from dysharp.systems.facts import FUSED_GEMMS, Facts, Layer
 from dysharp.workload import SCHEMES, Routing
@@ -29,7 +31,7 @@ if TYPE_CHECKING:  # who only asks for facts does not pay for the blocks
     from dysharp.systems.building.layer import LayerBuilder
     from dysharp.systems.building.paper_layers import Begins, Kernels
 
-__all__ = ["FORMS", "FUSED_GEMMS", "System", "all_systems", "get_system", "is_real", "kernels", "system"]
+__all__ = ["FORMS", "FUSED_GEMMS", "System", "all_systems", "find_system", "get_system", "is_real", "kernels", "system"]
 Plan = Callable[..., Any]
 """(LayerBuilder, options): adds the ops of the layer. Or (model, cluster, routing, direction, options) -> Program."""
 Whole = Callable[[Model, Cluster, Routing, str, Any], Program]
@@ -217,17 +219,23 @@ def all_systems() -> dict[str, System]:
     return dict(sorted(_REGISTRY.items()))
 
 
+def find_system(name: str) -> System | None:
+    """The system called `name`: from the module of its name if there is one, else from all modules. None: it is not known."""
+    module = f"dysharp.systems.{name.replace('-', '_')}"
+    if name not in _REGISTRY and name.replace("-", "").isalnum() and not overridden() and find_spec(module):  # defaults are the packaged choices
+        importlib.import_module(module)
+    return _REGISTRY.get(name) or all_systems().get(name)
+
+
 def get_system(name: str) -> System:
     """The system called `name`. Raises ConfigError with the nearest valid name."""
-    systems = all_systems()
-    if name not in systems:
-        for folder in ("collectives", "tp"):
-            import_all(f"dysharp.systems.{folder}")
-        other = REGISTERED.get(name)
-        if other is not None and SUB_LAYER in other.operations:
-            raise ConfigError(f"system {name!r}: found a system of sub-layers, expected a sub-layer for it (--workload sub-layer:llama-7b:L1)")
-        if other is not None:
-            raise ConfigError(f"system {name!r}: found a system of collectives, expected a collective for it (--workload all-reduce:64MiB)")
-        close = nearest(name, {**systems, **REGISTERED})
-        raise ConfigError(f"system {name!r}: unknown{close if 'did you mean' in close else nearest(name, systems)}")
-    return systems[name]
+    if (one := find_system(name)) is not None:
+        return one
+    for folder in ("collectives", "tp"):
+        import_all(f"dysharp.systems.{folder}")
+    other = REGISTERED.get(name)
+    if other is not None:
+        kind, example = ("sub-layer", "sub-layer:llama-7b:L1") if SUB_LAYER in other.operations else ("collective", "all-reduce:64MiB")
+        raise ConfigError(f"system {name!r}: found a system of {kind}s, expected a {kind} for it (--workload {example})")
+    close = nearest(name, {**all_systems(), **REGISTERED})
+    raise ConfigError(f"system {name!r}: unknown{close if 'did you mean' in close else nearest(name, all_systems())}")
