@@ -3,8 +3,6 @@
 A chunk's exchange overlaps the GEMMs of another chunk. On one stream nothing overlaps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """All-reduces by kernels of frameworks: PyTorch's symmetric memory, vLLM, TensorRT-LLM."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from dysharp.costs.allreduce import IN_FLIGHT

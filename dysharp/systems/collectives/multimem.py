@@ -7,8 +7,6 @@
 | `nvls-v` | with variable counts: Megatron-Core's NVLSAllGatherVDispatcher |
 """
 
-from __future__ import annotations
-
 from dysharp.base.errors import ConfigError
 from dysharp.program import Program, frozen
 from dysharp.specs import Cluster

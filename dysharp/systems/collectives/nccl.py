@@ -1,7 +1,5 @@
 """NCCL with its own choice of algorithm and protocol (`nccl`), its rings (`nccl-ring`) and its trees (`nccl-tree`)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.base.errors import ConfigError, check_word

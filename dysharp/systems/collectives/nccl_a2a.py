@@ -1,7 +1,5 @@
 """NCCL's all-to-all (`nccl-a2a`): grouped sends and receives."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.base.units import PS_PER_US

@@ -5,8 +5,6 @@ Channels take turns at chunks, and all GPUs exchange flags once a turn. `costs.c
 is then copied inside its GPU.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.base.units import PS_PER_US

@@ -1,7 +1,5 @@
 """Hardware that overlaps without merging: T3's track and trigger, with rings and with NVLS, and LADM's placement."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.costs.gemm import gemm_gang

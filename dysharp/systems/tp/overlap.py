@@ -1,7 +1,5 @@
 """Software that overlaps the first GEMM with its all-reduce: CoCoNet and FuseLib, with rings and with NVLS."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.program import I32, Tail, frozen

@@ -1,7 +1,5 @@
 """`kernel_program`: kernels of collectives as lists of steps (`costs.allreduce.KERNELS`), through the switch (multimem) or between peers."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.costs.allreduce import KERNELS, STORES, apart

@@ -9,8 +9,6 @@ The next step of a GPU begins
 The flight is in the transfer, the rest of a hop is a DELAY. `costs.collectives` has the closed form of the same steps.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.base.errors import ConfigError, nearest

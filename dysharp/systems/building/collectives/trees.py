@@ -3,8 +3,6 @@
 Inside an NVLink domain NCCL's tree is a chain. Between domains it is binary, with a tree per rail. NCCL's broadcast goes down its rings.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.base.units import PS_PER_US

@@ -17,8 +17,6 @@ Tokens are cut into blocks of rows, block r is at home on GPU r mod N. A block h
 | gemm2 | COMPUTE | block | block of "out" = the block of `src` times the second weights. What is not in "gathered" is in "rows" |
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`Ways`: how chunks are summed at the home of their block and brought to every GPU: in the switch, by rings, or by loads and stores of peers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
