@@ -9,8 +9,7 @@ from dysharp.costs import Tiling
 from dysharp.program import I32, I64, OTHER, Alloc, Bools, Discipline, Kind, frozen, spans
 from dysharp.specs import choice_int
 from dysharp.systems.building import Batch, LayerBuilder, SoftwareSteps, mediate, placed, stages, stream_order
-from dysharp.systems.building.around import MemoryKernels
-from dysharp.systems.building.experts import add_stage
+from dysharp.systems.building.experts import MemoryKernels, add_stage
 from dysharp.systems.building.layer import CONTROL
 from dysharp.systems.building.software_steps import WORD_BYTES
 from dysharp.systems.facts import ANY_TYPE, Costs, Facts, Form, Layer, Moves, Ships, Shown

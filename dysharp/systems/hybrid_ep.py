@@ -1,6 +1,6 @@
 """Hybrid-EP: one copy per GPU by TMA from few SMs; Combine reads and sums.
 
-The SMs take turns at chunks of tokens. Over several NVLink domains: `building.between.hybrid_internode`.
+The SMs take turns at chunks of tokens. Over several NVLink domains: `building.between.deepep_internode`.
 """
 
 import numpy as np

@@ -6,7 +6,7 @@
 | before Combine | work per token of the capacity; results are read where the experts left them |
 | formats | rows in the model's type: the library converts none |
 
-Its low-latency kernels are DeepEP's: `deepep-ll`. Over several NVLink domains: `building.between.hybrid_internode`.
+Its low-latency kernels are DeepEP's: `deepep-ll`. Over several NVLink domains: `building.between.deepep_internode`.
 """
 
 from typing import Any

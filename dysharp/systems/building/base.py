@@ -1,6 +1,6 @@
 """`LayerBase`: regions, issuers, transfers and tables of a pass.
 
-Dispatch (`dispatch.py`) and Combine (`combine.py`) build on it; `layer.LayerBuilder` has all.
+`layer.LayerBuilder` builds on it: Dispatch and Combine.
 """
 
 from collections.abc import Iterable

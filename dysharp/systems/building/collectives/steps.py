@@ -46,8 +46,7 @@ from dysharp.specs import Cluster
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.gpus import GpuBuilder
 from dysharp.systems.building.layer import CONTROL
-from dysharp.systems.building.software import Software
-from dysharp.systems.building.software_steps import WORD_BYTES
+from dysharp.systems.building.software_steps import WORD_BYTES, Software
 from dysharp.workload.collective import Collective
 
 VECTOR, RESULT, SUM = "vector", "result", "scratch.sum"
