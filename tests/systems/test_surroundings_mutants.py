@@ -14,7 +14,7 @@ from dysharp.program.schema import BESIDE
 from dysharp.specs import Model, load_cluster
 from dysharp.systems import get_system
 from dysharp.systems.building import around
-from dysharp.systems.building.software_steps import Software
+from dysharp.systems.building.gpus import Software
 from dysharp.workload import make_routing
 from tests.interpreters.mutants import Mutant
 

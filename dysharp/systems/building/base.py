@@ -14,8 +14,7 @@ from dysharp.base.arrays import I32, I64, Ints
 from dysharp.base.errors import ConfigError, ProgramError
 from dysharp.base.units import PS_PER_US, ns_to_ps
 from dysharp.costs import Tiling
-from dysharp.program import CLASSES, REQUESTS, RESPONSES, Alloc, Discipline, Framing, Head, HubTable, Kind, ProgramBuilder, Tail, Template, To
-from dysharp.program.constants import hardware_of
+from dysharp.program import REQUESTS, RESPONSES, Alloc, Discipline, Framing, Head, HubTable, Kind, Tail, Template
 from dysharp.program.csr import spans, stable_order
 from dysharp.specs import Cluster, Model, choice_int, choice_str
 from dysharp.systems.building.batch import Returns, Sends, Transfers, ids, placed
@@ -90,10 +89,9 @@ class LayerBase(GpuBuilder):
             raise ConfigError(f"direction {direction!r}: found no single pass, expected one of {', '.join(BUFFERS)}")
         self.direction = direction
         self.al_misses = 0  # of a hub, from a system's option of this name
-        self.model, self.cluster, self.routing, self.compute = model, cluster, routing, compute
+        self.model, self.routing, self.compute = model, routing, compute
         self.tokens, self.ways = routing.tokens_per_gpu, ways.of(cluster)
-        nets, nodes = self.ways.nets, cluster.nvlink_gpus
-        super().__init__(ProgramBuilder(hardware_of(cluster), routing.n_gpus, CLASSES, nets=nets, domain_nodes=nodes, schema=LAYER_SCHEMA))
+        super().__init__(cluster, routing.n_gpus, nets=self.ways.nets, domain_nodes=cluster.nvlink_gpus, schema=LAYER_SCHEMA)
         self.tiling = Tiling(choice_int("gemm.tile_rows")) if tiling is None else tiling
         # A system's own format goes first; format "rows" means the model's.
         own = ROW_BYTES[model.dispatch_format](model)
@@ -192,9 +190,7 @@ class LayerBase(GpuBuilder):
 
     def put(self, template: Template, node: I32, to: I32, row: Ints, *, rows: Ints | None = None, **columns: Any) -> I32:
         """PUTs on the network of the template, otherwise as `puts`."""
-        ones = flat_ones(len(node))
-        members = To(ones, to, ones if rows is None else rows, row)
-        return self.add(template, node, to=members, targets=1, **columns)
+        return self.between_gpus(template, node, to, row, rows=rows, targets=1, **columns)
 
     def gathering_rows(self, name: str, home: Ints, n_bytes: int, key: Ints | None = None, each: int = 1) -> tuple[I32, I32]:
         """Add `each` regions per GPU with a row per entry of `home`, which numbers its region. No op waits for a part of a region.

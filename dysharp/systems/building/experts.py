@@ -25,7 +25,6 @@ from dysharp.program.verify import MAX_TASKS
 from dysharp.specs import Model, choice_int
 from dysharp.systems.building.batch import placed
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.software_steps import Software
 from dysharp.systems.facts import Costs
 
 AROUND = Operator("around", Nature.MEMORY)
@@ -57,8 +56,7 @@ class MemoryKernels:
     def __init__(self, layer: LayerBuilder, permutes: int, issuer: I32, starts: tuple[int, int], tiles: I32 | None = None) -> None:
         """`permutes`: permutations of the pass. `issuer`: `[gpus]` of the GEMMs. `starts`: GEMM kernels of each stage. `tiles`: those of the GEMMs;
         None = all."""
-        self.layer, self.permutes, self.issuer, self.starts = layer, permutes, issuer, starts
-        self.costs = Software(layer.cluster, layer.n_gpus)
+        self.layer, self.costs, self.permutes, self.issuer, self.starts = layer, layer.costs, permutes, issuer, starts
         self.rows = np.bincount(layer.tile_gpu[tiles], layer.tile_rows[tiles], layer.n_gpus) if tiles is not None else layer.counted(layer.p.row_gpu)
         self.fp8_rows = layer.sent_bytes < layer.model.row_bytes
         self.there, self.back = permuted_bytes(layer.model, layer.counted(layer.p.gpu), self.rows, fp8_rows=self.fp8_rows)

@@ -23,7 +23,6 @@ from dysharp.systems.collective_system import NoOptions, collective
 from dysharp.workload.collective import OPERATIONS, Collective
 
 RELAY = f"{SCRATCH}first"
-A2A_SIDES = ("up", "down", *NIC.sides)
 
 
 @collective("nccl-a2a", source="https://github.com/NVIDIA/nccl (src/enqueue.cc, PXN)", operations=("all-to-all",), domains=True)
@@ -42,7 +41,8 @@ class _AllToAll(Steps):
         net_us = times.NET_STEPS_US[times.PROTOCOLS.index(times.SIMPLE)] if self.cluster.domains > 1 else 0.0
         start_us = net_us + float(times.alltoall_start_us(self.cluster.own_gpu, self.cluster.fitted, self.work.size, max(self.work.shares)))
         begun = self.start("launch", round(start_us * PS_PER_US) - late)
-        self.senders, self.traffic = self.ready("exchange"), {side: {"exchange": 0} for side in A2A_SIDES}
+        self.senders = self.ready("exchange")
+        self.declare("exchange", 0, "up", "down", *NIC.sides)
         node, to = chunks.vector, chunks.share
         order = np.lexsort((chunks.place, (to - node) % self.n, node))
         order = order[np.argsort(node[order], kind="stable")]
@@ -57,7 +57,7 @@ class _AllToAll(Steps):
             self.wait(self.send(two, rail, to, RELAY, RESULT, begun, BETWEEN_NET), tiles, Tail.TILE_READY)
         kept = np.flatnonzero(stays)
         self.keep(VECTOR, RESULT, kept, to[kept], begun[to[kept]])
-        return self.build(self.traffic)
+        return self.build()
 
     def send(self, chunk: I64, node: I32, to: I32, src: str, dst: str, after: I32, net: int = 0, row: I32 | None = None) -> I32:
         """Chunks from `node[chunk]` to `to[chunk]`."""
@@ -67,8 +67,7 @@ class _AllToAll(Steps):
         template = self.template("exchange", Kind.PUT, "exchange", "copy", framing, src=src, dst=dst, net=net)
         op = self.move(template, node[chunk], chunk, self.senders[node[chunk]], to[chunk], row=row)
         self.wait(op, after[node[chunk]])
-        for side in A2A_SIDES[2:] if net else A2A_SIDES[:2]:
-            self.traffic[side]["exchange"] += int(self.chunks.size[chunk].sum())
+        self.declare("exchange", int(self.chunks.size[chunk].sum()), *(NIC.sides if net else ("up", "down")))
         return op
 
 
@@ -113,7 +112,7 @@ def nvls(work: Collective, cluster: Cluster, options: NvlsOptions) -> Program:
         node, pull = build.pull(share[mine], mine, SUM)
         node, store = build.multicast(node, mine, SUM, pull)
         build.then(build.join("turn.done", Batch(op=store, node=node)))
-    return build.build(build.traffic)
+    return build.build()
 
 
 TRAINS, BULK = "trains", "bulk"
@@ -180,7 +179,7 @@ def broadcast(work: Collective, cluster: Cluster, at: int) -> Program:
     chains = Trees(work, cluster, parents, way)
     chains.keep_root()
     chains.gather({}, VECTOR)
-    return chains.build(chains.traffic)
+    return chains.build()
 
 
 @frozen
@@ -224,7 +223,7 @@ def tree(work: Collective, cluster: Cluster, options: TreeOptions) -> Program:
     trees = Trees(work, cluster, rail_trees(cluster.n_gpus, cluster.domain_gpus), way)
     trees.alone()
     trees.gather(trees.reduce(), RESULT)
-    return trees.build(trees.traffic)
+    return trees.build()
 
 
 ON, OFF, AUTO = "on", "off", "auto"

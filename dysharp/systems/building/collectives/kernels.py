@@ -6,7 +6,7 @@ from dysharp.costs.allreduce import KERNELS, STORES, apart
 from dysharp.program import I32, I64, Ints, Kind, Program, Tail
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import Batch
-from dysharp.systems.building.collectives.steps import RESULT, SUM, VECTOR, Steps, Traffic, reaching
+from dysharp.systems.building.collectives.steps import RESULT, SUM, VECTOR, Steps, reaching
 from dysharp.workload.collective import Collective
 
 WHOLE = ("pull", "put all", "get all")
@@ -22,7 +22,7 @@ def kernel_program(work: Collective, cluster: Cluster, kernel: str, in_flight: i
     build = Kernel(work, cluster, in_flight, whole=not {*steps}.isdisjoint(WHOLE), most=most)
     for step in steps:
         build.step(step)
-    return build.build(build.traffic)
+    return build.build()
 
 
 class Kernel(Steps):
@@ -36,7 +36,7 @@ class Kernel(Steps):
         self.before: I32 = np.zeros(0, np.int32)
         self.stored = False
         self.all = np.arange(len(self.chunks.size))
-        self.traffic: Traffic = {"up": {}, "down": {}}
+        self.traffic = {"up": {}, "down": {}}
 
     def step(self, name: str) -> None:
         """Add a step after the last step."""
@@ -172,5 +172,5 @@ class Kernel(Steps):
     def count(self, operator: str, chunk: I64, up: int = 1, down: int = 1) -> None:
         """Declare the bytes of `chunk` on the links, so many times up and down."""
         moved = int(self.chunks.size[chunk].sum()) * (self.n > 1)
-        for side, times in (("up", up), ("down", down)):
-            self.traffic[side][operator] = self.traffic[side].get(operator, 0) + times * moved
+        self.declare(operator, up * moved, "up")
+        self.declare(operator, down * moved, "down")
