@@ -130,8 +130,8 @@ def plan_real(layer: LayerBuilder, options: Options) -> None:
         raise ConfigError(f"fastermoe.shadow: found {options.shadow} in real form, expected 0 (no broadcast by NCCL is measured), or form=paper")
     stream = NcclStream(layer)
     if layer.direction == "fwd":  # a backward pass knows the counts
-        kernels, n_bytes = stream.kernels, COUNT_BYTES * layer.model.n_experts
-        stream.queue("counts", kernels.alltoall_ps(n_bytes, n_bytes // layer.n_gpus) + kernels.costs.kernel_ps)
+        n_bytes = COUNT_BYTES * layer.model.n_experts
+        stream.queue("counts", layer.alltoall_ps(n_bytes, n_bytes // layer.n_gpus) + layer.costs.kernel_ps)
     _in_steps(layer, stream, options)
 
 

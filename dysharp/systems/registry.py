@@ -28,12 +28,13 @@ from dysharp.workload import SCHEMES, Routing
 from dysharp.workload.sublayer import SUB_LAYER
 
 if TYPE_CHECKING:  # who only asks for facts does not pay for the blocks
-    from dysharp.systems.building.layer import LayerBuilder
-    from dysharp.systems.building.paper_layers import Begins, Kernels
+    from dysharp.systems.building.layer import Kernels
+    from dysharp.systems.building.paper_layers import Begins
 
 __all__ = ["FORMS", "FUSED_GEMMS", "System", "all_systems", "find_system", "get_system", "is_real", "kernels", "system"]
 Plan = Callable[..., Any]
 """(LayerBuilder, options): adds the ops of the layer. Or (model, cluster, routing, direction, options) -> Program."""
+KindOf = Callable[[Layer, Any], "type[Kernels]"]
 Whole = Callable[[Model, Cluster, Routing, str, Any], Program]
 """A plan as the System keeps it."""
 FORMS = ("auto", "paper", "real")
@@ -119,10 +120,11 @@ SCRIPT = {"__main__", "__mp_main__"}
 """Names of one script, here and in the processes that it starts."""
 
 
-def system(name: str, facts: Facts, *, real: Plan | None = None, begins: Begins | None = None) -> Callable[[Plan], Plan]:
+def system(name: str, facts: Facts, *, real: Plan | None = None, begins: Begins | None = None, kind: KindOf | None = None) -> Callable[[Plan], Plan]:
     """Register a plan function as the paper form of the system `name`. `real`: the plan function of its real form.
 
     A plan adds ops to the LayerBuilder that it gets: `begun`, with the keywords that `begins` returns. A plan with five arguments makes its own.
+    `kind`: a function (layer, options) -> the class of the builder in real form.
 
     Raises ConfigError where `real` comes without the option `form` or `costs.gemms` without the option `gemms` (or the other way round),
     for an option without a default, an unknown scheme, negative `permutes`, a colour that is not "#RRGGBB", and a name that another module has.
@@ -147,8 +149,7 @@ def system(name: str, facts: Facts, *, real: Plan | None = None, begins: Begins 
         if other != plan.__module__ and not {other, plan.__module__} <= SCRIPT:
             raise ConfigError(f'system "{name}": found it in {other} and in {plan.__module__}, expected a name of its own')
         declared = {f.name: getattr(facts, f.name) for f in dataclasses.fields(facts)} | {"today": facts.today or real is not None}
-        paper, own = (one and _whole(name, facts, one, begins) for one in (plan, real))
-        assert paper is not None
+        paper, own = _whole(name, facts, plan, begins), real and _whole(name, facts, real, begins, kind)
         usual = plan.__module__ == "dysharp.systems.building.paper_layers"
         summary = _summary(name, real if real and usual else plan)
         _REGISTRY[name] = System(**declared, name=name, summary=summary, paper=paper, real=own)
@@ -157,8 +158,8 @@ def system(name: str, facts: Facts, *, real: Plan | None = None, begins: Begins 
     return register
 
 
-def kernels(name: str, facts: Facts, *, paper: Plan | None = None, begins: Begins | None = None) -> Callable[[Plan], Plan]:
-    """Register a function (LayerBuilder, options) -> `Kernels` as the real form of the system `name`: Dispatch, one GEMM after the other, Combine.
+def kernels(name: str, facts: Facts, *, paper: Plan | None = None, begins: Begins | None = None) -> Callable[[KindOf], KindOf]:
+    """Register a function (Layer, options) -> a class of `Kernels` as the real form of the system `name`: Dispatch, GEMM after GEMM, Combine.
 
     `paper`: the plan function of its paper form (`system`); None: the one of `USUAL`.
     """
@@ -166,19 +167,19 @@ def kernels(name: str, facts: Facts, *, paper: Plan | None = None, begins: Begin
     from dysharp.systems.building.experts import one_after_another
     from dysharp.systems.building.paper_layers import USUAL
 
-    def register(made: Plan) -> Plan:
+    def register(made: KindOf) -> KindOf:
         @wraps(made)
-        def real(layer: LayerBuilder, options: Any) -> None:
-            steps: Kernels = made(layer, options)
-            steps.combine(one_after_another(layer, steps.dispatch(), facts.costs))
+        def real(layer: Kernels, options: Any) -> None:
+            layer.prepare()
+            layer.combine(one_after_another(layer, layer.dispatch(), facts.costs))
 
-        system(name, facts, real=real, begins=begins)(paper or USUAL[str(facts.moves.sent)])
+        system(name, facts, real=real, begins=begins, kind=made)(paper or USUAL[str(facts.moves.sent)])
         return made
 
     return register
 
 
-def _whole(name: str, facts: Facts, plan: Plan, begins: Begins | None) -> Whole:
+def _whole(name: str, facts: Facts, plan: Plan, begins: Begins | None, kind: KindOf | None = None) -> Whole:
     """The plan with five arguments."""
     from dysharp.systems.building.paper_layers import begun
 
@@ -188,7 +189,8 @@ def _whole(name: str, facts: Facts, plan: Plan, begins: Begins | None) -> Whole:
     @wraps(plan)
     def whole(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any) -> Program:
         layer = Layer(model, cluster, routing, direction)
-        builder = begun(name, facts, layer, options, **(begins(layer, options) if begins else {}))
+        more = (begins(layer, options) if begins else {}) | ({"kind": kind(layer, options)} if kind else {})
+        builder = begun(name, facts, layer, options, **more)
         plan(builder, options)
         return builder.build(facts.moves, options)
 

@@ -11,6 +11,7 @@ from dysharp.specs import choice_int
 from dysharp.systems.building import CommStream, Group, LayerBuilder, NcclStream, Sends, by_rails, in_groups, mediate, stream_order
 from dysharp.systems.building.between.rails import TwoLevelLayer
 from dysharp.systems.building.exchanges import padding_rows, pair_order
+from dysharp.systems.building.ways import ByLevel
 from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts
@@ -140,7 +141,7 @@ def begins(layer: Layer, options: Options) -> dict[str, Any]:
     """The builder with the all-to-all of `options`."""
     _per_gpu(options)
     check_word(options.a2a, A2A, f"tutel.a2a: found {options.a2a!r}")
-    return {"kind": TwoLevelLayer} if options.a2a == "2dh" and layer.cluster.domains > 1 else by_rails(layer, options)
+    return {"kind": TwoLevelLayer, "ways": ByLevel} if options.a2a == "2dh" and layer.cluster.domains > 1 else by_rails(layer, options)
 
 
 def plan_real(layer: LayerBuilder, options: Options) -> None:
@@ -155,8 +156,7 @@ def plan_real(layer: LayerBuilder, options: Options) -> None:
         )
     stream = NcclStream(layer)
     if not options.capacity and layer.direction == "fwd":  # a backward pass knows the capacity
-        costs = stream.kernels.costs
-        stream.queue("capacity", costs.collective_ps("all_reduce", layer.n_gpus, COUNT_BYTES) + costs.kernel_ps)
+        stream.queue("capacity", layer.costs.collective_ps("all_reduce", layer.n_gpus, COUNT_BYTES) + layer.costs.kernel_ps)
     _in_chunks(layer, stream, options)
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from dysharp.base.values import frozen
 from dysharp.specs import choice_int
-from dysharp.systems import Shown, deepep, kernels
-from dysharp.systems.building import Internode, Kernels, LayerBuilder
+from dysharp.systems import Layer, Shown, deepep, kernels
+from dysharp.systems.building import Kernels
 
 
 @frozen
@@ -37,6 +37,6 @@ FACTS = replace(
 
 
 @kernels("uccl-ep", FACTS)
-def real(layer: LayerBuilder, options: Options) -> Kernels:
+def real(layer: Layer, options: Options) -> type[Kernels]:
     """The paper form with the software costs of DeepEP's kernels."""
-    return (Internode if layer.cluster.domains > 1 else deepep.Channels)(layer, options.n_sm, "uccl-ep")
+    return deepep.real(layer, options)

@@ -13,7 +13,6 @@ from dysharp.systems.building.batch import Batch, Sends, Transfers
 from dysharp.systems.building.between.rails import TwoLevelLayer
 from dysharp.systems.building.experts import FILLER, MemoryKernels, Stage, add_stage, gang, gemm_task, stages
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.software_steps import SoftwareSteps
 
 
 def stream_order(layer: LayerBuilder, node: I32, to: I32, rows: I64 | None = None, *, by_token: bool = False) -> I64:
@@ -102,7 +101,6 @@ class NcclStream(CommStream):
 
     def __init__(self, layer: LayerBuilder) -> None:
         super().__init__(layer)
-        self.kernels = SoftwareSteps(layer)
         if layer.compute:
             self.sms = on_sms(layer)
             self.sorts = self.around(layer.tiles)
@@ -111,12 +109,12 @@ class NcclStream(CommStream):
     def exchange(self, name: str, batches: Sequence[Sends], after: I32 | None = None) -> I32:
         """As `CommStream.exchange`, after the start of the kernel on each GPU. An exchange back waits for GEMMs, `after`."""
         operator = "dispatch" if after is None else "combine"
-        start = self.kernels.all_to_all(name, operator, batches, self.layer.model.row_bytes, self.end, after)
+        start = self.layer.all_to_all(name, operator, batches, self.layer.model.row_bytes, self.end, after)
         return super().exchange(name, batches, start)
 
     def queue(self, name: str, cost_ps: int) -> None:
         """A step of `cost_ps` behind what is on the stream."""
-        self.end = self.kernels.delay(name, cost_ps, after=self.end)
+        self.end = self.layer.delay(name, cost_ps, after=self.end)
 
     def around(self, tiles: I32) -> MemoryKernels:
         """Cast, activation and starts of the GEMM kernels of a group of tiles."""

@@ -17,7 +17,7 @@ from dysharp.costs import collectives as times
 from dysharp.costs.moe import permute_us
 from dysharp.costs.operators import arch_of, hbm_us, launch_us
 from dysharp.costs.transfer import fifo_copy_us
-from dysharp.program import CLASSES, Declared, Discipline, Framing, Head, Kind, Program, ProgramBuilder, Tail, Template, To, hardware_of
+from dysharp.program import CLASSES, Discipline, Framing, Head, Kind, ProgramBuilder, Tail, Template, To, hardware_of
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import Batch, ids
 
@@ -140,10 +140,6 @@ class GpuBuilder:
     def costs(self) -> Software:
         """Costs of software on the GPU of the cluster. Raises ConfigError on a cluster that names no GPU."""
         return Software(self.cluster, self.n_gpus)
-
-    def build(self) -> Program:
-        """The finished Program, which declares `traffic`."""
-        return self.b.build(Declared(0, self.traffic))
 
     def declare(self, operator: str, n_bytes: int, *sides: str) -> None:
         """Declare bytes of payload that go over the links of `sides`."""

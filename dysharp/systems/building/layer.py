@@ -15,15 +15,16 @@ from dysharp.base.arrays import I32, I64, Ints
 from dysharp.base.units import ns_to_ps
 from dysharp.program import BETWEEN_NET, OTHER, Alloc, Declared, Discipline, Framing, Kind, Program, Template, To, place_in, spans
 from dysharp.specs import choice_int
-from dysharp.systems.building.base import BUFFERS, CONTROL, DYMULTIMEM, EXPLICIT, LINK, RDMA, STORE, LayerBase, flat_ones, turns_by
+from dysharp.systems.building.base import BUFFERS, CONTROL, DYMULTIMEM, EXPLICIT, LINK, RDMA, STORE, flat_ones, turns_by
 from dysharp.systems.building.batch import Returns, Transfers, ids
+from dysharp.systems.building.software_steps import SoftwareBase
 from dysharp.systems.building.windows import sessions_that_fit
 from dysharp.systems.facts import Moves
 from dysharp.workload import Scheme
 from dysharp.workload.levels import LEVELS, Levels, between_rails
 from dysharp.workload.traffic import scheme_rows
 
-__all__ = ["BUFFERS", "CONTROL", "DYMULTIMEM", "EXPLICIT", "LINK", "RDMA", "STORE", "LayerBuilder"]
+__all__ = ["BUFFERS", "CONTROL", "DYMULTIMEM", "EXPLICIT", "LINK", "RDMA", "STORE", "Kernels", "LayerBuilder"]
 
 
 def _side_by_side(source: I32, trains: int, at_once: int) -> I32:
@@ -33,7 +34,7 @@ def _side_by_side(source: I32, trains: int, at_once: int) -> I32:
     return np.asarray(group * at_once * trains + np.tile(np.arange(trains), len(rows)) * at_once + place, np.int32)
 
 
-class LayerBuilder(LayerBase):
+class LayerBuilder(SoftwareBase):
     """One pass of a layer under construction. `LayerBase` says what its arrays hold."""
 
     levels: Levels | None = None
@@ -352,3 +353,18 @@ class LayerBuilder(LayerBase):
             for side, rows, mirrored in zip(sides, there, reversed(again), strict=True):
                 sums[side] = {"dispatch": int(rows.sum()) * self.sent_bytes, "combine": int(mirrored.sum()) * self.back_bytes}
         return self.b.build(Declared(len(self.p.slot), sums, self.routing.placement.n_slots))
+
+
+class Kernels(LayerBuilder):
+    """A pass in real form on the kernels of a system: Dispatch, one GEMM after the other, Combine."""
+
+    def prepare(self) -> None:
+        """What both kernels share, before them."""
+
+    def dispatch(self) -> I32:
+        """Add Dispatch. Returns `[gpus]` ops after which the GEMMs of a GPU start."""
+        raise NotImplementedError
+
+    def combine(self, finished: I32) -> None:
+        """Add Combine behind the GEMMs of each GPU, `finished[gpu]`."""
+        raise NotImplementedError

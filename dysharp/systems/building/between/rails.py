@@ -16,7 +16,7 @@ from dysharp.program import BETWEEN_NET, I32, Ints, Template
 from dysharp.systems.building.batch import Sends
 from dysharp.systems.building.between.two_hop import landing
 from dysharp.systems.building.layer import RDMA, LayerBuilder
-from dysharp.systems.building.ways import ByLevel, ByRail, Ways
+from dysharp.systems.building.ways import ByRail
 from dysharp.systems.facts import Layer
 
 HOPS = {"copy": ("relay", "relay", "copy"), "row": ("row", "relay.row", "relay_row"), "control": ("control", "relay.padding", "control")}
@@ -26,8 +26,8 @@ HOPS = {"copy": ("relay", "relay", "copy"), "row": ("row", "relay.row", "relay_r
 class RailLayer(LayerBuilder):
     """As `LayerBuilder`, with PUTs between rails in two hops. `puts` returns the first hops."""
 
-    def __init__(self, *layer: Any, ways: type[Ways] = ByRail, **more: Any) -> None:
-        super().__init__(*layer, ways=ways, **more)
+    def __init__(self, *layer: Any, **more: Any) -> None:
+        super().__init__(*layer, **more)
         self._onward: list[tuple[I32, I32]] = []  # first hops, their last hops
 
     def last_hops(self, op: I32) -> I32:
@@ -72,9 +72,6 @@ class RailLayer(LayerBuilder):
 class TwoLevelLayer(RailLayer):
     """As `RailLayer`, level by level: all rows go to their rail GPU inside the domain, own rails included, then by NIC (Tutel's 2DH)."""
 
-    def __init__(self, *layer: Any, **more: Any) -> None:
-        super().__init__(*layer, ways=ByLevel, **more)
-
     def second_level(self, batches: Sequence[Sends]) -> None:
         """NICs wait until their GPU has sent and received all rows of the first level of this exchange."""
         size, done = self.cluster.domain_gpus, self.join("level")
@@ -89,4 +86,4 @@ class TwoLevelLayer(RailLayer):
 def by_rails(layer: Layer, options: Any) -> dict[str, Any]:
     """The builder of a system whose rows travel by NCCL's all-to-all: by rails where there are several NVLink domains, unless `pxn` is False."""
     rails = layer.cluster.domains > 1 and layer.cluster.n_switches and getattr(options, "pxn", True)
-    return {"kind": RailLayer if rails else LayerBuilder}
+    return {"kind": RailLayer, "ways": ByRail} if rails else {}

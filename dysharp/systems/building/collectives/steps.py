@@ -39,7 +39,7 @@ from numpy.typing import ArrayLike
 from dysharp.base.arrays import I32, I64, Ints
 from dysharp.base.errors import ConfigError, ProgramError
 from dysharp.isa.framing import Framing
-from dysharp.program import OTHER, REQUESTS, RESPONSES, Alloc, Kind, Program, Template, frozen, nets_of, runs, spans
+from dysharp.program import OTHER, REQUESTS, RESPONSES, Alloc, Declared, Kind, Program, Template, frozen, nets_of, runs, spans
 from dysharp.program.schema import Buffer, Function, Nature, Operator, Schema
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import ids
@@ -183,6 +183,10 @@ class Steps(GpuBuilder):
         self.chunks: Chunks = cut(work, MOST_BULK if bulk else min(most or train, train), parts, whole=whole)
         self._durations: dict[tuple[str, int], int] = {}
 
+    def build(self) -> Program:
+        """The finished Program, which declares `traffic` (`declare`)."""
+        return self.b.build(Declared(0, self.traffic))
+
     # ---- ops -----------------------------------------------------------------------------------------------------------
 
     def template(self, name: str, kind: Kind, operator: str, fn: str, framing: Framing, *, src: str = "", dst: str = "", net: int = 0) -> int:
@@ -232,8 +236,8 @@ class Steps(GpuBuilder):
         _, row, tile = self.b.regions(self.gpus, np.full(n, n), WORD_BYTES, n, alloc=Alloc.PREFIX, name=name)
         source, target = np.repeat(self.gpus, n), np.tile(self.gpus, n)
         template = self.template(name, Kind.PUT, "other", "", CONTROL)
-        columns = {"issuer": self.issuers(name)[source], "bytes": WORD_BYTES, "targets": 1}
-        op = self.between_gpus(template, source, target, row + target * n + source, **columns)
+        issuer, place = self.issuers(name)[source], row + target * n + source
+        op = self.between_gpus(template, source, target, place, issuer=issuer, bytes=WORD_BYTES, targets=1)
         for tails in after:
             if len(tails):
                 self.wait(op[::n], tails)

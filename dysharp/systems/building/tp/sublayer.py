@@ -27,7 +27,7 @@ from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US
 from dysharp.costs.gemm import gemm_gang
-from dysharp.program import Alloc, Discipline, Framing, Kind, Tail, Template, frozen, hardware_of
+from dysharp.program import Alloc, Declared, Discipline, Framing, Kind, Program, Tail, Template, frozen, hardware_of
 from dysharp.program.schema import COMMUNICATION, COMPUTE, HOST, Buffer, Function, Schema, operators
 from dysharp.specs import Cluster, choice, choice_int
 from dysharp.systems.building.base import CONTROL, STORE
@@ -143,6 +143,10 @@ class TpBuilder(GpuBuilder):
             self._on_sms["fused"] = self.issuers("fused", Discipline.READY_FIFO, pools=self.pools(machine.comm_sms, "comm"))
         self.traffic = {"up": {}, "down": {}}
 
+    def build(self) -> Program:
+        """The finished Program, which declares the bytes of its ways."""
+        return self.b.build(Declared(0, self.traffic))
+
     # ---- issuers, templates, waits -------------------------------------------------------------------------------------
 
     def pair_senders(self, name: str) -> I32:
@@ -187,7 +191,7 @@ class TpBuilder(GpuBuilder):
         rows on each of `at`. Returns its first tile, of `tile_rows` rows."""
         _, row, tile = self.b.regions(at, np.full(len(at), each), FLAG_BYTES, tile_rows, alloc=Alloc.PREFIX, name=name)
         template = self.template(name, Kind.MULTICAST if to.ndim > 1 else Kind.PUT, "other", cls="other", framing=framing)
-        columns = {"each": to.size // len(node), "issuer": self.ready(name)[node], "bytes": FLAG_BYTES, "prio": prio}
+        columns: dict[str, Any] = {"each": to.size // len(node), "issuer": self.ready(name)[node], "bytes": FLAG_BYTES, "prio": prio}
         self.wait(self.between_gpus(template, node, to.ravel(), row + place.ravel(), **columns), after, tail)
         return tile
 
