@@ -16,7 +16,7 @@ import numpy as np
 
 from dysharp.program import I32, I64, Discipline, frozen, runs, spans, starts
 from dysharp.specs import choice_int
-from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
+from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Moves, Reach, Ships, Shown, kernels
 from dysharp.systems.building import ROWS_OR_FP8, Batch, Internode, Kernels, pairs_of_sms, placed
 from dysharp.systems.building.between.deepep_internode import MOST_DOMAINS
 
@@ -60,12 +60,7 @@ FACTS = Facts(
 )
 
 
-@kernels("deepep", FACTS)
-def real(layer: Layer, options: Options) -> type[Kernels]:
-    """The paper form with the software costs of both kernels. A call starts when all GPUs have called it."""
-    return Internode if layer.cluster.domains > 1 else Channels
-
-
+@kernels("deepep", FACTS, between=Internode)
 class Channels(Kernels):
     """DeepEP channels: `n_sm` SMs of every GPU make `n_sm / 2` channels."""
 

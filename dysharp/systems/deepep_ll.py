@@ -64,11 +64,6 @@ def begins(layer: Layer, options: Options) -> dict[str, Any]:
 
 
 @kernels("deepep-ll", FACTS, begins=begins)
-def real(layer: Layer, options: Options) -> type[Kernels]:
-    """The paper form with software costs. A GPU continues when it has polled the count words of its own experts."""
-    return _LowLatency
-
-
 class _LowLatency(Kernels):
     """Send and receive parts of both kernels. Times are device times: they contain no launch."""
 

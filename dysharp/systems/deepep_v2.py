@@ -17,7 +17,7 @@ import numpy as np
 from dysharp.base.errors import ConfigError
 from dysharp.program import I32, I64, Discipline, frozen, runs, spans
 from dysharp.specs import Cluster, Model, choice_int
-from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Layer, Moves, Reach, Ships, Shown, deepep, kernels
+from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Moves, Reach, Ships, Shown, deepep, kernels
 from dysharp.systems.building import ROWS_OR_FP8, Batch, Kernels, Sends, TwoHop, placed
 from dysharp.systems.building.between.deepep_internode import BARRIERS
 from dysharp.workload.closed import expected_copies
@@ -98,19 +98,13 @@ FACTS = Facts(
 )
 
 
-@kernels("deepep-v2", FACTS)
-def real(layer: Layer, options: Options) -> type[Kernels]:
-    """The paper form with the software costs of both kernels of each call."""
-    cluster = layer.cluster
-    if not 0 <= options.n_sm <= cluster.n_sms:
-        raise ConfigError(f"deepep-v2.n_sm: found {options.n_sm}, expected 0 (the library's own number) to {cluster.n_sms} SMs")
-    return _Hybrid if cluster.domains > 1 else _Elastic
-
-
 class _Elastic(Kernels):
     """Both kernels of each call on one NVLink domain. The first one has `n_sm` SMs."""
 
     def prepare(self) -> None:
+        if not 0 <= self.options.n_sm <= self.cluster.n_sms:
+            found = f"found {self.options.n_sm}, expected 0 (the library's own number) to {self.cluster.n_sms} SMs"
+            raise ConfigError(f"deepep-v2.n_sm: {found}")
         self.n = self.options.n_sm or own_sms(self.model, self.cluster)
 
     def begin(self, name: str, after: I32 | None) -> I32:
@@ -223,3 +217,6 @@ class _Hybrid(_Elastic):
         self.wait_each(returns[far], added.op[last[chunk]])
         ended = self.barrier_after("combine", "combine.ended", begun, Batch(op=returns, node=hop.relay))
         self.summed("combined", self.counted(hop.source), ended)
+
+
+kernels("deepep-v2", FACTS, between=_Hybrid)(_Elastic)

@@ -8,7 +8,7 @@ import numpy as np
 from dysharp.base.errors import ConfigError
 from dysharp.program import I32, I64, Discipline, frozen
 from dysharp.specs import choice_int
-from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
+from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Moves, Reach, Ships, Shown, kernels
 from dysharp.systems.building import ROWS_OR_FP8, Batch, HybridInternode, Kernels
 from dysharp.systems.building.between.deepep_internode import CHUNK_TOKENS
 
@@ -63,12 +63,7 @@ FACTS = Facts(
 )
 
 
-@kernels("hybrid-ep", FACTS)
-def real(layer: Layer, options: Options) -> type[Kernels]:
-    """As the paper form, with the library's kernels: SMs that take turns at chunks of tokens, and barriers."""
-    return HybridInternode if layer.cluster.domains > 1 else Chunks
-
-
+@kernels("hybrid-ep", FACTS, between=HybridInternode)
 class Chunks(Kernels):
     """Persistent kernels on `n_sm` SMs of every GPU.
 

@@ -9,7 +9,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.program import I32, I64, Discipline, frozen
 from dysharp.systems.building import Kernels, LayerBuilder, by_rails, mediate, one_after_another, sorted_at_receiver, stream_order
 from dysharp.systems.building.between.rails import RailLayer
-from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
+from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import kernels
 
 COUNT_BYTES = 8  # rows of an expert as int64: Megatron-Core, token dispatcher
@@ -72,17 +72,12 @@ def plan_paper(layer: LayerBuilder, options: Options) -> None:
         mediate(layer, counts=True, permutes=True)
 
 
-@kernels("megatron-a2a", FACTS, paper=plan_paper, begins=by_rails)
-def real(layer: Layer, options: Options) -> type[Kernels]:
-    """The paper form with the software costs of two NCCL all-to-alls and the kernels around them."""
-    return _AllToAll
-
-
 def _stream_orders(layer: LayerBuilder) -> tuple[I64, I64]:
     """Two orders of the useful rows: as the all-to-all of Dispatch sends them, and as the all-to-all of Combine sends them."""
     return stream_order(layer, layer.p.row_source, layer.p.row_gpu), stream_order(layer, layer.p.row_gpu, layer.p.row_source)
 
 
+@kernels("megatron-a2a", FACTS, paper=plan_paper, begins=by_rails)
 class _AllToAll(Kernels, RailLayer):
     """Two all-to-alls and the kernels around them, which sort the rows on both sides."""
 

@@ -3,7 +3,7 @@
 from dysharp.program import I32, Discipline, frozen
 from dysharp.systems.building import Kernels, LayerBuilder, Sends, collective, one_after_another, surplus_arrived
 from dysharp.systems.building.between.rings import Pace, gather, scatter
-from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
+from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import kernels
 
 PROB_BYTES, MAP_BYTES = 4, 1  # per token and expert: FP32, boolean (Megatron-Core, token dispatcher)
@@ -59,12 +59,6 @@ def plan_paper(layer: LayerBuilder, options: Options) -> None:
     combine = layer.combine_puts(back)
     for rows in (combine, collective(layer, "combine", combine, back).surplus):
         layer.wait_each(rows.op, finished[rows.node])
-
-
-@kernels("megatron-ag", FACTS, paper=plan_paper)
-def real(layer: Layer, options: Options) -> type[Kernels]:
-    """The paper form with the software costs of NCCL's collectives and of the kernels around them."""
-    return _RailRings if layer.cluster.domains > 1 else _AllGather
 
 
 class _AllGather(Kernels):
@@ -153,3 +147,6 @@ class _RailRings(_AllGather):
     def _collective_ps(self, kind: str, n_bytes: int) -> int:
         start, moved, _ = self.costs.rail_rings(n_bytes)
         return start + moved
+
+
+kernels("megatron-ag", FACTS, between=_RailRings, paper=plan_paper)(_AllGather)

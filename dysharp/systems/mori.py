@@ -63,12 +63,6 @@ def begins(layer: Layer, options: Options) -> dict[str, Any]:
     return {}
 
 
-@kernels("mori", FACTS, begins=begins)
-def real(layer: Layer, options: Options) -> type[Kernels]:
-    """The paper form with the software costs of both kernels."""
-    return _InterNode if layer.cluster.domains > 1 else _IntraNode
-
-
 class _Kernels(Kernels):
     """Steps of both kernels."""
 
@@ -146,3 +140,6 @@ class _InterNode(_Kernels):
         gathers, tiles = hop.gather(self.ready("combine"), back)
         self.wait_each(gathers, ready[hop.relay[hop.unit_of_pair[back]]])
         self.wait_tiles(hop.give_back(), tiles)
+
+
+kernels("mori", FACTS, between=_InterNode, begins=begins)(_IntraNode)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache, wraps
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dysharp.base.errors import ConfigError, ProgramError, nearest
 from dysharp.base.lazy import import_all
@@ -35,6 +35,7 @@ __all__ = ["FORMS", "FUSED_GEMMS", "System", "all_systems", "find_system", "get_
 Plan = Callable[..., Any]
 """(LayerBuilder, options): adds the ops of the layer. Or (model, cluster, routing, direction, options) -> Program."""
 KindOf = Callable[[Layer, Any], "type[Kernels]"]
+Made = TypeVar("Made", bound="type[Kernels] | KindOf")
 Whole = Callable[[Model, Cluster, Routing, str, Any], Program]
 """A plan as the System keeps it."""
 FORMS = ("auto", "paper", "real")
@@ -158,22 +159,26 @@ def system(name: str, facts: Facts, *, real: Plan | None = None, begins: Begins 
     return register
 
 
-def kernels(name: str, facts: Facts, *, paper: Plan | None = None, begins: Begins | None = None) -> Callable[[KindOf], KindOf]:
-    """Register a function (Layer, options) -> a class of `Kernels` as the real form of the system `name`: Dispatch, GEMM after GEMM, Combine.
+def kernels(
+    name: str, facts: Facts, *, between: type[Kernels] | None = None, paper: Plan | None = None, begins: Begins | None = None
+) -> Callable[[Made], Made]:
+    """Register a class of `Kernels`, or a function (Layer, options) -> such a class, as the real form of the system `name`.
 
-    `paper`: the plan function of its paper form (`system`); None: the one of `USUAL`.
+    `between`: the class over several NVLink domains. `paper`: the plan function of its paper form (`system`); None: the one of `USUAL`.
     """
-
     from dysharp.systems.building.experts import one_after_another
     from dysharp.systems.building.paper_layers import USUAL
 
-    def register(made: KindOf) -> KindOf:
-        @wraps(made)
+    def register(made: Made) -> Made:
+        def kind(layer: Layer, options: Any) -> type[Kernels]:
+            return (between if between and layer.cluster.domains > 1 else made) if isinstance(made, type) else made(layer, options)
+
         def real(layer: Kernels, options: Any) -> None:
             layer.prepare()
             layer.combine(one_after_another(layer, layer.dispatch(), facts.costs))
 
-        system(name, facts, real=real, begins=begins, kind=made)(paper or USUAL[str(facts.moves.sent)])
+        real.__module__, real.__doc__ = made.__module__, made.__doc__
+        system(name, facts, real=real, begins=begins, kind=kind)(paper or USUAL[str(facts.moves.sent)])
         return made
 
     return register

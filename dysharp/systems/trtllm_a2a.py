@@ -189,9 +189,8 @@ FLASHINFER = replace(
 
 
 @kernels("flashinfer", FLASHINFER)
-def real_flashinfer(layer: Layer, options: InferOptions) -> type[Kernels]:
+class Infer(OneSided):
     """FlashInfer's one-sided all-to-all (MoeAlltoAll): the kernels of TensorRT-LLM's one-sided all-to-all, built into FlashInfer.
 
     They are those of `trtllm-a2a` with `sides=one`; FlashInfer has the two-sided ones in another call. The Programs are equal.
     """
-    return OneSided

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from dysharp.base.values import frozen
 from dysharp.specs import choice_int
-from dysharp.systems import Layer, Shown, deepep, kernels
-from dysharp.systems.building import Kernels
+from dysharp.systems import Shown, deepep, kernels
+from dysharp.systems.building import Internode
 
 
 @frozen
@@ -36,7 +36,6 @@ FACTS = replace(
 )
 
 
-@kernels("uccl-ep", FACTS)
-def real(layer: Layer, options: Options) -> type[Kernels]:
+@kernels("uccl-ep", FACTS, between=Internode)
+class Channels(deepep.Channels):
     """The paper form with the software costs of DeepEP's kernels."""
-    return deepep.real(layer, options)

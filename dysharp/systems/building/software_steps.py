@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US
 from dysharp.costs import collectives as times
 from dysharp.program import I32, I64, OTHER, Alloc, Discipline, Kind
@@ -165,9 +166,11 @@ class SoftwareBase(LayerBase):
         return self.barrier(name, ends, self.join(f"{name}.sent", start, sends), self.visible_ps)
 
 
-SomeLayer = TypeVar("SomeLayer", bound=SoftwareBase)
+class SoftwareSteps:
+    """The steps as they were asked for before a builder had them itself: `SoftwareSteps(layer)` is `layer`."""
 
+    def __new__(cls, layer: SoftwareBase) -> Any:
+        return layer
 
-def SoftwareSteps(layer: SomeLayer) -> SomeLayer:
-    """`layer`, which has the steps itself: an earlier name."""
-    return layer
+    def __init_subclass__(cls) -> None:
+        raise ConfigError(f"class {cls.__name__}: found base SoftwareSteps, expected Kernels, which has the steps itself (docs/writing-a-system.md)")

@@ -13,6 +13,7 @@ from dysharp.specs import load_cluster
 from dysharp.systems.building.batch import Batch, Sends, ids
 from dysharp.systems.building.experts import fused, one_after_another
 from dysharp.systems.building.layer import LayerBuilder
+from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.workload import make_routing
 
 
@@ -100,6 +101,13 @@ def test_steps_without_a_cost_work_on_a_paper_cluster():
     finished = one_after_another(layer, known)
     layer.wait_first(layer.combine_puts(Discipline.PROGRAM_ORDER), finished)
     verify(layer.build("one_copy_per_gpu"))
+
+
+def test_software_steps_are_the_builders_own():
+    layer = layer_of()
+    assert SoftwareSteps(layer) is layer
+    with pytest.raises(ConfigError, match="class Mine: found base SoftwareSteps, expected Kernels"):
+        type("Mine", (SoftwareSteps,), {})
 
 
 def test_costs_need_an_hw_cluster():

@@ -107,13 +107,10 @@ class Internode(Kernels):
         sends, tiles = hop.send(sender[hop.source[order], self.channel[order]], order, chunk[order], n_chunks)
         first = starts(hop.token[order])
         self.wait_each(sends[first], writes[layer_index(self, hop.token[order][first])])
-        gpu, channel = np.zeros(n_chunks, np.int32), np.zeros(n_chunks, np.int64)
-        gpu[chunk], channel[chunk] = hop.relay, self.channel
-        work = self.work("dispatch", gpu, channel, chunk, self.sent_bytes)
+        gpu = placed(n_chunks, chunk, hop.relay)
+        work = self.work("dispatch", gpu, placed(n_chunks, chunk, self.channel), chunk, self.sent_bytes)
         self.wait_tiles(work, tiles)
-        last = np.full(n_chunks, -1, np.int64)  # the last token of each chunk of the own domain: its slots are written then
-        near = np.flatnonzero(~hop.far)
-        last[chunk[near]] = hop.token[near]
+        last = placed(n_chunks, chunk[~hop.far], hop.token[~hop.far])  # the last token of each chunk of the own domain: its slots are written then
         own = np.flatnonzero(last >= 0)
         self.wait_each(work[own], writes[layer_index(self, last[own])])
         self.hold(stream[order], sends, work[chunk[order]])
@@ -160,8 +157,7 @@ class Internode(Kernels):
         paced = self.copies("combine", durations, node[group_first], issuer, away, name="stores")
         self.wait_first(paced, start)
         self.wait_each(gathers[group_first], paced.op)
-        gpu, channel = np.zeros(n_chunks, np.int32), np.zeros(n_chunks, np.int64)
-        gpu[chunk], channel[chunk] = hop.relay, self.channel
+        gpu, channel = placed(n_chunks, chunk, hop.relay), placed(n_chunks, chunk, self.channel)
         work = self.work("combine", gpu, channel, chunk, self.model.row_bytes)
         self.wait_tiles(work, tiles)
         units = np.argsort(chunk, kind="stable")

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from dysharp.program import BETWEEN_NET, I32, I64, Alloc, Kind, frozen, runs, spans, starts
-from dysharp.systems.building.batch import Batch, placed
+from dysharp.systems.building.batch import Batch, ids, placed
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
 
@@ -60,9 +60,7 @@ class TwoHop:
         `issuer`: `[len(order)]`. Returns (`[len(order)]` ops, `[n_groups]` tiles of landed groups).
         """
         layer, units = self.layer, order
-        gpu = np.zeros(n_groups, np.int32)
-        gpu[group] = self.relay[units]
-        landed = landing(layer, "relay", gpu, group, self.token[units], layer.sent_bytes)
+        landed = landing(layer, "relay", placed(n_groups, group, self.relay[units]), group, self.token[units], layer.sent_bytes)
         template = layer.transfer("dispatch", Kind.PUT, "dispatch", "relay", layer.sent_buffer, "relay", net=BETWEEN_NET)
         ends, token = (self.source[units], self.relay[units]), self.token[units]
         op = layer.put(template, *ends, landed.row, issuer=issuer, key=token, **layer.row_columns)
@@ -88,9 +86,7 @@ class TwoHop:
         layer, p = self.layer, self.layer.p
         unit = self.unit_of_pair[order]
         group, n = (self.units, len(self.token)) if group is None else (group, n_groups)
-        gpu = np.zeros(n, np.int32)
-        gpu[group] = self.relay
-        landed = landing(layer, "relay.partial", gpu, group[unit], p.token[order], layer.back_bytes)
+        landed = landing(layer, "relay.partial", placed(n, group, self.relay), group[unit], p.token[order], layer.back_bytes)
         template, node = layer.transfer("combine.gather", Kind.PUT, "combine", "sum", layer.result, "relay.partial"), p.gpu[order]
         columns = {"issuer": issuer[node], "key": p.token[order]}
         return layer.puts(template, node, self.relay[unit], landed.row, **layer.result_columns, **columns), landed.tile
@@ -149,7 +145,4 @@ def landing(layer: LayerBuilder, name: str, gpu: I32, group: I64, key: I32, n_by
     _, row, tile = layer.b.regions(
         gpu[order][start], per_region * size[order][start], n_bytes, size[order][start], alloc=Alloc.PREFIX, key=key[entries], name=name
     )
-    rows, tiles = np.empty(len(group), np.int32), np.full(n_groups, -1, np.int32)
-    rows[entries] = row + np.arange(len(entries), dtype=np.int32)
-    tiles[order] = tile + np.arange(len(order), dtype=np.int32)
-    return Landing(rows, tiles)
+    return Landing(placed(len(group), entries, ids(row, len(entries))), placed(n_groups, order, ids(tile, len(order))))
