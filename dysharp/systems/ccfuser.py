@@ -125,11 +125,10 @@ def _plan(layer: LayerBuilder, options: Options, *, real: bool) -> None:
     # A block puts its remote tile before it computes its local one.
     order = np.stack((blocks.second, blocks.first), axis=1).ravel()
     order = order[order >= 0]
-    results = np.empty(len(layer.tiles), np.int32)
-    for i, ops in enumerate(add_stage(layer, second, sms, order, blocks=options.column_blocks)):
+    ended = add_stage(layer, second, sms, order, blocks=options.column_blocks)
+    for ops in ended:
         layer.wait_each(ops, finished[layer.tile_gpu[order]])
-        if i == 0:
-            results[order] = ops
+    results = placed(len(layer.tiles), order, ended[0])
     puts = stream_order(layer, layer.p.row_gpu, layer.p.row_source)  # puts that become ready together progress together
     returned = layer.combine_rows(Discipline.READY_FIFO, puts)
     layer.wait_rows(returned.of_useful_row, results)
@@ -164,9 +163,7 @@ def _blocks(layer: LayerBuilder, owner: I32) -> _Blocks:
 
 def _of_tiles(layer: LayerBuilder, blocks: _Blocks, first: I32, second: I32) -> I32:
     """`[tiles]` the op of each tile, from every block's first tile and the second tiles that exist."""
-    ops = np.empty(len(layer.tiles), np.int32)
-    ops[blocks.first], ops[blocks.second[blocks.second >= 0]] = first, second
-    return ops
+    return placed(len(layer.tiles), np.append(blocks.first, blocks.second[blocks.second >= 0]), np.append(first, second))
 
 
 def _slots(layer: LayerBuilder, options: Options) -> I32:
@@ -182,9 +179,7 @@ def _starts(layer: LayerBuilder, blocks: _Blocks) -> I32:
 
 def _gets(layer: LayerBuilder, blocks: _Blocks, owner: I32, start: I32, by_tile: tuple[I64, I32, I64]) -> None:
     """Dispatch: a block gets a tile piece by piece. The owner of the rows reads its memory and sends the piece."""
-    first_get = np.full(len(layer.tiles), NONE, np.int32)
-    for tiles in (blocks.first, blocks.second):
-        first_get[tiles[tiles >= 0]] = start[tiles >= 0]
+    first_get = _of_tiles(layer, blocks, start, start[blocks.second >= 0])
     rows, tile, place = by_tile
     far = owner[tile] != layer.tile_gpu[tile]
     layer.dispatch_rows(order=rows[~far])

@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike
 
 from dysharp.program import BETWEEN_NET, I32, Ints, Template
 from dysharp.systems.building.batch import Sends
-from dysharp.systems.building.between.two_hop import landing
 from dysharp.systems.building.layer import RDMA, LayerBuilder
 from dysharp.systems.building.ways import ByRail
 from dysharp.systems.facts import Layer
@@ -57,7 +56,7 @@ class RailLayer(LayerBuilder):
         rail = (node - node % size + to % size).astype(np.int32)
         # A relayed result is known by the row that it will fill; a token's row is the same in every relay. Padding has no key.
         key = row if template.fn == "row" else np.broadcast_to(columns.get("key", -1), (n,))
-        landed = landing(self, buffer, rail, np.arange(n), np.asarray(key, np.int32), int(np.max(columns["bytes"])))
+        landed = self.landing(buffer, rail, np.arange(n), np.asarray(key, np.int32), int(np.max(columns["bytes"])))
         hop = replace(template, name=f"{template.name}.rail", fn=first_fn, dst=template.dst and buffer, table=-1)
         first = self.put(hop, node, rail, landed.row, rows=None, **columns)
         name = f"{self.ways.named(template.name, BETWEEN_NET)}.rail"

@@ -17,6 +17,7 @@ from dysharp.costs import collectives as times
 from dysharp.costs.operators import arch_of
 from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail, frozen
 from dysharp.specs import Cluster
+from dysharp.systems.building.batch import placed
 from dysharp.systems.building.collectives.steps import OPERATORS, RESULT, SUM, VECTOR, Steps, reaching
 from dysharp.workload.collective import Collective
 from dysharp.workload.levels import rail_rings
@@ -117,8 +118,7 @@ class Rings(Steps):
         arriving = np.bincount(group, weights=size, minlength=len(self.streams) * self.slices).astype(np.int64)
         used = np.flatnonzero(arriving)
         rows, tiles = self.arrivals("arrived", self.streams[used // self.slices], arriving[used])
-        row_of, tile_of = (np.full(len(arriving), -1, np.int32) for _ in range(2))
-        row_of[used], tile_of[used] = rows, tiles
+        row_of, tile_of = (placed(len(arriving), used, ids) for ids in (rows, tiles))
         sender = hop.node.astype(np.int64) * n_rings + self.ring
         far = hop.node // self.cluster.domain_gpus != hop.to // self.cluster.domain_gpus
         first: I32 = np.full(len(self.streams), -1, np.int32)
