@@ -126,8 +126,7 @@ def _plan(layer: LayerBuilder, options: Options, *, real: bool) -> None:
     order = np.stack((blocks.second, blocks.first), axis=1).ravel()
     order = order[order >= 0]
     ended = add_stage(layer, second, sms, order, blocks=options.column_blocks)
-    for ops in ended:
-        layer.wait_each(ops, finished[layer.tile_gpu[order]])
+    layer.wait_each(ended, finished[layer.tile_gpu[order]])
     results = placed(len(layer.tiles), order, ended[0])
     puts = stream_order(layer, layer.p.row_gpu, layer.p.row_source)  # puts that become ready together progress together
     returned = layer.combine_rows(Discipline.READY_FIFO, puts)

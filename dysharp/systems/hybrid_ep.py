@@ -76,7 +76,7 @@ class Chunks(Kernels):
             raise ConfigError(f"{self.name}.n_sm: found {self.n}, expected 1 to {most} SMs")
         if self.chunk < 1:
             raise ConfigError(f"{self.name}.chunk: found {self.chunk}, expected at least 1 token")
-        self.received_copies, self.received_rows = self.counted(self.p.gpu), self.counted(self.p.row_gpu)
+        self.received_copies = self.counted(self.p.gpu)
 
     def _sm(self, token: I64 | I32) -> I64:
         """The SM that sends a token at its source: chunk i goes to SM i modulo `n_sm`."""
@@ -103,11 +103,9 @@ class Chunks(Kernels):
 
     def buffer_kernel(self, name: str, row_bytes: int) -> I32:
         """Add the kernel between the exchange buffer and the experts' rows. Returns `[gpus]` its DELAYs."""
-        counts = zip(self.received_copies.tolist(), self.received_rows.tolist(), strict=True)
         if self.options.permute:
-            element = row_bytes / self.model.hidden
-            return self.delay(name, [self.costs.reorder_ps(copies, rows, self.model.hidden, element) for copies, rows in counts])
-        return self.delay(name, [self.costs.memory_ps(2 * copies * row_bytes) for copies, _ in counts])
+            return self.reorder(name, self.received_copies, self.counted(self.p.row_gpu), row_bytes)
+        return self.delay(name, [self.costs.memory_ps(2 * copies * row_bytes) for copies in self.received_copies.tolist()])
 
     def _maps(self, start: I32) -> None:
         """`start[gpu]` waits for the all-gather of routing maps and for the kernel that turns the maps into places.

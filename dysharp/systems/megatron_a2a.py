@@ -3,8 +3,6 @@
 The all-to-all moves one row per (token, expert).
 """
 
-import numpy as np
-
 from dysharp.base.errors import ConfigError
 from dysharp.program import I32, I64, Discipline, frozen
 from dysharp.systems.building import Kernels, LayerBuilder, by_rails, mediate, one_after_another, sorted_at_receiver, stream_order
@@ -87,21 +85,21 @@ class _AllToAll(Kernels, RailLayer):
     def dispatch(self) -> I32:
         """Add Dispatch. Returns `[gpus]` DELAYs after which rows are sorted by expert."""
         sent, received = self.counted(self.p.row_source), self.counted(self.p.row_gpu)
-        permute = self.delay("permute", self._reorder(np.full(self.n_gpus, self.tokens), sent))
+        permute = self.reorder("permute", self.tokens, sent)
         if self.direction == "fwd":  # a backward pass knows the counts
             self.wait_each(permute, self._counts())
         self.all_to_all("dispatch", "dispatch", [self.dispatch_rows(Discipline.READY_FIFO, self.there)], self.sent_bytes, permute)
-        sort = self.delay("received", self._reorder(received, received))
+        sort = self.reorder("received", received, received)
         self._wait_rows_and_gates(sort, self.rows_here(), gates=bool(self.dispatch_aux))
         return sort
 
     def combine(self, finished: I32) -> None:
         """Add Combine, after the GEMMs of each GPU, `finished[gpu]`."""
         sent, received = self.counted(self.p.row_gpu), self.counted(self.p.row_source)
-        unsort = self.delay("unsort", self._reorder(sent, sent), after=finished)
+        unsort = self.reorder("unsort", sent, sent, after=finished)
         puts = self.combine_rows(Discipline.READY_FIFO, self.back)
         self.all_to_all("combine", "combine", [puts], self.model.row_bytes, unsort)
-        unpermute = self.delay("unpermute", self._reorder(np.full(self.n_gpus, self.tokens), received))
+        unpermute = self.reorder("unpermute", self.tokens, received)
         self._wait_rows_and_gates(unpermute, self.join("returned", finished, tiles=puts.tile), gates=bool(self.combine_aux))
 
     def _wait_rows_and_gates(self, heads: I32, arrived: I32, *, gates: bool) -> None:
@@ -115,8 +113,3 @@ class _AllToAll(Kernels, RailLayer):
         """Add the all-gather of rows per expert, and the kernel that reads them. Returns `[gpus]` DELAYs."""
         n_bytes = COUNT_BYTES * self.model.n_experts * self.n_gpus
         return self.delay("counts", self.costs.collective_ps("all_gather", self.n_gpus, n_bytes) + self.costs.kernel_ps)
-
-    def _reorder(self, tokens: I64, rows: I64) -> list[int]:
-        element = self.model.row_bytes / self.model.hidden
-        counts = zip(tokens.tolist(), rows.tolist(), strict=True)
-        return [self.costs.reorder_ps(t, r, self.model.hidden, element) for t, r in counts]

@@ -80,12 +80,11 @@ class _AllGather(Kernels):
     def _permute(self) -> I32:
         """`[gpus]` DELAYs that sort the rows of a GPU."""
         needed = self.counted(self.p.row_gpu)
-        return self.delay("permute", [self._reorder(n, n) for n in needed.tolist()])
+        return self.reorder("permute", needed, needed)
 
     def _unpermuted(self, finished: I32) -> I32:
         """`[gpus]` DELAYs that add the rows of a GPU into a buffer of all tokens, after `finished[gpu]`."""
-        needed = self.counted(self.p.row_gpu)
-        return self.delay("unpermute", [self._reorder(self.routing.n_tokens, n) for n in needed.tolist()], after=finished)
+        return self.reorder("unpermute", self.routing.n_tokens, self.counted(self.p.row_gpu), after=finished)
 
     def combine(self, finished: I32) -> None:
         """Add Combine: after `finished[gpu]` a GPU adds its rows into a buffer of all tokens and returns the sums."""
@@ -106,9 +105,6 @@ class _AllGather(Kernels):
     def _collective_ps(self, kind: str, n_bytes: int) -> int:
         """The time of one collective."""
         return self.costs.collective_ps(kind, self.n_gpus, n_bytes)
-
-    def _reorder(self, tokens: int, rows: int) -> int:
-        return self.costs.reorder_ps(tokens, rows, self.model.hidden, self.model.row_bytes / self.model.hidden)
 
     def _nccl(self, name: str, after: I32 | None, rows: Sends, n_bytes: int) -> None:
         """Add NCCL's ring after `after` of all GPUs: start, hops, the own chunk, rows paced by the protocol."""

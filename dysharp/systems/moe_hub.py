@@ -70,9 +70,7 @@ def _experts(layer: LayerBuilder, back: I32, options: Options, *, polled: bool) 
         _await_totals(layer, gemms)
     if seen is not None and gemms is not None:
         started = blocks_in_order(layer, gemms, layer.tiles if options.grid == "expert" else _in_turn(layer))
-        for head in gemms.first:
-            layer.wait_each(head, seen)
-            layer.wait_each(head, started)
+        layer.wait_each(gemms.first, seen, started)
 
 
 def _await_totals(layer: LayerBuilder, gemms: GemmOps) -> None:

@@ -172,8 +172,7 @@ class LayerBase(GpuBuilder):
         join = self.join("barrier")
         self.b.edges(tail, tails, Head.OP_ISSUE, join[self.tile_gpu])
         self.wait_each(join, also)
-        for head in heads:
-            self.wait_each(head, join[self.tile_gpu])
+        self.wait_each(tuple(heads), join[self.tile_gpu])
         return join
 
     def per_gpu(self, discipline: Discipline, name: str, pool: list[int] | None = None) -> I32:

@@ -92,8 +92,7 @@ class MemoryKernels:
             begun = self._kernel("begin", None, self.starts[0], np.zeros(1), np.zeros(1))
         moved = cast_bytes(layer.model, np.arange(layer.tiling.rows + 1), fp8_rows=self.fp8_rows)
         if not moved.any():
-            for head in first:
-                layer.wait_each(head, begun[layer.tile_gpu])
+            layer.wait_each(first, begun[layer.tile_gpu])
             return
         tasks = -(-layer.tiling.rows // CAST_ROWS)
         each = np.ceil(moved / tasks)
@@ -103,8 +102,7 @@ class MemoryKernels:
         layer.wait_tiles(cast, layer.tiles)
         if after is not None:
             layer.wait_each(cast, after)
-        for head in first:
-            layer.wait_each(head, cast)
+        layer.wait_each(first, cast)
 
     def _moved_ps(self, n_bytes: F64) -> F64:
         return np.array([self.costs.moved_ps(n) for n in n_bytes.tolist()], np.float64)
@@ -126,8 +124,7 @@ class MemoryKernels:
         tasks = layer.cluster.n_sms
         each = np.ceil(n_bytes / tasks)
         run = self._delay(name, tasks, np.append(0, np.maximum(took_ps, 1)), np.append(0, each), self.issuer, gpus + 1, gpus)
-        for tail in (after, *also):
-            layer.wait_each(run, tail)
+        layer.wait_each(run, after, *also)
         return run
 
     def _delay(self, name: str, tasks: int, took_ps: ArrayLike, n_bytes: ArrayLike, issuer: I32, rows: I32, node: I32) -> I32:
@@ -287,8 +284,7 @@ def one_after_another(layer: LayerBuilder, received: I32 | None = None, costs: C
     ready = kernels.before(layer.rows_here(received))
     half = kernels.between(layer.join_tiles(gemms.first[0]))
     for begin, stage in ((ready, gemms.first), (half, gemms.second)):
-        for head in stage:
-            layer.wait_each(head, begin[layer.tile_gpu])
+        layer.wait_each(stage, begin[layer.tile_gpu])
     return kernels.behind(layer.join_tiles(gemms.results))
 
 
@@ -318,8 +314,7 @@ def at_the_barrier(layer: LayerBuilder, gemms: GemmOps, costs: Costs | None) -> 
     kernels = MemoryKernels(layer, costs.permutes, gemms.issuer, (len(gemms.first), len(stages(layer.model, layer.direction)[1])))
     kernels.by_tiles(gemms.first)
     half = kernels.between(layer.join_tiles(gemms.first[0]))
-    for head in gemms.second:
-        layer.wait_each(head, half[layer.tile_gpu])
+    layer.wait_each(gemms.second, half[layer.tile_gpu])
 
 
 def fused(layer: LayerBuilder, op_of_useful_row: I32) -> GemmOps | None:
@@ -340,8 +335,7 @@ def as_tiles_fill(layer: LayerBuilder, *, second_first: bool = True) -> GemmOps:
     """Both stages of a tile as soon as the rows of the tile have arrived; `second_first` as in `add_gemms`."""
     gemms = add_gemms(layer, second_first=second_first)
     _start_on_arrival(layer, gemms)
-    for head in gemms.second:
-        layer.wait_each(head, gemms.first[0])
+    layer.wait_each(gemms.second, gemms.first[0])
     return gemms
 
 

@@ -232,10 +232,12 @@ class GpuBuilder:
         heads, tails = np.broadcast_arrays(np.asarray(heads), np.asarray(tails))
         self.b.edges(tail, tails.ravel(), Head.OP_ISSUE, heads.ravel())
 
-    def wait_each(self, heads: I32, tails: I32 | None) -> None:
-        """Op `heads[i]` waits for op `tails[i]`."""
-        if tails is not None:
-            self.b.edges(Tail.OP_DONE, tails, Head.OP_ISSUE, heads)
+    def wait_each(self, heads: I32 | tuple[I32, ...], *tails: I32 | None) -> None:
+        """Op `heads[i]` waits for op `tails[i]`, of each array of a tuple of heads and of several tails."""
+        for head in heads if isinstance(heads, tuple) else (heads,):
+            for tail in tails:
+                if tail is not None:
+                    self.b.edges(Tail.OP_DONE, tail, Head.OP_ISSUE, head)
 
     def wait_all(self, heads: I32, tails: I32 | None) -> None:
         """Every op of `heads` waits for all ops of `tails`."""

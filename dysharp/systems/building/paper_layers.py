@@ -16,14 +16,14 @@ import numpy as np
 
 from dysharp.base.units import PS_PER_US, ns_to_ps
 from dysharp.costs import Tiling
-from dysharp.program import I32, I64, Discipline, Program
+from dysharp.program import I32, I64, Discipline
 from dysharp.specs import Cluster, choice_int
 from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.between.two_hop import two_hops
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import WEIGHT_BYTES, check, row_bytes
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.facts import Facts, Layer, Moves
+from dysharp.systems.facts import Facts, Layer
 from dysharp.workload import Routing
 
 Begins = Callable[[Layer, Any], dict[str, Any]]
@@ -53,18 +53,6 @@ def copy_per_expert(layer: LayerBuilder, options: Any = None) -> None:
 
 USUAL = {"one_copy_per_gpu": copy_per_gpu, "one_copy_per_expert": copy_per_expert}
 """`Moves.sent` -> the paper form of a system that declares no other."""
-
-
-def one_copy_per_gpu(layer: LayerBuilder, moves: Moves) -> Program:
-    """`copy_per_gpu` as a Program."""
-    copy_per_gpu(layer)
-    return layer.build(moves)
-
-
-def one_copy_per_expert(layer: LayerBuilder, moves: Moves) -> Program:
-    """`copy_per_expert` as a Program."""
-    copy_per_expert(layer)
-    return layer.build(moves)
 
 
 ROWS = ("rows", "fp8", "mxfp8")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US
@@ -52,6 +53,12 @@ class SoftwareBase(LayerBase):
         self.wait_each(delays, after)
         self.wait_all(delays, after_all)
         return delays
+
+    def reorder(self, name: str, tokens: ArrayLike, rows: I64, row_bytes: int = 0, *, after: I32 | None = None) -> I32:
+        """`[gpus]` DELAYs of a kernel that scatters `tokens[gpu]` rows to `rows[gpu]` places, or gathers them. `row_bytes`: 0 = the model's."""
+        hidden, counts = self.model.hidden, zip(np.broadcast_to(tokens, rows.shape).tolist(), rows.tolist(), strict=True)
+        element = (row_bytes or self.model.row_bytes) / hidden
+        return self.delay(name, [self.costs.reorder_ps(n, row, hidden, element) for n, row in counts], after=after)
 
     def sms(self, name: str, n: int, discipline: Discipline = Discipline.READY_FIFO, side_by_side: int = 1) -> I32:
         """`[gpus, n]` issuers. Each has its own SM, which works on `side_by_side` rows at a time."""
