@@ -16,9 +16,9 @@ from dysharp.systems.building.layer import LayerBuilder
 
 
 def stream_order(layer: LayerBuilder, node: I32, to: I32, rows: I64 | None = None, *, by_token: bool = False) -> I64:
-    """The useful rows `rows` (rising, default: all) in the order in which an all-to-all sends them.
+    """The useful rows `rows` (rising, default: all), or with `by_token` (token, GPU) pairs, in the order in which an all-to-all sends them.
 
-    `node`, `to`: `[useful rows]` sender and receiver of each row. Each GPU sends its first row for every peer, then its
+    `node`, `to`: sender and receiver of each row or pair. Each GPU sends its first row for every peer, then its
     second row for every peer. The rows for one peer are sorted by expert slot, or `by_token`.
     """
     n = layer.n_gpus
@@ -28,31 +28,8 @@ def stream_order(layer: LayerBuilder, node: I32, to: I32, rows: I64 | None = Non
     slots = n * layer.routing.placement.slots_per_gpu
     # Useful rows are in the order of tokens, then of slots, and the sorts keep it where their keys are equal.
     by_stream = stable_order(stream if by_token else stream * slots + layer.p.slot[rows])
-    return rows[_in_turn(n, node, to, by_stream)]
-
-
-def pair_order(layer: LayerBuilder, node: I32, to: I32, pairs: I64) -> I64:
-    """As `stream_order` for the (token, GPU) pairs `pairs` (rising) between `[pairs]` GPUs `node` and `to`; pairs for one peer are by token."""
-    node, to = node[pairs], to[pairs]
-    return pairs[_in_turn(layer.n_gpus, node, to, stable_order(node.astype(np.int64) * layer.n_gpus + to))]
-
-
-def _in_turn(n: int, node: I32, to: I32, by_stream: I64) -> I64:
-    """The order in which each of `n` GPUs sends its first entry for every peer, then its second. `by_stream`: the entries by (node, to)."""
-    place = place_in(node.astype(np.int64) * n + to, by_stream)
-    return stable_order((node * (1 + place.max(initial=0)) + place) * n + (to - node) % n)
-
-
-def padding_rows(layer: LayerBuilder, operator: str, node: I64, to: I64, n_bytes: int) -> Sends:
-    """PUTs of rows that no expert needs, in the order of `node` and `to`, into a region of their own at each receiver."""
-    row, _ = layer.gathering_rows(f"{operator}.padding", to, n_bytes)
-    template = layer.transfer(f"{operator}.padding", Kind.PUT, operator)
-    issuer = layer.issuers(f"{operator}.padding")
-    gpu, peer = node.astype(np.int32), to.astype(np.int32)
-    batch = Sends(op=layer.puts(template, gpu, peer, row, issuer=issuer[gpu], bytes=n_bytes), node=gpu, to=peer)
-    if operator == "dispatch":
-        layer.dispatched.append(batch)
-    return batch
+    place = place_in(stream, by_stream)
+    return rows[stable_order((node * (1 + place.max(initial=0)) + place) * n + (to - node) % n)]
 
 
 class CommStream:
