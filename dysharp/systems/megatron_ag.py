@@ -1,7 +1,7 @@
 """Megatron-Core's allgather dispatcher: NCCL all-gather, local permutation, grouped GEMMs, NCCL reduce-scatter."""
 
 from dysharp.program import I32, Discipline, frozen
-from dysharp.systems.building import Kernels, LayerBuilder, Sends, collective, one_after_another, surplus_arrived
+from dysharp.systems.building import Kernels, LayerBuilder, Sends, collective, one_after_another
 from dysharp.systems.building.between.rings import Pace, gather, scatter
 from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import kernels
@@ -55,7 +55,7 @@ def plan_paper(layer: LayerBuilder, options: Options) -> None:
         return
     out, back = (layer.per_gpu(Discipline.SMALLEST_KEY, operator) for operator in ("dispatch", "combine"))
     gathered = collective(layer, "dispatch", layer.dispatch_puts(turns=out), out)
-    finished = one_after_another(layer, surplus_arrived(layer, gathered))
+    finished = one_after_another(layer, layer.join("gathered", tiles=gathered.tile))
     combine = layer.combine_puts(back)
     for rows in (combine, collective(layer, "combine", combine, back).surplus):
         layer.wait_each(rows.op, finished[rows.node])
@@ -69,7 +69,7 @@ class _AllGather(Kernels):
         gathered = collective(self, "dispatch", self.dispatch_puts(Discipline.READY_FIFO))
         self._nccl("dispatch", self._maps(), gathered.rows, self.sent_bytes)
         permute = self._permute()
-        self.wait_each(permute, self.rows_here(surplus_arrived(self, gathered)))
+        self.wait_each(permute, self.rows_here(self.join("gathered", tiles=gathered.tile)))
         return permute
 
     def _maps(self) -> I32 | None:
@@ -94,7 +94,7 @@ class _AllGather(Kernels):
         self._nccl("combine", unpermute, scattered.rows, self.model.row_bytes)
         if self.direction == "bwd":
             gradients = self._beside("probability gradients", "reduce_scatter", (PROB_BYTES,))
-            self.wait_each(gradients, surplus_arrived(self, scattered))
+            self.wait_each(gradients, self.join("gathered", tiles=scattered.tile))
             self.wait_each(gradients, self.join("returned", tiles=combine.tile))
 
     def _beside(self, name: str, kind: str, sizes: tuple[int, ...]) -> I32:

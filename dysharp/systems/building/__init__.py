@@ -4,7 +4,7 @@ from dysharp.systems.building.batch import Batch, Sends, Transfers, placed
 from dysharp.systems.building.between.deepep_internode import HybridInternode, Internode, pairs_of_sms
 from dysharp.systems.building.between.rails import by_rails
 from dysharp.systems.building.between.two_hop import TwoHop
-from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, collective, in_groups, stream_order, surplus_arrived
+from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, collective, in_groups, stream_order
 from dysharp.systems.building.experts import as_tiles_fill, blocks_in_order, fused, in_pairs, one_after_another, stages
 from dysharp.systems.building.formats import ROWS_OR_FP8, check
 from dysharp.systems.building.layer import DYMULTIMEM, STORE, Kernels, LayerBuilder
@@ -15,5 +15,5 @@ __all__ = [
     "DYMULTIMEM", "ROWS", "ROWS_OR_FP8", "STORE", "Batch", "CommStream", "Group", "HybridInternode", "Internode", "Kernels", "LayerBuilder",
     "NcclStream", "Sends", "SoftwareSteps", "Transfers", "TwoHop", "as_tiles_fill", "blocks_in_order", "by_rails", "check", "collective", "fused",
     "in_groups", "in_pairs", "mediate", "one_after_another", "pairs_of_sms", "placed", "sorted_at_receiver", "stages", "stream_order",
-    "surplus_arrived",
+
 ]  # fmt: skip

@@ -213,8 +213,3 @@ def _surplus_rows(layer: LayerBuilder, operator: str, token: I32, node: I32, to:
     issuer = layer.ready(f"{operator}.surplus") if turns is None else turns
     op = layer.put(template, node, to, row, issuer=issuer[node], prio=layer.turn(node, to, turns), bytes=n_bytes, key=token)
     return Batch(op=op, node=node), tile.reshape(-1, senders) if by_sender else tile
-
-
-def surplus_arrived(layer: LayerBuilder, collective: Collective) -> I32:
-    """`[gpus]` one JOIN per GPU, which ends when the surplus rows of the GPU have arrived."""
-    return layer.join("gathered", tiles=collective.tile)

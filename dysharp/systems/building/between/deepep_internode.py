@@ -83,14 +83,10 @@ class Internode(Kernels):
     def work(self, operator: str, gpu: I32, channel: I64, chunk: I64, n_bytes: int) -> I32:
         """A DELAY per chunk on the SMs of its channel, for every copied row. `gpu`, `channel`: `[chunks]`; `chunk`: `[units]`."""
         copies = np.bincount(chunk, weights=self.hop.copies, minlength=len(gpu)).astype(np.int64)
-        row_ps = self._row_ps(f"internode.{operator}_GBps", n_bytes)
+        row_ps = self.costs.copy_ps(f"internode.{operator}_GBps", n_bytes) // 2  # the two SMs of a channel
         issuer = self.sms(f"{operator}.forward", self.n)[gpu, channel]
         durations = self.in_turn(row_ps, copies)
         return self.copies(operator, durations, gpu, issuer, np.maximum(copies, 1), name="forward").op
-
-    def _row_ps(self, name: str, n_bytes: int) -> int:
-        """Time in which the two SMs of a channel forward a row at `name` GB/s each."""
-        return self.costs.copy_ps(name, n_bytes) // 2
 
     # ---- dispatch ----------------------------------------------------------------------------------------------------
 
@@ -115,7 +111,8 @@ class Internode(Kernels):
         self.wait_each(work[own], writes[layer_index(self, last[own])])
         self.hold(stream[order], sends, work[chunk[order]])
         away = np.bincount(chunk[hop.unit_of_pair], weights=self.p.gpu != hop.relay[hop.unit_of_pair], minlength=n_chunks).astype(np.int64)
-        paced = self._paced("dispatch", gpu, away, work, self.costs.stores_ps(self.sent_bytes))
+        durations, stores = self.in_turn(self.costs.stores_ps(self.sent_bytes), away), self.ready("stores", self.pools(1, "stores"))
+        paced = self.copies("dispatch", durations, gpu, stores[gpu], away, name="stores", after=work).op
         forwards = hop.forward(self.ready("dispatch"))
         self.wait_each(forwards.op, paced[chunk[hop.unit_of_pair]])
         return self.join("received", start, Batch(op=forwards.op, node=self.p.gpu))
@@ -130,11 +127,6 @@ class Internode(Kernels):
         writes = self.copies("dispatch", durations, self.p.sent_source, issuer, units, name="write")
         self.wait_first(writes, start, stream=issuer)
         return writes.op
-
-    def _paced(self, operator: str, gpu: I32, rows: I64, after: I32, row_ps: int) -> I32:
-        """A DELAY per chunk behind `after`, one at a time per GPU: the pace of `rows` stores."""
-        issuer = self.ready("stores", self.pools(1, "stores"))[gpu]
-        return self.copies(operator, self.in_turn(row_ps, rows), gpu, issuer, rows, name="stores", after=after).op
 
     # ---- combine -----------------------------------------------------------------------------------------------------
 

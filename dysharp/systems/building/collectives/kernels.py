@@ -52,7 +52,7 @@ class Kernel(Steps):
                 self.then(self.start("fence", 4 * m.lat + m.responder - (2 * m.lat + m.ack if self.stored else 0)))
             self.before = self.flags("flags", [self.before])
         else:
-            node, op = self.move_step(name)
+            node, op = self.in_switch(name) if name in ("pull", "pull own", "multicast", "pull+multicast") else self.of_peers(name)
             self.then(self.join(f"{name}.done", Batch(op=op, node=node)))
         self.stored = name in STORES
 
@@ -63,10 +63,6 @@ class Kernel(Steps):
         self.before = ops
 
     # ---- data ------------------------------------------------------------------------------------------------------
-
-    def move_step(self, name: str) -> tuple[I32, I32]:
-        """Add a step that moves data. Returns (node, op) of the ops that end it."""
-        return self.in_switch(name) if name in ("pull", "pull own", "multicast", "pull+multicast") else self.of_peers(name)
 
     def in_switch(self, name: str) -> tuple[I32, I32]:
         """A step of multimem."""
