@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import I32, I64, Ints
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US
 from dysharp.costs import collectives as times
 from dysharp.costs.moe import permute_us
 from dysharp.costs.operators import arch_of, hbm_us, launch_us
 from dysharp.costs.transfer import fifo_copy_us
-from dysharp.program import CLASSES, Discipline, Framing, Head, Kind, ProgramBuilder, Tail, Template, To, hardware_of
+from dysharp.program import CLASSES, I32, I64, Discipline, Framing, Head, Ints, Kind, ProgramBuilder, Tail, Template, To, hardware_of
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import Batch, ids
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.arrays import I32, I64, Ints
 from dysharp.base.units import ns_to_ps
-from dysharp.program import BETWEEN_NET, OTHER, Alloc, Declared, Discipline, Framing, Kind, Program, Template, To, place_in, spans
+from dysharp.program import BETWEEN_NET, I32, I64, OTHER, Alloc, Declared, Discipline, Framing, Ints, Kind, Program, Template, To, place_in, spans
 from dysharp.specs import choice_int
 from dysharp.systems.building.base import BUFFERS, CONTROL, DYMULTIMEM, EXPLICIT, LINK, RDMA, STORE, flat_ones, turns_by
 from dysharp.systems.building.batch import Returns, Transfers, ids
