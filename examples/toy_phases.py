@@ -7,7 +7,6 @@ from dysharp.systems import Costs, Facts, Moves, Shown, system
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.systems.building.paper_layers import copy_per_gpu
-from dysharp.systems.building.software_steps import SoftwareSteps
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +28,20 @@ FACTS = Facts(
 
 def plan_real(layer: LayerBuilder, options: Options) -> None:
     """As the paper form, with two launches, the pace of stores, and a barrier behind each transfer."""
-    steps = SoftwareSteps(layer)
-
-    start = steps.delay("dispatch.launch", steps.costs.kernel_ps)
+    start = layer.delay("dispatch.launch", layer.costs.kernel_ps)
     puts = layer.dispatch_puts(Discipline.READY_FIFO)
-    stores = steps.paced("dispatch", puts, steps.costs.stores_ps(layer.sent_bytes))
+    stores = layer.paced("dispatch", puts, layer.costs.stores_ps(layer.sent_bytes))
     layer.wait_each(stores.op, start[stores.node])
-    received = steps.barrier_after("dispatch", "received", start, puts)
+    received = layer.barrier_after("dispatch", "received", start, puts)
 
     finished = one_after_another(layer, received)
 
-    launch = steps.delay("combine.launch", steps.costs.kernel_ps)
+    launch = layer.delay("combine.launch", layer.costs.kernel_ps)
     layer.wait_each(launch, finished)
     back = layer.combine_puts(Discipline.READY_FIFO)
-    stores = steps.paced("combine", back, steps.costs.stores_ps(layer.back_bytes))
+    stores = layer.paced("combine", back, layer.costs.stores_ps(layer.back_bytes))
     layer.wait_each(stores.op, launch[stores.node])
-    steps.barrier_after("combine", "returned", launch, back)
+    layer.barrier_after("combine", "returned", launch, back)
 
 
 @system("toy-phases", FACTS, real=plan_real)

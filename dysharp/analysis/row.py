@@ -25,7 +25,7 @@ from dysharp.program.tables import Kind, Program
 from dysharp.program.trace import Trace
 from dysharp.specs import Cluster, Model
 from dysharp.systems import is_real
-from dysharp.systems.building.around import AROUND
+from dysharp.systems.building.experts import AROUND
 from dysharp.workload import Routing
 from dysharp.workload.sublayer import Work
 

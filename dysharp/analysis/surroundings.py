@@ -1,6 +1,6 @@
 """Parts of a layer on a real GPU besides communication kernels and GEMMs: permutation, activation, casts, launches.
 
-Programs of real forms, and of COMET's overlap, contain them (`systems/building/around.py`). Here are the closed forms of `costs.moe` for the GPU
+Programs of real forms, and of COMET's overlap, contain them (`systems/building/experts.py`). Here are the closed forms of `costs.moe` for the GPU
 with the most rows; `make_row` adds them to the time of all other Programs on `hw-*` clusters.
 """
 
@@ -12,7 +12,7 @@ from dysharp.costs import moe, operators
 from dysharp.specs import Cluster, Model
 from dysharp.specs.fitted import fitted
 from dysharp.systems import get_system
-from dysharp.systems.building.around import activation_bytes, cast_bytes
+from dysharp.systems.building.experts import activation_bytes, cast_bytes
 from dysharp.systems.building.formats import ROW_FORMATS, format_of
 from dysharp.workload import Routing, needed_gpus, rows_per_slot
 

@@ -18,7 +18,7 @@ from dysharp.runs.leading import NoEstimate, with_leading_tokens
 from dysharp.runs.precision import row_options
 from dysharp.runs.request import Request, make_collective_request, make_request, takes
 from dysharp.runs.together import simulate_each, simulate_together
-from dysharp.systems import System, all_systems, get_system
+from dysharp.systems import System, all_systems, find_system, get_system
 from dysharp.systems.collectives import get_collective
 
 DEFAULT_SYSTEMS = ("deepep", "nvls", "comet", "dysharp", "ideal")
@@ -257,7 +257,7 @@ def place_of_fastest(found: Sequence[tuple[str, str, int, float]]) -> int:
 
     A system that drops rows is the fastest only where every system drops some: it does less work.
     """
-    bounds = {name for name, system in all_systems().items() if system.bound} if len(found) > 1 else set()
+    bounds = {name for name, *_ in found if (one := find_system(name)) and one.bound} if len(found) > 1 else set()
     return min(range(len(found)), key=lambda i: (found[i][2] > 0, found[i][0] in bounds, found[i][1] != "real", found[i][3]))
 
 

@@ -8,9 +8,8 @@ from dysharp.base.units import ns_to_ps
 from dysharp.costs import Tiling
 from dysharp.program import I32, I64, OTHER, Alloc, Bools, Discipline, Kind, frozen, spans
 from dysharp.specs import choice_int
-from dysharp.systems.building import Batch, LayerBuilder, SoftwareSteps, mediate, placed, stages, stream_order
-from dysharp.systems.building.around import MemoryKernels
-from dysharp.systems.building.experts import add_stage
+from dysharp.systems.building import Batch, LayerBuilder, mediate, placed, stages, stream_order
+from dysharp.systems.building.experts import MemoryKernels, add_stage
 from dysharp.systems.building.layer import CONTROL
 from dysharp.systems.building.software_steps import WORD_BYTES
 from dysharp.systems.facts import ANY_TYPE, Costs, Facts, Form, Layer, Moves, Ships, Shown
@@ -85,18 +84,17 @@ def begins(layer: Layer, options: Options) -> dict[str, Any]:
 
 
 def plan_real(layer: LayerBuilder, options: Options) -> None:
-    """The paper form with kernel starts, and barriers of all GPUs around both kernels."""
+    """The paper form with kernel starts, and barriers of all GPUs around both layer."""
     _plan(layer, options, real=True)
 
 
 @system("ccfuser", FACTS, real=plan_real, begins=begins)
 def plan(layer: LayerBuilder, options: Options) -> None:
-    """Two kernels. In the first a block gets and computes its tiles, in the second it computes them and puts results."""
+    """Two layer. In the first a block gets and computes its tiles, in the second it computes them and puts results."""
     _plan(layer, options, real=False)
 
 
 def _plan(layer: LayerBuilder, options: Options, *, real: bool) -> None:
-    kernels = SoftwareSteps(layer)
     sms = layer.ready("sm", layer.pools(layer.cluster.n_sms))
     first, second = stages(layer.model, layer.direction)
     owner = layer.tile_slot % layer.n_gpus
@@ -104,9 +102,9 @@ def _plan(layer: LayerBuilder, options: Options, *, real: bool) -> None:
     start = _starts(layer, blocks)
     around = MemoryKernels(layer, 0, sms, (0, 0)) if real else None
     if around is not None:
-        begun = kernels.delay("first.start", len(first) * kernels.costs.kernel_ps)
+        begun = layer.delay("first.start", len(first) * layer.costs.kernel_ps)
         layer.wait_each(begun, around.at_source("scatter", None))
-        opened = kernels.barrier("first", "first.opened", begun)
+        opened = layer.barrier("first", "first.opened", begun)
         layer.wait_each(start, opened[blocks.gpu])
     by_tile = _by_tile(layer)
     _gets(layer, blocks, owner, start, by_tile)
@@ -121,23 +119,21 @@ def _plan(layer: LayerBuilder, options: Options, *, real: bool) -> None:
         )
     finished = layer.join("first kernel", Batch(op=ends, node=blocks.gpu))
     if around is not None:
-        launched = kernels.delay("second.start", len(second) * kernels.costs.kernel_ps)
-        layer.wait_each(launched, kernels.barrier("second", "second.opened", around.between(finished)))
+        launched = layer.delay("second.start", len(second) * layer.costs.kernel_ps)
+        layer.wait_each(launched, layer.barrier("second", "second.opened", around.between(finished)))
         finished = launched
     # A block puts its remote tile before it computes its local one.
     order = np.stack((blocks.second, blocks.first), axis=1).ravel()
     order = order[order >= 0]
-    results = np.empty(len(layer.tiles), np.int32)
-    for i, ops in enumerate(add_stage(layer, second, sms, order, blocks=options.column_blocks)):
-        layer.wait_each(ops, finished[layer.tile_gpu[order]])
-        if i == 0:
-            results[order] = ops
+    ended = add_stage(layer, second, sms, order, blocks=options.column_blocks)
+    layer.wait_each(ended, finished[layer.tile_gpu[order]])
+    results = placed(len(layer.tiles), order, ended[0])
     puts = stream_order(layer, layer.p.row_gpu, layer.p.row_source)  # puts that become ready together progress together
     returned = layer.combine_rows(Discipline.READY_FIFO, puts)
     layer.wait_rows(returned.of_useful_row, results)
     _in_pieces(layer, returned.of_useful_row, by_tile)
     if around is not None:
-        around.at_source("gather", kernels.barrier_after("end", "end.closed", finished, returned))
+        around.at_source("gather", layer.barrier_after("end", "end.closed", finished, returned))
     if options.mediation and not real:
         mediate(layer, counts=True, permutes=True, first=[Batch(op=start, node=blocks.gpu)])
 
@@ -166,9 +162,7 @@ def _blocks(layer: LayerBuilder, owner: I32) -> _Blocks:
 
 def _of_tiles(layer: LayerBuilder, blocks: _Blocks, first: I32, second: I32) -> I32:
     """`[tiles]` the op of each tile, from every block's first tile and the second tiles that exist."""
-    ops = np.empty(len(layer.tiles), np.int32)
-    ops[blocks.first], ops[blocks.second[blocks.second >= 0]] = first, second
-    return ops
+    return placed(len(layer.tiles), np.append(blocks.first, blocks.second[blocks.second >= 0]), np.append(first, second))
 
 
 def _slots(layer: LayerBuilder, options: Options) -> I32:
@@ -184,9 +178,7 @@ def _starts(layer: LayerBuilder, blocks: _Blocks) -> I32:
 
 def _gets(layer: LayerBuilder, blocks: _Blocks, owner: I32, start: I32, by_tile: tuple[I64, I32, I64]) -> None:
     """Dispatch: a block gets a tile piece by piece. The owner of the rows reads its memory and sends the piece."""
-    first_get = np.full(len(layer.tiles), NONE, np.int32)
-    for tiles in (blocks.first, blocks.second):
-        first_get[tiles[tiles >= 0]] = start[tiles >= 0]
+    first_get = _of_tiles(layer, blocks, start, start[blocks.second >= 0])
     rows, tile, place = by_tile
     far = owner[tile] != layer.tile_gpu[tile]
     layer.dispatch_rows(order=rows[~far])

@@ -18,6 +18,11 @@ def _nothing(work: Work, cluster: Cluster, options: Any) -> tuple[str, ...]:
     return ()
 
 
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    """A system without options."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveSystem:
     """A system that runs collectives or sub-layers. The decorator `collective` registers it."""
@@ -26,11 +31,11 @@ class CollectiveSystem:
     summary: str
     """First line of the plan's docstring."""
     source: str
-    options: type
-    """A frozen dataclass; every field has a default."""
     operations: tuple[str, ...]
     """Operations that the system runs: operations of a Collective, or `SUB_LAYER`."""
     build: Plan
+    options: type = NoOptions
+    """A frozen dataclass; every field has a default."""
     switch: str = ""
     """What it does in the switch; "" = nothing."""
     domains: bool = False

@@ -16,7 +16,7 @@ from dysharp.program import I32, I64, Alloc, Discipline, Kind, Template, frozen
 from dysharp.program.tables import ColumnRange
 from dysharp.specs import choice_int
 from dysharp.systems import Costs, Facts, Layer, Moves, Shown, system
-from dysharp.systems.building import STORE, Batch, LayerBuilder, Sends, SoftwareSteps, blocks_in_order, collective, in_pairs, mediate, stages
+from dysharp.systems.building import STORE, Batch, LayerBuilder, Sends, blocks_in_order, collective, in_pairs, mediate, stages
 from dysharp.systems.building.experts import FILLER, GemmOps, Stage, add_stage, at_the_barrier, gemm_task
 
 
@@ -193,7 +193,7 @@ def _comm_sms(layer: LayerBuilder, options: Options) -> I32:
 def _copies(layer: LayerBuilder, node: I32, issuer: I32, n_bytes: list[int], size: I64 | int = 0, prio: I64 | int = 0) -> Batch:
     """Copies of `n_bytes[size]` bytes, each on an SM of `issuer` for its time."""
     durations = [0, *(each * PS_PER_US // choice_int("comet_flux.comm_mbps") for each in n_bytes)]
-    return SoftwareSteps(layer).copies("combine", durations, node, issuer, np.asarray(size) + 1, prio=prio, name="comm")
+    return layer.copies("combine", durations, node, issuer, np.asarray(size) + 1, prio=prio, name="comm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ import numpy as np
 from dysharp.program import I32, I64, Discipline, frozen, runs, spans, starts
 from dysharp.specs import choice_int
 from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Moves, Reach, Ships, Shown, kernels
-from dysharp.systems.building import ROWS_OR_FP8, Batch, Internode, Kernels, LayerBuilder, SoftwareSteps, pairs_of_sms, placed
+from dysharp.systems.building import ROWS_OR_FP8, Batch, Internode, Kernels, pairs_of_sms, placed
 from dysharp.systems.building.between.deepep_internode import MOST_DOMAINS
 
 RING_SLOTS = 256  # token rows per (channel, source): DeepEP V1
@@ -60,31 +60,25 @@ FACTS = Facts(
 )
 
 
-@kernels("deepep", FACTS)
-def real(layer: LayerBuilder, options: Options) -> Kernels:
-    """The paper form with the software costs of both kernels. A call starts when all GPUs have called it."""
-    return (Internode if layer.cluster.domains > 1 else Channels)(layer, options.n_sm)
-
-
-class Channels(SoftwareSteps):
+@kernels("deepep", FACTS, between=Internode)
+class Channels(Kernels):
     """DeepEP channels: `n_sm` SMs of every GPU make `n_sm / 2` channels."""
 
-    def __init__(self, layer: LayerBuilder, n_sm: int, name: str = "deepep") -> None:
-        super().__init__(layer)
-        self.n = pairs_of_sms(layer, n_sm, name)
+    def prepare(self) -> None:
+        self.n = pairs_of_sms(self)
 
     def _channel(self, token: I64 | I32) -> I64:
         """The channel of each token. Channels split the tokens of a GPU into equal runs."""
-        tokens = self.layer.tokens
+        tokens = self.tokens
         return token.astype(np.int64) % tokens * self.n // tokens
 
     def _rings(self, receiver: I32, channel: I64, source: I32) -> I64:
         """The ring of each row: one per (receiver, channel, source)."""
-        return (receiver.astype(np.int64) * self.n + channel) * self.layer.n_gpus + source
+        return (receiver.astype(np.int64) * self.n + channel) * self.n_gpus + source
 
     def _slots(self, ring: I64) -> I32:
         """Add a semaphore per ring with the slots of the ring. Returns that of each `ring` (`_rings`)."""
-        return self.layer.semaphores(RING_SLOTS, "ring", each=self.layer.n_gpus * self.n)[ring]
+        return self.semaphores(RING_SLOTS, "ring", each=self.n_gpus * self.n)[ring]
 
     def _seen(self, ring: I64, chunk: int) -> I64:
         """`[rows]` for each row, the last row of its chunk in its ring: its arrival moves the tail past the row.
@@ -110,10 +104,10 @@ class Channels(SoftwareSteps):
         A DELAY lasts `cost_ps` and the walk to the token, `walk_ps`. Each group of each channel has an issuer, which
         takes its copies in the order of the arrays.
         """
-        g = self.layer.n_gpus
+        g = self.n_gpus
         group = (node.astype(np.int64) * self.n + channel) * g + to
         groups, group_index = np.unique(group, return_inverse=True)
-        issuers = self.layer.issuers("group", slots=1, node=groups // (self.n * g))
+        issuers = self.issuers("group", slots=1, node=groups // (self.n * g))
         walks, walk_index = np.unique(np.broadcast_to(walk_ps, group.shape), return_inverse=True)
         durations = [0, *(max(1, cost_ps + walk) for walk in walks.tolist())]
         return self.copies(operator, durations, node, issuers[group_index], 1 + walk_index, name="group")
@@ -123,7 +117,7 @@ class Channels(SoftwareSteps):
 
         One group fills one `ring`.
         """
-        tokens, n = self.layer.tokens, self.n
+        tokens, n = self.tokens, self.n
         local = token.astype(np.int64) % tokens
         place = local - -(-self._channel(token) * tokens // n)  # the channel's first token
         order = np.lexsort((place, ring))
@@ -133,44 +127,43 @@ class Channels(SoftwareSteps):
 
     def dispatch(self) -> I32:
         """Add Dispatch. Returns `[gpus]` JOINs: `[gpu]` ends when the GPU has taken all its rows out of the rings."""
-        layer, costs, p = self.layer, self.costs, self.layer.p
-        puts = layer.dispatch_puts(Discipline.READY_FIFO)
-        order = np.lexsort(((puts.to - puts.node) % layer.n_gpus, p.token))  # peers in turn, own GPU first
-        token, channel = p.token[order], self._channel(p.token)
-        copy = costs.copy_ps("sm.copy_GBps", layer.sent_bytes)
+        puts = self.dispatch_puts(Discipline.READY_FIFO)
+        order = np.lexsort(((puts.to - puts.node) % self.n_gpus, self.p.token))  # peers in turn, own GPU first
+        token, channel = self.p.token[order], self._channel(self.p.token)
+        copy = self.costs.copy_ps("sm.copy_GBps", self.sent_bytes)
         first = starts(token)
         source, ring = puts.node[order], self._rings(puts.to, channel, puts.node)[order]
-        walk = self._walked(ring, token) * costs.ps("deepep.token_us")
-        groups = self._group("dispatch", costs.ps("deepep.copy_us"), walk, source, channel[order], puts.to[order])
+        walk = self._walked(ring, token) * self.costs.ps("deepep.token_us")
+        groups = self._group("dispatch", self.costs.ps("deepep.copy_us"), walk, source, channel[order], puts.to[order])
         # Looking a token up takes issue slots of the SM once, although all groups walk past the token.
-        sender = self.issuers("send", Discipline.READY_FIFO, self.n)[source, channel[order]]
-        sends = self.copies("dispatch", [0, copy, copy + costs.ps("deepep.token_us")], source, sender, 1 + first, after=groups.op)
-        takes = self.copies("dispatch", [0, copy], puts.to, self.issuers("receive", Discipline.READY_FIFO, self.n)[puts.to, channel])
-        stores = self.paced("dispatch", puts, costs.stores_ps(layer.sent_bytes))
-        layer.wait_each(stores.op[order], sends.op)
-        layer.wait_each(takes.op[order], puts.op[order][self._seen(ring, CHUNK["dispatch"])])
-        layer.b.hold(self._slots(ring), groups.op, takes.op[order])
-        layer.wait_first(groups, self.call("dispatch.call", None), stream=ring)
-        return layer.join("received", takes)
+        sender = self.sms("send", self.n)[source, channel[order]]
+        sends = self.copies("dispatch", [0, copy, copy + self.costs.ps("deepep.token_us")], source, sender, 1 + first, after=groups.op)
+        takes = self.copies("dispatch", [0, copy], puts.to, self.sms("receive", self.n)[puts.to, channel])
+        stores = self.paced("dispatch", puts, self.costs.stores_ps(self.sent_bytes))
+        self.wait_each(stores.op[order], sends.op)
+        self.wait_each(takes.op[order], puts.op[order][self._seen(ring, CHUNK["dispatch"])])
+        self.b.hold(self._slots(ring), groups.op, takes.op[order])
+        self.wait_first(groups, self.call("dispatch.call", None), stream=ring)
+        return self.join("received", takes)
 
     def combine(self, finished: I32) -> None:
         """Add Combine. It starts when `finished[gpu]` of all GPUs are done.
 
         The source sums the copies of a token when the last copy has arrived.
         """
-        layer, costs = self.layer, self.costs
-        puts = layer.combine_puts(Discipline.READY_FIFO)
-        channel = self._channel(layer.p.token[puts.unit])
+        puts = self.combine_puts(Discipline.READY_FIFO)
+        channel = self._channel(self.p.token[puts.unit])
         ring = self._rings(puts.to, channel, puts.node)
-        groups = self._group("combine", costs.ps("deepep.copy_us"), 0, puts.node, channel, puts.to)
-        sender = self.issuers("send back", Discipline.READY_FIFO, self.n)[puts.node, channel]
-        sends = self.copies("combine", [0, costs.copy_ps("sm.copy_GBps", layer.model.row_bytes)], puts.node, sender, after=groups.op)
-        warps = costs.whole("deepep.tokens_in_flight")
-        each = [costs.ps("deepep.reduce_token_us") + costs.copy_ps("sm.copy_GBps", n * layer.model.row_bytes) for n in range(1, layer.n_gpus + 1)]
-        reducer = self.issuers("reduce", Discipline.READY_FIFO, self.n, warps)[layer.p.sent_source, self._channel(layer.p.sent)]
-        sums = self.copies("combine", [0] + [warps * ps for ps in each], layer.p.sent_source, reducer, layer.p.token_pairs[layer.p.sent])
-        sum_of_put = sums.op[layer.p.sent_of_pair[puts.unit]]
-        self.paced("combine", puts, costs.stores_ps(layer.model.row_bytes), after=sends.op)
-        layer.wait_each(sum_of_put, puts.op[self._seen(ring, CHUNK["combine"])])
-        layer.b.hold(self._slots(ring), groups.op, sum_of_put)
-        layer.wait_first(groups, self.call("combine.call", finished), stream=ring)
+        groups = self._group("combine", self.costs.ps("deepep.copy_us"), 0, puts.node, channel, puts.to)
+        sender = self.sms("send back", self.n)[puts.node, channel]
+        sends = self.copies("combine", [0, self.costs.copy_ps("sm.copy_GBps", self.model.row_bytes)], puts.node, sender, after=groups.op)
+        warps = self.costs.whole("deepep.tokens_in_flight")
+        reduce, row = self.costs.ps("deepep.reduce_token_us"), self.model.row_bytes
+        each = [reduce + self.costs.copy_ps("sm.copy_GBps", n * row) for n in range(1, self.n_gpus + 1)]
+        reducer = self.sms("reduce", self.n, side_by_side=warps)[self.p.sent_source, self._channel(self.p.sent)]
+        sums = self.copies("combine", [0] + [warps * ps for ps in each], self.p.sent_source, reducer, self.p.token_pairs[self.p.sent])
+        sum_of_put = sums.op[self.p.sent_of_pair[puts.unit]]
+        self.paced("combine", puts, self.costs.stores_ps(self.model.row_bytes), after=sends.op)
+        self.wait_each(sum_of_put, puts.op[self._seen(ring, CHUNK["combine"])])
+        self.b.hold(self._slots(ring), groups.op, sum_of_put)
+        self.wait_first(groups, self.call("combine.call", finished), stream=ring)

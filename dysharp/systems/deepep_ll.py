@@ -6,7 +6,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.costs.transfer import ll_grid
 from dysharp.program import I32, Discipline, frozen
 from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
-from dysharp.systems.building import ROWS_OR_FP8, Kernels, LayerBuilder, Sends, SoftwareSteps
+from dysharp.systems.building import ROWS_OR_FP8, Kernels, Sends
 from dysharp.systems.building.ways import NicOnly, Ways
 
 PEERS = ("nvlink", "nic")
@@ -64,12 +64,7 @@ def begins(layer: Layer, options: Options) -> dict[str, Any]:
 
 
 @kernels("deepep-ll", FACTS, begins=begins)
-def real(layer: LayerBuilder, options: Options) -> Kernels:
-    """The paper form with software costs. A GPU continues when it has polled the count words of its own experts."""
-    return _LowLatency(layer)
-
-
-class _LowLatency(SoftwareSteps):
+class _LowLatency(Kernels):
     """Send and receive parts of both kernels. Times are device times: they contain no launch."""
 
     def dispatch(self) -> I32:
@@ -78,12 +73,11 @@ class _LowLatency(SoftwareSteps):
         The grid has ceil(experts / warp groups per SM) SMs. An SM casts a token, then its warps send the messages. All
         warps of a GPU together send at the rate `ll.dispatch_link`.
         """
-        layer, costs = self.layer, self.costs
-        token_ps = costs.ps("ll.token_us")
+        token_ps = self.costs.ps("ll.token_us")
         tokens = self.tokens_on_sms(self._grid(), token_ps)
-        pace = costs.stores_ps(layer.sent_bytes + HEADER_BYTES, "ll.dispatch_link")
-        puts = layer.dispatch_rows(Discipline.READY_FIFO)
-        self.paced("dispatch", puts, pace, after=tokens.op[layer.p.sent_of_row])
+        pace = self.costs.stores_ps(self.sent_bytes + HEADER_BYTES, "ll.dispatch_link")
+        puts = self.dispatch_rows(Discipline.READY_FIFO)
+        self.paced("dispatch", puts, pace, after=tokens.op[self.p.sent_of_row])
         return self._counts("dispatch", "received", puts, None, token_ps)
 
     def combine(self, finished: I32) -> None:
@@ -91,16 +85,16 @@ class _LowLatency(SoftwareSteps):
 
         The SMs of the grid copy the rows. The source weights and adds them as fast as the stores bring them.
         """
-        layer, row = self.layer, self.layer.model.row_bytes
+        row = self.model.row_bytes
         copy = self.costs.copy_ps("sm.copy_GBps", row) // self._grid()
         pace = max(copy, self.costs.stores_ps(row, "ARCH.ll_combine_link"))
-        puts = layer.combine_rows(Discipline.READY_FIFO)
+        puts = self.combine_rows(Discipline.READY_FIFO)
         self.paced("combine", puts, pace, begun=finished)
         self._counts("combine", "combined", puts, finished, 0)
 
     def _grid(self) -> int:
         """SMs of a kernel."""
-        return int(ll_grid(self.layer.cluster.own_gpu, self.layer.routing.placement.n_slots))
+        return int(ll_grid(self.cluster.own_gpu, self.routing.placement.n_slots))
 
     def _counts(self, name: str, ends: str, puts: Sends, after: I32 | None, started_ps: int) -> I32:
         """Add a fence after a GPU's messages, a word per (expert, source) after the fence, a poll at the receiver.
@@ -109,12 +103,12 @@ class _LowLatency(SoftwareSteps):
         `ll.expert_part` of a flag exchange. `started_ps`: the part of the exchange that the start of the
         first message has already simulated. The flight of the words is simulated, too.
         """
-        layer, costs, placement = self.layer, self.costs, self.layer.routing.placement
-        fence = self.delay(f"{name}.fence", max(0, costs.sync_ps - self.visible_ps - started_ps), after=after)
-        far = layer.ways.far(puts.node, puts.to)
-        layer.wait_each(fence[puts.node[~far]], puts.op[~far])
-        words = round(costs.sync_ps * placement.n_slots * costs.value("ll.expert_part"))
-        poll = self.delay(ends, max(0, costs.sync_ps - self.flight_ps) + words)
+        placement = self.routing.placement
+        fence = self.delay(f"{name}.fence", max(0, self.costs.sync_ps - self.visible_ps - started_ps), after=after)
+        far = self.ways.far(puts.node, puts.to)
+        self.wait_each(fence[puts.node[~far]], puts.op[~far])
+        words = round(self.costs.sync_ps * placement.n_slots * self.costs.value("ll.expert_part"))
+        poll = self.delay(ends, max(0, self.costs.sync_ps - self.flight_ps) + words)
         self.flags(f"{name}.counts", placement.slots_per_gpu, fence, poll)
-        layer.wait_each(poll[puts.to[far]], puts.op[far])  # the count follows its rows on one queue pair, without a fence
+        self.wait_each(poll[puts.to[far]], puts.op[far])  # the count follows its rows on one queue pair, without a fence
         return poll

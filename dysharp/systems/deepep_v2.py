@@ -18,7 +18,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.program import I32, I64, Discipline, frozen, runs, spans
 from dysharp.specs import Cluster, Model, choice_int
 from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Moves, Reach, Ships, Shown, deepep, kernels
-from dysharp.systems.building import ROWS_OR_FP8, Batch, Kernels, LayerBuilder, Sends, SoftwareSteps, TwoHop, placed
+from dysharp.systems.building import ROWS_OR_FP8, Batch, Kernels, Sends, TwoHop, placed
 from dysharp.systems.building.between.deepep_internode import BARRIERS
 from dysharp.workload.closed import expected_copies
 
@@ -98,21 +98,14 @@ FACTS = Facts(
 )
 
 
-@kernels("deepep-v2", FACTS)
-def real(layer: LayerBuilder, options: Options) -> Kernels:
-    """The paper form with the software costs of both kernels of each call."""
-    cluster = layer.cluster
-    if not 0 <= options.n_sm <= cluster.n_sms:
-        raise ConfigError(f"deepep-v2.n_sm: found {options.n_sm}, expected 0 (the library's own number) to {cluster.n_sms} SMs")
-    return (_Hybrid if cluster.domains > 1 else _Elastic)(layer, options.n_sm or own_sms(layer.model, cluster))
-
-
-class _Elastic(SoftwareSteps):
+class _Elastic(Kernels):
     """Both kernels of each call on one NVLink domain. The first one has `n_sm` SMs."""
 
-    def __init__(self, layer: LayerBuilder, n_sm: int) -> None:
-        super().__init__(layer)
-        self.n = n_sm
+    def prepare(self) -> None:
+        if not 0 <= self.options.n_sm <= self.cluster.n_sms:
+            found = f"found {self.options.n_sm}, expected 0 (the library's own number) to {self.cluster.n_sms} SMs"
+            raise ConfigError(f"deepep-v2.n_sm: {found}")
+        self.n = self.options.n_sm or own_sms(self.model, self.cluster)
 
     def begin(self, name: str, after: I32 | None) -> I32:
         """The launch, behind `after[gpu]`, and the barrier. Returns `[gpus]` DELAYs."""
@@ -124,7 +117,7 @@ class _Elastic(SoftwareSteps):
 
         `name`: of the template. Copies with another name have warps of their own on these SMs.
         """
-        issuer = self.issuers(operator if name == "sm" else f"{operator}.{name}", Discipline.READY_FIFO, self.n)[node, token % self.n]
+        issuer = self.sms(operator if name == "sm" else f"{operator}.{name}", self.n)[node, token % self.n]
         return self.copies(operator, [0, self.costs.copy_ps("sm.copy_GBps", n_bytes)], node, issuer, name=name, begun=begun)
 
     def stored(self, operator: str, sends: Sends, token: I32, n_bytes: int, begun: I32) -> None:
@@ -134,32 +127,29 @@ class _Elastic(SoftwareSteps):
 
     def copied(self, name: str, after: I32) -> I32:
         """The second kernel of Dispatch: `[gpus]` DELAYs in which all SMs copy the received rows."""
-        rows = self.layer.counted(self.layer.p.gpu)
-        return self.delay(name, [self.costs.memory_ps(2 * int(n) * self.layer.sent_bytes) for n in rows], after=after)
+        rows = self.counted(self.p.gpu)
+        return self.delay(name, [self.costs.memory_ps(2 * int(n) * self.sent_bytes) for n in rows], after=after)
 
     def summed(self, name: str, received: np.ndarray, after: I32) -> None:
         """The second kernel of Combine: reads `received[gpu]` rows and writes one per token."""
-        layer = self.layer
-        tokens = layer.counted(layer.p.sent_source)
-        moved = ((received + tokens) * layer.model.row_bytes).tolist()
+        tokens = self.counted(self.p.sent_source)
+        moved = ((received + tokens) * self.model.row_bytes).tolist()
         self.delay(name, [self.costs.memory_ps(n) for n in moved], after=after)
 
     def dispatch(self) -> I32:
         """Add Dispatch. Returns `[gpus]` DELAYs after which a GPU has its rows in one piece."""
-        layer = self.layer
         begun = self.begin("dispatch", None)
-        puts = layer.dispatch_puts(Discipline.READY_FIFO)
-        self.stored("dispatch", puts, layer.p.token, layer.sent_bytes, begun)
+        puts = self.dispatch_puts(Discipline.READY_FIFO)
+        self.stored("dispatch", puts, self.p.token, self.sent_bytes, begun)
         return self.copied("received", self.barrier_after("dispatch", "dispatch.ended", begun, puts))
 
     def combine(self, finished: I32) -> None:
         """Add Combine, which starts after the GEMMs of each GPU, `finished[gpu]`."""
-        layer = self.layer
         begun = self.begin("combine", finished)
-        puts = layer.combine_puts(Discipline.READY_FIFO)
-        self.stored("combine", puts, layer.p.token[puts.unit], layer.model.row_bytes, begun)
+        puts = self.combine_puts(Discipline.READY_FIFO)
+        self.stored("combine", puts, self.p.token[puts.unit], self.model.row_bytes, begun)
         ended = self.barrier_after("combine", "combine.ended", begun, puts)
-        self.summed("combined", layer.counted(layer.p.source), ended)
+        self.summed("combined", self.counted(self.p.source), ended)
 
 
 class _Hybrid(_Elastic):
@@ -168,21 +158,20 @@ class _Hybrid(_Elastic):
     A warp is a channel, which takes every `channels`-th token. Rows of a channel to one domain are posted and forwarded in chunks of `CHUNK`.
     """
 
-    def __init__(self, layer: LayerBuilder, n_sm: int) -> None:
-        super().__init__(layer, n_sm)
-        self.hop = TwoHop(layer)
-        self.per_sm = channels_of_sm(layer.model, layer.n_gpus, layer.sent_bytes)
+    def prepare(self) -> None:
+        super().prepare()
+        self.hop, self.per_sm = TwoHop(self), channels_of_sm(self.model, self.n_gpus, self.sent_bytes)
 
     def begin(self, name: str, after: I32 | None) -> I32:
         """As on one domain, then a barrier of the GPUs of a rail; its time includes the barrier that ends the call."""
         begun = super().begin(name, after)
-        rounds = (self.layer.cluster.domains - 1).bit_length()
+        rounds = (self.cluster.domains - 1).bit_length()
         return self.delay(f"{name}.rails", BARRIERS * self.costs.ps("internode.barrier_us", rounds), after=begun)
 
     def chunks(self, units: I64) -> tuple[I64, I64]:
         """(`[units]` chunk of each unit, `[chunks]` its last unit), by source, domain and channel, in token order."""
         hop = self.hop
-        channel = hop.token[units] % self.layer.tokens % (self.n * self.per_sm)
+        channel = hop.token[units] % self.tokens % (self.n * self.per_sm)
         order = np.lexsort((hop.token[units], channel, hop.domain[units], hop.source[units]))
         _, length = runs(*(axis[order] for axis in (hop.source[units], hop.domain[units], channel)))
         first = spans(0, length) % CHUNK == 0
@@ -192,39 +181,42 @@ class _Hybrid(_Elastic):
 
     def dispatch(self) -> I32:
         """Add Dispatch. The NIC gets a chunk when its last row is written, and the SMs of the remote domain forward it when it has landed."""
-        layer, hop = self.layer, self.hop
+        hop = self.hop
         begun = self.begin("dispatch", None)
         order = hop.remote
         chunk, last = self.chunks(order)
-        written = self.on_sms("dispatch", hop.source[order], hop.token[order], layer.sent_bytes, "write", begun=begun)
-        queue = layer.ready("nic")[hop.source[order]]
+        written = self.on_sms("dispatch", hop.source[order], hop.token[order], self.sent_bytes, "write", begun=begun)
+        queue = self.ready("nic")[hop.source[order]]
         by_nic, tiles = hop.send(queue, order, chunk, len(last))
         write_of = placed(len(hop.token), order, written.op)
-        layer.wait_each(by_nic, write_of[last[chunk]])
+        self.wait_each(by_nic, write_of[last[chunk]])
         landed = placed(len(hop.token), order, tiles[chunk])
         unit = hop.unit_of_pair
-        work = self.on_sms("dispatch", hop.relay[unit], hop.token[unit], layer.sent_bytes, begun=begun)
-        layer.wait_tiles(work.op, landed[unit])
-        forwards = hop.forward(layer.ready("dispatch"))
-        sends = Sends(op=forwards.op, node=forwards.node, to=layer.p.gpu)
-        self.paced("dispatch", sends, self.costs.stores_ps(layer.sent_bytes), after=work.op)
+        work = self.on_sms("dispatch", hop.relay[unit], hop.token[unit], self.sent_bytes, begun=begun)
+        self.wait_tiles(work.op, landed[unit])
+        forwards = hop.forward(self.ready("dispatch"))
+        sends = Sends(op=forwards.op, node=forwards.node, to=self.p.gpu)
+        self.paced("dispatch", sends, self.costs.stores_ps(self.sent_bytes), after=work.op)
         return self.copied("received", self.barrier_after("dispatch", "dispatch.ended", begun, forwards))
 
     def combine(self, finished: I32) -> None:
         """Add Combine. Results gather at the relay, which adds those of its domain and sends one row per token on, in the chunks of Dispatch."""
-        layer, hop = self.layer, self.hop
+        hop = self.hop
         begun = self.begin("combine", finished)
-        back = layer.p.push_order
-        gathers, tiles = hop.gather(layer.ready("combine"), back)
-        node = layer.p.gpu[back]
+        back = self.p.push_order
+        gathers, tiles = hop.gather(self.ready("combine"), back)
+        node = self.p.gpu[back]
         sends = Sends(op=gathers, node=node, to=hop.relay[hop.unit_of_pair[back]])
-        self.stored("combine", sends, layer.p.token[back], layer.model.row_bytes, begun)
-        added = self.on_sms("combine", hop.relay, hop.token, layer.model.row_bytes, "add")
-        layer.wait_tiles(added.op, tiles)
+        self.stored("combine", sends, self.p.token[back], self.model.row_bytes, begun)
+        added = self.on_sms("combine", hop.relay, hop.token, self.model.row_bytes, "add")
+        self.wait_tiles(added.op, tiles)
         returns = hop.give_back()
-        layer.wait_each(returns, added.op)
+        self.wait_each(returns, added.op)
         far = np.flatnonzero(hop.far)
         chunk, last = self.chunks(far)
-        layer.wait_each(returns[far], added.op[last[chunk]])
+        self.wait_each(returns[far], added.op[last[chunk]])
         ended = self.barrier_after("combine", "combine.ended", begun, Batch(op=returns, node=hop.relay))
-        self.summed("combined", layer.counted(hop.source), ended)
+        self.summed("combined", self.counted(hop.source), ended)
+
+
+kernels("deepep-v2", FACTS, between=_Hybrid)(_Elastic)

@@ -72,7 +72,7 @@ class Costs:
     permutes: int
     """Permutations per pass that the plan function does not add itself. A permutation sorts rows by expert and puts them back.
 
-    Real forms add them as ops (`building/around.py`); other Programs on hw clusters are charged after the run.
+    Real forms add them as ops (`building/experts.py`); other Programs on hw clusters are charged after the run.
     0: the system writes rows in place, or its Program contains the permutation.
     """
     fused: bool

@@ -13,8 +13,7 @@ from dysharp.costs.gemm import ACCUMULATOR_BYTES, ELEMENT_BYTES
 from dysharp.program import I32, I64, Discipline, Kind, frozen
 from dysharp.specs import Model, choice_int
 from dysharp.systems.building import CommStream, Group, LayerBuilder, NcclStream, by_rails, in_groups, mediate, placed, stream_order
-from dysharp.systems.building.batch import Sends, ids
-from dysharp.systems.building.between.two_hop import Landing, landing
+from dysharp.systems.building.batch import Landing, Sends, ids
 from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts, rows_per_expert
@@ -56,7 +55,7 @@ def _ring(layer: LayerBuilder, name: str, number: int, first: int, n_bytes: int)
     landed: Landing | None = None
     for hop in range(n - 1):
         node, to = (np.full(trains, (first + hop + i) % n, np.int32) for i in (0, 1))
-        before, landed = landed, landing(layer, f"{name}.{number}.{hop}", to, train, train.astype(np.int32), size)
+        before, landed = landed, layer.landing(f"{name}.{number}.{hop}", to, train, train.astype(np.int32), size)
         ops.append(layer.put(template, node, to, landed.row, issuer=issuer[node], bytes=size))
         nodes.append((node, to))
         if before is not None:
@@ -130,8 +129,8 @@ def plan_real(layer: LayerBuilder, options: Options) -> None:
         raise ConfigError(f"fastermoe.shadow: found {options.shadow} in real form, expected 0 (no broadcast by NCCL is measured), or form=paper")
     stream = NcclStream(layer)
     if layer.direction == "fwd":  # a backward pass knows the counts
-        kernels, n_bytes = stream.kernels, COUNT_BYTES * layer.model.n_experts
-        stream.queue("counts", kernels.alltoall_ps(n_bytes, n_bytes // layer.n_gpus) + kernels.costs.kernel_ps)
+        n_bytes = COUNT_BYTES * layer.model.n_experts
+        stream.queue("counts", layer.alltoall_ps(n_bytes, n_bytes // layer.n_gpus) + layer.costs.kernel_ps)
     _in_steps(layer, stream, options)
 
 

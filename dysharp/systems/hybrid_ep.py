@@ -1,6 +1,6 @@
 """Hybrid-EP: one copy per GPU by TMA from few SMs; Combine reads and sums.
 
-The SMs take turns at chunks of tokens. Over several NVLink domains: `building.between.hybrid_internode`.
+The SMs take turns at chunks of tokens. Over several NVLink domains: `building.between.deepep_internode`.
 """
 
 import numpy as np
@@ -9,9 +9,9 @@ from dysharp.base.errors import ConfigError
 from dysharp.program import I32, I64, Discipline, frozen
 from dysharp.specs import choice_int
 from dysharp.systems import BOTH_FORMS, BY_TYPE, HOPPER_ON, Costs, Facts, Form, Moves, Reach, Ships, Shown, kernels
-from dysharp.systems.building import ROWS_OR_FP8, Batch, HybridInternode, Kernels, LayerBuilder, SoftwareSteps
+from dysharp.systems.building import ROWS_OR_FP8, Batch, HybridInternode, Kernels
+from dysharp.systems.building.between.deepep_internode import CHUNK_TOKENS
 
-CHUNK_TOKENS = 64  # neighbouring tokens that one SM takes at a time: DeepEP, branch hybrid-ep
 IN_FLIGHT = {"store": 8, "read": 10}
 """Rows in flight that an SM holds in its shared memory: defaults of DeepEP, branch hybrid-ep (csrc/hybrid_ep)."""
 PROB_BYTES = 4
@@ -63,74 +63,59 @@ FACTS = Facts(
 )
 
 
-@kernels("hybrid-ep", FACTS)
-def real(layer: LayerBuilder, options: Options) -> Kernels:
-    """As the paper form, with the library's kernels: SMs that take turns at chunks of tokens, and barriers."""
-    if layer.cluster.domains > 1:
-        return HybridInternode(layer, options.n_sm, options.chunk)
-    return Chunks(layer, options.n_sm, options.chunk, options.permute)
-
-
-class Chunks(SoftwareSteps):
+@kernels("hybrid-ep", FACTS, between=HybridInternode)
+class Chunks(Kernels):
     """Persistent kernels on `n_sm` SMs of every GPU.
 
     The warps of an SM have roles that work side by side: load, store, read, sum.
     """
 
-    def __init__(self, layer: LayerBuilder, n_sm: int, chunk: int = CHUNK_TOKENS, permute: bool = False, name: str = "hybrid-ep") -> None:
-        most = layer.cluster.n_sms
-        if not 1 <= n_sm <= most:
-            raise ConfigError(f"{name}.n_sm: found {n_sm}, expected 1 to {most} SMs")
-        if chunk < 1:
-            raise ConfigError(f"{name}.chunk: found {chunk}, expected at least 1 token")
-        super().__init__(layer)
-        self.n, self.chunk, self.permute = n_sm, chunk, permute
-        self.received_copies = layer.counted(layer.p.gpu)
-        self.received_rows = layer.counted(layer.p.row_gpu)
+    def prepare(self) -> None:
+        self.n, self.chunk, most = self.options.n_sm, getattr(self.options, "chunk", CHUNK_TOKENS), self.cluster.n_sms
+        if not 1 <= self.n <= most:
+            raise ConfigError(f"{self.name}.n_sm: found {self.n}, expected 1 to {most} SMs")
+        if self.chunk < 1:
+            raise ConfigError(f"{self.name}.chunk: found {self.chunk}, expected at least 1 token")
+        self.received_copies = self.counted(self.p.gpu)
 
     def _sm(self, token: I64 | I32) -> I64:
         """The SM that sends a token at its source: chunk i goes to SM i modulo `n_sm`."""
-        return token.astype(np.int64) % self.layer.tokens // self.chunk % self.n
+        return np.asarray(token.astype(np.int64) % self.tokens // self.chunk % self.n)
 
     def _probabilities(self, aux_bytes: int) -> int:
         """Bytes of probabilities beside a copy: one per expert of the domain if gate weights ride along, else none."""
-        return PROB_BYTES * self.layer.routing.placement.n_slots if aux_bytes else 0
+        return PROB_BYTES * self.routing.placement.n_slots if aux_bytes else 0
 
     def _in_flight(self, role: str) -> I32:
         """`[gpus, n_sm]` semaphores that limit the rows in flight of the warps of `role` on each SM."""
-        return self.layer.semaphores(IN_FLIGHT[role], role, "rows", each=self.n).reshape(-1, self.n)
+        return self.semaphores(IN_FLIGHT[role], role, "rows", each=self.n).reshape(-1, self.n)
 
     def _looks(self, operator: str, after: I32) -> Batch:
         """Add a DELAY per token of `layer.p.sent` on the SM of the token, behind `after[gpu]`.
 
         One thread of the SM reads the place of the token's row at every GPU of the domain, and issues the copies.
         """
-        layer, costs = self.layer, self.costs
-        looker = self.issuers("look", Discipline.PROGRAM_ORDER, self.n)[layer.p.sent_source, self._sm(layer.p.sent)]
-        look = [0, costs.ps("hybrid.rank_us", layer.n_gpus)]
-        looks = self.copies(operator, look, layer.p.sent_source, looker, name="look")
-        layer.wait_first(looks, after, stream=looker)
+        looker = self.sms("look", self.n, Discipline.PROGRAM_ORDER)[self.p.sent_source, self._sm(self.p.sent)]
+        look = [0, self.costs.ps("hybrid.rank_us", self.n_gpus)]
+        looks = self.copies(operator, look, self.p.sent_source, looker, name="look")
+        self.wait_first(looks, after, stream=looker)
         return looks
 
     def buffer_kernel(self, name: str, row_bytes: int) -> I32:
         """Add the kernel between the exchange buffer and the experts' rows. Returns `[gpus]` its DELAYs."""
-        layer, costs = self.layer, self.costs
-        counts = zip(self.received_copies.tolist(), self.received_rows.tolist(), strict=True)
-        if self.permute:
-            element = row_bytes / layer.model.hidden
-            return self.delay(name, [costs.reorder_ps(copies, rows, layer.model.hidden, element) for copies, rows in counts])
-        return self.delay(name, [costs.memory_ps(2 * copies * row_bytes) for copies, _ in counts])
+        if self.options.permute:
+            return self.reorder(name, self.received_copies, self.counted(self.p.row_gpu), row_bytes)
+        return self.delay(name, [self.costs.memory_ps(2 * copies * row_bytes) for copies in self.received_copies.tolist()])
 
     def _maps(self, start: I32) -> None:
         """`start[gpu]` waits for the all-gather of routing maps and for the kernel that turns the maps into places.
 
         A map has a byte per token and expert; NCCL gathers the maps.
         """
-        layer, costs = self.layer, self.costs
-        n_bytes = layer.routing.n_tokens * layer.routing.placement.n_slots
-        scan = self.delay("scan", costs.memory_ps(n_bytes))
-        layer.wait_all(scan, self.delay("maps", costs.collective_ps("all_gather", layer.n_gpus, n_bytes)))
-        layer.wait_each(start, scan)
+        n_bytes = self.routing.n_tokens * self.routing.placement.n_slots
+        scan = self.delay("scan", self.costs.memory_ps(n_bytes))
+        self.wait_all(scan, self.delay("maps", self.costs.collective_ps("all_gather", self.n_gpus, n_bytes)))
+        self.wait_each(start, scan)
 
     def dispatch(self) -> I32:
         """Add Dispatch. Returns `[gpus]` DELAYs: when `[gpu]` is done, the experts of the GPU can read its rows.
@@ -138,28 +123,28 @@ class Chunks(SoftwareSteps):
         The SM of a token looks the token up, loads it once, and stores it copy by copy. All stores of a GPU share
         its link. A row that waits for the link keeps its place in the shared memory of the SM.
         """
-        layer, costs, p, source = self.layer, self.costs, self.layer.p, self.layer.p.source
-        start = self.delay("dispatch.launch", costs.kernel_ps)
-        if layer.direction == "fwd":  # a backward pass knows the maps
+        source = self.p.source
+        start = self.delay("dispatch.launch", self.costs.kernel_ps)
+        if self.direction == "fwd":  # a backward pass knows the maps
             self._maps(start)
-        n_bytes = layer.sent_bytes + self._probabilities(layer.dispatch_aux)
-        loader = self.issuers("load", Discipline.PROGRAM_ORDER, self.n)[layer.p.sent_source, self._sm(layer.p.sent)]
-        loads = self.copies("dispatch", [0, costs.ps("deepep.token_us")], layer.p.sent_source, loader)
-        layer.wait_first(loads, start, stream=loader)
+        n_bytes = self.sent_bytes + self._probabilities(self.dispatch_aux)
+        loader = self.sms("load", self.n, Discipline.PROGRAM_ORDER)[self.p.sent_source, self._sm(self.p.sent)]
+        loads = self.copies("dispatch", [0, self.costs.ps("deepep.token_us")], self.p.sent_source, loader)
+        self.wait_first(loads, start, stream=loader)
         looks = self._looks("dispatch", start)
-        layer.wait_each(looks.op, loads.op)
-        order = np.lexsort(((p.gpu - source) % layer.n_gpus, p.token))  # peers in turn, own GPU first
+        self.wait_each(looks.op, loads.op)
+        order = np.lexsort(((self.p.gpu - source) % self.n_gpus, self.p.token))  # peers in turn, own GPU first
         # One thread issues a bulk store, so a copy does not cost the warp time that it costs in DeepEP.
-        copy = costs.copy_ps("sm.copy_GBps", n_bytes)
-        sm = source[order], self._sm(p.token[order])
-        storer = self.issuers("store", Discipline.PROGRAM_ORDER, self.n)[sm]
-        stores = self.copies("dispatch", [0, copy], source[order], storer, after=looks.op[layer.p.sent_of_pair[order]])
-        puts = layer.dispatch_puts(Discipline.READY_FIFO)
-        paced = self.paced("dispatch", puts, costs.stores_ps(n_bytes)).op[order]
-        layer.wait_each(paced, stores.op)
-        layer.b.hold(self._in_flight("store")[sm], stores.op, paced)
-        permute = self.buffer_kernel("permute", layer.sent_bytes)
-        layer.wait_each(permute, self.barrier_after("dispatch", "received", start, puts))
+        copy = self.costs.copy_ps("sm.copy_GBps", n_bytes)
+        sm = source[order], self._sm(self.p.token[order])
+        storer = self.sms("store", self.n, Discipline.PROGRAM_ORDER)[sm]
+        stores = self.copies("dispatch", [0, copy], source[order], storer, after=looks.op[self.p.sent_of_pair[order]])
+        puts = self.dispatch_puts(Discipline.READY_FIFO)
+        paced = self.paced("dispatch", puts, self.costs.stores_ps(n_bytes)).op[order]
+        self.wait_each(paced, stores.op)
+        self.b.hold(self._in_flight("store")[sm], stores.op, paced)
+        permute = self.buffer_kernel("permute", self.sent_bytes)
+        self.wait_each(permute, self.barrier_after("dispatch", "received", start, puts))
         return permute
 
     def combine(self, finished: I32) -> None:
@@ -168,25 +153,24 @@ class Chunks(SoftwareSteps):
         A row that an SM has asked for has its place in the shared memory of the SM; the peers answer through their
         links. A request takes as long as the acknowledgement that a push waits for.
         """
-        layer, costs = self.layer, self.costs
-        start = self.delay("combine.launch", costs.kernel_ps)
-        unpermute = self.buffer_kernel("unpermute", layer.model.row_bytes)
-        layer.wait_each(unpermute, finished)
-        layer.wait_each(start, unpermute)
+        start = self.delay("combine.launch", self.costs.kernel_ps)
+        unpermute = self.buffer_kernel("unpermute", self.model.row_bytes)
+        self.wait_each(unpermute, finished)
+        self.wait_each(start, unpermute)
         ready = self.barrier("combine", "ready", start)
-        puts = layer.combine_puts(Discipline.READY_FIFO)
-        token = layer.p.token[puts.unit]
-        pace = costs.stores_ps(layer.model.row_bytes + self._probabilities(layer.combine_aux))
+        puts = self.combine_puts(Discipline.READY_FIFO)
+        token = self.p.token[puts.unit]
+        pace = self.costs.stores_ps(self.model.row_bytes + self._probabilities(self.combine_aux))
         paced = self.paced("combine", puts, pace)
         ask = np.argsort(token, kind="stable")
         sm = puts.to[ask], self._sm(token[ask])
-        reader = self.issuers("read", Discipline.PROGRAM_ORDER, self.n)[sm]
-        copy = costs.copy_ps("sm.copy_GBps", layer.model.row_bytes)
+        reader = self.sms("read", self.n, Discipline.PROGRAM_ORDER)[sm]
+        copy = self.costs.copy_ps("sm.copy_GBps", self.model.row_bytes)
         reads = self.copies("combine", [0, copy], puts.to[ask], reader)
         looks = self._looks("combine", ready)
-        layer.wait_each(reads.op, looks.op[layer.p.sent_of_pair[puts.unit[ask]]])
-        layer.wait_each(paced.op[ask], reads.op)
-        layer.b.hold(self._in_flight("read")[sm], reads.op, puts.op[ask])
-        adder = self.issuers("sum", Discipline.READY_FIFO, self.n)[layer.p.sent_source, self._sm(layer.p.sent)]
-        sums = self.copies("combine", [0, costs.ps("deepep.reduce_token_us")], layer.p.sent_source, adder)
-        layer.wait_each(sums.op[layer.p.sent_of_pair[puts.unit]], puts.op)
+        self.wait_each(reads.op, looks.op[self.p.sent_of_pair[puts.unit[ask]]])
+        self.wait_each(paced.op[ask], reads.op)
+        self.b.hold(self._in_flight("read")[sm], reads.op, puts.op[ask])
+        adder = self.sms("sum", self.n)[self.p.sent_source, self._sm(self.p.sent)]
+        sums = self.copies("combine", [0, self.costs.ps("deepep.reduce_token_us")], self.p.sent_source, adder)
+        self.wait_each(sums.op[self.p.sent_of_pair[puts.unit]], puts.op)

@@ -5,7 +5,7 @@ import numpy as np
 from dysharp.costs.operators import CAST_BYTES
 from dysharp.program import I64, Discipline, frozen
 from dysharp.systems import Costs, Facts, Form, Moves, Ships, Shown, system
-from dysharp.systems.building import LayerBuilder, SoftwareSteps, fused
+from dysharp.systems.building import LayerBuilder, fused
 
 ROWS = ("rows", "mxfp8", "nvfp4")
 """Formats of the rows that the kernel pulls and pushes."""
@@ -64,8 +64,22 @@ FACTS = Facts(
 
 
 def plan_real(layer: LayerBuilder, options: Options) -> None:
-    """The paper form with software costs, from the launch to the last barrier of the kernel."""
-    _OneKernel(layer).run(cast=options.cast)
+    """The persistent kernel from its launch to the last barrier: pulls and pushes share the links, tiles share the SMs."""
+    stores = layer.pools(1, "stores")
+    # The exchanges that are no barriers: counts, and what else the fit finds.
+    before = max(COUNTS, layer.costs.value("fused.barriers") - BARRIERS)
+    quantise = layer.costs.memory_ps(layer.tokens * layer.model.hidden * CAST_BYTES) if options.cast else 0
+    start = layer.delay("launch", quantise + layer.costs.kernel_ps + round(before * layer.costs.sync_ps))
+    counted = layer.barrier("dispatch", "counted", start)
+    pulls = layer.dispatch_rows(Discipline.READY_FIFO, _pull_order(layer))
+    layer.paced("dispatch", pulls, layer.costs.stores_ps(layer.sent_bytes), pools=stores, begun=counted)
+    pushes = layer.combine_rows(Discipline.READY_FIFO)
+    fused(layer, layer.paced("combine", pushes, layer.costs.stores_ps(layer.back_bytes), pools=stores).of_useful_row)
+    returned = layer.barrier_after("combine", "returned", counted, pushes)
+    rows, sums = (layer.counted(gpu) for gpu in (layer.p.row_source, layer.p.sent_source))
+    moved = rows * layer.back_bytes + sums * layer.model.row_bytes
+    layer.delay("combined", [layer.costs.stream_ps(n) for n in moved.tolist()], after=returned)
+    layer.barrier("end", "cleaned", returned)  # the buffers are ready for the next call
 
 
 @system("megamoe", FACTS, real=plan_real)
@@ -80,25 +94,3 @@ def _pull_order(layer: LayerBuilder) -> I64:
     local = layer.p.slot % layer.routing.placement.slots_per_gpu
     turn = (layer.p.row_gpu - layer.p.row_source) % layer.n_gpus
     return np.lexsort((turn, layer.p.row_token % layer.tokens, local, layer.p.row_source))
-
-
-class _OneKernel(SoftwareSteps):
-    """The persistent kernel: pulls and pushes share the links, tiles share the SMs."""
-
-    def run(self, *, cast: bool) -> None:
-        """Add the kernel from the launch to the last barrier. `cast`: a kernel that quantises the input runs first."""
-        layer, costs, stores = self.layer, self.costs, self.pools("stores")
-        # The exchanges that are no barriers: counts, and what else the fit finds.
-        before = max(COUNTS, costs.value("fused.barriers") - BARRIERS)
-        quantise = costs.memory_ps(layer.tokens * layer.model.hidden * CAST_BYTES) if cast else 0
-        start = self.delay("launch", quantise + costs.kernel_ps + round(before * costs.sync_ps))
-        counted = self.barrier("dispatch", "counted", start)
-        pulls = layer.dispatch_rows(Discipline.READY_FIFO, _pull_order(layer))
-        self.paced("dispatch", pulls, costs.stores_ps(layer.sent_bytes), pools=stores, begun=counted)
-        pushes = layer.combine_rows(Discipline.READY_FIFO)
-        fused(layer, self.paced("combine", pushes, costs.stores_ps(layer.back_bytes), pools=stores).of_useful_row)
-        returned = self.barrier_after("combine", "returned", counted, pushes)
-        rows, sums = (layer.counted(gpu) for gpu in (layer.p.row_source, layer.p.sent_source))
-        moved = rows * layer.back_bytes + sums * layer.model.row_bytes
-        self.delay("combined", [costs.stream_ps(n) for n in moved.tolist()], after=returned)
-        self.barrier("end", "cleaned", returned)  # the buffers are ready for the next call

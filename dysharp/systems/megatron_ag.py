@@ -1,7 +1,7 @@
 """Megatron-Core's allgather dispatcher: NCCL all-gather, local permutation, grouped GEMMs, NCCL reduce-scatter."""
 
 from dysharp.program import I32, Discipline, frozen
-from dysharp.systems.building import Kernels, LayerBuilder, Sends, SoftwareSteps, collective, one_after_another, surplus_arrived
+from dysharp.systems.building import Kernels, LayerBuilder, Sends, collective, one_after_another
 from dysharp.systems.building.between.rings import Pace, gather, scatter
 from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import kernels
@@ -55,77 +55,61 @@ def plan_paper(layer: LayerBuilder, options: Options) -> None:
         return
     out, back = (layer.per_gpu(Discipline.SMALLEST_KEY, operator) for operator in ("dispatch", "combine"))
     gathered = collective(layer, "dispatch", layer.dispatch_puts(turns=out), out)
-    finished = one_after_another(layer, surplus_arrived(layer, gathered))
+    finished = one_after_another(layer, layer.join("gathered", tiles=gathered.tile))
     combine = layer.combine_puts(back)
     for rows in (combine, collective(layer, "combine", combine, back).surplus):
         layer.wait_each(rows.op, finished[rows.node])
 
 
-@kernels("megatron-ag", FACTS, paper=plan_paper)
-def real(layer: LayerBuilder, options: Options) -> Kernels:
-    """The paper form with the software costs of NCCL's collectives and of the kernels around them."""
-    return (_RailRings if layer.cluster.domains > 1 else _AllGather)(layer)
-
-
-class _AllGather(SoftwareSteps):
+class _AllGather(Kernels):
     """A collective starts when all GPUs have called it. Permutations are separate kernels."""
 
     def dispatch(self) -> I32:
         """Add Dispatch. Returns `[gpus]` DELAYs after which the rows of a GPU are sorted by expert."""
-        layer = self.layer
-        gathered = collective(layer, "dispatch", layer.dispatch_puts(Discipline.READY_FIFO))
-        self._send("dispatch", self._maps(), gathered.rows, layer.sent_bytes)
+        gathered = collective(self, "dispatch", self.dispatch_puts(Discipline.READY_FIFO))
+        self._nccl("dispatch", self._maps(), gathered.rows, self.sent_bytes)
         permute = self._permute()
-        layer.wait_each(permute, layer.rows_here(surplus_arrived(layer, gathered)))
+        self.wait_each(permute, self.rows_here(self.join("gathered", tiles=gathered.tile)))
         return permute
 
     def _maps(self) -> I32 | None:
         """The all-gathers of routing map and probabilities; None: a backward pass uses the gathered data of its forward pass."""
-        forward = self.layer.direction == "fwd"
+        forward = self.direction == "fwd"
         return self._beside("maps and probabilities", "all_gather", (MAP_BYTES, PROB_BYTES)) if forward else None
 
     def _permute(self) -> I32:
         """`[gpus]` DELAYs that sort the rows of a GPU."""
-        needed = self.layer.counted(self.layer.p.row_gpu)
-        return self.delay("permute", [self._reorder(n, n) for n in needed.tolist()])
+        needed = self.counted(self.p.row_gpu)
+        return self.reorder("permute", needed, needed)
 
     def _unpermuted(self, finished: I32) -> I32:
         """`[gpus]` DELAYs that add the rows of a GPU into a buffer of all tokens, after `finished[gpu]`."""
-        layer = self.layer
-        needed = layer.counted(layer.p.row_gpu)
-        return self.delay("unpermute", [self._reorder(layer.routing.n_tokens, n) for n in needed.tolist()], after=finished)
+        return self.reorder("unpermute", self.routing.n_tokens, self.counted(self.p.row_gpu), after=finished)
 
     def combine(self, finished: I32) -> None:
         """Add Combine: after `finished[gpu]` a GPU adds its rows into a buffer of all tokens and returns the sums."""
-        layer = self.layer
         unpermute = self._unpermuted(finished)
-        combine = layer.combine_puts(Discipline.READY_FIFO)
-        scattered = collective(layer, "combine", combine)
-        self._send("combine", unpermute, scattered.rows, layer.model.row_bytes)
-        if layer.direction == "bwd":
+        combine = self.combine_puts(Discipline.READY_FIFO)
+        scattered = collective(self, "combine", combine)
+        self._nccl("combine", unpermute, scattered.rows, self.model.row_bytes)
+        if self.direction == "bwd":
             gradients = self._beside("probability gradients", "reduce_scatter", (PROB_BYTES,))
-            layer.wait_each(gradients, surplus_arrived(layer, scattered))
-            layer.wait_each(gradients, layer.join("returned", tiles=combine.tile))
+            self.wait_each(gradients, self.join("gathered", tiles=scattered.tile))
+            self.wait_each(gradients, self.join("returned", tiles=combine.tile))
 
     def _beside(self, name: str, kind: str, sizes: tuple[int, ...]) -> I32:
         """Add NCCL collectives of `sizes` bytes per token and expert, in sequence. Returns `[gpus]` the last DELAYs."""
-        layer = self.layer
-        cells = layer.routing.n_tokens * layer.model.n_experts
+        cells = self.routing.n_tokens * self.model.n_experts
         return self.delay(name, sum(self._collective_ps(kind, size * cells) for size in sizes))
 
     def _collective_ps(self, kind: str, n_bytes: int) -> int:
         """The time of one collective."""
-        return self.costs.collective_ps(kind, self.layer.n_gpus, n_bytes)
+        return self.costs.collective_ps(kind, self.n_gpus, n_bytes)
 
-    def _reorder(self, tokens: int, rows: int) -> int:
-        layer = self.layer
-        return self.costs.reorder_ps(tokens, rows, layer.model.hidden, layer.model.row_bytes / layer.model.hidden)
-
-    def _send(self, name: str, after: I32 | None, rows: Sends, n_bytes: int) -> None:
+    def _nccl(self, name: str, after: I32 | None, rows: Sends, n_bytes: int) -> None:
         """Add NCCL's ring after `after` of all GPUs: start, hops, the own chunk, rows paced by the protocol."""
-        layer, costs = self.layer, self.costs
-        start_ps, part = costs.ring(layer.n_gpus, layer.routing.n_tokens * n_bytes)
-        pace = costs.ring_ps(n_bytes, part)
+        start_ps, part = self.costs.ring(self.n_gpus, self.routing.n_tokens * n_bytes)
+        pace = self.costs.ring_ps(n_bytes, part)
         start = self.delay(f"{name}.nccl", start_ps, after_all=after)
         self.paced(name, rows, pace, Discipline.PROGRAM_ORDER, begun=start)
 
@@ -134,31 +118,31 @@ class _RailRings(_AllGather):
     """As `_AllGather` over several NVLink domains: rings hop by hop, one per rail. No row judges these times."""
 
     def dispatch(self) -> I32:
-        layer = self.layer
-        start, pace = self._ring("dispatch", self._maps(), layer.sent_bytes)
-        gathered = gather(layer, pace, start)
+        start, pace = self._ring("dispatch", self._maps(), self.sent_bytes)
+        gathered = gather(self, pace, start)
         permute = self._permute()
-        layer.wait_each(permute, layer.rows_here(gathered))
+        self.wait_each(permute, self.rows_here(gathered))
         return permute
 
     def combine(self, finished: I32) -> None:
-        layer = self.layer
-        start, pace = self._ring("combine", self._unpermuted(finished), layer.model.row_bytes)
-        tiles = scatter(layer, start, pace)
-        if layer.direction == "bwd":
-            returned = layer.join("returned", start, tiles=tiles)
-            layer.wait_all(self._beside("probability gradients", "reduce_scatter", (PROB_BYTES,)), returned)
+        start, pace = self._ring("combine", self._unpermuted(finished), self.model.row_bytes)
+        tiles = scatter(self, start, pace)
+        if self.direction == "bwd":
+            returned = self.join("returned", start, tiles=tiles)
+            self.wait_all(self._beside("probability gradients", "reduce_scatter", (PROB_BYTES,)), returned)
 
     def _ring(self, name: str, after: I32 | None, n_bytes: int) -> tuple[I32, Pace]:
         """(`[gpus]` DELAYs that start a ring of rows of `n_bytes`, after `after` of all GPUs; the pace of its hops by NVLink)."""
-        layer, costs = self.layer, self.costs
-        domains = layer.cluster.domains
-        ring_ps, _, part = costs.rail_rings(layer.routing.n_tokens * n_bytes)
-        flights = (layer.n_gpus - domains) * self.flight_ps + (domains - 1) * 2 * layer.b.nets[0].lat
+        domains = self.cluster.domains
+        ring_ps, _, part = self.costs.rail_rings(self.routing.n_tokens * n_bytes)
+        flights = (self.n_gpus - domains) * self.flight_ps + (domains - 1) * 2 * self.b.nets[0].lat
         start = self.delay(f"{name}.nccl", max(1, ring_ps - flights), after_all=after)
-        cost, pools = costs.ring_ps(n_bytes, part), self.pools("stores")
+        cost, pools = self.costs.ring_ps(n_bytes, part), self.pools(1, "stores")
         return start, lambda sends: self.paced(name, sends, cost, pools=pools).op
 
     def _collective_ps(self, kind: str, n_bytes: int) -> int:
         start, moved, _ = self.costs.rail_rings(n_bytes)
         return start + moved
+
+
+kernels("megatron-ag", FACTS, between=_RailRings, paper=plan_paper)(_AllGather)

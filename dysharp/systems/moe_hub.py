@@ -8,7 +8,7 @@ from dysharp.base.units import ns_to_ps
 from dysharp.program import I32, Discipline, Framing, Head, Tail, frozen, place_in
 from dysharp.specs import choice_int, choice_str
 from dysharp.systems import Costs, Facts, Moves, Reach, Shown, system
-from dysharp.systems.building import STORE, LayerBuilder, SoftwareSteps, blocks_in_order, fused, in_pairs, placed, stream_order
+from dysharp.systems.building import STORE, LayerBuilder, blocks_in_order, fused, in_pairs, placed, stream_order
 from dysharp.systems.building.experts import GemmOps
 
 
@@ -70,9 +70,7 @@ def _experts(layer: LayerBuilder, back: I32, options: Options, *, polled: bool) 
         _await_totals(layer, gemms)
     if seen is not None and gemms is not None:
         started = blocks_in_order(layer, gemms, layer.tiles if options.grid == "expert" else _in_turn(layer))
-        for head in gemms.first:
-            layer.wait_each(head, seen)
-            layer.wait_each(head, started)
+        layer.wait_each(gemms.first, seen, started)
 
 
 def _await_totals(layer: LayerBuilder, gemms: GemmOps) -> None:
@@ -81,7 +79,7 @@ def _await_totals(layer: LayerBuilder, gemms: GemmOps) -> None:
     for rows in layer.dispatched:
         last = placed(layer.n_gpus, rows.node, rows.op)  # each GPU sends its rows in the order of their ops
         layer.b.edges(Tail.OP_ISSUED, last[last >= 0], Head.OP_ISSUE, sent[last >= 0])
-    SoftwareSteps(layer).flags("totals", 1, sent, told)
+    layer.flags("totals", 1, sent, told)
     part = np.flatnonzero(layer.tile_rows < layer.tiling.rows)
     for head in gemms.first:
         layer.wait_each(head[part], told[layer.tile_gpu[part]])
@@ -92,7 +90,7 @@ def _polls(layer: LayerBuilder, poll_ns: int) -> I32:
     most = int(layer.counted(layer.tile_gpu).max(initial=1))
     pools = layer.pools(most, "polls")
     issuer = layer.ready("polls", pools)
-    polls = SoftwareSteps(layer).copies("other", [0, ns_to_ps(poll_ns)], layer.tile_gpu, issuer[layer.tile_gpu], name="poll")
+    polls = layer.copies("other", [0, ns_to_ps(poll_ns)], layer.tile_gpu, issuer[layer.tile_gpu], name="poll")
     layer.wait_tiles(polls.op, layer.tiles)
     return polls.op
 

@@ -7,7 +7,7 @@ import numpy as np
 from dysharp.base.errors import ConfigError
 from dysharp.program import I32, Discipline, frozen
 from dysharp.systems import BOTH_FORMS, BY_TYPE, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
-from dysharp.systems.building import Batch, Kernels, LayerBuilder, SoftwareSteps, TwoHop, placed
+from dysharp.systems.building import Batch, Kernels, TwoHop, placed
 
 ROWS = ("rows", "fp8", "fp8-plain", "fp4-plain")
 MESSAGE_TOKENS = 64
@@ -63,42 +63,30 @@ def begins(layer: Layer, options: Options) -> dict[str, Any]:
     return {}
 
 
-@kernels("mori", FACTS, begins=begins)
-def real(layer: LayerBuilder, options: Options) -> Kernels:
-    """The paper form with the software costs of both kernels."""
-    return (_InterNode if layer.cluster.domains > 1 else _IntraNode)(layer, options.zero_copy)
-
-
-class _Kernels(SoftwareSteps):
-    """Steps of both kernels. `zero_copy`: Combine does not copy received rows."""
-
-    def __init__(self, layer: LayerBuilder, zero_copy: bool) -> None:
-        super().__init__(layer)
-        self.zero_copy = zero_copy
+class _Kernels(Kernels):
+    """Steps of both kernels."""
 
     def copies_on_units(self, node: I32, begun: I32) -> Batch:
         """Add a DELAY on the compute units of `node[i]` for each copy i of Dispatch, one after the other."""
-        layer = self.layer
-        issuer = layer.ready("copies", self.pools("copies"))[node]
-        return self.copies("dispatch", [0, max(1, self.costs.ps("mori.copy_us") // layer.cluster.n_sms)], node, issuer, name="copy", begun=begun)
+        issuer = self.ready("copies", self.pools(1, "copies"))[node]
+        return self.copies("dispatch", [0, max(1, self.costs.ps("mori.copy_us") // self.cluster.n_sms)], node, issuer, name="copy", begun=begun)
 
     def counts(self, name: str, start: I32, sends: Batch) -> I32:
         """A flag with a count to every GPU of the node, after `start[gpu]` and all `sends` of a GPU.
 
         Returns `[gpus]` JOINs called `name`, which wait for all flags that a GPU receives.
         """
-        sent, known = self.layer.join("dispatch.sent", start, sends), self.layer.join(name)
+        sent, known = self.join("dispatch.sent", start, sends), self.join(name)
         self.flags("dispatch.counts", 1, sent, known)
         return known
 
-    def ready(self, finished: I32) -> I32:
+    def opened(self, finished: I32) -> I32:
         """The start of Combine after `finished[gpu]`: the fixed time, the copy, the barrier of the node. Returns `[gpus]` JOINs."""
-        layer, costs = self.layer, self.costs
-        received = layer.counted(layer.p.gpu)
-        moved = 0 if self.zero_copy else layer.model.row_bytes + layer.back_bytes
-        fixed = costs.ps("mori.combine_us")
-        call = self.delay("combine.call", [fixed + costs.moved_ps(int(rows) * moved) for rows in received], after=finished)
-        ready = layer.join("combine.ready")
+        received = self.counted(self.p.gpu)
+        moved = 0 if self.options.zero_copy else self.model.row_bytes + self.back_bytes
+        fixed = self.costs.ps("mori.combine_us")
+        call = self.delay("combine.call", [fixed + self.costs.moved_ps(int(rows) * moved) for rows in received], after=finished)
+        ready = self.join("combine.ready")
         self.flags("combine.barrier", 1, call, ready)
         return ready
 
@@ -108,49 +96,50 @@ class _IntraNode(_Kernels):
 
     def dispatch(self) -> I32:
         """Add Dispatch. Returns `[gpus]` JOINs after which all GPUs have sent all rows."""
-        layer = self.layer
         call = self.delay("dispatch.call", self.costs.ps("mori.dispatch_us"))
-        work = self.copies_on_units(layer.p.source, begun=call)
-        puts = layer.dispatch_puts(Discipline.READY_FIFO)
-        layer.wait_each(puts.op, work.op)
+        work = self.copies_on_units(self.p.source, begun=call)
+        puts = self.dispatch_puts(Discipline.READY_FIFO)
+        self.wait_each(puts.op, work.op)
         return self.counts("received", call, puts)
 
     def combine(self, finished: I32) -> None:
         """Add Combine. A source reads after its barrier; the reads are pushes of the same bytes the same way."""
-        ready = self.ready(finished)
-        puts = self.layer.combine_puts(Discipline.READY_FIFO)
-        self.layer.wait_each(puts.op, ready[puts.to])
+        ready = self.opened(finished)
+        puts = self.combine_puts(Discipline.READY_FIFO)
+        self.wait_each(puts.op, ready[puts.to])
 
 
 class _InterNode(_Kernels):
     """Tokens go once per remote node by NIC to the GPU of the source's index, which copies them on; sums per node come back."""
 
-    def __init__(self, layer: LayerBuilder, zero_copy: bool) -> None:
-        super().__init__(layer, zero_copy)
-        self.hop = TwoHop(layer)
+    def prepare(self) -> None:
+        self.hop = TwoHop(self)
 
     def dispatch(self) -> I32:
         """Add Dispatch. Returns `[gpus]` JOINs after which all GPUs of a node have copied all rows."""
-        layer, hop = self.layer, self.hop
+        hop = self.hop
         call = self.delay("dispatch.call", self.costs.ps("mori.dispatch_us"))
         far = np.flatnonzero(hop.far)
-        block = (hop.token[far] % layer.tokens) // MESSAGE_TOKENS
-        message = (hop.source[far].astype(np.int64) * layer.tokens + block) * layer.cluster.domains + hop.domain[far]
+        block = (hop.token[far] % self.tokens) // MESSAGE_TOKENS
+        message = (hop.source[far].astype(np.int64) * self.tokens + block) * self.cluster.domains + hop.domain[far]
         messages, group = np.unique(message, return_inverse=True)
-        sends, tiles = hop.send(layer.issuers("nic")[hop.source[far]], far, group, len(messages))
-        layer.wait_first(Batch(op=sends, node=hop.source[far]), call)
+        sends, tiles = hop.send(self.issuers("nic")[hop.source[far]], far, group, len(messages))
+        self.wait_first(Batch(op=sends, node=hop.source[far]), call)
         landed = placed(len(hop.token), far, tiles[group])
         work = self.copies_on_units(hop.relay[hop.unit_of_pair], begun=call)
-        layer.wait_tiles(work.op, landed[hop.unit_of_pair])
-        forwards = hop.forward(layer.ready("dispatch"))
-        layer.wait_each(forwards.op, work.op)
+        self.wait_tiles(work.op, landed[hop.unit_of_pair])
+        forwards = hop.forward(self.ready("dispatch"))
+        self.wait_each(forwards.op, work.op)
         return self.counts("received", call, forwards)
 
     def combine(self, finished: I32) -> None:
         """Add Combine: results gather at the proxy of their node after its barrier, and one sum per node goes back."""
-        layer, hop = self.layer, self.hop
-        ready = self.ready(finished)
-        back = layer.p.push_order
-        gathers, tiles = hop.gather(layer.ready("combine"), back)
-        layer.wait_each(gathers, ready[hop.relay[hop.unit_of_pair[back]]])
-        layer.wait_tiles(hop.give_back(), tiles)
+        hop = self.hop
+        ready = self.opened(finished)
+        back = self.p.push_order
+        gathers, tiles = hop.gather(self.ready("combine"), back)
+        self.wait_each(gathers, ready[hop.relay[hop.unit_of_pair[back]]])
+        self.wait_tiles(hop.give_back(), tiles)
+
+
+kernels("mori", FACTS, between=_InterNode, begins=begins)(_IntraNode)

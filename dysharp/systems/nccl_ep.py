@@ -6,7 +6,7 @@
 | before Combine | work per token of the capacity; results are read where the experts left them |
 | formats | rows in the model's type: the library converts none |
 
-Its low-latency kernels are DeepEP's: `deepep-ll`. Over several NVLink domains: `building.between.hybrid_internode`.
+Its low-latency kernels are DeepEP's: `deepep-ll`. Over several NVLink domains: `building.between.deepep_internode`.
 """
 
 from typing import Any
@@ -18,8 +18,9 @@ from dysharp.base.errors import ConfigError
 from dysharp.base.values import frozen
 from dysharp.specs import choice_int
 from dysharp.systems import BOTH_FORMS, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
-from dysharp.systems.building import HybridInternode, Internode, Kernels, LayerBuilder, SoftwareSteps
-from dysharp.systems.hybrid_ep import CHUNK_TOKENS, Chunks
+from dysharp.systems.building import HybridInternode, Internode, Kernels
+from dysharp.systems.building.between.deepep_internode import CHUNK_TOKENS
+from dysharp.systems.hybrid_ep import Chunks
 
 RELEASED = {"combine_chunk": "4"}
 """Tokens that an SM of Combine takes at a time in the release: NCCL contrib/nccl_ep/device/hybridep_configs.cuh."""
@@ -71,62 +72,56 @@ def begins(layer: Layer, options: Options) -> dict[str, Any]:
 
 
 @kernels("nccl-ep", FACTS, begins=begins)
-def real(layer: LayerBuilder, options: Options) -> Kernels:
+def real(layer: Layer, options: Options) -> type[Kernels]:
     """The paper form with the software costs of both kernels."""
-    capacity = options.buffer_tokens or layer.tokens
     if options.combine_chunk < 1:
         raise ConfigError(f"nccl-ep.combine_chunk: found {options.combine_chunk}, expected at least 1 token")
-    if layer.cluster.domains > 1:
-        return _Between(layer, options.n_sm, capacity)
-    return _HighThroughput(layer, options.n_sm, capacity, options.combine_chunk)
+    return _Between if layer.cluster.domains > 1 else _HighThroughput
 
 
 class _HighThroughput(Chunks):
-    """Hybrid-EP's kernels on one NVLink domain with what NCCL EP does around them. The buffers have room for `capacity` tokens of a GPU."""
-
-    def __init__(self, layer: LayerBuilder, n_sm: int, capacity: int, combine_chunk: int) -> None:
-        super().__init__(layer, n_sm, name="nccl-ep")
-        self.capacity, self.combine_chunk = capacity, combine_chunk
+    """Hybrid-EP's kernels on one NVLink domain with what NCCL EP does around them."""
 
     def buffer_kernel(self, name: str, row_bytes: int) -> I32:
         """Add what happens between buffer and experts. Returns `[gpus]` its DELAYs."""
         if name == "unpermute":
-            return self.delay(name, _before_combine(self, self.capacity, self.n))
+            return self.delay(name, _before_combine(self, self.n))
         copied = np.array([self.costs.memory_ps(2 * n * row_bytes) for n in self.received_copies.tolist()])
-        return self.delay(name, copied + _after_dispatch(self, self.capacity))
+        return self.delay(name, copied + _after_dispatch(self))
 
     def combine(self, finished: I32) -> None:
         """Add Combine, whose SMs take turns at smaller chunks."""
-        self.chunk = self.combine_chunk
+        self.chunk = self.options.combine_chunk
         super().combine(finished)
 
 
 class _Between(HybridInternode):
     """Hybrid-EP's kernels over several NVLink domains, with the rail barriers that DeepEP has at the start of a call."""
 
-    def __init__(self, layer: LayerBuilder, n_sm: int, capacity: int) -> None:
-        super().__init__(layer, n_sm, CHUNK_TOKENS)
-        self.capacity = capacity
-
     def begin(self, name: str, after: I32 | None) -> I32:
         """The barriers and the fixed time, behind `after` of all GPUs."""
         if name == "dispatch":
             return Internode.begin(self, name, after)
-        work = self.delay("unpermute", _before_combine(self, self.capacity, self.n), after=after)
+        work = self.delay("unpermute", _before_combine(self, self.n), after=after)
         return Internode.begin(self, name, work)
 
     def dispatch(self) -> I32:
         """Add Dispatch. Returns `[gpus]` DELAYs behind the work on the rows of the buffer."""
-        work = self.delay("permute", self.costs.kernel_ps + _after_dispatch(self, self.capacity))
-        self.layer.wait_each(work, super().dispatch())
+        work = self.delay("permute", self.costs.kernel_ps + _after_dispatch(self))
+        self.wait_each(work, super().dispatch())
         return work
 
 
-def _after_dispatch(steps: SoftwareSteps, capacity: int) -> int:
+def _capacity(layer: Kernels) -> int:
+    """Tokens of a GPU for which the buffers have room."""
+    return int(layer.options.buffer_tokens or layer.tokens)
+
+
+def _after_dispatch(layer: Kernels) -> int:
     """Time of the work on every row of the receive buffer, used or not."""
-    return steps.costs.stream_ps(steps.layer.n_gpus * capacity * steps.costs.value("lib.slot_bytes"))
+    return layer.costs.stream_ps(layer.n_gpus * _capacity(layer) * layer.costs.value("lib.slot_bytes"))
 
 
-def _before_combine(steps: SoftwareSteps, capacity: int, n_sm: int) -> int:
+def _before_combine(layer: Kernels, n_sm: int) -> int:
     """Time of the work on all tokens of the capacity before Combine: an SM takes as long for each as Hybrid-EP's does."""
-    return steps.costs.kernel_ps + steps.costs.ps("internode.hybrid_row_us", capacity) // n_sm
+    return layer.costs.kernel_ps + layer.costs.ps("internode.hybrid_row_us", _capacity(layer)) // n_sm

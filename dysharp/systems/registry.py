@@ -13,25 +13,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dysharp.base.errors import ConfigError, ProgramError, nearest
 from dysharp.base.lazy import import_all
 from dysharp.program import Program
 from dysharp.program.shares import with_kernel_sms
 from dysharp.specs import Cluster, Model
+from dysharp.specs.choices import overridden
 from dysharp.systems.collective_system import REGISTERED
 from dysharp.systems.facts import FUSED_GEMMS, Facts, Layer
 from dysharp.workload import SCHEMES, Routing
 from dysharp.workload.sublayer import SUB_LAYER
 
 if TYPE_CHECKING:  # who only asks for facts does not pay for the blocks
-    from dysharp.systems.building.layer import LayerBuilder
-    from dysharp.systems.building.paper_layers import Begins, Kernels
+    from dysharp.systems.building.layer import Kernels
+    from dysharp.systems.building.paper_layers import Begins
 
-__all__ = ["FORMS", "FUSED_GEMMS", "System", "all_systems", "get_system", "is_real", "kernels", "system"]
+__all__ = ["FORMS", "FUSED_GEMMS", "System", "all_systems", "find_system", "get_system", "is_real", "kernels", "system"]
 Plan = Callable[..., Any]
 """(LayerBuilder, options): adds the ops of the layer. Or (model, cluster, routing, direction, options) -> Program."""
+KindOf = Callable[[Layer, Any], "type[Kernels]"]
+Made = TypeVar("Made", bound="type[Kernels] | KindOf")
 Whole = Callable[[Model, Cluster, Routing, str, Any], Program]
 """A plan as the System keeps it."""
 FORMS = ("auto", "paper", "real")
@@ -117,10 +121,11 @@ SCRIPT = {"__main__", "__mp_main__"}
 """Names of one script, here and in the processes that it starts."""
 
 
-def system(name: str, facts: Facts, *, real: Plan | None = None, begins: Begins | None = None) -> Callable[[Plan], Plan]:
+def system(name: str, facts: Facts, *, real: Plan | None = None, begins: Begins | None = None, kind: KindOf | None = None) -> Callable[[Plan], Plan]:
     """Register a plan function as the paper form of the system `name`. `real`: the plan function of its real form.
 
     A plan adds ops to the LayerBuilder that it gets: `begun`, with the keywords that `begins` returns. A plan with five arguments makes its own.
+    `kind`: a function (layer, options) -> the class of the builder in real form.
 
     Raises ConfigError where `real` comes without the option `form` or `costs.gemms` without the option `gemms` (or the other way round),
     for an option without a default, an unknown scheme, negative `permutes`, a colour that is not "#RRGGBB", and a name that another module has.
@@ -145,8 +150,7 @@ def system(name: str, facts: Facts, *, real: Plan | None = None, begins: Begins 
         if other != plan.__module__ and not {other, plan.__module__} <= SCRIPT:
             raise ConfigError(f'system "{name}": found it in {other} and in {plan.__module__}, expected a name of its own')
         declared = {f.name: getattr(facts, f.name) for f in dataclasses.fields(facts)} | {"today": facts.today or real is not None}
-        paper, own = (one and _whole(name, facts, one, begins) for one in (plan, real))
-        assert paper is not None
+        paper, own = _whole(name, facts, plan, begins), real and _whole(name, facts, real, begins, kind)
         usual = plan.__module__ == "dysharp.systems.building.paper_layers"
         summary = _summary(name, real if real and usual else plan)
         _REGISTRY[name] = System(**declared, name=name, summary=summary, paper=paper, real=own)
@@ -155,28 +159,32 @@ def system(name: str, facts: Facts, *, real: Plan | None = None, begins: Begins 
     return register
 
 
-def kernels(name: str, facts: Facts, *, paper: Plan | None = None, begins: Begins | None = None) -> Callable[[Plan], Plan]:
-    """Register a function (LayerBuilder, options) -> `Kernels` as the real form of the system `name`: Dispatch, one GEMM after the other, Combine.
+def kernels(
+    name: str, facts: Facts, *, between: type[Kernels] | None = None, paper: Plan | None = None, begins: Begins | None = None
+) -> Callable[[Made], Made]:
+    """Register a class of `Kernels`, or a function (Layer, options) -> such a class, as the real form of the system `name`.
 
-    `paper`: the plan function of its paper form (`system`); None: the one of `USUAL`.
+    `between`: the class over several NVLink domains. `paper`: the plan function of its paper form (`system`); None: the one of `USUAL`.
     """
-
     from dysharp.systems.building.experts import one_after_another
     from dysharp.systems.building.paper_layers import USUAL
 
-    def register(made: Plan) -> Plan:
-        @wraps(made)
-        def real(layer: LayerBuilder, options: Any) -> None:
-            steps: Kernels = made(layer, options)
-            steps.combine(one_after_another(layer, steps.dispatch(), facts.costs))
+    def register(made: Made) -> Made:
+        def kind(layer: Layer, options: Any) -> type[Kernels]:
+            return (between if between and layer.cluster.domains > 1 else made) if isinstance(made, type) else made(layer, options)
 
-        system(name, facts, real=real, begins=begins)(paper or USUAL[str(facts.moves.sent)])
+        def real(layer: Kernels, options: Any) -> None:
+            layer.prepare()
+            layer.combine(one_after_another(layer, layer.dispatch(), facts.costs))
+
+        real.__module__, real.__doc__ = made.__module__, made.__doc__
+        system(name, facts, real=real, begins=begins, kind=kind)(paper or USUAL[str(facts.moves.sent)])
         return made
 
     return register
 
 
-def _whole(name: str, facts: Facts, plan: Plan, begins: Begins | None) -> Whole:
+def _whole(name: str, facts: Facts, plan: Plan, begins: Begins | None, kind: KindOf | None = None) -> Whole:
     """The plan with five arguments."""
     from dysharp.systems.building.paper_layers import begun
 
@@ -186,7 +194,8 @@ def _whole(name: str, facts: Facts, plan: Plan, begins: Begins | None) -> Whole:
     @wraps(plan)
     def whole(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any) -> Program:
         layer = Layer(model, cluster, routing, direction)
-        builder = begun(name, facts, layer, options, **(begins(layer, options) if begins else {}))
+        more = (begins(layer, options) if begins else {}) | ({"kind": kind(layer, options)} if kind else {})
+        builder = begun(name, facts, layer, options, **more)
         plan(builder, options)
         return builder.build(facts.moves, options)
 
@@ -217,17 +226,23 @@ def all_systems() -> dict[str, System]:
     return dict(sorted(_REGISTRY.items()))
 
 
+def find_system(name: str) -> System | None:
+    """The system called `name`: from the module of its name if there is one, else from all modules. None: it is not known."""
+    module = f"dysharp.systems.{name.replace('-', '_')}"
+    if name not in _REGISTRY and name.replace("-", "").isalnum() and not overridden() and find_spec(module):  # defaults are the packaged choices
+        importlib.import_module(module)
+    return _REGISTRY.get(name) or all_systems().get(name)
+
+
 def get_system(name: str) -> System:
     """The system called `name`. Raises ConfigError with the nearest valid name."""
-    systems = all_systems()
-    if name not in systems:
-        for folder in ("collectives", "tp"):
-            import_all(f"dysharp.systems.{folder}")
-        other = REGISTERED.get(name)
-        if other is not None and SUB_LAYER in other.operations:
-            raise ConfigError(f"system {name!r}: found a system of sub-layers, expected a sub-layer for it (--workload sub-layer:llama-7b:L1)")
-        if other is not None:
-            raise ConfigError(f"system {name!r}: found a system of collectives, expected a collective for it (--workload all-reduce:64MiB)")
-        close = nearest(name, {**systems, **REGISTERED})
-        raise ConfigError(f"system {name!r}: unknown{close if 'did you mean' in close else nearest(name, systems)}")
-    return systems[name]
+    if (one := find_system(name)) is not None:
+        return one
+    for folder in ("collectives", "tp"):
+        import_all(f"dysharp.systems.{folder}")
+    other = REGISTERED.get(name)
+    if other is not None:
+        kind, example = ("sub-layer", "sub-layer:llama-7b:L1") if SUB_LAYER in other.operations else ("collective", "all-reduce:64MiB")
+        raise ConfigError(f"system {name!r}: found a system of {kind}s, expected a {kind} for it (--workload {example})")
+    close = nearest(name, {**all_systems(), **REGISTERED})
+    raise ConfigError(f"system {name!r}: unknown{close if 'did you mean' in close else nearest(name, all_systems())}")

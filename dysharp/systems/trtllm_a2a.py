@@ -10,7 +10,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.costs.transfer import TRT_LAUNCHES, summed_bytes
 from dysharp.program import I32, Discipline, frozen
 from dysharp.systems import BY_TYPE, HOPPER_ON, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown, kernels
-from dysharp.systems.building import Batch, Kernels, LayerBuilder, SoftwareSteps, check
+from dysharp.systems.building import Batch, Kernels, check
 from dysharp.systems.building.formats import SIDES
 
 ROWS = ("rows", "fp8", "fp8-plain", "nvfp4")
@@ -72,25 +72,24 @@ def _wrong_combine(options: Options) -> ConfigError:
 
 
 @kernels("trtllm-a2a", FACTS, begins=begins)
-def real(layer: LayerBuilder, options: Options) -> Kernels:
+def real(layer: Layer, options: Options) -> type[Kernels]:
     """The paper form with the software costs of the one-sided or the two-sided kernels."""
     if options.combine == "nvfp4" and options.sides == "one":
         raise _wrong_combine(options)
-    return OneSided(layer) if options.sides == "one" else _TwoSided(layer, fields=1 + (options.dispatch in ("fp8", "nvfp4")))
+    return OneSided if options.sides == "one" else _TwoSided
 
 
-class _Sided(SoftwareSteps):
+class _Sided(Kernels):
     """Steps of both variants: work per token, done by the whole GPU."""
 
-    def tokens(self, operator: str, each_ps: int, copy_ps: int, begun: I32 | None = None) -> Batch:
+    def per_token(self, operator: str, each_ps: int, copy_ps: int, begun: I32 | None = None) -> Batch:
         """Add a DELAY per token of `layer.p.sent` on its source GPU, one token at a time.
 
         A DELAY lasts `each_ps` and `copy_ps` per copy of the token.
         """
-        layer = self.layer
-        durations = [0] + [each_ps + copies * copy_ps for copies in range(1, layer.n_gpus + 1)]
-        issuer = layer.ready("tokens", self.pools("tokens"))[layer.p.sent_source]
-        return self.copies(operator, durations, layer.p.sent_source, issuer, layer.p.token_pairs[layer.p.sent], name="token", begun=begun)
+        durations = [0] + [each_ps + copies * copy_ps for copies in range(1, self.n_gpus + 1)]
+        issuer = self.ready("tokens", self.pools(1, "tokens"))[self.p.sent_source]
+        return self.copies(operator, durations, self.p.sent_source, issuer, self.p.token_pairs[self.p.sent], name="token", begun=begun)
 
 
 class OneSided(_Sided):
@@ -100,26 +99,24 @@ class OneSided(_Sided):
 
     def dispatch(self) -> I32:
         """Add Dispatch. Returns `[gpus]` DELAYs after which all GPUs have sent all rows."""
-        layer, costs = self.layer, self.costs
-        start = self.delay("dispatch.launch", self.LAUNCHES * costs.kernel_ps)
-        copy = costs.copy_ps("sm.copy_GBps", layer.sent_bytes) // layer.cluster.n_sms
-        tokens = self.tokens("dispatch", costs.ps("trt.token_us"), copy, begun=start)
-        puts = layer.dispatch_puts(Discipline.READY_FIFO)
-        self.paced("dispatch", puts, costs.stores_ps(layer.sent_bytes), after=tokens.op[layer.p.sent_of_pair])
+        start = self.delay("dispatch.launch", self.LAUNCHES * self.costs.kernel_ps)
+        copy = self.costs.copy_ps("sm.copy_GBps", self.sent_bytes) // self.cluster.n_sms
+        tokens = self.per_token("dispatch", self.costs.ps("trt.token_us"), copy, begun=start)
+        puts = self.dispatch_puts(Discipline.READY_FIFO)
+        self.paced("dispatch", puts, self.costs.stores_ps(self.sent_bytes), after=tokens.op[self.p.sent_of_pair])
         return self.barrier_after("dispatch", "received", start, puts)
 
     def combine(self, finished: I32) -> None:
         """Add Combine, which starts after the GEMMs of each GPU, `finished[gpu]`."""
-        layer, costs = self.layer, self.costs
-        start = self.delay("combine.launch", self.LAUNCHES * costs.kernel_ps, after=finished)
+        start = self.delay("combine.launch", self.LAUNCHES * self.costs.kernel_ps, after=finished)
         # The source reads its copies. A request takes as long as the acknowledgement that a push waits for.
-        asked = self.delay("asked", layer.b.hardware.responder)
-        layer.wait_each(asked, self.barrier("combine", "ready", start))
-        puts = layer.combine_puts(Discipline.READY_FIFO)
-        self.paced("combine", puts, costs.stores_ps(layer.model.row_bytes), begun=asked)
-        copy = costs.copy_ps("sm.copy_GBps", layer.model.row_bytes) // layer.cluster.n_sms
-        sums = self.tokens("combine", costs.ps("trt.token_us"), copy)
-        layer.wait_each(sums.op[layer.p.sent_of_pair[puts.unit]], puts.op)
+        asked = self.delay("asked", self.b.hardware.responder)
+        self.wait_each(asked, self.barrier("combine", "ready", start))
+        puts = self.combine_puts(Discipline.READY_FIFO)
+        self.paced("combine", puts, self.costs.stores_ps(self.model.row_bytes), begun=asked)
+        copy = self.costs.copy_ps("sm.copy_GBps", self.model.row_bytes) // self.cluster.n_sms
+        sums = self.per_token("combine", self.costs.ps("trt.token_us"), copy)
+        self.wait_each(sums.op[self.p.sent_of_pair[puts.unit]], puts.op)
 
 
 class _TwoSided(_Sided):
@@ -130,25 +127,20 @@ class _TwoSided(_Sided):
 
     LAUNCHES = TRT_LAUNCHES
 
-    def __init__(self, layer: LayerBuilder, *, fields: int) -> None:
-        super().__init__(layer)
-        self.fields = fields
-
-    def prepare(self) -> I32:
+    def counts(self) -> I32:
         """Send counts and indices to every GPU. Returns `[gpus]` DELAYs after which a GPU has received them."""
-        costs = self.costs
-        start = self.delay("prepare", self.LAUNCHES * costs.kernel_ps + costs.ps("trt.token_us", self.layer.tokens))
+        start = self.delay("prepare", self.LAUNCHES * self.costs.kernel_ps + self.costs.ps("trt.token_us", self.tokens))
         return self.barrier("prepare", "prepared", start)
 
     def dispatch(self) -> I32:
         """Add Dispatch. Returns `[gpus]` DELAYs after which a GPU has taken all its rows out of the FIFOs."""
-        layer, costs = self.layer, self.costs
-        start = self.delay("dispatch.launch", self.LAUNCHES * costs.kernel_ps)
-        if layer.direction == "fwd":  # a backward pass knows counts and indices
-            layer.wait_each(start, self.prepare())
-        tokens = self.tokens("dispatch", 0, costs.fifo_ps(layer.sent_bytes, fields=self.fields), begun=start)
-        puts = layer.dispatch_puts(Discipline.READY_FIFO)
-        layer.wait_each(puts.op, tokens.op[layer.p.sent_of_pair])
+        start = self.delay("dispatch.launch", self.LAUNCHES * self.costs.kernel_ps)
+        if self.direction == "fwd":  # a backward pass knows counts and indices
+            self.wait_each(start, self.counts())
+        copy = self.costs.fifo_ps(self.sent_bytes, fields=1 + (self.options.dispatch in ("fp8", "nvfp4")))
+        tokens = self.per_token("dispatch", 0, copy, begun=start)
+        puts = self.dispatch_puts(Discipline.READY_FIFO)
+        self.wait_each(puts.op, tokens.op[self.p.sent_of_pair])
         return self.barrier_after("dispatch", "received", start, puts)
 
     def combine(self, finished: I32) -> None:
@@ -156,14 +148,14 @@ class _TwoSided(_Sided):
 
         Another kernel sums the copies when all of them have arrived.
         """
-        layer, costs, row = self.layer, self.costs, self.layer.model.row_bytes
-        start = self.delay("combine.launch", self.LAUNCHES * costs.kernel_ps, after=finished)
-        puts = layer.combine_puts(Discipline.READY_FIFO)
-        self.paced("combine", puts, costs.fifo_ps(layer.back_bytes, low_precision=layer.back_bytes != row), own=True, begun=start)
+        row = self.model.row_bytes
+        start = self.delay("combine.launch", self.LAUNCHES * self.costs.kernel_ps, after=finished)
+        puts = self.combine_puts(Discipline.READY_FIFO)
+        self.paced("combine", puts, self.costs.fifo_ps(self.back_bytes, low_precision=self.back_bytes != row), own=True, begun=start)
         returned = self.barrier_after("combine", "returned", start, puts)
-        own = layer.counted(layer.p.sent_source)
-        summed = float(summed_bytes(row, layer.routing.topk))
-        self.delay("combined", [costs.stream_ps(int(n) * summed) for n in own], after=returned)
+        own = self.counted(self.p.sent_source)
+        summed = float(summed_bytes(row, self.routing.topk))
+        self.delay("combined", [self.costs.stream_ps(int(n) * summed) for n in own], after=returned)
 
 
 @frozen
@@ -197,9 +189,8 @@ FLASHINFER = replace(
 
 
 @kernels("flashinfer", FLASHINFER)
-def real_flashinfer(layer: LayerBuilder, options: InferOptions) -> Kernels:
+class Infer(OneSided):
     """FlashInfer's one-sided all-to-all (MoeAlltoAll): the kernels of TensorRT-LLM's one-sided all-to-all, built into FlashInfer.
 
     They are those of `trtllm-a2a` with `sides=one`; FlashInfer has the two-sided ones in another call. The Programs are equal.
     """
-    return OneSided(layer)

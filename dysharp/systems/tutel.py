@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from dysharp.base.errors import ConfigError, check_word
-from dysharp.program import I32, I64, Discipline, frozen, place_in, spans
+from dysharp.program import I32, I64, Discipline, Kind, frozen, place_in, spans
 from dysharp.specs import choice_int
 from dysharp.systems.building import CommStream, Group, LayerBuilder, NcclStream, Sends, by_rails, in_groups, mediate, stream_order
 from dysharp.systems.building.between.rails import TwoLevelLayer
-from dysharp.systems.building.exchanges import padding_rows, pair_order
+from dysharp.systems.building.ways import ByLevel
 from dysharp.systems.facts import AMPERE_ON, ANY_TYPE, BOTH_FORMS, Costs, Facts, Form, Layer, Moves, Reach, Ships, Shown
 from dysharp.systems.registry import system
 from dysharp.workload import Routing, in_parts
@@ -140,7 +140,7 @@ def begins(layer: Layer, options: Options) -> dict[str, Any]:
     """The builder with the all-to-all of `options`."""
     _per_gpu(options)
     check_word(options.a2a, A2A, f"tutel.a2a: found {options.a2a!r}")
-    return {"kind": TwoLevelLayer} if options.a2a == "2dh" and layer.cluster.domains > 1 else by_rails(layer, options)
+    return {"kind": TwoLevelLayer, "ways": ByLevel} if options.a2a == "2dh" and layer.cluster.domains > 1 else by_rails(layer, options)
 
 
 def plan_real(layer: LayerBuilder, options: Options) -> None:
@@ -155,8 +155,7 @@ def plan_real(layer: LayerBuilder, options: Options) -> None:
         )
     stream = NcclStream(layer)
     if not options.capacity and layer.direction == "fwd":  # a backward pass knows the capacity
-        costs = stream.kernels.costs
-        stream.queue("capacity", costs.collective_ps("all_reduce", layer.n_gpus, COUNT_BYTES) + costs.kernel_ps)
+        stream.queue("capacity", layer.costs.collective_ps("all_reduce", layer.n_gpus, COUNT_BYTES) + layer.costs.kernel_ps)
     _in_chunks(layer, stream, options)
 
 
@@ -168,49 +167,41 @@ def plan(layer: LayerBuilder, options: Options) -> None:
         raise ConfigError(f"tutel.mediation: found {domains} NVLink domains, expected one")
     if _per_gpu(options) and domains > 1:
         raise ConfigError(f'tutel.copies: found "gpu" over {domains} NVLink domains, expected one')
-    (_in_runs if _per_gpu(options) else _in_chunks)(layer, CommStream(layer), options)
+    _in_chunks(layer, CommStream(layer), options)
 
 
 def _in_chunks(layer: LayerBuilder, stream: CommStream, options: Options) -> None:
-    """The layer with its exchanges on `stream`."""
-    part = layer.p.slot % options.degree
-    missing = (capacity_rows(layer.routing, options) // options.degree - _sent(layer.routing)) * _used(layer.routing)[:, None]
+    """The layer with its exchanges on `stream`: in chunks of the capacity, or in runs of tokens that go once to each of their GPUs."""
+    p, degree, per_gpu = layer.p, options.degree, _per_gpu(options)
+    there, chunk_of = ((p.row_source, p.row_gpu), p.slot % degree)
+    if per_gpu:
+        there, chunk_of = (p.source, p.gpu), p.token % layer.tokens * degree // layer.tokens
+    chunks = [np.flatnonzero(chunk_of == chunk) for chunk in range(degree)]
+    missing = (capacity_rows(layer.routing, options) // degree - _sent(layer.routing)) * _used(layer.routing)[:, None]
+
+    def padding(operator: str, chunk: int) -> list[Sends]:
+        return [] if per_gpu else [_padding(layer, operator, missing[:, :, chunk])]
+
     groups = []
-    for chunk in range(options.degree):
-        rows = stream_order(layer, layer.p.row_source, layer.p.row_gpu, np.flatnonzero(part == chunk))
-        sends = [layer.dispatch_rows(order=rows), _padding(layer, "dispatch", missing[:, :, chunk])]
-        tiles = layer.tiles[layer.tile_slot % options.degree == chunk]
-        arrived = stream.exchange(f"sent.{chunk}", sends)
-        groups.append(Group(tiles, arrived, _padding_tiles(layer, options, tiles)))
+    for chunk, mine in enumerate(chunks):
+        order = stream_order(layer, *there, mine, by_token=per_gpu)
+        sends = [layer.dispatch_pairs(order) if per_gpu else layer.dispatch_rows(order=order), *padding("dispatch", chunk)]
+        tiles = layer.tiles[layer.tile_slot % degree == chunk]
+        groups.append(Group(tiles, stream.exchange(f"sent.{chunk}", sends), None if per_gpu else _padding_tiles(layer, options, tiles)))
     finished = in_groups(layer, groups, stream)
-    orders = [stream_order(layer, layer.p.row_gpu, layer.p.row_source, np.flatnonzero(part == chunk)) for chunk in range(options.degree)]
-    for chunk, back in enumerate(layer.combine_row_chunks(Discipline.PROGRAM_ORDER, orders)):
-        stream.exchange(f"returned.{chunk}", [back, _padding(layer, "combine", missing[:, :, chunk])], finished[chunk])
+    orders = [stream_order(layer, *there[::-1], mine, by_token=per_gpu) for mine in chunks]
+    returns = layer.combine_pair_chunks(orders) if per_gpu else layer.combine_row_chunks(Discipline.PROGRAM_ORDER, orders)
+    for chunk, back in enumerate(returns):
+        stream.exchange(f"returned.{chunk}", [back, *padding("combine", chunk)], finished[chunk])
     stream.gathered()
     if options.mediation and not isinstance(stream, NcclStream):
-        mediate(layer, counts=options.capacity == 0, permutes=True)
+        mediate(layer, counts=per_gpu or options.capacity == 0, permutes=True)
     if layer.cluster.domains > 1:
         layer.levels = padded_levels(layer.routing, options, layer.cluster.domain_gpus)
 
 
-def _in_runs(layer: LayerBuilder, stream: CommStream, options: Options) -> None:
-    """The layer in runs of tokens, each of which goes once to each of its GPUs."""
-    run = layer.p.token % layer.tokens * options.degree // layer.tokens
-    pairs = [np.flatnonzero(run == chunk) for chunk in range(options.degree)]
-    groups = []
-    for chunk, mine in enumerate(pairs):
-        arrived = stream.exchange(f"sent.{chunk}", [layer.dispatch_pairs(pair_order(layer, layer.p.source, layer.p.gpu, mine))])
-        groups.append(Group(layer.tiles[layer.tile_slot % options.degree == chunk], arrived))
-    finished = in_groups(layer, groups, stream)
-    orders = [pair_order(layer, layer.p.gpu, layer.p.source, mine) for mine in pairs]
-    for chunk, back in enumerate(layer.combine_pair_chunks(orders)):
-        stream.exchange(f"returned.{chunk}", [back], finished[chunk])
-    if options.mediation:
-        mediate(layer, counts=True, permutes=True)
-
-
 def _padding(layer: LayerBuilder, operator: str, missing: I64) -> Sends:
-    """The padding rows of one all-to-all: `missing[gpu, slot]` rows that the GPU sends and gets back."""
+    """The padding rows of one all-to-all, into a region of their own at each receiver: `missing[gpu, slot]` rows that the GPU sends and gets back."""
     n = layer.n_gpus
     between = missing.reshape(n, n, -1).sum(axis=2)
     np.fill_diagonal(between, 0)
@@ -219,7 +210,13 @@ def _padding(layer: LayerBuilder, operator: str, missing: I64) -> Sends:
     node, to = np.divmod(stream, n)
     order = np.lexsort(((to - node) % n, spans(0, between.ravel()), node))
     n_bytes = layer.sent_bytes if operator == "dispatch" else layer.back_bytes
-    return padding_rows(layer, operator, node[order], to[order], n_bytes)
+    gpu, peer = node[order].astype(np.int32), to[order].astype(np.int32)
+    row, _ = layer.gathering_rows(f"{operator}.padding", peer, n_bytes)
+    template, issuer = layer.transfer(f"{operator}.padding", Kind.PUT, operator), layer.issuers(f"{operator}.padding")
+    batch = Sends(op=layer.puts(template, gpu, peer, row, issuer=issuer[gpu], bytes=n_bytes), node=gpu, to=peer)
+    if operator == "dispatch":
+        layer.dispatched.append(batch)
+    return batch
 
 
 def _padding_tiles(layer: LayerBuilder, options: Options, tiles: I32) -> I64:

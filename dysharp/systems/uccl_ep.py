@@ -8,7 +8,7 @@ from dataclasses import replace
 from dysharp.base.values import frozen
 from dysharp.specs import choice_int
 from dysharp.systems import Shown, deepep, kernels
-from dysharp.systems.building import Internode, Kernels, LayerBuilder
+from dysharp.systems.building import Internode
 
 
 @frozen
@@ -36,7 +36,6 @@ FACTS = replace(
 )
 
 
-@kernels("uccl-ep", FACTS)
-def real(layer: LayerBuilder, options: Options) -> Kernels:
+@kernels("uccl-ep", FACTS, between=Internode)
+class Channels(deepep.Channels):
     """The paper form with the software costs of DeepEP's kernels."""
-    return (Internode if layer.cluster.domains > 1 else deepep.Channels)(layer, options.n_sm, "uccl-ep")

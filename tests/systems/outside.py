@@ -12,7 +12,7 @@ from dysharp.specs import Cluster, Model
 from dysharp.systems import Change, Costs, Facts, Moves, Shown, system
 from dysharp.systems.building.experts import fused, one_after_another
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.paper_layers import one_copy_per_gpu
+from dysharp.systems.building.paper_layers import copy_per_gpu
 from dysharp.systems.building.software_steps import SoftwareSteps
 from dysharp.systems.facts import OTHER_COLOUR
 from dysharp.systems.registry import _REGISTRY
@@ -33,7 +33,8 @@ class PaperOptions:
 
 def plan_paper(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any) -> Program:
     """Phases, one after the other."""
-    return one_copy_per_gpu(LayerBuilder(model, cluster, routing, direction), MOVES)
+    copy_per_gpu(layer := LayerBuilder(model, cluster, routing, direction))
+    return layer.build(MOVES)
 
 
 def plan_fused(model: Model, cluster: Cluster, routing: Routing, direction: str, options: Any) -> Program:

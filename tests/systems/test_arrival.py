@@ -18,15 +18,7 @@ from dysharp.workload import Routing, make_routing
 
 GPUS, TOKENS = 4, 256
 MODEL = Model(
-    name="few-experts",
-    hidden=512,
-    expert_hidden=256,
-    n_experts=8,
-    topk=4,
-    tokens_per_gpu=TOKENS,
-    n_matrices=2,
-    element_bytes=2,
-    gemm_dtype="fp8",
+    name="few-experts", hidden=512, expert_hidden=256, n_experts=8, topk=4, tokens_per_gpu=TOKENS, n_matrices=2, element_bytes=2, gemm_dtype="fp8"
 )
 
 

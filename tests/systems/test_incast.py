@@ -13,17 +13,7 @@ from dysharp.oracle import run_oracle
 from dysharp.program import Discipline, Hardware, Kind, Program, ProgramBuilder, Template, To, with_hardware
 from dysharp.program.verify import verify
 
-HARDWARE = Hardware(
-    rate=450_000,
-    lat=10_000,
-    ack=20_000,
-    notify=500_000,
-    responder=500_000,
-    local=500_000,
-    n_vcs=1,
-    vc_bytes=32_768,
-    n_links=18,
-)
+HARDWARE = Hardware(rate=450_000, lat=10_000, ack=20_000, notify=500_000, responder=500_000, local=500_000, n_vcs=1, vc_bytes=32_768, n_links=18)
 HOT, SHARED, VICTIM, N = 0, 1, 7, 8  # node 1 sends to the hot node 0 and to node 7, in turn
 TRAINS, ROW = 64, 4096
 
@@ -34,21 +24,9 @@ def incast(crowd: bool, hardware: Hardware) -> tuple[Program, np.ndarray]:
     put = b.template(Template("put", Kind.PUT, "dispatch", framing=b.framing(Framing("store"))))
     issuers = [b.issuer(n, Discipline.PROGRAM_ORDER) for n in range(N)]
     to = np.tile([HOT, VICTIM], TRAINS)
-    first = b.ops(
-        put,
-        np.full(2 * TRAINS, SHARED),
-        issuer=issuers[SHARED],
-        bytes=ROW,
-        to=To(np.ones(2 * TRAINS, int), to),
-    )
+    first = b.ops(put, np.full(2 * TRAINS, SHARED), issuer=issuers[SHARED], bytes=ROW, to=To(np.ones(2 * TRAINS, int), to))
     for node in range(2, 7) if crowd else ():
-        b.ops(
-            put,
-            np.full(TRAINS, node),
-            issuer=issuers[node],
-            bytes=ROW,
-            to=To(np.ones(TRAINS, int), np.full(TRAINS, HOT)),
-        )
+        b.ops(put, np.full(TRAINS, node), issuer=issuers[node], bytes=ROW, to=To(np.ones(TRAINS, int), np.full(TRAINS, HOT)))
     program = b.build()
     verify(program)
     return program, first + np.flatnonzero(to == VICTIM)

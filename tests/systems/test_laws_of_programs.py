@@ -17,7 +17,7 @@ from dysharp.program import Kind, Program, Trace
 from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.cluster import ScaleOut
 from dysharp.systems.building.formats import ROW_FORMATS
-from dysharp.systems.building.software import Software
+from dysharp.systems.building.gpus import Software
 from dysharp.systems.facts import PHASES, Ships
 from dysharp.systems.registry import all_systems, get_system
 from dysharp.workload import make_routing, pairs

@@ -15,8 +15,8 @@ from dysharp.program import Program, Trace
 from dysharp.specs import load_cluster
 from dysharp.systems import get_system
 from dysharp.systems.building.formats import ROW_BYTES
+from dysharp.systems.building.gpus import Software
 from dysharp.systems.building.paper_layers import tile_rows
-from dysharp.systems.building.software import Software
 from dysharp.workload import make_routing
 
 CLUSTER = load_cluster("hw-dgx-b200").with_gpus(4)

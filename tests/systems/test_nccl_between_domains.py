@@ -18,7 +18,7 @@ from dysharp.planning.advice.candidates import candidates
 from dysharp.program.verify import verify
 from dysharp.specs import load_cluster, load_model
 from dysharp.systems import get_system
-from dysharp.systems.building.software import Software
+from dysharp.systems.building.gpus import Software
 from dysharp.systems.tutel import capacity_rows
 from dysharp.workload import make_routing
 from dysharp.workload.levels import LEVELS, rail_rings

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -78,11 +80,23 @@ def test_a_broken_system_from_outside_is_named(monkeypatch):
     text = r"entry point theirs = their.package \(dysharp.systems\): found TypeError: .*'permutes' and 'fused'"
     try:
         with pytest.raises(ConfigError, match=text):
-            get_system("deepep")
+            get_system("theirs")
+        assert get_system("deepep").costs.permutes == 1  # its own module has it
     finally:
         monkeypatch.undo()
         registry._scan.cache_clear()
-    assert get_system("deepep").costs.permutes == 1
+
+
+def test_a_system_comes_from_the_module_of_its_name():
+    """Other modules are imported where no module has the name; a name that is no module of systems is unknown."""
+    script = "import sys; from dysharp.systems import get_system; get_system('deepep-ll'); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert "dysharp.systems.deepep_ll" in loaded
+    assert "dysharp.systems.megamoe" not in loaded
+    assert get_system("mh-dep").name == "mh-dep"
+    for name in ("facts", "building", "", "a.b"):
+        with pytest.raises(ConfigError, match=f"system '{name}': unknown"):
+            get_system(name)
 
 
 def test_a_name_belongs_to_one_module():

@@ -194,8 +194,7 @@ def test_slow_nic_slows_its_link_alone_in_the_paper_form():
 
 
 @pytest.mark.parametrize(
-    ("n", "gpus", "nic", "nvlink"),
-    [(2, 8, 1.0, 1.48), (4, 8, 1.46, 1.28), (8, 8, 1.64, 1.12), (2, 32, 1.0, 1.58), (4, 32, 1.46, 1.36)],
+    ("n", "gpus", "nic", "nvlink"), [(2, 8, 1.0, 1.48), (4, 8, 1.46, 1.28), (8, 8, 1.64, 1.12), (2, 32, 1.0, 1.58), (4, 32, 1.46, 1.36)]
 )
 def test_ceilings_of_multicast_and_sums_between_domains(n, gpus, nic, nvlink):
     """Gains over unicast, Dispatch and Combine one after the other: bytes of the busier direction of each link."""

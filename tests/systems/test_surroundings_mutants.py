@@ -1,4 +1,4 @@
-"""`building/around.py` with one fault each breaks a rule that holds for every layer with surroundings."""
+"""`building/experts.py` with one fault each breaks a rule that holds for every layer with surroundings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dysharp.program.schema import BESIDE
 from dysharp.specs import Model, load_cluster
 from dysharp.systems import get_system
 from dysharp.systems.building import around
-from dysharp.systems.building.software import Software
+from dysharp.systems.building.gpus import Software
 from dysharp.workload import make_routing
 from tests.interpreters.mutants import Mutant
 
-AROUND = "systems.building.around"
+AROUND = "systems.building.experts"
 MODEL = Model("small", hidden=2048, expert_hidden=256, n_experts=8, topk=2, tokens_per_gpu=256, n_matrices=3, element_bytes=2, gemm_dtype="fp8")
 MUTANTS = (
     Mutant("starts of the first stage lost", AROUND, "None, self.starts[0],", "None, 1,"),

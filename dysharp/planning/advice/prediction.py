@@ -22,7 +22,7 @@ from dysharp.runs.request import Request, Workload, make_workload
 from dysharp.runs.together import Workers
 from dysharp.specs import Cluster, Model
 from dysharp.systems import get_system
-from dysharp.systems.building.around import AROUND
+from dysharp.systems.building.experts import AROUND
 
 APART = 1 + 2 * REFUSED
 """Estimates farther apart keep their order."""

@@ -1,20 +1,19 @@
 """Building blocks of systems: what a plan function puts together. No module here registers a system."""
 
 from dysharp.systems.building.batch import Batch, Sends, Transfers, placed
-from dysharp.systems.building.between.deepep_internode import Internode, pairs_of_sms
-from dysharp.systems.building.between.hybrid_internode import HybridInternode
+from dysharp.systems.building.between.deepep_internode import HybridInternode, Internode, pairs_of_sms
 from dysharp.systems.building.between.rails import by_rails
 from dysharp.systems.building.between.two_hop import TwoHop
-from dysharp.systems.building.collective import collective, surplus_arrived
-from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, in_groups, stream_order
+from dysharp.systems.building.exchanges import CommStream, Group, NcclStream, collective, in_groups, stream_order
 from dysharp.systems.building.experts import as_tiles_fill, blocks_in_order, fused, in_pairs, one_after_another, stages
 from dysharp.systems.building.formats import ROWS_OR_FP8, check
-from dysharp.systems.building.layer import DYMULTIMEM, STORE, LayerBuilder
-from dysharp.systems.building.paper_layers import ROWS, Kernels
-from dysharp.systems.building.software_steps import SoftwareSteps, mediate
+from dysharp.systems.building.layer import DYMULTIMEM, STORE, Kernels, LayerBuilder
+from dysharp.systems.building.paper_layers import ROWS, mediate, sorted_at_receiver
+from dysharp.systems.building.software_steps import SoftwareSteps
 
 __all__ = [
     "DYMULTIMEM", "ROWS", "ROWS_OR_FP8", "STORE", "Batch", "CommStream", "Group", "HybridInternode", "Internode", "Kernels", "LayerBuilder",
-    "NcclStream", "Sends", "SoftwareSteps", "Transfers", "TwoHop", "as_tiles_fill", "blocks_in_order", "by_rails", "check", "collective",
-    "fused", "in_groups", "in_pairs", "mediate", "one_after_another", "pairs_of_sms", "placed", "stages", "stream_order", "surplus_arrived",
+    "NcclStream", "Sends", "SoftwareSteps", "Transfers", "TwoHop", "as_tiles_fill", "blocks_in_order", "by_rails", "check", "collective", "fused",
+    "in_groups", "in_pairs", "mediate", "one_after_another", "pairs_of_sms", "placed", "sorted_at_receiver", "stages", "stream_order",
+
 ]  # fmt: skip

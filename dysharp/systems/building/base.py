@@ -1,6 +1,6 @@
 """`LayerBase`: regions, issuers, transfers and tables of a pass.
 
-Dispatch (`dispatch.py`) and Combine (`combine.py`) build on it; `layer.LayerBuilder` has all.
+`layer.LayerBuilder` builds on it: Dispatch and Combine.
 """
 
 from collections.abc import Iterable
@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import I32, I64, Ints
 from dysharp.base.errors import ConfigError, ProgramError
 from dysharp.base.units import PS_PER_US, ns_to_ps
 from dysharp.costs import Tiling
-from dysharp.program import CLASSES, REQUESTS, RESPONSES, Alloc, Discipline, Framing, Head, HubTable, Kind, ProgramBuilder, Tail, Template, To
-from dysharp.program.constants import hardware_of
-from dysharp.program.csr import spans, stable_order
+from dysharp.program import I32, I64, REQUESTS, RESPONSES, Alloc, Discipline, Framing, Head, HubTable, Ints, Kind, Tail, Template
+from dysharp.program.csr import runs, spans, stable_order
 from dysharp.specs import Cluster, Model, choice_int, choice_str
-from dysharp.systems.building.batch import Returns, Sends, Transfers, ids, placed
+from dysharp.systems.building.batch import Landing, Returns, Sends, Transfers, ids, placed
 from dysharp.systems.building.formats import ROW_BYTES
 from dysharp.systems.building.gpus import GpuBuilder
 from dysharp.systems.building.index import PairIndex
@@ -48,11 +46,7 @@ def flat_ones(n: int) -> Ints:
 
 def turns_by(discipline: Discipline, order: I64) -> I32 | int:
     """`[n]` place of each entry in `order`: the `prio` of ops whose issuers send in this order. 0: they do not."""
-    if discipline is not Discipline.SMALLEST_KEY:
-        return 0
-    turn = np.zeros(int(order.max(initial=-1)) + 1, np.int32)
-    turn[order] = np.arange(len(order), dtype=np.int32)
-    return turn
+    return placed(int(order.max(initial=-1)) + 1, order, ids(0, len(order))) if discipline is Discipline.SMALLEST_KEY else 0
 
 
 class LayerBase(GpuBuilder):
@@ -90,10 +84,9 @@ class LayerBase(GpuBuilder):
             raise ConfigError(f"direction {direction!r}: found no single pass, expected one of {', '.join(BUFFERS)}")
         self.direction = direction
         self.al_misses = 0  # of a hub, from a system's option of this name
-        self.model, self.cluster, self.routing, self.compute = model, cluster, routing, compute
+        self.model, self.routing, self.compute = model, routing, compute
         self.tokens, self.ways = routing.tokens_per_gpu, ways.of(cluster)
-        nets, nodes = self.ways.nets, cluster.nvlink_gpus
-        super().__init__(ProgramBuilder(hardware_of(cluster), routing.n_gpus, CLASSES, nets=nets, domain_nodes=nodes, schema=LAYER_SCHEMA))
+        super().__init__(cluster, routing.n_gpus, nets=self.ways.nets, domain_nodes=cluster.nvlink_gpus, schema=LAYER_SCHEMA)
         self.tiling = Tiling(choice_int("gemm.tile_rows")) if tiling is None else tiling
         # A system's own format goes first; format "rows" means the model's.
         own = ROW_BYTES[model.dispatch_format](model)
@@ -160,9 +153,7 @@ class LayerBase(GpuBuilder):
             expected = f"one for each of {len(self.row_of)} useful rows in token order (`of_useful_row` of a batch)"
             raise ProgramError(f"wait_rows: found {len(op_of_useful_row)} ops, expected {expected}")
         self.b.edges(tail, tails, Head.TILE_NOTIFY, self.tiles)
-        order = np.empty(len(self.row_of), np.int64)
-        order[self.row_of] = op_of_useful_row
-        self.b.notify(np.arange(len(order)), order)
+        self.b.notify(np.arange(len(self.row_of)), placed(len(self.row_of), self.row_of, op_of_useful_row))
 
     def rows_here(self, also: I32 | None = None, heads: Iterable[I32] = ()) -> I32:
         """`join_tiles` of the GPU's own rows: `[gpus]` JOINs that end when all of them have arrived."""
@@ -180,8 +171,7 @@ class LayerBase(GpuBuilder):
         join = self.join("barrier")
         self.b.edges(tail, tails, Head.OP_ISSUE, join[self.tile_gpu])
         self.wait_each(join, also)
-        for head in heads:
-            self.wait_each(head, join[self.tile_gpu])
+        self.wait_each(tuple(heads), join[self.tile_gpu])
         return join
 
     def per_gpu(self, discipline: Discipline, name: str, pool: list[int] | None = None) -> I32:
@@ -192,9 +182,7 @@ class LayerBase(GpuBuilder):
 
     def put(self, template: Template, node: I32, to: I32, row: Ints, *, rows: Ints | None = None, **columns: Any) -> I32:
         """PUTs on the network of the template, otherwise as `puts`."""
-        ones = flat_ones(len(node))
-        members = To(ones, to, ones if rows is None else rows, row)
-        return self.add(template, node, to=members, targets=1, **columns)
+        return self.between_gpus(template, node, to, row, rows=rows, targets=1, **columns)
 
     def gathering_rows(self, name: str, home: Ints, n_bytes: int, key: Ints | None = None, each: int = 1) -> tuple[I32, I32]:
         """Add `each` regions per GPU with a row per entry of `home`, which numbers its region. No op waits for a part of a region.
@@ -207,6 +195,25 @@ class LayerBase(GpuBuilder):
         _, row, tile = self.b.regions(np.repeat(self.gpus, each), owned, n_bytes, most, alloc=Alloc.PREFIX, key=key, name=name)
         rows = row + placed(len(home), stable_order(home), ids(0, len(home)))
         return rows, np.where(owned > 0, tile + np.cumsum(owned > 0) - 1, -1).astype(np.int32)
+
+    def landing(self, name: str, gpu: I32, group: I64, key: I32, n_bytes: int) -> Landing:
+        """Regions with a row per entry and a tile per group of entries.
+
+        `group`: `[entries]` group of each entry, groups numbered from 0. `gpu`: `[groups]`. Groups of one GPU and size share a
+        region, whose tiles have that many rows.
+        """
+        n_groups = len(gpu)
+        size = np.bincount(group, minlength=n_groups)
+        order = np.lexsort((size, gpu))
+        order = order[size[order] > 0]
+        start, per_region = runs(gpu[order], size[order])
+        by_group = np.argsort(group, kind="stable")
+        first = np.cumsum(size) - size
+        entries = by_group[spans(first[order], size[order])]
+        _, row, tile = self.b.regions(
+            gpu[order][start], per_region * size[order][start], n_bytes, size[order][start], alloc=Alloc.PREFIX, key=key[entries], name=name
+        )
+        return Landing(placed(len(group), entries, ids(row, len(entries))), placed(n_groups, order, ids(tile, len(order))))
 
     def transfer(
         self, name: str, kind: Kind, operator: str, fn: str = "control", src: str = "", dst: str = "", *, framing: Framing | None = None,

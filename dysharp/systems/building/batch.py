@@ -58,6 +58,14 @@ class Returns(Transfers):
     tile: I32
 
 
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """Rows that land at a GPU in tiles. `row`: `[entries]` row of each entry. `tile`: `[groups]` tile of each group."""
+
+    row: I32
+    tile: I32
+
+
 def placed(n: int, at: Ints, values: NDArray[Number]) -> NDArray[Number]:
     """`[n]` the `values` at their places `at`, -1 elsewhere; the last one where several have one place."""
     out = np.full(n, -1, values.dtype)

@@ -1,27 +1,24 @@
-"""Layers in chunks: exchanges on one communication stream per GPU, GEMMs on one compute stream per GPU.
+"""Layers in chunks, and all-gathers and reduce-scatters of rows.
 
-A chunk's exchange overlaps the GEMMs of another chunk. On one stream nothing overlaps.
+Exchanges run on one communication stream per GPU, GEMMs on one compute stream per GPU: a chunk's exchange overlaps the GEMMs of another chunk. On one
+stream nothing overlaps. An all-gather or a reduce-scatter has useful rows, and rows that no expert reads beside them.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from dysharp.program import I32, I64, Kind, Template, frozen, place_in, stable_order
-from dysharp.systems.building.around import MemoryKernels
-from dysharp.systems.building.batch import Batch, Sends
+from dysharp.systems.building.batch import Batch, Sends, Transfers
 from dysharp.systems.building.between.rails import TwoLevelLayer
-from dysharp.systems.building.experts import FILLER, Stage, add_stage, gang, gemm_task, stages
+from dysharp.systems.building.experts import FILLER, MemoryKernels, Stage, add_stage, gang, gemm_task, stages
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.software_steps import SoftwareSteps
 
 
 def stream_order(layer: LayerBuilder, node: I32, to: I32, rows: I64 | None = None, *, by_token: bool = False) -> I64:
-    """The useful rows `rows` (rising, default: all) in the order in which an all-to-all sends them.
+    """The useful rows `rows` (rising, default: all), or with `by_token` (token, GPU) pairs, in the order in which an all-to-all sends them.
 
-    `node`, `to`: `[useful rows]` sender and receiver of each row. Each GPU sends its first row for every peer, then its
+    `node`, `to`: sender and receiver of each row or pair. Each GPU sends its first row for every peer, then its
     second row for every peer. The rows for one peer are sorted by expert slot, or `by_token`.
     """
     n = layer.n_gpus
@@ -31,31 +28,8 @@ def stream_order(layer: LayerBuilder, node: I32, to: I32, rows: I64 | None = Non
     slots = n * layer.routing.placement.slots_per_gpu
     # Useful rows are in the order of tokens, then of slots, and the sorts keep it where their keys are equal.
     by_stream = stable_order(stream if by_token else stream * slots + layer.p.slot[rows])
-    return rows[_in_turn(n, node, to, by_stream)]
-
-
-def pair_order(layer: LayerBuilder, node: I32, to: I32, pairs: I64) -> I64:
-    """As `stream_order` for the (token, GPU) pairs `pairs` (rising) between `[pairs]` GPUs `node` and `to`; pairs for one peer are by token."""
-    node, to = node[pairs], to[pairs]
-    return pairs[_in_turn(layer.n_gpus, node, to, stable_order(node.astype(np.int64) * layer.n_gpus + to))]
-
-
-def _in_turn(n: int, node: I32, to: I32, by_stream: I64) -> I64:
-    """The order in which each of `n` GPUs sends its first entry for every peer, then its second. `by_stream`: the entries by (node, to)."""
-    place = place_in(node.astype(np.int64) * n + to, by_stream)
-    return stable_order((node * (1 + place.max(initial=0)) + place) * n + (to - node) % n)
-
-
-def padding_rows(layer: LayerBuilder, operator: str, node: I64, to: I64, n_bytes: int) -> Sends:
-    """PUTs of rows that no expert needs, in the order of `node` and `to`, into a region of their own at each receiver."""
-    row, _ = layer.gathering_rows(f"{operator}.padding", to, n_bytes)
-    template = layer.transfer(f"{operator}.padding", Kind.PUT, operator)
-    issuer = layer.issuers(f"{operator}.padding")
-    gpu, peer = node.astype(np.int32), to.astype(np.int32)
-    batch = Sends(op=layer.puts(template, gpu, peer, row, issuer=issuer[gpu], bytes=n_bytes), node=gpu, to=peer)
-    if operator == "dispatch":
-        layer.dispatched.append(batch)
-    return batch
+    place = place_in(stream, by_stream)
+    return rows[stable_order((node * (1 + place.max(initial=0)) + place) * n + (to - node) % n)]
 
 
 class CommStream:
@@ -104,7 +78,6 @@ class NcclStream(CommStream):
 
     def __init__(self, layer: LayerBuilder) -> None:
         super().__init__(layer)
-        self.kernels = SoftwareSteps(layer)
         if layer.compute:
             self.sms = on_sms(layer)
             self.sorts = self.around(layer.tiles)
@@ -113,12 +86,12 @@ class NcclStream(CommStream):
     def exchange(self, name: str, batches: Sequence[Sends], after: I32 | None = None) -> I32:
         """As `CommStream.exchange`, after the start of the kernel on each GPU. An exchange back waits for GEMMs, `after`."""
         operator = "dispatch" if after is None else "combine"
-        start = self.kernels.all_to_all(name, operator, batches, self.layer.model.row_bytes, self.end, after)
+        start = self.layer.all_to_all(name, operator, batches, self.layer.model.row_bytes, self.end, after)
         return super().exchange(name, batches, start)
 
     def queue(self, name: str, cost_ps: int) -> None:
         """A step of `cost_ps` behind what is on the stream."""
-        self.end = self.kernels.delay(name, cost_ps, after=self.end)
+        self.end = self.layer.delay(name, cost_ps, after=self.end)
 
     def around(self, tiles: I32) -> MemoryKernels:
         """Cast, activation and starts of the GEMM kernels of a group of tiles."""
@@ -193,3 +166,50 @@ def _stage(layer: LayerBuilder, stage: Stage, sms: I32, group: Group, before: Se
     for batch in data:
         layer.wait_each(end[batch.node], batch.op)
     return end
+
+
+@frozen
+class Collective:
+    """The rows of an all-gather or reduce-scatter.
+
+    `rows`: all rows in the order of sending: each GPU sends its first token to all peers in turn, then its second.
+    `surplus`: the rows that no expert reads, one per (token, GPU) without an expert of the token.
+    `tile`: `[gpus]` region tile that is ready when all surplus rows of a GPU have arrived, -1 = none comes. With
+    `by_sender` `[gpus, senders]`: the surplus rows of one sender.
+    """
+
+    rows: Sends
+    surplus: Batch
+    tile: I32
+
+
+def collective(layer: LayerBuilder, operator: str, useful: Transfers, turns: I32 | None = None, *, by_sender: bool = False) -> Collective:
+    """Add the surplus rows of `operator` beside its `useful` rows (one per pair).
+
+    `turns`: issuers of both, see `LayerBuilder.turn`. `by_sender`: see `Collective.tile`.
+    """
+    p = layer.p
+    needed = np.zeros((layer.routing.n_tokens, layer.n_gpus), bool)
+    needed[p.token, p.gpu] = True
+    needed[np.arange(layer.routing.n_tokens), layer.p.every_source] = True
+    token, gpu = (axis.astype(np.int32) for axis in np.nonzero(~needed))
+    source = layer.p.every_source[token]
+    node, to = (source, gpu) if operator == "dispatch" else (gpu, source)
+    order = np.lexsort((token, node))
+    token, node, to = token[order], node[order], to[order]
+    surplus, tile = _surplus_rows(layer, operator, token, node, to, turns, by_sender)
+    token, node, to = np.append(p.token[useful.unit], token), np.append(useful.node, node), np.append(useful.to, to)
+    order = np.lexsort(((to - node) % layer.n_gpus, token % layer.tokens, node))
+    rows = Sends(op=np.append(useful.op, surplus.op)[order], node=node[order], to=to[order])
+    return Collective(rows, surplus, tile)
+
+
+def _surplus_rows(layer: LayerBuilder, operator: str, token: I32, node: I32, to: I32, turns: I32 | None, by_sender: bool) -> tuple[Batch, I32]:
+    """PUTs of surplus rows into regions of their own at each GPU. Returns (PUTs, `Collective.tile`)."""
+    n_bytes = layer.sent_bytes if operator == "dispatch" else layer.model.row_bytes
+    senders = layer.n_gpus if by_sender else 1
+    row, tile = layer.gathering_rows(f"{operator}.surplus", to * np.int32(senders) + (node if by_sender else 0), n_bytes, each=senders)
+    template = layer.transfer(f"{operator}.surplus", Kind.PUT, operator)
+    issuer = layer.ready(f"{operator}.surplus") if turns is None else turns
+    op = layer.put(template, node, to, row, issuer=issuer[node], prio=layer.turn(node, to, turns), bytes=n_bytes, key=token)
+    return Batch(op=op, node=node), tile.reshape(-1, senders) if by_sender else tile

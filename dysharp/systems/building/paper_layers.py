@@ -2,34 +2,29 @@
 
 A GPU waits for its own rows and GEMMs only; no kernel, barrier or SM costs time.
 
+Mediation is what software does around Dispatch and Combine because a store needs an address before it leaves. The option `mediation` of a system
+adds it to a paper form. Costs are the choices `mediation.*`; they are the costs of no particular GPU. Real forms have the measured steps of their
+software instead.
+
 `begun`: the builder of a system. Systems that compute and communicate in one kernel have the tiles of Mega MoE on an hw cluster.
 """
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from dysharp.base.units import PS_PER_US, ns_to_ps
 from dysharp.costs import Tiling
-from dysharp.program import I32, Discipline, Program
+from dysharp.program import I32, I64, Discipline
 from dysharp.specs import Cluster, choice_int
+from dysharp.systems.building.batch import Batch
 from dysharp.systems.building.between.two_hop import two_hops
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.formats import WEIGHT_BYTES, check, row_bytes
 from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.facts import Facts, Layer, Moves
+from dysharp.systems.facts import Facts, Layer
 from dysharp.workload import Routing
-
-
-class Kernels(Protocol):
-    """Both kernels of a real form."""
-
-    def dispatch(self) -> I32:
-        """Add Dispatch. Returns `[gpus]` ops after which the GEMMs of a GPU start."""
-
-    def combine(self, finished: I32) -> None:
-        """Add Combine behind the GEMMs of each GPU, `finished[gpu]`."""
-
 
 Begins = Callable[[Layer, Any], dict[str, Any]]
 """(layer, options) -> keywords of `begun` and of the builder. Raises ConfigError for options that contradict each other."""
@@ -58,18 +53,6 @@ def copy_per_expert(layer: LayerBuilder, options: Any = None) -> None:
 
 USUAL = {"one_copy_per_gpu": copy_per_gpu, "one_copy_per_expert": copy_per_expert}
 """`Moves.sent` -> the paper form of a system that declares no other."""
-
-
-def one_copy_per_gpu(layer: LayerBuilder, moves: Moves) -> Program:
-    """`copy_per_gpu` as a Program."""
-    copy_per_gpu(layer)
-    return layer.build(moves)
-
-
-def one_copy_per_expert(layer: LayerBuilder, moves: Moves) -> Program:
-    """`copy_per_expert` as a Program."""
-    copy_per_expert(layer)
-    return layer.build(moves)
 
 
 ROWS = ("rows", "fp8", "mxfp8")
@@ -120,5 +103,44 @@ def begun(name: str, facts: Facts, layer: Layer, options: Any, kind: type[LayerB
         more["tiling"] = Tiling(choice_int("gemm.tile_rows"), None, WEIGHT_BYTES[weights])
     whole = layer.model, layer.cluster, layer.routing, layer.direction
     builder = kind(*whole, compute=chosen["compute"], sent_bytes=sent, back_bytes=back, **more)
-    builder.al_misses = chosen["al_misses"]
+    builder.al_misses, builder.name, builder.options = chosen["al_misses"], name, options
     return builder
+
+
+COUNT_BYTES = 4  # rows of an expert
+
+
+def mediate(layer: LayerBuilder, *, counts: bool, permutes: bool, first: Sequence[Batch] = (), rows: bool = True) -> None:
+    """Let Dispatch of `layer` wait for mediation, and end the pass with the permutation of the results.
+
+    `counts`: the GPUs exchange rows per expert, and the host waits for these counts (a backward pass knows the counts).
+    `permutes`: a kernel sorts the rows by expert before Dispatch, and another one puts the results back after Combine.
+    `first`: ops that wait besides the transfers of rows. `rows` False: the transfers do not depend on the routing and do not wait.
+    """
+    counted = layer.exchange(COUNT_BYTES * layer.model.n_experts, name="counts") if counts and layer.direction == "fwd" else None
+    waits = ns_to_ps(choice_int("mediation.host_sync_ns") + choice_int("mediation.launch_ns")) if counted is not None else 0
+    sent = layer.counted(layer.p.row_source)
+    begin = layer.delay("mediation", waits + (_permute_ps(sent * layer.sent_bytes) if permutes else np.zeros(layer.n_gpus, np.int64)))
+    layer.wait_tiles(begin, counted)
+    for batch in (*(layer.dispatched if rows else ()), *first):
+        layer.wait_each(batch.op, begin[batch.node])
+    if permutes:
+        end = layer.delay("unpermute", _permute_ps(sent * layer.back_bytes))
+        for back in layer.returned:
+            layer.wait_tiles(end, back.tile)
+
+
+def sorted_at_receiver(layer: LayerBuilder) -> I32:
+    """`[gpus]` DELAYs after which received rows are sorted by expert: one permutation behind the last row."""
+    received = layer.counted(layer.p.row_gpu)
+    several = layer.routing.placement.slots_per_gpu > 1
+    sort = layer.delay("sort", _permute_ps(received * layer.sent_bytes) if several else 0)
+    layer.wait_each(sort, layer.rows_here())
+    return sort
+
+
+def _permute_ps(n_bytes: I64) -> I64:
+    """Picoseconds of a kernel that reads `n_bytes` and writes as many, with its launch."""
+    rate = 1000 * choice_int("mediation.permute_gbps")  # bytes per microsecond
+    moved: I64 = -(-2 * n_bytes.astype(np.int64) * PS_PER_US // rate)
+    return ns_to_ps(choice_int("mediation.launch_ns")) + moved

@@ -1,7 +1,5 @@
 """Buffers and functions of a MoE layer. The key of an op is its token; the key of a GEMM is its tile."""
 
-from __future__ import annotations
-
 from dysharp.program.schema import Buffer, Function, Schema
 
 EXPERT, PARTIAL, RELAY, RELAY_ROW, RELAY_PARTIAL = "expert", "partial", "relay", "relay.row", "relay.partial"

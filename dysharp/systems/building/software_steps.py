@@ -3,69 +3,66 @@
 A cost is a DELAY on a host or an SM. Bytes move in the transfers of rows and control words. A flag exchange on a real
 machine takes `Software.sync_ps` (store, flight, poll, fence). The Program simulates the flight as a transfer; a DELAY
 charges the remaining time.
-
-Mediation is what software does around Dispatch and Combine because a store needs an address before it leaves. The option `mediation` of a system
-adds it to a paper form. Costs are the choices `mediation.*`; they are the costs of no particular GPU. Real forms have the measured steps of their
-software instead.
 """
 
 import dataclasses
 from collections.abc import Sequence
-from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from dysharp.base.units import PS_PER_US, ns_to_ps
-from dysharp.costs.collectives import NET_STEPS_US, PROTOCOLS, SIMPLE
+from dysharp.base.errors import ConfigError
+from dysharp.base.units import PS_PER_US
+from dysharp.costs import collectives as times
 from dysharp.program import I32, I64, OTHER, Alloc, Discipline, Kind
-from dysharp.specs import choice_int
+from dysharp.systems.building.base import CONTROL, LayerBase
 from dysharp.systems.building.batch import Batch, Sends, ids
-from dysharp.systems.building.layer import CONTROL, LayerBuilder
-from dysharp.systems.building.software import Software
 
 SomeBatch = TypeVar("SomeBatch", bound=Batch)
 SomeSends = TypeVar("SomeSends", bound=Sends)
 WORD_BYTES = 16  # a flag or a count with its address: one flit
 
 
-class SoftwareSteps:
-    """Adds the software around the transfers of `layer`. Steps with a cost (`costs`) need an hw-* cluster."""
+class SoftwareBase(LayerBase):
+    """The steps of software around the transfers of a pass. Steps with a cost (`costs`) need an hw-* cluster.
 
-    def __init__(self, layer: LayerBuilder) -> None:
-        self.layer = layer
-        m = layer.b.hardware
-        self.flight_ps = 2 * m.lat  # source to switch to receiver
-        self.visible_ps = 2 * m.lat + m.ack  # until the source has the acknowledgement of the receiver
+    `name`, `options`: of the system that plans.
+    """
 
-    @cached_property
-    def costs(self) -> Software:
-        """Costs of software on the GPU of the cluster. Raises ConfigError on a cluster that names no GPU."""
-        return Software(self.layer.cluster, self.layer.n_gpus)
+    name = ""
+    options: Any = None
+
+    @property
+    def visible_ps(self) -> int:
+        """Time until the source has the acknowledgement of the receiver."""
+        return self.flight_ps + self.b.hardware.ack
 
     def alltoall_ps(self, sent_bytes: int, own_bytes: int) -> int:
         """`Software.alltoall_ps`, and a step of the network where there are several NVLink domains."""
-        step = round(NET_STEPS_US[PROTOCOLS.index(SIMPLE)] * PS_PER_US) if self.layer.cluster.domains > 1 else 0
+        step = round(times.NET_STEPS_US[times.PROTOCOLS.index(times.SIMPLE)] * PS_PER_US) if self.cluster.domains > 1 else 0
         return step + self.costs.alltoall_ps(sent_bytes, own_bytes)
 
     # ---- steps of one GPU --------------------------------------------------------------------------------------------
 
     def delay(self, name: str, cost_ps: int | Sequence[int] | I64, *, after: I32 | None = None, after_all: I32 | None = None) -> I32:
         """`[gpus]` one DELAY per GPU, of `cost_ps` or `cost_ps[gpu]`, which waits for the op `after[gpu]`, or for `after_all` of all GPUs."""
-        layer, gpus = self.layer, self.layer.gpus
-        costs = np.maximum(1, np.broadcast_to(np.asarray(cost_ps, np.int64), (layer.n_gpus,)))
-        delays = layer.delays(name, np.append(0, costs), gpus, layer.issuers(name, slots=1), rows=gpus + 1)
-        layer.wait_each(delays, after)
-        layer.wait_all(delays, after_all)
+        gpus = self.gpus
+        costs = np.maximum(1, np.broadcast_to(np.asarray(cost_ps, np.int64), (self.n_gpus,)))
+        delays = self.delays(name, np.append(0, costs), gpus, self.issuers(name, slots=1), rows=gpus + 1)
+        self.wait_each(delays, after)
+        self.wait_all(delays, after_all)
         return delays
 
-    def pools(self, name: str) -> list[int]:
-        """`[gpus]` one pool of one slot per GPU: steps that share a pool run one at a time."""
-        return self.layer.pools(1, name)
+    def reorder(self, name: str, tokens: ArrayLike, rows: I64, row_bytes: int = 0, *, after: I32 | None = None) -> I32:
+        """`[gpus]` DELAYs of a kernel that scatters `tokens[gpu]` rows to `rows[gpu]` places, or gathers them. `row_bytes`: 0 = the model's."""
+        hidden, counts = self.model.hidden, zip(np.broadcast_to(tokens, rows.shape).tolist(), rows.tolist(), strict=True)
+        element = (row_bytes or self.model.row_bytes) / hidden
+        return self.delay(name, [self.costs.reorder_ps(n, row, hidden, element) for n, row in counts], after=after)
 
-    def issuers(self, name: str, discipline: Discipline, n: int, side_by_side: int = 1) -> I32:
+    def sms(self, name: str, n: int, discipline: Discipline = Discipline.READY_FIFO, side_by_side: int = 1) -> I32:
         """`[gpus, n]` issuers. Each has its own SM, which works on `side_by_side` rows at a time."""
-        return self.layer.issuers(name, discipline, each=n, slots=side_by_side).reshape(-1, n)
+        return self.issuers(name, discipline, each=n, slots=side_by_side).reshape(-1, n)
 
     def copies(
         self,
@@ -83,22 +80,21 @@ class SoftwareSteps:
 
         The template is called "OPERATOR.NAME".
         """
-        ops = self.layer.delays(f"{operator}.{name}", durations, node, issuer, operator, rows=rows, prio=prio)
+        ops = self.delays(f"{operator}.{name}", durations, node, issuer, operator, rows=rows, prio=prio)
         return self.held(Batch(op=ops, node=node), **after)
 
     def held(self, batch: SomeBatch, *, after: I32 | None = None, begun: I32 | None = None) -> SomeBatch:
         """`batch`, whose op i waits for the op `after[i]` and for the op `begun[gpu]` of its GPU."""
-        self.layer.wait_each(batch.op, after)
-        self.layer.wait_each(batch.op, None if begun is None else begun[batch.node])
+        self.wait_each(batch.op, after)
+        self.wait_each(batch.op, None if begun is None else begun[batch.node])
         return batch
 
     def tokens_on_sms(self, n_sms: int, cost_ps: int) -> Batch:
         """Add a DELAY of `cost_ps` per token of `layer.p.sent`. Token i of a GPU runs on SM i modulo `n_sms`."""
-        layer = self.layer
-        used = min(n_sms, layer.tokens)
-        issuers = self.issuers("send", Discipline.PROGRAM_ORDER, used)
-        issuer = issuers[layer.p.sent_source, layer.p.sent % layer.tokens % used]
-        return self.copies("dispatch", [0, cost_ps], layer.p.sent_source, issuer, name="token")
+        used = min(n_sms, self.tokens)
+        issuers = self.sms("send", used, Discipline.PROGRAM_ORDER)
+        issuer = issuers[self.p.sent_source, self.p.sent % self.tokens % used]
+        return self.copies("dispatch", [0, cost_ps], self.p.sent_source, issuer, name="token")
 
     def paced(
         self,
@@ -116,12 +112,11 @@ class SoftwareSteps:
         `pools`: stores with the same pools are paced together. `own`: copies that stay on the GPU are paced, too. `after`: see `held`.
         Returns `sends` with the DELAY in place of each paced op, so that later edges hold back the DELAY.
         """
-        layer = self.layer
-        far = np.flatnonzero(((sends.node != sends.to) | own) & ~layer.ways.leaves(sends.node, sends.to))
-        issuer = layer.per_gpu(discipline, "stores", self.pools("stores") if pools is None else pools)[sends.node[far]]
+        far = np.flatnonzero(((sends.node != sends.to) | own) & ~self.ways.leaves(sends.node, sends.to))
+        issuer = self.per_gpu(discipline, "stores", self.pools(1, "stores") if pools is None else pools)[sends.node[far]]
         heads = sends.op.copy()
-        heads[far] = layer.delays(f"{operator}.stores", [0, cost_ps], sends.node[far], issuer, operator)
-        layer.wait_each(sends.op[far], heads[far])
+        heads[far] = self.delays(f"{operator}.stores", [0, cost_ps], sends.node[far], issuer, operator)
+        self.wait_each(sends.op[far], heads[far])
         return self.held(dataclasses.replace(sends, op=heads), **after)
 
     def all_to_all(self, name: str, operator: str, batches: Sequence[Sends], n_bytes: int, *after: I32 | None) -> I32:
@@ -131,11 +126,11 @@ class SoftwareSteps:
         """
         node = np.concatenate([batch.node for batch in batches])
         own = node[node == np.concatenate([batch.to for batch in batches])]
-        rows = zip(*(self.layer.counted(of).tolist() for of in (node, own)), strict=True)
+        rows = zip(*(self.counted(of).tolist() for of in (node, own)), strict=True)
         start = self.delay(f"{name}.nccl", [self.alltoall_ps(n_bytes * sent, n_bytes * kept) for sent, kept in rows])
         for tails in after:
-            self.layer.wait_all(start, tails)
-        pace, pools = self.costs.stores_ps(n_bytes), self.pools("stores")
+            self.wait_all(start, tails)
+        pace, pools = self.costs.stores_ps(n_bytes), self.pools(1, "stores")
         for batch in batches:
             self.paced(operator, batch, pace, Discipline.PROGRAM_ORDER, pools=pools, begun=start)
         return start
@@ -147,17 +142,17 @@ class SoftwareSteps:
 
         `heads[gpu]` waits for all words that the GPU receives.
         """
-        layer, g = self.layer, self.layer.n_gpus
-        size = layer.cluster.domain_gpus
-        _, row, tile = layer.b.regions(np.arange(g), np.full(g, size * per_pair), WORD_BYTES, size * per_pair, alloc=Alloc.PREFIX, name=name)
+        g = self.n_gpus
+        size = self.cluster.domain_gpus
+        _, row, tile = self.b.regions(np.arange(g), np.full(g, size * per_pair), WORD_BYTES, size * per_pair, alloc=Alloc.PREFIX, name=name)
         source, word, place = (axis.ravel() for axis in np.meshgrid(np.arange(g), np.arange(per_pair), np.arange(size), indexing="ij"))
         target = source - source % size + place
-        template = layer.transfer(name, Kind.PUT, "other", cls=OTHER, framing=CONTROL)
+        template = self.transfer(name, Kind.PUT, "other", cls=OTHER, framing=CONTROL)
         node, to = (axis.astype(np.int32) for axis in (source, target))
         rows = row + (target * size + source % size) * per_pair + word
-        op = layer.puts(template, node, to, rows, issuer=layer.issuers(name)[source], bytes=WORD_BYTES)
-        layer.wait_first(Batch(op=op, node=node), after)
-        layer.wait_tiles(heads, ids(tile, g))
+        op = self.puts(template, node, to, rows, issuer=self.issuers(name)[source], bytes=WORD_BYTES)
+        self.wait_first(Batch(op=op, node=node), after)
+        self.wait_tiles(heads, ids(tile, g))
 
     def barrier(self, name: str, ends: str, after: I32, simulated_ps: int = 0) -> I32:
         """Every GPU sends a flag to every GPU after the op `after[gpu]`, and polls the flags that it receives.
@@ -175,44 +170,14 @@ class SoftwareSteps:
 
         Returns `[gpus]` the polls.
         """
-        return self.barrier(name, ends, self.layer.join(f"{name}.sent", start, sends), self.visible_ps)
+        return self.barrier(name, ends, self.join(f"{name}.sent", start, sends), self.visible_ps)
 
 
-COUNT_BYTES = 4  # rows of an expert
+class SoftwareSteps:
+    """The steps as they were asked for before a builder had them itself: `SoftwareSteps(layer)` is `layer`."""
 
+    def __new__(cls, layer: SoftwareBase) -> Any:
+        return layer
 
-def mediate(layer: LayerBuilder, *, counts: bool, permutes: bool, first: Sequence[Batch] = (), rows: bool = True) -> None:
-    """Let Dispatch of `layer` wait for mediation, and end the pass with the permutation of the results.
-
-    `counts`: the GPUs exchange rows per expert, and the host waits for these counts (a backward pass knows the counts).
-    `permutes`: a kernel sorts the rows by expert before Dispatch, and another one puts the results back after Combine.
-    `first`: ops that wait besides the transfers of rows. `rows` False: the transfers do not depend on the routing and do not wait.
-    """
-    steps = SoftwareSteps(layer)
-    counted = layer.exchange(COUNT_BYTES * layer.model.n_experts, name="counts") if counts and layer.direction == "fwd" else None
-    waits = ns_to_ps(choice_int("mediation.host_sync_ns") + choice_int("mediation.launch_ns")) if counted is not None else 0
-    sent = layer.counted(layer.p.row_source)
-    begin = steps.delay("mediation", waits + (_permute_ps(sent * layer.sent_bytes) if permutes else np.zeros(layer.n_gpus, np.int64)))
-    layer.wait_tiles(begin, counted)
-    for batch in (*(layer.dispatched if rows else ()), *first):
-        layer.wait_each(batch.op, begin[batch.node])
-    if permutes:
-        end = steps.delay("unpermute", _permute_ps(sent * layer.back_bytes))
-        for back in layer.returned:
-            layer.wait_tiles(end, back.tile)
-
-
-def sorted_at_receiver(layer: LayerBuilder) -> I32:
-    """`[gpus]` DELAYs after which received rows are sorted by expert: one permutation behind the last row."""
-    received = layer.counted(layer.p.row_gpu)
-    several = layer.routing.placement.slots_per_gpu > 1
-    sort = SoftwareSteps(layer).delay("sort", _permute_ps(received * layer.sent_bytes) if several else 0)
-    layer.wait_each(sort, layer.rows_here())
-    return sort
-
-
-def _permute_ps(n_bytes: I64) -> I64:
-    """Picoseconds of a kernel that reads `n_bytes` and writes as many, with its launch."""
-    rate = 1000 * choice_int("mediation.permute_gbps")  # bytes per microsecond
-    moved: I64 = -(-2 * n_bytes.astype(np.int64) * PS_PER_US // rate)
-    return ns_to_ps(choice_int("mediation.launch_ns")) + moved
+    def __init_subclass__(cls) -> None:
+        raise ConfigError(f"class {cls.__name__}: found base SoftwareSteps, expected Kernels, which has the steps itself (docs/writing-a-system.md)")

@@ -1,8 +1,6 @@
 """`Ways`: which network a PUT takes. The kinds of networks are in `program.nets`."""
 
-from __future__ import annotations
-
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -21,7 +19,7 @@ class Ways:
     """Networks besides NVLink, in the order of `Template.net` 1, 2, ..."""
 
     @classmethod
-    def of(cls, cluster: Cluster) -> Ways:
+    def of(cls, cluster: Cluster) -> Self:
         """The ways of a Cluster."""
         return cls(cluster, nets_of(cluster))
 

@@ -1,19 +1,21 @@
-"""multimem kernels: what the switch multicasts and adds.
+"""Kernels of frameworks as lists of steps: through the switch (multimem), and all-reduces between peers.
 
 | system | kernels |
 |---|---|
 | `nvls-one-shot` | in one shot: NCCL's contrib kernel |
 | `nvls-two-shot` | in two shots: PyTorch's symmetric memory, TokenWeave, NCCL's contrib kernels |
 | `nvls-v` | with variable counts: Megatron-Core's NVLSAllGatherVDispatcher |
+| `KERNELS` | PyTorch's symmetric memory, vLLM, TensorRT-LLM |
 """
 
-from __future__ import annotations
+from functools import partial
 
 from dysharp.base.errors import ConfigError
+from dysharp.costs.allreduce import IN_FLIGHT
 from dysharp.program import Program, frozen
 from dysharp.specs import Cluster
 from dysharp.systems.building.collectives.kernels import kernel_program
-from dysharp.systems.collective_system import check_range, collective
+from dysharp.systems.collective_system import NoOptions, check_range, collective
 from dysharp.workload.collective import Collective
 
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter")
@@ -109,3 +111,27 @@ def variable(work: Collective, cluster: Cluster, options: Variable) -> Program:
     """multimem with a thread block per token and one barrier: behind the stores of an all-gather, before the loads of a reduce-scatter."""
     row = options.row_bytes // work.element_bytes * work.element_bytes
     return kernel_program(work, cluster, f"megatron {work.operation}", options.blocks * (row or BLOCK_BYTES), most=row)
+
+
+_TORCH, _VLLM = "https://github.com/pytorch/pytorch (CUDASymmetricMemoryOps.cu)", "https://github.com/vllm-project/vllm (csrc/custom_all_reduce.cuh)"
+_TRTLLM = "https://github.com/NVIDIA/TensorRT-LLM (allReduceFusionKernels.cu)"
+KERNELS = {
+    "allreduce-torch-multimem": ("torch multimem", _TORCH, "it multicasts and adds there"),
+    "allreduce-torch-two-shot": ("torch two-shot", _TORCH, ""),
+    "allreduce-vllm-one-stage": ("vllm one-stage", _VLLM, ""),
+    "allreduce-vllm-two-stage": ("vllm two-stage", _VLLM, ""),
+    "allreduce-trtllm-one-shot": ("trtllm one-shot", _TRTLLM, ""),
+    "allreduce-trtllm-two-shot": ("trtllm two-shot", _TRTLLM, ""),
+}
+"""System -> (kernel of `costs.allreduce.KERNELS`, source, what the switch does)."""
+
+
+def plan(work: Collective, cluster: Cluster, options: NoOptions, *, kernel: str) -> Program:
+    """An all-reduce by a framework's kernel."""
+    return kernel_program(work, cluster, kernel, IN_FLIGHT.get(kernel, 0))
+
+
+for _name, (_kernel, _source, _switch) in KERNELS.items():
+    _plan = partial(plan, kernel=_kernel)
+    _plan.__doc__ = f'All-reduce by the kernel "{_kernel}".'
+    collective(_name, source=_source, operations=("all-reduce",), switch=_switch)(_plan)

@@ -1,20 +1,119 @@
-"""NCCL with its own choice of algorithm and protocol (`nccl`), its rings (`nccl-ring`) and its trees (`nccl-tree`)."""
+"""NCCL: its own choice of algorithm and protocol (`nccl`), its rings, trees and all-to-all (`nccl-ring`, `nccl-tree`, `nccl-a2a`), and NVLS.
 
-from __future__ import annotations
+On one node NCCL uses NVLS (`nccl-nvls`) for all-reduces only; its all-gathers and reduce-scatters are rings. Channels take turns at chunks, and all
+GPUs exchange flags once a turn. `costs.collectives.nvls_turns` has the bytes of a turn and its time, `nvls_loads` the loads that the threads of a GPU
+have under way. Two turns fill and empty the pipeline: they have no transfers here, because a chunk is then copied inside its GPU.
+"""
 
 import numpy as np
 
 from dysharp.base.errors import ConfigError, check_word
+from dysharp.base.units import PS_PER_US
 from dysharp.costs import collectives as times
 from dysharp.costs.operators import arch_of
-from dysharp.program import Program, frozen
+from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail, frozen
 from dysharp.specs import Cluster
+from dysharp.systems.building.batch import Batch
+from dysharp.systems.building.collectives.kernels import Kernel
 from dysharp.systems.building.collectives.rings import NAMES, place_of, ring_program, rings_of
-from dysharp.systems.building.collectives.steps import RESULT, VECTOR
+from dysharp.systems.building.collectives.steps import RESULT, SCRATCH, SUM, VECTOR, Steps, reaching
 from dysharp.systems.building.collectives.trees import Trees, Way, rail_trees
-from dysharp.systems.collective_system import collective
-from dysharp.systems.collectives import get_collective
+from dysharp.systems.building.layer import RDMA
+from dysharp.systems.collective_system import NoOptions, collective
 from dysharp.workload.collective import OPERATIONS, Collective
+
+RELAY = f"{SCRATCH}first"
+
+
+@collective("nccl-a2a", source="https://github.com/NVIDIA/nccl (src/enqueue.cc, PXN)", operations=("all-to-all",), domains=True)
+def all_to_all(work: Collective, cluster: Cluster, options: NoOptions) -> Program:
+    """NCCL's all-to-all: every GPU stores its parts to all peers; a part for another node leaves at the GPU of the receiver's rail (PXN)."""
+    return _AllToAll(work, cluster).program()
+
+
+class _AllToAll(Steps):
+    """An all-to-all under construction."""
+
+    def program(self) -> Program:
+        """The Program. The flight and the acknowledgement of a store are parts of the start's time."""
+        chunks, size = self.chunks, self.cluster.domain_gpus
+        late = self.flight_ps + self.b.hardware.ack if self.n > 1 else 0
+        net_us = times.NET_STEPS_US[times.PROTOCOLS.index(times.SIMPLE)] if self.cluster.domains > 1 else 0.0
+        start_us = net_us + float(times.alltoall_start_us(self.cluster.own_gpu, self.cluster.fitted, self.work.size, max(self.work.shares)))
+        begun = self.start("launch", round(start_us * PS_PER_US) - late)
+        self.senders = self.ready("exchange")
+        self.declare("exchange", 0, "up", "down", *NIC.sides)
+        node, to = chunks.vector, chunks.share
+        order = np.lexsort((chunks.place, (to - node) % self.n, node))
+        order = order[np.argsort(node[order], kind="stable")]
+        rail = node - node % size + to % size
+        far, stays = node // size != to // size, node == to
+        self.send(order[(~far & ~stays)[order]], node, to, VECTOR, RESULT, begun)
+        self.send(order[(far & (rail == node))[order]], node, to, VECTOR, RESULT, begun, BETWEEN_NET)
+        two = order[(far & (rail != node))[order]]
+        if len(two):
+            rows, tiles = self.arrivals("relay", rail[two], chunks.size[two])
+            self.send(two, node, rail, VECTOR, RELAY, begun, row=rows)
+            self.wait(self.send(two, rail, to, RELAY, RESULT, begun, BETWEEN_NET), tiles, Tail.TILE_READY)
+        kept = np.flatnonzero(stays)
+        self.keep(VECTOR, RESULT, kept, to[kept], begun[to[kept]])
+        return self.build()
+
+    def send(self, chunk: I64, node: I32, to: I32, src: str, dst: str, after: I32, net: int = 0, row: I32 | None = None) -> I32:
+        """Chunks from `node[chunk]` to `to[chunk]`."""
+        if not len(chunk):
+            return np.zeros(0, np.int32)
+        framing = RDMA if net else reaching("store", self.costs.value("link.fraction"), ack=1)
+        template = self.template("exchange", Kind.PUT, "exchange", "copy", framing, src=src, dst=dst, net=net)
+        op = self.move(template, node[chunk], chunk, self.senders[node[chunk]], to[chunk], row=row)
+        self.wait(op, after[node[chunk]])
+        self.declare("exchange", int(self.chunks.size[chunk].sum()), *(NIC.sides if net else ("up", "down")))
+        return op
+
+
+@frozen
+class NvlsOptions:
+    """Options of NCCL's NVLS; its chunks follow from the size.
+
+    | option | values |
+    |---|---|
+    | `held` | whether a GPU has no more loads under way than NCCL's threads hold (`nvls_loads`); without it, all of a turn |
+    """
+
+    held: bool = True
+
+
+@collective(
+    "nccl-nvls",
+    source="https://github.com/NVIDIA/nccl (src/transport/nvls.cc, src/enqueue.cc)",
+    options=NvlsOptions,
+    operations=("all-reduce",),
+    switch="it multicasts and adds there",
+)
+def nvls(work: Collective, cluster: Cluster, options: NvlsOptions) -> Program:
+    """NCCL's NVLS all-reduce: every GPU pulls the sum of its part of a chunk and sends it to all, turn by turn."""
+    gpu, m = cluster.own_gpu, cluster.fitted
+    build = Kernel(work, cluster, times.nvls_loads(gpu, work.gpus) if options.held else 0)
+    block, fill_us = (float(value) for value in times.nvls_turns(gpu, m, work.gpus, work.size))
+    build.store = reaching("store", times.RING_PART[arch_of(gpu)] * times.NVLS_PART[arch_of(gpu)], ack=1)
+    hardware = build.b.hardware
+    # The exchange is from end to end of a turn: a load and a store of the Program are parts of it.
+    simulated = 4 * hardware.lat + hardware.responder + 2 * hardware.lat + hardware.ack
+    flags = max(1, round(float(times.sync_us(gpu, m, work.gpus)) * PS_PER_US) - simulated)
+    build.then(build.start("launch", round((times.SIMPLE.start_us + fill_us) * PS_PER_US)))
+    size, share, waiters = build.chunks.size, build.chunks.share, build.issuers("turn", slots=1)
+    before = np.cumsum(size) - size - np.array(work.first)[share]  # bytes of the share before the chunk
+    turn = before * work.gpus // round(block)
+    for number in range(int(turn.max(initial=0)) + 1):
+        mine = np.flatnonzero(turn == number)
+        exchange = build.delay("turn", flags, waiters)
+        build.wait(np.tile(exchange, build.n), np.repeat(build.before, build.n))
+        build.before = exchange
+        node, pull = build.pull(share[mine], mine, SUM)
+        node, store = build.multicast(node, mine, SUM, pull)
+        build.then(build.join("turn.done", Batch(op=store, node=node)))
+    return build.build()
+
 
 TRAINS, BULK = "trains", "bulk"
 
@@ -80,7 +179,7 @@ def broadcast(work: Collective, cluster: Cluster, at: int) -> Program:
     chains = Trees(work, cluster, parents, way)
     chains.keep_root()
     chains.gather({}, VECTOR)
-    return chains.build(chains.traffic)
+    return chains.build()
 
 
 @frozen
@@ -124,7 +223,7 @@ def tree(work: Collective, cluster: Cluster, options: TreeOptions) -> Program:
     trees = Trees(work, cluster, rail_trees(cluster.n_gpus, cluster.domain_gpus), way)
     trees.alone()
     trees.gather(trees.reduce(), RESULT)
-    return trees.build(trees.traffic)
+    return trees.build()
 
 
 ON, OFF, AUTO = "on", "off", "auto"
@@ -176,5 +275,4 @@ def plan(work: Collective, cluster: Cluster, options: Options) -> Program:
         return ring(work, cluster, RingOptions(protocol))
     if algorithm == "tree":
         return tree(work, cluster, TreeOptions(protocol))
-    other = get_collective("nccl-nvls" if algorithm == "nvls" else "nccl-a2a")
-    return other.plan(work, cluster, other.options())
+    return nvls(work, cluster, NvlsOptions()) if algorithm == "nvls" else all_to_all(work, cluster, NoOptions())

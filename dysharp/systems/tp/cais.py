@@ -1,7 +1,5 @@
 """CAIS and its ablations: loads and stores of GEMM kernels merge in the switch (arXiv 2605.05628)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.program import I32, Tail, frozen

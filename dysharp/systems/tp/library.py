@@ -1,7 +1,5 @@
 """Libraries of today: TokenWeave weaves two parts of the tokens, Flux fuses stores and copies with its GEMMs. Forms: paper and code."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.base.units import PS_PER_US

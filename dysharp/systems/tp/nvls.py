@@ -1,7 +1,5 @@
 """Tensor parallelism with NVLS collectives between kernels (`tp-nvls`, `sp-nvls`): Megatron-LM."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.program import I32, Tail, frozen

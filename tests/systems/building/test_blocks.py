@@ -62,13 +62,13 @@ def test_a_combine_batch_has_the_gpus_and_tokens_of_its_useful_rows(rows):
 def test_a_paced_batch_answers_with_the_op_in_front():
     layer = layer_of(machine=load_cluster("hw-dgx-h100").with_gpus(4))
     puts = layer.dispatch_rows()
-    paced = SoftwareSteps(layer).paced("dispatch", puts, 1000)
+    paced = layer.paced("dispatch", puts, 1000)
     far = puts.node != puts.to
     assert (paced.op[~far] == puts.op[~far]).all()
     assert not set(paced.op[far].tolist()) & set(puts.op.tolist())
     assert edges_of(layer) == {(Tail.OP_DONE, int(a), Head.OP_ISSUE, int(b)) for a, b in zip(paced.op[far], puts.op[far], strict=True)}
     assert (paced.of_useful_row == paced.op).all()
-    all_paced = SoftwareSteps(layer).paced("dispatch", puts, 1000, own=True)
+    all_paced = layer.paced("dispatch", puts, 1000, own=True)
     assert not set(all_paced.op.tolist()) & set(puts.op.tolist())
 
 
@@ -94,23 +94,29 @@ def test_waits_name_who_waits_first():
 
 def test_steps_without_a_cost_work_on_a_paper_cluster():
     layer = layer_of()
-    steps = SoftwareSteps(layer)
     puts = layer.dispatch_puts()
     told, known = layer.join("told"), layer.join("known")
     layer.wait_each(told[puts.node], puts.op)
-    steps.flags("counts", 2, told, known)
+    layer.flags("counts", 2, told, known)
     finished = one_after_another(layer, known)
     layer.wait_first(layer.combine_puts(Discipline.PROGRAM_ORDER), finished)
     verify(layer.build("one_copy_per_gpu"))
 
 
+def test_software_steps_are_the_builders_own():
+    layer = layer_of()
+    assert SoftwareSteps(layer) is layer
+    with pytest.raises(ConfigError, match="class Mine: found base SoftwareSteps, expected Kernels"):
+        type("Mine", (SoftwareSteps,), {})
+
+
 def test_costs_need_an_hw_cluster():
-    steps = SoftwareSteps(layer_of())
+    layer = layer_of()
     text = r'software costs: found cluster "[^"]+" without a GPU, expected an hw-\* cluster \(it names a GPU with fitted constants\)'
     with pytest.raises(ConfigError, match=text):
-        _ = steps.costs
+        _ = layer.costs
     with pytest.raises(ConfigError, match=text):
-        steps.barrier("dispatch", "ready", steps.layer.join("start"))
+        layer.barrier("dispatch", "ready", layer.join("start"))
 
 
 def test_schedules_return_their_gemms_and_pools():

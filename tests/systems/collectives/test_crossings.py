@@ -50,9 +50,7 @@ def test_on_tokenweaves_rows_multimem_all_reduces_never_cross_nccls() -> None:
 def test_on_vllms_rows_they_cross_at_64_mib_within_a_factor_of_two() -> None:
     rows = [m for m in read_measurements() if m.kind == "inswitch_allreduce" and m.source.startswith(VLLM)]
     sizes = {m.id: _bytes(m.config) for m in rows}
-    measured = {
-        name: {sizes[m.id]: m.value for m in rows if m.system == name and m.value} for name in ("pynccl", "multimem (torch symm mem)")
-    }
+    measured = {name: {sizes[m.id]: m.value for m in rows if m.system == name and m.value} for name in ("pynccl", "multimem (torch symm mem)")}
     gap = {size: took - measured["pynccl"][size] for size, took in measured["multimem (torch symm mem)"].items()}
     assert crossing(gap) == [64 * MIB]
     predicted = {size: took_us("allreduce-torch-multimem", "all-reduce", size) - took_us("nccl", "all-reduce", size) for size in gap if size >= MIB}

@@ -21,28 +21,25 @@ from dysharp.base.errors import ConfigError
 from dysharp.program import I32, I64, Discipline, Ints, place_in, runs, spans, starts
 from dysharp.systems.building.batch import Batch, placed
 from dysharp.systems.building.between.two_hop import TwoHop
-from dysharp.systems.building.layer import LayerBuilder
-from dysharp.systems.building.software_steps import SoftwareSteps
+from dysharp.systems.building.layer import Kernels, LayerBuilder
 
 RING_ROWS = 128  # rows of an RDMA ring per (channel, remote domain): DeepEP deep_ep/buffers/legacy.py
 CHUNK = {16: (20, 12), 64: (8, 8), 1024: (12, 8)}
 """GPUs up to which it holds -> (rows per RDMA write of Dispatch, of Combine): DeepEP deep_ep/buffers/legacy.py."""
 MOST_DOMAINS = 20  # DeepEP: NUM_MAX_RDMA_PEERS
+CHUNK_TOKENS = 64  # neighbouring tokens that one SM of Hybrid-EP takes at a time: DeepEP, branch hybrid-ep
 BARRIERS = 2  # rail barriers of a call with a cached handle: DeepEP
 PACED = 8
 """Pushes of Combine that one DELAY paces."""
 
 
-class Internode(SoftwareSteps):
+class Internode(Kernels):
     """The two kernels on `n_sm` SMs of every GPU."""
 
-    def __init__(self, layer: LayerBuilder, n_sm: int, name: str = "deepep") -> None:
-        super().__init__(layer)
-        self.n = pairs_of_sms(layer, n_sm, name)
-        self.hop = TwoHop(layer)
-        self.chunk = next(sizes for most, sizes in CHUNK.items() if layer.n_gpus <= most)
-        tokens = layer.tokens
-        self.channel: I64 = self.hop.token.astype(np.int64) % tokens * self.n // tokens  # [units]
+    def prepare(self) -> None:
+        self.n, self.hop = pairs_of_sms(self), TwoHop(self)
+        self.chunk = next(sizes for most, sizes in CHUNK.items() if self.n_gpus <= most)
+        self.channel: I64 = self.hop.token.astype(np.int64) % self.tokens * self.n // self.tokens  # [units]
 
     # ---- what both kernels share -------------------------------------------------------------------------------------
 
@@ -55,7 +52,7 @@ class Internode(SoftwareSteps):
 
     def queues(self, name: str) -> I32:
         """`[gpus, channels]` issuers of transfers in program order."""
-        return self.layer.issuers(name, each=self.n).reshape(-1, self.n)
+        return self.issuers(name, each=self.n).reshape(-1, self.n)
 
     def begin(self, name: str, after: I32 | None) -> I32:
         """The notify with a cached handle ("NAME.notify", after `after` of all GPUs), and the fixed time behind it.
@@ -63,9 +60,10 @@ class Internode(SoftwareSteps):
         A rail's barrier is NVSHMEM's sync of a team: dissemination with radix 2 (NVSHMEM_BARRIER_TG_DISSEM_KVAL), so as many
         rounds as n domains need doublings from one.
         """
-        costs, rounds = self.costs, (self.layer.cluster.domains - 1).bit_length()
-        notify = self.delay(f"{name}.notify", BARRIERS * costs.ps("internode.barrier_us", rounds) + costs.ps("internode.notify_us"), after_all=after)
-        return self.delay(f"{name}.call", costs.ps(f"internode.{name}_us"), after=notify)
+        rounds = (self.cluster.domains - 1).bit_length()
+        cost = BARRIERS * self.costs.ps("internode.barrier_us", rounds) + self.costs.ps("internode.notify_us")
+        notify = self.delay(f"{name}.notify", cost, after_all=after)
+        return self.delay(f"{name}.call", self.costs.ps(f"internode.{name}_us"), after=notify)
 
     def groups(self, name: str, stream: I64) -> tuple[I64, int]:
         """(`[units]` chunk of each unit, number of chunks): as many units in a row of one stream as an RDMA write has."""
@@ -73,7 +71,7 @@ class Internode(SoftwareSteps):
 
     def hold(self, stream: I64, sends: I32, work: I32) -> None:
         """A send takes a slot of its ring, which the work on its chunk gives back. All `[sends]`."""
-        b, domains = self.layer.b, self.layer.cluster.domains
+        b, domains = self.b, self.cluster.domains
         rings, ring = np.unique(stream, return_inverse=True)
         slots = [b.semaphore(int(r) // (self.n * domains), RING_ROWS, "rdma ring", "rows") for r in rings.tolist()]
         b.hold(np.array(slots, np.int32)[ring], sends, work)
@@ -85,21 +83,17 @@ class Internode(SoftwareSteps):
     def work(self, operator: str, gpu: I32, channel: I64, chunk: I64, n_bytes: int) -> I32:
         """A DELAY per chunk on the SMs of its channel, for every copied row. `gpu`, `channel`: `[chunks]`; `chunk`: `[units]`."""
         copies = np.bincount(chunk, weights=self.hop.copies, minlength=len(gpu)).astype(np.int64)
-        row_ps = self._row_ps(f"internode.{operator}_GBps", n_bytes)
-        issuer = self.issuers(f"{operator}.forward", Discipline.READY_FIFO, self.n)[gpu, channel]
+        row_ps = self.costs.copy_ps(f"internode.{operator}_GBps", n_bytes) // 2  # the two SMs of a channel
+        issuer = self.sms(f"{operator}.forward", self.n)[gpu, channel]
         durations = self.in_turn(row_ps, copies)
         return self.copies(operator, durations, gpu, issuer, np.maximum(copies, 1), name="forward").op
-
-    def _row_ps(self, name: str, n_bytes: int) -> int:
-        """Time in which the two SMs of a channel forward a row at `name` GB/s each."""
-        return self.costs.copy_ps(name, n_bytes) // 2
 
     # ---- dispatch ----------------------------------------------------------------------------------------------------
 
     def dispatch(self) -> I32:
         """Add Dispatch. Returns `[gpus]` JOINs: `[gpu]` ends when all rows of the GPU have arrived."""
-        layer, hop, costs = self.layer, self.hop, self.costs
-        n = layer.cluster.domains
+        hop = self.hop
+        n = self.cluster.domains
         start = self.begin("dispatch", None)
         writes = self.writes(start)
         stream = (hop.source.astype(np.int64) * self.n + self.channel) * n + hop.domain
@@ -108,86 +102,114 @@ class Internode(SoftwareSteps):
         order = hop.remote
         sends, tiles = hop.send(sender[hop.source[order], self.channel[order]], order, chunk[order], n_chunks)
         first = starts(hop.token[order])
-        layer.wait_each(sends[first], writes[layer_index(layer, hop.token[order][first])])
-        gpu, channel = np.zeros(n_chunks, np.int32), np.zeros(n_chunks, np.int64)
-        gpu[chunk], channel[chunk] = hop.relay, self.channel
-        work = self.work("dispatch", gpu, channel, chunk, layer.sent_bytes)
-        layer.wait_tiles(work, tiles)
-        last = np.full(n_chunks, -1, np.int64)  # the last token of each chunk of the own domain: its slots are written then
-        near = np.flatnonzero(~hop.far)
-        last[chunk[near]] = hop.token[near]
+        self.wait_each(sends[first], writes[layer_index(self, hop.token[order][first])])
+        gpu = placed(n_chunks, chunk, hop.relay)
+        work = self.work("dispatch", gpu, placed(n_chunks, chunk, self.channel), chunk, self.sent_bytes)
+        self.wait_tiles(work, tiles)
+        last = placed(n_chunks, chunk[~hop.far], hop.token[~hop.far])  # the last token of each chunk of the own domain: its slots are written then
         own = np.flatnonzero(last >= 0)
-        layer.wait_each(work[own], writes[layer_index(layer, last[own])])
+        self.wait_each(work[own], writes[layer_index(self, last[own])])
         self.hold(stream[order], sends, work[chunk[order]])
-        away = np.bincount(chunk[hop.unit_of_pair], weights=layer.p.gpu != hop.relay[hop.unit_of_pair], minlength=n_chunks).astype(np.int64)
-        paced = self._paced("dispatch", gpu, away, work, costs.stores_ps(layer.sent_bytes))
-        forwards = hop.forward(layer.ready("dispatch"))
-        layer.wait_each(forwards.op, paced[chunk[hop.unit_of_pair]])
-        return layer.join("received", start, Batch(op=forwards.op, node=layer.p.gpu))
+        away = np.bincount(chunk[hop.unit_of_pair], weights=self.p.gpu != hop.relay[hop.unit_of_pair], minlength=n_chunks).astype(np.int64)
+        durations, stores = self.in_turn(self.costs.stores_ps(self.sent_bytes), away), self.ready("stores", self.pools(1, "stores"))
+        paced = self.copies("dispatch", durations, gpu, stores[gpu], away, name="stores", after=work).op
+        forwards = hop.forward(self.ready("dispatch"))
+        self.wait_each(forwards.op, paced[chunk[hop.unit_of_pair]])
+        return self.join("received", start, Batch(op=forwards.op, node=self.p.gpu))
 
     def writes(self, start: I32) -> I32:
         """A DELAY per token of `layer.p.sent` on the sending SM of its channel: a copy into a send slot per domain."""
-        layer = self.layer
-        units = np.bincount(layer_index(layer, self.hop.token), minlength=len(layer.p.sent))
-        copy = self.costs.copy_ps("sm.copy_GBps", layer.sent_bytes)
-        channel = layer.p.sent % layer.tokens * self.n // layer.tokens
-        issuer = self.issuers("write", Discipline.PROGRAM_ORDER, self.n)[layer.p.sent_source, channel]
-        durations = [max(1, copy * n) for n in range(layer.cluster.domains + 1)]
-        writes = self.copies("dispatch", durations, layer.p.sent_source, issuer, units, name="write")
-        layer.wait_first(writes, start, stream=issuer)
+        units = np.bincount(layer_index(self, self.hop.token), minlength=len(self.p.sent))
+        copy = self.costs.copy_ps("sm.copy_GBps", self.sent_bytes)
+        channel = self.p.sent % self.tokens * self.n // self.tokens
+        issuer = self.sms("write", self.n, Discipline.PROGRAM_ORDER)[self.p.sent_source, channel]
+        durations = [max(1, copy * n) for n in range(self.cluster.domains + 1)]
+        writes = self.copies("dispatch", durations, self.p.sent_source, issuer, units, name="write")
+        self.wait_first(writes, start, stream=issuer)
         return writes.op
-
-    def _paced(self, operator: str, gpu: I32, rows: I64, after: I32, row_ps: int) -> I32:
-        """A DELAY per chunk behind `after`, one at a time per GPU: the pace of `rows` stores."""
-        issuer = self.layer.ready("stores", self.pools("stores"))[gpu]
-        return self.copies(operator, self.in_turn(row_ps, rows), gpu, issuer, rows, name="stores", after=after).op
 
     # ---- combine -----------------------------------------------------------------------------------------------------
 
     def combine(self, finished: I32) -> None:
         """Add Combine, which starts when `finished[gpu]` of all GPUs are done."""
-        layer, hop, costs = self.layer, self.hop, self.costs
-        n = layer.cluster.domains
+        hop = self.hop
+        n = self.cluster.domains
         start = self.begin("combine", finished)
         stream = (hop.relay.astype(np.int64) * n + hop.source // hop.size) * self.n + self.channel
         chunk, n_chunks = self.groups("combine", stream)
         order = self._side_by_side()
-        node = layer.p.gpu[order]
-        gathers, tiles = hop.gather(layer.issuers("combine"), order, chunk, n_chunks)
+        node = self.p.gpu[order]
+        gathers, tiles = hop.gather(self.issuers("combine"), order, chunk, n_chunks)
         place = place_in(node)
         group_first = np.flatnonzero(place % PACED == 0)
         group = np.cumsum(place % PACED == 0) - 1
         away = np.bincount(group, weights=node != hop.relay[hop.unit_of_pair[order]], minlength=len(group_first)).astype(np.int64)
-        issuer = layer.issuers("stores", pools=self.pools("stores"))[node[group_first]]
-        durations = [max(1, costs.stores_ps(layer.model.row_bytes) * k) for k in range(PACED + 1)]
+        issuer = self.issuers("stores", pools=self.pools(1, "stores"))[node[group_first]]
+        durations = [max(1, self.costs.stores_ps(self.model.row_bytes) * k) for k in range(PACED + 1)]
         paced = self.copies("combine", durations, node[group_first], issuer, away, name="stores")
-        layer.wait_first(paced, start)
-        layer.wait_each(gathers[group_first], paced.op)
-        gpu, channel = np.zeros(n_chunks, np.int32), np.zeros(n_chunks, np.int64)
-        gpu[chunk], channel[chunk] = hop.relay, self.channel
-        work = self.work("combine", gpu, channel, chunk, layer.model.row_bytes)
-        layer.wait_tiles(work, tiles)
+        self.wait_first(paced, start)
+        self.wait_each(gathers[group_first], paced.op)
+        gpu, channel = placed(n_chunks, chunk, hop.relay), placed(n_chunks, chunk, self.channel)
+        work = self.work("combine", gpu, channel, chunk, self.model.row_bytes)
+        self.wait_tiles(work, tiles)
         units = np.argsort(chunk, kind="stable")
-        layer.wait_each(hop.give_back(units), work[chunk[units]])
+        self.wait_each(hop.give_back(units), work[chunk[units]])
 
     def _side_by_side(self) -> I64:
         """The pairs in the order of pushing: by GPU, then the first token of every channel, the second one, and so on."""
-        layer, hop = self.layer, self.hop
+        hop = self.hop
         channel = self.channel[hop.unit_of_pair]
-        token = layer.p.token % np.int32(layer.tokens)
-        place = token - -(-channel * layer.tokens // self.n)
-        turn = (layer.p.source - layer.p.gpu) % layer.n_gpus
-        return np.asarray(np.lexsort((channel, turn, place, layer.p.gpu)))
+        token = self.p.token % np.int32(self.tokens)
+        place = token - -(-channel * self.tokens // self.n)
+        turn = (self.p.source - self.p.gpu) % self.n_gpus
+        return np.asarray(np.lexsort((channel, turn, place, self.p.gpu)))
 
 
-def pairs_of_sms(layer: LayerBuilder, n_sm: int, name: str) -> int:
-    """Channels of `n_sm` SMs. Raises ConfigError for an odd number and for one that the GPU does not have."""
-    most = layer.cluster.n_sms
+def pairs_of_sms(layer: Kernels) -> int:
+    """Channels of the option `n_sm`. Raises ConfigError for an odd number and for one that the GPU does not have."""
+    n_sm, most = layer.options.n_sm, layer.cluster.n_sms
     if n_sm < 2 or n_sm % 2 or n_sm > most:
-        raise ConfigError(f"{name}.n_sm: found {n_sm}, expected an even number of SMs from 2 to {most}")
-    return n_sm // 2
+        raise ConfigError(f"{layer.name}.n_sm: found {n_sm}, expected an even number of SMs from 2 to {most}")
+    return int(n_sm) // 2
 
 
 def layer_index(layer: LayerBuilder, token: Ints) -> I64:
     """Index into `layer.p.sent` of each token."""
     return np.asarray(np.searchsorted(layer.p.sent, token))
+
+
+class HybridInternode(Internode):
+    """The two kernels on `n_sm` SMs, which take turns at chunks of neighbouring tokens, `CHUNK_TOKENS` or the option `chunk`."""
+
+    def prepare(self) -> None:
+        self.n, self.hop = self.options.n_sm, TwoHop(self)
+        self.part: I64 = self.hop.token.astype(np.int64) % self.tokens // getattr(self.options, "chunk", CHUNK_TOKENS)  # [units]
+        self.channel = self.part % self.n
+
+    def begin(self, name: str, after: I32 | None) -> I32:
+        """The launch, behind `after` of all GPUs."""
+        return self.delay(f"{name}.launch", self.costs.kernel_ps, after_all=after)
+
+    def queues(self, name: str) -> I32:
+        """`[gpus, SMs]` one queue per GPU: rows leave in token order, whichever SM takes their chunk."""
+        return np.asarray(np.repeat(self.issuers(name)[:, None], self.n, axis=1))
+
+    def writes(self, start: I32) -> I32:
+        """Rows leave from the registered input."""
+        return np.asarray(start[self.p.sent_source])
+
+    def groups(self, name: str, stream: I64) -> tuple[I64, int]:
+        """The units of one chunk of tokens in one domain; its flag covers all of them."""
+        parts = int(self.part.max(initial=0)) + 1
+        found, chunk = np.unique(stream * parts + self.part, return_inverse=True)
+        return chunk.astype(np.int64), len(found)
+
+    def hold(self, stream: I64, sends: I32, work: I32) -> None:
+        """The buffer has room for all tokens."""
+
+    def work(self, operator: str, gpu: I32, channel: I64, chunk: I64, n_bytes: int) -> I32:
+        """A DELAY per chunk on its SM: a time per unit, whatever its copies."""
+        units = np.bincount(chunk, minlength=len(gpu))
+        unit_ps = self.costs.ps("internode.hybrid_row_us") + self.costs.copy_ps("internode.hybrid_GBps", n_bytes)
+        issuer = self.sms(f"{operator}.forward", self.n)[gpu, channel]
+        return self.copies(operator, self.in_turn(unit_ps, units), gpu, issuer, units, name="forward").op

@@ -22,7 +22,7 @@ import numpy as np
 
 from dysharp.program import BETWEEN_NET, I32, I64, Discipline, Framing, Kind, Tail, To, spans
 from dysharp.systems.building.batch import Batch
-from dysharp.systems.building.between.two_hop import TwoHop, landing
+from dysharp.systems.building.between.two_hop import TwoHop
 from dysharp.systems.building.experts import fused, one_after_another
 from dysharp.systems.building.layer import LayerBuilder
 
@@ -70,7 +70,7 @@ class _Units:
         far = np.flatnonzero(hop.far)
         tokens, count = np.unique(hop.token[far], return_counts=True)
         source = (tokens // layer.tokens).astype(np.int32)
-        landed = landing(layer, "relay", hop.relay[far], np.arange(len(far)), hop.token[far], layer.sent_bytes)
+        landed = layer.landing("relay", hop.relay[far], np.arange(len(far)), hop.token[far], layer.sent_bytes)
         template = layer.transfer("dispatch", Kind.MULTICAST, "dispatch", "relay", layer.sent_buffer, "relay", net=BETWEEN_NET)
         queue, to = layer.issuers("nic")[source], To(count, hop.relay[far], np.ones(len(far), np.int32), landed.row)
         ops = [layer.add(template, source, issuer=queue, key=tokens, to=to, targets=1, **layer.row_columns)]

@@ -14,9 +14,8 @@ from numpy.typing import ArrayLike
 
 from dysharp.program import BETWEEN_NET, I32, Ints, Template
 from dysharp.systems.building.batch import Sends
-from dysharp.systems.building.between.two_hop import landing
 from dysharp.systems.building.layer import RDMA, LayerBuilder
-from dysharp.systems.building.ways import ByLevel, ByRail, Ways
+from dysharp.systems.building.ways import ByRail
 from dysharp.systems.facts import Layer
 
 HOPS = {"copy": ("relay", "relay", "copy"), "row": ("row", "relay.row", "relay_row"), "control": ("control", "relay.padding", "control")}
@@ -26,8 +25,8 @@ HOPS = {"copy": ("relay", "relay", "copy"), "row": ("row", "relay.row", "relay_r
 class RailLayer(LayerBuilder):
     """As `LayerBuilder`, with PUTs between rails in two hops. `puts` returns the first hops."""
 
-    def __init__(self, *layer: Any, ways: type[Ways] = ByRail, **more: Any) -> None:
-        super().__init__(*layer, ways=ways, **more)
+    def __init__(self, *layer: Any, **more: Any) -> None:
+        super().__init__(*layer, **more)
         self._onward: list[tuple[I32, I32]] = []  # first hops, their last hops
 
     def last_hops(self, op: I32) -> I32:
@@ -57,7 +56,7 @@ class RailLayer(LayerBuilder):
         rail = (node - node % size + to % size).astype(np.int32)
         # A relayed result is known by the row that it will fill; a token's row is the same in every relay. Padding has no key.
         key = row if template.fn == "row" else np.broadcast_to(columns.get("key", -1), (n,))
-        landed = landing(self, buffer, rail, np.arange(n), np.asarray(key, np.int32), int(np.max(columns["bytes"])))
+        landed = self.landing(buffer, rail, np.arange(n), np.asarray(key, np.int32), int(np.max(columns["bytes"])))
         hop = replace(template, name=f"{template.name}.rail", fn=first_fn, dst=template.dst and buffer, table=-1)
         first = self.put(hop, node, rail, landed.row, rows=None, **columns)
         name = f"{self.ways.named(template.name, BETWEEN_NET)}.rail"
@@ -71,9 +70,6 @@ class RailLayer(LayerBuilder):
 
 class TwoLevelLayer(RailLayer):
     """As `RailLayer`, level by level: all rows go to their rail GPU inside the domain, own rails included, then by NIC (Tutel's 2DH)."""
-
-    def __init__(self, *layer: Any, **more: Any) -> None:
-        super().__init__(*layer, ways=ByLevel, **more)
 
     def second_level(self, batches: Sequence[Sends]) -> None:
         """NICs wait until their GPU has sent and received all rows of the first level of this exchange."""
@@ -89,4 +85,4 @@ class TwoLevelLayer(RailLayer):
 def by_rails(layer: Layer, options: Any) -> dict[str, Any]:
     """The builder of a system whose rows travel by NCCL's all-to-all: by rails where there are several NVLink domains, unless `pxn` is False."""
     rails = layer.cluster.domains > 1 and layer.cluster.n_switches and getattr(options, "pxn", True)
-    return {"kind": RailLayer if rails else LayerBuilder}
+    return {"kind": RailLayer, "ways": ByRail} if rails else {}

@@ -11,7 +11,6 @@ import numpy as np
 
 from dysharp.program import BETWEEN_NET, I32, I64, Bools, Kind, frozen, spans
 from dysharp.systems.building.batch import Sends, placed
-from dysharp.systems.building.between.two_hop import landing
 from dysharp.systems.building.layer import LayerBuilder
 from dysharp.workload.levels import rail_rings
 
@@ -54,7 +53,7 @@ def gather(layer: LayerBuilder, pace: Pace = unpaced, start: I32 | None = None) 
     """The all-gather, after the op `start[gpu]`. Returns `[gpus]` JOINs, which end when the GPU has the rows of all tokens."""
     hops, pair = hops_of(layer, 0), layer.p.pair_of
     n_tokens = layer.routing.n_tokens
-    landed = landing(layer, "relay", hops.to, np.arange(len(hops.to)), hops.token, layer.sent_bytes)
+    landed = layer.landing("relay", hops.to, np.arange(len(hops.to)), hops.token, layer.sent_bytes)
     issuer = layer.ready("ring")
     for mine, net, src in _ways(layer, hops):
         needed = pair[hops.token[mine], hops.to[mine]]
@@ -102,9 +101,9 @@ def scatter(layer: LayerBuilder, finished: I32, pace: Pace = unpaced) -> I32:
     group = np.append(out[hops.token[into], hops.to[into]], out[p.token[own], p.gpu[own]])
     used, group = np.unique(group, return_inverse=True)
     key = np.append(hops.token[into], p.token[own])
-    parts = landing(layer, "relay.partial", hops.node[used], group, key, layer.back_bytes)
+    parts = layer.landing("relay.partial", hops.node[used], group, key, layer.back_bytes)
     none = np.flatnonzero(~filled)
-    empty = landing(layer, "ring.empty", hops.to[none], np.arange(len(none)), hops.token[none], layer.back_bytes)
+    empty = layer.landing("ring.empty", hops.to[none], np.arange(len(none)), hops.token[none], layer.back_bytes)
     sums, row, returned = _results(layer, np.flatnonzero(filled & last), hops)
     row_of_hop = np.empty(len(hops.to), np.int32)
     row_of_hop[into], row_of_hop[none], row_of_hop[filled & last] = parts.row[: len(into)], empty.row, row[: len(sums)]

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dysharp.program import BETWEEN_NET, I32, I64, Alloc, Kind, frozen, runs, spans, starts
+from dysharp.program import BETWEEN_NET, I32, I64, Kind, starts
 from dysharp.systems.building.batch import Batch, placed
 from dysharp.systems.building.experts import one_after_another
 from dysharp.systems.building.layer import LayerBuilder
@@ -60,9 +60,7 @@ class TwoHop:
         `issuer`: `[len(order)]`. Returns (`[len(order)]` ops, `[n_groups]` tiles of landed groups).
         """
         layer, units = self.layer, order
-        gpu = np.zeros(n_groups, np.int32)
-        gpu[group] = self.relay[units]
-        landed = landing(layer, "relay", gpu, group, self.token[units], layer.sent_bytes)
+        landed = layer.landing("relay", placed(n_groups, group, self.relay[units]), group, self.token[units], layer.sent_bytes)
         template = layer.transfer("dispatch", Kind.PUT, "dispatch", "relay", layer.sent_buffer, "relay", net=BETWEEN_NET)
         ends, token = (self.source[units], self.relay[units]), self.token[units]
         op = layer.put(template, *ends, landed.row, issuer=issuer, key=token, **layer.row_columns)
@@ -88,9 +86,7 @@ class TwoHop:
         layer, p = self.layer, self.layer.p
         unit = self.unit_of_pair[order]
         group, n = (self.units, len(self.token)) if group is None else (group, n_groups)
-        gpu = np.zeros(n, np.int32)
-        gpu[group] = self.relay
-        landed = landing(layer, "relay.partial", gpu, group[unit], p.token[order], layer.back_bytes)
+        landed = layer.landing("relay.partial", placed(n, group, self.relay), group[unit], p.token[order], layer.back_bytes)
         template, node = layer.transfer("combine.gather", Kind.PUT, "combine", "sum", layer.result, "relay.partial"), p.gpu[order]
         columns = {"issuer": issuer[node], "key": p.token[order]}
         return layer.puts(template, node, self.relay[unit], landed.row, **layer.result_columns, **columns), landed.tile
@@ -122,34 +118,3 @@ def two_hops(layer: LayerBuilder) -> None:
     gathers, tiles = hop.gather(layer.issuers("combine"), back)
     layer.wait_first(Batch(op=gathers, node=layer.p.gpu[back]), finished)
     layer.wait_tiles(hop.give_back(), tiles)
-
-
-@frozen
-class Landing:
-    """Rows that land at a GPU in tiles. `row`: `[entries]` row of each entry. `tile`: `[groups]` tile of each group."""
-
-    row: I32
-    tile: I32
-
-
-def landing(layer: LayerBuilder, name: str, gpu: I32, group: I64, key: I32, n_bytes: int) -> Landing:
-    """Regions with a row per entry and a tile per group of entries.
-
-    `group`: `[entries]` group of each entry, groups numbered from 0. `gpu`: `[groups]`. Groups of one GPU and size share a
-    region, whose tiles have that many rows.
-    """
-    n_groups = len(gpu)
-    size = np.bincount(group, minlength=n_groups)
-    order = np.lexsort((size, gpu))
-    order = order[size[order] > 0]
-    start, per_region = runs(gpu[order], size[order])
-    by_group = np.argsort(group, kind="stable")
-    first = np.cumsum(size) - size
-    entries = by_group[spans(first[order], size[order])]
-    _, row, tile = layer.b.regions(
-        gpu[order][start], per_region * size[order][start], n_bytes, size[order][start], alloc=Alloc.PREFIX, key=key[entries], name=name
-    )
-    rows, tiles = np.empty(len(group), np.int32), np.full(n_groups, -1, np.int32)
-    rows[entries] = row + np.arange(len(entries), dtype=np.int32)
-    tiles[order] = tile + np.arange(len(order), dtype=np.int32)
-    return Landing(rows, tiles)

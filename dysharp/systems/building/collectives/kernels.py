@@ -1,14 +1,12 @@
 """`kernel_program`: kernels of collectives as lists of steps (`costs.allreduce.KERNELS`), through the switch (multimem) or between peers."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.costs.allreduce import KERNELS, STORES, apart
 from dysharp.program import I32, I64, Ints, Kind, Program, Tail
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import Batch
-from dysharp.systems.building.collectives.steps import RESULT, SUM, VECTOR, Steps, Traffic, reaching
+from dysharp.systems.building.collectives.steps import RESULT, SUM, VECTOR, Steps, reaching
 from dysharp.workload.collective import Collective
 
 WHOLE = ("pull", "put all", "get all")
@@ -24,7 +22,7 @@ def kernel_program(work: Collective, cluster: Cluster, kernel: str, in_flight: i
     build = Kernel(work, cluster, in_flight, whole=not {*steps}.isdisjoint(WHOLE), most=most)
     for step in steps:
         build.step(step)
-    return build.build(build.traffic)
+    return build.build()
 
 
 class Kernel(Steps):
@@ -38,7 +36,7 @@ class Kernel(Steps):
         self.before: I32 = np.zeros(0, np.int32)
         self.stored = False
         self.all = np.arange(len(self.chunks.size))
-        self.traffic: Traffic = {"up": {}, "down": {}}
+        self.traffic = {"up": {}, "down": {}}
 
     def step(self, name: str) -> None:
         """Add a step after the last step."""
@@ -54,7 +52,7 @@ class Kernel(Steps):
                 self.then(self.start("fence", 4 * m.lat + m.responder - (2 * m.lat + m.ack if self.stored else 0)))
             self.before = self.flags("flags", [self.before])
         else:
-            node, op = self.move_step(name)
+            node, op = self.in_switch(name) if name in ("pull", "pull own", "multicast", "pull+multicast") else self.of_peers(name)
             self.then(self.join(f"{name}.done", Batch(op=op, node=node)))
         self.stored = name in STORES
 
@@ -65,10 +63,6 @@ class Kernel(Steps):
         self.before = ops
 
     # ---- data ------------------------------------------------------------------------------------------------------
-
-    def move_step(self, name: str) -> tuple[I32, I32]:
-        """Add a step that moves data. Returns (node, op) of the ops that end it."""
-        return self.in_switch(name) if name in ("pull", "pull own", "multicast", "pull+multicast") else self.of_peers(name)
 
     def in_switch(self, name: str) -> tuple[I32, I32]:
         """A step of multimem."""
@@ -174,5 +168,5 @@ class Kernel(Steps):
     def count(self, operator: str, chunk: I64, up: int = 1, down: int = 1) -> None:
         """Declare the bytes of `chunk` on the links, so many times up and down."""
         moved = int(self.chunks.size[chunk].sum()) * (self.n > 1)
-        for side, times in (("up", up), ("down", down)):
-            self.traffic[side][operator] = self.traffic[side].get(operator, 0) + times * moved
+        self.declare(operator, up * moved, "up")
+        self.declare(operator, down * moved, "down")

@@ -9,8 +9,6 @@ The next step of a GPU begins
 The flight is in the transfer, the rest of a hop is a DELAY. `costs.collectives` has the closed form of the same steps.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.base.errors import ConfigError, nearest
@@ -19,7 +17,8 @@ from dysharp.costs import collectives as times
 from dysharp.costs.operators import arch_of
 from dysharp.program import BETWEEN_NET, I32, I64, NIC, Kind, Program, Tail, frozen
 from dysharp.specs import Cluster
-from dysharp.systems.building.collectives.steps import OPERATORS, RESULT, SUM, VECTOR, Steps, Traffic, reaching
+from dysharp.systems.building.batch import placed
+from dysharp.systems.building.collectives.steps import OPERATORS, RESULT, SUM, VECTOR, Steps, reaching
 from dysharp.workload.collective import Collective
 from dysharp.workload.levels import rail_rings
 
@@ -119,8 +118,7 @@ class Rings(Steps):
         arriving = np.bincount(group, weights=size, minlength=len(self.streams) * self.slices).astype(np.int64)
         used = np.flatnonzero(arriving)
         rows, tiles = self.arrivals("arrived", self.streams[used // self.slices], arriving[used])
-        row_of, tile_of = (np.full(len(arriving), -1, np.int32) for _ in range(2))
-        row_of[used], tile_of[used] = rows, tiles
+        row_of, tile_of = (placed(len(arriving), used, ids) for ids in (rows, tiles))
         sender = hop.node.astype(np.int64) * n_rings + self.ring
         far = hop.node // self.cluster.domain_gpus != hop.to // self.cluster.domain_gpus
         first: I32 = np.full(len(self.streams), -1, np.int32)
@@ -154,20 +152,18 @@ class Rings(Steps):
     def end(self) -> Program:
         """The finished Program."""
         passes = {"reduce": 0, "gather": -1}
-        return self.build(self._traffic({name: passes[name] for name in OPERATORS[self.work.operation]}))
+        self._declare({name: passes[name] for name in OPERATORS[self.work.operation]})
+        return self.build()
 
-    def _traffic(self, passes: dict[str, int]) -> Traffic:
+    def _declare(self, passes: dict[str, int]) -> None:
         """A share takes all hops of its ring but one: the hop out of the share's GPU (0) or the hop into it (-1), by the operator in `passes`."""
         n_bytes = np.zeros(self.rings.shape, np.int64)  # by ring and place of the share's GPU
         np.add.at(n_bytes, (self.ring, self.at[self.ring, self.chunks.share]), self.chunks.size)
         domain = self.rings // self.cluster.domain_gpus
         far = domain != np.roll(domain, -1, axis=1)  # by ring and place of the sender
-        out: Traffic = {}
         for operator, skipped in passes.items():
             skips = np.roll(far, -skipped, axis=1)
             outside = int((n_bytes * (far.sum(axis=1, keepdims=True) - skips)).sum())
             inside = int(n_bytes.sum()) * (self.n - 1) - outside
-            for sides, moved in ((("up", "down"), inside), (NIC.sides, outside)):
-                for side in sides:
-                    out.setdefault(side, {})[operator] = moved
-        return out
+            self.declare(operator, inside, "up", "down")
+            self.declare(operator, outside, *NIC.sides)

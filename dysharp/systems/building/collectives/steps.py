@@ -36,17 +36,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import I32, I64, Ints
 from dysharp.base.errors import ConfigError, ProgramError
 from dysharp.isa.framing import Framing
-from dysharp.program import Alloc, Declared, Kind, Program, ProgramBuilder, Template, To, frozen, nets_of, runs, spans
-from dysharp.program.constants import CLASSES, OTHER, REQUESTS, RESPONSES, hardware_of
+from dysharp.program import I32, I64, OTHER, REQUESTS, RESPONSES, Alloc, Declared, Ints, Kind, Program, Template, frozen, nets_of, runs, spans
 from dysharp.program.schema import Buffer, Function, Nature, Operator, Schema
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.gpus import GpuBuilder
 from dysharp.systems.building.layer import CONTROL
-from dysharp.systems.building.software import Software
 from dysharp.systems.building.software_steps import WORD_BYTES
 from dysharp.workload.collective import Collective
 
@@ -144,7 +141,6 @@ def chunks_of(work: Collective, program: Program) -> Chunks:
     return Chunks(work, size, (which % work.gpus).astype(np.int32), vector)
 
 
-Traffic = dict[str, dict[str, int]]
 FLIT, MOST_PAYLOAD = 16, 256
 MOST_BULK = 1 << 30
 """Most bytes of one bulk op of a collective; a column of the Program has 31 bits."""
@@ -178,24 +174,17 @@ class Steps(GpuBuilder):
     """
 
     def __init__(self, work: Collective, cluster: Cluster, parts: int = 1, *, whole: bool = False, most: int = 0, bulk: bool = False) -> None:
-        self.work, self.cluster, self.n = work, cluster, cluster.n_gpus
-        self.costs = Software(cluster)
+        self.work, self.n = work, cluster.n_gpus
         operators = (*(Operator(name, Nature.COMMUNICATION) for name in OPERATORS[work.operation]), Operator("other", Nature.HOST))
-        nets = nets_of(cluster)
-        domain = cluster.nvlink_gpus
-        super().__init__(ProgramBuilder(hardware_of(cluster), self.n, CLASSES, nets=nets, domain_nodes=domain, operators=operators, schema=SCHEMA))
+        nets, domain = nets_of(cluster), cluster.nvlink_gpus
+        super().__init__(cluster, self.n, nets=nets, domain_nodes=domain, operators=operators, schema=SCHEMA)
         train = self.b.hardware.train_bytes
         self.chunks: Chunks = cut(work, MOST_BULK if bulk else min(most or train, train), parts, whole=whole)
         self._durations: dict[tuple[str, int], int] = {}
 
-    @property
-    def flight_ps(self) -> int:
-        """From a GPU over the switch to another GPU."""
-        return 2 * self.b.hardware.lat
-
-    def build(self, traffic: Traffic | None = None) -> Program:
-        """The finished Program, which declares `traffic` (default: none; see `Declared`)."""
-        return self.b.build(Declared(0, traffic or {}))
+    def build(self) -> Program:
+        """The finished Program, which declares `traffic` (`declare`)."""
+        return self.b.build(Declared(0, self.traffic))
 
     # ---- ops -----------------------------------------------------------------------------------------------------------
 
@@ -208,9 +197,7 @@ class Steps(GpuBuilder):
     def move(self, template: int, node: I32, chunk: I64, issuer: I32, to: ArrayLike, *, each: int = 1, row: Ints | None = None) -> I32:
         """Transfers of `chunk[i]` from `node[i]` to `each` members, `to` `[ops x each]`. `row`: `[ops x each]` region rows that they fill."""
         to = np.broadcast_to(np.asarray(to, np.int32), (len(node) * each,))
-        fills = None if row is None else np.ones(len(to), np.int32)
-        members = To(np.full(len(node), each, np.int32), to, fills, row)
-        return self.add(template, node, issuer=issuer, bytes=self.chunks.size[chunk], key=chunk, to=members, targets=1)
+        return self.between_gpus(template, node, to, row, each=each, issuer=issuer, bytes=self.chunks.size[chunk], key=chunk, targets=1)
 
     def delay(self, name: str, cost_ps: int, issuer: I32, node: I32 | None = None) -> I32:
         """A DELAY of `cost_ps` (at least 1) for each of `issuer`, on `node` (default: one per GPU)."""
@@ -248,8 +235,8 @@ class Steps(GpuBuilder):
         _, row, tile = self.b.regions(self.gpus, np.full(n, n), WORD_BYTES, n, alloc=Alloc.PREFIX, name=name)
         source, target = np.repeat(self.gpus, n), np.tile(self.gpus, n)
         template = self.template(name, Kind.PUT, "other", "", CONTROL)
-        to = To(np.ones(n * n, np.int32), target, np.ones(n * n, np.int32), row + target * n + source)
-        op = self.add(template, source, issuer=self.issuers(name)[source], bytes=WORD_BYTES, to=to, targets=1)
+        issuer, place = self.issuers(name)[source], row + target * n + source
+        op = self.between_gpus(template, source, target, place, issuer=issuer, bytes=WORD_BYTES, targets=1)
         for tails in after:
             if len(tails):
                 self.wait(op[::n], tails)

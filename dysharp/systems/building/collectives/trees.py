@@ -3,14 +3,12 @@
 Inside an NVLink domain NCCL's tree is a chain. Between domains it is binary, with a tree per rail. NCCL's broadcast goes down its rings.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dysharp.base.units import PS_PER_US
 from dysharp.program import BETWEEN_NET, I32, I64, NIC, Discipline, Kind, Tail, frozen
 from dysharp.specs import Cluster
-from dysharp.systems.building.collectives.steps import RESULT, SUM, VECTOR, Steps, Traffic, reaching
+from dysharp.systems.building.collectives.steps import RESULT, SUM, VECTOR, Steps, reaching
 from dysharp.workload.collective import Collective
 
 PIECES = 8
@@ -54,7 +52,6 @@ class Trees(Steps):
         many = max(1, len(self.tree) * self.n)
         self.waits = self.issuers("hop", Discipline.READY_FIFO, slots=many)
         self.senders = self.ready("tree")
-        self.traffic: Traffic = {}
         self.order = [self._by_depth(tree) for tree in range(len(parents))]
 
     def _by_depth(self, tree: int) -> list[int]:
@@ -98,9 +95,7 @@ class Trees(Steps):
             self.wait(op, tails)
         gate = self.delay(f"hop{'.far' * far}", self.hops[far], np.full(len(chunk), self.waits[to]), np.full(len(chunk), to, np.int32))
         self.wait(gate, tiles, Tail.TILE_READY)
-        for side in NIC.sides if far else ("up", "down"):
-            moved = self.traffic.setdefault(side, {})
-            moved[operator] = moved.get(operator, 0) + int(self.chunks.size[chunk].sum())
+        self.declare(operator, int(self.chunks.size[chunk].sum()), *(NIC.sides if far else ("up", "down")))
         return gate
 
     def alone(self) -> None:

@@ -17,19 +17,16 @@ Tokens are cut into blocks of rows, block r is at home on GPU r mod N. A block h
 | gemm2 | COMPUTE | block | block of "out" = the block of `src` times the second weights. What is not in "gathered" is in "rows" |
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dysharp.base.arrays import I32
 from dysharp.base.errors import ConfigError
 from dysharp.base.units import PS_PER_US
 from dysharp.costs.gemm import gemm_gang
-from dysharp.program import Alloc, Declared, Discipline, Framing, Kind, Program, ProgramBuilder, Tail, Template, To, frozen, hardware_of
+from dysharp.program import I32, Alloc, Declared, Discipline, Framing, Kind, Program, Tail, Template, frozen, hardware_of
 from dysharp.program.schema import COMMUNICATION, COMPUTE, HOST, Buffer, Function, Schema, operators
 from dysharp.specs import Cluster, choice, choice_int
 from dysharp.systems.building.base import CONTROL, STORE
@@ -127,12 +124,12 @@ class TpBuilder(GpuBuilder):
     """`begun[g]`, `first[g, r, c]`, ...: ops as int32 arrays by GPU, block and tile."""
 
     def __init__(self, work: SubLayer, cluster: Cluster, machine: Machine) -> None:
-        self.work, self.cluster, self.machine, self.n = work, cluster, machine, work.gpus
+        self.work, self.machine, self.n = work, machine, work.gpus
         hardware = hardware_of(cluster)
         vcs = max(1, 2 * cluster.n_vcs // (len(machine.channels) - 1))  # the class "other" has only flags
         hardware = replace(hardware, n_vcs=min(hardware.n_vcs, vcs))
         self.cuts: Cuts = cuts_of(work, min(machine.chunk_bytes, hardware.train_bytes))
-        super().__init__(ProgramBuilder(hardware, self.n, machine.channels, operators=OPERATORS, schema=SCHEMA))
+        super().__init__(cluster, self.n, machine.channels, hardware=hardware, operators=OPERATORS, schema=SCHEMA)
         self.rng = np.random.default_rng(np.random.SeedSequence([machine.seed, 2605, 5628]))
         self.blocks = np.arange(self.cuts.blocks, dtype=np.int32)
         self.home = self.blocks % self.n
@@ -143,7 +140,7 @@ class TpBuilder(GpuBuilder):
         self._on_sms = {name: self.issuers(name, Discipline.READY_FIFO, pools=pools) for name in ("norm", "gemm2", "gemm1")}
         if machine.comm_sms:
             self._on_sms["fused"] = self.issuers("fused", Discipline.READY_FIFO, pools=self.pools(machine.comm_sms, "comm"))
-        self.traffic: dict[str, dict[str, int]] = {"up": {}, "down": {}}
+        self.traffic = {"up": {}, "down": {}}
 
     def build(self) -> Program:
         """The finished Program, which declares the bytes of its ways."""
@@ -191,11 +188,10 @@ class TpBuilder(GpuBuilder):
     ) -> int:  # fmt: skip
         """A flag from `node[i]` behind `after[i]` to the GPU `to[i]`, or by the switch to all GPUs `to[i, :]`, into row `place` of a region of `each`
         rows on each of `at`. Returns its first tile, of `tile_rows` rows."""
-        n = len(node)
         _, row, tile = self.b.regions(at, np.full(len(at), each), FLAG_BYTES, tile_rows, alloc=Alloc.PREFIX, name=name)
         template = self.template(name, Kind.MULTICAST if to.ndim > 1 else Kind.PUT, "other", cls="other", framing=framing)
-        members = To(np.full(n, to.size // n), to.ravel(), np.ones(to.size, np.int32), row + place.ravel())
-        self.wait(self.add(template, node, issuer=self.ready(name)[node], bytes=FLAG_BYTES, prio=prio, to=members), after, tail)
+        columns: dict[str, Any] = {"each": to.size // len(node), "issuer": self.ready(name)[node], "bytes": FLAG_BYTES, "prio": prio}
+        self.wait(self.between_gpus(template, node, to.ravel(), row + place.ravel(), **columns), after, tail)
         return tile
 
     def barrier(self, name: str, after: I32) -> I32:

@@ -1,14 +1,12 @@
 """`Ways`: how chunks are summed at the home of their block and brought to every GPU: in the switch, by rings, or by loads and stores of peers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 import numpy as np
 
-from dysharp.program import I32, Alloc, Ints, Kind, Program, Tail, To
+from dysharp.program import I32, Alloc, Ints, Kind, Program, Tail
 from dysharp.specs import Cluster
 from dysharp.systems.building.batch import ids
 from dysharp.systems.building.tp.sublayer import GATHERED, PARTIAL, ROWS, SUM, Machine, TpBuilder
@@ -45,9 +43,8 @@ class Ways(TpBuilder):
         """Ops by the template `way`, each on a chunk between `node[i]` and its `each` GPUs of `to`, behind `after`. `issuer`: a name = what is ready
         first. `row`: that they fill."""
         template = self.template(*way)
-        members = To(np.full(len(node), each), to, None if row is None else np.ones(len(to), np.int32), row)
         issuers = self.ready(issuer)[node] if isinstance(issuer, str) else issuer
-        op = self.add(template, node, issuer=issuers, bytes=self.cuts.chunk_bytes, to=members, **columns)
+        op = self.between_gpus(template, node, to, row, each=each, issuer=issuers, bytes=self.cuts.chunk_bytes, **columns)
         if after is not None:
             self.wait(op, after, tail)
         return op
@@ -67,8 +64,7 @@ class Ways(TpBuilder):
     def count(self, operator: str, up: float, down: float) -> None:
         """Declare payload, in activations S."""
         for side, times in (("up", up), ("down", down)):
-            moved = self.traffic[side]
-            moved[operator] = moved.get(operator, 0) + round(times * self.cuts.chunk_bytes * len(self.every_chunk))
+            self.declare(operator, round(times * self.cuts.chunk_bytes * len(self.every_chunk)), side)
 
     # ---- sums ----------------------------------------------------------------------------------------------------------
 
