@@ -46,7 +46,7 @@ ALL = 60  # most of the parts that are not added later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Number(Constant):
+class ListedNumber(Constant):
     """One name with one or more numbers. `MODULE.NAME()` stands for the numbers inside the function or class `NAME`.
 
     `meaning`: the source, or the meaning and the reason for the kind. `value`: the number in cluster files; None in code.
@@ -84,12 +84,12 @@ class Number(Constant):
 
 
 @functools.cache
-def numbers() -> Mapping[str, Number]:
+def numbers() -> Mapping[str, ListedNumber]:
     """The packaged table."""
-    return constants_of(Number, read_text(FILE), FILE.name)
+    return constants_of(ListedNumber, read_text(FILE), FILE.name)
 
 
-def counted() -> list[Number]:
+def counted() -> list[ListedNumber]:
     """The numbers that count beside the fitted constants."""
     return [number for number in numbers().values() if number.kind == "counted"]
 

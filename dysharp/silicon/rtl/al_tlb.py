@@ -11,7 +11,7 @@ from amaranth.utils import bits_for
 from dysharp.base.values import frozen
 from dysharp.protocol import al_table
 from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import Model, Values
+from dysharp.silicon.rtl.check import BlockModel, Values
 from dysharp.silicon.rtl.formal import OrderProof, constants
 from dysharp.silicon.rtl.parts import Cam, OrderList, check_slots, lowest, memory, slot_bits
 from dysharp.specs import Cluster, choice_int
@@ -163,7 +163,7 @@ class AlTlb(wiring.Component):
         return m
 
 
-class TlbModel(Model):
+class TlbModel(BlockModel):
     """Lookups of few rows, so that misses join; memory answers in any order."""
 
     def __init__(self, parameters: TlbParameters, random: Random):
@@ -238,7 +238,7 @@ class TlbModel(Model):
         self.known.remove(key)
         self.state, outputs = al_table.step(self.state, al_table.MemoryAnswer(key))
         for output in outputs:
-            if isinstance(output, al_table.Allocated):
+            if isinstance(output, al_table.BlockBound):
                 self.seen["bound"] += 1
                 self.write = {"write_valid": 1, "write_expert": key[0], "write_index": key[1], "write_layout": output.layout}
             elif isinstance(output, al_table.Unbound):

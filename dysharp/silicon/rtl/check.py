@@ -16,7 +16,7 @@ from dysharp.silicon.rtl.blocks import Block, Pin
 Values = Mapping[str, int]
 
 
-class Model:
+class BlockModel:
     """A step function of `protocol/` behind the pins of a block. `busy`: cycles of the start. `out`: what is held until it is taken."""
 
     def __init__(self, busy: int = 0):
@@ -53,7 +53,7 @@ class Model:
         """What the block does in a free cycle without step."""
 
 
-class SpillModel(Model):
+class SpillModel(BlockModel):
     """A table that spills entries, and holds a step while it reads memory for it (`waits`)."""
 
     def __init__(self, busy: int):
@@ -115,7 +115,7 @@ Listen = Callable[[int, Values, Values], None]
 
 
 def check(
-    component: wiring.Component, models: Callable[[Random], Model], sequences: int, cycles: int, seed: int = 0, listen: Listen | None = None
+    component: wiring.Component, models: Callable[[Random], BlockModel], sequences: int, cycles: int, seed: int = 0, listen: Listen | None = None
 ) -> Checked:
     """Run `sequences` sequences of `cycles` cycles from reset. Raises SimulationError at the first output that differs."""
     reset = Signal()

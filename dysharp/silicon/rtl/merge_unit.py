@@ -11,7 +11,7 @@ from amaranth.utils import bits_for
 from dysharp.base.values import frozen
 from dysharp.protocol import merging
 from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import Model, Values
+from dysharp.silicon.rtl.check import BlockModel, Values
 from dysharp.silicon.rtl.formal import OrderProof, WatchedList, constants, slots
 from dysharp.silicon.rtl.parts import Cam, OrderList, memory, slot_bits
 from dysharp.specs import Cluster
@@ -131,7 +131,7 @@ class MergeUnit(wiring.Component):
         return m
 
 
-class MergeModel(Model):
+class MergeModel(BlockModel):
     """Loads of few lines, responses in any order, sums that come and go, lines that expire."""
 
     def __init__(self, parameters: MergeParameters, random: Random):

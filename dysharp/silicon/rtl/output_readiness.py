@@ -83,7 +83,7 @@ class NoticeModel(CounterModel):
     def step(self, event: Values) -> int:
         self.seen["repeated" if self.same(event) else "notice"] += 1
         self.state, outputs = readiness.step(self.state, (event["key"], event["place"]))
-        return int(any(isinstance(output, readiness.Ready) for output in outputs))
+        return int(any(isinstance(output, readiness.TokenReady) for output in outputs))
 
     def same(self, event: Values) -> bool:
         return event["place"] in readiness._announced(self.state, event["key"])

@@ -13,7 +13,7 @@ from dysharp.base.values import frozen
 from dysharp.protocol import rpm
 from dysharp.protocol.rpm import LINE_BYTES, PARTITION
 from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import Model, Values
+from dysharp.silicon.rtl.check import BlockModel, Values
 from dysharp.silicon.rtl.formal import constants, slots
 from dysharp.silicon.rtl.parts import Cam, lowest, memory, slot_bits
 from dysharp.specs import Cluster
@@ -195,7 +195,7 @@ class PacketManager(wiring.Component):
         return m
 
 
-class PacketModel(Model):
+class PacketModel(BlockModel):
     """Stores of a few rows to all peers, links that stall, fences, and lines that grow old."""
 
     def __init__(self, parameters: PacketParameters, random: Random):
@@ -238,7 +238,7 @@ class PacketModel(Model):
         self.state = rpm.tick(state)
         return out | {"ready": int(ready)}
 
-    def _sent(self, packet: rpm.Packet, state: rpm.RpmState) -> None:
+    def _sent(self, packet: rpm.SentLine, state: rpm.RpmState) -> None:
         entry = state.partitions[packet.peer][packet.line, packet.low]
         why = "stale" if state.now - entry.since >= self.timer else "whole" if packet.mask == rpm.ALL else "fence" if state.draining else "crowded"
         self.seen[f"sent {why}"] += 1

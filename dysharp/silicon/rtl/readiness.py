@@ -13,7 +13,7 @@ from dysharp.base.values import frozen
 from dysharp.protocol import dam
 from dysharp.protocol.dam import TILE_COUNTER
 from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import Model, Values
+from dysharp.silicon.rtl.check import BlockModel, Values
 from dysharp.silicon.rtl.formal import constants, slots
 from dysharp.silicon.rtl.parts import memory, slot_bits
 from dysharp.specs import Cluster
@@ -134,7 +134,7 @@ class Readiness(wiring.Component):
         return m
 
 
-class DamModel(Model):
+class DamModel(BlockModel):
     """A region with fewer rows than its grid; bytes, records and announcements in mixed order."""
 
     def __init__(self, parameters: DamParameters, random: Random):

@@ -15,14 +15,14 @@ from dysharp.base.values import frozen
 from dysharp.program.constants import sessions_of_table
 from dysharp.protocol import reduction
 from dysharp.silicon.rtl.blocks import Block, PortStep
-from dysharp.silicon.rtl.check import Checked, Model, Values, check
+from dysharp.silicon.rtl.check import BlockModel, Checked, Values, check
 from dysharp.silicon.rtl.formal import OrderProof, constants, live_slots, slots
 from dysharp.silicon.rtl.parts import Cam, OrderList, check_slots, memory, slot_bits
 from dysharp.specs import Cluster
 from dysharp.specs.cluster import session_bytes
 
 
-class Send(IntEnum):
+class AdderStep(IntEnum):
     """What the answer does with the adder and the buffer of sums, which lie outside of the block."""
 
     NONE = 0
@@ -118,16 +118,16 @@ class ReductionTable(wiring.Component):
             m.d.sync += scan.eq(Mux(scan == p.entries - 1, 0, scan + 1))
         send, alone = Signal(3), entry.count == 0
         with m.If(response & ~cam.hit):
-            m.d.comb += send.eq(Send.BYPASS)
+            m.d.comb += send.eq(AdderStep.BYPASS)
         with m.Elif(response & last):
-            m.d.comb += send.eq(Mux(alone, Const(Send.RESULT_ALONE, 3), Const(Send.RESULT, 3)))
+            m.d.comb += send.eq(Mux(alone, Const(AdderStep.RESULT_ALONE, 3), Const(AdderStep.RESULT, 3)))
         with m.Elif(response):
-            m.d.comb += send.eq(Mux(alone, Const(Send.PUT, 3), Const(Send.ADD, 3)))
+            m.d.comb += send.eq(Mux(alone, Const(AdderStep.PUT, 3), Const(AdderStep.ADD, 3)))
         with m.Elif(((request & cam.at_live) | cam.clear) & has_sum):
-            m.d.comb += send.eq(Send.PARTIAL)
+            m.d.comb += send.eq(AdderStep.PARTIAL)
         with m.If(free):
             m.d.sync += [
-                self.out_valid.eq(send != Send.NONE),
+                self.out_valid.eq(send != AdderStep.NONE),
                 self.send.eq(send),
                 self.slot.eq(slot),
                 self.out_key.eq(Mux(response, self.key, entry.key)),
@@ -139,7 +139,7 @@ class ReductionTable(wiring.Component):
         return m
 
 
-class ReductionModel(Model):
+class ReductionModel(BlockModel):
     """Draws requests, responses (late ones too) and looks, and predicts every pin."""
 
     def __init__(self, parameters: ReductionParameters, random: Random):
@@ -206,11 +206,11 @@ class ReductionModel(Model):
         self.seen[type(event).__name__.lower()] += 1
         alone = before is None or before.value is None
         if isinstance(event, reduction.Response) and before is not None:
-            send = (Send.RESULT_ALONE if alone else Send.RESULT) if outputs else (Send.PUT if alone else Send.ADD)
+            send = (AdderStep.RESULT_ALONE if alone else AdderStep.RESULT) if outputs else (AdderStep.PUT if alone else AdderStep.ADD)
         else:
-            send = Send.BYPASS if isinstance(event, reduction.Response) else Send.PARTIAL if outputs else Send.NONE
-        total = {Send.PUT: value, Send.BYPASS: value, Send.RESULT_ALONE: value}.get(send, self.sums.get(slot, 0) + value)
-        if send in (Send.PUT, Send.ADD):
+            send = AdderStep.BYPASS if isinstance(event, reduction.Response) else AdderStep.PARTIAL if outputs else AdderStep.NONE
+        total = {AdderStep.PUT: value, AdderStep.BYPASS: value, AdderStep.RESULT_ALONE: value}.get(send, self.sums.get(slot, 0) + value)
+        if send in (AdderStep.PUT, AdderStep.ADD):
             self.sums[slot] = total
         for output in outputs:
             assert output.value == total, f"the buffer sends {total}, the protocol {output.value}"
@@ -219,9 +219,9 @@ class ReductionModel(Model):
         if gone:
             self.front.insert(0, slot)
             del self.slot_of[session]
-        if send != Send.NONE:
+        if send != AdderStep.NONE:
             self.out = {"out_valid": 1, "send": int(send)}
-            if send != Send.BYPASS:
+            if send != AdderStep.BYPASS:
                 self.out["slot"] = slot
             if outputs:
                 self.out |= {"out_key": int(str(outputs[0].session)), "out_count": outputs[0].count}
@@ -240,7 +240,7 @@ class ReductionProof(ReductionTable):
         words = slots(m.submodules.entries, m)
         owed, came, went = Signal(p.count_bits), Signal(8), Signal(8)
         taken = self.valid & self.ready & (self.key == self.key_of)
-        leaves = self.out_valid & (self.out_key == self.key_of) & (self.send >= Send.BYPASS)
+        leaves = self.out_valid & (self.out_key == self.key_of) & (self.send >= AdderStep.BYPASS)
         with m.If(taken & self.is_request):
             m.d.sync += owed.eq(self.count)
         with m.Elif(taken):

@@ -211,15 +211,15 @@ class RowModel(SpillModel):
     def beside(self, pins: Values, ready: bool) -> dict[str, int]:
         return {"fetch_region": self.waits.key[0], "fetch_row": self.waits.key[1]} if ready else {}
 
-    def resume(self, step: aau.Store, pins: Values) -> None:
+    def resume(self, step: aau.RowPacket, pins: Values) -> None:
         self._step(aau.MapAnswer(step.key), step)
 
     def take(self, pins: Values) -> None:
-        store = aau.Store((pins["region"], pins["row"]), 0, pins["n_bytes"], pins["packet"])
+        store = aau.RowPacket((pins["region"], pins["row"]), 0, pins["n_bytes"], pins["packet"])
         self.todo.pop(0)
         self._step(store, store)
 
-    def _step(self, event: aau.Event, store: aau.Store) -> None:
+    def _step(self, event: aau.Event, store: aau.RowPacket) -> None:
         rows = {key: entry for bank in self.state.banks for key, entry in bank.items()}
         self.state, outputs = aau.step(self.state, event)
         first = 0

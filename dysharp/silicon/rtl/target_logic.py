@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 from dysharp.base.values import frozen
 from dysharp.isa.packets import IDS_PER_FLIT
 from dysharp.silicon.rtl.blocks import Block
-from dysharp.silicon.rtl.check import Model, Values
+from dysharp.silicon.rtl.check import BlockModel, Values
 from dysharp.silicon.rtl.formal import constants
 from dysharp.specs import Cluster
 
@@ -87,7 +87,7 @@ def replicas(targets: list[int], per_gpu: int) -> dict[int, set[int]]:
     return found
 
 
-class TargetModel(Model):
+class TargetModel(BlockModel):
     """Draws lists of one or more flits, some with a target twice or out of range."""
 
     def __init__(self, parameters: TargetParameters, random: Random):

@@ -85,7 +85,7 @@ class TileModel(CounterModel):
     def __init__(self, parameters: TileParameters, random: Random):
         super().__init__(parameters.entries, random)
         self.p, rows = parameters, tuple(random.randint(1, 6) for _ in range(parameters.experts))
-        self.shape = tracker.Shape(2, random.randint(1, 2), rows, random.randint(1, 2), random.randint(1, 2))
+        self.shape = tracker.TileShape(2, random.randint(1, 2), rows, random.randint(1, 2), random.randint(1, 2))
         tokens = tuple(tuple(range(n)) for n in rows)
         self.state = tracker.bound(self.shape, parameters.entries, tokens)
         self.todo = [(e, row, chunk) for e, n in enumerate(rows) for row in range(n) for chunk in range(self.shape.row_bytes)]
@@ -131,7 +131,7 @@ class TileModel(CounterModel):
         tile = self.tile(event["key"])
         name = ("packet", "GEMM-1 block", "GEMM-2 block")[event["op"]]
         self.seen[name] += 1
-        step: tracker.Event = tracker.Store(tile[0], event["row"], event["chunk"], 1)
+        step: tracker.Event = tracker.ChunkStore(tile[0], event["row"], event["chunk"], 1)
         if event["op"]:
             step = (tracker.Gemm1Block if event["op"] == 1 else tracker.Gemm2Block)(tile)
         self.state, outputs = tracker.step(self.state, step)
