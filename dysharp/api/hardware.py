@@ -17,7 +17,7 @@ from dysharp.specs import load_cluster
 if TYPE_CHECKING:
     from dysharp.api.port_trace import PortTrace
     from dysharp.silicon.rtl.check import Checked
-    from dysharp.silicon.rtl.proofs import Proven
+    from dysharp.silicon.rtl.formal import Proven
     from dysharp.silicon.rtl.synthesis import Cost
     from dysharp.silicon.rtl.yosys import MemoryBits
 
@@ -104,7 +104,7 @@ def beside_papers(blocks: list[Hardware]) -> list[tuple[Published, dict[str, Spr
 
 
 def _proven(block: str) -> list[Proven]:
-    from dysharp.silicon.rtl.proofs import prove
+    from dysharp.silicon.rtl.formal import prove
 
     return prove(block)
 

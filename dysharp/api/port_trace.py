@@ -68,7 +68,7 @@ def trace_port(model: str = "S-8", routing: str = "uniform", *, entries: int = 8
 
     Raises SimulationError where they differ, MissingExtra without the extra "rtl".
     """
-    from dysharp.silicon.rtl.models.reduction_table import replay
+    from dysharp.silicon.rtl.reduction_table import replay
 
     steps = port_steps(model, routing, entries=entries, gpus=gpus, tokens=tokens, port=port)
     outcomes = [step.outcome.split()[0] if step.outcome else "" for step in steps]

@@ -106,7 +106,7 @@ KERNELS = {"deepep": 6, "trtllm-a2a": 6, "deepep-ll": 4}
 PER_EXPERT = ("alltoall", "deepep-ll")
 
 
-class Way(NamedTuple):
+class ExchangeWay(NamedTuple):
     """One way of an exchange inside a domain. `copies`: GPUs that a token reaches; `row`: bytes; `sms`: of DeepEP's normal kernels."""
 
     gpus: int
@@ -119,7 +119,7 @@ class Way(NamedTuple):
     sms: int = NORMAL_SMS
 
 
-def kernel_us(gpu: Gpu, constants: Constants, system: str, way: Way) -> float:
+def kernel_us(gpu: Gpu, constants: Constants, system: str, way: ExchangeWay) -> float:
     """Dispatch or Combine by the kernels of TensorRT-LLM (one-sided) or DeepEP, in microseconds."""
     if system == "trtllm-a2a":
         return float(alltoall_one_sided_us(gpu, constants, way.tokens, way.copies, way.row, way.gpus, reads=way.back))
@@ -165,7 +165,7 @@ class _Moved:
         if not self.machine.cluster.gpu or self.system in ("alltoall", "hybrid-ep"):
             return self.links(row)
         experts = self.layer.n_experts + self.peers.slots
-        way = Way(self.peers.ep, experts, self.layer.topk, self.tokens, self.copies, row, back, self.sms)
+        way = ExchangeWay(self.peers.ep, experts, self.layer.topk, self.tokens, self.copies, row, back, self.sms)
         return kernel_us(self.machine.gpu, self.machine.constants, self.system, way)
 
     def links(self, row: float) -> float:

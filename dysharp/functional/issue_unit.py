@@ -14,7 +14,7 @@ from dysharp.functional.faults import Faults
 from dysharp.functional.multicast import ALIGN, DyMulticastObject, is_whole, show
 from dysharp.functional.network.core import Network
 from dysharp.functional.network.hub_tables import HubTables, Place
-from dysharp.functional.network.messages import Format, Value, hub_sum
+from dysharp.functional.network.messages import Value, WireFormat, hub_sum
 from dysharp.functional.network.transaction import MAX_TAGS, PACKET_BYTES, Transaction
 from dysharp.functional.numbers import Number
 from dysharp.functional.orders import RandomPool
@@ -48,7 +48,7 @@ class Handle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part(Transaction):
+class PacketShare(Transaction):
     """The share of one packet in an instruction.
 
     `data`: payload of a store. `columns`: elements of the result that the load fills.
@@ -72,8 +72,8 @@ class IssueUnit:
         self.experts_per_gpu, self.n_experts, self.planes, self.number = experts_per_gpu, n_gpus * experts_per_gpu, planes, number
         self.objects: list[DyMulticastObject] = []  # by base address
         self._told, self._next_tag = told, [0] * n_gpus
-        self.network: Network[Part] = Network(
-            self, RandomPool(seed), Format(number), n_gpus=n_gpus, experts_per_gpu=experts_per_gpu, reduction_entries=reduction_entries,
+        self.network: Network[PacketShare] = Network(
+            self, RandomPool(seed), WireFormat(number), n_gpus=n_gpus, experts_per_gpu=experts_per_gpu, reduction_entries=reduction_entries,
             faults=Faults(),
         )  # fmt: skip
 
@@ -116,9 +116,9 @@ class IssueUnit:
         near = tuple(sorted(t % self.experts_per_gpu for t in targets if t // self.experts_per_gpu == gpu))
         for start in range(0, n_bytes if targets else 0, PACKET_BYTES):
             size, first = min(PACKET_BYTES, n_bytes - start), start // self.number.bytes
-            part = Part(
+            part = PacketShare(
                 source=gpu, tag=self._tag(gpu), plane=self._plane(address + start), address=address + start,
-                command=Command.DYLD if data is None else Command.DYST, dtype=Format(self.number).payload, n_bytes=size,
+                command=Command.DYLD if data is None else Command.DYST, dtype=WireFormat(self.number).payload, n_bytes=size,
                 stage=Stage.DISPATCH if data is not None else Stage(obj.prop.stage - 1), targets=listed, near=near, n_far=len(listed),
                 n_near=len(near), handle=handle, obj=obj, data=b"" if data is None else data[start : start + size],
                 columns=slice(first, first + size // self.number.bytes),
@@ -152,11 +152,11 @@ class IssueUnit:
         obj, block, _ = self._locate(address)
         return obj.bound[gpu].tables, block
 
-    def store(self, t: Part, gpu: int, places: list[Place] | None, packet: Packet | None) -> None:
+    def store(self, t: PacketShare, gpu: int, places: list[Place] | None, packet: Packet | None) -> None:
         data = np.frombuffer(t.data if packet is None else packet.payload, self.number.stored)
         t.obj.bound[gpu].store(t.stage, self._locate(t.address)[2], data, places or [])
 
-    def load(self, t: Part, gpu: int, places: list[Place] | None, packet: Packet | None) -> Value:
+    def load(self, t: PacketShare, gpu: int, places: list[Place] | None, packet: Packet | None) -> Value:
         first, memory = self._locate(t.address)[2] // self.number.bytes, t.obj.bound[gpu].memory[t.stage]
         rows = [memory[e][block, first : first + t.elements] for e, block in places or []]
         unwritten = self.number.poison((t.elements,)).tobytes()
@@ -166,7 +166,7 @@ class IssueUnit:
                 raise IsaError(f"{t.handle.name} targets on GPU {t.source}: found {found}, expected a write before the load")
         return Value(hub_sum(rows, t.elements, self.number), ())
 
-    def complete(self, t: Part, value: Value) -> None:
+    def complete(self, t: PacketShare, value: Value) -> None:
         if t.pull:
             t.handle.result[t.columns] = self.number.store(value.array)
         t.handle.waiting -= 1

@@ -25,7 +25,7 @@ RecordedTile = tuple[str, int, tuple[int, ...], ColumnRange]
 
 
 @dataclass(slots=True)
-class Record:
+class RunRecord:
     """The record of a run: a reference repeats the recorded steps on data of its own.
 
     `tiles`: (function, expert slot, tokens in slot order, columns) of every COMPUTE, in order of execution; columns as in `Template.columns`. `sums`:
@@ -38,7 +38,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedRows:
     """Data that a forward pass saves for its backward pass: rows of all expert slots in layout order, and the layout.
 
     `x` `[rows, hidden]`, `h` `[rows, inner]`, `a` `[rows, mid]` as stored; `weight` `[rows]` work dtype; `key` `[rows]`
@@ -66,7 +66,7 @@ class Tensors:
     experts: Experts
     tokens: Array
     weight: Array
-    saved: Saved | None = None
+    saved: SavedRows | None = None
 
     def __post_init__(self) -> None:
         r, n = self.routing, self.number
@@ -216,7 +216,7 @@ class Buffers:
 class ExpertMemory(Buffers):
     """Memory with the useful rows of all expert slots in layout order, and the GEMMs on a tile of rows."""
 
-    def __init__(self, tensors: Tensors, layout: Layout, record: Record) -> None:
+    def __init__(self, tensors: Tensors, layout: Layout, record: RunRecord) -> None:
         super().__init__(tensors, layout.n_useful)
         self.layout, self.record = layout, record
         self.slot_expert: list[int] = tensors.routing.placement.slot_expert.tolist()
@@ -238,10 +238,10 @@ class ExpertMemory(Buffers):
         self.record.tiles.append((fn, slot, tokens, columns))
         run_tile(fn, self.slot_expert[slot], slice(first, end), self, self.t, columns)
 
-    def saved(self) -> Saved:
+    def saved(self) -> SavedRows:
         """The data for the backward pass."""
         key = np.array([self.layout.key[row] if row != UNBOUND else UNBOUND for row in self.layout.row_at[: self.n]], np.int64)
-        return Saved(self.rows("x"), self.rows("h"), self.rows("a"), self.weight, key, self.layout.row_slot())
+        return SavedRows(self.rows("x"), self.rows("h"), self.rows("a"), self.weight, key, self.layout.row_slot())
 
 
 TILE_FUNCTIONS = ("gemm1", "gemm2", "gemm2_dgrad", "gemm1_dgrad", "gemm2_wgrad", "gemm1_wgrad")

@@ -10,7 +10,7 @@ from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.functional.experts import Experts
 from dysharp.functional.faults import SCALE_OUT, Faults
-from dysharp.functional.layer import Saved, Tensors
+from dysharp.functional.layer import SavedRows, Tensors
 from dysharp.functional.numbers import Number, number_of
 from dysharp.functional.orders import ORDERS
 from dysharp.functional.packets import Statistics, run_packets
@@ -41,7 +41,7 @@ class Pass:
 class Context:
     """Data of a `forward` call for its `backward` call."""
 
-    saved: Saved
+    saved: SavedRows
     routing: Routing
     weight: Array
     number: Number

@@ -132,7 +132,7 @@ class _Layer:
             gpu, token, expert = told.popleft()
             self.readiness[gpu], outputs = readiness.step(self.readiness[gpu], (token, expert))
             for out in outputs:
-                if isinstance(out, readiness.Ready):
+                if isinstance(out, readiness.TokenReady):
                     self._combine(out.token)
         return done
 

@@ -255,7 +255,7 @@ class BoundMemory:
         self.memory = [[d.number.poison((n, columns)) for n in nactive] for _ in range(obj.prop.stage)]
         self.ready: set[tracker.Tile] = set()
         al = al_table.empty(len(nactive), TLB_ENTRIES)
-        ts = tracker.empty(tracker.Shape(TILE_ROWS, obj.prop.bsize, nactive), TRACKER_ENTRIES)
+        ts = tracker.empty(tracker.TileShape(TILE_ROWS, obj.prop.bsize, nactive), TRACKER_ENTRIES)
         self.tables = d.network.tables(gpu, al, ts, self)
 
     def store(self, stage: int, offset: int, payload: Array, places: list[tuple[int, int]]) -> None:
@@ -267,7 +267,7 @@ class BoundMemory:
         for e, block in places:
             self.memory[stage][e][block, first : first + len(payload)] = payload
             for start in range(offset, offset + n_bytes, ALIGN):
-                self.tables.track(tracker.Store(e, block, start // ALIGN, ALIGN))
+                self.tables.track(tracker.ChunkStore(e, block, start // ALIGN, ALIGN))
 
     # ---- calls of the tables (TablesOwner) ---------------------------------------------------------------------------
 

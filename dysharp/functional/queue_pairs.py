@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from enum import Enum, auto
 
 from dysharp.functional.faults import Faults
-from dysharp.protocol.delivery import Taken, overtakes, take
+from dysharp.protocol.delivery import TakenNumbers, overtakes, take
 
 QueuePair = tuple[int, int, int]
 """(network, sender, receiver)."""
@@ -27,7 +27,7 @@ class Messages:
         self.injected: Counter[str] = Counter()
         self._number: dict[int, int] = {}
         self._sent: Counter[QueuePair] = Counter()
-        self._taken: dict[QueuePair, Taken] = defaultdict(Taken)
+        self._taken: dict[QueuePair, TakenNumbers] = defaultdict(TakenNumbers)
         self._arrivals = 0
 
     def send(self, member: int, pair: QueuePair) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from dysharp.base.arrays import Array
 from dysharp.base.errors import EmulationMismatch
 from dysharp.base.values import frozen
-from dysharp.functional.layer import Buffers, Record, RecordedTile, Tensors, run_tile
+from dysharp.functional.layer import Buffers, RecordedTile, RunRecord, Tensors, run_tile
 from dysharp.functional.sums import evaluate, slots_of
 from dysharp.program.tables import ALL_COLUMNS, ColumnRange
 
@@ -54,7 +54,7 @@ WRITES = {"gemm1": ("h", "a"), "gemm2": ("y",), "gemm2_dgrad": ("dh",), "gemm1_d
 FORWARD, BACKWARD = ("gemm1", "gemm2"), ("gemm2_dgrad", "gemm1_dgrad", "gemm2_wgrad", "gemm1_wgrad")
 
 
-def recorded_reference(t: Tensors, record: Record, *, forward: Record | None = None) -> Reference:
+def recorded_reference(t: Tensors, record: RunRecord, *, forward: RunRecord | None = None) -> Reference:
     """The expected results: the recorded tiles and sums, on rows taken from the inputs.
 
     `forward`: record of the forward pass, for a backward pass. `t.tokens` is then dy, and activations are computed again from the inputs in
@@ -102,7 +102,7 @@ def _run(t: Tensors, rows: _Rows, tiles: list[RecordedTile]) -> None:
             rows.gate_grad[index] = tile.gate_grad
 
 
-def _check_once(rows: _Rows, record: Record, functions: tuple[str, ...]) -> None:
+def _check_once(rows: _Rows, record: RunRecord, functions: tuple[str, ...]) -> None:
     for fn in functions:
         ranges = _ranges(fn, record) or [ALL_COLUMNS]
         count = np.zeros((len(rows.token), len(ranges)), np.int64)
@@ -116,7 +116,7 @@ def _check_once(rows: _Rows, record: Record, functions: tuple[str, ...]) -> None
             raise EmulationMismatch(f"{fn}: {found}{where}, expected once")
 
 
-def _ranges(fn: str, record: Record) -> list[ColumnRange]:
+def _ranges(fn: str, record: RunRecord) -> list[ColumnRange]:
     """The ranges of columns in which `fn` was computed, rising. Raises EmulationMismatch for ranges that do not cover a row."""
     ranges = sorted({columns for name, _, _, columns in record.tiles if name == fn})
     if ranges and [0, *(end for _, end, _ in ranges)] != [*(first for first, _, _ in ranges), ranges[0][2]]:
@@ -124,7 +124,7 @@ def _ranges(fn: str, record: Record) -> list[ColumnRange]:
     return ranges
 
 
-def _add_up(t: Tensors, rows: _Rows, record: Record, values: Array) -> Array:
+def _add_up(t: Tensors, rows: _Rows, record: RunRecord, values: Array) -> Array:
     """`[tokens, hidden]` sums, computed by the recorded expressions, chunk by chunk."""
     hidden, n = t.experts.hidden, t.number
     out = np.zeros((t.routing.n_tokens, hidden), n.stored)

@@ -7,7 +7,7 @@ import numpy as np
 
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError, EmulationMismatch
-from dysharp.functional.layer import UNBOUND, ExpertMemory, Layout, Record, Tensors
+from dysharp.functional.layer import UNBOUND, ExpertMemory, Layout, RunRecord, Tensors
 from dysharp.functional.sums import Expression, add_in_order
 from dysharp.program import Program
 
@@ -19,7 +19,7 @@ class RowValues:
 
     def __init__(self, program: Program, tensors: Tensors) -> None:
         self.p, self.t = program, tensors
-        self.record = Record()
+        self.record = RunRecord()
         self.layout = Layout(program, tensors.routing)
         self.memory = ExpertMemory(tensors, self.layout, self.record)
         self.backward = tensors.saved is not None

@@ -8,7 +8,7 @@ import numpy as np
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ConfigError, EmulationMismatch
 from dysharp.functional.faults import Faults
-from dysharp.functional.layer import UNBOUND, Record, Saved, Tensors
+from dysharp.functional.layer import UNBOUND, RunRecord, SavedRows, Tensors
 from dysharp.functional.orders import Pool, make_pool, time_in
 from dysharp.functional.progress import Progress
 from dysharp.functional.queue_pairs import Arrival, Messages, QueuePair
@@ -33,8 +33,8 @@ class Outcome:
 
     out: Array
     gate_grad: Array | None
-    record: Record
-    saved: Saved | None
+    record: RunRecord
+    saved: SavedRows | None
     events: int
     injected: Mapping[str, int] = field(default_factory=dict)
 

@@ -137,7 +137,7 @@ assert CONTROL[-1].width == 8
 
 
 @frozen
-class Rule:
+class CommandEncoding:
     """How one command is encoded. `answer`: the packet travels on an answer channel."""
 
     name: str
@@ -147,13 +147,13 @@ class Rule:
     layout: Layout
 
 
-def _rule(name: str, half: Half, data: Data, answer: bool = False) -> Rule:
+def _rule(name: str, half: Half, data: Data, answer: bool = False) -> CommandEncoding:
     layout = Layout(name, half.value + CONTROL)
     assert layout.bits == FLIT_BITS, name
-    return Rule(name, half, data, answer, layout)
+    return CommandEncoding(name, half, data, answer, layout)
 
 
-RULES: Final[dict[Command, Rule]] = {
+RULES: Final[dict[Command, CommandEncoding]] = {
     Command.DYST: _rule("dymultimem.st", Half.REQUEST, Data.PAYLOAD),
     Command.DYLD: _rule("dymultimem.ld_reduce", Half.REQUEST, Data.WANTED),
     Command.DYST_REPLICA: _rule("dymultimem.st replica", Half.REPLICA, Data.PAYLOAD),

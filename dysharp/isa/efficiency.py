@@ -15,7 +15,7 @@ LISTED_LOCALLY = 33  # with so many local experts a replica lists its targets in
 
 
 @frozen
-class Format:
+class StoreFormat:
     """How a store names its targets.
 
     `more_listed`: addresses in the list besides one per target. `replica_flits`: extension flits on every copy.
@@ -28,15 +28,15 @@ class Format:
 
 # "explicit": flit 0 holds the first address. "explicit-8": flit 0 holds no address.
 FORMATS = {
-    "ideal": Format(Framing("ideal", MAX_PAYLOAD)),  # one header flit, as with a static multicast group
-    "dysharp": Format(Framing("dymultimem", MAX_PAYLOAD, targets_per_ext=8)),
-    "dysharp-listed": Format(Framing("dymultimem", MAX_PAYLOAD, targets_per_ext=8), replica_flits=1),
-    "explicit": Format(Framing("explicit", MAX_PAYLOAD, address_per_target=1, source_ack_per_target=1)),
-    "explicit-8": Format(Framing("explicit", MAX_PAYLOAD, address_per_target=1, source_ack_per_target=1), more_listed=1),
+    "ideal": StoreFormat(Framing("ideal", MAX_PAYLOAD)),  # one header flit, as with a static multicast group
+    "dysharp": StoreFormat(Framing("dymultimem", MAX_PAYLOAD, targets_per_ext=8)),
+    "dysharp-listed": StoreFormat(Framing("dymultimem", MAX_PAYLOAD, targets_per_ext=8), replica_flits=1),
+    "explicit": StoreFormat(Framing("explicit", MAX_PAYLOAD, address_per_target=1, source_ack_per_target=1)),
+    "explicit-8": StoreFormat(Framing("explicit", MAX_PAYLOAD, address_per_target=1, source_ack_per_target=1), more_listed=1),
 }
 
 
-def format_of(name: str) -> Format:
+def format_of(name: str) -> StoreFormat:
     """The format with a name of FORMATS. Raises ConfigError with the nearest name."""
     check_word(name, FORMATS, f"packet format {name[:40]!r}")
     return FORMATS[name]

@@ -16,8 +16,8 @@ from dysharp.measured.fitting import seen_by
 from dysharp.measured.predictions import ClosedForms, bar, errors_by, errors_of, measured_values, predict
 from dysharp.measured.refit import stages
 from dysharp.measured.regime import predicted_regime, regime_of
-from dysharp.specs.fitted import BETWEEN_DOMAINS, ONE_DOMAIN, Fitted, lines, one_domain, share_of
-from dysharp.specs.numbers import BETWEEN, ONE, counted
+from dysharp.specs.fitted import Fitted
+from dysharp.specs.numbers import BETWEEN, BETWEEN_DOMAINS, ONE, ONE_DOMAIN, counted, lines, share_of
 
 N_WORST = 20
 N_IDS = 3
@@ -76,7 +76,7 @@ class Validation:
     counted_numbers: list[dict[str, Any]] = field(default_factory=list)
     """Numbers in the code that count beside the fitted constants (`specs.numbers`)."""
     fits: list[dict[str, Any]] = field(default_factory=list)
-    """The count of fitted constants and counted numbers by part, with budgets (`specs.fitted`)."""
+    """The count of fitted constants and counted numbers by part, with budgets (`specs.numbers`)."""
     apart: list[dict[str, Any]] = field(default_factory=list)
     """Measurements that are predicted and in no mean or bar, by family and group (`apart.judge`)."""
     parts: list[dict[str, Any]] = field(default_factory=list)
@@ -156,7 +156,7 @@ def validate_measurements(
         overall=overall,
         unsupported=_unsupported(classified.missing),
         fitted_constants=_constants(classified.parsed, constants),
-        counted_numbers=[asdict(number) for number in counted()],
+        counted_numbers=[number.to_dict() for number in counted()],
         fits=lines(constants),
         parts=parts,
         simulators=beside_simulators(classified.parsed, predicted, measured),
@@ -268,8 +268,8 @@ def _overall(
 ) -> dict[str, Any]:
     n = len(classified.parsed)
     n_rows = n + sum(entry.counted for entry in classified.missing)
-    numbers = share_of(constants, ONE).total
-    overall: dict[str, Any] = {"n": n, "n_rows": n_rows, "n_constants": len(one_domain(constants)), "n_numbers": numbers}
+    numbers = share_of(constants, ONE)
+    overall: dict[str, Any] = {"n": n, "n_rows": n_rows, "n_constants": numbers.fitted, "n_numbers": numbers.total}
     if not n:
         names = ("median_ape", "p90_ape", "macro_median_ape", "macro_p90_ape", "bias", "coverage")
         return overall | dict.fromkeys(names)

@@ -9,7 +9,7 @@ Weights, FLOPs, memory, KV cache, kernels of serving, pieces of a training step 
 | `State` | linear attention |
 | `Moved` | a kernel that memory limits: norm, positions, activation, addition to the residual stream |
 | `Sum` | sums of rows over tensor parallel ranks, and the gather before them |
-| `Exchange` | rows of experts that change GPUs |
+| `RowExchange` | rows of experts that change GPUs |
 
 Weights are named as Megatron stores them: queries, keys and values in one matrix, gate and up in one. `Weight.inputs` and `outputs` are whole; all
 other numbers are of one rank of a `Cut`, per token.
@@ -192,7 +192,7 @@ class Sum(Operator):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange(Operator):
+class RowExchange(Operator):
     """Rows of `width` elements on their way to their experts, or back."""
 
     width: int
@@ -441,7 +441,7 @@ def _experts(model: WholeModel, cut: Cut) -> Iterator[Operator]:
     yield Moved(name="router", piece=ROUTER, launches=(16, 10), scope="moe_router", served=2 * n, kernels=3, steps=(16, 10), rows=1 / cut.shard)
     if model.router_bias:
         yield vector("router", "router bias", n)
-    yield Exchange(name="dispatch", piece=EXCHANGE, launches=(6, 9), scope="moe", width=hidden)
+    yield RowExchange(name="dispatch", piece=EXCHANGE, launches=(6, 9), scope="moe", width=hidden)
     rows = k * cut.etp / cut.shard
     routed = {"part": "routed experts", "count": n, "used": k, "split": "experts", "rows": rows, "name": "experts", "piece": EXPERTS}
     before = (Saved("permuted rows", module="moe", linear=True, kept=hidden, routed=True),)
@@ -462,6 +462,6 @@ def _experts(model: WholeModel, cut: Cut) -> Iterator[Operator]:
         if model.shared_gate:
             yield matrix("shared experts", "shared gate", hidden, 1, cut, "none", name="shared experts", piece=SHARED, scope="")
         yield Moved(name="shared experts", piece=SHARED, launches=(1, 2), served=0, kernels=0, steps=(0, 0))
-    yield Exchange(name="combine", piece=EXCHANGE, launches=(7, 10), scope="moe", width=hidden)
+    yield RowExchange(name="combine", piece=EXCHANGE, launches=(7, 10), scope="moe", width=hidden)
     yield _added(model, cut, "moe")
 

@@ -36,7 +36,7 @@ class Bulk:
 
 
 @dataclass(slots=True)
-class Piece:
+class TrainGroup:
     """Trains of a bulk op that go together. `sent`: when each has left its port. `served`: trains that the down server has sent before its
     present turn, which ends after each train at the times `turn`."""
 
@@ -56,8 +56,8 @@ class BulkOps:
         self.world, self.up, self.down, self.hop = world, up, down, hop
         self.queue: Callable[[Op], None]
         self.of: dict[int, Bulk] = {}
-        self.pieces: dict[int, Piece] = {}
-        self.sending: dict[int, Piece] = {}
+        self.pieces: dict[int, TrainGroup] = {}
+        self.sending: dict[int, TrainGroup] = {}
         """The piece that the up link of a port sent last."""
         self.asked = [0] * len(down)
         """Copies and results that have asked for the down link of each port and have not left on it."""
@@ -94,7 +94,7 @@ class BulkOps:
         if port in self.sending and not (op is not None and is_bulk and op.cls == self.sending[port].op.cls):
             self.cut(self.sending[port])
 
-    def send(self, op: Op) -> Piece:
+    def send(self, op: Op) -> TrainGroup:
         """`op` was taken from the hub of its port, whose up server sends a piece of it now."""
         world, bulk, link = self.world, self.of[op.id], self.up[op.port]
         target = world.tables.members[op.members[0]]
@@ -109,7 +109,7 @@ class BulkOps:
         end = server.serve(world.now, n * op.up, messages=n)
         size = op.up + server.message_bytes
         before = server.busy_bytes - n * size
-        piece = Piece(bulk, own, [after(server, server.busy_start, before + i * size) for i in range(1, n + 1)])
+        piece = TrainGroup(bulk, own, [after(server, server.busy_start, before + i * size) for i in range(1, n + 1)])
         assert piece.sent[-1] == end
         self.of[own.id], self.pieces[own.id], self.sending[op.port] = bulk, piece, piece
         bulk.unsent -= n
@@ -130,7 +130,7 @@ class BulkOps:
         self.queue(bulk.op)
         return True
 
-    def cut(self, piece: Piece) -> None:
+    def cut(self, piece: TrainGroup) -> None:
         """If `piece` is being sent, it ends with the train that has begun. Its other trains wait again."""
         world, bulk, op = self.world, piece.bulk, piece.bulk.op
         server, now = self.up[op.port].server, world.now
@@ -183,20 +183,20 @@ class BulkOps:
         piece.turn_start = server.busy_start, before
         return server.end_not_before(piece.turn[-1])
 
-    def _bounds(self, piece: Piece, n: int) -> list[int]:
+    def _bounds(self, piece: TrainGroup, n: int) -> list[int]:
         """Before which the next `n` trains cannot leave the switch."""
         late = piece.op.stripe_up + self.hop[piece.op.net]
         return [sent + late for sent in piece.sent[piece.served : piece.served + n]]
 
-    def _being_served(self, piece: Piece) -> bool:
+    def _being_served(self, piece: TrainGroup) -> bool:
         item = self.down[self.world.tables.members[piece.op.members[0]].port].sending
         return item is not None and item.op == piece.op.id
 
-    def _yield(self, piece: Piece) -> None:
+    def _yield(self, piece: TrainGroup) -> None:
         """The turn of `piece` ends with the train that has begun."""
         self._end_turn_after(piece, next((i for i, end in enumerate(piece.turn, 1) if end > self.world.now), len(piece.turn)))
 
-    def _end_turn_after(self, piece: Piece, n: int) -> None:
+    def _end_turn_after(self, piece: TrainGroup, n: int) -> None:
         if n == len(piece.turn):
             return
         port = self.world.tables.members[piece.op.members[0]].port
@@ -225,7 +225,7 @@ class BulkOps:
 
     # ---- delivery -----------------------------------------------------------------------------------------
 
-    def delivered(self, piece: Piece) -> bool:
+    def delivered(self, piece: TrainGroup) -> bool:
         """A piece is visible: its bytes have been read and written, its trains are acknowledged. Returns whether the whole op is."""
         world, bulk, op = self.world, piece.bulk, piece.bulk.op
         n, target = len(piece.sent), world.tables.members[piece.op.members[0]]

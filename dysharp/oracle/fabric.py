@@ -9,7 +9,7 @@ from dysharp.base.values import frozen
 from dysharp.oracle.bulk import BulkOps, turn_push
 from dysharp.oracle.hub_table import tables_of
 from dysharp.oracle.load import PULLS, Op
-from dysharp.oracle.servers import PS_PER_US, Channels, DownLink, Incoming, Lines, Outgoing, Server, UpLink, round_robin
+from dysharp.oracle.servers import PS_PER_US, DownLink, Incoming, Lines, Outgoing, Server, UpLink, VirtualChannels, round_robin
 from dysharp.oracle.world import Event, World
 from dysharp.program.tables import Kind
 
@@ -82,7 +82,7 @@ class Acks:
 
 
 @frozen
-class Rule:
+class NetworkConstants:
     """Constants of one network: hop, acknowledgement, bytes of a virtual channel and of an output buffer (0 = infinite)."""
 
     lat: int
@@ -91,7 +91,7 @@ class Rule:
     output: int
 
 
-class Fabric:
+class OracleFabric:
     """Links and switch.
 
     `expose(op)` is called when a train reaches the head of its buffer, `responded(member)` when an up server grants a
@@ -105,8 +105,8 @@ class Fabric:
         program = world.tables.program
         n, classes, n_vcs = program.n_ports, len(program.classes), program.channels[0]
         self.n_ports = n
-        nvlink = Rule(world.hardware.lat, world.hardware.ack, program.channels[1], world.hardware.output_bytes)
-        self.rules = [nvlink] + [Rule(net.lat, net.ack, 0, 0) for net in program.nets]
+        nvlink = NetworkConstants(world.hardware.lat, world.hardware.ack, program.channels[1], world.hardware.output_bytes)
+        self.rules = [nvlink] + [NetworkConstants(net.lat, net.ack, 0, 0) for net in program.nets]
         rates = [world.hardware.rate] * program.n_nodes
         messages = [0] * program.n_nodes
         for net in program.nets:
@@ -124,7 +124,7 @@ class Fabric:
             )
             for port in range(n)
         ]
-        self.channels: dict[tuple[int, int], Channels] = defaultdict(lambda: Channels([deque() for _ in range(n_vcs)], [0] * n_vcs))
+        self.channels: dict[tuple[int, int], VirtualChannels] = defaultdict(lambda: VirtualChannels([deque() for _ in range(n_vcs)], [0] * n_vcs))
         self.tables = tables_of(program, self._pieces())
         self.behind: list[deque[int]] = [deque() for _ in range(program.n_nodes)]
         """Members that wait for a table of their hub, in order of arrival."""

@@ -66,7 +66,7 @@ class RowTableOfHub(TableOfHub):
     def _known(self, row: int) -> int:
         self.left[row] -= 1
         key = self.region[row], row
-        self.unit, outputs = aau.step(self.unit, aau.Store(key, 0, int(self.left[row] == 0), row))
+        self.unit, outputs = aau.step(self.unit, aau.RowPacket(key, 0, int(self.left[row] == 0), row))
         if any(isinstance(output, aau.ReadMap) for output in outputs):
             self.place_known[row] = self._read()
             self.unit, _ = aau.step(self.unit, aau.MapAnswer(key))

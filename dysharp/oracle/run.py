@@ -7,11 +7,11 @@ import numpy as np
 
 from dysharp.base.errors import SimulationError
 from dysharp.oracle.depend import Dependencies
-from dysharp.oracle.fabric import Fabric
+from dysharp.oracle.fabric import OracleFabric
 from dysharp.oracle.issue import Issuers
 from dysharp.oracle.load import Op, load
 from dysharp.oracle.stores import Stores
-from dysharp.oracle.transfers import Transfers
+from dysharp.oracle.transfers import TransferOps
 from dysharp.oracle.world import Event, World
 from dysharp.program.tables import Head, Kind, Program, Tail
 from dysharp.program.trace import Trace
@@ -22,11 +22,11 @@ class Run:
 
     def __init__(self, program: Program) -> None:
         self.world = world = World(load(program))
-        self.fabric = Fabric(world)
+        self.fabric = OracleFabric(world)
         self.issuers = Issuers(world)
         self.dependencies = Dependencies(world)
         self.stores = Stores(world, self.fabric, self.dependencies)
-        self.transfers = Transfers(world, self.fabric, self.stores, self.dependencies)
+        self.transfers = TransferOps(world, self.fabric, self.stores, self.dependencies)
         world.finished = self.issuers.finished
         world.apply = self.dependencies.apply
         self.issuers.send = self.transfers.issue
@@ -131,7 +131,7 @@ def run_oracle(program: Program) -> Trace:
 SHOWN = 3
 
 
-def raise_deadlock(world: World, dependencies: Dependencies, issuers: Issuers, fabric: Fabric, stores: Stores) -> NoReturn:
+def raise_deadlock(world: World, dependencies: Dependencies, issuers: Issuers, fabric: OracleFabric, stores: Stores) -> NoReturn:
     """Raise SimulationError that names the first stuck ops. Issued ops come first, because they hold up the rest."""
     log, ops = world.log, world.tables.ops
     stuck = [op for op in ops[: len(log.done)] if log.done[op.id] < 0 and op.id not in log.cancelled]

@@ -61,7 +61,7 @@ class Server:
 
 
 @dataclass(slots=True)
-class Memory:
+class MemoryServer:
     """The shared memory bandwidth of one node: first come, first served. It rounds every access.
 
     `rate`: bytes per microsecond, 0 = not shared.
@@ -123,7 +123,7 @@ class DownLink:
 
 
 @dataclass(slots=True)
-class Channels:
+class VirtualChannels:
     """The virtual channels of one (source, class): trains in the switch, and bytes that the source has reserved."""
 
     trains: list[deque[int]]

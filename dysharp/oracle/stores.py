@@ -4,7 +4,7 @@ from collections import defaultdict
 
 from dysharp.base.values import frozen
 from dysharp.oracle.depend import Dependencies
-from dysharp.oracle.fabric import Fabric
+from dysharp.oracle.fabric import OracleFabric
 from dysharp.oracle.world import Event, World
 from dysharp.program.tables import Alloc, Point, Tail
 from dysharp.protocol import region
@@ -22,7 +22,7 @@ class Place:
 class Stores:
     """All regions of a run, on `protocol.region`."""
 
-    def __init__(self, world: World, fabric: Fabric, dependencies: Dependencies) -> None:
+    def __init__(self, world: World, fabric: OracleFabric, dependencies: Dependencies) -> None:
         self.world, self.fabric, self.dependencies = world, fabric, dependencies
         t = world.tables.program.regions
         rows, tiles = t.row_ptr.tolist(), t.tile_ptr.tolist()

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from dysharp.oracle.bulk import Piece
+from dysharp.oracle.bulk import TrainGroup
 from dysharp.oracle.depend import Dependencies
-from dysharp.oracle.fabric import Fabric, is_push
+from dysharp.oracle.fabric import OracleFabric, is_push
 from dysharp.oracle.hub_table import Places
 from dysharp.oracle.load import Op
 from dysharp.oracle.stores import Stores
@@ -27,10 +27,10 @@ class Session:
     delivered: int = 0
 
 
-class Transfers:
+class TransferOps:
     """All ops that send data or requests."""
 
-    def __init__(self, world: World, fabric: Fabric, stores: Stores, dependencies: Dependencies) -> None:
+    def __init__(self, world: World, fabric: OracleFabric, stores: Stores, dependencies: Dependencies) -> None:
         self.world, self.fabric, self.stores, self.dependencies = world, fabric, stores, dependencies
         self.parts_left: dict[int, int] = {}  # pushes: deliveries; pulls: LOCALs and the result
         self.responses_left: dict[int, int] = {}
@@ -69,7 +69,7 @@ class Transfers:
         self.fabric.acks.visible(to.port, op)
         self._delivered(op)
 
-    def _piece_delivered(self, piece: Piece) -> None:
+    def _piece_delivered(self, piece: TrainGroup) -> None:
         if self.fabric.bulk.delivered(piece):
             op = piece.bulk.op
             self._arrived(op, op.members[0])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from dysharp.oracle.load import Op, Tables
-from dysharp.oracle.servers import Memory
+from dysharp.oracle.servers import MemoryServer
 from dysharp.program.tables import Point, Tail
 
 
@@ -32,7 +32,7 @@ class Event(IntEnum):
     DOWN_FREE = 15
 
 
-class Agenda:
+class EventHeap:
     """Pending events, a heap of (time, kind, resource, id) (docs/design/0001, Order). `now`: the time of the last event that was taken, in ps."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Agenda:
 
 
 @dataclass(slots=True)
-class Log:
+class TraceColumns:
     """Columns of the Trace so far (`program.trace.Trace`). `cancelled`: ops that never run."""
 
     ready: list[int]
@@ -97,7 +97,7 @@ class Passed:
     cause: int
 
 
-class Semaphores:
+class SemaphoreLevels:
     """Levels of all semaphores. An op waits for room to issue. Holds by data never wait: they overflow."""
 
     def __init__(self, tables: Tables) -> None:
@@ -136,14 +136,14 @@ class World:
         n_ops, n_members, n_tiles = len(tables.ops), len(tables.members), tables.program.n_tiles
         self.tables = tables
         self.hardware = tables.hardware
-        self.agenda = Agenda()
-        self.semaphores = Semaphores(tables)
-        self.memory = [Memory(tables.hardware.memory_rate) for _ in range(tables.program.n_nodes)]
+        self.agenda = EventHeap()
+        self.semaphores = SemaphoreLevels(tables)
+        self.memory = [MemoryServer(tables.hardware.memory_rate) for _ in range(tables.program.n_nodes)]
         self.fired: deque[Passed] = deque()
         self.finished: Callable[[Op], None]
         self.apply: Callable[[Passed], None]
         ready, issue, start, end, done, cause = ([-1] * n_ops for _ in range(6))
-        self.log = Log(ready, issue, start, end, done, cause, [-1] * n_members, [-1] * n_tiles)
+        self.log = TraceColumns(ready, issue, start, end, done, cause, [-1] * n_members, [-1] * n_tiles)
         self.counts: Counter[str] = Counter()
 
     @property

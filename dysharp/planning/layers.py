@@ -19,7 +19,7 @@ from dysharp.training.costs import beside, with_rows
 from dysharp.training.memory import DISPATCHERS, Saving
 from dysharp.training.moe_block import expert_tensor, routed
 from dysharp.training.practice import Dispatcher, Practice
-from dysharp.training.wires import Wires
+from dysharp.training.wires import WireTimes
 
 ROWS_ONCE = ("dedup", "in-switch", "moe-hub")
 """Systems that send one row per GPU, which is copied for its experts behind the wire, as DeepEP does."""
@@ -41,10 +41,10 @@ class Pieces:
         alone = c.forward + c.backward + c.weights
         return c.forward, c.backward, c.weights, min(alone, m.forward + m.backward + m.weights)
 
-    def wires(self, letters: str) -> tuple[Wires, Wires]:
+    def wires(self, letters: str) -> tuple[WireTimes, WireTimes]:
         """What a forward and a backward pass of pieces hold."""
         own = [(letters.count(letter), cost) for letter, cost in self.costs.items()]
-        return sum((n * cost.forward_wires for n, cost in own), Wires()), sum((n * cost.backward_wires for n, cost in own), Wires())
+        return sum((n * cost.forward_wires for n, cost in own), WireTimes()), sum((n * cost.backward_wires for n, cost in own), WireTimes())
 
     def exposed(self, letter: str) -> float:
         """EP communication of a piece that nothing hides in the steady state."""

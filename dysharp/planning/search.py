@@ -19,7 +19,7 @@ from dysharp.base.sources import code_digest
 from dysharp.costs.operators import arch_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.space import INTEGERS, Column, Space, constraints
-from dysharp.runs.store import Key, Store
+from dysharp.runs.store import RowKey, Store
 from dysharp.specs import Cluster
 from dysharp.specs.fitted import fitted_values
 
@@ -53,8 +53,8 @@ class StoredJournal(dict[int, tuple[float, float]]):
             self._parts += 1
             self._new = {}
 
-    def _key(self, part: int) -> Key:
-        return Key(self.asked | {"part": part}, "", code_digest())
+    def _key(self, part: int) -> RowKey:
+        return RowKey(self.asked | {"part": part}, "", code_digest())
 
 
 def journal_of(folder: Path, coster: Coster) -> StoredJournal:
@@ -98,7 +98,7 @@ Journal = MutableMapping[int, tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """`best`: fastest first; equal ones in the order of the space. `counts`: {verdict: candidates}; they add up to `size`."""
 
     best: tuple[Costed, ...]
@@ -116,7 +116,7 @@ def first_answer(coster: Coster, told: Told) -> None:
     first_look(Coster(coster.task, coster.machine, few), 1, told, rounds=0)
 
 
-def first_look(coster: Coster, n_best: int = 10, told: Told | None = None, rounds: int = ROUNDS) -> Found:
+def first_look(coster: Coster, n_best: int = 10, told: Told | None = None, rounds: int = ROUNDS) -> SearchResult:
     """The fastest of a few candidates: `FIRST` by their bound and as many from the whole space, of those that fit the memory by a rough count; then
     from `STARTS` of the best, `rounds` times all that differ from the best so far in one dimension. `told`: as for `search`.
     """
@@ -145,15 +145,15 @@ def first_look(coster: Coster, n_best: int = 10, told: Told | None = None, round
     return _found(coster, best, counts | {NOT_LOOKED: len(numbers) - len(known)}, bounded)
 
 
-def _found(coster: Coster, best: list[Best], counts: dict[str, int], bounded: int) -> Found:
+def _found(coster: Coster, best: list[Best], counts: dict[str, int], bounded: int) -> SearchResult:
     counts = counts | {SLOWER: counts.get(SLOWER, 0) - len(best), KEPT: len(best)}
-    return Found(tuple(coster.cost(number) for _, number, _ in best), {name: n for name, n in counts.items() if n}, coster.space.size, bounded)
+    return SearchResult(tuple(coster.cost(number) for _, number, _ in best), {name: n for name, n in counts.items() if n}, coster.space.size, bounded)
 
 
 def search(
     coster: Coster, n_best: int = 10, journal: Journal | None = None, ceiling: float = float("inf"), tick: Tick = lambda *_: None,
     told: Told | None = None,
-) -> Found:  # fmt: skip
+) -> SearchResult:  # fmt: skip
     """The `n_best` fastest sets of degrees that fit the memory, each in its fastest form, and take at most `ceiling` microseconds.
 
     `tick`: called with candidates decided, all candidates, a text. `told`: with every new best.

@@ -20,7 +20,7 @@ from dysharp.program.schema import Buffer, Schema
 from dysharp.program.sections import HEADS, POINTS, TAILS, labelled
 from dysharp.program.shares import Split, common_shares, kernels_of, more_of, with_shares
 from dysharp.program.skew import waits_for_start, widened, with_edges, with_ops
-from dysharp.program.tables import Chains, Declared, Head, Kind, Pools, Program, Section, Sessions, Shares, Tail, Template
+from dysharp.program.tables import Chains, Declared, Head, Kind, MergedPart, Pools, Program, Sessions, Shares, Tail, Template
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +377,6 @@ def _labelled(label: str, buffer: Buffer) -> Buffer:
     return replace(buffer, name=labelled(label, buffer.name), region=labelled(label, buffer.region) if buffer.region else "")
 
 
-def _section(part: Part, first: dict[str, int], end: dict[str, int]) -> Section:
+def _section(part: Part, first: dict[str, int], end: dict[str, int]) -> MergedPart:
     ops, regions, edges, holds = (range(first[sort], end[sort]) for sort in ("op", "region", "edge", "hold"))
-    return Section(part.label, part.layer, part.microbatch, part.direction, part.program.declared, part.program.schema, ops, regions, edges, holds)
+    return MergedPart(part.label, part.layer, part.microbatch, part.direction, part.program.declared, part.program.schema, ops, regions, edges, holds)

@@ -11,7 +11,7 @@ import numpy as np
 from dysharp.base.arrays import Array
 from dysharp.base.errors import ProgramError
 from dysharp.program.names import fail_where
-from dysharp.program.tables import Edges, Holds, Ops, Program, Section
+from dysharp.program.tables import Edges, Holds, MergedPart, Ops, Program
 from dysharp.program.trace import Trace
 
 TAILS = ("op", "op", "member", "tile", "row")
@@ -31,7 +31,7 @@ def unlabelled(label: str, name: str) -> str:
     return name.removeprefix(f"{label}.")
 
 
-def ids_of(program: Program, section: Section) -> dict[str, range]:
+def ids_of(program: Program, section: MergedPart) -> dict[str, range]:
     """The ids of a part's ops, members, fills, rows and tiles."""
     m, r, ops, regions = program.members, program.regions, section.ops, section.regions
     members = range(int(m.ptr[ops.start]), int(m.ptr[ops.stop]))
@@ -44,7 +44,7 @@ def ids_of(program: Program, section: Section) -> dict[str, range]:
     }
 
 
-def section_of(program: Program, label: str) -> Section:
+def section_of(program: Program, label: str) -> MergedPart:
     """The section of part `label`. Raises ProgramError for an unknown label."""
     for section in program.sections:
         if section.label == label:
@@ -108,14 +108,14 @@ def part_of(program: Program, label: str) -> Program:
     )
 
 
-def _edges(e: Edges, section: Section, ids: dict[str, range]) -> Edges:
+def _edges(e: Edges, section: MergedPart, ids: dict[str, range]) -> Edges:
     mine = slice(section.edges.start, section.edges.stop)
     tail_kind, head_kind = e.tail_kind[mine], e.head_kind[mine]
     tail, head = _local(e.tail[mine], ids, TAILS, section.label, tail_kind), _local(e.head[mine], ids, HEADS, section.label, head_kind)
     return Edges(tail_kind, tail, head_kind, head)
 
 
-def _holds(h: Holds, section: Section, ids: dict[str, range]) -> Holds:
+def _holds(h: Holds, section: MergedPart, ids: dict[str, range]) -> Holds:
     mine = slice(section.holds.start, section.holds.stop)
     acquire_kind, release_kind = h.acquire_kind[mine], h.release_kind[mine]
     acquire = _local(h.acquire[mine], ids, POINTS, section.label, acquire_kind)

@@ -409,7 +409,7 @@ class Declared:
 
 
 @frozen
-class Section:
+class MergedPart:
     """The place of one part in a merged Program (`merge.merge`): its label and the ids that are its own."""
 
     label: str
@@ -463,7 +463,7 @@ class Program:
     """What the ops are for, in the order of outputs. Names are distinct, and one operator at least is of nature HOST."""
     schema: Schema = NO_DATA
     """Buffers and functions that templates name."""
-    sections: tuple[Section, ...] = ()
+    sections: tuple[MergedPart, ...] = ()
     """The parts of a merged Program, by label. (): no merge. Ops that join parts belong to none."""
 
     @property

@@ -54,12 +54,12 @@ class AauState:
     evicted: tuple[int, ...]
     """Entries of each region that are in memory."""
     memory: Table[Key, Entry] = field(default_factory=Table)
-    waiting: Table[Key, tuple[Store, ...]] = field(default_factory=Table)
+    waiting: Table[Key, tuple[RowPacket, ...]] = field(default_factory=Table)
     """Packets that wait for the map, in order of arrival."""
 
 
 @frozen
-class Store:
+class RowPacket:
     """A packet with `n_bytes` of a row, from byte `offset` on. `packet` is an opaque id."""
 
     key: Key
@@ -119,7 +119,7 @@ class Overflow:
         return f"region {self.region}: found row {self.row} beyond its capacity, expected at most {self.capacity} rows"
 
 
-Event = Store | MapAnswer
+Event = RowPacket | MapAnswer
 Output = Placed | Allocated | ReadMap | Spilled | Overflow
 
 
@@ -136,12 +136,12 @@ def bank_of(state: AauState, key: Key) -> int:
 
 def step(state: AauState, event: Event) -> tuple[AauState, tuple[Output, ...]]:
     """The unit after a packet or an answer of memory. An answer that nobody waits for changes nothing."""
-    if isinstance(event, Store):
+    if isinstance(event, RowPacket):
         return _store(state, event)
     return _answer(state, event.key) if event.key in state.waiting else (state, ())
 
 
-def _store(state: AauState, store: Store) -> tuple[AauState, tuple[Output, ...]]:
+def _store(state: AauState, store: RowPacket) -> tuple[AauState, tuple[Output, ...]]:
     key = store.key
     cached = state.banks[bank_of(state, key)].get(key)
     if cached is not None:
@@ -165,7 +165,7 @@ def _answer(state: AauState, key: Key) -> tuple[AauState, tuple[Output, ...]]:
     return _all(state, stores, spilled)
 
 
-def _touch(state: AauState, stores: tuple[Store, ...]) -> tuple[AauState, tuple[Output, ...]]:
+def _touch(state: AauState, stores: tuple[RowPacket, ...]) -> tuple[AauState, tuple[Output, ...]]:
     """The row of `stores` takes the next free place."""
     key = stores[0].key
     place, region = state.pointer[key[0]], state.regions[key[0]]
@@ -175,7 +175,7 @@ def _touch(state: AauState, stores: tuple[Store, ...]) -> tuple[AauState, tuple[
     return _all(state, stores, (Allocated(key, place), *spilled))
 
 
-def _all(state: AauState, stores: tuple[Store, ...], outputs: tuple[Output, ...]) -> tuple[AauState, tuple[Output, ...]]:
+def _all(state: AauState, stores: tuple[RowPacket, ...], outputs: tuple[Output, ...]) -> tuple[AauState, tuple[Output, ...]]:
     """Place `stores`, which have one key with an entry."""
     key = stores[0].key
     for store in stores:
@@ -184,7 +184,7 @@ def _all(state: AauState, stores: tuple[Store, ...], outputs: tuple[Output, ...]
     return state, outputs
 
 
-def _place(state: AauState, store: Store, entry: Entry) -> tuple[AauState, tuple[Output, ...]]:
+def _place(state: AauState, store: RowPacket, entry: Entry) -> tuple[AauState, tuple[Output, ...]]:
     key, place = store.key, entry[0]
     region, received = state.regions[key[0]], entry[1] + store.n_bytes
     state = _keep(state, key, (place, received), complete=received >= region.row_bytes)

@@ -92,7 +92,7 @@ class ReadTable:
 
 
 @frozen
-class Allocated:
+class BlockBound:
     """`key` is bound to a new block. This output comes before the `Found` of any packet."""
 
     key: Key
@@ -108,7 +108,7 @@ class Full:
 
 
 Event = Lookup | MemoryAnswer
-Output = Found | Unbound | ReadTable | Allocated | Full
+Output = Found | Unbound | ReadTable | BlockBound | Full
 
 
 def empty(n_experts: int, tlb_entries: int, mshrs: int = NO_LIMIT) -> AlState:
@@ -162,7 +162,7 @@ def _answer(state: AlState, key: Key) -> tuple[AlState, tuple[Output, ...]]:
         if not any(allocates for _, allocates in waiting):
             return state, tuple(Unbound(packet, key) for packet, _ in waiting)
         state, layout = _allocate(state, key)
-        outputs = [Allocated(key, layout)]
+        outputs = [BlockBound(key, layout)]
     return _cache(state, key, layout), (*outputs, *(Found(packet, key, layout) for packet, _ in waiting))
 
 

@@ -40,7 +40,7 @@ class Open:
 
 
 @frozen
-class Piece(Generic[V]):
+class PartialSum(Generic[V]):
     """A piece arrives: the sum of `count` contributions to an attempt of `tag`."""
 
     tag: Hashable
@@ -66,7 +66,7 @@ class Discarded:
     attempt: int
 
 
-Event = Open | Piece[V]
+Event = Open | PartialSum[V]
 Output = Complete[V] | Discarded
 
 
@@ -92,5 +92,5 @@ def step(state: CollectState[V], event: Event[V]) -> tuple[CollectState[V], tupl
     return replace(state, open=state.open.put(event.tag, (targets, totals.put(event.attempt, total)))), ()
 
 
-def _add(total: Total[V] | None, piece: Piece[V]) -> Total[V]:
+def _add(total: Total[V] | None, piece: PartialSum[V]) -> Total[V]:
     return Total(piece.count, piece.value) if total is None else Total(total.count + piece.count, total.value + piece.value)

@@ -7,14 +7,14 @@ sent again with its number.
 from typing import NamedTuple
 
 
-class Taken(NamedTuple):
+class TakenNumbers(NamedTuple):
     """Numbers that a receiver has taken: all below `below`, and the numbers in `beyond`."""
 
     below: int = 0
     beyond: frozenset[int] = frozenset()
 
 
-def take(state: Taken, number: int) -> tuple[Taken, bool]:
+def take(state: TakenNumbers, number: int) -> tuple[TakenNumbers, bool]:
     """A message with `number` arrives. Returns the state after it, and whether the message is new."""
     if number < state.below or number in state.beyond:
         return state, False
@@ -22,9 +22,9 @@ def take(state: Taken, number: int) -> tuple[Taken, bool]:
     while below in beyond:
         beyond -= {below}
         below += 1
-    return Taken(below, beyond), True
+    return TakenNumbers(below, beyond), True
 
 
-def overtakes(state: Taken, number: int) -> bool:
+def overtakes(state: TakenNumbers, number: int) -> bool:
     """Whether a new message with `number` arrives before one that was sent earlier."""
     return number > state.below

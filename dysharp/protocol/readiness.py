@@ -37,20 +37,20 @@ class ReadinessState:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class TokenReady:
     """`token` has all notices: its Combine may start."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
-class Spilled:
+class TokenSpilled:
     """The entry of `token` went to memory."""
 
     token: int
 
 
-Output = Ready | Spilled
+Output = TokenReady | TokenSpilled
 
 
 def empty(expected: tuple[int, ...], entries: int) -> ReadinessState:
@@ -73,13 +73,13 @@ def step(state: ReadinessState, notice: Notice) -> tuple[ReadinessState, tuple[O
     memory = state.memory.without(token) if token in state.memory else state.memory
     if len(announced) == state.expected[token]:
         ready = state.ready.put(token, None)
-        return replace(state, on_chip=state.on_chip.without(token), memory=memory, ready=ready), (Ready(token),)
+        return replace(state, on_chip=state.on_chip.without(token), memory=memory, ready=ready), (TokenReady(token),)
     on_chip = state.on_chip.last(token, announced)
     if len(on_chip) <= state.entries:
         return replace(state, on_chip=on_chip, memory=memory), ()
     victim = on_chip.first()
     memory, on_chip = memory.put(victim, on_chip[victim]), on_chip.without(victim)
-    return replace(state, on_chip=on_chip, memory=memory), (Spilled(victim),)
+    return replace(state, on_chip=on_chip, memory=memory), (TokenSpilled(victim),)
 
 
 def _announced(state: ReadinessState, token: int) -> Announcers:

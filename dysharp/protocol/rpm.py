@@ -32,7 +32,7 @@ PARTITION = Sram(
 
 
 @frozen
-class Entry:
+class LineEntry:
     """One line on its way to a peer. `mask`: bit i = byte i is valid. `data`: byte by number, 0 where not valid."""
 
     row: int
@@ -49,7 +49,7 @@ class RpmState:
     """Entries of one partition."""
     timer: int
     """Cycles after which an entry leaves whatever its mask."""
-    partitions: tuple[Table[Tag, Entry], ...]
+    partitions: tuple[Table[Tag, LineEntry], ...]
     last: int = -1
     now: int = 0
     draining: bool = field(default=False)
@@ -73,7 +73,7 @@ class Write:
 
 
 @frozen
-class Packet:
+class SentLine:
     """A line leaves for `peer`."""
 
     peer: int
@@ -96,7 +96,7 @@ def write(state: RpmState, store: Write) -> tuple[RpmState, bool]:
     before = partition.get(tag)
     if before is None and len(partition) >= state.entries:
         return state, False
-    entry = before or Entry(store.row, 0, (0,) * LINE_BYTES, state.now)
+    entry = before or LineEntry(store.row, 0, (0,) * LINE_BYTES, state.now)
     end = store.first + len(store.data)
     data = (*entry.data[: store.first], *store.data, *entry.data[end:])
     mask = entry.mask | ((1 << len(store.data)) - 1) << store.first
@@ -114,7 +114,7 @@ def fence(state: RpmState) -> RpmState:
     return replace(state, draining=True)
 
 
-def send(state: RpmState, ready: tuple[bool, ...] | None = None) -> tuple[RpmState, Packet | None]:
+def send(state: RpmState, ready: tuple[bool, ...] | None = None) -> tuple[RpmState, SentLine | None]:
     """The unit after it sent one packet; None: no entry may leave. `ready`: peers whose link takes a packet."""
     n = len(state.partitions)
     for turn in range(1, n + 1):
@@ -125,15 +125,15 @@ def send(state: RpmState, ready: tuple[bool, ...] | None = None) -> tuple[RpmSta
         if tag is not None:
             entry = state.partitions[peer][tag]
             after = replace(_with(state, peer, state.partitions[peer].without(tag)), last=peer)
-            return after, Packet(peer, tag[0], entry.row, entry.mask, entry.data, tag[1])
+            return after, SentLine(peer, tag[0], entry.row, entry.mask, entry.data, tag[1])
     return state, None
 
 
-def _next(state: RpmState, partition: Table[Tag, Entry]) -> Tag | None:
+def _next(state: RpmState, partition: Table[Tag, LineEntry]) -> Tag | None:
     """The entry that leaves next (rules 2 to 5)."""
     crowded = state.draining or len(partition) >= state.entries
 
-    def rank(item: tuple[Tag, Entry]) -> tuple[bool, int, bool, bool, int, int]:
+    def rank(item: tuple[Tag, LineEntry]) -> tuple[bool, int, bool, bool, int, int]:
         (_, low), entry = item
         stale = state.now - entry.since >= state.timer
         return not stale, entry.since if stale else 0, low, entry.mask != ALL, entry.row, entry.since
@@ -142,5 +142,5 @@ def _next(state: RpmState, partition: Table[Tag, Entry]) -> Tag | None:
     return min(may, key=rank)[0] if may else None
 
 
-def _with(state: RpmState, peer: int, partition: Table[Tag, Entry]) -> RpmState:
+def _with(state: RpmState, peer: int, partition: Table[Tag, LineEntry]) -> RpmState:
     return replace(state, partitions=put(state.partitions, peer, partition))

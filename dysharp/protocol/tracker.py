@@ -22,7 +22,7 @@ TILE_STATUS = Sram(
 
 
 @frozen
-class Entry:
+class TileCounts:
     """Counts of one tile: bytes that have arrived, finished thread blocks of GEMM-1 and of GEMM-2."""
 
     bytes: int = 0
@@ -31,7 +31,7 @@ class Entry:
 
 
 @frozen
-class Shape:
+class TileShape:
     """Sizes of tiles."""
 
     tile_rows: int
@@ -52,12 +52,12 @@ class Shape:
 class TrackerState:
     """The TS table and the TID lists."""
 
-    shape: Shape
+    shape: TileShape
     entries: int
     """Most TS entries on chip."""
-    on_chip: Table[Tile, Entry] = field(default_factory=Table)
+    on_chip: Table[Tile, TileCounts] = field(default_factory=Table)
     """TS entries on chip, least recently used first."""
-    memory: Table[Tile, Entry] = field(default_factory=Table)
+    memory: Table[Tile, TileCounts] = field(default_factory=Table)
     """TS entries that spilled to memory."""
     tokens: Table[Tile, tuple[tuple[int, int], ...]] = field(default_factory=Table)
     """TID lists: (token, bitmap of the chunks that have arrived) in layout order."""
@@ -73,7 +73,7 @@ class Bind:
 
 
 @frozen
-class Store:
+class ChunkStore:
     """Chunk number `chunk` of a bound block is visible, with `n_bytes` bytes."""
 
     expert: int
@@ -119,22 +119,22 @@ class Notify:
 
 
 @frozen
-class Spilled:
+class TileSpilled:
     """The TS entry of `tile` moves to memory."""
 
     tile: Tile
 
 
-Event = Bind | Store | Gemm1Block | Gemm2Block
-Output = TileReady | RowReady | Notify | Spilled
+Event = Bind | ChunkStore | Gemm1Block | Gemm2Block
+Output = TileReady | RowReady | Notify | TileSpilled
 
 
-def empty(shape: Shape, entries: int) -> TrackerState:
+def empty(shape: TileShape, entries: int) -> TrackerState:
     """A tracker without data. `entries` is at least 1."""
     return TrackerState(shape, entries)
 
 
-def bound(shape: Shape, entries: int, tokens: tuple[tuple[int, ...], ...]) -> TrackerState:
+def bound(shape: TileShape, entries: int, tokens: tuple[tuple[int, ...], ...]) -> TrackerState:
     """A tracker with an existing layout, for backward. `tokens[expert]`: tokens in layout order."""
     state = empty(shape, entries)
     for expert, tokens_of_expert in enumerate(tokens):
@@ -143,14 +143,14 @@ def bound(shape: Shape, entries: int, tokens: tuple[tuple[int, ...], ...]) -> Tr
     return state
 
 
-def entry_of(state: TrackerState, tile: Tile) -> Entry:
+def entry_of(state: TrackerState, tile: Tile) -> TileCounts:
     """The counts of `tile`, on chip or in memory."""
-    return state.on_chip.get(tile) or state.memory.get(tile) or Entry()
+    return state.on_chip.get(tile) or state.memory.get(tile) or TileCounts()
 
 
 def step(state: TrackerState, event: Event) -> tuple[TrackerState, tuple[Output, ...]]:
     """The tables after one event. A repeated chunk changes nothing."""
-    if isinstance(event, Store):
+    if isinstance(event, ChunkStore):
         return _store(state, event)
     if isinstance(event, Bind):
         return _bind(state, event), ()
@@ -171,7 +171,7 @@ def _bind(state: TrackerState, event: Bind) -> TrackerState:
     return replace(state, tokens=state.tokens.put(tile, (*row, (event.token, 0))))
 
 
-def _store(state: TrackerState, event: Store) -> tuple[TrackerState, tuple[Output, ...]]:
+def _store(state: TrackerState, event: ChunkStore) -> tuple[TrackerState, tuple[Output, ...]]:
     tile, place = (event.expert, event.layout // state.shape.tile_rows), event.layout % state.shape.tile_rows
     row = state.tokens[tile]
     token, seen = row[place]
@@ -184,7 +184,7 @@ def _store(state: TrackerState, event: Store) -> tuple[TrackerState, tuple[Outpu
     return _put(replace(state, tokens=state.tokens.put(tile, row)), tile, entry, (TileReady(tile),) if ready else ())
 
 
-def _put(state: TrackerState, tile: Tile, entry: Entry, outputs: tuple[Output, ...]) -> tuple[TrackerState, tuple[Output, ...]]:
+def _put(state: TrackerState, tile: Tile, entry: TileCounts, outputs: tuple[Output, ...]) -> tuple[TrackerState, tuple[Output, ...]]:
     """The entry of `tile` comes on chip. The least recently used entry makes room and keeps counting in memory."""
     on_chip, memory = state.on_chip.last(tile, entry), state.memory
     if tile in memory:
@@ -192,7 +192,7 @@ def _put(state: TrackerState, tile: Tile, entry: Entry, outputs: tuple[Output, .
     if len(on_chip) > state.entries:
         victim = on_chip.first()
         memory, on_chip = memory.put(victim, on_chip[victim]), on_chip.without(victim)
-        outputs = (*outputs, Spilled(victim))
+        outputs = (*outputs, TileSpilled(victim))
     return replace(state, on_chip=on_chip, memory=memory), outputs
 
 

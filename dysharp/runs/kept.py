@@ -14,7 +14,7 @@ from dysharp.base.files import make_folder
 from dysharp.base.sources import code_digest, sources_changed
 from dysharp.runs.job import Job, Result
 from dysharp.runs.options import options_of
-from dysharp.runs.store import Key, Store, digest_of, key_of_run
+from dysharp.runs.store import RowKey, Store, digest_of, key_of_run
 from dysharp.systems import get_system
 from dysharp.workload import Routing
 
@@ -45,7 +45,7 @@ class Kept:
         self.read, self.ran = self.read + len(jobs) - len(todo), self.ran + len(todo)
         return [new[i] if rows is None else rows for i, rows in enumerate(found)]
 
-    def _rows(self, keys: Sequence[Key]) -> tuple[Row, ...] | None:
+    def _rows(self, keys: Sequence[RowKey]) -> tuple[Row, ...] | None:
         """The Rows with these keys; None where one is not kept."""
         records = [self.store.get(key) for key in keys]
         try:
@@ -53,7 +53,7 @@ class Kept:
         except TypeError:  # a Row of other fields
             return None
 
-    def _keep(self, keys: Sequence[Key], result: Result) -> None:
+    def _keep(self, keys: Sequence[RowKey], result: Result) -> None:
         if not keys or isinstance(result, DysharpError) or self.problem:
             return
         if sources_changed():
@@ -73,7 +73,7 @@ class Kept:
                 path.unlink(missing_ok=True)
 
 
-def _keys(job: Job, digests: dict[int, tuple[Routing, str]]) -> list[Key]:
+def _keys(job: Job, digests: dict[int, tuple[Routing, str]]) -> list[RowKey]:
     """The key of each Row of a job; [] for a system of the user, whose code has no digest, and for options that are refused.
 
     The function adds to `digests`, {id of a routing: the routing and its digest}.

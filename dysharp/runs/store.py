@@ -33,7 +33,7 @@ _NOT_IN_A_ROW = {"progress", "options", "routing"}
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class RowKey:
     """What a Row depends on.
 
     asked    the Point, or the Request with one system and its resolved options, as plain values
@@ -65,18 +65,18 @@ def point_from(values: Mapping[str, Any]) -> Point:
     return Point(**{**values, **{name: tuple(sorted(values[name].items())) for name in ("options", "choices")}})
 
 
-def key_of(point: Point) -> Key:
+def key_of(point: Point) -> RowKey:
     """The key of a Point. Drawing its routing would cost more than a lookup may, so the key covers the files that the Point names."""
     plain = json.loads(json.dumps(point_dict(point)))  # as it is read back: lists in place of tuples
-    return Key(plain, inputs_digest(point), code_digest())
+    return RowKey(plain, inputs_digest(point), code_digest())
 
 
-def key_of_run(system: str, options: Mapping[str, Any], workload: Workload, routing: str) -> Key:
+def key_of_run(system: str, options: Mapping[str, Any], workload: Workload, routing: str) -> RowKey:
     """The key of a system of the package on a workload. `options`: resolved. `routing`: `digest_of` the routing of the workload."""
     request = workload.request
     fields = [(f.name, getattr(request, f.name)) for f in dataclasses.fields(request) if f.name not in _NOT_IN_A_ROW]
     asked = {"system": system, "model": request.model.name, "cluster": request.cluster.name, "tokens": request.tokens}
-    return Key(asked | {"request": digest_of([fields, options, overridden()])}, routing, code_digest())
+    return RowKey(asked | {"request": digest_of([fields, options, overridden()])}, routing, code_digest())
 
 
 def digest_of(value: Any) -> str:
@@ -160,7 +160,7 @@ def _digest_of_file(file: str, *version: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A folder of files `<digest of the key>.json` with {point, code, files, check, row}: the parts of the `Key`, a checksum of the Row, the Row."""
+    """A folder of files `<digest of the key>.json` of {point, code, files, check, row}: parts of the `RowKey`, a checksum of the Row, the Row."""
 
     folder: Path
 
@@ -173,11 +173,11 @@ class Store:
         """Make the folder before the first point runs. Raises ConfigError if the folder cannot be written to."""
         make_folder(self.folder, "store")
 
-    def path(self, asked: Point | Key) -> Path:
+    def path(self, asked: Point | RowKey) -> Path:
         """The file of a Row, which may not exist."""
         return self.folder / f"{_key(asked).digest}.json"
 
-    def get(self, asked: Point | Key) -> dict[str, Any] | None:
+    def get(self, asked: Point | RowKey) -> dict[str, Any] | None:
         """A finished Row.
 
         None: no file, a file that cannot be read or is damaged, or the record of another key.
@@ -189,7 +189,7 @@ class Store:
         row: dict[str, Any] = record["row"]
         return row
 
-    def put(self, asked: Point | Key, row: Mapping[str, Any]) -> None:
+    def put(self, asked: Point | RowKey, row: Mapping[str, Any]) -> None:
         """Write a Row, so that a reader never sees half a file. Raises ConfigError for a folder that cannot be written to."""
         self.open()
         key, plain = _key(asked), json.loads(json.dumps(row))  # as it is read back
@@ -213,8 +213,8 @@ def check_of(values: Mapping[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def _key(asked: Point | Key) -> Key:
-    return asked if isinstance(asked, Key) else key_of(asked)
+def _key(asked: Point | RowKey) -> RowKey:
+    return asked if isinstance(asked, RowKey) else key_of(asked)
 
 
 def _record(path: Path) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from dysharp.costs.layer import Routed, Timed, cast_us, expanded_rows, kernels, machine_format, product
 from dysharp.model.batch import Batch
-from dysharp.model.operators import SHARED, Core, Exchange, Operator, Sum, Weight, is_routed, operators, served
+from dysharp.model.operators import SHARED, Core, Operator, RowExchange, Sum, Weight, is_routed, operators, served
 from dysharp.serving.balance import LEVELS, busiest, levels_of
 from dysharp.serving.exchange import BOUNDS, FREE, domain_of, exchange, least_us
 from dysharp.serving.work import ELEMENT, Loads, Replica
@@ -19,11 +19,11 @@ def layer_ops(r: Replica, batch: Batch, number: int) -> list[Timed]:
     done: list[Timed] = []
     behind: list[Timed] = []
     for op in ops:
-        if isinstance(op, Exchange) and op.name == "dispatch":
+        if isinstance(op, RowExchange) and op.name == "dispatch":
             experts = expert_op(r, everybody, ops)
             before, behind = moves(r, batch.tokens, everybody, experts.us)
             done += [*before, experts]
-        elif isinstance(op, Exchange):
+        elif isinstance(op, RowExchange):
             done += behind
         elif not is_routed(op) and not (isinstance(op, Sum) and op.piece == SHARED):
             done += _kernels(r, op, batch, core)

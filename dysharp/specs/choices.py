@@ -6,24 +6,23 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
 from dysharp.base.errors import ConfigError, check_word, show
-from dysharp.specs.fields import Text, check_fields, problems, raise_if
-from dysharp.specs.reading import DATA, parse_toml, read_text
+from dysharp.specs.constants import Constant, Value, constants_of
+from dysharp.specs.fields import raise_if
+from dysharp.specs.reading import DATA, read_text
 
 Scalar = int | float | str
 Typed = TypeVar("Typed", int, str)
-_Value = (
-    Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True, allow_inf_nan=False)] | Annotated[str, Field(strict=True, min_length=1)]
-)
+FILE = DATA / "choices.toml"
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One choice. A number has a plausible range [`low`, `high`]. A word has `alternatives`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice(Constant):
+    """One choice. A word has `alternatives`.
 
     `source`: "paper" = a paper states the value. "derived" = it follows from stated values. "inferred" = a published
     *result* needs it, so the value must not be counted as support of that result. "assumed" = a judgement.
@@ -31,43 +30,27 @@ class Choice:
     """
 
     name: Annotated[str, Field(strict=True, pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")]
-    value: _Value
-    unit: Text
-    reason: Annotated[str, Field(strict=True, min_length=1)]
+    value: Value
     source: Literal["paper", "derived", "inferred", "assumed"]
-    low: _Value | None = None
-    high: _Value | None = None
     alternatives: tuple[str, ...] = ()
-    automatic: _Value | None = None
+    automatic: Value | None = None
 
-    def __post_init__(self) -> None:
-        where = f"choice {show(self.name)}"
-        check_fields(self, where)
-        raise_if(_conflicts(self), where)
+    @property
+    def reason(self) -> str:
+        """Why this value."""
+        return self.meaning
 
-
-def _conflicts(c: Choice) -> list[str]:
-    if isinstance(c.value, str):
-        if c.value not in c.alternatives:
-            return [f"value: found {show(c.value)}, expected one of {', '.join(c.alternatives)}"]
-        return []
-    if not isinstance(c.low, (int, float)) or not isinstance(c.high, (int, float)):
-        return ["low, high: missing, expected the plausible range of a number"]
-    if c.value != c.automatic and not c.low <= c.value <= c.high:
-        return [f"value: found {show(c.value)}, expected {show(c.low)} to {show(c.high)}"]
-    return []
+    def conflicts(self) -> list[str]:
+        if isinstance(self.value, str) and self.value not in self.alternatives:
+            return [f"value: found {show(self.value)}, expected one of {', '.join(self.alternatives)}"]
+        return [] if self.low is not None and self.value == self.automatic else Constant.conflicts(self)
 
 
 def choice(name: str) -> Choice:
     """The choice called `name`, such as "machine.train_bytes". Raises `ConfigError` with the nearest name."""
-    changed = _overridden.get()
-    return changed[name] if name in changed else _packaged(name)
-
-
-def _packaged(name: str) -> Choice:
     table = _table()
     check_word(name, table, f"unknown choice {show(name)}")
-    return table[name]
+    return _overridden.get().get(name, table[name])
 
 
 @contextmanager
@@ -77,7 +60,7 @@ def choices_overridden(values: Mapping[str, Scalar]) -> Iterator[None]:
     Values that were read before the block do not change. The import of `systems` reads the defaults of options, so this block does not change an
     option: pass the option itself. Raises ConfigError for an unknown name, a value of another type, and a value outside its range.
     """
-    changed = {name: _with_value(_packaged(name), value) for name, value in values.items()}
+    changed = {name: _with_value(choice(name), value) for name, value in values.items()}
     token = _overridden.set(MappingProxyType({**_overridden.get(), **changed}))
     try:
         yield
@@ -93,7 +76,9 @@ def overridden() -> dict[str, Scalar]:
 def _with_value(c: Choice, value: Scalar) -> Choice:
     if type(value) is not type(c.value):
         raise ConfigError(f"choice {show(c.name)}: found {show(value)}, expected {type(c.value).__name__}")
-    return replace(c, value=value)
+    changed = replace(c, value=value)
+    raise_if(changed.conflicts(), f"choice {show(c.name)}")
+    return changed
 
 
 def choice_value(name: str) -> Scalar:
@@ -123,42 +108,10 @@ def list_choices() -> list[Choice]:
     return [c for _, c in sorted(_table().items())]
 
 
-def choices_from_toml(text: str, where: str) -> dict[str, Choice]:
-    """Choices by name from TOML text. Each table `[section.name]` has the fields of `Choice` except `name`.
-
-    `where` names the file in errors. Raises `ConfigError`.
-    """
-    faults: list[str] = []
-    rows: dict[str, dict[str, Any]] = {}
-    for section, entries in parse_toml(text, where).items():
-        if not isinstance(entries, dict):
-            faults.append(f"{section}: found {show(entries)}, expected a table")
-            continue
-        for key, fields in entries.items():
-            rows[f"{section}.{key}"] = _row(f"{section}.{key}", fields, faults)
-    raise_if(faults, where)
-    try:
-        return {name: Choice(**row) for name, row in rows.items()}
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
-
-
-def _row(name: str, fields: Any, faults: list[str]) -> dict[str, Any]:
-    """The constructor arguments of one choice. Appends problems to `faults`."""
-    if not isinstance(fields, dict):
-        faults.append(f"{name}: found {show(fields)}, expected a table")
-        return {}
-    row = {**fields, "name": name}
-    faults.extend(f"{name}.{problem}" for problem in problems(Choice, row))
-    row["alternatives"] = tuple(row["alternatives"]) if isinstance(row.get("alternatives"), list) else ()
-    return row
-
-
 # Only the thread or task that sets a ContextVar sees its value, so this is no global state.
 _overridden: ContextVar[Mapping[str, Choice]] = ContextVar("choices_overridden", default=MappingProxyType({}))
 
 
 @functools.cache
 def _table() -> dict[str, Choice]:
-    path = DATA / "choices.toml"
-    return choices_from_toml(read_text(path), path.name)
+    return constants_of(Choice, read_text(FILE), FILE.name)

@@ -13,7 +13,6 @@ from dysharp.base.values import frozen
 from dysharp.silicon.rtl.blocks import load_block
 from dysharp.silicon.rtl.check import check_block
 from dysharp.silicon.rtl.formal import proves
-from dysharp.silicon.rtl.proofs import PROOFS
 from dysharp.specs.reading import parse_toml, read_text
 
 
@@ -61,7 +60,7 @@ def differs(fault: Fault) -> bool:
 def has_no_proof(fault: Fault) -> bool:
     """Whether a promise of the block no longer holds."""
     with planted(fault):
-        return not all(proves(proof()) for proof in PROOFS[fault.block])
+        return not all(proves(proof()) for proof in load_block(fault.block).proofs)
 
 
 def found(block: str) -> dict[str, tuple[int, int]]:

@@ -20,9 +20,9 @@ from dysharp.model.operators import (
     SHARED,
     TENSOR,
     UP,
-    Exchange,
     Moved,
     Operator,
+    RowExchange,
     Sum,
     Weight,
     is_routed,
@@ -93,7 +93,7 @@ class Block(Basis):
         """(attention and norms, FFN or router and shared experts) of layer `number`, without routed experts; in the order of a forward pass."""
         found: dict[str, Cost] = {}
         for op in operators(self.model, number, self.layout.cut):
-            if not is_routed(op) and not isinstance(op, Exchange) and op.piece:
+            if not is_routed(op) and not isinstance(op, RowExchange) and op.piece:
                 found[op.piece] = found.get(op.piece, Cost()) + self.operator(op)
                 if op.piece == CORE:
                     found[CONTEXT] = context_exchange(self, found[CORE])

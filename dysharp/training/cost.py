@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, fields, replace
 
-from dysharp.training.wires import NOTHING, Wires
+from dysharp.training.wires import NOTHING, WireTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class Cost:
     backward_host: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)
     """Forward, backward and weight gradients together, by name."""
-    forward_wires: Wires = NOTHING
-    backward_wires: Wires = NOTHING
+    forward_wires: WireTimes = NOTHING
+    backward_wires: WireTimes = NOTHING
     """What a pass has on wires: rows of experts, weights that ranks share, copies to the host."""
 
     def __add__(self, other: "Cost") -> "Cost":

@@ -19,7 +19,7 @@ from dysharp.training.graph import StepTimes
 from dysharp.training.moe_block import ELEMENT
 from dysharp.training.practice import Practice
 from dysharp.training.schedules import Times
-from dysharp.training.wires import Wires, beyond, host_copy, ring, rows, send, sharing
+from dysharp.training.wires import WireTimes, beyond, host_copy, ring, rows, send, sharing
 
 
 def layer_shards(model: WholeModel, layout: Layout, layer: int) -> RankParameters:
@@ -32,13 +32,13 @@ def with_rows(machine: Machine, layout: Layout, done: Cost) -> Cost:
     return replace(done, forward_wires=rows(machine, layout, done.forward_wire), backward_wires=rows(machine, layout, done.backward_wire))
 
 
-def shard_wires(model: WholeModel, machine: Machine, layout: Layout, layer: int, switched: bool = False) -> tuple[Wires, Wires]:
+def shard_wires(model: WholeModel, machine: Machine, layout: Layout, layer: int, switched: bool = False) -> tuple[WireTimes, WireTimes]:
     """What the sharing of a layer's weights holds in a forward and in a backward pass.
 
     Every micro-batch gathers the weights before both passes, in BF16, and scatters the gradients. `switched`: switches copy and sum, so that a
     gather inside a domain fills links down, a scatter links up, and the other direction carries one part. NICs carry both in full.
     """
-    ahead = down = up = Wires()
+    ahead = down = up = WireTimes()
     if layout.fsdp == 1:
         return ahead, down
     held = layer_shards(model, layout, layer)
@@ -61,7 +61,7 @@ def beside(
     return replace(late, forward_wires=shards[0] + copy, backward_wires=shards[1] + copy)
 
 
-def late_sends(done: Cost, sent: Wires) -> tuple[float, float]:
+def late_sends(done: Cost, sent: WireTimes) -> tuple[float, float]:
     """Time by which one send in every pass, beside all else on its wires, makes the passes of a chunk longer."""
     return beyond(done.forward, done.forward_wires, sent)[0], beyond(done.backward + done.weights, done.backward_wires, sent)[0]
 
@@ -115,7 +115,7 @@ def step_costs(
         done = block.layer(kinds[kind], ep).as_merged(one)
         known[kind] = done + beside(model, machine, layout, kinds[kind], done)
     sent = send(machine, ELEMENT * model.hidden * block.tokens / layout.tp, layout)
-    stages = tuple(_chunk(block, chunk, ep, known, sent if layout.pp > 1 else Wires()) for chunk in chunks)
+    stages = tuple(_chunk(block, chunk, ep, known, sent if layout.pp > 1 else WireTimes()) for chunk in chunks)
     held = [rank_parameters(model, layout, [chunk]) for chunk in chunks]
     cells = _cells(stages, us_to_ps(machine.latency(layout)), ep is not None)
     exchanged = [[exchanged_us(machine, layout, one, copies, element) for one in held] for element in (number("step.gradient_bytes"), ELEMENT)]
@@ -133,7 +133,7 @@ def moe_kinds(block: Block) -> dict[Kind, int]:
     return {block.kind(number): number for number in range(block.model.n_layers) if block.model.is_moe(number)}
 
 
-def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None, known: dict[Kind, Cost], sent: Wires) -> Cost:
+def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None, known: dict[Kind, Cost], sent: WireTimes) -> Cost:
     def shared(number_of: int, layer: Cost) -> Cost:
         done = with_rows(block.machine, block.layout, layer)
         return done + beside(block.model, block.machine, block.layout, number_of, done)
@@ -156,7 +156,7 @@ def n_buckets(layout: Layout, held: RankParameters, practice: Practice) -> int:
     return min(MOST_BUCKETS, max(1, n)) if practice.overlap_dp else 1
 
 
-def exchanged_us(machine: Machine, layout: Layout, held: RankParameters, copies: int, element: float) -> tuple[float, Wires]:
+def exchanged_us(machine: Machine, layout: Layout, held: RankParameters, copies: int, element: float) -> tuple[float, WireTimes]:
     """Time of gradients or parameters of `element` bytes, one group after the other, and what they hold.
 
     Of sharded weights, only groups that share them exchange anything: the others' traffic is that of every layer.
@@ -167,7 +167,7 @@ def exchanged_us(machine: Machine, layout: Layout, held: RankParameters, copies:
     return dense.most + experts.most, dense + experts
 
 
-def beside_pass(alone: float, own: Wires, others: Wires, pass_us: float) -> float:
+def beside_pass(alone: float, own: WireTimes, others: WireTimes, pass_us: float) -> float:
     """Time of an exchange that takes `alone`, where a pass of `pass_us` has `others` on its wires, evenly: they leave the exchange the rest.
 
     Behind the pass the exchange has the wires alone.
@@ -177,7 +177,7 @@ def beside_pass(alone: float, own: Wires, others: Wires, pass_us: float) -> floa
 
 
 def _buckets(
-    practice: Practice, layout: Layout, chunk: int, whole: tuple[float, Wires], held: RankParameters, others: Wires, pass_us: float
+    practice: Practice, layout: Layout, chunk: int, whole: tuple[float, WireTimes], held: RankParameters, others: WireTimes, pass_us: float
 ) -> tuple[int, ...]:  # fmt: skip
     """Times of a chunk's buckets, first the one with no pass of its chunk beside it: the first gather, or the last reduce-scatter.
 

@@ -79,7 +79,7 @@ class Reading:
 
 
 @frozen
-class Finding:
+class LintLine:
     """One line of the report. `level`: "ok" or "look"."""
 
     name: str
@@ -102,7 +102,7 @@ class Lint:
     """Lengths of the recorded sequences. A dump with one file per rank has one sequence per rank."""
     reading: Reading | None
     layers: tuple[LayerLint, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[LintLine, ...]
 
 
 def lint(source: str, n_gpus: int = 8, *, layer: int | None = None, tokens: int | None = None, model: str = "", seed: int = 0) -> Lint:
@@ -206,13 +206,13 @@ def _reading(trace: Recording, row: int, n_gpus: int, tokens: int | None, seed: 
 # ---- findings --------------------------------------------------------------------------------------------------------
 
 
-def _tokens_findings(layers: Sequence[LayerLint], sequences: tuple[int, ...] | None) -> tuple[Finding, Finding]:
+def _tokens_findings(layers: Sequence[LayerLint], sequences: tuple[int, ...] | None) -> tuple[LintLine, LintLine]:
     worst = max(layers, key=lambda one: max(one.tokens_per_gpu or (0,)))
     got = worst.tokens_per_gpu or (0,)
     mean = sum(got) / len(got)
     text = f"{min(got)} to {max(got)}, mean {mean:.0f}; most on GPU {got.index(max(got))}, layer {worst.layer}"
     uneven = max(got) > UNEVEN * mean
-    received = Finding(
+    received = LintLine(
         "tokens per rank",
         "look" if uneven else "ok",
         text,
@@ -226,42 +226,42 @@ def _tokens_findings(layers: Sequence[LayerLint], sequences: tuple[int, ...] | N
     if sequences is not None:
         held += f"; {len(sequences)} sequences or ranks of {min(sequences)} to {max(sequences)} tokens"
     advice = "incomplete tokens are left out; record them again if they matter" if n_lost else "nothing is left out"
-    return received, Finding("recording", "look" if n_lost else "ok", held, advice)
+    return received, LintLine("recording", "look" if n_lost else "ok", held, advice)
 
 
-def _dead(layers: Sequence[LayerLint], n_experts: int) -> Finding:
+def _dead(layers: Sequence[LayerLint], n_experts: int) -> LintLine:
     worst = max(layers, key=lambda one: len(one.dead))
     n_dead = sum(len(one.dead) for one in layers)
     if not n_dead:
-        return Finding("dead experts", "ok", "none", "every expert has rows in every layer")
+        return LintLine("dead experts", "ok", "none", "every expert has rows in every layer")
     shown = ", ".join(map(str, worst.dead[:6])) + (", ..." if len(worst.dead) > 6 else "")
     text = f"{n_dead} of {len(layers) * n_experts}, most in layer {worst.layer}: {len(worst.dead)} ({shown})"
     expected = worst.n_rows / n_experts
     few = f"only {expected:.1f} rows per expert are recorded: record more tokens before you trust the zeros"
-    return Finding("dead experts", "look", text, few if expected < FEW else "this text never uses them: their slots can hold copies of hot experts")
+    return LintLine("dead experts", "look", text, few if expected < FEW else "this text never uses them: their slots can hold copies of hot experts")
 
 
-def _repetition(trace: Recording, repeated: int, reading: Reading | None, n_gpus: int) -> Finding:
+def _repetition(trace: Recording, repeated: int, reading: Reading | None, n_gpus: int) -> LintLine:
     n_tokens, n_layers = trace.n_tokens, len(trace.layers)
     text = f"{n_tokens - repeated} of {n_tokens} tokens are distinct in their choices over {_layers(n_layers)}"
     if reading is None:
-        return Finding("repetition", "look", text, f"fewer tokens than the {n_gpus} GPUs: every GPU reads the same; record more")
+        return LintLine("repetition", "look", text, f"fewer tokens than the {n_gpus} GPUs: every GPU reads the same; record more")
     text += f"; at {reading.tokens} tokens per GPU, {reading.n_sharing} of {n_gpus} GPUs read tokens that another GPU reads too"
     if n_gpus * reading.tokens > n_tokens:
         advice = f"GPUs that read the same tokens are loaded alike: record more, or simulate at most {n_tokens // n_gpus} tokens per GPU"
-        return Finding("repetition", "look", text, advice)
+        return LintLine("repetition", "look", text, advice)
     if reading.n_sharing:
-        return Finding("repetition", "look", text, "whole sequences do not fill the GPUs: add :window=mixed to read each token once")
+        return LintLine("repetition", "look", text, "whole sequences do not fill the GPUs: add :window=mixed to read each token once")
     if repeated > REPEATED * n_tokens and n_layers > 1:
-        return Finding("repetition", "look", text, "repeated tokens make a few experts hot: leave padding and repeated prompts out")
-    return Finding("repetition", "ok", text, "GPUs read different tokens")
+        return LintLine("repetition", "look", text, "repeated tokens make a few experts hot: leave padding and repeated prompts out")
+    return LintLine("repetition", "ok", text, "GPUs read different tokens")
 
 
 def _layers(n: int) -> str:
     return "1 layer" if n == 1 else f"{n} layers"
 
 
-def _imbalance(layers: Sequence[LayerLint]) -> Finding:
+def _imbalance(layers: Sequence[LayerLint]) -> LintLine:
     worst = max(layers, key=lambda one: one.gpu_max_mean)
     hottest = max(layers, key=lambda one: one.expert_max_mean)
     middle = float(np.median([one.gpu_max_mean for one in layers]))
@@ -271,13 +271,13 @@ def _imbalance(layers: Sequence[LayerLint]) -> Finding:
     )
     chance = worst.spread_by_chance
     if chance is not None and worst.spread < 1.5 * chance:
-        return Finding("imbalance", "ok", text, f"as even as chance: spread {worst.spread:.3f}, by chance {chance:.3f}")
+        return LintLine("imbalance", "ok", text, f"as even as chance: spread {worst.spread:.3f}, by chance {chance:.3f}")
     if worst.gpu_max_mean > UNEVEN:
-        return Finding("imbalance", "look", text, f"GEMMs of layer {worst.layer} take about {worst.gpu_max_mean:.2f}x those of a balanced layer")
-    return Finding("imbalance", "ok", text, "experts differ, but GPUs hold enough of them to even out")
+        return LintLine("imbalance", "look", text, f"GEMMs of layer {worst.layer} take about {worst.gpu_max_mean:.2f}x those of a balanced layer")
+    return LintLine("imbalance", "ok", text, "experts differ, but GPUs hold enough of them to even out")
 
 
-def _eplb(layers: Sequence[LayerLint], n_experts: int, n_gpus: int) -> Finding:
+def _eplb(layers: Sequence[LayerLint], n_experts: int, n_gpus: int) -> LintLine:
     """The fewest slots near the best, by the rows of the busiest GPU summed over layers: layers run one after another."""
     before = sum(one.eplb[0].rows_before for one in layers)
     saved = [1.0 - sum(one.eplb[i].rows_after for one in layers) / before for i in range(len(EXTRA_SLOTS))]
@@ -286,7 +286,7 @@ def _eplb(layers: Sequence[LayerLint], n_experts: int, n_gpus: int) -> Finding:
     judged = "" if layers[0].n_tokens is None else "; placed by the first half of the tokens, judged on the second"
     text = f"rows (not time) of the busiest GPU: {before:.0f} as placed; {tried}{judged}"
     if max(saved) < PAYS:
-        return Finding("EPLB", "ok", text, f"EPLB does not pay: it saves less than {100 * PAYS:.0f} %")
+        return LintLine("EPLB", "ok", text, f"EPLB does not pay: it saves less than {100 * PAYS:.0f} %")
     best = next(i for i, part in enumerate(saved) if part >= max(PAYS, MOST * max(saved)))
     kind = "no copies, only other places" if slots[best] == n_experts else f"{slots[best] // n_gpus} expert slots per GPU"
-    return Finding("EPLB", "look", text, f"EPLB pays: --placement eplb:slots={slots[best]} ({kind})")
+    return LintLine("EPLB", "look", text, f"EPLB pays: --placement eplb:slots={slots[best]} ({kind})")

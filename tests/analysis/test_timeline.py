@@ -12,7 +12,7 @@ import dysharp
 from dysharp.analysis import Row
 from dysharp.analysis.timeline import Timeline, make_timeline, record
 from dysharp.analysis.timeline.counters import _inside
-from dysharp.analysis.timeline.flows import Flow
+from dysharp.analysis.timeline.flows import TokenFlow
 from dysharp.api.timed import Timed
 from dysharp.base.errors import ConfigError
 from dysharp.specs import load_cluster, load_model
@@ -147,7 +147,7 @@ def test_a_window_of_tokens_keeps_their_trains_and_tiles() -> None:
     assert kept == {"SMs"}
 
 
-def _times(line: Timeline, flow: Flow) -> list[tuple[int, int]]:
+def _times(line: Timeline, flow: TokenFlow) -> list[tuple[int, int]]:
     return [(int(line.slices.start[i]), int(line.slices.end[i])) for i in flow.slices]
 
 

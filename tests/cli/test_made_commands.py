@@ -72,7 +72,7 @@ def block(name: str, *, bare: bool = False) -> Any:
     """Hardware with everything that can be asked for, or with nothing."""
     pytest.importorskip("amaranth")
     from dysharp.silicon.rtl.check import Checked
-    from dysharp.silicon.rtl.proofs import Proven
+    from dysharp.silicon.rtl.formal import Proven
     from dysharp.silicon.rtl.synthesis import GE, Cost
     from dysharp.silicon.rtl.yosys import MemoryBits
 

@@ -18,7 +18,7 @@ import random
 from dataclasses import dataclass, replace
 
 from dysharp.base.errors import EmulationMismatch, IsaError
-from dysharp.functional.network.wires import LOCAL, Wires
+from dysharp.functional.network.wires import LOCAL, PacketWires
 from dysharp.functional.orders import RandomPool
 from dysharp.isa.commands import Command, virtual_channel
 from dysharp.isa.packets import Packet
@@ -77,7 +77,7 @@ class RowspMachine:
 
     def __init__(self, gpus: int, seed: int = 0, sizes: UnitSizes | None = None) -> None:
         self._sizes, self._random = sizes or UnitSizes(), random.Random(seed)
-        self._wires = Wires(RandomPool(seed), self._arrived)
+        self._wires = PacketWires(RandomPool(seed), self._arrived)
         self._wires.on(MEMORY, self._answer)
         self._wires.on(SEND, self._send_more)
         self._sending = [False] * gpus  # whether a SEND of the GPU is in the pool
@@ -203,7 +203,7 @@ class RowspMachine:
         elif packet.op is Command.ANNOUNCE:
             self._counted(gpu, packet.region, dam.Announce(packet.source, packet.rows))
         else:
-            store = aau.Store((packet.region, packet.row), packet.offset, len(packet.payload), packet)
+            store = aau.RowPacket((packet.region, packet.row), packet.offset, len(packet.payload), packet)
             self._allocated(gpu, aau.step(self._gpus[gpu].aau, store))
 
     def _answer(self, what: tuple[int, aau.Key]) -> None:

@@ -12,7 +12,7 @@ from dysharp.functional import queue_pairs
 from dysharp.functional.emulation import Emulation, Shape, run_emulation
 from dysharp.functional.faults import SCALE_OUT, machine_faults
 from dysharp.functional.machine import Machine
-from dysharp.protocol.delivery import Taken, overtakes, take
+from dysharp.protocol.delivery import TakenNumbers, overtakes, take
 from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.cluster import ScaleOut
 from dysharp.systems import all_systems
@@ -35,7 +35,7 @@ def test_every_message_is_taken_once_in_any_order():
     for copies in product((1, 2), repeat=3):
         sent = [number for number, n in enumerate(copies) for _ in range(n)]
         for order in set(permutations(sent)):
-            state, taken = Taken(), []
+            state, taken = TakenNumbers(), []
             for number in order:
                 late = overtakes(state, number)
                 state, new = take(state, number)
@@ -43,7 +43,7 @@ def test_every_message_is_taken_once_in_any_order():
                     assert late == (not set(range(number)) <= set(taken))
                     taken.append(number)
             assert sorted(taken) == [0, 1, 2]
-            assert state == Taken(3)
+            assert state == TakenNumbers(3)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

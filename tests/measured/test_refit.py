@@ -13,7 +13,9 @@ from dysharp.measured.fitting import seen_by
 from dysharp.measured.measurements import read_operators
 from dysharp.measured.refit import GIVEN, NEUTRAL, ratios, refit, stages, to_toml
 from dysharp.measured.validation import BARS
-from dysharp.specs.fitted import fitted, fitted_from_toml, fitted_values, one_domain
+from dysharp.specs.constants import constants_of
+from dysharp.specs.fitted import Fitted, fitted, fitted_values
+from dysharp.specs.numbers import ONE, share_of
 from tests.measured.csv_lines import some_gemms
 
 
@@ -24,13 +26,13 @@ def test_launch_times_of_hosts_are_what_launch_bound_rows_give(packaged_measurem
 
 def test_constants_have_meaning_unit_and_rows_and_are_few():
     table = fitted()
-    assert len(one_domain(table)) <= BARS.constants
+    assert share_of(table, ONE).fitted <= BARS.constants
     for constant in table.values():
         assert constant.low <= constant.value <= constant.high
         assert constant.meaning
         assert constant.fitted_on
     assert {family for families, _ in stages(table) for family in families} <= set(all_families())
-    again = fitted_from_toml(to_toml(table, "head"), "x")
+    again = constants_of(Fitted, to_toml(table, "head"), "x")
     assert {n: c.value for n, c in again.items()} == pytest.approx(fitted_values(), rel=1e-3)
 
 

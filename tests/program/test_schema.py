@@ -11,7 +11,6 @@ OTHER_MEANINGS = {
     "isa/commands.py": "a field of a command",
     "specs/hf.py": "a part of names in configs",
     "silicon/rtl/al_tlb.py": "pins",
-    "silicon/rtl/models/al_tlb.py": "pins",
 }
 
 

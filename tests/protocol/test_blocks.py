@@ -36,7 +36,7 @@ def test_a_tag_waits_for_one_contribution_at_least():
     with pytest.raises(AssertionError, match="a opens without targets"):
         collect.step(collect.empty(), collect.Open("a", 0))
     state, _ = collect.step(collect.empty(), collect.Open("a", 1))
-    assert collect.step(state, collect.Piece("a", 0, 1, 5))[1] == (collect.Complete("a", 0, 5),)
+    assert collect.step(state, collect.PartialSum("a", 0, 1, 5))[1] == (collect.Complete("a", 0, 5),)
 
 
 def test_table_keeps_its_order_and_its_past():
@@ -90,7 +90,7 @@ def test_al_table_binds_once_and_densely_and_answers_every_packet(tlb_entries, m
             waiting[packet] = key
         state, outputs = al_table.step(state, event)
         for output in outputs:
-            if isinstance(output, al_table.Allocated):
+            if isinstance(output, al_table.BlockBound):
                 assert output.key not in bound
                 bound[output.key] = output.layout
             elif isinstance(output, al_table.Found):
@@ -111,7 +111,7 @@ def test_al_table_binds_once_and_densely_and_answers_every_packet(tlb_entries, m
     for key in list(state.pending):
         state, outputs = al_table.step(state, al_table.MemoryAnswer(key))
         for output in outputs:
-            if not isinstance(output, al_table.Allocated):
+            if not isinstance(output, al_table.BlockBound):
                 del waiting[output.packet]
     assert len(state.pending) == len(waiting) == 0
 
@@ -121,7 +121,7 @@ def test_al_table_lookups_of_a_pending_block_share_one_answer():
     state, outputs = run(al_table, al_table.empty(1, 4), *lookups)
     assert outputs == [al_table.ReadTable((0, 9))]
     state, outputs = run(al_table, state, al_table.MemoryAnswer((0, 9)), al_table.MemoryAnswer((0, 9)))
-    assert outputs == [al_table.Allocated((0, 9), 0), *(al_table.Found(packet, (0, 9), 0) for packet in range(3))]
+    assert outputs == [al_table.BlockBound((0, 9), 0), *(al_table.Found(packet, (0, 9), 0) for packet in range(3))]
     assert al_table.is_hit(state, (0, 9))
     assert al_table.layout_of(state, (0, 9)) == 0
 
@@ -167,7 +167,7 @@ def test_tokens_are_ready_exactly_when_all_have_told(expected, entries, random):
             assert readiness.n_ready(state, token) == count
             assert (token in state.ready) == (count == n)
             completes = not known and token == notice[0] and count == n
-            assert (readiness.Ready(token) in outputs) == completes
+            assert (readiness.TokenReady(token) in outputs) == completes
         assert len(state.on_chip) <= entries
         assert not set(state.on_chip) & set(state.memory)
     assert sorted(state.ready) == list(range(len(expected)))
@@ -206,7 +206,7 @@ def test_sums_survive_any_eviction(counts, entries, expiries, random):
         assert all(entry.remaining > 0 and entry.remaining + entry.count == expected[s] for s, entry in port.table.items())
         for piece in outputs:
             assert isinstance(piece, reduction.Result) == (piece.count == expected[piece.session] and not isinstance(piece, reduction.Bypass))
-            source, done = collect.step(source, collect.Piece(piece.session, 0, piece.count, piece.value))
+            source, done = collect.step(source, collect.PartialSum(piece.session, 0, piece.count, piece.value))
             totals |= {d.tag: d.value for d in done}
     assert totals == {s: 10**s * n for s, n in enumerate(expected)}
     assert len(port.table) == len(source.open) == 0
@@ -232,7 +232,7 @@ def test_arrays_are_payloads():
     events = [reduction.Request("a", 3), reduction.Response("a", 2, one), reduction.Response("a", 1, 2 * one)]
     _, (result,) = run(reduction, reduction.empty(1), *events)
     assert (result.value == 3).all()
-    pieces = [collect.Open("a", 4), collect.Piece("a", 0, 3, result.value), collect.Piece("a", 0, 1, one)]
+    pieces = [collect.Open("a", 4), collect.PartialSum("a", 0, 3, result.value), collect.PartialSum("a", 0, 1, one)]
     _, (complete,) = run(collect, collect.empty(), *pieces)
     assert (complete.value == 4).all()
     assert complete.value.dtype == np.float32
@@ -250,12 +250,12 @@ def test_reduction_refuses_what_cannot_be():
 
 
 def test_first_complete_attempt_wins_and_pieces_of_attempts_never_mix():
-    state, outputs = run(collect, collect.empty(), collect.Open("a", 2), collect.Piece("a", 0, 1, 5), collect.Piece("a", 1, 1, 7))
+    state, outputs = run(collect, collect.empty(), collect.Open("a", 2), collect.PartialSum("a", 0, 1, 5), collect.PartialSum("a", 1, 1, 7))
     assert outputs == []
-    state, outputs = run(collect, state, collect.Piece("a", 1, 1, 8), collect.Piece("a", 0, 1, 6))
+    state, outputs = run(collect, state, collect.PartialSum("a", 1, 1, 8), collect.PartialSum("a", 0, 1, 6))
     assert outputs == [collect.Complete("a", 1, 15), collect.Discarded("a", 0)]
     with pytest.raises(AssertionError, match="a attempt 0: 3 contributions, expected 2"):
-        run(collect, state, collect.Open("a", 2), collect.Piece("a", 0, 3, 1))
+        run(collect, state, collect.Open("a", 2), collect.PartialSum("a", 0, 3, 1))
 
 
 # ---- LSU ---------------------------------------------------------------------------------------------------
@@ -293,9 +293,9 @@ def test_empty_list_is_done_at_once_even_if_the_queue_is_full():
     st.randoms(use_true_random=False),
 )
 def test_tiles_are_ready_when_their_own_rows_are_there_and_tell_once(n_active, tile_rows, entries, blocks, random):
-    shape = tracker.Shape(tile_rows, 6, tuple(n_active), blocks, blocks)
+    shape = tracker.TileShape(tile_rows, 6, tuple(n_active), blocks, blocks)
     state = tracker.bound(shape, entries, tuple(tuple(100 * e + i for i in range(n)) for e, n in enumerate(n_active)))
-    stores = [tracker.Store(e, i, chunk, (4, 2)[chunk]) for e, n in enumerate(n_active) for i in range(n) for chunk in (0, 1)]
+    stores = [tracker.ChunkStore(e, i, chunk, (4, 2)[chunk]) for e, n in enumerate(n_active) for i in range(n) for chunk in (0, 1)]
     stores += stores[: len(stores) // 3]  # retries
     random.shuffle(stores)
     todo: list = list(stores)
@@ -303,7 +303,7 @@ def test_tiles_are_ready_when_their_own_rows_are_there_and_tell_once(n_active, t
     while todo:
         event = todo.pop(random.randrange(len(todo)))
         state, outputs = tracker.step(state, event)
-        if isinstance(event, tracker.Store):
+        if isinstance(event, tracker.ChunkStore):
             seen.add((event.expert, event.layout, event.chunk))
         for output in outputs:
             if isinstance(output, tracker.TileReady):
@@ -324,13 +324,13 @@ def test_tiles_are_ready_when_their_own_rows_are_there_and_tell_once(n_active, t
 
 
 def test_tracker_spills_the_least_recently_used_tile_and_goes_on_counting():
-    state = tracker.bound(tracker.Shape(2, 8, (4,)), 1, ((7, 8, 9, 5),))
-    events = [tracker.Store(0, 0, 0, 8), tracker.Store(0, 2, 0, 8), tracker.Store(0, 1, 0, 8)]
+    state = tracker.bound(tracker.TileShape(2, 8, (4,)), 1, ((7, 8, 9, 5),))
+    events = [tracker.ChunkStore(0, 0, 0, 8), tracker.ChunkStore(0, 2, 0, 8), tracker.ChunkStore(0, 1, 0, 8)]
     state, outputs = run(tracker, state, *events)
-    assert outputs == [tracker.Spilled((0, 0)), tracker.TileReady((0, 0)), tracker.Spilled((0, 1))]
+    assert outputs == [tracker.TileSpilled((0, 0)), tracker.TileReady((0, 0)), tracker.TileSpilled((0, 1))]
     assert tracker.entry_of(state, (0, 1)).bytes == 8
 
 
 def test_blocks_are_bound_in_layout_order():
     with pytest.raises(AssertionError, match="block 1 of expert 0 is bound out of order"):
-        tracker.step(tracker.empty(tracker.Shape(2, 8, (2,)), 1), tracker.Bind(0, 1, 3))
+        tracker.step(tracker.empty(tracker.TileShape(2, 8, (2,)), 1), tracker.Bind(0, 1, 3))

@@ -52,8 +52,8 @@ def freed(unit: aau.AauState, region: int) -> aau.AauState:
 def test_a_freed_region_starts_from_its_first_place() -> None:
     unit = aau.empty((aau.Region(0, 2, 4), aau.Region(64, 2, 4)), entries=1)
     for key in ((0, 7), (0, 9), (1, 7)):
-        unit, _ = aau.step(unit, aau.Store(key, 0, 1, "first"))
-    unit, outputs = aau.step(freed(unit, 0), aau.Store((0, 9), 1, 1, "again"))
+        unit, _ = aau.step(unit, aau.RowPacket(key, 0, 1, "first"))
+    unit, outputs = aau.step(freed(unit, 0), aau.RowPacket((0, 9), 1, 1, "again"))
     assert outputs[0] == aau.Allocated((0, 9), 0)
     assert unit.pointer == (1, 1)
 
@@ -89,14 +89,14 @@ def test_mutants_of_the_units_are_killed(mutant: Mutant, monkeypatch: pytest.Mon
 # ---- packet manager --------------------------------------------------------------------------------------
 
 
-def filled(packet: rpm.Packet, memory: dict[tuple[int, Hashable, int], int]) -> None:
+def filled(packet: rpm.SentLine, memory: dict[tuple[int, Hashable, int], int]) -> None:
     """Write the valid bytes of a packet; no byte comes twice."""
     for i in valid_bytes(packet):
         assert (packet.peer, packet.line, i) not in memory
         memory[packet.peer, packet.line, i] = packet.data[i]
 
 
-def valid_bytes(packet: rpm.Packet) -> list[int]:
+def valid_bytes(packet: rpm.SentLine) -> list[int]:
     return [i for i in range(rpm.LINE_BYTES) if packet.mask >> i & 1]
 
 

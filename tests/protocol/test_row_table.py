@@ -71,7 +71,7 @@ def test_row_tables_agree(entries, banks, steps, first):
         if not is_answer and sent[key] == PIECES:
             continue
         sent[key] += not is_answer
-        event = aau.MapAnswer(key) if is_answer else aau.Store(key, 0, BYTES, packet)
+        event = aau.MapAnswer(key) if is_answer else aau.RowPacket(key, 0, BYTES, packet)
         state, outputs = aau.step(state, event)
         found = hub.answer(key) if is_answer else hub.store(key, packet)
         assert found == [type(output) for output in outputs if not isinstance(output, aau.Spilled)]

@@ -49,7 +49,7 @@ class Hubs:
             released.append(al_table.Unbound(packet, event.key) if found < 0 else al_table.Found(packet, event.key, found))
             packet = int(self.packets[packet, t.WAITER_NEXT])
         assert (found == t.AL_IDLE) == (not released)
-        return (al_table.Allocated(event.key, found), *released) if self.hubs[hub, t.HUB_ALLOCATED] else tuple(released)
+        return (al_table.BlockBound(event.key, found), *released) if self.hubs[hub, t.HUB_ALLOCATED] else tuple(released)
 
     def cached(self, hub: int) -> list[tuple[al_table.Key, int]]:
         """Cached keys with their layouts, least recently used first."""

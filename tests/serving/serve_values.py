@@ -144,7 +144,7 @@ def loops(r: Replica) -> Iterator[tuple[str, Any]]:
 def pools(first: str, second: str) -> Iterator[tuple[str, Any]]:
     """Prefill and decode apart, by formula and prompt by prompt."""
     load, rules = replace(LOAD, users=20.0), replace(engine_of("sglang"), mixed=False, gathered_steps=0)
-    made = apart.Pool(StepTable(replica(first), rules, load), 3), apart.Pool(StepTable(replica(second), rules, load), 2)
+    made = apart.WorkerPool(StepTable(replica(first), rules, load), 3), apart.WorkerPool(StepTable(replica(second), rules, load), 2)
     yield "formula", [apart.disaggregated(*made, replace(load, users=users), cap) for users, cap in ((4.0, 9e9), (20.0, 9e9), (300.0, 11.0))]
     yield "run", [apart.run_pools(*made, load, ratio=ratio, rounds=rounds) for ratio, rounds in ((0.7, 3), (1.0, 2))]
 
@@ -229,7 +229,7 @@ def small() -> Iterator[tuple[str, Any]]:
     experts = machine.gemm(3.0, 90.0, 110.0, "fp8", 8.0, weight_bytes=1.0)
     yield "without options", (exchange.exchange(shared, 9.0), step_time(shared, BATCHES["prompts"]), experts)
     steps, load = StepTable(cut, rules, LOAD), replace(LOAD, users=5.0)
-    pair = apart.Pool(steps, 1), apart.Pool(steps, 2)
+    pair = apart.WorkerPool(steps, 1), apart.WorkerPool(steps, 2)
     yield (
         "loops without options",
         (run_closed_loop(steps, load, 9.0), apart.run_pools(*pair, load), apart.disaggregated(*pair, load), closed_loop(steps, load)),

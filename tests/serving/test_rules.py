@@ -11,7 +11,7 @@ from dysharp.costs.machine import Reducers, machine_of
 from dysharp.model.batch import Batch
 from dysharp.model.formats import formats_of
 from dysharp.serving.answers import break_even, overlap_of, slots_of
-from dysharp.serving.apart import Pool, best_apart, disaggregated, transfer_us
+from dysharp.serving.apart import WorkerPool, best_apart, disaggregated, transfer_us
 from dysharp.serving.balance import hottest, loads_of, rearranging
 from dysharp.serving.engine import engine_of
 from dysharp.serving.exchange import FREE, HUB, IN_SWITCH
@@ -192,7 +192,7 @@ def test_the_cache_on_its_way() -> None:
 def test_more_prefill_workers_shorten_the_queue() -> None:
     load = Load(256.0, 4000.0, 500.0)
     table = StepTable(replica(layout="dp=8,ep=8"), replace(engine_of("sglang"), mixed=False), load)
-    first, second = (disaggregated(Pool(table, n), Pool(table, 1), load) for n in (1, 3))
+    first, second = (disaggregated(WorkerPool(table, n), WorkerPool(table, 1), load) for n in (1, 3))
     assert second.ttft < first.ttft
     assert second.rate > first.rate
 

@@ -13,7 +13,7 @@ from dysharp.api.serving import _header
 from dysharp.costs.machine import machine_of
 from dysharp.model.batch import Batch
 from dysharp.model.formats import formats_of
-from dysharp.serving.apart import Pool, run_pools
+from dysharp.serving.apart import WorkerPool, run_pools
 from dysharp.serving.engine import engine_of
 from dysharp.serving.layout import serve_layout_of
 from dysharp.serving.step import StepTable
@@ -41,7 +41,7 @@ def test_a_step_lies_between_the_powers_of_two_around_it(layout: str, stages: in
 def test_requests_that_decode_are_those_that_come_while_one_is_answered() -> None:
     """Little's law of the decode pool: few users are mostly in the pool of prompts. An answer takes a step for each of its tokens."""
     load, engine = Load(6.0, 6000.0, 60.0), replace(engine_of("sglang"), mixed=False)
-    prefill, decode = (Pool(StepTable(replica("tp=1"), engine, load), n) for n in (1, 1))
+    prefill, decode = (WorkerPool(StepTable(replica("tp=1"), engine, load), n) for n in (1, 1))
     done = run_pools(prefill, decode, load)
     decoding = done.batch * decode.workers * decode.table.groups
     assert decoding < 0.9 * load.users

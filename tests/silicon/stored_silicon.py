@@ -106,10 +106,9 @@ def block_values(name: str) -> Columns:
 def proof_values(name: str) -> Columns:
     """Texts of the proofs of a block."""
     from dysharp.silicon.rtl.formal import Wrapped
-    from dysharp.silicon.rtl.proofs import PROOFS
     from dysharp.silicon.rtl.yosys import rtlil_of
 
-    return {proof.__name__: [digest(rtlil_of(Wrapped(proof()), "top")), getattr(proof, "bound", 0)] for proof in PROOFS[name]}
+    return {proof.__name__: [digest(rtlil_of(Wrapped(proof()), "top")), getattr(proof, "bound", 0)] for proof in load_block(name).proofs}
 
 
 def why_not_compared(part: str) -> str:

@@ -9,7 +9,7 @@ pytest.importorskip("amaranth", reason="needs the extra rtl")
 from dysharp.api.port_trace import port_steps, trace_port
 from dysharp.base.errors import SimulationError
 from dysharp.silicon.rtl.blocks import PortStep
-from dysharp.silicon.rtl.models.reduction_table import replay
+from dysharp.silicon.rtl.reduction_table import replay
 
 
 @pytest.mark.parametrize(("model", "routing"), [("S-8", "uniform"), ("deepseek-v2-lite", "trace:deepseek-v2-lite")])

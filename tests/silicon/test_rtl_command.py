@@ -103,7 +103,7 @@ def test_faults_are_counted() -> None:
 
 
 def test_a_difference_stops_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dysharp.silicon.rtl.models import target_logic
+    from dysharp.silicon.rtl import target_logic
 
     cycle = target_logic.TargetModel.cycle
     monkeypatch.setattr(target_logic.TargetModel, "cycle", lambda self, pins: {**cycle(self, pins), "ready": 0})

@@ -8,7 +8,7 @@ pytest.importorskip("amaranth", reason="needs the extra rtl")
 pytest.importorskip("pyosys", reason="needs the extra rtl")
 
 from dysharp.silicon.rtl.blocks import BLOCKS
-from dysharp.silicon.rtl.proofs import prove
+from dysharp.silicon.rtl.formal import prove
 from dysharp.testing.block_faults import COMPARED, PROVEN, Fault, differs, has_no_proof
 
 

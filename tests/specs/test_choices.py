@@ -7,9 +7,10 @@ import pytest
 from dysharp.base.errors import ConfigError
 from dysharp.specs import choice, choice_int, choice_str, choice_value, list_choices, load_model
 from dysharp.specs.catalog import model_from_toml
-from dysharp.specs.choices import choices_from_toml, choices_overridden
+from dysharp.specs.choices import Choice, choices_overridden
+from dysharp.specs.constants import constants_of
 
-GOOD = '[a.b]\nvalue = 1\nlow = 0\nhigh = 2\nunit = ""\nsource = "assumed"\nreason = "because"\n'
+GOOD = '[a.b]\nvalue = 1\nlow = 0\nhigh = 2\nunit = ""\nsource = "assumed"\nmeaning = "because"\n'
 
 
 def test_every_choice_is_complete() -> None:
@@ -38,21 +39,21 @@ def test_names_and_types() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("value = 1", "value = 3", "choice 'a.b': value: found 3, expected 0 to 2"),
+        ("value = 1", "value = 3", "a.b.value: found 3, expected 0 to 2"),
         ("value = 1", 'value = "w"\nalternatives = ["x", "y"]', "value: found 'w', expected one of x, y"),
         ("value = 1", "value = 0x" + "f" * 5000, "found an integer of more than 300 digits"),
         ("low = 0\n", "", "low, high: missing"),
-        ("reason", "reasn", 'reasn: unknown key; did you mean "reason"?'),
+        ("meaning", "meanin", 'meanin: unknown key; did you mean "meaning"?'),
         ('"assumed"', '"guess"', "a.b.source: found 'guess'"),
         ("value = 1", "value = true", "a.b.value"),
         ("[a.b]", "a = 1\n[c.b]", "a: found 1, expected a table"),
-        ("[a.b]", "[a]", "a.value: found 1, expected a table"),
+        ("[a.b]", "[a]", "a.name: found 'a', expected"),
     ],
 )
 def test_malformed_tables(old: str, new: str, message: str) -> None:
-    assert choices_from_toml(GOOD, "c.toml")["a.b"].value == 1
+    assert constants_of(Choice, GOOD, "c.toml")["a.b"].value == 1
     with pytest.raises(ConfigError) as caught:
-        choices_from_toml(GOOD.replace(old, new), "c.toml")
+        constants_of(Choice, GOOD.replace(old, new), "c.toml")
     assert message in str(caught.value)
     assert str(caught.value).startswith("c.toml")
 

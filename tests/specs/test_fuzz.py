@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from dysharp.base.errors import ConfigError
 from dysharp.specs import Choice, Cluster, Model, WholeModel, load_cluster, load_model
 from dysharp.specs.catalog import cluster_from_toml, model_from_toml
-from dysharp.specs.choices import choices_from_toml
 from dysharp.specs.cluster import ClusterFile
+from dysharp.specs.constants import Constant, constants_of
+from dysharp.specs.fitted import Fitted
 from dysharp.specs.hf import ALIASES, LAYERS, model_from_config
 from dysharp.specs.hf_whole import whole_from_config
+from dysharp.specs.numbers import KINDS, ListedNumber
 from dysharp.specs.reading import parse_json
 
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -127,10 +129,12 @@ def test_any_json(value: Any) -> None:
 
 
 @QUICK
-@given(st.dictionaries(st.sampled_from(sorted(Choice.__dataclass_fields__)), scalars))
-def test_any_choice(fields: dict[str, Any]) -> None:
+@given(st.sampled_from([Choice, Fitted, ListedNumber]), st.data())
+def test_any_constant(kind: type[Constant], data: st.DataObject) -> None:
+    keys = st.sampled_from([*sorted(kind.__dataclass_fields__), *KINDS])
+    fields = data.draw(st.dictionaries(keys, scalars))
     text = "[a.b]\n" + "\n".join(f"{k} = {toml_value(v)}" for k, v in fields.items())
-    settles(lambda: choices_from_toml(text, "c.toml"), dict)
+    settles(lambda: constants_of(kind, text, "c.toml"), dict)
 
 
 @pytest.mark.parametrize("keep", [0.2, 0.5, 0.9, 0.99])

@@ -14,8 +14,9 @@ import dysharp
 from dysharp.base.errors import ConfigError
 from dysharp.base.text import cell
 from dysharp.show.markdown import table
-from dysharp.specs.fitted import EVERYTHING, fitted, lines, parts, shares
-from dysharp.specs.numbers import BETWEEN, CLUSTERS, ROOMS, counted, numbers, numbers_from_toml
+from dysharp.specs.constants import constants_of
+from dysharp.specs.fitted import fitted
+from dysharp.specs.numbers import BETWEEN, CLUSTERS, EVERYTHING, ROOMS, ListedNumber, counted, lines, numbers, parts, shares
 
 ROOT = Path(dysharp.__file__).parent
 FOLDERS = ("analysis", "costs", "measured", "model", "planning", "runs", "serving", "specs", "systems", "training", "workload")
@@ -44,7 +45,11 @@ def _modules(folders: tuple[str, ...] = FOLDERS) -> Iterator[tuple[str, str]]:
 
 
 def _rooms() -> tuple[str, ...]:
-    return tuple(name for module, name in numbers() if module == ROOMS)
+    return tuple(name for module, name in _kinds() if module == ROOMS)
+
+
+def _kinds() -> dict[tuple[str, str], str]:
+    return {number.place: number.kind for number in numbers().values()}
 
 
 def _has_number(node: ast.AST, plain: tuple[float, ...] = (), kinds: tuple[type, ...] = (int, float)) -> bool:
@@ -97,7 +102,7 @@ def _said(text: str) -> Iterator[list[str]]:
 
 
 def test_every_number_is_listed() -> None:
-    missing = sorted(_found() - set(numbers()))
+    missing = sorted(_found() - set(_kinds()))
     assert missing == [], "list them in dysharp/specs/data/numbers.toml"
 
 
@@ -109,13 +114,13 @@ def test_every_folder_is_searched_or_says_why_not() -> None:
 
 def test_every_float_of_other_folders_is_listed() -> None:
     found = {(module, name) for module, text in _modules(_rooms()) for name in _at_top(ast.parse(text), (float,))}
-    assert sorted(found - set(numbers())) == [], "list them in dysharp/specs/data/numbers.toml"
+    assert sorted(found - set(_kinds())) == [], "list them in dysharp/specs/data/numbers.toml"
     assert len(found) < 60
 
 
 def test_numbers_that_were_chosen_in_sight_of_measurements_are_counted() -> None:
     names = [(module, statement) for module, text in _modules() for statement in _said(text)]
-    kinds = {key: number.kind for key, number in numbers().items()}
+    kinds = _kinds()
     assert [(module, said) for module, said in names if "counted" not in [kinds.get((module, name)) for name in said]] == []
     assert {("dysharp.training.practice", "SAVE_STATES"), ("dysharp.measured.families.mla_block", "BlockCase()")} <= {(m, s[0]) for m, s in names}
 
@@ -130,13 +135,13 @@ CHOSEN = (
 
 
 def test_what_a_review_found_uncounted_is_counted() -> None:
-    kinds = {f"{module.removeprefix('dysharp.')}: {name}": number.kind for (module, name), number in numbers().items()}
+    kinds = {f"{module.removeprefix('dysharp.')}: {name}": kind for (module, name), kind in _kinds().items()}
     assert {name: kinds.get(name) for name in CHOSEN} == dict.fromkeys(CHOSEN, "counted")
 
 
 def test_every_entry_is_in_the_code() -> None:
-    for number in (n for n in numbers().values() if n.module not in (ROOMS, CLUSTERS)):
-        assert hasattr(importlib.import_module(number.module), number.name.removesuffix("()")), number
+    for module, name in _kinds():
+        assert module in (ROOMS, CLUSTERS) or hasattr(importlib.import_module(module), name.removesuffix("()")), (module, name)
 
 
 def test_the_search_finds_numbers() -> None:
@@ -153,7 +158,7 @@ def test_fitted_and_counted_numbers_stay_within_the_budgets() -> None:
     assert found["all but later parts"].total <= 59
     everything = found[EVERYTHING]
     assert everything.total == sum(part.total for part in parts(fitted())) == len(fitted()) + sum(number.count for number in counted())
-    assert all(number.text and number.of in {part.part for part in parts(fitted())} for number in counted())
+    assert all(number.meaning and number.of in {part.part for part in parts(fitted())} for number in counted())
 
 
 def _chosen_in_sight(text: str) -> Iterator[tuple[str, float]]:
@@ -164,7 +169,7 @@ def _chosen_in_sight(text: str) -> Iterator[tuple[str, float]]:
 
 
 def test_numbers_of_cluster_files_that_measurements_fixed_are_counted() -> None:
-    listed = {(number.name, number.value) for number in numbers().values() if number.module == CLUSTERS}
+    listed = {(number.place[1], number.value) for number in numbers().values() if number.place[0] == CLUSTERS}
     files = sorted((ROOT / "specs" / "data" / "clusters").glob("*.toml"))
     assert {each for file in files for each in _chosen_in_sight(file.read_text())} == listed
     assert list(_chosen_in_sight("hbm_GBps = 3000  # chosen after a run")) == [("hbm_GBps", 3000.0)]
@@ -222,15 +227,17 @@ def test_every_number_of_a_real_machine_has_a_source() -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ('A = { sauce = "x" }', "x: m: A: found .* expected one of source"),
-        ('A = { source = "x", count = 1 }', "x: m: A: found .* expected one of source"),
-        ('A = { counted = "x", count = 0 }', "x: m: A: count: found 0, expected a whole number of at least 1"),
-        ('A = { source = "" }', "x: m: A: source: found '', expected a text"),
+        ('A = { sauce = "x" }', "x: m.A.meaning: .* m.A.kind: found '', expected source or definition .*m.A.sauce: unknown key"),
+        ('A = { source = "x", rule = "y" }', "x: m.A.rule: unknown key"),
+        ('A = { source = "x", count = 1 }', "x: m.A.source: found count 1 and value None, expected count = 1 or more beside counted"),
+        ('A = { counted = "x", count = 0 }', "x: m.A.counted: found count 0 and value None, expected count = 1 or more beside counted"),
+        ('A = { source = "x", value = 3.0 }', r"x: m.A.source: found count 0 and value 3.0, expected .*a value in \[clusters\] and nowhere else"),
+        ('A = { source = "" }', "x: m.A.meaning: found '', expected String should have at least 1 character"),
     ],
 )
 def test_bad_entries_are_refused(entry: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        numbers_from_toml(f"[m]\n{entry}\n", "x")
+        constants_of(ListedNumber, f"[m]\n{entry}\n", "x")
 
 
 def test_the_page_has_the_count_of_today() -> None:

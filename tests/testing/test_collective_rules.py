@@ -13,32 +13,32 @@ from dysharp.program.schema import LATE
 from dysharp.specs import load_cluster
 from dysharp.systems.collectives import get_collective
 from dysharp.testing.conformance import collectives
-from dysharp.testing.conformance.collectives import CollectiveCase, cases_of
+from dysharp.testing.conformance.collectives import SmallCollective, cases_of
 from dysharp.testing.conformance.suite import RULES
 from dysharp.workload.collective import even
 from dysharp.workload.sublayer import SubLayer
 
-Change = Callable[[CollectiveCase, pytest.MonkeyPatch], None]
+Change = Callable[[SmallCollective, pytest.MonkeyPatch], None]
 
 
-def with_program(case: CollectiveCase, program: Program) -> None:
+def with_program(case: SmallCollective, program: Program) -> None:
     """Put another Program in place of the system's."""
     case.__dict__["program"] = program
 
 
-def without_waits(case: CollectiveCase, patch: pytest.MonkeyPatch) -> None:
+def without_waits(case: SmallCollective, patch: pytest.MonkeyPatch) -> None:
     """No step waits for what arrives."""
     e = case.program.edges
     keep = e.tail_kind != Tail.TILE_READY
     with_program(case, replace(case.program, edges=type(e)(*(getattr(e, name)[keep] for name in e.__slots__))))
 
 
-def of_half_the_bytes(case: CollectiveCase, patch: pytest.MonkeyPatch) -> None:
+def of_half_the_bytes(case: SmallCollective, patch: pytest.MonkeyPatch) -> None:
     """The Program moves another collective."""
     with_program(case, case.system.plan(even("all-reduce", case.work.size // 2, 4), case.cluster, case.options))
 
 
-def like_a_late_rank(case: CollectiveCase, patch: pytest.MonkeyPatch) -> None:
+def like_a_late_rank(case: SmallCollective, patch: pytest.MonkeyPatch) -> None:
     """The launch counts as a late rank's start."""
     templates = tuple(replace(t, fn=LATE) if t.name == "launch" else t for t in case.program.templates)
     with_program(case, replace(case.program, templates=templates))
@@ -65,13 +65,13 @@ FAULTS: dict[str, tuple[Change, str]] = {
 """Rule -> a change that breaks it, and a part of what it then says."""
 
 
-def of_fewer_tokens(case: CollectiveCase, patch: pytest.MonkeyPatch) -> None:
+def of_fewer_tokens(case: SmallCollective, patch: pytest.MonkeyPatch) -> None:
     """The Program is that of a smaller sub-layer."""
     assert isinstance(case.work, SubLayer)
     with_program(case, case.system.plan(replace(case.work, tokens=case.work.gpus), case.cluster, case.options))
 
 
-def with_a_late_launch(case: CollectiveCase, patch: pytest.MonkeyPatch) -> None:
+def with_a_late_launch(case: SmallCollective, patch: pytest.MonkeyPatch) -> None:
     """The first launch counts as a late rank's start."""
     templates = tuple(replace(t, fn=LATE) if t.name == "launch.gemm1" else t for t in case.program.templates)
     with_program(case, replace(case.program, templates=templates))
@@ -95,7 +95,7 @@ def test_every_rule_has_a_fault() -> None:
 def test_the_rule_notices_its_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (rule,) = (rule for rule in RULES if rule.name == name)
     ring, cluster = get_collective("nccl-ring"), load_cluster("hw-dgx-h100").with_gpus(4)
-    case: Any = CollectiveCase(ring, even("all-reduce", 4096, 4), cluster, ring.options())
+    case: Any = SmallCollective(ring, even("all-reduce", 4096, 4), cluster, ring.options())
     assert list(rule.check(case)) == []
     change, text = FAULTS[name]
     change(case, monkeypatch)

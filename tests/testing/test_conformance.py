@@ -23,7 +23,7 @@ from dysharp.systems.building.paper_layers import copy_per_expert
 from dysharp.systems.registry import _REGISTRY
 from dysharp.testing.conformance import Report, backward, broken, case, conformance, emulation, runs
 from dysharp.testing.conformance.__main__ import main
-from dysharp.testing.conformance.case import NAMES, LayerCase, Pass, SystemCase, small_layers
+from dysharp.testing.conformance.case import NAMES, CheckedPass, LayerInputs, SystemCase, small_layers
 from dysharp.testing.conformance.runs import busy_floor_ps, starts_at_a_glance
 from dysharp.testing.conformance.suite import RULES
 from dysharp.workload import Routing
@@ -81,7 +81,7 @@ def test_packets_carry_the_same_bytes(system):
 def test_the_verifier_takes_the_short_way(system, direction):
     """Layers of millions of ops pass the test on kinds of op; the peel behind it agrees. CCFuser says why it is peeled."""
     assert [name for name, s in all_systems().items() if s.peels] == ["ccfuser"]
-    assert list(starts_at_a_glance(Pass(get_system(system), small_layers()["lognormal"], direction))) == []
+    assert list(starts_at_a_glance(CheckedPass(get_system(system), small_layers()["lognormal"], direction))) == []
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
@@ -317,7 +317,7 @@ def test_every_rule_has_a_fault_that_it_notices():
 
 def test_the_run_notices_a_broken_program_that_the_verifier_lets_pass(monkeypatch):
     """Sample 6 deletes a member of Dispatch: GEMM tiles wait for its rows forever, which the watchdog of the run says."""
-    one = Pass(get_system("deepep"), small_layers()["lognormal"], "fwd")
+    one = CheckedPass(get_system("deepep"), small_layers()["lognormal"], "fwd")
     monkeypatch.setattr(broken, "verify", lambda program: None)
     assert list(broken.broken_members_are_noticed(one, 6)) == []
     monkeypatch.setattr(broken, "run_burst", lambda program: None)
@@ -355,7 +355,7 @@ def test_a_short_result_is_noticed(rule, value, result, monkeypatch):
     """Every result in turn loses its last row; where two paths are compared, the packet path's result loses it."""
     honest = emulation.run_case
 
-    def short(inputs: LayerCase, machine: Machine, **settings: Any) -> tuple[Any, ...]:
+    def short(inputs: LayerInputs, machine: Machine, **settings: Any) -> tuple[Any, ...]:
         results = honest(inputs, machine, **settings)
         cut = rule != "packets_equal_rows" or machine.path == "packet"
         return tuple(a[:-1] if cut and i == result else a for i, a in enumerate(results))

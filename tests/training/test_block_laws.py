@@ -17,7 +17,7 @@ from dysharp.training.block import Block
 from dysharp.training.memory import RESERVED
 from dysharp.training.moe_block import exchange
 from dysharp.training.practice import Practice
-from dysharp.training.schedules.registry import Family, all_schedules
+from dysharp.training.schedules.registry import ScheduleFamily, all_schedules
 
 H100 = load_cluster("hw-dgx-h100")
 
@@ -66,7 +66,7 @@ def test_one_gpu_of_a_domain_exchanges_nothing_there(dispatcher: str) -> None:
 
 def test_a_family_that_says_nothing_has_one_stage_on_each_rank() -> None:
     """Only families that interleave read the user's number of chunks."""
-    assert Family("plain", "", "", lambda shape: []).stages(4, 3) == 4
+    assert ScheduleFamily("plain", "", "", lambda shape: []).stages(4, 3) == 4
     assert all_schedules()["1f1b"].stages(4, 3) == 4
     assert all_schedules()["interleaved"].stages(4, 3) == 12
 

@@ -15,7 +15,7 @@ IDS_PER_TOKEN = 4096  # flows of a token have ids of their own, one for each GPU
 
 
 @frozen
-class Flow:
+class TokenFlow:
     """The slices of one token on its way to the experts of one GPU and back, by their start."""
 
     id: int
@@ -26,7 +26,7 @@ class Flow:
 
 def steps_of(
     run: Recording, tokens: tuple[int, ...], tokens_per_gpu: int, links: tuple[Trains, Trains], first: tuple[int, int], sm: I64
-) -> list[Flow]:
+) -> list[TokenFlow]:
     """A flow for each token and each GPU with its rows. `first`: place of the first slice of each direction; `sm`: of each op."""
     p, t = run.program, run.trace
     if not tokens or not p.n_ops:
@@ -48,7 +48,7 @@ def steps_of(
     for (token, gpu), steps in sorted(found.items()):
         home = gpu == token // tokens_per_gpu
         way = sorted(steps + ([] if home else shared.get(token, [])))
-        flows.append(Flow(token * IDS_PER_TOKEN + gpu + 1, token, gpu, tuple(place for _, place in way)))
+        flows.append(TokenFlow(token * IDS_PER_TOKEN + gpu + 1, token, gpu, tuple(place for _, place in way)))
     return flows
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dysharp.analysis.timeline.counters import Counter
-from dysharp.analysis.timeline.flows import Flow
+from dysharp.analysis.timeline.flows import TokenFlow
 from dysharp.analysis.timeline.links import GROUPS
 from dysharp.analysis.timeline.tracks import Timeline
 from dysharp.base.files import write_file
@@ -122,7 +122,7 @@ def _slices(timeline: Timeline) -> Iterator[bytes]:
             yield _packets(timeline, rest).tobytes()
 
 
-def _flow_ids(flows: tuple[Flow, ...]) -> dict[int, list[int]]:
+def _flow_ids(flows: tuple[TokenFlow, ...]) -> dict[int, list[int]]:
     out: dict[int, list[int]] = {}
     for flow in flows:
         for place in flow.slices:

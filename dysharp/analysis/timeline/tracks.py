@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from dysharp.analysis.phases import merged
 from dysharp.analysis.timeline.counters import Counter, counters
-from dysharp.analysis.timeline.flows import Flow, steps_of, token_rows
+from dysharp.analysis.timeline.flows import TokenFlow, steps_of, token_rows
 from dysharp.analysis.timeline.links import ACKS, KINDS, POOL_GROUP, RESPONSE, RESULT, UP, Trains, link_groups, link_trains
 from dysharp.analysis.timeline.record import Recording
 from dysharp.base.arrays import I32, I64, Bools
@@ -70,7 +70,7 @@ class Timeline:
     tracks: tuple[Track, ...]
     names: tuple[str, ...]
     slices: Slices
-    flows: tuple[Flow, ...]
+    flows: tuple[TokenFlow, ...]
     counters: tuple[Counter, ...]
     merged: bool
     operators: tuple[Operator, ...]
@@ -136,7 +136,7 @@ def make_timeline(
         followed[[i for flow in steps for i in flow.slices]] = True
         slices, joined = _merged(slices, run.trace.time_ps * len(draft.tracks) // most_slices + 1, followed[order])
         place[order] = joined
-    flows = tuple(Flow(f.id, f.token, f.gpu, tuple(dict.fromkeys(int(place[s]) for s in f.slices if place[s] >= 0))) for f in steps)
+    flows = tuple(TokenFlow(f.id, f.token, f.gpu, tuple(dict.fromkeys(int(place[s]) for s in f.slices if place[s] >= 0))) for f in steps)
     return Timeline(
         p.n_nodes, run.trace.time_ps, tuple(draft.tracks), tuple(draft.names), slices, tuple(f for f in flows if len(f.slices) > 1),
         counters(run, up, down), merged, p.operators,

@@ -9,19 +9,19 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from dysharp.functional.faults import Faults
 from dysharp.functional.network.hub_tables import HubTables, Place, TablesOwner
-from dysharp.functional.network.messages import NOTHING, Format, Value, answer, request
+from dysharp.functional.network.messages import NOTHING, Value, WireFormat, answer, request
 from dysharp.functional.network.queues import Wire
 from dysharp.functional.network.source import Sources
 from dysharp.functional.network.switching import Port, Switch
 from dysharp.functional.network.transaction import Session, T, Transaction
-from dysharp.functional.network.wires import LOCAL, Wires
+from dysharp.functional.network.wires import LOCAL, PacketWires
 from dysharp.functional.orders import Pool
 from dysharp.isa.commands import RULES, Command, virtual_channel
 from dysharp.isa.packets import Packet
 from dysharp.protocol.al_table import AlState, Key
 from dysharp.protocol.tracker import TrackerState
 
-# Kinds of events in the pool, after those of `Wires`. MEMORY: a miss is answered; EXPIRE: a session times out; LIST: a target list
+# Kinds of events in the pool, after those of `PacketWires`. MEMORY: a miss is answered; EXPIRE: a session times out; LIST: a target list
 # arrives; RETRY: a request is sent again.
 MEMORY, EXPIRE, LIST, RETRY, N_KINDS = range(LOCAL + 1, LOCAL + 6)
 ANSWERS = frozenset(op for op, rule in RULES.items() if rule.answer)
@@ -47,14 +47,14 @@ class Driver(Protocol[T_contra]):
         """A packet that nobody answers, such as a notification, has arrived at `gpu`."""
 
 
-class Network(Wires, Generic[T]):
+class Network(PacketWires, Generic[T]):
     """`n_gpus` hubs and sources under switch planes: links that carry transactions, too. `pool` chooses the next event."""
 
     def __init__(
         self,
         driver: Driver[T],
         pool: Pool,
-        fmt: Format,
+        fmt: WireFormat,
         *,
         n_gpus: int,
         experts_per_gpu: int,

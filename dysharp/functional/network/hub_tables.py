@@ -76,7 +76,7 @@ class HubTables:
         """A row is bound, data is visible, or a GEMM has finished."""
         self.ts, outputs = tracker.step(self.ts, event)
         for out in outputs:
-            if isinstance(out, tracker.Spilled):
+            if isinstance(out, tracker.TileSpilled):
                 self._ts_counts["spills"] += 1
             elif isinstance(out, tracker.TileReady):
                 self._ts_counts["tiles"] += 1
@@ -95,7 +95,7 @@ class HubTables:
             if isinstance(out, al_table.ReadTable):
                 self._al_counts["misses"] += 1
                 self._miss(self, out.key)
-            elif isinstance(out, al_table.Allocated):
+            elif isinstance(out, al_table.BlockBound):
                 self._owner.allocated(out.key, out.layout)
             elif isinstance(out, al_table.Found):
                 _translated(out.packet, (out.key[0], out.layout))  # type: ignore[arg-type]

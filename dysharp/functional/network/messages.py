@@ -34,7 +34,7 @@ NOTHING = Value(np.zeros(0), ())  # the value of an acknowledgement
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class WireFormat:
     """The wire format of values in a run. Every packet names its dtype. Sums are in the work dtype of `number`."""
 
     number: Number

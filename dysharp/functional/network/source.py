@@ -2,7 +2,7 @@
 
 from typing import Any, Generic
 
-from dysharp.functional.network.messages import NOTHING, Format, Value
+from dysharp.functional.network.messages import NOTHING, Value, WireFormat
 from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.network.switching import session_of
 from dysharp.functional.network.transaction import Session, T
@@ -16,7 +16,7 @@ MERGED = frozenset({Command.MERGED_ACK, Command.EXPLICIT_ACK})
 class Sources(Generic[T]):
     """The sources of all GPUs, with expected and received contributions."""
 
-    def __init__(self, n_gpus: int, fmt: Format, statistics: Statistics) -> None:
+    def __init__(self, n_gpus: int, fmt: WireFormat, statistics: Statistics) -> None:
         self._fmt, self._statistics = fmt, statistics
         self._collects: list[collect.CollectState[Value]] = [collect.empty() for _ in range(n_gpus)]
         self._parts: dict[Session, bytes] = {}
@@ -27,7 +27,7 @@ class Sources(Generic[T]):
 
     def add(self, t: T, attempt: int, count: int, value: Value) -> Value | None:
         """Add `count` contributions to an attempt of `t`. Returns the unrounded sum if `t` is complete, else None."""
-        self._collects[t.source], outputs = collect.step(self._collects[t.source], collect.Piece(t.tag, attempt, count, value))
+        self._collects[t.source], outputs = collect.step(self._collects[t.source], collect.PartialSum(t.tag, attempt, count, value))
         for out in outputs:
             if isinstance(out, collect.Complete):
                 return out.value

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Generic, cast
 
-from dysharp.functional.network.messages import LANES, Format, Value, answer, dynamic_copies, plain_copies
+from dysharp.functional.network.messages import LANES, Value, WireFormat, answer, dynamic_copies, plain_copies
 from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.network.transaction import Session, T
 from dysharp.isa.commands import Command, virtual_channel
@@ -33,7 +33,7 @@ class Switch(Generic[T]):
         self,
         entries: int,
         experts_per_gpu: int,
-        fmt: Format,
+        fmt: WireFormat,
         statistics: Statistics,
         send: Callable[[int, int, Packet, Any, T], None],
         opened: Callable[[Port, Session], None],

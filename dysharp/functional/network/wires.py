@@ -14,7 +14,7 @@ from dysharp.isa.packets import Packet, decode, encode
 MOVE, LOCAL = range(2)
 
 
-class Wires:
+class PacketWires:
     """Packets on links. A subclass or a caller registers further kinds of events with `on`.
 
     `arrived(gpu, packet)` receives packets that nobody answers (`post`). `follows(packet)`: whether `statistics.dump` lists the packet.

@@ -7,11 +7,11 @@ import numpy as np
 
 from dysharp.base.errors import ConfigError
 from dysharp.functional.faults import Faults
-from dysharp.functional.layer import ExpertMemory, Layout, Record, Tensors
+from dysharp.functional.layer import ExpertMemory, Layout, RunRecord, Tensors
 from dysharp.functional.network.core import MEMORY, N_KINDS, Network
 from dysharp.functional.network.hub_tables import HubTables, Place
 from dysharp.functional.network.lsu import LoadStoreUnits
-from dysharp.functional.network.messages import Format, Value
+from dysharp.functional.network.messages import Value, WireFormat
 from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.network.transaction import MAX_TAGS, PACKET_BYTES
 from dysharp.functional.network.wires import LOCAL, MOVE
@@ -73,7 +73,7 @@ class _PacketDriver:
         self.p, self.t, self.trace, self.faults, self.dump_token = p, t, trace, faults, dump_token
         self.kind, self.node, self.key = p.kinds().tolist(), p.ops.node.tolist(), p.ops.key.tolist()
         self.layout = Layout(p, t.routing)
-        self.memory = ExpertMemory(t, self.layout, Record(chunk=PACKET_BYTES // t.number.bytes))
+        self.memory = ExpertMemory(t, self.layout, RunRecord(chunk=PACKET_BYTES // t.number.bytes))
         self.decoder = Decoder(p, t, self.layout, cluster.links_per_gpu, trace)
         self.missing: Counter[int] = Counter()  # instructions by op
         self._slices_left = _slices_by_tile(p)
@@ -89,7 +89,7 @@ class _PacketDriver:
 
     def _make_network(self, c: Cluster, pool: Pool) -> None:
         self.network: Network[Instruction] = Network(
-            self, pool, Format(self.t.number), n_gpus=self.p.n_nodes, experts_per_gpu=self.t.routing.placement.slots_per_gpu,
+            self, pool, WireFormat(self.t.number), n_gpus=self.p.n_nodes, experts_per_gpu=self.t.routing.placement.slots_per_gpu,
             reduction_entries=self.faults.reduction_entries or sessions_of_table(c), faults=self.faults,
             follows=None if self.dump_token is None else self._follows,
         )  # fmt: skip
@@ -238,7 +238,7 @@ class _PacketDriver:
         gpu, table = self.node[op], self.statistics.tables["or"]
         self.ors[gpu], outputs = readiness.step(self.ors[gpu], (self._or_index[op], slot))
         for out in outputs:
-            if isinstance(out, readiness.Spilled):
+            if isinstance(out, readiness.TokenSpilled):
                 table["spills"] += 1
             else:
                 table["ready"] += 1

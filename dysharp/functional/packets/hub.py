@@ -9,7 +9,7 @@ from dysharp.base.errors import EmulationMismatch
 from dysharp.functional.layer import UNBOUND, ExpertMemory
 from dysharp.functional.network.core import Network
 from dysharp.functional.network.hub_tables import Place
-from dysharp.functional.network.messages import Format, Value, hub_sum
+from dysharp.functional.network.messages import Value, WireFormat, hub_sum
 from dysharp.functional.network.transaction import PACKET_BYTES, Transaction
 from dysharp.functional.packets.instructions import STRIDE, Decoder, Instruction
 from dysharp.protocol import al_table, tracker
@@ -34,7 +34,7 @@ class Hub:
     ) -> None:
         self.gpu, self.memory, self.layout, self._t = gpu, memory, memory.layout, memory.t
         self._decoder, self._tile_ready = decoder, tile_ready
-        self._fmt, per_gpu = Format(memory.t.number), memory.t.routing.placement.slots_per_gpu
+        self._fmt, per_gpu = WireFormat(memory.t.number), memory.t.routing.placement.slots_per_gpu
         regions = sorted((slot, region) for region, slot in self.layout.slot_of_region.items() if slot // per_gpu == gpu)
         self.regions = [region for _, region in regions]
         self.row_of: dict[Key, int] = {
@@ -48,7 +48,7 @@ class Hub:
         layout, regions = self.layout, self.regions
         spans = [range(*layout.row_ptr[region : region + 2]) for region in regions]
         tile_rows = max((layout.tile_rows[region] for region in regions), default=1)
-        shape = tracker.Shape(tile_rows, row_bytes, tuple(len(span) for span in spans))
+        shape = tracker.TileShape(tile_rows, row_bytes, tuple(len(span) for span in spans))
         order = tuple(tuple(layout.key[layout.row_at[place]] for place in span if layout.row_at[place] != UNBOUND) for span in spans)
         if not any(order):
             return al_table.empty(len(regions), entries[0]), tracker.empty(shape, entries[1])
@@ -122,7 +122,7 @@ class Hub:
 
     def visible(self, place: Place, chunk: int, n_bytes: int) -> None:
         """Report that all SMs can read chunk `chunk` of a row, `n_bytes` long."""
-        self.tables.track(tracker.Store(place[0], self._block(*place), chunk, n_bytes))
+        self.tables.track(tracker.ChunkStore(place[0], self._block(*place), chunk, n_bytes))
 
     def computed(self, tile: int, *, last: bool) -> None:
         """The first or the last GEMM of a Program tile has run."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from dysharp.base.errors import ConfigError
 from dysharp.functional.layer import Layout, Tensors
-from dysharp.functional.network.messages import Format
+from dysharp.functional.network.messages import WireFormat
 from dysharp.functional.network.transaction import MAX_TAGS, PACKET_BYTES, Transaction
 from dysharp.isa.commands import Command, Stage
 from dysharp.isa.framing import Framing
@@ -58,7 +58,7 @@ class Decoder:
         self.ptr, self.node = program.members.ptr.tolist(), program.members.node.tolist()
         self.fill_ptr, self.fill_row = program.members.fill_ptr.tolist(), program.members.fill_row.tolist()
         self.all: list[Instruction] = []
-        self._fmt, self._topk, self._slots_per_gpu = Format(tensors.number), tensors.routing.topk, tensors.routing.placement.slots_per_gpu
+        self._fmt, self._topk, self._slots_per_gpu = WireFormat(tensors.number), tensors.routing.topk, tensors.routing.placement.slots_per_gpu
         self._done = None if trace is None else trace.done
 
     def rows(self, member: int) -> list[int]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from dysharp.functional.layer import ExpertMemory
 from dysharp.functional.network.hub_tables import Place
-from dysharp.functional.network.messages import Format
+from dysharp.functional.network.messages import WireFormat
 from dysharp.functional.packets.hub import Hub
 from dysharp.functional.packets.instructions import STRIDE, Decoder, Instruction
 from dysharp.functional.packets.output import Output
@@ -25,7 +25,7 @@ class Stores:
     ) -> None:
         self._t, self._layout = memory.t, memory.layout
         self._decoder, self._hubs, self._output, self._tile_ready = decoder, hubs, output, tile_ready
-        self._fmt, self._op_bytes = Format(memory.t.number), program.ops.bytes
+        self._fmt, self._op_bytes = WireFormat(memory.t.number), program.ops.bytes
         self.row_missing: list[int] = np.repeat(program.regions.row_bytes, np.diff(program.regions.row_ptr)).tolist()
         self._tile_missing = [end - first for _, first, end in map(self._layout.tile, range(program.n_tiles))]
         self._seen: set[tuple[int, int]] = set()  # (row, chunk)

@@ -1,13 +1,18 @@
 """The AL TLB of a hub with its miss registers and waiting packets. Model: `protocol.al_table`; the table itself lies in memory."""
 
+from random import Random
 from typing import Any, Self
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
 from dysharp.base.values import frozen
+from dysharp.protocol import al_table
+from dysharp.silicon.rtl.blocks import Block
+from dysharp.silicon.rtl.check import BlockModel, Values
+from dysharp.silicon.rtl.formal import OrderProof, constants
 from dysharp.silicon.rtl.parts import Cam, OrderList, check_slots, lowest, memory, slot_bits
 from dysharp.specs import Cluster, choice_int
 
@@ -156,3 +161,129 @@ class AlTlb(wiring.Component):
         with m.If(filling):
             m.d.sync += [fill.eq(fill + 1), n_free.eq(fill + 1)]
         return m
+
+
+class TlbModel(BlockModel):
+    """Lookups of few rows, so that misses join; memory answers in any order."""
+
+    def __init__(self, parameters: TlbParameters, random: Random):
+        self.p = p = parameters
+        super().__init__(max(p.entries, p.waiters, p.experts))
+        self.state = al_table.empty(p.experts, p.entries, p.misses)
+        self.read: dict[str, int] = {"read_valid": 0}
+        self.write: dict[str, int] = {"write_valid": 0}
+        self.register: dict[al_table.Key, int] = {}
+        self.known: list[al_table.Key] = []  # reads that memory has seen
+        self.leaving: list[dict[str, int]] = []
+        self.n_wait = 0
+        self.stall, self.slow, self.rows = random.choice((0, 0.3)), random.choice((0.1, 0.5)), random.choice((2, 6))
+        self.held: dict[str, int] = {}
+
+    def draw(self, random: Random) -> dict[str, int]:
+        if not self.held:
+            e, i = random.randrange(self.p.experts), random.randrange(min(self.rows, 1 << self.p.index_bits))
+            packet = random.getrandbits(self.p.packet_bits)
+            self.held = {"valid": int(random.random() < 0.9), "expert": e, "index": i, "packet": packet, "allocate": int(random.random() < 0.6)}
+        pins = self.held | {"out_ready": int(random.random() >= self.stall), "read_ready": int(random.random() >= self.stall), "answer_valid": 0}
+        if self.known and random.random() < self.slow:
+            key = random.choice(self.known)
+            layout = al_table.layout_of(self.state, key)
+            pins |= {"answer_valid": 1, "answer_miss": self.register[key], "answer_bound": int(layout >= 0), "answer_layout": max(layout, 0)}
+        return pins
+
+    def cycle(self, pins: Values) -> Values:
+        key = (pins["expert"], pins["index"])
+        start = self.busy == 0
+        out_free, read_free = not self.out["out_valid"] or pins["out_ready"], not self.read["read_valid"] or pins["read_ready"]
+        cached, joins = al_table.is_hit(self.state, key), key in self.state.pending
+        room = self.n_wait < self.p.waiters and (joins or len(self.state.pending) < self.p.misses)
+        ready = int(start and not self.leaving and not pins["answer_valid"] and out_free and read_free and (cached or room))
+        answer_ready = int(start and not self.leaving)
+        now = self.out | self.read | self.write | {"ready": ready, "answer_ready": answer_ready}
+        if self.read["read_valid"] and pins["read_ready"]:
+            self.known.append((self.read["read_expert"], self.read["read_index"]))
+        if out_free:
+            self.out = {"out_valid": 0}
+            if self.leaving:
+                self.out = self.leaving.pop(0)
+                self.n_wait -= 1
+        if read_free:
+            self.read = {"read_valid": 0}
+        self.write = {"write_valid": 0}
+        self.busy = max(0, self.busy - 1)
+        if answer_ready and pins["answer_valid"]:
+            self._answer(next(k for k in self.known if self.register[k] == pins["answer_miss"]))
+        elif ready and pins["valid"]:
+            self._look_up(al_table.Lookup(key, pins["packet"], bool(pins["allocate"])))
+        elif start and pins["valid"] and not (cached or room):
+            self.seen["at the door"] += 1
+        if ready or not pins["valid"]:
+            self.held = {}
+        return now
+
+    def _look_up(self, event: al_table.Lookup) -> None:
+        self.state, outputs = al_table.step(self.state, event)
+        if outputs and isinstance(outputs[0], al_table.Found):
+            self.seen["hit"] += 1
+            self.out = self._found(outputs[0])
+            return
+        self.n_wait += 1
+        self.seen["miss" if outputs else "joined"] += 1
+        if outputs:
+            expert, index = event.key
+            self.register[event.key] = min(set(range(self.p.misses)) - {self.register[k] for k in self.state.pending if k != event.key})
+            self.read = {"read_valid": 1, "read_expert": expert, "read_index": index, "read_miss": self.register[event.key]}
+
+    def _answer(self, key: al_table.Key) -> None:
+        self.known.remove(key)
+        self.state, outputs = al_table.step(self.state, al_table.MemoryAnswer(key))
+        for output in outputs:
+            if isinstance(output, al_table.BlockBound):
+                self.seen["bound"] += 1
+                self.write = {"write_valid": 1, "write_expert": key[0], "write_index": key[1], "write_layout": output.layout}
+            elif isinstance(output, al_table.Unbound):
+                self.seen["unbound"] += 1
+                self.leaving.append({"out_valid": 1, "out_packet": int(str(output.packet)), "out_unbound": 1})
+            elif isinstance(output, al_table.Found):
+                self.leaving.append(self._found(output))
+
+    def _found(self, output: al_table.Found) -> dict[str, int]:
+        return {"out_valid": 1, "out_packet": int(str(output.packet)), "out_layout": output.layout, "out_unbound": 0}
+
+
+class TlbProof(AlTlb):
+    """A packet leaves once for every time it asked, and none stays when memory answers: no deadlock. Assumed: a packet that is
+    inside does not ask again; memory answers reads that it was sent."""
+
+    bound = 14
+    patience = 7
+    """Cycles without lookups, in which memory answers and the output takes, until no packet may be inside."""
+
+    def __init__(self) -> None:
+        super().__init__(TlbParameters(2, 2, 2, 2, 1, 2, 1))
+        self.constants = constants(self, packet_of=1)
+
+    def elaborate(self, platform: Any) -> Module:
+        m = super().elaborate(platform)
+        pending = m.submodules.pending
+        inside, quiet, sent = Signal(), Signal(4), Signal(2)
+        asks = self.valid & self.ready & (self.packet == self.packet_of)
+        leaves = self.out_valid & self.out_ready & (self.out_packet == self.packet_of)
+        m.d.comb += [Assume(~(asks & inside) | leaves), Assert(~leaves | inside)]
+        m.d.sync += inside.eq((inside & ~leaves) | asks)
+        for i in range(2):  # reads that memory has
+            begins = self.read_valid & self.read_ready & (self.read_miss == i)
+            ends = self.answer_valid & self.answer_ready & (self.answer_miss == i)
+            m.d.sync += sent[i].eq((sent[i] | begins) & ~ends)
+        m.d.comb += Assume(~self.answer_valid | (sent >> self.answer_miss)[0])
+        calm = ~self.valid & self.out_ready & self.read_ready & (self.answer_valid | (sent == 0))
+        m.d.sync += quiet.eq(Mux(calm, Mux(quiet == 15, 15, quiet + 1), 0))
+        m.d.comb += [Assert((quiet < self.patience) | ~inside), Assert((quiet < self.patience) | ~pending.live.any())]
+        return m
+
+
+BLOCK = Block(
+    "al-tlb", "algebraic to layout index, miss registers, waiting packets", TlbParameters, AlTlb, TlbModel,
+    small=(TlbParameters(2, 2, 4, 2, 3, 4, 5), TlbParameters(3, 1, 3, 1, 3, 4, 5), TlbParameters(4, 3, 4, 2, 3, 4, 5)),
+    proofs=(OrderProof, TlbProof),
+)  # fmt: skip

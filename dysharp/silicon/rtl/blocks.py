@@ -23,7 +23,7 @@ BLOCKS = {
     "readiness": "MoE-Hub: bytes and records per tile, announced totals (DAM)",
     "merge-unit": "CAIS, switch port: loads of one line share request and response",
 }
-"""Name -> what it is. The block itself is `BLOCK` in `models/NAME.py`."""
+"""Name -> what it is. The block itself is `BLOCK` of the module NAME."""
 
 
 class PortStep(NamedTuple):
@@ -47,7 +47,7 @@ class Pin(NamedTuple):
 class Block:
     """A block: `parameters` (a dataclass with `of_cluster`), `component(parameters)`, and `model(parameters, random)` for checks.
 
-    `small`: parameters with which all corners are near: full tables, long waits.
+    `small`: parameters with which all corners are near: full tables, long waits. `proofs`: of the block and of its order list.
     """
 
     name: str
@@ -56,13 +56,14 @@ class Block:
     component: Callable[[Any], Any]
     model: Callable[[Any, Random], Any]
     small: tuple[Any, ...]
+    proofs: tuple[type, ...]
 
 
 def load_block(name: str) -> Block:
     """The block `name`. Raises ConfigError for an unknown name, MissingExtra without the extra "rtl"."""
     check_word(name, BLOCKS, f"block {name!r}: unknown")
     try:
-        block: Block = importlib.import_module(f"dysharp.silicon.rtl.models.{name.replace('-', '_')}").BLOCK
+        block: Block = importlib.import_module(f"dysharp.silicon.rtl.{name.replace('-', '_')}").BLOCK
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "dysharp":
             raise

@@ -16,7 +16,7 @@ from dysharp.silicon.rtl.blocks import Block, Pin
 Values = Mapping[str, int]
 
 
-class Model:
+class BlockModel:
     """A step function of `protocol/` behind the pins of a block. `busy`: cycles of the start. `out`: what is held until it is taken."""
 
     def __init__(self, busy: int = 0):
@@ -29,7 +29,58 @@ class Model:
         raise NotImplementedError
 
     def cycle(self, pins: Values) -> Values:
-        """The outputs of the block in a cycle with these inputs; pins without a meaning in this cycle are left out."""
+        """The outputs of the block in a cycle with these inputs, then the step that it accepts; pins without a meaning in this cycle are left out.
+
+        Here, of a block that accepts a step when its output is free.
+        """
+        ready = not self.busy and (not self.out["out_valid"] or pins["out_ready"])
+        now = self.out | {"ready": int(ready)} | self.beside(pins, bool(ready))
+        self.busy = max(0, self.busy - 1)
+        if ready:
+            self.out = {"out_valid": 0}
+            self.take(pins) if pins["valid"] else self.idle(pins)
+        return now
+
+    def beside(self, pins: Values, ready: bool) -> dict[str, int]:
+        """More outputs of this cycle. `ready`: the block may do a step; of a table that spills: the step that waited."""
+        return {}
+
+    def take(self, pins: Values) -> None:
+        """The step of these pins."""
+        raise NotImplementedError
+
+    def idle(self, pins: Values) -> None:
+        """What the block does in a free cycle without step."""
+
+
+class SpillModel(BlockModel):
+    """A table that spills entries, and holds a step while it reads memory for it (`waits`)."""
+
+    def __init__(self, busy: int):
+        super().__init__(busy)
+        self.waits: Any = None
+        self.spill: dict[str, int] = {"spill_valid": 0}
+
+    def cycle(self, pins: Values) -> Values:
+        free = not self.busy and (not self.out["out_valid"] or pins["out_ready"]) and (not self.spill["spill_valid"] or pins["spill_ready"])
+        fetch, accepts = bool(free and self.waits), bool(free and self.accepts(pins))
+        now = self.out | self.spill | {"ready": int(accepts and not fetch), "fetch": int(fetch)} | self.beside(pins, fetch)
+        self.busy = max(0, self.busy - 1)
+        self.out = {"out_valid": 0} if free or pins["out_ready"] else self.out
+        self.spill = {"spill_valid": 0} if free or pins["spill_ready"] else self.spill
+        if accepts and fetch and pins["answer"]:
+            step, self.waits = self.waits, None
+            self.resume(step, pins)
+        elif now["ready"] and pins["valid"]:
+            self.take(pins)
+        return now
+
+    def accepts(self, pins: Values) -> bool:
+        """Whether a free table may do a step with these pins."""
+        return True
+
+    def resume(self, step: Any, pins: Values) -> None:
+        """The step for which memory has answered."""
         raise NotImplementedError
 
 
@@ -64,7 +115,7 @@ Listen = Callable[[int, Values, Values], None]
 
 
 def check(
-    component: wiring.Component, models: Callable[[Random], Model], sequences: int, cycles: int, seed: int = 0, listen: Listen | None = None
+    component: wiring.Component, models: Callable[[Random], BlockModel], sequences: int, cycles: int, seed: int = 0, listen: Listen | None = None
 ) -> Checked:
     """Run `sequences` sequences of `cycles` cycles from reset. Raises SimulationError at the first output that differs."""
     reset = Signal()

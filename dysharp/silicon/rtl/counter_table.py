@@ -5,15 +5,15 @@ complete entry leaves with an answer. While no entry is in memory, a miss is a n
 memory and waits for its answer.
 """
 
-from typing import Any, Self
+from random import Random
+from typing import Any
 
-from amaranth.hdl import Const, Module, Mux, Signal, Value
+from amaranth.hdl import Assert, Assume, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from dysharp.base.values import frozen
-from dysharp.silicon.rtl.parts import Cam, OrderList, check_slots, memory, slot_bits
-from dysharp.specs import Cluster
+from dysharp.silicon.rtl.check import SpillModel, Values
+from dysharp.silicon.rtl.parts import Cam, OrderList, memory, slot_bits
 
 
 class CounterTable(wiring.Component):
@@ -103,99 +103,78 @@ class CounterTable(wiring.Component):
     event_pins: tuple[str, ...] = ()
 
 
-@frozen
-class ReadinessParameters:
-    """`entries` tokens on chip; `token_bits` of a token id; `topk`: most notices of a token."""
+class CounterModel(SpillModel):
+    """`step(pins)` of a subclass does the protocol's step; `chip()` and `spilt()` are the keys on chip and in memory."""
 
-    entries: int
-    token_bits: int = 32
-    topk: int = 8
+    def __init__(self, entries: int, random: Random):
+        super().__init__(entries)
+        self.memory: dict[int, int] = {}
+        self.stall, self.load = random.choice((0, 0.3)), random.choice((0.4, 1))
 
-    @classmethod
-    def of_cluster(cls, cluster: Cluster) -> Self:
-        check_slots("output-readiness", cluster, "or_entries")
-        return cls(cluster.or_entries)
+    def beside(self, pins: Values, ready: bool) -> dict[str, int]:
+        return {"taken": int(bool(ready and pins["answer"] and pins["found"]) and not self.same(self.waits))}
+
+    def resume(self, step: Values, pins: Values) -> None:
+        if pins["found"] and not self.same(step):
+            del self.memory[step["key"]]
+        self.act(step)
+
+    def take(self, pins: Values) -> None:
+        if self.memory and pins["key"] not in self.chip():
+            self.waits = pins
+            self.seen["read"] += 1
+        else:
+            self.act(pins)
+        self.sent(pins)
+
+    def act(self, event: Values) -> None:
+        before, data = set(self.chip()), {key: self.data(key) for key in self.chip()}
+        kind = self.step(event)
+        if kind:
+            self.seen[f"kind {kind}"] += 1
+            self.out = {"out_valid": 1, "out_kind": kind, "out_key": event["key"]}
+        for key in before & set(self.spilt()) - set(self.chip()):
+            self.seen["spill"] += 1
+            self.memory[key] = data[key]
+            self.spill = {"spill_valid": 1, "spill_key": key, "spill_data": data[key]}
+
+    def answers(self, random: Random) -> dict[str, int]:
+        """Pins of memory and of those who take what comes out."""
+        key = self.waits["key"] if self.waits else -1
+        found = int(key in self.memory)
+        pins = {"answer": int(random.random() < 0.6), "found": found, "answer_data": self.memory.get(key, random.getrandbits(4))}
+        return pins | {"out_ready": int(random.random() >= self.stall), "spill_ready": int(random.random() >= self.stall)}
+
+    def chip(self) -> list[int]:
+        raise NotImplementedError
+
+    def spilt(self) -> list[int]:
+        raise NotImplementedError
+
+    def data(self, key: int) -> int:
+        raise NotImplementedError
+
+    def step(self, event: Values) -> int:
+        raise NotImplementedError
+
+    def same(self, event: Any) -> bool:
+        return False
+
+    def sent(self, pins: Values) -> None:
+        """The event of these pins was accepted."""
 
 
-class OutputReadiness(CounterTable):
-    """OR: a notice sets bit `place` (which of the token's experts) of the token's map; a full map (`expected` bits) is ready, kind 1.
-
-    A repeated notice of a token that is not ready counts once. A notice after the last one would begin a new entry: links deliver once.
-    """
-
-    event_pins = ("place", "expected")
-
-    def __init__(self, parameters: ReadinessParameters):
-        self.parameters = p = parameters
-        pins = {"place": In(slot_bits(p.topk)), "expected": In(p.topk.bit_length())}
-        super().__init__(p.entries, p.token_bits, data.StructLayout({"notices": p.topk}), pins)
-
-    def update(self, m: Module, entry: Any, held: dict[str, Any]) -> tuple[Any, Any, Value, Value]:
-        notice, after = Signal(self.parameters.topk), Signal(self.shape)
-        m.d.comb += [notice.eq(1 << held["place"]), after.notices.eq(entry.notices | notice)]
-        full = Signal(self.parameters.topk)
-        m.d.comb += full.eq((1 << held["expected"]) - 1)
-        same, complete = (entry.notices & notice).any(), after.notices == full
-        return after, Mux(complete & ~same, Const(1, 2), Const(0, 2)), complete & ~same, same
-
-
-@frozen
-class TileParameters:
-    """`entries` tiles on chip; bits of a tile's number; `experts` of the GPU; bits of a count of packets and of thread blocks."""
-
-    entries: int
-    tile_bits: int = 14
-    experts: int = 16
-    packet_bits: int = 16
-    block_bits: int = 8
-
-    @classmethod
-    def of_cluster(cls, cluster: Cluster) -> Self:
-        check_slots("tile-status", cluster, "ts_entries")
-        return cls(cluster.ts_entries)
-
-
-class TileStatus(CounterTable):
-    """TS: counts packets of a tile and the thread blocks that have finished.
-
-    `key`: expert (high) and tile. `op`: 0 = a packet is visible, 1 = a block of GEMM-1 has finished, 2 = of GEMM-2. Out kinds: 1 = all rows of
-    the tile are visible, 2 = GEMM-1 is done, 3 = GEMM-2 is done: notify the tile's tokens, the entry is free. Registers, written by `set`:
-    `set_last`, `set_packets` = the last tile of `set_expert` and its packets. Constant pins: `tile_packets` of a whole tile, `blocks1`, `blocks2`.
-    """
-
-    event_pins = ("op",)
-
-    def __init__(self, parameters: TileParameters):
-        self.parameters = p = parameters
-        expert = slot_bits(p.experts)
-        pins = {
-            "op": In(2), "tile_packets": In(p.packet_bits), "blocks1": In(p.block_bits), "blocks2": In(p.block_bits),
-            "set": In(1), "set_expert": In(expert), "set_last": In(p.tile_bits), "set_packets": In(p.packet_bits),
-        }  # fmt: skip
-        shape = data.StructLayout({"packets": p.packet_bits, "gemm1": p.block_bits, "gemm2": p.block_bits})
-        super().__init__(p.entries, expert + p.tile_bits, shape, pins)
-
-    def update(self, m: Module, entry: Any, held: dict[str, Any]) -> tuple[Any, Any, Value, Value]:
-        p = self.parameters
-        _, read, write = memory(m, "last", data.StructLayout({"tile": p.tile_bits, "packets": p.packet_bits}), p.experts)
-        m.d.comb += [
-            write.en.eq(self.set),
-            write.addr.eq(self.set_expert),
-            write.data.tile.eq(self.set_last),
-            write.data.packets.eq(self.set_packets),
-        ]
-        key, after = held["key"], Signal(self.shape)
-        goal, kind = Signal(p.packet_bits), Signal(2)
-        m.d.comb += [
-            read.addr.eq(key >> p.tile_bits),
-            goal.eq(Mux((key & ((1 << p.tile_bits) - 1)) == read.data.tile, read.data.packets, self.tile_packets)),
-        ]
-        packet, one, two = held["op"] == 0, held["op"] == 1, held["op"] == 2
-        m.d.comb += [after.packets.eq(entry.packets + packet), after.gemm1.eq(entry.gemm1 + one), after.gemm2.eq(entry.gemm2 + two)]
-        with m.If(packet & (after.packets == goal)):
-            m.d.comb += kind.eq(1)
-        with m.Elif(one & (after.gemm1 == self.blocks1)):
-            m.d.comb += kind.eq(2)
-        with m.Elif(two & (after.gemm2 >= self.blocks2)):
-            m.d.comb += kind.eq(3)
-        return after, kind, kind == 3, Const(0, 1)
+def kept_in_memory(m: Module, table: CounterTable, key: Any) -> tuple[Any, Any, Any]:
+    """What memory holds of `key`: (whether it does, the data, whether the spill is under way). Memory gives back what it was given."""
+    in_memory, stored, spilling = Signal(), Signal(table.shape.size), Signal()
+    m.d.comb += spilling.eq(table.spill_valid & (table.spill_key == key))
+    with m.If(spilling & table.spill_ready):
+        m.d.sync += [in_memory.eq(1), stored.eq(table.spill_data)]
+    with m.If(table.taken & (table.fetch_key == key)):
+        m.d.sync += in_memory.eq(0)
+    there, given = in_memory | spilling, Mux(spilling, table.spill_data, stored)  # memory sees a spill before a read of its cycle
+    with m.If(table.fetch & table.answer):
+        m.d.comb += Assume(Mux(table.fetch_key == key, table.found == there, ~table.found | (table.spilled > in_memory + spilling)))
+        m.d.comb += Assume((table.fetch_key != key) | ~table.found | (table.answer_data == given))
+    m.d.comb += [Assert(~(in_memory & spilling)), Assert(table.spilled >= in_memory + spilling), Assert(table.spilled < 4), Assume(table.spilled < 3)]
+    return in_memory, stored, spilling

@@ -13,6 +13,8 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
 from dysharp.base.errors import SimulationError
+from dysharp.base.values import frozen
+from dysharp.silicon.rtl.blocks import load_block
 from dysharp.silicon.rtl.parts import OrderList
 from dysharp.silicon.rtl.yosys import rtlil_of, run_yosys
 from dysharp.specs.reading import read_text
@@ -128,3 +130,23 @@ class WatchedList(OrderList):
         for memory, seen in zip((m.submodules.following, m.submodules.previous), self.links, strict=True):
             m.d.comb += [signal.eq(word) for signal, word in zip(seen, slots(memory, m), strict=True)]
         return m
+
+
+@frozen
+class Proven:
+    """A proof that was run. `cycles`: 0 = by induction, for all times; otherwise that many cycles from reset."""
+
+    block: str
+    promise: str
+    assumed: str
+    cycles: int
+    holds: bool
+
+
+def prove(block: str) -> list[Proven]:
+    """Run the proofs of a block. The docstring of a proof says what it promises and what it assumes."""
+    done = []
+    for proof in load_block(block).proofs:
+        promise, _, assumed = " ".join((proof.__doc__ or "").replace("No assumption", "Assumed: nothing").split()).partition(" Assumed: ")
+        done.append(Proven(block, promise.rstrip("."), assumed.rstrip("."), getattr(proof, "bound", 0), proves(proof())))
+    return done

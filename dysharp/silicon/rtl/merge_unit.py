@@ -1,13 +1,18 @@
 """CAIS' merge unit: loads of one address share a request and a response; sums share the places. Model: `protocol.merging`."""
 
+from random import Random
 from typing import Any, Self
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
 from dysharp.base.values import frozen
+from dysharp.protocol import merging
+from dysharp.silicon.rtl.blocks import Block
+from dysharp.silicon.rtl.check import BlockModel, Values
+from dysharp.silicon.rtl.formal import OrderProof, WatchedList, constants, slots
 from dysharp.silicon.rtl.parts import Cam, OrderList, memory, slot_bits
 from dysharp.specs import Cluster
 
@@ -124,3 +129,114 @@ class MergeUnit(wiring.Component):
                 self.slot.eq(slot),
             ]
         return m
+
+
+class MergeModel(BlockModel):
+    """Loads of few lines, responses in any order, sums that come and go, lines that expire."""
+
+    def __init__(self, parameters: MergeParameters, random: Random):
+        super().__init__(parameters.places)
+        self.p = parameters
+        self.state = merging.empty(parameters.places)
+        self.sums = 0
+        self.stall, self.lines = random.choice((0, 0.3)), random.choice((3, 8))
+        self.expected = random.randint(2, parameters.askers)
+
+    def draw(self, random: Random) -> dict[str, int]:
+        kind = random.choices(range(5), (6, 4, 1, 1, 1))[0]
+        line, asker = random.randrange(self.lines), random.randrange(self.p.askers)
+        out = [address for address, entry in self.state.loads.items() if not entry.ready]
+        valid = random.random() < 0.9
+        if kind == 1:
+            valid, line = valid and bool(out), int(str(random.choice(out))) if out else 0
+        elif kind == 3:
+            valid = valid and self.sums > 0
+        elif kind == 0:
+            entry = self.state.loads.get(line)
+            valid = valid and (entry is None or (asker not in entry.waiting and entry.count < self.p.askers))
+        pins = {"valid": int(valid), "op": kind, "line": line, "asker": asker, "expected": self.expected}
+        return pins | {"out_ready": int(random.random() >= self.stall)}
+
+    def take(self, pins: Values) -> None:
+        line, asker = pins["line"], pins["asker"]
+        events = (merging.Load(line, asker, pins["expected"]), merging.Response(line), merging.Take(), merging.Give(), merging.Expire(line))
+        event = events[pins["op"]]
+        self.seen[type(event).__name__.lower()] += 1
+        self.state, outputs = merging.step(self.state, event)
+        forward = merges = answers = place = dropped = 0
+        for output in outputs:
+            self.seen[f"out {type(output).__name__.lower()}"] += 1
+            if isinstance(output, merging.Forward):
+                forward, merges = 1, int(output.merges)
+            elif isinstance(output, merging.Answer):
+                answers |= 1 << int(str(output.asker))
+            elif isinstance(output, merging.Taken):
+                place = int(output.has_place)
+            else:
+                dropped = 1
+        self.sums += place - (pins["op"] == 3)
+        if outputs:
+            self.out = {"out_valid": 1, "forward": forward, "merges": merges, "answers": answers, "has_place": place, "dropped": dropped}
+
+
+class MergeProof(MergeUnit):
+    """A load that waits is answered once, and places never exceed the table. Assumed: a GPU asks once; a sum gives back what it took."""
+
+    order_list = WatchedList
+
+    def __init__(self) -> None:
+        super().__init__(MergeParameters(2, 2, 1))
+        self.constants = constants(self, line_of=1, asker_of=1)
+
+    def elaborate(self, platform: Any) -> Module:
+        m = super().elaborate(platform)
+        p, cam, words = self.parameters, m.submodules.cam, slots(m.submodules.entries, m)
+        taken = self.valid & self.ready
+        live = [cam.live[i] & (cam.keys[i] == self.line_of) for i in range(p.places)]
+        hit = Cat(live).any()
+        cached = Cat(live[i] & words[i].cached for i in range(p.places)).any()
+        waits = Signal()  # the load of the asker waits in the table
+        mine = taken & (self.line == self.line_of)
+        m.d.comb += Assume(~(mine & (self.op == 1)) | (hit & ~cached))  # one response to the load that merges
+        m.d.comb += Assume(~(mine & (self.op == 0) & (self.asker == self.asker_of)) | ~waits)
+        m.d.comb += Assume(~(taken & (self.op == 3)) | (self.n_sums != 0))
+        answered = Signal()
+        with m.If(mine & (self.op == 1)):
+            m.d.sync += [waits.eq(0), answered.eq(waits)]
+        with m.Elif(mine & (self.op == 0) & (self.asker == self.asker_of)):
+            m.d.sync += [waits.eq(Mux(hit, ~cached, self.room)), answered.eq(hit & cached)]
+        with m.Elif(self.ready):
+            m.d.sync += answered.eq(0)
+        n_live = cam.live[0] + cam.live[1]
+        order = m.submodules.order
+        head, tail = order.head, order.tail
+        live_head, live_tail = Mux(head[0], cam.live[1], cam.live[0]), Mux(tail[0], cam.live[1], cam.live[0])
+        after, before = order.links
+        m.d.comb += [
+            Assert(head != tail),
+            Assert((self.n_loads != 1) | ((self.oldest == tail) & live_tail & ~live_head)),
+            Assert((self.n_loads != 2) | (self.oldest == head)),
+            Assert(order.ready | ((self.n_loads == 0) & ~self.out_valid & ~head[0])),
+            Assert(~order.ready | ((Mux(head[0], after[1], after[0]) == tail) & (Mux(tail[0], before[1], before[0]) == head))),
+            Assert(order.fill <= 2),
+            Assert(order.ready | (order.fill == 0) | (after[0] == 1)),
+        ]
+        m.d.comb += [
+            Assert(~(self.out_valid & answered) | (self.answers >> self.asker_of)[0]),
+            Assert(~live[0] | ~live[1]),
+            Assert(self.n_loads == n_live),
+            Assert(self.n_loads + self.n_sums <= p.places),
+            Assert(~answered | self.out_valid),
+        ]
+        bits = [(words[i].waiting >> self.asker_of)[0] for i in range(p.places)]
+        m.d.comb += Assert(waits == Cat(live[i] & ~words[i].cached & bits[i] for i in range(p.places)).any())
+        for i in range(p.places):
+            m.d.comb += Assert(~(live[i] & words[i].cached) | ~bits[i])
+        return m
+
+
+BLOCK = Block(
+    "merge-unit", "loads of one line that share request and response; places of sums", MergeParameters, MergeUnit, MergeModel,
+    small=(MergeParameters(2, 3, 4), MergeParameters(3, 4, 4), MergeParameters(4, 3, 4)),
+    proofs=(OrderProof, MergeProof),
+)  # fmt: skip

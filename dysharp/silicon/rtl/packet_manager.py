@@ -1,14 +1,20 @@
 """MoE-Hub's packet manager: stores merge to lines in a partition per peer, and a scheduler chooses what leaves. Model: `protocol.rpm`."""
 
+from dataclasses import replace
+from random import Random
 from typing import Any, Self
 
-from amaranth.hdl import Array, Cat, Module, Mux, Signal
+from amaranth.hdl import Array, Assert, Assume, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from dysharp.base.values import frozen
+from dysharp.protocol import rpm
 from dysharp.protocol.rpm import LINE_BYTES, PARTITION
+from dysharp.silicon.rtl.blocks import Block
+from dysharp.silicon.rtl.check import BlockModel, Values
+from dysharp.silicon.rtl.formal import constants, slots
 from dysharp.silicon.rtl.parts import Cam, lowest, memory, slot_bits
 from dysharp.specs import Cluster
 
@@ -187,3 +193,125 @@ class PacketManager(wiring.Component):
         with m.If(sends):
             m.d.sync += self.last.eq(chosen)
         return m
+
+
+class PacketModel(BlockModel):
+    """Stores of a few rows to all peers, links that stall, fences, and lines that grow old."""
+
+    def __init__(self, parameters: PacketParameters, random: Random):
+        super().__init__()
+        self.p = p = parameters
+        self.timer = random.choice((3, 6, 14))
+        self.state = rpm.empty(p.peers, entries=p.entries, timer=self.timer)
+        self.width = rpm.LINE_BYTES // p.line_bytes
+        self.stall, self.load = random.choice((0, 0.3, 0.6)), random.choice((0.4, 1))
+        self.whole, self.fences = random.choice((0.2, 0.7)), random.choice((0, 0.1))
+        self.rows = random.choice((2, 4, 1 << p.row_bits))
+
+    def draw(self, random: Random) -> dict[str, int]:
+        n = self.p.line_bytes
+        first = random.randrange(n)
+        mask = (1 << n) - 1 if random.random() < self.whole else ((1 << random.randint(1, n - first)) - 1) << first
+        pins = {"valid": int(random.random() < self.load), "peer": random.randrange(self.p.peers), "line": random.randrange(2), "mask": mask}
+        pins |= {"row": random.randrange(self.rows), "low": int(random.random() < 0.2), "data": random.getrandbits(n * self.p.byte_bits)}
+        pins |= {"timer": self.timer, "fence": int(random.random() < self.fences), "out_ready": int(random.random() >= self.stall)}
+        return pins | {"peer_ready": sum(int(random.random() >= self.stall) << i for i in range(self.p.peers))}
+
+    def cycle(self, pins: Values) -> Values:
+        before = state = replace(self.state, draining=bool(pins["fence"]))
+        out, packet = dict(self.out), None
+        if not out["out_valid"] or pins["out_ready"]:
+            state, packet = rpm.send(before, tuple(bool(pins["peer_ready"] >> i & 1) for i in range(self.p.peers)))
+            self.out = {"out_valid": 0}
+        if packet:
+            self._sent(packet, before)
+        tag, partition = ((pins["line"], pins["row"]), bool(pins["low"])), before.partitions[pins["peer"]]
+        merges = tag in state.partitions[pins["peer"]]
+        ready = merges or len(partition) < self.p.entries
+        if pins["valid"]:
+            self.seen["merge" if merges else "new line" if ready else "no room"] += 1
+        if pins["valid"] and ready:
+            for i in range(self.p.line_bytes):
+                if pins["mask"] >> i & 1:
+                    value = bytes([pins["data"] >> i * self.p.byte_bits & (1 << self.p.byte_bits) - 1]) * self.width
+                    state, _ = rpm.write(state, rpm.Write(pins["peer"], tag[0], pins["row"], i * self.width, value, tag[1]))
+        self.state = rpm.tick(state)
+        return out | {"ready": int(ready)}
+
+    def _sent(self, packet: rpm.SentLine, state: rpm.RpmState) -> None:
+        entry = state.partitions[packet.peer][packet.line, packet.low]
+        why = "stale" if state.now - entry.since >= self.timer else "whole" if packet.mask == rpm.ALL else "fence" if state.draining else "crowded"
+        self.seen[f"sent {why}"] += 1
+        valid = [packet.mask >> i * self.width & 1 for i in range(self.p.line_bytes)]
+        assert isinstance(packet.line, tuple)
+        self.out = {"out_valid": 1, "out_peer": packet.peer, "out_line": packet.line[0], "out_row": packet.row, "out_low": int(packet.low)}
+        self.out["out_mask"] = sum(bit << i for i, bit in enumerate(valid))
+        self.out["out_data"] = sum(packet.data[i * self.width] << i * self.p.byte_bits for i, bit in enumerate(valid) if bit)
+
+
+class PacketProof(PacketManager):
+    """A byte that was stored leaves once, with its last value; a fenced unit with a line sends (no deadlock); no peer is served twice while another
+    one asks. Assumed: peer numbers in range."""
+
+    def __init__(self) -> None:
+        super().__init__(PacketParameters(2, 3, 2, 1, 1, 2, 1))
+        self.constants = constants(self, peer_of=1, tag_of=3, byte_of=1)
+
+    def elaborate(self, platform: Any) -> Module:
+        m = super().elaborate(platform)
+        p, parts = self.parameters, self.partitions
+        tags, masks, lines = (slots(memory, m) for memory in (m.submodules.tags, m.submodules.masks, m.submodules.lines))
+        # A byte of one tag: inside the partition, and in the packet that leaves.
+        inside, value, packed, sent = Signal(), Signal(), Signal(), Signal()
+        stores = self.valid & self.ready & (self.peer == self.peer_of) & (Cat(self.low, self.row, self.line) == self.tag_of)
+        writes = stores & (self.mask >> self.byte_of)[0]
+        live, is_it, sends = [], [], []
+        for i, part in enumerate(parts):
+            keys, alive = part.cam.keys, part.cam.live
+            live.append(alive)
+            mine = [alive[j] & (keys[j] == self.tag_of) & (self.peer_of == i) for j in range(p.entries)]
+            is_it += [(mine[j], 4 * i + j) for j in range(p.entries)]
+            sends.append(part.take & Array(mine)[part.chosen])
+            m.d.comb += Assert(~part.take | Array([alive[j] for j in range(p.entries)])[part.chosen])  # what leaves is a line
+            for j in range(p.entries):
+                at = 4 * i + j
+                tag = Cat(tags[at].low, tags[at].row, tags[at].line)
+                m.d.comb += Assert(~alive[j] | ((keys[j] == tag) & (part.rows[j] == tags[at].row) & (part.lows[j] == tags[at].low)))
+                m.d.comb += Assert(~alive[j] | (part.wholes[j] == masks[at].all()))
+            older = [[part.older[a, b] if a < b else ~part.older[b, a] if a > b else Const(0, 1) for b in range(3)] for a in range(3)]
+            circle = (older[0][1] & older[1][2] & older[2][0]) | (older[1][0] & older[2][1] & older[0][2])
+            m.d.comb += Assert(~alive.all() | ~circle)
+        sends_it = Cat(sends).any()
+        with m.If(self.out_ready | ~self.out_valid):
+            m.d.sync += [packed.eq(sends_it & inside), sent.eq(value)]
+        with m.If(writes):
+            m.d.sync += [inside.eq(1), value.eq((self.data >> self.byte_of)[0])]
+        with m.Elif(sends_it):
+            m.d.sync += inside.eq(0)
+        leaves = self.out_valid & (self.out_peer == self.peer_of) & (Cat(self.out_low, self.out_row, self.out_line) == self.tag_of)
+        m.d.comb += [
+            Assert(~packed | leaves),  # nothing is lost on the way out
+            Assert(~leaves | ((self.out_mask >> self.byte_of)[0] == packed)),  # and nothing comes twice
+            Assert(~packed | ((self.out_data >> self.byte_of)[0] == sent)),
+            Assert(~inside | Cat(hit for hit, _ in is_it).any()),
+            *(Assert(~a | ~b) for k, (a, _) in enumerate(is_it) for b, _ in is_it[:k]),
+        ]
+        for hit, at in is_it:
+            m.d.comb += Assert(~hit | ((masks[at] >> self.byte_of)[0] == inside))
+            m.d.comb += Assert(~hit | ~inside | ((lines[at] >> self.byte_of)[0] == value))
+        # Progress, and the peers in turn.
+        free = ~self.out_valid | self.out_ready
+        waiting = Cat(part.any() for part in live) & self.peer_ready
+        taken = Cat(part.take for part in parts)
+        m.d.comb += Assert(~(self.fence & free & waiting.any()) | taken.any())
+        both = Cat(part.may for part in parts) & self.peer_ready
+        m.d.comb += Assert(~(taken.any() & both.all()) | (taken[0] == self.last[0]))
+        m.d.comb += Assume(Mux(self.valid, self.peer < p.peers, 1))
+        return m
+
+
+BLOCK = Block(
+    "packet-manager", "stores merge to lines per peer; the scheduler", PacketParameters, PacketManager, PacketModel,
+    small=(PacketParameters(1, 3, 2, 1, 3, 4, 8), PacketParameters(2, 2, 4, 1, 3, 4, 4), PacketParameters(3, 4, 2, 2, 4, 5, 2)),
+    proofs=(PacketProof,),
+)  # fmt: skip

@@ -4,15 +4,20 @@ A bank is set-associative: the low bits of region + row choose a set of a few ro
 `banks` = all sets and `entries` = ways the model does the same.
 """
 
+from random import Random
 from typing import Any, Self
 
-from amaranth.hdl import Cat, Module, Mux, Signal, Value
+from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
 from dysharp.base.values import frozen
+from dysharp.protocol import aau
 from dysharp.protocol.aau import APT
+from dysharp.silicon.rtl.blocks import Block
+from dysharp.silicon.rtl.check import SpillModel, Values
+from dysharp.silicon.rtl.formal import constants, slots
 from dysharp.silicon.rtl.parts import memory, slot_bits
 from dysharp.specs import Cluster, choice_int
 
@@ -168,3 +173,117 @@ def _any(values: list[Any]) -> Any:
     for value in values[1:]:
         result |= value
     return result
+
+
+class RowModel(SpillModel):
+    """Rows of a few regions in packets, in mixed order; some regions are too small."""
+
+    def __init__(self, parameters: RowParameters, random: Random):
+        self.p = p = parameters
+        super().__init__(p.sets)
+        self.regions = tuple(aau.Region(0, random.randint(1, 3), random.randint(2, 5)) for _ in range(p.regions))
+        self.state = aau.empty(self.regions, entries=p.ways, banks=p.sets)
+        self.registers = list(range(p.regions))
+        rows = [(g, row) for g, region in enumerate(self.regions) for row in random.sample(range(1 << p.row_bits), min(region.capacity + 1, 6))]
+        self.todo = [(key, 1) for key in rows for _ in range(self.regions[key[0]].row_bytes)]
+        random.shuffle(self.todo)
+        if random.random() < 0.5:
+            self.todo.sort(key=lambda packet: packet[0][1] + 4 * random.random())
+        self.stall, self.load = random.choice((0, 0.3)), random.choice((0.5, 1))
+        self.dead: set[aau.Key] = set()
+
+    def draw(self, random: Random) -> dict[str, int]:
+        stalls = {name: int(random.random() >= self.stall) for name in ("out_ready", "spill_ready")}
+        pins = {"valid": 0, "region": 0, "row": 0, "n_bytes": 1, "packet": 0, "set": 0} | stalls
+        if self.registers:
+            g = self.registers.pop()
+            pins |= {"set": 1, "set_region": g, "set_row_bytes": self.regions[g].row_bytes, "set_capacity": self.regions[g].capacity}
+        elif self.todo and random.random() < self.load:
+            (g, row), n = self.todo[0]
+            pins |= {"valid": 1, "region": g, "row": row, "n_bytes": n, "packet": random.getrandbits(self.p.packet_bits)}
+        found = self.state.memory.get(self.waits.key) if self.waits else None
+        place, n_bytes = found or (random.getrandbits(self.p.place_bits), 1)
+        return pins | {"answer": int(random.random() < 0.6), "found": int(found is not None), "answer_place": place, "answer_bytes": n_bytes}
+
+    def accepts(self, pins: Values) -> bool:
+        return not pins["set"]
+
+    def beside(self, pins: Values, ready: bool) -> dict[str, int]:
+        return {"fetch_region": self.waits.key[0], "fetch_row": self.waits.key[1]} if ready else {}
+
+    def resume(self, step: aau.RowPacket, pins: Values) -> None:
+        self._step(aau.MapAnswer(step.key), step)
+
+    def take(self, pins: Values) -> None:
+        store = aau.RowPacket((pins["region"], pins["row"]), 0, pins["n_bytes"], pins["packet"])
+        self.todo.pop(0)
+        self._step(store, store)
+
+    def _step(self, event: aau.Event, store: aau.RowPacket) -> None:
+        rows = {key: entry for bank in self.state.banks for key, entry in bank.items()}
+        self.state, outputs = aau.step(self.state, event)
+        first = 0
+        for output in outputs:
+            self.seen[type(output).__name__.lower()] += 1
+            if isinstance(output, aau.ReadMap):
+                self.waits = store
+            elif isinstance(output, aau.Allocated):
+                first = 1
+            elif isinstance(output, aau.Overflow):
+                self.out = {"out_valid": 1, "trap": 1, "out_region": output.region, "out_row": output.row}
+            elif isinstance(output, aau.Spilled):
+                (place, n_bytes), (region, row) = rows[output.key], output.key
+                self.spill = {"spill_valid": 1, "spill_region": region, "spill_row": row, "spill_place": place, "spill_bytes": n_bytes}
+            elif isinstance(output, aau.Placed):
+                self.out = {"out_valid": 1, "trap": 0, "out_packet": store.packet, "out_place": output.place, "out_first": first}  # type: ignore[dict-item]
+
+
+class RowProof(RowAllocation):
+    """Two rows of a region never get one place, no place is beyond the capacity, and a first packet traps when and only when its region is full.
+    Assumed: memory gives back what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__(RowParameters(1, 2, 2, 2, 3, 3, 1))
+        self.constants = constants(self, first_row=2, other_row=2, region_of=1)
+
+    def elaborate(self, platform: Any) -> Module:
+        m = super().elaborate(platform)
+        pointers, registers = slots(m.submodules.pointers, m), slots(m.submodules.apt, m)
+        following = Mux(self.region_of, pointers[1].next, pointers[0].next)
+        capacity = Mux(self.region_of, registers[1].capacity, registers[0].capacity)
+        started = Signal()  # the region is set, and not again
+        with m.If(self.set):
+            m.d.sync += started.eq(started | (self.set_region == self.region_of))
+            m.d.comb += Assume((self.set_region != self.region_of) | ~started)
+        m.d.comb += Assume(self.first_row != self.other_row)
+        mine = self.region == self.region_of
+        m.d.comb += Assume(~self.valid | ~mine | started)
+        places = []
+        for row, name in ((self.first_row, "first"), (self.other_row, "other")):
+            bound, place = Signal(name=f"{name}_bound"), Signal(3, name=f"{name}_place")
+            out = self.out_valid & ~self.trap & (self.out_region == self.region_of) & (self.out_row == row)
+            with m.If(out & self.out_ready & self.out_first):
+                m.d.sync += [bound.eq(1), place.eq(self.out_place)]
+            has = bound | (out & self.out_first)
+            at = Mux(bound, place, self.out_place)
+            # A row that was complete and comes again would be a new row: links deliver once.
+            m.d.comb += Assume(~(out & self.out_first & bound))
+            m.d.comb += [Assert(~has | (at < following)), Assert(~out | self.out_first | bound | True)]
+            places.append((has, at))
+        m.d.comb += Assert(~(places[0][0] & places[1][0]) | (places[0][1] != places[1][1]))
+        m.d.comb += [Assert(~started | (following <= capacity)), Assert(started | (~places[0][0] & ~places[1][0]))]
+        full = Signal()  # when the packet that is out was taken in
+        with m.If((~self.out_valid | self.out_ready) & (~self.spill_valid | self.spill_ready)):
+            m.d.sync += full.eq(following >= capacity)
+        out = self.out_valid & (self.out_region == self.region_of)
+        m.d.comb += [Assert(~out | ~self.out_first | (self.trap == full)), Assert(~out | ~self.trap | self.out_first)]
+        late = self.waits & (self.late["region"] == self.region_of)
+        m.d.comb += Assert(~late | started)
+        return m
+
+
+BLOCK = Block(
+    "row-allocation", "a RAT bank and the APT: place of a row, capacity", RowParameters, RowAllocation, RowModel,
+    small=(RowParameters(1, 2, 2, 3, 4, 4, 5), RowParameters(2, 2, 3, 3, 4, 4, 5), RowParameters(2, 3, 2, 3, 4, 4, 5)),
+    proofs=(RowProof,),
+)  # fmt: skip

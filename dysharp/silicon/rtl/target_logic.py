@@ -1,13 +1,17 @@
 """The target logic of a switch: a list of experts to output ports and replicas. A flit of 8 ids per cycle, the copies one cycle after the last."""
 
+from random import Random
 from typing import Any, Self
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Assert, Assume, Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from dysharp.base.values import frozen
 from dysharp.isa.packets import IDS_PER_FLIT
+from dysharp.silicon.rtl.blocks import Block
+from dysharp.silicon.rtl.check import BlockModel, Values
+from dysharp.silicon.rtl.formal import constants
 from dysharp.specs import Cluster
 
 ID_BITS = 16
@@ -73,3 +77,83 @@ class TargetLogic(wiring.Component):
                 m.d.sync += [self.out_replicas.eq(listed), self.error.eq(bad)]
                 m.d.sync += self.out_ports.eq(Cat(listed[i * p.experts_per_gpu : (i + 1) * p.experts_per_gpu].any() for i in range(p.ports)))
         return m
+
+
+def replicas(targets: list[int], per_gpu: int) -> dict[int, set[int]]:
+    """{GPU: its targets, counted from its first expert}."""
+    found: dict[int, set[int]] = {}
+    for target in targets:
+        found.setdefault(target // per_gpu, set()).add(target % per_gpu)
+    return found
+
+
+class TargetModel(BlockModel):
+    """Draws lists of one or more flits, some with a target twice or out of range."""
+
+    def __init__(self, parameters: TargetParameters, random: Random):
+        super().__init__()
+        self.p, self.experts = parameters, parameters.ports * parameters.experts_per_gpu
+        self.rest: list[int] = []
+        self.listed: list[int] = []
+        self.stall = random.choice((0, 0.4))
+
+    def draw(self, random: Random) -> dict[str, int]:
+        if not self.rest:
+            self.rest = random.sample(range(self.experts), random.randint(1, min(self.experts, 2 * self.p.ids)))
+            if random.random() < 0.1:
+                self.rest.insert(random.randrange(len(self.rest) + 1), random.choice([*self.rest, self.experts, (1 << ID_BITS) - 1]))
+        flit = self.rest[: self.p.ids]
+        word = sum(t << ID_BITS * i for i, t in enumerate(flit)) | random.getrandbits(ID_BITS * self.p.ids) >> ID_BITS * len(flit) << ID_BITS * len(
+            flit
+        )
+        pins = {"valid": int(random.random() < 0.8), "ids": word, "n_ids": len(flit), "last": int(len(self.rest) <= self.p.ids)}
+        return pins | {"out_ready": int(random.random() >= self.stall)}
+
+    def take(self, pins: Values) -> None:
+        flit, self.rest = self.rest[: self.p.ids], self.rest[self.p.ids :]
+        self.listed += flit
+        self.seen["flit"] += 1
+        if not pins["last"]:
+            return
+        wrong = len(set(self.listed)) < len(self.listed) or max(self.listed) >= self.experts
+        self.seen["wrong list" if wrong else "list"] += 1
+        copies = replicas(self.listed, self.p.experts_per_gpu)
+        self.out = {"out_valid": 1, "error": int(wrong)}
+        if not wrong:
+            bits = sum(1 << gpu * self.p.experts_per_gpu + t for gpu, targets in copies.items() for t in targets)
+            self.out |= {"out_ports": sum(1 << gpu for gpu in copies), "out_replicas": bits}
+        self.listed = []
+
+
+class TargetProof(TargetLogic):
+    """A target is in the copies of a good packet as often as in its list: once, or not at all. No assumption."""
+
+    def __init__(self) -> None:
+        super().__init__(TargetParameters(3, 2, 2))
+        self.constants = constants(self, target=3)
+
+    def elaborate(self, platform: Any) -> Module:
+        m = super().elaborate(platform)
+        p = self.parameters
+        listed, last, twice = Signal(), Signal(), Signal()
+        is_it = [(self.ids[ID_BITS * i : ID_BITS * (i + 1)] == self.target) & (i < self.n_ids) for i in range(p.ids)]
+        m.d.comb += Assume(self.target < self.experts)
+        with m.If(self.valid & self.ready):
+            m.d.sync += [listed.eq((listed | Cat(is_it).any()) & ~self.last), last.eq(listed | Cat(is_it).any())]
+            m.d.sync += twice.eq((twice | (listed & Cat(is_it).any()) | Cat(is_it).all()) & ~self.last)
+        chosen = (self.out_replicas >> self.target)[0]
+        port = (self.out_ports >> (self.target >> self.shift))[0]
+        with m.If(self.out_valid):
+            m.d.comb += [Assert(chosen == last), Assert(port | ~chosen)]
+        for i in range(p.ports):
+            replica = self.out_replicas[i * p.experts_per_gpu : (i + 1) * p.experts_per_gpu]
+            m.d.comb += Assert(~self.out_valid | (self.out_ports[i] == replica.any()))  # no empty copy
+        m.d.comb += [Assert((self.taken >> self.target)[0] == listed), Assert(~twice | self.broken)]
+        return m
+
+
+BLOCK = Block(
+    "target-logic", "lists of experts to output ports and replicas", TargetParameters, TargetLogic, TargetModel,
+    small=(TargetParameters(4, 2, 3), TargetParameters(5, 4, 8), TargetParameters(3, 1, 2)),
+    proofs=(TargetProof,),
+)  # fmt: skip

@@ -12,7 +12,7 @@ from dysharp.program.csr import owners
 from dysharp.program.payload import moved_bytes, sides_of
 from dysharp.program.schema import CARRIES_NOTHING, LATE
 from dysharp.systems.fastermoe import GRADIENTS
-from dysharp.testing.conformance.case import WIDE, Pass, Passes, SystemCase, small_layers
+from dysharp.testing.conformance.case import WIDE, CheckedPass, Passes, SystemCase, small_layers
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
 from dysharp.testing.conformance.runs import ORACLE_OPS, differing_columns
 
@@ -54,7 +54,7 @@ def backward_mirrors_bytes(case: Passes) -> Lines:
             yield f"gate weights: found {out[up]} B {up}, expected more than 0 B if and only if Dispatch uses these links"
 
 
-def riding_bytes(case: Pass) -> dict[str, int]:
+def riding_bytes(case: CheckedPass) -> dict[str, int]:
     """Bytes on every side of operator "other", control words excluded."""
     control = moved_bytes(case.program)
     counted = traffic_bytes(case.program, case.trace)
@@ -137,7 +137,7 @@ def _listed(names: set[str]) -> str:
 
 
 @rule("pass")
-def buffers_follow_each_other(case: Pass) -> Lines:
+def buffers_follow_each_other(case: CheckedPass) -> Lines:
     """Every function reads the buffer that the function before it writes, and only row functions name buffers."""
     case.needs_gemms()
     sent, summed = ("x", "y") if case.direction == "fwd" else ("dy", "dx")

@@ -16,7 +16,7 @@ from dysharp.program import Kind, Program
 from dysharp.program.csr import owners
 from dysharp.program.names import member_owner, op_name
 from dysharp.program.verify import verify
-from dysharp.testing.conformance.case import Pass, SystemCase, layer_case, run_case
+from dysharp.testing.conformance.case import CheckedPass, SystemCase, layer_case, run_case
 from dysharp.testing.conformance.emulation import machine_of
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
 
@@ -30,7 +30,7 @@ BROKEN_OPS = 20
 
 
 @rule("pass", over=range(SAMPLES))
-def broken_members_are_noticed(case: Pass, seed: int) -> Lines:
+def broken_members_are_noticed(case: CheckedPass, seed: int) -> Lines:
     """The verifier or the watchdog of the run notices a deleted, doubled or redirected member or row."""
     program, rng = case.program, np.random.default_rng(seed)
     changes = [c for c in CHANGES if c is not redirect_member or program.n_nodes > 1]

@@ -89,7 +89,7 @@ class SystemCase:
             raise NotRun("the options leave the GEMMs out")
 
 
-class Pass(SystemCase):
+class CheckedPass(SystemCase):
     """One direction of a layer. `program`: verified. `trace`: Trace at burst level.
 
     `packets`: Trace at packet level.
@@ -131,7 +131,7 @@ class Passes:
 
     def __init__(self, system: System, layer: SmallLayer, options: Mapping[str, Any] | None = None) -> None:
         self.system, self.layer = system, layer
-        self.forward, self.backward = (Pass(system, layer, direction, options) for direction in ("fwd", "bwd"))
+        self.forward, self.backward = (CheckedPass(system, layer, direction, options) for direction in ("fwd", "bwd"))
 
     @cached_property
     def relayed(self) -> Program:
@@ -142,7 +142,7 @@ class Passes:
 
 
 @dataclass(frozen=True)
-class LayerCase:
+class LayerInputs:
     """Inputs of a layer: `x`, `dy` `[tokens, hidden]`, `expert`, `weight` `[tokens, topk]`."""
 
     x: Array
@@ -162,7 +162,7 @@ def layer_case(
     hidden: int = 96,
     expert_hidden: int = 16,
     seed: int = 0,
-) -> LayerCase:
+) -> LayerInputs:
     """A layer of `tokens` tokens. Token 0 has no expert, and token 3 has one dropped choice."""
     rng = np.random.default_rng(seed)
     n = number(dtype)
@@ -171,13 +171,13 @@ def layer_case(
     expert[3, 1] = -1
     if n.is_integer:
         x, dy = rng.integers(-3, 4, (2, tokens, hidden))
-        return LayerCase(n.store(x), n.store(dy), expert, rng.integers(1, 4, expert.shape), IntegerExperts(experts, hidden, expert_hidden, seed))
+        return LayerInputs(n.store(x), n.store(dy), expert, rng.integers(1, 4, expert.shape), IntegerExperts(experts, hidden, expert_hidden, seed))
     x, dy = rng.standard_normal((2, tokens, hidden))
     weight = rng.random(expert.shape).astype(np.float32)
-    return LayerCase(n.store(x), n.store(dy), expert, weight, GatedExperts(experts, hidden, expert_hidden, seed))
+    return LayerInputs(n.store(x), n.store(dy), expert, weight, GatedExperts(experts, hidden, expert_hidden, seed))
 
 
-def run_case(case: LayerCase, machine: Machine, *, backward: bool = False) -> tuple[Array, ...]:
+def run_case(case: LayerInputs, machine: Machine, *, backward: bool = False) -> tuple[Array, ...]:
     """(y,) or (y, dx, gate gradients, weight gradients of both matrices)."""
     y, context = machine.forward(case.x, case.expert, case.weight, case.experts)
     if not backward:

@@ -37,7 +37,7 @@ LEVELS_APART = 0.25
 
 
 @dataclass(frozen=True)
-class CollectiveCase:
+class SmallCollective:
     """One small collective or sub-layer under one system."""
 
     system: CollectiveSystem
@@ -70,10 +70,10 @@ class CollectiveCase:
         return emulate_collective(self.system.name, program, self.work, order=order, trace=trace)
 
 
-def cases_of(system: CollectiveSystem, options: Any) -> Iterator[CollectiveCase]:
+def cases_of(system: CollectiveSystem, options: Any) -> Iterator[SmallCollective]:
     """Small collectives: every operation, even and uneven shares, one GPU, and two nodes where the system runs there. Small sub-layers."""
     if SUB_LAYER in system.operations:
-        yield from (CollectiveCase(system, work, load_cluster("paper-cais-h100").with_gpus(work.gpus), options) for work in SUB_LAYERS)
+        yield from (SmallCollective(system, work, load_cluster("paper-cais-h100").with_gpus(work.gpus), options) for work in SUB_LAYERS)
     node = load_cluster("hw-dgx-h100")
     two = load_cluster("hw-dgx-h100-x2")
     assert two.scale_out is not None
@@ -84,11 +84,11 @@ def cases_of(system: CollectiveSystem, options: Any) -> Iterator[CollectiveCase]
         for work, machine in asked:
             cluster = machine if machine is two else machine.with_gpus(work.gpus)
             if not system.why_not(work, cluster):
-                yield CollectiveCase(system, work, cluster, options)
+                yield SmallCollective(system, work, cluster, options)
 
 
 @rule("collective")
-def vectors_are_right(case: CollectiveCase) -> Lines:
+def vectors_are_right(case: SmallCollective) -> Lines:
     """Every GPU has the vector, or the product, of NumPy's reference, in every order of events."""
     for order in ORDERS:
         try:
@@ -101,7 +101,7 @@ def vectors_are_right(case: CollectiveCase) -> Lines:
 
 
 @rule("collective")
-def interpreters_agree(case: CollectiveCase) -> Lines:
+def interpreters_agree(case: SmallCollective) -> Lines:
     """Two runs of the engine and one of the oracle have one digest."""
     digests = {case.trace.digest(), run_burst(case.program)[0].digest(), run_oracle(case.program).digest()}
     if len(digests) > 1:
@@ -109,7 +109,7 @@ def interpreters_agree(case: CollectiveCase) -> Lines:
 
 
 @rule("collective")
-def not_below_the_least_bytes(case: CollectiveCase) -> Lines:
+def not_below_the_least_bytes(case: SmallCollective) -> Lines:
     """The time is not below the time of the bytes that no system avoids."""
     least = collective_bound_us(case.work, case.cluster) * 1e6
     if case.trace.time_ps < least:
@@ -117,7 +117,7 @@ def not_below_the_least_bytes(case: CollectiveCase) -> Lines:
 
 
 @rule("collective")
-def causes_are_named(case: CollectiveCase) -> Lines:
+def causes_are_named(case: SmallCollective) -> Lines:
     """The critical path adds up to the time, and no op counts as a late rank's start."""
     causes = attribute(case.program, case.trace)
     if sum(causes.values()) != case.trace.time_ps:
@@ -127,7 +127,7 @@ def causes_are_named(case: CollectiveCase) -> Lines:
 
 
 @rule("collective")
-def bytes_are_moved(case: CollectiveCase) -> Lines:
+def bytes_are_moved(case: SmallCollective) -> Lines:
     """The payload in the Trace equals the payload of the tables, and the busiest GPU carries no less than `least_bytes`."""
     counted, moved = traffic_bytes(case.program, case.trace), moved_bytes(case.program)
     table, n = wire_table(case.program, group_transfers(case.program)), case.program.n_nodes
@@ -142,7 +142,7 @@ def bytes_are_moved(case: CollectiveCase) -> Lines:
 
 
 @rule("collective")
-def levels_agree(case: CollectiveCase) -> Lines:
+def levels_agree(case: SmallCollective) -> Lines:
     """Packet level takes about as long as burst level."""
     packet = run_packet(case.program, fabric_of(case.cluster)).trace.time_ps
     if abs(packet - case.trace.time_ps) > LEVELS_APART * case.trace.time_ps:
@@ -150,7 +150,7 @@ def levels_agree(case: CollectiveCase) -> Lines:
 
 
 @rule("collective")
-def lost_data_are_noticed(case: CollectiveCase) -> Lines:
+def lost_data_are_noticed(case: SmallCollective) -> Lines:
     """Without the data of one op, and of those that repeat it, the vectors are wrong, or the machine says which chunk is missing."""
     p = case.program
     moves = np.flatnonzero(np.array([bool(t.src) and t.kind is not Kind.COMPUTE for t in p.templates], bool)[p.ops.template])

@@ -22,7 +22,7 @@ from dysharp.functional.progress import Progress
 from dysharp.functional.reference import dense_backward, dense_forward, recorded_reference
 from dysharp.functional.rows import run_rows
 from dysharp.program import Program
-from dysharp.testing.conformance.case import NAMES, LayerCase, Pass, SystemCase, layer_case, row_format, run_case
+from dysharp.testing.conformance.case import NAMES, CheckedPass, LayerInputs, SystemCase, layer_case, row_format, run_case
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
 
 EMULATED_OPS = 20_000
@@ -79,7 +79,7 @@ def _differing(names: Iterable[str], results: Iterable[Array], expected: Iterabl
             yield f"{name}: found row {int(np.argwhere(wrong)[0][0])} wrong, expected {whose}"
 
 
-def _unpadded(inputs: LayerCase, *by_token: Array) -> list[Array]:
+def _unpadded(inputs: LayerInputs, *by_token: Array) -> list[Array]:
     """Arrays `[tokens of all GPUs, ...]` of a reference without the tokens that the machine adds behind the inputs."""
     return [a[: len(inputs.x)] for a in by_token]
 
@@ -88,7 +88,7 @@ def _unpadded(inputs: LayerCase, *by_token: Array) -> list[Array]:
 
 
 @rule("pass", direction="fwd")
-def tensor_of_the_layer(case: Pass) -> Lines:
+def tensor_of_the_layer(case: CheckedPass) -> Lines:
     """A forward pass on integers in a random order gives the tensor of the dense layer."""
     case.needs_gemms()
     if case.program.n_ops > EMULATED_OPS:
@@ -214,7 +214,7 @@ def packets_have_the_engine_bytes(case: SystemCase, point: tuple[str, int]) -> L
 def hard_routings_are_served(case: SystemCase, kind: str) -> Lines:
     """With empty, local, skewed and dropped choices, both paths give the tensor of the dense layer."""
     drawn = np.argsort(np.random.default_rng(1).random((24, 16)), axis=1)[:, :4]
-    inputs: LayerCase = replace(layer_case("int32", tokens=24), expert=routing_cases(drawn, [kind], 4, 16))
+    inputs: LayerInputs = replace(layer_case("int32", tokens=24), expert=routing_cases(drawn, [kind], 4, 16))
     for path in ("packet", "row"):
         machine = machine_of(case, path)
         results = run_case(inputs, machine)

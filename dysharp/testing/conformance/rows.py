@@ -9,7 +9,7 @@ from dysharp.program.builder import PULLS, PUSHES
 from dysharp.program.csr import owners
 from dysharp.program.tables import ALL_COLUMNS, ColumnRange
 from dysharp.systems.building.formats import ROW_BYTES
-from dysharp.testing.conformance.case import Pass, row_format
+from dysharp.testing.conformance.case import CheckedPass, row_format
 from dysharp.testing.conformance.rule import Lines, NotRun, rule
 from dysharp.workload import traffic
 
@@ -42,7 +42,7 @@ def counted_traffic(program: Program, trace: Trace) -> dict[str, dict[str, Array
     return out
 
 
-def passed_bytes(case: Pass) -> Array:
+def passed_bytes(case: CheckedPass) -> Array:
     """`[n_nodes]` bytes that come down besides the closed form: contributions but one of each sum that had no place in the switch."""
     sessions, n = case.program.sessions, case.program.n_nodes
     if sessions is None:
@@ -53,7 +53,7 @@ def passed_bytes(case: Pass) -> Array:
 
 
 @rule("pass")
-def payload_by_gpu(case: Pass) -> Lines:
+def payload_by_gpu(case: CheckedPass) -> Lines:
     """Payload bytes of Dispatch and Combine on every link equal the system's traffic scheme."""
     if case.program.nets:
         raise NotRun("schemes of several NVLink domains count networks, not links (payload_is_declared)")
@@ -72,13 +72,13 @@ def payload_by_gpu(case: Pass) -> Lines:
                 yield f"traffic {side} of {operator} at GPU {g}: found {crossed[g]} B, expected {due[g]} B"
 
 
-def _row_bytes(case: Pass, operator: str) -> int:
+def _row_bytes(case: CheckedPass, operator: str) -> int:
     """Bytes of a row in the format of the option with the operator's name, else of the model's rows."""
     return ROW_BYTES[row_format(case.options, operator)](case.layer.model)
 
 
 @rule("pass")
-def only_operators_move_rows(case: Pass) -> Lines:
+def only_operators_move_rows(case: CheckedPass) -> Lines:
     """Only Dispatch, Combine and control words move bytes."""
     counted = counted_traffic(case.program, case.trace)
     for operator in sorted(counted.keys() - {*OPERATORS, "other"}):
@@ -91,7 +91,7 @@ def only_operators_move_rows(case: Pass) -> Lines:
 
 
 @rule("pass")
-def useful_rows(case: Pass) -> Lines:
+def useful_rows(case: CheckedPass) -> Lines:
     """Every (token, expert) row of the Routing exists once and has a slot, and its tile becomes ready."""
     r, routing, trace = case.program.regions, case.layer.routing, case.trace
     region = owners(r.row_ptr)
@@ -111,7 +111,7 @@ def useful_rows(case: Pass) -> Lines:
 
 
 @rule("pass")
-def gemm_tiles(case: Pass) -> Lines:
+def gemm_tiles(case: CheckedPass) -> Lines:
     """Every GEMM of the pass computes every tile once, with all rows, on the GPU that holds the tile."""
     case.needs_gemms()
     for fn in GEMMS[case.direction]:
@@ -119,7 +119,7 @@ def gemm_tiles(case: Pass) -> Lines:
             yield from _wrong_tiles(case, fn, columns)
 
 
-def _wrong_tiles(case: Pass, fn: str, columns: ColumnRange) -> Lines:
+def _wrong_tiles(case: CheckedPass, fn: str, columns: ColumnRange) -> Lines:
     p, r, routing = case.program, case.program.regions, case.layer.routing
     region = owners(r.tile_ptr)
     tiles = np.flatnonzero(p.tiled_regions()[region])

@@ -13,7 +13,7 @@ from dysharp.runs.options import options_of
 from dysharp.specs import Cluster, Model
 from dysharp.systems import System, get_system
 from dysharp.systems.collectives import CollectiveSystem, all_collectives, all_tensor_parallel
-from dysharp.testing.conformance.case import Pass, Passes, SmallLayer, SystemCase, layers_of
+from dysharp.testing.conformance.case import CheckedPass, Passes, SmallLayer, SystemCase, layers_of
 from dysharp.testing.conformance.collectives import cases_of
 from dysharp.testing.conformance.rule import LEGAL, RULES, Finding, NotRun, Report, Rule
 from dysharp.workload import Routing
@@ -91,7 +91,7 @@ class _Suite:
         if len(directions) == 2:
             self.ask_all("layer", passes, layer.name, "" if all(legal) else "a pass of the layer is not legal")
 
-    def _try_pass(self, case: Pass) -> bool:
+    def _try_pass(self, case: CheckedPass) -> bool:
         place = ", ".join(part for part in (case.layer.name, case.direction) if part)
         try:
             legal = self.ask(LEGAL, place, _legal(case))
@@ -159,7 +159,7 @@ def _place_of(error: Exception) -> str:
     return f" ({Path(places[-1].filename).name}:{places[-1].lineno})" if places else ""
 
 
-def _legal(case: Pass) -> Iterator[str]:
+def _legal(case: CheckedPass) -> Iterator[str]:
     try:
         layer = case.layer
         case.system.plan(layer.model, layer.cluster, layer.routing, case.direction, case.options)

@@ -11,7 +11,7 @@ from dysharp.engine.packet.program import run_packet
 from dysharp.specs import load_cluster, load_model
 from dysharp.systems import get_system
 from dysharp.systems.registry import all_systems
-from dysharp.testing.conformance.case import Pass, SystemCase
+from dysharp.testing.conformance.case import CheckedPass, SystemCase
 from dysharp.testing.conformance.runs import full_layer, packet_differences, packet_time_agrees, packets_carry_the_same_bytes
 from dysharp.workload import make_routing
 
@@ -21,7 +21,7 @@ FAR = {"comet-flux": 0.04, "megatron-ag": 0.05, "fusion-only": 0.04, "explicit":
 
 def differences(name: str, tokens: int, model_name: str = "S-8", n_gpus: int = 32) -> tuple[float, float]:
     """Packet over burst level, minus one, and how far apart the mean use of the up links is; bytes on every link are equal."""
-    case = Pass(get_system(name), full_layer(tokens, model_name, n_gpus), "fwd")
+    case = CheckedPass(get_system(name), full_layer(tokens, model_name, n_gpus), "fwd")
     assert list(packets_carry_the_same_bytes(case)) == []
     return packet_differences(case)
 
@@ -54,7 +54,7 @@ def test_s8_agrees_within_three_percent(name: str) -> None:
 @pytest.mark.parametrize("name", ["comet-flux", "megatron-ag", "mh-dep", "moe-hub"])
 def test_rows_that_share_links_evenly_agree(name: str) -> None:
     """The levels part by 4 % only because a row starts at a hashed link: the burst level's one server shares all links evenly."""
-    case = Pass(get_system(name), full_layer(256), "fwd")
+    case = CheckedPass(get_system(name), full_layer(256), "fwd")
     even = run_packet(case.program, replace(fabric_of(case.layer.cluster), stripe="even"))
     assert abs(even.trace.time_ps / case.trace.time_ps - 1) < 0.015
 

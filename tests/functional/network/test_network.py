@@ -10,7 +10,7 @@ from dysharp.functional.faults import Faults
 from dysharp.functional.network.core import Network
 from dysharp.functional.network.hub_tables import HubTables
 from dysharp.functional.network.lsu import LoadStoreUnits
-from dysharp.functional.network.messages import Format, Value
+from dysharp.functional.network.messages import Value, WireFormat
 from dysharp.functional.network.source import Sources
 from dysharp.functional.network.statistics import Statistics
 from dysharp.functional.network.transaction import Transaction
@@ -21,10 +21,10 @@ from dysharp.isa.packets import Packet, partial_sums
 from dysharp.protocol import al_table, tracker
 
 GPUS, LOCAL = 3, 2
-BF16, INT = Format(number("bfloat16")), Format(number("int32"))
+BF16, INT = WireFormat(number("bfloat16")), WireFormat(number("int32"))
 
 
-def pull(tag: int = 0, targets: tuple[int, ...] = (2, 4, 5), near: tuple[int, ...] = (), fmt: Format = INT, **fields) -> Transaction:
+def pull(tag: int = 0, targets: tuple[int, ...] = (2, 4, 5), near: tuple[int, ...] = (), fmt: WireFormat = INT, **fields) -> Transaction:
     return Transaction(
         source=0,
         tag=tag,
@@ -96,7 +96,7 @@ class Owner:
 
 def hub(entries: int = 8) -> tuple[HubTables, Owner, list, Statistics]:
     owner, misses, statistics = Owner(), [], Statistics()
-    shape = tracker.Shape(tile_rows=2, row_bytes=16, n_active=(2, 1))
+    shape = tracker.TileShape(tile_rows=2, row_bytes=16, n_active=(2, 1))
     tables = HubTables(0, al_table.empty(LOCAL, entries), tracker.empty(shape, 4), owner, lambda _, key: misses.append(key), statistics)
     owner.tables = tables
     return tables, owner, misses, statistics
@@ -129,7 +129,7 @@ def test_reading_what_nobody_wrote_and_tiles_that_fill():
     assert owner.heard == [("unbound", (1, 3))]
     tables.look_up(store(), (1,), 3, lambda places: None)
     tables.memory_answers((1, 3))
-    tables.track(tracker.Store(1, 0, 0, 16))
+    tables.track(tracker.ChunkStore(1, 0, 0, 16))
     tables.track(tracker.Gemm1Block((1, 0)))
     tables.track(tracker.Gemm2Block((1, 0)))
     assert owner.heard[1:] == [("allocated", (1, 3), 0), ("ready", (1, 0)), ("visible", 1, 3)]
@@ -146,7 +146,7 @@ class Driver:
         self.network: Network[Transaction] = Network(
             self, pool, fmt, n_gpus=GPUS, experts_per_gpu=LOCAL, reduction_entries=1, faults=Faults(**faults)
         )
-        shape = tracker.Shape(1, 16, (9, 9))
+        shape = tracker.TileShape(1, 16, (9, 9))
         known = [((e, block), block) for e in range(LOCAL) for block in range(9)]
         order = (tuple(range(9)),) * LOCAL
         self.tables = [self.network.tables(g, al_table.bound(LOCAL, 4, known), tracker.bound(shape, 9, order), Owner()) for g in range(GPUS)]

@@ -51,7 +51,7 @@ class Hub:
 
 def make_hub(config: Config, gpu: int) -> Hub:
     """A hub before any message."""
-    shape = tracker.Shape(config.tile_rows, 1, config.n_active(gpu))
+    shape = tracker.TileShape(config.tile_rows, 1, config.n_active(gpu))
     al = al_table.empty(config.experts_per_gpu, config.tlb_entries, config.mshrs)
     return Hub(al, tracker.empty(shape, config.tracker_entries), Table(), Table(), Table(), Table())
 
@@ -82,7 +82,7 @@ def hub_step(config: Config, gpu: int, hub: Hub, event: Event) -> tuple[Hub, lis
 
 
 def _hub_output(config: Config, gpu: int, hub: Hub, output: al_table.Output, sent: list[Message]) -> Hub:
-    if isinstance(output, al_table.Allocated):
+    if isinstance(output, al_table.BlockBound):
         (expert, token), layout = output.key, output.layout
         state, _ = tracker.step(hub.tiles, tracker.Bind(expert, layout, token))
         return replace(hub, tiles=state)
@@ -100,7 +100,7 @@ def _write(config: Config, gpu: int, hub: Hub, entry: al_table.Found, sent: list
     data = config.tokens[token]
     rank = data.experts.index(expert + gpu * config.experts_per_gpu)
     hub = replace(hub, rows=hub.rows.put((expert, entry.layout), (data.value, data.weights[rank])))
-    state, outputs = tracker.step(hub.tiles, tracker.Store(expert, entry.layout, 0, 1))
+    state, outputs = tracker.step(hub.tiles, tracker.ChunkStore(expert, entry.layout, 0, 1))
     hub = replace(hub, tiles=state)
     for output in outputs:
         if isinstance(output, tracker.TileReady):
@@ -228,7 +228,7 @@ def operation_step(config: Config, kind: str, operation: Operation, event: Event
         if not merged:
             return operation, []
         count = merged[0].count
-    pieces, completed = collect.step(operation.pieces, collect.Piece(token, attempt, count, value))
+    pieces, completed = collect.step(operation.pieces, collect.PartialSum(token, attempt, count, value))
     operation = replace(operation, pieces=pieces)
     if completed and isinstance(completed[0], collect.Complete):
         state, _ = lsu.step(operation.lsu, lsu.Finish(token))
@@ -244,7 +244,7 @@ def can_retry(operation: Operation) -> bool:
 def or_step(config: Config, before: readiness.ReadinessState, event: Message) -> tuple[readiness.ReadinessState, list[int]]:
     """The OR table after a notice, and the tokens that became ready."""
     after, outputs = readiness.step(before, (event[1], event[3]))
-    ready = [o.token for o in outputs if isinstance(o, readiness.Ready)]
+    ready = [o.token for o in outputs if isinstance(o, readiness.TokenReady)]
     for token in ready:
         # `checker.reduction` relies on this rule, so each step checks it. The final tensor would show a fault late.
         announced = {event[3], *(before.on_chip.get(token) or ()), *(before.memory.get(token) or ())}

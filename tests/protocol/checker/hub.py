@@ -106,7 +106,7 @@ def _arrive(config: HubConfig, hub: Hub, packet: Step) -> Hub:
         return _counted(config, hub, i, dam.Announce(part, rows))
     row = config.rows[i]
     offset = config.parts if kind == "record" else part
-    unit, outputs = aau.step(hub.aau, aau.Store((row.expert, row.token), offset, 1, packet))
+    unit, outputs = aau.step(hub.aau, aau.RowPacket((row.expert, row.token), offset, 1, packet))
     return _placed(config, replace(hub, aau=unit), outputs)
 
 

@@ -1,1 +1,0 @@
-"""One file per block: `protocol/` behind its pins, and its `BLOCK`."""
