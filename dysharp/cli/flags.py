@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import reduce, wraps
 from importlib import import_module
 from inspect import signature
-from typing import Annotated, Any, get_args, get_type_hints, is_typeddict
+from typing import Annotated, Any, NamedTuple, get_args, get_type_hints, is_typeddict
 
 import click
 
@@ -141,6 +141,18 @@ COMPLETE = {
 """Argument -> completion of its values."""
 
 
+class Declared(NamedTuple):
+    """What is annotated with an `Argument`: its type, the `Argument`, and attributes of its option."""
+
+    kind: Any
+    argument: Argument
+    attributes: Mapping[str, Any] = {}
+
+    def flags(self, name: str) -> list[str]:
+        """How it is typed."""
+        return self.argument.flag.split() or [f"--{name.replace('_', '-')}"]
+
+
 def options(*groups: Any, **changes: dict[str, Any] | None) -> Callable[[Command], Command]:
     """An option for each parameter of a command that is an `Argument`, and for each argument of `groups`: (arguments of a verb, names), or all of it.
 
@@ -148,30 +160,35 @@ def options(*groups: Any, **changes: dict[str, Any] | None) -> Callable[[Command
     """
 
     def decorate(command: Command) -> Command:
-        own = _declared(command)
+        own, of_verbs = _declared(command), reduce(lambda found, group: found | _group(group), groups, dict[str, Declared]())
         last = {name for name, parameter in signature(command).parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}
         known = {name: one for name, one in own.items() if name not in last}
-        for group in groups:
-            arguments, *only = group if isinstance(group, tuple) else (group,)
-            every = _declared(arguments)
-            known |= {name: every[name] for name in only or every if name not in own and (only or every[name][1].shown or every[name][0] is bool)}
+        known |= {name: one for name, one in of_verbs.items() if name not in own and changes.get(name, {}) is not None}
         known |= {name: one for name, one in own.items() if name in last}
-        named = {f"`{name}`": _flags(name, argument)[0] for name, (_, argument, _) in known.items()}
-        for name, (kind, argument, attributes) in reversed(known.items()):
-            if (change := changes.get(name, {})) is not None:
-                command = _option(name, argument, kind, named, attributes | change)(command)
+        typed = {f"`{name}`": one.flags(name)[0] for name, one in known.items()}
+        for name, one in reversed(known.items()):
+            command = _option(name, one, typed, {**one.attributes, **(changes.get(name) or {})})(command)
         return _with_options(command) if "options" in known else command
 
     return decorate
 
 
-def _declared(where: Any) -> dict[str, tuple[Any, Argument, dict[str, Any]]]:
-    """{name: (type, Argument, attributes of its option)} of what is annotated so. Types in the arguments of a verb may have no module here."""
+def _declared(where: Any) -> dict[str, Declared]:
+    """The parameters of a command, or the arguments of a verb, whose types may have no module here."""
     hints = where.__annotations__ if is_typeddict(where) else get_type_hints(where, include_extras=True)
-    return {name: (hint.__origin__, *hint.__metadata__, {})[:3] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
+    return {name: Declared(hint.__origin__, *hint.__metadata__) for name, hint in hints.items() if hasattr(hint, "__metadata__")}
+
+
+def _group(group: Any) -> dict[str, Declared]:
+    """The arguments that are named, or all that can be typed."""
+    arguments, *only = group if isinstance(group, tuple) else (group,)
+    every = _declared(arguments)
+    return {name: every[name] for name in only or every if only or every[name].argument.shown or every[name].kind is bool}
 
 
 def _with_options(command: Command) -> Command:
+    """The command gets the values of `--set` read, as `options`."""
+
     @wraps(command)
     def read(*args: Any, settings: tuple[str, ...], **asked: Any) -> Any:
         from dysharp.runs.options import parse_set
@@ -181,21 +198,17 @@ def _with_options(command: Command) -> Command:
     return read
 
 
-def _flags(name: str, argument: Argument) -> list[str]:
-    return argument.flag.split() or [f"--{name.replace('_', '-')}"]
-
-
-def _option(name: str, argument: Argument, kind: Any, named: Mapping[str, str], changes: dict[str, Any]) -> Callable[[Command], Command]:
-    text, _, otherwise = reduce(lambda told, word: told.replace(word, named[word]), named, argument.text).partition(" None: ")
-    argument = argument._replace(shown=changes.get("metavar", argument.shown))
-    default, flags = changes.get("default", argument.default), _flags(name, argument)
-    given = changes.get("show_default", default is not False and default not in (None, "", ()))
+def _option(name: str, one: Declared, typed: Mapping[str, str], attributes: dict[str, Any]) -> Callable[[Command], Command]:
+    shown, flags = attributes.get("metavar", one.argument.shown), one.flags(name)
+    argument, default = one.argument._replace(shown=shown), attributes.get("default", one.argument.default)
+    given = attributes.get("show_default", default is not False and default not in (None, "", ()))
+    text, _, otherwise = reduce(lambda told, word: told.replace(word, typed[word]), typed, argument.text).partition(" None: ")
     return click.option(*flags, *[name] * flags[-1].startswith("-"), **{
-        "default": default, "show_default": given, "metavar": argument.shown or None, "is_flag": kind is bool,
-        "type": None if kind is bool else _type(argument, kind), "multiple": name == "options" or (default == () and argument.shown[-3:] != "..."),
+        "default": default, "show_default": given, "metavar": shown or None, "is_flag": one.kind is bool,
+        "type": None if one.kind is bool else _type(argument, one.kind), "multiple": name == "options" or (default == () and shown[-3:] != "..."),
         "shell_complete": COMPLETE.get(name) or complete_words(*argument.words),
         "help": text[0].upper() + text[1:] + ("" if given or not otherwise else f"  [default: {otherwise.rstrip('.')}]"),
-    } | changes)  # fmt: skip
+    } | attributes)  # fmt: skip
 
 
 def _type(argument: Argument, kind: Any) -> Any:

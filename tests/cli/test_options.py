@@ -6,18 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from dysharp.api.arguments import (
-    CalibrateArgs,
-    CaptureArgs,
-    DescribeArgs,
-    EmulateArgs,
-    HardwareArgs,
-    NetworkArgs,
-    PlanArgs,
-    ServeArgs,
-    StepArgs,
-    ValidateArgs,
-)  # fmt: skip
+from dysharp.api import arguments
 from dysharp.api.serving import serve
 from dysharp.base.errors import ConfigError
 from dysharp.base.text import Columns
@@ -26,9 +15,9 @@ from dysharp.cli.flags import options
 from dysharp.cli.report import command_line
 from dysharp.runs.arguments import AdviseArgs, Argument, RequestArgs, arguments_of
 
-VERBS: dict[str, type] = {
-    "run": RequestArgs, "compare": RequestArgs, "advise": AdviseArgs, "serve": ServeArgs, "step": StepArgs, "plan": PlanArgs, "emulate": EmulateArgs,
-    "model": DescribeArgs, "network": NetworkArgs, "validate": ValidateArgs, "calibrate": CalibrateArgs, "capture": CaptureArgs, "rtl": HardwareArgs,
+NAMED_ALIKE = ("serve", "step", "plan", "emulate", "network", "validate", "calibrate", "capture")
+VERBS: dict[str, type] = {name: getattr(arguments, f"{name.capitalize()}Args") for name in NAMED_ALIKE} | {
+    "run": RequestArgs, "compare": RequestArgs, "advise": AdviseArgs, "model": arguments.DescribeArgs, "rtl": arguments.HardwareArgs,
 }  # fmt: skip
 NO_OPTION = {"tick", "progress", "dump", "show", "begun", "tokenizer", "max_periods", "trace"}
 OTHER_DEFAULT = {("advise", "cluster"), ("validate", "jobs")}
