@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from dysharp.measured.cluster_fit import Improvement
     from dysharp.measured.measurements import Measurement
 
-_OUT = Argument(None, "cluster file to write; --cluster OUT.toml uses it.", "OUT.toml", None, "-o --out")
+_OUT = Argument(..., "cluster file to write; --cluster OUT.toml uses it.", "OUT.toml", None, "-o --out")
 ALMOST = 1.001  # a fit that ends so near the end of a constant's range wants to go further
 
 
 @click.command()
 @click.argument("measurements", metavar="MEASUREMENTS.csv", shell_complete=complete_files)
 @options(CalibrateArgs)
-def calibrate(measurements: str, *, out: Annotated[str, _OUT, {"type": Out(), "required": True}], as_json: Json, **asked: Any) -> None:
+def calibrate(measurements: str, *, out: Annotated[str, _OUT, {"type": Out()}], as_json: Json, **asked: Any) -> None:
     """Fit a cluster file to measurements of your own machine.
 
     examples/measure_gpu.py writes MEASUREMENTS.csv; docs/measurements.md lists its columns; `validate --cluster OUT.toml` judges rows with the new

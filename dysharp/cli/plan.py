@@ -20,7 +20,7 @@ _ARGUMENTS = "print the best layout, or that of --check, for one of these framew
 @click.argument("models", metavar="MODEL|FILE,...")
 @options((RequestArgs, "cluster"), PlanArgs, cluster={"default": "hw-dgx-h100-x8"})
 def plan(
-    models: str, gpus: Annotated[int, Argument(None, "GPUs of the whole step.", "N", (1, 1 << 20)), {"required": True}], *,
+    models: str, gpus: Annotated[int, Argument(..., "GPUs of the whole step.", "N", (1, 1 << 20))], *,
     arguments: Annotated[str | None, Argument(None, _ARGUMENTS, "[megatron-lm|megatron-bridge|mindspeed]")],
     plot: Plot, fresh: Fresh, quick: Quick, as_json: Json, **asked: Any,
 ) -> None:  # fmt: skip

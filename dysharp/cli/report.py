@@ -61,7 +61,7 @@ def write_report(report: Report, path: str, load: Mapping[str, Any] | None = Non
 @click.pass_context
 def report(
     ctx: click.Context, /, files: tuple[str, ...],
-    out: Annotated[str, Argument(None, "file to write.", "FILE.html", None, "-o --out"), {"type": Out(".html"), "required": True}],
+    out: Annotated[str, Argument(..., "file to write.", "FILE.html", None, "-o --out"), {"type": Out(".html")}],
     title: Annotated[str | None, Argument(None, "title of the page. None: what the rows share.", "TEXT")],
 ) -> None:  # fmt: skip
     """Show stored runs as one HTML file: times, bounds, where the time goes, load.

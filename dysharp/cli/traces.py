@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 GiB = 1 << 30
 Gpus = Annotated[str, Argument("8,16,32,64", "numbers of GPUs to place the experts on.", "G,G,..."), {"type": str}]
-_OUT = Argument(None, "trace to write; --routing OUT.npz replays it.", "OUT.npz", None, "-o --out")
-TraceFile = Annotated[str, _OUT, {"type": Out(".npz"), "required": True}]
+_OUT = Argument(..., "trace to write; --routing OUT.npz replays it.", "OUT.npz", None, "-o --out")
+TraceFile = Annotated[str, _OUT, {"type": Out(".npz")}]
 _MODEL = Argument(None, "model that gives experts and top-k: a name, a TOML file or a config.json.", "NAME|FILE")
-_PLACED = Argument(None, "placement file to write, for --placement OUT.json.", "OUT.json", None, "-o --out")
+_PLACED = Argument(..., "placement file to write, for --placement OUT.json.", "OUT.json", None, "-o --out")
 _FORMAT = Argument("auto", "format of the dump; `dysharp routing import --format help` lists all.", "F", None, "--format")
 
 
@@ -124,7 +124,7 @@ def import_(
 @click.argument("file", metavar="FILE")
 @options()
 def placement(
-    file: str, out: Annotated[str, _PLACED, {"type": Out(".json"), "required": True}],
+    file: str, out: Annotated[str, _PLACED, {"type": Out(".json")}],
     layer: Annotated[int, Argument(0, "layer to read from the table.", "L")],
     gpus: Annotated[int | None, Argument(None, "GPUs that hold the replicas, where the file does not say.", "G")],
 ) -> None:  # fmt: skip
@@ -145,7 +145,7 @@ def placement(
 @click.argument("model", metavar="MODEL_DIR")
 @options(CaptureArgs, layers={"type": str})
 def capture(
-    model: str, text: Annotated[str, Argument(None, "UTF-8 text that the model reads.", "FILE"), {"required": True}], out: TraceFile, *,
+    model: str, text: Annotated[str, Argument(..., "UTF-8 text that the model reads.", "FILE")], out: TraceFile, *,
     layers: str | None, gpus: Gpus, as_json: Json, **asked: Any,
 ) -> None:  # fmt: skip
     """Record the routing of a Hugging Face MoE model while it reads a text.

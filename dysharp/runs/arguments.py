@@ -21,10 +21,11 @@ DEFAULT_CLUSTER = "paper-gh200-nvl32"
 class Argument(NamedTuple):
     """Default and meaning of one argument, and its option (`cli.flags.options`).
 
-    text   the meaning; `None: X.` at its end is the default in words
-    shown  the value of the option in its help: `a|b` are words to complete, `[a|b]` the only words, `A,B,...` a list; "" = no option, or a flag
-    span   (least, most); most None = without an end
-    flag   the option where it is not the name with "--"
+    default  ... = an option that must be given
+    text     the meaning; `None: X.` at its end is the default in words
+    shown    the value of the option in its help: `a|b` are words to complete, `[a|b]` the only words, `A,B,...` a list; "" = no option, or a flag
+    span     (least, most); most None = without an end
+    flag     the option where it is not the name with "--"
     """
 
     default: Any
