@@ -61,8 +61,7 @@ def advise(
     elif markdown:
         click.echo(markdown_of(done))
     else:
-        for line in screen(done):
-            click.echo(line)
+        click.echo("\n".join(screen(done)))
         if details:
             print_details(done)
         print_header(())
@@ -87,6 +86,5 @@ def _libraries(ctx: click.Context, model: str, regime: str | None, workload: dic
     if as_json:
         print_answer(done.to_dict())
     else:
-        for line in screen(done):
-            click.echo(line)
+        click.echo("\n".join(screen(done)))
     print_header(())

@@ -11,7 +11,7 @@ import click
 
 from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import Out, Words, complete_files, options
-from dysharp.runs.arguments import Argument
+from dysharp.runs.arguments import Argument, RequestArgs
 
 if TYPE_CHECKING:
     from dysharp.show.html_report import LeftOut, Report
@@ -44,12 +44,10 @@ def write_report(report: Report, path: str, load: Mapping[str, Any] | None = Non
     from dysharp.show.html_report import render, with_load
 
     if load is not None and load.get("workload") is None:
-        from dysharp.runs.arguments import RequestArgs
         from dysharp.runs.request import make_request, make_workload
         from dysharp.show.html_report import load_view_of
 
-        asked = RequestArgs(**{"layer": None, "window": None, "start": None, "slow": None, "options": None, "progress": None, **load})  # type: ignore[typeddict-item]
-        request = make_request(asked)
+        request = make_request(RequestArgs(**load, progress=None))  # type: ignore[typeddict-item]
         report = with_load(report, load_view_of(make_workload(request).routing, request.cluster.domain_gpus))
     write_text(path, render(report))
     click.echo(f"report: {path}", err=True)
