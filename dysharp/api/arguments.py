@@ -1,42 +1,60 @@
-"""Keyword arguments of `serve`, `step`, `plan` and `emulate`: `help` prints their texts, options of the command line are made from them."""
+"""Keyword arguments of verbs: `help` prints their texts, options of the command line are made from them."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, TypedDict
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from dysharp.runs.arguments import CLUSTER, GPUS, PLACEMENT, PROGRESS, ROUTES, ROUTING, SEED, SET, WORKLOAD, Argument
+from dysharp.runs.arguments import CLUSTER, GPUS, JOBS, PLACEMENT, PRECISION, PROGRESS, ROUTES, ROUTING, SEED, SET, SYSTEMS, WORKLOAD, Argument
 
 if TYPE_CHECKING:
     from dysharp.api.serving_answer import Slo
+    from dysharp.model.layout import Layout
     from dysharp.runs.options import Value
     from dysharp.runs.progress import Progress
+    from dysharp.runs.request import ClusterSource
     from dysharp.serving.layout import ServeLayout
+    from dysharp.specs.fitted import Fitted
 
 MOST = 1 << 24
 Tick = Callable[[int, int, str], None]
 SEQUENCE = Argument(4096, "tokens of a sequence.", "S", (1, MOST))
-_PRECISIONS = "bf16, fp8, fp8-tensor, mxfp8, fp4, fp4-all, mxfp4, mxfp4-fp8, int4, int4-experts, int4-all"
-PRECISION = Argument(
-    None,
-    f"formats of weights, products, state and rows: {_PRECISIONS}; with another state bf16-moments, bf16-gradients, bf16-whole, fp8-moments, "
-    "fp8-primary. Parts: weights (attention, experts, dense, head), products, kv, state, sent, back, such as fp8,products=bf16. "
-    "None: as the model's config or checkpoint says.",
-    "NAME[,PART=VALUE...]",
+_DEGREES = (
+    "layout of a training step: tp=, pp=, vpp=, ep=, etp=, cp=, dp= or gpus=, mbs= (sequences of a micro-batch), gbs= or m= (micro-batches), "
+    "stages= (Megatron's layout string, such as Et|(tt|)*30mL)."
 )
+LAYOUT = Argument("", _DEGREES, "KEY=N,...")
+SCHEDULE = Argument(None, "pipeline schedule. None: 1f1b; interleaved with vpp above 1.", "NAME")
 TENSOR = Argument("", "system of tensor-parallel sub-layers (`dysharp list sub-layers`), such as cais. None: collectives.", "NAME")
-_WHAT_IF = "also: no communication, DySHARP, MoE-Hub, larger NVLink domains, faster NICs, a dead GPU."
+_WHAT_IF = "also the best without communication, with DySHARP, MoE-Hub, larger NVLink domains, faster NICs, a dead GPU."
 _MEGATRON = (
     "layout from arguments of Megatron-LM in quotes, a file of them, or a Megatron-Bridge recipe (YAML, TOML, JSON, FILE.py:NAME). "
     "Nothing is executed. Layout, sequence, precision and recompute of the call count first."
 )
+RECOMPUTE = Argument((), "modules that are computed again, as Megatron names them: mla_up_proj, moe_act, full, ...", "A,B,...")
 _TRY = (
-    "values of a dimension: tp, pp, vpp, ep, etp, cp, mbs; recompute and swap (none, or modules joined with +), weights (whole, sharded), "
+    "values to try for a dimension: tp, pp, vpp, ep, etp, cp, mbs; recompute and swap (none, or modules joined with +), weights (whole, sharded), "
     "schedule (1f1b, zb-h1, zbv, v-half, v-min, dualpipe, dualpipev), overlap (none, pair), "
     "system (alltoall, deepep, hybrid-ep; flat, hierarchical, dedup, in-switch, moe-hub). Repeatable."
 )
-_VARY = "shapes: layers, hidden, n_experts, topk, expert_hidden, shared_hidden, dense_hidden, heads, kv_heads, vocab, mtp. Repeatable."
+SCHEDULER = Argument("", "work on the workers of this dask scheduler, tcp://HOST:PORT or FILE.json.", "ADDRESS")
+_VARY = "shapes to compare: layers, hidden, n_experts, topk, expert_hidden, shared_hidden, dense_hidden, heads, kv_heads, vocab, mtp. Repeatable."
 _DTYPE = "data type of the payload: int32, float32 or bfloat16. None: int32 for block integer, else float32."
 _INJECT = "inject a fault or a hard case; repeatable. `dysharp emulate --inject help` lists the kinds."
 _ORDER = "order of events: random, trace (as in the timed engine), oldest, newest, late-delivery, late-completion."
+
+_CURVE = "recorded configuration such as xbar8_v4b8_p9_int2; with --compare also a pattern: 'xbar8_*'."
+_PATTERN = (
+    "traffic pattern: uniform, transpose, bitcomp, bitrev, shuffle, tornado, neighbor, hotspot:W,... (weights of the first terminals, "
+    "1 for all other terminals) or permutation:T,... (one target per terminal). None: uniform."
+)
+_DELAYS = (
+    "delays in cycles, of links (terminal=, link=) and router stages (routing=, vc=, switch=, traversal=, credit=). "
+    "None: 1 each; routing and credit 0."
+)
+_HOLD_OUT = "also refit with whole shapes, GPUs or numbers of nodes held out; repeatable."
+_CONSTANTS = "judge constants of your own, as --refit writes them (TOML), not the packaged ones."
+_JUDGED = "judge the constants of a cluster file that calibrate wrote, on the rows of its GPU; with [scale_out] also on rows between nodes."
+_TOKENIZER = "None: the tokenizer of the folder; without one the model reads the bytes of the text, and the Recording's `origin` says so."
 
 
 def silent(done: float, total: float, text: str) -> None:
@@ -47,21 +65,21 @@ class ServeArgs(TypedDict, total=False):
     """Keyword arguments of `serve`."""
 
     gpus: Annotated[int | None, GPUS]
-    isl: Annotated[int, Argument(4096, "tokens of a prompt (mean).", "N")]
-    osl: Annotated[int, Argument(1024, "tokens of an answer (mean).", "N")]
-    engine: Annotated[str, Argument("vllm", "whose rules put requests into steps.", "vllm|sglang|trtllm")]
+    isl: Annotated[int, Argument(4096, "tokens of a prompt (mean).", "N", (1, MOST))]
+    osl: Annotated[int, Argument(1024, "tokens of an answer (mean).", "N", (2, MOST))]
+    engine: Annotated[str, Argument("vllm", "engine whose rules put requests into steps.", "vllm|sglang|trtllm")]
     precision: Annotated[str | None, PRECISION]
-    kv: Annotated[str | None, Argument(None, "cached keys and values. None: the engine's.", "bf16|fp8")]
+    kv: Annotated[str | None, Argument(None, "format of cached keys and values. None: the engine's.", "bf16|fp8")]
     slo: Annotated["str | Slo | None", Argument(None, "limits of the mean times. None: ttft=2s,tpot=50ms.", "ttft=T,tpot=T")]
-    users: Annotated[int | None, Argument(None, "also say how many GPUs serve so many users at once.", "N")]
-    layouts: Annotated["Iterable[str | ServeLayout] | None", Argument(None, "only these, such as tp=8;dp=8,ep=8;tp=2,dp=4,ep=8.", "A;B;...")]
+    users: Annotated[int | None, Argument(None, "also say how many GPUs serve so many users at once.", "N", (1, MOST))]
+    layouts: Annotated["Iterable[str | ServeLayout] | None", Argument(None, "only these layouts, such as tp=8;dp=8,ep=8;tp=2,dp=4,ep=8.", "A;B;...")]
     ep_system: Annotated[str, Argument("", "EP kernels: deepep or trtllm-a2a. None: the kernels of the machine.", "NAME")]
     tensor: Annotated[str, TENSOR]
-    mtp: Annotated[int, Argument(0, "drafts of a step and request by MTP layers.", "N")]
+    mtp: Annotated[int, Argument(0, "tokens that MTP layers draft per request and step.", "N", (0, 8))]
     acceptance: Annotated[float, Argument(0.8, "part of drafts that are accepted if the drafts before were.", "A")]
     routing: Annotated[str | None, Argument(None, f"{ROUTES} Also says what EPLB brings. None: experts by popularity.", "R")]
     what_if: Annotated[bool, Argument(False, _WHAT_IF)]
-    systems: Annotated[Iterable[str] | None, Argument(None, "EP systems to simulate at the best point with dispatch.", "A,B,...")]
+    systems: Annotated[Iterable[str] | None, SYSTEMS.also("Only EP systems, at the best point with dispatch.")]
     merged: Annotated[bool, Argument(False, "also simulate a layer of the best point as a merged Program, beside the closed form.")]
     tick: Annotated[Tick, Argument(silent, "called with layouts done, their number, and a name.")]
 
@@ -70,9 +88,9 @@ class StepArgs(TypedDict, total=False):
     """Keyword arguments of `step`."""
 
     megatron: Annotated[str | None, Argument(None, _MEGATRON, "ARGS|FILE", None, "--megatron-args")]
-    sequence: Annotated[int | None, SEQUENCE._replace(default=None, text="tokens of a sequence. None: of `megatron`, else 4096.", span=(1, None))]
+    sequence: Annotated[int | None, SEQUENCE._replace(default=None, text="tokens of a sequence. None: of `megatron`, else 4096.")]
     precision: Annotated[str | None, PRECISION]
-    recompute: Annotated[Iterable[str], Argument((), "modules that are computed again, as Megatron names them.", "A,B,...")]
+    recompute: Annotated[Iterable[str], RECOMPUTE]
     routing: Annotated[str | None, ROUTING]
     tensor: Annotated[str, TENSOR]
     blocks: Annotated[str, Argument("closed", "MoE blocks: sums of parts (fast), or one Program each on common SMs and links.", "[closed|merged]")]
@@ -98,9 +116,9 @@ class PlanArgs(TypedDict, total=False):
     confirmed: Annotated[bool, Argument(False, "replay the schedule of the best, and merge its passes in one Program.", flag="--confirm")]
     sensitive: Annotated[bool, Argument(False, "search again with every constant 20 % lower and higher.", flag="--sensitivity")]
     serve_slo: Annotated[str | None, Argument(None, "also how every shape serves on one domain, such as ttft=2s,tpot=50ms.", "SLO", flag="--serve")]
-    folder: Annotated[str | None, Argument(None, "keep costs there: the same command goes on where a killed search was.", "DIR")]
-    jobs: Annotated[int, Argument(1, "processes for several shapes.", "N", (1, 256), "-j --jobs")]
-    scheduler: Annotated[str, Argument("", "search shapes on the workers of this dask scheduler.", "ADDRESS")]
+    folder: Annotated[str | None, Argument(None, "folder that keeps costs: the same command goes on where a killed search was.", "DIR")]
+    jobs: Annotated[int, JOBS.also("A process takes whole shapes.")]
+    scheduler: Annotated[str, SCHEDULER]
     quick: Annotated[bool, Argument(False, "a first look: a few layouts by closed forms, no search.")]
     show: Annotated[Callable[[list[str]], None] | None, Argument(None, "called with lines that say the best layout so far.")]
     tick: Annotated[Tick, Argument(silent, "called with what is done (candidates, shapes, Rows, changes), of how much, and a text.")]
@@ -111,20 +129,107 @@ class EmulateArgs(TypedDict, total=False):
 
     workload: Annotated[str | None, WORKLOAD]
     block: Annotated[str, Argument("integer", "MoE block; `dysharp list blocks` shows all.", "B")]
-    gpus: Annotated[int, Argument(4, "GPUs of the machine.", "G")]
+    gpus: Annotated[int, Argument(4, "GPUs of the machine.", "G", (1, 1024))]
     cluster: Annotated[str, CLUSTER]
-    tokens: Annotated[int, Argument(8, "tokens per GPU.", "T")]
+    tokens: Annotated[int, Argument(8, "tokens per GPU.", "T", (1, 1 << 20))]
     dtype: Annotated[str | None, Argument(None, _DTYPE, "D")]
     backward: Annotated[bool, Argument(False, "run the backward pass too, and compare the gradients.")]
     inject: Annotated[Iterable[str], Argument((), _INJECT, "KIND")]
     order: Annotated[str, Argument("random", _ORDER, "O")]
     path: Annotated[str, Argument("auto", "move rows or packets; auto: packets while there are few.", "auto|row|packet")]
     seed: Annotated[int, SEED]
-    hidden: Annotated[int, Argument(256, "elements of a token.", "H")]
-    expert_hidden: Annotated[int, Argument(64, "inner width of an expert.", "I")]
-    experts: Annotated[int | None, Argument(None, "experts of the layer. None: 4 per GPU.", "E")]
-    topk: Annotated[int | None, Argument(None, "experts per token. None: 4, or all experts where there are fewer.", "K")]
+    hidden: Annotated[int, Argument(256, "elements of a token.", "H", (1, 1 << 16))]
+    expert_hidden: Annotated[int, Argument(64, "inner width of an expert.", "I", (1, 1 << 20))]
+    experts: Annotated[int | None, Argument(None, "experts of the layer. None: 4 per GPU.", "E", (1, 1 << 16))]
+    topk: Annotated[int | None, Argument(None, "experts per token. None: 4, or all experts where there are fewer.", "K", (1, 1 << 15))]
     options: Annotated["Mapping[str, Value] | None", SET]
     placement: Annotated[str, PLACEMENT]
     dump: Annotated[int | None, Argument(None, "also list the packets of this token (packet path).")]
     progress: Annotated["Progress | None", PROGRESS]
+
+
+class DescribeArgs(TypedDict, total=False):
+    """Keyword arguments of `describe`."""
+
+    sequence: Annotated[int, SEQUENCE]
+    layout: Annotated["str | Layout | None", LAYOUT.also("With it, also the memory of the step on every pipeline rank.")._replace(default=None)]
+    schedule: Annotated[str, SCHEDULE._replace(default="")]
+    precision: Annotated[str, PRECISION._replace(default="bf16")]
+    recompute: Annotated[Sequence[str], RECOMPUTE]
+    dispatcher: Annotated[str, Argument("alltoall", "library whose expert buffers count.", "alltoall|deepep|hybrid-ep")]
+    fixed_gib: Annotated[float, Argument(0.0, "other memory outside the allocator, such as NCCL's.", "G", (0, 10**9))]
+    gpu: Annotated[str, Argument("", "refuse a layout that does not fit the memory of this GPU, such as h100-sxm.", "NAME")]
+    cluster: Annotated["ClusterSource | None", Argument(None, "as `gpu`, and refuse groups beyond its NVLink domains.", "NAME|FILE")]
+
+
+class SettingArgs(TypedDict, total=False):
+    """Keyword arguments of `network` that say which network and traffic."""
+
+    cluster: Annotated[str | None, Argument(None, "simulate one switch of this cluster under 128 B stores.", "NAME|FILE")]
+    curve: Annotated[str | None, Argument(None, _CURVE, "NAME")]
+    topology: Annotated[str | None, Argument(None, "shape: fly (k-ary n-fly; n = 1: one crossbar), fattree (k-ary n-tree) or ring. None: fly.", "T")]
+    k: Annotated[int | None, Argument(None, "downward ports of a router, or routers of a ring. None: 8.", "K")]
+    n: Annotated[int | None, Argument(None, "stages of a fly, or levels of a fattree. None: 1.", "N")]
+    vcs: Annotated[int | None, Argument(None, "virtual channels per input port. None: 4.", "V")]
+    buffer: Annotated[int | None, Argument(None, "buffer of one virtual channel, in flits. None: 8.", "B")]
+    packet_flits: Annotated[int | None, Argument(None, "flits of a packet. None: 1; with `cluster` 9: a 128 B store.", "P")]
+    pattern: Annotated[str | None, Argument(None, _PATTERN, "P")]
+    burst: Annotated[str | None, Argument(None, "bursty sources: mean cycles in the two states. The mean load does not change.", "ON:OFF")]
+    speedup: Annotated[int | None, Argument(None, "router cycles per link cycle. None: 1.", "S")]
+    lanes: Annotated[int | None, Argument(None, "lanes per port, into and out of the crossbar. None: 1.", "L")]
+    allocator: Annotated[str | None, Argument(None, "allocators: separable_input_first or islip. None: separable_input_first.", "A")]
+    speculative: Annotated[bool, Argument(False, "allocate virtual channel and switch in one cycle.")]
+    hold_switch: Annotated[bool, Argument(False, "a packet keeps the switch until its tail has passed.")]
+    delays: Annotated[str | None, Argument(None, _DELAYS, "NAME=C,...")]
+
+
+class NetworkArgs(SettingArgs, total=False):
+    """Keyword arguments of `network`."""
+
+    saturation: Annotated[bool, Argument(False, "also find the largest load that the network carries, by bisection.")]
+    seed: Annotated[int, SEED._replace(default=1)]
+    period: Annotated[int, Argument(6000, "cycles of a sample period.", "C", (1, 1_000_000))]
+    warm_up: Annotated[int, Argument(3, "periods to discard; up to 4 periods after them are measured.", "N", (1, 10_000))]
+    max_periods: Annotated[int | None, Argument(None, "periods to simulate at most, `warm_up` included. None: `warm_up` + 4.")]
+    progress: Annotated["Progress | None", PROGRESS]
+
+
+class ValidateArgs(TypedDict, total=False):
+    """Keyword arguments of `validate`."""
+
+    hold_out: Annotated[Sequence[str], Argument((), _HOLD_OUT, "shape|gpu|nodes")]
+    constants: Annotated["Mapping[str, Fitted] | str | os.PathLike[str] | None", Argument(None, _CONSTANTS, "FILE")]
+    cluster: Annotated["ClusterSource | None", Argument(None, _JUDGED, "FILE")]
+    jobs: Annotated[int, JOBS]
+    progress: Annotated["Progress | None", PROGRESS]
+
+
+class CalibrateArgs(TypedDict, total=False):
+    """Keyword arguments of `calibrate`."""
+
+    base: Annotated[str, Argument("hw-dgx-h100", "packaged hw-* cluster that the file extends.", "NAME")]
+    name: Annotated[str | None, Argument(None, "name of the cluster. None: the name of the file.", "NAME")]
+    begun: Annotated[Callable[[], None] | None, Argument(None, "called when all input has been read and the fit begins.")]
+
+
+class CaptureArgs(TypedDict, total=False):
+    """Keyword arguments of `capture`."""
+
+    tokenizer: Annotated[Any, Argument(None, _TOKENIZER)]
+    layers: Annotated[Sequence[int] | None, Argument(None, "layers to record. None: all layers with experts.", "L,L,...")]
+    max_tokens: Annotated[int, Argument(8192, "stop after N tokens.", "N")]
+    sequence: Annotated[int | None, Argument(None, "tokens of one sequence; they attend to each other. None: 512, or the model's limit.", "N")]
+    progress: Annotated["Progress | None", PROGRESS]
+
+
+class HardwareArgs(TypedDict, total=False):
+    """Keyword arguments of `hardware`."""
+
+    seed: Annotated[int, SEED]
+    out: Annotated[str | None, Argument(None, "write the block as Verilog.", "FILE.v", flag="-o --out")]
+    sequences: Annotated[int | None, Argument(None, "compare block and model in N random sequences, cycle by cycle.", "N", (1, None), "--check")]
+    area: Annotated[bool, Argument(False, "synthesise: gates, area in 12 and 7 nm, longest path.")]
+    liberty: Annotated[str | None, Argument(None, "map the logic to the cells of this library, too.", "FILE.lib")]
+    testbench: Annotated[str | None, Argument(None, "write the block at small sizes with a testbench that checks itself.", "FILE.v")]
+    prove: Annotated[bool, Argument(False, "prove what the block promises, for all inputs on small sizes.")]
+    trace: Annotated[tuple[str, str] | None, Argument(None, "(model, routing) of a run at packet level, one port of which goes through the block.")]

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
+from dysharp.api.arguments import CalibrateArgs
 from dysharp.api.validation import check_values
 from dysharp.base.errors import ConfigError, nearest
 from dysharp.base.files import check_destination, write_text
 from dysharp.base.text import table
 from dysharp.measured.cluster_fit import ClusterFit, fit_cluster
 from dysharp.measured.measurements import read_measurements
+from dysharp.runs.request import takes
 from dysharp.specs import list_clusters, load_cluster
 from dysharp.specs.fitted import fitted
 
-DEFAULT_BASE = "hw-dgx-h100"
 DIGITS = 4
 EXPECTED = (
     "expected rows as in docs/measurements.md: several sizes of several kinds, such as ep_dispatch, ep_combine, gemm_dense, grouped_gemm_mlp, "
@@ -55,26 +56,20 @@ class Calibration:
         }
 
 
-def calibrate(
-    data: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    *,
-    base: str = DEFAULT_BASE,
-    name: str | None = None,
-    begun: Callable[[], None] | None = None,
-) -> Calibration:
+@takes(CalibrateArgs)
+def calibrate(data: str | os.PathLike[str], out: str | os.PathLike[str], **request: Unpack[CalibrateArgs]) -> Calibration:
     """Fit the constants that the measurements of a CSV determine, and write a cluster TOML with them to `out`.
 
-    `base` is the packaged hw cluster that the file extends. `name`: name of the cluster, by default the name of the file. `begun` is called when all
-    input has been read and the fit begins. Raises `ConfigError` for wrong input and when the measurements determine nothing.
+    Raises `ConfigError` for wrong input and when the measurements determine nothing.
     """
+    base, begun = request["base"], request["begun"]
     if base not in list_clusters() or not load_cluster(base).gpu:
         hw = [known for known in list_clusters() if load_cluster(known).gpu]
         raise ConfigError(f"calibrate: base: found {base[:60]!r}, expected a packaged hw cluster{nearest(base, hw)}")
     own = load_cluster(base).gpu
     path = Path(out)
     check_destination(path, ".toml")
-    called = _name(name or path.stem)
+    called = _name(request["name"] or path.stem)
     if called in list_clusters():
         raise ConfigError(f"calibrate: name: found {called!r}, a packaged cluster; expected a name of its own")
     measurements = read_measurements(data)

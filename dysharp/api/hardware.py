@@ -5,10 +5,13 @@ from __future__ import annotations
 import inspect
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+from dysharp.api.arguments import HardwareArgs
 from dysharp.base.errors import ConfigError
 from dysharp.base.files import write_text
+from dysharp.runs.arguments import DEFAULT_CLUSTER
+from dysharp.runs.request import takes
 from dysharp.silicon.area import Spread
 from dysharp.silicon.cluster_area import Published, beside, published
 from dysharp.silicon.rtl.blocks import BLOCKS, Pin
@@ -52,13 +55,9 @@ class Hardware:
         }
 
 
-def hardware(
-    block: str, cluster: str = "paper-gh200-nvl32", *, out: str | None = None, sequences: int | None = None, seed: int = 0, area: bool = False,
-    prove: bool = False, trace: tuple[str, str] | None = None, testbench: str | None = None, liberty: str | None = None,
-) -> Hardware:  # fmt: skip
-    """Build `block` for `cluster`; write its Verilog to `out`; compare it with its model in `sequences` sequences; `area`: its cost;
-    `prove`: its promises, for all inputs. `trace`: (model, routing) of a run at packet level, one port of which goes through the block
-    (reduction-table only). `testbench`: file for the block at small sizes with `sequences` (20) as vectors. `liberty`: a file of cells.
+@takes(HardwareArgs)
+def hardware(block: str, cluster: str = DEFAULT_CLUSTER, **request: Unpack[HardwareArgs]) -> Hardware:
+    """Build `block` for `cluster` and do what is asked with it. `trace`: reduction-table only. `testbench`: with `sequences` (20) as vectors.
 
     Raises ConfigError for an unknown block or cluster, MissingExtra without the extra "rtl", SimulationError where block and model differ.
     """
@@ -69,6 +68,8 @@ def hardware(
 
     found, machine = load_block(block), load_cluster(cluster)
     parameters = found.parameters.of_cluster(machine)
+    sequences, seed, trace = request["sequences"], request["seed"], request["trace"]
+    out, testbench, liberty = request["out"], request["testbench"], request["liberty"]
     if trace and block != "reduction-table":
         raise ConfigError(f"--trace of {block}: found no run that logs its packets, expected reduction-table")
     library = read_library(Path(liberty)) if liberty is not None else None
@@ -83,17 +84,14 @@ def hardware(
         write_text(testbench, with_testbench(found, sequences or 20, seed=seed))
     return Hardware(
         block, found.summary, machine.name, asdict(parameters), pins_of(component), inspect.cleandoc(found.component.__doc__ or ""),
-        memories, checked, out, testbench, cost_of(found.component(parameters)) if area else None, _traced(trace),
-        _proven(block) if prove else [], library_kge(found.component(parameters), library) if library else None,
+        memories, checked, out, testbench, cost_of(found.component(parameters)) if request["area"] else None, _traced(trace),
+        _proven(block) if request["prove"] else [], library_kge(found.component(parameters), library) if library else None,
     )  # fmt: skip
 
 
-def every_block(
-    cluster: str = "paper-gh200-nvl32", *, sequences: int | None = None, seed: int = 0, area: bool = False, prove: bool = False,
-    liberty: str | None = None,
-) -> list[Hardware]:  # fmt: skip
+def every_block(cluster: str = DEFAULT_CLUSTER, **request: Unpack[HardwareArgs]) -> list[Hardware]:
     """`hardware` of all blocks."""
-    return [hardware(block, cluster, sequences=sequences, seed=seed, area=area, prove=prove, liberty=liberty) for block in BLOCKS]
+    return [hardware(block, cluster, **request) for block in BLOCKS]
 
 
 def beside_papers(blocks: list[Hardware]) -> list[tuple[Published, dict[str, Spread]]]:

@@ -7,8 +7,9 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
+from dysharp.api.arguments import NetworkArgs, SettingArgs
 from dysharp.base.errors import ConfigError, check_word, nearest
 from dysharp.base.text import table
 from dysharp.engine.compiling import on_compile
@@ -17,6 +18,7 @@ from dysharp.engine.flit.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR, Curv
 from dysharp.engine.flit.network import NetworkPoint, Protocol, measure
 from dysharp.engine.flit.traffic import Draws, packet_rate
 from dysharp.runs.progress import Progress, Step
+from dysharp.runs.request import takes
 from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.arguments import checked
 
@@ -194,7 +196,6 @@ def network_setting(
 
 
 LOADS = "0.1:0.9:0.1"
-MAX_PERIOD, MAX_WARM_UP = 1_000_000, 10_000  # the packets of a period are drawn at once: 1e6 cycles take about 0.1 GB
 STEP = 1 / 128  # width at which the search for saturation ends
 
 
@@ -256,28 +257,17 @@ def _plain(p: NetworkPoint, cycle_ps: int) -> dict[str, Any]:
     return row
 
 
-@checked
-def network(
-    load: str | float | Iterable[float] = LOADS, *, saturation: bool = False, seed: int = 1, period: int = 6000, warm_up: int = 3,
-    max_periods: int | None = None, progress: Progress | None = None, **setting: Any,
-) -> NetworkCurve:  # fmt: skip
+@takes(NetworkArgs)
+def network(load: str | float | Iterable[float] = LOADS, **request: Unpack[NetworkArgs]) -> NetworkCurve:
     """Latency against load of one network, flit by flit: virtual channels, credits, allocators (docs/network.md).
 
-    load         flits per cycle and terminal, as numbers or as text (`parse_loads`)
-    saturation   also find the largest load that the network carries, by bisection
-    period       cycles of a sample period
-    warm_up      periods to discard
-    max_periods  periods to simulate at most, `warm_up` included. None: `warm_up` + 4
-    setting      the network and its traffic: arguments of `network_setting`
-
-    The same arguments give the same points. Raises ConfigError for a network or traffic that cannot run, SimulationError on a deadlock; the
-    message names the cycle of virtual channels that wait for each other.
+    `load`: flits per cycle and terminal, as numbers or as text (`parse_loads`). The same arguments give the same points. Raises ConfigError for a
+    network or traffic that cannot run, SimulationError on a deadlock; the message names the cycle of virtual channels that wait for each other.
     """
-    chosen = network_setting(**setting)
-    for name, value, most in (("period", period, MAX_PERIOD), ("warm-up", warm_up, MAX_WARM_UP)):  # before the engine takes memory for them
-        if not 1 <= value <= most:
-            raise ConfigError(f"network: {name}: found {value}, expected 1 to {most}")
-    protocol = Protocol(period, warm_up, warm_up + 4 if max_periods is None else max_periods)
+    chosen = network_setting(**{name: request[name] for name in SettingArgs.__annotations__})  # type: ignore[literal-required]
+    seed, period, warm_up, progress = request["seed"], request["period"], request["warm_up"], request["progress"]
+    most_periods = request["max_periods"]
+    protocol = Protocol(period, warm_up, warm_up + 4 if most_periods is None else most_periods)
     loads = parse_loads(load if isinstance(load, str) else ",".join(str(x) for x in ([load] if isinstance(load, int | float) else load)))
     check_runs(chosen, loads, seed)
     _compile(progress)
@@ -292,7 +282,7 @@ def network(
     for one_load in loads:
         point(one_load)
     edge = None
-    if saturation:
+    if request["saturation"]:
         total += round(math.log2(1 / STEP)) + 1
         edge = _saturation(point, done)
     return NetworkCurve(chosen, protocol, seed, tuple(done[one_load] for one_load in sorted(done)), edge)

@@ -34,7 +34,7 @@ from dysharp.runs.on_dask import on_dask
 from dysharp.runs.precision import default_formats, in_formats, step_formats, with_rows
 from dysharp.runs.request import takes
 from dysharp.specs import Cluster, load_cluster, load_whole
-from dysharp.specs.fields import Tokens, check_value
+from dysharp.specs.fields import check_value
 from dysharp.specs.hf_whole import lines_on
 from dysharp.specs.whole import WholeModel
 from dysharp.training.memory import CAP_LINE
@@ -252,15 +252,9 @@ def formats_of_plan(one: Planned) -> Formats:
 @takes(PlanArgs)
 def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **asked: Unpack[PlanArgs]) -> Answer:
     """The fastest layouts of every model (names or files, joined with commas) and shape on `gpus` GPUs. Raises `ConfigError`."""
-    for name, value, low, high in (("spread", asked["spread"], 0, 1), ("imbalance", asked["imbalance"], 1, 100)):
-        if value is not None and not low <= value <= high:
-            raise ConfigError(f"plan: {name}: found {show(value)}, expected a number from {low} to {high}")
     if asked["quick"] and (later := [name for name in LATER if asked[name]]):  # type: ignore[literal-required]
         raise ConfigError(f"plan: quick: found it beside {later[0]}, expected none (it stops before)")
     check_value(gpus, Gpus, "gpus")
-    check_value(asked["sequence"], Tokens, "sequence")
-    if asked["batch"] is not None:
-        check_value(asked["batch"], Tokens, "batch")
     machine = load_cluster(cluster)
     tick, jobs, folder = asked["tick"], asked["jobs"], asked["folder"]
     shapes = [shape for name in models.split(",") for shape in shapes_of(load_whole(name.strip()), list(asked["vary"]))]

@@ -11,7 +11,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.planning.advice.advise import DEFAULT_CLUSTER, asked_for
 from dysharp.planning.advice.candidates import candidates, nothing_to_rank, options_to_run
 from dysharp.planning.quick import APART, BOUND, CLOSED, QuickLayer, cells, quick_layers
-from dysharp.runs.arguments import RequestArgs, SharedArgs
+from dysharp.runs.arguments import AdviseArgs, RequestArgs
 from dysharp.runs.collective import running
 from dysharp.runs.header import header_of
 from dysharp.runs.request import ModelSource, make_collective_request, takes
@@ -110,13 +110,11 @@ def _collectives(names: Sequence[str] | None, request: RequestArgs) -> QuickAnsw
     return QuickAnswer(tuple(layers), tuple(rows), (f"{asked.work.description}, {asked.cluster.n_gpus} GPUs of {asked.cluster.name}",), {})
 
 
-@takes(SharedArgs, cluster=DEFAULT_CLUSTER)
-def quick_advise(
-    model: ModelSource, *, systems: Sequence[str] | None = None, phase: str | None = None, precision: str | None = None, **request: Unpack[SharedArgs]
-) -> QuickAnswer:
+@takes(AdviseArgs, cluster=DEFAULT_CLUSTER)
+def quick_advise(model: ModelSource, **request: Unpack[AdviseArgs]) -> QuickAnswer:
     """The systems that `advise` ranks, each with its default options, by closed forms and bounds. Raises what `advise` raises before it simulates."""
-    asked, chosen_phase, _ = asked_for(model, phase, request, precision)
-    chosen, not_ranked = candidates(systems, asked, chosen_phase)
+    asked, phase, _ = asked_for(model, request)
+    chosen, not_ranked = candidates(request["systems"], asked, phase)
     options, _ = options_to_run(chosen, asked)
     layers: list[QuickLayer] = []
     rows: list[dict[str, Any]] = []
@@ -128,13 +126,13 @@ def quick_advise(
         try:
             (found,), workload = quick_layers({name: system}, [own])
         except ConfigError as error:
-            if systems is not None:
+            if request["systems"] is not None:
                 raise
             not_ranked[name] = str(error)
             continue
         layers += found
         rows.append(found[0].to_dict(own, workload.routing))
-        header = header_of(workload, phase=chosen_phase)
+        header = header_of(workload, phase=phase)
     if not layers:
         raise ConfigError(nothing_to_rank(not_ranked, asked))
     return QuickAnswer(tuple(layers), tuple(rows), header, not_ranked)

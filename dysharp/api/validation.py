@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
+from dysharp.api.arguments import ValidateArgs
 from dysharp.base.arrays import F64
 from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.base.files import write_text
@@ -25,6 +26,7 @@ from dysharp.measured.summary import summarise
 from dysharp.measured.trust import departures, scale_out_departures
 from dysharp.measured.validation import Validation, beyond_bars, validate_measurements
 from dysharp.runs.progress import Progress, Step
+from dysharp.runs.request import takes
 from dysharp.specs import Cluster, load_cluster
 from dysharp.specs.fitted import Fitted, constants_from_file, fitted
 
@@ -93,34 +95,19 @@ constant (first one GPU alone, then the link, then kernels that use both; "given
 dysharp validate --refit fitted.toml"""
 
 
-def validate(
-    data: str | os.PathLike[str] | None = None,
-    *,
-    hold_out: Sequence[str] = (),
-    constants: Mapping[str, Fitted] | str | os.PathLike[str] | None = None,
-    cluster: str | os.PathLike[str] | Cluster | None = None,
-    jobs: int = 1,
-    progress: Progress | None = None,
-) -> Validation:
-    """Compare predictions with measurements; `docs/measurements.md` says which columns and keys they have.
+@takes(ValidateArgs)
+def validate(data: str | os.PathLike[str] | None = None, **request: Unpack[ValidateArgs]) -> Validation:
+    """Compare predictions with measurements (a CSV; None: the packaged ones); `docs/measurements.md` says which columns and keys they have.
 
-    Systems are predicted by their Programs on the engine, NCCL and GEMMs by rate forms (`measured/families`).
-
-    | argument | meaning |
-    |---|---|
-    | `data` | a CSV; default: the packaged measurements |
-    | `hold_out` | any of "shape", "gpu" and "nodes": also refit the constants with whole groups held out |
-    | `constants` | a table, or a file in the form of `fitted.toml`; default: the packaged constants |
-    | `cluster` | judge the constants of this cluster (`calibrate` writes them) on measurements of its GPU alone; over several NVLink domains only |
-    | | with a `[scale_out]` like the measured nodes' |
-    | `jobs` | processes; with more than one, Python must be able to import the main module |
-
+    Systems are predicted by their Programs on the engine, NCCL and GEMMs by rate forms (`measured/families`). With several `jobs`, Python must be
+    able to import the main module. Constants of a `cluster` over several NVLink domains need a `[scale_out]` like that of the measured nodes.
     Raises `ConfigError` for a file that breaks a rule (one line: file, row, column) and when nothing is predicted.
     """
+    hold_out, jobs, progress, cluster = request["hold_out"], request["jobs"], request["progress"], request["cluster"]
     _check_hold_out(hold_out, (*without.HOLD_OUTS, without.NODES))
     between, hold_out = without.NODES in hold_out, [by for by in hold_out if by != without.NODES]
     own = None if cluster is None else _cluster(cluster)
-    used = _constants(constants, own)
+    used = _constants(request["constants"], own)
     values = {name: c.value for name, c in used.items()}
     passes = ["predict", *(f"held out by {by}" for by in hold_out)]
     everything = _classified(data, own)

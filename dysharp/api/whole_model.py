@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Unpack
 
+from dysharp.api.arguments import DescribeArgs
 from dysharp.base.errors import ConfigError
 from dysharp.base.text import table
 from dysharp.base.units import GiB, memory_to_bytes
@@ -16,8 +16,8 @@ from dysharp.model.formats import formats_of, recipe_for, trained
 from dysharp.model.layout import Layout
 from dysharp.model.operators import CORE
 from dysharp.model.weights import parameters_of
+from dysharp.runs.request import takes
 from dysharp.specs import Cluster, WholeModel, load_cluster, load_whole
-from dysharp.specs.fields import Delay, Tokens, check_value
 from dysharp.specs.gpu import load_gpu
 from dysharp.training.memory import Memory, Saving, buffer_bytes, check_memory, memory_of
 from dysharp.training.schedules import make_schedule, usual_schedule
@@ -61,35 +61,13 @@ class Description:
         return table(("part", "parameters, B", "used by a token, B", "GFLOP forward"), cells)
 
 
-def describe(
-    model: str | os.PathLike[str] | WholeModel,
-    *,
-    sequence: int = 4096,
-    layout: str | Layout | None = None,
-    schedule: str = "",
-    precision: str = "bf16",
-    recompute: Sequence[str] = (),
-    dispatcher: str = "alltoall",
-    fixed_gib: float = 0.0,
-    gpu: str = "",
-    cluster: str | os.PathLike[str] | Cluster | None = None,
-) -> Description:
+@takes(DescribeArgs)
+def describe(model: str | os.PathLike[str] | WholeModel, **request: Unpack[DescribeArgs]) -> Description:
     """Parameters and FLOPs of a whole model, and the memory of its training step.
-
-    | argument | meaning |
-    |---|---|
-    | `model` | a packaged name, a TOML file with the table [whole], a Hugging Face `config.json`, or a `WholeModel` |
-    | `sequence` | tokens of a sequence |
-    | `layout` | a text such as "tp=1,pp=16,ep=64,gbs=8192", or a `Layout` |
-    | `schedule` | a pipeline schedule; default: 1f1b, interleaved with vpp above 1 |
-    | `precision` | a precision (`model.formats.PRECISIONS`); its state counts: weights, gradients and optimizer (`model.state.RECIPES`) |
-    | `recompute` | modules that are computed again, as Megatron names them |
-    | `dispatcher`, `fixed_gib` | whose buffers, and which other GiB, lie outside the allocator |
-    | `gpu`, `cluster` | refuse a layout that does not fit their memory; a cluster also refuses groups beyond its domains |
 
     Raises `ConfigError` in one line that names the constraint.
     """
-    whole = load_whole(model)
+    whole, layout, gpu, cluster, sequence = load_whole(model), request["layout"], request["gpu"], request["cluster"], request["sequence"]
     about = _accounting(whole, sequence)
     if layout is None:
         if gpu or cluster is not None:
@@ -97,13 +75,12 @@ def describe(
         return about
     spread = layout if isinstance(layout, Layout) else layout_of(layout)
     check_layout(whole, spread, sequence)
-    memory = _memory(whole, spread, sequence, schedule, precision, recompute, dispatcher, fixed_gib)
+    memory = _memory(whole, spread, request)
     _check(spread, memory, gpu, cluster)
-    return _with_memory(about, whole, spread, memory, schedule or usual_schedule(spread.vpp), precision)
+    return _with_memory(about, whole, spread, memory, request["schedule"] or usual_schedule(spread.vpp), request["precision"])
 
 
 def _accounting(model: WholeModel, sequence: int) -> Description:
-    check_value(sequence, Tokens, "sequence")
     p, flops = parameters_of(model), flops_of(model, sequence)
     names = [name for name, n in p.parts.items() if n or name in flops.forward]
     parts: list[dict[str, Any]] = [
@@ -119,14 +96,12 @@ def _accounting(model: WholeModel, sequence: int) -> Description:
     return Description(model.name, model.source, sequence, counted, parts, {k: v / GIGA for k, v in work.items()}, by_convention)
 
 
-def _memory(
-    model: WholeModel, layout: Layout, sequence: int, schedule: str, precision: str, recompute: Sequence[str], dispatcher: str, fixed_gib: float
-) -> Memory:
-    check_value(float(fixed_gib), Delay, "fixed_gib")
-    order = make_schedule(schedule or usual_schedule(layout.vpp), layout.pp, layout.micro_batches, layout.vpp)
+def _memory(model: WholeModel, layout: Layout, request: DescribeArgs) -> Memory:
+    sequence, dispatcher, fixed_gib = request["sequence"], request["dispatcher"], request["fixed_gib"]
+    order = make_schedule(request["schedule"] or usual_schedule(layout.vpp), layout.pp, layout.micro_batches, layout.vpp)
     fixed = {f"buffers of {dispatcher}": buffer_bytes(dispatcher, model, layout, sequence), "given": fixed_gib * GiB}
-    saving = Saving(recompute=tuple(recompute))
-    recipe = recipe_for(trained(formats_of(precision, model=model)))
+    recipe = recipe_for(trained(formats_of(request["precision"], model=model)))
+    saving = Saving(recompute=tuple(request["recompute"]))
     return memory_of(model, layout, sequence, recipe, saving, order, {name: n for name, n in fixed.items() if n})
 
 

@@ -1,40 +1,32 @@
 """`dysharp advise`."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
-from dysharp.api.arguments import StepArgs
-from dysharp.cli.flags import complete_models, json_flag, options, systems_flag, words_of
-from dysharp.cli.kept import fresh_flag, kept_rows
-from dysharp.cli.quick import lines_of, print_quick, quick_flag, refuse_files
-from dysharp.cli.report import command_line, report_flag, write_report
-from dysharp.runs.arguments import SharedArgs
+from dysharp.base.errors import ConfigError
+from dysharp.cli.flags import Json, Words, complete_models, options
+from dysharp.cli.kept import Fresh, kept_rows
+from dysharp.cli.quick import Quick, lines_of, print_quick, refuse_files
+from dysharp.cli.report import ReportFile, command_line, write_report
+from dysharp.runs.arguments import AdviseArgs, Argument
 from dysharp.show.output import print_answer, print_header
+
+_LIBRARIES = "say instead which library's calls are fastest, by batch and GPUs. --cluster takes names with commas."
 
 
 @click.command()
 @click.argument("model", metavar="MODEL", shell_complete=complete_models)
-@systems_flag("all with kernels of today")
-@options(SharedArgs, cluster={"default": "hw-dgx-h100"})
-@click.option(
-    "--phase", metavar="decode|prefill|train", help="Set tokens per GPU (128, 4096, 4096), passes and systems, which need kernels for the phase."
-)
-@options(StepArgs, "precision")
-@click.option("--libraries", is_flag=True, help="Instead: which library's calls are fastest, by batch and GPUs. --cluster takes names with commas.")
-@click.option("--regime", metavar="drained|chained|graph", help="With --libraries: how calls run. [default: drained]")
-@click.option("--details", is_flag=True, help="Print all tables after the answer.")
-@click.option("--markdown", is_flag=True, help="Print Markdown, for a design review.")
-@report_flag
-@fresh_flag
-@quick_flag
-@json_flag
+@options((AdviseArgs, "systems"), AdviseArgs, cluster={"default": "hw-dgx-h100"})
 @click.pass_context
 def advise(
-    ctx: click.Context, /, model: str, systems: list[str] | None, settings: tuple[str, ...], phase: str | None, precision: str | None,
-    libraries: bool, regime: str | None, details: bool, markdown: bool, report: str | None, fresh: bool, quick: bool, as_json: bool, **workload: Any,
+    ctx: click.Context, /, model: str, *, libraries: Annotated[bool, Argument(False, _LIBRARIES)],
+    regime: Annotated[str | None, Argument(None, "with --libraries: how calls run. None: drained.", "drained|chained|graph")],
+    details: Annotated[bool, Argument(False, "print all tables after the answer.")],
+    markdown: Annotated[bool, Argument(False, "print Markdown, for a design review.")],
+    report: ReportFile, fresh: Fresh, quick: Quick, as_json: Json, **asked: Any,
 ) -> None:  # fmt: skip
-    """Say which EP system to run for MODEL on a machine, what limits it, and what would help.
+    """Say which system of expert parallelism to run for MODEL, and what limits it.
 
     MODEL is the name of a packaged model, a TOML file, or a Hugging Face config.json. The machine is an hw-* cluster, or a file of
     `dysharp calibrate`: one NVLink domain, or several that network cards join. Times have error bars from measurements. A prediction outside the
@@ -42,25 +34,23 @@ def advise(
     """
     from dysharp.api import advise as ask
     from dysharp.api.quick import QuickAnswer, quick_advise
-    from dysharp.base.errors import ConfigError
     from dysharp.cli.progress_bar import progress_bar
     from dysharp.cli.texts.advice_details import markdown_of, print_details
     from dysharp.cli.texts.advice_text import screen
-    from dysharp.runs.options import parse_set
 
     if libraries or regime is not None:
-        return _libraries(ctx, model, regime, workload, as_json)
+        return _libraries(ctx, model, regime, asked, as_json)
     if markdown and as_json:
         raise ConfigError("advise: found --markdown and --json, expected one of the two")
 
     def first() -> QuickAnswer:
-        return quick_advise(model, systems=systems, phase=phase, precision=precision, options=parse_set(settings), **workload)
+        return quick_advise(model, **asked)
 
     if quick:
         refuse_files(report=report)
         return print_quick(first(), as_json, advice=True)
     with kept_rows(fresh), progress_bar(header=False, first=lambda: lines_of(first())) as progress:  # the screen has the header
-        done = ask(model, systems=systems, phase=phase, precision=precision, options=parse_set(settings), progress=progress, **workload)
+        done = ask(model, progress=progress, **asked)
     if report is not None:
         from dysharp.show.html_report import report_of_advice
 
@@ -71,8 +61,7 @@ def advise(
     elif markdown:
         click.echo(markdown_of(done))
     else:
-        for line in screen(done):
-            click.echo(line)
+        click.echo("\n".join(screen(done)))
         if details:
             print_details(done)
         print_header(())
@@ -83,7 +72,6 @@ OF_LIBRARIES = ("model", "libraries", "regime", "cluster", "gpus", "tokens", "as
 
 def _libraries(ctx: click.Context, model: str, regime: str | None, workload: dict[str, Any], as_json: bool) -> None:
     """The screen of `--libraries`."""
-    from dysharp.base.errors import ConfigError
     from dysharp.cli.texts.libraries_text import screen
     from dysharp.planning.advice.libraries import BATCHES, SIZES, advise_libraries
 
@@ -93,12 +81,10 @@ def _libraries(ctx: click.Context, model: str, regime: str | None, workload: dic
     if others := [name for name in given if name not in OF_LIBRARIES]:
         raise ConfigError(f"advise --libraries: found --{others[0].replace('_', '-')}, expected --cluster, --gpus, --tokens, --regime or --json")
     tokens, gpus = workload["tokens"], workload["gpus"]
-    clusters = words_of(workload["cluster"]) or []
     batches, sizes = BATCHES if tokens is None else (tokens,), SIZES if gpus is None else (gpus,)
-    done = advise_libraries(model, clusters, tokens=batches, gpus=sizes, regime=regime or "drained")
+    done = advise_libraries(model, Words(",").convert(workload["cluster"], None, None), tokens=batches, gpus=sizes, regime=regime or "drained")
     if as_json:
         print_answer(done.to_dict())
     else:
-        for line in screen(done):
-            click.echo(line)
+        click.echo("\n".join(screen(done)))
     print_header(())

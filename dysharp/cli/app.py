@@ -1,6 +1,6 @@
 """The commands. Heavy modules are imported inside them, so that `--help` stays fast."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
@@ -9,14 +9,15 @@ from dysharp.base.errors import check_word, nearest
 from dysharp.cli.advise import advise
 from dysharp.cli.calibrate import calibrate
 from dysharp.cli.emulate import emulate
-from dysharp.cli.flags import complete_systems, complete_words, json_flag, options, plot_flag, systems_flag
-from dysharp.cli.kept import fresh_flag, kept_rows
+from dysharp.cli.flags import Json, Plot, complete_systems, complete_words, draw, options
+from dysharp.cli.kept import Fresh, kept_rows
 from dysharp.cli.lint import lint
 from dysharp.cli.model import model
 from dysharp.cli.network import network
 from dysharp.cli.plan import plan
-from dysharp.cli.quick import lines_of, print_quick, quick_flag, refuse_files
-from dysharp.cli.report import command_line, report, report_flag, write_report
+from dysharp.cli.progress_bar import progress_bar
+from dysharp.cli.quick import Quick, lines_of, print_quick, refuse_files
+from dysharp.cli.report import ReportFile, command_line, report, write_report
 from dysharp.cli.reproduce import reproduce, sweep
 from dysharp.cli.rtl import rtl
 from dysharp.cli.schema import schema_flag
@@ -27,7 +28,7 @@ from dysharp.cli.texts.examples import add_examples
 from dysharp.cli.trace import trace
 from dysharp.cli.traces import capture, routing
 from dysharp.cli.validate import validate
-from dysharp.runs.arguments import RequestArgs
+from dysharp.runs.arguments import SYSTEMS, Argument, RequestArgs
 from dysharp.show.output import print_answer, print_header, print_json
 
 LISTS = ("systems", "collectives", "sub-layers", "models", "clusters", "cluster-keys", "options", "figures", "blocks", "routings")
@@ -70,74 +71,59 @@ def cli(ctx: click.Context) -> None:
 @cli.command()
 @click.argument("system", shell_complete=complete_systems)
 @options(RequestArgs)
-@quick_flag
-@json_flag
 @schema_flag
-def run(system: str, settings: tuple[str, ...], quick: bool, as_json: bool, **workload: Any) -> None:
-    """Simulate one MoE layer, or one collective (--workload), under SYSTEM: time, bytes, bounds, critical path."""
+def run(system: str, *, quick: Quick, as_json: Json, **workload: Any) -> None:
+    """Simulate one Mixture-of-Experts layer under SYSTEM: time, bytes, bounds.
+
+    The answer also has the critical path. With --workload one collective, or one sub-layer of tensor parallelism, takes the place of the layer.
+    """
     from dysharp.api import run as run_system
     from dysharp.api.comparison import header_lines
     from dysharp.api.quick import quick_compare
-    from dysharp.cli.progress_bar import progress_bar
     from dysharp.cli.texts.row_text import print_row
-    from dysharp.runs.options import parse_set
     from dysharp.runs.packet_time import packet_time
 
     if quick:
-        return print_quick(quick_compare([system], options=parse_set(settings), **workload), as_json, one=True)
-    if line := packet_time([system], options=parse_set(settings), **workload):
+        return print_quick(quick_compare([system], **workload), as_json, one=True)
+    if line := packet_time([system], **workload):
         click.echo(line, err=True)
-    with progress_bar(first=lambda: lines_of(quick_compare([system], options=parse_set(settings), **workload))) as progress:
-        row = run_system(system, options=parse_set(settings), progress=progress, **workload)
+    with progress_bar(first=lambda: lines_of(quick_compare([system], **workload))) as progress:
+        row = run_system(system, progress=progress, **workload)
     print_answer(row.to_dict()) if as_json else print_row(row)
     print_header(header_lines([row]))
 
 
+_FORMS = "forms of the default systems on an hw-* cluster. Paper forms charge no software cost and have a block of their own. None: real."
+_TUNED = "first search the knobs of each system, such as SMs or chunks, on few tokens: equally many settings each."
+
+
 @cli.command()
-@systems_flag("deepep,nvls,comet,dysharp,ideal; on an hw-* cluster those with a real form")
-@click.option(
-    "--forms",
-    metavar="real|paper|all",
-    help="hw-* clusters: forms of the default systems. Paper forms charge no software cost and have a block of their own.  [default: real]",
-)
-@click.option(
-    "--baseline", metavar="SYSTEM", shell_complete=complete_systems, help="System that speed-ups refer to.  [default: deepep, else the first system]"
-)
-@click.option(
-    "--tuned", is_flag=True, help="First search the knobs of each system, such as SMs or chunks, on few tokens: equally many settings each."
-)
-@plot_flag
-@report_flag
-@fresh_flag
 @options(RequestArgs)
-@quick_flag
-@json_flag
 @schema_flag
 @click.pass_context
 def compare(
-    ctx: click.Context, /, systems: list[str] | None, baseline: str | None, forms: str | None, tuned: bool, plot: str | None, report: str | None,
-    fresh: bool, settings: tuple[str, ...], quick: bool, as_json: bool, **workload: Any,
+    ctx: click.Context, /,
+    systems: Annotated[list[str] | None, SYSTEMS.also("None: deepep,nvls,comet,dysharp,ideal; on an hw-* cluster those with a real form.")],
+    forms: Annotated[str | None, Argument(None, _FORMS, "real|paper|all")],
+    baseline: Annotated[str | None, Argument(None, "system that speed-ups refer to. None: deepep, else the first system.", "SYSTEM")],
+    tuned: Annotated[bool, Argument(False, _TUNED)],
+    *, plot: Plot, report: ReportFile, fresh: Fresh, quick: Quick, as_json: Json, **workload: Any,
 ) -> None:  # fmt: skip
     """Simulate several systems on one workload, and say what limits the fastest."""
     from dysharp.api import DEFAULT_SYSTEMS
     from dysharp.api import compare as compare_systems
     from dysharp.api.quick import quick_compare
-    from dysharp.cli.progress_bar import progress_bar
     from dysharp.cli.texts.comparison_text import print_comparison
-    from dysharp.runs.options import parse_set
     from dysharp.runs.packet_time import packet_time
 
     if quick:
         refuse_files(plot=plot, report=report)
-        return print_quick(quick_compare(systems, forms, options=parse_set(settings), **workload), as_json)
-    if line := packet_time(systems or DEFAULT_SYSTEMS, options=parse_set(settings), **workload):
+        return print_quick(quick_compare(systems, forms, **workload), as_json)
+    if line := packet_time(systems or DEFAULT_SYSTEMS, **workload):
         click.echo(line, err=True)
-    with kept_rows(fresh), progress_bar(first=lambda: lines_of(quick_compare(systems, forms, options=parse_set(settings), **workload))) as progress:
-        done = compare_systems(systems, baseline, forms, tuned=tuned, options=parse_set(settings), progress=progress, **workload)
-    if plot is not None:
-        from dysharp.show.plots import plot_compare, save_figure
-
-        save_figure(plot_compare(done.rows), plot)
+    with kept_rows(fresh), progress_bar(first=lambda: lines_of(quick_compare(systems, forms, **workload))) as progress:
+        done = compare_systems(systems, baseline, forms, tuned=tuned, progress=progress, **workload)
+    draw(plot, "plots.plot_compare", done.rows)
     if report is not None:
         from dysharp.show.html_report import report_of_comparison
 
@@ -148,9 +134,9 @@ def compare(
 
 @cli.command("list")
 @click.argument("what", metavar="|".join(LISTS), shell_complete=complete_words(*LISTS))
-@json_flag
-def list_(what: str, as_json: bool) -> None:
-    """List systems, systems of collectives, models, clusters, keys of cluster files, options, figures, MoE blocks or routing strings."""
+@options()
+def list_(what: str, as_json: Json) -> None:
+    """List what other commands take: systems, models, clusters, options, figures and more."""
     check_word(what, LISTS, f"list: found {what[:60]!r}")
     from dysharp.cli.listing import listing, print_list
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from dysharp.cli.flags import Out, complete_clusters, complete_files, json_flag
+from dysharp.api.arguments import CalibrateArgs
+from dysharp.cli.flags import Json, Out, complete_files, options
+from dysharp.runs.arguments import Argument
 from dysharp.show.output import console, print_answer, print_header, print_table
 
 if TYPE_CHECKING:
@@ -16,16 +18,14 @@ if TYPE_CHECKING:
     from dysharp.measured.cluster_fit import Improvement
     from dysharp.measured.measurements import Measurement
 
+_OUT = Argument(..., "cluster file to write; --cluster OUT.toml uses it.", "OUT.toml", None, "-o --out")
 ALMOST = 1.001  # a fit that ends so near the end of a constant's range wants to go further
 
 
 @click.command()
 @click.argument("measurements", metavar="MEASUREMENTS.csv", shell_complete=complete_files)
-@click.option("--base", default="hw-dgx-h100", show_default=True, metavar="NAME", shell_complete=complete_clusters, help="Packaged hw-* cluster.")
-@click.option("--name", metavar="NAME", help="Name of the cluster.  [default: the name of the file]")
-@click.option("-o", "--out", required=True, type=Out(), metavar="OUT.toml", help="Cluster file to write; --cluster OUT.toml uses it.")
-@json_flag
-def calibrate(measurements: str, base: str, name: str | None, out: str, as_json: bool) -> None:
+@options(CalibrateArgs)
+def calibrate(measurements: str, *, out: Annotated[str, _OUT, {"type": Out()}], as_json: Json, **asked: Any) -> None:
     """Fit a cluster file to measurements of your own machine.
 
     examples/measure_gpu.py writes MEASUREMENTS.csv; docs/measurements.md lists its columns; `validate --cluster OUT.toml` judges rows with the new
@@ -33,7 +33,7 @@ def calibrate(measurements: str, base: str, name: str | None, out: str, as_json:
     """
     from dysharp.api.calibration import calibrate as fit
 
-    done = fit(measurements, out, base=base, name=name, begun=lambda: click.echo("fitting, and fitting again with every shape held out", err=True))
+    done = fit(measurements, out, **asked, begun=lambda: click.echo("fitting, and fitting again with every shape held out", err=True))
     print_answer(done.to_dict()) if as_json else print_calibration(done)
     print_header(())
 

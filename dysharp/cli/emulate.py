@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from dysharp.api.arguments import EmulateArgs
 from dysharp.base.errors import ConfigError, EmulationMismatch
-from dysharp.cli.flags import complete_from, complete_systems, helps, json_flag, options
+from dysharp.cli.flags import Json, complete_from, complete_systems, helps, options
+from dysharp.runs.arguments import Argument
 from dysharp.show.output import print_facts, print_json, print_lines
 
 if TYPE_CHECKING:
@@ -29,25 +30,23 @@ def _kinds() -> Mapping[str, str]:
 @click.command()
 @click.argument("system", shell_complete=complete_systems)
 @options(EmulateArgs, inject={"is_eager": True, "callback": helps(_kinds, 12), "shell_complete": complete_from(_kinds, "help")})
-@click.option("--dump", is_flag=True, help="Print the packets of one token as they move (packet path).")
-@click.option("--token", type=int, metavar="N", help="Token whose packets --dump prints.  [default: 0]")
-@json_flag
-def emulate(system: str, dump: bool, token: int | None, settings: tuple[str, ...], as_json: bool, **values: Any) -> None:
-    """Run one MoE layer, or one collective (--workload), under SYSTEM on real tensors, and compare its output with the references.
+def emulate(
+    system: str, *, dump: Annotated[bool, Argument(False, "print the packets of one token as they move (packet path).")],
+    token: Annotated[int | None, Argument(None, "token whose packets --dump prints. None: 0.", "N")], as_json: Json, **asked: Any,
+) -> None:  # fmt: skip
+    """Run one Mixture-of-Experts layer under SYSTEM on real tensors, and check its output.
 
-    Exit code 1 when a tensor is wrong or the machine hangs.
+    With --workload one collective takes the place of the layer. References give the right output. Exit code 1 when a tensor is wrong or the
+    machine hangs.
     """
     from dysharp.api import emulate as emulate_layer
     from dysharp.cli.progress_bar import progress_bar
     from dysharp.functional.collective import CollectiveEmulation
-    from dysharp.runs.options import parse_set
 
-    if values["workload"] is not None and (dump or token is not None):
+    if asked["workload"] is not None and (dump or token is not None):
         raise ConfigError(f"dump: found {'--dump' if dump else '--token'} beside --workload, expected one of them")
     with progress_bar() as progress:
-        done = emulate_layer(
-            system, options=parse_set(settings), dump=(token or 0) if dump or token is not None else None, progress=progress, **values
-        )
+        done = emulate_layer(system, dump=(token or 0) if dump or token is not None else None, progress=progress, **asked)
     if as_json:
         print_json(done.to_dict())
     elif isinstance(done, CollectiveEmulation):

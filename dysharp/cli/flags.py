@@ -1,13 +1,15 @@
 """Options that several commands share."""
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import reduce
-from typing import Any, get_args
+from functools import reduce, wraps
+from importlib import import_module
+from inspect import signature
+from typing import Annotated, Any, NamedTuple, get_args, get_type_hints, is_typeddict
 
 import click
 
 from dysharp.base.errors import ConfigError
-from dysharp.runs.arguments import Argument, arguments_of
+from dysharp.runs.arguments import Argument
 
 Command = Callable[..., Any]
 
@@ -48,11 +50,6 @@ def _complete(what: str) -> Complete:
 complete_systems = _complete("systems")
 complete_clusters = _complete("clusters")
 complete_models = _complete("models")
-
-
-def words_of(text: str | None) -> list[str] | None:
-    """The words of a list such as "a,b"; None for no list."""
-    return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
 
 
 def numbers_of(flag: str, text: str, expected: str) -> list[int]:
@@ -96,6 +93,10 @@ class Out(click.ParamType[Any]):
         return value
 
 
+WRITTEN = {"type": Out()}
+"""Attributes of an option whose value is a file to write."""
+
+
 def _drawable(ctx: click.Context, param: click.Parameter, path: str | None) -> str | None:
     """A file that no figure can be written to is refused here, before minutes of work."""
     if path is not None and not ctx.resilient_parsing:
@@ -105,15 +106,17 @@ def _drawable(ctx: click.Context, param: click.Parameter, path: str | None) -> s
     return path
 
 
-plot_flag = click.option("--plot", metavar="FILE", callback=_drawable, help="Also draw the answer into FILE (.svg or .png).")
+Plot = Annotated[str | None, Argument(None, "also draw the answer into FILE (.svg or .png).", "FILE"), {"callback": _drawable}]
+Json = Annotated[bool, Argument(False, "print JSON instead of a table.", flag="--json")]
 
 
-def jobs_flag(text: str, **options: Any) -> Callable[[Command], Command]:
-    """`--jobs N`: how many processes run at once."""
-    return click.option("-j", "--jobs", type=click.IntRange(1, 256), **({"default": 1, "show_default": True} | options), help=text)
+def draw(path: str | None, figure: str, *answer: Any, **how: Any) -> None:
+    """Draw an answer into the file of `--plot`, if there is one, with `figure`: a module and a function of `dysharp.show`, loaded only then."""
+    if path is not None:
+        from dysharp.show.plots import save_figure
 
-
-json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+        module, _, function = figure.rpartition(".")
+        save_figure(getattr(import_module(f"dysharp.show.{module}"), function)(*answer, **how), path)
 
 
 class Words(click.ParamType[Any]):
@@ -129,51 +132,91 @@ class Words(click.ParamType[Any]):
         return [word.strip() for word in value.split(self.separator) if word.strip()] if isinstance(value, str) else value
 
 
-def systems_flag(default: str) -> Callable[[Command], Command]:
-    """`--systems A,B,...`, which systems a command simulates."""
-    return click.option("--systems", type=Words(","), metavar="A,B,...", shell_complete=complete_systems, help=f"Systems.  [default: {default}]")
-
-
 COMPLETE = {
-    "cluster": complete_clusters, "model": complete_models, "systems": complete_systems, "routing": _complete("routings"),
-    "options": _complete("settings"), "placement": complete_words("contiguous", "auto", "eplb", "eplb:slots="),
+    "cluster": complete_clusters, "model": complete_models, "systems": complete_systems, "baseline": complete_systems,
+    "base": complete_clusters, "schedule": complete_words("1f1b", "dualpipe", "dualpipev", "interleaved", "zb-h1", "zbv"),
+    "routing": _complete("routings"), "options": _complete("settings"), "placement": complete_words("contiguous", "auto", "eplb", "eplb:slots="),
     "workload": complete_words("all-reduce:", "all-gather:", "reduce-scatter:", "all-to-all:", "broadcast:"),
 }  # fmt: skip
 """Argument -> completion of its values."""
 
 
-def options(arguments: type, *only: str, **changes: dict[str, Any] | None) -> Callable[[Command], Command]:
-    """An option for each argument of a verb that has one, or for `only`. `changes`: {argument: attributes of its option, or None for no option}."""
-    known = arguments_of(arguments)
-    kinds = {name: kind.__origin__ for name, kind in arguments.__annotations__.items()}
-    named = {f"`{name}`": _flags(name, argument)[0] for name, argument in known.items()}
-    asked = only or [name for name, argument in known.items() if argument.shown or kinds[name] is bool]
-    made = [_option(name, known[name], kinds[name], named, changes.get(name) or {}) for name in asked if changes.get(name, {}) is not None]
-    return lambda command: reduce(lambda done, option: option(done), reversed(made), command)
+class Declared(NamedTuple):
+    """What is annotated with an `Argument`: its type, the `Argument`, and attributes of its option."""
+
+    kind: Any
+    argument: Argument
+    attributes: Mapping[str, Any] = {}
+
+    def flags(self, name: str) -> list[str]:
+        """How it is typed."""
+        return self.argument.flag.split() or [f"--{name.replace('_', '-')}"]
 
 
-def _flags(name: str, argument: Argument) -> list[str]:
-    return argument.flag.split() or [f"--{name.replace('_', '-')}"]
+def options(*groups: Any, **changes: dict[str, Any] | None) -> Callable[[Command], Command]:
+    """An option for each parameter of a command that is an `Argument`, and for each argument of `groups`: (arguments of a verb, names), or all of it.
+
+    Keyword-only parameters come behind the groups. `changes`: {argument: attributes of its option, or None for no option}.
+    """
+
+    def decorate(command: Command) -> Command:
+        own, of_verbs = _declared(command), reduce(lambda found, group: found | _group(group), groups, dict[str, Declared]())
+        last = {name for name, parameter in signature(command).parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}
+        known = {name: one for name, one in own.items() if name not in last}
+        known |= {name: one for name, one in of_verbs.items() if name not in own and changes.get(name, {}) is not None}
+        known |= {name: one for name, one in own.items() if name in last}
+        typed = {f"`{name}`": one.flags(name)[0] for name, one in known.items()}
+        for name, one in reversed(known.items()):
+            command = _option(name, one, typed, {**one.attributes, **(changes.get(name) or {})})(command)
+        return _with_options(command) if "options" in known else command
+
+    return decorate
 
 
-def _option(name: str, argument: Argument, kind: Any, named: Mapping[str, str], changes: dict[str, Any]) -> Callable[[Command], Command]:
-    text, _, otherwise = reduce(lambda told, word: told.replace(word, named[word]), named, argument.text).partition(" None: ")
-    argument = argument._replace(shown=changes.get("metavar", argument.shown))
-    default, flags = changes.get("default", argument.default), _flags(name, argument)
-    given = default is not False and default not in (None, "", ())
+def _declared(where: Any) -> dict[str, Declared]:
+    """The parameters of a command, or the arguments of a verb, whose types may have no module here."""
+    hints = where.__annotations__ if is_typeddict(where) else get_type_hints(where, include_extras=True)
+    return {name: Declared(hint.__origin__, *hint.__metadata__) for name, hint in hints.items() if hasattr(hint, "__metadata__")}
+
+
+def _group(group: Any) -> dict[str, Declared]:
+    """The arguments that are named, or all that can be typed."""
+    arguments, *only = group if isinstance(group, tuple) else (group,)
+    every = _declared(arguments)
+    return {name: every[name] for name in only or every if only or every[name].argument.shown or every[name].kind is bool}
+
+
+def _with_options(command: Command) -> Command:
+    """The command gets the values of `--set` read, as `options`."""
+
+    @wraps(command)
+    def read(*args: Any, settings: tuple[str, ...], **asked: Any) -> Any:
+        from dysharp.runs.options import parse_set
+
+        return command(*args, options=parse_set(settings), **asked)
+
+    return read
+
+
+def _option(name: str, one: Declared, typed: Mapping[str, str], attributes: dict[str, Any]) -> Callable[[Command], Command]:
+    shown, flags = attributes.get("metavar", one.argument.shown), one.flags(name)
+    argument, default = one.argument._replace(shown=shown), attributes.get("default", one.argument.default)
+    given = attributes.get("show_default", default is not False and default not in (..., None, "", ()))
+    text, _, otherwise = reduce(lambda told, word: told.replace(word, typed[word]), typed, argument.text).partition(" None: ")
     return click.option(*flags, *[name] * flags[-1].startswith("-"), **{
-        "default": default, "show_default": given, "metavar": argument.shown or None, "is_flag": kind is bool,
-        "type": None if kind is bool else _type(argument, kind), "multiple": name == "options" or (default == () and argument.shown[-3:] != "..."),
+        **({"required": True} if default is ... else {"default": default}), "show_default": given, "metavar": shown or None,
+        "is_flag": one.kind is bool, "type": None if one.kind is bool else _type(argument, one.kind),
+        "multiple": name == "options" or (default == () and shown[-3:] != "..."),
         "shell_complete": COMPLETE.get(name) or complete_words(*argument.words),
         "help": text[0].upper() + text[1:] + ("" if given or not otherwise else f"  [default: {otherwise.rstrip('.')}]"),
-    } | changes)  # fmt: skip
+    } | attributes)  # fmt: skip
 
 
 def _type(argument: Argument, kind: Any) -> Any:
     """How the command line reads a value."""
     if argument.shown.startswith("["):
         return click.Choice(argument.words)
-    if argument.shown.endswith("..."):
+    if argument.shown.endswith("...") and "=" not in argument.shown:
         return Words(argument.shown[-4])
     number = next((each for each in (int, float) if each in (kind, *get_args(kind))), None)
     if argument.span is None or number is None:

@@ -2,19 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-import click
+from typing import Annotated
 
 from dysharp.base.errors import ConfigError
 from dysharp.base.files import cache_folder, make_folder
+from dysharp.runs.arguments import Argument
 from dysharp.show.output import print_later, warn
 
-fresh_flag = click.option(
-    "--fresh",
-    is_flag=True,
-    envvar="DYSHARP_FRESH",
-    help="Simulate all again. Without --fresh, results of the same inputs and the same code are read from the user's cache. Also: DYSHARP_FRESH=1.",
-)
+_FRESH = "simulate all again. Without --fresh, results of the same inputs and the same code are read from the user's cache. Also: DYSHARP_FRESH=1."
+Fresh = Annotated[bool, Argument(False, _FRESH), {"envvar": "DYSHARP_FRESH"}]
 
 
 @contextmanager

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from dysharp.cli.flags import json_flag
+from dysharp.cli.flags import Json, options
+from dysharp.runs.arguments import COUNTS_OF, Argument
 from dysharp.show.output import print_json, print_lines
 
 if TYPE_CHECKING:
@@ -16,13 +17,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("file", metavar="FILE")
-@click.option("--gpus", type=int, default=8, show_default=True, metavar="G", help="GPUs that hold the experts.")
-@click.option("--layer", type=int, metavar="L", help="Check one layer.  [default: all layers]")
-@click.option("--tokens", type=int, metavar="T", help="Tokens per GPU of the run to come.  [default: as many as the recording has]")
-@click.option("--counts-of", default="", metavar="NAME", help="Files of counts: model to read from a CSV with several models.")
-@json_flag
-def lint(file: str, gpus: int, layer: int | None, tokens: int | None, counts_of: str, as_json: bool) -> None:
-    """Check recorded routing before a run: load per rank, dead experts, repetition, imbalance, EPLB.
+@options()
+def lint(
+    file: str, gpus: Annotated[int, Argument(8, "GPUs that hold the experts.", "G")],
+    layer: Annotated[int | None, Argument(None, "check one layer. None: all layers.", "L")],
+    tokens: Annotated[int | None, Argument(None, "tokens per GPU of the run to come. None: as many as the recording has.", "T")],
+    counts_of: Annotated[str, COUNTS_OF], as_json: Json,
+) -> None:  # fmt: skip
+    """Check recorded routing before a run: load, dead experts, repetition, EPLB.
 
     FILE is a trace (.npz), the name of a packaged trace, or a file of counts (.csv). Each line ends with advice.
     """

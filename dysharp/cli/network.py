@@ -2,69 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 from click.core import ParameterSource
 
+from dysharp.api.arguments import NetworkArgs
 from dysharp.base.errors import ConfigError
-from dysharp.cli.flags import complete_clusters, json_flag, options, plot_flag
-from dysharp.runs.arguments import RequestArgs
+from dysharp.cli.flags import Json, Plot, draw, options
+from dysharp.cli.progress_bar import progress_bar
+from dysharp.runs.arguments import Argument
 from dysharp.show.output import print_answer, print_header, print_lines, print_table
 
 if TYPE_CHECKING:
     from dysharp.api.network_curve import CurveComparison, NetworkCurve
 
-PATTERN_HELP = (
-    "Traffic pattern: uniform, transpose, bitcomp, bitrev, shuffle, tornado, neighbor, hotspot:W,... (weights of the first terminals, "
-    "1 for all other terminals) or permutation:T,... (one target per terminal).  [default: uniform]"
-)
-DELAYS_HELP = (
-    "Delays in cycles, of links (terminal=, link=) and router stages (routing=, vc=, switch=, traversal=, credit=).  "
-    "[default: 1 each; routing and credit 0]"
-)
 PACKAGED = "packaged"
 """The value of --compare without a file."""
 WITH_COMPARE = {"compare", "curve", "every", "seeds", "as_json"}
 
+_COMPARE = "compare with the packaged recorded curves, or with the curves of a file; exit code 1 when an error is beyond its bar."
+_SEEDS = "with --compare: 0 = send the packets of the recorded runs; else the mean of up to N seeds with drawn packets."
+
 
 @click.command()
-@click.option("--cluster", metavar="NAME|FILE", shell_complete=complete_clusters, help="Simulate one switch of this cluster under 128 B stores.")
-@click.option("--curve", metavar="NAME", help="Recorded configuration such as xbar8_v4b8_p9_int2; with --compare also a pattern: 'xbar8_*'.")
-@click.option("--topology", metavar="T", help="fly (k-ary n-fly; n = 1: one crossbar), fattree (k-ary n-tree) or ring.  [default: fly]")
-@click.option("--k", type=int, metavar="K", help="Downward ports of a router, or routers of a ring.  [default: 8]")
-@click.option("--n", type=int, metavar="N", help="Stages of a fly, or levels of a fattree.  [default: 1]")
-@click.option("--vcs", type=int, metavar="V", help="Virtual channels per input port.  [default: 4]")
-@click.option("--buffer", type=int, metavar="B", help="Buffer of one virtual channel, in flits.  [default: 8]")
-@click.option("--packet-flits", type=int, metavar="P", help="Flits of a packet.  [default: 1; with --cluster 9: a 128 B store]")
-@click.option("--pattern", metavar="P", help=PATTERN_HELP)
-@click.option("--burst", metavar="ON:OFF", help="Bursty sources: mean cycles in the two states. The mean load does not change.")
-@click.option("--load", default="0.1:0.9:0.1", show_default=True, metavar="L", help="Flits per cycle and terminal: 0.1,0.5 or first:last:step.")
-@click.option("--saturation", is_flag=True, help="Also find the largest load that the network carries, by bisection.")
-@click.option("--speedup", type=int, metavar="S", help="Router cycles per link cycle.  [default: 1]")
-@click.option("--lanes", type=int, metavar="L", help="Lanes per port, into and out of the crossbar.  [default: 1]")
-@click.option("--allocator", metavar="A", help="Allocators: separable_input_first or islip.  [default: separable_input_first]")
-@click.option("--speculative", is_flag=True, help="Allocate virtual channel and switch in one cycle.")
-@click.option("--hold-switch", is_flag=True, help="A packet keeps the switch until its tail has passed.")
-@click.option("--delays", metavar="NAME=C,...", help=DELAYS_HELP)
-@options(RequestArgs, "seed", seed={"default": 1})
-@click.option("--period", type=int, default=6000, show_default=True, metavar="C", help="Cycles of a sample period.")
-@click.option("--warm-up", type=int, default=3, show_default=True, metavar="N", help="Periods to discard; up to 4 periods after them are measured.")
-@click.option(
-    "--compare", is_flag=False, flag_value=PACKAGED, metavar="[CSV]",
-    help="Compare with the packaged recorded curves, or with the curves of a file; exit code 1 when an error is beyond its bar.",
-)  # fmt: skip
-@click.option("--every", type=int, default=1, show_default=True, metavar="N", help="With --compare: only every N-th row of a curve and the last row.")
-@click.option(
-    "--seeds", type=int, default=0, show_default=True, metavar="N",
-    help="With --compare: 0 = send the packets of the recorded runs; else the mean of up to N seeds with drawn packets.",
-)  # fmt: skip
-@plot_flag
-@json_flag
+@options(NetworkArgs)
 @click.pass_context
 def network(
-    ctx: click.Context, /, load: str, saturation: bool, seed: int, period: int, warm_up: int, compare: str | None, every: int,
-    seeds: int, plot: str | None, as_json: bool, **setting: Any,
+    ctx: click.Context, /, load: Annotated[str, Argument("0.1:0.9:0.1", "flits per cycle and terminal: 0.1,0.5 or first:last:step.", "L")], *,
+    compare: Annotated[str | None, Argument(None, _COMPARE, "[CSV]"), {"type": str, "flag_value": PACKAGED}],
+    every: Annotated[int, Argument(1, "with --compare: only every N-th row of a curve and the last row.", "N")],
+    seeds: Annotated[int, Argument(0, _SEEDS, "N")], plot: Plot, as_json: Json, **asked: Any,
 ) -> None:  # fmt: skip
     """Measure latency against load of a switch or a network, flit by flit.
 
@@ -82,18 +50,14 @@ def network(
         extra = [f"--{name.replace('_', '-')}" for name in sorted(set(given) - WITH_COMPARE)]
         if extra:
             raise ConfigError(f"--compare: found {', '.join(extra)}, expected only --curve, --every, --seeds and --json beside --compare")
-        ctx.exit(0 if _compare(None if compare == PACKAGED else compare, setting["curve"], every, seeds, as_json) else 1)
+        ctx.exit(0 if _compare(None if compare == PACKAGED else compare, asked["curve"], every, seeds, as_json) else 1)
     if every != 1 or seeds != 0:
         raise ConfigError("--every, --seeds: found no --compare, expected --compare with them")
     from dysharp.api import network as measure_network
-    from dysharp.cli.progress_bar import progress_bar
 
     with progress_bar("periods") as progress:
-        done = measure_network(load, saturation=saturation, seed=seed, period=period, warm_up=warm_up, progress=progress, **setting)
-    if plot is not None:
-        from dysharp.show.plots import plot_network, save_figure
-
-        save_figure(plot_network([done]), plot)
+        done = measure_network(load, progress=progress, **asked)
+    draw(plot, "plots.plot_network", [done])
     print_answer(done.to_dict()) if as_json else print_curve(done)
     print_header(())
 
@@ -101,7 +65,6 @@ def network(
 def _compare(csv: str | None, curve: str | None, every: int, seeds: int, as_json: bool) -> bool:
     """Print the comparison; True when all bars hold."""
     from dysharp.api.network_curve import compare_network
-    from dysharp.cli.progress_bar import progress_bar
 
     with progress_bar("rows") as progress:
         done = compare_network(csv, curve, every=every, seeds=seeds, progress=progress)

@@ -2,35 +2,31 @@
 
 import sys
 from contextlib import nullcontext, redirect_stdout
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
 from dysharp.api.arguments import PlanArgs
-from dysharp.cli.flags import json_flag, options, plot_flag
-from dysharp.cli.kept import fresh_flag, kept_rows
-from dysharp.cli.quick import quick_flag
-from dysharp.runs.arguments import RequestArgs
+from dysharp.cli.flags import Json, Plot, options
+from dysharp.cli.kept import Fresh, kept_rows
+from dysharp.cli.quick import Quick
+from dysharp.runs.arguments import Argument, RequestArgs
 from dysharp.show.output import print_answer, print_header
+
+_ARGUMENTS = "print the best layout, or that of --check, for one of these frameworks, to paste; the answer goes to stderr."
 
 
 @click.command()
 @click.argument("models", metavar="MODEL|FILE,...")
-@click.option("--gpus", type=click.IntRange(1, 1 << 20), required=True, metavar="N", help="GPUs of the whole step.")
-@options(RequestArgs, "cluster", cluster={"default": "hw-dgx-h100-x8"})
-@options(PlanArgs, quick=None)
-@click.option(
-    "--arguments", metavar="FRAMEWORK", type=click.Choice(["megatron-lm", "megatron-bridge", "mindspeed"]),
-    help="Print the best layout, or that of --check, for megatron-lm, megatron-bridge or mindspeed, to paste; the answer goes to stderr.",
-)  # fmt: skip
-@plot_flag
-@fresh_flag
-@quick_flag
-@json_flag
-def plan(models: str, arguments: str | None, plot: str | None, fresh: bool, as_json: bool, **asked: Any) -> None:
-    """Find the layouts that train fastest on N GPUs, and the fastest of several MODELs: tokens/s per GPU, MFU, memory, what limits each.
+@options((RequestArgs, "cluster"), PlanArgs, cluster={"default": "hw-dgx-h100-x8"})
+def plan(
+    models: str, gpus: Annotated[int, Argument(..., "GPUs of the whole step.", "N", (1, 1 << 20))], *,
+    arguments: Annotated[str | None, Argument(None, _ARGUMENTS, "[megatron-lm|megatron-bridge|mindspeed]")],
+    plot: Plot, fresh: Fresh, quick: Quick, as_json: Json, **asked: Any,
+) -> None:  # fmt: skip
+    """Find the layouts that train MODEL fastest on N GPUs, and what limits each.
 
-    Domains beyond those of the machine are more of the same.
+    Several MODELs, with commas: also the fastest of them. Domains beyond those of the machine are more of the same.
     All candidates are counted: kept, pruned by a bound, or rejected by a constraint. The answer says what its times stand on.
     A terminal shows the best layout so far, from a first look on; --quick stops after that look.
     """
@@ -40,7 +36,7 @@ def plan(models: str, arguments: str | None, plot: str | None, fresh: bool, as_j
     from dysharp.planning.arguments import environment_of
 
     with kept_rows(fresh), bar_below("searched") as (tick, show):
-        done = make(models, tick=tick, show=show if sys.stderr.isatty() else None, **asked)
+        done = make(models, gpus, quick=quick, tick=tick, show=show if sys.stderr.isatty() else None, **asked)
     if plot is not None:
         draw_plan(done, plot)
     if as_json:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
-
-import click
+from typing import TYPE_CHECKING, Annotated
 
 from dysharp.base.errors import ConfigError
+from dysharp.runs.arguments import Argument
 from dysharp.show.output import print_answer, print_header, print_lines, print_table
 
 if TYPE_CHECKING:
     from dysharp.api.quick import QuickAnswer
     from dysharp.api.training import Steps
 
-quick_flag = click.option(
-    "--quick", is_flag=True,
-    help="Stop at the first answer: closed forms with error bars, or bounds, and no simulation. A terminal shows it first without --quick, too.",
-)  # fmt: skip
+_QUICK = "stop at the first answer: closed forms with error bars, or bounds, and no simulation. A terminal shows it first without --quick, too."
+Quick = Annotated[bool, Argument(False, _QUICK)]
 MARK = "First answer, by closed forms and bounds; the simulated one replaces it."
 
 

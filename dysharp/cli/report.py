@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from dysharp.base.errors import ConfigError
-from dysharp.cli.flags import Out, Words, complete_files
+from dysharp.cli.flags import Out, Words, complete_files, options
+from dysharp.runs.arguments import Argument, RequestArgs
 
 if TYPE_CHECKING:
     from dysharp.show.html_report import LeftOut, Report
 
-Command = Callable[..., Any]
-
-
-report_flag = click.option(
-    "--report", metavar="FILE.html", type=Out(".html"), help="Also write a report that opens in any browser and loads nothing."
-)
+REPORT = Argument(None, "also write a report that opens in any browser and loads nothing.", "FILE.html")
+ReportFile = Annotated[str | None, REPORT, {"type": Out(".html")}]
 
 
 def command_line(ctx: click.Context) -> str:
@@ -47,12 +44,10 @@ def write_report(report: Report, path: str, load: Mapping[str, Any] | None = Non
     from dysharp.show.html_report import render, with_load
 
     if load is not None and load.get("workload") is None:
-        from dysharp.runs.arguments import RequestArgs
         from dysharp.runs.request import make_request, make_workload
         from dysharp.show.html_report import load_view_of
 
-        asked = RequestArgs(**{"layer": None, "window": None, "start": None, "slow": None, "options": None, "progress": None, **load})  # type: ignore[typeddict-item]
-        request = make_request(asked)
+        request = make_request(RequestArgs(**load, progress=None))  # type: ignore[typeddict-item]
         report = with_load(report, load_view_of(make_workload(request).routing, request.cluster.domain_gpus))
     write_text(path, render(report))
     click.echo(f"report: {path}", err=True)
@@ -60,11 +55,14 @@ def write_report(report: Report, path: str, load: Mapping[str, Any] | None = Non
 
 @click.command()
 @click.argument("files", nargs=-1, metavar="FILE...", shell_complete=complete_files)
-@click.option("-o", "--out", metavar="FILE.html", required=True, type=Out(".html"), help="File to write.")
-@click.option("--title", metavar="TEXT", help="Title of the page.  [default: what the rows share]")
+@options()
 @click.pass_context
-def report(ctx: click.Context, files: tuple[str, ...], out: str, title: str | None) -> None:
-    """Show stored runs as one HTML file: times and bounds, where the time goes, phases, load.
+def report(
+    ctx: click.Context, /, files: tuple[str, ...],
+    out: Annotated[str, Argument(..., "file to write.", "FILE.html", None, "-o --out"), {"type": Out(".html")}],
+    title: Annotated[str | None, Argument(None, "title of the page. None: what the rows share.", "TEXT")],
+) -> None:  # fmt: skip
+    """Show stored runs as one HTML file: times, bounds, where the time goes, load.
 
     FILE is what `dysharp run --json`, `dysharp compare --json` or `dysharp sweep --out` wrote. Runs on one workload stand in one table.
     The page runs no script and loads nothing. `dysharp compare`, `advise` and `sweep` write one directly with --report.

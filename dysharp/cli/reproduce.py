@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
 
 from dysharp.base.errors import ConfigError, nearest, one_line
-from dysharp.cli.flags import Out, complete_files, jobs_flag, json_flag, plot_flag
-from dysharp.cli.report import command_line, report_flag, write_report
+from dysharp.base.files import make_folder, write_text
+from dysharp.cli.flags import WRITTEN, Json, Plot, complete_files, options
+from dysharp.cli.report import ReportFile, command_line, write_report
+from dysharp.runs.arguments import JOBS, Argument
 from dysharp.show.output import console, print_answer, print_header, warn
 
 if TYPE_CHECKING:
@@ -23,25 +25,29 @@ PAGE_WIDTH = 130  # of the tables in a file: points have long names
 ROW_FIELDS = ("point", "metric", "paper", "ours", "bound", "verdict", "outcome", "bound_set", "number_seen", "stored", "reason", "holds")
 
 
+_REPORT = Argument(None, "also write the tables as Markdown (.md), or the runs as one HTML file (.html).", "FILE")
+_VARIANTS = "also run the figures' points at other values of free choices. None: on."
+_CHECK = "for maintainers: exit code 1 when a regression value moved, or a number left its bound."
+
+
 class Bars(NamedTuple):
     """What is asked about a tornado."""
 
-    tornado: bool
-    subject: str
-    tornado_model: str
-    tornado_tokens: int | None
+    tornado: Annotated[bool, Argument(False, "also run each free choice at the ends of its range, and print its effect on the headline ratios.")]
+    subject: Annotated[str, Argument("dysharp", "system whose headline the tornado is about.", "dysharp|moe-hub", None, "--tornado-of")]
+    tornado_model: Annotated[str, Argument("S-8", "model of the tornado.", "NAME|FILE", None, "--model")]
+    tornado_tokens: Annotated[int | None, Argument(None, "tokens per GPU of the tornado. None: the tokens of the model.", "N", None, "--tokens")]
 
 
 class Files(NamedTuple):
     """What is written."""
 
-    report: str | None
-    pages: str | None
-    plot: str | None
+    report: Annotated[str | None, _REPORT, WRITTEN]
+    pages: Annotated[str | None, Argument(None, "also write one page per paper, with pictures and CSV files, into the folder DIR.", "DIR")]
+    plot: Plot
 
 
-POINTS = "Points that run at once, in as many processes."
-store_flag = click.option("--store", metavar="DIR", help="Folder that keeps finished points.  [default: the user's cache]")
+StoreFolder = Annotated[str | None, Argument(None, "folder that keeps finished points. None: the user's cache.", "DIR", None, "--store")]
 
 
 def _run(points: Sequence[Point], store: Store, jobs: int, what: str) -> tuple[dict[Point, dict[str, Any]], dict[Point, str]]:
@@ -94,27 +100,15 @@ def _plot_windows(rows: dict[Point, dict[str, Any]], path: str) -> None:
 
 @click.command()
 @click.argument("figures", nargs=-1, metavar="[FIGURE|FILE.toml]...")
-@click.option("--all", "every", is_flag=True, help="Reproduce all packaged figures.")
-@click.option("--tornado", is_flag=True, help="Also run each free choice at the ends of its range, and print its effect on the headline ratios.")
-@click.option(
-    "--tornado-of", "subject", default="dysharp", show_default=True, metavar="dysharp|moe-hub", help="System whose headline the tornado is about."
-)
-@click.option("--model", "tornado_model", default="S-8", show_default=True, metavar="NAME|FILE", help="Model of the tornado.")
-@click.option("--tokens", "tornado_tokens", type=int, metavar="N", help="Tokens per GPU of the tornado. [default: the tokens of the model]")
-@click.option("--models", metavar="A,B,...", help="Run only the points of these models.")
-@click.option("--direction", default="fwd", show_default=True, metavar="fwd|bwd|both", help="Pass that all points run. Claims exist for fwd only.")
-@jobs_flag(f"{POINTS} With several figures all points run before the first table.")
-@store_flag
-@click.option("--report", metavar="FILE", type=Out(), help="Also write the tables as Markdown (.md), or the runs as one HTML file (.html).")
-@click.option("--pages", metavar="DIR", help="Also write one page per paper, with pictures and CSV files, into the folder DIR.")
-@plot_flag
-@click.option("--variants/--no-variants", default=True, help="Also run the figures' points at other values of free choices.  [default: on]")
-@click.option("--check", is_flag=True, help="For maintainers: exit code 1 when a regression value moved, or a number left its bound.")
-@json_flag
+@options(Bars, Files)
 @click.pass_context
 def reproduce(
-    ctx: click.Context, /, figures: tuple[str, ...], every: bool, models: str | None, direction: str, jobs: int, store: str | None,
-    variants: bool, check: bool, as_json: bool, **flags: Any,
+    ctx: click.Context, /, figures: tuple[str, ...], every: Annotated[bool, Argument(False, "reproduce all packaged figures.", flag="--all")],
+    models: Annotated[str | None, Argument(None, "run only the points of these models.", "A,B,..."), {"type": str}],
+    direction: Annotated[str, Argument("fwd", "pass that all points run. Claims exist for fwd only.", "fwd|bwd|both")],
+    jobs: Annotated[int, JOBS.also("With several figures all points run before the first table.")], store: StoreFolder, *,
+    variants: Annotated[bool, Argument(True, _VARIANTS, "", None, "--variants/--no-variants"), {"show_default": False}],
+    check: Annotated[bool, Argument(False, _CHECK)], as_json: Json, **flags: Any,
 ) -> None:  # fmt: skip
     """Compare the papers' figures and tables with simulated values.
 
@@ -124,7 +118,6 @@ def reproduce(
     failed. Finished points are kept: an interrupted run continues where it stopped. --plot draws the window map of figure `windows`.
     """
     from dysharp.analysis import MODEL_VERSION
-    from dysharp.base.files import write_text
     from dysharp.figures import judge, list_figures
     from dysharp.show.figure_tables import figure_markdown, print_figure
 
@@ -177,7 +170,6 @@ def reproduce(
 
 def _check_request(names: Sequence[str], files: Files, *, tornado: bool, direction: str, check: bool) -> None:
     """Raise ConfigError for flags that do not fit each other, and for files that cannot be written, before any point runs."""
-    from dysharp.base.files import make_folder
     from dysharp.figures import list_figures
 
     if not names and not tornado:
@@ -216,7 +208,6 @@ def _write_html(done: Sequence[Done], command: str, path: str) -> None:
 def _write_pages(done: Sequence[Done], folder: Path, command: str) -> None:
     """Write a page for each paper that has figures among `done`. Other figures of the page stay as their CSV files in `folder` have them."""
     from dysharp.analysis import MODEL_VERSION
-    from dysharp.base.files import write_text
     from dysharp.figures.figure import BEYOND, PAPERS
     from dysharp.figures.series import series_of
     from dysharp.show.figure_plots import plot_series
@@ -278,26 +269,23 @@ def _tornado(asked: Bars, store: Store, jobs: int, *, quiet: bool) -> tuple[Figu
 
 @click.command()
 @click.argument("file", metavar="FILE.toml", required=False, shell_complete=complete_files)
-@click.option("--example", is_flag=True, help="Print a sweep file that runs, with every key explained, and exit.")
-@jobs_flag(POINTS)
-@store_flag
-@click.option("--csv", "csv_file", type=Out(), metavar="FILE.csv", help="Also write the finished points to FILE.csv, one line each.")
-@click.option("--out", metavar="FILE.jsonl", type=Out(), help="Also write the finished points to FILE.jsonl, one line {point, row} each.")
-@report_flag
-@json_flag
+@options()
 @click.pass_context
 def sweep(
-    ctx: click.Context, file: str | None, example: bool, jobs: int, store: str | None, csv_file: str | None, out: str | None,
-    report: str | None, as_json: bool,
+    ctx: click.Context, /, file: str | None,
+    example: Annotated[bool, Argument(False, "print a sweep file that runs, with every key explained, and exit.")],
+    jobs: Annotated[int, JOBS], store: StoreFolder,
+    csv_file: Annotated[str | None, Argument(None, "also write the finished points to FILE.csv, one line each.", "FILE.csv", None, "--csv"), WRITTEN],
+    out: Annotated[str | None, Argument(None, "also write the finished points to FILE.jsonl, one line {point, row} each.", "FILE.jsonl"), WRITTEN],
+    report: ReportFile, as_json: Json,
 ) -> None:  # fmt: skip
-    """Simulate every combination of systems, models, clusters, options and more, as FILE.toml lists them.
+    """Simulate all combinations of systems, models, clusters and more in FILE.toml.
 
     `dysharp sweep --example > my.toml` writes a file to begin with. Exit code 1 when a point failed. Finished points are kept: an
     interrupted sweep continues where it stopped.
     """
     import json
 
-    from dysharp.base.files import write_text
     from dysharp.cli.texts.sweep_text import print_sweep, sweep_csv
     from dysharp.figures import load_figure
     from dysharp.runs.store import point_dict

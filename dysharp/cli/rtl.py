@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from dysharp.api.arguments import HardwareArgs
 from dysharp.base.errors import ConfigError
-from dysharp.cli.flags import Out, complete_words, json_flag, options
-from dysharp.runs.arguments import RequestArgs
+from dysharp.cli.flags import WRITTEN, Json, complete_words, options
+from dysharp.runs.arguments import Argument, RequestArgs
 from dysharp.show.output import print_facts, print_json, print_table
 from dysharp.silicon.rtl.blocks import BLOCKS
 
@@ -17,23 +18,18 @@ if TYPE_CHECKING:
     from dysharp.silicon.rtl.synthesis import Cost
 
 ALL = "all"
+OTHER: dict[str, Any] = {"out": WRITTEN, "testbench": WRITTEN, "model": {"default": "S-8"}, "routing": {"default": "uniform"}}
+_TRACE = "put the packets of one switch port of a run (--model, --routing) at packet level through the block."
 
 
 @click.command(epilog="\b\nBlocks:\n" + "\n".join(f"  {name:18} {what}" for name, what in BLOCKS.items()))
 @click.argument("block", shell_complete=complete_words(*BLOCKS, ALL))
-@options(RequestArgs, "cluster", "seed")
-@click.option("-o", "--out", metavar="FILE.v", type=Out(), help="Write the block as Verilog.")
-@click.option("--check", "sequences", type=click.IntRange(1), metavar="N", help="Compare block and model in N random sequences, cycle by cycle.")
-@click.option("--area", is_flag=True, help="Synthesise: gates, area in 12 and 7 nm, longest path.")
-@click.option("--liberty", metavar="FILE.lib", help="Map the logic to the cells of this library, too.")
-@click.option("--testbench", metavar="FILE.v", type=Out(), help="Write the block at small sizes with a testbench that checks itself.")
-@click.option("--prove", is_flag=True, help="Prove what the block promises, for all inputs on small sizes.")
-@click.option("--faults", is_flag=True, help="Plant known faults; count the faults that comparison and proofs find.")
-@click.option("--trace", is_flag=True, help="Put the packets of one switch port of a run (--model, --routing) at packet level through the block.")
-@options(RequestArgs, "model", "routing", model={"default": "S-8"}, routing={"default": "uniform"})
-@json_flag
-def rtl(block: str, faults: bool, trace: bool, model: str, routing: str, as_json: bool, **asked: Any) -> None:
-    """Hardware: a block as Verilog, its area and path, and a check against its model.
+@options((RequestArgs, "cluster"), HardwareArgs, (RequestArgs, "model", "routing"), **OTHER)
+def rtl(
+    block: str, *, faults: Annotated[bool, Argument(False, "plant known faults; count the faults that comparison and proofs find.")],
+    trace: Annotated[bool, Argument(False, _TRACE)], model: str, routing: str, as_json: Json, **asked: Any,
+) -> None:  # fmt: skip
+    """Write a block of hardware as Verilog, find its area, and check it against its model.
 
     BLOCK is a table or a piece of logic that DySHARP, MoE-Hub or CAIS adds, or `all`: a table of all blocks. The cluster's file sets its size.
     Needs the extra "rtl".

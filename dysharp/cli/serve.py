@@ -8,10 +8,10 @@ import click
 
 from dysharp.api.arguments import ServeArgs
 from dysharp.base.errors import ConfigError
-from dysharp.cli.flags import json_flag, options, plot_flag
+from dysharp.cli.flags import Json, Plot, draw, options
 from dysharp.cli.model import complete_whole
-from dysharp.cli.quick import MARK, quick_flag
-from dysharp.cli.report import command_line, report_flag
+from dysharp.cli.quick import MARK, Quick
+from dysharp.cli.report import ReportFile, command_line
 from dysharp.runs.arguments import RequestArgs
 from dysharp.show.output import print_answer, print_columns, print_header, print_lines
 
@@ -21,15 +21,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model", metavar="MODEL|FILE", shell_complete=complete_whole)
-@options(RequestArgs, "cluster", cluster={"default": "hw-dgx-h200"})
-@options(ServeArgs)
-@plot_flag
-@report_flag
-@quick_flag
-@json_flag
+@options((RequestArgs, "cluster"), ServeArgs, cluster={"default": "hw-dgx-h200"})
 @click.pass_context
-def serve(ctx: click.Context, /, model: str, plot: str | None, report: str | None, quick: bool, as_json: bool, **asked: Any) -> None:
-    """Say how to serve MODEL: which layout at which number of users, how fast, and what limits it.
+def serve(ctx: click.Context, /, model: str, *, plot: Plot, report: ReportFile, quick: Quick, as_json: Json, **asked: Any) -> None:
+    """Say how to serve MODEL: which layout for how many users, how fast, what limits it.
 
     Every layout that fits is tried with several numbers of users, and prefill and decode apart. A step is a sum of kernels by closed forms; a
     formula of continuous batching gives TTFT and TPOT. The error bar comes from measured runs. Exit code 1 if no layout is within the limits.
@@ -48,11 +43,7 @@ def serve(ctx: click.Context, /, model: str, plot: str | None, report: str | Non
 
     with bar("layouts", first if simulates and not quick and not closed["tensor"] else None) as update:
         done = search(model, tick=update, **(closed if quick else asked))
-    if plot is not None:
-        from dysharp.show.plots import save_figure
-        from dysharp.show.serving import plot_serving
-
-        save_figure(plot_serving(done), plot)
+    draw(plot, "serving.plot_serving", done)
     if report is not None:
         from dysharp.show.serving import write_page
 

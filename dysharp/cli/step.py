@@ -2,57 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from dysharp.api.arguments import StepArgs
+from dysharp.api.arguments import LAYOUT, SCHEDULE, StepArgs
 from dysharp.base.errors import ConfigError
-from dysharp.cli.flags import ENDINGS, Out, complete_words, json_flag, options, plot_flag, systems_flag
-from dysharp.cli.kept import fresh_flag, kept_rows
-from dysharp.cli.quick import lines_of_steps, quick_flag
-from dysharp.cli.report import command_line, report_flag
-from dysharp.runs.arguments import RequestArgs
+from dysharp.cli.flags import ENDINGS, Json, Out, Plot, draw, options
+from dysharp.cli.kept import Fresh, kept_rows
+from dysharp.cli.model import complete_whole
+from dysharp.cli.quick import Quick, lines_of_steps
+from dysharp.cli.report import ReportFile, command_line
+from dysharp.runs.arguments import SYSTEMS, Argument, RequestArgs
 from dysharp.show.output import print_answer, print_columns, print_header, print_lines
 
 if TYPE_CHECKING:
     from dysharp.api.training import Steps
 
-LAYOUT_HELP = (
-    "tp=, pp=, vpp=, ep=, dp= or gpus=, mbs= (sequences of a micro-batch), gbs= or m= (micro-batches), "
-    "stages= (Megatron's layout string, such as Et|(tt|)*30mL)."
-)
+_TIMELINE = "also write the step of the fastest system for Perfetto: NAME.perfetto-trace or NAME.perfetto-trace.gz."
 
 
 @click.command()
-@click.argument("model", metavar="MODEL|FILE")
-@click.option("--layout", default="", metavar="KEY=N,...", help=LAYOUT_HELP)
-@options(RequestArgs, "cluster")
-@click.option(
-    "--schedule", metavar="NAME", shell_complete=complete_words("1f1b", "dualpipe", "dualpipev", "interleaved", "zb-h1", "zbv"),
-    help="Pipeline schedule.  [default: 1f1b; interleaved with vpp above 1]",
-)  # fmt: skip
-@systems_flag("the systems of `dysharp compare`")
-@options(StepArgs, quick=None)
-@click.option(
-    "--timeline", metavar="FILE", type=Out(*ENDINGS),
-    help="Also write the step of the fastest system for Perfetto: NAME.perfetto-trace or NAME.perfetto-trace.gz.",
-)  # fmt: skip
-@plot_flag
-@report_flag
-@fresh_flag
-@quick_flag
-@json_flag
+@click.argument("model", metavar="MODEL|FILE", shell_complete=complete_whole)
+@options((RequestArgs, "cluster"), StepArgs)
 @click.pass_context
 def step(
-    ctx: click.Context, /, model: str, layout: str, timeline: str | None, plot: str | None, report: str | None, fresh: bool, quick: bool,
-    as_json: bool, **asked: Any,
+    ctx: click.Context, /, model: str, layout: Annotated[str, LAYOUT], schedule: Annotated[str | None, SCHEDULE],
+    systems: Annotated[list[str] | None, SYSTEMS.also("None: the systems of `dysharp compare`.")], *,
+    timeline: Annotated[str | None, Argument(None, _TIMELINE, "FILE"), {"type": Out(*ENDINGS)}],
+    plot: Plot, report: ReportFile, fresh: Fresh, quick: Quick, as_json: Json, **asked: Any,
 ) -> None:  # fmt: skip
-    """Simulate one training step of MODEL under each EP system: tokens/s per GPU, MFU, and where the time goes.
+    """Simulate one training step of MODEL: tokens/s per GPU, MFU, where the time goes.
 
-    The machine is that of one EP group; pipelines and replicas are more of the same. One drawn layer stands for all layers.
-    MoE layers are simulated; other operators, sends, gradient traffic and the optimizer are closed forms, and a pipeline schedule orders them.
-    The header says how far such closed forms miss measured steps.
+    Under every system of expert parallelism (EP) that is asked for. The machine is that of one EP group; pipelines and replicas are more of the
+    same. One drawn layer stands for all layers. MoE layers are simulated; other operators, sends, gradient traffic and the optimizer are closed
+    forms, and a pipeline schedule orders them. The header says how far such closed forms miss measured steps.
     """
     from dysharp.api import step as simulate
     from dysharp.cli.progress_bar import progress_bar
@@ -62,20 +46,16 @@ def step(
         raise ConfigError("layout: found none, expected --layout or --megatron-args")
 
     def first() -> list[str]:
-        return lines_of_steps(simulate(model, layout=layout, quick=True, **asked))
+        return lines_of_steps(simulate(model, layout=layout, schedule=schedule, systems=systems, quick=True, **asked))
 
     with shown_if_refused(), kept_rows(fresh), progress_bar(first=None if quick else first) as progress:
-        done = simulate(model, layout=layout, quick=quick, progress=progress, **asked)
+        done = simulate(model, layout=layout, schedule=schedule, systems=systems, quick=quick, progress=progress, **asked)
     if timeline is not None:
         from dysharp.analysis.timeline.perfetto import write_perfetto
         from dysharp.training.step_timeline import step_timeline
 
         write_perfetto(step_timeline(done.best.replayed), timeline, f"{done.model}, {done.schedule.name}, {done.best.system}")
-    if plot is not None:
-        from dysharp.show.plots import save_figure
-        from dysharp.show.step_plot import plot_step
-
-        save_figure(plot_step(done), plot)
+    draw(plot, "step_plot.plot_step", done)
     if report is not None:
         from dysharp.base.files import write_text
         from dysharp.show.step_report import render_steps

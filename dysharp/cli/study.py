@@ -8,32 +8,32 @@ from decimal import Decimal
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
-from click.core import ParameterSource
 
+from dysharp.api.arguments import SCHEDULER
 from dysharp.base.errors import ConfigError
-from dysharp.cli.flags import complete_files, jobs_flag, json_flag, plot_flag
+from dysharp.cli.flags import Json, Plot, complete_files, draw, options
+from dysharp.runs.arguments import JOBS, Argument
 from dysharp.show.output import print_json, print_lines, print_table, printable, warn
 
-folder_flag = click.option("--folder", metavar="DIR", default="study", show_default=True, help="Folder of the finished points.")
+FOLDER = Argument("study", "folder of the finished points.", "DIR")
 
 
 @click.command()
 @click.argument("file", metavar="FILE.toml", shell_complete=complete_files)
-@folder_flag
-@jobs_flag("Processes that run points.")
-@click.option("--scheduler", metavar="ADDRESS", default="", help="Run points on the workers of this dask scheduler, tcp://HOST:PORT or FILE.json.")
-@plot_flag
-@json_flag
+@options()
 @click.pass_context
-def study(ctx: click.Context, file: str, folder: str, jobs: int, scheduler: str, plot: str | None, as_json: bool) -> None:
-    """Run the points of FILE.toml, and keep them in a folder of Parquet files that `dysharp query` reads.
+def study(
+    ctx: click.Context, /, file: str, folder: Annotated[str, FOLDER], jobs: Annotated[int, JOBS], scheduler: Annotated[str, SCHEDULER], plot: Plot,
+    as_json: Json,
+) -> None:  # fmt: skip
+    """Run the points of FILE.toml, and keep them in a folder for `dysharp query`.
 
-    FILE.toml is a sweep file, as for `dysharp sweep`. A table [draw] draws values in place of the grid: method = "latin-hypercube", "tpe" or "nsga2".
-    With "nsga2", --plot draws the points and the Pareto front.
-    Finished points are kept: the same command continues a study that was killed. Exit code 1 when a point failed.
+    The folder holds Parquet files. FILE.toml is a sweep file, as for `dysharp sweep`. A table [draw] draws values in place of the grid: method =
+    "latin-hypercube", "tpe" or "nsga2". With "nsga2", --plot draws the points and the Pareto front. Finished points are kept: the same command
+    continues a study that was killed. Exit code 1 when a point failed.
     """
     from dysharp.cli.progress_bar import bar
     from dysharp.figures.studies.study import load_study, run_study
@@ -48,11 +48,8 @@ def study(ctx: click.Context, file: str, folder: str, jobs: int, scheduler: str,
         outcome = run_study(asked, into, jobs, progress, scheduler)
     for line in into.left_out:
         warn(line)
-    if plot is not None:
-        from dysharp.show.plots import plot_pareto, save_figure
-
-        signs = [-1.0 if name.startswith("-") else 1.0 for name in objectives]
-        save_figure(plot_pareto([[v * s for v, s in zip(each, signs, strict=True)] for each in outcome.values], objectives, asked.name), plot)
+    signs = [-1.0 if name.startswith("-") else 1.0 for name in objectives]
+    draw(plot, "plots.plot_pareto", [[v * s for v, s in zip(each, signs, strict=True)] for each in outcome.values], objectives, asked.name)
     for label, why in outcome.failed.items():
         warn(f"{label}: {why}")
     if as_json:
@@ -64,24 +61,26 @@ def study(ctx: click.Context, file: str, folder: str, jobs: int, scheduler: str,
 
 @click.command()
 @click.argument("sql", metavar="SQL")
-@folder_flag
-@click.option("--reproduced", is_flag=True, help="Ask about the points that `reproduce` and `sweep` keep in the user's cache instead.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of a table.")
-@click.option("--rows", type=click.IntRange(1), default=100_000, show_default=True, help="Refuse an answer of more lines.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=300.0, show_default=True, help="Give up after this time.")
-@json_flag
-def query(sql: str, folder: str, reproduced: bool, as_csv: bool, rows: int, seconds: float, as_json: bool) -> None:
-    """Answer a question in SQL about the finished points of a study, which are the table `points`.
+@options()
+def query(
+    sql: str, folder: Annotated[str | None, FOLDER._replace(default=None).also("None: study.")],
+    reproduced: Annotated[bool, Argument(False, "ask about the points that `reproduce` and `sweep` keep in the user's cache instead.")],
+    as_csv: Annotated[bool, Argument(False, "print CSV instead of a table.", flag="--csv")],
+    rows: Annotated[int, Argument(100_000, "refuse an answer of more lines.", "N", (1, None))],
+    seconds: Annotated[float, Argument(300.0, "give up after this time.", "S"), {"type": click.FloatRange(0, min_open=True)}], as_json: Json,
+) -> None:  # fmt: skip
+    """Answer a question in SQL about the finished points of a study.
 
-    `dysharp query "describe points"` lists the columns: the option `dysharp.n_sm` of a study file is the column n_sm, its `cluster.link_GBps` is
-    cluster_link_GBps. SQL is in the dialect of DuckDB, reaches no file, and takes half of the memory at most. DIR may also be the --store of
-    `reproduce` or `sweep`.
+    The points are the table `points`. `dysharp query "describe points"` lists the columns: the option `dysharp.n_sm` of a study file is the
+    column n_sm, its `cluster.link_GBps` is cluster_link_GBps. SQL is in the dialect of DuckDB, reaches no file, and takes half of the memory at
+    most. DIR may also be the --store of `reproduce` or `sweep`.
     """
     from dysharp.base.text import csv_text
     from dysharp.figures import Store
 
-    if reproduced and click.get_current_context().get_parameter_source("folder") is ParameterSource.COMMANDLINE:
+    if reproduced and folder:
         raise ConfigError("query: found --folder and --reproduced, expected only one of the two")
+    folder = folder or "study"
     if not reproduced and not os.path.exists(folder):
         wanted = "one of a study (--folder DIR), or --reproduced for points of reproduce and sweep"
         raise ConfigError(f"query: found no folder {folder[:60]!r}, expected {wanted}")

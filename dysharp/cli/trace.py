@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
-from click.core import ParameterSource
 
 from dysharp.base.errors import ConfigError
-from dysharp.cli.flags import ENDINGS, Out, complete_systems, json_flag, options, plot_flag
-from dysharp.runs.arguments import RequestArgs
+from dysharp.cli.flags import ENDINGS, Json, Out, Plot, complete_systems, draw, options
+from dysharp.runs.arguments import Argument, RequestArgs
 from dysharp.show.output import print_answer, print_header, print_lines, print_table
 
 if TYPE_CHECKING:
     from dysharp.api.timed import Timed
 
+_OUT = f"file to write: NAME{ENDINGS[0]}, or NAME{ENDINGS[1]} to compress it."
+_CHAKRA = "also write Chakra execution traces for other simulators: FOLDER/SYSTEM.GPU.et."
+PARTS = Argument(None, "with --chakra: most nodes of one operator between two GPUs, and of one expert's GEMM. None: 8.", "N", (1, None))
+
 
 @click.command()
 @click.argument("system", shell_complete=complete_systems)
 @options(RequestArgs, window=None, direction={"metavar": "fwd|bwd", "help": "Forward pass or backward pass."}, fidelity={"metavar": "burst"})
-@click.option("-o", "--out", metavar="FILE", type=Out(*ENDINGS), help=f"File to write: NAME{ENDINGS[0]}, or NAME{ENDINGS[1]} to compress it.")
-@plot_flag
-@click.option(
-    "--chakra", metavar="FOLDER", type=Out(folder=True), help="Also write Chakra execution traces for other simulators: FOLDER/SYSTEM.GPU.et."
-)
-@click.option("--parts", default=8, show_default=True, help="With --chakra: most nodes of one operator between two GPUs, and of one expert's GEMM.")
-@click.option("--from", "start_us", type=float, default=0.0, metavar="US", help="Keep what ends after this time.  [default: 0]")
-@click.option("--to", "end_us", type=float, metavar="US", help="Keep what begins before this time.  [default: the end]")
-@click.option("--only", metavar="T,T,...|A:B", help="Keep the trains and tiles of these tokens, counted over all GPUs.  [default: all]")
-@click.option("--follow", metavar="T,T,...|A:B", help="Tokens whose way is drawn with arrows.  [default: the first token of each GPU]")
-@json_flag
 def trace(
-    system: str, out: str | None, plot: str | None, chakra: str | None, parts: int, start_us: float, end_us: float | None, only: str | None,
-    follow: str | None, settings: tuple[str, ...], as_json: bool, **workload: Any,
+    system: str, *, out: Annotated[str | None, Argument(None, _OUT, "FILE", None, "-o --out"), {"type": Out(*ENDINGS)}], plot: Plot,
+    chakra: Annotated[str | None, Argument(None, _CHAKRA, "FOLDER"), {"type": Out(folder=True)}], parts: Annotated[int | None, PARTS],
+    start_us: Annotated[float, Argument(0.0, "keep what ends after this time.", "US", None, "--from")],
+    end_us: Annotated[float | None, Argument(None, "keep what begins before this time. None: the end.", "US", None, "--to")],
+    only: Annotated[str | None, Argument(None, "keep the trains and tiles of these tokens, counted over all GPUs. None: all.", "T,T,...|A:B")],
+    follow: Annotated[str | None, Argument(None, "tokens whose way is drawn with arrows. None: the first token of each GPU.", "T,T,...|A:B")],
+    as_json: Json, **workload: Any,
 ) -> None:  # fmt: skip
-    """Write when one run of SYSTEM did what: every train of a link, every GEMM tile, the way of single tokens.
+    """Write a timeline of one run of SYSTEM: trains of links, GEMM tiles, ways of tokens.
 
     Open FILE on https://ui.perfetto.dev (the file stays on your computer) or with trace_processor. Its times are in picoseconds, which viewers call
     nanoseconds: 1 ms on the screen is 1 us simulated.
@@ -43,26 +40,19 @@ def trace(
     from dysharp.api import trace as trace_system
     from dysharp.api.comparison import header_lines
     from dysharp.cli.progress_bar import progress_bar
-    from dysharp.runs.options import parse_set
 
     if out is None and plot is None and chakra is None:
         raise click.UsageError("Missing option '-o', '--plot' or '--chakra'")
-    if chakra is None and click.get_current_context().get_parameter_source("parts") is ParameterSource.COMMANDLINE:
+    if chakra is None and parts is not None:
         raise ConfigError("--parts: found no --chakra, expected the folder of the Chakra traces")
-    if parts < 1:
-        raise ConfigError(f"--parts: found {parts}, expected at least 1")
     kept = () if only is None else _tokens("--only", only)
     followed = None if follow is None else _tokens("--follow", follow)
     with progress_bar() as progress:
-        done = trace_system(system, start_us, end_us, kept, followed, options=parse_set(settings), progress=progress, **workload)
+        done = trace_system(system, start_us, end_us, kept, followed, progress=progress, **workload)
         if out is not None:
             done.save(out)
-        files = done.save_chakra(chakra, parts) if chakra is not None else []
-    if plot is not None:
-        from dysharp.show.plots import save_figure
-        from dysharp.show.timeline import plot_timeline
-
-        save_figure(plot_timeline(done.timeline, title=done.words), plot)
+        files = done.save_chakra(chakra, parts or 8) if chakra is not None else []
+    draw(plot, "timeline.plot_timeline", done.timeline, title=done.words)
     print_header(header_lines([done.row]))
     if as_json:
         print_answer(done.to_dict() | ({"chakra": [str(path) for path in files]} if files else {}))

@@ -1,14 +1,14 @@
 """`dysharp capture` and `dysharp routing`: record, import and describe expert choices."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import click
 
+from dysharp.api.arguments import CaptureArgs
 from dysharp.base.errors import ConfigError, one_line
-from dysharp.cli.flags import Out, complete_from, helps, json_flag, numbers_of
+from dysharp.cli.flags import Json, Out, complete_from, helps, numbers_of, options
+from dysharp.runs.arguments import COUNTS_OF, SEED, Argument
 from dysharp.show.output import print_json
 
 if TYPE_CHECKING:
@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from dysharp.workload import Recording
 
 GiB = 1 << 30
-_gpus = click.option("--gpus", default="8,16,32,64", show_default=True, metavar="G,G,...", help="Numbers of GPUs to place the experts on.")
+Gpus = Annotated[str, Argument("8,16,32,64", "numbers of GPUs to place the experts on.", "G,G,..."), {"type": str}]
+_OUT = Argument(..., "trace to write; --routing OUT.npz replays it.", "OUT.npz", None, "-o --out")
+TraceFile = Annotated[str, _OUT, {"type": Out(".npz")}]
+_MODEL = Argument(None, "model that gives experts and top-k: a name, a TOML file or a config.json.", "NAME|FILE")
+_PLACED = Argument(..., "placement file to write, for --placement OUT.json.", "OUT.json", None, "-o --out")
+_FORMAT = Argument("auto", "format of the dump; `dysharp routing import --format help` lists all.", "F", None, "--format")
 
 
 class RoutingGroup(click.Group):
@@ -42,13 +47,14 @@ def routing() -> None:
 
 @routing.command()
 @click.argument("source", metavar="FILE_OR_NAME")
-@_gpus
-@click.option("--model", metavar="NAME|FILE", help="Model that gives experts and top-k for a distribution such as lognormal:0.65.")
-@click.option("--tokens", type=int, metavar="T", help="Tokens per GPU for a distribution.  [default: tokens_per_gpu of the model]")
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of a distribution.")
-@click.option("--domain", type=int, metavar="D", help="Also the load of NVLink and NICs, with D GPUs in an NVLink domain. Needs --model.")
-@json_flag
-def describe(source: str, gpus: str, model: str | None, tokens: int | None, seed: int, domain: int | None, as_json: bool) -> None:
+@options()
+def describe(
+    source: str, gpus: Gpus, model: Annotated[str | None, _MODEL.also("Needed for a distribution such as lognormal:0.65.")],
+    tokens: Annotated[int | None, Argument(None, "tokens per GPU for a distribution. None: tokens_per_gpu of the model.", "T", (1, None))],
+    seed: Annotated[int, SEED],
+    domain: Annotated[int | None, Argument(None, "also the load of NVLink and NICs, with D GPUs in an NVLink domain. Needs --model.", "D")],
+    as_json: Json,
+) -> None:  # fmt: skip
     """Describe recorded or drawn routing: load imbalance and distinct GPUs.
 
     FILE_OR_NAME is a trace (.npz), a file of counts (.csv), the name of a packaged trace, or a routing string.
@@ -59,10 +65,6 @@ def describe(source: str, gpus: str, model: str | None, tokens: int | None, seed
     from dysharp.workload import describe as describe_source
     from dysharp.workload.describe import describe_nodes
 
-    if tokens is not None and tokens < 1:
-        raise ConfigError(f"--tokens: found {tokens}, expected at least 1")
-    if seed < 0:
-        raise ConfigError(f"--seed: found {seed}, expected 0 or more")
     if domain is not None and model is None:
         raise ConfigError("--domain: found no --model, expected a model: its experts and tokens are drawn and dealt to the GPUs")
     loaded = load_model(model) if model else None
@@ -83,32 +85,26 @@ def _formats() -> dict[str, str]:
     return {name: summary(name) for name in FORMATS}
 
 
+class HintArgs(TypedDict):
+    """What a dump may leave out."""
+
+    experts: Annotated[int | None, Argument(None, "routed experts of a layer, where the file does not say.", "E")]
+    topk: Annotated[int | None, Argument(None, "experts per token, where the file does not say.", "K")]
+    n_layers: Annotated[int | None, Argument(None, "length of the layer axis, where the file does not say (SGLang's server).", "L")]
+    model: Annotated[str | None, _MODEL]
+    layers: Annotated[str | None, Argument(None, "layers to keep. None: all layers with routing.", "L,L,..."), {"type": str}]
+    tokens: Annotated[int | None, Argument(None, "files of counts: scale the counts to T tokens. None: the counted tokens.", "T")]
+    counts_of: Annotated[str, COUNTS_OF]
+    seed: Annotated[int, SEED]
+    limit: Annotated[float, Argument(4.0, "refuse files with more data.", "GiB")]
+
+
 @routing.command("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("-o", "--out", required=True, type=Out(".npz"), metavar="OUT.npz", help="Trace to write; --routing OUT.npz replays it.")
-@click.option(
-    "--format",
-    "format_name",
-    default="auto",
-    show_default=True,
-    metavar="F",
-    is_eager=True,
-    callback=helps(_formats, 16),
-    shell_complete=complete_from(_formats, "help", "auto"),
-    help="Format of the dump; `dysharp routing import --format help` lists all.",
-)
-@click.option("--experts", type=int, metavar="E", help="Routed experts of a layer, where the file does not say.")
-@click.option("--topk", type=int, metavar="K", help="Experts per token, where the file does not say.")
-@click.option("--n-layers", type=int, metavar="L", help="Length of the layer axis, where the file does not say (SGLang's server).")
-@click.option("--model", metavar="NAME|FILE", help="Model that gives experts and top-k: a name, a TOML file or a config.json.")
-@click.option("--layers", metavar="L,L,...", help="Layers to keep.  [default: all layers with routing]")
-@click.option("--tokens", type=int, metavar="T", help="Files of counts: scale the counts to T tokens.  [default: the counted tokens]")
-@click.option("--counts-of", default="", metavar="NAME", help="Files of counts: model to read from a CSV with several models.")
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Files of counts: seed of the drawn tokens.")
-@click.option("--limit", type=float, default=4.0, show_default=True, metavar="GiB", help="Refuse files with more data.")
-@_gpus
-@json_flag
-def import_(files: tuple[str, ...], out: str, format_name: str, gpus: str, model: str | None, as_json: bool, **values: Any) -> None:
+@options(HintArgs, format_name={"is_eager": True, "callback": helps(_formats, 16), "shell_complete": complete_from(_formats, "help", "auto")})
+def import_(
+    files: tuple[str, ...], out: TraceFile, format_name: Annotated[str, _FORMAT], *, gpus: Gpus, as_json: Json, **values: Any
+) -> None:  # fmt: skip
     """Convert routing dumps of other tools to a trace.
 
     FILE... is one recording: one file, or one file for each rank or request. Nothing in a file is executed. From a file of counts, tokens
@@ -118,7 +114,7 @@ def import_(files: tuple[str, ...], out: str, format_name: str, gpus: str, model
     from dysharp.workload.importers import import_trace
 
     counts = counts_of(gpus)
-    done = import_trace(files, format_name, _hints(model, **values))
+    done = import_trace(files, format_name, _hints(**values))
     for note in (f"read as {done.format}", *done.notes):
         click.echo(f"note: {one_line(note)}", err=True)
     _save(done.trace, out, counts, as_json, {"format": done.format, "notes": list(done.notes)})
@@ -126,10 +122,12 @@ def import_(files: tuple[str, ...], out: str, format_name: str, gpus: str, model
 
 @routing.command()
 @click.argument("file", metavar="FILE")
-@click.option("-o", "--out", required=True, type=Out(".json"), metavar="OUT.json", help="Placement file to write, for --placement OUT.json.")
-@click.option("--layer", type=int, default=0, show_default=True, metavar="L", help="Layer to read from the table.")
-@click.option("--gpus", type=int, metavar="G", help="GPUs that hold the replicas, where the file does not say.")
-def placement(file: str, out: str, layer: int, gpus: int | None) -> None:
+@options()
+def placement(
+    file: str, out: Annotated[str, _PLACED, {"type": Out(".json")}],
+    layer: Annotated[int, Argument(0, "layer to read from the table.", "L")],
+    gpus: Annotated[int | None, Argument(None, "GPUs that hold the replicas, where the file does not say.", "G")],
+) -> None:  # fmt: skip
     """Convert the expert placement of a load balancer to a placement file.
 
     FILE holds phy2log of DeepSeek's EPLB or physical_to_logical_map of vLLM and SGLang (.npz or torch.save), or is the expert map of
@@ -145,14 +143,11 @@ def placement(file: str, out: str, layer: int, gpus: int | None) -> None:
 
 @click.command()
 @click.argument("model", metavar="MODEL_DIR")
-@click.option("--text", required=True, metavar="FILE", help="UTF-8 text that the model reads.")
-@click.option("-o", "--out", required=True, type=Out(".npz"), metavar="OUT.npz", help="Trace to write; --routing OUT.npz replays it.")
-@click.option("--layers", metavar="L,L,...", help="Layers to record.  [default: all layers with experts]")
-@click.option("--max-tokens", type=int, default=8192, show_default=True, metavar="N", help="Stop after N tokens.")
-@click.option("--sequence", type=int, metavar="N", help="Tokens of one sequence; they attend to each other.  [default: 512, or the model's limit]")
-@_gpus
-@json_flag
-def capture(model: str, text: str, out: str, layers: str | None, max_tokens: int, sequence: int | None, gpus: str, as_json: bool) -> None:
+@options(CaptureArgs, layers={"type": str})
+def capture(
+    model: str, text: Annotated[str, Argument(..., "UTF-8 text that the model reads.", "FILE")], out: TraceFile, *,
+    layers: str | None, gpus: Gpus, as_json: Json, **asked: Any,
+) -> None:  # fmt: skip
     """Record the routing of a Hugging Face MoE model while it reads a text.
 
     MODEL_DIR is a local folder with config.json and *.safetensors. Without a tokenizer in that folder the model reads bytes. Needs the extra "torch".
@@ -165,7 +160,7 @@ def capture(model: str, text: str, out: str, layers: str | None, max_tokens: int
     counts, wanted = counts_of(gpus), _layers(layers)
     body = read_text(text)
     with progress_bar("tokens") as progress:
-        trace = capture_text(model, body, layers=wanted, max_tokens=max_tokens, sequence=sequence, progress=progress)
+        trace = capture_text(model, body, layers=wanted, progress=progress, **asked)
     click.echo(f"note: {one_line(trace.origin)}", err=True)
     _save(trace, out, counts, as_json, {"notes": [trace.origin]})
 
@@ -199,7 +194,7 @@ def _layers(text: str | None) -> tuple[int, ...] | None:
     return None if text is None else tuple(numbers_of("--layers", text, "layer numbers such as 3,7"))
 
 
-def _save(trace: Recording, out: str | Path, counts: list[int], as_json: bool, more: dict[str, Any]) -> None:
+def _save(trace: "Recording", out: "str | Path", counts: list[int], as_json: bool, more: dict[str, Any]) -> None:
     from dysharp.cli.texts.routing_text import print_layers, routing_dict
     from dysharp.workload import describe_trace, save_trace
 

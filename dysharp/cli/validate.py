@@ -6,43 +6,33 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from dysharp.api.arguments import ValidateArgs
 from dysharp.base.errors import ConfigError, SimulationError
-from dysharp.cli.flags import Out, complete_files, jobs_flag, json_flag, plot_flag
+from dysharp.cli.flags import WRITTEN, Json, Plot, complete_files, draw, options
+from dysharp.runs.arguments import Argument
 from dysharp.show.output import print_answer, print_header
 
 if TYPE_CHECKING:
     from dysharp.measured.validation import Validation
 
+_PAGE = "also write the report as Markdown, and beside it the plot (figures/) and the long tables (CSV)."
+_SUMMARY = "also write the errors per family and GPU, as in the packaged validated.toml (TOML)."
+
 
 @click.command()
-@click.option("--data", metavar="CSV", shell_complete=complete_files, help="Your measurements in place of the packaged ones.")
-@click.option("--check", is_flag=True, help="Exit code 1 if a bar does not hold.")
-@click.option(
-    "--hold-out", multiple=True, metavar="shape|gpu|nodes", help="Also refit with whole shapes, GPUs or numbers of nodes held out; repeatable."
-)
-@click.option("--bars", is_flag=True, help="Print the limits that each version of dysharp keeps, and the tables behind them, too.")
-@click.option("--groups", is_flag=True, help="As --bars, with every group, the worst rows, constants and every row without a prediction.")
-@click.option("--constants", metavar="FILE", help="Judge constants of your own, as --refit writes them (TOML), not the packaged ones.")
-@click.option(
-    "--cluster",
-    metavar="FILE",
-    help="Judge the constants of a cluster file that calibrate wrote, on the rows of its GPU; with [scale_out] also on rows between nodes.",
-)
-@plot_flag
-@click.option(
-    "--page", metavar="FILE", type=Out(), help="Also write the report as Markdown, and beside it the plot (figures/) and the long tables (CSV)."
-)
-@click.option("--refit", metavar="FILE", type=Out(), help="Fit the constants to the measurements first and write them to FILE (TOML).")
-@click.option("--summary", metavar="FILE", type=Out(), help="Also write the errors per family and GPU, as in the packaged validated.toml (TOML).")
-@jobs_flag("Processes that run Programs.", default=lambda: min(os.cpu_count() or 1, 256), show_default="all cores")
-@json_flag
+@options(ValidateArgs, jobs={"default": lambda: min(os.cpu_count() or 1, 256), "show_default": "all cores"})
 def validate(
-    data: str | None, check: bool, bars: bool, groups: bool, plot: str | None, page: str | None, refit: str | None, summary: str | None,
-    jobs: int, as_json: bool, **judged: Any,
+    data: Annotated[str | None, Argument(None, "your measurements in place of the packaged ones.", "CSV"), {"shell_complete": complete_files}],
+    check: Annotated[bool, Argument(False, "exit code 1 if a bar does not hold.")],
+    bars: Annotated[bool, Argument(False, "print the limits that each version of dysharp keeps, and the tables behind them, too.")],
+    groups: Annotated[bool, Argument(False, "as --bars, with every group, the worst rows, constants and every row without a prediction.")], *,
+    jobs: int, plot: Plot, page: Annotated[str | None, Argument(None, _PAGE, "FILE"), WRITTEN],
+    refit: Annotated[str | None, Argument(None, "fit the constants to the measurements first and write them to FILE (TOML).", "FILE"), WRITTEN],
+    summary: Annotated[str | None, Argument(None, _SUMMARY, "FILE"), WRITTEN], as_json: Json, **judged: Any,
 ) -> None:  # fmt: skip
     """Compare predictions with public measurements, or with your own.
 
@@ -70,11 +60,7 @@ def validate(
     trained, served = (validate_training(), validate_serving()) if data is None else (None, None)
     if trained is not None and served is not None:
         done = replace(done, bars=[*done.bars, *trained.bars, *served.bars, *plan_bars()])
-    if plot is not None:
-        from dysharp.show.plots import save_figure
-        from dysharp.show.validation_page import plot_validation
-
-        save_figure(plot_validation(done.points), plot)
+    draw(plot, "validation_page.plot_validation", done.points)
     if summary is not None:
         write_text(Path(summary), done.summary)
     if page is not None:

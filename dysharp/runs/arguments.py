@@ -1,8 +1,11 @@
 """Arguments of verbs: type, default and meaning of each, once for Python, `help` and the command line. Loads nothing heavy."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
+
+from dysharp.base.errors import ConfigError, show
 
 if TYPE_CHECKING:
     from dysharp.runs.options import Value
@@ -18,10 +21,11 @@ DEFAULT_CLUSTER = "paper-gh200-nvl32"
 class Argument(NamedTuple):
     """Default and meaning of one argument, and its option (`cli.flags.options`).
 
-    text   the meaning; `None: X.` at its end is the default in words
-    shown  the value of the option in its help: `a|b` are words to complete, `[a|b]` the only words, `A,B,...` a list; "" = no option, or a flag
-    span   (least, most) of the option
-    flag   the option where it is not the name with "--"
+    default  ... = an option that must be given
+    text     the meaning; `None: X.` at its end is the default in words
+    shown    the value of the option in its help: `a|b` are words to complete, `[a|b]` the only words, `A,B,...` a list; "" = no option, or a flag
+    span     (least, most); most None = without an end
+    flag     the option where it is not the name with "--"
     """
 
     default: Any
@@ -35,6 +39,17 @@ class Argument(NamedTuple):
         """The values that `shown` lists; [] where it lists none."""
         return self.shown.strip("[]").split("|") if "|" in self.shown and self.shown.islower() else []
 
+    def check(self, name: str, value: Any) -> None:
+        """Raise ConfigError for a number outside `span`."""
+        least, most = self.span or (-inf, None)
+        if isinstance(value, int | float) and not least <= value <= (inf if most is None else most):
+            raise ConfigError(f"{name}: found {show(value)}, expected {least} {'or more' if most is None else f'to {most}'}")
+
+    def also(self, remark: str) -> "Argument":
+        """With a remark of one verb behind the meaning that all verbs share."""
+        meaning, none, default = self.text.partition(" None: ")
+        return self._replace(text=f"{meaning} {remark}{none}{default}")
+
     @property
     def meaning(self) -> str:
         """The text for Python, where nothing else shows the words."""
@@ -47,7 +62,7 @@ ROUTES = (
 )
 _DIRECTION = "forward pass, backward pass (alone, on the row layout of a forward pass whose GPUs keep step), or both as one Row."
 _OPTIONS = (
-    'options of systems, such as {"deepep.n_sm": 20} (`--set deepep.n_sm=20`, repeatable); at packet level also of `fabric`. '
+    'options of systems: {"deepep.n_sm": 20} in Python, deepep.n_sm=20 in a shell (repeatable); at packet level also of `fabric`. '
     "`dysharp list options` shows names, defaults and ranges."
 )
 _WINDOW = (
@@ -60,18 +75,30 @@ _WORKLOAD = (
 )
 _START = "start time of each rank: fixed:US (the last rank is late), normal:SIGMA_US, rank=R:US,... or a CSV file (rank,start_us)."
 _SLOW = "slow ranks: rank=R:FACTOR,..., normal:CV (spread of clocks) or a CSV file (rank,factor). Their GEMMs take FACTOR times as long."
+_PRECISIONS = "bf16, fp8, fp8-tensor, mxfp8, fp4, fp4-all, mxfp4, mxfp4-fp8, int4, int4-experts, int4-all"
+PRECISION = Argument(
+    None,
+    f"formats of weights, products, state and rows: {_PRECISIONS}; with another state bf16-moments, bf16-gradients, bf16-whole, fp8-moments, "
+    "fp8-primary. Parts: weights (attention, experts, dense, head), products, kv, state, sent, back, such as fp8,products=bf16. "
+    "None: as the model's config or checkpoint says.",
+    "NAME[,PART=VALUE...]",
+)
+_PHASE = "set tokens per GPU (128, 4096, 4096), passes and systems, which need kernels for the phase."
 GPUS = Argument(None, "GPUs in use. None: all GPUs of the cluster.", "G")
 ROUTING = Argument(None, f"{ROUTES} None: routing of the model.", "R")
-SEED = Argument(0, "seed of everything that is drawn.", "N")
+SEED = Argument(0, "seed of everything that is drawn.", "N", (0, None))
 CLUSTER = Argument(DEFAULT_CLUSTER, "name of a packaged cluster, a variant NAME,key=value,... or a TOML file.", "NAME|FILE")
 PLACEMENT = Argument("auto", "placement of experts: contiguous, auto, eplb[:slots=N,nodes=N,groups=G], or a JSON or TOML file.", "P")
 SET = Argument(None, _OPTIONS, "SYSTEM.OPTION=VALUE", None, "--set settings")
 PROGRESS = Argument(None, "called with a `Step` while the simulation runs.")
 WORKLOAD = Argument(None, _WORKLOAD, "W")
+SYSTEMS = Argument(None, "systems to simulate.", "A,B,...")
+COUNTS_OF = Argument("", "files of counts: model to read from a CSV with several models.", "NAME")
+JOBS = Argument(1, "processes that work at once.", "N", (1, 256), "-j --jobs")
 
 
 class SharedArgs(TypedDict, total=False):
-    """Keyword arguments of `run`, `compare` and `advise`. `help` of these functions prints the texts."""
+    """Keyword arguments that `run`, `compare` and `advise` share."""
 
     cluster: Annotated["str | os.PathLike[str] | Cluster", CLUSTER]
     gpus: Annotated[int | None, GPUS]
@@ -89,16 +116,27 @@ class SharedArgs(TypedDict, total=False):
 MODEL = Argument(DEFAULT_MODEL, "name of a packaged model, a TOML file, or a Hugging Face config.json.", "NAME|FILE")
 
 
-class RequestArgs(SharedArgs, total=False):
+class _ModelArgs(TypedDict, total=False):
+    model: Annotated["str | os.PathLike[str] | Model", MODEL]
+
+
+class RequestArgs(_ModelArgs, SharedArgs, total=False):
     """Keyword arguments of `run` and `compare`."""
 
     workload: Annotated["str | Work | None", WORKLOAD]
-    model: Annotated["str | os.PathLike[str] | Model", MODEL]
     window: Annotated[int | None, Argument(None, _WINDOW, "T")]
     start: Annotated[str | None, Argument(None, _START, "S")]
     slow: Annotated[str | None, Argument(None, _SLOW, "S")]
 
 
+class AdviseArgs(SharedArgs, total=False):
+    """Keyword arguments of `advise`."""
+
+    systems: Annotated[Sequence[str] | None, SYSTEMS.also("None: all with kernels of today.")]
+    phase: Annotated[str | None, Argument(None, _PHASE, "decode|prefill|train")]
+    precision: Annotated[str | None, PRECISION]
+
+
 def arguments_of(arguments: type) -> dict[str, Argument]:
-    """{name: default and meaning} of a TypedDict of arguments; `model` first."""
-    return {name: kind.__metadata__[0] for name, kind in sorted(arguments.__annotations__.items(), key=lambda item: item[0] != "model")}
+    """{name: default and meaning} of a TypedDict of arguments."""
+    return {name: kind.__metadata__[0] for name, kind in arguments.__annotations__.items()}

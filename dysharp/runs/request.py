@@ -67,7 +67,7 @@ def takes(arguments: type, **defaults: Any) -> Callable[[Verb], Verb]:
     """Decorate a verb whose `**request` is the TypedDict `arguments`; `defaults` replaces defaults of arguments.
 
     The verb gets every argument, missing ones with their default. An unknown argument raises TypeError, which names the nearest known one; a value of
-    a wrong type raises ConfigError (`specs.arguments`). `help` and `inspect.signature` show all arguments.
+    a wrong type (`specs.arguments`) or outside its span raises ConfigError. `help` and `inspect.signature` show all arguments.
     """
     known = {name: argument._replace(default=defaults.get(name, argument.default)) for name, argument in arguments_of(arguments).items()}
 
@@ -82,7 +82,10 @@ def takes(arguments: type, **defaults: Any) -> Callable[[Verb], Verb]:
             for name in (name for name in request if name not in names):
                 raise TypeError(f"{verb.__name__}() got an unexpected keyword argument {name!r}{nearest(name, names)}")
             request = {name: fitting(name, value, types[name]) if name in types else value for name, value in request.items()}
-            return door(*args, **{name: argument.default for name, argument in known.items()} | request)
+            request = {name: argument.default for name, argument in known.items()} | request
+            for name, argument in known.items():
+                argument.check(name, request[name])
+            return door(*args, **request)
 
         keywords = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=a.default, annotation=types[n]) for n, a in known.items()]
         lines = [textwrap.fill(f"{name}: {argument.meaning}", 110, subsequent_indent="    ") for name, argument in known.items()]

@@ -81,7 +81,7 @@ def test_floats_and_the_order_of_the_engine(dysharp):
         (("--dtype", "float32"), "expected int32 for block integer"),
         (("--path", "row", "--inject", "evict"), "path: found row with injected faults"),
         (("--topk", "99"), "topk: found 99, expected at most the 16 experts"),
-        (("--tokens", "0"), "tokens: found 0, expected 1 to"),
+        (("--tokens", "0"), "'--tokens': 0 is not in the range 1<=x<="),
         (("--path", "row", "--dump"), "dump: found row path, expected packet path (use path packet)"),
         (("--tokens", "99", "--hidden", "4096", "--dump"), "dump: found row path, expected packet path (use fewer tokens, or path packet)"),
         (("--token", "99", "--dump"), "dump: found token 99, expected 0 to 15"),

@@ -40,8 +40,8 @@ REFUSED = {
     "--layout tp=8 --dispatcher nccl": "dispatcher 'nccl': unknown",
     "--layout tp=8 --recompute attn": "recompute: found 'attn', expected modules",
     "--layout tp=8 --schedule 2f2b": "schedule '2f2b': unknown",
-    "--layout tp=8 --fixed-gib -1": "fixed_gib: found -1.0, expected greater than or equal to 0",
-    "--sequence 0": "sequence: found 0, expected greater than or equal to 1",
+    "--layout tp=8 --fixed-gib -1": "'--fixed-gib': -1.0 is not in the range 0<=x<=1000000000",
+    "--sequence 0": "'--sequence': 0 is not in the range 1<=x<=16777216",
 }
 
 

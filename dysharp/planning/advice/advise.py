@@ -18,7 +18,7 @@ from dysharp.planning.advice.candidates import candidates, nothing_to_rank, opti
 from dysharp.planning.advice.prediction import AdviceRuns, Predicted
 from dysharp.planning.advice.tuning import edge_of, fewest_near_best, search
 from dysharp.planning.advice.what_if import WhatIf, what_ifs
-from dysharp.runs.arguments import SharedArgs
+from dysharp.runs.arguments import AdviseArgs
 from dysharp.runs.formats import KNOB, resource_words
 from dysharp.runs.options import Value
 from dysharp.runs.phase import Phase, get_phase, passes_of, replayed
@@ -185,43 +185,36 @@ class Advice:
         }
 
 
-@takes(SharedArgs, cluster=DEFAULT_CLUSTER)
-def advise(
-    model: ModelSource, *, systems: Sequence[str] | None = None, phase: str | None = None, precision: str | None = None,
-    **request: Unpack[SharedArgs],
-) -> Advice:  # fmt: skip
+@takes(AdviseArgs, cluster=DEFAULT_CLUSTER)
+def advise(model: ModelSource, **request: Unpack[AdviseArgs]) -> Advice:
     """Rank the EP systems that run on a machine today, say what limits the best, and what changes would bring.
 
-    `model`: name of a packaged model, a TOML file, a Hugging Face `config.json`, or a `Model`. `systems`: names; None: all systems with a
-    real form. `phase`: "decode", "prefill" or "train"; sets the passes, the default of `tokens`, and the systems: they need kernels for the phase.
-    `precision`: of products and rows, as for `step`. None: products as the model says, and each system sends the formats of its released kernels.
-    `cluster` must be an hw-* cluster. Without a given `n_sm`, a measured system takes the
+    `model`: name of a packaged model, a TOML file, a Hugging Face `config.json`, or a `Model`. Without `precision`, products are as the model says,
+    and each system sends the formats of its released kernels. `cluster` must be an hw-* cluster. Without a given `n_sm`, a measured system takes the
     fewest SMs of the measured range within 1 % of the fastest number; other systems keep their default.
     Raises TypeError for an unknown argument, ConfigError for wrong input or when no system runs.
     """
-    asked, chosen_phase, formats = asked_for(model, phase, request, precision)
+    asked, phase, formats = asked_for(model, request)
     with Workers() as workers:
-        return _advice(asked, chosen_phase, systems, workers, formats)
+        return _advice(asked, phase, request["systems"], workers, formats)
 
 
-def asked_for(
-    model: ModelSource, phase: str | None, request: SharedArgs, precision: str | None = None
-) -> tuple[Request, Phase | None, Formats | None]:
+def asked_for(model: ModelSource, request: AdviseArgs) -> tuple[Request, Phase | None, Formats | None]:
     """The request of advice, complete, its phase, and the formats of `precision`. Raises ConfigError for wrong input, and for a paper cluster."""
-    chosen_phase = None if phase is None else get_phase(phase)
-    if chosen_phase is not None:
-        request["direction"] = passes_of(chosen_phase, request["direction"])
-        request["tokens"] = chosen_phase.tokens if request["tokens"] is None else request["tokens"]
-    asked = make_request({**request, "model": model, "workload": None, "window": None, "start": None, "slow": None})
+    phase = None if request["phase"] is None else get_phase(request["phase"])
+    if phase is not None:
+        request["direction"] = passes_of(phase, request["direction"])
+        request["tokens"] = phase.tokens if request["tokens"] is None else request["tokens"]
+    asked = make_request({**request, "model": model, "workload": None, "window": None, "start": None, "slow": None})  # type: ignore[typeddict-unknown-key]
     asked = dataclasses.replace(asked, waiting=False)  # advice reads the critical path instead
-    if chosen_phase is not None:
-        asked = dataclasses.replace(asked, routing=replayed(chosen_phase, asked.routing))
-    formats = None if precision is None else trained(formats_of(precision))
+    if phase is not None:
+        asked = dataclasses.replace(asked, routing=replayed(phase, asked.routing))
+    formats = None if request["precision"] is None else trained(formats_of(request["precision"]))
     if formats is not None:
         asked = dataclasses.replace(asked, model=layer_in(asked.model, formats, Machine(asked.cluster)))
     if asked.cluster.family != "hw":
         raise ConfigError(f'advise: found cluster "{asked.cluster.name}" of the {asked.cluster.family} family, expected an hw-* cluster')
-    return asked, chosen_phase, formats
+    return asked, phase, formats
 
 
 def _advice(asked: Request, phase: Phase | None, systems: Sequence[str] | None, workers: Workers, formats: Formats | None) -> Advice:
