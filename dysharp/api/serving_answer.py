@@ -7,7 +7,7 @@ from typing import Any
 
 from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_systems import SystemPoint
-from dysharp.base.text import Columns
+from dysharp.base.columns import Columns
 from dysharp.measured.serving.predictions import Bar, bar_of, outside_of
 from dysharp.model.formats import Formats, formats_of, published
 from dysharp.serving.answers import LIMITS, Overlap, Slots, limit_of, point_dict, words_of

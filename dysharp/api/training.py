@@ -10,8 +10,8 @@ from dysharp.api.arguments import StepArgs
 from dysharp.api.comparison import chosen_systems, header_lines, out_of_ranking, place_of_fastest, rows_both_ways
 from dysharp.api.merged_blocks import merged_blocks, merged_line
 from dysharp.api.tensor_parallel import step_sub_layers, step_words
+from dysharp.base.columns import Columns
 from dysharp.base.errors import ConfigError
-from dysharp.base.text import Columns, table
 from dysharp.base.units import PS_PER_US, GiB
 from dysharp.costs.machine import Machine, number
 from dysharp.measured.training.step_time import error_bar
@@ -154,10 +154,10 @@ class Steps:
     @property
     def columns(self) -> Columns:
         """Of `rows`: a quick answer has the parts that stand on its layers, and what these stand on."""
-        return Columns(*COLUMNS[:_QUICK_COLUMNS], "EP layer stands on=quick:") if self.quick else COLUMNS
+        return COLUMNS.like(*COLUMNS.own[:_QUICK_COLUMNS], "EP layer stands on=quick:") if self.quick else COLUMNS
 
     def __str__(self) -> str:
-        return table(self.columns.headings, self.columns.cells(self.rows()), text=self.columns.text) + f"\n{self.sentence()}\n{self.memory_line()}"
+        return self.columns.screen(self.rows()) + f"\n{self.sentence()}\n{self.memory_line()}"
 
     def rows(self) -> list[dict[str, Any]]:
         """Rows of `columns`, one for each system."""

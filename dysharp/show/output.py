@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dysharp.base.columns import Columns
 from dysharp.base.errors import one_line
-from dysharp.base.text import Columns
 from dysharp.base.version import MODEL_VERSION
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from dysharp.api.arguments import EmulateArgs, PlanArgs, ServeArgs, StepArgs
-from dysharp.base.text import Columns
+from dysharp.base.columns import Columns
 from dysharp.cli.app import cli
 from dysharp.cli.report import command_line
 from dysharp.runs.arguments import RequestArgs, SharedArgs, arguments_of

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.base.text import Columns, cell
+from dysharp.base.columns import Columns
+from dysharp.base.text import cell
 from dysharp.show.output import print_columns, print_lines, print_table
 
 if TYPE_CHECKING:
