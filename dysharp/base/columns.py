@@ -12,12 +12,13 @@ SHOWN, KEPT = "shown", "kept"
 
 
 class Column(NamedTuple):
-    """A column. `of`: its value from a row; None: the row's key or attribute `name`. A value None is "-", a list of two "low to high".
+    """A column. `of`: its value from a row; None: the row's key or attribute `name`. None is "-", a list of two "low to high", words stay.
 
     name     key in JSON and CSV
     heading  on screens and pages; "": the name
     format   of a number, as for `format`; a share in percent has ".0%", and its sign stands in the heading. "": text
     unit     of a number, below the heading
+    per      screens and pages divide by it
     number   aligned as a number, without a format
     place    `SHOWN`: on screens and pages alone; `KEPT`: in JSON and CSV alone
     """
@@ -27,6 +28,7 @@ class Column(NamedTuple):
     format: str = ""
     of: Callable[[Any], Any] | None = None
     unit: str = ""
+    per: float = 1.0
     number: bool = False
     place: str = ""
 
@@ -41,7 +43,9 @@ class Column(NamedTuple):
         value = self.value(row)
         if isinstance(value, list | tuple):
             return " to ".join(format(each, self.format) for each in value)
-        return format(value, self.format).removesuffix("%") if self.format and value is not None else cell(value)
+        if not self.format or value is None or isinstance(value, str):
+            return cell(value)
+        return format(value / self.per if self.per != 1 else value, self.format).removesuffix("%")
 
 
 def column(text: str) -> Column:
@@ -49,8 +53,7 @@ def column(text: str) -> Column:
     heading, _, name = text.rpartition("=")
     name, colon, form = name.partition(":")
     name, _, divisor = name.partition("/")
-    of = (lambda row: None if row[name] is None else row[name] / float(divisor)) if divisor else None
-    return Column(name, heading, form, of, number=bool(colon))
+    return Column(name, heading, form, per=float(divisor or 1), number=bool(colon))
 
 
 class Columns:
