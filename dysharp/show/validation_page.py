@@ -7,13 +7,11 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from dysharp.base.columns import Columns
 from dysharp.base.errors import one_line
 from dysharp.base.files import check_destination, make_folder, write_text
 from dysharp.base.text import cell
-from dysharp.base.values import frozen
-from dysharp.measured import validation_tables as tables
 from dysharp.measured.validation import Validation
+from dysharp.measured.validation_tables import TABLES, Table
 from dysharp.show import markdown
 from dysharp.show.plots import drawn, save_figure
 
@@ -22,34 +20,12 @@ FAMILY_COLOURS = ("#0072B2", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E0
 MOST_KINDS = 6
 
 
-@frozen
-class _Long:
-    """A long table: its file beside the page, what it holds, its columns and its rows."""
-
-    name: str
-    meaning: str
-    columns: Columns
-    rows: Sequence[Mapping[str, Any]]
-
-
-def _long_tables(done: Validation) -> list[_Long]:
-    """The tables that lie beside the page as CSV, without the empty ones."""
+def _long_tables(done: Validation) -> list[tuple[Table, Sequence[Mapping[str, Any]]]]:
+    """The tables that lie beside the page as CSV, and their rows, without the empty ones."""
     one, between = ([row for row in done.beyond if bool(row["between"]) == several] for several in (False, True))
-    reasons = [row for row in done.unsupported if row["family"]]
-    constants = "fitted constants; `seen_by`: judged measurements whose prediction moves by at least 2 % of the constant's own change"
-    found = (
-        _Long("groups", "families of the bars by system, hardware and regime", tables.GROUPS, done.groups),
-        _Long("regimes", "families by regime (see below)", tables.REGIMES, done.regimes),
-        _Long("sizes", "families by size of the measured time", tables.SIZES, done.sizes),
-        _Long("worst", "the largest errors", tables.WORST, done.worst),
-        _Long("between", "families between NVLink domains, by system and hardware", tables.BETWEEN, between),
-        _Long("beyond", "families beyond the bars, by system and hardware", tables.BEYOND, one),
-        _Long("borrowed", "constants that a fold of a hold-out cannot fix, and from where their values are", tables.BORROWED, done.borrowed),
-        _Long("constants", constants, tables.CONSTANTS, done.fitted_constants),
-        _Long("counted", "counted numbers (see below)", tables.COUNTED, done.counted_numbers),
-        _Long("unpredicted", "measurements of the families of the bars without a prediction, and why", tables.UNPREDICTED, reasons),
-    )
-    return [table for table in found if table.rows]
+    cut = {"beyond": one, "between": between, "unsupported": [row for row in done.unsupported if row["family"]]}
+    found = [(table, cut[name] if name in cut else getattr(done, name)) for name, table in TABLES.items() if table.file]
+    return [(table, rows) for table, rows in found if rows]
 
 
 def plot_validation(points: Sequence[tuple[str, float, float]], *, ax: Axes | None = None) -> Axes:
@@ -82,8 +58,8 @@ def write_page(done: Validation, path: str | os.PathLike[str]) -> None:
     make_folder(figure.parent, "--page")
     make_folder(folder, "--page")
     save_figure(plot_validation(done.points), figure)
-    for table in _long_tables(done):
-        write_text(folder / f"{table.name}.csv", table.columns.csv(table.rows, lambda value: one_line(cell(value))))
+    for table, rows in _long_tables(done):
+        write_text(folder / f"{table.file}.csv", table.columns.csv(rows, lambda value: one_line(cell(value))))
     write_text(page, page_of(done, f"figures/{figure.name}", folder.name))
 
 
@@ -96,7 +72,7 @@ def page_of(done: Validation, figure: str = "", folder: str = "validation-tables
     every = [row for row in done.beyond if row["system"] == "all"]
     text = markdown.template("validation.md").render(  # `_table` escapes the cells
         command=f"dysharp validate{held_out} --page docs/validation.md",
-        done=done, figure=figure, folder=folder, tables=_long_tables(done), of=tables, table=_table, overall=_sentence(done.overall),
+        done=done, figure=figure, folder=folder, tables=_long_tables(done), table=_table, overall=_sentence(done.overall),
         between=[row for row in every if row["between"]], beyond=[row for row in every if not row["between"]], outside=_outside(done.unsupported),
     )  # fmt: skip
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
@@ -129,5 +105,6 @@ def _sentence(overall: Mapping[str, Any]) -> str:
     )
 
 
-def _table(rows: Sequence[Mapping[str, Any]], columns: Columns) -> str:
+def _table(rows: Sequence[Mapping[str, Any]], name: str, *without: str) -> str:
+    columns = TABLES[name].columns.without(*without)
     return markdown.table(columns.headings, columns.cells(rows))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dysharp.base.columns import Columns
-from dysharp.measured import validation_tables as tables
+from dysharp.measured.validation_tables import TABLES
 from dysharp.show.output import print_columns, print_lines, print_table
 
 if TYPE_CHECKING:
@@ -133,58 +133,57 @@ def print_bars(done: Validation, groups: bool) -> None:
     """The maintainers' tables: coverage, bars, hold-out, why rows have no prediction; with `groups` the rest too."""
     from dysharp.measured.validation import by_reason
 
-    _print(done.families, tables.FAMILIES)
+    _print(done, "families")
     micro = done.overall
     if micro["n"]:
         click.echo(f"all {micro['n']} rows with a prediction: median {micro['median_ape']:.1f} %, 90th percentile {micro['p90_ape']:.1f} %\n")
-    _print(done.bars, tables.BARS)
-    _print(done.fits, tables.FITS)
-    if done.simulators:
-        click.echo("beside the errors that papers state of their own simulators, on measurements of the same kind (the papers' are not public)")
-        _print(done.simulators, tables.SIMULATORS)
-    if done.parts:
-        click.echo("whole layers by part: host where its launches take more than half of the time, else device")
-        _print(done.parts, tables.PARTS)
-    if done.apart:
-        click.echo("judged apart: predicted, but in no mean, bar or fit")
-        _print(done.apart, tables.APART.without("all_median_ape", "all_p90_ape"))
-    if done.forms:
-        _print(done.forms, tables.FORMS)
+    _print(done, "bars", "fits")
+    for name, words in ABOVE.items():
+        if getattr(done, name):
+            click.echo(words, nl=bool(words))
+            _print(done, name)
     one = [row for row in done.beyond if not row["between"] and (groups or row["system"] == "all")]
     if one:
         click.echo("beyond the bars: in no mean, coverage or bar")
-        _print(one, tables.BEYOND.without("closed_median_ape", "unpredicted", *(() if groups else ("system", "hardware"))))
+        _print_rows(one, "beyond", *(() if groups else ("system", "hardware")))
     print_between(done)
     reasons = by_reason(done.unsupported)
     if reasons:
         counted = sum(row["counted"] for row in reasons)
         click.echo(f"{sum(row['n'] for row in reasons)} rows without a prediction; {counted} count against coverage")
     if reasons and not groups:
-        _print([row | {"kinds": _few(row["kinds"]), "ids": _few(row["ids"])} for row in reasons], tables.REASONS)
+        _print_rows([row | {"kinds": _few(row["kinds"]), "ids": _few(row["ids"])} for row in reasons], "reasons")
     if groups:
-        _print([row | {"ids": _few(row["ids"])} for row in done.unsupported], tables.ABSENT)
-        _print(done.groups, tables.GROUPS.without("mape"))
-        _print(done.regimes, tables.REGIMES)
-        _print(done.sizes, tables.SIZES)
-        _print(done.worst, tables.WORST.without("family"))
-        _print(done.fitted_constants, tables.CONSTANTS.without("fitted_on"))
-        _print(done.counted_numbers, tables.COUNTED.without("of"))
+        _print_rows([row | {"ids": _few(row["ids"])} for row in done.unsupported], "absent")
+        _print(done, "groups", "regimes", "sizes", "worst", "fitted_constants", "counted_numbers")
     click.echo("errors in percent of the measured value; median_ape and p90_ape of the absolute error, bias: median of the signed one")
 
 
 def print_hold_out(done: Validation) -> None:
     """Errors with whole shapes or GPUs held out, and constants that a fold does not see."""
     click.echo("held out: errors with constants that were fitted without the group, beside the errors of the fit to all rows")
-    _print(done.hold_out, tables.HOLD_OUT)
-    _print(done.borrowed, tables.BORROWED)
+    _print(done, "hold_out", "borrowed")
+
+
+ABOVE = {
+    "simulators": "beside the errors that papers state of their own simulators, on measurements of the same kind (the papers' are not public)",
+    "parts": "whole layers by part: host where its launches take more than half of the time, else device",
+    "apart": "judged apart: predicted, but in no mean, bar or fit",
+    "forms": "",
+}
 
 
 def _few(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (" ..." if len(names) > most else "")
 
 
-def _print(rows: Iterable[Mapping[str, Any]], columns: Columns) -> None:
-    print_columns(columns, rows)
+def _print(done: Validation, *names: str) -> None:
+    for name in names:
+        _print_rows(getattr(done, name), name)
+
+
+def _print_rows(rows: Iterable[Mapping[str, Any]], name: str, *without: str) -> None:
+    print_columns(TABLES[name].columns.without(*without), rows)
     click.echo()
 
 
