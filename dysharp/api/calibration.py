@@ -34,6 +34,11 @@ class Calibration:
     path: str
     name: str
 
+    @property
+    def constants(self) -> list[dict[str, Any]]:
+        """The fitted constants, before and after."""
+        return [{"name": name, "before": self.fit.before[name], "after": value} for name, value in self.fit.fitted.items()]
+
     def __str__(self) -> str:
         """Errors before and after, and the file."""
         rows = [(e.family, str(e.before.n), f"{e.before.median_ape:.1f}", f"{e.after.median_ape:.1f}") for e in self.fit.errors]
@@ -49,7 +54,7 @@ class Calibration:
             "path": self.path,
             "cluster": self.name,
             "n_rows": f.n_rows,
-            "constants": [{"name": name, "before": f.before[name], "after": value} for name, value in f.fitted.items()],
+            "constants": self.constants,
             "refused": dict(f.refused),
             "errors": [asdict(row) for row in f.errors],
             "skipped": [{"id": m.id, "kind": m.kind, "reason": why} for m, why in f.skipped],

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 from dysharp.analysis import Row
+from dysharp.base.columns import Column, Columns
 from dysharp.base.errors import ConfigError, check_word
-from dysharp.base.text import html_table, sentences, table
+from dysharp.base.text import sentences
+from dysharp.base.values import plain
 from dysharp.model.formats import Formats
 from dysharp.planning.advice.tuning import Search, default_of, tune
 from dysharp.runs.arguments import RequestArgs
@@ -55,13 +57,13 @@ class Comparison:
 
     def __str__(self) -> str:
         """Systems with their times and speed-ups, and the sentence."""
-        return table(self._HEADINGS, self._cells(), left=2) + "\n" + sentences(" ".join([*self._estimated(), self.sentence]))
+        return self.columns.screen(self.rows) + "\n" + sentences(" ".join([*self._estimated(), self.sentence]))
 
     def _repr_html_(self) -> str:
         """The same table for a notebook, with a bar for each time, and the header."""
         most = max((row.layer_us for row in self.rows), default=0.0)
         shares = [row.layer_us / most if most else 0.0 for row in self.rows]
-        return html_table(self._HEADINGS, self._cells(), left=2, bars=shares, below=(*self._estimated(), self.sentence, *self.header))
+        return self.columns.html(self.rows, bars=shares, below=(*self._estimated(), self.sentence, *self.header))
 
     def _estimated(self) -> list[str]:
         """Which times are estimates from leading tokens; [] where all tokens were simulated."""
@@ -72,28 +74,20 @@ class Comparison:
         window = next(iter(of.values()))
         return [f"{whose} are estimates: the first {window['tokens']} of {window['of_tokens']} tokens per GPU were simulated."]
 
-    _HEADINGS: ClassVar = ("system", "form", "us", "speed-up")
-
-    def _cells(self) -> list[tuple[str, str, str, str]]:
-        return [(marked(row), row.form, f"{row.layer_us:.2f}", f"{self.speedup[row.system]:.2f}") for row in self.rows]
+    @property
+    def columns(self) -> Columns:
+        """Of `rows`."""
+        return COMPARED.like(*COMPARED.own, Column("speedup", "speed-up", ".2f", lambda row: self.speedup[row.system]))
 
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(row.system for row in self.rows)}; print() shows the table, to_dict() all>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        more: dict[str, Any] = {"tuned": {name: found.to_dict() for name, found in self.tuned.items()}} if self.tuned else {}
-        more |= {"left_out": dict(self.left_out)} if self.left_out else {}
-        more |= {"out_of_ranking": out} if (out := out_of_ranking(self.rows)) else {}
-        more |= {"formats": dict(self.formats)} if self.formats else {}
-        return {
-            "rows": [row.to_dict() for row in self.rows],
-            "baseline": self.baseline,
-            "baselines": self.baselines,
-            "speedup": self.speedup,
-            "header": list(self.header),
-            "sentence": self.sentence,
-        } | more
+        rows = [row.to_dict() | COMPARED.more(row) for row in self.rows]
+        more = plain(self, "tuned", "left_out") | {"out_of_ranking": out_of_ranking(self.rows), "formats": dict(self.formats)}
+        found = plain(self, "baseline", "baselines", "speedup", "header", "sentence")
+        return {"rows": rows} | found | {name: value for name, value in more.items() if value}
 
 
 @takes(RequestArgs)
@@ -261,9 +255,13 @@ def place_of_fastest(found: Sequence[tuple[str, str, int, float]]) -> int:
     return min(range(len(found)), key=lambda i: (found[i][2] > 0, found[i][0] in bounds, found[i][1] != "real", found[i][3]))
 
 
-def marked(row: Row) -> str:
-    """The system of a Row, with a star where it drops rows."""
-    return f"{row.system}*" if row.dropped_rows else row.system
+def marked(row: Any) -> str:
+    """The system of a Row or a step, with a star where it drops rows."""
+    return f"{row.system}*" if row.dropped_rows else str(row.system)
+
+
+COMPARED = Columns(Column("system", of=marked), "form", "us=layer_us:.2f")
+"""What screens show of Rows that are compared."""
 
 
 def out_of_ranking(rows: Iterable[Row]) -> dict[str, str]:

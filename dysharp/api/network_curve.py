@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Unpack
 
 from dysharp.api.arguments import NetworkArgs, SettingArgs
+from dysharp.base.columns import Column, Columns
 from dysharp.base.errors import ConfigError, check_word, nearest
-from dysharp.base.text import table
 from dysharp.engine.compiling import on_compile
 from dysharp.engine.flit.config import PATTERNS, WORD, NetworkConfig, RouterConfig, Traffic
 from dysharp.engine.flit.curves import MEAN_ERROR, POINT_ERROR, RATE_ERROR, CurveError, CurveRow, compare_curves, curve_errors, read_curves
@@ -227,8 +227,15 @@ class NetworkCurve:
 
     def __str__(self) -> str:
         """One line per load."""
-        rows = [(f"{p.load:.4g}", f"{p.accepted:.4f}", f"{p.packet_latency:.2f}", "saturated" if p.saturated else "") for p in self.points]
-        return table(("load", "accepted", "latency, cycles", ""), rows, left=0)
+        load, _, accepted, latency, *_, saturated = POINTS.own
+        return POINTS.like(load, accepted, latency._replace(heading="latency, cycles"), saturated).screen(self.points)
+
+    @property
+    def columns(self) -> Columns:
+        """Of `points`: also the time of a latency where the length of a cycle is known."""
+        if not (cycle_ps := self.setting.cycle_ps):
+            return POINTS
+        return POINTS.like(*POINTS.own[:-1], Column("ns", "latency\nns", ".1f", lambda p: p.packet_latency * cycle_ps / 1000), POINTS.own[-1])
 
     def __repr__(self) -> str:
         return f"<NetworkCurve of {self.setting.name}, {len(self.points)} loads; print() shows the table, to_dict() all>"
@@ -244,17 +251,25 @@ class NetworkCurve:
 
 
 def _plain(p: NetworkPoint, cycle_ps: int) -> dict[str, Any]:
-    row: dict[str, Any] = {name: getattr(p, name) for name in ("load", "injected", "accepted", "accepted_min", "accepted_max")}
-    for name, column in (("", "packet_latency"), ("network_", "network_latency"), ("flit_", "flit_latency")):
-        mean = getattr(p, column)
-        row[f"{name}latency_cycles"] = None if math.isnan(mean) else mean
-        row[f"{name}latency_min_cycles"], row[f"{name}latency_max_cycles"] = getattr(p, f"{column}_min"), getattr(p, f"{column}_max")
-    if cycle_ps:
-        row["latency_ns"] = None if math.isnan(p.packet_latency) else p.packet_latency * cycle_ps / 1000
-    row["hops"] = None if math.isnan(p.hops) else p.hops
-    for name in ("saturated", "n_packets", "measured_cycles", "cycles", "n_flits", "digest", "wall_s"):
-        row[name] = getattr(p, name)
-    return row
+    row: dict[str, Any] = {}
+    for name, value in asdict(p).items():
+        if name == "hops" and cycle_ps:
+            row["latency_ns"] = p.packet_latency * cycle_ps / 1000
+        row[f"{name.removeprefix('packet_')}_cycles" if "_latency" in name else name] = value
+    del row["seed"], row["kernel_s"]
+    return _numbers(row) | POINTS.more(p)
+
+
+def _numbers(row: dict[str, Any]) -> dict[str, Any]:
+    """None for what is not a number."""
+    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()}
+
+
+POINTS = Columns(
+    "load:.4g", "injected:.4f", "accepted:.4f", "latency\ncycles=packet_latency:.2f", "in network\ncycles=network_latency:.2f",
+    Column("range", "min / max\ncycles", of=lambda p: f"{p.packet_latency_min} / {p.packet_latency_max}", number=True),
+    Column("saturated", " ", of=lambda p: "saturated" * p.saturated),
+)  # fmt: skip
 
 
 @takes(NetworkArgs)
@@ -348,12 +363,9 @@ class CurveComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; None where nothing is compared."""
-
-        def plain(value: Any) -> dict[str, Any]:
-            return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in asdict(value).items()}
-
         bars = {"mean_error": MEAN_ERROR, "worst_error": POINT_ERROR, "rate_error": RATE_ERROR}
-        return {"bars": bars, "curves": [plain(e) for e in self.errors], "rows": [plain(r) for r in self.rows], "holds": self.holds}
+        curves, rows = ([_numbers(asdict(one)) for one in lines] for lines in (self.errors, self.rows))
+        return {"bars": bars, "curves": curves, "rows": rows, "holds": self.holds}
 
 
 @checked

@@ -6,16 +6,17 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import isinf
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Unpack
+from typing import Annotated, Any, Unpack
 
 from pydantic import Field
 
 from dysharp.api.arguments import PlanArgs
 from dysharp.api.plan_confirm import Confirmed, Ranked, confirm, ranked_by_rows
 from dysharp.api.serving import Serving, serve, slo_of
+from dysharp.base.columns import KEPT, SHOWN, Column, Columns
 from dysharp.base.errors import ConfigError, check_word, show
 from dysharp.base.processes import Runner, here, in_processes
-from dysharp.base.text import sentences, table
+from dysharp.base.text import sentences
 from dysharp.base.units import GiB
 from dysharp.costs.machine import Machine
 from dysharp.measured.training.step_time import measured_error
@@ -27,7 +28,7 @@ from dysharp.planning.arguments import lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.experts import SPREAD
 from dysharp.planning.names import behind_of, ep_of, form_of, saving_of, schedule_of, short_of, text_of
-from dysharp.planning.plan import Plan, Planned, Search, framework_for, front, plan_shapes, practice_for
+from dysharp.planning.plan import LAYOUTS, Plan, Planned, Search, framework_for, front, plan_shapes, practice_for
 from dysharp.planning.search import Moved, kept, search, sensitivity
 from dysharp.planning.space import INTEGERS, Space, Task, broken_by
 from dysharp.runs.on_dask import on_dask
@@ -72,12 +73,6 @@ class Answer:
     """{shape: how it serves}."""
     quick: bool = False
     """A few candidates were costed (`search.first_look`), and a search may find a faster layout."""
-    HEADINGS: ClassVar[tuple[str, ...]] = ("Layout", "Recompute", "EP", "tokens/s\nper GPU", "MFU\n%", "GiB", "Behind\n%", "Limit")
-    TEXT: ClassVar[tuple[str, ...]] = ("Recompute", "EP", "Limit", "Then the best")
-    """Headings of columns whose cells are folded: their words would make every layout a block of lines."""
-    SHAPE_HEADINGS: ClassVar[tuple[str, ...]] = ("Shape", "Parameters, B", "tokens/s/GPU", "MFU %", "GiB left", "Unbeaten", "Own best layout")
-    MOVED_HEADINGS: ClassVar[tuple[str, ...]] = ("Constant", "Times", "Step %", "Then the best", "Old one behind %")
-    RANKED_HEADINGS: ClassVar[tuple[str, ...]] = ("Layout", "Closed forms, s", "Rows, s")
 
     @property
     def error(self) -> tuple[float, float] | None:
@@ -117,38 +112,22 @@ class Answer:
         bars = f", {self.lead / median:.1f} error bars" if second else ""
         return f"{lead}{bars}. By closed forms, which miss measured steps like this by {median:g} % (median), {most:g} % (90 % of rows)."
 
-    def cells(self) -> list[list[str]]:
-        """The best layouts, and the best with hardware that nobody sells."""
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows of `LAYOUTS`: the best, and the best with hardware that nobody sells."""
         one = self.plan.first
-        return [self._row(x) for x in one.found.best] + [self._row(x, WHAT_IFS[name]) for name, x in self.what_ifs.items()]
+        shown = [(x, "") for x in one.found.best] + [(x, f" ({WHAT_IFS[name]})") for name, x in self.what_ifs.items()]
+        return [self._row(one, x) | {"ep": ep_of(x) + hardware, "limit": SHORT.get(x.limit, x.limit)} for x, hardware in shown]
 
-    def _row(self, x: Costed, hardware: str = "") -> list[str]:
-        one = self.plan.first
-        behind, name = behind_of(x.step_us, one.found.best[0].step_us), short_of(x)
-        return [
-            name, saving_of(x), f"{ep_of(x)} ({hardware})" if hardware else ep_of(x), f"{one.speed(x):.0f}",
-            f"{100 * one.mfu(x, self.plan.cluster):.1f}", f"{x.peak_bytes / GiB:.1f}", f"{behind:.1f}", SHORT.get(x.limit, x.limit),
-        ]  # fmt: skip
+    def _row(self, one: Planned, x: Costed) -> dict[str, Any]:
+        behind = behind_of(x.step_us, one.found.best[0].step_us)
+        return one.entry(x, self.plan.cluster) | {"short": short_of(x), "saving": saving_of(x), "behind": behind}
 
-    def shape_cells(self) -> list[list[str]]:
-        """Every shape with its own best layout. "Unbeaten": no other has as many tokens/s, as much memory left and as many parameters."""
-        rows, points = [], []
-        for one in self.plan.shapes:
-            x = one.found.best[0]
-            left, total = (self.plan.cluster.hbm_bytes - x.peak_bytes) / GiB, parameters_of(one.task.model).total / 1e9
-            mfu = f"{100 * one.mfu(x, self.plan.cluster):.1f}"
-            points.append((one.speed(x), left, total))
-            rows.append([one.task.model.name, f"{total:.1f}", f"{one.speed(x):.0f}", mfu, f"{left:.1f}", "", short_of(x)])
-        return [[*row[:5], "yes" if unbeaten else "no", *row[6:]] for row, unbeaten in zip(rows, front(points), strict=True)]
-
-    def moved_cells(self) -> list[list[str]]:
-        """Constants whose change by 20 % moves the winner, then the others."""
-        rows = []
-        for one in self.moved or ():
-            then = "the same" if not one.behind else f"{short_of(one.winner)} {saving_of(one.winner)}"
-            behind = "does not fit" if one.behind == float("inf") else f"{100 * one.behind:.1f}"
-            rows.append([one.constant, f"{one.factor:g}", f"{100 * one.step:+.1f}", then, behind])
-        return rows
+    def shape_rows(self) -> list[dict[str, Any]]:
+        """Rows of `SHAPES`: every shape with its own best layout."""
+        total = {one.task.model.name: parameters_of(one.task.model).total for one in self.plan.shapes}
+        rows = [self._row(one, one.found.best[0]) | {"shape": name} for one, name in zip(self.plan.shapes, total, strict=True)]
+        points = [(row["tokens_per_s_gpu"], row["memory_left_GiB"], total[row["shape"]]) for row in rows]
+        return [row | {"parameters": n, "unbeaten": best} for row, n, best in zip(rows, total.values(), front(points), strict=True)]
 
     def moved_line(self) -> str:
         """How many changes of a constant make another layout the best."""
@@ -158,19 +137,17 @@ class Answer:
         tail = f"; in {len(within)} of these the old one stays within an error bar" if changed and self.error else ""
         return f"{len(changed)} of {len(moved)} changes of a constant by 20 % make another layout the best{tail}."
 
-    def ranked_cells(self) -> list[list[str]]:
-        """Layouts in the order of their Rows."""
+    def ranked_rows(self) -> list[dict[str, Any]]:
+        """Rows of `RANKED`."""
         assert self.ranked is not None
         pairs = zip(self.ranked.order, self.ranked.steps, strict=True)
-        return [[short_of(x), f"{closed / 1e6:.3f}", "-" if rows is None else f"{rows / 1e6:.3f}"] for x, (closed, rows) in pairs]
+        return [{"layout": text_of(x), "short": short_of(x), "closed_us": closed, "rows_us": rows} for x, (closed, rows) in pairs]
 
-    def serving_cells(self) -> list[list[str]]:
-        """Every shape by its tokens/s per GPU when it serves, the most first."""
-        best = {name: one.best[0] for name, one in self.served.items() if one.best}
-        order = sorted(self.served, key=lambda name: -best[name].tokens_per_gpu if name in best else 0.0)
-        return [
-            [name, f"{best[name].tokens_per_gpu:,.0f}" if name in best else "none", self.served[name].sentences()[0].split(":")[0]] for name in order
-        ]
+    def serving_rows(self) -> list[dict[str, Any]]:
+        """Rows of `SERVED`, the most tokens first."""
+        most = {name: one.best[0].tokens_per_gpu if one.best else 0.0 for name, one in self.served.items()}
+        told = {name: one.sentences()[0].split(":")[0] for name, one in self.served.items()}
+        return [{"shape": name, "tokens": most[name] or "none", "said": told[name]} for name in sorted(most, key=lambda name: -most[name])]
 
     def arguments(self, framework: str) -> list[str]:
         """The best layout, or the one to judge, as arguments of a framework."""
@@ -181,10 +158,10 @@ class Answer:
         """The layout whose arguments are wanted: that to judge, or the best."""
         return self.checked or self.plan.first.found.best[0]
 
-    def count_cells(self) -> list[list[str]]:
-        """Where every candidate of the first shape went."""
+    def count_rows(self) -> list[dict[str, Any]]:
+        """Rows of `COUNTS`: where every candidate of the first shape went."""
         found = self.plan.first.found
-        return [[f"{n:,}", name] for name, n in sorted(found.counts.items(), key=lambda one: -one[1])] + [[f"{found.size:,}", "all"]]
+        return [{"n": n, "what": what} for what, n in [*sorted(found.counts.items(), key=lambda one: -one[1]), ("all", found.size)]]
 
     def verdict(self) -> str:
         """The judgement of a layout that was given."""
@@ -196,12 +173,11 @@ class Answer:
         place = f"{behind:.1f} % behind {_whole(best)}" if behind > 0 else "no worse than the best of the space"
         return f"{_whole(x)} {fits}: {one.speed(x):.0f} tokens/s per GPU, {place}; besides computing, most time goes to {x.limit}."
 
-    def check_cells(self) -> list[list[str]]:
-        """Shares of the step of the layout that was given, and of the best."""
+    def check_rows(self) -> list[dict[str, Any]]:
+        """Rows of `CHECKED`."""
         assert self.checked is not None
-        best = self.plan.first.found.best[0]
-        rows = [[name, f"{us / 1e6:.3f} s", f"{best.parts[name] / 1e6:.3f} s"] for name, us in self.checked.parts.items()]
-        return [*rows, ["all", f"{self.checked.step_us / 1e6:.3f} s", f"{best.step_us / 1e6:.3f} s"]]
+        parts, best = (one.parts | {"all": one.step_us} for one in (self.checked, self.plan.first.found.best[0]))
+        return [{"part": name, "us": us, "best_us": best[name]} for name, us in parts.items()]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -214,27 +190,39 @@ class Answer:
         if self.what_ifs:
             found["what_ifs"] = {name: one.entry(x, cluster) for name, x in self.what_ifs.items()}
         if self.ranked:
-            pairs = zip(self.ranked.order, self.ranked.steps, strict=True)
-            ranked = [{"layout": text_of(x), "closed_us": closed, "rows_us": rows} for x, (closed, rows) in pairs]
-            found["ranked_by_rows"] = {"order": ranked, "left_out": self.ranked.left_out}
+            found["ranked_by_rows"] = {"order": RANKED.values(self.ranked_rows()), "left_out": self.ranked.left_out}
         if self.confirmed:
             names = ("closed", "replayed", "rows", "merged", "left_out")
             found["confirmed"] = {name: getattr(self.confirmed, name) for name in names}
         if self.moved is not None:
-            found["sensitivity"] = [
-                {"constant": m.constant, "factor": m.factor, "step": m.step, "best": text_of(m.winner),
-                 "behind": None if isinf(m.behind) else m.behind}
-                for m in self.moved
-            ]  # fmt: skip
+            found["sensitivity"] = MOVED.values(self.moved)
         if self.served:
             found["serving"] = {name: serving.to_dict() for name, serving in self.served.items()}
         return found
 
     def __str__(self) -> str:
-        parts = [sentences(self.verdict() if self.checked else self.sentence()), table(self.HEADINGS, self.cells(), text=self.TEXT)]
+        parts = [sentences(self.verdict() if self.checked else self.sentence()), LAYOUTS.screen(self.rows())]
         if len(self.plan.shapes) > 1:
-            parts.append(table(self.SHAPE_HEADINGS, self.shape_cells(), left=1))
+            parts.append(SHAPES.screen(self.shape_rows()))
         return "\n".join(parts)
+
+
+SHAPES = Columns(
+    "Shape=shape", "Parameters, B=parameters/1e9:.1f", "tokens/s/GPU=tokens_per_s_gpu:.0f", "MFU %=mfu:.1%", "GiB left=memory_left_GiB:.1f",
+    "Unbeaten=unbeaten:", "Own best layout=short:",
+)  # fmt: skip
+""""Unbeaten": no other shape has as many tokens/s, as much memory left and as many parameters."""
+RANKED = Columns(Column("short", "Layout", place=SHOWN), Column("layout", place=KEPT), "Closed forms, s=closed_us/1e6:.3f", "Rows, s=rows_us/1e6:.3f")
+MOVED = Columns(
+    "Constant=constant", "Times=factor:g", "Step %=step:+.1%",
+    Column("then", "Then the best", of=lambda m: f"{short_of(m.winner)} {saving_of(m.winner)}" if m.behind else "the same", place=SHOWN),
+    Column("behind", "Old one behind %", ".1%", lambda m: "does not fit" if isinf(m.behind) else m.behind, place=SHOWN),
+    Column("best", of=lambda m: text_of(m.winner), place=KEPT), Column("behind", of=lambda m: None if isinf(m.behind) else m.behind, place=KEPT),
+)  # fmt: skip
+"""Rows: `Moved`."""
+SERVED = Columns("Shape=shape", "served tokens/s/GPU=tokens:,.0f", "Own best layout=said:")
+COUNTS = Columns("Candidates=n:,", "What became of them=what")
+CHECKED = Columns("Part of the step=part", "This layout, s=us/1e6:.3f", "The best, s=best_us/1e6:.3f")
 
 
 def _whole(one: Costed) -> str:

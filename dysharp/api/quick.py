@@ -10,7 +10,7 @@ from dysharp.api.comparison import chosen_systems, place_of_fastest
 from dysharp.base.errors import ConfigError
 from dysharp.planning.advice.advise import DEFAULT_CLUSTER, asked_for
 from dysharp.planning.advice.candidates import candidates, nothing_to_rank, options_to_run
-from dysharp.planning.quick import APART, BOUND, CLOSED, QuickLayer, cells, quick_layers
+from dysharp.planning.quick import APART, BOUND, CLOSED, QuickLayer, quick_layers
 from dysharp.runs.arguments import AdviseArgs, RequestArgs
 from dysharp.runs.collective import running
 from dysharp.runs.header import header_of
@@ -48,9 +48,10 @@ class QuickAnswer:
             return f"No system has a closed form here. The lowest bound is that of {best.system}: at least {best.time_us:.1f} us."
         return f"Quick answer: {best.system}, {best.time_us:.1f} us ({best.words()}). Not simulated.{more}"
 
-    def cells(self) -> list[tuple[str, str, str, str]]:
-        """The table (`planning.quick.HEADINGS`)."""
-        return cells(self.layers)
+    @property
+    def by_time(self) -> list[QuickLayer]:
+        """Rows of `planning.quick.LAYERS`: closed forms and bounds alike from the shortest."""
+        return sorted(self.layers, key=lambda one: one.time_us)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of `Comparison.to_dict` and "quick"; speed-ups are those among closed forms."""

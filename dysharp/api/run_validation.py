@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dysharp.base.text import table
+from dysharp.base.columns import Columns
 from dysharp.measured.measurements import TABLES
 from dysharp.measured.predictions import bar
 from dysharp.measured.serving.predictions import LATENCY, STEP, TPOT, TTFT, ServingCase, fastest_layouts, predict_row
@@ -18,6 +18,9 @@ from dysharp.measured.serving.setting import STEPS, ServingRow
 from dysharp.measured.training import families, step_time
 from dysharp.measured.training.families import RunCase, summarise
 from dysharp.measured.training.setting import TrainingRow
+
+STEPS_SHORT = Columns("what=family", "judged=n:", "median error %=median_ape:.2f", "largest %=max_ape:.2f", "bar of the median %=bar:.1f")
+SERVED_SHORT = Columns("what=family", "judged=n:", "median error %=median_ape:.1f", "90 % of errors below %=p90_ape:.1f", "bias %=bias:+.1f")
 
 
 class RunReport:
@@ -77,9 +80,7 @@ class TrainingReport(RunReport):
 
     def __str__(self) -> str:
         """One line per family."""
-        shown = [row for row in self.families if row["n"]]
-        cells = [(row["family"], str(row["n"]), f"{row['median_ape']:.2f}", f"{row['max_ape']:.2f}", f"{row['bar'] or 0:.1f}") for row in shown]
-        return table(("what", "judged", "median error %", "largest %", "bar of the median %"), cells)
+        return STEPS_SHORT.screen(row | {"bar": row["bar"] or 0.0} for row in self.families if row["n"])
 
 
 def validate_training(data: str | os.PathLike[str] | None = None) -> TrainingReport:
@@ -152,9 +153,7 @@ class ServingReport(RunReport):
         return [*_bars(self.families), *(bar(*one, at_most=False) for one in least)]
 
     def __str__(self) -> str:
-        shown = [row for row in self.families if row["n"]]
-        cells = [(row["family"], str(row["n"]), f"{row['median_ape']:.1f}", f"{row['p90_ape']:.1f}", f"{row['bias']:+.1f}") for row in shown]
-        return table(("what", "judged", "median error %", "90 % of errors below %", "bias %"), cells)
+        return SERVED_SHORT.screen(row for row in self.families if row["n"])
 
 
 def validate_serving(data: str | os.PathLike[str] | None = None, tick: Callable[[int, int], None] = lambda done, of: None) -> ServingReport:

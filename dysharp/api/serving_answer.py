@@ -7,7 +7,8 @@ from typing import Any
 
 from dysharp.api.serving_program import MergedLayer
 from dysharp.api.serving_systems import SystemPoint
-from dysharp.base.text import Columns
+from dysharp.base.columns import Column, Columns
+from dysharp.base.values import plain
 from dysharp.measured.serving.predictions import Bar, bar_of, outside_of
 from dysharp.model.formats import Formats, formats_of, published
 from dysharp.serving.answers import LIMITS, Overlap, Slots, limit_of, point_dict, words_of
@@ -227,46 +228,36 @@ class Serving:
         """Plain values for JSON. Times in milliseconds."""
         apart = None if self.apart is None else asdict(self.apart) | {"prefill": self.apart.prefill.name, "decode": self.apart.decode.name}
         return {
-            "model": self.model, "cluster": self.cluster, "gpus": self.gpus, "engine": self.engine.name,
+            **plain(self, "model", "cluster", "gpus"), "engine": self.engine.name,
             "slo": {"ttft_ms": self.slo.ttft, "tpot_ms": self.slo.tpot}, "users": self.users, "gpus_for_users": self.gpus_for_users,
-            "sentences": list(self.sentences()), "advice": list(self.advice()), "trust": list(self.trust()), "launch": self.launch(),
+            **plain(self, "sentences", "advice", "trust", "launch"),
             "best": [self._point(point) for point in self.best], "front": [self._point(point) for point in self.front],
-            "apart": apart and _milliseconds(apart),
-            "what_ifs": self._changes(),
-            "overlap": self.overlap and asdict(self.overlap), "break_even": self.break_even,
-            "systems": [asdict(one) for one in self.systems], "layers": self.layers and {name: asdict(one) for name, one in self.layers.items()},
-            "slots": [asdict(slot) for slot in self.slots],
-            "formats": self.formats,
-            "rejected": [{"layout": one.layout.name, "reason": one.reason} for one in self.rejected], "header": list(self.header),
+            "apart": apart and _milliseconds(apart), "what_ifs": [*map(_change, self.what_ifs)],
+        } | plain(self, "overlap", "break_even", "systems", "layers", "slots", "formats") | {
+            "rejected": REJECTED.values(self.rejected), "header": list(self.header),
         }  # fmt: skip
-
-    def _changes(self) -> list[dict[str, Any]]:
-        return [
-            {"name": one.name, "how": one.how, "tokens_per_s_gpu": one.tokens_per_gpu, "layout": one.point and one.point.replica.layout.name}
-            for one in self.what_ifs
-        ]
 
     def points_of(self, points: Iterable[ServePoint]) -> list[dict[str, Any]]:
         """Rows of `POINTS`."""
         return [self._point(point) | {"ep_system": point.system or None} for point in points]
 
-    def what_if_rows(self) -> list[dict[str, Any]]:
+    def changes(self) -> list[dict[str, Any]]:
         """Rows of `WHAT_IFS`."""
         now = self.best[0].tokens_per_gpu if self.best else 1.0
-        return [
-            one | {"name": ": ".join(filter(None, (one["name"], one["how"]))), "gain": one["tokens_per_s_gpu"] / now - 1} for one in self._changes()
-        ]
-
-    def system_rows(self) -> list[dict[str, Any]]:
-        """Rows of `SYSTEMS`."""
-        return [asdict(one) | {"over": one.merged / one.closed_whole - 1} for one in self.systems]
+        return [_change(one) | {"gain": one.tokens_per_gpu / now - 1} for one in self.what_ifs]
 
     def __str__(self) -> str:
         return "\n".join((*self.sentences(), *self.trust()))
 
     def _point(self, point: ServePoint) -> dict[str, Any]:
         low, high = bar_of(point.replica).around(point.served.tpot / 1e3)
-        return point_dict(point) | {"tpot_ms_90": [low, high], "outside": outside_of(point.replica, point.load)}
+        found = point_dict(point) | {"tpot_ms_90": [low, high], "outside": outside_of(point.replica, point.load)}
+        return found | POINTS.more(found)
+
+
+def _change(one: WhatIf) -> dict[str, Any]:
+    layout = one.point and one.point.replica.layout.name
+    return plain(one, "name", "how") | {"tokens_per_s_gpu": one.tokens_per_gpu, "layout": layout}
 
 
 def _weights(formats: Formats) -> str:
@@ -299,9 +290,14 @@ POINTS = Columns(
 )  # fmt: skip
 SYSTEMS = Columns(
     "EP system=system", "form=form", "MoE layer\nus=layer:,.0f", "closed form\nus=closed:,.0f", "whole layer,\nmerged us=merged:,.0f",
-    "closed form\nus=closed_whole:,.0f", "merged over\nclosed, %=over:+.0%", "TPOT\nms=tpot_ms:.1f",
+    "closed form\nus=closed_whole:,.0f", Column("over", "merged over\nclosed, %", "+.0%", lambda one: one.merged / one.closed_whole - 1),
+    "TPOT\nms=tpot_ms:.1f",
 )  # fmt: skip
-WHAT_IFS = Columns("changed=name", "layout=layout", "tokens/s\nper GPU=tokens_per_s_gpu:,.0f", "gain\n%=gain:+.0%")
+WHAT_IFS = Columns(
+    Column("changed", of=lambda row: ": ".join(filter(None, (row["name"], row["how"])))), "layout", "tokens/s\nper GPU=tokens_per_s_gpu:,.0f",
+    "gain\n%=gain:+.0%",
+)  # fmt: skip
+REJECTED = Columns(Column("layout", of=lambda one: one.layout.name), Column("reason", "why"))
 
 
 def memory_line(point: ServePoint) -> str:

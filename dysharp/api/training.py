@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from dysharp.api.arguments import StepArgs
-from dysharp.api.comparison import chosen_systems, header_lines, out_of_ranking, place_of_fastest, rows_both_ways
+from dysharp.api.comparison import chosen_systems, header_lines, marked, out_of_ranking, place_of_fastest, rows_both_ways
 from dysharp.api.merged_blocks import merged_blocks, merged_line
 from dysharp.api.tensor_parallel import step_sub_layers, step_words
+from dysharp.base.columns import Columns
 from dysharp.base.errors import ConfigError
-from dysharp.base.text import Columns, table
 from dysharp.base.units import PS_PER_US, GiB
+from dysharp.base.values import plain
 from dysharp.costs.machine import Machine, number
 from dysharp.measured.training.step_time import error_bar
 from dysharp.measured.trust import no_rows
@@ -102,11 +103,9 @@ class Step:
         path = {name: ps / PS_PER_US for name, ps in self.split.path.items()}
         exposed = {name: self.shares[name] * self.step_us for name in (EP, SEND, DATA_PARALLEL)}
         moe = None if self.ep is None else {"forward_us": self.ep.forward, "backward_us": self.ep.backward}
-        return {
-            "system": self.system, "step_us": self.step_us, "tokens_per_s_gpu": self.tokens_per_s_gpu, "tflops": self.tflops, "mfu": self.mfu,
-            "bubble": self.shares[BUBBLE], "exposed_us": exposed, "shares": self.shares, "moe_layer": moe, "ranks_us": ranks, "path_us": path,
-            "energy": self.energy and self.energy.to_dict(),
-        } | ({"kind": self.stands_on} if self.stands_on else {})  # fmt: skip
+        found = plain(self, "system", "step_us", "tokens_per_s_gpu", "tflops", "mfu") | {"bubble": self.shares[BUBBLE], "exposed_us": exposed}
+        found |= {"shares": self.shares, "moe_layer": moe, "ranks_us": ranks, "path_us": path, "energy": plain(self.energy)}
+        return found | COLUMNS.more(found) | ({"kind": self.stands_on} if self.stands_on else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +153,14 @@ class Steps:
     @property
     def columns(self) -> Columns:
         """Of `rows`: a quick answer has the parts that stand on its layers, and what these stand on."""
-        return Columns(*COLUMNS[:_QUICK_COLUMNS], "EP layer stands on=quick:") if self.quick else COLUMNS
+        return COLUMNS.like(*COLUMNS.own[:_QUICK_COLUMNS], "EP layer stands on=quick:") if self.quick else COLUMNS
 
     def __str__(self) -> str:
-        return table(self.columns.headings, self.columns.cells(self.rows()), text=self.columns.text) + f"\n{self.sentence()}\n{self.memory_line()}"
+        return self.columns.screen(self.rows()) + f"\n{self.sentence()}\n{self.memory_line()}"
 
     def rows(self) -> list[dict[str, Any]]:
         """Rows of `columns`, one for each system."""
-        names = [f"{one.system}*" if one.dropped_rows else one.system for one in self.steps]
-        quick = [self.quick.get(one.system, "") for one in self.steps]
-        return [one.to_dict() | one.shares | {"system": name, "quick": how} for one, name, how in zip(self.steps, names, quick, strict=True)]
+        return [one.to_dict() | one.shares | {"system": marked(one), "quick": self.quick.get(one.system, "")} for one in self.steps]
 
     def _memory(self) -> dict[str, Any]:
         ranks = [{"rank": one.rank, "allocated_bytes": one.allocated, "bytes": one.lines} for one in self.memory.ranks]
@@ -171,13 +168,10 @@ class Steps:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON. The fields of the fastest system stand at the top, too."""
-        best = self.best.to_dict()
-        top = {name: best[name] for name in ("system", "tokens_per_s_gpu", "mfu", "step_us", "bubble")}
-        return top | {
-            "model": self.model, "gpus": self.layout.gpus, "schedule": self.schedule.name, "sequence": self.sequence,
-            "chunks_in_flight": in_flight(self.schedule), "memory": self._memory(), "steps": [one.to_dict() for one in self.steps],
-            "gains": self.gains, "formats": self.formats, "sentence": self.sentence(), "header": list(self.header),
-        } | ({"quick": True} if self.quick else {})  # fmt: skip
+        top = plain(self.best, "system", "tokens_per_s_gpu", "mfu", "step_us") | {"bubble": self.best.shares[BUBBLE], "model": self.model}
+        top |= {"gpus": self.layout.gpus, "schedule": self.schedule.name, "sequence": self.sequence, "chunks_in_flight": in_flight(self.schedule)}
+        top |= {"memory": self._memory()} | plain(self, "steps", "gains", "formats", "sentence", "header")
+        return top | ({"quick": True} if self.quick else {})
 
 
 @takes(StepArgs)

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Unpack
 
 from dysharp.api.arguments import DescribeArgs
+from dysharp.base.columns import Columns
 from dysharp.base.errors import ConfigError
-from dysharp.base.text import table
 from dysharp.base.units import GiB, memory_to_bytes
 from dysharp.model import check_domain, check_layout, chunks_of, layout_of
 from dysharp.model.flops import CONVENTIONS, flops_of, model_flops
@@ -23,6 +23,7 @@ from dysharp.training.memory import Memory, Saving, buffer_bytes, check_memory, 
 from dysharp.training.schedules import make_schedule, usual_schedule
 
 GIGA = 1e9
+PARTS = Columns("part", "parameters, B=parameters/1e9:.3f", "used by a token, B=active/1e9:.3f", "GFLOP forward=gflop:.2f")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,7 @@ class Description:
 
     def __str__(self) -> str:
         """Parameters and FLOPs by part."""
-        cells = [(row["part"], f"{row['parameters'] / GIGA:.3f}", f"{row['active'] / GIGA:.3f}", f"{row['gflop']:.2f}") for row in self.parts]
-        return table(("part", "parameters, B", "used by a token, B", "GFLOP forward"), cells)
+        return PARTS.screen(self.parts)
 
 
 @takes(DescribeArgs)

@@ -4,7 +4,7 @@ import csv
 import io
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 from typing import Any
 
@@ -44,42 +44,6 @@ def cell(value: Any) -> str:
     if value is None:
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-class Columns(tuple[str, ...]):
-    """Columns of a table of plain rows, for the screen and for pages.
-
-    A column is "heading=key" of text, or "heading=key:format" of a number; "key/1e3" divides it. A share in percent has a format such as ".0%",
-    its sign stands in the heading. None is "-", a range of two numbers "low to high".
-    """
-
-    def __new__(cls, *named: str) -> "Columns":
-        """Columns in their order."""
-        return super().__new__(cls, named)
-
-    @property
-    def headings(self) -> list[str]:
-        """Names of the columns."""
-        return [named.partition("=")[0] for named in self]
-
-    @property
-    def text(self) -> list[str]:
-        """Headings of the columns of text."""
-        return [named.partition("=")[0] for named in self if ":" not in named.partition("=")[2]]
-
-    def cells(self, rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-        """One tuple for each row."""
-        named = [column.partition("=")[2].partition(":")[::2] for column in self]
-        return [tuple(_shown(row, key, form) for key, form in named) for row in rows]
-
-
-def _shown(row: Mapping[str, Any], key: str, form: str) -> str:
-    name, _, divisor = key.partition("/")
-    if (value := row[name]) is None:
-        return "-"
-    if isinstance(value, list):
-        return " to ".join(format(each, form) for each in value)
-    return format(value / float(divisor) if divisor else value, form).removesuffix("%" if form else "")
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> str:

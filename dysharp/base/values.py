@@ -1,7 +1,8 @@
-"""`frozen`: the one decorator of values, so that their flags exist once."""
+"""`frozen`: the one decorator of values, so that their flags exist once; `plain`: a value for JSON."""
 
-from dataclasses import dataclass, field
-from typing import TypeVar, dataclass_transform
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
@@ -10,3 +11,20 @@ T = TypeVar("T")
 def frozen(cls: type[T]) -> type[T]:
     """`cls` as a dataclass that nobody changes, with slots."""
     return dataclass(frozen=True, slots=True)(cls)
+
+
+def plain(value: Any, *names: str) -> Any:
+    """A value for JSON: tuples as lists, a dataclass by its own `to_dict`, else by its fields.
+
+    `names`: only these fields, properties and methods without arguments, in this order.
+    """
+    if names:
+        found = {name: getattr(value, name) for name in names}
+        return {name: plain(one() if callable(one) else one) for name, one in found.items()}
+    if isinstance(value, Mapping):
+        return {name: plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if not is_dataclass(value):
+        return value
+    return value.to_dict() if hasattr(value, "to_dict") else plain(value, *(one.name for one in fields(value)))

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from dysharp.api.arguments import CalibrateArgs
+from dysharp.base.columns import Column, Columns
 from dysharp.cli.flags import Json, Out, complete_files, options
 from dysharp.runs.arguments import Argument
-from dysharp.show.output import console, print_answer, print_header, print_table
+from dysharp.show.output import console, print_answer, print_columns, print_header, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from dysharp.api.calibration import Calibration
-    from dysharp.measured.cluster_fit import Improvement
     from dysharp.measured.measurements import Measurement
+    from dysharp.measured.predictions import Errors
 
 _OUT = Argument(..., "cluster file to write; --cluster OUT.toml uses it.", "OUT.toml", None, "-o --out")
 ALMOST = 1.001  # a fit that ends so near the end of a constant's range wants to go further
@@ -43,10 +44,9 @@ def print_calibration(done: Calibration) -> None:
 
     fit, out = done.fit, console()
     out.print("error, median / 90th percentile, % of the measured value", markup=False)
-    print_table(("family", "rows", "shapes", "before", "after", "held out"), [_row(row) for row in fit.errors])
+    print_columns(FAMILIES, fit.errors)
     out.print("\nfitted", markup=False)
-    cells = [_constant(name, fit.before[name], value) for name, value in fit.fitted.items()]
-    print_table(("constant", "packaged", "here", "change %", "note"), cells, text=("note",))
+    print_columns(CONSTANTS, done.constants)
     out.print("\nnot fitted", markup=False)
     reasons: dict[str, list[str]] = {}
     for constant, why in fit.refused.items():
@@ -67,15 +67,24 @@ def _skipped(skipped: Sequence[tuple[Measurement, str]]) -> list[tuple[str, ...]
     return [(why, str(len(group)), named[why] + " ..." * (len(group) > 3)) for why, group in by.items()]
 
 
-def _constant(name: str, before: float, after: float) -> tuple[str, ...]:
+def _end(row: Mapping[str, Any]) -> str:
     from dysharp.specs.fitted import fitted
 
-    known = fitted()[name]
-    ends = "end of its range" if min(after / known.low, known.high / after) < ALMOST else ""
-    return name, f"{before:.4g}", f"{after:.4g}", f"{100 * (after / before - 1):+.0f}", ends
+    known = fitted()[row["name"]]
+    return "end of its range" if min(row["after"] / known.low, known.high / row["after"]) < ALMOST else ""
 
 
-def _row(row: Improvement) -> tuple[str, ...]:
-    errors = [row.before, row.after, row.held_out]
-    shown = ("-" if e is None else f"{e.median_ape:.1f} / {e.p90_ape:.1f}" for e in errors)
-    return (row.family, str(row.before.n), str(row.shapes), *shown)
+def _errors(e: Errors | None) -> str:
+    return "-" if e is None else f"{e.median_ape:.1f} / {e.p90_ape:.1f}"
+
+
+CONSTANTS = Columns(
+    "constant=name", "packaged=before:.4g", "here=after:.4g", Column("change", "change %", "+.0%", lambda row: row["after"] / row["before"] - 1),
+    Column("note", of=_end),
+)  # fmt: skip
+FAMILIES = Columns(
+    "family", Column("rows", of=lambda row: row.before.n, number=True), "shapes:", Column("before", of=lambda row: _errors(row.before), number=True),
+    Column("after", of=lambda row: _errors(row.after), number=True),
+    Column("held_out", "held out", of=lambda row: _errors(row.held_out), number=True),
+)  # fmt: skip
+"""Rows: `Improvement`."""

@@ -12,7 +12,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.cli.flags import Json, Plot, draw, options
 from dysharp.cli.progress_bar import progress_bar
 from dysharp.runs.arguments import Argument
-from dysharp.show.output import print_answer, print_header, print_lines, print_table
+from dysharp.show.output import print_answer, print_columns, print_header, print_lines
 
 if TYPE_CHECKING:
     from dysharp.api.network_curve import CurveComparison, NetworkCurve
@@ -96,20 +96,7 @@ def print_curve(done: NetworkCurve) -> None:
     r, lanes = c.router, max(c.router.input_speedup, c.router.output_speedup)
     any_saturated = any(p.saturated for p in done.points)
     print_lines([_answer(done), ""])
-    last = ["latency\nns"] if cycle_ps else []
-    headings = ("load", "injected", "accepted", "latency\ncycles", "in network\ncycles", "min / max\ncycles", *last, "")
-    rows = [
-        (
-            f"{p.load:.4g}",
-            *(f"{rate:.4f}" for rate in (p.injected, p.accepted)),
-            *(f"{latency:.2f}" for latency in (p.packet_latency, p.network_latency)),
-            f"{p.packet_latency_min} / {p.packet_latency_max}",
-            *([f"{p.packet_latency * cycle_ps / 1000:.1f}"] if cycle_ps else []),
-            "saturated" if p.saturated else "",
-        )
-        for p in done.points
-    ]
-    print_table(headings, rows, left=0, fold=False)
+    print_columns(done.columns, done.points, fold=False)
     print_lines(
         [
             "",

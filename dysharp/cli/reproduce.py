@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     Done = tuple[Figure, Sequence[Result], dict[Point, dict[str, Any]]]
 
 PAGE_WIDTH = 130  # of the tables in a file: points have long names
-ROW_FIELDS = ("point", "metric", "paper", "ours", "bound", "verdict", "outcome", "bound_set", "number_seen", "stored", "reason", "holds")
 
 
 _REPORT = Argument(None, "also write the tables as Markdown (.md), or the runs as one HTML file (.html).", "FILE")
@@ -85,7 +84,9 @@ def _chosen(names: Sequence[str], every: bool, models: str | None, direction: st
 
 
 def _json(name: str, results: Sequence[Result], holds: bool) -> dict[str, Any]:
-    lines = [{f: getattr(r, f) for f in ROW_FIELDS} for r in results]
+    from dysharp.show.figure_tables import RESULTS
+
+    lines = [values | {"holds": r.holds} for r, values in zip(results, RESULTS.values(results), strict=True)]
     return {"figure": name, "rows": lines, "verdict": "holds" if holds else "does not hold"}
 
 

@@ -72,10 +72,10 @@ def print_serving(done: Serving) -> None:
         print_lines(["", *advice])
     if done.what_ifs:
         click.echo()
-        print_columns(WHAT_IFS, done.what_if_rows())
+        print_columns(WHAT_IFS, done.changes())
     if done.systems:
         click.echo()
-        print_columns(SYSTEMS, done.system_rows())
+        print_columns(SYSTEMS, done.systems)
     if done.front:
         print_lines(["", "Front: no other point has more tokens per second of a GPU and of a user."])
         print_columns(POINTS, done.points_of(done.front[:MOST_FRONT]))

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dysharp.base.columns import Columns
 from dysharp.base.errors import ConfigError
 from dysharp.base.processes import Runner, here
 from dysharp.base.processes import Task as Work
@@ -33,6 +34,13 @@ NOT_CONSIDERED = (
 )  # fmt: skip
 
 
+LAYOUTS = Columns(
+    "Layout=short", "Recompute=saving", "EP=ep", "tokens/s\nper GPU=tokens_per_s_gpu:.0f", "MFU\n%=mfu:.1%", "GiB=memory_GiB:.1f",
+    "Behind\n%=behind:.1f", "Limit=limit",
+)  # fmt: skip
+"""Rows: `Planned.entry`, and words for people."""
+
+
 @dataclass(frozen=True, slots=True)
 class Planned:
     """One model with its own best layouts."""
@@ -57,13 +65,14 @@ class Planned:
 
     def entry(self, one: Costed, cluster: Cluster) -> dict[str, Any]:
         """A layout as plain values."""
-        return {
+        entry = {
             "layout": text_of(one), "stages": one.layout.stages, "recompute": list(one.values["recompute"]),
             "swap": list(one.values["swap"]), "weights": one.values["weights"], "schedule": schedule_of(one),
             "overlap": one.values["overlap"], "system": one.values["system"], "step_s": one.step_us / 1e6, "tokens_per_s_gpu": self.speed(one),
             "mfu": self.mfu(one, cluster), "memory_GiB": one.peak_bytes / GiB, "memory_left_GiB": (cluster.hbm_bytes - one.peak_bytes) / GiB,
             "limit": one.limit, "shares": {name: us / one.step_us for name, us in one.parts.items()},
         }  # fmt: skip
+        return entry | LAYOUTS.more(entry)
 
 
 @dataclass(frozen=True, slots=True)

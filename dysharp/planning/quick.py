@@ -15,6 +15,7 @@ import numpy as np
 from dysharp.analysis.bound import workload_bound_us
 from dysharp.analysis.row import LEFT_OUT, Row
 from dysharp.analysis.surroundings import Surroundings, surroundings
+from dysharp.base.columns import Column, Columns
 from dysharp.base.units import PS_PER_US
 from dysharp.base.values import frozen
 from dysharp.costs import transfer
@@ -315,10 +316,8 @@ def _tiles_us(request: Request, routing: Routing) -> float:
     return total
 
 
-HEADINGS = ("system", "form", "us", "stands on")
-
-
-def cells(layers: Sequence[QuickLayer]) -> list[tuple[str, str, str, str]]:
-    """The table, closed forms and bounds alike from the shortest."""
-    order = sorted(layers, key=lambda one: one.time_us)
-    return [(one.system, one.form, f"{'>= ' if one.kind == BOUND else ''}{one.time_us:.1f}", one.words()) for one in order]
+LAYERS = Columns(
+    "system", "form", Column("time_us", "us", of=lambda one: f"{'>= ' if one.kind == BOUND else ''}{one.time_us:.1f}", number=True),
+    Column("words", "stands on", of=QuickLayer.words),
+)  # fmt: skip
+"""Rows: `QuickLayer`."""

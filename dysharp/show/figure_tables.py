@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from dysharp.base.columns import KEPT, SHOWN, Column, Columns
 from dysharp.show.markdown import escaped, paragraph, table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-COLUMNS = ("point", "metric", "paper", "ours", "note")
 VERDICTS = {
     "reproduced": "came out",
     "inside": "inside (when the bound was set, or the number first seen, is not said)",
@@ -41,13 +41,19 @@ def counted(verdicts: Sequence[str]) -> str:
     return ", ".join(f"{n} {words}" for verdict, words in VERDICTS.items() if (n := verdicts.count(verdict)))
 
 
-def cells(result: Any) -> tuple[str, ...]:
-    """The texts of a line of a figure's table, by `COLUMNS`."""
-    numbers = ["-" if v is None else f"{v:.3f}" for v in (result.paper, result.ours)]
+def _note(result: Any) -> str:
+    """What a line without a bound says: its stored value, or why it has no verdict."""
     stored = f"regression value {result.stored}" if result.verdict == "regression" else ""
     other = result.verdict if result.verdict in ("other choice", "not judged") else ""
     problem = result.outcome if result.verdict == "other choice" or not result.holds else ""
-    return result.point, result.metric, *numbers, ": ".join(filter(None, (stored or other, problem)))
+    return ": ".join(filter(None, (stored or other, problem)))
+
+
+RESULTS = Columns(
+    "point", "metric", "paper:.3f", "ours:.3f", Column("note", of=_note, place=SHOWN),
+    *(Column(name, place=KEPT) for name in ("bound", "verdict", "outcome", "bound_set", "number_seen", "stored", "reason")),
+)  # fmt: skip
+"""Lines of a figure: on a terminal and as Markdown those without a bound, in CSV and JSON all."""
 
 
 def answer(result: Any, who: str) -> str:
@@ -69,7 +75,7 @@ def reasons(results: Sequence[Any]) -> list[tuple[list[str], str]]:
 
 def print_figure(figure: Any, results: Sequence[Any], out: Console) -> None:
     """Print the answer first: published and simulated numbers, then what explains gaps, then all other numbers. `out`: a console without markup."""
-    from rich.table import Table
+    from dysharp.base.table import plain_table
 
     out.print(f"{figure.name}: {verdict_text(results)}\n{figure.title}")
     for result in bounded(results):
@@ -77,15 +83,9 @@ def print_figure(figure: Any, results: Sequence[Any], out: Console) -> None:
     for points, reason in reasons(results):
         out.print(f"{'; '.join(points)}: {reason}")
     rest = [r for r in results if r.verdict not in VERDICTS]
-    lines = Table(box=None, pad_edge=False)
-    shown = [i for i, name in enumerate(COLUMNS) if name != "paper" or any(r.paper is not None for r in rest)]
-    for i in shown:
-        lines.add_column(COLUMNS[i], justify="right" if COLUMNS[i] in ("paper", "ours") else "left", overflow="fold")
-    for result in rest:
-        texts = cells(result)
-        lines.add_row(*(texts[i] for i in shown))
+    shown = RESULTS if any(r.paper is not None for r in rest) else RESULTS.without("paper")
     if rest:
-        out.print(lines)
+        out.print(plain_table(shown.headings, shown.cells(rest), left=0, text=shown.text))
     out.print("")
 
 
@@ -111,7 +111,7 @@ def figure_markdown(figure: Any, results: Sequence[Any]) -> str:
         lines += [paragraph(figure.text), ""]
     lines += [f"- {escaped(answer(r, 'paper' if figure.paper else 'bound'))}" for r in bounded(results)]
     lines += [f"\n{paragraph('; '.join(points))}: {escaped(reason)}." for points, reason in reasons(results)]
-    rest = [cells(r) for r in results if r.verdict not in VERDICTS]
-    lines += ["", table(COLUMNS, rest)] if rest else []
+    rest = [r for r in results if r.verdict not in VERDICTS]
+    lines += ["", table(RESULTS.headings, RESULTS.cells(rest))] if rest else []
     lines += ["", f"{paragraph(verdict_text(results))}."]
     return "\n".join(lines) + "\n"

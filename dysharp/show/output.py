@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from dysharp.base.columns import Columns
 from dysharp.base.errors import one_line
-from dysharp.base.text import Columns
 from dysharp.base.version import MODEL_VERSION
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ def print_table(
     console().print(table)
 
 
-def print_columns(columns: Columns, rows: Iterable[Mapping[str, Any]], *, whole: int = 0) -> None:
-    """A table of plain rows on stdout."""
-    print_table(columns.headings, columns.cells(rows), left=0, text=columns.text, whole=whole)
+def print_columns(columns: Columns, rows: Iterable[Any], **how: Any) -> None:
+    """A table on stdout. `how`: arguments of `print_table`."""
+    print_table(columns.headings, columns.cells(rows), left=0, text=columns.text, **how)
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:

@@ -9,12 +9,10 @@ from typing import Any
 
 from dysharp.base.text import csv_text
 from dysharp.base.values import frozen
-from dysharp.show.figure_tables import bounded, claims, counted
+from dysharp.show.figure_tables import RESULTS, bounded, claims, counted
 from dysharp.show.headline import headline
 from dysharp.show.markdown import escaped, paragraph, table
 
-FIELDS = ("point", "metric", "paper", "ours", "bound", "verdict", "outcome", "bound_set", "number_seen", "stored", "reason")
-"""Columns of a figure's CSV file: fields of its results."""
 CLAIM_FIELDS = ("figure", "claim", "metric", "bound", "bound set", "number first seen", "ours", "verdict", "could fail")
 FEW, MANY = 2, 15
 """Numbers of one check, or of one reason, that the page prints one by one; lines of a figure beyond which the page has only their count."""
@@ -44,8 +42,8 @@ class Section:
 
 
 def results_csv(results: Sequence[Any]) -> str:
-    """All lines of a figure as CSV, by `FIELDS`. Numbers have three decimals."""
-    return csv_text(FIELDS, ([_text(getattr(r, field)) for field in FIELDS] for r in results))
+    """All lines of a figure as CSV. Numbers have three decimals."""
+    return RESULTS.csv(results, _text)
 
 
 def claims_csv(sections: Sequence[Section]) -> str:

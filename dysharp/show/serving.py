@@ -10,7 +10,8 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from dysharp import __version__
-from dysharp.api.serving_answer import POINTS, SYSTEMS, WHAT_IFS, Serving, memory_line
+from dysharp.api.serving_answer import POINTS, REJECTED, SYSTEMS, WHAT_IFS, Serving, memory_line
+from dysharp.base.columns import Columns
 from dysharp.base.files import write_text
 from dysharp.base.version import MODEL_VERSION
 from dysharp.serving.search import ServePoint
@@ -44,16 +45,14 @@ def _scatter(axes: Axes, points: Sequence[ServePoint], colour: str, label: str) 
 
 def write_page(done: Serving, path: str | os.PathLike[str], command: str) -> Path:
     """Write the page. `command` repeats it. Text of files and options is escaped."""
-    tables: list[tuple[str, Sequence[str], list[tuple[str, ...]]]] = [
-        ("Best layouts within the limits", POINTS.headings, POINTS.cells(done.points_of(done.best))),
-        ("What if", WHAT_IFS.headings, WHAT_IFS.cells(done.what_if_rows())),
-        ("EP systems", SYSTEMS.headings, SYSTEMS.cells(done.system_rows())),
-        ("Front", POINTS.headings, POINTS.cells(done.points_of(done.front))),
-        ("Layouts that do not fit", ("layout", "why"), [(one.layout.name, one.reason) for one in done.rejected]),
-    ]
+    tables: list[tuple[str, Columns, Sequence[Any]]] = [
+        ("Best layouts within the limits", POINTS, done.points_of(done.best)), ("What if", WHAT_IFS, done.changes()),
+        ("EP systems", SYSTEMS, done.systems), ("Front", POINTS, done.points_of(done.front)), ("Layouts that do not fit", REJECTED, done.rejected),
+    ]  # fmt: skip
     page = template("serving.html").render(
         title=f"Serving {done.model} on {done.gpus} GPUs of {done.cluster}", answer=(*done.sentences(), *done.trust()), advice=done.advice(),
-        memory=memory_line(done.best[0]) if done.best else "", launch=done.starting(), tables=[table for table in tables if table[2]],
+        memory=memory_line(done.best[0]) if done.best else "", launch=done.starting(),
+        tables=[(name, columns.headings, columns.cells(rows)) for name, columns, rows in tables if rows],
         picture=_svg(done), header=done.header, command=command, version=__version__, model_version=MODEL_VERSION,
     )  # fmt: skip
     return write_text(path, page)

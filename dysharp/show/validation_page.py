@@ -9,55 +9,23 @@ from matplotlib.axes import Axes
 
 from dysharp.base.errors import one_line
 from dysharp.base.files import check_destination, make_folder, write_text
-from dysharp.base.text import cell, csv_text
-from dysharp.base.values import frozen
+from dysharp.base.text import cell
 from dysharp.measured.validation import Validation
+from dysharp.measured.validation_tables import TABLES, Table
 from dysharp.show import markdown
 from dysharp.show.plots import drawn, save_figure
 
 # Okabe-Ito and two of Tol's muted colours, one per family in the order of the tables.
 FAMILY_COLOURS = ("#0072B2", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#F0E442", "#332288", "#882255")
-BEYOND_KEYS = ("family", "by", "system", "hardware", "n", "n_rows", "median_ape", "p90_ape", "bias", "closed_median_ape", "unpredicted")
 MOST_KINDS = 6
-BORROWED_KEYS = ("by", "held_out", "constant", "from")
-BETWEEN_KEYS = ("family", "between", *BEYOND_KEYS[1:])
 
 
-@frozen
-class _Long:
-    """A long table: its file beside the page, what it holds, its columns and its rows."""
-
-    name: str
-    meaning: str
-    keys: Sequence[str]
-    rows: Sequence[Mapping[str, Any]]
-
-
-def _long_tables(done: Validation) -> list[_Long]:
-    """The tables that lie beside the page as CSV, without the empty ones."""
+def _long_tables(done: Validation) -> list[tuple[Table, Sequence[Mapping[str, Any]]]]:
+    """The tables that lie beside the page as CSV, and their rows, without the empty ones."""
     one, between = ([row for row in done.beyond if bool(row["between"]) == several] for several in (False, True))
-    reasons = [row for row in done.unsupported if row["family"]]
-    worst = ("id", "family", "hardware", "measured", "predicted", "unit", "error")
-    group = ("family", "kind", "system", "hardware", "regime", "n", "median_ape", "p90_ape", "mape", "bias")
-    tables = (
-        _Long("groups", "families of the bars by system, hardware and regime", group, done.groups),
-        _Long("regimes", "families by regime (see below)", ("family", "regime", "predicted_as", "n", "median_ape", "p90_ape", "bias"), done.regimes),
-        _Long("sizes", "families by size of the measured time", ("family", "from_us", "to_us", "n", "median_ape", "p90_ape", "bias"), done.sizes),
-        _Long("worst", "the largest errors", worst, done.worst),
-        _Long("between", "families between NVLink domains, by system and hardware", BETWEEN_KEYS, between),
-        _Long("beyond", "families beyond the bars, by system and hardware", BEYOND_KEYS, one),
-        _Long("borrowed", "constants that a fold of a hold-out cannot fix, and from where their values are", BORROWED_KEYS, done.borrowed),
-        _Long(
-            "constants", "fitted constants; `seen_by`: judged measurements whose prediction moves by at least 2 % of the constant's own change",
-            ("name", "value", "unit", "seen_by", "meaning", "fitted_on"), done.fitted_constants,
-        ),
-        _Long("counted", "counted numbers (see below)", ("module", "name", "count", "of", "text"), done.counted_numbers),
-        _Long(
-            "unpredicted", "measurements of the families of the bars without a prediction, and why",
-            ("family", "kind", "system", "hardware", "n", "counts_for_coverage", "reason"), reasons,
-        ),
-    )  # fmt: skip
-    return [table for table in tables if table.rows]
+    cut = {"beyond": one, "between": between, "unsupported": [row for row in done.unsupported if row["family"]]}
+    found = [(table, cut[name] if name in cut else getattr(done, name)) for name, table in TABLES.items() if table.file]
+    return [(table, rows) for table, rows in found if rows]
 
 
 def plot_validation(points: Sequence[tuple[str, float, float]], *, ax: Axes | None = None) -> Axes:
@@ -86,13 +54,13 @@ def write_page(done: Validation, path: str | os.PathLike[str]) -> None:
     Raises ConfigError for a folder that cannot be written to.
     """
     page = check_destination(path)
-    figure, tables = page.parent / "figures" / f"{page.stem}.svg", page.parent / f"{page.stem}-tables"
-    for folder in (figure.parent, tables):
-        make_folder(folder, "--page")
+    figure, folder = page.parent / "figures" / f"{page.stem}.svg", page.parent / f"{page.stem}-tables"
+    make_folder(figure.parent, "--page")
+    make_folder(folder, "--page")
     save_figure(plot_validation(done.points), figure)
-    for table in _long_tables(done):
-        write_text(tables / f"{table.name}.csv", csv_text(table.keys, [list(map(one_line, line)) for line in _cells(table.rows, table.keys)]))
-    write_text(page, page_of(done, f"figures/{figure.name}", tables.name))
+    for table, rows in _long_tables(done):
+        write_text(folder / f"{table.file}.csv", table.columns.csv(rows, lambda value: one_line(cell(value))))
+    write_text(page, page_of(done, f"figures/{figure.name}", folder.name))
 
 
 def page_of(done: Validation, figure: str = "", folder: str = "validation-tables") -> str:
@@ -137,9 +105,6 @@ def _sentence(overall: Mapping[str, Any]) -> str:
     )
 
 
-def _cells(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[list[str]]:
-    return [[cell(row[key]) for key in keys] for row in rows]
-
-
-def _table(rows: Sequence[Mapping[str, Any]], keys: str) -> str:
-    return markdown.table(keys.split(), _cells(rows, keys.split()))
+def _table(rows: Sequence[Mapping[str, Any]], name: str, *without: str) -> str:
+    columns = TABLES[name].columns.without(*without)
+    return markdown.table(columns.headings, columns.cells(rows))

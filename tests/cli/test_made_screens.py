@@ -291,7 +291,8 @@ TEXTS: dict[str, Callable[[], Lines]] = {
         *printed(validate_text.print_serving_report, served_report())],
     "validate-whole": whole_reports,
     "validate-page": lambda: [line for line in page_of(report(), "f.svg").splitlines() if line.startswith(("|", "#", "All")) or "belong" in line],
-    "validate-long": lambda: [f"{t.name}: {t.meaning}: {' '.join(t.keys)}: {len(t.rows)}" for t in _long_tables(report())],
+    "validate-long": lambda: [f"{t.file}: {t.meaning}: {' '.join(one.name for one in t.columns.own)}: {len(rows)}"
+        for t, rows in _long_tables(report())],
     "routing": lambda: [*printed(routing_text.print_layers, layer_rows()), *printed(routing_text.print_nodes, node_rows())],
     "routing-json": lambda: plain(routing_text.routing_dict("made", layer_rows())),
     "sweep": lambda: [*printed(sweep_text.print_sweep, sweep_rows()), *sweep_text.sweep_csv(sweep_rows()).splitlines()],

@@ -8,8 +8,8 @@ from click.testing import CliRunner
 
 from dysharp.api import arguments
 from dysharp.api.serving import serve
+from dysharp.base.columns import Columns
 from dysharp.base.errors import ConfigError
-from dysharp.base.text import Columns
 from dysharp.cli.app import cli
 from dysharp.cli.flags import options
 from dysharp.cli.report import command_line

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from dysharp.api.calibration import Calibration
 from dysharp.base.table import fact_table, plain_table
 from dysharp.base.version import MODEL_VERSION
 from dysharp.cli.calibrate import print_calibration
-from dysharp.cli.texts.validate_text import _print as print_table
+from dysharp.cli.texts.validate_text import _print_rows as print_rows
 from dysharp.show.output import console, print_header, print_json, print_lines
 
 HOSTILE = "[/red] :smile: \x1b]0;pwn\x07"
@@ -68,7 +69,7 @@ def test_calibrate_cuts_no_number_at_60_columns(monkeypatch: pytest.MonkeyPatch,
     errors = [SimpleNamespace(family="deepep-dispatch", shapes=7654321, before=error, after=error, held_out=error)]
     refused = {f"deepep.constant_{i}": "no row depends on it" for i in range(9)}
     fit = SimpleNamespace(errors=errors, fitted={"link.fraction": 0.87654}, before={"link.fraction": 0.81234}, refused=refused, skipped=[])
-    print_calibration(SimpleNamespace(fit=fit, path="mine.toml", name="mine"))  # type: ignore[arg-type]
+    print_calibration(Calibration(fit, "mine.toml", "mine"))  # type: ignore[arg-type]
     text = capsys.readouterr().out
     assert max(len(line) for line in text.splitlines() if not line.startswith("written")) <= 60
     for number in ("1234567", "7654321", "1234.5 / 98765.4", "0.8123", "0.8765", "+8"):
@@ -78,7 +79,7 @@ def test_calibrate_cuts_no_number_at_60_columns(monkeypatch: pytest.MonkeyPatch,
 def test_validate_cuts_no_number_at_60_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("dysharp.show.output.console", narrow)
     numbers = {"n": 1234567, "n_rows": 7654321, "median_ape": 123.4, "p90_ape": 567.8, "mape": 234.5, "bias": -345.6}
-    print_table([{"family": "inswitch-allreduce", "by": "program", "coverage": 98.76, **numbers}], ("family", "by", "coverage", *numbers))
+    print_rows([{"family": "inswitch-allreduce", "by": "program", "coverage": 98.76, **numbers}], "families")
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 60
     for number in numbers.values():

@@ -59,5 +59,6 @@ def test_long_tables_have_the_name_of_a_file_and_columns() -> None:
     done: Any = SimpleNamespace(**dict.fromkeys(kinds, rows))
     tables = _long_tables(done)
     assert len(tables) == 10
-    assert all(table.name.isidentifier() and not table.meaning.isidentifier() for table in tables)
-    assert all(len(table.keys) > 1 and all(key.isidentifier() for key in table.keys) for table in tables)
+    assert all(table.file.isidentifier() and not table.meaning.isidentifier() for table, _ in tables)
+    names = [[one.name for one in table.columns.own] for table, _ in tables]
+    assert all(len(own) > 1 and all(map(str.isidentifier, own)) for own in names)

@@ -2,10 +2,10 @@
 
 import click
 
-from dysharp.api.planning import Answer
+from dysharp.api.planning import CHECKED, COUNTS, LAYOUTS, MOVED, RANKED, SERVED, SHAPES, Answer
 from dysharp.planning.names import for_step
 from dysharp.planning.plan import NOT_CONSIDERED
-from dysharp.show.output import print_header, print_lines, print_table
+from dysharp.show.output import print_columns, print_header, print_lines
 from dysharp.specs import list_whole_models
 
 
@@ -13,26 +13,26 @@ def print_plan(done: Answer) -> None:
     """The sentence and the tables."""
     print_lines([done.sentence()])
     click.echo()
-    print_table(done.HEADINGS, done.cells(), text=done.TEXT, whole=1)
+    print_columns(LAYOUTS, done.rows(), whole=1)
     one = done.plan.first
     name = one.task.model.name if one.task.model.name in list_whole_models() else "MODEL"
     click.echo(f"\ndysharp step {name} --cluster {done.plan.cluster.name} \\\n  {for_step(one.found.best[0])}")
     if len(done.plan.shapes) > 1:
         click.echo()
-        print_table(done.SHAPE_HEADINGS, done.shape_cells())
+        print_columns(SHAPES, done.shape_rows())
     click.echo()
-    print_table(("Candidates", "What became of them"), done.count_cells(), left=0, text=("What became of them",))
+    print_columns(COUNTS, done.count_rows())
     if done.ranked:
         click.echo()
-        print_table(done.RANKED_HEADINGS, done.ranked_cells())
+        print_columns(RANKED, done.ranked_rows())
         print_lines([f"No Row: {name}: {why}" for name, why in done.ranked.left_out.items()])
     if done.moved is not None:
         click.echo()
         print_lines([done.moved_line()])
-        print_table(done.MOVED_HEADINGS, done.moved_cells(), text=done.TEXT, whole=1)
+        print_columns(MOVED, done.moved, whole=1)
     if done.served:
         click.echo()
-        print_table(("Shape", "served tokens/s/GPU", "Own best layout"), done.serving_cells())
+        print_columns(SERVED, done.serving_rows())
     click.echo()
     if done.confirmed:
         print_lines([done.confirmed.sentence()])
@@ -45,7 +45,7 @@ def print_check(done: Answer) -> None:
     """The verdict on a layout, and its parts of the step beside those of the best layout."""
     print_lines([done.verdict()])
     click.echo()
-    print_table(("Part of the step", "This layout", "The best"), done.check_cells())
+    print_columns(CHECKED, done.check_rows())
 
 
 def print_arguments(done: Answer, framework: str) -> None:

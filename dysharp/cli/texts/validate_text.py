@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dysharp.base.text import Columns, cell
+from dysharp.base.columns import Columns
+from dysharp.measured.validation_tables import TABLES
 from dysharp.show.output import print_columns, print_lines, print_table
 
 if TYPE_CHECKING:
@@ -132,71 +133,57 @@ def print_bars(done: Validation, groups: bool) -> None:
     """The maintainers' tables: coverage, bars, hold-out, why rows have no prediction; with `groups` the rest too."""
     from dysharp.measured.validation import by_reason
 
-    _print(done.families, ("family", "by", "n", "n_rows", "coverage", "median_ape", "p90_ape", "mape", "bias"))
+    _print(done, "families")
     micro = done.overall
     if micro["n"]:
         click.echo(f"all {micro['n']} rows with a prediction: median {micro['median_ape']:.1f} %, 90th percentile {micro['p90_ape']:.1f} %\n")
-    _print(done.bars, ("name", "value", "bar", "holds"))
-    _print(done.fits, ("part", "fitted", "counted", "total", "budget", "holds", "later"))
-    if done.simulators:
-        click.echo("beside the errors that papers state of their own simulators, on measurements of the same kind (the papers' are not public)")
-        _print(done.simulators, ("paper", "measured", "published_mape", "n", "mape", "median_ape", "p90_ape", "bias"))
-    if done.parts:
-        click.echo("whole layers by part: host where its launches take more than half of the time, else device")
-        _print(done.parts, PART_KEYS)
-    if done.apart:
-        click.echo("judged apart: predicted, but in no mean, bar or fit")
-        _print(done.apart, APART_KEYS)
-    if done.forms:
-        _print(done.forms, FORM_KEYS)
+    _print(done, "bars", "fits")
+    for name, words in ABOVE.items():
+        if getattr(done, name):
+            click.echo(words, nl=bool(words))
+            _print(done, name)
     one = [row for row in done.beyond if not row["between"] and (groups or row["system"] == "all")]
     if one:
         click.echo("beyond the bars: in no mean, coverage or bar")
-        _print(one, BEYOND_KEYS if groups else BEYOND_KEYS[:2] + BEYOND_KEYS[4:])
+        _print_rows(one, "beyond", *(() if groups else ("system", "hardware")))
     print_between(done)
     reasons = by_reason(done.unsupported)
     if reasons:
         counted = sum(row["counted"] for row in reasons)
         click.echo(f"{sum(row['n'] for row in reasons)} rows without a prediction; {counted} count against coverage")
     if reasons and not groups:
-        _print([row | {"kinds": _few(row["kinds"]), "ids": _few(row["ids"])} for row in reasons], ("reason", "n", "kinds", "ids"))
+        _print_rows([row | {"kinds": _few(row["kinds"]), "ids": _few(row["ids"])} for row in reasons], "reasons")
     if groups:
-        _print([row | {"ids": _few(row["ids"])} for row in done.unsupported], ("family", "kind", "system", "hardware", "n", "reason", "ids"))
-        _print(done.groups, ("family", "kind", "system", "hardware", "regime", "n", "median_ape", "p90_ape", "bias"))
-        _print(done.regimes, REGIME_KEYS)
-        _print(done.sizes, ("family", "from_us", "to_us", "n", "median_ape", "p90_ape", "bias"))
-        _print(done.worst, ("id", "hardware", "measured", "predicted", "unit", "error"))
-        _print(done.fitted_constants, ("name", "value", "unit", "seen_by", "meaning"))
-        _print(done.counted_numbers, COUNTED_KEYS)
+        _print_rows([row | {"ids": _few(row["ids"])} for row in done.unsupported], "absent")
+        _print(done, "groups", "regimes", "sizes", "worst", "fitted_constants", "counted_numbers")
     click.echo("errors in percent of the measured value; median_ape and p90_ape of the absolute error, bias: median of the signed one")
 
 
 def print_hold_out(done: Validation) -> None:
     """Errors with whole shapes or GPUs held out, and constants that a fold does not see."""
     click.echo("held out: errors with constants that were fitted without the group, beside the errors of the fit to all rows")
-    _print(done.hold_out, ("by", "family", "n", "groups", "fit", "held_out", "ratio"))
-    _print(done.borrowed, BORROWED_KEYS)
+    _print(done, "hold_out", "borrowed")
 
 
-PART_KEYS = ("family", "part", "n", "median_ape", "p90_ape", "bias")
-APART_KEYS = ("family", "group", "n", "median_ape", "p90_ape", "bias")
-BORROWED_KEYS = ("by", "held_out", "constant", "from")
-COUNTED_KEYS = ("module", "name", "count", "text")
-REGIME_KEYS = ("family", "regime", "predicted_as", "n", "median_ape", "p90_ape", "bias")
-BEYOND_KEYS = ("family", "by", "system", "hardware", "n", "n_rows", "median_ape", "p90_ape", "bias")
-FORM_KEYS = ("family", "n", "closed_over_program", "p90_apart", "closed_median_ape", "closed_p90_ape")
-_TEXT = (
-    *("meaning", "family", "kind", "system", "hardware", "name", "id", "reason", "by", "unit", "kinds", "ids"),
-    *("group", "part", "regime", "predicted_as", "module", "text", "constant", "from"),
-)
+ABOVE = {
+    "simulators": "beside the errors that papers state of their own simulators, on measurements of the same kind (the papers' are not public)",
+    "parts": "whole layers by part: host where its launches take more than half of the time, else device",
+    "apart": "judged apart: predicted, but in no mean, bar or fit",
+    "forms": "",
+}
 
 
 def _few(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (" ..." if len(names) > most else "")
 
 
-def _print(rows: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> None:
-    print_table(keys, ([cell(row[key]) for key in keys] for row in rows), left=0, text=_TEXT)
+def _print(done: Validation, *names: str) -> None:
+    for name in names:
+        _print_rows(getattr(done, name), name)
+
+
+def _print_rows(rows: Iterable[Mapping[str, Any]], name: str, *without: str) -> None:
+    print_columns(TABLES[name].columns.without(*without), rows)
     click.echo()
 
 

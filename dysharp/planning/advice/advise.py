@@ -10,7 +10,7 @@ from dysharp.analysis.load import Load, eplb_spec, load_of
 from dysharp.analysis.surroundings import host_line
 from dysharp.base.errors import ConfigError, DysharpError
 from dysharp.base.text import sentences, table
-from dysharp.base.values import frozen
+from dysharp.base.values import frozen, plain
 from dysharp.costs.machine import Machine
 from dysharp.measured.trust import PredictionScope, measured_range, whole_layers
 from dysharp.model.formats import Formats, formats_of, trained
@@ -154,9 +154,9 @@ class Advice:
     def limits(self) -> dict[str, Any]:
         """Where the time of the best system goes, as plain values."""
         row = self.best.row
-        names = ("system", "bound_us", "bound_resource", "bound_terms", "workload_bound_us", "attribution", "utilization", "exposed_comm_us")
-        values = {name: getattr(row, name) for name in names}
-        return values | {"surroundings_us": self.best.around.to_dict(), "load": [load.to_dict() for load in self.load]}
+        bounds = plain(row, "system", "bound_us", "bound_resource", "bound_terms", "workload_bound_us")
+        bounds |= plain(row, "attribution", "utilization", "exposed_comm_us")
+        return bounds | {"surroundings_us": plain(self.best.around), "load": plain(self.load)}
 
     def __str__(self) -> str:
         """The answer in three lines, and the ranking with its error bars."""
@@ -170,19 +170,9 @@ class Advice:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {
-            "answer": list(self.answer),
-            "ranking": [entry.to_dict() for entry in self.ranking],
-            "unjudged": [entry.to_dict() for entry in self.unjudged],
-            "limits": self.limits(),
-            "what_if": [entry.to_dict() for entry in self.what_if],
-            "no_what_if": dict(self.no_what_if),
-            "ties": [entry.system for entry in self.ties()],
-            "not_ranked": dict(self.not_ranked),
-            "formats": dict(self.formats),
-            "layer_errors": None if self.layers is None else dict(self.layers),
-            "header": list(self.header),
-        }
+        found = plain(self, "answer", "ranking", "unjudged", "limits", "what_if", "no_what_if")
+        found["ties"] = [entry.system for entry in self.ties()]
+        return found | plain(self, "not_ranked", "formats") | {"layer_errors": plain(self.layers), "header": list(self.header)}
 
 
 @takes(AdviseArgs, cluster=DEFAULT_CLUSTER)

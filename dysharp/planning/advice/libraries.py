@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from dysharp.base.errors import ConfigError, DysharpError
+from dysharp.base.values import plain
 from dysharp.measured.calls import CallErrors, errors_of_call
 from dysharp.measured.families.library_calls import CAPACITIES, LIBRARIES, RACKS, REGIMES, CallCase, one_domain, program_us
 from dysharp.measured.internode import NODE_GPUS, machine
@@ -55,6 +56,12 @@ class Call:
         """(low, high) in us: nine of ten measured round trips are within this range of their prediction."""
         return None if self.errors is None else (self.us * max(0.0, 1 - self.errors.p90 / 100), self.us * (1 + self.errors.p90 / 100))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        (low, high), e = self.bar() or (None, None), self.errors
+        errors = {} if e is None else {"median_error": e.median, "p90_error": e.p90, "rows": e.n, "own_rows": e.own}
+        return plain(self, "library", "fp8", "us") | {"low_us": low, "high_us": high, "sources": self.pool} | errors
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -71,6 +78,11 @@ class Cell:
         """The calls behind the first whose error bars overlap its bar."""
         bars = [(call, bar) for call in self.calls if (bar := call.bar()) is not None]
         return tuple(call for call, bar in bars[1:] if bar[0] <= bars[0][1][1])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        ties = {"ties": [call.library for call in self.ties()]}
+        return plain(self, "cluster", "gpus", "nodes", "tokens", "calls") | ties | plain(self, "without")
 
     @property
     def pools(self) -> tuple[str, ...]:
@@ -89,18 +101,7 @@ class LibraryAdvice:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {"model": self.model, "regime": self.regime, "cells": [_cell_values(cell) for cell in self.cells], "notes": list(self.notes)}
-
-
-def _cell_values(cell: Cell) -> dict[str, Any]:
-    calls = []
-    for call in cell.calls:
-        low, high = call.bar() or (None, None)
-        e = call.errors
-        errors = {} if e is None else {"median_error": e.median, "p90_error": e.p90, "rows": e.n, "own_rows": e.own}
-        calls.append({"library": call.library, "fp8": call.fp8, "us": call.us, "low_us": low, "high_us": high, "sources": call.pool} | errors)
-    names = {key: value for key, value in asdict(cell).items() if key not in ("calls", "without")}
-    return names | {"calls": calls, "ties": [call.library for call in cell.ties()], "without": dict(cell.without)}
+        return plain(self, "model", "regime", "cells", "notes")
 
 
 def advise_libraries(

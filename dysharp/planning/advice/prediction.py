@@ -8,7 +8,7 @@ from dysharp.analysis import Row
 from dysharp.analysis.load import memory_warning
 from dysharp.analysis.surroundings import Surroundings
 from dysharp.base.errors import DysharpError
-from dysharp.base.values import frozen
+from dysharp.base.values import frozen, plain
 from dysharp.measured.family import judges_of
 from dysharp.measured.trust import PredictionScope, trust_of, warnings_of
 from dysharp.runs.formats import KNOB, formats_of, weights_of
@@ -75,6 +75,11 @@ class Predicted:
         """Surroundings of the Program; all zero where no GEMM runs."""
         return Surroundings(**(self.row.window or {}).get("surroundings_us", self.row.surroundings_us))
 
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all GPUs."""
+        return self.row.gpus * self.tokens / self.time_us * 1e6
+
     def parts_us(self) -> dict[str, float]:
         """The critical path by operator, and the surroundings; the sum is `time_us`."""
         path = (self.row.window or {}).get("path_us", self.row.path_us)
@@ -105,31 +110,13 @@ class Predicted:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        bar = self.bar()
-        return {
-            "system": self.row.system,
-            "form": self.row.form,
-            "options": dict(self.row.options),
-            "formats": self.formats,
-            "time_us": self.time_us,
-            "low_us": bar[0] if bar else None,
-            "high_us": bar[1] if bar else None,
-            "eager_us": self.eager_us,
-            "typical_error": self.typical,
-            "p90_error": self.wide,
-            "families": list(self.families),
-            "tokens_simulated": self.row.tokens_per_gpu,
-            "simulated_us": self.time_us - self.parts_us()["around"],
-            "surroundings_us": self.around.to_dict(),
-            "parts_us": self.parts_us(),
-            "one_kernel_us": self.one_kernel_us(),
-            "phases_us": self.row.phases_us,
-            "exposed_comm_us": self.row.exposed_comm_us,
-            "tokens_per_s": self.row.gpus * self.tokens / self.time_us * 1e6,
-            "tried": {f"{KNOB}={n}": us for n, us in self.tried.items()},
-            "edge": self.edge,
-            "warnings": list(self.warnings),
-        }
+        low, high = self.bar() or (None, None)
+        found = plain(self.row, "system", "form", "options") | plain(self, "formats", "time_us") | {"low_us": low, "high_us": high}
+        found |= {"eager_us": self.eager_us, "typical_error": self.typical, "p90_error": self.wide, "families": list(self.families)}
+        found |= {"tokens_simulated": self.row.tokens_per_gpu, "simulated_us": self.time_us - self.parts_us()["around"]}
+        found |= {"surroundings_us": plain(self.around)} | plain(self, "parts_us", "one_kernel_us") | plain(self.row, "phases_us", "exposed_comm_us")
+        found |= {"tokens_per_s": self.tokens_per_s, "tried": {f"{KNOB}={n}": us for n, us in self.tried.items()}}
+        return found | plain(self, "edge", "warnings")
 
 
 def _leading(job: Job, like: Row | None) -> int | None:

@@ -1,0 +1,25 @@
+"""Columns of the tables of `Validation` (`data/validation_tables.toml`): the screen, the page and its CSV files read them."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dysharp.base.columns import KEPT, Column, Columns, column
+from dysharp.base.reading import parse_toml, read_text
+
+
+class Table(NamedTuple):
+    """Columns of a table; the name of its CSV file beside the page, and what that holds; "" without a file."""
+
+    columns: Columns
+    file: str
+    meaning: str
+
+
+def _table(columns: str, csv: tuple[str, ...] = (), file: str = "", meaning: str = "") -> Table:
+    every: list[Column] = [column(word) for word in columns.split()]
+    return Table(Columns(*(one._replace(place=KEPT * (one.name in csv)) for one in every)), file, meaning)
+
+
+_FILE: Any = Path(__file__).with_name("data") / "validation_tables.toml"
+TABLES = {name: _table(**entry) for name, entry in parse_toml(read_text(_FILE), _FILE.name).items()}
+"""{field of `Validation`: its table}, and some of their parts."""
