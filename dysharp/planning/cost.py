@@ -37,6 +37,8 @@ SUSTAINED = 0.61
 derived, over 256 TFLOPS, the peak that its sibling paper states."""
 GRAIN = 4
 """Parts of a layer in which splits count, so that layouts of like pieces share them."""
+WIDE = "wide"
+"""Among the values of a candidate: all linears are in BF16."""
 Times = NDArray[np.float64]
 
 
@@ -89,7 +91,8 @@ class Coster:
     ) -> None:
         """`rows`: Rows of the routed experts that take the place of closed forms. `block`: the MoE block of one layout as merged Programs."""
         self.task, self.machine, self.space, self.rows, self.block = task, machine, space, rows or {}, block
-        self.recipe: Recipe = recipe_of(task.precision)
+        formats = task.practice.formats
+        self.recipe: Recipe = recipe_for(formats) if formats else recipe_of(task.precision)
         self.capacity = CAP * machine.cluster.hbm_bytes
         model = task.model
         flops = flops_of(model, task.sequence)
@@ -100,6 +103,8 @@ class Coster:
         self.peak = max(float(cluster.bf16_flops_per_us), peak_flops_per_us(cluster, task.practice.products(model)))
         whole = rank_parameters(model, Layout(), [Chunk(0, model.n_layers, True, model.mtp, True)])
         self.dense, self.experts = whole.dense, whole.experts
+        *_, self.wide = task.practice.choices(model.layer is not None, True)
+        """The practice with every linear in BF16 that may stay so."""
 
     def _batches(self, c: Mapping[str, Column]) -> tuple[Column, Column]:
         dp = np.maximum(self.task.gpus // (c["tp"] * c["cp"] * c["pp"]), 1)
@@ -158,7 +163,7 @@ class Coster:
 
     def _recipe(self, values: Mapping[str, Any]) -> Recipe:
         """The recipe of a candidate: linears that stay in BF16 have no copies."""
-        formats = self.practice(values).formats if self.recipe.fp8 and self.task.practice.formats else None
+        formats = self.practice(values).formats if self.recipe.fp8 else None
         return recipe_for(formats) if formats else self.recipe
 
     def _asked(
@@ -168,9 +173,10 @@ class Coster:
         if values["weights"] == "sharded":  # the ranks that share them set the time of their traffic
             whole = self.task.layout(values)
             layout = replace(layout, dp=whole.dp, fsdp=whole.fsdp)
+        own = self.wide if values.get(WIDE) else self.task.practice
         return (
             self.task.model, self.machine, layout, self.task.sequence, values["system"], values["overlap"],
-            replace(self.task.practice, recompute=values["recompute"]), self.task.hottest(values["ep"]), self.rows.get(row_key(values)),
+            replace(own, recompute=values["recompute"]), self.task.hottest(values["ep"]), self.rows.get(row_key(values)),
         )  # fmt: skip
 
     def letters(self) -> str:
@@ -189,7 +195,14 @@ class Coster:
         return self.cost_of(values, number_of, stages)
 
     def cost_of(self, values: dict[str, Any], number_of: int = -1, stages: str = "") -> Costed:
-        """The same of a candidate by its values."""
+        """The same of a candidate by its values, the faster that fits of two: every layer keeps the linears in BF16 that FP8 slows, or (`WIDE`) all do.
+
+        FP8 has more launches in a forward pass and its copies in memory, so what is faster in each layer may be slower in a pipeline, or not fit.
+        """
+        ways = [values] if WIDE in values or self.wide == self.task.practice else [values, values | {WIDE: True}]
+        return min((self._cost_of(one, number_of, stages) for one in ways), key=lambda one: (max(one.peak_bytes, self.capacity), one.step_us))
+
+    def _cost_of(self, values: dict[str, Any], number_of: int, stages: str) -> Costed:
         pieces, letters = self.pieces(values), self.letters()
         each = {letter: pieces.one(letter) for letter in pieces.costs}
         layout = self.task.layout(values, stages)
