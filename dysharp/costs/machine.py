@@ -237,7 +237,7 @@ class Machine:
         out = self.cluster.scale_out
         if out is None or not out.message_us:
             return 0.0
-        return self.cluster.host_factor * ((number(f"proxy.{start}_us") if start else 0.0) + messages * out.message_us)
+        return self.cluster.host_factor * ((self.constants[f"proxy.{start}_us"] if start else 0.0) + messages * out.message_us)
 
     @property
     def wait(self) -> float:

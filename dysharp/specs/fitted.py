@@ -22,6 +22,7 @@ BETWEEN_DOMAINS = 8  # most constants of networks between NVLink domains
 WITHOUT_SWITCH = 4  # most constants of fabrics without a switch
 SERVING = 12  # most constants of serving
 LIBRARIES = 8  # most constants of calls that enter a drained GPU, and of NCCL EP's buffers
+POSTING = 4  # most constants of hosts that post messages between domains
 OPERATORS_AND_TRAINING = 10  # most constants of attention and the operators around it, and of training frameworks, together
 KEYS = ("value", "low", "high", "unit", "meaning", "stage", "fitted_on")
 
@@ -161,6 +162,7 @@ PARTS: tuple[tuple[str, str, int | None, bool], ...] = (
     ("serving", "serving.", SERVING, True),
     (OF_OPERATORS, "attention.", None, True),
     (OF_TRAINING, "training.", None, True),
+    ("hosts that post messages", "proxy.", POSTING, True),
 )
 """(part, how its constants begin ("": as those of no other part), its budget (None: it shares one), whether it was added later)."""
 
