@@ -2,14 +2,14 @@
 
 | system | rows of a token | time inside a domain |
 |---|---|---|
-| deepep | one per GPU; low latency: one per expert | DeepEP's kernels (`transfer`) |
+| deepep, uccl | one per GPU; low latency: one per expert | DeepEP's kernels (`transfer`) |
 | trtllm-a2a | one per GPU | TensorRT-LLM's one-sided kernels |
 | hybrid-ep | one per GPU | links and one exchange of flags |
 | alltoall | one per expert | NCCL's alltoall |
 | flat, dedup | one per expert; between domains one per expert, or one per domain | links alone |
 | hierarchical | an all-gather between domains, where tensor ranks fill a domain (Pangu Ultra, MindSpeed) | links alone |
 
-Rows between domains pass NICs while others pass links. What differs between callers is an argument; the regime of the machine decides waits alone.
+Rows between domains pass NICs while others pass links. Where hosts post messages (EFA; `uccl` has proxies of its own), a post per row comes behind. What differs between callers is an argument; the regime of the machine decides waits alone.
 """
 
 from collections.abc import Callable
@@ -101,8 +101,11 @@ def exchange(machine: Machine, layer: Model, peers: Peers, rows: Rows, system: s
     return Exchange(dispatch, combine, one.copies, maps, machine.wait, KERNELS.get(system, 0), system)
 
 
-KERNELS = {"deepep": 6, "trtllm-a2a": 6, "deepep-ll": 4}
+KERNELS = {"deepep": 6, "uccl": 6, "trtllm-a2a": 6, "deepep-ll": 4}
 """Kernels of Dispatch and Combine together."""
+PROXIES = {"alltoall": "alltoall", "uccl": "uccl"}
+"""System -> whose proxies post its messages where GPUs cannot; the others have those of NVSHMEM, as DeepEP. Alltoall sends a message to each peer,
+the others one for each row."""
 PER_EXPERT = ("alltoall", "deepep-ll")
 
 
@@ -189,8 +192,10 @@ class _Moved:
         if self.system == "deepep-ll":
             experts = self.layer.n_experts + self.peers.slots
             floor = float(ll_dispatch_us(machine.gpu, machine.constants, 0.0, self.layer.topk, row, experts, self.peers.ep)) + 2 * machine.hop
-            return floor + remote * (row if back else row + LL_HEADER_BYTES) / machine.straight
-        return max(self.links(row), remote * row / machine.nic + machine.hop)
+            return floor + max(remote * (row if back else row + LL_HEADER_BYTES) / machine.straight, machine.posted(remote))
+        messages = self.peers.ep - self.inside if self.system == "alltoall" else remote
+        posted = machine.posted(messages, PROXIES.get(self.system, "deepep"))
+        return max(self.links(row), remote * row / machine.nic + machine.hop) + posted
 
 
 def _maps(machine: Machine, peers: Peers, n_bytes: float) -> float:

@@ -232,6 +232,13 @@ class Machine:
         """Latency of a send between NVLink domains."""
         return self.cluster.scale_out.latency_us if self.cluster.scale_out else number("step.nic_latency_us")
 
+    def posted(self, messages: float, start: str = "") -> float:
+        """Time in which proxies on the host post `messages`, behind a start of `proxy`; 0 where GPUs post."""
+        out = self.cluster.scale_out
+        if out is None or not out.message_us:
+            return 0.0
+        return self.cluster.host_factor * ((self.constants[f"proxy.{start}_us"] if start else 0.0) + messages * out.message_us)
+
     @property
     def wait(self) -> float:
         """Wait for the last rank of a collective on which computing waits."""
@@ -286,7 +293,9 @@ class Machine:
     def launch(self, calls: float, looped: float, direction: Direction) -> float:
         """Host time of `calls` operations of a training framework and of `looped` kernels that some of them launch; 0 on a paper cluster."""
         once = "training.forward_us" if direction == "forward" else "training.launch_us"
-        return calls * self.constants[once] + looped * self.constants["training.launch_us"] if self.cluster.gpu else 0.0
+        if not self.cluster.gpu:
+            return 0.0
+        return self.cluster.host_factor * (calls * self.constants[once] + looped * self.constants["training.launch_us"])
 
 
 @lru_cache(maxsize=64)

@@ -135,7 +135,7 @@ DEEPEP_SMS = 20
 DEEPEP_NVL_TOKENS, DEEPEP_RDMA_TOKENS = 256, 128
 """Rows of a channel's receive queue per peer (deepseek-ai/DeepEP, deep_ep/buffer.py: default configurations)."""
 NODE_GPUS = 8
-DISPATCHERS = ("alltoall", "deepep", "hybrid-ep")
+DISPATCHERS = ("alltoall", "deepep", "uccl", "hybrid-ep")
 """Systems that training has closed forms of; those of a plan beside them are forms of `planning.experts`."""
 
 
@@ -145,7 +145,7 @@ def buffer_bytes(dispatcher: str, model: WholeModel, layout: Layout, sequence: i
     | dispatcher | bytes |
     |---|---|
     | alltoall | 0: its tensors come from the allocator |
-    | deepep | queues: channels x peers x rows, over NVLink, and twice over RDMA beyond a node |
+    | deepep, uccl | queues: channels x peers x rows, over NVLink, and twice over RDMA beyond a node |
     | hybrid-ep | an upper bound: the rows of all ranks of the expert group, for Dispatch and for Combine |
     """
     check_word(dispatcher, DISPATCHERS, f"dispatcher {show(dispatcher)}: unknown")

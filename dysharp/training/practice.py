@@ -12,7 +12,7 @@ from dysharp.training.memory import FULL
 
 DType = Literal["", "bf16", "fp8", "mxfp8", "fp4"]
 Launches = tuple[float, float]
-Dispatcher = Literal["", "alltoall", "deepep", "hybrid-ep"]
+Dispatcher = Literal["", "alltoall", "deepep", "uccl", "hybrid-ep"]
 GRAPH_PARTS = ("attn", "mlp", "moe_router", "moe_preprocess", "moe")
 """Parts of a layer that a graph can replay (Megatron-LM, --cuda-graph-scope)."""
 WHOLE = "full_iteration"
@@ -32,7 +32,7 @@ SAVE_STATES, REPLAY_STATES = 1, 3
 around the replay (Megatron-LM, tensor_parallel/random.py). That each counts as one operation was chosen with measured steps in sight."""
 CAST_KERNELS = {"": 0, "bf16": 0, "fp8": 3, "mxfp8": 2, "fp4": 3}
 """Kernels that quantise one tensor: largest value, cast and transpose; with MX scales the cast and a reordering of the scales."""
-SMS = {"": 0, "alltoall": 0, "deepep": 20, "hybrid-ep": 32}
+SMS = {"": 0, "alltoall": 0, "deepep": 20, "uccl": 20, "hybrid-ep": 32}
 """SMs that the exchange holds. Megatron-LM's default of DeepEP; Megatron-Bridge's recipes with Hybrid-EP. NCCL's are not published."""
 
 

@@ -23,7 +23,7 @@ class TrainingRow(Run):
 
     columns = Columns(
         "training",
-        texts=("id", "source", "model", "hardware", "precision", "recompute", "dispatcher", "software", "routing", "check", "note"),
+        texts=("id", "source", "model", "hardware", "precision", "recompute", "dispatcher", "software", "routing", "check", "note", "fabric", "a2a_overlap"),
         degrees=("gpus", "gbs", "mbs", "seq", "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "fsdp", "ga", "layers"),
         numbers=("tok_s_gpu", "tflops_gpu", "step_s", "mem_gib"),
         required=("id", "model", "hardware", "gpus", "precision", "gbs", "mbs", "seq", "tp", "pp", "ep", "dp"),
@@ -120,6 +120,10 @@ def setting_of(row: TrainingRow) -> Setting:
     return Setting(model, layout, row.degree("seq"), RECIPES[PRECISIONS[precision]], saving_of(row))
 
 
+WORDS = dict.fromkeys(("none", "(none)", "none named", "see recipe defaults"), "") | {"selective": "core_attn"}
+"""Words of rows for no recomputation, and for Megatron-LM's default set."""
+
+
 def saving_of(row: TrainingRow) -> Saving:
     """Recomputation of a row. Raises `Unsupported` for a set that is not modelled."""
     names = [name.strip() for name in row.text("recompute").split(",")]
@@ -127,7 +131,8 @@ def saving_of(row: TrainingRow) -> Saving:
         names = [FULL]  # activation_checkpointing of its benchmark configurations
     if names == [""] and row.text("source").startswith(BRIDGE) and row.model == "deepseek-v3":
         names = ["mla_up_proj"]  # the default of its recipe
-    names = [name for name in names if name not in ("", "(none)", "none named", "see recipe defaults")]
+    names = [WORDS.get(name, name) for name in names]
+    names = [name for name in names if name]
     if any(name not in (*MODULES, FULL) for name in names):
         raise Unsupported(f"recomputation {row.text('recompute')!r} is not modelled")
     return Saving(recompute=tuple(names))
@@ -179,7 +184,8 @@ def machine_of(row: TrainingRow) -> tuple[str, Machine]:
     gpu = next((name for text, name in GPUS if text in row.text("hardware").upper()), "")
     if gpu not in TABLES["training_clusters"]:
         raise Unsupported(f"no packaged machine is called like {row.text('hardware')!r}")
-    return gpu, Machine(load_cluster(TABLES["training_clusters"][gpu]))
+    clusters = TABLES["training_clusters"] | (TABLES["efa_clusters"] if "EFA" in row.text("fabric").upper().split() else {})
+    return gpu, Machine(load_cluster(clusters[gpu]))
 
 
 def practice_of(row: TrainingRow, gpu: str, moe: bool) -> Practice:
@@ -202,6 +208,8 @@ def _dispatcher(row: TrainingRow, gpu: str, bridge: bool) -> Dispatcher:
     named = row.text("dispatcher").lower()
     if "hybridep" in named or "hybrid-ep" in named:
         return "hybrid-ep"
+    if "uccl" in named:
+        return "uccl"
     if "deepep" in named:
         return "alltoall" if gpu in RACKS else "deepep"
     if "alltoall" in named or not bridge:
@@ -219,7 +227,7 @@ def _preset(row: TrainingRow, gpu: str) -> tuple[tuple[str, ...], bool]:
 
 def _overlaps(row: TrainingRow, recipe: bool) -> bool:
     named = row.text("dispatcher").lower()
-    return "a2a_overlap" in named or "overlap on" in named or (recipe and is_new(row))
+    return row.text("a2a_overlap") == "on" or "a2a_overlap" in named or "overlap on" in named or (recipe and is_new(row))
 
 
 def is_new(row: TrainingRow) -> bool:

@@ -4,7 +4,7 @@ The floor is a step as rates that nobody fitted, without launches and overlap. A
 rates are rounded medians of SimuMax's table of operators on a B200, as parts of the datasheet, and stand for every machine.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -18,6 +18,7 @@ from dysharp.model.flops import core_flops, flops_of, mean_context
 from dysharp.model.layout import Layout, chunks_of
 from dysharp.model.operators import CORE, operators
 from dysharp.model.state import rank_parameters
+from dysharp.specs.cluster import Cluster
 from dysharp.specs.whole import WholeModel
 from dysharp.training.estimate import Estimate, estimate
 from dysharp.training.practice import Practice
@@ -105,10 +106,12 @@ def measured_s(row: TrainingRow) -> float | None:
     return step if step else row.degree("gbs") * row.degree("seq") / (speed * row.degree("gpus")) if speed else None
 
 
-def estimate_row(row: TrainingRow) -> Estimate:
-    """The prediction of a row's step. Raises `Unsupported` with the reason."""
+def estimate_row(row: TrainingRow, change: Callable[[Cluster], Cluster] | None = None) -> Estimate:
+    """The prediction of a row's step, on the row's machine or what `change` makes of it. Raises `Unsupported` with the reason."""
     setting = setting_of(row)
     gpu, machine = machine_of(row)
+    if change is not None:
+        machine = Machine(change(machine.cluster))
     try:
         return estimate(setting.model, machine, setting.layout, setting.sequence, practice_of(row, gpu, setting.model.layer is not None))
     except ConfigError as error:

@@ -1,0 +1,154 @@
+"""What whole runs say about a machine: named costs, their priors, and the posterior after measurements of steps or of serving.
+
+A cost is a property of hardware or of named software: a rate, a launch, a start. Its prior is log-normal around the value of the base cluster. The
+posterior is the nearest normal distribution in logarithms: Gauss-Newton on weighted least squares, where a row far from all others weighs less
+(Student's t with 4 degrees of freedom), so that one bad row moves little. Rows are equal votes, so their order changes nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dysharp.base.arrays import F64
+from dysharp.base.values import frozen
+from dysharp.specs.cluster import Cluster
+from dysharp.specs.fitted import fitted
+
+HOST = "host_factor"
+NICS = "scale_out."
+
+
+@frozen
+class Cost:
+    """One named cost: a key of cluster files, or a fitted constant. `spread`: standard deviation of its logarithm before any row is seen."""
+
+    name: str
+    spread: float
+    meaning: str
+
+    def of(self, cluster: Cluster) -> float:
+        """Its value on a cluster; 0 where the cluster does not have it."""
+        if self.name == HOST:
+            return cluster.host_factor
+        if self.name.startswith(NICS):
+            return float(getattr(cluster.scale_out, self.name.removeprefix(NICS))) if cluster.scale_out else 0.0
+        return cluster.fitted.get(self.name, 0.0)
+
+    def times(self, cluster: Cluster, factor: float) -> Cluster:
+        """The cluster with the cost `factor` times as large."""
+        value = self.of(cluster) * factor
+        if self.name == HOST:
+            return replace(cluster, host_factor=value)
+        if self.name.startswith(NICS):
+            assert cluster.scale_out is not None
+            return replace(cluster, scale_out=replace(cluster.scale_out, **{self.name.removeprefix(NICS): value}))
+        known = fitted()[self.name]
+        value = min(max(value, known.low), known.high)
+        return replace(cluster, constants=tuple(sorted((dict(cluster.constants) | {self.name: value}).items())))
+
+
+COSTS = (
+    Cost(HOST, 0.35, "launches of the host"),
+    Cost("training.wait_us", 0.5, "wait for the last rank of a collective"),
+    Cost("proxy.alltoall_us", 0.4, "start of NCCL's alltoall over proxies"),
+    Cost("proxy.deepep_us", 0.4, "start of a DeepEP exchange over NVSHMEM's proxy"),
+    Cost("proxy.uccl_us", 0.4, "start of a DeepEP exchange over UCCL's proxies"),
+    Cost("scale_out.message_us", 0.5, "post of a message by a proxy"),
+    Cost("scale_out.nic_GBps", 0.15, "rate of a NIC"),
+    Cost("hopper.bf16_sustained", 0.1, "sustained BF16 products"),
+    Cost("hopper.fp8_sustained", 0.1, "sustained FP8 products"),
+    Cost("blackwell.bf16_sustained", 0.1, "sustained BF16 products"),
+    Cost("blackwell.fp8_sustained", 0.1, "sustained FP8 products"),
+    Cost("hbm.fraction", 0.05, "rate of memory"),
+    Cost("link.fraction", 0.1, "rate of links"),
+    Cost("serving.step_us", 0.4, "work of an engine's scheduler beside a step"),
+    Cost("serving.request_us", 0.5, "work of an engine's host on a request"),
+    Cost("serving.experts_stream", 0.1, "rate of memory under experts' kernels"),
+    Cost("serving.gap_us", 0.4, "gap between two kernels of a graph"),
+)
+"""Spreads were stated before a row was fitted: rates 5 to 15 %, times of software 35 to 50 %."""
+LEAST_EFFECT = 0.005
+"""Part of a row's time that a cost must move, for a change by a factor of e, to be touched by it."""
+STEP = 0.05
+FREEDOM = 4.0
+LEAST_NOISE, NOISE = 0.05, 0.12
+"""Standard deviation of a row's logarithm: least, and before rows say it."""
+
+Change = Callable[[Cluster], Cluster]
+Predict = Callable[[Change], F64]
+"""Logarithms of predictions of all rows on machines that a change made of those of the rows."""
+
+
+@frozen
+class Learned:
+    """The posterior of `costs` in logarithms of factors: means `[costs]`, covariance `[costs, costs]`. `noise`: of one row."""
+
+    costs: tuple[Cost, ...]
+    mean: F64
+    covariance: F64
+    noise: float
+
+    def change(self, cluster: Cluster) -> Cluster:
+        """A machine with the costs at their means."""
+        return changed(cluster, self.costs, self.mean)
+
+    @property
+    def spread(self) -> F64:
+        """`[costs]` standard deviations of logarithms."""
+        return np.sqrt(np.diag(self.covariance))
+
+
+def changed(cluster: Cluster, costs: Sequence[Cost], logs: F64) -> Cluster:
+    """`cluster` with costs `exp(logs)` times as large; costs that it does not have stay away."""
+    for cost, log in zip(costs, logs, strict=True):
+        if log and cost.of(cluster):
+            cluster = cost.times(cluster, float(np.exp(log)))
+    return cluster
+
+
+def slopes(predict: Predict, costs: Sequence[Cost], at: F64) -> F64:
+    """`[rows, costs]` d ln(prediction) / d ln(cost)."""
+    base = predict(lambda cluster: changed(cluster, costs, at))
+    moved = [predict(lambda cluster, k=k: changed(cluster, costs, at + STEP * np.eye(len(costs))[k])) for k in range(len(costs))]  # type: ignore[misc]
+    return np.stack([(one - base) / STEP for one in moved], axis=1)
+
+
+def touched(predict: Predict, costs: Sequence[Cost] = COSTS) -> tuple[Cost, ...]:
+    """Costs that move a row."""
+    found = np.abs(slopes(predict, costs, np.zeros(len(costs)))).max(axis=0)
+    return tuple(cost for cost, most in zip(costs, found, strict=True) if most >= LEAST_EFFECT)
+
+
+def solve(slope: F64, off: F64, spread: F64) -> tuple[F64, F64, float]:
+    """(mean, covariance, noise) of costs whose `slope` `[rows, costs]` explains `off` = ln(measured / predicted) `[rows]`, under priors `spread`."""
+    prior, x, noise = np.diag(spread**-2.0), np.zeros(len(spread)), NOISE
+    for _ in range(12):
+        left = off - slope @ x
+        weight = (FREEDOM + 1) / (FREEDOM + (left / noise) ** 2) / noise**2
+        inverse = np.linalg.inv((slope.T * weight) @ slope + prior)
+        x = inverse @ ((slope.T * weight) @ off)
+        # rows and the prior of NOISE, as four rows, say how far a row is off
+        noise = max(LEAST_NOISE, float(np.sqrt((np.sum(np.minimum(np.abs(off - slope @ x), 3 * noise) ** 2) + 4 * NOISE**2) / (len(off) + 4))))
+    return x, inverse, noise
+
+
+def learn(predict: Predict, measured: F64, costs: Sequence[Cost], rounds: int = 2) -> Learned:
+    """The posterior of `costs` after rows `measured`."""
+    at, spread = np.zeros(len(costs)), np.array([cost.spread for cost in costs])
+    for _ in range(rounds):
+        slope = slopes(predict, costs, at)
+        off = np.log(measured) - predict(lambda cluster: changed(cluster, costs, at)) + slope @ at  # noqa: B023
+        at, covariance, noise = solve(slope, off, spread)
+    return Learned(tuple(costs), at, covariance, noise)
+
+
+def next_rows(slope: F64, wanted: F64, spread: F64, n: int, noise: float = NOISE) -> list[int]:
+    """The `n` rows of `slope` `[rows, costs]` that, measured one after the other, leave the rows `wanted` least uncertain."""
+    information, chosen = np.diag(spread**-2.0), list[int]()
+    for _ in range(min(n, len(slope))):
+        rest = [i for i in range(len(slope)) if i not in chosen]
+        left = [np.trace(wanted @ np.linalg.inv(information + np.outer(slope[i], slope[i]) / noise**2) @ wanted.T) for i in rest]
+        chosen.append(rest[int(np.argmin(left))])
+        information = information + np.outer(slope[chosen[-1]], slope[chosen[-1]]) / noise**2
+    return chosen
