@@ -27,7 +27,7 @@ from dysharp.planning.arguments import lines_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.experts import SPREAD
 from dysharp.planning.names import behind_of, ep_of, form_of, saving_of, schedule_of, short_of, text_of
-from dysharp.planning.plan import Plan, Planned, Search, framework_for, front, plan_shapes, practice_for
+from dysharp.planning.plan import Plan, Planned, Search, framework_for, front, plan_shapes, training_recipe_for
 from dysharp.planning.search import Moved, kept, search, sensitivity
 from dysharp.planning.space import INTEGERS, Space, Task, broken_by
 from dysharp.runs.on_dask import on_dask
@@ -38,7 +38,7 @@ from dysharp.specs.fields import Tokens, check_value
 from dysharp.specs.hf_whole import lines_on
 from dysharp.specs.whole import WholeModel
 from dysharp.training.memory import CAP_LINE
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 
 Gpus = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
 NAMES = {"mbs": "micro_batch"}
@@ -244,8 +244,8 @@ def _whole(one: Costed) -> str:
 
 def formats_of_plan(one: Planned) -> Formats:
     """The formats of the best layout of a plan. Its closed forms send BF16 rows both ways."""
-    task, practice = one.task, one.coster.practice(one.found.best[0].values)
-    known = practice.formats or default_formats(practice.products(task.model), task.precision)
+    task, training_recipe = one.task, one.coster.training_recipe(one.found.best[0].values)
+    known = training_recipe.formats or default_formats(training_recipe.products(task.model), task.precision)
     return with_rows(trained(known), None, task.model.layer)
 
 
@@ -269,12 +269,12 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     own, given = machine_of(machine), given_of(asked["tries"])
     batch, costs = asked["batch"] or gpus, Path(folder) if folder else None
     loads = SPREAD if asked["spread"] is None else asked["spread"], asked["imbalance"]
-    wanted = [_in_formats(model, practice_for(model, own), own, asked["precision"]) for model in shapes]
+    wanted = [_in_formats(model, training_recipe_for(model, own), own, asked["precision"]) for model in shapes]
     if (asked["rows"] or asked["confirmed"]) and wanted[0][1].dtype == "fp4":
         raise ConfigError("plan: precision: found products in fp4, expected bf16, fp8 or mxfp8: simulated layers have no other GEMMs")
     tasks = [
-        Task(model, gpus, batch, asked["sequence"], practice.formats.state if practice.formats else "bf16", practice, *loads, framework_for(machine))
-        for model, practice in wanted
+        Task(model, gpus, batch, asked["sequence"], recipe.formats.state if recipe.formats else "bf16", recipe, *loads, framework_for(machine))
+        for model, recipe in wanted
     ]
     local: Runner[Any] = here if jobs == 1 else lambda work: in_processes(work, jobs)
     with on_dask(asked["scheduler"]) if asked["scheduler"] else nullcontext(local) as run:
@@ -294,13 +294,13 @@ def plan(models: str, gpus: int, cluster: str | Cluster = "hw-dgx-h100-x8", **as
     )
 
 
-def _in_formats(model: WholeModel, practice: Practice, machine: Machine, precision: str | None) -> tuple[WholeModel, Practice]:
-    """A shape and its practice under a precision. Raises `ConfigError`."""
+def _in_formats(model: WholeModel, training_recipe: TrainingRecipe, machine: Machine, precision: str | None) -> tuple[WholeModel, TrainingRecipe]:
+    """A shape and its training recipe under a precision. Raises `ConfigError`."""
     formats = step_formats(precision, model)
     for side in ("sent", "back"):
         if getattr(formats, side) not in ("", "bf16"):
             raise ConfigError(f"plan: precision: found {side}={getattr(formats, side)}, expected bf16: closed forms of a plan send BF16 rows")
-    return in_formats(model, practice, formats, machine)
+    return in_formats(model, training_recipe, formats, machine)
 
 
 def _header(first: Planned, shapes: Iterable[WholeModel]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from dysharp.serving.work import SubLayerCurve
 from dysharp.specs import Cluster, choice
 from dysharp.specs.whole import WholeModel
 from dysharp.systems.collectives import all_tensor_parallel
-from dysharp.training.practice import SubLayers
+from dysharp.training.recipe import SubLayers
 from dysharp.workload.sublayer import SubLayer
 
 SIZES = (1024, 4096, 16384)

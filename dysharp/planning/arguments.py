@@ -58,7 +58,7 @@ STATES = {
 
 def _types(task: Task) -> Iterator[tuple[str, str]]:
     """Options of a precision that was said, as pairs of Megatron-LM and Megatron-Bridge."""
-    formats = task.practice.formats
+    formats = task.training_recipe.formats
     if formats is None:
         return
     option, name = FP8_RECIPES.get(formats.experts if task.model.layer else formats.dense, ("", "bf16_mixed"))

@@ -29,7 +29,7 @@ from dysharp.training.cost import BlockTimes, Cost, EpTimes
 from dysharp.training.costs import beside_pass, exchanged_us, late_sends, n_buckets, update_us
 from dysharp.training.memory import CAP, RESERVED, Saving
 from dysharp.training.moe_block import ELEMENT
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 from dysharp.training.wires import Wires, beyond, send
 
 SUSTAINED = 0.61
@@ -97,7 +97,7 @@ class Coster:
         self.forward = flops.forward_total
         self.executed = 3 * (self.forward - core) + (1 + FLASH_BACKWARD) * core
         cluster = machine.cluster
-        self.peak = max(float(cluster.bf16_flops_per_us), peak_flops_per_us(cluster, task.practice.products(model)))
+        self.peak = max(float(cluster.bf16_flops_per_us), peak_flops_per_us(cluster, task.training_recipe.products(model)))
         whole = rank_parameters(model, Layout(), [Chunk(0, model.n_layers, True, model.mtp, True)])
         self.dense, self.experts = whole.dense, whole.experts
 
@@ -152,25 +152,25 @@ class Coster:
         """Costs of the pieces of a candidate."""
         return pieces_of(*self._asked(values), values["swap"], self._recipe(values), self.block)
 
-    def practice(self, values: Mapping[str, Any]) -> Practice:
-        """The practice of the last layer of a candidate: which linears stay in BF16."""
+    def training_recipe(self, values: Mapping[str, Any]) -> TrainingRecipe:
+        """The training recipe of the last layer of a candidate: which linears stay in BF16."""
         return chosen_of(*self._asked(values))
 
     def _recipe(self, values: Mapping[str, Any]) -> Recipe:
         """The recipe of a candidate: linears that stay in BF16 have no copies."""
-        formats = self.practice(values).formats if self.recipe.fp8 and self.task.practice.formats else None
+        formats = self.training_recipe(values).formats if self.recipe.fp8 and self.task.training_recipe.formats else None
         return recipe_for(formats) if formats else self.recipe
 
     def _asked(
         self, values: Mapping[str, Any]
-    ) -> tuple[WholeModel, Machine, Layout, int, str, str, Practice, float, EpTimes | None]:
+    ) -> tuple[WholeModel, Machine, Layout, int, str, str, TrainingRecipe, float, EpTimes | None]:
         layout = Layout(**{name: values[name] for name in ("tp", "cp", "ep", "etp", "micro_batch")}, dp=values["ep"] * values["etp"])
         if values["weights"] == "sharded":  # the ranks that share them set the time of their traffic
             whole = self.task.layout(values)
             layout = replace(layout, dp=whole.dp, fsdp=whole.fsdp)
         return (
             self.task.model, self.machine, layout, self.task.sequence, values["system"], values["overlap"],
-            replace(self.task.practice, recompute=values["recompute"]), self.task.hottest(values["ep"]), self.rows.get(row_key(values)),
+            replace(self.task.training_recipe, recompute=values["recompute"]), self.task.hottest(values["ep"]), self.rows.get(row_key(values)),
         )  # fmt: skip
 
     def letters(self) -> str:
@@ -247,7 +247,7 @@ class Coster:
             "bubble": ramp.ramp + m * steady * (ramp.slope - 1),
             "sends": hop * (2 * (p - 1) + (2 * m if v == 1 else 0)),  # 1F1B waits for its sends, interleaved ones run beside (Megatron-Bridge)
             "gradients and parameters": self._exchange(layout, widest, ((f, ahead), (b, behind)), copies),
-            "optimizer": update_us(self.machine, layout, widest, copies, self.task.practice, self.recipe.sharded),
+            "optimizer": update_us(self.machine, layout, widest, copies, self.task.training_recipe, self.recipe.sharded),
         }
 
     def _exchange(self, layout: Layout, held: RankParameters, ways: tuple[tuple[float, Wires], tuple[float, Wires]], copies: int) -> float:
@@ -255,7 +255,7 @@ class Coster:
 
         `ways`: time and wires of a forward and of a backward pass.
         """
-        out, own = 0.0, self.task.practice
+        out, own = 0.0, self.task.training_recipe
         for element, (pass_us, others) in zip((2.0, number("step.gradient_bytes")), ways, strict=True):
             if layout.fsdp == 1:  # else every micro-batch brings them
                 alone, wires = exchanged_us(self.machine, layout, held, copies, element)

@@ -18,7 +18,7 @@ from dysharp.training.cost import BlockTimes, Cost, EpTimes
 from dysharp.training.costs import beside, with_rows
 from dysharp.training.memory import DISPATCHERS, Saving
 from dysharp.training.moe_block import expert_tensor, routed
-from dysharp.training.practice import Dispatcher, Practice
+from dysharp.training.recipe import Dispatcher, TrainingRecipe
 from dysharp.training.wires import Wires
 
 ROWS_ONCE = ("dedup", "in-switch", "moe-hub")
@@ -91,7 +91,7 @@ def dispatcher_of(system: str, machine: Machine) -> Dispatcher:
 
 @lru_cache(maxsize=1 << 14)
 def pieces_of(
-    model: WholeModel, machine: Machine, layout: Layout, sequence: int, system: str, overlap: str, practice: Practice, imbalance: float,
+    model: WholeModel, machine: Machine, layout: Layout, sequence: int, system: str, overlap: str, training_recipe: TrainingRecipe, imbalance: float,
     ep: EpTimes | None = None, swap: tuple[str, ...] = (), recipe: Recipe = PLAIN, block: BlockTimes | None = None,
 ) -> Pieces:  # fmt: skip
     """The pieces of `model` under the degrees of `layout`. `layout.dp` decides nothing here. `ep`: a Row of the routed experts.
@@ -100,8 +100,8 @@ def pieces_of(
     """
     if layout.fsdp > 1 or swap:
         cut = replace(layout, dp=layout.ep * layout.etp, fsdp=1)
-        alone = pieces_of(model, machine, cut, sequence, system, overlap, practice, imbalance, ep, (), PLAIN, block)
-        saving, tokens = Saving(practice.recompute, imbalance=imbalance), layout.tokens(sequence)
+        alone = pieces_of(model, machine, cut, sequence, system, overlap, training_recipe, imbalance, ep, (), PLAIN, block)
+        saving, tokens = Saving(training_recipe.recompute, imbalance=imbalance), layout.tokens(sequence)
 
         def shared(costs: dict[str, Cost]) -> dict[str, Cost]:
             made = dict(costs)
@@ -114,9 +114,9 @@ def pieces_of(
 
         return Pieces(shared(alone.costs), shared(alone.merged))
     dispatcher = "" if ep is not None or model.layer is None else dispatcher_of(system, machine)
-    serial = replace(practice, dispatcher=dispatcher, overlap_ep=False)
+    serial = replace(training_recipe, dispatcher=dispatcher, overlap_ep=False)
 
-    def costs(own: Practice) -> dict[str, Cost]:
+    def costs(own: TrainingRecipe) -> dict[str, Cost]:
         built = PlannedBlock(model, machine, layout, sequence, own, system, imbalance)
         kinds = [letter for letter, n in (("d", model.dense_layers), ("t", model.moe_layers)) if n]
         found = {letter: _layer(built, letter == "t", ep) for letter in kinds}
@@ -133,12 +133,12 @@ def pieces_of(
 
 @lru_cache(maxsize=1 << 14)
 def chosen_of(
-    model: WholeModel, machine: Machine, layout: Layout, sequence: int, system: str, overlap: str, practice: Practice, imbalance: float,
+    model: WholeModel, machine: Machine, layout: Layout, sequence: int, system: str, overlap: str, training_recipe: TrainingRecipe, imbalance: float,
     ep: EpTimes | None = None,
-) -> Practice:  # fmt: skip
-    """The practice of the last layer: which linears stay in BF16. Arguments as of `pieces_of`."""
+) -> TrainingRecipe:  # fmt: skip
+    """The training recipe of the last layer: which linears stay in BF16. Arguments as of `pieces_of`."""
     dispatcher = "" if ep is not None or model.layer is None else dispatcher_of(system, machine)
-    own = replace(practice, dispatcher=dispatcher, overlap_ep=overlap == "pair")
+    own = replace(training_recipe, dispatcher=dispatcher, overlap_ep=overlap == "pair")
     cut = replace(layout, dp=layout.ep * layout.etp, fsdp=1)
     return PlannedBlock(model, machine, cut, sequence, own, system, imbalance).chosen(model.n_layers - 1, ep)[0]
 

@@ -19,8 +19,8 @@ from dysharp.planning.swap import OFFLOADED
 from dysharp.planning.swap import SETS as SWAPS
 from dysharp.specs.whole import WholeModel
 from dysharp.training.memory import Saving
-from dysharp.training.moe_block import NO_PRACTICE
-from dysharp.training.practice import Practice
+from dysharp.training.moe_block import NO_RECIPE
+from dysharp.training.recipe import TrainingRecipe
 
 Column = NDArray[np.int64]
 BLOCK = 1 << 18
@@ -140,7 +140,7 @@ class Task:
     batch: int
     sequence: int = 4096
     precision: str = "bf16"
-    practice: Practice = NO_PRACTICE
+    training_recipe: TrainingRecipe = NO_RECIPE
     """What the framework does beside the layout. Its dispatcher, recomputation and EP overlap are those of candidates."""
     spread: float = SPREAD
     """Spread of the experts' loads over their mean."""
@@ -258,7 +258,7 @@ def constraints(task: Task, space: Space, c: dict[str, Column], machine: Machine
     whole = np.asarray(["full" in one for one in space.recompute])[c["recompute"]]
     yield "sharded weights need replicas", (dp * c["cp"] > 1) | ~is_one(space.weights, c["weights"], "sharded")
     yield "swap needs tensors that full recomputation keeps", ~whole | is_one(space.swap, c["swap"], ())
-    if task.practice.graphs:
+    if task.training_recipe.graphs:
         yield "no full recomputation under graphs", ~whole
     yield "overlap needs a second micro-batch", ~pair | (m > np.where(c["pp"] > 1, c["pp"], 1))
     wide = is_one(space.system, c["system"], "hierarchical")

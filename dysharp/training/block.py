@@ -33,7 +33,7 @@ from dysharp.model.weights import head_weights, mtp_weights
 from dysharp.training.cost import Cost, EpTimes, passes
 from dysharp.training.memory import FULL
 from dysharp.training.moe_block import ELEMENT, Basis, contended, context_exchange, expert_tensor, routed
-from dysharp.training.practice import MODULES, MOE_PIECES, Practice
+from dysharp.training.recipe import MODULES, MOE_PIECES, TrainingRecipe
 
 NOT_MODELLED = (
     "SMs that communication takes from attention", "graphs of launches", "overlap of tensor-parallel communication",
@@ -54,16 +54,16 @@ class Block(Basis):
     """Closed forms of the layers and ends of a model."""
 
     def layer(self, number: int, ep: EpTimes | None) -> Cost:
-        """Layer `number`; `ep`: the Row of its routed experts, for a MoE layer. With a dispatcher in `practice`, a closed form takes its place.
+        """Layer `number`; `ep`: the Row of its routed experts, for a MoE layer. With a dispatcher in the recipe, a closed form takes its place.
 
-        Of the practices that may keep linears in BF16 (`Practice.choices`) the fastest counts.
+        Of the recipes that may keep linears in BF16 (`TrainingRecipe.choices`) the fastest counts.
         """
         return self.chosen(number, ep)[1]
 
-    def chosen(self, number: int, ep: EpTimes | None) -> tuple[Practice, Cost]:
-        """The practice of layer `number` and its cost."""
-        tried = self.practice.choices(self.model.is_moe(number), bool(self.model.shared_hidden))
-        every = [(one, replace(self, practice=one)._layer(number, ep)) for one in tried]
+    def chosen(self, number: int, ep: EpTimes | None) -> tuple[TrainingRecipe, Cost]:
+        """The training recipe of layer `number` and its cost."""
+        tried = self.training_recipe.choices(self.model.is_moe(number), bool(self.model.shared_hidden))
+        every = [(one, replace(self, training_recipe=one)._layer(number, ep)) for one in tried]
         return min(every, key=lambda one: one[1].forward + one[1].backward + one[1].weights)
 
     def _layer(self, number: int, ep: EpTimes | None) -> Cost:
@@ -78,7 +78,7 @@ class Block(Basis):
     def _launched_ops(self, number: int) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
         """Operators of a layer that the host launches before it waits for counts, and behind; with weights of experts only under a dispatcher."""
         every = operators(self.model, number, self.layout.cut)
-        ops = [op for op in every if self.practice.dispatcher or not (is_routed(op) and isinstance(op, Weight))]
+        ops = [op for op in every if self.training_recipe.dispatcher or not (is_routed(op) and isinstance(op, Weight))]
         if not self.model.is_moe(number):
             return (), tuple(ops)
         at = 1 + max(i for i, op in enumerate(ops) if op.piece == ROUTER)
@@ -86,7 +86,7 @@ class Block(Basis):
 
     def launches(self, number: int) -> tuple[float, float]:
         """Host time of the launches of layer `number`, forward and backward; 0 where launches take none."""
-        first, rest, back = self._host(*self._launched_ops(number)) if self.practice.host else (0.0, 0.0, 0.0)
+        first, rest, back = self._host(*self._launched_ops(number)) if self.training_recipe.host else (0.0, 0.0, 0.0)
         return first + rest, back
 
     def pieces(self, number: int) -> tuple[dict[str, Cost], dict[str, Cost]]:
@@ -110,7 +110,7 @@ class Block(Basis):
 
     def experts(self, ep: EpTimes | None) -> dict[str, Cost]:
         """Routed experts with dispatch and combine, and the exchange of ranks that share an expert."""
-        return (routed(self) if self.practice.dispatcher else {EXPERTS: self._row(ep) if ep else Cost()}) | expert_tensor(self)
+        return (routed(self) if self.training_recipe.dispatcher else {EXPERTS: self._row(ep) if ep else Cost()}) | expert_tensor(self)
 
     def ends(self, embedding: bool, mtp: int, heads: int, ep: EpTimes | None) -> Cost:
         """Embedding, MTP layers, and heads with their losses."""
@@ -129,7 +129,7 @@ class Block(Basis):
 
     def with_replays(self, pieces: dict[str, Cost]) -> dict[str, Cost]:
         """`pieces`, with the forward passes of recomputed ones before their backward passes."""
-        modules = self.practice.recompute
+        modules = self.training_recipe.recompute
         names = {piece for module in modules for piece in MODULES.get(module, ())}
         again = {name for name in pieces if FULL in modules or name in names or ("moe" in modules and name in (*MOE_PIECES, EXPERTS))}
         return {name: one.recomputed() if name in again else one for name, one in pieces.items()}
@@ -140,15 +140,15 @@ class Block(Basis):
         The host runs ahead of the GPU. Where it waits for a count, the GPU is idle until new launches arrive: kernels behind the count take as
         long as their launches, if those take longer. Of `ahead` the exchange of counts is launched last and takes `last`, while the host waits.
         """
-        if self.practice.overlap_ep:
+        if self.training_recipe.overlap_ep:
             done = done.overlapped(contended(self))
-        if not self.practice.host:
+        if not self.training_recipe.host:
             return done
         h1, h2, hosted = self._host(first, rest)
         d1, d2 = ahead.forward, done.forward - ahead.forward
-        waits = bool(first) and self.practice.counts and not (self.practice.whole_graph or self.practice.overlap_ep)
+        waits = bool(first) and self.training_recipe.counts and not (self.training_recipe.whole_graph or self.training_recipe.overlap_ep)
         forward = max(h1 + last + h2, d1 + max(h2, d2)) if waits else max(h1 + h2, d1 + d2)
-        replayed = waits and not {FULL, "moe"}.isdisjoint(self.practice.recompute)
+        replayed = waits and not {FULL, "moe"}.isdisjoint(self.training_recipe.recompute)
         late = max(0.0, hosted + (last if replayed else 0.0) - done.backward - done.weights)
         waited = forward - done.forward
         parts = done.parts | {"host": waited + late}
@@ -158,9 +158,9 @@ class Block(Basis):
         """Host time of the launches of operators `first` and `rest` of a forward pass, and of its backward pass with replays."""
         layer = self.model.layer
         local = layer.n_experts // self.layout.ep if layer else 0
-        counted, sorted_ = self.practice.sorts if first else ((0.0, 0.0), (0.0, 0.0))
-        one, other = self.practice.launches(first, local, counted), self.practice.launches(rest, local, sorted_)
-        saved, again = self.practice.replays((*first, *rest), local)
+        counted, sorted_ = self.training_recipe.sorts if first else ((0.0, 0.0), (0.0, 0.0))
+        one, other = self.training_recipe.launches(first, local, counted), self.training_recipe.launches(rest, local, sorted_)
+        saved, again = self.training_recipe.replays((*first, *rest), local)
         ways = self.machine.launch(*one[0], "forward"), self.machine.launch(other[0][0] + saved, other[0][1], "forward")
         calls, looped = (a + b for a, b in zip(one[1], other[1], strict=True))
         return *ways, self.machine.launch(calls, looped, "backward") + self.machine.launch(*again, "forward")
@@ -190,11 +190,11 @@ class Block(Basis):
         t = self.layout.tp
         if t == 1:
             return Cost()
-        if rows := self.practice.tensor:
+        if rows := self.training_recipe.tensor:
             pair = int(op.piece != TENSOR)
             return passes(TENSOR, rows.forward[pair], rows.backward[pair])
         before, behind = (ELEMENT * width * self.tokens for width in (op.gathered, op.scattered))
         ways = self.machine.collective("all_gather", before, t), self.machine.collective("reduce_scatter", behind, t)
-        if self.practice.overlap_tp:
+        if self.training_recipe.overlap_tp:
             return passes(TENSOR, sum(ways) / t, ways[1] / t)
         return passes(TENSOR, sum(ways), ways[0] + sum(ways))

@@ -17,7 +17,7 @@ from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, Cost, EpTimes, passes
 from dysharp.training.graph import StepTimes
 from dysharp.training.moe_block import ELEMENT
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 from dysharp.training.schedules import Times
 from dysharp.training.wires import Wires, beyond, host_copy, ring, rows, send, sharing
 
@@ -99,14 +99,14 @@ def _cells(stages: tuple[Cost, ...], hop: float, pairs: bool) -> Times:
 
 
 def step_costs(
-    model: WholeModel, machine: Machine, layout: Layout, sequence: int, ep: EpTimes | None, copies: int = 1, practice: Practice | None = None,
-    merged: Mapping[Kind, BlockTimes] | None = None,
+    model: WholeModel, machine: Machine, layout: Layout, sequence: int, ep: EpTimes | None, copies: int = 1,
+    training_recipe: TrainingRecipe | None = None, merged: Mapping[Kind, BlockTimes] | None = None,
 ) -> StepCosts:  # fmt: skip
-    """The costs of a step. `copies`: how often a stage exists (2: DualPipe). `ep`: Rows of a MoE layer; a dispatcher in `practice` replaces them.
+    """The costs of a step. `copies`: how often a stage exists (2: DualPipe). `ep`: Rows of a MoE layer; a dispatcher in the recipe replaces them.
 
     `merged`: times of MoE blocks by kind, from merged Programs, in place of the sums of their parts.
     """
-    own = practice or Practice()
+    own = training_recipe or TrainingRecipe()
     chunks = chunks_of(model, layout)
     block = Block(model, machine, layout, sequence, own)
     kinds = moe_kinds(block)
@@ -150,10 +150,10 @@ def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None, known: dict[Kind, Cos
     return cost + passes("sends", *late) if any(late) else cost
 
 
-def n_buckets(layout: Layout, held: RankParameters, practice: Practice) -> int:
+def n_buckets(layout: Layout, held: RankParameters, training_recipe: TrainingRecipe) -> int:
     """Buckets of what a rank holds: dense and expert parameters pass in equal steps, each over its own group. Without overlap there is one."""
     n = math.ceil((held.dense + held.experts) / max(BUCKET, BUCKET_PER_REPLICA * layout.dp))
-    return min(MOST_BUCKETS, max(1, n)) if practice.overlap_dp else 1
+    return min(MOST_BUCKETS, max(1, n)) if training_recipe.overlap_dp else 1
 
 
 def exchanged_us(machine: Machine, layout: Layout, held: RankParameters, copies: int, element: float) -> tuple[float, Wires]:
@@ -177,16 +177,16 @@ def beside_pass(alone: float, own: Wires, others: Wires, pass_us: float) -> floa
 
 
 def _buckets(
-    practice: Practice, layout: Layout, chunk: int, whole: tuple[float, Wires], held: RankParameters, others: Wires, pass_us: float
+    training_recipe: TrainingRecipe, layout: Layout, chunk: int, whole: tuple[float, Wires], held: RankParameters, others: Wires, pass_us: float
 ) -> tuple[int, ...]:  # fmt: skip
     """Times of a chunk's buckets, first the one with no pass of its chunk beside it: the first gather, or the last reduce-scatter.
 
     Meanwhile a rank with later chunks runs their passes, so that all buckets of those share their wires.
     """
-    n, (alone, own) = n_buckets(layout, held, practice), whole
+    n, (alone, own) = n_buckets(layout, held, training_recipe), whole
     if not alone:
         return ()
-    late = us_to_ps((beside_pass(alone, own, others, pass_us) if practice.overlap_dp else alone) / n)
+    late = us_to_ps((beside_pass(alone, own, others, pass_us) if training_recipe.overlap_dp else alone) / n)
     return (us_to_ps(alone / n) if chunk < layout.pp else late, *(late,) * (n - 1))
 
 
@@ -194,15 +194,15 @@ SCALE, LOOK = 2, 1
 """Times that scaling a gradient, and looking for NaN, move it through memory."""
 
 
-def update_us(machine: Machine, layout: Layout, held: RankParameters, copies: int, practice: Practice, sharded: bool = True) -> float:
+def update_us(machine: Machine, layout: Layout, held: RankParameters, copies: int, training_recipe: TrainingRecipe, sharded: bool = True) -> float:
     """The optimizer on a rank's shard of what it holds, with the norm of its gradients, and the zeroing of all gradients; memory-bound.
 
-    `sharded`: data parallel ranks share it, else a rank has all. With `practice.plain_ddp` gradients of several replicas are scaled before they are
-    reduced, and all are looked through for NaN.
+    `sharded`: data parallel ranks share it, else a rank has all. With the recipe's `plain_ddp` gradients of several replicas are scaled before
+    they are reduced, and all are looked through for NaN.
     """
     replicas = (layout.dp * layout.cp * copies, layout.edp * copies) if sharded else (1, 1)
     shard = held.dense / replicas[0] + held.experts / replicas[1]
     element = number("step.gradient_bytes")
     held = RankParameters(held.dense / layout.fsdp, held.experts / layout.expert_fsdp)
-    turns = 1 + (LOOK + SCALE * (layout.dp * layout.cp > 1) if practice.plain_ddp else 0)
+    turns = 1 + (LOOK + SCALE * (layout.dp * layout.cp > 1) if training_recipe.plain_ddp else 0)
     return machine.update((number("step.optimizer_bytes") + element) * shard + turns * element * (held.dense + held.experts))

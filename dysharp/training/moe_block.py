@@ -17,19 +17,19 @@ from dysharp.model.operators import ACTIVATION, COUNTS, EXCHANGE, EXPERTS, PERMU
 from dysharp.specs.model import Model
 from dysharp.specs.whole import WholeModel
 from dysharp.training.cost import Cost, passes
-from dysharp.training.practice import SMS, Practice
+from dysharp.training.recipe import SMS, TrainingRecipe
 
 ELEMENT = 2
 
 
-def exchange(machine: Machine, layout: Layout, layer: Model, tokens: float, practice: Practice) -> costs.Exchange:
+def exchange(machine: Machine, layout: Layout, layer: Model, tokens: float, training_recipe: TrainingRecipe) -> costs.Exchange:
     """`tokens`: of a micro-batch on one rank, after tensor parallelism cut them. Rows are BF16 both ways, and no kernel is a low-latency one."""
     row = float(ELEMENT * layer.hidden)
     peers = costs.Peers(layout.ep, stride=layout.stride("ep"))
-    return costs.exchange(machine, layer, peers, costs.Rows(tokens, row, row), practice.dispatcher, sms=SMS["deepep"])
+    return costs.exchange(machine, layer, peers, costs.Rows(tokens, row, row), training_recipe.dispatcher, sms=SMS["deepep"])
 
 
-NO_PRACTICE = Practice()
+NO_RECIPE = TrainingRecipe()
 EXPERT_TENSOR: tuple[Literal["all_gather", "reduce_scatter"], ...] = ("all_gather", "reduce_scatter")
 
 
@@ -41,7 +41,7 @@ class Basis:
     machine: Machine
     layout: Layout
     sequence: int
-    practice: Practice = NO_PRACTICE
+    training_recipe: TrainingRecipe = NO_RECIPE
 
     @property
     def tokens(self) -> int:
@@ -51,12 +51,12 @@ class Basis:
     @property
     def dtype(self) -> str:
         """Type of the GEMMs."""
-        return self.practice.products(self.model)
+        return self.training_recipe.products(self.model)
 
     @property
     def formats(self) -> Formats:
         """Formats of a forward pass: weights are copies in the type of the products; the head stays in BF16."""
-        return self.practice.formats or linears(COPIES[self.dtype])
+        return self.training_recipe.formats or linears(COPIES[self.dtype])
 
     @property
     def batch(self) -> Batch:
@@ -74,7 +74,7 @@ class Basis:
     def timed(self, op: Operator, label: str, rows: Routed | None = None) -> Cost:
         """An operator by its own clock, without casts."""
         forward = sum(one.us for one in kernels(self.machine, op, self.batch, self.formats, rows))
-        return passes(label, forward, *gradients(self.machine, op, self.batch, self.formats, rows, self.practice.frozen))
+        return passes(label, forward, *gradients(self.machine, op, self.batch, self.formats, rows, self.training_recipe.frozen))
 
     def memory(self, name: str, forward: float, backward: float) -> Cost:
         """Kernels that move `forward` and `backward` bytes."""
@@ -82,20 +82,21 @@ class Basis:
 
 
 def routed(block: Basis) -> dict[str, Cost]:
-    """Pieces of routed experts under the dispatcher of the practice, with balanced routing."""
+    """Pieces of routed experts under the dispatcher of the recipe, with balanced routing."""
     layer, layout, machine = block.model.layer, block.layout, block.machine
     assert layer is not None
     tokens = block.tokens / layout.tp
     rows, local = tokens * layer.topk * layout.etp, max(1, layer.n_experts // layout.ep)
-    sent = exchange(machine, layout, layer, tokens, block.practice)
+    sent = exchange(machine, layout, layer, tokens, block.training_recipe)
     early = sent.wait + sent.maps  # before a forward pass knows how many rows come
     one, back = sent.dispatch + sent.combine + sent.wait, sent.dispatch + sent.combine + 2 * sent.wait
     counts, moved = (Cost(f, b, 0.0, f, b, f, b, parts={"dispatch and combine": f + b}) for f, b in ((early, 0.0), (one, back)))
     width = ELEMENT * layer.hidden
-    own, got = (tokens + rows, 2 * rows if local > 1 else 0) if block.practice.dispatcher == "alltoall" else (0.0, tokens * sent.received + rows)
+    sorts = block.training_recipe.dispatcher == "alltoall"
+    own, got = (tokens + rows, 2 * rows if local > 1 else 0) if sorts else (0.0, tokens * sent.received + rows)
     permuted = machine.permute(2 * width * (own + got))
     each, found = Routed(rows / local, local), dict.fromkeys((EXPERTS, ACTIVATION), Cost())
-    fused = block.practice.fused_experts  # kernels that end with the activation and its cast
+    fused = block.training_recipe.fused_experts  # kernels that end with the activation and its cast
     for op in operators(block.model, block.model.n_layers - 1, layout.cut):
         if is_routed(op) and isinstance(op, Weight):
             first = op.weight == "expert FC1"
@@ -124,7 +125,7 @@ def context_exchange(block: Basis, core: Cost) -> Cost:
     kv = a.heads if a.mla else a.kv_heads
     queries, keys = ELEMENT * a.heads * a.qk_dim * tokens / layout.tp, ELEMENT * kv * (a.qk_dim + a.value_dim) * tokens / layout.tp
     stride = layout.stride("cp")
-    if block.practice.context == "a2a":
+    if block.training_recipe.context == "a2a":
         out = ELEMENT * a.heads * a.value_dim * tokens / layout.tp
         one = block.machine.collective("alltoall", queries + keys, c, stride) + block.machine.collective("alltoall", out, c, stride)
         return Cost(one, one, parts={"context parallel": 2 * one})
@@ -140,4 +141,4 @@ it, 112 of 132 SMs are 0.848 of that (deepseek-ai/profile-data)."""
 
 def contended(block: Basis) -> float:
     """Part of computing's rate that EP communication takes while both run: SMs that it holds, memory and caches."""
-    return 1 - SHARED_MEMORY * (1 - SMS[block.practice.dispatcher] / block.machine.cluster.n_sms)
+    return 1 - SHARED_MEMORY * (1 - SMS[block.training_recipe.dispatcher] / block.machine.cluster.n_sms)

@@ -21,7 +21,7 @@ from dysharp.serving.work import Replica
 from dysharp.specs import load_cluster, load_whole
 from dysharp.specs.whole import WholeModel
 from dysharp.training.block import Block
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 
 CELLS = 200
 MOST_APART = 10
@@ -98,9 +98,9 @@ def test_serve_and_step_and_plan_ask_that_clock(model: str) -> None:
     cores = [op for op in ops if isinstance(op, (Core, State))]
     assert core == sum(one.us for op in cores for one in kernels(serving, op, batch, formats) if "prefill" in one.name)
     training = machine_of(cluster, "training")
-    block = Block(whole, training, Layout(), tokens, Practice(dtype="bf16", dispatcher="deepep" if whole.layer else ""))
+    block = Block(whole, training, Layout(), tokens, TrainingRecipe(dtype="bf16", dispatcher="deepep" if whole.layer else ""))
     assert block.pieces(number)[0]["core attention"].forward == sum(
         one.us for op in cores for one in kernels(training, op, block.batch, block.formats)
     )
-    planned = pieces_of(whole, training, Layout(), tokens, "deepep", "none", block.practice, 1.0)
+    planned = pieces_of(whole, training, Layout(), tokens, "deepep", "none", block.training_recipe, 1.0)
     assert planned.costs["t" if whole.layer else "d"].forward == pytest.approx(block.layer(number, None).forward, rel=0.2 if whole.linear else 1e-9)

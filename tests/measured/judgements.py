@@ -342,10 +342,10 @@ def training_rows() -> Named:
         if isinstance(found, str) or isinstance(machine, str):
             yield row.id, (found if isinstance(found, str) else "", str(machine), seconds, own)
             continue
-        practice = told(partial(run_setting.practice_of, row, machine[0], found.model.layer is not None))
+        training_recipe = told(partial(run_setting.training_recipe_of, row, machine[0], found.model.layer is not None))
         plain = (found.model.name, found.model.n_layers, found.model.mtp, found.layout, found.sequence, found.recipe, found.saving)
-        ways = (practice, machine[0], machine[1].cluster.name, step_time.group_of(row, machine[0]))
-        floor = practice if isinstance(practice, str) else told(partial(step_time.floor_us, found, machine[1], practice))
+        ways = (training_recipe, machine[0], machine[1].cluster.name, step_time.group_of(row, machine[0]))
+        floor = training_recipe if isinstance(training_recipe, str) else told(partial(step_time.floor_us, found, machine[1], training_recipe))
         yield row.id, (plain, ways, seconds, own, floor, step_time.group_of_step(found.model, found.layout, machine[1]))
     yield "FLOPs", training.flops_cases(rows)
     yield "groups", {str(key): value for key, value in training.by_group(training.flops_cases(rows)).items()}

@@ -20,7 +20,7 @@ from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.experts import hottest
 from dysharp.planning.layers import pieces_of
 from dysharp.planning.names import saving_of, schedule_of, short_of, text_of
-from dysharp.planning.plan import Search, front, plan_shapes, practice_for
+from dysharp.planning.plan import Search, front, plan_shapes, training_recipe_for
 from dysharp.planning.schedules import SCHEDULES, V_SHAPED, peaks, ramp_of, work_of
 from dysharp.planning.search import search, sensitivity
 from dysharp.planning.space import FINE, SYSTEMS, WEIGHTS, Space, Task, constraints, default_space
@@ -50,7 +50,7 @@ LISTS: dict[str, tuple[int, ...]] = {"tp": (1, 2, 3), "pp": (1, 2, 4, 6), "vpp":
 def coster(name: str, framework: str, gpus: int = 288, batch: int = 5184) -> Coster:
     """A model of `step_values` on the cluster of a framework."""
     model, on = replace(MODELS[name], linear=None, full_every=1), machine_of(load_cluster(CLUSTERS[framework]))
-    task = Task(model, gpus, batch, SEQUENCE, "fp8" if framework == "primus" else "bf16", practice_for(model, on), framework=framework)
+    task = Task(model, gpus, batch, SEQUENCE, "fp8" if framework == "primus" else "bf16", training_recipe_for(model, on), framework=framework)
     if framework == "nemo-24.07":
         task = replace(task, imbalance=1.3)
     experts: dict[str, tuple[int, ...]] = {"ep": (1, 3, 4, 12), "etp": (1, 2)} if model.layer else {}
@@ -220,8 +220,8 @@ def pieces() -> Iterator[Row]:
         one = coster(name, framework)
         layout = Layout(tp=2, ep=4, dp=4, micro_batch=3)
         for overlap, ep, block in itertools.product(("none", "pair"), (None, ROW), (None, BlockTimes(400.0, 900.0, 1100.0))):
-            practice = replace(one.task.practice, recompute=("moe_act",))
-            asked = (one.task.model, one.machine, layout, SEQUENCE, "deepep", overlap, practice, 1.25, ep, ("core_attn",), RECIPES["fp8"])
+            training_recipe = replace(one.task.training_recipe, recompute=("moe_act",))
+            asked = (one.task.model, one.machine, layout, SEQUENCE, "deepep", overlap, training_recipe, 1.25, ep, ("core_attn",), RECIPES["fp8"])
             made = pieces_of(*asked, block)
             yield f"{name} {framework} {overlap} {ep is None} {block is None}", (us for x in made.costs for us in (*made.one(x), made.exposed(x)))
 

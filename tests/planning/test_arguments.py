@@ -9,7 +9,7 @@ from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.space import Space, Task
 from dysharp.runs.precision import in_formats, step_formats
 from dysharp.specs import load_cluster, load_whole
-from dysharp.training.megatron import recipe_from
+from dysharp.training.megatron import arguments_from
 
 FINE = ("mla_up_proj", "layernorm", "moe_act")
 PUBLISHED = {
@@ -92,11 +92,13 @@ def test_a_dense_layout_has_no_experts(framework: str) -> None:
 )
 def test_a_precision_that_was_said_is_among_the_arguments(precision: str, lines: set[str], field: str) -> None:
     task, one = published()
-    model, practice = in_formats(task.model, task.practice, step_formats(precision, task.model), machine_of(load_cluster("hw-dgx-h100")))
-    said = replace(task, model=model, practice=practice)
+    model, training_recipe = in_formats(
+        task.model, task.training_recipe, step_formats(precision, task.model), machine_of(load_cluster("hw-dgx-h100"))
+    )
+    said = replace(task, model=model, training_recipe=training_recipe)
     text = " ".join(written := lines_of("megatron-lm", said, one))
     assert lines <= set(written)
     assert any(field in line for line in lines_of("megatron-bridge", said, one))
     assert "--bf16" not in lines_of("megatron-lm", task, one)
     if precision != "fp8-primary":  # which `--fp8-param-gather` says, and no precision reads
-        assert recipe_from(f"{text} --world-size 6144", task.model, "gpus=6144").precision.split(",")[0] == precision.removesuffix("-moments")
+        assert arguments_from(f"{text} --world-size 6144", task.model, "gpus=6144").precision.split(",")[0] == precision.removesuffix("-moments")

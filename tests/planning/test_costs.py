@@ -15,7 +15,7 @@ from dysharp.model.state import PLAIN
 from dysharp.planning.cost import Coster, machine_of
 from dysharp.planning.experts import hottest
 from dysharp.planning.names import schedule_of
-from dysharp.planning.plan import front, practice_for
+from dysharp.planning.plan import front, training_recipe_for
 from dysharp.planning.schedules import V_SHAPED
 from dysharp.planning.search import constants_of, search, sensitivity, variations
 from dysharp.planning.space import SETS, WEIGHTS, Space, Task, broken_by, default_space
@@ -35,7 +35,7 @@ H100 = load_cluster("hw-dgx-h100-x2")
 
 def coster(gpus: int = 16, **lists: tuple[object, ...]) -> Coster:
     model, machine = load_whole("qwen3-30b"), machine_of(H100)
-    task = Task(model, gpus, 64, 1024, practice=practice_for(model, machine))
+    task = Task(model, gpus, 64, 1024, training_recipe=training_recipe_for(model, machine))
     small = {"tp": (1,), "pp": (1, 2), "vpp": (1, 2), "ep": (4, 8), "micro_batch": (1,), "recompute": ((),)}
     return Coster(task, machine, default_space(task, machine, small | lists))
 
@@ -140,7 +140,7 @@ def test_a_default_space_has_what_the_framework_offers(framework: str, weights: 
 def test_a_default_space_names_modules_that_the_model_has(name: str, absent: set[str]) -> None:
     """A module that the model has not changes neither time nor memory, so no set of modules is lost."""
     model, machine = load_whole(name), machine_of(H100)
-    task = Task(model, 16, 64, practice=practice_for(model, machine))
+    task = Task(model, 16, 64, training_recipe=training_recipe_for(model, machine))
     space = default_space(task, machine)
     named = {module for sets in (space.recompute, space.swap) for modules in sets for module in modules}
     assert named & {"mla_up_proj", "moe_act", "expert_fc1"} == {"mla_up_proj", "moe_act", "expert_fc1"} - absent

@@ -12,13 +12,13 @@ from dysharp.model import Layout
 from dysharp.model.layout import chunks_of
 from dysharp.model.state import rank_parameters
 from dysharp.planning.cost import Coster, machine_of
-from dysharp.planning.plan import practice_for
+from dysharp.planning.plan import training_recipe_for
 from dysharp.planning.space import Task, default_space
 from dysharp.planning.swap import OFFLOADED
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.training.cost import Cost
 from dysharp.training.costs import beside, beside_pass, late_sends, shard_wires, step_costs, with_rows
-from dysharp.training.practice import Practice
+from dysharp.training.recipe import TrainingRecipe
 from dysharp.training.wires import Wires, beyond, host_copy, host_rate, nic_link, on_nics, ring, rows, send, sharing
 
 H100 = load_cluster("hw-dgx-h100-x4")
@@ -32,7 +32,7 @@ def oversubscribed(factor: float) -> Cluster:
 
 def coster(cluster: Cluster, gpus: int = 32) -> Coster:
     machine = machine_of(cluster)
-    task = Task(MODEL, gpus, 2 * gpus, 1024, practice=practice_for(MODEL, machine))
+    task = Task(MODEL, gpus, 2 * gpus, 1024, training_recipe=training_recipe_for(MODEL, machine))
     return Coster(task, machine, default_space(task, machine, {"tp": (1,), "pp": (1, 2), "ep": (8, 16), "micro_batch": (1,), "recompute": ((),)}))
 
 
@@ -84,9 +84,9 @@ def test_nics_hang_on_the_link_to_the_host_but_on_superchips() -> None:
 
 def test_buckets_share_the_wires_of_rows() -> None:
     """EP over NICs holds them while gradients leave; EP inside a domain holds links, which the same ring needs less."""
-    machine, practice = Machine(H100), Practice(dispatcher="deepep")
+    machine, training_recipe = Machine(H100), TrainingRecipe(dispatcher="deepep")
     layout = Layout(ep=16, dp=32, micro_batches=2)
-    times = step_costs(MODEL, machine, layout, 4096, None, practice=practice)
+    times = step_costs(MODEL, machine, layout, 4096, None, training_recipe=training_recipe)
     (reduce,), (gather,) = times.times.reduce, times.times.gather
     assert len(reduce) > 1
     assert reduce[0] > reduce[-1]  # nothing passes beside the last
@@ -97,7 +97,7 @@ def test_buckets_share_the_wires_of_rows() -> None:
     own = ring(machine, 4 * parts.dense, 32, 1).far + ring(machine, 4 * parts.experts, 2, 16).far
     assert reduce[0] / reduce[-1] == pytest.approx(max(1, own / alone / (1 - held / passed)), rel=1e-3)
     assert [beside_pass(30.0, Wires(far=30), Wires(far=20, near=90), us) for us in (100, 80, 50, 40)] == [37.5, 40, 50, 50]
-    late = step_costs(MODEL, machine, layout, 4096, None, practice=replace(practice, overlap_dp=False)).times
+    late = step_costs(MODEL, machine, layout, 4096, None, training_recipe=replace(training_recipe, overlap_dp=False)).times
     assert len(late.reduce[0]) == 1
     assert late.reduce[0][0] == pytest.approx(len(reduce) * reduce[-1], rel=1e-6)
 
@@ -151,8 +151,8 @@ def test_a_plan_and_a_step_state_wires_alike(pp: int, weights: str) -> None:
     one = coster(H100)
     one.task = replace(one.task, imbalance=1.0)
     planned = one.cost_of(one.space.candidate(0) | {"ep": 16, "pp": pp, "system": "deepep", "weights": weights})
-    practice = replace(one.task.practice, dispatcher="deepep")
-    stages = step_costs(MODEL, one.machine, planned.layout, one.task.sequence, None, practice=practice).stages
+    training_recipe = replace(one.task.training_recipe, dispatcher="deepep")
+    stages = step_costs(MODEL, one.machine, planned.layout, one.task.sequence, None, training_recipe=training_recipe).stages
     for own, (forward, backward, grads) in zip(stages, one.chunks_us(planned), strict=True):
         assert own.forward == pytest.approx(forward, rel=0.005)
         assert own.backward + own.weights == pytest.approx(backward + grads, rel=0.005)

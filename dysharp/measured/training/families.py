@@ -24,7 +24,7 @@ from dysharp.training.cost import Cost
 from dysharp.training.memory import Memory, memory_of
 from dysharp.training.moe_block import exchange
 from dysharp.training.overlap import WIRE, Phases, pairs_time, phases_of
-from dysharp.training.practice import SMS, Practice
+from dysharp.training.recipe import SMS, TrainingRecipe
 from dysharp.training.schedules import make_schedule, usual_schedule
 
 
@@ -177,14 +177,14 @@ FP8_ROW = 0.5 + 2 / 128
 def modelled() -> Phases:
     """Phases of one pair in milliseconds, by closed forms on the SMs that DeepEP leaves."""
     model, machine = load_whole("deepseek-v3"), Machine(load_cluster("hw-dgx-h800-x8"))
-    practice = Practice(dtype="fp8", dispatcher="deepep", recompute=REPLAYED)
-    block = Block(model, machine, layout_of(LAYOUT), TOKENS, practice)
+    training_recipe = TrainingRecipe(dtype="fp8", dispatcher="deepep", recompute=REPLAYED)
+    block = Block(model, machine, layout_of(LAYOUT), TOKENS, training_recipe)
     assert model.layer is not None
     before, behind = block.pieces(model.n_layers - 1)
     behind |= {name: one for name, one in block.experts(None).items() if name not in ("counts", "exchange")}
     pieces = block.with_replays({**before, **behind})
     early = sum((pieces.pop(name) for name in (*before, "router")), Cost())
-    sent = exchange(machine, block.layout, model.layer, TOKENS, practice)
+    sent = exchange(machine, block.layout, model.layer, TOKENS, training_recipe)
     wires = 2 * (sent.wait + FP8_ROW * sent.dispatch, sent.wait + sent.combine)
     done = phases_of(early, sum(pieces.values(), Cost()), wires, 1 - SMS["deepep"] / machine.cluster.n_sms)
     return Phases(*(getattr(done, f.name) / 1e3 for f in fields(Phases)))

@@ -1,4 +1,4 @@
-"""`Practice`: how a framework runs a step beside its layout (types of GEMMs, dispatcher, overlap, graphs), and the kernels that its host launches."""
+"""`TrainingRecipe`: how a framework runs a step beside its layout (types of GEMMs, dispatcher, overlap, graphs), and what its host launches."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,8 +46,8 @@ class SubLayers:
 
 
 @dataclass(frozen=True, slots=True)
-class Practice:
-    """What a recipe says beside the layout.
+class TrainingRecipe:
+    """What a training recipe says beside the layout.
 
     | field | meaning |
     |---|---|
@@ -130,8 +130,8 @@ class Practice:
     def _type(self, op: Weight) -> str:
         return self.formats.of(op.part).compute if self.formats else self.dtype
 
-    def choices(self, moe: bool, shared: bool) -> Iterator["Practice"]:
-        """This practice, and those that keep linears of a part in BF16, where FP8 costs more in casts and launches than its products gain.
+    def choices(self, moe: bool, shared: bool) -> Iterator["TrainingRecipe"]:
+        """This recipe, and those that keep linears of a part in BF16, where FP8 costs more in casts and launches than its products gain.
 
         Megatron-LM says the precision of every linear and grouped linear by name (--te-precision-config-file). That FP8 can lose is measured: 16 H100
         train Qwen3-30B at 8,900 tokens/s each in FP8 (Megatron-Bridge's preset), at 12,400 in BF16. `products` of `formats` forbids the choice.
