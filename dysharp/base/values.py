@@ -1,6 +1,7 @@
-"""`frozen`: the one decorator of values, so that their flags exist once."""
+"""`frozen`: the one decorator of values, so that their flags exist once; `older_name`: a field under the name that it had."""
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TypeVar, dataclass_transform
 
 T = TypeVar("T")
@@ -10,3 +11,8 @@ T = TypeVar("T")
 def frozen(cls: type[T]) -> type[T]:
     """`cls` as a dataclass that nobody changes, with slots."""
     return dataclass(frozen=True, slots=True)(cls)
+
+
+def older_name(name: str) -> property:
+    """The attribute `name` under an older name, which users' scripts have."""
+    return property(attrgetter(name), doc=f"Older name of `{name}`.")

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 def serve(ctx: click.Context, /, model: str, plot: str | None, report: str | None, quick: bool, as_json: bool, **asked: Any) -> None:
     """Say how to serve MODEL: which layout at which number of users, how fast, and what limits it.
 
-    Every layout that fits is tried with several numbers of users, and prefill and decode apart. A step is a sum of kernels by closed forms; a
-    formula of continuous batching gives TTFT and TPOT. The error bar comes from measured runs. Exit code 1 if no layout is within the limits.
+    Every layout that fits is tried with several numbers of users, and with disaggregated prefill and decode. A step is a sum of kernels by closed
+    forms; a formula of continuous batching gives TTFT and TPOT. The error bar comes from measured runs. Exit code 1 if no layout is within the
+    limits.
     """
     from dysharp.api.serving import serve as search
     from dysharp.cli.progress_bar import bar

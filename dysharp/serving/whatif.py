@@ -11,7 +11,7 @@ from dysharp.serving.loop import closed_loop
 from dysharp.serving.memory import memory_of
 from dysharp.serving.search import ServePoint, search, within
 from dysharp.serving.step import StepTable
-from dysharp.serving.work import Load, Replica
+from dysharp.serving.work import Replica, Scenario
 
 LARGER = (72, 144)
 """GPUs of larger NVLink domains that are tried, where so many are in use; beside one domain of all GPUs."""
@@ -24,7 +24,7 @@ class Asked:
 
     start: Replica
     engine: Engine
-    load: Load
+    scenario: Scenario
     gpus: int
     layouts: tuple[ServeLayout, ...] | None
     ttft: float
@@ -32,7 +32,7 @@ class Asked:
 
     def best(self) -> ServePoint | None:
         """The best point within the limits."""
-        found = within(search(self.start, self.engine, self.load, self.gpus, self.layouts)[0], self.ttft, self.tpot)
+        found = within(search(self.start, self.engine, self.scenario, self.gpus, self.layouts)[0], self.ttft, self.tpot)
         return found[0] if found else None
 
 
@@ -81,7 +81,7 @@ def dead_gpu(asked: Asked, best: ServePoint) -> WhatIf:
     point: ServePoint | None = smaller or best
     tokens = best.tokens_per_gpu * others * layout.gpus
     if smaller is not None:
-        tokens, how = tokens + smaller.served.rate * smaller.load.answer, f"{layout.dp - 1} of {layout.dp} groups go on"
+        tokens, how = tokens + smaller.served.rate * smaller.scenario.osl, f"{layout.dp - 1} of {layout.dp} groups go on"
     elif others:
         how = f"{others} of {best.replicas} replicas go on"
     else:
@@ -97,9 +97,9 @@ def _without_a_group(best: ServePoint) -> ServePoint | None:
     ep = layout.ep - layout.tp
     rest = ServeLayout(layout.tp, layout.dp - 1, ep, -model.n_experts % ep)
     replica, engine = replace(best.replica, layout=rest), best.table.engine.together(layout.dp)
-    memory = memory_of(replica, engine.beside(rest.dp), best.load.prompt, best.load.answer)
+    memory = memory_of(replica, engine.beside(rest.dp), best.scenario.isl, best.scenario.osl)
     if not memory.requests:
         return None
-    table = StepTable(replica, engine, best.load)
-    served = closed_loop(table, best.load, min(memory.requests, engine.most_requests))
+    table = StepTable(replica, engine, best.scenario)
+    served = closed_loop(table, best.scenario, min(memory.requests, engine.most_requests))
     return replace(best, replica=table.replica, served=served, memory=memory, table=table)

@@ -1,11 +1,11 @@
-"""The parts of a replica (`Replica`), what its kernels cost, and what users do (`Load`)."""
+"""The parts of a replica (`Replica`), what its kernels cost, and what users send (`Scenario`)."""
 
 from collections.abc import Callable
 from math import ceil
 
 import numpy as np
 
-from dysharp.base.values import frozen
+from dysharp.base.values import frozen, older_name
 from dysharp.costs.layer import Timed, cast_us, product
 from dysharp.costs.machine import NCCL_AND_OWN, Machine, Reducers
 from dysharp.model.formats import Formats
@@ -75,17 +75,18 @@ class Replica:
 
 
 @frozen
-class Load:
-    """What users do: `users` of one replica, prompts and answers of mean length in tokens."""
+class Scenario:
+    """What users send to one replica: requests at once (`concurrency`), mean input and output sequence length in tokens (`isl`, `osl`)."""
 
-    users: float
-    prompt: float
-    answer: float
+    concurrency: float
+    isl: float
+    osl: float
     accepted: float = 1.0
-    """Tokens of a step and request: 1 without drafts."""
-    drafts: int = 0
+    """Tokens of a step and request: 1 without speculative decoding."""
+    draft_tokens: int = 0
+    users, prompt, answer, drafts = map(older_name, ("concurrency", "isl", "osl", "draft_tokens"))
 
     @property
     def steps(self) -> float:
         """Decode steps of a request after its first token."""
-        return max(1.0, self.answer - 1) / self.accepted
+        return max(1.0, self.osl - 1) / self.accepted

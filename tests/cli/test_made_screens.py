@@ -85,15 +85,17 @@ def served() -> serving.Serving:
             point.served, tpot=31e3 + 997.0 * at, ttft=1.2e6 + 13e4 * at, rate=3.5 - at / 16, batch=40.0 + at, prompt_share=0.1 + at / 20
         )
         held = replace(point.memory, weights=81e9 + at * 1e9, buffers=3.25e9, free=17e9 - at * 1e9, request=0.3e9)
-        return replace(point, served=steady, memory=held, load=replace(point.load, users=96.0 + at))
+        return replace(point, served=steady, memory=held, scenario=replace(point.scenario, concurrency=96.0 + at))
 
     first, second = (made(point, at) for at, point in enumerate(done.best[:2]))
-    pools = done.apart and replace(done.apart, users=444.0, served=first.served, tokens_per_gpu=1.2 * first.tokens_per_gpu, idle=2, transfer=7700.0)
+    pools = done.disaggregated and replace(
+        done.disaggregated, users=444.0, served=first.served, tokens_per_gpu=1.2 * first.tokens_per_gpu, idle=2, transfer=7700.0
+    )
     front = tuple(made(point, at) for at, point in enumerate(done.front))
     points = tuple(made(point, at) for at, point in enumerate(done.points))
     return replace(
-        done, slo=Slo(1750.0, 45.0), best=(first, replace(second, system="")), front=front, points=points, apart=pools, header=("a made line",),
-        rejected=tuple(Rejected(ServeLayout(tp=1 << i), f"made reason {i}") for i in range(6)),
+        done, slo=Slo(1750.0, 45.0), best=(first, replace(second, system="")), front=front, points=points, disaggregated=pools,
+        header=("a made line",), rejected=tuple(Rejected(ServeLayout(tp=1 << i), f"made reason {i}") for i in range(6)),
         what_ifs=(WhatIf("faster", second, 777.0), WhatIf("dead GPU", None, 0.0)), overlap=Overlap(0.125, 16), break_even=0.625,
         slots=(Slots(Rearranging(0, 1.5, 0.0, 0.0, 0.0), 650.0), Slots(Rearranging(1, 1.25, 3e9, 9e9, 0.5), 700.0), Slots(Rearranging(2, 1.1, 6e9,
             9e9, 1.5), 690.0)),
@@ -103,7 +105,7 @@ def served() -> serving.Serving:
 
 
 def no_points() -> serving.Serving:
-    return replace(served(), best=(), front=(), apart=None, overlap=Overlap(-0.0625, None), break_even=1.5, slots=(), layers={})
+    return replace(served(), best=(), front=(), disaggregated=None, overlap=Overlap(-0.0625, None), break_even=1.5, slots=(), layers={})
 
 
 def rows(name: str, size: int, /, **given: Any) -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ from dysharp.measured.serving import setting as serving
 from dysharp.measured.training import families as training
 from dysharp.measured.training import setting as run_setting
 from dysharp.measured.training import step_time
-from dysharp.serving.work import Load, Replica
+from dysharp.serving.work import Replica, Scenario
 from dysharp.specs import load_cluster, load_model
 from dysharp.specs.fitted import Fitted, fitted, fitted_values
 from dysharp.specs.gpu import list_gpus
@@ -289,7 +289,7 @@ def _plain(found: Any) -> Any:
     if isinstance(found, tuple):
         return [_plain(part) for part in found]
     if isinstance(found, serving.ServeSetting):
-        rest = (found.load, found.ratio, found.rounds, found.workers)
+        rest = (found.scenario, found.ratio, found.rounds, found.workers)
         return _plain((found.replica, found.decode)), repr(found.engine), rest
     return found
 
@@ -317,7 +317,7 @@ def _noisy(row: serving.ServingRow, factor: float) -> served.ServingCase:
 
 def _case(case: served.ServingCase) -> Any:
     errors = [case.error(family) for family in (served.TPOT, served.TTFT, served.LATENCY, served.STEP)]
-    return case.id, case.tpot_ms, case.ttft_ms, case.step_ms, case.note, case.apart, case.scored, case.warm, case.few, errors
+    return case.id, case.tpot_ms, case.ttft_ms, case.step_ms, case.note, case.suspected, case.scored, case.warm, case.few, errors
 
 
 def bars_of_replicas() -> Named:
@@ -329,8 +329,8 @@ def bars_of_replicas() -> Named:
                 model=SimpleNamespace(name=name, layer=moe or None), machine=SimpleNamespace(gpu=SimpleNamespace(name=gpu)), layout=layout
             )
             limits = ((128.0, 100.0), (32768.0, 8192.0), (127.0, 99.0), (32769.0, 8193.0))
-            lists = [served.outside_of(one, Load(1.0, *own, 1.0, n), apart=n > 1) for own in limits]
-            yield f"{name} {dp}", (lists, [served.bar_of(one, apart=apart) for apart in (True, False)])
+            lists = [served.outside_of(one, Scenario(1.0, *own, 1.0, n), disaggregated=n > 1) for own in limits]
+            yield f"{name} {dp}", (lists, [served.bar_of(one, disaggregated=way) for way in (True, False)])
 
 
 def training_rows() -> Named:

@@ -287,5 +287,5 @@ def test_one_rule_sets_engines_apart_where_groups_share_experts() -> None:
     vllm, trtllm = (serve("deepseek-v3", "hw-dgx-h200", engine=name, **asked).best[0] for name in ("vllm", "trtllm"))
     assert trtllm.tokens_per_gpu > 2.5 * vllm.tokens_per_gpu
     rules = replace(vllm.table.engine, gathered_steps=trtllm.table.engine.gathered_steps)
-    gathered = within(search(vllm.replica, rules, vllm.load, 8, [vllm.replica.layout])[0], 2e6, 50e3)
+    gathered = within(search(vllm.replica, rules, vllm.scenario, 8, [vllm.replica.layout])[0], 2e6, 50e3)
     assert gathered[0].tokens_per_gpu == pytest.approx(trtllm.tokens_per_gpu, rel=0.05)
