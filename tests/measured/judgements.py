@@ -19,10 +19,10 @@ import pytest
 
 from dysharp.base.arrays import F64
 from dysharp.base.errors import DysharpError
-from dysharp.measured import apart, beyond, calls, cluster_fit, hold_out, refit, regime, summary, trust, validation
+from dysharp.measured import beyond, calls, cluster_fit, hold_out, left_out, refit, regime, summary, trust, validation
 from dysharp.measured.expert_loads import busiest_rank, expert_loads
 from dysharp.measured.families.library_calls import LIBRARIES, CallCase, call_us
-from dysharp.measured.family import Classified, Parsed, all_families, classify, family_of, judges_apart
+from dysharp.measured.family import Classified, Parsed, all_families, classify, family_of, judges_outside_bars
 from dysharp.measured.fitting import Free, fit, seen_by, spread_of, standard_errors
 from dysharp.measured.measurements import (
     TABLES,
@@ -94,11 +94,11 @@ def scopes() -> Named:
     """What machines and regimes measurements have, by kind."""
     groups: dict[str, list[Any]] = {}
     for m in measurements()[::2]:
-        groups.setdefault(m.kind, []).append((out_of_scope(m), regime.regime_of(m), apart.is_host_bound(m), told(partial(gpu_of, m))))
+        groups.setdefault(m.kind, []).append((out_of_scope(m), regime.regime_of(m), left_out.is_host_bound(m), told(partial(gpu_of, m))))
     yield from groups.items()
     yield "NICs", [told(partial(nic_GBps, gpu)) for gpu in list_gpus()]
     yield "regimes of families", {name: regime.predicted_regime(name) for name in all_families()}
-    yield "apart", {name: [one.name for one in judges_apart(name, n)] for name in ("mori", "hybrid-ep", "deepep") for n in (1, 2)}
+    yield "apart", {name: [one.name for one in judges_outside_bars(name, n)] for name in ("mori", "hybrid-ep", "deepep") for n in (1, 2)}
 
 
 def tables() -> Named:
@@ -115,8 +115,8 @@ def tables() -> Named:
     yield "summary", summary.summarise(own.parsed, predicted, made_up(own.parsed, 0.3))
 
 
-def apart_from_bars() -> Named:
-    """Families beyond the bars, groups that are judged apart, hosts, simulators, sources."""
+def left_out_of_bars() -> Named:
+    """Families beyond the bars, groups that are left out of the bars, hosts, simulators, sources."""
     every = classified()
     far = every.beyond_bars()
     rows = beyond.judge(far, fitted_values(), predicted=made_up(far.parsed))
@@ -125,11 +125,14 @@ def apart_from_bars() -> Named:
     yield "bars", [validation.beyond_bars(found, fitted(), ({"by": "nodes", "ratio": 1.2},)) for found in (rows, [])]
     yield "simulators", beyond.beside_simulators(every.parsed, made_up(every.parsed), measured_values(every.parsed))
     yield "sources", beyond.disagreements(every.parsed)
-    yield ("groups", [(apart.group_of(entry, fitted_values()), apart.part_of(entry, fitted_values()), entry.measured_us) for entry in every.parsed])
-    judged, _ = apart.split(every, fitted_values())
+    yield (
+        "groups",
+        [(left_out.group_of(entry, fitted_values()), left_out.part_of(entry, fitted_values()), entry.measured_us) for entry in every.parsed],
+    )
+    judged, _ = left_out.split(every, fitted_values())
     yield "split", [len(judged.parsed), [(one.reason, one.counted) for one in judged.missing]]
-    yield "judged apart", apart.judge(every, fitted_values(), made_up(every.parsed))
-    yield "hosts", apart.read_hosts(every.parsed, fitted_values())
+    yield "left out of the bars", left_out.left_out_errors(every, fitted_values(), made_up(every.parsed))
+    yield "hosts", left_out.read_hosts(every.parsed, fitted_values())
 
 
 def library_calls() -> Named:
@@ -369,7 +372,7 @@ def training_groups() -> Named:
 
 
 MAKERS: dict[str, Callable[[], Named]] = {
-    "scopes": scopes, "tables": tables, "apart": apart_from_bars, "calls": library_calls, "error bars": error_bars, "fits": fits,
+    "scopes": scopes, "tables": tables, "apart": left_out_of_bars, "calls": library_calls, "error bars": error_bars, "fits": fits,
     "refits": refits, "held out": held_out, "nodes": nodes, "beyond": groups_beyond, "clusters": clusters, "loads": loads,
     **{f"settings of {name}": partial(serving_settings, name) for name in ("vllm", "sglang", "trtllm")},
     "serving runs": serving_runs, "serving bars": bars_of_replicas, "training rows": training_rows, "training groups": training_groups,

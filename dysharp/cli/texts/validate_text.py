@@ -23,7 +23,7 @@ GROUPS = {
     "host-bound": "eager FP8-block layers of vLLM, whose Python takes the time",
     "weak": "the file marks the row so",
 }
-"""Rows that are judged apart, by their note."""
+"""Rows that are left out of the bars, by their note."""
 OWN = ("id=id", "what=family", "measured=measured:.4g", "predicted=predicted:.4g", "unit=unit")
 ERRORS = ("median\nerror %=median_ape:.1f", "nine of ten\nwithin %=p90_ape:.1f")
 MOST_ROWS = 100
@@ -144,9 +144,9 @@ def print_bars(done: Validation, groups: bool) -> None:
     if done.parts:
         click.echo("whole layers by part: host where its launches take more than half of the time, else device")
         _print(done.parts, PART_KEYS)
-    if done.apart:
-        click.echo("judged apart: predicted, but in no mean, bar or fit")
-        _print(done.apart, APART_KEYS)
+    if done.left_out:
+        click.echo("left out of the bars: predicted, but in no mean, bar or fit")
+        _print(done.left_out, LEFT_OUT_KEYS)
     if done.forms:
         _print(done.forms, FORM_KEYS)
     one = [row for row in done.beyond if not row["between"] and (groups or row["system"] == "all")]
@@ -179,7 +179,7 @@ def print_hold_out(done: Validation) -> None:
 
 
 PART_KEYS = ("family", "part", "n", "median_ape", "p90_ape", "bias")
-APART_KEYS = ("family", "group", "n", "median_ape", "p90_ape", "bias")
+LEFT_OUT_KEYS = ("family", "group", "n", "median_ape", "p90_ape", "bias")
 BORROWED_KEYS = ("by", "held_out", "constant", "from")
 COUNTED_KEYS = ("module", "name", "count", "text")
 REGIME_KEYS = ("family", "regime", "predicted_as", "n", "median_ape", "p90_ape", "bias")
