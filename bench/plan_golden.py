@@ -25,7 +25,7 @@ MACHINE = machine_of(CLUSTER)
 ULTRA, PRO = load_whole("pangu-ultra-moe"), load_whole("pangu-pro-moe")
 FINE = ("mla_up_proj", "layernorm", "moe_act")
 PUBLISHED: dict[str, Any] = {
-    "tp": 8, "pp": 16, "vpp": 2, "ep": 32, "etp": 1, "cp": 1, "micro_batch": 2, "recompute": FINE, "swap": (),
+    "tp": 8, "pp": 16, "vpp": 2, "ep": 32, "etp": 1, "cp": 1, "micro_batch": 2, "recompute": FINE, "offload": (),
     "weights": "whole", "schedule": "1f1b", "overlap": "pair", "system": "hierarchical",
 }  # fmt: skip
 
@@ -124,7 +124,7 @@ def techniques() -> None:
 
 def sibling() -> None:
     """Pangu Pro's new layout before its baseline."""
-    new = {"tp": 8, "pp": 5, "vpp": 5, "ep": 16, "etp": 1, "cp": 1, "micro_batch": 1, "swap": (), "weights": "whole",
+    new = {"tp": 8, "pp": 5, "vpp": 5, "ep": 16, "etp": 1, "cp": 1, "micro_batch": 1, "offload": (), "weights": "whole",
            "schedule": "1f1b", "overlap": "none", "system": "hierarchical"}  # fmt: skip
     old = new | {"tp": 1, "pp": 6, "vpp": 4, "ep": 8, "cp": 8, "system": "flat"}
     for sequence in (4096, 32768):

@@ -105,7 +105,7 @@ def case_of(row: TrainingRow) -> Case:
     )  # fmt: skip
     values = {name: getattr(layout, name) for name in ("tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch")}
     overlap = "pair" if training_recipe.overlap_ep and (layout.vpp > 1 or layout.pp == 1) else "none"
-    values |= {"recompute": training_recipe.recompute, "swap": (), "weights": WEIGHTS[layout.fsdp > 1]}
+    values |= {"recompute": training_recipe.recompute, "offload": (), "weights": WEIGHTS[layout.fsdp > 1]}
     values |= {"schedule": "1f1b", "overlap": overlap, "system": training_recipe.dispatcher or "flat"}
     for recipe in (setting.recipe.name, *LEAN):
         coster = Coster(replace(task, precision=recipe), machine, space_of(task, machine, values))
@@ -127,9 +127,9 @@ def equal(setting: Setting) -> str:
 
 
 def space_of(task: Task, machine: Machine, values: dict[str, object]) -> Space:
-    """All degrees, micro-batches and recompute sets, with the dispatcher, the overlap and the swap (none) of the row."""
+    """All degrees, micro-batches and recompute sets, with the dispatcher, the overlap and no offload."""
     overlaps = ("none", "pair") if values["overlap"] == "pair" else ("none",)
-    base = default_space(task, machine, {name: (values[name],) for name in ("system", "swap")} | {"overlap": overlaps})
+    base = default_space(task, machine, {name: (values[name],) for name in ("system", "offload")} | {"overlap": overlaps})
     base = base if FSDP in sys.argv else replace(base, weights=(values["weights"],))
     own = {name: (*getattr(base, name), values[name]) for name in ("tp", "pp", "vpp", "ep", "cp", "micro_batch", "recompute", "weights")}
     return replace(base, **{name: tuple(dict.fromkeys(some)) for name, some in own.items()})

@@ -41,7 +41,7 @@ from dysharp.training.memory import CAP_LINE
 from dysharp.training.recipe import TrainingRecipe
 
 Gpus = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
-NAMES = {"mbs": "micro_batch"}
+NAMES = {"mbs": "micro_batch", "swap": "offload"}
 WHOLE_KEYS, HEAD_KEYS = ("vocab", "mtp", "shared_hidden", "dense_hidden"), ("heads", "kv_heads")
 SHAPE_KEYS = ("layers", "hidden", "n_experts", "topk", "expert_hidden", *WHOLE_KEYS, *HEAD_KEYS)
 """Dimensions of a shape: of the whole, of its experts, of its attention."""
@@ -345,7 +345,7 @@ def given_of(tries: Iterable[str]) -> dict[str, tuple[Any, ...]]:
         words = [word.strip() for word in values.split(",")]
         if key in INTEGERS:
             given[key] = tuple(_integer(text, word) for word in words)
-        elif key in ("recompute", "swap"):
+        elif key in ("recompute", "offload"):
             given[key] = tuple(() if word == "none" else tuple(word.split("+")) for word in words)
         else:
             given[key] = tuple(words)
@@ -388,13 +388,13 @@ def _shape(model: WholeModel, values: dict[str, int]) -> WholeModel:
 
 
 def _checked(done: Plan, text: str) -> Costed:
-    """A layout of a text; what its text leaves out (EP system, overlap, recompute, swap, schedule) is as the search would choose it.
+    """A layout of a text; what its text leaves out (EP system, overlap, recompute, offload, schedule) is as the search would choose it.
 
     Raises `ConfigError` where it does not fit the model or the number of GPUs.
     """
     one = done.first
     words = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
-    own = {key: words.pop(key) for key in ("recompute", "swap", "overlap", "system", "schedule") if key in words}
+    own = {key: words.pop(key) for key in ("recompute", "offload", "swap", "overlap", "system", "schedule") if key in words}
     for keys, n in ((("dp", "gpus"), one.task.gpus), (("m", "ga", "micro_batches", "gbs"), one.task.batch)):
         if words.keys().isdisjoint(keys):
             words[keys[-1]] = str(n)

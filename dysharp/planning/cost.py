@@ -137,7 +137,7 @@ class Coster:
 
     def balanced_bound(self, c: Mapping[str, Column], numbers: Column) -> Times:
         """A rough closed form: even stages, cells and bubble alone, no copies of stages; pieces are computed once for every different key."""
-        names = ("tp", "cp", "ep", "etp", "micro_batch", "recompute", "overlap", "system", "weights", "swap")
+        names = ("tp", "cp", "ep", "etp", "micro_batch", "recompute", "overlap", "system", "weights", "offload")
         stages = np.where(is_one(self.space.weights, c["weights"], "sharded"), c["pp"], 0)  # whose replicas share weights
         keys = np.stack([*(c[name] for name in names), stages], axis=1)
         _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
@@ -150,7 +150,7 @@ class Coster:
 
     def pieces(self, values: Mapping[str, Any]) -> Pieces:
         """Costs of the pieces of a candidate."""
-        return pieces_of(*self._asked(values), values["swap"], self._recipe(values), self.block)
+        return pieces_of(*self._asked(values), values["offload"], self._recipe(values), self.block)
 
     def training_recipe(self, values: Mapping[str, Any]) -> TrainingRecipe:
         """The training recipe of the last layer of a candidate: which linears stay in BF16."""

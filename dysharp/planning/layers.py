@@ -11,7 +11,7 @@ from dysharp.costs.machine import Machine
 from dysharp.model.layout import Layout
 from dysharp.model.state import PLAIN, Recipe
 from dysharp.planning.experts import moved
-from dysharp.planning.swap import swapped_bytes
+from dysharp.planning.offload import offloaded_bytes
 from dysharp.specs.whole import WholeModel
 from dysharp.training.block import Block
 from dysharp.training.cost import BlockTimes, Cost, EpTimes
@@ -92,13 +92,13 @@ def dispatcher_of(system: str, machine: Machine) -> Dispatcher:
 @lru_cache(maxsize=1 << 14)
 def pieces_of(
     model: WholeModel, machine: Machine, layout: Layout, sequence: int, system: str, overlap: str, training_recipe: TrainingRecipe, imbalance: float,
-    ep: EpTimes | None = None, swap: tuple[str, ...] = (), recipe: Recipe = PLAIN, block: BlockTimes | None = None,
+    ep: EpTimes | None = None, offload: tuple[str, ...] = (), recipe: Recipe = PLAIN, block: BlockTimes | None = None,
 ) -> Pieces:  # fmt: skip
     """The pieces of `model` under the degrees of `layout`. `layout.dp` decides nothing here. `ep`: a Row of the routed experts.
 
-    `swap`: modules whose inputs go to the host and back; `recipe`: how tensors are kept. `block`: a MoE block of merged Programs.
+    `offload`: modules whose inputs go to the host and back; `recipe`: how tensors are kept. `block`: a MoE block of merged Programs.
     """
-    if layout.fsdp > 1 or swap:
+    if layout.fsdp > 1 or offload:
         cut = replace(layout, dp=layout.ep * layout.etp, fsdp=1)
         alone = pieces_of(model, machine, cut, sequence, system, overlap, training_recipe, imbalance, ep, (), PLAIN, block)
         saving, tokens = Saving(training_recipe.recompute, imbalance=imbalance), layout.tokens(sequence)
@@ -107,7 +107,7 @@ def pieces_of(
             made = dict(costs)
             for letter in costs.keys() - {"E", "L"}:
                 moe = letter != "d" and model.layer is not None
-                gone = tokens * swapped_bytes(model, cut, moe, saving, recipe, swap) if swap else 0.0
+                gone = tokens * offloaded_bytes(model, cut, moe, saving, recipe, offload) if offload else 0.0
                 layer = 0 if letter == "d" else model.n_layers - 1
                 made[letter] += beside(model, machine, layout, layer, costs[letter], system == "in-switch", gone)
             return made

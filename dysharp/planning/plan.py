@@ -57,9 +57,10 @@ class Planned:
 
     def entry(self, one: Costed, cluster: Cluster) -> dict[str, Any]:
         """A layout as plain values."""
+        offload = list(one.values["offload"])
         return {
             "layout": text_of(one), "stages": one.layout.stages, "recompute": list(one.values["recompute"]),
-            "swap": list(one.values["swap"]), "weights": one.values["weights"], "schedule": schedule_of(one),
+            "offload": offload, "swap": offload, "weights": one.values["weights"], "schedule": schedule_of(one),
             "overlap": one.values["overlap"], "system": one.values["system"], "step_s": one.step_us / 1e6, "tokens_per_s_gpu": self.speed(one),
             "mfu": self.mfu(one, cluster), "memory_GiB": one.peak_bytes / GiB, "memory_left_GiB": (cluster.hbm_bytes - one.peak_bytes) / GiB,
             "limit": one.limit, "shares": {name: us / one.step_us for name, us in one.parts.items()},

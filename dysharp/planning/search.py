@@ -111,7 +111,7 @@ class Found:
 def first_answer(coster: Coster, told: Told) -> None:
     """Tell of a few layouts at once: degrees alone vary, so that the space has thousands of candidates, not millions."""
     lists = coster.space.lists
-    kept = {name: lists[name][:1] for name in ("etp", "cp", "micro_batch", "swap", "schedule", "overlap")}
+    kept = {name: lists[name][:1] for name in ("etp", "cp", "micro_batch", "offload", "schedule", "overlap")}
     few = replace(coster.space, **kept, recompute=lists["recompute"][-2:], system=lists["system"][-1:])
     first_look(Coster(coster.task, coster.machine, few), 1, told, rounds=0)
 

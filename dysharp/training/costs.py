@@ -1,6 +1,6 @@
 """What a step costs: cells of every stage, sends, buckets of gradients and parameters, optimizer, as integer picoseconds for `step_graph`.
 
-`beside`: weights that data parallel ranks share (FSDP), gathered before a layer's passes, gradients scattered behind them, and swapped tensors,
+`beside`: weights that data parallel ranks share (FSDP), gathered before a layer's passes, gradients scattered behind them, and offloaded tensors,
 beside the layers around it. A plan takes the same functions.
 """
 
@@ -50,14 +50,14 @@ def shard_wires(model: WholeModel, machine: Machine, layout: Layout, layer: int,
 
 
 def beside(
-    model: WholeModel, machine: Machine, layout: Layout, layer: int, done: Cost, switched: bool = False, swapped: float = 0.0
+    model: WholeModel, machine: Machine, layout: Layout, layer: int, done: Cost, switched: bool = False, offloaded: float = 0.0
 ) -> Cost:  # fmt: skip
-    """What a layer takes beyond `done` (with its rows on wires) for shared weights, and for `swapped` bytes that leave for the host and come back."""
-    shards, copy = shard_wires(model, machine, layout, layer, switched), host_copy(machine, swapped)
+    """What a layer takes beyond `done` (with its rows on wires) for shared weights, and for `offloaded` bytes."""
+    shards, copy = shard_wires(model, machine, layout, layer, switched), host_copy(machine, offloaded)
     ahead = beyond(done.forward, done.forward_wires, shards[0], copy)
     behind = beyond(done.backward + done.weights, done.backward_wires, shards[1], copy)
     late = passes("sharded weights", ahead[0], behind[0]) if layout.fsdp > 1 else Cost()
-    late += passes("host copies", ahead[1], behind[1]) if swapped else Cost()
+    late += passes("host copies", ahead[1], behind[1]) if offloaded else Cost()
     return replace(late, forward_wires=shards[0] + copy, backward_wires=shards[1] + copy)
 
 

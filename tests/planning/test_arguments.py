@@ -13,7 +13,7 @@ from dysharp.training.megatron import arguments_from
 
 FINE = ("mla_up_proj", "layernorm", "moe_act")
 PUBLISHED = {
-    "tp": 8, "pp": 16, "vpp": 2, "ep": 32, "etp": 1, "cp": 1, "micro_batch": 2, "recompute": FINE, "swap": (),
+    "tp": 8, "pp": 16, "vpp": 2, "ep": 32, "etp": 1, "cp": 1, "micro_batch": 2, "recompute": FINE, "offload": (),
     "weights": "whole", "schedule": "1f1b", "overlap": "pair", "system": "hierarchical",
 }  # fmt: skip
 
@@ -44,7 +44,7 @@ def test_what_megatron_asserts_is_there() -> None:
     task = Task(load_whole("qwen3-30b"), 16, 64)
     coster = Coster(task, machine_of(load_cluster("hw-dgx-h100-x2")), Space())
     free = PUBLISHED | {"tp": 1, "pp": 1, "vpp": 1, "ep": 8, "micro_batch": 1, "recompute": (), "overlap": "none", "system": "deepep"}
-    plain, shared = coster.cost_of(free), coster.cost_of(free | {"weights": "sharded", "swap": ("core_attn",)})
+    plain, shared = coster.cost_of(free), coster.cost_of(free | {"weights": "sharded", "offload": ("core_attn",)})
     assert "--ckpt-format fsdp_dtensor" in lines_of("megatron-lm", task, shared)
     assert 'cfg.checkpoint.ckpt_format = "fsdp_dtensor"' in lines_of("megatron-bridge", task, shared)
     assert {"NVTE_CPU_OFFLOAD_V1=1", "CUDA_DEVICE_MAX_CONNECTIONS=32"} == set(environment_of("megatron-lm", shared))

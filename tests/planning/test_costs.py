@@ -15,13 +15,13 @@ from dysharp.model.state import PLAIN
 from dysharp.planning.cost import Coster, machine_of
 from dysharp.planning.experts import hottest
 from dysharp.planning.names import schedule_of
+from dysharp.planning.offload import OFFLOADED, offloaded_bytes
+from dysharp.planning.offload import SETS as OFFLOADS
 from dysharp.planning.plan import front, training_recipe_for
 from dysharp.planning.schedules import V_SHAPED
 from dysharp.planning.search import constants_of, search, sensitivity, variations
 from dysharp.planning.space import SETS, WEIGHTS, Space, Task, broken_by, default_space
 from dysharp.planning.split import slots
-from dysharp.planning.swap import OFFLOADED, swapped_bytes
-from dysharp.planning.swap import SETS as SWAPS
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.cost import Cost
 from dysharp.training.costs import beside, layer_shards, with_rows
@@ -124,7 +124,7 @@ def test_a_default_space_has_what_the_framework_offers(framework: str, weights: 
     space = default_space(task, machine_of(load_cluster("paper-ascend-910b")))
     assert space.weights == weights
     assert set(space.schedule) == schedules
-    values = {"tp": 2, "pp": 5, "vpp": 1, "ep": 1, "etp": 1, "cp": 1, "micro_batch": 1, "recompute": (), "swap": (), "weights": "whole"}
+    values = {"tp": 2, "pp": 5, "vpp": 1, "ep": 1, "etp": 1, "cp": 1, "micro_batch": 1, "recompute": (), "offload": (), "weights": "whole"}
     values |= {"schedule": "1f1b", "overlap": "none", "system": "flat"}
     broken = set()
     for own in (values, values | {"ep": 8, "etp": 2, "overlap": "pair"}):
@@ -142,11 +142,11 @@ def test_a_default_space_names_modules_that_the_model_has(name: str, absent: set
     model, machine = load_whole(name), machine_of(H100)
     task = Task(model, 16, 64, training_recipe=training_recipe_for(model, machine))
     space = default_space(task, machine)
-    named = {module for sets in (space.recompute, space.swap) for modules in sets for module in modules}
+    named = {module for sets in (space.recompute, space.offload) for modules in sets for module in modules}
     assert named & {"mla_up_proj", "moe_act", "expert_fc1"} == {"mla_up_proj", "moe_act", "expert_fc1"} - absent
     one = Coster(task, machine, space)
     values = space.candidate(0)
-    for key, sets in (("recompute", SETS), ("swap", SWAPS)):
+    for key, sets in (("recompute", SETS), ("offload", OFFLOADS)):
         costs = [{(done.step_us, done.memory) for done in (one.cost_of(values | {key: own}) for own in some)} for some in (getattr(space, key), sets)]
         assert costs[0] == costs[1]
 
@@ -190,16 +190,16 @@ def test_memory_of_a_schedule_is_that_of_its_order(name: str, vpp: int) -> None:
     assert cost.memory == pytest.approx([counted.reserved(rank) for rank in counted.ranks], rel=0.01)
 
 
-def test_swapped_inputs_leave_memory_and_cost_time_only_beyond_a_pass() -> None:
+def test_offloaded_inputs_leave_memory_and_cost_time_only_beyond_a_pass() -> None:
     one = coster()
     values = one.space.candidate(0) | {"pp": 2, "ep": 8, "system": "deepep", "micro_batch": 4}
-    kept, little, much = (one.cost_of(values | {"swap": swap}) for swap in ((), ("core_attn",), tuple(OFFLOADED)))
+    kept, little, much = (one.cost_of(values | {"offload": offload}) for offload in ((), ("core_attn",), tuple(OFFLOADED)))
     assert kept.peak_bytes > little.peak_bytes > much.peak_bytes
     assert kept.step_us == little.step_us < much.step_us
-    pieces = one.pieces(values | {"swap": tuple(OFFLOADED)})
+    pieces = one.pieces(values | {"offload": tuple(OFFLOADED)})
     tokens, rate = 4 * one.task.sequence, host_rate(one.machine)
     moe, saving = Layout(ep=8, dp=8, micro_batch=4), Saving(imbalance=one.task.hottest(8))
-    gone = tokens * swapped_bytes(one.task.model, moe, True, saving, PLAIN, tuple(OFFLOADED))
+    gone = tokens * offloaded_bytes(one.task.model, moe, True, saving, PLAIN, tuple(OFFLOADED))
     plain = one.pieces(values).costs["t"]
     late = max(0, gone / rate - plain.forward) + max(0, gone / rate - plain.backward - plain.weights)
     assert pieces.costs["t"].parts["host copies"] == pytest.approx(late)

@@ -12,9 +12,9 @@ from dysharp.model import Layout
 from dysharp.model.layout import chunks_of
 from dysharp.model.state import rank_parameters
 from dysharp.planning.cost import Coster, machine_of
+from dysharp.planning.offload import OFFLOADED
 from dysharp.planning.plan import training_recipe_for
 from dysharp.planning.space import Task, default_space
-from dysharp.planning.swap import OFFLOADED
 from dysharp.specs import Cluster, load_cluster, load_whole
 from dysharp.training.cost import Cost
 from dysharp.training.costs import beside, beside_pass, late_sends, shard_wires, step_costs, with_rows
@@ -50,13 +50,13 @@ def test_a_layer_with_rows_shards_and_copies_takes_the_sum_on_its_busiest_wire()
     assert done.forward_wires == Wires(far=900.0, host=900.0 * 47 / 63)
     over_nics = shards[0].far
     assert over_nics == pytest.approx(shards[0].host * 63 / 47)
-    late = beside(MODEL, machine, layout, 0, done, swapped=63e6)  # a copy of 1,000 us
+    late = beside(MODEL, machine, layout, 0, done, offloaded=63e6)  # a copy of 1,000 us
     far, host = 900 + over_nics, (900 + over_nics) * 47 / 63 + 1000
     first = max(0.0, far - 1000)
     assert late.forward == pytest.approx(max(1000, far, host) - 1000)
     assert late.parts["host copies"] > 0
     assert late.parts["sharded weights"] >= first
-    alone = beside(MODEL, machine, layout, 0, Cost(1000.0, 2000.0), swapped=63e6)
+    alone = beside(MODEL, machine, layout, 0, Cost(1000.0, 2000.0), offloaded=63e6)
     assert late.forward > alone.forward
 
 
@@ -64,7 +64,7 @@ def test_more_traffic_on_a_wire_is_never_faster() -> None:
     machine, layout = Machine(H100), Layout(ep=16, dp=32, fsdp=32)
     for wire in (0.0, 300.0, 900.0):
         done = with_rows(machine, layout, Cost(1000.0, 2000.0, forward_wire=wire, backward_wire=wire))
-        ends = [sum(beside(MODEL, machine, layout, 0, done, swapped=n).parts.values()) for n in (0, 1e6, 3e7, 6e7, 9e7)]
+        ends = [sum(beside(MODEL, machine, layout, 0, done, offloaded=n).parts.values()) for n in (0, 1e6, 3e7, 6e7, 9e7)]
         assert all(a <= b for a, b in pairwise(ends))
     more = [beside(MODEL, machine, layout, 0, with_rows(machine, layout, Cost(1000.0, 2000.0, forward_wire=w))).forward for w in (0, 500, 900, 1000)]
     assert more == sorted(more)
@@ -130,17 +130,19 @@ def test_a_plan_on_an_oversubscribed_spine(system: str) -> None:
     assert (steps[1] > 1.05 * steps[0]) if system == "flat" else steps[1] == steps[0]
 
 
-def test_swap_sharded_weights_and_rows_of_a_plan_take_more_together() -> None:
+def test_offload_sharded_weights_and_rows_of_a_plan_take_more_together() -> None:
     """Each alone may hide behind a pass; on one PCIe link they do not."""
     one = coster(H100)
     values = one.space.candidate(0) | {"ep": 16, "system": "deepep"}
-    ways = [{"weights": weights, "swap": swap} for weights, swap in (("sharded", ()), ("sharded", tuple(OFFLOADED)), ("whole", tuple(OFFLOADED)))]
-    shards, both, swap = (one.pieces(values | way).costs["t"] for way in ways)
-    assert both.backward > max(shards.backward, swap.backward)
-    assert both.forward_wires.host == pytest.approx(shards.forward_wires.host + swap.forward_wires.host - swap_rows(one, swap))
+    ways = [
+        {"weights": weights, "offload": offload} for weights, offload in (("sharded", ()), ("sharded", tuple(OFFLOADED)), ("whole", tuple(OFFLOADED)))
+    ]
+    shards, both, offload = (one.pieces(values | way).costs["t"] for way in ways)
+    assert both.backward > max(shards.backward, offload.backward)
+    assert both.forward_wires.host == pytest.approx(shards.forward_wires.host + offload.forward_wires.host - offload_rows(one, offload))
 
 
-def swap_rows(one: Coster, cost: Cost) -> float:
+def offload_rows(one: Coster, cost: Cost) -> float:
     """Rows of experts are in both."""
     return cost.forward_wires.far * one.machine.nic / nic_link(one.machine)
 
