@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dysharp.base.reading import decode, read_bytes
+from dysharp.base.reading import decode_utf8, read_bytes
 from dysharp.base.units import MiB
 from dysharp.runs.progress import Progress, Step
 from dysharp.workload import Recording
@@ -68,7 +68,7 @@ def capture(
 
 def read_text(path: str | os.PathLike[str]) -> str:
     """A UTF-8 text of at most 64 MiB; raises ConfigError for anything else."""
-    return decode(read_bytes(Path(path), MAX_TEXT_BYTES), str(path))
+    return decode_utf8(read_bytes(Path(path), MAX_TEXT_BYTES), str(path))
 
 
 def _report(progress: Progress | None, name: str, stage: str) -> None:

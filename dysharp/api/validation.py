@@ -130,7 +130,7 @@ def validate(
     is_judged = np.array([not left_out.group_of(entry, values) for entry in in_bars.parsed], bool)
     (judged, _), predicted = left_out.split(in_bars, values), of_bars[is_judged]
     errors_left_out = left_out.left_out_errors(in_bars, values, predicted=of_bars)
-    beyond_families = beyond.judge(everything, values, predicted=all_predicted[~inside])
+    beyond_families = beyond.beyond_errors(everything, values, predicted=all_predicted[~inside])
     if not judged.parsed and not errors_left_out and not any(row["n"] for row in beyond_families):
         raise ConfigError(f"{_name(data)}: {_nothing(everything.missing)}")
     held = {by: without.held_out(judged.parsed, used, by, jobs, _on_progress(progress, passes, at)) for at, by in enumerate(hold_out, start=1)}
@@ -145,7 +145,7 @@ def validate(
         hold_out=[*done.hold_out, *operators, *nodes], summary=summary, beyond=beyond_families, left_out=errors_left_out,
         overall=done.overall | left_out.all_rows(in_bars, of_bars),
         borrowed=[row for out in held.values() for row in out.borrowed], sources=disagreements(everything.parsed),
-        calls=calls.judge(everything.parsed, all_predicted), rows=rows,
+        calls=calls.call_errors(everything.parsed, all_predicted), rows=rows,
     )  # fmt: skip
 
 

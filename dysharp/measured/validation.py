@@ -88,13 +88,13 @@ class Validation:
     """Per fold of a hold-out, the constants that its measurements do not see, and their source."""
     hold_out: list[dict[str, Any]] = field(default_factory=list)
     beyond: list[dict[str, Any]] = field(default_factory=list)
-    """Families beyond the bars, by system and hardware (`beyond.judge`)."""
+    """Families beyond the bars, by system and hardware (`beyond.beyond_errors`)."""
     sources: list[dict[str, Any]] = field(default_factory=list)
     """How far the sources of one kernel differ (`beyond.disagreements`)."""
     simulators: list[dict[str, Any]] = field(default_factory=list)
     """Errors of the papers' simulators beside ours (`beyond.beside_simulators`)."""
     calls: list[dict[str, Any]] = field(default_factory=list)
-    """Calls of libraries by regime (`calls.judge`)."""
+    """Calls of libraries by regime (`calls.call_errors`)."""
     points: tuple[tuple[str, float, float], ...] = ()
     """(family, measured us, predicted us) of every prediction, for a plot."""
     summary: str = ""
@@ -350,7 +350,7 @@ def beyond_bars(
 ) -> list[dict[str, Any]]:
     """The bars of families of operators, and of families between NVLink domains; none without their measurements.
 
-    `beyond`: `beyond.judge`. `hold_out`: `hold_out.hold_out_nodes`.
+    `beyond`: `beyond.beyond_errors`. `hold_out`: `hold_out.hold_out_nodes`.
     """
     whole = [row for row in beyond if row["system"] == ALL and row["n"]]
     operators = [bar(f"median of {row['family']}, %", row["median_ape"], BARS.operators) for row in whole if row["family"] in OPERATORS]

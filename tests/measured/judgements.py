@@ -119,7 +119,7 @@ def left_out_of_bars() -> Named:
     """Families beyond the bars, groups that are left out of the bars, hosts, simulators, sources."""
     every = classified()
     far = every.beyond_bars()
-    rows = beyond.judge(far, fitted_values(), predicted=made_up(far.parsed))
+    rows = beyond.beyond_errors(far, fitted_values(), predicted=made_up(far.parsed))
     for name in dict.fromkeys(row["family"] for row in rows):
         yield name, [row for row in rows if row["family"] == name]
     yield "bars", [validation.beyond_bars(found, fitted(), ({"by": "nodes", "ratio": 1.2},)) for found in (rows, [])]
@@ -140,7 +140,7 @@ def library_calls() -> Named:
     entries = [entry for entry in classified().parsed if isinstance(entry.case, CallCase)]
     for part in (0.1, 0.5):
         predicted = made_up(entries, part)
-        yield f"{part:g}", (calls.judge(entries, predicted), calls.order(entries, predicted), calls.bars(entries, predicted))
+        yield f"{part:g}", (calls.call_errors(entries, predicted), calls.order(entries, predicted), calls.bars(entries, predicted))
     cases = [entry.case for entry in entries if isinstance(entry.case, CallCase)]
     keys = [(calls.key_of(case), 1 + 0.03 * n) for n, case in enumerate(cases[:40])]
     yield "table", calls.to_toml(keys, keys[::3])
