@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from dysharp.costs import exchange as costs_exchange
-from dysharp.costs.attention import Attention
+from dysharp.costs.attention import AttentionCall
 from dysharp.costs.exchange import HUB, IN_SWITCH, Peers, Rows
 from dysharp.costs.machine import Machine, machine_of
 from dysharp.model import Layout
@@ -146,7 +146,7 @@ def _parameters() -> list[Answer]:
     return [Answer(who, layer_weights, n) for who, n in zip(("model", "serve, from its GEMMs", "step, from its GEMMs"), (listed, *both), strict=True)]
 
 
-PREFILL = Attention(batch=1, queries=TOKENS, heads=32, kv_heads=8, qk_dim=128, v_dim=128)
+PREFILL = AttentionCall(batch=1, queries=TOKENS, heads=32, kv_heads=8, qk_dim=128, v_dim=128)
 QUANTITIES: dict[str, Callable[[], list[Answer]]] = {
     "BF16 GEMM 8192 x 4096 x 14336, H100 (us)": lambda: _of_machines("gemm", H100, *SHAPE, "bf16", benchmark=True),
     "FP8 GEMM 8192 x 4096 x 14336, B200 (us)": lambda: _of_machines("gemm", B200, *SHAPE, "fp8", benchmark=True),

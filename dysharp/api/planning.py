@@ -28,7 +28,7 @@ from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.experts import SPREAD
 from dysharp.planning.names import behind_of, ep_of, form_of, saving_of, schedule_of, short_of, text_of
 from dysharp.planning.plan import Plan, Planned, Search, framework_for, front, plan_shapes, training_recipe_for
-from dysharp.planning.search import Moved, kept, search, sensitivity
+from dysharp.planning.search import ConstantChange, kept, search, sensitivity
 from dysharp.planning.space import INTEGERS, Space, Task, broken_by
 from dysharp.runs.on_dask import on_dask
 from dysharp.runs.precision import default_formats, in_formats, step_formats, with_rows
@@ -67,7 +67,7 @@ class Answer:
     """{system of `WHAT_IFS`: the best layout of the first shape with it}."""
     ranked: Ranked | None = None
     confirmed: Confirmed | None = None
-    moved: tuple[Moved, ...] | None = None
+    moved: tuple[ConstantChange, ...] | None = None
     served: dict[str, Serving] = field(default_factory=dict)
     """{shape: how it serves}."""
     quick: bool = False

@@ -17,7 +17,7 @@ from dysharp.serving.engine import Engine
 from dysharp.serving.launch import Start, Task, start_of
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.search import EQUAL, Rejected, ServePoint
-from dysharp.serving.whatif import WhatIf
+from dysharp.serving.whatif import ServeWhatIf
 
 BETTER = 1.05
 """Times the throughput from which the first sentence names disaggregation."""
@@ -62,7 +62,7 @@ class Serving:
     rejected: tuple[Rejected, ...]
     header: tuple[str, ...]
     disaggregated: Disaggregated | None = None
-    what_ifs: tuple[WhatIf, ...] = ()
+    what_ifs: tuple[ServeWhatIf, ...] = ()
     overlap: Overlap | None = None
     slots: tuple[Slots, ...] = ()
     break_even: float | None = None

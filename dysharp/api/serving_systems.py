@@ -11,7 +11,7 @@ from dysharp.analysis import Row
 from dysharp.api.comparison import compare
 from dysharp.api.serving_program import MOVED, MergedLayer, merged_layer, tensor_layer
 from dysharp.base.errors import ConfigError
-from dysharp.model.batch import Batch, prompt_batch
+from dysharp.model.batch import StepBatch, prompt_batch
 from dysharp.serving.exchange import exchange
 from dysharp.serving.search import ServePoint
 
@@ -69,7 +69,7 @@ def merged_layers(point: ServePoint, routing: str | None = None, seed: int = 0, 
 
 
 def _layers(
-    point: ServePoint, systems: Iterable[str], batch: Batch, routing: str | None, seed: int, progress: Progress | None
+    point: ServePoint, systems: Iterable[str], batch: StepBatch, routing: str | None, seed: int, progress: Progress | None
 ) -> list[tuple[Row, MergedLayer]]:
     """The Row of the MoE layer and the merged layer of each system."""
     layout, model = point.replica.layout, point.replica.model.layer

@@ -47,7 +47,7 @@ from dysharp.training.cost import BlockTimes, EpTimes
 from dysharp.training.costs import Kind, StepCosts, step_costs
 from dysharp.training.graph import COMPUTE, OPTIMIZER, SEND, Replay, replay, step_graph
 from dysharp.training.megatron import arguments_from
-from dysharp.training.memory import CAP_LINE, Memory, Saving, check_memory, memory_of
+from dysharp.training.memory import CAP_LINE, Saving, TrainingMemory, check_memory, memory_of
 from dysharp.training.recipe import TrainingRecipe
 from dysharp.training.schedules import Schedule, get_schedule, in_flight, make_schedule, usual_schedule
 
@@ -122,7 +122,7 @@ class Steps:
     schedule: Schedule
     sequence: int
     steps: tuple[Step, ...]
-    memory: Memory
+    memory: TrainingMemory
     gains: dict[str, float]
     header: tuple[str, ...]
     formats: dict[str, Any]
@@ -247,7 +247,7 @@ def _quick_times(forward: QuickLayer, backward: QuickLayer) -> EpTimes:
 
 def _planned(
     model: str | WholeModel, machine: Machine, layout: str | Layout, schedule: str | None, request: StepArgs
-) -> tuple[Block, Memory, Schedule, Formats, tuple[str, ...]]:
+) -> tuple[Block, TrainingMemory, Schedule, Formats, tuple[str, ...]]:
     """What is computed where and in which order, what it holds, its formats, and notes on a recipe. Raises what `step` raises."""
     megatron, blocks, tensor = request["megatron"], request["blocks"], request["tensor"]
     if blocks not in BLOCKS:

@@ -64,7 +64,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ExchangeTimes:
     """Microseconds of one Dispatch and one Combine, of what a forward pass exchanges before it knows its counts, and of the wait for the last rank,
     which `dispatch` and `combine` leave out. `received`: rows that a GPU receives per own token, before the copies per expert. `kernels`: of both;
     0 where their host counts operations itself.
@@ -79,7 +79,9 @@ class Exchange:
     system: str = ""
 
 
-def exchange(machine: Machine, layer: Model, peers: Peers, rows: Rows, system: str, *, sms: int = NORMAL_SMS, low_latency: float = 0.0) -> Exchange:
+def exchange(
+    machine: Machine, layer: Model, peers: Peers, rows: Rows, system: str, *, sms: int = NORMAL_SMS, low_latency: float = 0.0
+) -> ExchangeTimes:
     """One exchange under a system of the table above.
 
     `sms`: of DeepEP's normal kernels. `low_latency`: tokens of a GPU up to which DeepEP's low-latency kernels run. Between domains TensorRT-LLM has
@@ -87,9 +89,9 @@ def exchange(machine: Machine, layer: Model, peers: Peers, rows: Rows, system: s
     """
     if system in SCHEMES:
         dispatch, combine = (SCHEMES[system](machine, layer, peers, rows.busiest * rows.tokens * row) for row in (rows.sent, rows.back))
-        return Exchange(dispatch, combine, float(layer.topk), system=system)
+        return ExchangeTimes(dispatch, combine, float(layer.topk), system=system)
     if peers.ep == 1:
-        return Exchange(0.0, 0.0, float(layer.topk), system=system)
+        return ExchangeTimes(0.0, 0.0, float(layer.topk), system=system)
     far = peers.ep * peers.stride > machine.domain
     if far and system == "trtllm-a2a":
         system = "deepep"
@@ -98,7 +100,7 @@ def exchange(machine: Machine, layer: Model, peers: Peers, rows: Rows, system: s
     one = _Moved(machine, layer, peers, rows.busiest * rows.tokens, system, sms)
     dispatch, combine = (one.far(row, back) if one.domains > 1 else one.near(row, back) for row, back in ((rows.sent, False), (rows.back, True)))
     maps = _maps(machine, peers, rows.tokens * layer.n_experts * peers.ep) if system == "hybrid-ep" else 0.0
-    return Exchange(dispatch, combine, one.copies, maps, machine.wait, KERNELS.get(system, 0), system)
+    return ExchangeTimes(dispatch, combine, one.copies, maps, machine.wait, KERNELS.get(system, 0), system)
 
 
 KERNELS = {"deepep": 6, "trtllm-a2a": 6, "deepep-ll": 4}
@@ -106,7 +108,7 @@ KERNELS = {"deepep": 6, "trtllm-a2a": 6, "deepep-ll": 4}
 PER_EXPERT = ("alltoall", "deepep-ll")
 
 
-class Way(NamedTuple):
+class ExchangeWay(NamedTuple):
     """One way of an exchange inside a domain. `copies`: GPUs that a token reaches; `row`: bytes; `sms`: of DeepEP's normal kernels."""
 
     gpus: int
@@ -119,7 +121,7 @@ class Way(NamedTuple):
     sms: int = NORMAL_SMS
 
 
-def kernel_us(gpu: Gpu, constants: Constants, system: str, way: Way) -> float:
+def kernel_us(gpu: Gpu, constants: Constants, system: str, way: ExchangeWay) -> float:
     """Dispatch or Combine by the kernels of TensorRT-LLM (one-sided) or DeepEP, in microseconds."""
     if system == "trtllm-a2a":
         return float(alltoall_one_sided_us(gpu, constants, way.tokens, way.copies, way.row, way.gpus, reads=way.back))
@@ -165,7 +167,7 @@ class _Moved:
         if not self.machine.cluster.gpu or self.system in ("alltoall", "hybrid-ep"):
             return self.links(row)
         experts = self.layer.n_experts + self.peers.slots
-        way = Way(self.peers.ep, experts, self.layer.topk, self.tokens, self.copies, row, back, self.sms)
+        way = ExchangeWay(self.peers.ep, experts, self.layer.topk, self.tokens, self.copies, row, back, self.sms)
         return kernel_us(self.machine.gpu, self.machine.constants, self.system, way)
 
     def links(self, row: float) -> float:

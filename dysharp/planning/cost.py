@@ -25,12 +25,12 @@ from dysharp.planning.split import best_split, pace, slots, stage_text, v_split
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
 from dysharp.training.answers import peak_flops_per_us
-from dysharp.training.cost import BlockTimes, Cost, EpTimes
+from dysharp.training.cost import BlockTimes, EpTimes, PassCost
 from dysharp.training.costs import beside_pass, exchanged_us, late_sends, n_buckets, update_us
 from dysharp.training.memory import CAP, RESERVED, Saving
 from dysharp.training.moe_block import ELEMENT
 from dysharp.training.recipe import TrainingRecipe
-from dysharp.training.wires import Wires, beyond, send
+from dysharp.training.wires import WireTimes, beyond, send
 
 SUSTAINED = 0.61
 """Part of the peak that GEMMs keep on a cluster without a packaged GPU: half of 313 TFLOPS, at which the digest of Pangu Ultra's layer was
@@ -208,10 +208,10 @@ class Coster:
         held = int(peaks(values["schedule"], layout, 0, values["overlap"] == "pair").sum(axis=1).max())
         return Costed(number_of, layout, dict(values), sum(parts.values()), parts, memory, held)
 
-    def _sent(self, layout: Layout) -> Wires:
+    def _sent(self, layout: Layout) -> WireTimes:
         """What one send holds."""
         rows = ELEMENT * self.task.model.hidden * layout.tokens(self.task.sequence) / layout.tp
-        return send(self.machine, rows, layout) if layout.pp > 1 else Wires()
+        return send(self.machine, rows, layout) if layout.pp > 1 else WireTimes()
 
     def chunks_us(self, one: Costed) -> list[tuple[float, float, float]]:
         """(forward, backward, weights) of every chunk of a layout in microseconds, EP communication hidden where it overlaps."""
@@ -250,7 +250,7 @@ class Coster:
             "optimizer": update_us(self.machine, layout, widest, copies, self.task.training_recipe, self.recipe.sharded),
         }
 
-    def _exchange(self, layout: Layout, held: RankParameters, ways: tuple[tuple[float, Wires], tuple[float, Wires]], copies: int) -> float:
+    def _exchange(self, layout: Layout, held: RankParameters, ways: tuple[tuple[float, WireTimes], tuple[float, WireTimes]], copies: int) -> float:
         """Gradients and parameters that nothing hides: the last bucket, and the time beyond the passes of one micro-batch, whose wires they share.
 
         `ways`: time and wires of a forward and of a backward pass.
@@ -263,11 +263,11 @@ class Coster:
         return out
 
 
-def _cell(run: str, each: Mapping[str, tuple[float, ...]], pieces: Pieces, sent: Wires) -> list[float]:
+def _cell(run: str, each: Mapping[str, tuple[float, ...]], pieces: Pieces, sent: WireTimes) -> list[float]:
     """(forward, backward, weights, steady) of a chunk of pieces, with sends for which its wires have no time."""
     forward, backward, weights, steady = (sum(each[letter][i] for letter in run) for i in range(4))
     wires = pieces.wires(run)
-    ahead, behind = late_sends(Cost(forward, backward, weights, forward_wires=wires[0], backward_wires=wires[1]), sent)
+    ahead, behind = late_sends(PassCost(forward, backward, weights, forward_wires=wires[0], backward_wires=wires[1]), sent)
     alone = forward + ahead + backward + behind + weights
     return [forward + ahead, backward + behind, weights, min(steady + beyond(steady, wires[0] + wires[1], 2 * sent)[0], alone)]
 

@@ -17,7 +17,7 @@ from dysharp.model.weights import parameters_of
 from dysharp.planning.cost import Costed, Coster, machine_of
 from dysharp.planning.names import schedule_of, text_of
 from dysharp.planning.refusal import refusal
-from dysharp.planning.search import Found, Tick, Told, first_answer, first_look, journal_of, search
+from dysharp.planning.search import SearchResult, Tick, Told, first_answer, first_look, journal_of, search
 from dysharp.planning.space import Task, default_space
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
@@ -39,7 +39,7 @@ class Planned:
 
     task: Task
     coster: Coster
-    found: Found
+    found: SearchResult
     read: int = 0
     """Costs that an earlier search had."""
     second: Costed | None = None

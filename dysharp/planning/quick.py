@@ -19,7 +19,7 @@ from dysharp.base.units import PS_PER_US
 from dysharp.base.values import frozen
 from dysharp.costs import transfer
 from dysharp.costs.collectives import collective_us
-from dysharp.costs.exchange import NORMAL_SMS, Way, kernel_us
+from dysharp.costs.exchange import NORMAL_SMS, ExchangeWay, kernel_us
 from dysharp.costs.gemm import mean_share, tile_task, weight_grad_task
 from dysharp.costs.machine import machine_of
 from dysharp.costs.operators import ELEMENT_BYTES, Constants
@@ -61,7 +61,7 @@ Form = Callable[[Sizes], tuple[float, float]]
 def _kernels(system: str, s: Sizes) -> tuple[float, float]:
     """Kernels that serving and plans have, too (`costs.exchange`)."""
     sms = getattr(s.options, "n_sm", NORMAL_SMS)
-    out, home = (Way(s.gpus, s.model.n_experts, s.model.topk, s.tokens, s.copies, *row, sms) for row in ((s.sent, False), (s.back, True)))
+    out, home = (ExchangeWay(s.gpus, s.model.n_experts, s.model.topk, s.tokens, s.copies, *row, sms) for row in ((s.sent, False), (s.back, True)))
     return kernel_us(s.gpu, s.constants, system, out), kernel_us(s.gpu, s.constants, system, home)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from dysharp.planning.cost import Coster, machine_of
-from dysharp.planning.search import MEMORY, MEMORY_STATE, Found, leanest
+from dysharp.planning.search import MEMORY, MEMORY_STATE, SearchResult, leanest
 from dysharp.planning.space import Space, Task, constraints
 from dysharp.specs import Cluster
 from dysharp.training.memory import CAP
@@ -15,7 +15,7 @@ from dysharp.training.memory import CAP
 FACTORS = (2, 4, 8, 16, 32, 64)
 
 
-def refusal(task: Task, cluster: Cluster, space: Space, found: Found) -> str:
+def refusal(task: Task, cluster: Cluster, space: Space, found: SearchResult) -> str:
     """One line: where, what binds, what would fit."""
     where = f"plan: {task.model.name} on {task.gpus} GPUs of {cluster.name}"
     name, n = binding(task, cluster, space, found)
@@ -24,7 +24,7 @@ def refusal(task: Task, cluster: Cluster, space: Space, found: Found) -> str:
     return f"{where}: found no layout among {found.size:,}; binding: {name} ({n:,} candidates break nothing else); expected {want}"
 
 
-def binding(task: Task, cluster: Cluster, space: Space, found: Found) -> tuple[str, int]:
+def binding(task: Task, cluster: Cluster, space: Space, found: SearchResult) -> tuple[str, int]:
     """(constraint, candidates that break it alone): memory, where candidates keep all others; else the constraint that most of them break alone."""
     memory = {name: n for name, n in found.counts.items() if name in (MEMORY, MEMORY_STATE)}
     if memory:

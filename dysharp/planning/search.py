@@ -98,7 +98,7 @@ Journal = MutableMapping[int, tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """`best`: fastest first; equal ones in the order of the space. `counts`: {verdict: candidates}; they add up to `size`."""
 
     best: tuple[Costed, ...]
@@ -116,7 +116,7 @@ def first_answer(coster: Coster, told: Told) -> None:
     first_look(Coster(coster.task, coster.machine, few), 1, told, rounds=0)
 
 
-def first_look(coster: Coster, n_best: int = 10, told: Told | None = None, rounds: int = ROUNDS) -> Found:
+def first_look(coster: Coster, n_best: int = 10, told: Told | None = None, rounds: int = ROUNDS) -> SearchResult:
     """The fastest of a few candidates: `FIRST` by their bound and as many from the whole space, of those that fit the memory by a rough count; then
     from `STARTS` of the best, `rounds` times all that differ from the best so far in one dimension. `told`: as for `search`.
     """
@@ -145,15 +145,15 @@ def first_look(coster: Coster, n_best: int = 10, told: Told | None = None, round
     return _found(coster, best, counts | {NOT_LOOKED: len(numbers) - len(known)}, bounded)
 
 
-def _found(coster: Coster, best: list[Best], counts: dict[str, int], bounded: int) -> Found:
+def _found(coster: Coster, best: list[Best], counts: dict[str, int], bounded: int) -> SearchResult:
     counts = counts | {SLOWER: counts.get(SLOWER, 0) - len(best), KEPT: len(best)}
-    return Found(tuple(coster.cost(number) for _, number, _ in best), {name: n for name, n in counts.items() if n}, coster.space.size, bounded)
+    return SearchResult(tuple(coster.cost(number) for _, number, _ in best), {name: n for name, n in counts.items() if n}, coster.space.size, bounded)
 
 
 def search(
     coster: Coster, n_best: int = 10, journal: Journal | None = None, ceiling: float = float("inf"), tick: Tick = lambda *_: None,
     told: Told | None = None,
-) -> Found:  # fmt: skip
+) -> SearchResult:  # fmt: skip
     """The `n_best` fastest sets of degrees that fit the memory, each in its fastest form, and take at most `ceiling` microseconds.
 
     `tick`: called with candidates decided, all candidates, a text. `told`: with every new best.
@@ -270,7 +270,7 @@ Change = Callable[[Cluster, float], Cluster]
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class ConstantChange:
     """One constant times `factor`. `step`: the old winner's step over before, minus 1.
 
     `behind`: part of the new winner's tokens/s that the old one lacks, infinite where it does not fit; 0: it stays.
@@ -328,7 +328,7 @@ def variations(coster: Coster, cluster: Cluster) -> Iterator[tuple[str, float, C
             yield "spread of expert loads", factor, Coster(task, coster.machine, coster.space, coster.rows)
 
 
-def sensitivity(coster: Coster, cluster: Cluster, winner: Costed, tick: Tick = lambda *_: None) -> list[Moved]:
+def sensitivity(coster: Coster, cluster: Cluster, winner: Costed, tick: Tick = lambda *_: None) -> list[ConstantChange]:
     """Every constant that the winner's cost or memory depends on, the most telling first. `tick`: called with changes done, all, and the next one."""
     found, every = [], [*variations(coster, cluster)]
     for done, (name, factor, other) in enumerate(every):
@@ -343,5 +343,5 @@ def sensitivity(coster: Coster, cluster: Cluster, winner: Costed, tick: Tick = l
             continue
         new, behind = best[0], 1 - best[0].step_us / old.step_us if fits else float("inf")
         same = new.values == winner.values or behind < LEAST
-        found.append(Moved(name, factor, step, winner if same else new, 0.0 if same else behind))
+        found.append(ConstantChange(name, factor, step, winner if same else new, 0.0 if same else behind))
     return sorted(found, key=lambda one: (-one.behind, -abs(one.step)))

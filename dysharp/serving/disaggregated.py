@@ -30,7 +30,7 @@ MOST_SHARE = 0.97
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class WorkerPool:
     """Workers of one kind. `table`: the steps of one worker."""
 
     table: StepTable
@@ -65,7 +65,7 @@ def prompt_us(table: StepTable, scenario: Scenario, together: float) -> float:
     return table.prompts_us(tokens, busiest, 0.0) * chunks / n
 
 
-def steady_pools(prefill: Pool, decode: Pool, scenario: Scenario, cap: float = float("inf")) -> Served:
+def steady_pools(prefill: WorkerPool, decode: WorkerPool, scenario: Scenario, cap: float = float("inf")) -> Served:
     """The steady state of both pools under `scenario.concurrency` requests. `cap`: requests of an attention group of a decode worker that fit.
 
     Layers are sent while later layers are computed, so the last layer's part of the transfer waits alone.
@@ -107,7 +107,9 @@ def _together(table: StepTable, scenario: Scenario, rate: float, most: float) ->
     return together
 
 
-def run_pools(prefill: Pool, decode: Pool, scenario: Scenario, cap: float = float("inf"), *, ratio: float = 0.8, rounds: int = 10) -> Served:
+def run_pools(
+    prefill: WorkerPool, decode: WorkerPool, scenario: Scenario, cap: float = float("inf"), *, ratio: float = 0.8, rounds: int = 10
+) -> Served:
     """As `steady_pools`, prompt by prompt: the first prompts of all users come at once, and a worker takes all that wait, up to its tokens.
 
     A request decodes at the mean batch of the run.
@@ -174,8 +176,8 @@ class Disaggregated:
 class _Plan(NamedTuple):
     rate: float
     """Requests per second of all GPUs."""
-    prefill: Pool
-    decode: Pool
+    prefill: WorkerPool
+    decode: WorkerPool
     scenario: Scenario
     cap: float
 
@@ -193,17 +195,17 @@ def best_disaggregated(
     return max(found, key=lambda one: one.tokens_per_gpu) if found else None
 
 
-def _prompts(replica: Replica, engine: Engine, scenario: Scenario, ttft: float) -> tuple[float, Pool] | None:
+def _prompts(replica: Replica, engine: Engine, scenario: Scenario, ttft: float) -> tuple[float, WorkerPool] | None:
     """Prompts per microsecond of one prefill worker that is never idle, if one prompt keeps the limit."""
     if not memory_of(replica, engine.beside(replica.layout.dp), scenario.isl).requests:
         return None
     table = StepTable(replica, engine, scenario)
     many = max(1.0, table.engine.step_tokens * table.groups / scenario.isl)
     rate = MOST_SHARE / prompt_us(table, scenario, many)
-    return (rate, Pool(table, 1)) if prompt_us(table, scenario, 1.0) < ttft else None
+    return (rate, WorkerPool(table, 1)) if prompt_us(table, scenario, 1.0) < ttft else None
 
 
-def _plans(replica: Replica, engine: Engine, scenario: Scenario, gpus: int, tpot: float, first: list[tuple[float, Pool]]) -> list[_Plan]:
+def _plans(replica: Replica, engine: Engine, scenario: Scenario, gpus: int, tpot: float, first: list[tuple[float, WorkerPool]]) -> list[_Plan]:
     """For each batch within the limit the numbers of prefill and decode workers whose rates match on so many GPUs."""
     memory = memory_of(replica, engine.beside(replica.layout.dp), scenario.isl, scenario.osl)
     most = min(memory.requests, engine.most_requests)
@@ -225,11 +227,11 @@ def _plans(replica: Replica, engine: Engine, scenario: Scenario, gpus: int, tpot
         step = table.decode_us(users)
         wanted = users / (scenario.steps * step)
         for rate, pool in first:
-            plans += _matched(rate, pool, wanted, Pool(table, 1), replace(scenario, concurrency=users), gpus, size)
+            plans += _matched(rate, pool, wanted, WorkerPool(table, 1), replace(scenario, concurrency=users), gpus, size)
     return plans
 
 
-def _matched(rate: float, prefill: Pool, wanted: float, decode: Pool, scenario: Scenario, gpus: int, cap: float) -> list[_Plan]:
+def _matched(rate: float, prefill: WorkerPool, wanted: float, decode: WorkerPool, scenario: Scenario, gpus: int, cap: float) -> list[_Plan]:
     """The number of decode workers for which the slower of both pools is fastest."""
     best, made = 0.0, list[_Plan]()
     for count in range(1, gpus // decode.gpus + 1):

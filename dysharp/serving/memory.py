@@ -4,7 +4,7 @@ from math import sqrt
 
 from dysharp.base.values import frozen
 from dysharp.model.cache import cache_bytes
-from dysharp.model.formats import Format
+from dysharp.model.formats import WeightFormat
 from dysharp.model.operators import Weight
 from dysharp.model.weights import counted_weights
 from dysharp.serving.engine import Engine
@@ -59,7 +59,7 @@ def _weight(replica: Replica, weight: Weight) -> float:
         held = weight.parameters * (1 + layout.slots / replica.model.layer.n_experts) / (layout.ep * layout.moe_tp)
     else:
         held = weight.parameters / (1 if weight.split == "none" else layout.tp)
-    return held * (form if weight.product or weight.part == "routed experts" else Format(ELEMENT, "bf16")).weight_bytes
+    return held * (form if weight.product or weight.part == "routed experts" else WeightFormat(ELEMENT, "bf16")).weight_bytes
 
 
 def kv_bytes(replica: Replica, tokens: float) -> float:

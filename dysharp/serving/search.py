@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from dysharp.base.values import older_name
-from dysharp.model.batch import Batch
+from dysharp.model.batch import StepBatch
 from dysharp.serving.engine import Engine
 from dysharp.serving.exchange import exchange
 from dysharp.serving.layout import ServeLayout
@@ -60,7 +60,7 @@ class ServePoint:
         return step_time(self.replica, self.stage_batch)
 
     @property
-    def stage_batch(self) -> Batch:
+    def stage_batch(self) -> StepBatch:
         """The decoding requests of an attention group that a stage works on."""
         layout = self.replica.layout
         return decode_batch(self.scenario, max(1.0, self.served.batch / layout.pp), layout.dp)

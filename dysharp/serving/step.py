@@ -10,8 +10,8 @@ from math import ceil, log2, sqrt
 import numpy as np
 
 from dysharp.costs.collectives import flight_us, link_us
-from dysharp.costs.layer import Timed
-from dysharp.model.batch import Batch
+from dysharp.costs.layer import OpTime
+from dysharp.model.batch import StepBatch
 from dysharp.model.operators import kind_of
 from dysharp.model.weights import head_weights, mtp_weights
 from dysharp.serving.balance import largest_of
@@ -37,17 +37,17 @@ class StepTime:
         return sum(self.parts.values()) + self.gaps
 
 
-def head_ops(replica: Replica, rows: float) -> Iterator[Timed]:
+def head_ops(replica: Replica, rows: float) -> Iterator[OpTime]:
     """Last norm, head, and the choice of a token for each of `rows` rows. The GPUs of an attention group share the head."""
     model, tp = replica.model, replica.layout.tp
     yield replica.small("norms", rows, model.hidden)
     yield from (replica.linear(op, rows) for op in head_weights(model, replica.layout.cut) if op.product)
     if tp > 1:
-        yield Timed("sampling", replica.machine.collective("all_gather", ELEMENT * rows * model.vocab, tp))
+        yield OpTime("sampling", replica.machine.collective("all_gather", ELEMENT * rows * model.vocab, tp))
     yield replica.small("sampling", rows, model.vocab, SAMPLING_KERNELS)
 
 
-def step_time(replica: Replica, batch: Batch, prompts_ended: float = 0.0) -> StepTime:
+def step_time(replica: Replica, batch: StepBatch, prompts_ended: float = 0.0) -> StepTime:
     """The time of one step on the GPUs of every attention group, which have equal batches. `prompts_ended`: prompts whose first token is chosen."""
     model = replica.model
     parts: dict[str, float] = {}
@@ -63,7 +63,7 @@ def step_time(replica: Replica, batch: Batch, prompts_ended: float = 0.0) -> Ste
     return StepTime(parts, kernels, kernels * replica.machine.constants["serving.gap_us"])
 
 
-def hops(replica: Replica, tokens: float) -> Iterator[Timed]:
+def hops(replica: Replica, tokens: float) -> Iterator[OpTime]:
     """Rows from stage to stage: each GPU sends its part to its neighbour, over NVLink or by its NIC, and the group gathers them."""
     layout, machine, out = replica.layout, replica.machine, replica.machine.cluster.scale_out
     if layout.pp == 1:
@@ -75,10 +75,10 @@ def hops(replica: Replica, tokens: float) -> Iterator[Timed]:
     if out is not None:
         sent += between * (out.latency_us + moved / (out.nic_GBps * out.nics_per_gpu * 1e3))
     gathered = (layout.pp - 1) * machine.collective("all_gather", moved * layout.tp, layout.tp)
-    yield Timed("stage to stage", sent + gathered, (layout.pp - 1) * (2 + (layout.tp > 1)))
+    yield OpTime("stage to stage", sent + gathered, (layout.pp - 1) * (2 + (layout.tp > 1)))
 
 
-def draft_us(replica: Replica, batch: Batch) -> float:
+def draft_us(replica: Replica, batch: StepBatch) -> float:
     """One draft token of every decoding request by an MTP layer: the joining matrix, a layer like the last, and the head."""
     one = replace(batch, queries=1, prompts=0.0)
     joining = [replica.linear(op, one.decodes) for op in mtp_weights(replica.model) if op.product]
@@ -97,14 +97,14 @@ def _kinds(replica: Replica) -> list[tuple[int, int]]:
 PROMPT_SIZES = 4
 
 
-def decode_batch(scenario: Scenario, batch: float, groups: int = 1) -> Batch:
+def decode_batch(scenario: Scenario, batch: float, groups: int = 1) -> StepBatch:
     """`batch` requests somewhere in their outputs, in the attention group (of `groups`) with most cached tokens: the other groups wait for it.
 
     Requests are evenly advanced, so a group's cache is about normal; the number of requests is the same everywhere (balanced routers).
     """
     mean = scenario.isl + scenario.osl / 2
     deviation = scenario.osl / sqrt(12) / sqrt(max(1.0, batch))
-    return Batch(decodes=batch, context=mean + deviation * largest_of(groups), queries=1 + scenario.draft_tokens, usual=mean)
+    return StepBatch(decodes=batch, context=mean + deviation * largest_of(groups), queries=1 + scenario.draft_tokens, usual=mean)
 
 
 class StepTable:
@@ -120,7 +120,7 @@ class StepTable:
         least = min(256.0, scenario.isl)
         self.tokens = np.unique(np.geomspace(least, max(least, engine.step_tokens), PROMPT_SIZES))
         self.seen, self.past = scenario.isl / 2, max(0.0, scenario.isl - engine.step_tokens) / 2
-        alone = [Batch(prompts=float(n), seen=self.seen, past=self.past) for n in self.tokens]
+        alone = [StepBatch(prompts=float(n), seen=self.seen, past=self.past) for n in self.tokens]
         steps = [step_time(replica, batch, max(1.0, batch.prompts / scenario.isl)) for batch in alone]
         self.kernels = steps[0].kernels
         self.everywhere = np.array([step.device for step in steps])
@@ -137,7 +137,7 @@ class StepTable:
 
     def extra_at(self, size: int) -> float:
         """What the first tokens of a prompt add to a step of `size` requests of a group: weights are read once for both."""
-        requests = Batch(decodes=float(size), context=self.scenario.isl)
+        requests = StepBatch(decodes=float(size), context=self.scenario.isl)
         both = replace(requests, prompts=float(self.tokens[0]), seen=self.seen, past=self.past)
         return max(0.0, step_time(self.replica, both).device - step_time(self.replica, requests).device)
 

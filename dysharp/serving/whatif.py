@@ -37,7 +37,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class WhatIf:
+class ServeWhatIf:
     """`tokens_per_gpu` of the best point with one thing changed, over all GPUs; `point` None: nothing keeps the limits."""
 
     name: str
@@ -47,13 +47,13 @@ class WhatIf:
     """What goes on."""
 
 
-def what_ifs(asked: Asked, best: ServePoint, tick: Callable[[str], None] = lambda _: None) -> list[WhatIf]:
+def what_ifs(asked: Asked, best: ServePoint, tick: Callable[[str], None] = lambda _: None) -> list[ServeWhatIf]:
     """The changes, one by one; the last one is a dead GPU under the layout of `best`."""
     found = []
     for name, start in _machines(asked.start, asked.gpus):
         tick(name)
         point = replace(asked, start=start).best()
-        found.append(WhatIf(name, point, point.tokens_per_gpu if point else 0.0))
+        found.append(ServeWhatIf(name, point, point.tokens_per_gpu if point else 0.0))
     return [*found, dead_gpu(asked, best)]
 
 
@@ -73,7 +73,7 @@ def _machines(start: Replica, gpus: int) -> Iterator[tuple[str, Replica]]:
     yield "NICs twice as fast", replace(start, machine=machine_of(replace(cluster, scale_out=faster), "serving"))
 
 
-def dead_gpu(asked: Asked, best: ServePoint) -> WhatIf:
+def dead_gpu(asked: Asked, best: ServePoint) -> ServeWhatIf:
     """One GPU is lost. Attention groups that share experts go on without its group, if the others hold all experts; else a replica stops, and others
     go on. Where there is no other, half of its GPUs or more, a power of two, start anew with the layout that is best there."""
     layout, others, smaller = best.replica.layout, best.replicas - 1, _without_a_group(best)
@@ -87,7 +87,7 @@ def dead_gpu(asked: Asked, best: ServePoint) -> WhatIf:
     else:
         point, how = replace(asked, gpus=count, layouts=None).best() if count else None, f"{count} of {layout.gpus} GPUs start anew"
         tokens = point.tokens_per_gpu * count if point else 0.0
-    return WhatIf("a GPU dies", point, tokens / asked.gpus, how if point else "nothing that is left keeps the limits")
+    return ServeWhatIf("a GPU dies", point, tokens / asked.gpus, how if point else "nothing that is left keeps the limits")
 
 
 def _without_a_group(best: ServePoint) -> ServePoint | None:

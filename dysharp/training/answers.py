@@ -15,7 +15,7 @@ from dysharp.model.flops import MEGATRON, model_flops
 from dysharp.model.layout import Layout
 from dysharp.specs import Cluster
 from dysharp.specs.whole import WholeModel
-from dysharp.training.cost import Cost, EpTimes
+from dysharp.training.cost import EpTimes, PassCost
 from dysharp.training.costs import StepCosts
 from dysharp.training.graph import COMPUTE, GATHER, NORM, OPTIMIZER, REDUCE, SEND, Node, Replay, StepTimes, replay, slot_name, step_graph
 from dysharp.training.recipe import TrainingRecipe
@@ -72,7 +72,7 @@ def waits_of(order: Schedule, costs: StepCosts) -> Waits:
     return found
 
 
-def _waits_in(slot: Slot, stages: Sequence[Cost]) -> tuple[float, float]:
+def _waits_in(slot: Slot, stages: Sequence[PassCost]) -> tuple[float, float]:
     one = stages[slot[0].stage]
     if len(slot) == 2:
         return one.waits_in_pair(stages[slot[1].stage])

@@ -14,12 +14,12 @@ from dysharp.model.layout import Chunk, Layout, chunks_of
 from dysharp.model.state import RankParameters, rank_parameters
 from dysharp.specs.whole import WholeModel
 from dysharp.training.block import Block
-from dysharp.training.cost import BlockTimes, Cost, EpTimes, passes
+from dysharp.training.cost import BlockTimes, EpTimes, PassCost, passes
 from dysharp.training.graph import StepTimes
 from dysharp.training.moe_block import ELEMENT
 from dysharp.training.recipe import TrainingRecipe
 from dysharp.training.schedules import Times
-from dysharp.training.wires import Wires, beyond, host_copy, ring, rows, send, sharing
+from dysharp.training.wires import WireTimes, beyond, host_copy, ring, rows, send, sharing
 
 
 def layer_shards(model: WholeModel, layout: Layout, layer: int) -> RankParameters:
@@ -27,18 +27,18 @@ def layer_shards(model: WholeModel, layout: Layout, layer: int) -> RankParameter
     return rank_parameters(model, layout, [Chunk(layer, 1)])
 
 
-def with_rows(machine: Machine, layout: Layout, done: Cost) -> Cost:
+def with_rows(machine: Machine, layout: Layout, done: PassCost) -> PassCost:
     """A layer with the wires that its rows of experts hold."""
     return replace(done, forward_wires=rows(machine, layout, done.forward_wire), backward_wires=rows(machine, layout, done.backward_wire))
 
 
-def shard_wires(model: WholeModel, machine: Machine, layout: Layout, layer: int, switched: bool = False) -> tuple[Wires, Wires]:
+def shard_wires(model: WholeModel, machine: Machine, layout: Layout, layer: int, switched: bool = False) -> tuple[WireTimes, WireTimes]:
     """What the sharing of a layer's weights holds in a forward and in a backward pass.
 
     Every micro-batch gathers the weights before both passes, in BF16, and scatters the gradients. `switched`: switches copy and sum, so that a
     gather inside a domain fills links down, a scatter links up, and the other direction carries one part. NICs carry both in full.
     """
-    ahead = down = up = Wires()
+    ahead = down = up = WireTimes()
     if layout.fsdp == 1:
         return ahead, down
     held = layer_shards(model, layout, layer)
@@ -50,18 +50,18 @@ def shard_wires(model: WholeModel, machine: Machine, layout: Layout, layer: int,
 
 
 def beside(
-    model: WholeModel, machine: Machine, layout: Layout, layer: int, done: Cost, switched: bool = False, offloaded: float = 0.0
-) -> Cost:  # fmt: skip
+    model: WholeModel, machine: Machine, layout: Layout, layer: int, done: PassCost, switched: bool = False, offloaded: float = 0.0
+) -> PassCost:  # fmt: skip
     """What a layer takes beyond `done` (with its rows on wires) for shared weights, and for `offloaded` bytes."""
     shards, copy = shard_wires(model, machine, layout, layer, switched), host_copy(machine, offloaded)
     ahead = beyond(done.forward, done.forward_wires, shards[0], copy)
     behind = beyond(done.backward + done.weights, done.backward_wires, shards[1], copy)
-    late = passes("sharded weights", ahead[0], behind[0]) if layout.fsdp > 1 else Cost()
-    late += passes("host copies", ahead[1], behind[1]) if offloaded else Cost()
+    late = passes("sharded weights", ahead[0], behind[0]) if layout.fsdp > 1 else PassCost()
+    late += passes("host copies", ahead[1], behind[1]) if offloaded else PassCost()
     return replace(late, forward_wires=shards[0] + copy, backward_wires=shards[1] + copy)
 
 
-def late_sends(done: Cost, sent: Wires) -> tuple[float, float]:
+def late_sends(done: PassCost, sent: WireTimes) -> tuple[float, float]:
     """Time by which one send in every pass, beside all else on its wires, makes the passes of a chunk longer."""
     return beyond(done.forward, done.forward_wires, sent)[0], beyond(done.backward + done.weights, done.backward_wires, sent)[0]
 
@@ -79,7 +79,7 @@ class StepCosts:
 
     machine: Machine
     layout: Layout
-    stages: tuple[Cost, ...]
+    stages: tuple[PassCost, ...]
     times: StepTimes
 
     def on_part(self, part: float) -> "StepCosts":
@@ -90,7 +90,7 @@ class StepCosts:
         return replace(self, stages=stages, times=replace(self.times, cells=_cells(stages, self.times.cells.hop, self.times.cells.pairs is not None)))
 
 
-def _cells(stages: tuple[Cost, ...], hop: float, pairs: bool) -> Times:
+def _cells(stages: tuple[PassCost, ...], hop: float, pairs: bool) -> Times:
     merged = {(f, b): us_to_ps(one.pair_with(other)) for f, one in enumerate(stages) for b, other in enumerate(stages)} if pairs else None
     return Times(
         tuple(us_to_ps(one.forward) for one in stages), tuple(us_to_ps(one.backward) for one in stages),
@@ -110,12 +110,12 @@ def step_costs(
     chunks = chunks_of(model, layout)
     block = Block(model, machine, layout, sequence, own)
     kinds = moe_kinds(block)
-    known: dict[Kind, Cost] = {}
+    known: dict[Kind, PassCost] = {}
     for kind, one in (merged or {}).items():
         done = block.layer(kinds[kind], ep).as_merged(one)
         known[kind] = done + beside(model, machine, layout, kinds[kind], done)
     sent = send(machine, ELEMENT * model.hidden * block.tokens / layout.tp, layout)
-    stages = tuple(_chunk(block, chunk, ep, known, sent if layout.pp > 1 else Wires()) for chunk in chunks)
+    stages = tuple(_chunk(block, chunk, ep, known, sent if layout.pp > 1 else WireTimes()) for chunk in chunks)
     held = [rank_parameters(model, layout, [chunk]) for chunk in chunks]
     cells = _cells(stages, us_to_ps(machine.latency(layout)), ep is not None)
     exchanged = [[exchanged_us(machine, layout, one, copies, element) for one in held] for element in (number("step.gradient_bytes"), ELEMENT)]
@@ -133,8 +133,8 @@ def moe_kinds(block: Block) -> dict[Kind, int]:
     return {block.kind(number): number for number in range(block.model.n_layers) if block.model.is_moe(number)}
 
 
-def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None, known: dict[Kind, Cost], sent: Wires) -> Cost:
-    def shared(number_of: int, layer: Cost) -> Cost:
+def _chunk(block: Block, chunk: Chunk, ep: EpTimes | None, known: dict[Kind, PassCost], sent: WireTimes) -> PassCost:
+    def shared(number_of: int, layer: PassCost) -> PassCost:
         done = with_rows(block.machine, block.layout, layer)
         return done + beside(block.model, block.machine, block.layout, number_of, done)
 
@@ -156,7 +156,7 @@ def n_buckets(layout: Layout, held: RankParameters, training_recipe: TrainingRec
     return min(MOST_BUCKETS, max(1, n)) if training_recipe.overlap_dp else 1
 
 
-def exchanged_us(machine: Machine, layout: Layout, held: RankParameters, copies: int, element: float) -> tuple[float, Wires]:
+def exchanged_us(machine: Machine, layout: Layout, held: RankParameters, copies: int, element: float) -> tuple[float, WireTimes]:
     """Time of gradients or parameters of `element` bytes, one group after the other, and what they hold.
 
     Of sharded weights, only groups that share them exchange anything: the others' traffic is that of every layer.
@@ -167,7 +167,7 @@ def exchanged_us(machine: Machine, layout: Layout, held: RankParameters, copies:
     return dense.most + experts.most, dense + experts
 
 
-def beside_pass(alone: float, own: Wires, others: Wires, pass_us: float) -> float:
+def beside_pass(alone: float, own: WireTimes, others: WireTimes, pass_us: float) -> float:
     """Time of an exchange that takes `alone`, where a pass of `pass_us` has `others` on its wires, evenly: they leave the exchange the rest.
 
     Behind the pass the exchange has the wires alone.
@@ -177,7 +177,8 @@ def beside_pass(alone: float, own: Wires, others: Wires, pass_us: float) -> floa
 
 
 def _buckets(
-    training_recipe: TrainingRecipe, layout: Layout, chunk: int, whole: tuple[float, Wires], held: RankParameters, others: Wires, pass_us: float
+    training_recipe: TrainingRecipe, layout: Layout, chunk: int, whole: tuple[float, WireTimes], held: RankParameters, others: WireTimes,
+    pass_us: float,
 ) -> tuple[int, ...]:  # fmt: skip
     """Times of a chunk's buckets, first the one with no pass of its chunk beside it: the first gather, or the last reduce-scatter.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dysharp.model.formats import Formats
-from dysharp.model.operators import ACTIVATION, CORE, COUNTS, DENSE, EXCHANGE, EXPERTS, NORMS, PERMUTATIONS, ROUTER, SHARED, UP, Operator, Weight
+from dysharp.model.operators import ACTIVATION, CORE, COUNTS, DENSE, EXCHANGE, EXPERTS, NORMS, PERMUTATIONS, ROUTER, SHARED, UP, LayerOperator, Weight
 from dysharp.specs.whole import WholeModel
 from dysharp.training.memory import FULL
 
@@ -102,7 +102,7 @@ class TrainingRecipe:
             return none, none
         return none if self._in_graph("moe_preprocess") else SORTS[0], none if self.whole_graph else SORTS[1]
 
-    def launches(self, ops: Iterable[Operator], local_experts: int = 0, others: Launches = (0.0, 0.0)) -> tuple[Launches, Launches]:
+    def launches(self, ops: Iterable[LayerOperator], local_experts: int = 0, others: Launches = (0.0, 0.0)) -> tuple[Launches, Launches]:
         """(operations, kernels inside an operation's loop) that the host launches for `ops`: forward, backward.
 
         Anchors of the op list: 151 kernels per layer and micro-batch, Qwen3-30B with Hybrid-EP and 8 local experts (Megatron-Bridge, skill of
@@ -148,7 +148,7 @@ class TrainingRecipe:
     def _in_graph(self, scope: str) -> bool:
         return self.whole_graph or scope in self.graphs
 
-    def replays(self, ops: Sequence[Operator], local_experts: int = 0) -> tuple[float, Launches]:
+    def replays(self, ops: Sequence[LayerOperator], local_experts: int = 0) -> tuple[float, Launches]:
         """Launches of modules that a layer of `ops` computes again: operations before its forward pass, and (operations, kernels inside loops) that
         the backward pass launches as a forward pass does.
         """

@@ -16,7 +16,7 @@ SUPERCHIPS = ("gh", "gb", "vr")
 
 
 @frozen
-class Wires:
+class WireTimes:
     """Microseconds for which a wire is busy in its busier direction. `near`: links of the domain; `far`: NICs; `host`: the GPU's PCIe link.
 
     `stream`: rings that share weights, one behind the other with all their steps.
@@ -27,11 +27,11 @@ class Wires:
     host: float = 0.0
     stream: float = 0.0
 
-    def __add__(self, other: "Wires") -> "Wires":
-        return Wires(self.near + other.near, self.far + other.far, self.host + other.host, self.stream + other.stream)
+    def __add__(self, other: "WireTimes") -> "WireTimes":
+        return WireTimes(self.near + other.near, self.far + other.far, self.host + other.host, self.stream + other.stream)
 
-    def __rmul__(self, factor: float) -> "Wires":
-        return Wires(factor * self.near, factor * self.far, factor * self.host, factor * self.stream)
+    def __rmul__(self, factor: float) -> "WireTimes":
+        return WireTimes(factor * self.near, factor * self.far, factor * self.host, factor * self.stream)
 
     @property
     def most(self) -> float:
@@ -39,10 +39,10 @@ class Wires:
         return max(self.near, self.far, self.host, self.stream)
 
 
-NOTHING = Wires()
+NOTHING = WireTimes()
 
 
-def beyond(pass_us: float, first: Wires, *more: Wires) -> list[float]:
+def beyond(pass_us: float, first: WireTimes, *more: WireTimes) -> list[float]:
     """Time by which each of `more` makes a pass longer, one after the other; `first` is inside the pass already."""
     loads = accumulate((first, *more))
     ends = list(accumulate((max(pass_us, next(loads).most), *(load.most for load in loads)), max))
@@ -66,43 +66,43 @@ def nic_link(machine: Machine) -> float:
     return host_rate(machine) * 2.0 ** max(0, math.ceil(math.log2(machine.nic / host_rate(machine))))
 
 
-def on_nics(machine: Machine, n_bytes: float, stride: int = 1) -> Wires:
+def on_nics(machine: Machine, n_bytes: float, stride: int = 1) -> WireTimes:
     """`n_bytes` over a GPU's NICs to a rank that is `stride` away. The spine is passed unless `stride` keeps the place in a domain (the rail)."""
     out, domain = machine.cluster.scale_out, machine.domain
     rate = out.spine_rate if out and stride % domain and domain % stride else machine.nic
-    return Wires(far=n_bytes / rate, host=n_bytes / nic_link(machine))
+    return WireTimes(far=n_bytes / rate, host=n_bytes / nic_link(machine))
 
 
-def rows(machine: Machine, layout: Layout, us: float) -> Wires:
+def rows(machine: Machine, layout: Layout, us: float) -> WireTimes:
     """Rows of experts that pass for `us`, on the wire that holds them longest: NICs where the group is in several domains."""
-    return Wires(near=us) if layout.ep * layout.etp <= machine.domain else Wires(far=us, host=us * machine.nic / nic_link(machine))
+    return WireTimes(near=us) if layout.ep * layout.etp <= machine.domain else WireTimes(far=us, host=us * machine.nic / nic_link(machine))
 
 
-def ring(machine: Machine, n_bytes: float, size: int, stride: int) -> Wires:
+def ring(machine: Machine, n_bytes: float, size: int, stride: int) -> WireTimes:
     """An all-gather or reduce-scatter of `n_bytes`. Members in one domain share the way between domains, each through its own NICs."""
     if size <= 1 or not n_bytes:
-        return Wires()
+        return WireTimes()
     inside = max(1, min(size, machine.domain // stride))
     if inside == size:
-        return Wires(near=machine.group(n_bytes, size, stride))
+        return WireTimes(near=machine.group(n_bytes, size, stride))
     sent = n_bytes * (size - 1) / size
-    return Wires(near=sent / machine.link if inside > 1 else 0.0) + on_nics(machine, sent / inside, stride)
+    return WireTimes(near=sent / machine.link if inside > 1 else 0.0) + on_nics(machine, sent / inside, stride)
 
 
-def sharing(machine: Machine, n_bytes: float, size: int, stride: int) -> Wires:
+def sharing(machine: Machine, n_bytes: float, size: int, stride: int) -> WireTimes:
     """A ring of `ring` that gathers or scatters a layer's weights, with its steps: on GPUs, those of NCCL's tuner through so many domains."""
     wires, inside = ring(machine, n_bytes, size, stride), max(1, min(size, machine.domain // stride))
     if inside >= size or not n_bytes or not machine.cluster.gpu:
         return wires
     steps, moved, _ = rail_rings_us(machine.gpu, machine.constants, inside, math.ceil(size / inside), machine.nic / 1000, n_bytes)
-    return wires + Wires(stream=steps + moved)
+    return wires + WireTimes(stream=steps + moved)
 
 
-def send(machine: Machine, n_bytes: float, layout: Layout) -> Wires:
+def send(machine: Machine, n_bytes: float, layout: Layout) -> WireTimes:
     """A send to the next pipeline stage."""
-    return Wires(near=n_bytes / machine.link) if layout.gpus <= machine.domain else on_nics(machine, n_bytes, layout.stride("pp"))
+    return WireTimes(near=n_bytes / machine.link) if layout.gpus <= machine.domain else on_nics(machine, n_bytes, layout.stride("pp"))
 
 
-def host_copy(machine: Machine, n_bytes: float) -> Wires:
+def host_copy(machine: Machine, n_bytes: float) -> WireTimes:
     """`n_bytes` to the host or back."""
-    return Wires(host=n_bytes / host_rate(machine))
+    return WireTimes(host=n_bytes / host_rate(machine))

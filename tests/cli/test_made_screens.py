@@ -28,14 +28,14 @@ from dysharp.cli.network import print_curve
 from dysharp.cli.serve import print_serving
 from dysharp.cli.texts import libraries_text, model_text, plan_text, routing_text, sweep_text, validate_text
 from dysharp.measured.validation import Validation
-from dysharp.planning.advice.libraries import Call, Cell, LibraryAdvice
-from dysharp.planning.search import Moved
+from dysharp.planning.advice.libraries import Call, LibraryAdvice, LibraryCell
+from dysharp.planning.search import ConstantChange
 from dysharp.runs.point import Point
 from dysharp.serving.answers import Overlap, Slots
 from dysharp.serving.balance import Rearranging
 from dysharp.serving.layout import ServeLayout
 from dysharp.serving.search import Rejected
-from dysharp.serving.whatif import WhatIf
+from dysharp.serving.whatif import ServeWhatIf
 from dysharp.show.serving import plot_serving
 from dysharp.show.validation_page import _long_tables, page_of
 from dysharp.workload.describe import GpuRow, LayerRow, LinkLoad, NodeRow
@@ -56,7 +56,7 @@ def every_answer() -> planning.Answer:
     """A plan with all that can be asked for besides."""
     done = plan()
     first, second, third = done.plan.first.found.best
-    moved = tuple(Moved(f"made {i}", 1.2, 0.05 * i - 0.07, one, behind) for i, (behind, one) in enumerate(
+    moved = tuple(ConstantChange(f"made {i}", 1.2, 0.05 * i - 0.07, one, behind) for i, (behind, one) in enumerate(
         ((0.0, first), (0.031, second), (float("inf"), third), (0.0004, third))
     ))  # fmt: skip
     ranked = Ranked((second, first), ((2e6, 2.5e6), (1e6, None)), {"flat over 8 GPUs": "made reason"}, 4)
@@ -96,7 +96,7 @@ def served() -> serving.Serving:
     return replace(
         done, slo=Slo(1750.0, 45.0), best=(first, replace(second, system="")), front=front, points=points, disaggregated=pools,
         header=("a made line",), rejected=tuple(Rejected(ServeLayout(tp=1 << i), f"made reason {i}") for i in range(6)),
-        what_ifs=(WhatIf("faster", second, 777.0), WhatIf("dead GPU", None, 0.0)), overlap=Overlap(0.125, 16), break_even=0.625,
+        what_ifs=(ServeWhatIf("faster", second, 777.0), ServeWhatIf("dead GPU", None, 0.0)), overlap=Overlap(0.125, 16), break_even=0.625,
         slots=(Slots(Rearranging(0, 1.5, 0.0, 0.0, 0.0), 650.0), Slots(Rearranging(1, 1.25, 3e9, 9e9, 0.5), 700.0), Slots(Rearranging(2, 1.1, 6e9,
             9e9, 1.5), 690.0)),
         systems=(SystemPoint("deepep", "real", 120.0, 130.0, 230.0, 250.0, 41.5), SystemPoint("dysharp", "paper", 90.0, 95.0, 200.0, 190.0, 35.25)),
@@ -256,7 +256,7 @@ def libraries(*clusters: str) -> Lines:
 
     calls = (call("deepep normal", 90.0, 10.0), call("nccl-ep", 95.0, 12.5, "3 % apart", False), call("uccl-ep LL", 120.0, 5.0),
              call("mori", 130.0, None), call("fifth", 140.0, 9.0))  # fmt: skip
-    cells = tuple(Cell(cluster, gpus, gpus // 8, tokens, of, {"hybrid-ep normal": "no kernel", "flashinfer": "no kernel", "x": "other"})
+    cells = tuple(LibraryCell(cluster, gpus, gpus // 8, tokens, of, {"hybrid-ep normal": "no kernel", "flashinfer": "no kernel", "x": "other"})
                   for cluster in clusters
                   for gpus, tokens, of in ((8, 16, calls), (8, 64, calls[1:]), (8, 256, calls[1:3]), (16, 64, ())))  # fmt: skip
     return libraries_text.screen(LibraryAdvice("made-model", "graph", cells, ("a made note",)))

@@ -27,7 +27,7 @@ from dysharp.planning.search import search, sensitivity
 from dysharp.planning.space import FINE, SYSTEMS, WEIGHTS, Space, Task, constraints, default_space
 from dysharp.planning.split import best_split, pace, slots, stage_text, v_split
 from dysharp.specs import load_cluster
-from dysharp.training.cost import BlockTimes, Cost, EpTimes
+from dysharp.training.cost import BlockTimes, EpTimes, PassCost
 from dysharp.training.costs import beside
 from dysharp.training.memory import Saving
 from dysharp.training.wires import host_rate
@@ -202,7 +202,7 @@ def wires() -> Iterator[Row]:
             yield f"{framework} {at}", [exchange(on, sparse, peers, Rows(700.0, row, row), system).dispatch for system in SYSTEMS[3:6]]
             yield f"{framework} {at} bounds", [least_us(on, sparse, peers, Rows(700.0, row, row), system, 9.0) for system in SYSTEMS[6:]]
         yield f"{framework}, host", (host_rate(on), on.cluster.bf16_flops_per_us, on.cluster.fp8_flops_per_us)
-        own = Cost(3.0, 4.0, 2.0, parts={"a": 9.0})
+        own = PassCost(3.0, 4.0, 2.0, parts={"a": 9.0})
         late = own + beside(MODELS["sparse"], on, Layout(), 0, own, offloaded=4e5)
         yield f"{framework}, copied", (*astuple(late)[:9], *late.parts.values())
     yield "hottest", (hottest(24, ranks, spread) for ranks in (1, 2, 4, 12, 24) for spread in (0.0, 0.256, 0.6))

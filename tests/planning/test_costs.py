@@ -23,7 +23,7 @@ from dysharp.planning.search import constants_of, search, sensitivity, variation
 from dysharp.planning.space import SETS, WEIGHTS, Space, Task, broken_by, default_space
 from dysharp.planning.split import slots
 from dysharp.specs import load_cluster, load_whole
-from dysharp.training.cost import Cost
+from dysharp.training.cost import PassCost
 from dysharp.training.costs import beside, layer_shards, with_rows
 from dysharp.training.memory import Saving, memory_of
 from dysharp.training.schedules import make_schedule
@@ -67,7 +67,7 @@ def test_switches_that_copy_and_sum_are_never_slower_than_a_row_per_expert() -> 
 def test_switches_gather_and_scatter_at_once_inside_a_domain() -> None:
     """Weights fill links down, gradients links up; over NICs a switch spares nothing, and where rows of experts pass, both leave less time."""
     one = coster()
-    model, nothing = one.task.model, Cost()
+    model, nothing = one.task.model, PassCost()
     for layout, gains in ((Layout(ep=8, dp=8, fsdp=8), True), (Layout(ep=8, dp=16, fsdp=16), False)):
         flat, switched = (beside(model, one.machine, layout, 0, nothing, switch) for switch in (False, True))
         assert switched.forward == flat.forward > 0
@@ -76,7 +76,7 @@ def test_switches_gather_and_scatter_at_once_inside_a_domain() -> None:
     dense = layer_shards(model, Layout(ep=8, dp=8), 0).dense
     gathered, scattered = (one.machine.group(dense * element, 8, 1) for element in (2, number("step.gradient_bytes")))
     assert near.backward == pytest.approx(max(gathered + scattered / 7, scattered + gathered / 7))
-    busy = with_rows(one.machine, Layout(ep=8, dp=8), Cost(1e6, 1e6, forward_wire=1e6, backward_wire=1e6))
+    busy = with_rows(one.machine, Layout(ep=8, dp=8), PassCost(1e6, 1e6, forward_wire=1e6, backward_wire=1e6))
     assert beside(model, one.machine, Layout(ep=8, dp=8, fsdp=8), 0, busy).forward == pytest.approx(near.forward)
     wide = Layout(ep=8, dp=16, fsdp=16)
     sent = 2 * layer_shards(model, wide, 0).dense * 15 / 16  # a ring over two domains passes links and NICs

@@ -12,7 +12,7 @@ import numpy as np
 from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import Machine, Reducers, compute_dtype, machine_of
 from dysharp.costs.regime import regime_of
-from dysharp.model.batch import Batch, prompt_batch
+from dysharp.model.batch import StepBatch, prompt_batch
 from dysharp.model.cache import operator_bytes
 from dysharp.model.formats import FORMATS, PRECISIONS, formats_of
 from dysharp.model.operators import operators
@@ -45,11 +45,11 @@ REPLICAS = {
     "experts in stages": ("minimax-m2.5", "hw-hgx-b300-x2", "tp=8,pp=2,ep=4", "int4", "bf16"),
 }
 BATCHES = {
-    "decodes": Batch(decodes=7.0, context=1234.0),
-    "drafts": Batch(decodes=96.0, context=5000.0, queries=3, usual=4700.0),
+    "decodes": StepBatch(decodes=7.0, context=1234.0),
+    "drafts": StepBatch(decodes=96.0, context=5000.0, queries=3, usual=4700.0),
     "prompts": prompt_batch(3000.0, 1500.0),
     "long prompts": prompt_batch(8192.0, 4096.0, 20000.0),
-    "both": Batch(decodes=33.0, context=2047.0, prompts=500.0, seen=250.0, mean=300.0, usual=2000.0),
+    "both": StepBatch(decodes=33.0, context=2047.0, prompts=500.0, seen=250.0, mean=300.0, usual=2000.0),
 }
 ENGINES = ("vllm", "sglang", "trtllm")
 SCENARIO = Scenario(48.0, 1700.0, 300.0, 1.7, 1)
@@ -146,7 +146,10 @@ def loops(r: Replica) -> Iterator[tuple[str, Any]]:
 def pools(first: str, second: str) -> Iterator[tuple[str, Any]]:
     """Disaggregated prefill and decode, by formula and prompt by prompt."""
     scenario, rules = replace(SCENARIO, concurrency=20.0), replace(engine_of("sglang"), mixed=False, gathered_steps=0)
-    made = disaggregated.Pool(StepTable(replica(first), rules, scenario), 3), disaggregated.Pool(StepTable(replica(second), rules, scenario), 2)
+    made = (
+        disaggregated.WorkerPool(StepTable(replica(first), rules, scenario), 3),
+        disaggregated.WorkerPool(StepTable(replica(second), rules, scenario), 2),
+    )
     yield (
         "formula",
         [disaggregated.steady_pools(*made, replace(scenario, concurrency=users), cap) for users, cap in ((4.0, 9e9), (20.0, 9e9), (300.0, 11.0))],
@@ -234,7 +237,7 @@ def small() -> Iterator[tuple[str, Any]]:
     experts = machine.gemm(3.0, 90.0, 110.0, "fp8", 8.0, weight_bytes=1.0)
     yield "without options", (exchange.exchange(shared, 9.0), step_time(shared, BATCHES["prompts"]), experts)
     steps, scenario = StepTable(cut, rules, SCENARIO), replace(SCENARIO, concurrency=5.0)
-    pair = disaggregated.Pool(steps, 1), disaggregated.Pool(steps, 2)
+    pair = disaggregated.WorkerPool(steps, 1), disaggregated.WorkerPool(steps, 2)
     yield (
         "loops without options",
         (

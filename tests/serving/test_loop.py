@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from dysharp.costs.machine import machine_of
-from dysharp.model.batch import Batch
+from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of
 from dysharp.serving.engine import engine_of
 from dysharp.serving.launch import start_of
@@ -138,7 +138,7 @@ def test_stages_take_turns(engine: str) -> None:
     assert run.tpot == pytest.approx(both.tpot, rel=0.05)
     alone = StepTable(two, rules, scenario).decode_us(1.0)
     assert alone > StepTable(one, rules, scenario).decode_us(1.0)
-    assert "stage to stage" in step_time(two, Batch(decodes=1, context=1)).parts
+    assert "stage to stage" in step_time(two, StepBatch(decodes=1, context=1)).parts
     assert "16" not in start_of(rules, two, scenario).command.split("--max")[0]
     assert " 2" in start_of(rules, two, scenario).command
     assert "61 layers do not fill 64 stages" in serve_layout_of("pp=64").conflicts(two.model)

@@ -8,11 +8,11 @@ import pytest
 from dysharp.api.serving_systems import ep_systems, merged_layers
 from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import Reducers, machine_of
-from dysharp.model.batch import Batch
+from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of
 from dysharp.serving.answers import break_even, overlap_of, slots_of
 from dysharp.serving.balance import hottest, loads_of, rearranging
-from dysharp.serving.disaggregated import Pool, best_disaggregated, steady_pools, transfer_us
+from dysharp.serving.disaggregated import WorkerPool, best_disaggregated, steady_pools, transfer_us
 from dysharp.serving.engine import engine_of
 from dysharp.serving.exchange import FREE, HUB, IN_SWITCH
 from dysharp.serving.launch import start_of
@@ -90,7 +90,7 @@ def test_uneven_experts() -> None:
     assert sum(loads) == pytest.approx(1)
     before, after = hottest(loads, 8, 0), hottest(loads, 8, 32)
     assert before > 1.5 > after >= 1
-    times = [step_time(replace(r, loads=one), Batch(decodes=256, context=1000)).parts["experts"] for one in (even, loads)]
+    times = [step_time(replace(r, loads=one), StepBatch(decodes=256, context=1000)).parts["experts"] for one in (even, loads)]
     assert times[0] < times[1]
     moved = rearranging(replace(r, loads=loads), 1)
     assert moved.held == pytest.approx(2.55e9, rel=0.01)
@@ -117,7 +117,7 @@ def test_eplb_at_a_point() -> None:
 def test_bounds_of_hardware() -> None:
     """Free communication is fastest, then DySHARP, then a hub, then what engines have; in decode DySHARP gains at most 1.5 times."""
     base = replica("hw-gb200-nvl72", "dp=32,ep=32", precision="fp4")
-    batch = Batch(decodes=128, context=2000)
+    batch = StepBatch(decodes=128, context=2000)
     times = [step_time(replace(base, ep_system=name), batch).device for name in (FREE, IN_SWITCH, HUB, "")]
     assert times == sorted(times)
     assert times[3] / times[1] < 1.5
@@ -192,7 +192,7 @@ def test_the_cache_on_its_way() -> None:
 def test_more_prefill_workers_shorten_the_queue() -> None:
     scenario = Scenario(256.0, 4000.0, 500.0)
     table = StepTable(replica(layout="dp=8,ep=8"), replace(engine_of("sglang"), mixed=False), scenario)
-    first, second = (steady_pools(Pool(table, n), Pool(table, 1), scenario) for n in (1, 3))
+    first, second = (steady_pools(WorkerPool(table, n), WorkerPool(table, 1), scenario) for n in (1, 3))
     assert second.ttft < first.ttft
     assert second.rate > first.rate
 

@@ -11,9 +11,9 @@ import pytest
 from dysharp.api import serving_systems
 from dysharp.api.serving import _header
 from dysharp.costs.machine import machine_of
-from dysharp.model.batch import Batch
+from dysharp.model.batch import StepBatch
 from dysharp.model.formats import formats_of
-from dysharp.serving.disaggregated import Pool, run_pools
+from dysharp.serving.disaggregated import WorkerPool, run_pools
 from dysharp.serving.engine import engine_of
 from dysharp.serving.layout import serve_layout_of
 from dysharp.serving.step import StepTable
@@ -41,7 +41,7 @@ def test_a_step_lies_between_the_powers_of_two_around_it(layout: str, stages: in
 def test_requests_that_decode_are_those_that_come_while_one_is_answered() -> None:
     """Little's law of the decode pool: few users are mostly in the pool of prompts. An answer takes a step for each of its tokens."""
     scenario, engine = Scenario(6.0, 6000.0, 60.0), replace(engine_of("sglang"), mixed=False)
-    prefill, decode = (Pool(StepTable(replica("tp=1"), engine, scenario), n) for n in (1, 1))
+    prefill, decode = (WorkerPool(StepTable(replica("tp=1"), engine, scenario), n) for n in (1, 1))
     done = run_pools(prefill, decode, scenario)
     decoding = done.batch * decode.workers * decode.table.groups
     assert decoding < 0.9 * scenario.concurrency
@@ -59,7 +59,7 @@ def test_a_gpu_has_its_part_of_the_tokens_of_its_group(decodes: float, tokens: i
 
     monkeypatch.setattr(serving_systems, "compare", compare)
     point: Any = SimpleNamespace(replica=replica("dp=2,tp=4,ep=8", "deepseek-v3"))
-    assert serving_systems._layers(point, ["deepep"], Batch(decodes=decodes), None, 0, None) == []
+    assert serving_systems._layers(point, ["deepep"], StepBatch(decodes=decodes), None, 0, None) == []
     assert (asked["tokens"], asked["model"].tokens_per_gpu, asked["gpus"]) == (tokens, tokens, 8)
 
 

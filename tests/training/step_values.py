@@ -25,13 +25,13 @@ from dysharp.systems import get_system
 from dysharp.training import memory
 from dysharp.training.answers import energy_of, gains, split_step
 from dysharp.training.block import Block
-from dysharp.training.cost import BlockTimes, Cost, EpTimes
+from dysharp.training.cost import BlockTimes, EpTimes, PassCost
 from dysharp.training.costs import beside, step_costs
 from dysharp.training.estimate import estimate
 from dysharp.training.graph import replay, replay_schedule, step_graph
 from dysharp.training.megatron import arguments_from, read_settings
 from dysharp.training.memory import Saving
-from dysharp.training.merged import Kernel, block_kernels, block_times, kernels_program, sms_of
+from dysharp.training.merged import MergedKernel, block_kernels, block_times, kernels_program, sms_of
 from dysharp.training.moe_block import exchange
 from dysharp.training.overlap import phases_of
 from dysharp.training.recipe import WHOLE, SubLayers, TrainingRecipe
@@ -108,7 +108,7 @@ def machine(name: str) -> Machine:
     return Machine(load_cluster(name))
 
 
-def numbers(cost: Cost) -> tuple[float, ...]:
+def numbers(cost: PassCost) -> tuple[float, ...]:
     """All of a cost but its parts."""
     return astuple(cost)[:9]
 
@@ -172,12 +172,12 @@ def block(model: WholeModel, text: str, way: str) -> Iterator[Row]:
         pieces = {**before, **behind, **(one.experts(ep) if model.is_moe(number) else {})}
         for name, piece in pieces.items():
             yield f"layer {number}, {name}", numbers(piece)
-        yield f"replayed {number}", numbers(sum(one.with_replays(pieces).values(), Cost()))
+        yield f"replayed {number}", numbers(sum(one.with_replays(pieces).values(), PassCost()))
         done = one.layer(number, ep)
         yield f"layer {number}", (*numbers(done), *done.parts.values())
         yield f"launches {number}", one.launches(number)
         if layout.fsdp > 1:
-            shards = [beside(model, one.machine, layout, number, some, switched) for some in (Cost(), done) for switched in (False, True)]
+            shards = [beside(model, one.machine, layout, number, some, switched) for some in (PassCost(), done) for switched in (False, True)]
             yield f"shards {number}", (us for cost in shards for us in (cost.forward, cost.backward))
     ends = one.ends(True, model.mtp, 1 + model.mtp, ep)
     yield "ends", (*numbers(ends), *ends.parts.values())
@@ -276,13 +276,13 @@ def orders(name: str) -> Iterator[Row]:
 
 def costs() -> Iterator[Row]:
     """What becomes of a cost: merged, overlapped, beside another, on part of the SMs."""
-    one = Cost(31.0, 57.0, 23.0, 11.0, 17.0, 13.0, 19.0, parts={"a": 70.0, "b": 41.0})
-    other = Cost(29.0, 47.0, 19.0, 5.0, 7.0, 43.0, 37.0, parts={"b": 3.0, "c": 5.0})
+    one = PassCost(31.0, 57.0, 23.0, 11.0, 17.0, 13.0, 19.0, parts={"a": 70.0, "b": 41.0})
+    other = PassCost(29.0, 47.0, 19.0, 5.0, 7.0, 43.0, 37.0, parts={"b": 3.0, "c": 5.0})
     merged, late = one.as_merged(BlockTimes(37.0, 83.0, 101.0)), other.as_merged(BlockTimes(33.0, 61.0, 71.0))
     for name, cost in {"sum": one + other, "again": one.recomputed(), "merged": merged, "part": one.on_part(0.7), "overlapped": one.overlapped(0.2),
-                       "bound": other.overlapped(0.3), "no wire": Cost(3.0, 4.0).overlapped(0.5), "sums": merged + late}.items():  # fmt: skip
+                       "bound": other.overlapped(0.3), "no wire": PassCost(3.0, 4.0).overlapped(0.5), "sums": merged + late}.items():  # fmt: skip
         yield name, (*numbers(cost), *cost.parts.values())
-    yield "pairs", (a.pair_with(b) for a in (one, other, merged, merged + late, Cost()) for b in (one, other, late, Cost()))
+    yield "pairs", (a.pair_with(b) for a in (one, other, merged, merged + late, PassCost()) for b in (one, other, late, PassCost()))
     yield "phases", astuple(phases_of(one, other, (2.0, 3.0, 5.0, 7.0), 0.8))
     yield "without wire", astuple(ROW.without_wire())
 
@@ -346,7 +346,11 @@ def merged() -> Iterator[Row]:
     for way in fields(kernels):
         chain = getattr(kernels, way.name)
         yield way.name, (x for kernel in chain for x in (kernel.name, float(np.max(kernel.us)), kernel.nature.name))
-    uneven = [Kernel("even", 90.0), Kernel("sent", np.array([3.0, 5.0, 7.0, 11.0]), Nature.COMMUNICATION), Kernel("late", 47.0, Nature.HOST)]
+    uneven = [
+        MergedKernel("even", 90.0),
+        MergedKernel("sent", np.array([3.0, 5.0, 7.0, 11.0]), Nature.COMMUNICATION),
+        MergedKernel("late", 47.0, Nature.HOST),
+    ]
     programs: list[Program] = [kernels_program(uneven, ways[0], 20.0, 3)]
 
     def time_us(program: Program) -> float:

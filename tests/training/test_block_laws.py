@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from dysharp.api import describe
-from dysharp.costs.attention import Attention
+from dysharp.costs.attention import AttentionCall
 from dysharp.costs.machine import Machine, machine_of
 from dysharp.model import Layout, layout_of
 from dysharp.model.weights import layer_weights
@@ -17,7 +17,7 @@ from dysharp.training.block import Block
 from dysharp.training.memory import RESERVED
 from dysharp.training.moe_block import exchange
 from dysharp.training.recipe import TrainingRecipe
-from dysharp.training.schedules.registry import Family, all_schedules
+from dysharp.training.schedules.registry import ScheduleFamily, all_schedules
 
 H100 = load_cluster("hw-dgx-h100")
 
@@ -26,9 +26,9 @@ H100 = load_cluster("hw-dgx-h100")
 class Asked(Machine):
     """A machine that keeps the calls of attention."""
 
-    calls: list[Attention] = field(default_factory=list)
+    calls: list[AttentionCall] = field(default_factory=list)
 
-    def attention(self, call: Attention, direction: Literal["forward", "backward"] = "forward") -> float:
+    def attention(self, call: AttentionCall, direction: Literal["forward", "backward"] = "forward") -> float:
         self.calls.append(call)
         return 1.0
 
@@ -66,7 +66,7 @@ def test_one_gpu_of_a_domain_exchanges_nothing_there(dispatcher: str) -> None:
 
 def test_a_family_that_says_nothing_has_one_stage_on_each_rank() -> None:
     """Only families that interleave read the user's number of chunks."""
-    assert Family("plain", "", "", lambda shape: []).stages(4, 3) == 4
+    assert ScheduleFamily("plain", "", "", lambda shape: []).stages(4, 3) == 4
     assert all_schedules()["1f1b"].stages(4, 3) == 4
     assert all_schedules()["interleaved"].stages(4, 3) == 12
 

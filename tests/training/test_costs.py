@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from dysharp.base.errors import ConfigError
-from dysharp.costs.attention import Attention, attention_flops
+from dysharp.costs.attention import AttentionCall, attention_flops
 from dysharp.costs.linear_attention import DeltaNet
 from dysharp.costs.machine import Machine
 from dysharp.model import chunks_of, layout_of
@@ -17,7 +17,7 @@ from dysharp.model.operators import Weight, operators
 from dysharp.model.state import rank_parameters
 from dysharp.specs import load_cluster, load_whole
 from dysharp.training.block import Block
-from dysharp.training.cost import BlockTimes, Cost, EpTimes
+from dysharp.training.cost import BlockTimes, EpTimes, PassCost
 from dysharp.training.costs import step_costs
 from dysharp.training.estimate import estimate
 from dysharp.training.graph import replay, step_graph
@@ -46,7 +46,7 @@ class Counting(Machine):
     def memory(self, n_bytes: float, kernels: int = 1) -> float:
         return 0.0
 
-    def attention(self, call: Attention, direction: Literal["forward", "backward"] = "forward") -> float:
+    def attention(self, call: AttentionCall, direction: Literal["forward", "backward"] = "forward") -> float:
         return float(attention_flops(call)) * (2 if direction == "backward" else 1)
 
     def group(self, n_bytes: float, size: int, stride: int) -> float:
@@ -86,10 +86,10 @@ def test_groups_take_the_bytes_of_a_ring() -> None:
 
 
 def test_a_pair_is_bound_by_computing_or_by_communication() -> None:
-    ahead = Cost(forward=10, forward_exposed=6, forward_wire=8)
-    assert ahead.pair_with(Cost(backward=12, weights=5, backward_exposed=4, backward_wire=9)) == 4 + 8 + 5
-    assert ahead.pair_with(Cost(backward=12, weights=1, backward_exposed=4, backward_wire=12)) == 8 + 12
-    assert ahead.pair_with(Cost(backward=2, weights=1, backward_exposed=2, backward_wire=30)) == 13  # never longer than one after the other
+    ahead = PassCost(forward=10, forward_exposed=6, forward_wire=8)
+    assert ahead.pair_with(PassCost(backward=12, weights=5, backward_exposed=4, backward_wire=9)) == 4 + 8 + 5
+    assert ahead.pair_with(PassCost(backward=12, weights=1, backward_exposed=4, backward_wire=12)) == 8 + 12
+    assert ahead.pair_with(PassCost(backward=2, weights=1, backward_exposed=2, backward_wire=30)) == 13  # never longer than one after the other
 
 
 def test_gradients_of_experts_go_over_their_own_replicas() -> None:
@@ -138,7 +138,7 @@ def test_a_host_that_launches_slowly_bounds_a_pass() -> None:
 def test_a_pass_that_is_computed_again_is_launched_again() -> None:
     model, machine = load_whole("qwen3-30b"), Machine(load_cluster("hw-dgx-b200"))
 
-    def layer(*modules: str) -> Cost:
+    def layer(*modules: str) -> PassCost:
         training_recipe = TrainingRecipe(dtype="bf16", dispatcher="hybrid-ep", host=True, recompute=modules)
         return Block(model, machine, layout_of("ep=8,dp=8,mbs=1"), 64, training_recipe).layer(0, None)
 
@@ -160,16 +160,16 @@ def test_an_estimate_of_few_micro_batches_equals_the_replay_of_all() -> None:
 
 
 def test_overlap_hides_communication_and_never_computing() -> None:
-    one = Cost(forward=10, backward=20, weights=5, forward_exposed=4, backward_exposed=4, forward_wire=4, backward_wire=4)
+    one = PassCost(forward=10, backward=20, weights=5, forward_exposed=4, backward_exposed=4, forward_wire=4, backward_wire=4)
     assert one.overlapped(0).forward + one.overlapped(0).backward == 22
     held = one.overlapped(0.25)
     assert held.forward + held.backward == pytest.approx(24)
-    bound = Cost(forward=30, backward=30, forward_exposed=28, backward_exposed=28, forward_wire=28, backward_wire=28).overlapped(0)
+    bound = PassCost(forward=30, backward=30, forward_exposed=28, backward_exposed=28, forward_wire=28, backward_wire=28).overlapped(0)
     assert bound.forward + bound.backward == pytest.approx(56)
 
 
 def test_launches_of_a_pass_are_neither_computing_nor_exposed() -> None:
-    one = Cost(forward=10, backward=20, weights=5, forward_exposed=4, backward_exposed=3, forward_host=2, backward_host=6)
+    one = PassCost(forward=10, backward=20, weights=5, forward_exposed=4, backward_exposed=3, forward_host=2, backward_host=6)
     assert (one.waits(), one.waits_backward(), one.waits_in_pair(one)) == ((4, 2), (3, 6), (0, 8))
     assert replace(one, backward_exposed=18).waits_backward() == (14, 6)  # the rest hides behind weight gradients, which are apart
     assert replace(one, forward_wire=40, backward_wire=40).waits_in_pair(one) == (7, 8)
@@ -213,7 +213,7 @@ def test_sharded_weights_move_in_every_micro_batch_and_hide_behind_long_layers()
 
 
 def test_communication_that_holds_sms_stretches_computing_alone() -> None:
-    cost = Cost(10.0, 20.0, 6.0, 4.0, 5.0, 6.0, 7.0)
+    cost = PassCost(10.0, 20.0, 6.0, 4.0, 5.0, 6.0, 7.0)
     half = cost.on_part(0.5)
     assert (half.forward, half.backward, half.weights) == (4 + 12, 5 + 30, 12)
     assert (half.forward_exposed, half.backward_wire) == (4.0, 7.0)

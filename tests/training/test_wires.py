@@ -16,10 +16,10 @@ from dysharp.planning.offload import OFFLOADED
 from dysharp.planning.plan import training_recipe_for
 from dysharp.planning.space import Task, default_space
 from dysharp.specs import Cluster, load_cluster, load_whole
-from dysharp.training.cost import Cost
+from dysharp.training.cost import PassCost
 from dysharp.training.costs import beside, beside_pass, late_sends, shard_wires, step_costs, with_rows
 from dysharp.training.recipe import TrainingRecipe
-from dysharp.training.wires import Wires, beyond, host_copy, host_rate, nic_link, on_nics, ring, rows, send, sharing
+from dysharp.training.wires import WireTimes, beyond, host_copy, host_rate, nic_link, on_nics, ring, rows, send, sharing
 
 H100 = load_cluster("hw-dgx-h100-x4")
 MODEL = load_whole("qwen3-30b")
@@ -37,17 +37,17 @@ def coster(cluster: Cluster, gpus: int = 32) -> Coster:
 
 
 def test_traffic_on_one_wire_adds_up_and_wires_run_side_by_side() -> None:
-    assert beyond(10, Wires(near=4, far=9), Wires(far=3), Wires(near=5), Wires(near=4, far=1)) == [2, 0, 1]
-    assert beyond(10, Wires(near=12), Wires(near=1)) == [1]  # what is in the pass already makes it no longer
-    assert (2 * Wires(1, 2, 3) + Wires(1)).most == 6
+    assert beyond(10, WireTimes(near=4, far=9), WireTimes(far=3), WireTimes(near=5), WireTimes(near=4, far=1)) == [2, 0, 1]
+    assert beyond(10, WireTimes(near=12), WireTimes(near=1)) == [1]  # what is in the pass already makes it no longer
+    assert (2 * WireTimes(1, 2, 3) + WireTimes(1)).most == 6
 
 
 def test_a_layer_with_rows_shards_and_copies_takes_the_sum_on_its_busiest_wire() -> None:
     """By hand: 47 GB/s of NICs on a PCIe link of 63 GB/s, two ranks apart in 16 over two domains of 8."""
     machine, layout = Machine(H100), Layout(ep=16, dp=16, fsdp=16)
-    done = with_rows(machine, layout, Cost(1000.0, 2000.0, forward_wire=900.0, backward_wire=900.0))
+    done = with_rows(machine, layout, PassCost(1000.0, 2000.0, forward_wire=900.0, backward_wire=900.0))
     shards = shard_wires(MODEL, machine, layout, 0)
-    assert done.forward_wires == Wires(far=900.0, host=900.0 * 47 / 63)
+    assert done.forward_wires == WireTimes(far=900.0, host=900.0 * 47 / 63)
     over_nics = shards[0].far
     assert over_nics == pytest.approx(shards[0].host * 63 / 47)
     late = beside(MODEL, machine, layout, 0, done, offloaded=63e6)  # a copy of 1,000 us
@@ -56,19 +56,21 @@ def test_a_layer_with_rows_shards_and_copies_takes_the_sum_on_its_busiest_wire()
     assert late.forward == pytest.approx(max(1000, far, host) - 1000)
     assert late.parts["host copies"] > 0
     assert late.parts["sharded weights"] >= first
-    alone = beside(MODEL, machine, layout, 0, Cost(1000.0, 2000.0), offloaded=63e6)
+    alone = beside(MODEL, machine, layout, 0, PassCost(1000.0, 2000.0), offloaded=63e6)
     assert late.forward > alone.forward
 
 
 def test_more_traffic_on_a_wire_is_never_faster() -> None:
     machine, layout = Machine(H100), Layout(ep=16, dp=32, fsdp=32)
     for wire in (0.0, 300.0, 900.0):
-        done = with_rows(machine, layout, Cost(1000.0, 2000.0, forward_wire=wire, backward_wire=wire))
+        done = with_rows(machine, layout, PassCost(1000.0, 2000.0, forward_wire=wire, backward_wire=wire))
         ends = [sum(beside(MODEL, machine, layout, 0, done, offloaded=n).parts.values()) for n in (0, 1e6, 3e7, 6e7, 9e7)]
         assert all(a <= b for a, b in pairwise(ends))
-    more = [beside(MODEL, machine, layout, 0, with_rows(machine, layout, Cost(1000.0, 2000.0, forward_wire=w))).forward for w in (0, 500, 900, 1000)]
+    more = [
+        beside(MODEL, machine, layout, 0, with_rows(machine, layout, PassCost(1000.0, 2000.0, forward_wire=w))).forward for w in (0, 500, 900, 1000)
+    ]
     assert more == sorted(more)
-    sends = [late_sends(Cost(100.0, 100.0, forward_wires=Wires(far=90.0)), Wires(far=us)) for us in (5, 10, 20)]
+    sends = [late_sends(PassCost(100.0, 100.0, forward_wires=WireTimes(far=90.0)), WireTimes(far=us)) for us in (5, 10, 20)]
     assert [one[0] for one in sends] == [0, 0, 10]
 
 
@@ -96,7 +98,7 @@ def test_buckets_share_the_wires_of_rows() -> None:
     parts = rank_parameters(MODEL, layout, chunks_of(MODEL, layout)[:1])
     own = ring(machine, 4 * parts.dense, 32, 1).far + ring(machine, 4 * parts.experts, 2, 16).far
     assert reduce[0] / reduce[-1] == pytest.approx(max(1, own / alone / (1 - held / passed)), rel=1e-3)
-    assert [beside_pass(30.0, Wires(far=30), Wires(far=20, near=90), us) for us in (100, 80, 50, 40)] == [37.5, 40, 50, 50]
+    assert [beside_pass(30.0, WireTimes(far=30), WireTimes(far=20, near=90), us) for us in (100, 80, 50, 40)] == [37.5, 40, 50, 50]
     late = step_costs(MODEL, machine, layout, 4096, None, training_recipe=replace(training_recipe, overlap_dp=False)).times
     assert len(late.reduce[0]) == 1
     assert late.reduce[0][0] == pytest.approx(len(reduce) * reduce[-1], rel=1e-6)
@@ -142,7 +144,7 @@ def test_offload_sharded_weights_and_rows_of_a_plan_take_more_together() -> None
     assert both.forward_wires.host == pytest.approx(shards.forward_wires.host + offload.forward_wires.host - offload_rows(one, offload))
 
 
-def offload_rows(one: Coster, cost: Cost) -> float:
+def offload_rows(one: Coster, cost: PassCost) -> float:
     """Rows of experts are in both."""
     return cost.forward_wires.far * one.machine.nic / nic_link(one.machine)
 

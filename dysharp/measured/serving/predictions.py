@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from dysharp.base.values import frozen
 from dysharp.measured.measurements import TABLES, Unsupported
 from dysharp.measured.serving.setting import STEPS, ServeSetting, ServingRow, setting_of, step_setting_of
-from dysharp.serving.disaggregated import Pool, run_pools
+from dysharp.serving.disaggregated import WorkerPool, run_pools
 from dysharp.serving.loop import run_closed_loop
 from dysharp.serving.step import StepTable, step_time
 from dysharp.serving.two_batches import overlapped_us
@@ -111,7 +111,7 @@ def predict_setting(setting: ServeSetting) -> tuple[float, float]:
     scenario, engine = setting.scenario, setting.engine
     if setting.decode is not None:
         pools = [
-            Pool(StepTable(replica, engine, scenario), workers)
+            WorkerPool(StepTable(replica, engine, scenario), workers)
             for replica, workers in zip((setting.replica, setting.decode), setting.workers, strict=True)
         ]
         served = run_pools(pools[0], pools[1], scenario, ratio=setting.ratio, rounds=setting.rounds)

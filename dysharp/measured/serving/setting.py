@@ -7,7 +7,7 @@ from dysharp.base.errors import ConfigError
 from dysharp.costs.machine import machine_of
 from dysharp.measured.measurements import TABLES, Unsupported
 from dysharp.measured.run_rows import Columns, Run
-from dysharp.model.batch import Batch, prompt_batch
+from dysharp.model.batch import StepBatch, prompt_batch
 from dysharp.model.formats import Formats, formats_of
 from dysharp.serving.engine import Engine, engine_of
 from dysharp.serving.layout import ServeLayout
@@ -104,7 +104,7 @@ def setting_of(row: ServingRow) -> ServeSetting:
         raise Unsupported(str(error)) from None
 
 
-def step_setting_of(row: ServingRow) -> tuple[Replica, Batch, bool]:
+def step_setting_of(row: ServingRow) -> tuple[Replica, StepBatch, bool]:
     """The replica and the batch of a row that measures steps, and whether two batches overlap. Raises `Unsupported`."""
     degrees, engine = row.degrees, engine_of("sglang")
     if not degrees["isl"] or not degrees["batch"]:
@@ -119,7 +119,7 @@ def step_setting_of(row: ServingRow) -> tuple[Replica, Batch, bool]:
     except ConfigError as error:
         raise Unsupported(str(error)) from None
     drafts = int(row.acceptance > 0)
-    decodes = Batch(decodes=float(degrees["batch"]), context=float(degrees["isl"]), queries=1 + drafts)
+    decodes = StepBatch(decodes=float(degrees["batch"]), context=float(degrees["isl"]), queries=1 + drafts)
     batch = prompt_batch(float(degrees["batch"]), float(degrees["isl"])) if row.text("mode") == "prefill only" else decodes
     return replica, batch, re.search("two-batch overlap|TBO(?! off)", row.text("note")) is not None
 

@@ -12,7 +12,7 @@ Weight gradients take SM slots that no other op wants. No op waits for them, but
 import numpy as np
 
 from dysharp.base.errors import ConfigError
-from dysharp.costs import Task, gemm_gang, mean_share, tile_share, tile_task, weight_grad_gang, weight_grad_task
+from dysharp.costs import GemmTask, gemm_gang, mean_share, tile_share, tile_task, weight_grad_gang, weight_grad_task
 from dysharp.program import F64, I32, Kind, Tail, Template, frozen
 from dysharp.program.verify import MAX_TASKS
 from dysharp.specs import Model, choice_int
@@ -114,7 +114,7 @@ def add_stage(layer: LayerBuilder, stage: Stage, issuer: I32, tiles: I32, *, pri
         task, tasks = gemm_task(layer, gemm), gang(gemm)
         if blocks and not gemm.of_weights:
             each = -(-tasks // blocks)
-            task, tasks = Task(task.ps * each, task.bytes * each), -(-tasks // each)
+            task, tasks = GemmTask(task.ps * each, task.bytes * each), -(-tasks // each)
         duration = layer.b.duration(*task)
         template = Template(gemm.fn, Kind.COMPUTE, gemm.operator, gemm.fn, tasks=tasks, duration=duration, src=gemm.src, dst=gemm.dst)
         urgency = filler if gemm.of_weights else prio
@@ -132,7 +132,7 @@ def gang(gemm: Gemm) -> int:
     return tasks
 
 
-def gemm_task(layer: LayerBuilder, gemm: Gemm) -> Task:
+def gemm_task(layer: LayerBuilder, gemm: Gemm) -> GemmTask:
     """Time and memory traffic of one task of `gemm`, by the rows of the tile."""
     tiling = layer.tiling
     shape = layer.cluster, tiling.dtype or layer.model.gemm_dtype, gemm.columns, gemm.depth, tiling.rows, _weight_share(layer)

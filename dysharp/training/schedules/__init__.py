@@ -1,9 +1,9 @@
 """Pipeline schedules as lists of cells."""
 
-from dysharp.training.schedules.cells import Cell, Schedule, Shape, Slot, Times, equal_times, in_flight
-from dysharp.training.schedules.registry import Family, all_schedules, get_schedule, make_schedule, usual_schedule
+from dysharp.training.schedules.cells import Cell, Schedule, ScheduleShape, Slot, Times, equal_times, in_flight
+from dysharp.training.schedules.registry import ScheduleFamily, all_schedules, get_schedule, make_schedule, usual_schedule
 
 __all__ = [
-    "Cell", "Family", "Schedule", "Shape", "Slot", "Times", "all_schedules", "equal_times", "get_schedule", "in_flight", "make_schedule",
-    "usual_schedule",
+    "Cell", "Schedule", "ScheduleFamily", "ScheduleShape", "Slot", "Times", "all_schedules", "equal_times", "get_schedule", "in_flight",
+    "make_schedule", "usual_schedule",
 ]  # fmt: skip

@@ -33,7 +33,7 @@ Slot = tuple[Cell, ...]
 
 
 @frozen
-class Shape:
+class ScheduleShape:
     """What a family of schedules is built for.
 
     `chunks`: model parts of a rank (1: the family's own number). `group`: micro-batches of a group of the interleaved order (0: as many as

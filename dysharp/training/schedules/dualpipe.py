@@ -3,7 +3,7 @@
 from collections import Counter, deque
 
 from dysharp.base.errors import ConfigError
-from dysharp.training.schedules.cells import BACKWARD, DGRAD, FORWARD, WGRAD, Cell, Shape, Slot
+from dysharp.training.schedules.cells import BACKWARD, DGRAD, FORWARD, WGRAD, Cell, ScheduleShape, Slot
 from dysharp.training.schedules.registry import schedule
 
 _SOURCE = "DeepSeek-V3, arXiv 2412.19437; deepseek-ai/DualPipe"
@@ -75,7 +75,7 @@ def _eight_steps(write: _Writer, depth: int, most: int, batches: int) -> list[Sl
 
 
 @schedule("dualpipe", _SOURCE, two_way=True, splits=True)
-def dualpipe(shape: Shape) -> list[list[Slot]]:
+def dualpipe(shape: ScheduleShape) -> list[list[Slot]]:
     """Micro-batches enter at both ends; every rank holds two stages, and weights exist twice."""
     p, n = shape.ranks, shape.microbatches
     if p % 2 or n % 2 or n < 2 * p:
@@ -90,7 +90,7 @@ def dualpipe(shape: Shape) -> list[list[Slot]]:
 
 
 @schedule("dualpipev", _SOURCE + "; PyTorch ScheduleDualPipeV", chunks=2, splits=True)
-def dualpipev(shape: Shape) -> list[list[Slot]]:
+def dualpipev(shape: ScheduleShape) -> list[list[Slot]]:
     """DualPipe cut in half: two chunks of a rank in a V, weights exist once."""
     p, n = shape.ranks, shape.microbatches
     if n < 2 * p:

@@ -2,21 +2,21 @@
 split weight gradients, and breadth first)."""
 
 from dysharp.base.errors import ConfigError
-from dysharp.training.schedules.cells import BACKWARD, DGRAD, FORWARD, WGRAD, Cell, Shape, Slot
+from dysharp.training.schedules.cells import BACKWARD, DGRAD, FORWARD, WGRAD, Cell, ScheduleShape, Slot
 from dysharp.training.schedules.registry import schedule
 
 _ZERO_BUBBLE = "Zero Bubble Pipeline Parallelism, arXiv 2401.10241"
 
 
 @schedule("gpipe", "GPipe, arXiv 1811.06965")
-def gpipe(shape: Shape) -> list[list[Cell]]:
+def gpipe(shape: ScheduleShape) -> list[list[Cell]]:
     """All forward passes, then all backward passes in reverse order."""
     batches = range(shape.microbatches)
     return [[Cell(FORWARD, r, i) for i in batches] + [Cell(BACKWARD, r, i) for i in reversed(batches)] for r in range(shape.ranks)]
 
 
 @schedule("1f1b", "PipeDream-Flush, arXiv 2006.09503; Megatron-LM schedules.py")
-def one_forward_one_backward(shape: Shape) -> list[list[Cell]]:
+def one_forward_one_backward(shape: ScheduleShape) -> list[list[Cell]]:
     """Warm-up of ranks - rank - 1 forward passes, then forward and backward in turn."""
     rows = []
     for rank in range(shape.ranks):
@@ -31,18 +31,18 @@ def one_forward_one_backward(shape: Shape) -> list[list[Cell]]:
 
 
 @schedule("zb-h1", _ZERO_BUBBLE, splits=True)
-def zb_h1(shape: Shape) -> list[list[Cell]]:
+def zb_h1(shape: ScheduleShape) -> list[list[Cell]]:
     """1F1B with weight gradients that wait: rank r delays r of them, so activations stay as in 1F1B."""
     return [_delayed(shape, rank, warm=shape.ranks - rank, owed=rank) for rank in range(shape.ranks)]
 
 
 @schedule("zb-h2", _ZERO_BUBBLE, splits=True)
-def zb_h2(shape: Shape) -> list[list[Cell]]:
+def zb_h2(shape: ScheduleShape) -> list[list[Cell]]:
     """Twice the warm-up of ZB-H1: no bubble for equal times, for twice the activations."""
     return [_delayed(shape, rank, warm=2 * (shape.ranks - rank) - 1, owed=2 * rank) for rank in range(shape.ranks)]
 
 
-def _delayed(shape: Shape, rank: int, warm: int, owed: int) -> list[Cell]:
+def _delayed(shape: ScheduleShape, rank: int, warm: int, owed: int) -> list[Cell]:
     """`warm` forward passes before the first backward pass; `owed` weight gradients wait."""
     n = shape.microbatches
     row = [Cell(FORWARD, rank, i) for i in range(min(warm, n))]
@@ -56,7 +56,7 @@ def _delayed(shape: Shape, rank: int, warm: int, owed: int) -> list[Cell]:
 
 
 @schedule("interleaved", "Megatron-LM, arXiv 2104.04473", chunks=0)
-def interleaved(shape: Shape) -> list[list[Cell]]:
+def interleaved(shape: ScheduleShape) -> list[list[Cell]]:
     """1F1B over several chunks of a rank, micro-batches in groups."""
     rows = []
     for rank in range(shape.ranks):
@@ -70,7 +70,7 @@ def interleaved(shape: Shape) -> list[list[Cell]]:
 
 
 @schedule("interleaved-overlap", "Megatron-LM, combined_1f1b.py", chunks=0)
-def interleaved_overlap(shape: Shape) -> list[list[Slot | Cell]]:
+def interleaved_overlap(shape: ScheduleShape) -> list[list[Slot | Cell]]:
     """Interleaved with one more forward pass ahead: each further one runs beside a backward pass of another micro-batch."""
     rows: list[list[Slot | Cell]] = []
     for rank in range(shape.ranks):
@@ -82,7 +82,7 @@ def interleaved_overlap(shape: Shape) -> list[list[Slot | Cell]]:
 
 
 @schedule("interleaved-zb", "PyTorch ScheduleInterleavedZeroBubble, after arXiv 2401.10241", chunks=0, splits=True)
-def interleaved_zero_bubble(shape: Shape) -> list[list[Cell]]:
+def interleaved_zero_bubble(shape: ScheduleShape) -> list[list[Cell]]:
     """Interleaved with split weight gradients: rank r delays r of them."""
     rows = []
     for rank in range(shape.ranks):
@@ -99,7 +99,7 @@ def interleaved_zero_bubble(shape: Shape) -> list[list[Cell]]:
 
 
 @schedule("loop-bfs", "Breadth-First Pipeline Parallelism, arXiv 2211.05953", chunks=0)
-def loop_bfs(shape: Shape) -> list[list[Cell]]:
+def loop_bfs(shape: ScheduleShape) -> list[list[Cell]]:
     """All forward passes of a chunk before the next chunk; backward in reverse."""
     rows = []
     for rank in range(shape.ranks):
@@ -108,7 +108,7 @@ def loop_bfs(shape: Shape) -> list[list[Cell]]:
     return rows
 
 
-def _group(shape: Shape) -> int:
+def _group(shape: ScheduleShape) -> int:
     """Micro-batches of a group: the given number, or as near to the number of ranks as equal groups allow."""
     group = shape.group or shape.microbatches // max(1, shape.microbatches // shape.ranks)
     if group < min(shape.ranks, shape.microbatches):
@@ -119,13 +119,13 @@ def _group(shape: Shape) -> int:
     return group
 
 
-def _warm_up(shape: Shape, rank: int, hops: int) -> int:
+def _warm_up(shape: ScheduleShape, rank: int, hops: int) -> int:
     """Forward passes before the first pair: all chunks but one of a group, and `hops` more for every rank behind."""
     ahead = (shape.chunks - 1) * _group(shape) + hops * (shape.ranks - 1 - rank)
     return min(ahead, shape.microbatches * shape.chunks)
 
 
-def _orders(shape: Shape, rank: int, kind: str) -> list[Cell]:
+def _orders(shape: ScheduleShape, rank: int, kind: str) -> list[Cell]:
     """The cells of a rank group by group, chunk by chunk (backward: last chunk first)."""
     chunks = range(shape.chunks) if kind == FORWARD else range(shape.chunks - 1, -1, -1)
     group, n = _group(shape), shape.microbatches

@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from dysharp.base.errors import ConfigError, check_word
 from dysharp.base.lazy import import_all
 from dysharp.base.values import frozen
-from dysharp.training.schedules.cells import Cell, Schedule, Shape, Slot, Times, equal_times
+from dysharp.training.schedules.cells import Cell, Schedule, ScheduleShape, Slot, Times, equal_times
 
-Build = Callable[[Shape], Sequence[Sequence[Slot | Cell]]]
+Build = Callable[[ScheduleShape], Sequence[Sequence[Slot | Cell]]]
 
 
 @frozen
-class Family:
+class ScheduleFamily:
     """A family of schedules. `chunks`: model parts of a rank (0: the user's number, at least 2). `two_way`: micro-batches enter at both ends.
 
     `greedy`: the order depends on the times. `splits`: weight gradients are cells of their own.
@@ -31,29 +31,29 @@ class Family:
         return ranks if self.two_way else ranks * (self.chunks or chunks)
 
 
-_REGISTRY: dict[str, Family] = {}
+_REGISTRY: dict[str, ScheduleFamily] = {}
 
 
 def schedule(
     name: str, source: str, *, chunks: int = 1, two_way: bool = False, greedy: bool = False, splits: bool = False
 ) -> Callable[[Build], Build]:
-    """Register a function (Shape) -> slots of every rank as the family `name`. The first line of its docstring is shown to users."""
+    """Register a function (`ScheduleShape`) -> slots of every rank as the family `name`. The first line of its docstring is shown to users."""
 
     def register(build: Build) -> Build:
         summary = (build.__doc__ or "").strip().splitlines()[0]
-        _REGISTRY[name] = Family(name, summary, source, build, chunks, two_way, greedy, splits)
+        _REGISTRY[name] = ScheduleFamily(name, summary, source, build, chunks, two_way, greedy, splits)
         return build
 
     return register
 
 
-def all_schedules() -> dict[str, Family]:
+def all_schedules() -> dict[str, ScheduleFamily]:
     """Every registered family by name."""
     import_all("dysharp.training.schedules")
     return dict(sorted(_REGISTRY.items()))
 
 
-def get_schedule(name: str) -> Family:
+def get_schedule(name: str) -> ScheduleFamily:
     """The family `name`. Raises ConfigError with the nearest name."""
     check_word(name, all_schedules(), f"schedule {name!r}: unknown")
     return _REGISTRY[name]
@@ -80,7 +80,7 @@ def make_schedule(name: str, ranks: int, microbatches: int, chunks: int = 2, gro
     stages = family.stages(ranks, chunks)
     if times is not None and len(times.forward) != stages:
         raise ConfigError(f"schedule {name}: found times of {len(times.forward)} stages, expected {stages}")
-    rows = family.build(Shape(ranks, microbatches, chunks, group, times or equal_times(stages)))
+    rows = family.build(ScheduleShape(ranks, microbatches, chunks, group, times or equal_times(stages)))
     slots = tuple(tuple((one,) if isinstance(one, Cell) else one for one in row) for row in rows)
     ways = 2 if family.two_way else 1
     return Schedule(name, stages, microbatches // ways, ways, slots).check()

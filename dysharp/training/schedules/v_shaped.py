@@ -7,7 +7,7 @@ slots, as far as activations allow. The order does not depend on times.
 from bisect import insort
 from collections.abc import Callable, Iterator
 
-from dysharp.training.schedules.cells import DGRAD, FORWARD, WGRAD, Cell, Shape
+from dysharp.training.schedules.cells import DGRAD, FORWARD, WGRAD, Cell, ScheduleShape
 from dysharp.training.schedules.registry import schedule
 
 _SOURCE = "Pipeline Parallelism with Controllable Memory, arXiv 2405.15362; sail-sg/zero-bubble-pipeline-parallelism"
@@ -17,20 +17,20 @@ Lists = list[list[int]]
 
 
 @schedule("v-half", _SOURCE, chunks=2, splits=True)
-def v_half(shape: Shape) -> list[list[Cell]]:
+def v_half(shape: ScheduleShape) -> list[list[Cell]]:
     """Two chunks in a V with half the activations of 1F1B."""
     p, gap = shape.ranks, 0 if shape.ranks % 2 else 3
     return _rows(shape, lambda r: (2 * r, 3 * p - r - 2, 3 * p + gap + 2 * r - 1, 6 * p + gap - r - 2))
 
 
 @schedule("v-min", _SOURCE, chunks=2, splits=True)
-def v_min(shape: Shape) -> list[list[Cell]]:
+def v_min(shape: ScheduleShape) -> list[list[Cell]]:
     """Two chunks in a V with a third of the activations of 1F1B."""
     p, gap = shape.ranks, 0 if shape.ranks % 3 else 2
     return _rows(shape, lambda r: (r, 2 * p - r - 1, 2 * p + gap + r, 4 * p + gap - r - 1))
 
 
-def _rows(shape: Shape, block: Callable[[int], tuple[int, ...]]) -> list[list[Cell]]:
+def _rows(shape: ScheduleShape, block: Callable[[int], tuple[int, ...]]) -> list[list[Cell]]:
     """The orders from the first slots of every rank."""
     ends = _PERIOD * shape.microbatches
     start = [[list(range(first, first + ends, _PERIOD)) for first in block(rank)] for rank in range(shape.ranks)]

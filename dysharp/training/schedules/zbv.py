@@ -3,14 +3,14 @@
 from collections import deque
 from itertools import product
 
-from dysharp.training.schedules.cells import DGRAD, FORWARD, WGRAD, Cell, Shape
+from dysharp.training.schedules.cells import DGRAD, FORWARD, WGRAD, Cell, ScheduleShape
 from dysharp.training.schedules.registry import schedule
 
 _SOURCE = "Pipeline Parallelism with Controllable Memory, arXiv 2405.15362"
 
 
 @schedule("zbv", _SOURCE + "; PyTorch ScheduleZBVZeroBubble", chunks=2, splits=True)
-def zbv(shape: Shape) -> list[list[Cell]]:
+def zbv(shape: ScheduleShape) -> list[list[Cell]]:
     """Two chunks in a V, fixed order: no bubble for equal times."""
     n = max(2 * shape.ranks - 1, shape.microbatches)
     return [[cell for cell in _fixed(shape.ranks, rank, n) if cell.microbatch < shape.microbatches] for rank in range(shape.ranks)]
@@ -48,9 +48,9 @@ def _fixed(p: int, rank: int, n: int) -> list[Cell]:
 
 
 @schedule("zbv-greedy", _SOURCE + "; sail-sg/zero-bubble-pipeline-parallelism", chunks=2, greedy=True, splits=True)
-def zbv_greedy(shape: Shape) -> list[list[Cell]]:
+def zbv_greedy(shape: ScheduleShape) -> list[list[Cell]]:
     """Two chunks in a V, weight gradients where the given times leave a wait."""
-    best: _Greedy | None = None
+    best: _GreedyV | None = None
     for fill_backward, fill_forward in product((True, False), repeat=2):
         for one in _repeated(shape, fill_forward, fill_backward):
             if best is None or max(one.bubble) < max(best.bubble):
@@ -59,20 +59,20 @@ def zbv_greedy(shape: Shape) -> list[list[Cell]]:
     return best.rows
 
 
-def _repeated(shape: Shape, fill_forward: bool, fill_backward: bool) -> "list[_Greedy]":
+def _repeated(shape: ScheduleShape, fill_forward: bool, fill_backward: bool) -> "list[_GreedyV]":
     """Orders that each allow the waits of the order before, as long as they get better."""
-    tried = [_Greedy(shape, fill_forward, fill_backward, None)]
+    tried = [_GreedyV(shape, fill_forward, fill_backward, None)]
     while True:
-        one = _Greedy(shape, fill_forward, fill_backward, tried[-1].bubble)
+        one = _GreedyV(shape, fill_forward, fill_backward, tried[-1].bubble)
         if max(one.bubble) >= max(tried[-1].bubble):
             return tried
         tried.append(one)
 
 
-class _Greedy:
+class _GreedyV:
     """Orders under construction: a backward and a forward pass of every rank in turn. Equal stages: times are those of stage 0."""
 
-    def __init__(self, shape: Shape, fill_forward: bool, fill_backward: bool, allowed: list[float] | None) -> None:
+    def __init__(self, shape: ScheduleShape, fill_forward: bool, fill_backward: bool, allowed: list[float] | None) -> None:
         p = shape.ranks
         self.p, self.n, self.hop = p, shape.microbatches, shape.times.hop
         self.cost = {FORWARD: shape.times.forward[0], DGRAD: shape.times.dgrad[0], WGRAD: shape.times.wgrad[0]}

@@ -7,20 +7,20 @@ gradients where a rank would wait or memory is full. Eight rules of thumb are tr
 from itertools import product
 from typing import NamedTuple
 
-from dysharp.training.schedules.cells import DGRAD, FORWARD, WGRAD, Cell, Shape
+from dysharp.training.schedules.cells import DGRAD, FORWARD, WGRAD, Cell, ScheduleShape
 from dysharp.training.schedules.registry import schedule
 
 _SOURCE = "Zero Bubble Pipeline Parallelism, arXiv 2401.10241; sail-sg/zero-bubble-pipeline-parallelism"
 
 
 @schedule("zb-1p", _SOURCE, greedy=True, splits=True)
-def zb_1p(shape: Shape) -> list[list[Cell]]:
+def zb_1p(shape: ScheduleShape) -> list[list[Cell]]:
     """Greedy zero bubble with the activations of 1F1B."""
     return _shortest(shape, shape.ranks)
 
 
 @schedule("zb-2p", _SOURCE, greedy=True, splits=True)
-def zb_2p(shape: Shape) -> list[list[Cell]]:
+def zb_2p(shape: ScheduleShape) -> list[list[Cell]]:
     """Greedy zero bubble with twice the activations of 1F1B."""
     return _shortest(shape, 2 * shape.ranks)
 
@@ -34,7 +34,7 @@ class _Rules(NamedTuple):
     fill: bool
 
 
-def _shortest(shape: Shape, most: int) -> list[list[Cell]]:
+def _shortest(shape: ScheduleShape, most: int) -> list[list[Cell]]:
     """The order with the shortest rank of all rules; `most` chunks of activations fit a rank."""
     tried = [_Greedy(shape, most, _Rules(*flags)) for flags in product((True, False), repeat=3)]
     for one in tried:
@@ -45,7 +45,7 @@ def _shortest(shape: Shape, most: int) -> list[list[Cell]]:
 class _Greedy:
     """Orders under construction, with the time at which every cell ends."""
 
-    def __init__(self, shape: Shape, most: int, rules: _Rules) -> None:
+    def __init__(self, shape: ScheduleShape, most: int, rules: _Rules) -> None:
         p = shape.ranks
         self.n, self.most, self.rules, self.hop = shape.microbatches, 2 * most, rules, shape.times.hop
         self.cost = dict(zip((FORWARD, DGRAD, WGRAD), shape.times[:3], strict=True))
